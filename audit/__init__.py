@@ -1,0 +1,1 @@
+"""The record: a Merkle log of events that proves itself offline."""

@@ -1,0 +1,1 @@
+"""What runs on a GPU host: the engine, its models and kernels, and the server in front of it."""

@@ -1,0 +1,1 @@
+"""Places, operators, backends, their identities, and the choice among them."""
