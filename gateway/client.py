@@ -1,0 +1,91 @@
+"""The client's side of one exchange, over raw ASGI: read the body within bounds, answer, notice when it leaves."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from typing import Any
+
+from gateway.errors import InvalidRequest, RequestTooLarge
+
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Header = tuple[bytes, bytes]
+
+DRAIN_FACTOR = 4  # an oversized body is read this far, so that the client gets to see why it was refused
+
+
+class ClientGone(Exception):
+    """The client closed its connection before it had sent its request."""
+
+
+class Client:
+    """One request's sender. `started` tells whether status and headers are out; then only the body can say more."""
+
+    __slots__ = ("_more_body", "_receive", "_send", "_watch", "gone", "headers", "started")
+
+    def __init__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        self.headers: dict[str, str] = {k.decode("latin-1"): v.decode("latin-1") for k, v in scope["headers"]}
+        self._receive = receive
+        self._send = send
+        self._more_body = True
+        self._watch: asyncio.Task[None] | None = None
+        self.started = False
+        self.gone = False
+
+    async def body(self, max_bytes: int, timeout_s: float) -> bytes:
+        """The whole request body.
+
+        Raises RequestTooLarge above `max_bytes`, InvalidRequest when it takes longer than `timeout_s` seconds,
+        ClientGone when the connection closes first.
+        """
+        declared = self.headers.get("content-length", "")
+        too_large = declared.isdigit() and int(declared) > max_bytes
+        pieces: list[bytes] = []
+        size = 0
+        try:
+            async with asyncio.timeout(timeout_s):
+                while self._more_body:
+                    message = await self._receive()
+                    if message["type"] == "http.disconnect":
+                        raise ClientGone
+                    piece = message.get("body", b"")
+                    size += len(piece)
+                    self._more_body = message.get("more_body", False)
+                    too_large = too_large or size > max_bytes
+                    if too_large and size > DRAIN_FACTOR * max_bytes:
+                        break
+                    if not too_large:
+                        pieces.append(piece)
+        except TimeoutError:
+            raise InvalidRequest(f"The body did not arrive within {timeout_s:g} seconds", code="body_timeout") from None
+        if too_large:
+            raise RequestTooLarge(f"The body is larger than {max_bytes} bytes, the limit of this gateway")
+        return b"".join(pieces)
+
+    def cancel_when_gone(self) -> None:
+        """From now on, cancel the current task as soon as the client disconnects."""
+        task = asyncio.current_task()
+
+        async def watch() -> None:
+            while (await self._receive())["type"] != "http.disconnect":
+                pass
+            self.gone = True
+            if task is not None:
+                task.cancel()
+
+        self._watch = asyncio.ensure_future(watch())
+
+    def stop_watching(self) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch = None
+
+    async def start(self, status: int, headers: Iterable[Header]) -> None:
+        self.started = True
+        await self._send({"type": "http.response.start", "status": status, "headers": list(headers)})
+
+    async def write(self, data: bytes) -> None:
+        await self._send({"type": "http.response.body", "body": data, "more_body": True})
+
+    async def end(self, data: bytes = b"") -> None:
+        self.stop_watching()
+        await self._send({"type": "http.response.body", "body": data, "more_body": False})

@@ -1,0 +1,189 @@
+"""Every error a client can see, and the one place where errors become answers.
+
+    GatewayError
+    ├── InvalidRequest            400  malformed JSON, wrong types, unsupported parameter
+    │   ├── RequestTooLarge       413
+    │   └── MethodNotAllowed      405
+    ├── NotAuthenticated          401  absent, malformed, unknown, expired or revoked key
+    ├── PolicyDenied              403  the written policy says no; carries the decision's reasons
+    ├── ModelNotFound             404  no backend of this tenant serves that model
+    ├── RouteNotFound             404
+    ├── RedactionRefused          422  a blocked class of data, or text that cannot be inspected
+    ├── LimitReached              429  requests, tokens or money; says when to retry
+    ├── BackendRefused            as the backend said (4xx), with its own OpenAI error body
+    ├── InternalError             500
+    ├── BackendFailed             502  the backend broke its contract or answered 5xx
+    ├── BackendUnavailable        503  no backend could be reached
+    ├── AuditUnavailable          503  nothing may be processed that cannot be recorded
+    ├── DirectoryUnavailable      503  keys and policies cannot be trusted to be current
+    └── BackendTimeout            504
+
+Bodies follow OpenAI's ``{"error": {message, type, param, code}}``, so the SDKs raise their own exception classes.
+No message ever quotes a prompt, an answer or a key.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from pydantic_core import ErrorDetails, to_json
+
+
+class GatewayError(Exception):
+    """Base of all errors a client can see; subclasses fix status, type and default code."""
+
+    status: ClassVar[int] = 500
+    type: ClassVar[str] = "server_error"
+    code: str | None = None
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        retry_after_s: float | None = None,
+        details: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.code = code or self.code
+        self.retry_after_s = retry_after_s
+        self.details = dict(details or {})
+
+    @property
+    def http_status(self) -> int:
+        return self.status
+
+    def body(self) -> bytes:
+        error = {"message": self.message, "type": self.type, "param": self.param, "code": self.code, **self.details}
+        return to_json({"error": error})
+
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        if self.retry_after_s is None:
+            return []
+        return [(b"retry-after", str(max(1, round(self.retry_after_s))).encode())]  # RFC 9110 §10.2.3: whole seconds
+
+
+class InvalidRequest(GatewayError):
+    status = 400
+    type = "invalid_request_error"
+
+
+class RequestTooLarge(InvalidRequest):
+    status = 413
+    code = "request_too_large"
+
+
+class MethodNotAllowed(InvalidRequest):
+    status = 405
+    code = "method_not_allowed"
+
+
+class NotAuthenticated(GatewayError):
+    status = 401
+    type = "invalid_request_error"  # what OpenAI answers for a wrong key
+    code = "invalid_api_key"
+
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        return [(b"www-authenticate", b'Bearer realm="domicile"')]
+
+
+class PolicyDenied(GatewayError):
+    status = 403
+    type = "policy_denied"
+    code = "policy_denied"
+
+
+class ModelNotFound(GatewayError):
+    status = 404
+    type = "invalid_request_error"
+    code = "model_not_found"
+
+
+class RouteNotFound(GatewayError):
+    status = 404
+    type = "invalid_request_error"
+    code = "unknown_url"
+
+
+class RedactionRefused(GatewayError):
+    status = 422
+    type = "redaction_refused"
+    code = "redaction_refused"
+
+
+class LimitReached(GatewayError):
+    status = 429
+    type = "rate_limit_error"
+    code = "rate_limit_exceeded"
+
+
+class BackendRefused(GatewayError):
+    """The backend's own 4xx, its OpenAI error body kept."""
+
+    type = "invalid_request_error"
+
+    def __init__(self, status: int, error: Mapping[str, Any], retry_after_s: float | None = None) -> None:
+        super().__init__(
+            str(error.get("message") or "the backend refused the request"),
+            param=error.get("param"),
+            code=error.get("code"),
+            retry_after_s=retry_after_s,
+        )
+        self._status = status
+        self._type = str(error.get("type") or self.type)
+
+    @property
+    def http_status(self) -> int:
+        return self._status
+
+    def body(self) -> bytes:
+        return to_json({"error": {"message": self.message, "type": self._type, "param": self.param, "code": self.code}})
+
+
+class InternalError(GatewayError):
+    code = "internal_error"
+
+
+class BackendFailed(GatewayError):
+    status = 502
+    code = "backend_error"
+
+
+class BackendUnavailable(GatewayError):
+    status = 503
+    code = "backend_unavailable"
+
+
+class AuditUnavailable(GatewayError):
+    status = 503
+    code = "audit_unavailable"
+
+
+class DirectoryUnavailable(GatewayError):
+    status = 503
+    code = "directory_unavailable"
+
+
+class BackendTimeout(GatewayError):
+    status = 504
+    code = "backend_timeout"
+
+
+def invalid_body(errors: Sequence[ErrorDetails]) -> InvalidRequest:
+    """Name the first field that is wrong. Only the place and the rule: never the value (it may be a prompt)."""
+    first = errors[0]
+    place = [str(part) for part in first["loc"] if not _names_a_union_branch(part)]
+    param = ".".join(place) or None
+    if first["type"] == "json_invalid":
+        reason = str(first.get("ctx", {}).get("error", "")).split(" while ")[0] or first["msg"]
+        return InvalidRequest(f"The body is not valid JSON: {reason}", code="invalid_json")
+    more = f" ({len(errors) - 1} more)" if len(errors) > 1 else ""
+    code = "missing_required_parameter" if first["type"] == "missing" else "invalid_type"
+    return InvalidRequest(f"{param or 'body'}: {first['msg']}{more}", param=param, code=code)
+
+
+def _names_a_union_branch(part: int | str) -> bool:
+    """Pydantic adds the branch of a union to the place: ``content.str``, ``content.list[ContentPart]``."""
+    return isinstance(part, str) and (part in {"str", "int", "function"} or part.startswith(("list[", "constrained-")))

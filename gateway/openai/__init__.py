@@ -1,0 +1,1 @@
+"""The OpenAI API as a client sees it: endpoints, request parsing, answers and server-sent events."""

@@ -1,0 +1,83 @@
+"""The inference endpoints: what tells one from another, and how a request body becomes a checked call."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pydantic import ValidationError
+from pydantic_core import from_json
+
+from backend.wire import ChatCompletionRequest, CompletionRequest, GenerationRequest
+from gateway.errors import InvalidRequest, invalid_body
+
+# Fields that say who the person is and that no model needs (GDPR 5(1)(c)): they stay on this side.
+IDENTIFYING_FIELDS = ("user", "metadata", "safety_identifier")
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One inference route. `operation` is the OpenTelemetry GenAI word for it."""
+
+    name: Literal["chat", "completions"]
+    path: str
+    operation: str
+    request_type: type[GenerationRequest]
+
+
+CHAT = Endpoint("chat", "/v1/chat/completions", "chat", ChatCompletionRequest)
+COMPLETIONS = Endpoint("completions", "/v1/completions", "text_completion", CompletionRequest)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A request that is well-formed: the checked model, and the body as the client wrote it."""
+
+    endpoint: Endpoint
+    request: GenerationRequest
+    body: dict[str, Any]
+    raw: bytes
+
+    @property
+    def model(self) -> str:
+        return self.request.model
+
+    @property
+    def stream(self) -> bool:
+        return bool(self.request.stream)
+
+    @property
+    def max_tokens(self) -> int | None:
+        asked = getattr(self.request, "max_completion_tokens", None)
+        return asked if asked is not None else self.request.max_tokens
+
+    @property
+    def leading_text(self) -> str:
+        """The start of the prompt, for prefix-cache affinity: requests that begin alike go to the same backend."""
+        return "".join(_prompt_strings(self.body))[:1024]
+
+
+def parse_call(endpoint: Endpoint, raw: bytes) -> Call:
+    """Check `raw` against the wire model. Raises InvalidRequest naming the field; never quotes its value."""
+    if not raw:
+        raise InvalidRequest("The body is empty; send a JSON object", code="invalid_json")
+    try:
+        request = endpoint.request_type.model_validate_json(raw)
+    except ValidationError as error:
+        raise invalid_body(error.errors(include_url=False, include_input=False)) from None
+    try:
+        body = from_json(raw)
+    except ValueError as error:
+        raise InvalidRequest("The body is not valid JSON", code="invalid_json") from error
+    return Call(endpoint, request, body, raw)
+
+
+def _prompt_strings(body: dict[str, Any]) -> Iterator[str]:
+    messages = body.get("messages")
+    if messages is None:
+        prompt = body.get("prompt")
+        yield prompt if isinstance(prompt, str) else repr(prompt)[:1024]
+        return
+    for message in messages[:4]:
+        content = message.get("content")
+        yield message["role"]
+        yield content if isinstance(content, str) else repr(content)[:1024]

@@ -1,0 +1,146 @@
+"""One YAML file and ``DOMICILE__SECTION__KEY`` variables, validated once into a frozen object.
+
+Secrets never stand in the file: only paths to files that hold them.
+"""
+
+import socket
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any, Self
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+MIB = 1 << 20
+
+
+class SettingsError(ValueError):
+    """The configuration cannot be used; the message names the file, the key and what would be accepted."""
+
+
+def is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Listen(Section):
+    """Where clients connect. Off this host only with TLS, or behind a proxy that ends TLS on this host or pod."""
+
+    host: str = "127.0.0.1"
+    port: int = Field(8400, ge=0, le=65535)
+    cert_file: Path | None = None
+    key_file: Path | None = None
+    tls_ended_by_proxy: bool = False
+
+    @model_validator(mode="after")
+    def tls_off_host(self) -> Self:
+        if (self.cert_file is None) != (self.key_file is None):
+            raise ValueError("cert_file and key_file go together")
+        if not is_loopback(self.host) and self.cert_file is None and not self.tls_ended_by_proxy:
+            raise ValueError(
+                f"{self.host} is reachable from other machines: set cert_file and key_file, "
+                "or tls_ended_by_proxy: true if a proxy in front ends TLS"
+            )
+        return self
+
+
+class Requests(Section):
+    """Bounds of one request, in bytes and seconds."""
+
+    max_body_bytes: int = Field(8 * MIB, ge=1024)
+    body_timeout_s: float = Field(30, gt=0)
+    connect_timeout_s: float = Field(5, gt=0)
+    silence_timeout_s: float = Field(300, gt=0, description="longest wait for the first or the next byte of an answer")
+    max_attempts: int = Field(3, ge=1, le=10, description="backends tried before the first byte")
+    default_max_tokens: int = Field(512, ge=1, description="answer length reserved when a request names none")
+
+
+class Audit(Section):
+    reserve_bytes: int = Field(64 * MIB, ge=0, description="kept so that running requests can be closed on a full disk")
+
+
+class Telemetry(Section):
+    """`otlp_endpoint`: where spans go (OTLP/HTTP); needs the extra ``domicile[otel]``. Spans never hold content."""
+
+    otlp_endpoint: str | None = None
+    sample_ratio: float = Field(1.0, ge=0, le=1)
+    max_tenant_labels: int = Field(200, ge=0, description="tenants named in metrics; the rest count as 'other'")
+
+
+class Settings(BaseSettings):
+    """Everything the gateway is told at start."""
+
+    model_config = SettingsConfigDict(env_prefix="DOMICILE__", env_nested_delimiter="__", frozen=True, extra="forbid")
+
+    data: Path = Path("domicile-data")
+    cell: str = Field("eu-1", pattern=r"^[a-z][a-z0-9-]{0,30}$")
+    node: str = Field(default_factory=lambda: socket.gethostname().split(".")[0].lower() or "node")
+    listen: Listen = Listen()
+    requests: Requests = Requests()
+    audit: Audit = Audit()
+    telemetry: Telemetry = Telemetry()
+    catalogue: Path | None = Field(None, description="regions and operators; the built-in catalogue when absent")
+
+    @field_validator("data")
+    @classmethod
+    def absolute(cls, value: Path) -> Path:
+        return value.expanduser().absolute()
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return (env_settings, init_settings)  # the environment overrides the file
+
+    @property
+    def control_database(self) -> Path:
+        return self.data / "control.db"
+
+    @property
+    def pepper_file(self) -> Path:
+        return self.data / "secrets" / "pepper"
+
+    @property
+    def audit_directory(self) -> Path:
+        return self.data / "audit"
+
+    @property
+    def pki_directory(self) -> Path:
+        return self.data / "pki"
+
+
+def load_settings(path: Path | None = None, **overrides: Any) -> Settings:
+    """Read `path` (YAML) under the environment. Raises SettingsError with the key path of the first mistake."""
+    values: dict[str, Any] = {}
+    if path is not None:
+        try:
+            read = yaml.safe_load(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise SettingsError(f"cannot read {path}: {error.strerror}") from error
+        except yaml.YAMLError as error:
+            raise SettingsError(f"{path} is not YAML: {error}") from error
+        if read is not None and not isinstance(read, dict):
+            raise SettingsError(f"{path}: expected a mapping at the top, found {type(read).__name__}")
+        values = read or {}
+        if isinstance(values.get("data"), str):  # a path in a file is meant from where the file lies
+            values["data"] = path.parent / values["data"]
+    try:
+        return Settings(**{**values, **overrides})
+    except ValidationError as error:
+        first = error.errors(include_input=False, include_url=False)[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise SettingsError(f"{path or 'settings'}: {place or 'top level'}: {first['msg']}") from error

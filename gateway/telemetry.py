@@ -1,0 +1,137 @@
+"""Spans and metrics of the gateway, and every name they use. Names only, never content: no prompt, answer or key.
+
+The ``gen_ai.*`` strings are OpenTelemetry's GenAI semantic conventions, still in development there, so they are
+copied here and nowhere else. Prometheus names follow from them (dots to underscores, the unit as suffix).
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Final
+
+from opentelemetry import trace
+from opentelemetry.propagate import extract
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+PROVIDER: Final = "domicile"
+
+OPERATION: Final = "gen_ai.operation.name"
+PROVIDER_NAME: Final = "gen_ai.provider.name"
+REQUEST_MODEL: Final = "gen_ai.request.model"
+REQUEST_STREAM: Final = "gen_ai.request.stream"
+RESPONSE_MODEL: Final = "gen_ai.response.model"
+FINISH_REASONS: Final = "gen_ai.response.finish_reasons"
+INPUT_TOKENS: Final = "gen_ai.usage.input_tokens"
+OUTPUT_TOKENS: Final = "gen_ai.usage.output_tokens"
+ERROR_TYPE: Final = "error.type"
+TENANT: Final = "domicile.tenant"
+REGION: Final = "domicile.region"
+BACKEND: Final = "domicile.backend"
+DECISION: Final = "domicile.policy.decision"
+REQUEST_ID: Final = "domicile.request_id"
+
+STEPS: Final = (
+    "parse", "authenticate", "limit", "decide", "redact", "route", "write_ahead", "call", "restore", "record",
+)  # fmt: skip
+
+SECONDS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
+TOKENS = tuple(4**power for power in range(14))
+MILLISECONDS = (0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.024)
+
+_LABELS = ("tenant", "gen_ai_operation_name", "gen_ai_request_model")
+_NO_SPAN: Final[AbstractContextManager[None]] = nullcontext()
+
+
+class Telemetry:
+    """Counts and times one gateway. Each has its own registry, so two in a process do not mix."""
+
+    def __init__(self, *, max_tenant_labels: int = 200, tracer: trace.Tracer | None = None) -> None:
+        self._tracer = tracer
+        self._tenants: set[str] = set()
+        self._max_tenant_labels = max_tenant_labels
+        self.registry = registry = CollectorRegistry()
+        self.requests = Counter(
+            "domicile_requests", "Inference requests by outcome", (*_LABELS, "status", "error_type"), registry=registry
+        )
+        self.duration = Histogram(
+            "gen_ai_server_request_duration_seconds", "From request to last byte", _LABELS, buckets=SECONDS,
+            registry=registry,
+        )  # fmt: skip
+        self.first_token = Histogram(
+            "gen_ai_server_time_to_first_token_seconds", "From request to the first byte of the answer", _LABELS,
+            buckets=SECONDS, registry=registry,
+        )  # fmt: skip
+        self.output_token = Histogram(
+            "gen_ai_server_time_per_output_token_seconds", "Between tokens after the first", _LABELS,
+            buckets=MILLISECONDS, registry=registry,
+        )  # fmt: skip
+        self.tokens = Histogram(
+            "gen_ai_client_token_usage", "Tokens of a request", (*_LABELS, "gen_ai_token_type"), buckets=TOKENS,
+            registry=registry,
+        )  # fmt: skip
+        self.decisions = Counter(
+            "domicile_policy_decisions", "Policy decisions", ("tenant", "outcome", "rule"), registry=registry
+        )
+        self.redactions = Counter(
+            "domicile_redactions", "Findings acted on", ("tenant", "label", "direction"), registry=registry
+        )
+        self.audit_append = Histogram(
+            "domicile_audit_append_seconds", "From handing over an event until it is durable", buckets=MILLISECONDS,
+            registry=registry,
+        )  # fmt: skip
+        self.in_flight = Gauge("domicile_requests_in_flight", "Requests being answered", registry=registry)
+        self.aborted = Counter("domicile_aborted", "Answers that did not end", ("tenant", "reason"), registry=registry)
+
+    def tenant_label(self, tenant: str) -> str:
+        """`tenant`, or ``other`` once as many tenants as configured have been named: label sets stay bounded."""
+        if tenant not in self._tenants:
+            if len(self._tenants) >= self._max_tenant_labels:
+                return "other"
+            self._tenants.add(tenant)
+        return tenant
+
+    def exposition(self) -> bytes:
+        """Prometheus text format 0.0.4."""
+        return generate_latest(self.registry)
+
+    def step(self, name: str) -> AbstractContextManager[object]:
+        """Span of one of STEPS. Costs nothing measurable where no tracer is configured."""
+        if self._tracer is None:
+            return _NO_SPAN
+        return self._tracer.start_as_current_span(f"domicile.{name}")
+
+    @contextmanager
+    def request_span(self, name: str, headers: Mapping[str, str]) -> Iterator[None]:
+        """Root span of a request, child of the caller's W3C ``traceparent`` where there is one."""
+        if self._tracer is None:
+            yield
+            return
+        with self._tracer.start_as_current_span(name, context=extract(headers), kind=trace.SpanKind.SERVER):
+            yield
+
+    def describe(self, attributes: Mapping[str, str | int | bool]) -> None:
+        """Set attributes on the current span."""
+        if self._tracer is not None:
+            trace.get_current_span().set_attributes(attributes)
+
+
+def exporting_tracer(endpoint: str, sample_ratio: float, service_instance: str) -> trace.Tracer:
+    """A tracer that sends spans to `endpoint` (OTLP over HTTP).
+
+    Raises ImportError with the extra to install when the OpenTelemetry SDK is absent.
+    """
+    try:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+        from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
+    except ImportError as error:
+        raise ImportError(
+            "telemetry.otlp_endpoint needs the OpenTelemetry SDK: pip install 'domicile[otel]'"
+        ) from error
+    provider = TracerProvider(
+        resource=Resource.create({"service.name": "domicile-gateway", "service.instance.id": service_instance}),
+        sampler=ParentBased(TraceIdRatioBased(sample_ratio)),
+    )
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint)))
+    return provider.get_tracer("domicile")

@@ -1,0 +1,146 @@
+import json
+
+from gateway.openai.answer import StreamRewriter, rewrite_body
+
+
+class Upper:
+    """Holds back the last character until more comes, and shouts: easy to see where text went through."""
+
+    def __init__(self, json_escaped):
+        self.held = ""
+        self.json_escaped = json_escaped
+
+    def feed(self, text):
+        text = self.held + text
+        self.held = text[-1:]
+        return text[:-1].upper()
+
+    def flush(self):
+        rest, self.held = self.held.upper(), ""
+        return rest
+
+
+class Identity(Upper):
+    def feed(self, text):
+        return text
+
+    def flush(self):
+        return ""
+
+
+def chunk(delta, finish=None, index=0):
+    return {
+        "id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m",
+        "choices": [{"index": index, "delta": delta, "finish_reason": finish}],
+    }  # fmt: skip
+
+
+def rewritten(rewriter, *chunks):
+    sent = []
+    for one in chunks:
+        sent += rewriter.rewrite(one, json.dumps(one).encode())
+    return [json.loads(payload) for payload in sent]
+
+
+def text_of(chunks, index=0):
+    return "".join(
+        choice["delta"].get("content") or "" for c in chunks for choice in c["choices"] if choice["index"] == index
+    )
+
+
+def test_held_back_text_goes_out_before_the_end_of_its_choice():
+    sent = rewritten(
+        StreamRewriter(Upper), chunk({"role": "assistant", "content": ""}), chunk({"content": "he"}),
+        chunk({"content": "llo"}), chunk({}, "stop"),
+    )  # fmt: skip
+    assert text_of(sent) == "HELLO"
+    assert sent[-1]["choices"][0]["finish_reason"] == "stop"
+    assert sent[-2]["choices"][0]["delta"] == {"content": "O"}
+
+
+def test_a_chunk_whose_text_is_all_held_back_is_not_sent():
+    assert rewritten(StreamRewriter(Upper), chunk({"content": "x"})) == []
+
+
+def test_an_unchanged_chunk_is_passed_on_byte_for_byte():
+    payload = b'{"choices": [ {"index":0,"delta":{"content":"x"}} ],  "spacing": "odd"}'
+    assert StreamRewriter(Identity).rewrite(json.loads(payload), payload) == [payload]
+
+
+def test_choices_do_not_mix():
+    sent = rewritten(
+        StreamRewriter(Upper), chunk({"content": "ab"}), chunk({"content": "xy"}, index=1), chunk({"content": "c"}),
+        chunk({}, "stop"), chunk({"content": "z"}, index=1), chunk({}, "length", index=1),
+    )  # fmt: skip
+    assert text_of(sent, 0) == "ABC"
+    assert text_of(sent, 1) == "XYZ"
+
+
+def test_tool_call_arguments_have_a_filter_each_that_knows_they_are_json():
+    made = []
+
+    def make(json_escaped):
+        made.append(json_escaped)
+        return Upper(json_escaped)
+
+    call = {"index": 0, "id": "call_1", "type": "function", "function": {"name": "f", "arguments": ""}}
+    sent = rewritten(
+        StreamRewriter(make), chunk({"tool_calls": [call]}),
+        chunk({"tool_calls": [{"index": 0, "function": {"arguments": '{"a":'}}]}),
+        chunk({"tool_calls": [{"index": 1, "function": {"arguments": "x"}}]}),
+        chunk({"tool_calls": [{"index": 0, "function": {"arguments": "1}"}}]}), chunk({}, "tool_calls"),
+    )  # fmt: skip
+    arguments = {0: "", 1: ""}
+    for one in sent:
+        for part in one["choices"][0]["delta"].get("tool_calls") or []:
+            arguments[part["index"]] += part["function"].get("arguments") or ""
+    assert arguments == {0: '{"A":1}', 1: "X"}
+    assert made == [True, True]
+
+
+def test_fields_nobody_has_looked_at_do_not_pass():
+    sent = rewritten(StreamRewriter(Identity), chunk({"content": "a", "audio": {"transcript": "secret"}}))
+    assert sent[0]["choices"][0]["delta"] == {"content": "a"}
+    body = {"choices": [{"message": {"role": "assistant", "content": "a", "annotations": ["secret"]}}]}
+    rewrite_body(body, Identity)
+    assert body["choices"][0]["message"] == {"role": "assistant", "content": "a"}
+
+
+def test_log_probabilities_do_not_tell_what_the_filter_hides():
+    one = chunk({"content": "a"})
+    one["choices"][0]["logprobs"] = {"content": [{"token": "secret"}]}
+    assert rewritten(StreamRewriter(Identity), one)[0]["choices"][0]["logprobs"] is None
+
+
+def test_a_whole_body_is_filtered_in_every_text():
+    body = {
+        "choices": [
+            {
+                "text": "plain",
+                "message": {
+                    "role": "assistant", "content": "hi", "reasoning_content": "why", "refusal": "no",
+                    "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"a":1}'}}],
+                },
+            }
+        ]
+    }  # fmt: skip
+    rewrite_body(body, Upper)
+    message = body["choices"][0]["message"]
+    assert body["choices"][0]["text"] == "PLAIN"
+    assert (message["content"], message["reasoning_content"], message["refusal"]) == ("HI", "WHY", "NO")
+    assert message["tool_calls"][0]["function"] == {"name": "f", "arguments": '{"A":1}'}
+
+
+def test_a_stream_that_is_cut_gives_up_what_it_held_back():
+    rewriter = StreamRewriter(Upper)
+    rewritten(rewriter, chunk({"content": "abc"}))
+    rest = [json.loads(payload) for payload in rewriter.end({"object": "chat.completion.chunk", "id": "c"})]
+    assert text_of(rest) == "C"
+
+
+def test_completions_carry_their_text_beside_the_index():
+    rewriter = StreamRewriter(Upper)
+    first = {"object": "text_completion", "choices": [{"index": 0, "text": "abc", "finish_reason": None}]}
+    last = {"object": "text_completion", "choices": [{"index": 0, "text": "", "finish_reason": "stop"}]}
+    sent = rewritten(rewriter, first, last)
+    assert "".join(choice.get("text", "") for c in sent for choice in c["choices"]) == "ABC"

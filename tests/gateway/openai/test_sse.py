@@ -1,0 +1,41 @@
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.errors import BackendFailed
+from gateway.openai import sse
+from gateway.openai.sse import EventSplitter
+
+STREAM = (
+    b'data: {"a":"Gr\xc3\xb6\xc3\x9fe"}\n\n: keep-alive\n\ndata: {"b":1}\r\n\r\n'
+    b"event: x\nid: 7\ndata: one\ndata: two\n\ndata:no space\n\ndata: [DONE]\n\n"
+)
+PAYLOADS = [b'{"a":"Gr\xc3\xb6\xc3\x9fe"}', b'{"b":1}', b"one\ntwo", b"no space", b"[DONE]"]
+
+
+def test_events_are_cut_and_comments_dropped():
+    splitter = EventSplitter()
+    assert splitter.feed(STREAM) == PAYLOADS
+    assert splitter.empty
+
+
+@given(st.lists(st.integers(0, len(STREAM)), max_size=8))
+def test_any_cut_of_the_bytes_gives_the_same_events(cuts):
+    splitter = EventSplitter()
+    edges = [0, *sorted(cuts), len(STREAM)]
+    pieces = [STREAM[a:b] for a, b in pairwise(edges)]
+    assert [payload for piece in pieces for payload in splitter.feed(piece)] == PAYLOADS
+
+
+def test_a_stream_cut_inside_an_event_is_seen_to_be_cut():
+    splitter = EventSplitter()
+    assert splitter.feed(b'data: {"a"') == []
+    assert not splitter.empty
+
+
+def test_an_event_without_end_is_a_fault_of_the_backend(monkeypatch):
+    monkeypatch.setattr(sse, "MAX_EVENT_BYTES", 100)
+    with pytest.raises(BackendFailed, match="without end"):
+        EventSplitter().feed(b"data: " + b"x" * 101)

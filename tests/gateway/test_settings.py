@@ -1,0 +1,52 @@
+import pytest
+
+from gateway.settings import SettingsError, load_settings
+
+
+def written(tmp_path, text):
+    path = tmp_path / "config.yaml"
+    path.write_text(text)
+    return path
+
+
+def test_defaults_listen_on_loopback_only(tmp_path):
+    settings = load_settings(data=tmp_path)
+    assert settings.listen.host == "127.0.0.1"
+    assert settings.control_database == tmp_path / "control.db"
+
+
+def test_the_environment_overrides_the_file(tmp_path, monkeypatch):
+    monkeypatch.setenv("DOMICILE__LISTEN__PORT", "9000")
+    assert load_settings(written(tmp_path, "listen: {port: 8000, host: 127.0.0.1}")).listen.port == 9000
+
+
+def test_a_path_in_the_file_is_meant_from_where_the_file_lies(tmp_path):
+    assert load_settings(written(tmp_path, "data: here")).data == tmp_path / "here"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("listen: {prot: 1}", "listen.prot"),
+        ("listen: {port: 99999}", "listen.port"),
+        ("cell: 'No Capitals'", "cell"),
+        ("- a list", "mapping at the top"),
+        ("a: [", "is not YAML"),
+        ("listen: {host: 0.0.0.0}", "reachable from other machines"),
+        ("listen: {cert_file: a.pem}", "go together"),
+    ],
+)
+def test_a_mistake_is_named_with_its_place(tmp_path, text, says):
+    with pytest.raises(SettingsError, match=says):
+        load_settings(written(tmp_path, text))
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(SettingsError, match=r"cannot read .*absent\.yaml"):
+        load_settings(tmp_path / "absent.yaml")
+
+
+def test_settings_do_not_change_after_they_are_read(tmp_path):
+    settings = load_settings(data=tmp_path)
+    with pytest.raises(ValueError, match="frozen"):
+        settings.cell = "other"
