@@ -1,0 +1,95 @@
+"""The ASGI application: which path leads where. Nothing is decided here.
+
+Inference routes are plain ASGI, not FastAPI: a framework's request handling costs a quarter of a millisecond, and the
+pipeline has to see the client leave.
+"""
+
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from backend.wire import Model, ModelList
+from gateway.authentication import Authenticator
+from gateway.client import Client, Receive, Send
+from gateway.errors import GatewayError, InternalError, MethodNotAllowed, RouteNotFound
+from gateway.health import Health
+from gateway.openai.endpoint import CHAT, COMPLETIONS, Endpoint
+from gateway.pipeline import Pipeline
+from gateway.telemetry import Telemetry
+
+PROMETHEUS_TEXT = "text/plain; version=0.0.4; charset=utf-8"
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+class InferenceRoute:
+    """Hands one endpoint's requests to the pipeline."""
+
+    def __init__(self, endpoint: Endpoint, pipeline: Pipeline) -> None:
+        self._endpoint = endpoint
+        self._pipeline = pipeline
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        await self._pipeline.answer(self._endpoint, Client(scope, receive, send))
+
+
+def build_app(pipeline: Pipeline, authenticator: Authenticator, health: Health, telemetry: Telemetry) -> Starlette:
+    async def models(request: Request) -> Response:
+        principal = authenticator.authenticate(dict(request.headers), request.client and request.client.host)
+        listed = [
+            Model(id=name, created=created, owned_by=principal.tenant)
+            for name, created in authenticator.models_of(principal)
+        ]
+        return _json(200, ModelList(data=listed).model_dump_json().encode())
+
+    async def alive(request: Request) -> Response:
+        return _json(200, b'{"status":"alive"}')
+
+    async def ready(request: Request) -> Response:
+        report = await health.report()
+        return _json(200 if report.ready else 503, report.model_dump_json().encode())
+
+    async def metrics(request: Request) -> Response:
+        return Response(telemetry.exposition(), headers={"content-type": PROMETHEUS_TEXT})
+
+    routes: list[BaseRoute] = [
+        Route(endpoint.path, InferenceRoute(endpoint, pipeline), methods=["POST"]) for endpoint in (CHAT, COMPLETIONS)
+    ]
+    routes += [
+        Route("/v1/models", models, methods=["GET"]),
+        Route("/healthz", alive, methods=["GET"]),
+        Route("/readyz", ready, methods=["GET"]),
+        Route("/metrics", metrics, methods=["GET"]),
+    ]
+    handlers: dict[Any, Any] = {GatewayError: _refused, HTTPException: _http_error, Exception: _failed}
+    return Starlette(routes=routes, exception_handlers=handlers)
+
+
+async def _refused(request: Request, error: GatewayError) -> Response:
+    response = _json(error.http_status, error.body())
+    for name, value in error.headers():
+        response.headers[name.decode()] = value.decode()
+    return response
+
+
+async def _http_error(request: Request, error: HTTPException) -> Response:
+    if error.status_code == 405:
+        return await _refused(request, MethodNotAllowed(f"{request.method} is not offered at this URL"))
+    if error.status_code == 404:
+        return await _refused(request, RouteNotFound("There is nothing at this URL; see docs/api.md for what there is"))
+    return await _failed(request, error)
+
+
+async def _failed(request: Request, error: Exception) -> Response:
+    return await _refused(request, InternalError("The gateway failed"))
+
+
+def _json(status: int, body: bytes) -> Response:
+    return Response(body, status, headers={"content-type": "application/json"})
+
+

@@ -1,0 +1,189 @@
+"""The way of a request, in ten steps. Read this file first.
+
+Nothing leaves for a backend before its intent is on record, and no answer is complete before its outcome is (fail
+closed, twice). Every step hands on or refuses; what policy refuses is recorded like an answer.
+"""
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from secrets import token_hex
+from time import perf_counter
+
+from pydantic_core import from_json, to_json
+
+from audit.receipt import Receipt
+from backend.wire import Usage
+from gateway.authentication import Authenticator
+from gateway.client import Client, ClientGone, Header
+from gateway.errors import BackendFailed, BackendUnavailable, GatewayError, InternalError
+from gateway.exchange import Exchange, Route
+from gateway.judge import Judge
+from gateway.meter import Meter
+from gateway.openai.answer import StreamRewriter, rewrite_body
+from gateway.openai.endpoint import Endpoint, parse_call
+from gateway.openai.sse import sse_data
+from gateway.prompt import Prompt, prepare
+from gateway.recorder import Recorder
+from gateway.relay import StreamRelay
+from gateway.routes import Routes
+from gateway.settings import Requests
+from gateway.telemetry import Telemetry
+from gateway.upstream import Answer, Upstream
+
+logger = logging.getLogger("domicile.gateway")
+
+JSON: Header = (b"content-type", b"application/json")
+EVENT_STREAM: tuple[Header, ...] = (
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),  # a proxy in front must not hold the stream back
+)
+DEBUG_HEADER = "x-domicile-debug"
+MAX_ANSWER_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """The parts a request passes; each can be replaced by another of the same shape."""
+
+    authenticator: Authenticator
+    meter: Meter
+    judge: Judge
+    routes: Routes
+    recorder: Recorder
+    upstream: Upstream
+    telemetry: Telemetry
+    settings: Requests
+
+    async def answer(self, endpoint: Endpoint, client: Client) -> None:
+        """Answer one request. Errors become answers here; only the server's own cancellation goes on."""
+        exchange: Exchange | None = None
+        step = self.telemetry.step
+        with self.telemetry.request_span(endpoint.operation, client.headers):
+            try:
+                with step("authenticate"):  # 1. before a byte of a stranger's body is read
+                    principal = self.authenticator.authenticate(client.headers)
+                with step("parse"):  # 2.
+                    raw = await client.body(self.settings.max_body_bytes, self.settings.body_timeout_s)
+                    call = parse_call(endpoint, raw)
+                exchange = Exchange(f"req-{token_hex(12)}", principal, call)
+                client.cancel_when_gone()
+                with step("limit"), self.meter.reserved(exchange):  # 3. settled with real usage on the way out
+                    with step("decide"):  # 4. pure: the policy and the facts
+                        exchange.decision = self.judge.decide(exchange)
+                    with step("redact"):  # 5. an error here denies
+                        prompt = prepare(call, principal.redactor)
+                        exchange.redactions_in = prompt.counts
+                    with step("route"):  # 6. this tenant's backends that the decision allows, best first
+                        routes = self.routes.choose(exchange)
+                    await self._forward(exchange, prompt, routes, client)  # 7 to 10
+            except ClientGone:
+                return
+            except GatewayError as error:
+                await self._refuse(exchange, client, error)
+            except asyncio.CancelledError:
+                if exchange is not None:
+                    await self.recorder.aborted(exchange, "client_disconnected" if client.gone else "gateway_stopped")
+                if not client.gone:
+                    raise
+            except Exception as error:
+                # The type alone: what an exception says may quote the prompt.
+                logger.error("%s: %s", exchange.request_id if exchange else "request", type(error).__name__)
+                await self._refuse(exchange, client, InternalError("The gateway failed; the call was not completed"))
+            finally:
+                client.stop_watching()
+                self.telemetry.finished(endpoint, exchange, client.status)
+
+    async def _forward(self, exchange: Exchange, prompt: Prompt, routes: list[Route], client: Client) -> None:
+        step = self.telemetry.step
+        for exchange.attempt, route in enumerate(routes):
+            exchange.route = self.routes.recheck(exchange, route)  # at the last moment, for each attempt
+            with step("write_ahead"):  # 7. durable before the first byte leaves
+                await self.recorder.accepted(exchange, route)
+            try:
+                with step("call"), self.routes.in_flight(route):  # 8. mutual TLS, exact identity
+                    async with self.upstream.call(
+                        self.routes.target(route), exchange.call.endpoint.path, prompt.body, exchange.request_id
+                    ) as answer:
+                        await self._deliver(exchange, prompt, answer, client)  # 9 and 10
+                return
+            except BackendUnavailable as error:
+                if client.started or exchange.attempt + 1 == len(routes):
+                    raise
+                logger.warning("%s: backend %s: %s", exchange.request_id, route.backend.id, error.message)
+
+    async def _deliver(self, exchange: Exchange, prompt: Prompt, answer: Answer, client: Client) -> None:
+        if exchange.call.stream:
+            await self._deliver_stream(exchange, prompt, answer, client)
+        else:
+            await self._deliver_whole(exchange, prompt, answer, client)
+
+    async def _deliver_whole(self, exchange: Exchange, prompt: Prompt, answer: Answer, client: Client) -> None:
+        raw = await answer.body(MAX_ANSWER_BYTES)
+        exchange.first_byte = perf_counter()
+        with self.telemetry.step("restore"):  # 9.
+            try:
+                body = from_json(raw)
+                exchange.usage = Usage.model_validate(body["usage"]) if body.get("usage") else None
+                exchange.finish_reasons += [str(choice["finish_reason"]) for choice in body["choices"]]
+            except (ValueError, KeyError, TypeError, AttributeError):
+                raise BackendFailed("The backend's answer is not an OpenAI answer") from None
+            if prompt.output is not None:
+                rewrite_body(body, prompt.output.make)
+                exchange.redactions_out = prompt.output.counts
+                raw = to_json(body)
+            if client.headers.get(DEBUG_HEADER) == "upstream":
+                raw = to_json({**body, "domicile": {"upstream_request": prompt.fields}})
+        exchange.bytes_out = len(raw)
+        with self.telemetry.step("record"):  # 10. durable before the body
+            receipt = await self.recorder.completed(exchange)
+        await client.start(200, [JSON, (b"content-length", b"%d" % len(raw)), *_provenance(exchange, receipt)])
+        await client.end(raw)
+
+    async def _deliver_stream(self, exchange: Exchange, prompt: Prompt, answer: Answer, client: Client) -> None:
+        if not answer.is_event_stream:
+            raise BackendFailed("The backend answered a stream with something else")
+        relay = StreamRelay(exchange, StreamRewriter(prompt.output.make) if prompt.output else None)
+        await client.start(200, [*EVENT_STREAM, *_provenance(exchange, exchange.intent)])
+        try:
+            async for piece in relay.pieces(answer.pieces()):  # 9. filtered as it comes
+                if exchange.first_byte is None:
+                    exchange.first_byte = perf_counter()
+                exchange.bytes_out += len(piece)
+                await client.write(piece)
+        except GatewayError:
+            await client.write(relay.remainder())
+            raise
+        finally:
+            if prompt.output is not None:
+                exchange.redactions_out = prompt.output.counts
+        with self.telemetry.step("record"):  # 10. durable before `[DONE]`
+            await self.recorder.completed(exchange)
+        await client.end(relay.ending())
+
+    async def _refuse(self, exchange: Exchange | None, client: Client, error: GatewayError) -> None:
+        """Record the refusal, then tell the client: as a status, or inside a stream that has begun as an event."""
+        if exchange is not None:
+            error = await self.recorder.refused(exchange, error)
+        if client.started:
+            await client.end(sse_data(error.body()))  # and no `[DONE]`: the answer is not whole
+            return
+        body = error.body()
+        await client.start(error.http_status, [JSON, (b"content-length", b"%d" % len(body)), *error.headers()])
+        await client.end(body)
+
+
+def _provenance(exchange: Exchange, receipt: Receipt | None) -> list[Header]:
+    """What the client may keep as evidence: where its call really ran, by which policy, and where that stands."""
+    route, decision = exchange.route, exchange.decision
+    headers = [(b"x-request-id", exchange.request_id.encode())]
+    if receipt is not None:
+        headers.append((b"x-domicile-receipt", str(receipt).encode()))
+    if route is not None:
+        headers.append((b"x-domicile-region", route.backend.region.encode()))
+        headers.append((b"x-domicile-backend", route.backend.id.encode()))
+    if decision is not None:
+        headers.append((b"x-domicile-decision", f"allow {decision.policy_id}@{decision.policy_version}".encode()))
+        headers += [(name.encode(), value.encode()) for name, value in decision.notice_headers]
+    return headers

@@ -1,0 +1,86 @@
+"""The prompt as it leaves for a backend: inspected, redacted, and without what no model needs.
+
+Redaction never fails open: whatever goes wrong while inspecting refuses the request.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from secrets import token_hex
+from typing import Any
+
+from pydantic_core import to_json
+
+from gateway.errors import InvalidRequest, RedactionRefused
+from gateway.openai.answer import FilterFactory
+from gateway.openai.endpoint import IDENTIFYING_FIELDS, Call
+from policy.errors import RedactionBlocked, RedactionError
+from policy.redact import Pseudonyms, Redactor, StreamFilter
+
+
+class OutputFilters:
+    """Makes the output filters of one answer and adds up what they found."""
+
+    def __init__(self, redactor: Redactor, pseudonyms: Pseudonyms) -> None:
+        self._redactor = redactor
+        self._pseudonyms = pseudonyms
+        self._made: list[StreamFilter] = []
+
+    def make(self, json_escaped: bool) -> StreamFilter:
+        made = self._redactor.stream_filter(self._pseudonyms, json_escaped=json_escaped)
+        self._made.append(made)
+        return made
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        total: Counter[str] = Counter()
+        for made in self._made:
+            total.update(made.counts)
+        return total
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """`body` is what leaves, byte for byte; `fields` the same, parsed. No `output`: the answer needs no filter."""
+
+    body: bytes
+    fields: Mapping[str, Any]
+    counts: Mapping[str, int]
+    output: OutputFilters | None
+
+    @property
+    def make_filter(self) -> FilterFactory | None:
+        return self.output.make if self.output is not None else None
+
+
+def prepare(call: Call, redactor: Redactor) -> Prompt:
+    """Redact every string of `call` and ask the backend for usage.
+
+    Raises RedactionRefused when a class of data is found that policy blocks, and when anything could not be inspected.
+    """
+    fields = {name: value for name, value in call.body.items() if name not in IDENTIFYING_FIELDS}
+    changed = len(fields) != len(call.body)
+    try:
+        redacted = redactor.redact_body(fields, call.endpoint.name, token_hex(4))
+    except RedactionBlocked as error:
+        raise RedactionRefused(
+            f"The request holds what its policy does not let pass: {', '.join(error.labels)}",
+            code="redaction_blocked",
+            details={"findings": [finding.model_dump() for finding in error.findings]},
+        ) from None
+    except RedactionError as error:
+        raise RedactionRefused(f"The request could not be inspected and was not sent: {error}") from None
+    needs_filter = not redactor.output_is_identity(redacted.pseudonyms)
+    if needs_filter and (call.body.get("logprobs") or call.body.get("prompt_logprobs")):
+        raise InvalidRequest("logprobs would tell what redaction hides; ask without them", param="logprobs")
+    fields = redacted.body
+    if call.stream and not call.request.wants_usage_chunk:
+        # Usage is always asked for: tokens are metered and limited also for clients that do not want to see it.
+        fields = {**fields, "stream_options": {**(fields.get("stream_options") or {}), "include_usage": True}}
+        changed = True
+    return Prompt(
+        body=to_json(fields) if changed or redacted.changed else call.raw,
+        fields=fields,
+        counts=redacted.counts,
+        output=OutputFilters(redactor, redacted.pseudonyms) if needs_filter else None,
+    )
