@@ -1,0 +1,220 @@
+"""`domicile audit`: verify, show and prove, on a data folder or a copy of one log file, without a network."""
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from audit.errors import AuditError
+from audit.note import VerifierKey
+from audit.receipt import Receipt, verify_receipt
+from audit.sqlite import SqliteReader
+from audit.verify import Finding, Report, verify_log
+
+DATA_VARIABLE = "DOMICILE_DATA"
+DEFAULT_DATA = Path("domicile-data")
+LOG_IN_DATA = Path("audit/log.db")
+KEY_IN_DATA = Path("audit/signer.vkey")
+PROGRESS_FROM = 20_000  # records; below, the answer is there before the bar
+
+app = typer.Typer(no_args_is_help=True, help="The audit log: verify it, read it, prove one record.")
+receipt_app = typer.Typer(no_args_is_help=True, help="Receipts: the x-domicile-receipt of an answer.")
+app.add_typer(receipt_app, name="receipt")
+
+DataOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--data", help="Data folder of the gateway [default: ./domicile-data].", envvar=DATA_VARIABLE, show_envvar=True
+    ),
+]
+LogOption = Annotated[Path | None, typer.Option("--log", help="A log file, instead of the one in the data folder.")]
+KeyOption = Annotated[
+    str | None,
+    typer.Option("--public-key", help="The log's verifier key (vkey), or a file with it [default: beside the log]."),
+]
+TenantOption = Annotated[list[str] | None, typer.Option("--tenant", help="This tenant only; may be repeated.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="For machines.")]
+
+
+@app.command(
+    epilog="Examples:\n\n  domicile audit verify\n\n"
+    "  domicile audit verify --log copy.db --public-key 'domicile.local/audit+1a2b3c4d+AY…'\n\n"
+    "  domicile audit verify --tenant acme --checkpoint held-since-march.txt --json"
+)
+def verify(
+    data: DataOption = None,
+    log: LogOption = None,
+    tenant: TenantOption = None,
+    public_key: KeyOption = None,
+    checkpoint: Annotated[
+        list[Path] | None,
+        typer.Option("--checkpoint", help="A checkpoint you kept: shows a log that was rolled back. Repeatable."),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Rebuild every tree from its records and compare it with what was signed. Exit code 0 if all holds, 1 if not."""
+    with _answering(as_json), _open(data, log) as (reader, path):
+        key = _key(public_key, path)
+        held = [file.read_text(encoding="utf-8") for file in checkpoint or []]
+        tenants = reader.tenants() if tenant is None else tenant
+        total = sum(reader.head(name)[0] for name in tenants)
+        with _progress(total, hidden=as_json) as advance:
+            report = verify_log(reader, key, tenants=tenants, held=held, progress=lambda _, count: advance(count))
+    if as_json:
+        typer.echo(json.dumps({"ok": report.ok, "key": str(key), **report.model_dump(mode="json")}, indent=2))
+    else:
+        _print_report(report, key, told=public_key is not None)
+    raise typer.Exit(0 if report.ok else 1)
+
+
+@app.command(
+    epilog="Examples:\n\n  domicile audit show --tenant acme --limit 50\n\n  domicile audit show --json | jq .type"
+)
+def show(
+    data: DataOption = None,
+    log: LogOption = None,
+    tenant: TenantOption = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="The last so many of each tenant.")] = 20,
+    as_json: JsonOption = False,
+) -> None:
+    """List the latest events, oldest first. With --json one object a line: the record as it was hashed, and its seq."""
+    with _answering(as_json), _open(data, log) as (reader, _):
+        table = Table("tenant", "seq", "time (UTC)", "event", "request", "what", box=None, pad_edge=False)
+        for name in reader.tenants() if tenant is None else tenant:
+            size, _frontier = reader.head(name)
+            for leaf in islice(reader.leaves(name, max(0, size - limit)), limit):
+                record = json.loads(leaf.payload)
+                if as_json:
+                    typer.echo(json.dumps({"seq": leaf.seq, **record}, ensure_ascii=False))
+                else:
+                    request = record.get("request_id", "")
+                    table.add_row(name, str(leaf.seq), record["ts"], record["type"], request, _summary(record))
+        if not as_json:
+            Console().print(table)
+
+
+@receipt_app.command("verify", epilog="Example:\n\n  domicile audit receipt verify acme/41/9f86d0…")
+def verify_receipt_command(
+    receipt: Annotated[str, typer.Argument(help="tenant/seq/hash, as the header x-domicile-receipt gave it.")],
+    data: DataOption = None,
+    log: LogOption = None,
+    public_key: KeyOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Prove that the record of a receipt is in the log, under a signed checkpoint. Exit code 0 if so, 1 if not."""
+    with _answering(as_json), _open(data, log) as (reader, path):
+        found = verify_receipt(reader, _key(public_key, path), Receipt.parse(receipt))
+    if as_json:
+        answer = {
+            "ok": True,
+            "record": json.loads(found.leaf.payload),
+            "checkpoint": {"origin": found.checkpoint.origin, "size": found.checkpoint.size},
+            "proof": [node.hex() for node in found.proof],
+        }
+        typer.echo(json.dumps(answer, ensure_ascii=False, indent=2))
+        return
+    typer.echo(found.leaf.payload.decode())
+    typer.echo(
+        f"The record is number {found.leaf.seq} of {found.checkpoint.origin}, proven by {len(found.proof)} hashes"
+        f" up to the signed checkpoint of size {found.checkpoint.size}."
+    )
+
+
+# --- what the commands share -----------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _answering(as_json: bool) -> Iterator[None]:
+    try:
+        yield
+    except (AuditError, OSError, ValueError) as error:
+        _fail(str(error), as_json)
+
+
+def _fail(sentence: str, as_json: bool) -> NoReturn:
+    if as_json:
+        typer.echo(json.dumps({"ok": False, "error": sentence}))
+    else:
+        typer.echo(f"FAIL: {sentence}", err=True)
+    raise typer.Exit(1)
+
+
+@contextmanager
+def _open(data: Path | None, log: Path | None) -> Iterator[tuple[SqliteReader, Path]]:
+    path = log or (data or DEFAULT_DATA) / LOG_IN_DATA
+    reader = SqliteReader.open(path)
+    try:
+        yield reader, path
+    finally:
+        reader.close()
+
+
+def _key(given: str | None, log: Path) -> VerifierKey:
+    """The key that was given, itself or in a file; else the one beside the log."""
+    if given is None:
+        beside = log.with_name(KEY_IN_DATA.name)
+        if not beside.is_file():
+            raise AuditError(f"there is no verifier key beside {log.name}: give one with --public-key")
+        return VerifierKey.parse(beside.read_text(encoding="utf-8"))
+    return VerifierKey.parse(Path(given).read_text(encoding="utf-8") if os.path.isfile(given) else given)
+
+
+@contextmanager
+def _progress(total: int, *, hidden: bool) -> Iterator[Callable[[int], None]]:
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    with Progress(
+        *columns, console=Console(stderr=True), transient=True, disable=hidden or total < PROGRESS_FROM
+    ) as bar:
+        task = bar.add_task("records", total=total)
+        yield lambda count: bar.advance(task, count)
+
+
+def _print_report(report: Report, key: VerifierKey, *, told: bool) -> None:
+    console = Console()
+    table = Table("tenant", "records", "signed", "checkpoints", "open calls", "verdict", box=None, pad_edge=False)
+    for tree in report.trees:
+        verdict = "[green]holds[/]" if tree.ok else f"[red]{tree.errors} faults[/]"
+        calls = str(len(tree.open_requests))
+        table.add_row(tree.tenant, str(tree.records), str(tree.signed), str(tree.checkpoints), calls, verdict)
+    console.print(table)
+    for finding in report.findings:
+        typer.echo(_sentence(finding))
+    unlisted = sum(tree.errors for tree in report.trees) - sum(f.severity == "error" for f in report.findings)
+    if unlisted:
+        typer.echo(f"... and {unlisted} more of the same kinds.")
+    unsigned = sum(tree.records - tree.signed for tree in report.trees)
+    if report.ok and unsigned:
+        typer.echo(
+            f"{unsigned} records are not under a checkpoint yet: they fit the tree, but nobody has signed for them."
+        )
+    if not told:
+        typer.echo(
+            "The key was taken from beside the log; to rely on it alone, keep it elsewhere and pass --public-key."
+        )
+    typer.echo(f"{'The log holds' if report.ok else 'FAIL: the log does not hold'} under the key {key}.")
+
+
+def _sentence(finding: Finding) -> str:
+    where = finding.tenant if finding.seq is None else f"{finding.tenant}, record {finding.seq}"
+    return f"{finding.severity}: {where}: {finding.says}"
+
+
+def _summary(record: dict[str, object]) -> str:
+    """The few fields that tell one event of a type from another."""
+    said = ("decision", "region", "backend_id", "model_requested", "status", "finish_reason", "reason", "key_id")
+    parts = []
+    for name in said:
+        value = record.get(name)
+        if isinstance(value, dict):
+            value = value.get("outcome")
+        if value is not None:
+            parts.append(f"{name}={value}")
+    return " ".join(parts)

@@ -1,0 +1,52 @@
+"""Everything that can go wrong with the record.
+
+AuditError
+├── AuditUnavailable     nothing may be promised: refuse the call (503), send nothing anywhere
+├── EventRejected        this one event cannot be recorded; the log itself is well
+├── CanonicalError       the value has no RFC 8785 form, or the bytes are not in it
+├── ProofError           a Merkle proof does not lead where it claims to
+├── NoteError            a signed note or verifier key is malformed or not signed by the key expected
+├── SignerError          the signing key is missing, unsafe or out of reach
+└── StoreError           the data file could not be read or written; what was being written is not durable
+    └── StoreFull        ... for want of space, and nothing of it was kept
+"""
+
+
+class AuditError(Exception):
+    """Root of the room's errors; the message is a sentence fit for an operator and holds no content."""
+
+
+class AuditUnavailable(AuditError):
+    """The record cannot be kept now. Fail closed: the caller must not go on with what it wanted recorded."""
+
+
+class EventRejected(AuditError):
+    """The event breaks a rule of the record: too large, a second outcome, an outcome without an intent."""
+
+
+class CanonicalError(AuditError, ValueError):
+    pass
+
+
+class ProofError(AuditError, ValueError):
+    pass
+
+
+class NoteError(AuditError, ValueError):
+    pass
+
+
+class VerificationFailed(AuditError):
+    pass
+
+
+class SignerError(AuditError):
+    pass
+
+
+class StoreError(AuditError):
+    pass
+
+
+class StoreFull(StoreError):
+    pass

@@ -1,0 +1,284 @@
+"""What the record can say: one frozen model an event.
+
+No field may hold a personal value, a prompt or a key. Hence codes instead of free text wherever a request could carry
+words in, and no floats (RFC 8785 numbers are exact only for integers up to 2**53 - 1). `docs/audit-format.md` gives
+the meaning and the legal source of each field. When and where an event was recorded is its `audit.stamp`, not here.
+"""
+
+from enum import Enum
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
+
+from audit.canonical import MAX_INTEGER
+
+SYSTEM_TENANT = "_system"
+"""The tree of events that belong to no tenant."""
+
+Text = Annotated[str, StringConstraints(min_length=1, max_length=256)]
+Sentence = Annotated[str, StringConstraints(min_length=1, max_length=512)]
+Code = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_.-]{0,63}$")]
+TenantId = Annotated[str, StringConstraints(pattern=r"^[a-z0-9_][a-z0-9_-]{0,62}$")]
+Country = Annotated[str, StringConstraints(pattern=r"^[A-Z]{2}$")]  # ISO 3166-1 alpha-2
+Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+Actor = Annotated[str, StringConstraints(pattern=r"^(system|cli|key:[A-Za-z0-9_-]{1,64})$")]
+"""Who did it, if no person: a person appears only as a commitment."""
+Count = Annotated[int, Field(ge=0, le=MAX_INTEGER)]
+HttpStatus = Annotated[int, Field(ge=100, le=599)]
+Endpoint = Annotated[str, StringConstraints(pattern=r"^/[a-z0-9/_{}-]{0,127}$")]
+
+
+class Step(Enum):
+    """Where an event stands in the life of a request."""
+
+    NONE = "none"  # stands alone
+    OPENS = "opens"  # the intent, written ahead of the call
+    WITHIN = "within"  # needs its intent to be open
+    CLOSES = "closes"  # the one outcome of an intent
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class Event(_Model):
+    step: ClassVar[Step] = Step.NONE
+
+    type: str
+    tenant: TenantId
+    request_id: Text | None = None
+
+
+# --- parts -----------------------------------------------------------------------------------------------------------
+
+
+class Reason(_Model):
+    """One step of a decision, in the words that the client and `policy explain` also see."""
+
+    rule: Text
+    because: Sentence
+    candidate: Text | None = None
+    article: Text | None = None
+
+
+class Decision(_Model):
+    outcome: Literal["allow", "deny"]
+    reasons: Annotated[tuple[Reason, ...], Field(strict=False)] = ()  # JSON has lists; the items stay strict
+
+
+def _must_allow(decision: Decision) -> Decision:
+    if decision.outcome != "allow":
+        raise ValueError("only an allowed call can be accepted")
+    return decision
+
+
+def _must_deny(decision: Decision) -> Decision:
+    if decision.outcome != "deny":
+        raise ValueError("only a refused call can be denied")
+    return decision
+
+
+class Redaction(_Model):
+    """How often each kind was found and treated; never what was found."""
+
+    engine_version: Text
+    counts_by_type: dict[Code, Count]
+    profile: Text | None = None
+
+
+class _Call(Event):
+    """What is known of a call before it goes anywhere (AI Act 12, 19; GDPR 30)."""
+
+    request_id: Text
+    trace_id: Text | None = None
+    key_id: Text
+    project: Text
+    activity_id: Text | None = None
+    ai_system_id: Text | None = None
+    risk_class: Code | None = None
+    endpoint: Endpoint
+    stream: bool
+    model_requested: Text
+    policy_id: Text | None = None
+    policy_version: Count | None = None
+    policy_hash: Sha256 | None = None
+    redaction: Redaction | None = None
+    retention_class: Code | None = None
+    bytes_in: Count | None = None
+
+
+class _Route(Event):
+    """Where a call goes and under whose control: the four facts of residency (GDPR 28, 30, 44-49)."""
+
+    request_id: Text
+    backend_id: Text
+    region: Text
+    inference_country: Country
+    storage_country: Country
+    operator_entity: Text
+    operator_hq: Country
+    ultimate_parent: Text
+    ultimate_parent_country: Country
+    transfer_basis: Code
+    model_served: Text | None = None
+    fallback_index: Count = 0
+
+
+# --- inference -------------------------------------------------------------------------------------------------------
+
+
+class InferenceAccepted(_Call, _Route):
+    """The intent: durable before the first byte leaves for a backend."""
+
+    step: ClassVar[Step] = Step.OPENS
+
+    type: Literal["inference.accepted"] = "inference.accepted"
+    decision: Annotated[Decision, AfterValidator(_must_allow)]
+    art50_notice: Code | None = None
+
+
+class InferenceDenied(_Call):
+    type: Literal["inference.denied"] = "inference.denied"
+    decision: Annotated[Decision, AfterValidator(_must_deny)]
+    status: HttpStatus
+
+
+class RoutingDecision(_Route):
+    """The call moves on to another backend: recorded before that one receives a byte."""
+
+    step: ClassVar[Step] = Step.WITHIN
+
+    type: Literal["routing.decision"] = "routing.decision"
+    reason: Code
+
+
+class _Outcome(Event):
+    request_id: Text
+    status: HttpStatus | None = None
+    model_served: Text | None = None
+    backend_id: Text | None = None
+    region: Text | None = None
+    fallback_index: Count = 0
+    tokens_in: Count | None = None
+    tokens_out: Count | None = None
+    bytes_in: Count | None = None
+    bytes_out: Count | None = None
+    ttft_ms: Count | None = None
+    latency_ms: Count | None = None
+    tool_calls_count: Count | None = None
+    redaction: Redaction | None = None
+
+
+class InferenceCompleted(_Outcome):
+    """The answer: durable before its last chunk, or its body, leaves for the client."""
+
+    step: ClassVar[Step] = Step.CLOSES
+
+    type: Literal["inference.completed"] = "inference.completed"
+    finish_reason: Code | None = None
+
+
+class InferenceAborted(_Outcome):
+    """The call ended without a whole answer. The log itself gives the reasons crash, cancelled and unrecorded."""
+
+    step: ClassVar[Step] = Step.CLOSES
+
+    type: Literal["inference.aborted"] = "inference.aborted"
+    reason: Code
+
+
+# --- access and administration ---------------------------------------------------------------------------------------
+
+
+class AuthFailed(Event):
+    type: Literal["auth.failed"] = "auth.failed"
+    tenant: TenantId = SYSTEM_TENANT
+    reason: Code
+    key_id: Text | None = None
+    endpoint: Endpoint | None = None
+
+
+class TenantCreated(Event):
+    type: Literal["admin.tenant.created"] = "admin.tenant.created"
+    actor: Actor
+
+
+class KeyCreated(Event):
+    type: Literal["admin.key.created"] = "admin.key.created"
+    actor: Actor
+    key_id: Text
+    project: Text
+
+
+class KeyRevoked(Event):
+    type: Literal["admin.key.revoked"] = "admin.key.revoked"
+    actor: Actor
+    key_id: Text
+    reason: Code | None = None
+
+
+class PolicyActivated(Event):
+    type: Literal["admin.policy.activated"] = "admin.policy.activated"
+    actor: Actor
+    policy_id: Text
+    policy_version: Count
+    policy_hash: Sha256
+    previous_version: Count | None = None
+
+
+# --- the log itself --------------------------------------------------------------------------------------------------
+
+
+class SystemStart(Event):
+    type: Literal["system.start"] = "system.start"
+    tenant: TenantId = SYSTEM_TENANT
+    orphans_closed: Count
+    build: Text | None = None
+
+
+class SystemStop(Event):
+    type: Literal["system.stop"] = "system.stop"
+    tenant: TenantId = SYSTEM_TENANT
+
+
+class SystemSelftest(Event):
+    """A probe's durable write."""
+
+    type: Literal["system.selftest"] = "system.selftest"
+    tenant: TenantId = SYSTEM_TENANT
+
+
+class AuditDegraded(Event):
+    """From here on new intents are refused; only calls already running are closed, out of the reserve."""
+
+    type: Literal["system.audit_degraded"] = "system.audit_degraded"
+    tenant: TenantId = SYSTEM_TENANT
+    reason: Code
+
+
+class AuditRestored(Event):
+    """The log keeps records again after it could not, or not fully; `refused` appends were turned away meanwhile."""
+
+    type: Literal["system.audit_restored"] = "system.audit_restored"
+    tenant: TenantId = SYSTEM_TENANT
+    refused: Count
+
+
+AnyEvent = Annotated[
+    InferenceAccepted
+    | InferenceDenied
+    | RoutingDecision
+    | InferenceCompleted
+    | InferenceAborted
+    | AuthFailed
+    | TenantCreated
+    | KeyCreated
+    | KeyRevoked
+    | PolicyActivated
+    | SystemStart
+    | SystemStop
+    | SystemSelftest
+    | AuditDegraded
+    | AuditRestored,
+    Field(discriminator="type"),
+]

@@ -1,0 +1,101 @@
+"""Where trees are kept: what any store must do, and the plain values that cross its border.
+
+A store is written by the sequencer's thread only; it is read by anyone, from a snapshot. `audit.sqlite` is the one
+that ships; a store on PostgreSQL takes its place by the same two protocols.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from audit.event import Step
+from audit.merkle import Frontier
+
+
+class Entry(NamedTuple):
+    """One leaf to be appended. `leaf_hash` is the RFC 6962 hash of `payload`."""
+
+    tenant: str
+    leaf_hash: bytes
+    payload: bytes
+    step: Step = Step.NONE
+    request_id: str | None = None
+
+
+class SignedCheckpoint(NamedTuple):
+    tenant: str
+    size: int
+    note: str
+
+
+class StoredLeaf(NamedTuple):
+    seq: int
+    leaf_hash: bytes
+    payload: bytes
+
+
+class OpenIntent(NamedTuple):
+    """An intent without an outcome, and the node and boot that must see to it."""
+
+    tenant: str
+    request_id: str
+    seq: int
+    node: str
+    boot: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Why an entry was left out of the transaction that took the others."""
+
+    because: str
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """`placed` holds, entry by entry, its seq or why it was refused; `heads` the trees that grew."""
+
+    placed: list[int | Refused]
+    heads: dict[str, Frontier]
+
+
+class Store(Protocol):
+    """The writing side. Every method may raise StoreError, StoreFull for want of space."""
+
+    def append(self, entries: Sequence[Entry], checkpoints: Sequence[SignedCheckpoint] = ()) -> Appended:
+        """Number, keep and commit: durable on return, all or nothing but for the refused.
+
+        The number is taken under a lock on the tree's head, so that several processes leave no gap and no duplicate.
+        An intent already open is refused, and so is a later step without one.
+        """
+
+    def intents(self, node: str) -> list[OpenIntent]: ...
+
+    def unsigned(self) -> dict[str, Frontier]:
+        """The trees that have grown past their last checkpoint."""
+
+    def consolidate(self) -> bool:
+        """Write again all that an earlier failed fsync may have left unwritten. False if others were in the way."""
+
+    def close(self) -> None: ...
+
+
+class Reader(Protocol):
+    """The reading side: one consistent snapshot. Raises StoreError if the data cannot be read."""
+
+    def tenants(self) -> list[str]: ...
+
+    def head(self, tenant: str) -> tuple[int, bytes]:
+        """Size and frontier as the store has them, unchecked."""
+
+    def leaves(self, tenant: str, start: int = 0) -> Iterator[StoredLeaf]:
+        """In order of seq."""
+
+    def leaf_hashes(self, tenant: str, start: int, end: int) -> Iterator[bytes]: ...
+
+    def checkpoints(self, tenant: str) -> Iterator[SignedCheckpoint]:
+        """In order of size."""
+
+    def open_intents(self, tenant: str) -> list[OpenIntent]: ...
+
+    def close(self) -> None: ...

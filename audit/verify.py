@@ -1,0 +1,284 @@
+"""Offline verification: from the leaves up, believing nothing that the log says about itself but its key.
+
+Each tree is walked once. Every leaf is read strictly and hashed, the tree is rebuilt, and wherever a checkpoint was
+signed the rebuilt root must be the signed one; that all checkpoints fit one sequence of leaves is their consistency.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from audit.checkpoint import Checkpoint, open_checkpoint, origin_of
+from audit.errors import CanonicalError, EventRejected, NoteError
+from audit.event import Step
+from audit.leaf import Leaf, decode_leaf
+from audit.merkle import Frontier, leaf_hash
+from audit.note import VerifierKey
+from audit.store import Reader, SignedCheckpoint, StoredLeaf
+
+MAX_FINDINGS = 20
+"""Of one kind in one tree; the rest are counted. One missing record can upset a million that follow."""
+PROGRESS_STEP = 1000
+
+Progress = Callable[[str, int], None]
+"""Called with the tenant and how many of its records have been read since the last call."""
+
+Check = Literal[
+    "sequence", "hash", "form", "tenant", "tree", "signature", "root", "rollback", "pairing", "intents", "clock"
+]
+Severity = Literal["error", "warning"]
+
+
+class _Report(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+
+class Finding(_Report):
+    """One thing that is not as it should be. `seq` is the record concerned, if it is one."""
+
+    tenant: str
+    check: Check
+    says: str
+    seq: int | None = None
+    severity: Severity = "error"
+
+
+class TreeReport(_Report):
+    """`root` is the rebuilt root in hex, `signed` the size of the largest checkpoint that holds.
+
+    `findings` lists at most MAX_FINDINGS of a kind; `errors` counts them all, warnings apart.
+    """
+
+    tenant: str
+    records: int
+    root: str
+    checkpoints: int
+    signed: int
+    open_requests: tuple[str, ...]
+    errors: int
+    findings: tuple[Finding, ...]
+
+    @property
+    def ok(self) -> bool:
+        return self.errors == 0
+
+
+class Report(_Report):
+    trees: tuple[TreeReport, ...]
+
+    @property
+    def ok(self) -> bool:
+        return all(tree.ok for tree in self.trees)
+
+    @property
+    def findings(self) -> list[Finding]:
+        return [finding for tree in self.trees for finding in tree.findings]
+
+
+def verify_log(
+    reader: Reader,
+    key: VerifierKey,
+    *,
+    tenants: Iterable[str] | None = None,
+    held: Iterable[str] = (),
+    progress: Progress = lambda tenant, records: None,
+) -> Report:
+    """Verify the trees of `tenants` (default: all) against the log's `key`.
+
+    `held` are checkpoint notes kept outside the log's reach; with one of them a log rolled back to an earlier state is
+    found out, which the file alone cannot show. Raises StoreError if the data cannot be read, NoteError if a held
+    checkpoint was not signed by `key`.
+    """
+    kept: dict[str, list[Checkpoint]] = {}
+    for note in held:
+        origin = note.partition("\n")[0]
+        kept.setdefault(origin, []).append(open_checkpoint(note, origin, key.public_key))
+    chosen = reader.tenants() if tenants is None else tenants
+    return Report(
+        trees=tuple(
+            _TreeCheck(reader, tenant, key, kept.get(origin_of(key.name, tenant), []), progress).run()
+            for tenant in chosen
+        )
+    )
+
+
+class _TreeCheck:
+    """The state of one walk over one tree."""
+
+    def __init__(
+        self, reader: Reader, tenant: str, key: VerifierKey, held: list[Checkpoint], progress: Progress
+    ) -> None:
+        self._reader = reader
+        self._tenant = tenant
+        self._key = key
+        self._held = held
+        self._progress = progress
+        self._findings: list[Finding] = []
+        self._found: Counter[str] = Counter()
+        self._errors = 0
+        self._tree = Frontier()
+        self._records = 0
+        self._next = 0
+        self._gap: int | None = None  # the first record missing: from there on the tree cannot be rebuilt
+        self._signed = 0
+        self._wrong: list[_Promise] = []
+        self._open: dict[str, int] = {}
+        self._last_ts: dict[str, str] = {}
+
+    def run(self) -> TreeReport:
+        notes = list(self._reader.checkpoints(self._tenant))
+        promises = [_Promise(checkpoint, held=True) for checkpoint in self._held]
+        promises += [_Promise(checkpoint, held=False) for checkpoint in self._opened(notes)]
+        promises.sort(key=lambda promise: promise.checkpoint.size)
+        kept = 0
+        for leaf in self._reader.leaves(self._tenant):
+            self._check_leaf(leaf)
+            while kept < len(promises) and self._gap is None and promises[kept].checkpoint.size == self._tree.size:
+                self._check_root(promises[kept])
+                kept += 1
+            if self._records % PROGRESS_STEP == 0:
+                self._progress(self._tenant, PROGRESS_STEP)
+        self._progress(self._tenant, self._records % PROGRESS_STEP)
+        self._report_wrong_roots()
+        self._check_end(promises[kept:])
+        self._check_head()
+        self._check_intents()
+        return TreeReport(
+            tenant=self._tenant,
+            records=self._records,
+            root=self._tree.root().hex(),
+            checkpoints=len(notes),
+            signed=self._signed,
+            open_requests=tuple(self._open),
+            errors=self._errors,
+            findings=tuple(self._findings),
+        )
+
+    def _find(self, check: Check, says: str, seq: int | None = None, severity: Severity = "error") -> None:
+        self._errors += severity == "error"
+        self._found[check] += 1
+        if self._found[check] <= MAX_FINDINGS:
+            self._findings.append(Finding(tenant=self._tenant, check=check, says=says, seq=seq, severity=severity))
+
+    def _opened(self, notes: list[SignedCheckpoint]) -> Iterator[Checkpoint]:
+        origin = origin_of(self._key.name, self._tenant)
+        for _, size, note in notes:
+            try:
+                checkpoint = open_checkpoint(note, origin, self._key.public_key)
+            except NoteError as error:
+                self._find("signature", f"the checkpoint of size {size} does not hold: {error}")
+                continue
+            if checkpoint.size != size:
+                self._find("signature", f"the checkpoint filed under size {size} was signed for {checkpoint.size}")
+                continue
+            yield checkpoint
+
+    # --- each record -------------------------------------------------------------------------------------------------
+
+    def _check_leaf(self, leaf: StoredLeaf) -> None:
+        seq, stored_hash, payload = leaf
+        if seq != self._next:
+            missing = f"record {self._next} is" if seq == self._next + 1 else f"records {self._next} to {seq - 1} are"
+            self._find("sequence", f"{missing} missing", self._next)
+            self._gap = self._next if self._gap is None else self._gap
+        self._next = seq + 1
+        self._records += 1
+        if self._gap is None:
+            self._tree.append(stored_hash)
+        if (actual := leaf_hash(payload)) != stored_hash:
+            self._find("hash", f"its content hashes to {actual.hex()}, the log recorded {stored_hash.hex()}", seq)
+        try:
+            read = decode_leaf(payload)
+        except (CanonicalError, EventRejected) as error:
+            self._find("form", f"it is not a record of this format: {error}", seq)
+            return
+        if read.event.tenant != self._tenant:
+            self._find("tenant", f"it belongs to tenant {read.event.tenant}", seq)
+        self._check_pairing(read, seq)
+        self._check_clock(read, seq)
+
+    def _check_pairing(self, leaf: Leaf, seq: int) -> None:
+        step, request = leaf.event.step, leaf.event.request_id or ""
+        if step is Step.OPENS:
+            if request in self._open:
+                self._find(
+                    "pairing", f"request {request} is accepted again, though open since {self._open[request]}", seq
+                )
+            self._open.setdefault(request, seq)
+        elif step is not Step.NONE and request not in self._open:
+            self._find("pairing", f"{leaf.event.type} of request {request}, which has no open intent", seq)
+        elif step is Step.CLOSES:
+            del self._open[request]
+
+    def _check_clock(self, leaf: Leaf, seq: int) -> None:
+        node, ts = leaf.stamp.gateway_node, leaf.stamp.ts
+        last = self._last_ts.get(node, ts)
+        if ts < last:  # RFC 3339 in one zone and one precision sorts as text
+            self._find("clock", f"the clock of node {node} went back from {last} to {ts}", seq, "warning")
+        self._last_ts[node] = ts
+
+    # --- the tree as a whole -----------------------------------------------------------------------------------------
+
+    def _check_root(self, promise: "_Promise") -> None:
+        if promise.checkpoint.root != self._tree.root():
+            self._wrong.append(promise)
+        elif not self._wrong:
+            self._signed = promise.checkpoint.size
+
+    def _report_wrong_roots(self) -> None:
+        if not self._wrong:
+            return
+        first = self._wrong[0]
+        more = f"; {len(self._wrong) - 1} later ones neither" if len(self._wrong) > 1 else ""
+        self._find(
+            "root",
+            f"{first} does not match the records: something in records {self._signed} to {first.checkpoint.size - 1}"
+            f" is not what was signed{more}",
+            self._signed,
+        )
+
+    def _check_end(self, promises: "list[_Promise]") -> None:
+        """Promises that the walk did not reach: the tree has a gap before them, or ends too early."""
+        beyond = [promise for promise in promises if promise.checkpoint.size > self._next]
+        if beyond:
+            last = beyond[-1]
+            self._find(
+                "rollback" if last.held else "sequence",
+                f"the log ends before record {self._next}, but {last} was signed: "
+                f"{last.checkpoint.size - self._next} records are missing at the end",
+                self._next,
+            )
+        if self._gap is not None and len(promises) > len(beyond):
+            self._find(
+                "root",
+                f"{len(promises) - len(beyond)} checkpoints cannot be checked, since record {self._gap} is missing",
+                self._gap,
+            )
+
+    def _check_head(self) -> None:
+        size, frontier = self._reader.head(self._tenant)
+        if size != self._next:
+            self._find("tree", f"the head of the tree counts {size} records, the last one there is {self._next - 1}")
+        elif self._gap is None and frontier != bytes(self._tree):
+            self._find("tree", "the head of the tree is not that of its records")
+
+    def _check_intents(self) -> None:
+        listed = {intent.request_id for intent in self._reader.open_intents(self._tenant)}
+        for request in self._open.keys() - listed:
+            self._find("intents", f"request {request} has no outcome and is not listed as open", self._open[request])
+        for request in listed - self._open.keys():
+            self._find("intents", f"request {request} is listed as open, which the records do not bear out")
+
+
+@dataclass(frozen=True, slots=True)
+class _Promise:
+    """A checkpoint that the tree must keep; `held` by the verifying side rather than found in the log."""
+
+    checkpoint: Checkpoint
+    held: bool
+
+    def __str__(self) -> str:
+        return f"the checkpoint {'you hold ' if self.held else ''}of size {self.checkpoint.size}"
