@@ -3,15 +3,13 @@
 Not thread-safe and without a clock; `backend.engine_process` drives it.
 """
 
-from enum import StrEnum
-
-import msgspec
 import torch
 
 from backend.engine.attention import KVCache
 from backend.engine.block_manager import BlockManager
 from backend.engine.config import CacheSize, EngineConfig, size_cache
 from backend.engine.model_runner import ModelRunner
+from backend.engine.progress import Finish, Progress, Stats
 from backend.engine.sampling import SamplingParams
 from backend.engine.scheduler import Scheduler
 from backend.engine.sequence import Sequence
@@ -19,37 +17,6 @@ from backend.errors import ContextLengthExceeded, InvalidRequest, Overloaded
 from backend.models.checkpoint import Checkpoint
 from backend.models.decoder import Decoder
 from backend.models.loader import load_model
-
-
-class Finish(StrEnum):
-    STOP = "stop"  # an end token, which is the last token and not part of the text
-    LENGTH = "length"
-    ERROR = "error"  # the logits were not numbers; there is no last token
-
-
-class Progress(msgspec.Struct, frozen=True, array_like=True):
-    """What one step did for one sequence.
-
-    ``token`` is None only with Finish.ERROR; ``cached`` is the number of prompt tokens found in the prefix cache.
-    """
-
-    id: int
-    token: int | None
-    finish: Finish | None
-    cached: int
-
-
-class Stats(msgspec.Struct, frozen=True, array_like=True):
-    """Counters since birth, and gauges."""
-
-    running: int
-    waiting: int
-    used_blocks: int
-    total_blocks: int
-    preemptions: int
-    prefix_queries: int
-    prefix_hits: int
-    steps: int
 
 
 class Engine:
