@@ -1,0 +1,89 @@
+"""``domicile backend``: run one backend of one tenant."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(help="A tenant's inference backend: the engine and its server.", no_args_is_help=True)
+
+SERVE_EXAMPLES = """
+Serve a model over OpenAI's API.
+
+Examples:
+
+  Try the demonstration model on this machine:
+
+    domicile backend serve --model demo --port 8000
+
+  A folder from Hugging Face, for one tenant's gateway only:
+
+    domicile backend serve --model ./Llama-3.2-1B-Instruct --served-name llama-1b --host 0.0.0.0 --port 8443
+      --cert backend.pem --key backend.key --ca ca.pem --peer-uri spiffe://domicile.eu/tenant/acme/gateway
+"""
+
+
+@app.callback()
+def backend() -> None:
+    """A tenant's inference backend: the engine and its server."""
+
+
+@app.command(help=SERVE_EXAMPLES)
+def serve(
+    model: Annotated[str, typer.Option(help="GGUF file, Hugging Face folder, or 'demo'.")],
+    served_name: Annotated[str | None, typer.Option(help="Name in requests; default: the file's.")] = None,
+    host: Annotated[str, typer.Option(help="Address to listen on; beyond loopback only with TLS.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one; see the ready line.")] = 8000,
+    device: Annotated[str, typer.Option(help="cpu.")] = "cpu",
+    dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "float32",
+    max_model_len: Annotated[int | None, typer.Option(help="Prompt plus answer, in tokens.")] = None,
+    kv_blocks: Annotated[int | None, typer.Option(help="KV cache blocks; overrides --kv-memory.")] = None,
+    kv_memory: Annotated[float, typer.Option(help="KV cache, in GiB.")] = 1.0,
+    block_size: Annotated[int, typer.Option(help="Tokens a KV block holds.")] = 16,
+    max_num_seqs: Annotated[int, typer.Option(help="Sequences that run at once.")] = 32,
+    max_waiting: Annotated[int, typer.Option(help="Sequences that may queue; beyond that, 503.")] = 256,
+    max_num_batched_tokens: Annotated[int, typer.Option(help="Token budget of one step.")] = 512,
+    prefix_cache: Annotated[bool, typer.Option(help="Reuse the KV blocks of shared prompt beginnings.")] = True,
+    step_timeout: Annotated[float, typer.Option(help="Seconds after which a step counts as a hang.")] = 120.0,
+    threads: Annotated[int | None, typer.Option(help="CPU threads of the engine.")] = None,
+    cert: Annotated[Path | None, typer.Option(help="This backend's certificate, PEM.")] = None,
+    key: Annotated[Path | None, typer.Option(help="Its private key, PEM.")] = None,
+    ca: Annotated[Path | None, typer.Option(help="The CA that signs peers, PEM.")] = None,
+    peer_uri: Annotated[str | None, typer.Option(help="The one URI SAN that may connect.")] = None,
+    tenant: Annotated[str, typer.Option(help="Whose backend this is.")] = "",
+    region: Annotated[str, typer.Option(help="Where it runs.")] = "",
+    backend_id: Annotated[str, typer.Option(help="Which replica it is.")] = "",
+) -> None:
+    from backend.engine.config import EngineConfig
+    from backend.errors import BackendError
+    from backend.server import Identity
+    from backend.serving import serve as run
+    from backend.tls import tls_files
+
+    try:
+        config = EngineConfig(
+            model=model,
+            device=device,
+            dtype=dtype,
+            block_size=block_size,
+            num_blocks=kv_blocks,
+            kv_memory=int(kv_memory * 2**30),
+            max_model_len=max_model_len,
+            max_num_batched_tokens=max_num_batched_tokens,
+            max_num_seqs=max_num_seqs,
+            max_waiting=max_waiting,
+            prefix_cache=prefix_cache,
+            step_timeout_s=step_timeout,
+            threads=threads,
+        )
+        run(
+            config,
+            served_name=served_name or Path(model).stem,
+            host=host,
+            port=port,
+            tls=tls_files(cert, key, ca, peer_uri, host=host),
+            identity=Identity(tenant, region, backend_id),
+        )
+    except BackendError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(1) from None

@@ -1,0 +1,101 @@
+"""The paged KV cache, and attention over it in plain torch.
+
+This is the CPU path, and the twin of the paged kernels: same layout, ``[layers, blocks, block_size, kv_heads,
+head_dim]`` for keys and for values.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from backend.models.config import ModelConfig
+
+
+class KVCache:
+    """Keys and values of all layers; zeroed at birth, so that unused slots are finite."""
+
+    def __init__(self, model: ModelConfig, num_blocks: int, block_size: int, dtype: torch.dtype, device: str) -> None:
+        shape = (model.num_layers, num_blocks, block_size, model.num_kv_heads, model.head_dim)
+        self.block_size = block_size
+        self.keys = torch.zeros(shape, dtype=dtype, device=device)
+        self.values = torch.zeros(shape, dtype=dtype, device=device)
+
+
+@dataclass(frozen=True, slots=True)
+class Prefill:
+    """Rows `start:end` of the batch are one sequence's next tokens; `context` of its tokens came before them."""
+
+    start: int
+    end: int
+    context: int
+    blocks: Tensor  # [blocks], int64
+
+
+@dataclass(frozen=True, slots=True)
+class Decodes:
+    """The first `count` rows are one token each, of `count` sequences.
+
+    blocks: [count * width], int64, padded with any valid block; bias: [count, 1, 1, width * block_size], 0 where a
+    token is, -inf behind the sequence's end; None if there is no such slot.
+    """
+
+    count: int
+    blocks: Tensor
+    bias: Tensor | None
+
+
+class PagedAttention:
+    """`models.decoder.Attention` for one step. slots: [tokens], int64: block * block_size + offset of each row."""
+
+    def __init__(self, cache: KVCache, slots: Tensor, decodes: Decodes | None, prefills: list[Prefill]) -> None:
+        self.cache = cache
+        self.slots = slots
+        self.decodes = decodes
+        self.prefills = prefills
+
+    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        keys, values = self.cache.keys[layer], self.cache.values[layer]
+        keys.view(-1, *k.shape[1:]).index_copy_(0, self.slots, k)
+        values.view(-1, *v.shape[1:]).index_copy_(0, self.slots, v)
+        if self.decodes is not None and not self.prefills:
+            return _decode(q, keys, values, self.decodes)
+        out = torch.empty_like(q)
+        if self.decodes is not None:
+            out[: self.decodes.count] = _decode(q[: self.decodes.count], keys, values, self.decodes)
+        for p in self.prefills:
+            rows = slice(p.start, p.end)
+            out[rows] = _prefill(q[rows], k[rows], v[rows], keys, values, p)
+        return out
+
+
+def _decode(q: Tensor, keys: Tensor, values: Tensor, decodes: Decodes) -> Tensor:
+    """All sequences at once. The query heads that share a KV head take the place of query positions, so that no key
+    is repeated for them. q: [count, heads, head_dim]."""
+    count, heads, head_dim = q.shape
+    kv_heads = keys.shape[2]
+    k = keys.index_select(0, decodes.blocks).view(count, -1, kv_heads, head_dim).transpose(1, 2)
+    v = values.index_select(0, decodes.blocks).view(count, -1, kv_heads, head_dim).transpose(1, 2)
+    grouped = q.reshape(count, kv_heads, heads // kv_heads, head_dim)
+    out = F.scaled_dot_product_attention(grouped, k, v, attn_mask=decodes.bias)
+    return out.reshape(count, heads, head_dim)
+
+
+def _prefill(q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, p: Prefill) -> Tensor:
+    """One sequence: causal among its new tokens, and over its whole context. q: [new, heads, head_dim]."""
+    mask = None
+    if p.context:
+        total = p.context + p.end - p.start
+        k = keys.index_select(0, p.blocks).flatten(0, 1)[:total]
+        v = values.index_select(0, p.blocks).flatten(0, 1)[:total]
+        mask = torch.ones(q.shape[0], total, dtype=torch.bool, device=q.device).tril(p.context)
+    out = F.scaled_dot_product_attention(
+        q.transpose(0, 1)[None],
+        k.transpose(0, 1)[None],
+        v.transpose(0, 1)[None],
+        attn_mask=mask,
+        is_causal=mask is None,
+        enable_gqa=True,
+    )
+    return out[0].transpose(0, 1)

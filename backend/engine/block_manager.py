@@ -1,0 +1,139 @@
+"""Blocks of KV cache: who holds which, and which hold a prefix worth keeping.
+
+PagedAttention (Kwon et al. 2023): a sequence's keys and values lie in blocks of `block_size` tokens, listed in its
+block table. A full block is named by a hash chained over all tokens before it; a new sequence takes over blocks of a
+prefix it shares. A block is written by one sequence only, and only before it is full and named; so sharing needs no
+copy.
+"""
+
+from array import array
+from collections import OrderedDict
+from hashlib import blake2b
+
+from backend.engine.sequence import Sequence
+
+
+class Block:
+    """``hash`` and ``tokens`` are set while its content can be found by later sequences."""
+
+    __slots__ = ("hash", "ref_count", "tokens")
+
+    def __init__(self) -> None:
+        self.ref_count = 0
+        self.hash: bytes | None = None
+        self.tokens: list[int] = []
+
+
+class BlockManager:
+    """Hands out block ids 0 … num_blocks-1.
+
+    A block with references is used; one without is free, and, if it still has a hash, may be revived. Free blocks are
+    reused least recently freed first, a sequence's tail before its head, so that what survives is the start of prompts.
+    """
+
+    def __init__(self, num_blocks: int, block_size: int, *, prefix_cache: bool = True, salt: bytes = b"") -> None:
+        self.block_size = block_size
+        self.prefix_cache = prefix_cache
+        self.blocks = [Block() for _ in range(num_blocks)]
+        self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(num_blocks))
+        self._by_hash: dict[bytes, int] = {}
+        self._salt = salt
+
+    @property
+    def num_free(self) -> int:
+        return len(self._free)
+
+    @property
+    def num_used(self) -> int:
+        return len(self.blocks) - len(self._free)
+
+    def adopt_prefix(self, sequence: Sequence) -> int:
+        """Take over every cached block of the longest known prefix, for a sequence that holds none.
+
+        At least one token is left to compute, because its logits are needed. Sets ``block_table`` and
+        ``num_computed``; returns the number of tokens found.
+        """
+        if not self.prefix_cache:
+            return 0
+        size = self.block_size
+        parent = self._root(sequence)
+        for start in range(0, (len(sequence.tokens) - 1) // size * size, size):
+            tokens = sequence.tokens[start : start + size]
+            parent = _chain(parent, tokens)
+            found = self._by_hash.get(parent)
+            if found is None or self.blocks[found].tokens != tokens:
+                break
+            self._take(found)
+            sequence.block_table.append(found)
+            sequence.block_hashes.append(parent)
+        sequence.num_computed = len(sequence.block_table) * size
+        return sequence.num_computed
+
+    def missing(self, sequence: Sequence, num_tokens: int) -> int:
+        """How many blocks `sequence` lacks to compute `num_tokens` more."""
+        needed = -(-(sequence.num_computed + num_tokens) // self.block_size)
+        return max(0, needed - len(sequence.block_table))
+
+    def grow(self, sequence: Sequence, num_tokens: int) -> bool:
+        """Give it the blocks it lacks for `num_tokens` more; all or, returning False, none."""
+        missing = self.missing(sequence, num_tokens)
+        if missing > len(self._free):
+            return False
+        for _ in range(missing):
+            block_id, _ = self._free.popitem(last=False)
+            block = self.blocks[block_id]
+            self._forget(block)
+            block.ref_count = 1
+            sequence.block_table.append(block_id)
+        return True
+
+    def publish(self, sequence: Sequence) -> None:
+        """Name the blocks that are full of computed tokens, so that others can find them.
+
+        To be called once the step that computed them is done, never before: a hit on a block still being written
+        would read garbage.
+        """
+        if not self.prefix_cache:
+            return
+        size = self.block_size
+        hashes = sequence.block_hashes
+        for index in range(len(hashes), sequence.num_computed // size):
+            tokens = sequence.tokens[index * size : (index + 1) * size]
+            name = _chain(hashes[-1] if hashes else self._root(sequence), tokens)
+            hashes.append(name)
+            block_id = sequence.block_table[index]
+            if name not in self._by_hash:  # else a twin computed the same; ours stays private
+                block = self.blocks[block_id]
+                block.hash, block.tokens = name, tokens
+                self._by_hash[name] = block_id
+
+    def release(self, sequence: Sequence) -> None:
+        """Give all its blocks back. Harmless when it holds none."""
+        for block_id in reversed(sequence.block_table):  # the tail is freed, and so reused, first
+            block = self.blocks[block_id]
+            block.ref_count -= 1
+            if block.ref_count == 0:
+                self._free[block_id] = None
+                if block.hash is None:
+                    self._free.move_to_end(block_id, last=False)  # nothing in it to keep
+        sequence.block_table.clear()
+        sequence.block_hashes.clear()
+        sequence.num_computed = 0
+
+    def _root(self, sequence: Sequence) -> bytes:
+        return blake2b(sequence.cache_root, key=self._salt[:64], digest_size=16).digest()
+
+    def _take(self, block_id: int) -> None:
+        block = self.blocks[block_id]
+        if block.ref_count == 0:
+            del self._free[block_id]
+        block.ref_count += 1
+
+    def _forget(self, block: Block) -> None:
+        if block.hash is not None:
+            del self._by_hash[block.hash]
+            block.hash, block.tokens = None, []
+
+
+def _chain(parent: bytes, tokens: list[int]) -> bytes:
+    return blake2b(array("q", tokens).tobytes(), key=parent, digest_size=16).digest()

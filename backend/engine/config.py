@@ -1,0 +1,86 @@
+"""What an engine is told at birth."""
+
+import msgspec
+
+from backend.errors import ConfigError
+from backend.models.config import ModelConfig
+
+DEFAULT_KV_MEMORY = 1 << 30
+
+
+class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Plain data, so that it crosses the process border as it is.
+
+    Attributes:
+        model: path of a GGUF file or Hugging Face folder.
+        block_size: tokens a KV block holds.
+        num_blocks: KV blocks; None: as many as `kv_memory` bytes hold.
+        max_model_len: prompt plus answer, in tokens; None: the model's context, or what the KV cache holds if less.
+        max_num_batched_tokens: the token budget of one step; longer prompts run in chunks.
+        max_num_seqs: sequences running at once. max_waiting: further ones that may queue.
+        step_timeout_s: a step that takes longer counts as a hang.
+        threads: torch's intra-op threads; None: torch's choice.
+        cache_salt: secret root of the prefix cache's hash chains.
+    """
+
+    model: str
+    device: str = "cpu"
+    dtype: str = "float32"
+    block_size: int = 16
+    num_blocks: int | None = None
+    kv_memory: int = DEFAULT_KV_MEMORY
+    max_model_len: int | None = None
+    max_num_batched_tokens: int = 512
+    max_num_seqs: int = 32
+    max_waiting: int = 256
+    prefix_cache: bool = True
+    step_timeout_s: float = 120.0
+    threads: int | None = None
+    cache_salt: bytes = b""
+
+    def __post_init__(self) -> None:
+        for name in ("block_size", "max_num_batched_tokens", "max_num_seqs", "kv_memory", "step_timeout_s"):
+            if getattr(self, name) <= 0:
+                raise ConfigError(f"{name} must be positive, not {getattr(self, name)}")
+        if self.max_waiting < 0:
+            raise ConfigError(f"max_waiting must not be negative, not {self.max_waiting}")
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise ConfigError(
+                f"max_num_batched_tokens ({self.max_num_batched_tokens}) must be at least max_num_seqs "
+                f"({self.max_num_seqs}), or running sequences could not all take a step"
+            )
+        for name in ("num_blocks", "max_model_len", "threads"):
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise ConfigError(f"{name} must be positive, not {value}")
+
+
+class CacheSize(msgspec.Struct, frozen=True):
+    """KV blocks and the longest sequence they are promised to hold."""
+
+    num_blocks: int
+    max_model_len: int
+
+
+def size_cache(config: EngineConfig, model: ModelConfig, element_size: int) -> CacheSize:
+    """How many blocks, and how long a sequence may be.
+
+    Raises ConfigError, naming the number that would do, if one sequence of `max_model_len` does not fit, or if
+    `max_model_len` is beyond the model's context.
+    """
+    block_bytes = config.block_size * model.kv_bytes_per_token(element_size)
+    num_blocks = config.num_blocks or config.kv_memory // block_bytes
+    if num_blocks == 0:
+        raise ConfigError(f"kv_memory of {config.kv_memory} bytes holds no block; one takes {block_bytes}")
+    room = num_blocks * config.block_size
+    if config.max_model_len is None:
+        return CacheSize(num_blocks, min(model.max_position, room))
+    if config.max_model_len > model.max_position:
+        raise ConfigError(f"max_model_len {config.max_model_len} is beyond the model's context, {model.max_position}")
+    if config.max_model_len > room:
+        needed = -(-config.max_model_len // config.block_size)
+        raise ConfigError(
+            f"max_model_len {config.max_model_len} needs {needed} KV blocks ({needed * block_bytes} bytes), there are "
+            f"{num_blocks}; raise kv_blocks or kv_memory, or lower max_model_len to {room}"
+        )
+    return CacheSize(num_blocks, config.max_model_len)

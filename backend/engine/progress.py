@@ -1,0 +1,36 @@
+"""What a step did: plain data that crosses the process border. Does not import torch."""
+
+from enum import StrEnum
+
+import msgspec
+
+
+class Finish(StrEnum):
+    STOP = "stop"  # an end token, which is the last token and not part of the text
+    LENGTH = "length"
+    ERROR = "error"  # the logits were not numbers; there is no last token
+
+
+class Progress(msgspec.Struct, frozen=True, array_like=True):
+    """What one step did for one sequence.
+
+    ``token`` is None only with Finish.ERROR; ``cached`` is the number of prompt tokens found in the prefix cache.
+    """
+
+    id: int
+    token: int | None
+    finish: Finish | None
+    cached: int
+
+
+class Stats(msgspec.Struct, frozen=True, array_like=True):
+    """Gauges (running … total_blocks) and counters since birth."""
+
+    running: int
+    waiting: int
+    used_blocks: int
+    total_blocks: int
+    preemptions: int
+    prefix_queries: int
+    prefix_hits: int
+    steps: int

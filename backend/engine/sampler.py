@@ -1,0 +1,104 @@
+"""Logits to tokens, one row a sequence.
+
+A draw is a function of (logits, parameters, seed, position) and nothing else: the random number comes from Philox
+(Salmon et al. 2011) keyed by seed and position. So a request draws the same tokens alone, batched, or computed again
+after preemption, as far as its logits are the same.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from backend.engine.sampling import SamplingParams
+
+NUCLEUS_GUESS = 256  # top-p sets are nearly always smaller; sorting all 50k-150k logits costs ten times as much
+UINT64 = 1 << 64
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """What one row is drawn with. position: index of the token to be drawn, in its sequence."""
+
+    params: SamplingParams
+    position: int
+
+
+def sample(logits: Tensor, draws: list[Draw]) -> list[int | None]:
+    """One token a row; None where the row holds NaN or no finite logit.
+
+    logits: [rows, vocab_size], any float dtype.
+    """
+    logits = logits.float()
+    tokens: list[int | None] = list(logits.argmax(-1).tolist())
+    drawn = [row for row, draw in enumerate(draws) if not draw.params.greedy]
+    if drawn:
+        chosen = _draw(logits[drawn], [draws[row] for row in drawn])
+        for row, token in zip(drawn, chosen, strict=True):
+            tokens[row] = token
+    for row, finite in enumerate(logits.amax(-1).isfinite().tolist()):  # NaN wins amax
+        if not finite:
+            tokens[row] = None
+    return tokens
+
+
+def uniform(seed: int, position: int) -> float:
+    """In [0, 1)."""
+    return float(np.random.Generator(np.random.Philox(key=[seed % UINT64, position])).random())
+
+
+def _draw(logits: Tensor, draws: list[Draw]) -> list[int]:
+    temperature = torch.tensor([d.params.temperature for d in draws]).unsqueeze(-1)
+    scaled = logits / temperature
+    tokens = [0] * len(draws)
+    whole = [row for row, d in enumerate(draws) if not _truncates(d.params)]
+    if whole:
+        probabilities = scaled[whole].softmax(-1)
+        for row, token in zip(whole, _invert(probabilities, [draws[r] for r in whole]), strict=True):
+            tokens[row] = token
+    for row, draw in enumerate(draws):
+        if _truncates(draw.params):
+            probabilities, ids = truncate(scaled[row], draw.params.top_k, draw.params.top_p)
+            tokens[row] = int(ids[_invert(probabilities.unsqueeze(0), [draw])[0]])
+    return tokens
+
+
+def _truncates(params: SamplingParams) -> bool:
+    return params.top_k > 0 or params.top_p < 1
+
+
+def truncate(logits: Tensor, top_k: int, top_p: float) -> tuple[Tensor, Tensor]:
+    """The kept tokens, likeliest first: (unnormalised probabilities, ids).
+
+    top-k first (Fan et al. 2018; 0 keeps all), then the smallest set whose probability, among what top-k kept, reaches
+    top-p (Holtzman et al. 2019); at least one token. logits: [vocab_size].
+    """
+    size = logits.shape[0]
+    k = min(top_k, size) if top_k > 0 else size
+    width = min(k, NUCLEUS_GUESS) if top_p < 1 else k
+    values, ids = logits.topk(width)
+    mass = (
+        (values if width == k else logits).logsumexp(-1)
+        if top_k <= 0 or width == k
+        else logits.topk(k)[0].logsumexp(-1)
+    )
+    probabilities = (values - mass).exp()
+    if top_p >= 1:
+        return probabilities, ids
+    cumulative = probabilities.cumsum(-1)
+    if width < k and cumulative[-1] < top_p:
+        values, ids = logits.topk(k)
+        probabilities = (values - mass).exp()
+        cumulative = probabilities.cumsum(-1)
+    keep = int((cumulative - probabilities < top_p).sum())
+    return probabilities[: max(1, keep)], ids[: max(1, keep)]
+
+
+def _invert(probabilities: Tensor, draws: list[Draw]) -> list[int]:
+    """Inverse transform: the first index whose cumulative weight passes u. probabilities: [rows, n], any sum."""
+    cumulative = probabilities.double().cumsum(-1)
+    u = torch.tensor([uniform(d.params.seed, d.position) for d in draws], dtype=torch.float64)
+    targets = u.unsqueeze(-1) * cumulative[:, -1:]
+    index = torch.searchsorted(cumulative, targets, right=True).squeeze(-1)
+    return [int(i) for i in index.clamp_(max=probabilities.shape[-1] - 1)]

@@ -1,0 +1,82 @@
+"""One sequence: a prompt that is growing an answer."""
+
+from enum import Enum, auto
+
+from backend.engine.sampling import SamplingParams
+
+
+class Status(Enum):
+    WAITING = auto()
+    RUNNING = auto()
+    FINISHED = auto()
+
+
+class Sequence:
+    """Mutable, owned by the engine.
+
+    ``tokens`` is prompt and answer; the first ``num_computed`` have their keys and values in the cache, in the blocks
+    of ``block_table``. Preemption sets ``num_computed`` back to 0 and forgets the blocks; the tokens stay, and are all
+    computed again.
+    """
+
+    __slots__ = (
+        "arrival",
+        "block_hashes",
+        "block_table",
+        "cache_root",
+        "id",
+        "leader",
+        "num_cached",
+        "num_computed",
+        "num_prompt",
+        "params",
+        "priority",
+        "status",
+        "tokens",
+    )
+
+    def __init__(
+        self,
+        id: int,
+        prompt: list[int],
+        params: SamplingParams,
+        *,
+        arrival: int,
+        priority: int = 0,
+        leader: "Sequence | None" = None,
+        cache_root: bytes = b"",
+    ) -> None:
+        """``priority``: lower runs first. ``leader``: a sequence of the same prompt to wait for, so that its blocks
+        are found in the prefix cache. ``cache_root``: sequences of different roots never share blocks."""
+        self.id = id
+        self.tokens = list(prompt)
+        self.num_prompt = len(prompt)
+        self.params = params
+        self.arrival = arrival
+        self.priority = priority
+        self.leader = leader
+        self.cache_root = cache_root
+        self.status = Status.WAITING
+        self.num_computed = 0
+        self.num_cached: int | None = None
+        self.block_table: list[int] = []
+        self.block_hashes: list[bytes] = []
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """First come, first served within a priority."""
+        return self.priority, self.arrival
+
+    @property
+    def num_uncomputed(self) -> int:
+        return len(self.tokens) - self.num_computed
+
+    @property
+    def num_output(self) -> int:
+        return len(self.tokens) - self.num_prompt
+
+    @property
+    def waits_for_leader(self) -> bool:
+        """Until the leader's prompt is computed or the leader is gone."""
+        leader = self.leader
+        return leader is not None and leader.status is not Status.FINISHED and leader.num_computed < leader.num_prompt

@@ -1,0 +1,335 @@
+"""The HTTP process's side of the engine: start it, talk to it, notice when it is gone or hangs."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from backend import errors
+from backend.engine.config import EngineConfig
+from backend.engine.progress import Progress, Stats
+from backend.errors import BackendError, EngineDead, Overloaded, RequestError
+from backend.messages import (
+    LENGTH,
+    AbortSequences,
+    AddSequence,
+    Failed,
+    FromEngine,
+    Ping,
+    Pong,
+    Ready,
+    Refused,
+    Start,
+    StepDone,
+    ToEngine,
+    frame,
+    from_engine,
+)
+
+log = logging.getLogger(__name__)
+
+WATCH_INTERVAL_S = 0.5
+ABORT_GRACE_S = 2.0
+STOP_GRACE_S = 5.0
+
+
+class ClientGone(Exception):
+    """Whoever asked has left; put into a call's queue by `Call.leave`."""
+
+
+Event = tuple[int, Progress]  # index of the choice, what happened to it
+
+
+class Call:
+    """The sequences of one request. Iterate with `next_event` until all are done; then or earlier, `close`."""
+
+    def __init__(self, client: "EngineClient", ids: Sequence[int]) -> None:
+        self._client = client
+        self._index = {id: index for index, id in enumerate(ids)}
+        self._live = set(ids)
+        self._queue: asyncio.Queue[Event | Exception] = asyncio.Queue()
+
+    @property
+    def ids(self) -> list[int]:
+        return list(self._index)
+
+    @property
+    def done(self) -> bool:
+        """No event is to come, and none is left."""
+        return not self._live and self._queue.empty()
+
+    async def next_event(self) -> Event:
+        """Raises EngineDead, RequestError (the engine refused a sequence) or ClientGone."""
+        item = await self._queue.get()
+        if isinstance(item, Exception):
+            raise item
+        return item
+
+    def stop(self, index: int) -> None:
+        """Abort one choice: its text is complete."""
+        self._drop([id for id, i in self._index.items() if i == index])
+
+    def leave(self) -> None:
+        """The client is gone: abort everything at once and wake whoever waits for events."""
+        self.close()
+        self._queue.put_nowait(ClientGone())
+
+    def close(self) -> None:
+        """Abort what still runs. Harmless when nothing does."""
+        self._drop(list(self._live))
+
+    def _drop(self, ids: list[int]) -> None:
+        ids = [id for id in ids if id in self._live]
+        self._live.difference_update(ids)
+        self._client.abort(ids)
+
+    def deliver(self, progress: Progress) -> None:
+        if progress.id in self._live:
+            if progress.finish is not None:
+                self._live.discard(progress.id)
+            self._queue.put_nowait((self._index[progress.id], progress))
+
+    def fail(self, error: Exception) -> None:
+        self._live.clear()
+        self._queue.put_nowait(error)
+
+
+class EngineClient:
+    """One engine process.
+
+    Once dead it stays dead: every call raises EngineDead, and whoever launched this backend replaces it.
+    """
+
+    def __init__(self, config: EngineConfig) -> None:
+        self.config: Final = config
+        self.capacity: Final = config.max_num_seqs + config.max_waiting
+        self.ready: Ready | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._writer: asyncio.StreamWriter | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._calls: dict[int, Call] = {}
+        self._pings: dict[int, asyncio.Future[None]] = {}
+        self._next_id = 0
+        self._last_heard = 0.0
+        self._stats: Stats | None = None
+        self._dead: str | None = None
+
+    @property
+    def stats(self) -> Stats | None:
+        """As of the last message from the engine."""
+        return self._stats
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process else None
+
+    @property
+    def alive(self) -> bool:
+        return self.ready is not None and self._dead is None
+
+    async def start(self) -> Ready:
+        """Start the process and wait until it has loaded the model.
+
+        Raises the process's own ConfigError or ModelError, or EngineDead if it ends without saying why.
+        """
+        ours, theirs = socket.socketpair()
+        try:
+            self._process = subprocess.Popen(  # noqa: S603, ASYNC220  (fork and exec, no waiting)
+                [sys.executable, "-m", "backend.engine_process", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=sys.stderr.fileno() if _has_fileno(sys.stderr) else None,
+                env=_environment(),
+            )
+        finally:
+            theirs.close()
+        reader, self._writer = await asyncio.open_unix_connection(sock=ours)
+        self._send(Start(self.config))
+        try:
+            first = await _read(reader)
+        except (asyncio.IncompleteReadError, OSError):
+            self._dead = "it ended while starting"
+            await self.stop()
+            raise EngineDead(f"the engine process ended while starting, status {self._process.returncode}") from None
+        if isinstance(first, Failed):
+            self._dead = first.message
+            await self.stop()
+            raise _error(first.kind, first.message, None)
+        if not isinstance(first, Ready):
+            raise EngineDead("the engine process spoke out of turn")
+        self.ready, self._stats = first, first.stats
+        self._last_heard = time.monotonic()
+        self._tasks = [asyncio.create_task(self._listen(reader)), asyncio.create_task(self._watch())]
+        return first
+
+    def submit(self, sequences: Sequence[AddSequence]) -> Call:
+        """Queue the sequences of one request; `id` and `leader` in them count from 0 and are replaced.
+
+        Raises EngineDead, Overloaded (they do not all fit into the queue now) or, if they never could,
+        InvalidRequest.
+        """
+        self._require_alive()
+        if len(sequences) > self.capacity:
+            raise errors.InvalidRequest(
+                f"{len(sequences)} sequences in one request; at most {self.capacity}", param="n"
+            )
+        if len(self._calls) + len(sequences) > self.capacity:
+            raise Overloaded("the engine's queue is full; try again")
+        if not self._calls:
+            self._last_heard = time.monotonic()
+        base = self._next_id
+        self._next_id += len(sequences)
+        ids = range(base, self._next_id)
+        call = Call(self, ids)
+        for id, sequence in zip(ids, sequences, strict=True):
+            self._calls[id] = call
+            leader = None if sequence.leader is None else base + sequence.leader
+            self._send(
+                AddSequence(id, sequence.prompt, sequence.params, sequence.priority, leader, sequence.cache_root)
+            )
+        return call
+
+    def abort(self, ids: list[int]) -> None:
+        for id in ids:
+            self._calls.pop(id, None)
+        if ids and self.alive:
+            self._send(AbortSequences(ids))
+
+    async def ping(self, timeout_s: float) -> None:
+        """One round trip through the engine loop. Raises EngineDead when there is no answer in time."""
+        self._require_alive()
+        number = self._next_id
+        self._next_id += 1
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._pings[number] = future
+        self._send(Ping(number))
+        try:
+            await asyncio.wait_for(future, timeout_s)
+        except TimeoutError:
+            raise EngineDead(f"the engine loop did not answer within {timeout_s:g} s") from None
+        finally:
+            self._pings.pop(number, None)
+
+    async def stop(self) -> None:
+        """End the process; waits for it. Harmless when it is gone."""
+        self._die("stopped")
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._writer is not None:
+            self._writer.close()
+            with contextlib.suppress(OSError):
+                await self._writer.wait_closed()
+        if self._process is not None:
+            await asyncio.to_thread(_reap, self._process, STOP_GRACE_S)
+
+    def _require_alive(self) -> None:
+        if self._dead is not None:
+            raise EngineDead("the engine of this backend is not running")
+        if self.ready is None:
+            raise EngineDead("the engine of this backend has not started")
+
+    def _send(self, message: ToEngine) -> None:
+        assert self._writer is not None  # noqa: S101
+        self._writer.write(frame(message))
+
+    async def _listen(self, reader: asyncio.StreamReader) -> None:
+        try:
+            while True:
+                message = await _read(reader)
+                self._last_heard = time.monotonic()
+                self._handle(message)
+        except (asyncio.IncompleteReadError, OSError):
+            if self._dead is None:
+                log.error("the engine process ended; this backend answers 503 from now on")
+            self._die("the engine process ended")
+
+    def _handle(self, message: FromEngine) -> None:
+        match message:
+            case StepDone(progress, stats):
+                self._stats = stats
+                for item in progress:
+                    call = self._calls.get(item.id)
+                    if call is not None:
+                        if item.finish is not None:
+                            del self._calls[item.id]
+                        call.deliver(item)
+            case Pong(number, stats):
+                self._stats = stats
+                future = self._pings.get(number)
+                if future is not None and not future.done():
+                    future.set_result(None)
+            case Refused(id, kind, text, param):
+                call = self._calls.pop(id, None)
+                if call is not None:
+                    others = [i for i in call.ids if i != id]
+                    call.fail(_error(kind, text, param))
+                    self.abort(others)
+
+    async def _watch(self) -> None:
+        """A step that does not end is a hang: the process gets SIGABRT, which leaves its stack in the log."""
+        while self._dead is None:
+            await asyncio.sleep(WATCH_INTERVAL_S)
+            busy = bool(self._calls or self._pings)
+            if busy and time.monotonic() - self._last_heard > self.config.step_timeout_s:
+                log.error("the engine has been silent for %g s; ending it", self.config.step_timeout_s)
+                self._die("the engine hung")
+                if self._process is not None:
+                    self._process.send_signal(signal.SIGABRT)
+                    await asyncio.to_thread(_reap, self._process, ABORT_GRACE_S)
+
+    def _die(self, why: str) -> None:
+        if self._dead is not None:
+            return
+        self._dead = why
+        calls, self._calls = set(self._calls.values()), {}
+        for call in calls:
+            call.fail(EngineDead(why))
+        for future in self._pings.values():
+            if not future.done():
+                future.set_exception(EngineDead(why))
+
+
+async def _read(reader: asyncio.StreamReader) -> FromEngine:
+    (length,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
+    message: FromEngine = from_engine.decode(await reader.readexactly(length))
+    return message
+
+
+def _environment() -> dict[str, str]:
+    """Ours, with this package importable wherever it lies."""
+    root = str(Path(__file__).resolve().parent.parent)
+    path = os.pathsep.join(p for p in (root, os.environ.get("PYTHONPATH")) if p)
+    return {**os.environ, "PYTHONPATH": path}
+
+
+def _reap(process: subprocess.Popen[bytes], grace_s: float) -> None:
+    try:
+        process.wait(grace_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _error(kind: str, message: str, param: str | None) -> BackendError:
+    """The error that the other process raised, by its class name."""
+    found = getattr(errors, kind, BackendError)
+    if not (isinstance(found, type) and issubclass(found, BackendError)):
+        return BackendError(message)
+    return found(message, param=param) if issubclass(found, RequestError) else found(message)
+
+
+def _has_fileno(stream: object) -> bool:
+    try:
+        stream.fileno()  # type: ignore[attr-defined]
+    except (AttributeError, OSError, ValueError):
+        return False
+    return True

@@ -1,0 +1,113 @@
+"""The engine process: ``python -m backend.engine_process FD``, started by `engine_client` and by nobody else.
+
+It reads requests between steps, so a ping that is answered has been through the loop. It ends when its parent does:
+the socket closes, and the kernel kills it if it does not look (Linux).
+"""
+
+import ctypes
+import faulthandler
+import gc
+import os
+import signal
+import socket
+import sys
+
+from backend.engine.engine import Engine
+from backend.engine.sampling import SamplingParams
+from backend.errors import BackendError, RequestError
+from backend.messages import (
+    AbortSequences,
+    AddSequence,
+    ChannelClosed,
+    EngineChannel,
+    Failed,
+    Ping,
+    Pong,
+    Ready,
+    Refused,
+    Start,
+    StepDone,
+    ToEngine,
+)
+from backend.models.checkpoint import Checkpoint, resolve
+
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+def main() -> None:
+    faulthandler.enable()  # a watchdog's SIGABRT leaves a stack in the log; stacks hold no values
+    die_with_parent()
+    # Ctrl-C and a group-wide SIGTERM reach us too; the parent drains first and then closes the socket.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    channel = EngineChannel(socket.socket(fileno=int(sys.argv[1])))
+    try:
+        engine = build(channel)
+        if engine is not None:
+            run(engine, channel)
+    except ChannelClosed:
+        pass
+
+
+def die_with_parent() -> None:
+    if sys.platform == "linux":
+        parent = os.getppid()
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # it died before the call
+            os._exit(1)
+
+
+def build(channel: EngineChannel) -> Engine | None:
+    """Load as told by the first message; None if that failed, which the parent then knows why."""
+    first = channel.receive(wait=True)[0]
+    if not isinstance(first, Start):
+        raise ChannelClosed
+    try:
+        engine = Engine.from_checkpoint(Checkpoint(resolve(first.config.model)), first.config)
+    except BackendError as error:
+        channel.send(Failed(type(error).__name__, str(error)))
+        return None
+    warm_up(engine)
+    channel.send(Ready(engine.max_model_len, engine.vocab_size, engine.stats))
+    return engine
+
+
+def warm_up(engine: Engine) -> None:
+    """Two tokens, so that the first request does not pay for thread pools and first allocations."""
+    engine.add(-1, [0] * min(8, engine.max_model_len - 2), SamplingParams(max_tokens=2, temperature=0, ignore_eos=True))
+    while engine.has_work:
+        engine.step()
+    gc.collect()
+    gc.freeze()
+
+
+def run(engine: Engine, channel: EngineChannel) -> None:
+    """Until the parent closes the channel."""
+    while True:
+        for message in channel.receive(wait=not engine.has_work):
+            handle(message, engine, channel)
+        if engine.has_work:
+            progress = engine.step()
+            channel.send(StepDone(progress, engine.stats))
+
+
+def handle(message: ToEngine, engine: Engine, channel: EngineChannel) -> None:
+    match message:
+        case AddSequence(id, prompt, params, priority, leader, cache_root):
+            try:
+                engine.add(id, prompt, params, priority=priority, leader=leader, cache_root=cache_root)
+            except RequestError as error:
+                channel.send(Refused(id, type(error).__name__, error.message, error.param))
+        case AbortSequences(ids):
+            for id in ids:
+                engine.abort(id)
+            if not engine.has_work:
+                channel.send(StepDone([], engine.stats))  # else the gauges would stay as they were
+        case Ping(number):
+            channel.send(Pong(number, engine.stats))
+        case Start():
+            raise ChannelClosed
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+"""Every error the backend raises, in one tree.
+
+    BackendError
+    ├── ConfigError              the engine cannot be built as asked; the message names what would do
+    ├── ModelError               a checkpoint that cannot be served
+    │   ├── ModelNotFound        nothing at that path
+    │   ├── UnsupportedModel     readable, but an architecture, tokenizer or data type we do not have
+    │   └── CorruptCheckpoint    missing, extra, misshapen or non-finite tensors; a file that breaks its own format
+    ├── RequestError             the caller's request; carries status, param and code of the OpenAI error body
+    │   ├── InvalidRequest       400
+    │   ├── ContextLengthExceeded 400
+    │   ├── ModelUnknown         404
+    │   └── Overloaded           503 with Retry-After: the waiting queue is full
+    └── EngineDead               503: the engine process is gone or hangs
+
+Messages never hold prompt text.
+"""
+
+
+class BackendError(Exception):
+    """Root of the tree."""
+
+
+class ConfigError(BackendError):
+    pass
+
+
+class ModelError(BackendError):
+    pass
+
+
+class ModelNotFound(ModelError):
+    pass
+
+
+class UnsupportedModel(ModelError):
+    pass
+
+
+class CorruptCheckpoint(ModelError):
+    pass
+
+
+class RequestError(BackendError):
+    """One request cannot be served; the others are not touched.
+
+    Attributes follow the OpenAI error body: ``param`` is the field's path, ``code`` a stable word.
+    """
+
+    status = 400
+    type = "invalid_request_error"
+    code: str | None = None
+
+    def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        if code is not None:
+            self.code = code
+
+
+class InvalidRequest(RequestError):
+    pass
+
+
+class ContextLengthExceeded(RequestError):
+    code = "context_length_exceeded"
+
+
+class ModelUnknown(RequestError):
+    status = 404
+    code = "model_not_found"
+
+
+class Overloaded(RequestError):
+    status = 503
+    type = "server_error"
+    code = "engine_overloaded"
+    retry_after_s = 1
+
+
+class EngineDead(BackendError):
+    """The engine process ended or does not answer. Requests get 503 until this backend is replaced."""

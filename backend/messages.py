@@ -1,0 +1,142 @@
+"""What the HTTP process and the engine process say to each other.
+
+Frames on a socket pair: four bytes of length, big-endian, then one msgpack message. The pair is inherited, not
+listened for, so no other process of the host can join in; and either side sees the other's death as end of file.
+Tokens cross, never text.
+"""
+
+import socket
+import struct
+
+import msgspec
+
+from backend.engine.config import EngineConfig
+from backend.engine.progress import Progress, Stats
+from backend.engine.sampling import SamplingParams
+
+LENGTH = struct.Struct(">I")
+MAX_FRAME = 1 << 28
+
+
+class AddSequence(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """See `Engine.add`."""
+
+    id: int
+    prompt: list[int]
+    params: SamplingParams
+    priority: int = 0
+    leader: int | None = None
+    cache_root: bytes = b""
+
+
+class AbortSequences(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    ids: list[int]
+
+
+class Ping(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    number: int
+
+
+class Start(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """First message to an engine process."""
+
+    config: EngineConfig
+
+
+class Ready(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """The engine answers. ``vocab_size``: token ids below it are accepted."""
+
+    max_model_len: int
+    vocab_size: int
+    stats: Stats
+
+
+class Failed(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """The engine could not be built; ``kind`` is the name of a class in `backend.errors`."""
+
+    kind: str
+    message: str
+
+
+class Refused(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """One sequence was not taken; ``kind`` is the name of a class in `backend.errors`."""
+
+    id: int
+    kind: str
+    message: str
+    param: str | None
+
+
+class StepDone(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    progress: list[Progress]
+    stats: Stats
+
+
+class Pong(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    number: int
+    stats: Stats
+
+
+ToEngine = Start | AddSequence | AbortSequences | Ping
+FromEngine = Ready | Failed | Refused | StepDone | Pong
+
+_encoder = msgspec.msgpack.Encoder()
+to_engine = msgspec.msgpack.Decoder(ToEngine)
+from_engine = msgspec.msgpack.Decoder(FromEngine)
+
+
+class ChannelClosed(Exception):
+    """The other process is gone."""
+
+
+def frame(message: ToEngine | FromEngine) -> bytes:
+    body = _encoder.encode(message)
+    return LENGTH.pack(len(body)) + body
+
+
+class EngineChannel:
+    """The engine's end: blocking sends, and receives that wait only when asked to."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+        self._buffer = bytearray()
+
+    def send(self, message: FromEngine) -> None:
+        """Raises ChannelClosed."""
+        self._socket.setblocking(True)
+        try:
+            self._socket.sendall(frame(message))
+        except OSError:
+            raise ChannelClosed from None
+
+    def receive(self, *, wait: bool) -> list[ToEngine]:
+        """Every whole message there is; with `wait`, at least one. Raises ChannelClosed."""
+        messages = self._take()
+        while True:
+            block = wait and not messages
+            self._socket.setblocking(block)
+            try:
+                chunk = self._socket.recv(1 << 16)
+            except BlockingIOError:
+                return messages
+            except OSError:
+                raise ChannelClosed from None
+            if not chunk:
+                raise ChannelClosed
+            self._buffer += chunk
+            messages += self._take()
+
+    def _take(self) -> list[ToEngine]:
+        messages: list[ToEngine] = []
+        at = 0
+        while len(self._buffer) - at >= LENGTH.size:
+            (length,) = LENGTH.unpack_from(self._buffer, at)
+            if length > MAX_FRAME:
+                raise ChannelClosed
+            end = at + LENGTH.size + length
+            if len(self._buffer) < end:
+                break
+            messages.append(to_engine.decode(memoryview(self._buffer)[at + LENGTH.size : end]))
+            at = end
+        del self._buffer[:at]
+        return messages

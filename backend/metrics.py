@@ -1,0 +1,88 @@
+"""Prometheus metrics of a backend: all names in one place, never content.
+
+Server metrics follow OpenTelemetry's GenAI semantic conventions, with dots as underscores; what they have no name for
+starts with ``domicile_backend_``.
+"""
+
+from collections.abc import Callable, Iterator
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from backend.engine.progress import Stats
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+SECONDS = (0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
+
+GAUGES = {  # field of Stats -> (name, help)
+    "running": ("domicile_backend_sequences_running", "Sequences in the running batch."),
+    "waiting": ("domicile_backend_sequences_waiting", "Sequences queued for the engine."),
+    "used_blocks": ("domicile_backend_kv_blocks_used", "KV cache blocks that sequences hold."),
+    "total_blocks": ("domicile_backend_kv_blocks", "KV cache blocks there are."),
+}
+COUNTERS = {
+    "preemptions": ("domicile_backend_preemptions", "Sequences preempted for want of KV blocks."),
+    "prefix_queries": ("domicile_backend_prefix_query_tokens", "Prompt tokens looked up in the prefix cache."),
+    "prefix_hits": ("domicile_backend_prefix_hit_tokens", "Prompt tokens found in the prefix cache."),
+    "steps": ("domicile_backend_steps", "Steps of the engine loop."),
+}
+
+
+class Metrics:
+    """One registry a server. `stats` gives the engine's latest figures, None while there is no engine."""
+
+    def __init__(self, model: str, stats: Callable[[], Stats | None], alive: Callable[[], bool]) -> None:
+        self._registry = CollectorRegistry()
+        labels = ["gen_ai_request_model"]
+
+        def histogram(name: str, text: str) -> Histogram:
+            return Histogram(name, text, labels, buckets=SECONDS, registry=self._registry).labels(model)
+
+        self.time_to_first_token = histogram(
+            "gen_ai_server_time_to_first_token_seconds", "From a request's arrival to its first token."
+        )
+        self.time_per_output_token = histogram(
+            "gen_ai_server_time_per_output_token_seconds", "Mean time between the tokens of a request after its first."
+        )
+        self.request_duration = histogram(
+            "gen_ai_server_request_duration_seconds", "From a request's arrival to the end of its answer."
+        )
+        self._tokens = Counter(
+            "domicile_backend_tokens",
+            "Tokens read and written.",
+            [*labels, "gen_ai_token_type"],
+            registry=self._registry,
+        )
+        self.input_tokens = self._tokens.labels(model, "input")
+        self.output_tokens = self._tokens.labels(model, "output")
+        self._requests = Counter(
+            "domicile_backend_requests", "Requests by outcome.", [*labels, "outcome"], registry=self._registry
+        )
+        self._model = model
+        self._registry.register(_EngineCollector(stats, alive))
+
+    def count_request(self, outcome: str) -> None:
+        """`outcome`: completed, aborted, refused or failed."""
+        self._requests.labels(self._model, outcome).inc()
+
+    def render(self) -> bytes:
+        return generate_latest(self._registry)
+
+
+class _EngineCollector(Collector):
+    def __init__(self, stats: Callable[[], Stats | None], alive: Callable[[], bool]) -> None:
+        self._stats = stats
+        self._alive = alive
+
+    def collect(self) -> Iterator[Metric]:
+        yield GaugeMetricFamily(
+            "domicile_backend_engine_up", "1 while the engine process runs.", value=float(self._alive())
+        )
+        stats = self._stats()
+        if stats is None:
+            return
+        for field, (name, text) in GAUGES.items():
+            yield GaugeMetricFamily(name, text, value=getattr(stats, field))
+        for field, (name, text) in COUNTERS.items():
+            yield CounterMetricFamily(name, text, value=getattr(stats, field))

@@ -1,0 +1,73 @@
+"""Chat templates: a model's own Jinja text, rendered as Hugging Face does.
+
+The template comes with the checkpoint and runs in Jinja's immutable sandbox. Same environment as transformers'
+``apply_chat_template``: trim_blocks, lstrip_blocks, loop controls, ``raise_exception``, ``strftime_now`` and a
+``tojson`` that keeps non-ASCII text.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import jinja2
+from jinja2.ext import Extension
+from jinja2.nodes import Node
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from backend.errors import CorruptCheckpoint, InvalidRequest
+
+
+class _Generation(Extension):
+    """``{% generation %}`` marks the assistant's tokens for training; when serving, its body is just text."""
+
+    tags = {"generation"}  # noqa: RUF012  (jinja2's own declaration)
+
+    def parse(self, parser: Parser) -> Node | list[Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+class ChatTemplate:
+    """A compiled template. Raises CorruptCheckpoint if it is not valid Jinja."""
+
+    def __init__(self, source: str, variables: Mapping[str, str]) -> None:
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _Generation]
+        )
+        environment.filters["tojson"] = _tojson
+        environment.globals["raise_exception"] = _raise_exception
+        environment.globals["strftime_now"] = lambda layout: datetime.now().astimezone().strftime(layout)
+        try:
+            self._template = environment.from_string(source)
+        except jinja2.TemplateSyntaxError as broken:
+            raise CorruptCheckpoint(f"chat template, line {broken.lineno}: {broken.message}") from None
+        self._variables = dict(variables)
+
+    def render(self, messages: Sequence[Mapping[str, Any]]) -> str:
+        """The prompt text, ready for the assistant's turn.
+
+        Raises InvalidRequest when the template refuses the conversation (roles out of order, say).
+        """
+        try:
+            return self._template.render(messages=messages, add_generation_prompt=True, **self._variables)
+        except _Refused as refusal:
+            raise InvalidRequest(
+                f"the model's chat template refuses these messages: {refusal}", param="messages"
+            ) from None
+        except (jinja2.TemplateError, TypeError, KeyError, ValueError):
+            # The text of such an error may quote a message.
+            raise InvalidRequest("the model's chat template cannot render these messages", param="messages") from None
+
+
+class _Refused(jinja2.TemplateError):
+    pass
+
+
+def _raise_exception(message: str) -> None:
+    raise _Refused(message)
+
+
+def _tojson(value: Any, ensure_ascii: bool = False, indent: int | None = None, **options: Any) -> str:
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **options)

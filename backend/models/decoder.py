@@ -1,0 +1,169 @@
+"""The Llama-shaped decoder (Touvron et al. 2023; Grattafiori et al. 2024), for a flat batch of tokens.
+
+One forward takes the tokens of all sequences of a step, prefill and decode mixed, as one row each: linear layers do
+not care whose row it is. Attention does, and is handed in, so that the same model runs on gathered pages (CPU) or on a
+paged kernel (GPU).
+"""
+
+from collections.abc import Iterable
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from backend.errors import CorruptCheckpoint
+from backend.models.config import ModelConfig
+
+
+class Attention(Protocol):
+    """Writes this step's keys and values to the cache of `layer`, then attends causally over each whole sequence.
+
+    q: [tokens, num_heads, head_dim]; k, v: [tokens, num_kv_heads, head_dim]; returns q's shape.
+    """
+
+    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor: ...
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Zhang & Sennrich 2019. Accumulates in float32. x: [..., width], weight: [width]."""
+    h = x.float()
+    h = h * torch.rsqrt(h.square().mean(-1, keepdim=True) + eps)
+    return weight * h.to(x.dtype)
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """RoPE by halves. x: [tokens, heads, head_dim]; cos, sin: [tokens, 1, head_dim // 2] in x's dtype."""
+    first, second = x.chunk(2, -1)
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), -1)
+
+
+class DecoderLayer(nn.Module):
+    """One block. Weights are fused: q, k, v in one matrix, gate and up in another."""
+
+    def __init__(self, config: ModelConfig, index: int, dtype: torch.dtype, device: torch.device) -> None:
+        super().__init__()
+        self.index = index
+        self.eps = config.rms_norm_eps
+        self.heads, self.kv_heads, self.head_dim = config.num_heads, config.num_kv_heads, config.head_dim
+
+        def empty(*shape: int) -> nn.Parameter:
+            return nn.Parameter(torch.empty(*shape, dtype=dtype, device=device), requires_grad=False)
+
+        q, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
+        self.input_norm = empty(config.hidden_size)
+        self.qkv = empty(q + 2 * kv, config.hidden_size)
+        self.qkv_bias = empty(q + 2 * kv) if config.qkv_bias else None
+        self.q_norm = empty(self.head_dim) if config.qk_norm else None
+        self.k_norm = empty(self.head_dim) if config.qk_norm else None
+        self.out = empty(config.hidden_size, q)
+        self.post_norm = empty(config.hidden_size)
+        self.gate_up = empty(2 * config.intermediate_size, config.hidden_size)
+        self.down = empty(config.hidden_size, config.intermediate_size)
+
+    def forward(self, hidden: Tensor, cos: Tensor, sin: Tensor, attention: Attention) -> Tensor:
+        tokens = hidden.shape[0]
+        qkv = F.linear(rms_norm(hidden, self.input_norm, self.eps), self.qkv, self.qkv_bias)
+        qkv = qkv.view(tokens, self.heads + 2 * self.kv_heads, self.head_dim)
+        rotated, v = qkv.tensor_split((self.heads + self.kv_heads,), 1)
+        if self.q_norm is not None and self.k_norm is not None:
+            q, k = rotated.tensor_split((self.heads,), 1)
+            rotated = torch.cat((rms_norm(q, self.q_norm, self.eps), rms_norm(k, self.k_norm, self.eps)), 1)
+        q, k = rotate(rotated, cos, sin).tensor_split((self.heads,), 1)
+        attended = attention(self.index, q, k, v).reshape(tokens, -1)
+        hidden = hidden + F.linear(attended, self.out)
+        gate, up = F.linear(rms_norm(hidden, self.post_norm, self.eps), self.gate_up).chunk(2, -1)
+        return hidden + F.linear(F.silu(gate) * up, self.down)
+
+
+class Decoder(nn.Module):
+    """Token ids and positions in, logits of chosen rows out."""
+
+    cos: Tensor
+    sin: Tensor
+
+    def __init__(
+        self, config: ModelConfig, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"
+    ) -> None:
+        super().__init__()
+        device = torch.device(device)
+        self.config = config
+        width = (config.vocab_size, config.hidden_size)
+        self.embedding = nn.Parameter(torch.empty(*width, dtype=dtype, device=device), requires_grad=False)
+        self.layers = nn.ModuleList(DecoderLayer(config, i, dtype, device) for i in range(config.num_layers))
+        self.norm = nn.Parameter(torch.empty(config.hidden_size, dtype=dtype, device=device), requires_grad=False)
+        self.head = (
+            self.embedding
+            if config.tie_word_embeddings
+            else nn.Parameter(torch.empty(*width, dtype=dtype, device=device), requires_grad=False)
+        )
+        frequencies = torch.tensor(config.inverse_frequencies(), dtype=torch.float32, device=device)
+        angles = torch.outer(torch.arange(config.max_position, dtype=torch.float32, device=device), frequencies)
+        self.register_buffer("cos", angles.cos().to(dtype).unsqueeze(1), persistent=False)
+        self.register_buffer("sin", angles.sin().to(dtype).unsqueeze(1), persistent=False)
+
+    @torch.inference_mode()
+    def forward(self, ids: Tensor, positions: Tensor, attention: Attention, logit_rows: Tensor) -> Tensor:
+        """
+        Args:
+            ids, positions: [tokens], int64.
+            logit_rows: [rows], int64: which tokens' next-token logits are wanted (each sequence's last, usually).
+        Returns:
+            [rows, vocab_size] in the model's dtype.
+        """
+        hidden = F.embedding(ids, self.embedding)
+        cos, sin = self.cos[positions], self.sin[positions]
+        for layer in self.layers:
+            hidden = layer(hidden, cos, sin, attention)
+        return F.linear(rms_norm(hidden[logit_rows], self.norm, self.config.rms_norm_eps), self.head)
+
+    @torch.no_grad()
+    def load(self, weights: Iterable[tuple[str, Tensor]]) -> None:
+        """Fill every parameter from Hugging Face names.
+
+        Raises CorruptCheckpoint naming the tensor if one is missing, unknown, twice there, misshapen or not finite.
+        """
+        places = self._places()
+        missing = set(places)
+        for name, tensor in weights:
+            if name == "lm_head.weight" and self.config.tie_word_embeddings:
+                continue  # some exports repeat the shared matrix
+            if name not in places:
+                raise CorruptCheckpoint(f"tensor {name} has no place in this architecture")
+            if name not in missing:
+                raise CorruptCheckpoint(f"tensor {name} is there twice")
+            place = places[name]
+            if tensor.shape != place.shape:
+                raise CorruptCheckpoint(f"tensor {name} is {list(tensor.shape)}, expected {list(place.shape)}")
+            if not torch.isfinite(tensor).all():
+                raise CorruptCheckpoint(f"tensor {name} holds NaN or infinity")
+            place.copy_(tensor)
+            missing.remove(name)
+        if missing:
+            raise CorruptCheckpoint(f"{len(missing)} tensors are missing, the first is {min(missing)}")
+
+    def _places(self) -> dict[str, Tensor]:
+        """Hugging Face name -> where it goes, as views into the fused weights."""
+        c = self.config
+        q, kv = c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim
+        places: dict[str, Tensor] = {"model.embed_tokens.weight": self.embedding, "model.norm.weight": self.norm}
+        if not c.tie_word_embeddings:
+            places["lm_head.weight"] = self.head
+        for i, layer in enumerate(self.layers):
+            assert isinstance(layer, DecoderLayer)  # noqa: S101  (ModuleList forgets its element type)
+            at = f"model.layers.{i}."
+            places[at + "input_layernorm.weight"] = layer.input_norm
+            places[at + "post_attention_layernorm.weight"] = layer.post_norm
+            for name, part in zip("qkv", layer.qkv.tensor_split((q, q + kv)), strict=True):
+                places[f"{at}self_attn.{name}_proj.weight"] = part
+            if layer.qkv_bias is not None:
+                for name, part in zip("qkv", layer.qkv_bias.tensor_split((q, q + kv)), strict=True):
+                    places[f"{at}self_attn.{name}_proj.bias"] = part
+            if layer.q_norm is not None and layer.k_norm is not None:
+                places[at + "self_attn.q_norm.weight"] = layer.q_norm
+                places[at + "self_attn.k_norm.weight"] = layer.k_norm
+            places[at + "self_attn.o_proj.weight"] = layer.out
+            for name, part in zip(("gate", "up"), layer.gate_up.chunk(2), strict=True):
+                places[f"{at}mlp.{name}_proj.weight"] = part
+            places[at + "mlp.down_proj.weight"] = layer.down
+        return places

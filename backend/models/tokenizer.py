@@ -1,0 +1,245 @@
+"""Text to token ids and back, byte-exact.
+
+Encoding is the `tokenizers` package's. Decoding is a table from id to bytes, so that a stream can be cut at any token:
+bytes go through one incremental UTF-8 decoder (`Detokenizer`), which never sees text twice and never emits half a
+character.
+"""
+
+import codecs
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
+
+from backend.errors import CorruptCheckpoint, ModelNotFound, UnsupportedModel
+from backend.models.chat_template import ChatTemplate
+from backend.models.gguf import GGUFFile
+from backend.models.safetensors import read_json
+
+CONTROL, USER_DEFINED, UNUSED = 3, 4, 5  # tokenizer.ggml.token_type
+SPACE_MARK = "\u2581"  # SentencePiece's visible space
+
+_WORDS = r"[^\r\n\p{L}\p{N}]?\p{L}+"
+_ENGLISH_ENDINGS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_TAIL = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+SPLITS = {  # tokenizer.ggml.pre -> how text is cut before BPE; the models' own published patterns
+    "llama-bpe": rf"{_ENGLISH_ENDINGS}|{_WORDS}|\p{{N}}{{1,3}}|{_TAIL}",
+    "qwen2": rf"{_ENGLISH_ENDINGS}|{_WORDS}|\p{{N}}|{_TAIL}",
+}
+
+
+@dataclass(frozen=True)
+class TextModel:
+    """A model's text side: everything the HTTP process needs of a checkpoint.
+
+    ``token_bytes[i]`` is what id i contributes to the text: b"" for control tokens.
+    """
+
+    tokenizer: Tokenizer
+    token_bytes: list[bytes]
+    eos_ids: frozenset[int]
+    bos_id: int | None
+    chat_template: ChatTemplate | None
+
+    @cached_property
+    def vocab_size(self) -> int:
+        return len(self.token_bytes)
+
+    def encode_completion(self, text: str) -> list[int]:
+        """A bare prompt: with the model's BOS where it has one, once even if the text spells it."""
+        ids: list[int] = self.tokenizer.encode(text, add_special_tokens=True).ids
+        if self.bos_id is not None and ids[:2] == [self.bos_id, self.bos_id]:
+            return ids[1:]
+        return ids
+
+    def encode_chat(self, rendered: str) -> list[int]:
+        """A rendered chat template: it wrote its own BOS, so none is added."""
+        ids: list[int] = self.tokenizer.encode(rendered, add_special_tokens=False).ids
+        return ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of `ids`; equal to the concatenation of any streaming of them."""
+        detokenizer = Detokenizer(self.token_bytes)
+        return "".join(detokenizer.feed(i) for i in ids)
+
+
+class Detokenizer:
+    """Text of one token stream. Bytes that never become a character are dropped, not shown as U+FFFD."""
+
+    def __init__(self, token_bytes: list[bytes]) -> None:
+        self._token_bytes = token_bytes
+        self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="ignore")
+
+    def feed(self, token: int) -> str:
+        """What became readable with this token; "" while inside a character. Ids past the vocabulary (padded
+        embedding rows) have no text."""
+        if token >= len(self._token_bytes):
+            return ""
+        return self._utf8.decode(self._token_bytes[token])
+
+
+def from_gguf(file: GGUFFile) -> TextModel:
+    """Tokenizer, special tokens and chat template from GGUF metadata.
+
+    Raises UnsupportedModel for a tokenizer kind or pre-split that we do not reproduce exactly.
+    """
+    meta = file.metadata
+    kind = meta.get("tokenizer.ggml.model")
+    if kind != "gpt2":
+        raise UnsupportedModel(f"GGUF tokenizer {kind!r}; byte-level BPE ('gpt2') is read")
+    try:
+        tokens: list[str] = meta["tokenizer.ggml.tokens"]
+        merges = [tuple(pair.split(" ", 1)) for pair in meta["tokenizer.ggml.merges"]]
+    except KeyError as missing:
+        raise CorruptCheckpoint(f"GGUF metadata has no {missing.args[0]}") from None
+    types: list[int] = meta.get("tokenizer.ggml.token_type", [1] * len(tokens))
+    vocabulary = {token: i for i, token in enumerate(tokens)}
+    try:
+        tokenizer = Tokenizer(
+            models.BPE(vocabulary, merges, ignore_merges=meta.get("tokenizer.ggml.pre") == "llama-bpe")
+        )
+    except Exception as broken:  # the Rust side raises a bare Exception
+        raise CorruptCheckpoint(f"tokenizer: {broken}") from None
+    tokenizer.pre_tokenizer = _pre_tokenizer(meta.get("tokenizer.ggml.pre", "default"))
+    tokenizer.decoder = decoders.ByteLevel()
+    special = [t for t, kind in zip(tokens, types, strict=True) if kind == CONTROL]
+    defined = [t for t, kind in zip(tokens, types, strict=True) if kind == USER_DEFINED]
+    tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in special])
+    tokenizer.add_tokens([AddedToken(t, special=False, normalized=False) for t in defined])
+
+    bos = meta.get("tokenizer.ggml.bos_token_id")
+    eos = [meta[k] for k in ("tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id") if k in meta]
+    if bos is not None and meta.get("tokenizer.ggml.add_bos_token", False):
+        _prepend_bos(tokenizer, tokens[bos], bos)
+    template = meta.get("tokenizer.chat_template")
+    variables = {"bos_token": tokens[bos] if bos is not None else "", "eos_token": tokens[eos[0]] if eos else ""}
+    return TextModel(
+        tokenizer=tokenizer,
+        token_bytes=token_bytes(tokenizer),
+        eos_ids=frozenset(eos),
+        bos_id=bos,
+        chat_template=ChatTemplate(template, variables) if template else None,
+    )
+
+
+def _pre_tokenizer(name: str) -> Any:
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    if name in SPLITS:
+        return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(SPLITS[name]), "isolated"), byte_level])
+    gpt2 = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+    if name == "smollm":
+        return pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), gpt2])
+    if name == "gpt-2":
+        return gpt2
+    known = ", ".join(sorted({*SPLITS, "smollm", "gpt-2"}))
+    raise UnsupportedModel(f"GGUF pre-tokenizer {name!r} is not one of {known}")
+
+
+def _prepend_bos(tokenizer: Tokenizer, token: str, token_id: int) -> None:
+    from tokenizers.processors import TemplateProcessing
+
+    tokenizer.post_processor = TemplateProcessing(
+        single=[token, "$A"], pair=[token, "$A", token, "$B"], special_tokens=[(token, token_id)]
+    )
+
+
+def from_folder(folder: Path) -> TextModel:
+    """Tokenizer, special tokens and chat template of a Hugging Face folder."""
+    path = folder / "tokenizer.json"
+    if not path.is_file():
+        raise ModelNotFound(f"no tokenizer.json in {folder}")
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as broken:  # the Rust side raises a bare Exception
+        raise CorruptCheckpoint(f"tokenizer.json: {broken}") from None
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    settings = _optional_json(folder / "tokenizer_config.json")
+    generation = _optional_json(folder / "generation_config.json")
+    config = _optional_json(folder / "config.json")
+
+    named = {name: _token_text(settings.get(name)) for name in ("bos_token", "eos_token")}
+    eos: set[int] = set()
+    for source in (generation.get("eos_token_id"), config.get("eos_token_id")):
+        eos.update([source] if isinstance(source, int) else source or [])
+    ids = {name: tokenizer.token_to_id(text) if text else None for name, text in named.items()}
+    if ids["eos_token"] is not None:
+        eos.add(ids["eos_token"])
+    template = _folder_template(folder, settings)
+    return TextModel(
+        tokenizer=tokenizer,
+        token_bytes=token_bytes(tokenizer),
+        eos_ids=frozenset(eos),
+        bos_id=ids["bos_token"],
+        chat_template=ChatTemplate(template, {k: v or "" for k, v in named.items()}) if template else None,
+    )
+
+
+def _optional_json(path: Path) -> dict[str, Any]:
+    return read_json(path) if path.is_file() else {}
+
+
+def _token_text(value: Any) -> str | None:
+    """tokenizer_config.json writes a token as a string or as an object with its content."""
+    return value.get("content") if isinstance(value, dict) else value
+
+
+def _folder_template(folder: Path, settings: dict[str, Any]) -> str | None:
+    path = folder / "chat_template.jinja"
+    if path.is_file():
+        return path.read_text(encoding="utf-8")
+    template = settings.get("chat_template")
+    if isinstance(template, list):  # several named ones
+        template = {entry["name"]: entry["template"] for entry in template}.get("default")
+    return template
+
+
+def token_bytes(tokenizer: Tokenizer) -> list[bytes]:
+    """For each id the bytes it stands for, b"" for special ones.
+
+    Byte-level BPE (GPT-2's printable alphabet) and SentencePiece with byte fallback; anything else is refused, because
+    guessing would garble text. SentencePiece's dropping of one leading space is not applied: it is a property of a
+    whole text, not of a token.
+    """
+    decoder = json.loads(tokenizer.to_str())["decoder"] or {}
+    kinds = {decoder.get("type"), *(d["type"] for d in decoder.get("decoders", ()))}
+    if "ByteLevel" in kinds:
+        plain = _byte_level_bytes
+    elif "ByteFallback" in kinds:
+        plain = _sentencepiece_bytes
+    else:
+        raise UnsupportedModel(f"tokenizer decoder {decoder.get('type')!r}; byte-level and byte-fallback are read")
+    added = tokenizer.get_added_tokens_decoder()
+    table = [b""] * tokenizer.get_vocab_size(with_added_tokens=True)
+    for token, i in tokenizer.get_vocab(with_added_tokens=True).items():
+        if i >= len(table):
+            table.extend([b""] * (i + 1 - len(table)))
+        if i in added:
+            table[i] = b"" if added[i].special else added[i].content.encode()
+        else:
+            table[i] = plain(token)
+    return table
+
+
+def _byte_alphabet() -> dict[str, bytes]:
+    """GPT-2's map of the 256 bytes to printable characters (Radford et al. 2019), inverted: character to byte."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    rest = [b for b in range(256) if b not in printable]
+    return {chr(b): bytes([b]) for b in printable} | {chr(256 + i): bytes([b]) for i, b in enumerate(rest)}
+
+
+_BYTES = _byte_alphabet()
+
+
+def _byte_level_bytes(token: str) -> bytes:
+    return b"".join(_BYTES.get(character) or character.encode() for character in token)
+
+
+def _sentencepiece_bytes(token: str) -> bytes:
+    if len(token) == 6 and token.startswith("<0x") and token.endswith(">"):
+        return bytes([int(token[3:5], 16)])
+    return token.replace(SPACE_MARK, " ").encode()

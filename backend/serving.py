@@ -1,0 +1,99 @@
+"""A backend as a running process: uvicorn, signals, the ready line, and the drain at the end."""
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+
+import uvicorn
+
+from backend.engine.config import EngineConfig
+from backend.engine_client import EngineClient
+from backend.errors import ConfigError
+from backend.models.checkpoint import Checkpoint, resolve
+from backend.server import Api, Identity
+from backend.tls import TlsFiles, server_context
+
+log = logging.getLogger(__name__)
+
+DRAIN_S = 30  # how long answers may go on after SIGTERM
+
+
+def serve(
+    config: EngineConfig, *, served_name: str, host: str, port: int, tls: TlsFiles | None, identity: Identity
+) -> None:
+    """Run until SIGTERM or SIGINT; then no connection is taken, and running answers get DRAIN_S to end.
+
+    One JSON line on stdout, ``{"event": "ready", "port": …, "pid": …}``, says when requests are welcome. Raises
+    ConfigError, ModelError or EngineDead before that.
+    """
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    context = server_context(tls) if tls else None
+    listener = _listen(host, port)
+    text_model = Checkpoint(resolve(config.model)).text
+    engine = EngineClient(config)
+    settings = uvicorn.Config(
+        Api(engine, text_model, served_name, identity).app(),
+        loop="uvloop",
+        http="httptools",
+        lifespan="off",
+        access_log=False,
+        log_config=None,
+        server_header=False,
+        timeout_graceful_shutdown=DRAIN_S,
+        ssl_context_factory=(lambda _config, _default: context) if context else None,
+    )
+    if context is None:
+        log.warning("no TLS: anyone on this machine who can reach %s:%d is served", *listener.getsockname()[:2])
+
+    async def live() -> None:
+        try:
+            ready = await engine.start()
+            log.info("engine ready: %d KV blocks, context %d", ready.stats.total_blocks, ready.max_model_len)
+            await _Server(settings).serve(sockets=[listener])
+        finally:
+            await engine.stop()
+
+    with asyncio.Runner(loop_factory=settings.get_loop_factory()) as runner:
+        runner.run(live())
+
+
+class _Server(uvicorn.Server):
+    """Says when it is ready, and takes signals without raising them again after its end: the engine is to be stopped
+    first."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        port = sockets[0].getsockname()[1] if sockets else None
+        print(json.dumps({"event": "ready", "port": port, "pid": os.getpid()}), flush=True)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._on_signal, number)
+        try:
+            yield
+        finally:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(number)
+
+    def _on_signal(self, number: signal.Signals) -> None:
+        self.handle_exit(number, None)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Raises ConfigError when the address cannot be bound."""
+    try:
+        family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, kind, proto)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except OSError as error:
+        raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
+    return listener
