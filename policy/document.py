@@ -1,0 +1,212 @@
+"""The policy document: what a tenant, or one of its projects, writes down.
+
+Every section is optional here because a project's document names only what it tightens; `policy.compile` asks a
+tenant's document for what it cannot do without. Reference for writers: docs/policy-reference.md.
+"""
+
+import difflib
+from collections.abc import Callable, Mapping
+from datetime import date
+from typing import Annotated, Any, Literal, TypeVar, get_args
+
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    PositiveFloat,
+    PositiveInt,
+    StringConstraints,
+    Tag,
+    ValidationError,
+)
+
+from policy.countries import builtin_countries
+from policy.errors import PolicyDocumentError, Problem
+from policy.facts import AttestedBasis, Basis, SetName
+from policy.marked_yaml import MarkedYaml, Path, dotted, parse_yaml
+from policy.purpose import LegalBasis
+from policy.redact.plan import Action, Label, OutputAction
+from policy.retention import parse_content_days, parse_days
+
+T = TypeVar("T")
+
+
+def _country(code: str) -> str:
+    if code in get_args(SetName):
+        raise ValueError(f"{code} is a set, not a country; sets stand alone, outside a list")
+    if code == "UK":
+        raise ValueError("UK is no ISO 3166 code; did you mean GB?")
+    if code not in builtin_countries().known:
+        hint = f"; did you mean {code.upper()}?" if code.upper() in builtin_countries().known else ""
+        raise ValueError(f"{code!r} is no ISO 3166 alpha-2 country code{hint}")
+    return code
+
+
+def _set_name(value: Any) -> Any:
+    if value in get_args(SetName):
+        return value
+    sets = ", ".join(get_args(SetName))
+    hint = f"; for one country write [{value}]" if value in builtin_countries().known else ""
+    raise ValueError(f"{value!r} is no country set; there are {sets}{hint}")
+
+
+def _checked_by(parse: Callable[[str], int]) -> AfterValidator:
+    def check(text: str) -> str:
+        parse(text)
+        return text
+
+    return AfterValidator(check)
+
+
+def _list_or_word(value: Any) -> str:
+    return "list" if isinstance(value, (list, tuple)) else "word"
+
+
+NonEmpty = Annotated[str, StringConstraints(min_length=1, max_length=200)]
+Country = Annotated[str, AfterValidator(_country)]
+CountrySelector = Annotated[
+    Annotated[Annotated[SetName, BeforeValidator(_set_name)], Tag("word")]
+    | Annotated[Annotated[tuple[Country, ...], Field(min_length=1)], Tag("list")],
+    Discriminator(_list_or_word),
+]
+Demand = Annotated[
+    Annotated[Literal["required"], Tag("word")] | Annotated[tuple[T, ...], Tag("list")], Discriminator(_list_or_word)
+]
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class OperatorRule(Section):
+    head_office: CountrySelector | None = None
+    ultimate_parent: CountrySelector | None = None
+
+
+class Residency(Section):
+    process_in: CountrySelector | None = None
+    store_in: CountrySelector | None = None
+    operator: OperatorRule = OperatorRule()
+    transfer_basis: tuple[Basis, ...] | None = None
+
+
+class Redaction(Section):
+    input: Mapping[Label, Action] = Field(default_factory=dict)
+    output: Mapping[Label, OutputAction] = Field(default_factory=dict)
+
+
+class Retention(Section):
+    metadata: Annotated[str, _checked_by(parse_days)] | None = None
+    content: Annotated[str, _checked_by(parse_content_days)] | None = None
+
+
+class Limits(Section):
+    """Requests a minute, tokens a minute, euros a calendar month; ``None`` is no limit."""
+
+    rpm: PositiveInt | None = None
+    tpm: PositiveInt | None = None
+    eur_per_month: PositiveFloat | None = None
+
+
+class Transparency(Section):
+    art50_notice: Literal["none", "header"] | None = None
+
+
+class Given(Section):
+    """How a test's case differs from one that the policy's own words would allow."""
+
+    model: NonEmpty | None = None
+    purpose: NonEmpty | None = None
+    legal_basis: NonEmpty | None = None
+    data_classes: tuple[NonEmpty, ...] | None = None
+    risk_class: NonEmpty | None = None
+    at: AwareDatetime | date | None = None
+    backend_tenant: NonEmpty | None = None
+    compute_country: NonEmpty | None = None
+    storage_country: NonEmpty | None = None
+    operator_hq: NonEmpty | None = None
+    operator_parent: NonEmpty | None = None
+    subprocessor_country: NonEmpty | None = None
+    attested: tuple[AttestedBasis, ...] | None = None
+    unknown: tuple[Literal["compute_country", "storage_country", "operator_hq", "operator_parent"], ...] = ()
+
+
+class PolicyTest(Section):
+    name: NonEmpty
+    given: Given
+    expect: Literal["allow", "deny"]
+    rule: NonEmpty | None = None  # a denial must name this rule
+
+
+class PolicyDocument(Section):
+    policy: Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]{1,62}$")]
+    version: PositiveInt
+    residency: Residency = Residency()
+    redaction: Redaction = Redaction()
+    retention: Retention = Retention()
+    limits: Limits = Limits()
+    transparency: Transparency = Transparency()
+    models: Annotated[tuple[NonEmpty, ...], Field(min_length=1)] | None = None
+    purposes: Demand[NonEmpty] | None = None
+    legal_basis: Demand[LegalBasis] | None = None
+    data_classes: tuple[NonEmpty, ...] | None = None
+    tests: tuple[PolicyTest, ...] = ()
+
+
+def load_document(text: str) -> PolicyDocument:
+    """Read a policy from YAML. Raises PolicyDocumentError with every problem and its line."""
+    marked = parse_yaml(text)
+    if not isinstance(marked.value, dict):
+        raise PolicyDocumentError(Problem(1, "", "a policy is a mapping that begins with policy: and version:"))
+    try:
+        return PolicyDocument.model_validate(marked.value)
+    except ValidationError as error:
+        problems = {_problem(dict(item), marked) for item in error.errors(include_url=False)}
+        raise PolicyDocumentError(*sorted(problems, key=lambda p: (p.line, p.path))) from None
+
+
+def _problem(error: dict[str, Any], marked: MarkedYaml) -> Problem:
+    path = _document_path(error["loc"], marked)
+    match error["type"]:
+        case "extra_forbidden":
+            near = difflib.get_close_matches(str(path[-1]), _keys_beside(path), n=1)
+            message = "unknown key" + (f"; did you mean {near[0]}?" if near else "")
+        case "missing":
+            message = "this key is required"
+        case "value_error":
+            message = str(error["ctx"]["error"])
+        case _:
+            message = error["msg"][:1].lower() + error["msg"][1:]
+    return Problem(marked.line(path), dotted(path), message)
+
+
+def _document_path(loc: tuple[str | int, ...], marked: MarkedYaml) -> Path:
+    """The error's location without the names that pydantic adds for unions and mapping keys."""
+    path: Path = ()
+    for part in loc:
+        if (*path, part) in marked.lines:
+            path = (*path, part)
+        elif part not in ("list", "word", "[key]") and "[" not in str(part):
+            return (*path, part)
+    return path
+
+
+def _keys_beside(path: Path) -> list[str]:
+    model: Any = PolicyDocument
+    for part in path[:-1]:
+        if isinstance(part, int):
+            continue
+        field = model.model_fields.get(part) if _is_section(model) else None
+        inner = [a for a in (field.annotation, *get_args(field.annotation)) if _is_section(a)] if field else []
+        if not inner:
+            return []
+        model = inner[0]
+    return list(model.model_fields)
+
+
+def _is_section(candidate: Any) -> bool:
+    return isinstance(candidate, type) and issubclass(candidate, Section)

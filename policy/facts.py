@@ -1,0 +1,98 @@
+"""What a decision is made from: plain, frozen values that the caller gathers.
+
+A fact that is not known is ``None`` or empty. It is never guessed: the decision denies on it.
+Countries are ISO 3166-1 alpha-2 codes.
+"""
+
+from datetime import date
+from typing import Literal
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict
+
+Basis = Literal["intra_eea", "adequacy", "scc", "bcr", "derogation"]
+AttestedBasis = Literal["adequacy", "scc", "bcr", "derogation"]
+SetName = Literal["EU", "EEA", "EEA+adequate"]
+
+
+class Fact(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Subprocessor(Fact):
+    """Another processor that a backend engages (GDPR 28(2), (4))."""
+
+    name: str
+    country: str | None = None
+
+
+class Attestation(Fact):
+    """Evidence for a transfer of data to one country by one recipient (GDPR 45-49).
+
+    ``adequacy``: the recipient is inside a partial adequacy decision (DPF certification in the US, a commercial
+    organisation in Canada ...). ``reference`` names the contract, list entry or approval. Valid on both end dates.
+    """
+
+    basis: AttestedBasis
+    country: str
+    reference: str
+    valid_from: date
+    valid_to: date | None = None
+
+
+class BackendFacts(Fact):
+    backend_id: str
+    tenant: str | None = None
+    region: str | None = None
+    compute_country: str | None = None
+    storage_country: str | None = None
+    operator: str | None = None
+    operator_hq: str | None = None
+    ultimate_parent: str | None = None
+    parent_country: str | None = None
+    subprocessors: tuple[Subprocessor, ...] = ()
+    models: tuple[str, ...] = ()
+    attested_transfer: tuple[Attestation, ...] = ()
+
+
+class RequestFacts(Fact):
+    """One request, as its key's project describes it. ``at``: the instant of the decision, with a time zone."""
+
+    tenant: str | None
+    project: str | None
+    model: str | None
+    at: AwareDatetime
+    purpose: str | None = None
+    legal_basis: str | None = None
+    data_classes: tuple[str, ...] = ()
+    risk_class: str | None = None
+    candidates: tuple[BackendFacts, ...] = ()
+
+
+class Membership(Fact):
+    """A country or territory inside a set, from and to these days inclusive."""
+
+    country: str
+    valid_from: date
+    valid_to: date | None = None
+
+
+class Adequacy(Fact):
+    """One adequacy decision (GDPR 45). ``partial``: it covers some recipients only, so each must be attested."""
+
+    country: str
+    decision: str
+    scope: str
+    valid_from: date
+    valid_to: date | None = None
+    partial: bool = False
+
+
+class CountrySets(Fact):
+    """The dated table that residency rules are judged by. ``as_of``: the day it was last checked."""
+
+    version: str
+    as_of: date
+    known: frozenset[str]
+    eu: tuple[Membership, ...]
+    eea: tuple[Membership, ...]
+    adequacy: tuple[Adequacy, ...]
