@@ -1,0 +1,242 @@
+"""Who and what this gateway knows, in memory: no request waits for the database.
+
+A snapshot of the control store, immutable and swapped whole. Four times a second the store's configuration epoch is
+read, in a thread; when it moved, only the rows changed since are. So a revoked key stops working in every process
+within a second. If the epoch could not be read for five seconds, the directory answers nobody (fail closed).
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Self
+
+from gateway.identity.keys import ApiKey, KeyExpired, KeyHasher, KeyRevoked, KeyUnknown, parse_key
+from gateway.identity.principal import PolicyInForce, Principal
+from gateway.store.changes import Changes, KeyEntry, PolicyText, read_changes, read_epoch
+from gateway.store.database import Database
+from gateway.store.lookup import TENANT_SCOPE
+from gateway.store.records import BackendRecord, ProjectRecord
+
+log = logging.getLogger(__name__)
+
+POLL_INTERVAL_S = 0.25
+STALE_AFTER_S = 5.0
+FORCED_CHECK_INTERVAL_S = 0.1
+_NO_DIGEST = bytes(32)
+
+CompilePolicy = Callable[[str, str | None], PolicyInForce]
+"""(tenant's document, project's document or None) -> policy in force; raises what is wrong with them."""
+
+
+class DirectoryStale(Exception):
+    """The control store could not be read for too long: what is known may no longer be true."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The control store as of one epoch. Principals and policies are made when first asked for, then kept."""
+
+    epoch: int = 0
+    tenants: Mapping[str, bool] = field(default_factory=dict)
+    projects: Mapping[tuple[str, str], ProjectRecord] = field(default_factory=dict)
+    keys: Mapping[str, KeyEntry] = field(default_factory=dict)
+    policies: Mapping[tuple[str, str], PolicyText] = field(default_factory=dict)
+    backends: Mapping[str, BackendRecord] = field(default_factory=dict)
+    principals: dict[str, Principal] = field(default_factory=dict)
+
+    def after(self, changes: Changes) -> "Snapshot":
+        return Snapshot(
+            changes.epoch,
+            {**self.tenants, **changes.tenants},
+            {**self.projects, **changes.projects},
+            {**self.keys, **changes.keys},
+            {**self.policies, **changes.policies},
+            {**self.backends, **changes.backends},
+        )
+
+    def is_living(self, tenant: str) -> bool:
+        return self.tenants.get(tenant) is False
+
+
+class Directory:
+    """Use as ``async with Directory(...) as directory``: entering reads the store, leaving stops the reading.
+
+    `on_change` is called in the event loop after each new snapshot, the first included. Entering raises
+    DatabaseUnavailable if the store cannot be read at all.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        cell: str,
+        hasher: KeyHasher,
+        compile_policy: CompilePolicy,
+        on_change: Callable[["Directory"], None] = lambda directory: None,
+        monotonic: Callable[[], float] = time.monotonic,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._database = database
+        self._cell = cell
+        self._hasher = hasher
+        self._compile = compile_policy
+        self._on_change = on_change
+        self._monotonic = monotonic
+        self._now = now
+        self._snapshot = Snapshot()
+        self._in_force: dict[tuple[str, str | None], PolicyInForce | str] = {}
+        self._read_at = self._tried_at = float("-inf")
+        self._checking = asyncio.Lock()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="directory")
+        self._polling: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        await self._check()
+        self._polling = asyncio.create_task(self._poll(), name="directory")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._polling is not None:
+            self._polling.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._polling
+        self._thread.shutdown()
+
+    @property
+    def epoch(self) -> int:
+        """Of the snapshot in use."""
+        return self._snapshot.epoch
+
+    def check_fresh(self) -> None:
+        """Raises DirectoryStale when the store was last read too long ago."""
+        age = self._monotonic() - self._read_at
+        if age > STALE_AFTER_S:
+            raise DirectoryStale(f"the control store could not be read for {age:.0f} s")
+
+    async def authenticate(self, token: str) -> Principal:
+        """The bearer of `token`. A key not known here waits for one more look into the store, at most 0.1 s away.
+
+        Raises a KeyRefused, or DirectoryStale.
+        """
+        key = parse_key(token)
+        try:
+            return self.principal(key)
+        except KeyUnknown:
+            await self._look_again()
+            return self.principal(key)
+
+    def principal(self, key: ApiKey) -> Principal:
+        """The bearer of `key`, from memory. Raises KeyUnknown, KeyRevoked, KeyExpired or DirectoryStale."""
+        self.check_fresh()
+        snapshot = self._snapshot
+        entry = snapshot.keys.get(key.id)
+        matches = self._hasher.matches(key, _NO_DIGEST if entry is None else entry.digest)
+        if entry is None or not matches:
+            raise KeyUnknown("the API key is not known")
+        project = snapshot.projects.get((entry.tenant, entry.project))
+        revoked = entry.revoked or not snapshot.is_living(entry.tenant) or project is None or project.revoked_at
+        if project is None or revoked:
+            raise KeyRevoked("the API key was revoked")
+        if entry.expires_at is not None and entry.expires_at <= self._now():
+            raise KeyExpired(f"the API key expired on {entry.expires_at:%Y-%m-%d %H:%M} UTC")
+        if (known := snapshot.principals.get(key.id)) is not None:
+            return known
+        principal = self._principal(snapshot, key.id, entry, project)
+        snapshot.principals[key.id] = principal
+        return principal
+
+    def backends(self) -> tuple[BackendRecord, ...]:
+        """Every backend that may get requests: neither it nor its tenant is revoked."""
+        snapshot = self._snapshot
+        return tuple(
+            backend
+            for backend in snapshot.backends.values()
+            if backend.revoked_at is None and snapshot.is_living(backend.tenant)
+        )
+
+    def _principal(self, snapshot: Snapshot, key_id: str, entry: KeyEntry, project: ProjectRecord) -> Principal:
+        in_force = self._policy(snapshot, entry.tenant, entry.project)
+        return Principal(
+            tenant=entry.tenant,
+            project=entry.project,
+            key_id=key_id,
+            purpose=project.purpose,
+            legal_basis=project.legal_basis,
+            data_classes=project.data_classes,
+            risk_class=project.risk_class,
+            ai_system_id=project.ai_system_id,
+            scopes=entry.scopes,
+            expires_at=entry.expires_at,
+            in_force=None if isinstance(in_force, str) else in_force,
+            policy_error=in_force if isinstance(in_force, str) else None,
+        )
+
+    def _policy(self, snapshot: Snapshot, tenant: str, project: str) -> PolicyInForce | str:
+        """What is in force, or why nothing is: never a default."""
+        own = snapshot.policies.get((tenant, TENANT_SCOPE))
+        if own is None:
+            return f"tenant {tenant} has no active policy"
+        tighter = snapshot.policies.get((tenant, project))
+        version = (own.sha256, tighter.sha256 if tighter else None)
+        if (known := self._in_force.get(version)) is not None:
+            return known
+        result: PolicyInForce | str
+        try:
+            result = self._compile(own.document, tighter.document if tighter else None)
+        except Exception as error:  # whatever it is: no policy, no request
+            result = f"the policy of {tenant}/{project} does not compile: {error}"
+            log.error("%s", result)
+        self._in_force[version] = result
+        return result
+
+    async def _poll(self) -> None:
+        while True:
+            await asyncio.sleep(POLL_INTERVAL_S)
+            async with self._checking:
+                await self._check_quietly()
+
+    async def _look_again(self) -> None:
+        """One check serves all who wait for it, so that a storm of unknown keys costs ten reads a second."""
+        asked = self._monotonic()
+        async with self._checking:
+            if self._tried_at <= asked:
+                await asyncio.sleep(max(0.0, self._tried_at + FORCED_CHECK_INTERVAL_S - asked))
+                await self._check_quietly()
+
+    async def _check_quietly(self) -> None:
+        try:
+            await self._check()
+        except Exception as error:  # of any kind: the poll must go on, and staleness does the rest
+            log.warning("the control store cannot be read: %s", error)
+
+    async def _check(self) -> None:
+        started = self._tried_at = self._monotonic()
+        new = await asyncio.get_running_loop().run_in_executor(self._thread, self._read)
+        self._read_at = started
+        if new is not None:
+            self._snapshot = new
+            self._forget_old_policies()
+            self._on_change(self)
+
+    def _read(self) -> Snapshot | None:
+        """In the thread: the next snapshot, or None if nothing changed."""
+        current = self._snapshot
+        with self._database.read() as session:
+            epoch = read_epoch(session, self._cell)
+            if epoch == current.epoch:
+                return None
+            if epoch < current.epoch:  # a backup was restored
+                current = Snapshot()
+            return current.after(read_changes(session, self._cell, current.epoch))
+
+    def _forget_old_policies(self) -> None:
+        active = {text.sha256 for text in self._snapshot.policies.values()}
+        self._in_force = {version: known for version, known in self._in_force.items() if {*version} - {None} <= active}

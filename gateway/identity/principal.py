@@ -1,0 +1,45 @@
+"""Who acts, for what, under which rules: all that a request's way through the gateway needs to know of its caller."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from gateway.store.records import LegalBasis, RiskClass, Scopes
+
+if TYPE_CHECKING:
+    from policy.compile import CompiledPolicy
+    from policy.redact import Redactor
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyInForce:
+    """A compiled policy, and the redactor made from its plan; both immutable, made once a version."""
+
+    policy: "CompiledPolicy"
+    redactor: "Redactor"
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """The bearer of a valid key. Where `in_force` is None, `policy_error` says why, and every request is denied."""
+
+    tenant: str
+    project: str
+    key_id: str
+    purpose: str
+    legal_basis: LegalBasis
+    data_classes: tuple[str, ...]
+    risk_class: RiskClass
+    ai_system_id: str | None
+    scopes: Scopes
+    expires_at: datetime | None
+    in_force: PolicyInForce | None
+    policy_error: str | None
+
+    @property
+    def policy(self) -> "CompiledPolicy | None":
+        return self.in_force and self.in_force.policy
+
+    @property
+    def redactor(self) -> "Redactor | None":
+        return self.in_force and self.in_force.redactor

@@ -1,0 +1,102 @@
+"""Open the control database: SQLite by default, any other by its SQLAlchemy URL; migrate it; hand out transactions.
+
+Synchronous on purpose: administrators' commands and the directory's reloads use it, requests never do. The directory
+calls it from a thread.
+"""
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from alembic import command
+from alembic.config import Config
+from alembic.util.exc import CommandError
+from sqlalchemy import Connection, Engine, create_engine, event, exc
+from sqlmodel import Session
+
+from gateway.store.errors import DatabaseUnavailable
+
+MIGRATIONS = Path(__file__).with_name("migrations")
+BUSY_TIMEOUT_MS = 5000
+
+
+class Database:
+    """Transactions on one control database. Create with `open`."""
+
+    def __init__(self, url: str) -> None:
+        self._engine = create_engine(url, pool_pre_ping=not url.startswith("sqlite"))
+        if self._engine.dialect.name == "sqlite":
+            _tune_sqlite(self._engine)
+        self._writer = self._engine.execution_options(begin="IMMEDIATE")
+
+    @classmethod
+    def open(cls, data: Path, *, url: str | None = None) -> "Database":
+        """``control.db`` in the folder `data`, or the database at `url`; created if absent, migrated to this version.
+
+        Raises DatabaseUnavailable, also for a database newer than this program.
+        """
+        if url is None:
+            path = data / "control.db"
+            with _translated_errors():
+                data.mkdir(parents=True, exist_ok=True, mode=0o700)
+                os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+            url = f"sqlite:///{path}"
+        database = cls(url)
+        database.migrate()
+        return database
+
+    @property
+    def engine(self) -> Engine:
+        return self._engine
+
+    def migrate(self, revision: str = "head") -> None:
+        """Upgrade to `revision`. Of several processes at once one does it and the others find it done."""
+        config = Config()
+        config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
+        with _translated_errors(), self._writer.begin() as connection:
+            config.attributes["connection"] = connection
+            command.upgrade(config, revision)
+
+    @contextmanager
+    def read(self) -> Iterator[Session]:
+        """One consistent view; nothing is written."""
+        with _translated_errors(), Session(self._engine) as session:
+            yield session
+
+    @contextmanager
+    def write(self) -> Iterator[Session]:
+        """One transaction: committed when the block ends, rolled back when it raises."""
+        with _translated_errors(), Session(self._writer, expire_on_commit=False) as session, session.begin():
+            yield session
+
+    def close(self) -> None:
+        self._engine.dispose()
+
+
+@contextmanager
+def _translated_errors() -> Iterator[None]:
+    try:
+        yield
+    except exc.IntegrityError:
+        raise  # the caller knows what it means
+    except (exc.DBAPIError, exc.TimeoutError, OSError) as error:
+        reason = error.orig if isinstance(error, exc.DBAPIError) else error
+        raise DatabaseUnavailable(f"the control database failed: {reason}") from error
+    except CommandError as error:
+        raise DatabaseUnavailable(f"the control database cannot be migrated: {error}") from error
+
+
+def _tune_sqlite(engine: Engine) -> None:
+    @event.listens_for(engine, "connect")
+    def set_pragmas(connection: sqlite3.Connection, _record: Any) -> None:
+        connection.isolation_level = None  # the driver's own BEGIN comes too late for a consistent read
+        for pragma in ("journal_mode=WAL", "synchronous=FULL", f"busy_timeout={BUSY_TIMEOUT_MS}", "foreign_keys=ON"):
+            connection.execute(f"PRAGMA {pragma}")
+
+    @event.listens_for(engine, "begin")
+    def begin(connection: Connection) -> None:
+        # A writer takes its lock at once: upgrading a read to a write fails when another wrote in between.
+        connection.exec_driver_sql(f"BEGIN {connection.get_execution_options().get('begin', 'DEFERRED')}")

@@ -1,0 +1,33 @@
+"""Everything `gateway.store` raises on purpose.
+
+StoreError
+├── DatabaseUnavailable   the database cannot be opened, read or written
+└── ControlError          an administrator asked for something that cannot be done; nothing was changed
+    ├── NotFound
+    ├── Duplicate
+    └── Invalid           a name, value or policy document is wrong
+"""
+
+
+class StoreError(Exception):
+    """Base of the control store's errors."""
+
+
+class DatabaseUnavailable(StoreError):
+    """The database cannot be opened, read or written."""
+
+
+class ControlError(StoreError):
+    """An administrator asked for something that cannot be done; nothing was changed."""
+
+
+class NotFound(ControlError):
+    """It does not exist, or not in this tenant."""
+
+
+class Duplicate(ControlError):
+    """It exists already."""
+
+
+class Invalid(ControlError):
+    """A name, value or policy document is wrong."""

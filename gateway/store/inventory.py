@@ -1,0 +1,69 @@
+"""What there is: tenants, projects, keys, policies, backends, as frozen records. Revoked ones are listed too.
+
+All raise DatabaseUnavailable, and NotFound for an unknown tenant, project or object.
+"""
+
+from sqlmodel import col, select
+
+from gateway.store import lookup
+from gateway.store.database import Database
+from gateway.store.lookup import backend_record, key_record, policy_record, project_record, tenant_record
+from gateway.store.records import BackendRecord, KeyRecord, PolicyVersionRecord, ProjectRecord, TenantRecord
+from gateway.store.tables import ApiKeyRow, BackendRow, PolicyVersionRow, ProjectRow, TenantRow
+
+
+class Inventory:
+    """Read-only view of one control database."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def tenants(self) -> list[TenantRecord]:
+        with self._database.read() as session:
+            return [tenant_record(row) for row in session.exec(select(TenantRow).order_by(TenantRow.id))]
+
+    def tenant(self, tenant: str) -> TenantRecord:
+        with self._database.read() as session:
+            return tenant_record(lookup.tenant(session, tenant))
+
+    def projects(self, tenant: str) -> list[ProjectRecord]:
+        with self._database.read() as session:
+            lookup.tenant(session, tenant)
+            rows = session.exec(select(ProjectRow).where(ProjectRow.tenant == tenant).order_by(ProjectRow.id))
+            return [project_record(row) for row in rows]
+
+    def project(self, tenant: str, project: str) -> ProjectRecord:
+        with self._database.read() as session:
+            return project_record(lookup.project(session, tenant, project))
+
+    def keys(self, tenant: str, project: str | None = None) -> list[KeyRecord]:
+        """Oldest first."""
+        with self._database.read() as session:
+            query = select(ApiKeyRow).where(ApiKeyRow.tenant == tenant)
+            if project is None:
+                lookup.tenant(session, tenant)
+            else:
+                lookup.project(session, tenant, project)
+                query = query.where(ApiKeyRow.project == project)
+            return [key_record(row) for row in session.exec(query.order_by(col(ApiKeyRow.created_at), ApiKeyRow.id))]
+
+    def key(self, tenant: str, key_id: str) -> KeyRecord:
+        with self._database.read() as session:
+            return key_record(lookup.key(session, tenant, key_id))
+
+    def policies(self, tenant: str) -> list[PolicyVersionRecord]:
+        """Every version, oldest first, the tenant's own before its projects'."""
+        with self._database.read() as session:
+            lookup.tenant(session, tenant)
+            rows = session.exec(
+                select(PolicyVersionRow)
+                .where(PolicyVersionRow.tenant == tenant)
+                .order_by(PolicyVersionRow.project, col(PolicyVersionRow.number))
+            )
+            return [policy_record(row) for row in rows]
+
+    def backends(self, tenant: str) -> list[BackendRecord]:
+        with self._database.read() as session:
+            lookup.tenant(session, tenant)
+            rows = session.exec(select(BackendRow).where(BackendRow.tenant == tenant).order_by(BackendRow.id))
+            return [backend_record(row) for row in rows]

@@ -1,0 +1,99 @@
+"""Find one row, or say in an administrator's words that it is not there; turn rows into records."""
+
+from typing import Any
+
+from pydantic import BaseModel
+from sqlmodel import Session, SQLModel, col, select
+
+from gateway.store.errors import Invalid, NotFound
+from gateway.store.records import BackendRecord, KeyRecord, PolicyVersionRecord, ProjectRecord, TenantRecord
+from gateway.store.tables import ApiKeyRow, BackendRow, PolicyVersionRow, ProjectRow, TenantRow
+
+TENANT_SCOPE = ""
+"""In the project column of a policy version: the tenant's own document."""
+
+
+def tenant(session: Session, tenant_id: str) -> TenantRow:
+    """Raises NotFound."""
+    row = session.get(TenantRow, tenant_id)
+    if row is None:
+        raise NotFound(f"there is no tenant {tenant_id!r}")
+    return row
+
+
+def living_tenant(session: Session, tenant_id: str) -> TenantRow:
+    """Raises NotFound, and Invalid if it was revoked."""
+    row = tenant(session, tenant_id)
+    if row.revoked_at is not None:
+        raise Invalid(f"tenant {tenant_id!r} was revoked on {row.revoked_at:%Y-%m-%d}")
+    return row
+
+
+def project(session: Session, tenant_id: str, project_id: str) -> ProjectRow:
+    """Raises NotFound."""
+    tenant(session, tenant_id)
+    row = session.get(ProjectRow, (tenant_id, project_id))
+    if row is None:
+        raise NotFound(f"tenant {tenant_id!r} has no project {project_id!r}")
+    return row
+
+
+def living_project(session: Session, tenant_id: str, project_id: str) -> ProjectRow:
+    """Raises NotFound, and Invalid if it or its tenant was revoked."""
+    living_tenant(session, tenant_id)
+    row = project(session, tenant_id, project_id)
+    if row.revoked_at is not None:
+        raise Invalid(f"project {project_id!r} was revoked on {row.revoked_at:%Y-%m-%d}")
+    return row
+
+
+def key(session: Session, tenant_id: str, key_id: str) -> ApiKeyRow:
+    """Raises NotFound, also for a key of another tenant."""
+    row = session.get(ApiKeyRow, key_id)
+    if row is None or row.tenant != tenant_id:
+        raise NotFound(f"tenant {tenant_id!r} has no key {key_id!r}")
+    return row
+
+
+def backend(session: Session, tenant_id: str, backend_id: str) -> BackendRow:
+    """Raises NotFound, also for a backend of another tenant."""
+    row = session.get(BackendRow, backend_id)
+    if row is None or row.tenant != tenant_id:
+        raise NotFound(f"tenant {tenant_id!r} has no backend {backend_id!r}")
+    return row
+
+
+def active_policy(session: Session, tenant_id: str, scope: str) -> PolicyVersionRow | None:
+    """`scope`: a project, or TENANT_SCOPE."""
+    return session.exec(
+        select(PolicyVersionRow).where(
+            PolicyVersionRow.tenant == tenant_id,
+            PolicyVersionRow.project == scope,
+            col(PolicyVersionRow.active).is_(True),
+        )
+    ).one_or_none()
+
+
+def tenant_record(row: TenantRow) -> TenantRecord:
+    return TenantRecord.model_validate(_fields(row, TenantRecord))
+
+
+def project_record(row: ProjectRow) -> ProjectRecord:
+    return ProjectRecord.model_validate(_fields(row, ProjectRecord))
+
+
+def key_record(row: ApiKeyRow) -> KeyRecord:
+    return KeyRecord.model_validate(_fields(row, KeyRecord))
+
+
+def backend_record(row: BackendRow) -> BackendRecord:
+    return BackendRecord.model_validate(_fields(row, BackendRecord))
+
+
+def policy_record(row: PolicyVersionRow) -> PolicyVersionRecord:
+    fields = _fields(row, PolicyVersionRecord)
+    return PolicyVersionRecord.model_validate(fields | {"project": row.project or None})
+
+
+def _fields(row: SQLModel, kind: type[BaseModel]) -> dict[str, Any]:
+    return {name: getattr(row, name) for name in kind.model_fields}

@@ -1,0 +1,12 @@
+"""Run by Alembic; the connection, already in a transaction, comes from `gateway.store.database`."""
+
+from alembic import context
+
+from gateway.store.tables import Row
+
+context.configure(
+    connection=context.config.attributes["connection"],
+    target_metadata=Row.metadata,
+    render_as_batch=True,  # SQLite alters a table by copying it
+)
+context.run_migrations()

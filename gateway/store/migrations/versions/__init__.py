@@ -1,0 +1,1 @@
+"""One module a revision; the file name says what it brings."""

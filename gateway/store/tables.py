@@ -1,0 +1,136 @@
+"""The control database. Rows never leave `gateway.store`: what crosses is in `gateway.store.records`.
+
+Every row carries its cell, and the configuration epoch of its last change, so that a gateway reads only what changed
+since it last looked. Rows are never deleted, only revoked: a deletion would leave no trace to read.
+"""
+
+from datetime import UTC, datetime
+
+from sqlalchemy import JSON, DateTime, Dialect, ForeignKeyConstraint, Index, LargeBinary, MetaData, text
+from sqlalchemy.orm import registry
+from sqlalchemy.types import TypeDecorator
+from sqlmodel import Field, SQLModel
+
+NAMING = {
+    "pk": "pk_%(table_name)s",
+    "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+    "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+    "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+    "ck": "ck_%(table_name)s_%(constraint_name)s",
+}
+
+
+class UtcDateTime(TypeDecorator[datetime]):
+    """An instant. SQLite forgets the zone, so it is UTC going in and coming out; a naive datetime is refused."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        if value is None:
+            return None
+        if value.tzinfo is None:
+            raise ValueError("a datetime without a zone")
+        return value.astimezone(UTC)
+
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        if value is None:
+            return None
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+class Row(SQLModel, registry=registry(metadata=MetaData(naming_convention=NAMING))):
+    """Base of our tables, on a registry of our own: SQLModel's default one would mix all packages' tables."""
+
+
+class ConfigEpochRow(Row, table=True):
+    """One row a cell: how often its configuration changed."""
+
+    __tablename__ = "config_epoch"
+
+    cell: str = Field(primary_key=True, max_length=31)
+    value: int = 0
+
+
+class Changed(SQLModel):
+    """What every other table has."""
+
+    cell: str = Field(max_length=31)
+    epoch: int = Field(index=True)
+    created_at: datetime = Field(sa_type=UtcDateTime)
+
+
+class TenantRow(Changed, Row, table=True):
+    __tablename__ = "tenant"
+
+    id: str = Field(primary_key=True, max_length=31)
+    display_name: str
+    revoked_at: datetime | None = Field(None, sa_type=UtcDateTime)
+
+
+class ProjectRow(Changed, Row, table=True):
+    """A tenant's application, bound to one processing activity (GDPR 5(1)(b), 30)."""
+
+    __tablename__ = "project"
+
+    tenant: str = Field(primary_key=True, max_length=31, foreign_key="tenant.id")
+    id: str = Field(primary_key=True, max_length=31)
+    purpose: str
+    legal_basis: str
+    data_classes: list[str] = Field(sa_type=JSON)
+    risk_class: str
+    ai_system_id: str | None = None
+    revoked_at: datetime | None = Field(None, sa_type=UtcDateTime)
+
+
+class ApiKeyRow(Changed, Row, table=True):
+    """A key's keyed hash (32 bytes); the key itself is nowhere."""
+
+    __tablename__ = "api_key"
+    __table_args__ = (ForeignKeyConstraint(["tenant", "project"], ["project.tenant", "project.id"]),)
+
+    id: str = Field(primary_key=True, max_length=8)
+    tenant: str = Field(max_length=31)
+    project: str = Field(max_length=31)
+    label: str
+    digest: bytes = Field(sa_type=LargeBinary)
+    last_four: str = Field(max_length=4)
+    scopes: dict[str, list[str]] = Field(sa_type=JSON)
+    expires_at: datetime | None = Field(None, sa_type=UtcDateTime)
+    revoked_at: datetime | None = Field(None, sa_type=UtcDateTime)
+
+
+class PolicyVersionRow(Changed, Row, table=True):
+    """Every version ever activated. Project '' is the tenant's own document. At most one of a scope is active."""
+
+    __tablename__ = "policy_version"
+    __table_args__ = (
+        Index(
+            "uq_policy_version_active",
+            "tenant",
+            "project",
+            unique=True,
+            sqlite_where=text("active"),
+            postgresql_where=text("active"),
+        ),
+    )
+
+    tenant: str = Field(primary_key=True, max_length=31, foreign_key="tenant.id")
+    project: str = Field(primary_key=True, max_length=31)
+    number: int = Field(primary_key=True)
+    sha256: str = Field(max_length=64)
+    document: str
+    active: bool
+    activated_by: str
+
+
+class BackendRow(Changed, Row, table=True):
+    __tablename__ = "backend"
+
+    id: str = Field(primary_key=True, max_length=31)
+    tenant: str = Field(max_length=31, foreign_key="tenant.id")
+    region: str = Field(max_length=31)
+    url: str
+    uri: str
+    models: list[str] = Field(sa_type=JSON)
+    revoked_at: datetime | None = Field(None, sa_type=UtcDateTime)

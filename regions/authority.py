@@ -1,0 +1,187 @@
+"""The cell's certificate authority: short-lived leaves, each carrying exactly one identity.
+
+ECDSA P-256. Leaves follow X509-SVID §3-5: one URI SAN, digital signature only, both extended key usages. The root's key
+stays in a file of mode 0600. The root carries no URI name constraint: few verifiers know that kind and the others then
+refuse the whole chain; the cell is part of the URI, which is compared whole.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from regions.errors import AuthorityError
+from regions.identity import Identity, trust_domain
+from regions.secret_file import LoosePermissions, create_secret, read_secret, write_secret
+
+ROOT_LIFETIME = timedelta(days=3650)
+LEAF_LIFETIME = timedelta(hours=24)
+CLOCK_SKEW = timedelta(minutes=5)  # a leaf is valid this long before it is issued, for hosts whose clocks lag
+RENEW_BELOW = 1 / 3  # of its lifetime left
+
+Clock = Callable[[], datetime]
+
+
+def utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class CredentialFiles:
+    """Where one identity's leaf and key lie (PEM), and the root to judge its peers by."""
+
+    certificate: Path
+    key: Path
+    root: Path
+
+
+class CertificateAuthority:
+    """Issues leaves for the identities of one cell."""
+
+    def __init__(self, cell: str, root: x509.Certificate, key: ec.EllipticCurvePrivateKey, root_file: Path) -> None:
+        self.cell = cell
+        self.root_file = root_file
+        self._root = root
+        self._key = key
+
+    @classmethod
+    def open(cls, folder: Path, cell: str, *, now: Clock = utc_now) -> "CertificateAuthority":
+        """The authority kept in `folder` (``ca.pem``, ``ca.key``), created on first use.
+
+        Raises AuthorityError if it is of another cell, expired, its key does not match, or others may read the key.
+        """
+        key_file, root_file = folder / "ca.key", folder / "ca.pem"
+        domain = trust_domain(cell)
+        try:
+            # One file holds key and root, so that processes which start together agree on both.
+            bundle = read_secret(key_file) if key_file.exists() else create_secret(key_file, _new_root(domain, now()))
+            key = serialization.load_pem_private_key(bundle, password=None)
+            root = x509.load_pem_x509_certificate(bundle)
+        except LoosePermissions as error:
+            raise AuthorityError(str(error)) from error
+        except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+            raise AuthorityError(f"{key_file} does not hold a key and a certificate in PEM") from error
+        if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != root.public_key():
+            raise AuthorityError(f"the key in {key_file} is not that of its certificate")
+        if root.subject != _root_name(domain):
+            raise AuthorityError(
+                f"{key_file} is the authority of {root.subject.rfc4514_string()}, not of cell {cell!r}"
+            )
+        if root.not_valid_after_utc <= now():
+            raise AuthorityError(f"the authority in {key_file} expired on {root.not_valid_after_utc:%Y-%m-%d}")
+        pem = root.public_bytes(serialization.Encoding.PEM)
+        if not root_file.exists() or root_file.read_bytes() != pem:
+            write_secret(root_file, pem)
+        return cls(cell, root, key, root_file)
+
+    def issue(
+        self, identity: Identity, folder: Path, *, lifetime: timedelta = LEAF_LIFETIME, now: Clock = utc_now
+    ) -> CredentialFiles:
+        """Write a fresh key and leaf for `identity` into `folder`, both of mode 0600, replacing what was there.
+
+        Raises AuthorityError for an identity of another cell or a lifetime beyond the root's.
+        """
+        if identity.cell != self.cell:
+            raise AuthorityError(f"the authority of cell {self.cell!r} does not speak for {identity.uri}")
+        starts, ends = now() - CLOCK_SKEW, now() + lifetime
+        if ends > self._root.not_valid_after_utc:
+            raise AuthorityError(f"a leaf until {ends:%Y-%m-%d %H:%M} would outlive the root")
+        key = ec.generate_private_key(ec.SECP256R1())
+        leaf = (
+            x509.CertificateBuilder()
+            .subject_name(x509.Name([x509.NameAttribute(NameOID.ORGANIZATION_NAME, trust_domain(self.cell))]))
+            .issuer_name(self._root.subject)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(starts)
+            .not_valid_after(ends)
+            .add_extension(x509.SubjectAlternativeName([x509.UniformResourceIdentifier(identity.uri)]), critical=False)
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(_key_usage(digital_signature=True), critical=True)
+            .add_extension(
+                x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]),
+                critical=False,
+            )
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
+            .sign(self._key, hashes.SHA256())
+        )
+        files = CredentialFiles(folder / "cert.pem", folder / "key.pem", self.root_file)
+        write_secret(files.key, _private_pem(key))
+        write_secret(files.certificate, leaf.public_bytes(serialization.Encoding.PEM))
+        return files
+
+    def renew_if_due(
+        self, identity: Identity, folder: Path, *, lifetime: timedelta = LEAF_LIFETIME, now: Clock = utc_now
+    ) -> bool:
+        """Issue again if the leaf in `folder` is absent, unreadable, of another identity or root, or in its last third.
+
+        True if it did: load the files anew (an SSLContext takes them in place).
+        """
+        try:
+            leaf = x509.load_pem_x509_certificate((folder / "cert.pem").read_bytes())
+            leaf.verify_directly_issued_by(self._root)
+            names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+            uris = names.get_values_for_type(x509.UniformResourceIdentifier)
+        except (OSError, ValueError, TypeError, InvalidSignature, x509.ExtensionNotFound):
+            uris = []
+        if uris == [identity.uri] and (folder / "key.pem").exists():
+            left = leaf.not_valid_after_utc - now()
+            if left > (leaf.not_valid_after_utc - leaf.not_valid_before_utc) * RENEW_BELOW:
+                return False
+        self.issue(identity, folder, lifetime=lifetime, now=now)
+        return True
+
+
+def _new_root(domain: str, now: datetime) -> bytes:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = _root_name(domain)
+    root = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - CLOCK_SKEW)
+        .not_valid_after(now + ROOT_LIFETIME)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_key_usage(certificate_sign=True), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    return _private_pem(key) + root.public_bytes(serialization.Encoding.PEM)
+
+
+def _root_name(domain: str) -> x509.Name:
+    return x509.Name(
+        [
+            x509.NameAttribute(NameOID.ORGANIZATION_NAME, domain),
+            x509.NameAttribute(NameOID.COMMON_NAME, "Domicile cell authority"),
+        ]
+    )
+
+
+def _key_usage(*, digital_signature: bool = False, certificate_sign: bool = False) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=digital_signature,
+        key_cert_sign=certificate_sign,
+        crl_sign=certificate_sign,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
