@@ -106,7 +106,7 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """`hold` is kept beside the bucket until settled; `spend` goes in at once, as for a request: it is one in any case."""
+    """`hold` is kept beside the bucket until settled; `spend` goes in at once: a request is one, whatever comes."""
 
     quota: Quota
     hold: float = 0.0
