@@ -38,8 +38,8 @@ class Principal:
 
     @property
     def policy(self) -> "CompiledPolicy | None":
-        return self.in_force and self.in_force.policy
+        return self.in_force.policy if self.in_force else None
 
     @property
     def redactor(self) -> "Redactor | None":
-        return self.in_force and self.in_force.redactor
+        return self.in_force.redactor if self.in_force else None

@@ -1,0 +1,179 @@
+"""Where backends run and who controls what runs there: dated facts from `catalogue.yaml` or an installation's own file.
+
+The country table (EU, EEA, adequacy) is `policy.countries`, which see for why. A row that is not valid on the day of
+the question is as unknown as one that is not there: its facts are left out, and policy denies on what it does not know.
+"""
+
+from collections.abc import Iterable, Sequence
+from datetime import date
+from importlib.resources import files
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+
+from policy.countries import builtin_countries
+from policy.errors import PolicyDocumentError
+from policy.facts import Attestation, BackendFacts, CountrySets, Subprocessor
+from policy.marked_yaml import MarkedYaml, parse_yaml
+from regions.errors import CatalogueError
+from regions.identity import NAME
+
+
+def _country(code: str) -> str:
+    if code not in builtin_countries().known:
+        hint = "; did you mean GB?" if code == "UK" else ""
+        raise ValueError(f"{code!r} is no ISO 3166 alpha-2 country code{hint}")
+    return code
+
+
+Country = Annotated[str, AfterValidator(_country)]
+Name = Annotated[str, StringConstraints(pattern=rf"^{NAME.pattern}$")]
+Text = Annotated[str, StringConstraints(min_length=1, max_length=300)]
+
+
+class Row(BaseModel):
+    """A dated fact and where it can be checked. Valid on both end dates."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    id: Name
+    valid_from: date
+    valid_to: date | None = None
+    source: Text
+
+    def valid_on(self, day: date) -> bool:
+        return self.valid_from <= day and (self.valid_to is None or day <= self.valid_to)
+
+
+class Operator(Row):
+    """The legal entity that controls backends, and the one that controls it in the end (CLOUD Act exposure)."""
+
+    entity: Text
+    head_office: Country
+    ultimate_parent: Text
+    parent_country: Country
+    subprocessors: tuple[Subprocessor, ...] = ()
+    attested_transfer: tuple[Attestation, ...] = ()
+
+
+class Region(Row):
+    """A place where backends run: where prompts are computed, and where anything of them may be stored."""
+
+    name: Text
+    compute_country: Country
+    storage_country: Country
+    operator: Name
+
+
+class _Document(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    version: Text
+    operators: tuple[Operator, ...] = Field(min_length=1)
+    regions: tuple[Region, ...] = Field(min_length=1)
+
+
+RowKind = TypeVar("RowKind", Operator, Region)
+
+
+class Catalogue:
+    """One version of the facts, immutable. Rows of one id may follow each other in time, not overlap."""
+
+    def __init__(self, version: str, operators: Sequence[Operator], regions: Sequence[Region]) -> None:
+        """Raises CatalogueError if rows of one id overlap or a region names no operator."""
+        self.version = version
+        self.operators = tuple(operators)
+        self.regions = tuple(regions)
+        _refuse_overlaps("operator", self.operators)
+        _refuse_overlaps("region", self.regions)
+        known = {operator.id for operator in self.operators}
+        for region in self.regions:
+            if region.operator not in known:
+                raise CatalogueError(
+                    f"region {region.id} names operator {region.operator}, which is not in the catalogue"
+                )
+
+    @classmethod
+    def parse(cls, text: str) -> "Catalogue":
+        """From YAML. Raises CatalogueError with every problem and its line."""
+        try:
+            marked = parse_yaml(text)
+            document = _Document.model_validate(marked.value)
+        except PolicyDocumentError as error:
+            raise CatalogueError(str(error)) from error
+        except ValidationError as error:
+            raise CatalogueError(_problems(error, marked)) from None
+        return cls(document.version, document.operators, document.regions)
+
+    @classmethod
+    def load(cls, path: Path | None = None) -> "Catalogue":
+        """The file at `path`, or the one that comes with the package. Raises CatalogueError."""
+        source = files("regions").joinpath("catalogue.yaml") if path is None else path
+        try:
+            return cls.parse(source.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError) as error:
+            raise CatalogueError(f"the catalogue cannot be read: {error}") from error
+
+    def region(self, region: str, day: date) -> Region:
+        """Raises CatalogueError if there is none of that id on `day`."""
+        return self._row("region", self.regions, region, day)
+
+    def operator(self, operator: str, day: date) -> Operator:
+        """Raises CatalogueError if there is none of that id on `day`."""
+        return self._row("operator", self.operators, operator, day)
+
+    def backend_facts(
+        self, *, backend_id: str, tenant: str, region: str, models: Iterable[str], day: date
+    ) -> BackendFacts:
+        """All that a decision asks about a backend. What is not known on `day` is left out, never guessed."""
+        place = _on(self.regions, region, day)
+        operator = place and _on(self.operators, place.operator, day)
+        return BackendFacts(
+            backend_id=backend_id,
+            tenant=tenant,
+            region=region,
+            models=tuple(models),
+            compute_country=place.compute_country if place else None,
+            storage_country=place.storage_country if place else None,
+            operator=operator.entity if operator else None,
+            operator_hq=operator.head_office if operator else None,
+            ultimate_parent=operator.ultimate_parent if operator else None,
+            parent_country=operator.parent_country if operator else None,
+            subprocessors=operator.subprocessors if operator else (),
+            attested_transfer=operator.attested_transfer if operator else (),
+        )
+
+    def country_sets(self) -> CountrySets:
+        """The table that the policies of this installation are compiled against."""
+        return builtin_countries()
+
+    def _row(self, what: str, rows: Sequence[RowKind], row_id: str, day: date) -> RowKind:
+        row = _on(rows, row_id, day)
+        if row is None:
+            known = ", ".join(sorted({r.id for r in rows if r.valid_on(day)}))
+            raise CatalogueError(f"there is no {what} {row_id!r} on {day}; there are {known or 'none'}")
+        return row
+
+
+def _on(rows: Sequence[RowKind], row_id: str, day: date) -> RowKind | None:
+    return next((row for row in rows if row.id == row_id and row.valid_on(day)), None)
+
+
+def _refuse_overlaps(what: str, rows: Sequence[Row]) -> None:
+    ordered = sorted(rows, key=lambda row: (row.id, row.valid_from))
+    for row in ordered:
+        if row.valid_to is not None and row.valid_to < row.valid_from:
+            raise CatalogueError(f"{what} {row.id} ends on {row.valid_to}, before it begins")
+    for earlier, later in pairwise(ordered):
+        if earlier.id == later.id and (earlier.valid_to is None or later.valid_from <= earlier.valid_to):
+            raise CatalogueError(f"{what} {later.id} is described twice on {later.valid_from}")
+
+
+def _problems(error: ValidationError, marked: MarkedYaml) -> str:
+    lines = []
+    for item in error.errors(include_url=False):
+        where = ".".join(map(str, item["loc"]))
+        lines.append((marked.line(item["loc"]), f"{where}: {item['msg'].removeprefix('Value error, ')}"))
+    return "\n".join(f"line {line}: {message}" for line, message in sorted(lines))

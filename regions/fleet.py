@@ -1,0 +1,181 @@
+"""The backends this gateway knows, and how they fare right now: in flight, ready, failing.
+
+What a backend *is* (`Backend`) is frozen and comes from the control store; how it *fares* (`Load`) is this process's
+own view and lives in memory. A backend whose calls keep failing is left alone for a while (circuit breaker, Nygard
+2007): after `FAILURES` in a row it is out for `COOL_DOWN_S`; then one call at a time may try it. If that fails too, it is
+out for twice as long, up to `LONGEST_COOL_DOWN_S`; the first success lets it back in.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict, model_validator
+
+from regions.errors import IsolationError
+from regions.identity import BackendIdentity, parse_identity
+
+FAILURES = 3
+COOL_DOWN_S = 2.0
+LONGEST_COOL_DOWN_S = 60.0
+
+
+class Backend(BaseModel):
+    """One running replica. Its identity, and with it tenant and region, is what its certificate must say."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    id: str
+    tenant: str
+    region: str
+    url: str
+    uri: str
+    models: tuple[str, ...]
+
+    @model_validator(mode="after")
+    def _is_who_its_uri_says(self) -> Self:
+        identity = self.identity
+        if (identity.backend, identity.tenant, identity.region) != (self.id, self.tenant, self.region):
+            raise ValueError(f"backend {self.id} of {self.tenant} in {self.region} is not {self.uri}")
+        return self
+
+    @property
+    def identity(self) -> BackendIdentity:
+        """Raises IdentityError if `uri` is not a backend's."""
+        identity = parse_identity(self.uri)
+        if not isinstance(identity, BackendIdentity):
+            raise ValueError(f"{self.uri} is not the identity of a backend")
+        return identity
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """`latency_s`: of the last successful call to its first byte, None before one. `available`: may be called now."""
+
+    in_flight: int
+    latency_s: float | None
+    available: bool
+
+
+@dataclass(slots=True)
+class _State:
+    in_flight: int = 0
+    latency_s: float | None = None
+    ready: bool = True  # until a probe says otherwise: a gateway that just started should not refuse
+    failures: int = 0
+    out_until: float | None = None
+    trying: bool = False
+    cool_down_s: float = COOL_DOWN_S
+
+    def available(self, now: float) -> bool:
+        if not self.ready:
+            return False
+        return self.out_until is None or (now >= self.out_until and not self.trying)
+
+    def close_circuit(self) -> None:
+        self.failures, self.out_until, self.cool_down_s = 0, None, COOL_DOWN_S
+
+
+class Call:
+    """One call in flight. Say how it went; a call of which nothing is said (the client left) counts neither way."""
+
+    def __init__(self, state: _State, now: Callable[[], float]) -> None:
+        self._state = state
+        self._now = now
+        self._began = now()
+        self.is_trial = state.out_until is not None
+
+    def answered(self) -> None:
+        """The first byte of a good answer is here."""
+        self._state.latency_s = self._now() - self._began
+        self._state.close_circuit()
+
+    def failed(self) -> None:
+        """It did not connect, broke off, or answered as only a broken backend does."""
+        state = self._state
+        state.failures += 1
+        if self.is_trial and state.out_until is not None:
+            state.cool_down_s = min(state.cool_down_s * 2, LONGEST_COOL_DOWN_S)
+            state.out_until = self._now() + state.cool_down_s
+        elif state.out_until is None and state.failures >= FAILURES:
+            state.out_until = self._now() + state.cool_down_s
+
+
+class Fleet:
+    """Backends by tenant and model, with their live state. For one event loop; not for threads."""
+
+    def __init__(self, backends: Iterable[Backend] = (), *, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._backends: dict[str, Backend] = {}
+        self._states: dict[str, _State] = {}
+        self._by_tenant: dict[str, tuple[Backend, ...]] = {}
+        self.replace(backends)
+
+    def replace(self, backends: Iterable[Backend]) -> None:
+        """Make these the fleet. Who stays as it was keeps its state; who moved or changed begins anew."""
+        new = {backend.id: backend for backend in backends}
+        self._states = {
+            name: self._states[name] if self._backends.get(name) == backend else _State()
+            for name, backend in new.items()
+        }
+        self._backends = new
+        tenants: dict[str, list[Backend]] = {}
+        for backend in new.values():
+            tenants.setdefault(backend.tenant, []).append(backend)
+        self._by_tenant = {tenant: tuple(theirs) for tenant, theirs in tenants.items()}
+
+    def __iter__(self) -> Iterator[Backend]:
+        return iter(self._backends.values())
+
+    def __len__(self) -> int:
+        return len(self._backends)
+
+    def of(self, tenant: str) -> tuple[Backend, ...]:
+        """All backends of `tenant`, and of nobody else."""
+        return self._by_tenant.get(tenant, ())
+
+    def models(self, tenant: str) -> tuple[str, ...]:
+        """What `tenant` can ask for, in order of name."""
+        return tuple(sorted({model for backend in self.of(tenant) for model in backend.models}))
+
+    def candidates(self, tenant: str, model: str) -> tuple[Backend, ...]:
+        """Those of `tenant` that serve `model`, however they fare: where a call may go does not hang on who is up."""
+        return tuple(backend for backend in self.of(tenant) if model in backend.models)
+
+    def loads(self, backends: Iterable[Backend]) -> Mapping[str, Load]:
+        """By id; one that has left the fleet is not available."""
+        now = self._now()
+        gone = _State(ready=False)
+        states = ((b.id, self._states[b.id] if self._backends.get(b.id) == b else gone) for b in backends)
+        return {name: Load(state.in_flight, state.latency_s, state.available(now)) for name, state in states}
+
+    @contextmanager
+    def call(self, backend: Backend, *, tenant: str) -> Iterator[Call]:
+        """Count a call made for `tenant` while the block runs.
+
+        Raises IsolationError if the backend is another tenant's, or no longer in the fleet as it was chosen: the last
+        look before a connection is made.
+        """
+        if backend.tenant != tenant or self._backends.get(backend.id) != backend:
+            raise IsolationError(f"backend {backend.id} is not tenant {tenant}'s, or not in the fleet any more")
+        state = self._states[backend.id]
+        call = Call(state, self._now)
+        state.in_flight += 1
+        state.trying = state.trying or call.is_trial
+        try:
+            yield call
+        finally:
+            state.in_flight -= 1
+            if call.is_trial:
+                state.trying = False
+
+    def mark_ready(self, backend: Backend, ready: bool) -> None:
+        """What a probe found. One that comes back starts with a closed circuit."""
+        state = self._states.get(backend.id)
+        if state is None or self._backends[backend.id] != backend:
+            return
+        if ready and not state.ready:
+            state.close_circuit()
+        state.ready = ready
