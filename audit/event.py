@@ -100,7 +100,7 @@ class _Call(Event):
     stream: bool
     model_requested: Text
     policy_id: Text | None = None
-    policy_version: Count | None = None
+    policy_version: Text | None = None
     policy_hash: Sha256 | None = None
     redaction: Redaction | None = None
     retention_class: Code | None = None
@@ -221,9 +221,9 @@ class PolicyActivated(Event):
     type: Literal["admin.policy.activated"] = "admin.policy.activated"
     actor: Actor
     policy_id: Text
-    policy_version: Count
+    policy_version: Text
     policy_hash: Sha256
-    previous_version: Count | None = None
+    previous_version: Text | None = None
 
 
 # --- the log itself --------------------------------------------------------------------------------------------------

@@ -91,5 +91,3 @@ async def _failed(request: Request, error: Exception) -> Response:
 
 def _json(status: int, body: bytes) -> Response:
     return Response(body, status, headers={"content-type": "application/json"})
-
-

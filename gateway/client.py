@@ -20,7 +20,7 @@ class ClientGone(Exception):
 class Client:
     """One request's sender. `started` tells whether status and headers are out; then only the body can say more."""
 
-    __slots__ = ("_more_body", "_receive", "_send", "_watch", "gone", "headers", "started")
+    __slots__ = ("_more_body", "_receive", "_send", "_watch", "gone", "headers", "started", "status")
 
     def __init__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         self.headers: dict[str, str] = {k.decode("latin-1"): v.decode("latin-1") for k, v in scope["headers"]}
@@ -30,6 +30,7 @@ class Client:
         self._watch: asyncio.Task[None] | None = None
         self.started = False
         self.gone = False
+        self.status = 0
 
     async def body(self, max_bytes: int, timeout_s: float) -> bytes:
         """The whole request body.
@@ -80,7 +81,7 @@ class Client:
             self._watch = None
 
     async def start(self, status: int, headers: Iterable[Header]) -> None:
-        self.started = True
+        self.started, self.status = True, status
         await self._send({"type": "http.response.start", "status": status, "headers": list(headers)})
 
     async def write(self, data: bytes) -> None:

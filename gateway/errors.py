@@ -27,6 +27,8 @@ from typing import Any, ClassVar
 
 from pydantic_core import ErrorDetails, to_json
 
+from policy.decision import Reason
+
 
 class GatewayError(Exception):
     """Base of all errors a client can see; subclasses fix status, type and default code."""
@@ -90,9 +92,17 @@ class NotAuthenticated(GatewayError):
 
 
 class PolicyDenied(GatewayError):
+    """`reasons` are the decision's, word for word as they stand in the record and in `policy explain`."""
+
     status = 403
     type = "policy_denied"
     code = "policy_denied"
+
+    def __init__(self, reasons: Sequence[Reason]) -> None:
+        self.reasons = tuple(reasons)
+        said = [{"rule": r.rule, "candidate": r.candidate, "because": r.because, "article": r.article} for r in reasons]
+        message = "Policy refuses this request: " + "; ".join(str(reason) for reason in reasons)
+        super().__init__(message, code=reasons[0].rule if reasons else None, details={"reasons": said})
 
 
 class ModelNotFound(GatewayError):

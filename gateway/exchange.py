@@ -6,7 +6,7 @@ from time import perf_counter
 
 from audit.receipt import Receipt
 from backend.wire import Usage
-from gateway.directory import Principal
+from gateway.identity.principal import Principal
 from gateway.openai.endpoint import Call
 from policy.decision import Decision
 from policy.facts import BackendFacts
@@ -41,6 +41,7 @@ class Exchange:
     usage: Usage | None = None
     finish_reasons: list[str] = field(default_factory=list)
     bytes_out: int = 0
+    chunks_out: int = 0
 
     @property
     def ttft_ms(self) -> int | None:

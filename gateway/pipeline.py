@@ -16,7 +16,7 @@ from audit.receipt import Receipt
 from backend.wire import Usage
 from gateway.authentication import Authenticator
 from gateway.client import Client, ClientGone, Header
-from gateway.errors import BackendFailed, BackendUnavailable, GatewayError, InternalError
+from gateway.errors import BackendFailed, BackendTimeout, BackendUnavailable, GatewayError, InternalError
 from gateway.exchange import Exchange, Route
 from gateway.judge import Judge
 from gateway.meter import Meter
@@ -30,6 +30,7 @@ from gateway.routes import Routes
 from gateway.settings import Requests
 from gateway.telemetry import Telemetry
 from gateway.upstream import Answer, Upstream
+from policy.decision import Decision
 
 logger = logging.getLogger("domicile.gateway")
 
@@ -63,21 +64,21 @@ class Pipeline:
         with self.telemetry.request_span(endpoint.operation, client.headers):
             try:
                 with step("authenticate"):  # 1. before a byte of a stranger's body is read
-                    principal = self.authenticator.authenticate(client.headers)
+                    principal = await self.authenticator.authenticate(client.headers)
                 with step("parse"):  # 2.
                     raw = await client.body(self.settings.max_body_bytes, self.settings.body_timeout_s)
                     call = parse_call(endpoint, raw)
                 exchange = Exchange(f"req-{token_hex(12)}", principal, call)
                 client.cancel_when_gone()
-                with step("limit"), self.meter.reserved(exchange):  # 3. settled with real usage on the way out
+                async with self.meter.reserved(exchange):  # 3. settled with real usage on the way out
                     with step("decide"):  # 4. pure: the policy and the facts
-                        exchange.decision = self.judge.decide(exchange)
+                        exchange.decision = decision = self.judge.decide(exchange)
                     with step("redact"):  # 5. an error here denies
                         prompt = prepare(call, principal.redactor)
                         exchange.redactions_in = prompt.counts
                     with step("route"):  # 6. this tenant's backends that the decision allows, best first
-                        routes = self.routes.choose(exchange)
-                    await self._forward(exchange, prompt, routes, client)  # 7 to 10
+                        routes = self.routes.choose(exchange, decision)
+                    await self._forward(exchange, decision, prompt, routes, client)  # 7 to 10
             except ClientGone:
                 return
             except GatewayError as error:
@@ -95,23 +96,32 @@ class Pipeline:
                 client.stop_watching()
                 self.telemetry.finished(endpoint, exchange, client.status)
 
-    async def _forward(self, exchange: Exchange, prompt: Prompt, routes: list[Route], client: Client) -> None:
+    async def _forward(
+        self, exchange: Exchange, decision: Decision, prompt: Prompt, routes: list[Route], client: Client
+    ) -> None:
         step = self.telemetry.step
         for exchange.attempt, route in enumerate(routes):
-            exchange.route = self.routes.recheck(exchange, route)  # at the last moment, for each attempt
-            with step("write_ahead"):  # 7. durable before the first byte leaves
-                await self.recorder.accepted(exchange, route)
-            try:
-                with step("call"), self.routes.in_flight(route):  # 8. mutual TLS, exact identity
-                    async with self.upstream.call(
-                        self.routes.target(route), exchange.call.endpoint.path, prompt.body, exchange.request_id
-                    ) as answer:
-                        await self._deliver(exchange, prompt, answer, client)  # 9 and 10
-                return
-            except BackendUnavailable as error:
-                if client.started or exchange.attempt + 1 == len(routes):
-                    raise
-                logger.warning("%s: backend %s: %s", exchange.request_id, route.backend.id, error.message)
+            exchange.route = route
+            with self.routes.in_flight(exchange, decision, route) as call:  # looked at again, for each attempt
+                with step("write_ahead"):  # 7. durable before the first byte leaves
+                    await self.recorder.accepted(exchange, route)
+                try:
+                    with step("call"):  # 8. mutual TLS, exact identity
+                        async with self.upstream.call(
+                            self.routes.target(route.backend),
+                            exchange.call.endpoint.path,
+                            prompt.body,
+                            exchange.request_id,
+                        ) as answer:
+                            call.answered()
+                            await self._deliver(exchange, prompt, answer, client)  # 9 and 10
+                    return
+                except (BackendUnavailable, BackendTimeout, BackendFailed) as error:
+                    call.failed()
+                    logger.warning("%s: backend %s: %s", exchange.request_id, route.backend.id, error.message)
+                    unsent = isinstance(error, BackendUnavailable) and not client.started
+                    if not unsent or exchange.attempt + 1 == len(routes):
+                        raise
 
     async def _deliver(self, exchange: Exchange, prompt: Prompt, answer: Answer, client: Client) -> None:
         if exchange.call.stream:
@@ -184,6 +194,10 @@ def _provenance(exchange: Exchange, receipt: Receipt | None) -> list[Header]:
         headers.append((b"x-domicile-region", route.backend.region.encode()))
         headers.append((b"x-domicile-backend", route.backend.id.encode()))
     if decision is not None:
-        headers.append((b"x-domicile-decision", f"allow {decision.policy_id}@{decision.policy_version}".encode()))
-        headers += [(name.encode(), value.encode()) for name, value in decision.notice_headers]
+        headers.append((b"x-domicile-decision", f"allow {decision.policy_id}@{decision.version}".encode()))
+        headers += [
+            (f"x-domicile-notice-{notice.name}".encode(), notice.text.encode())
+            for notice in decision.notices
+            if notice.channel == "header"
+        ]
     return headers

@@ -5,8 +5,8 @@ Redaction never fails open: whatever goes wrong while inspecting refuses the req
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
-from secrets import token_hex
+from dataclasses import asdict, dataclass
+from secrets import token_bytes
 from typing import Any
 
 from pydantic_core import to_json
@@ -15,7 +15,7 @@ from gateway.errors import InvalidRequest, RedactionRefused
 from gateway.openai.answer import FilterFactory
 from gateway.openai.endpoint import IDENTIFYING_FIELDS, Call
 from policy.errors import RedactionBlocked, RedactionError
-from policy.redact import Pseudonyms, Redactor, StreamFilter
+from policy.redact import Pseudonyms, Redactor, StreamFilter, nonce_from
 
 
 class OutputFilters:
@@ -61,12 +61,12 @@ def prepare(call: Call, redactor: Redactor) -> Prompt:
     fields = {name: value for name, value in call.body.items() if name not in IDENTIFYING_FIELDS}
     changed = len(fields) != len(call.body)
     try:
-        redacted = redactor.redact_body(fields, call.endpoint.name, token_hex(4))
+        redacted = redactor.redact_body(fields, call.endpoint.name, nonce_from(token_bytes(6)))
     except RedactionBlocked as error:
         raise RedactionRefused(
             f"The request holds what its policy does not let pass: {', '.join(error.labels)}",
             code="redaction_blocked",
-            details={"findings": [finding.model_dump() for finding in error.findings]},
+            details={"findings": [asdict(finding) for finding in error.findings]},
         ) from None
     except RedactionError as error:
         raise RedactionRefused(f"The request could not be inspected and was not sent: {error}") from None

@@ -4,29 +4,35 @@ Appends return only once the event is durable. If it cannot be made so, AuditUna
 stops: nothing is forwarded without its intent, nothing is called complete without its outcome.
 """
 
+import asyncio
 import logging
-from time import perf_counter
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from time import monotonic, perf_counter
+from typing import Any, Literal, Protocol
 
-from audit import errors as audit_errors
+import audit
 from audit.event import (
+    AuthFailed,
     Decision,
     Event,
     InferenceAborted,
     InferenceAccepted,
     InferenceCompleted,
     InferenceDenied,
-    Reason,
     Redaction,
     RoutingDecision,
 )
-from audit.log import Receipt
-from gateway.errors import AuditUnavailable, InternalError
-from gateway.exchange import Exchange
+from audit.event import Reason as RecordedReason
+from audit.receipt import Receipt
+from gateway.errors import AuditUnavailable, GatewayError, InternalError, PolicyDenied, RedactionRefused
+from gateway.exchange import Exchange, Route
 from gateway.telemetry import Telemetry
-from policy.decision import Reason as PolicyReason
+from policy.decision import Reason
+from policy.redact import ENGINE_VERSION
 
 logger = logging.getLogger("domicile.gateway")
+
+AUTH_FAILURES_EVERY_S = 1.0  # one event of a kind; the metric counts all: a flood of guesses must not fill the log
 
 
 class Log(Protocol):
@@ -39,25 +45,23 @@ class Recorder:
     def __init__(self, log: Log, telemetry: Telemetry) -> None:
         self._log = log
         self._telemetry = telemetry
+        self._auth_failed_at: dict[str, float] = {}
+        self._background: set[asyncio.Task[None]] = set()
 
-    async def accepted(self, exchange: Exchange) -> None:
+    async def accepted(self, exchange: Exchange, route: Route) -> None:
         """Write ahead: the intent for the first backend, a routing decision for each one after it."""
-        route = _route(exchange)
-        if exchange.intent is None:
-            assert exchange.decision is not None
-            event: Event = InferenceAccepted(
+        if exchange.intent is not None:
+            await self._append(RoutingDecision(**_route(exchange, route), reason="backend_unavailable"))
+            return
+        reasons = exchange.decision.reasons if exchange.decision else ()
+        notices = [notice.name for notice in exchange.decision.notices] if exchange.decision else []
+        exchange.intent = await self._append(
+            InferenceAccepted(
                 **_call(exchange),
-                **route,
-                decision=_decision("allow", exchange.decision.reasons),
-                art50_notice=exchange.decision.art50_notice,
+                **_route(exchange, route),
+                decision=_decision("allow", reasons),
+                art50_notice=notices[0] if notices else None,
             )
-            exchange.intent = await self._append(event)
-        else:
-            await self._append(RoutingDecision(**route, reason="backend_unavailable"))
-
-    async def denied(self, exchange: Exchange, reasons: tuple[PolicyReason, ...], status: int) -> Receipt:
-        return await self._append(
-            InferenceDenied(**_call(exchange), decision=_decision("deny", reasons), status=status)
         )
 
     async def completed(self, exchange: Exchange) -> Receipt:
@@ -69,28 +73,66 @@ class Recorder:
         exchange.closed = True
         return receipt
 
+    async def refused(self, exchange: Exchange, error: GatewayError) -> GatewayError:
+        """Record why a call is refused or broke off; returns the error the client should see.
+
+        That is another one only where the refusal cannot be recorded.
+        """
+        if exchange.intent is not None:
+            await self.aborted(exchange, error.code or "gateway_error", error.http_status)
+            return error
+        reasons: Sequence[Reason]
+        if isinstance(error, PolicyDenied):
+            reasons = error.reasons
+        elif isinstance(error, RedactionRefused):
+            rule = (error.code or "redaction_refused").replace("_", ".", 1)
+            reasons = [Reason(rule, None, error.message[:400], "GDPR 5(1)(c), 32")]
+        else:
+            return error
+        try:
+            event = InferenceDenied(**_call(exchange), decision=_decision("deny", reasons), status=error.http_status)
+            await self._append(event)
+        except GatewayError as unrecorded:
+            return unrecorded
+        return error
+
     async def aborted(self, exchange: Exchange, reason: str, status: int | None = None) -> None:
         """Close the record of an answer that did not end. Does not raise: there is nobody left to tell.
 
-        If the log fails here the intent stays open, and is closed as aborted when the gateway starts again.
+        What the log cannot take now, it closes by itself once it is well again, or at the next start.
         """
         if exchange.intent is None or exchange.closed:
             return
         exchange.closed = True
-        assert exchange.principal is not None
         self._telemetry.aborted.labels(self._telemetry.tenant_label(exchange.principal.tenant), reason).inc()
         try:
             await self._append(InferenceAborted(**_outcome(exchange, status), reason=reason))
-        except AuditUnavailable:
-            logger.error("request %s stays open on record until the next start", exchange.request_id)
+        except GatewayError:
+            logger.error("%s: its outcome could not be recorded yet", exchange.request_id)
+
+    def auth_failed(self, reason: str) -> None:
+        """Record that somebody tried a key in vain; at most one event a second and reason, in the background."""
+        now = monotonic()
+        if now - self._auth_failed_at.get(reason, float("-inf")) < AUTH_FAILURES_EVERY_S:
+            return
+        self._auth_failed_at[reason] = now
+        task = asyncio.ensure_future(self._quietly(AuthFailed(reason=reason)))
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    async def _quietly(self, event: Event) -> None:
+        try:
+            await self._append(event)
+        except GatewayError:
+            logger.error("%s could not be recorded", event.type)
 
     async def _append(self, event: Event) -> Receipt:
         began = perf_counter()
         try:
             return await self._log.append(event)
-        except audit_errors.AuditUnavailable as error:
+        except audit.AuditUnavailable as error:
             raise AuditUnavailable("The call cannot be recorded, so it is not processed", retry_after_s=5) from error
-        except audit_errors.AuditError as error:
+        except audit.AuditError as error:
             logger.error("the record refused %s: %s", event.type, type(error).__name__)
             raise InternalError("The call could not be recorded, so it was not processed") from error
         finally:
@@ -99,7 +141,6 @@ class Recorder:
 
 def _call(exchange: Exchange) -> dict[str, Any]:
     principal, call, decision = exchange.principal, exchange.call, exchange.decision
-    assert principal is not None and call is not None
     fields: dict[str, Any] = {
         "tenant": principal.tenant,
         "request_id": exchange.request_id,
@@ -117,41 +158,39 @@ def _call(exchange: Exchange) -> dict[str, Any]:
     if decision is not None:
         fields |= {
             "policy_id": decision.policy_id,
-            "policy_version": decision.policy_version,
-            "policy_hash": decision.policy_hash,
-            "retention_class": decision.retention_class,
+            "policy_version": decision.version,
+            "policy_hash": decision.hash,
+            "retention_class": f"metadata_{decision.retention.metadata_days}d",
         }
     return fields
 
 
-def _route(exchange: Exchange) -> dict[str, Any]:
-    principal, backend, facts, decision = exchange.principal, exchange.backend, exchange.facts, exchange.decision
-    assert principal is not None and backend is not None and facts is not None and decision is not None
+def _route(exchange: Exchange, route: Route) -> dict[str, Any]:
+    facts = route.facts
     return {
-        "tenant": principal.tenant,
+        "tenant": exchange.principal.tenant,
         "request_id": exchange.request_id,
-        "backend_id": backend.id,
-        "region": backend.region,
+        "backend_id": route.backend.id,
+        "region": route.backend.region,
         "inference_country": facts.compute_country,
         "storage_country": facts.storage_country,
         "operator_entity": facts.operator,
         "operator_hq": facts.operator_hq,
         "ultimate_parent": facts.ultimate_parent,
         "ultimate_parent_country": facts.parent_country,
-        "transfer_basis": decision.transfer_basis[backend.id],
+        "transfer_basis": route.transfer_basis,
         "fallback_index": exchange.attempt,
     }
 
 
 def _outcome(exchange: Exchange, status: int | None) -> dict[str, Any]:
-    principal, backend, usage = exchange.principal, exchange.backend, exchange.usage
-    assert principal is not None and exchange.call is not None
+    route, usage = exchange.route, exchange.usage
     return {
-        "tenant": principal.tenant,
+        "tenant": exchange.principal.tenant,
         "request_id": exchange.request_id,
         "status": status,
-        "backend_id": backend.id if backend else None,
-        "region": backend.region if backend else None,
+        "backend_id": route.backend.id if route else None,
+        "region": route.backend.region if route else None,
         "model_served": exchange.call.model,
         "fallback_index": exchange.attempt,
         "tokens_in": usage.prompt_tokens if usage else None,
@@ -163,13 +202,13 @@ def _outcome(exchange: Exchange, status: int | None) -> dict[str, Any]:
     }
 
 
-def _decision(outcome: Any, reasons: tuple[PolicyReason, ...]) -> Decision:
-    said = tuple(
-        Reason(rule=reason.rule, because=reason.because, candidate=reason.candidate, article=reason.article)
-        for reason in reasons
+def _decision(outcome: Literal["allow", "deny"], reasons: Sequence[Reason]) -> Decision:
+    said = (
+        RecordedReason(rule=r.rule, because=r.because[:512], candidate=r.candidate, article=r.article or None)
+        for r in reasons
     )
-    return Decision(outcome=outcome, reasons=said)
+    return Decision(outcome=outcome, reasons=tuple(said))
 
 
-def _redaction(counts: Any) -> Redaction | None:
+def _redaction(counts: Mapping[str, int]) -> Redaction | None:
     return Redaction(engine_version=ENGINE_VERSION, counts_by_type=dict(counts)) if counts else None

@@ -71,6 +71,7 @@ class StreamRelay:
             return []
         if self._template is None:
             self._template = {key: value for key, value in chunk.items() if key not in ("choices", "usage")}
+        self._exchange.chunks_out += 1
         for choice in chunk.get("choices") or ():
             if reason := choice.get("finish_reason"):
                 self._exchange.finish_reasons.append(str(reason))

@@ -76,6 +76,13 @@ class Telemetry(Section):
     max_tenant_labels: int = Field(200, ge=0, description="tenants named in metrics; the rest count as 'other'")
 
 
+class Price(Section):
+    """What a model's tokens cost a tenant, in euros a million."""
+
+    input_eur_per_million: float = Field(ge=0)
+    output_eur_per_million: float = Field(ge=0)
+
+
 class Settings(BaseSettings):
     """Everything the gateway is told at start."""
 
@@ -88,6 +95,7 @@ class Settings(BaseSettings):
     requests: Requests = Requests()
     audit: Audit = Audit()
     telemetry: Telemetry = Telemetry()
+    prices: dict[str, Price] = Field(default_factory=dict, description="by model; needed where a policy sets a budget")
     catalogue: Path | None = Field(None, description="regions and operators; the built-in catalogue when absent")
 
     @field_validator("data")

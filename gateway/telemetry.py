@@ -6,11 +6,15 @@ copied here and nowhere else. Prometheus names follow from them (dots to undersc
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from time import perf_counter
 from typing import Final
 
 from opentelemetry import trace
 from opentelemetry.propagate import extract
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from gateway.exchange import Exchange
+from gateway.openai.endpoint import Endpoint
 
 PROVIDER: Final = "domicile"
 
@@ -18,11 +22,11 @@ OPERATION: Final = "gen_ai.operation.name"
 PROVIDER_NAME: Final = "gen_ai.provider.name"
 REQUEST_MODEL: Final = "gen_ai.request.model"
 REQUEST_STREAM: Final = "gen_ai.request.stream"
-RESPONSE_MODEL: Final = "gen_ai.response.model"
 FINISH_REASONS: Final = "gen_ai.response.finish_reasons"
 INPUT_TOKENS: Final = "gen_ai.usage.input_tokens"
 OUTPUT_TOKENS: Final = "gen_ai.usage.output_tokens"
 ERROR_TYPE: Final = "error.type"
+HTTP_STATUS: Final = "http.response.status_code"
 TENANT: Final = "domicile.tenant"
 REGION: Final = "domicile.region"
 BACKEND: Final = "domicile.backend"
@@ -50,7 +54,10 @@ class Telemetry:
         self._max_tenant_labels = max_tenant_labels
         self.registry = registry = CollectorRegistry()
         self.requests = Counter(
-            "domicile_requests", "Inference requests by outcome", (*_LABELS, "status", "error_type"), registry=registry
+            "domicile_requests",
+            "Inference requests by outcome",
+            (*_LABELS, "http_response_status_code"),
+            registry=registry,
         )
         self.duration = Histogram(
             "gen_ai_server_request_duration_seconds", "From request to last byte", _LABELS, buckets=SECONDS,
@@ -78,6 +85,7 @@ class Telemetry:
             "domicile_audit_append_seconds", "From handing over an event until it is durable", buckets=MILLISECONDS,
             registry=registry,
         )  # fmt: skip
+        self.auth_failures = Counter("domicile_auth_failures", "Keys that do not work", ("reason",), registry=registry)
         self.in_flight = Gauge("domicile_requests_in_flight", "Requests being answered", registry=registry)
         self.aborted = Counter("domicile_aborted", "Answers that did not end", ("tenant", "reason"), registry=registry)
 
@@ -108,10 +116,51 @@ class Telemetry:
         with self._tracer.start_as_current_span(name, context=extract(headers), kind=trace.SpanKind.SERVER):
             yield
 
-    def describe(self, attributes: Mapping[str, str | int | bool]) -> None:
-        """Set attributes on the current span."""
+    def finished(self, endpoint: Endpoint, exchange: Exchange | None, status: int) -> None:
+        """Count and time a request that is over; `status` is what the client saw, 0 if nothing."""
+        if exchange is None:
+            self.requests.labels("", endpoint.operation, "", str(status)).inc()
+            return
+        call, usage = exchange.call, exchange.usage
+        model = call.model if exchange.route is not None else ""  # a name that was made up labels nothing
+        labels = (self.tenant_label(exchange.principal.tenant), endpoint.operation, model)
+        self.requests.labels(*labels, str(status)).inc()
+        seconds = perf_counter() - exchange.started
+        self.duration.labels(*labels).observe(seconds)
+        if exchange.first_byte is not None:
+            first = exchange.first_byte - exchange.started
+            self.first_token.labels(*labels).observe(first)
+            if usage is not None and call.stream and usage.completion_tokens > 1:
+                self.output_token.labels(*labels).observe((seconds - first) / (usage.completion_tokens - 1))
+        if usage is not None:
+            self.tokens.labels(*labels, "input").observe(usage.prompt_tokens)
+            self.tokens.labels(*labels, "output").observe(usage.completion_tokens)
+        for direction, counts in (("input", exchange.redactions_in), ("output", exchange.redactions_out)):
+            for label, count in counts.items():
+                self.redactions.labels(labels[0], label, direction).inc(count)
         if self._tracer is not None:
-            trace.get_current_span().set_attributes(attributes)
+            self._describe(endpoint, exchange, status)
+
+    def _describe(self, endpoint: Endpoint, exchange: Exchange, status: int) -> None:
+        attributes: dict[str, str | int | bool | list[str]] = {
+            OPERATION: endpoint.operation,
+            PROVIDER_NAME: PROVIDER,
+            REQUEST_MODEL: exchange.call.model if exchange.route is not None else "unknown",
+            REQUEST_STREAM: exchange.call.stream,
+            REQUEST_ID: exchange.request_id,
+            TENANT: exchange.principal.tenant,
+            FINISH_REASONS: exchange.finish_reasons,
+            HTTP_STATUS: status,
+        }
+        if exchange.usage is not None:
+            attributes |= {INPUT_TOKENS: exchange.usage.prompt_tokens, OUTPUT_TOKENS: exchange.usage.completion_tokens}
+        if exchange.route is not None:
+            attributes |= {REGION: exchange.route.backend.region, BACKEND: exchange.route.backend.id}
+        if exchange.decision is not None:
+            attributes[DECISION] = f"{exchange.decision.policy_id}@{exchange.decision.version}"
+        if status >= 400:
+            attributes[ERROR_TYPE] = str(status)
+        trace.get_current_span().set_attributes(attributes)
 
 
 def exporting_tracer(endpoint: str, sample_ratio: float, service_instance: str) -> trace.Tracer:

@@ -5,7 +5,8 @@ from pydantic import ValidationError
 
 from backend.wire import ChatCompletionRequest, ErrorBody
 from gateway import errors
-from gateway.errors import BackendRefused, GatewayError, LimitReached, NotAuthenticated, invalid_body
+from gateway.errors import BackendRefused, GatewayError, LimitReached, NotAuthenticated, PolicyDenied, invalid_body
+from policy.decision import Reason
 
 
 def all_errors(base=GatewayError):
@@ -16,9 +17,10 @@ def all_errors(base=GatewayError):
 
 @pytest.mark.parametrize("kind", list(all_errors()), ids=lambda kind: kind.__name__)
 def test_every_error_has_an_openai_body_and_stands_in_the_tree_of_the_docstring(kind):
-    error = kind(400, {"message": "m"}) if kind is BackendRefused else kind("m", param="p")
+    special = {BackendRefused: (400, {"message": "m"}), PolicyDenied: ([Reason("rule", "b-1", "m", "GDPR 44")],)}
+    error = kind(*special.get(kind, ("m",)))
     body = ErrorBody.model_validate_json(error.body())
-    assert body.error.message == "m"
+    assert "m" in body.error.message
     assert 400 <= error.http_status < 600
     assert kind.__name__ in errors.__doc__
 
@@ -43,3 +45,16 @@ def test_no_value_of_a_wrong_field_is_quoted():
         ChatCompletionRequest.model_validate_json(b'{"model":"m","messages":"my IBAN is DE89"}')
     error = invalid_body(caught.value.errors(include_url=False, include_input=False))
     assert b"DE89" not in error.body()
+
+
+def test_a_refusal_by_policy_carries_rule_reason_and_article():
+    error = PolicyDenied([Reason("residency.process_in", "us-1", "computes in US, policy asks for EEA", "GDPR 44")])
+    body = json.loads(error.body())["error"]
+    assert body["code"] == "residency.process_in"
+    assert body["reasons"] == [
+        {
+            "rule": "residency.process_in", "candidate": "us-1", "because": "computes in US, policy asks for EEA",
+            "article": "GDPR 44",
+        }
+    ]  # fmt: skip
+    assert "us-1: computes in US, policy asks for EEA" in body["message"]

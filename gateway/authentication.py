@@ -1,0 +1,50 @@
+"""Who calls: from the key in the headers to a principal. Nobody is told more than that a key does not work."""
+
+from collections.abc import Mapping
+
+from gateway.directory import Directory, DirectoryStale
+from gateway.errors import DirectoryUnavailable, NotAuthenticated
+from gateway.identity.keys import KeyExpired, KeyRefused, KeyRevoked
+from gateway.identity.principal import Principal
+from gateway.recorder import Recorder
+from gateway.telemetry import Telemetry
+
+BEARER = "bearer "
+
+
+class Authenticator:
+    def __init__(self, directory: Directory, recorder: Recorder, telemetry: Telemetry) -> None:
+        self._directory = directory
+        self._recorder = recorder
+        self._telemetry = telemetry
+
+    async def authenticate(self, headers: Mapping[str, str]) -> Principal:
+        """The bearer of the key in `authorization`.
+
+        Raises NotAuthenticated, or DirectoryUnavailable when it is not known which keys are valid now.
+        """
+        try:
+            return await self._directory.authenticate(_bearer(headers.get("authorization", "")))
+        except KeyRefused as error:
+            reason = type(error).__name__.removeprefix("Key").lower()
+            self._telemetry.auth_failures.labels(reason).inc()
+            self._recorder.auth_failed(reason)
+            raise NotAuthenticated(_sentence(error), code=_code(error)) from None
+        except DirectoryStale as error:
+            raise DirectoryUnavailable(
+                "Keys and policies cannot be checked now, so no request is processed", retry_after_s=2
+            ) from error
+
+
+def _bearer(authorization: str) -> str:
+    return authorization[len(BEARER) :].strip() if authorization[: len(BEARER)].lower() == BEARER else ""
+
+
+def _sentence(error: KeyRefused) -> str:
+    said = str(error)
+    return said[:1].upper() + said[1:]
+
+
+def _code(error: KeyRefused) -> str | None:
+    """Expired and revoked keys were real: their owner may know why they fail. A stranger gets the same as ever."""
+    return {KeyExpired: "expired_api_key", KeyRevoked: "revoked_api_key"}.get(type(error))
