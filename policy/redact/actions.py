@@ -1,0 +1,25 @@
+"""What stands in the text where something was found."""
+
+import hmac
+from hashlib import sha256
+
+from policy.errors import RedactionError
+
+HASH_DIGITS = 16  # hex; 64 bits of HMAC-SHA256 (RFC 2104)
+
+
+def mask(label: str) -> str:
+    return f"[{label.upper()}]"
+
+
+def keyed_hash(label: str, value: str, key: bytes) -> str:
+    """The same value gives the same text under one key, whatever its case and separators."""
+    canonical = "".join(filter(str.isalnum, value)).lower()
+    digest = hmac.new(key, f"{label}|{canonical}".encode(), sha256).hexdigest()
+    return f"[{label.upper()}:{digest[:HASH_DIGITS]}]"
+
+
+def require_key(key: bytes | None) -> bytes:
+    if not key:
+        raise RedactionError("the plan hashes values, and no key was given")
+    return key

@@ -1,0 +1,51 @@
+"""Payment cards: issuer prefix and length (ISO/IEC 7812), Luhn check digit, digits together or in groups."""
+
+import re
+from collections.abc import Iterator
+
+_GROUPS = re.compile(r"(?<![A-Za-z0-9_])(?<![0-9]\.)[0-9]{3,19}(?:[ -][0-9]{3,19})*(?![A-Za-z0-9_]|\.[0-9])")
+_GROUP = re.compile(r"[0-9]+")
+_SHORTEST, _LONGEST = 13, 19
+_ISSUERS = re.compile(
+    r"4(?:[0-9]{12}|[0-9]{15}|[0-9]{18})"  # Visa
+    r"|(?:5[1-5][0-9]{2}|222[1-9]|22[3-9][0-9]|2[3-6][0-9]{2}|27[01][0-9]|2720)[0-9]{12}"  # Mastercard
+    r"|3[47][0-9]{13}"  # American Express
+    r"|3(?:0[0-5]|[689][0-9])[0-9]{11}"  # Diners Club
+    r"|(?:6011|64[4-9][0-9]|65[0-9]{2})[0-9]{12,15}"  # Discover
+    r"|35(?:2[89]|[3-8][0-9])[0-9]{12,15}"  # JCB
+    r"|62[0-9]{14,17}"  # UnionPay
+    r"|(?:5018|5020|5038|5893|6304|6759|676[1-3])[0-9]{9,15}"  # Maestro
+    r"|220[0-4][0-9]{12}"  # Mir
+)
+_DOUBLED = (0, 2, 4, 6, 8, 1, 3, 5, 7, 9)
+
+
+def passes_luhn(digits: str) -> bool:
+    """ISO/IEC 7812-1 annex B."""
+    values = [int(c) for c in reversed(digits)]
+    return (sum(values[::2]) + sum(_DOUBLED[v] for v in values[1::2])) % 10 == 0
+
+
+def find_cards(text: str, start: int) -> Iterator[tuple[int, int]]:
+    """Spans of card numbers from `start` on. Other numbers may stand beside one: every group is tried as its first."""
+    for run in _GROUPS.finditer(text, start):
+        groups = [(m.start(), m.end()) for m in _GROUP.finditer(text, run.start(), run.end())]
+        first = 0
+        while first < len(groups):
+            last = _last_group(text, groups, first)
+            if last is None:
+                first += 1
+                continue
+            yield groups[first][0], groups[last][1]
+            first = last + 1
+
+
+def _last_group(text: str, groups: list[tuple[int, int]], first: int) -> int | None:
+    digits = ""
+    for index in range(first, len(groups)):
+        digits += text[slice(*groups[index])]
+        if len(digits) > _LONGEST:
+            return None
+        if len(digits) >= _SHORTEST and _ISSUERS.fullmatch(digits) and passes_luhn(digits):
+            return index
+    return None

@@ -1,0 +1,65 @@
+"""Text as a detector should read it, with the way back to the text as it was written.
+
+Each character stands for at most one: its NFKC form where that is a single character (full-width and mathematical
+digits, no-break and thin spaces; Unicode UAX #15), a plain hyphen for any dash, nothing for zero-width characters and
+soft hyphens. Being local to the character, a text cut anywhere reads the same as the whole.
+"""
+
+import unicodedata
+from dataclasses import dataclass
+
+ZERO_WIDTH = (
+    "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180e\u200b\u200c\u200d"
+    "\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2060\u2061\u2062\u2063\u2064\u2066\u2067"
+    "\u2068\u2069\ufe0e\ufe0f\ufeff"
+)
+DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2043\u2212\ufe58\ufe63\uff0d"
+
+
+class _Table(dict[int, str | None]):
+    """A `str.translate` table that learns each character when it first meets it."""
+
+    def __missing__(self, code: int) -> str:
+        character = chr(code)
+        form = unicodedata.normalize("NFKC", character)
+        digit = unicodedata.decimal(
+            form if len(form) == 1 else character, None
+        )  # digits of other scripts have no NFKC form
+        seen = str(digit) if digit is not None else form if len(form) == 1 else character
+        self[code] = seen
+        return seen
+
+
+_TABLE = _Table({ord(c): None for c in ZERO_WIDTH} | {ord(c): "-" for c in DASHES})
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """``text``: what detectors see. Character i of it was written at ``starts[i]:ends[i]``; None is i itself."""
+
+    text: str
+    starts: list[int] | None = None
+    ends: list[int] | None = None
+
+    def start(self, index: int, written: int) -> int:
+        """Where character `index` begins in the original, of length `written`."""
+        if self.starts is None:
+            return index
+        return self.starts[index] if index < len(self.starts) else written
+
+    def span(self, start: int, end: int) -> tuple[int, int]:
+        """The original's slice for a non-empty slice of ``text``."""
+        if self.starts is None or self.ends is None:
+            return start, end
+        return self.starts[start], self.ends[end - 1]
+
+
+def normalise(text: str) -> View:
+    """ASCII comes back as the same object."""
+    if text.isascii():
+        return View(text)
+    seen = text.translate(_TABLE)
+    if len(seen) == len(text):
+        return View(seen)
+    starts = [i for i, c in enumerate(text) if _TABLE[ord(c)] is not None]
+    return View(seen, starts, [i + 1 for i in starts])

@@ -1,0 +1,84 @@
+"""Placeholders such as ``<EMAIL_1_k7f3>`` and the way back from them.
+
+Grammar: ``<LABEL_NUMBER_NONCE>``. The nonce belongs to one request, so nothing a user typed and no other request's
+placeholder is ever taken for one of ours; the bracket ends it, so number 1 never eats number 10. Models bend what they
+repeat: another case, blanks at the joints and backslashes before brackets and underscores are read as the same.
+"""
+
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from policy.errors import RedactionError
+
+LITERAL = "LITERAL"  # label of what a user typed that looks like a placeholder; it comes back as typed
+
+_JOINT = r"(?: ?\\?_ ?| )"
+PLACEHOLDER = re.compile(rf"\\?< ?([A-Za-z]{{2,16}}){_JOINT}([0-9]{{1,5}}){_JOINT}([A-Za-z0-9]{{4,12}}) ?\\?>")
+# Everything that could still become a placeholder when the text goes on.
+OPEN_PLACEHOLDER = re.compile(
+    rf"\\?(?:< ?(?:[A-Za-z]{{0,16}} ?\\?|[A-Za-z]{{2,16}}{_JOINT}(?:[0-9]{{0,5}} ?\\?|"
+    rf"[0-9]{{1,5}}{_JOINT}[A-Za-z0-9]{{0,12}} ?\\?)))?"
+)
+LONGEST_PLACEHOLDER = 2 + 1 + 16 + 4 + 5 + 4 + 12 + 3
+
+_NONCE = re.compile(r"[a-z0-9]{4,12}")
+_NONCE_ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"  # 32 characters, none that is read as another
+
+Key = tuple[str, int, str]
+
+
+def nonce_from(random_bytes: bytes) -> str:
+    """A nonce of one character (5 bits) a byte. The caller brings the randomness; 6 bytes are enough."""
+    nonce = "".join(_NONCE_ALPHABET[byte & 31] for byte in random_bytes)
+    if not _NONCE.fullmatch(nonce):
+        raise RedactionError("a nonce is made of 4 to 12 random bytes")
+    return nonce
+
+
+def key_of(match: re.Match[str]) -> Key:
+    """What a match of `PLACEHOLDER` stands for, however it was bent."""
+    return match[1].upper(), int(match[2]), match[3].lower()
+
+
+class Pseudonyms:
+    """The placeholders of one request and their values. Its repr shows how many there are, never the values."""
+
+    __slots__ = ("_by_value", "_counts", "_nonce", "_values")
+
+    def __init__(self, nonce: str) -> None:
+        if not _NONCE.fullmatch(nonce):
+            raise RedactionError("a nonce is 4 to 12 lower-case letters and digits")
+        self._nonce = nonce
+        self._values: dict[Key, str] = {}
+        self._by_value: dict[tuple[str, str], str] = {}
+        self._counts: dict[str, int] = {}
+
+    def placeholder(self, label: str, value: str) -> str:
+        """The placeholder for `value`: the same one for every spelling of it in this request.
+
+        What is restored is the spelling that came first.
+        """
+        name = label.replace("_", "").upper()
+        canonical = value if label == LITERAL else "".join(filter(str.isalnum, value)).lower()
+        if (known := self._by_value.get((name, canonical))) is not None:
+            return known
+        number = self._counts[name] = self._counts.get(name, 0) + 1
+        placeholder = f"<{name}_{number}_{self._nonce}>"
+        self._by_value[name, canonical] = placeholder
+        self._values[name, number, self._nonce] = value
+        return placeholder
+
+    def value(self, key: Key) -> str | None:
+        return self._values.get(key)
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """Distinct values by placeholder name."""
+        return MappingProxyType(self._counts)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        return f"Pseudonyms({len(self)})"

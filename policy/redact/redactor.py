@@ -1,0 +1,153 @@
+"""The redactor of one policy: compiled once, used for every request and every answer under it."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from policy.errors import Finding, RedactionBlocked, RedactionError
+from policy.redact import json_text
+from policy.redact.actions import keyed_hash, mask, require_key
+from policy.redact.detectors import DETECTORS, Detector, Span, find_spans
+from policy.redact.json_text import compose, unescape
+from policy.redact.normalise import View, normalise
+from policy.redact.plan import Action, RedactionPlan
+from policy.redact.pseudonyms import LITERAL, PLACEHOLDER, Pseudonyms
+from policy.redact.request import Endpoint, rewrite_body
+from policy.redact.stream import StreamFilter
+
+
+@dataclass(frozen=True, slots=True)
+class RedactedBody:
+    """``body``: what may be sent. ``counts``: findings by label. ``pseudonyms``: what `StreamFilter` restores from."""
+
+    body: dict[str, Any]
+    changed: bool
+    counts: Mapping[str, int]
+    pseudonyms: Pseudonyms
+
+
+class Redactor:
+    """Applies one plan. Safe to share between threads and tasks: it holds no state of any request.
+
+    Args:
+        plan: what to look for and what to do, each way.
+        hash_key: the tenant's key; required where the plan hashes.
+        detectors: in order of precedence.
+    Raises RedactionError if the plan names a label that no detector finds, or hashes without a key.
+    """
+
+    def __init__(
+        self, plan: RedactionPlan, *, hash_key: bytes | None = None, detectors: Sequence[Detector] = DETECTORS
+    ) -> None:
+        found = {detector.label for detector in detectors}
+        if missing := sorted({*plan.input, *plan.output} - found):
+            raise RedactionError(f"no detector finds {', '.join(missing)}")
+        if "hash" in (*plan.input.values(), *plan.output.values()):
+            require_key(hash_key)
+        self.plan = plan
+        self._hash_key = hash_key
+        self._input = _needed(detectors, plan.input)
+        self._output = _needed(detectors, plan.output)
+        self._pseudonymises = "pseudonymise" in plan.input.values()
+
+    def redact_body(self, body: dict[str, Any], endpoint: Endpoint, nonce: str) -> RedactedBody:
+        """Redact every string of a request.
+
+        `nonce` belongs to this request alone, see `pseudonyms.nonce_from`. Raises RedactionBlocked where the plan
+        blocks what was found or a part cannot be inspected, RedactionError for anything else: then deny.
+        """
+        run = _Run(self, Pseudonyms(nonce))
+        if not self._input:
+            return RedactedBody(body, False, MappingProxyType({}), run.pseudonyms)
+        try:
+            redacted = rewrite_body(body, endpoint, run.rewrite)
+        except RedactionError:
+            raise
+        except Exception as error:  # whatever it was, the body is not known to be clean
+            raise RedactionError(f"redaction failed with {type(error).__name__}") from None
+        if run.blocked:
+            raise RedactionBlocked(*run.blocked)
+        return RedactedBody(
+            redacted if run.changed else body, run.changed, MappingProxyType(run.counts), run.pseudonyms
+        )
+
+    def stream_filter(self, pseudonyms: Pseudonyms, *, json_escaped: bool = False) -> StreamFilter:
+        """A filter for one choice's text, or for one tool call's arguments (``json_escaped``)."""
+        return StreamFilter(self.plan.output, self._output, pseudonyms, self._hash_key, json_escaped=json_escaped)
+
+    def restore_text(self, text: str, pseudonyms: Pseudonyms, *, json_escaped: bool = False) -> str:
+        """A whole answer at once: the same result as streaming it in any pieces."""
+        stream = self.stream_filter(pseudonyms, json_escaped=json_escaped)
+        return stream.feed(text) + stream.flush()
+
+
+def _needed(detectors: Sequence[Detector], actions: Mapping[Any, Any]) -> tuple[Detector, ...]:
+    """Those the plan names and those before them, which tell apart what they would mistake."""
+    last = max((index for index, d in enumerate(detectors) if d.label in actions), default=-1)
+    return tuple(detectors[: last + 1])
+
+
+class _Run:
+    """The state of one request while its strings are redacted."""
+
+    def __init__(self, redactor: Redactor, pseudonyms: Pseudonyms) -> None:
+        self._redactor = redactor
+        self.pseudonyms = pseudonyms
+        self.counts: Counter[str] = Counter()
+        self.blocked: list[Finding] = []
+        self.changed = False
+
+    def rewrite(self, text: str, position: str, *, escaped: bool = False) -> str:
+        view = normalise(text) if not escaped else _escaped_view(text)
+        spans = find_spans(view.text, 0, self._redactor._input)
+        if self._redactor._pseudonymises and "<" in view.text:
+            spans = _with_literals(view.text, spans)
+        if not spans:
+            return text
+        pieces: list[str] = []
+        at = 0
+        for span in spans:
+            start, end = view.span(span.start, span.end)
+            seen = view.text[span.start : span.end]
+            replacement = self._replacement(span, seen, seen if escaped else text[start:end], position)
+            if replacement is not None:
+                pieces += text[at:start], json_text.escaped(replacement) if escaped else replacement
+                at = end
+        if not pieces:
+            return text
+        self.changed = True
+        return "".join(pieces) + text[at:]
+
+    def _replacement(self, span: Span, seen: str, written: str, position: str) -> str | None:
+        if span.label == LITERAL:
+            return self.pseudonyms.placeholder(LITERAL, written)
+        action: Action | None = self._redactor.plan.input.get(span.label)  # type: ignore[call-overload]
+        if action is None:
+            return None
+        self.counts[span.label] += 1
+        match action:
+            case "tag":
+                return None
+            case "mask":
+                return mask(span.label)
+            case "hash":
+                return keyed_hash(span.label, seen, require_key(self._redactor._hash_key))
+            case "pseudonymise":
+                return self.pseudonyms.placeholder(span.label, written)
+            case "block":
+                self.blocked.append(Finding(span.label, position))
+                return None
+
+
+def _escaped_view(text: str) -> View:
+    outer = unescape(text)
+    return compose(outer, normalise(outer.text))
+
+
+def _with_literals(text: str, spans: list[Span]) -> list[Span]:
+    """Add what looks like a placeholder; where a finding overlaps it, the finding stands and nothing is restorable."""
+    literals = [Span(m.start(), m.end(), LITERAL) for m in PLACEHOLDER.finditer(text)]
+    free = [new for new in literals if all(new.end <= old.start or old.end <= new.start for old in spans)]
+    return sorted(spans + free)

@@ -1,0 +1,322 @@
+"""Answers as they stream: pseudonyms restored, the model's own finds acted on, the same result for any chunking.
+
+The text is cut into *runs* by rules that look at the text alone: a run is a word, together with the words behind it
+that a grouped number, an IBAN or a key block could go on into. No match leaves its run, so a run is judged as soon as
+the next character proves that it ended, and everything before it has been sent. What is held back is one word in
+ordinary prose. At most it is `LONGEST_RUN` characters, and for a PEM key block `LONGEST_PEM`.
+
+A longer run is judged in windows: matches that begin in the first half are final, and one that reaches the window's end
+swallows the token characters behind it.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from policy.errors import Finding, RedactionBlocked, RedactionError
+from policy.redact.actions import keyed_hash, mask, require_key
+from policy.redact.alphabet import LETTER, WORD
+from policy.redact.detectors import Detector, Span, find_spans
+from policy.redact.json_text import compose, cut_escape, escaped, unescape
+from policy.redact.normalise import View, normalise
+from policy.redact.pseudonyms import OPEN_PLACEHOLDER, PLACEHOLDER, Pseudonyms, key_of
+from policy.redact.secrets import PEM_BODY, PEM_HEAD, PEM_PREFIX
+
+LONGEST_RUN = 640  # twice the longest e-mail address (RFC 5321: 64 + 1 + 255)
+LONGEST_GROUPED = 128  # the same for a run of several words: an IBAN in groups has 42
+LONGEST_PEM = 16384
+CONTEXT = 64
+
+# Text that no match can touch: blanks and signs, and plain words once the character behind them shows that they ended.
+# Group 1 ends where it must stop; a plain word that is still growing may follow.
+_CLEAR = re.compile(
+    rf"((?:[^{WORD}<\\]++|[('/]?(?:[{LETTER}]{{1,15}}+(?![{LETTER}])[.'\-]?+)++[.:)]{{0,3}}+(?=[^{WORD}<\\]))*+)"
+    rf"(?:[('/]?(?:[{LETTER}]{{1,15}}+[.'\-]?+)*+[.:)]{{0,3}}+\Z)?"
+)
+_NO_BRACKET = re.compile(r"(?:[^<\\]++|\\(?=[^<]))*+")
+_WORD = re.compile(rf"[{WORD}]+")
+_TOKEN = re.compile(r"[A-Za-z0-9_.+/=~-]*")
+_ENDS_NUMERIC = re.compile(r"(?:[0-9][A-Za-z]?|[-)/+(.])\Z")
+_GOES_ON_NUMERIC = re.compile(r"[0-9()/+]")
+_IBAN_SO_FAR = re.compile(r"(?<![A-Za-z0-9])[A-Za-z]{2}[0-9]{2}(?:[ -]?[A-Za-z0-9]){0,28}\Z")
+_IBAN_GROUP = re.compile(rf"[A-Za-z]{{0,4}}+(?![A-Za-z])[A-Za-z0-9]*+(?![{WORD}])")
+_GAP = re.compile(" {1,3}")
+_PEM_HEAD_OPEN = re.compile(r"-----BEGIN[A-Z0-9 ]{0,64}-{0,5}")
+_PEM_BODY_OPEN = re.compile(
+    r"(?:\s|\\[nr]?){0,8}[A-Za-z0-9+/=]*+(?:\s|\\[nr]?){0,8}(?:[A-Za-z-]{0,24}:?|[A-Za-z-]{0,24}: [^\n\"]{0,80}"
+    r"|-{0,5}|-----E[A-Z0-9 ]{0,64}-{0,5})"
+)
+_NUMBER = "-+.eE0123456789"
+_UNESCAPED_QUOTE = re.compile(r'\\.|(")', re.DOTALL)
+
+
+class StreamFilter:
+    """Filters one stream of text: `feed` pieces of any size, then `flush` once.
+
+    ``counts``: findings by label. ``restored``: placeholders put back. ``is_identity``: nothing to do, may be skipped.
+    `feed` and `flush` raise RedactionBlocked where the plan blocks what was found, RedactionError if a detector fails;
+    then nothing more of this stream may be sent.
+    """
+
+    __slots__ = ("_actions", "_context", "_detectors", "_in_string", "_json", "_key", "_pending", "_pseudonyms",
+                 "_swallowing", "counts", "is_identity", "restored")  # fmt: skip
+
+    def __init__(
+        self,
+        actions: Mapping[Any, Any],
+        detectors: Sequence[Detector],
+        pseudonyms: Pseudonyms,
+        hash_key: bytes | None,
+        *,
+        json_escaped: bool,
+    ) -> None:
+        self._actions = actions
+        self._detectors = detectors
+        self._pseudonyms = pseudonyms
+        self._key = hash_key
+        self._json = json_escaped
+        self._pending = ""  # as written; begins where a run begins
+        self._context = ""  # the end of what is done, normalised
+        self._in_string = False
+        self._swallowing = False
+        self.counts: Counter[str] = Counter()
+        self.restored = 0
+        self.is_identity = not actions and not len(pseudonyms)
+
+    def feed(self, piece: str) -> str:
+        """What can be sent now."""
+        pending = self._pending + piece if self._pending else piece
+        if not (self._swallowing or (self._json and ("\\" in pending or '"' in pending))):
+            view = normalise(pending)
+            if view.starts is None and (out := self._plain(pending, view.text)) is not None:
+                return out
+        return self._advance(pending, final=False)
+
+    def flush(self) -> str:
+        """The rest, when nothing follows."""
+        return self._advance(self._pending, final=True)
+
+    def _plain(self, pending: str, text: str) -> str | None:
+        """The common case in one match: plain words, of which the last may still grow."""
+        if not self._detectors:
+            clear = _NO_BRACKET.match(text)
+            end = clear.end() if clear else 0
+            if end < len(text):
+                return None
+            self._pending = ""
+            return pending
+        clear = _CLEAR.match(text)
+        if clear is None or clear.end() < len(text):
+            return None
+        end = clear.end(1)
+        self._pending = pending[end:]
+        self._context = (self._context + text[:end])[-CONTEXT:]
+        return pending[:end]
+
+    def _advance(self, pending: str, *, final: bool) -> str:
+        whole = len(pending) if final or not self._json else cut_escape(pending)
+        view = self._view(pending[:whole])
+        base = len(self._context)
+        text = self._context + view.text
+        edits = _Edits(pending, whole, view, base)
+        at = base
+        while at < len(text):
+            if self._swallowing:
+                at = self._swallow(text, at, edits)
+                continue
+            at, growing = self._clear_end(text, at)
+            if at == len(text) or (growing and not final):
+                break
+            if text[at] in "<\\":
+                placeholder = PLACEHOLDER.match(text, at)
+                if placeholder is None and not final and OPEN_PLACEHOLDER.fullmatch(text, at):
+                    break
+                at = self._restore(placeholder, edits) if placeholder else at + 1
+                continue
+            run = _run(text, at, final=final)
+            if run.is_open:
+                break
+            at = self._judge(text, at, run, edits)
+        out = self._close(edits, at)
+        self._pending = pending[edits.written_at(at) :]
+        self._context = text[:at][-CONTEXT:]
+        return out
+
+    def _view(self, pending: str) -> View:
+        if not self._json:
+            return normalise(pending)
+        outer = unescape(pending)
+        return compose(outer, normalise(outer.text))
+
+    def _clear_end(self, text: str, at: int) -> tuple[int, bool]:
+        """Where text begins that needs a look, and whether it is only a plain word that may still grow."""
+        clear = (_CLEAR if self._detectors else _NO_BRACKET).match(text, at)
+        if clear is None:
+            return at, False
+        if not self._detectors:
+            return clear.end(), False
+        return clear.end(1), clear.end() == len(text) > clear.end(1)
+
+    def _swallow(self, text: str, at: int, edits: "_Edits") -> int:
+        """Drop what goes on from a match that was longer than its window."""
+        token = _TOKEN.match(text, at)
+        end = token.end() if token else at
+        if end > at:
+            edits.replace(at, end, "")
+        self._swallowing = end == len(text)
+        return end
+
+    def _restore(self, placeholder: re.Match[str], edits: "_Edits") -> int:
+        value = self._pseudonyms.value(key_of(placeholder))
+        if value is not None:
+            edits.replace(*placeholder.span(), escaped(value) if self._json else value)
+            self.restored += 1
+        return placeholder.end()
+
+    def _judge(self, text: str, at: int, run: "_Run", edits: "_Edits") -> int:
+        """Act on what stands in `run`; returns where the next one begins."""
+        until = at + (run.end - at) // 2 if run.is_window else run.end
+        for span in find_spans(text[: run.end], at, self._detectors):
+            if span.start >= until:
+                break
+            start, end = span.start, span.end
+            if (replacement := self._replacement(span, text)) is not None:
+                if self._json and not self._in_string_at(edits, start):
+                    start, end = _whole_number(text, at, start, end, run.end)
+                    replacement = f'"{replacement}"'
+                edits.replace(start, end, replacement)
+            until = max(until, end)
+            self._swallowing = run.is_window and end == run.end and replacement is not None
+        return until
+
+    def _replacement(self, span: Span, text: str) -> str | None:
+        action = self._actions.get(span.label)
+        if action is None:
+            return None
+        self.counts[span.label] += 1
+        match action:
+            case "tag":
+                return None
+            case "mask":
+                return mask(span.label)
+            case "hash":
+                return keyed_hash(span.label, text[span.start : span.end], require_key(self._key))
+            case "block":
+                raise RedactionBlocked(Finding(span.label, "the answer"))
+            case _:
+                raise RedactionError(f"an answer knows no action {action}")
+
+    def _in_string_at(self, edits: "_Edits", at: int) -> bool:
+        quotes = _quotes(edits.pending[: edits.written_at(at)])
+        return self._in_string ^ (quotes % 2 == 1)
+
+    def _close(self, edits: "_Edits", at: int) -> str:
+        if self._json:
+            self._in_string ^= _quotes(edits.pending[: edits.written_at(at)]) % 2 == 1
+        return edits.result(at)
+
+
+class _Edits:
+    """Replacements in the written text, given by places in what the detectors saw."""
+
+    __slots__ = ("_base", "_sent", "_view", "_whole", "pending", "pieces")
+
+    def __init__(self, pending: str, whole: int, view: View, base: int) -> None:
+        self.pending = pending
+        self.pieces: list[str] = []
+        self._whole, self._view, self._base, self._sent = whole, view, base, 0
+
+    def written_at(self, at: int) -> int:
+        return self._view.start(at - self._base, self._whole)
+
+    def replace(self, start: int, end: int, replacement: str) -> None:
+        first, last = self._view.span(start - self._base, end - self._base)
+        self.pieces += self.pending[self._sent : first], replacement
+        self._sent = last
+
+    def result(self, at: int) -> str:
+        self.pieces.append(self.pending[self._sent : self.written_at(at)])
+        return "".join(self.pieces)
+
+
+class _Run(NamedTuple):
+    """``is_open``: what follows may still lengthen or change it. ``is_window``: it goes on behind ``end``."""
+
+    end: int
+    is_open: bool
+    is_window: bool = False
+
+
+def _run(text: str, at: int, *, final: bool) -> _Run:
+    """The run that begins at `at`, where a `WORD` character stands."""
+    end = _word_end(text, at)
+    pem = text.find(PEM_PREFIX, at, end)
+    if pem >= 0 and (block := _pem_run(text, pem, final=final)):
+        return block
+    is_open = False
+    while not is_open:
+        step = _next_word_end(text, at, end, final=final)
+        if step is None:
+            break
+        is_open = step == end
+        end = step
+    longest = LONGEST_GROUPED if text.find(" ", at, min(end, at + LONGEST_GROUPED)) >= 0 else LONGEST_RUN
+    if end - at >= longest:
+        return _Run(at + longest, False, True)
+    return _Run(end, is_open)
+
+
+def _next_word_end(text: str, at: int, end: int, *, final: bool) -> int | None:
+    """The end with one more word; `end` itself if that cannot be told yet; None if the run ends here."""
+    if end == len(text):
+        return None if final else end
+    gap = _GAP.match(text, end)
+    if gap is None:
+        return None
+    following = gap.end()
+    numeric = _ENDS_NUMERIC.search(text, max(at, end - 2), end) is not None
+    iban = _IBAN_SO_FAR.search(text, max(at, end - 48), end) is not None
+    if not numeric and not iban:
+        return None
+    if following == len(text):
+        return None if final else end
+    if numeric and text[following] == "-":  # one is a separator, several begin a key block or a rule
+        if following + 1 == len(text):
+            return None if final else end
+        return None if text[following + 1] == "-" else _word_end(text, following)
+    if numeric and _GOES_ON_NUMERIC.match(text, following):
+        return _word_end(text, following)
+    if iban and (group := _IBAN_GROUP.match(text, following)) and group.end() > following:
+        return end if group.end() == len(text) and not final else group.end()
+    return None
+
+
+def _word_end(text: str, at: int) -> int:
+    word = _WORD.match(text, at)
+    return word.end() if word else at + 1
+
+
+def _pem_run(text: str, at: int, *, final: bool) -> _Run | None:
+    head = PEM_HEAD.match(text, at)
+    if head is None:
+        return _Run(len(text), True) if not final and _PEM_HEAD_OPEN.fullmatch(text, at) else None
+    body = PEM_BODY.match(text, head.end())
+    end = body.end() if body else head.end()
+    if end - at >= LONGEST_PEM:
+        return _Run(end, False, True)
+    closed = final or (body is not None and body["end"] is not None)
+    return _Run(end, not closed and _PEM_BODY_OPEN.fullmatch(text, end) is not None)
+
+
+def _whole_number(text: str, first: int, start: int, end: int, last: int) -> tuple[int, int]:
+    """A match outside JSON strings, widened to the number it is part of."""
+    while start > first and text[start - 1] in _NUMBER:
+        start -= 1
+    while end < last and text[end] in _NUMBER:
+        end += 1
+    return start, end
+
+
+def _quotes(text: str) -> int:
+    return sum(1 for match in _UNESCAPED_QUOTE.finditer(text) if match[1]) if '"' in text else 0
