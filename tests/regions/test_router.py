@@ -40,7 +40,7 @@ def test_every_available_allowed_backend_comes_once_and_no_other_ever(case):
 
 @given(cases, st.integers(0, 11))
 def test_another_tenants_backend_is_an_error_and_never_a_choice(case, at):
-    backends, states, _, affinity = case
+    backends, _, _, affinity = case
     mixed = [*backends[:at], backend("globex-1", "globex"), *backends[at:]]
     by_id = {b.id: IDLE for b in mixed}
     with pytest.raises(IsolationError):
