@@ -11,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints, ValidationError
 
 from policy.countries import builtin_countries
 from policy.errors import PolicyDocumentError
@@ -71,8 +71,8 @@ class _Document(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     version: Text
-    operators: tuple[Operator, ...] = Field(min_length=1)
-    regions: tuple[Region, ...] = Field(min_length=1)
+    operators: tuple[Operator, ...]
+    regions: tuple[Region, ...]
 
 
 RowKind = TypeVar("RowKind", Operator, Region)

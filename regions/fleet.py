@@ -2,8 +2,8 @@
 
 What a backend *is* (`Backend`) is frozen and comes from the control store; how it *fares* (`Load`) is this process's
 own view and lives in memory. A backend whose calls keep failing is left alone for a while (circuit breaker, Nygard
-2007): after `FAILURES` in a row it is out for `COOL_DOWN_S`; then one call at a time may try it. If that fails too, it is
-out for twice as long, up to `LONGEST_COOL_DOWN_S`; the first success lets it back in.
+2007): after `FAILURES` in a row it is out for `COOL_DOWN_S`; then one call at a time may try it. If that fails too, it
+is out for twice as long, up to `LONGEST_COOL_DOWN_S`; the first success lets it back in.
 """
 
 import time

@@ -1,0 +1,53 @@
+"""What it means to start and stop a backend, wherever it runs. `regions.local` runs processes on this machine."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from regions.fleet import Backend
+from regions.identity import BackendIdentity
+
+Progress = Callable[[str], None]
+"""Told in a sentence what is going on, for people who wait."""
+
+
+def silent(_sentence: str) -> None:
+    """A Progress that nobody hears."""
+
+
+@dataclass(frozen=True, slots=True)
+class BackendSpec:
+    """What to start: whose, which model, with what. `threads` and `gpus` (device numbers) bound what it may use."""
+
+    identity: BackendIdentity
+    model: Path
+    served_name: str
+    threads: int | None = None
+    gpus: tuple[int, ...] = ()
+    options: tuple[str, ...] = ()  # more of `backend serve`
+
+
+@dataclass(frozen=True, slots=True)
+class RunningBackend:
+    """A backend that said it is ready."""
+
+    backend: Backend
+    pid: int
+    log: Path
+
+
+class Launcher(Protocol):
+    """Starts and stops backends; all of them are stopped when it closes."""
+
+    async def start(self, spec: BackendSpec, *, progress: Progress = silent) -> RunningBackend:
+        """Returns when it is ready. Raises LaunchError, with nothing left running, if it does not get there."""
+        ...
+
+    async def stop(self, backend_id: str) -> None:
+        """Returns when nothing of it runs any more. Stopping what does not run does nothing."""
+        ...
+
+    async def close(self) -> None:
+        """Stop all."""
+        ...

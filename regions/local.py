@@ -1,0 +1,253 @@
+"""Backends as processes of this machine: one child each, with its own certificate, log file and GPUs.
+
+Everything of a backend lies in ``<data>/backends/<id>/`` (mode 0700): its leaf and key, and its log. The child is held
+by a leash (`regions.leash`), so that none outlives this process, however it ends. Its environment is a short list: what
+a child is not given, it cannot leak.
+"""
+
+import asyncio
+import json
+import os
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from regions import leash
+from regions.authority import CertificateAuthority
+from regions.errors import LaunchError
+from regions.fleet import Backend
+from regions.identity import GatewayIdentity
+from regions.launcher import BackendSpec, Progress, RunningBackend, silent
+
+COMMAND = (sys.executable, "-m", "backend", "serve")
+READY_WITHIN_S = 180.0
+READY_POLL_S = 0.05
+GRACE_S = 10.0
+TAIL_LINES = 20
+PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "CUDA_HOME", "TRITON_CACHE_DIR")
+
+
+@dataclass(frozen=True, slots=True)
+class RestartPolicy:
+    """After a crash wait `first_s`, then twice as long each time up to `longest_s`; reset by a run of `steady_s`."""
+
+    first_s: float = 1.0
+    longest_s: float = 60.0
+    steady_s: float = 300.0
+
+
+@dataclass(slots=True)
+class _Child:
+    spec: BackendSpec
+    process: Process
+    running: RunningBackend
+    watching: asyncio.Task[None] | None = None
+
+
+class LocalLauncher:
+    """A `Launcher`. Also an async context manager, which closes it.
+
+    `on_change` is called with the id and the running backend whenever a start succeeds (after a crash the port is
+    another), and with the id and None when a backend has crashed.
+    """
+
+    def __init__(
+        self,
+        data: Path,
+        authority: CertificateAuthority,
+        *,
+        command: Sequence[str] = COMMAND,
+        ready_within_s: float = READY_WITHIN_S,
+        grace_s: float = GRACE_S,
+        restart: RestartPolicy | None = None,
+        on_change: Callable[[str, RunningBackend | None], None] = lambda backend_id, running: None,
+    ) -> None:
+        self._folder = data.resolve() / "backends"
+        self._authority = authority
+        self._command = tuple(command)
+        self._ready_within_s = ready_within_s
+        self._grace_s = grace_s
+        self._restart = restart
+        self._on_change = on_change
+        self._children: dict[str, _Child] = {}
+        self._starting: set[str] = set()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def start(self, spec: BackendSpec, *, progress: Progress = silent) -> RunningBackend:
+        """Returns when it is ready. Raises LaunchError with the end of its log, and nothing left running."""
+        name = spec.identity.backend
+        if name in self._children or name in self._starting:
+            raise LaunchError(f"backend {name} runs already")
+        self._starting.add(name)
+        try:
+            child = await self._launch(spec, progress)
+        finally:
+            self._starting.discard(name)
+        self._children[name] = child
+        child.watching = asyncio.create_task(self._watch(child), name=f"watch {name}")
+        self._on_change(name, child.running)
+        return child.running
+
+    async def stop(self, backend_id: str) -> None:
+        child = self._children.pop(backend_id, None)
+        if child is None:
+            return
+        if child.watching is not None:
+            child.watching.cancel()
+            with suppress(asyncio.CancelledError):
+                await child.watching
+        await self._let_go(child.process)
+
+    async def close(self) -> None:
+        await asyncio.gather(*(self.stop(name) for name in list(self._children)))
+
+    @property
+    def running(self) -> dict[str, RunningBackend]:
+        """By id; one that crashed and waits to be started again is not among them."""
+        return {name: c.running for name, c in self._children.items() if c.process.returncode is None}
+
+    async def _launch(self, spec: BackendSpec, progress: Progress) -> _Child:
+        name = spec.identity.backend
+        folder = self._folder / name
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        progress(f"{name}: issuing its certificate")
+        command = self._command_line(spec, folder)
+        log = folder / "backend.log"
+        progress(f"{name}: starting, loading {spec.model.name}")
+        descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        try:
+            began_at = os.fstat(descriptor).st_size
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-I", "-S", leash.__file__, str(self._grace_s), *command),
+                stdin=PIPE,
+                stdout=descriptor,
+                stderr=descriptor,
+                cwd=folder,
+                env=_environment(spec),
+                start_new_session=True,
+            )
+        finally:
+            os.close(descriptor)
+        try:
+            port, pid = await self._ready(process, log, began_at)
+        except BaseException as error:
+            await self._let_go(process)
+            if isinstance(error, Exception):
+                raise LaunchError(f"backend {name} did not start: {error}{_tail(log, began_at)}") from error
+            raise
+        backend = Backend(
+            id=name,
+            tenant=spec.identity.tenant,
+            region=spec.identity.region,
+            url=f"https://127.0.0.1:{port}",
+            uri=spec.identity.uri,
+            models=(spec.served_name,),
+        )
+        progress(f"{name}: ready on port {port}")
+        return _Child(spec, process, RunningBackend(backend, pid, log))
+
+    def _command_line(self, spec: BackendSpec, folder: Path) -> list[str]:
+        identity = spec.identity
+        files = self._authority.issue(identity, folder)
+        command = [*self._command, "--model", str(spec.model.resolve()), "--served-name", spec.served_name]
+        command += ["--host", "127.0.0.1", "--port", "0"]
+        command += ["--cert", str(files.certificate), "--key", str(files.key), "--ca", str(files.root.resolve())]
+        command += ["--peer-uri", GatewayIdentity(identity.cell, identity.tenant).uri]
+        command += ["--tenant", identity.tenant, "--region", identity.region, "--backend-id", identity.backend]
+        if spec.threads is not None:
+            command += ["--threads", str(spec.threads)]
+        return [*command, *spec.options]
+
+    async def _ready(self, process: Process, log: Path, began_at: int) -> tuple[int, int]:
+        """Port and pid, from the line in its log that says so.
+
+        The child prints into the file and not into a pipe: a pipe that some descendant keeps open would never end, and
+        one that is not read would stop the child.
+        """
+        try:
+            async with asyncio.timeout(self._ready_within_s):
+                with log.open("rb") as file:
+                    file.seek(began_at)
+                    pending = b""
+                    while True:
+                        ended = process.returncode is not None
+                        *lines, pending = (pending + file.read()).split(b"\n")
+                        for line in lines:
+                            if (said := _ready_line(line)) is not None:
+                                return said
+                        if ended:
+                            break
+                        await asyncio.sleep(READY_POLL_S)
+        except TimeoutError:
+            raise LaunchError(f"it was not ready within {self._ready_within_s:g} s") from None
+        raise LaunchError(f"it ended with status {process.returncode}")
+
+    async def _let_go(self, process: Process) -> None:
+        if process.stdin is not None:
+            process.stdin.close()
+        try:
+            async with asyncio.timeout(self._grace_s + 5):
+                await process.wait()
+        except TimeoutError:  # the leash itself hangs; the kernel then ends what it holds
+            process.kill()
+            await process.wait()
+
+    async def _watch(self, child: _Child) -> None:
+        """Tell of a crash, and start again if that is wanted."""
+        loop = asyncio.get_running_loop()
+        delay = self._restart.first_s if self._restart else 0.0
+        while True:
+            began = loop.time()
+            await child.process.wait()
+            name = child.spec.identity.backend
+            self._on_change(name, None)
+            if self._restart is None:
+                self._children.pop(name, None)
+                return
+            if loop.time() - began >= self._restart.steady_s:
+                delay = self._restart.first_s
+            again: _Child | None = None
+            while again is None:
+                await asyncio.sleep(delay)
+                delay = min(delay * 2, self._restart.longest_s)
+                with suppress(LaunchError):
+                    again = await self._launch(child.spec, silent)
+            child.process, child.running = again.process, again.running
+            self._on_change(name, child.running)
+
+
+def _environment(spec: BackendSpec) -> dict[str, str]:
+    environment = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
+    environment["PYTHONPATH"] = str(Path(__file__).parent.parent)  # the very code that launches, installed or not
+    environment["PYTHONUNBUFFERED"] = "1"
+    environment["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, spec.gpus))
+    return environment
+
+
+def _ready_line(line: bytes) -> tuple[int, int] | None:
+    try:
+        said = json.loads(line)
+        if said["event"] == "ready":
+            return int(said["port"]), int(said["pid"])
+    except (ValueError, TypeError, KeyError):
+        pass
+    return None
+
+
+def _tail(log: Path, began_at: int) -> str:
+    with log.open("rb") as file:
+        file.seek(max(began_at, log.stat().st_size - 8192))
+        lines = file.read().decode(errors="replace").splitlines()[-TAIL_LINES:]
+    return "".join(f"\n  | {line}" for line in lines) + f"\n  (log: {log})"
