@@ -21,8 +21,8 @@ from audit.merkle import (
 )
 from tests.audit.conftest import VECTORS
 
-INCLUSION = [json.loads(line) for line in (VECTORS / "merkle/inclusion.jsonl").open()]
-CONSISTENCY = [json.loads(line) for line in (VECTORS / "merkle/consistency.jsonl").open()]
+INCLUSION = [json.loads(line) for line in (VECTORS / "merkle/inclusion.jsonl").read_text().splitlines()]
+CONSISTENCY = [json.loads(line) for line in (VECTORS / "merkle/consistency.jsonl").read_text().splitlines()]
 KNOWN = json.loads((VECTORS / "merkle/rfc6962_known.json").read_text())
 LEAVES = [leaf_hash(bytes.fromhex(leaf)) for leaf in KNOWN["leaf_inputs_hex"]]
 
