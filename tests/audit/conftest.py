@@ -1,8 +1,12 @@
 """A log in a folder of its own, events to put into it, and stores that fail on command."""
 
-from collections.abc import Sequence
+import asyncio
+import json
+import threading
+from collections.abc import Callable, Sequence
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +19,7 @@ from audit.sequencer import Limits
 from audit.signer import FileSigner
 from audit.sqlite import SqliteReader, SqliteStore
 from audit.store import Appended, Entry, OpenIntent, SignedCheckpoint
+from audit.verify import Report, verify_log
 
 VECTORS = Path(__file__).parent.parent / "vectors"
 
@@ -24,7 +29,7 @@ _numbers = count(1)
 def accepted(request_id: str | None = None, tenant: str = "acme", **changed: object) -> InferenceAccepted:
     fields: dict[str, object] = {
         "tenant": tenant,
-        "request_id": request_id or f"req-{next(_numbers)}",
+        "request_id": f"req-{next(_numbers)}" if request_id is None else request_id,
         "key_id": "k1",
         "project": "support",
         "endpoint": "/v1/chat/completions",
@@ -76,10 +81,21 @@ class Home:
     def reader(self) -> SqliteReader:
         return SqliteReader.open(self.path)
 
-    def payloads(self, tenant: str) -> list[bytes]:
+    def events(self, tenant: str) -> list[dict[str, Any]]:
+        """What is on record, as plain JSON objects."""
         reader = self.reader()
         try:
-            return [leaf.payload for leaf in reader.leaves(tenant)]
+            return [json.loads(leaf.payload) for leaf in reader.leaves(tenant)]
+        finally:
+            reader.close()
+
+    def types(self, tenant: str) -> list[str]:
+        return [event["type"] for event in self.events(tenant)]
+
+    def verify(self) -> Report:
+        reader = self.reader()
+        try:
+            return verify_log(reader, self.key)
         finally:
             reader.close()
 
@@ -89,21 +105,45 @@ def home(tmp_path: Path) -> Home:
     return Home(tmp_path)
 
 
-class FaultyStore:
-    """A real store in which commits fail while `faults.error` is set, before or after they took effect."""
+class Faults:
+    """What the stores opened through it do wrong; may be changed while they are used."""
 
-    def __init__(self, store: SqliteStore, faults: "Faults") -> None:
+    def __init__(self) -> None:
+        self.check: Callable[[], StoreError | None] = lambda: None  # asked before each commit
+        self.after = False  # fail although the commit took effect, as when the result of an fsync is unknown
+        self.gate = threading.Event()  # commits wait while it is clear
+        self.gate.set()
+        self.opened = 0
+        self.batches: list[int] = []
+
+    def fail(self, error: StoreError) -> None:
+        self.check = lambda: error
+
+    def mend(self) -> None:
+        self.check = lambda: None
+
+    def open(self, path: Path, node: str, boot: str) -> "FaultyStore":
+        self.opened += 1
+        return FaultyStore(SqliteStore.open(path, node, boot), self)
+
+
+class FaultyStore:
+    """A real store whose commits fail as its faults say."""
+
+    def __init__(self, store: SqliteStore, faults: Faults) -> None:
         self._store = store
         self._faults = faults
 
     def append(self, entries: Sequence[Entry], checkpoints: Sequence[SignedCheckpoint] = ()) -> Appended:
-        error = self._faults.error
+        assert self._faults.gate.wait(10)
+        error = self._faults.check()
         if error is not None and not self._faults.after:
             raise error
-        self._faults.gate()
         appended = self._store.append(entries, checkpoints)
         if error is not None:
             raise error
+        if entries:
+            self._faults.batches.append(len(entries))
         return appended
 
     def intents(self, node: str) -> list[OpenIntent]:
@@ -113,28 +153,22 @@ class FaultyStore:
         return self._store.unsigned()
 
     def consolidate(self) -> bool:
-        if self._faults.error is not None:
-            raise self._faults.error
+        error = self._faults.check()
+        if error is not None:
+            raise error
         return self._store.consolidate()
 
     def close(self) -> None:
         self._store.close()
 
 
-class Faults:
-    """What a faulty store does; may be changed while it is used."""
-
-    def __init__(self) -> None:
-        self.error: StoreError | None = None
-        self.after = False  # fail although the commit took effect: the fsync's result is unknown
-        self.opened = 0
-        self.gate = lambda: None  # called before each commit
-
-    def open(self, path: Path, node: str, boot: str) -> FaultyStore:
-        self.opened += 1
-        return FaultyStore(SqliteStore.open(path, node, boot), self)
-
-
 @pytest.fixture
 def faults() -> Faults:
     return Faults()
+
+
+async def eventually(holds: Callable[[], bool]) -> None:
+    """Wait until `holds()`; the test fails if it does not within five seconds."""
+    async with asyncio.timeout(5):
+        while not holds():
+            await asyncio.sleep(0.005)
