@@ -173,12 +173,12 @@ def verify_consistency(old: int, new: int, proof: Sequence[bytes], old_root: byt
     """
     if not 0 < old <= new:
         raise ProofError(f"no consistency proof leads from {old} to {new} leaves")
-    if any(len(h) != HASH_SIZE for h in (old_root, new_root, *proof)):
-        raise ProofError(f"every hash must be {HASH_SIZE} bytes")
     if old == new:
         if proof or old_root != new_root:
             raise ProofError("trees of one size must have one root and need no proof")
         return
+    if any(len(h) != HASH_SIZE for h in (old_root, new_root, *proof)):
+        raise ProofError(f"every hash must be {HASH_SIZE} bytes")
     path = list(proof)
     if old & (old - 1) == 0:  # a perfect old tree is itself the first node of the path
         path.insert(0, old_root)

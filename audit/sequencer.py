@@ -1,7 +1,8 @@
 """The sequencer: the one thread of a process that stamps events, numbers them and makes them durable, batch by batch.
 
-Group commit without a fixed delay: whatever waits is committed at once, and what arrives during the fsync forms the
-next batch; only when several appenders wait does the batch stay open for a moment, since more are then to be expected.
+Group commit without a fixed delay: a lone append is committed at once, and what arrives during its fsync forms the next
+batch. Where this batch or the last held several, more are to be expected, and it stays open for `linger_s`: a commit
+costs far more than a record in it.
 
     well ──disk full──> degraded: intents refused, running calls closed out of the reserve
       │                     │
@@ -50,7 +51,7 @@ class Limits:
     """How the sequencer batches and recovers; times in seconds."""
 
     batch: int = 256
-    linger_s: float = 0.002
+    linger_s: float = 0.001
     heal_every_s: float = 5.0
     reserve_bytes: int = 64 << 20
 
@@ -78,6 +79,7 @@ class Sequencer:
         self._store: Store | None = None
         self._failure: str | None = None
         self._degraded = False
+        self._company = False  # whether the last batch had more than one append
         self._next_heal = 0.0
         self._refused = 0  # appends turned away since the log was last well
         self._unrecorded: set[tuple[str, str]] = set()  # calls whose intent or outcome may differ from what was told
@@ -154,6 +156,7 @@ class Sequencer:
         appends: list[Append] = []
         checkpoints: list[SignedCheckpoint] = []
         lingered = False
+        company, self._company = self._company, False
         try:
             item = self._queue.get(timeout=self._limits.heal_every_s if self.trouble is not None else None)
             while item is not None:
@@ -163,7 +166,8 @@ class Sequencer:
                     checkpoints.append(item)
                 if len(appends) >= self._limits.batch:
                     return appends, checkpoints, True
-                if len(appends) > 1 and not lingered and self._queue.empty():
+                self._company = len(appends) > 1
+                if (company or self._company) and not lingered and self._queue.empty():
                     lingered = True
                     time.sleep(self._limits.linger_s)
                 item = self._queue.get_nowait()

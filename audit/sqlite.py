@@ -179,6 +179,7 @@ class SqliteStore:
             self._db.close()
 
 
+_OF_TENANT = "tree = (SELECT id FROM tree WHERE tenant = ?)"
 _INTENTS = "SELECT tenant, request_id, seq, node, boot FROM open_intent JOIN tree ON tree.id = open_intent.tree "
 
 
@@ -254,18 +255,13 @@ class SqliteReader:
         return row[0], row[1]
 
     def leaves(self, tenant: str, start: int = 0) -> Iterator[StoredLeaf]:
-        query = (
-            "SELECT CAST(seq AS INTEGER), CAST(hash AS BLOB), CAST(payload AS BLOB) FROM leaf WHERE tree = (SELECT id FROM tree WHERE tenant = ?) AND seq >= ?"
-            " ORDER BY seq"
-        )
+        columns = "CAST(seq AS INTEGER), CAST(hash AS BLOB), CAST(payload AS BLOB)"  # a forger's types may be any
+        query = f"SELECT {columns} FROM leaf WHERE {_OF_TENANT} AND seq >= ? ORDER BY seq"  # noqa: S608
         with _store_errors():
             yield from map(StoredLeaf._make, self._db.execute(query, (tenant, start)))
 
     def leaf_hashes(self, tenant: str, start: int, end: int) -> Iterator[bytes]:
-        query = (
-            "SELECT CAST(hash AS BLOB) FROM leaf WHERE tree = (SELECT id FROM tree WHERE tenant = ?) AND seq >= ? AND seq < ?"
-            " ORDER BY seq"
-        )
+        query = f"SELECT CAST(hash AS BLOB) FROM leaf WHERE {_OF_TENANT} AND seq >= ? AND seq < ? ORDER BY seq"  # noqa: S608
         with _store_errors():
             for (leaf_hash,) in self._db.execute(query, (tenant, start, end)):
                 yield leaf_hash

@@ -1,0 +1,37 @@
+"""A process that appends until it is killed, and tells each receipt as it gets it."""
+
+import asyncio
+import os
+import random
+import sys
+from pathlib import Path
+
+from audit.event import InferenceAborted
+from audit.log import AuditLog
+from tests.audit.conftest import Home, accepted, completed
+
+CALLERS = 16
+
+
+def run(folder: str, node: str, out: int, seed: int) -> None:
+    asyncio.run(_append_for_ever(Home(Path(folder)), node, out, random.Random(seed)))
+
+
+async def _append_for_ever(home: Home, node: str, out: int, chance: random.Random) -> None:
+    log = await home.open(node)
+    prefix = f"{node}-{os.getpid()}"
+    await asyncio.gather(*(_caller(log, f"{prefix}-{number}", out, chance) for number in range(CALLERS)))
+
+
+async def _caller(log: AuditLog, prefix: str, out: int, chance: random.Random) -> None:
+    for turn in range(sys.maxsize):
+        tenant = chance.choice(["acme", "globex"])
+        request = f"{prefix}-{turn}"
+        receipt = await log.append(accepted(request, tenant))
+        os.write(out, f"{receipt}\n".encode())  # shorter than PIPE_BUF: written whole or not at all
+        await asyncio.sleep(chance.random() * 0.002)
+        outcome = completed(request, tenant)
+        if chance.random() < 0.2:
+            outcome = InferenceAborted(tenant=tenant, request_id=request, reason="client_disconnect")
+        receipt = await log.append(outcome)
+        os.write(out, f"{receipt}\n".encode())
