@@ -5,9 +5,8 @@ holds its neutral value.
 """
 
 import secrets
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from backend.engine.sampling import SamplingParams
 from backend.errors import ContextLengthExceeded, InvalidRequest
@@ -94,16 +93,15 @@ def _template_message(message: ChatMessage, at: str) -> dict[str, Any]:
 def completion_prompts(request: CompletionRequest) -> list[str | list[int]]:
     """`prompt` in its four shapes, as a list of texts or token lists. Raises InvalidRequest when there is none."""
     prompt = request.prompt
-    prompts: Sequence[str | list[int] | int]
     if isinstance(prompt, str):
-        prompts = [prompt]
-    elif prompt and isinstance(prompt[0], int):
-        prompts = [prompt]
+        prompts: list[str | list[int]] = [prompt]
+    elif all(isinstance(item, int) for item in prompt):
+        prompts = [cast(list[int], prompt)]
     else:
-        prompts = prompt
+        prompts = cast(list[str | list[int]], prompt)
     if not prompts or not all(prompts):
         raise InvalidRequest("the prompt is empty", param="prompt")
-    return list(prompts)  # type: ignore[arg-type]
+    return prompts
 
 
 def job(

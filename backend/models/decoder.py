@@ -123,7 +123,7 @@ class Decoder(nn.Module):
 
         Raises CorruptCheckpoint naming the tensor if one is missing, unknown, twice there, misshapen or not finite.
         """
-        places = self._places()
+        places = self.places()
         missing = set(places)
         for name, tensor in weights:
             if name == "lm_head.weight" and self.config.tie_word_embeddings:
@@ -142,7 +142,7 @@ class Decoder(nn.Module):
         if missing:
             raise CorruptCheckpoint(f"{len(missing)} tensors are missing, the first is {min(missing)}")
 
-    def _places(self) -> dict[str, Tensor]:
+    def places(self) -> dict[str, Tensor]:
         """Hugging Face name -> where it goes, as views into the fused weights."""
         c = self.config
         q, kv = c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim

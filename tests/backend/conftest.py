@@ -1,0 +1,50 @@
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from backend.models.checkpoint import Checkpoint, resolve
+from backend.models.decoder import Decoder
+from backend.models.loader import load_model
+from tests.backend.hugging_face import reference_llama
+from tests.backend.tiny import tiny_model, write_folder
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _two_threads() -> Iterator[None]:
+    torch.set_num_threads(2)
+    yield
+
+
+@pytest.fixture(scope="session")
+def model() -> Decoder:
+    return tiny_model()
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory, model: Decoder) -> Path:
+    """The tiny model as a Hugging Face folder."""
+    return write_folder(tmp_path_factory.mktemp("models") / "tiny", model)
+
+
+@pytest.fixture(scope="session")
+def smollm() -> Checkpoint:
+    """The demonstration model. Fails, with the command that installs it, where it is not installed."""
+    return Checkpoint(resolve("demo"))
+
+
+@pytest.fixture(scope="session")
+def smollm_decoder(smollm: Checkpoint) -> Decoder:
+    return load_model(smollm, "float32")
+
+
+@pytest.fixture(scope="session")
+def smollm_reference(smollm: Checkpoint, smollm_decoder: Decoder) -> Any:
+    """transformers' model of the same weights."""
+    return reference_llama(smollm, smollm_decoder)
