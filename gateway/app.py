@@ -5,6 +5,7 @@ pipeline has to see the client leave.
 """
 
 from collections.abc import Awaitable, Callable, MutableMapping
+from time import time
 from typing import Any
 
 from starlette.applications import Starlette
@@ -14,13 +15,12 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from backend.wire import Model, ModelList
-from gateway.authentication import Authenticator
 from gateway.client import Client, Receive, Send
 from gateway.errors import GatewayError, InternalError, MethodNotAllowed, RouteNotFound
 from gateway.health import Health
+from gateway.inventory import Inventory
 from gateway.openai.endpoint import CHAT, COMPLETIONS, Endpoint
 from gateway.pipeline import Pipeline
-from gateway.telemetry import Telemetry
 
 PROMETHEUS_TEXT = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -38,12 +38,14 @@ class InferenceRoute:
         await self._pipeline.answer(self._endpoint, Client(scope, receive, send))
 
 
-def build_app(pipeline: Pipeline, authenticator: Authenticator, health: Health, telemetry: Telemetry) -> Starlette:
+def build_app(pipeline: Pipeline, inventory: Inventory, health: Health) -> Starlette:
+    authenticator, telemetry = pipeline.authenticator, pipeline.telemetry
+    started = int(time())
+
     async def models(request: Request) -> Response:
-        principal = authenticator.authenticate(dict(request.headers), request.client and request.client.host)
+        principal = await authenticator.authenticate(request.headers)
         listed = [
-            Model(id=name, created=created, owned_by=principal.tenant)
-            for name, created in authenticator.models_of(principal)
+            Model(id=name, created=started, owned_by=principal.tenant) for name in inventory.models(principal.tenant)
         ]
         return _json(200, ModelList(data=listed).model_dump_json().encode())
 

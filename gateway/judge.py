@@ -9,6 +9,7 @@ from gateway.inventory import Inventory
 from gateway.telemetry import Telemetry
 from policy.decision import Decision, Reason, decide
 from policy.facts import RequestFacts
+from policy.redact.redactor import Redactor
 
 
 class Judge:
@@ -19,8 +20,10 @@ class Judge:
         self._telemetry = telemetry
         self._now = now
 
-    def decide(self, exchange: Exchange) -> Decision:
-        """The decision that allows this call. Raises PolicyDenied with the reasons, ModelNotFound.
+    def decide(self, exchange: Exchange) -> tuple[Decision, Redactor]:
+        """The decision that allows this call, and the redactor of its policy.
+
+        Raises PolicyDenied with the reasons, ModelNotFound.
 
         No policy is no permission: a project whose policy is absent or does not compile is refused everything.
         """
@@ -30,14 +33,14 @@ class Judge:
             raise ModelNotFound(
                 f"The model {call.model[:80]!r} does not exist, or is not offered to you", param="model"
             )
-        if principal.policy is None:
+        if principal.in_force is None:
             raise self._denied(
                 exchange, [Reason("policy.unknown", None, principal.policy_error or "no policy is active")]
             )
         if not principal.scopes.allows(model=call.model, endpoint=call.endpoint.path.removeprefix("/v1/")):
             raise self._denied(exchange, [Reason("key.scope", None, "this key is not for that model or endpoint")])
         decision = decide(
-            principal.policy,
+            principal.in_force.policy,
             RequestFacts(
                 tenant=principal.tenant,
                 project=principal.project,
@@ -50,11 +53,11 @@ class Judge:
                 candidates=candidates,
             ),
         )
+        exchange.decision = decision  # also when it says no: the record names the policy that did
         if not decision.allowed:
-            exchange.decision = decision  # the record names the policy that said no
             raise self._denied(exchange, decision.reasons)
         self._count(exchange, "allow", "")
-        return decision
+        return decision, principal.in_force.redactor
 
     def _denied(self, exchange: Exchange, reasons: list[Reason] | tuple[Reason, ...]) -> PolicyDenied:
         self._count(exchange, "deny", reasons[0].rule)

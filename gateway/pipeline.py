@@ -6,7 +6,9 @@ closed, twice). Every step hands on or refuses; what policy refuses is recorded 
 
 import asyncio
 import logging
+import traceback
 from dataclasses import dataclass
+from pathlib import Path
 from secrets import token_hex
 from time import perf_counter
 
@@ -23,7 +25,7 @@ from gateway.meter import Meter
 from gateway.openai.answer import StreamRewriter, rewrite_body
 from gateway.openai.endpoint import Endpoint, parse_call
 from gateway.openai.sse import sse_data
-from gateway.prompt import Prompt, prepare
+from gateway.prompt import Prompt, output_refused, prepare
 from gateway.recorder import Recorder
 from gateway.relay import StreamRelay
 from gateway.routes import Routes
@@ -31,6 +33,7 @@ from gateway.settings import Requests
 from gateway.telemetry import Telemetry
 from gateway.upstream import Answer, Upstream
 from policy.decision import Decision
+from policy.errors import RedactionError
 
 logger = logging.getLogger("domicile.gateway")
 
@@ -72,9 +75,9 @@ class Pipeline:
                 client.cancel_when_gone()
                 async with self.meter.reserved(exchange):  # 3. settled with real usage on the way out
                     with step("decide"):  # 4. pure: the policy and the facts
-                        exchange.decision = decision = self.judge.decide(exchange)
+                        decision, redactor = self.judge.decide(exchange)
                     with step("redact"):  # 5. an error here denies
-                        prompt = prepare(call, principal.redactor)
+                        prompt = prepare(call, redactor)
                         exchange.redactions_in = prompt.counts
                     with step("route"):  # 6. this tenant's backends that the decision allows, best first
                         routes = self.routes.choose(exchange, decision)
@@ -83,14 +86,15 @@ class Pipeline:
                 return
             except GatewayError as error:
                 await self._refuse(exchange, client, error)
+            except RedactionError as error:
+                await self._refuse(exchange, client, output_refused(error))
             except asyncio.CancelledError:
                 if exchange is not None:
                     await self.recorder.aborted(exchange, "client_disconnected" if client.gone else "gateway_stopped")
                 if not client.gone:
                     raise
             except Exception as error:
-                # The type alone: what an exception says may quote the prompt.
-                logger.error("%s: %s", exchange.request_id if exchange else "request", type(error).__name__)
+                logger.error("%s: %s", exchange.request_id if exchange else "request", _without_content(error))
                 await self._refuse(exchange, client, InternalError("The gateway failed; the call was not completed"))
             finally:
                 client.stop_watching()
@@ -162,8 +166,8 @@ class Pipeline:
                     exchange.first_byte = perf_counter()
                 exchange.bytes_out += len(piece)
                 await client.write(piece)
-        except GatewayError:
-            await client.write(relay.remainder())
+        except (BackendFailed, BackendTimeout):
+            await client.write(relay.remainder())  # what was said until then, through the filter
             raise
         finally:
             if prompt.output is not None:
@@ -182,6 +186,12 @@ class Pipeline:
         body = error.body()
         await client.start(error.http_status, [JSON, (b"content-length", b"%d" % len(body)), *error.headers()])
         await client.end(body)
+
+
+def _without_content(error: BaseException) -> str:
+    """Type and place of an error, never what it says: that may quote the prompt."""
+    places = traceback.extract_tb(error.__traceback__)[-3:]
+    return f"{type(error).__name__} at " + " < ".join(f"{Path(p.filename).name}:{p.lineno}" for p in reversed(places))
 
 
 def _provenance(exchange: Exchange, receipt: Receipt | None) -> list[Header]:

@@ -15,7 +15,9 @@ from gateway.errors import InvalidRequest, RedactionRefused
 from gateway.openai.answer import FilterFactory
 from gateway.openai.endpoint import IDENTIFYING_FIELDS, Call
 from policy.errors import RedactionBlocked, RedactionError
-from policy.redact import Pseudonyms, Redactor, StreamFilter, nonce_from
+from policy.redact.pseudonyms import Pseudonyms, nonce_from
+from policy.redact.redactor import Redactor
+from policy.redact.stream import StreamFilter
 
 
 class OutputFilters:
@@ -70,7 +72,7 @@ def prepare(call: Call, redactor: Redactor) -> Prompt:
         ) from None
     except RedactionError as error:
         raise RedactionRefused(f"The request could not be inspected and was not sent: {error}") from None
-    needs_filter = not redactor.output_is_identity(redacted.pseudonyms)
+    needs_filter = not redactor.stream_filter(redacted.pseudonyms).is_identity
     if needs_filter and (call.body.get("logprobs") or call.body.get("prompt_logprobs")):
         raise InvalidRequest("logprobs would tell what redaction hides; ask without them", param="logprobs")
     fields = redacted.body
@@ -84,3 +86,12 @@ def prepare(call: Call, redactor: Redactor) -> Prompt:
         counts=redacted.counts,
         output=OutputFilters(redactor, redacted.pseudonyms) if needs_filter else None,
     )
+
+
+def output_refused(error: RedactionError) -> RedactionRefused:
+    """An answer holds what may not pass, or could not be inspected: nothing more of it is sent."""
+    if isinstance(error, RedactionBlocked):
+        return RedactionRefused(
+            f"The answer holds what its policy does not let pass: {', '.join(error.labels)}", code="answer_blocked"
+        )
+    return RedactionRefused(f"The answer could not be inspected and was not sent: {error}", code="answer_unreadable")

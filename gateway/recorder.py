@@ -57,8 +57,7 @@ class Recorder:
         notices = [notice.name for notice in exchange.decision.notices] if exchange.decision else []
         exchange.intent = await self._append(
             InferenceAccepted(
-                **_call(exchange),
-                **_route(exchange, route),
+                **_call(exchange) | _route(exchange, route),
                 decision=_decision("allow", reasons),
                 art50_notice=notices[0] if notices else None,
             )

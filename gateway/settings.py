@@ -123,6 +123,10 @@ class Settings(BaseSettings):
         return self.data / "secrets" / "pepper"
 
     @property
+    def redaction_secret_file(self) -> Path:
+        return self.data / "secrets" / "redaction"
+
+    @property
     def audit_directory(self) -> Path:
         return self.data / "audit"
 

@@ -10,6 +10,7 @@ import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from io import BytesIO
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import urlsplit
@@ -21,6 +22,7 @@ from backend.wire import REQUEST_ID_HEADER, ErrorBody
 from gateway.errors import BackendFailed, BackendRefused, BackendTimeout, BackendUnavailable, GatewayError
 from gateway.settings import Requests, is_loopback
 
+WRITTEN_AT_ONCE = 1 << 19  # larger bodies are written in pieces, so that other requests are not held up
 MAX_ERROR_BYTES = 64 << 10
 PASSED_ON = frozenset({400, 404, 409, 413, 422, 429})
 
@@ -94,8 +96,9 @@ class Upstream:
         """
         session = await self._session(target)
         headers = {"content-type": "application/json", REQUEST_ID_HEADER: request_id}
+        data = body if len(body) <= WRITTEN_AT_ONCE else BytesIO(body)
         try:
-            response = await session.post(target.url + path, data=body, headers=headers, allow_redirects=False)
+            response = await session.post(target.url + path, data=data, headers=headers, allow_redirects=False)
         except aiohttp.ClientSSLError as error:
             raise BackendUnavailable("The backend could not prove its identity", code="backend_identity") from error
         except (aiohttp.ClientConnectorError, aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
@@ -168,6 +171,8 @@ async def _refusal(response: aiohttp.ClientResponse) -> GatewayError:
         error = await _error_body(response)
         if error is not None:
             return BackendRefused(response.status, error, retry_after)
+        if response.status == 429:  # whatever it says, the client has to know that it may come back
+            return BackendRefused(429, {"message": "The backend is busy", "type": "rate_limit_error"}, retry_after)
     return BackendFailed(f"The backend answered {response.status}")
 
 

@@ -1,0 +1,157 @@
+"""Puts a gateway together from its settings: opens what it needs, in order, and closes it in the reverse order."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from secrets import token_bytes
+
+from starlette.applications import Starlette
+
+from audit import AuditLog, AuditSettings, FileSigner
+from audit.sequencer import Limits as AuditLimits
+from backend.wire import PING_PATH
+from gateway.app import build_app
+from gateway.authentication import Authenticator
+from gateway.credentials import TenantCredentials
+from gateway.directory import Directory
+from gateway.errors import BackendUnavailable
+from gateway.health import Check, Health
+from gateway.identity.keys import KeyHasher
+from gateway.inventory import Inventory
+from gateway.judge import Judge
+from gateway.limits import Limiter, MemoryLimitStore
+from gateway.meter import Meter
+from gateway.pipeline import Pipeline
+from gateway.policies import in_force
+from gateway.recorder import Recorder
+from gateway.routes import Routes
+from gateway.settings import Settings
+from gateway.store.database import Database
+from gateway.telemetry import Telemetry, exporting_tracer
+from gateway.upstream import Upstream
+from regions.catalogue import Catalogue
+from regions.fleet import Backend, Fleet
+from regions.health import Prober
+from regions.secret_file import create_secret
+
+RENEWAL_CHECK_S = 600
+
+
+@dataclass(frozen=True, slots=True)
+class Gateway:
+    """A gateway ready to be served."""
+
+    app: Starlette
+    directory: Directory
+    log: AuditLog
+    telemetry: Telemetry
+
+
+@asynccontextmanager
+async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
+    """Raises what keeps it from starting: DatabaseUnavailable, AuditUnavailable, CatalogueError, AuthorityError."""
+    catalogue = Catalogue.load(settings.catalogue)
+    hasher = KeyHasher.open(settings.pepper_file)
+    redaction_secret = create_secret(settings.redaction_secret_file, token_bytes(32))
+    tracer = None
+    if settings.telemetry.otlp_endpoint:
+        tracer = exporting_tracer(settings.telemetry.otlp_endpoint, settings.telemetry.sample_ratio, settings.node)
+    telemetry = Telemetry(max_tenant_labels=settings.telemetry.max_tenant_labels, tracer=tracer)
+    fleet = Fleet()
+    inventory = Inventory(fleet, catalogue)
+    credentials = TenantCredentials(settings.pki_directory, settings.cell)
+    routes = Routes(fleet, inventory, credentials, settings.requests.max_attempts)
+    database = Database.open(settings.data)
+    settings.audit_directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    signer = FileSigner.open(settings.audit_directory / "signer.key", name=f"domicile.{settings.cell}/audit")
+    audit_settings = AuditSettings(limits=AuditLimits(reserve_bytes=settings.audit.reserve_bytes))
+    try:
+        async with (
+            await AuditLog.open(
+                settings.audit_directory / "log.db",
+                signer=signer,
+                node=settings.node,
+                build=build(),
+                settings=audit_settings,
+            ) as log,
+            Upstream(settings.requests) as upstream,
+            Directory(
+                database,
+                cell=settings.cell,
+                hasher=hasher,
+                compile_policy=in_force(catalogue.country_sets(), redaction_secret),
+                on_change=lambda directory: inventory.replace(directory.backends()),
+            ) as directory,
+        ):
+            recorder = Recorder(log, telemetry)
+            pipeline = Pipeline(
+                authenticator=Authenticator(directory, recorder, telemetry),
+                meter=Meter(Limiter(MemoryLimitStore()), settings.prices, settings.requests.default_max_tokens),
+                judge=Judge(inventory, telemetry),
+                routes=routes,
+                recorder=recorder,
+                upstream=upstream,
+                telemetry=telemetry,
+                settings=settings.requests,
+            )
+
+            async def is_ready(backend: Backend) -> bool:
+                return await upstream.ready(routes.target(backend), PING_PATH, timeout_s=5)
+
+            health = Health(
+                {"audit": _durable(log), "directory": _fresh(directory)}, lambda: _backend_checks(fleet, is_ready)
+            )
+            background = [
+                asyncio.create_task(Prober(fleet, is_ready).run(), name="prober"),
+                asyncio.create_task(_renew(credentials), name="renewal"),
+            ]
+            try:
+                yield Gateway(build_app(pipeline, inventory, health), directory, log, telemetry)
+            finally:
+                for task in background:
+                    task.cancel()
+                    with suppress(asyncio.CancelledError):
+                        await task
+    finally:
+        database.close()
+
+
+def build() -> str:
+    """Name and version of this program, as the record names it."""
+    try:
+        return f"domicile {version('domicile')}"
+    except PackageNotFoundError:
+        return "domicile (not installed)"
+
+
+def _durable(log: AuditLog) -> Check:
+    async def check() -> None:
+        await log.probe()
+
+    return check
+
+
+def _fresh(directory: Directory) -> Check:
+    async def check() -> None:
+        directory.check_fresh()
+
+    return check
+
+
+def _backend_checks(fleet: Fleet, is_ready: Callable[[Backend], Awaitable[bool]]) -> Mapping[str, Check]:
+    def check_of(backend: Backend) -> Check:
+        async def check() -> None:
+            if not await is_ready(backend):
+                raise BackendUnavailable("its engine did not answer")
+
+        return check
+
+    return {backend.id: check_of(backend) for backend in fleet}
+
+
+async def _renew(credentials: TenantCredentials) -> None:
+    while True:
+        await asyncio.sleep(RENEWAL_CHECK_S)
+        await asyncio.to_thread(credentials.renew)

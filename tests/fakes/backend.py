@@ -1,0 +1,117 @@
+"""A backend without an engine: says what it is told to, and keeps what reached it. OpenAI-shaped, on loopback."""
+
+import asyncio
+import json
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from aiohttp import web
+
+USAGE = {"prompt_tokens": 7, "completion_tokens": 5, "total_tokens": 12}
+
+
+@dataclass
+class FakeBackend:
+    """`say`: the answer, or a function of the request body that gives it. `pieces`: how a stream cuts it."""
+
+    model: str = "small"
+    say: object = "The capital is Paris."
+    pieces: int = 3
+    url: str = ""
+    bodies: list = field(default_factory=list)
+    headers: list = field(default_factory=list)
+    status: int = 200
+    error: dict | None = None
+    retry_after: str | None = None
+    die_after: int | None = None
+    fail_inside: bool = False
+    delay_s: float = 0.0
+    left: int = 0
+    ready: bool = True
+
+    @property
+    def received(self):
+        return json.dumps(self.bodies)
+
+    def text(self, body):
+        return self.say(body) if callable(self.say) else self.say
+
+    async def generate(self, request):
+        body = await request.json()
+        self.bodies.append(body)
+        self.headers.append(dict(request.headers))
+        if self.status != 200:
+            headers = {"retry-after": self.retry_after} if self.retry_after else {}
+            return web.json_response({"error": self.error}, status=self.status, headers=headers)
+        chat = request.path.endswith("/chat/completions")
+        try:
+            if body.get("stream"):
+                return await self.stream(request, body, chat)
+            await asyncio.sleep(self.delay_s)
+        except (asyncio.CancelledError, ConnectionResetError):
+            self.left += 1
+            raise
+        return web.json_response(self.whole(body, chat))
+
+    def whole(self, body, chat):
+        said = {"message": {"role": "assistant", "content": self.text(body)}} if chat else {"text": self.text(body)}
+        return {
+            "id": "x", "object": "chat.completion" if chat else "text_completion", "created": 1, "model": self.model,
+            "choices": [{"index": 0, **said, "finish_reason": "stop"}], "usage": USAGE,
+        }  # fmt: skip
+
+    async def stream(self, request, body, chat):
+        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await response.prepare(request)
+
+        async def send(choices, **more):
+            kind = "chat.completion.chunk" if chat else "text_completion"
+            event = {"id": "x", "object": kind, "created": 1, "model": self.model, "choices": choices, **more}
+            await response.write(b"data: " + json.dumps(event).encode() + b"\n\n")
+
+        def choice(text, finish=None, **more):
+            said = (
+                {"delta": {**more, **({"content": text} if text is not None else {})}} if chat else {"text": text or ""}
+            )
+            return [{"index": 0, **said, "finish_reason": finish}]
+
+        text = self.text(body)
+        size = max(1, -(-len(text) // self.pieces))
+        if chat:
+            await send(choice("", role="assistant"))
+        for number, at in enumerate(range(0, len(text), size)):
+            if number == self.die_after:
+                if self.fail_inside:
+                    await response.write(b'data: {"error": {"message": "boom", "type": "server_error"}}\n\n')
+                    await response.write_eof()
+                    return response
+                request.transport.close()
+                return response
+            await asyncio.sleep(self.delay_s)
+            await send(choice(text[at : at + size]))
+        await send(choice(None, "stop"))
+        if (body.get("stream_options") or {}).get("include_usage"):
+            await send([], usage=USAGE)
+        await response.write(b"data: [DONE]\n\n")
+        await response.write_eof()
+        return response
+
+    async def readiness(self, request):
+        return web.Response(status=200 if self.ready else 503)
+
+
+@asynccontextmanager
+async def running(backend, port=0):
+    app = web.Application(client_max_size=64 << 20)
+    app.router.add_post("/v1/chat/completions", backend.generate)
+    app.router.add_post("/v1/completions", backend.generate)
+    app.router.add_get("/readyz", backend.readiness)
+    runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", port)
+    await site.start()
+    backend.url = f"http://127.0.0.1:{site._server.sockets[0].getsockname()[1]}"
+    try:
+        yield backend
+    finally:
+        await runner.cleanup()
