@@ -55,7 +55,7 @@ def find_emails(text: str, start: int) -> Iterator[tuple[int, int]]:
     while at >= 0:
         if domain := _DOMAIN.match(text, at):
             local = _LOCAL_BEFORE.search(text[max(start, at - _LOCAL_MAX) : at])
-            length = len(local[0].lstrip(".'-%+")) if local else 0
+            length = len(local[0].rpartition("--")[2].lstrip(".'-%+")) if local else 0
             if length:
                 yield at - length, domain.end()
         at = text.find("@", at + 1)

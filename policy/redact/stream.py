@@ -21,7 +21,7 @@ from policy.redact.detectors import Detector, Span, find_spans
 from policy.redact.json_text import compose, cut_escape, escaped, unescape
 from policy.redact.normalise import View, normalise
 from policy.redact.pseudonyms import OPEN_PLACEHOLDER, PLACEHOLDER, Pseudonyms, key_of
-from policy.redact.secrets import PEM_BODY, PEM_HEAD, PEM_PREFIX
+from policy.redact.secrets import PEM_BODY, PEM_HEAD
 
 LONGEST_RUN = 640  # twice the longest e-mail address (RFC 5321: 64 + 1 + 255)
 LONGEST_GROUPED = 128  # the same for a run of several words: an IBAN in groups has 42
@@ -32,17 +32,18 @@ CONTEXT = 64
 # Group 1 ends where it must stop; a plain word that is still growing may follow.
 _CLEAR = re.compile(
     rf"((?:[^{WORD}<\\]++|[('/]?(?:[{LETTER}]{{1,15}}+(?![{LETTER}])[.'\-]?+)++[.:)]{{0,3}}+(?=[^{WORD}<\\]))*+)"
-    rf"(?:[('/]?(?:[{LETTER}]{{1,15}}+[.'\-]?+)*+[.:)]{{0,3}}+\Z)?"
+    rf"(?:[('/]?(?:[{LETTER}]{{1,15}}+[.'\-]?+){{0,8}}+[.:)]{{0,3}}+\Z)?"
 )
 _NO_BRACKET = re.compile(r"(?:[^<\\]++|\\(?=[^<]))*+")
-_WORD = re.compile(rf"[{WORD}]+")
+_WORD = re.compile(rf"(?:(?!-)[{WORD}]|-(?!----))+")
+_RULE = re.compile(r"-{5,}")  # ends any word, because a key block may begin with it
 _TOKEN = re.compile(r"[A-Za-z0-9_.+/=~-]*")
 _ENDS_NUMERIC = re.compile(r"(?:[0-9][A-Za-z]?|[-)/+(.])\Z")
 _GOES_ON_NUMERIC = re.compile(r"[0-9()/+]")
 _IBAN_SO_FAR = re.compile(r"(?<![A-Za-z0-9])[A-Za-z]{2}[0-9]{2}(?:[ -]?[A-Za-z0-9]){0,28}\Z")
 _IBAN_GROUP = re.compile(rf"[A-Za-z]{{0,4}}+(?![A-Za-z])[A-Za-z0-9]*+(?![{WORD}])")
 _GAP = re.compile(" {1,3}")
-_PEM_HEAD_OPEN = re.compile(r"-----BEGIN[A-Z0-9 ]{0,64}-{0,5}")
+_PEM_HEAD_OPEN = re.compile(r"-----(?:B(?:E(?:G(?:I(?:N[A-Z0-9 ]{0,64}-{0,5})?)?)?)?)?")
 _PEM_BODY_OPEN = re.compile(
     r"(?:\s|\\[nr]?){0,8}[A-Za-z0-9+/=]*+(?:\s|\\[nr]?){0,8}(?:[A-Za-z-]{0,24}:?|[A-Za-z-]{0,24}: [^\n\"]{0,80}"
     r"|-{0,5}|-----E[A-Z0-9 ]{0,64}-{0,5})"
@@ -250,10 +251,12 @@ class _Run(NamedTuple):
 
 def _run(text: str, at: int, *, final: bool) -> _Run:
     """The run that begins at `at`, where a `WORD` character stands."""
+    if rule := _RULE.match(text, at):
+        begin = rule.end() - 5
+        if rule.end() == len(text) and not final:
+            return _Run(begin, False) if begin > at else _Run(rule.end(), True)
+        return _pem_run(text, begin, final=final) or _Run(rule.end(), False)
     end = _word_end(text, at)
-    pem = text.find(PEM_PREFIX, at, end)
-    if pem >= 0 and (block := _pem_run(text, pem, final=final)):
-        return block
     is_open = False
     while not is_open:
         step = _next_word_end(text, at, end, final=final)
@@ -262,7 +265,8 @@ def _run(text: str, at: int, *, final: bool) -> _Run:
         is_open = step == end
         end = step
     longest = LONGEST_GROUPED if text.find(" ", at, min(end, at + LONGEST_GROUPED)) >= 0 else LONGEST_RUN
-    if end - at >= longest:
+    settled = len(text[at:end].rstrip("-")) if is_open else end - at  # dashes may turn out to be a rule
+    if settled >= longest:
         return _Run(at + longest, False, True)
     return _Run(end, is_open)
 
