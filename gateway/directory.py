@@ -30,8 +30,8 @@ STALE_AFTER_S = 5.0
 FORCED_CHECK_INTERVAL_S = 0.1
 _NO_DIGEST = bytes(32)
 
-CompilePolicy = Callable[[str, str | None], PolicyInForce]
-"""(tenant's document, project's document or None) -> policy in force; raises what is wrong with them."""
+CompilePolicy = Callable[[str, str, str | None], PolicyInForce]
+"""(tenant, its document, a project's or None) -> what is in force; raises what is wrong with them."""
 
 
 class DirectoryStale(Exception):
@@ -90,7 +90,7 @@ class Directory:
         self._monotonic = monotonic
         self._now = now
         self._snapshot = Snapshot()
-        self._in_force: dict[tuple[str, str | None], PolicyInForce | str] = {}
+        self._in_force: dict[tuple[str, str, str | None], PolicyInForce | str] = {}
         self._read_at = self._tried_at = float("-inf")
         self._checking = asyncio.Lock()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="directory")
@@ -185,12 +185,12 @@ class Directory:
         if own is None:
             return f"tenant {tenant} has no active policy"
         tighter = snapshot.policies.get((tenant, project))
-        version = (own.sha256, tighter.sha256 if tighter else None)
+        version = (tenant, own.sha256, tighter.sha256 if tighter else None)
         if (known := self._in_force.get(version)) is not None:
             return known
         result: PolicyInForce | str
         try:
-            result = self._compile(own.document, tighter.document if tighter else None)
+            result = self._compile(tenant, own.document, tighter.document if tighter else None)
         except Exception as error:  # whatever it is: no policy, no request
             result = f"the policy of {tenant}/{project} does not compile: {error}"
             log.error("%s", result)
@@ -238,5 +238,5 @@ class Directory:
             return current.after(read_changes(session, self._cell, current.epoch))
 
     def _forget_old_policies(self) -> None:
-        active = {text.sha256 for text in self._snapshot.policies.values()}
-        self._in_force = {version: known for version, known in self._in_force.items() if {*version} - {None} <= active}
+        active = {None} | {text.sha256 for text in self._snapshot.policies.values()}
+        self._in_force = {version: known for version, known in self._in_force.items() if active >= {*version[1:]}}

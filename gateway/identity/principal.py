@@ -8,7 +8,7 @@ from gateway.store.records import LegalBasis, RiskClass, Scopes
 
 if TYPE_CHECKING:
     from policy.compile import CompiledPolicy
-    from policy.redact import Redactor
+    from policy.redact.redactor import Redactor
 
 
 @dataclass(frozen=True, slots=True)
