@@ -31,7 +31,7 @@ FORCED_CHECK_INTERVAL_S = 0.1
 _NO_DIGEST = bytes(32)
 
 CompilePolicy = Callable[[str, str, str | None], PolicyInForce]
-"""(tenant, its document, the project's document or None) -> policy in force; raises what is wrong with them."""
+"""(tenant, its document, a project's or None) -> what is in force; raises what is wrong with them."""
 
 
 class DirectoryStale(Exception):
@@ -185,7 +185,7 @@ class Directory:
         if own is None:
             return f"tenant {tenant} has no active policy"
         tighter = snapshot.policies.get((tenant, project))
-        version = (tenant, own.sha256, tighter.sha256 if tighter else None)  # what it hashes with is the tenant's
+        version = (tenant, own.sha256, tighter.sha256 if tighter else None)
         if (known := self._in_force.get(version)) is not None:
             return known
         result: PolicyInForce | str
@@ -238,7 +238,5 @@ class Directory:
             return current.after(read_changes(session, self._cell, current.epoch))
 
     def _forget_old_policies(self) -> None:
-        active = {text.sha256 for text in self._snapshot.policies.values()}
-        self._in_force = {
-            version: known for version, known in self._in_force.items() if {*version[1:]} - {None} <= active
-        }
+        active = {None} | {text.sha256 for text in self._snapshot.policies.values()}
+        self._in_force = {version: known for version, known in self._in_force.items() if active >= {*version[1:]}}

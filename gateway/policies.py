@@ -1,42 +1,44 @@
-"""Policy documents as text, compiled: what the directory keeps in force, and what activation insists on."""
+"""From policy documents, as the store keeps them, to what is in force: compiled rules and the redactor they need."""
 
-from collections.abc import Callable
-
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+import hmac
+from hashlib import sha256
+from pathlib import Path
+from secrets import token_bytes
 
 from gateway.identity.principal import PolicyInForce
 from policy.check import check_policy
-from policy.compile import CompiledPolicy, compile_policy
+from policy.compile import compile_policy
 from policy.document import load_document
 from policy.facts import CountrySets
 from policy.redact.redactor import Redactor
+from regions.secret_file import create_secret
+
+SECRET_SIZE = 32
 
 
-def compile_text(tenant_document: str, project_document: str | None, countries: CountrySets) -> CompiledPolicy:
-    """Raises a PolicyError that says what is wrong, with the line."""
-    project = load_document(project_document) if project_document is not None else None
-    return compile_policy(load_document(tenant_document), project, countries)
+class PolicyCompiler:
+    """Compiles against one country table. `secret` keys the redaction action ``hash``, differently for each tenant."""
 
+    def __init__(self, countries: CountrySets, secret: bytes) -> None:
+        if len(secret) < SECRET_SIZE:
+            raise ValueError(f"the redaction secret must have at least {SECRET_SIZE} bytes, this has {len(secret)}")
+        self._countries = countries
+        self._secret = secret
 
-def activation_check(countries: CountrySets) -> Callable[[str, str | None], CompiledPolicy]:
-    """For `gateway.store.control`: compiles and runs the tests a policy carries; one that fails is not activated."""
+    @classmethod
+    def open(cls, countries: CountrySets, path: Path) -> "PolicyCompiler":
+        """With the secret in `path`, created (mode 0600) on first use. Raises LoosePermissions, ValueError if short."""
+        return cls(countries, create_secret(path, token_bytes(SECRET_SIZE)))
 
-    def check(tenant_document: str, project_document: str | None) -> CompiledPolicy:
-        compiled = compile_text(tenant_document, project_document, countries)
-        check_policy(compiled, countries)
-        Redactor(compiled.redaction, hash_key=bytes(32))  # a plan that no detector can carry out is refused here
-        return compiled
-
-    return check
-
-
-def in_force(countries: CountrySets, secret: bytes) -> Callable[[str, str, str | None], PolicyInForce]:
-    """For `gateway.directory`. `secret`: what the tenants' hash keys are derived from (HKDF, RFC 5869)."""
-
-    def compiled(tenant: str, tenant_document: str, project_document: str | None) -> PolicyInForce:
-        policy = compile_text(tenant_document, project_document, countries)
-        hash_key = HKDF(SHA256(), 32, salt=None, info=b"domicile redaction hash " + tenant.encode()).derive(secret)
+    def compile(self, tenant: str, document: str, project_document: str | None = None) -> PolicyInForce:
+        """What is in force for `tenant`, or for its project with a document of its own. Raises PolicyError."""
+        project = None if project_document is None else load_document(project_document)
+        policy = compile_policy(load_document(document), project, self._countries)
+        hash_key = hmac.digest(self._secret, b"redaction hash\0" + tenant.encode(), sha256)
         return PolicyInForce(policy, Redactor(policy.redaction, hash_key=hash_key))
 
-    return compiled
+    def check(self, tenant: str, document: str, project_document: str | None = None) -> PolicyInForce:
+        """As `compile`, and its own tests must pass: what an activation asks. Raises PolicyError."""
+        in_force = self.compile(tenant, document, project_document)
+        check_policy(in_force.policy, self._countries)
+        return in_force

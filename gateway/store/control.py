@@ -14,6 +14,7 @@ from sqlalchemy import exc
 from sqlmodel import Session, col, func, select, update
 
 from gateway.identity.keys import ApiKey, KeyHasher, generate_key
+from gateway.identity.principal import PolicyInForce
 from gateway.store import lookup
 from gateway.store.database import Database
 from gateway.store.errors import Duplicate, Invalid
@@ -44,8 +45,8 @@ from regions.errors import IdentityError
 from regions.identity import BackendIdentity, check_name
 
 OnEvent = Callable[[AdminEvent], None]
-CompilePolicy = Callable[[str, str | None], object]
-"""(tenant's document, project's document or None) -> compiled; raises what is wrong with them, tests included."""
+CheckPolicy = Callable[[str, str, str | None], PolicyInForce]
+"""(tenant, its document, a project's or None) -> what would be in force; raises what is wrong, failed tests too."""
 
 RevocableRow = TypeVar("RevocableRow", TenantRow, ProjectRow, ApiKeyRow, BackendRow)
 RecordKind = TypeVar("RecordKind", bound=Record)
@@ -99,7 +100,7 @@ class Control:
         cell: str,
         hasher: KeyHasher,
         actor: str,
-        compile_policy: CompilePolicy,
+        check_policy: CheckPolicy,
         on_event: OnEvent = lambda event: None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
@@ -107,7 +108,7 @@ class Control:
         self._cell = _name(cell, "cell")
         self._hasher = hasher
         self._actor = actor
-        self._compile = compile_policy
+        self._check = check_policy
         self._on_event = on_event
         self._now = now
 
@@ -226,7 +227,7 @@ class Control:
             lookup.living_tenant(session, tenant)
             if project is not None:
                 lookup.living_project(session, tenant, project)
-            self._check_policy(session, tenant, scope, document)
+            policy = self._check_policy(session, tenant, scope, document).policy
             before = lookup.active_policy(session, tenant, scope)
             before_record = policy_record(before) if before else None
             if before:
@@ -249,30 +250,36 @@ class Control:
             )
             change.insert(row, f"version {row.number}")
             record = policy_record(row)
-            detail = {"number": str(row.number), "sha256": row.sha256}
+            detail = {
+                "number": str(row.number),
+                "sha256": row.sha256,
+                "policy_id": policy.policy_id,
+                "policy_version": policy.version,
+                "policy_hash": policy.hash,
+            }
             target = scope or tenant
             change.tell("policy.activated", tenant, target, before_record, record, project=project, detail=detail)
         return record
 
-    def _check_policy(self, session: Session, tenant: str, scope: str, document: str) -> None:
+    def _check_policy(self, session: Session, tenant: str, scope: str, document: str) -> PolicyInForce:
         if scope:
             own = lookup.active_policy(session, tenant, lookup.TENANT_SCOPE)
             if own is None:
                 raise Invalid(f"tenant {tenant!r} has no active policy that project {scope!r} could tighten")
-            self._compiled(own.document, document, f"the policy of project {scope!r}")
-            return
-        self._compiled(document, None, f"the policy of tenant {tenant!r}")
+            return self._checked(f"the policy of project {scope!r}", tenant, own.document, document)
+        in_force = self._checked(f"the policy of tenant {tenant!r}", tenant, document)
         below = select(PolicyVersionRow).where(
             PolicyVersionRow.tenant == tenant,
             PolicyVersionRow.project != lookup.TENANT_SCOPE,
             col(PolicyVersionRow.active).is_(True),
         )
         for row in session.exec(below):
-            self._compiled(document, row.document, f"project {row.project!r} under the new policy")
+            self._checked(f"project {row.project!r} under the new policy", tenant, document, row.document)
+        return in_force
 
-    def _compiled(self, tenant_document: str, project_document: str | None, what: str) -> None:
+    def _checked(self, what: str, tenant: str, document: str, project_document: str | None = None) -> PolicyInForce:
         try:
-            self._compile(tenant_document, project_document)
+            return self._check(tenant, document, project_document)
         except Exception as error:  # whatever it is, a document that does not compile must not become active
             raise Invalid(f"{what}: {error}") from error
 

@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import pytest
 
 from gateway.identity.keys import KeyHasher
@@ -9,14 +11,15 @@ PEPPER = bytes(range(32))
 ACTIVITY = {"purpose": "customer support", "legal_basis": "contract"}
 
 
-def compile_policy(tenant_document, project_document):
-    """Stands for `policy.compile`: a document is good unless it says so itself."""
+def compile_policy(tenant, tenant_document, project_document=None):
+    """Stands for `gateway.policies`: a document is good unless it says so itself."""
     for document in (tenant_document, project_document):
         if document is not None and "bad" in document:
             raise ValueError("line 3: residency.proces_in: unknown key")
     if project_document is not None and "loose" in project_document and "loose" not in tenant_document:
         raise ValueError("a project may only tighten")
-    return tenant_document, project_document
+    policy = SimpleNamespace(policy_id="acme", version="1", hash="0" * 64)
+    return SimpleNamespace(tenant=tenant, documents=(tenant_document, project_document), policy=policy)
 
 
 @pytest.fixture
@@ -43,7 +46,7 @@ def control(database, events):
         cell="demo",
         hasher=KeyHasher(PEPPER),
         actor="cli:test",
-        compile_policy=compile_policy,
+        check_policy=compile_policy,
         on_event=events.append,
     )
 

@@ -40,9 +40,9 @@ def clock():
 def directory(database, compiled, clock):
     """Not entered; its clock stands still, so nothing but the test makes it look again."""
 
-    def compile_and_note(tenant_document, project_document):
-        compiled.append((tenant_document, project_document))
-        return compile_policy(tenant_document, project_document)
+    def compile_and_note(tenant, *documents):
+        compiled.append(documents)
+        return compile_policy(tenant, *documents)
 
     return Directory(database, cell="demo", hasher=KeyHasher(PEPPER), compile_policy=compile_and_note, monotonic=clock)
 
@@ -58,7 +58,7 @@ async def test_a_valid_key_is_its_project_with_all_it_is_bound_to(acme, director
     assert (principal.data_classes, principal.risk_class) == ((), "minimal")
     assert principal.scopes == Scopes(models=("m",))
     assert principal.expires_at == expiry
-    assert principal.in_force == (POLICY, None)
+    assert principal.in_force.documents == (POLICY, None)
     assert principal.policy_error is None
 
 
@@ -186,14 +186,14 @@ async def test_without_a_policy_there_is_an_error_and_no_default(acme, directory
         assert principal.policy_error == "tenant acme has no active policy"
         acme.activate_policy("acme", POLICY)
         await directory._check()
-        assert directory.principal(key).in_force == (POLICY, None)
+        assert directory.principal(key).in_force.documents == (POLICY, None)
 
 
 async def test_a_policy_that_no_longer_compiles_is_an_error_and_no_default(acme, database, clock):
     acme.activate_policy("acme", POLICY)
     _, key = acme.create_key("acme", "support")
 
-    def newer_program(tenant_document, project_document):
+    def newer_program(tenant, document, project_document):
         raise ValueError("line 1: policy: no longer understood")
 
     directory = Directory(
@@ -212,8 +212,8 @@ async def test_a_project_is_under_its_own_policy_if_it_has_one(acme, directory):
     _, support = acme.create_key("acme", "support")
     _, other = acme.create_key("acme", "other")
     async with directory:
-        assert directory.principal(support).in_force == (POLICY, "policy: tighter")
-        assert directory.principal(other).in_force == (POLICY, None)
+        assert directory.principal(support).in_force.documents == (POLICY, "policy: tighter")
+        assert directory.principal(other).in_force.documents == (POLICY, None)
 
 
 async def test_a_policy_is_compiled_once_a_version_and_forgotten_when_replaced(acme, directory, compiled):
@@ -226,7 +226,7 @@ async def test_a_policy_is_compiled_once_a_version_and_forgotten_when_replaced(a
         acme.activate_policy("acme", "policy: next")
         await directory._check()
         for key in keys:
-            assert directory.principal(key).in_force == ("policy: next", None)
+            assert directory.principal(key).in_force.documents == ("policy: next", None)
         assert compiled == [(POLICY, None), ("policy: next", None)]
         assert len(directory._in_force) == 1
 
@@ -284,7 +284,7 @@ from gateway.store.database import Database
 
 async def main(data, token):
     database = Database.open(Path(data))
-    compile_policy = lambda tenant, project: (tenant, project)
+    compile_policy = lambda tenant, document, project: None
     async with Directory(database, cell="demo", hasher=KeyHasher(bytes(range(32))), compile_policy=compile_policy) as d:
         await d.authenticate(token)
         print("works", flush=True)

@@ -94,7 +94,7 @@ def test_when_the_event_cannot_be_recorded_nothing_has_happened(acme, database, 
         cell="demo",
         hasher=KeyHasher(PEPPER),
         actor="x",
-        compile_policy=compile_policy,
+        check_policy=compile_policy,
         on_event=refuse,
     )
     record, _ = acme.create_key("acme", "support")

@@ -1,0 +1,84 @@
+"""A data folder: what lies where in it, and how each is opened. One folder belongs to one cell.
+
+<data>/cell                      its name
+<data>/control.db                tenants, projects, keys, policies, backends
+<data>/ca/                       the cell's certificate authority
+<data>/secrets/pepper            keys the stored hashes of API keys
+<data>/secrets/redaction         keys the redaction action `hash`
+<data>/catalogue.yaml            the installation's own places and operators, if it has any
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from gateway.identity.keys import KeyHasher
+from gateway.policies import PolicyCompiler
+from gateway.store.control import Control, OnEvent
+from gateway.store.database import Database
+from gateway.store.inventory import Inventory
+from regions.authority import CertificateAuthority
+from regions.catalogue import Catalogue
+from regions.identity import check_name
+from regions.secret_file import create_secret, read_secret
+
+DEFAULT_CELL = "local"
+
+
+class InstallationError(Exception):
+    """The folder is not there, or not what was asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """Where everything of one cell lies on this machine."""
+
+    data: Path
+    cell: str
+
+    @classmethod
+    def create(cls, data: Path, cell: str | None = None) -> "Installation":
+        """The folder `data`, made that of `cell` if it is nobody's yet. Raises InstallationError, IdentityError."""
+        name = check_name(DEFAULT_CELL if cell is None else cell, "cell")
+        data.mkdir(parents=True, exist_ok=True, mode=0o700)
+        kept = create_secret(data / "cell", f"{name}\n".encode()).decode().strip()
+        if cell is not None and kept != cell:
+            raise InstallationError(f"{data} belongs to cell {kept!r}, not {cell!r}")
+        return cls(data, check_name(kept, "cell"))
+
+    @classmethod
+    def open(cls, data: Path) -> "Installation":
+        """A folder made before. Raises InstallationError if there is none."""
+        try:
+            return cls(data, check_name(read_secret(data / "cell").decode().strip(), "cell"))
+        except FileNotFoundError:
+            hint = "create a tenant first, or name the folder by --data or DOMICILE_DATA"
+            raise InstallationError(f"{data} holds no installation; {hint}") from None
+
+    def database(self, url: str | None = None) -> Database:
+        return Database.open(self.data, url=url)
+
+    def hasher(self) -> KeyHasher:
+        return KeyHasher.open(self.data / "secrets" / "pepper")
+
+    def catalogue(self) -> Catalogue:
+        own = self.data / "catalogue.yaml"
+        return Catalogue.load(own if own.exists() else None)
+
+    def policies(self) -> PolicyCompiler:
+        return PolicyCompiler.open(self.catalogue().country_sets(), self.data / "secrets" / "redaction")
+
+    def authority(self) -> CertificateAuthority:
+        return CertificateAuthority.open(self.data / "ca", self.cell)
+
+    def control(self, database: Database, *, actor: str, on_event: OnEvent) -> Control:
+        return Control(
+            database,
+            cell=self.cell,
+            hasher=self.hasher(),
+            actor=actor,
+            check_policy=self.policies().check,
+            on_event=on_event,
+        )
+
+    def inventory(self, database: Database) -> Inventory:
+        return Inventory(database)

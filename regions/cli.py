@@ -1,0 +1,114 @@
+"""``domicile region``: the places of the catalogue, and who controls what runs there."""
+
+import json
+import sys
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+if TYPE_CHECKING:
+    from regions.catalogue import Catalogue, Region
+
+app = typer.Typer(name="region", help="Places where backends run, and who controls them.", no_args_is_help=True)
+
+File = Annotated[
+    Path | None, typer.Option("--catalogue", help="A catalogue file [default: the one that comes with Domicile].")
+]
+Day = Annotated[datetime | None, typer.Option("--on", formats=["%Y-%m-%d"], help="As of this day [default: today].")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@app.command("list")
+def list_regions(catalogue: File = None, on: Day = None, as_json: AsJson = False) -> None:
+    """List the regions with the four facts that residency is judged by.
+
+    Example: domicile region list --on 2026-12-01
+    """
+    known, day = _load(catalogue), _day(on)
+    rows = [_facts(known, region, day) for region in known.regions if region.valid_on(day)]
+    if as_json:
+        typer.echo(json.dumps({"catalogue": known.version, "regions": rows}, indent=2, ensure_ascii=False))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, caption=f"catalogue {known.version}", caption_justify="left")
+    for column in ("region", "computes in", "stores in", "operator", "in", "ultimate parent", "in"):
+        table.add_column(column, overflow="fold")
+    shown = ("region", "compute_country", "storage_country", "operator", "operator_hq", "ultimate_parent",
+             "parent_country")  # fmt: skip
+    for row in rows:
+        table.add_row(*(_cell(row[name]) for name in shown))
+    Console(file=sys.stdout, markup=False).print(table)
+
+
+@app.command("show")
+def show_region(
+    region: Annotated[str, typer.Argument(metavar="REGION", help="As 'eu-fr-par'.")],
+    catalogue: File = None,
+    on: Day = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show one region, with the source of each fact.
+
+    Example: domicile region show eu-fr-par
+    """
+    from regions.errors import CatalogueError
+
+    known, day = _load(catalogue), _day(on)
+    try:
+        facts = _facts(known, known.region(region, day), day)
+    except CatalogueError as error:
+        _fail(str(error))
+    if as_json:
+        typer.echo(json.dumps({"catalogue": known.version, **facts}, indent=2, ensure_ascii=False))
+        return
+    width = max(map(len, facts))
+    for name, value in facts.items():
+        typer.echo(f"{name.replace('_', ' '):{width}}  {_cell(value)}")
+    typer.echo(f"{'catalogue':{width}}  {known.version}")
+
+
+def _facts(catalogue: "Catalogue", region: "Region", day: date) -> dict[str, Any]:
+    known = catalogue.backend_facts(backend_id="", tenant="", region=region.id, models=(), day=day)
+    operator = next((o for o in catalogue.operators if o.id == region.operator and o.valid_on(day)), None)
+    return {
+        "region": region.id,
+        "name": region.name,
+        "compute_country": known.compute_country,
+        "storage_country": known.storage_country,
+        "operator": known.operator,
+        "operator_hq": known.operator_hq,
+        "ultimate_parent": known.ultimate_parent,
+        "parent_country": known.parent_country,
+        "subprocessors": ", ".join(f"{s.name} ({s.country})" for s in known.subprocessors) or "none",
+        "valid_from": region.valid_from.isoformat(),
+        "valid_to": region.valid_to.isoformat() if region.valid_to else "open",
+        "source": region.source,
+        "operator_source": operator and operator.source,
+    }
+
+
+def _cell(value: str | None) -> str:
+    return "unknown" if value is None else value
+
+
+def _load(path: Path | None) -> "Catalogue":
+    from regions.catalogue import Catalogue
+    from regions.errors import CatalogueError
+
+    try:
+        return Catalogue.load(path)
+    except CatalogueError as error:
+        _fail(str(error))
+
+
+def _day(on: datetime | None) -> date:
+    return (on or datetime.now(UTC)).date()
+
+
+def _fail(sentence: str) -> NoReturn:
+    typer.echo(f"error: {sentence}", err=True)
+    raise typer.Exit(1)
