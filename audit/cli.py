@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import islice
@@ -23,6 +24,7 @@ DATA_VARIABLE = "DOMICILE_DATA"
 DEFAULT_DATA = Path("domicile-data")
 LOG_IN_DATA = Path("audit/log.db")
 KEY_IN_DATA = Path("audit/signer.vkey")
+PIPE_WIDTH = 240
 PROGRESS_FROM = 20_000  # records; below, the answer is there before the bar
 
 app = typer.Typer(no_args_is_help=True, help="The audit log: verify it, read it, prove one record.")
@@ -87,7 +89,7 @@ def show(
 ) -> None:
     """List the latest events, oldest first. With --json one object a line: the record as it was hashed, and its seq."""
     with _answering(as_json), _open(data, log) as (reader, _):
-        table = Table("tenant", "seq", "time (UTC)", "event", "request", "what", box=None, pad_edge=False)
+        table = _table("tenant", "seq", "time (UTC)", "event", "request", "what")
         for name in reader.tenants() if tenant is None else tenant:
             size, _frontier = reader.head(name)
             for leaf in islice(reader.leaves(name, max(0, size - limit)), limit):
@@ -98,7 +100,7 @@ def show(
                     request = record.get("request_id", "")
                     table.add_row(name, str(leaf.seq), record["ts"], record["type"], request, _summary(record))
         if not as_json:
-            Console().print(table)
+            _console().print(table)
 
 
 @receipt_app.command("verify", epilog="Example:\n\n  domicile audit receipt verify acme/41/9f86d0…")
@@ -178,13 +180,12 @@ def _progress(total: int, *, hidden: bool) -> Iterator[Callable[[int], None]]:
 
 
 def _print_report(report: Report, key: VerifierKey, *, told: bool) -> None:
-    console = Console()
-    table = Table("tenant", "records", "signed", "checkpoints", "open calls", "verdict", box=None, pad_edge=False)
+    table = _table("tenant", "records", "signed", "checkpoints", "open calls", "verdict")
     for tree in report.trees:
         verdict = "[green]holds[/]" if tree.ok else f"[red]{tree.errors} faults[/]"
         calls = str(len(tree.open_requests))
         table.add_row(tree.tenant, str(tree.records), str(tree.signed), str(tree.checkpoints), calls, verdict)
-    console.print(table)
+    _console().print(table)
     for finding in report.findings:
         typer.echo(_sentence(finding))
     unlisted = sum(tree.errors for tree in report.trees) - sum(f.severity == "error" for f in report.findings)
@@ -200,6 +201,18 @@ def _print_report(report: Report, key: VerifierKey, *, told: bool) -> None:
             "The key was taken from beside the log; to rely on it alone, keep it elsewhere and pass --public-key."
         )
     typer.echo(f"{'The log holds' if report.ok else 'FAIL: the log does not hold'} under the key {key}.")
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for column in columns:
+        table.add_column(column, no_wrap=column != columns[-1])
+    return table
+
+
+def _console() -> Console:
+    """As wide as the terminal; a pipe has no width to fit."""
+    return Console() if sys.stdout.isatty() else Console(width=PIPE_WIDTH)
 
 
 def _sentence(finding: Finding) -> str:
