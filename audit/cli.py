@@ -11,6 +11,7 @@ from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
@@ -34,13 +35,15 @@ app.add_typer(receipt_app, name="receipt")
 DataOption = Annotated[
     Path | None,
     typer.Option(
-        "--data", help="Data folder of the gateway [default: ./domicile-data].", envvar=DATA_VARIABLE, show_envvar=True
+        "--data", help="Data folder of the gateway (default: ./domicile-data).", envvar=DATA_VARIABLE, show_envvar=True
     ),
 ]
 LogOption = Annotated[Path | None, typer.Option("--log", help="A log file, instead of the one in the data folder.")]
 KeyOption = Annotated[
     str | None,
-    typer.Option("--public-key", help="The log's verifier key (vkey), or a file with it [default: beside the log]."),
+    typer.Option(
+        "--public-key", help="The log's verifier key (vkey), or a file with it (default: the one beside the log)."
+    ),
 ]
 TenantOption = Annotated[list[str] | None, typer.Option("--tenant", help="This tenant only; may be repeated.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="For machines.")]
@@ -93,12 +96,12 @@ def show(
         for name in reader.tenants() if tenant is None else tenant:
             size, _frontier = reader.head(name)
             for leaf in islice(reader.leaves(name, max(0, size - limit)), limit):
-                record = json.loads(leaf.payload)
+                record = _record(leaf.payload)
                 if as_json:
-                    typer.echo(json.dumps({"seq": leaf.seq, **record}, ensure_ascii=False))
+                    typer.echo(json.dumps({"seq": leaf.seq, **record}))
                 else:
-                    request = record.get("request_id", "")
-                    table.add_row(name, str(leaf.seq), record["ts"], record["type"], request, _summary(record))
+                    said = (str(record.get(field, "")) for field in ("ts", "type", "request_id"))
+                    table.add_row(*map(_cell, (name, str(leaf.seq), *said, _summary(record))))
         if not as_json:
             _console().print(table)
 
@@ -121,9 +124,9 @@ def verify_receipt_command(
             "checkpoint": {"origin": found.checkpoint.origin, "size": found.checkpoint.size},
             "proof": [node.hex() for node in found.proof],
         }
-        typer.echo(json.dumps(answer, ensure_ascii=False, indent=2))
+        typer.echo(json.dumps(answer, indent=2))
         return
-    typer.echo(found.leaf.payload.decode())
+    typer.echo(_printable(found.leaf.payload.decode()))
     typer.echo(
         f"The record is number {found.leaf.seq} of {found.checkpoint.origin}, proven by {len(found.proof)} hashes"
         f" up to the signed checkpoint of size {found.checkpoint.size}."
@@ -145,7 +148,7 @@ def _fail(sentence: str, as_json: bool) -> NoReturn:
     if as_json:
         typer.echo(json.dumps({"ok": False, "error": sentence}))
     else:
-        typer.echo(f"FAIL: {sentence}", err=True)
+        typer.echo(f"FAIL: {_printable(sentence)}", err=True)
     raise typer.Exit(1)
 
 
@@ -184,10 +187,10 @@ def _print_report(report: Report, key: VerifierKey, *, told: bool) -> None:
     for tree in report.trees:
         verdict = "[green]holds[/]" if tree.ok else f"[red]{tree.errors} faults[/]"
         calls = str(len(tree.open_requests))
-        table.add_row(tree.tenant, str(tree.records), str(tree.signed), str(tree.checkpoints), calls, verdict)
+        table.add_row(_cell(tree.tenant), str(tree.records), str(tree.signed), str(tree.checkpoints), calls, verdict)
     _console().print(table)
     for finding in report.findings:
-        typer.echo(_sentence(finding))
+        typer.echo(_printable(_sentence(finding)))
     unlisted = sum(tree.errors for tree in report.trees) - sum(f.severity == "error" for f in report.findings)
     if unlisted:
         typer.echo(f"... and {unlisted} more of the same kinds.")
@@ -218,6 +221,24 @@ def _console() -> Console:
 def _sentence(finding: Finding) -> str:
     where = finding.tenant if finding.seq is None else f"{finding.tenant}, record {finding.seq}"
     return f"{finding.severity}: {where}: {finding.says}"
+
+
+def _printable(text: str) -> str:
+    """A record holds what a client sent, a forged one anything: no escape sequence of it may reach the terminal."""
+    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
+
+
+def _cell(text: str) -> str:
+    return escape(_printable(text))
+
+
+def _record(payload: bytes) -> dict[str, object]:
+    """The fields of a record, unchecked: what is not one is shown as such, `verify` says why."""
+    try:
+        record = json.loads(payload)
+    except (ValueError, RecursionError):
+        record = None
+    return record if isinstance(record, dict) else {"type": "(not a record)"}
 
 
 def _summary(record: dict[str, object]) -> str:

@@ -164,6 +164,25 @@ def test_a_machine_reads_one_record_a_line_as_it_was_hashed(data: Path, home: Ho
     assert records == home.events("acme")
 
 
+async def test_words_that_a_client_chose_cannot_speak_to_the_terminal(home: Home) -> None:
+    async with await home.open() as log:
+        await log.append(accepted("r\x1b[2J", model_requested="[red]x[/] \x9b31m \u202e"))
+    done = run("show", "--log", home.path, "--tenant", "acme")
+    assert "[red]x[/]" in done.output
+    assert not set(done.output) & {"\x1b", "\x9b", "\u202e"}
+
+
+@pytest.mark.parametrize("payload", [b"", b"\xff", b"[]", b"{}", b"[" * 100_000])
+def test_what_is_no_record_is_shown_as_such(data: Path, home: Home, payload: bytes) -> None:
+    with sqlite3.connect(home.path) as db:
+        db.execute("UPDATE leaf SET payload = ? WHERE seq = 1", (payload,))
+    db.close()
+    done = run("show", "--data", data, "--tenant", "acme")
+    assert done.exit_code == 0, done.output
+    assert "inference.completed" in done.output
+    assert run("show", "--data", data, "--tenant", "acme", "--json").exit_code == 0
+
+
 def test_showing_an_unknown_tenant_exits_1(data: Path) -> None:
     assert run("show", "--data", data, "--tenant", "nobody").exit_code == 1
 
