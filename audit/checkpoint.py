@@ -48,6 +48,12 @@ def origin_of(log_name: str, tenant: str) -> str:
     return f"{log_name}/{tenant}"
 
 
+def tenant_of(log_name: str, origin: str) -> str | None:
+    """The tenant whose tree `origin` is, None if it is not one of that log's."""
+    name, slash, tenant = origin.rpartition("/")
+    return tenant if slash and name == log_name else None
+
+
 def sign_checkpoint(checkpoint: Checkpoint, signer: NoteSigner) -> str:
     """The note. Raises SignerError if the signer cannot sign now."""
     return sign_note(checkpoint.text(), checkpoint.origin, signer)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import islice
@@ -10,6 +11,7 @@ from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
@@ -23,6 +25,7 @@ DATA_VARIABLE = "DOMICILE_DATA"
 DEFAULT_DATA = Path("domicile-data")
 LOG_IN_DATA = Path("audit/log.db")
 KEY_IN_DATA = Path("audit/signer.vkey")
+PIPE_WIDTH = 240
 PROGRESS_FROM = 20_000  # records; below, the answer is there before the bar
 
 app = typer.Typer(no_args_is_help=True, help="The audit log: verify it, read it, prove one record.")
@@ -32,13 +35,15 @@ app.add_typer(receipt_app, name="receipt")
 DataOption = Annotated[
     Path | None,
     typer.Option(
-        "--data", help="Data folder of the gateway [default: ./domicile-data].", envvar=DATA_VARIABLE, show_envvar=True
+        "--data", help="Data folder of the gateway (default: ./domicile-data).", envvar=DATA_VARIABLE, show_envvar=True
     ),
 ]
 LogOption = Annotated[Path | None, typer.Option("--log", help="A log file, instead of the one in the data folder.")]
 KeyOption = Annotated[
     str | None,
-    typer.Option("--public-key", help="The log's verifier key (vkey), or a file with it [default: beside the log]."),
+    typer.Option(
+        "--public-key", help="The log's verifier key (vkey), or a file with it (default: the one beside the log)."
+    ),
 ]
 TenantOption = Annotated[list[str] | None, typer.Option("--tenant", help="This tenant only; may be repeated.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="For machines.")]
@@ -87,18 +92,18 @@ def show(
 ) -> None:
     """List the latest events, oldest first. With --json one object a line: the record as it was hashed, and its seq."""
     with _answering(as_json), _open(data, log) as (reader, _):
-        table = Table("tenant", "seq", "time (UTC)", "event", "request", "what", box=None, pad_edge=False)
+        table = _table("tenant", "seq", "time (UTC)", "event", "request", "what")
         for name in reader.tenants() if tenant is None else tenant:
             size, _frontier = reader.head(name)
             for leaf in islice(reader.leaves(name, max(0, size - limit)), limit):
-                record = json.loads(leaf.payload)
+                record = _record(leaf.payload)
                 if as_json:
-                    typer.echo(json.dumps({"seq": leaf.seq, **record}, ensure_ascii=False))
+                    typer.echo(json.dumps({"seq": leaf.seq, **record}))
                 else:
-                    request = record.get("request_id", "")
-                    table.add_row(name, str(leaf.seq), record["ts"], record["type"], request, _summary(record))
+                    said = (str(record.get(field, "")) for field in ("ts", "type", "request_id"))
+                    table.add_row(*map(_cell, (name, str(leaf.seq), *said, _summary(record))))
         if not as_json:
-            Console().print(table)
+            _console().print(table)
 
 
 @receipt_app.command("verify", epilog="Example:\n\n  domicile audit receipt verify acme/41/9f86d0…")
@@ -119,9 +124,9 @@ def verify_receipt_command(
             "checkpoint": {"origin": found.checkpoint.origin, "size": found.checkpoint.size},
             "proof": [node.hex() for node in found.proof],
         }
-        typer.echo(json.dumps(answer, ensure_ascii=False, indent=2))
+        typer.echo(json.dumps(answer, indent=2))
         return
-    typer.echo(found.leaf.payload.decode())
+    typer.echo(_printable(found.leaf.payload.decode()))
     typer.echo(
         f"The record is number {found.leaf.seq} of {found.checkpoint.origin}, proven by {len(found.proof)} hashes"
         f" up to the signed checkpoint of size {found.checkpoint.size}."
@@ -143,7 +148,7 @@ def _fail(sentence: str, as_json: bool) -> NoReturn:
     if as_json:
         typer.echo(json.dumps({"ok": False, "error": sentence}))
     else:
-        typer.echo(f"FAIL: {sentence}", err=True)
+        typer.echo(f"FAIL: {_printable(sentence)}", err=True)
     raise typer.Exit(1)
 
 
@@ -178,15 +183,14 @@ def _progress(total: int, *, hidden: bool) -> Iterator[Callable[[int], None]]:
 
 
 def _print_report(report: Report, key: VerifierKey, *, told: bool) -> None:
-    console = Console()
-    table = Table("tenant", "records", "signed", "checkpoints", "open calls", "verdict", box=None, pad_edge=False)
+    table = _table("tenant", "records", "signed", "checkpoints", "open calls", "verdict")
     for tree in report.trees:
         verdict = "[green]holds[/]" if tree.ok else f"[red]{tree.errors} faults[/]"
         calls = str(len(tree.open_requests))
-        table.add_row(tree.tenant, str(tree.records), str(tree.signed), str(tree.checkpoints), calls, verdict)
-    console.print(table)
+        table.add_row(_cell(tree.tenant), str(tree.records), str(tree.signed), str(tree.checkpoints), calls, verdict)
+    _console().print(table)
     for finding in report.findings:
-        typer.echo(_sentence(finding))
+        typer.echo(_printable(_sentence(finding)))
     unlisted = sum(tree.errors for tree in report.trees) - sum(f.severity == "error" for f in report.findings)
     if unlisted:
         typer.echo(f"... and {unlisted} more of the same kinds.")
@@ -202,9 +206,39 @@ def _print_report(report: Report, key: VerifierKey, *, told: bool) -> None:
     typer.echo(f"{'The log holds' if report.ok else 'FAIL: the log does not hold'} under the key {key}.")
 
 
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for column in columns:
+        table.add_column(column, no_wrap=column != columns[-1])
+    return table
+
+
+def _console() -> Console:
+    """As wide as the terminal; a pipe has no width to fit."""
+    return Console() if sys.stdout.isatty() else Console(width=PIPE_WIDTH)
+
+
 def _sentence(finding: Finding) -> str:
     where = finding.tenant if finding.seq is None else f"{finding.tenant}, record {finding.seq}"
     return f"{finding.severity}: {where}: {finding.says}"
+
+
+def _printable(text: str) -> str:
+    """A record holds what a client sent, a forged one anything: no escape sequence of it may reach the terminal."""
+    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
+
+
+def _cell(text: str) -> str:
+    return escape(_printable(text))
+
+
+def _record(payload: bytes) -> dict[str, object]:
+    """The fields of a record, unchecked: what is not one is shown as such, `verify` says why."""
+    try:
+        record = json.loads(payload)
+    except (ValueError, RecursionError):
+        record = None
+    return record if isinstance(record, dict) else {"type": "(not a record)"}
 
 
 def _summary(record: dict[str, object]) -> str:

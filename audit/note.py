@@ -53,8 +53,10 @@ class VerifierKey:
     @classmethod
     def parse(cls, text: str) -> "VerifierKey":
         """Raises NoteError for another algorithm, a wrong length, or an id that is not this key's."""
-        name, _, rest = text.strip().partition("+")
-        key_id, _, encoded = rest.partition("+")
+        parts = text.strip().split("+", 2)
+        if len(parts) != 3:
+            raise NoteError("a verifier key reads name+key id+base64")
+        name, key_id, encoded = parts
         key = _decode(encoded)
         if key[:1] != ED25519:
             raise NoteError("not an Ed25519 key")

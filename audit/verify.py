@@ -11,11 +11,11 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from audit.checkpoint import Checkpoint, open_checkpoint, origin_of
+from audit.checkpoint import Checkpoint, open_checkpoint, origin_of, tenant_of
 from audit.errors import CanonicalError, EventRejected, NoteError
 from audit.event import Step
 from audit.leaf import Leaf, decode_leaf
-from audit.merkle import Frontier, leaf_hash
+from audit.merkle import EMPTY_ROOT, Frontier, leaf_hash
 from audit.note import VerifierKey
 from audit.store import Reader, SignedCheckpoint, StoredLeaf
 
@@ -89,19 +89,39 @@ def verify_log(
     """Verify the trees of `tenants` (default: all) against the log's `key`.
 
     `held` are checkpoint notes kept outside the log's reach; with one of them a log rolled back to an earlier state is
-    found out, which the file alone cannot show. Raises StoreError if the data cannot be read, NoteError if a held
-    checkpoint was not signed by `key`.
+    found out, which the file alone cannot show. Their trees are verified whether chosen or not. Raises StoreError if
+    the data cannot be read, NoteError if a held checkpoint was not signed by `key`.
     """
     kept: dict[str, list[Checkpoint]] = {}
     for note in held:
         origin = note.partition("\n")[0]
-        kept.setdefault(origin, []).append(open_checkpoint(note, origin, key.public_key))
-    chosen = reader.tenants() if tenants is None else tenants
+        if (tenant := tenant_of(key.name, origin)) is None:
+            raise NoteError(f"the checkpoint you hold is of {origin}, not of a tree of {key.name}")
+        kept.setdefault(tenant, []).append(open_checkpoint(note, origin, key.public_key))
+    known = reader.tenants()
+    chosen = dict.fromkeys([*(known if tenants is None else tenants), *kept])
     return Report(
         trees=tuple(
-            _TreeCheck(reader, tenant, key, kept.get(origin_of(key.name, tenant), []), progress).run()
+            _lost_tree(tenant, kept[tenant])
+            if tenant in kept and tenant not in known
+            else _TreeCheck(reader, tenant, key, kept.get(tenant, []), progress).run()
             for tenant in chosen
         )
+    )
+
+
+def _lost_tree(tenant: str, held: list[Checkpoint]) -> TreeReport:
+    size = max(checkpoint.size for checkpoint in held)
+    says = f"the log has no records of this tenant, but the checkpoint you hold of size {size} was signed"
+    return TreeReport(
+        tenant=tenant,
+        records=0,
+        root=EMPTY_ROOT.hex(),
+        checkpoints=0,
+        signed=0,
+        open_requests=(),
+        errors=1,
+        findings=(Finding(tenant=tenant, check="rollback", says=says),),
     )
 
 

@@ -451,3 +451,32 @@ async def test_a_tenant_that_the_log_does_not_know_is_said_so(written: Home) -> 
     with pytest.raises(StoreError, match="no tenant 'nobody'"):
         verify_log(reader, written.key, tenants=["nobody"])
     reader.close()
+
+
+async def test_a_tree_that_is_gone_altogether_is_found_out_by_a_checkpoint_held(written: Home) -> None:
+    held = checkpoints(written)[0].note
+    with Forger(written) as forger:
+        for table in ("leaf", "checkpoint", "open_intent"):
+            forger.run(f"DELETE FROM {table} WHERE tree = :tree")
+        forger.run("DELETE FROM tree WHERE id = :tree")
+    reader = written.reader()
+    report = verify_log(reader, written.key, held=[held])
+    reader.close()
+    assert said(report, "rollback") == [
+        (None, "the log has no records of this tenant, but the checkpoint you hold of size 8 was signed")
+    ]
+
+
+async def test_a_checkpoint_held_has_its_tree_verified_though_another_was_asked_for(written: Home) -> None:
+    reader = written.reader()
+    report = verify_log(reader, written.key, tenants=["_system"], held=[checkpoints(written)[0].note])
+    reader.close()
+    assert [tree.tenant for tree in report.trees] == ["_system", "acme"]
+
+
+async def test_a_checkpoint_held_of_another_log_is_refused(written: Home) -> None:
+    held = sign_checkpoint(Checkpoint("elsewhere.example/acme", 8, bytes(32)), written.signer)
+    reader = written.reader()
+    with pytest.raises(NoteError, match="elsewhere"):
+        verify_log(reader, written.key, held=[held])
+    reader.close()

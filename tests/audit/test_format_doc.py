@@ -1,0 +1,28 @@
+import re
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel
+
+from audit.event import Decision, Reason, Redaction
+from audit.stamp import Stamp
+from tests.audit.test_event import CLASSES
+
+DOCUMENT = (Path(__file__).parent.parent.parent / "docs/audit-format.md").read_text(encoding="utf-8")
+SAID = set(re.findall(r"`([a-z0-9_.]+)`", DOCUMENT))
+MODELS: list[type[BaseModel]] = [*CLASSES, Stamp, Decision, Reason, Redaction]
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
+def test_every_field_of_a_leaf_is_in_the_format_document(model: type[BaseModel]) -> None:
+    assert set(model.model_fields) <= SAID
+
+
+def test_every_event_type_has_its_place_in_the_format_document() -> None:
+    assert {cls.model_fields["type"].default for cls in CLASSES} <= SAID
+
+
+def test_the_format_document_names_no_event_that_cannot_occur() -> None:
+    types = {cls.model_fields["type"].default for cls in CLASSES}
+    named = {name for name in SAID if re.fullmatch(r"(inference|routing|auth|admin|system)\.[a-z_.]+", name)}
+    assert named == types
