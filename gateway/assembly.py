@@ -5,11 +5,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from secrets import token_bytes
 
 from starlette.applications import Starlette
 
-from audit import AuditLog, AuditSettings, FileSigner
+from audit import AuditLog, AuditSettings
 from audit.sequencer import Limits as AuditLimits
 from backend.wire import PING_PATH
 from gateway.app import build_app
@@ -18,23 +17,19 @@ from gateway.credentials import TenantCredentials
 from gateway.directory import Directory
 from gateway.errors import BackendUnavailable
 from gateway.health import Check, Health
-from gateway.identity.keys import KeyHasher
+from gateway.installation import Installation
 from gateway.inventory import Inventory
 from gateway.judge import Judge
 from gateway.limits import Limiter, MemoryLimitStore
 from gateway.meter import Meter
 from gateway.pipeline import Pipeline
-from gateway.policies import in_force
 from gateway.recorder import Recorder
 from gateway.routes import Routes
 from gateway.settings import Settings
-from gateway.store.database import Database
 from gateway.telemetry import Telemetry, exporting_tracer
 from gateway.upstream import Upstream
-from regions.catalogue import Catalogue
 from regions.fleet import Backend, Fleet
 from regions.health import Prober
-from regions.secret_file import create_secret
 
 RENEWAL_CHECK_S = 600
 
@@ -51,27 +46,23 @@ class Gateway:
 
 @asynccontextmanager
 async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
-    """Raises what keeps it from starting: DatabaseUnavailable, AuditUnavailable, CatalogueError, AuthorityError."""
-    catalogue = Catalogue.load(settings.catalogue)
-    hasher = KeyHasher.open(settings.pepper_file)
-    redaction_secret = create_secret(settings.redaction_secret_file, token_bytes(32))
+    """Raises what keeps it from starting: InstallationError, DatabaseUnavailable, AuditUnavailable, RegionsError."""
+    installation = Installation.open(settings.data)
     tracer = None
     if settings.telemetry.otlp_endpoint:
         tracer = exporting_tracer(settings.telemetry.otlp_endpoint, settings.telemetry.sample_ratio, settings.node)
     telemetry = Telemetry(max_tenant_labels=settings.telemetry.max_tenant_labels, tracer=tracer)
     fleet = Fleet()
-    inventory = Inventory(fleet, catalogue)
-    credentials = TenantCredentials(settings.pki_directory, settings.cell)
+    inventory = Inventory(fleet, installation.catalogue())
+    credentials = installation.credentials()
     routes = Routes(fleet, inventory, credentials, settings.requests.max_attempts)
-    database = Database.open(settings.data)
-    settings.audit_directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-    signer = FileSigner.open(settings.audit_directory / "signer.key", name=f"domicile.{settings.cell}/audit")
+    database = installation.database()
     audit_settings = AuditSettings(limits=AuditLimits(reserve_bytes=settings.audit.reserve_bytes))
     try:
         async with (
             await AuditLog.open(
-                settings.audit_directory / "log.db",
-                signer=signer,
+                installation.audit_log,
+                signer=installation.signer(),
                 node=settings.node,
                 build=build(),
                 settings=audit_settings,
@@ -79,9 +70,9 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
             Upstream(settings.requests) as upstream,
             Directory(
                 database,
-                cell=settings.cell,
-                hasher=hasher,
-                compile_policy=in_force(catalogue.country_sets(), redaction_secret),
+                cell=installation.cell,
+                hasher=installation.hasher(),
+                compile_policy=installation.policies().compile,
                 on_change=lambda directory: inventory.replace(directory.backends()),
             ) as directory,
         ):

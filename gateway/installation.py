@@ -2,7 +2,9 @@
 
 <data>/cell                      its name
 <data>/control.db                tenants, projects, keys, policies, backends
-<data>/ca/                       the cell's certificate authority
+<data>/ca/                       the cell's certificate authority, where it is on this machine
+<data>/gateway/<tenant>/         the gateway's certificate for calls to that tenant's backends
+<data>/audit/                    the record: log.db, signer.key, signer.vkey
 <data>/secrets/pepper            keys the stored hashes of API keys
 <data>/secrets/redaction         keys the redaction action `hash`
 <data>/catalogue.yaml            the installation's own places and operators, if it has any
@@ -11,6 +13,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from audit import FileSigner
+from gateway.credentials import TenantCredentials
 from gateway.identity.keys import KeyHasher
 from gateway.policies import PolicyCompiler
 from gateway.store.control import Control, OnEvent
@@ -18,7 +22,7 @@ from gateway.store.database import Database
 from gateway.store.inventory import Inventory
 from regions.authority import CertificateAuthority
 from regions.catalogue import Catalogue
-from regions.identity import check_name
+from regions.identity import check_name, trust_domain
 from regions.secret_file import create_secret, read_secret
 
 DEFAULT_CELL = "local"
@@ -69,6 +73,18 @@ class Installation:
 
     def authority(self) -> CertificateAuthority:
         return CertificateAuthority.open(self.data / "ca", self.cell)
+
+    def credentials(self) -> TenantCredentials:
+        authority = self.authority() if (self.data / "ca" / "ca.key").exists() else None
+        return TenantCredentials(self.data / "gateway", self.cell, self.data / "ca" / "ca.pem", authority)
+
+    @property
+    def audit_log(self) -> Path:
+        return self.data / "audit" / "log.db"
+
+    def signer(self) -> FileSigner:
+        self.audit_log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        return FileSigner.open(self.audit_log.with_name("signer.key"), name=f"{trust_domain(self.cell)}/audit")
 
     def control(self, database: Database, *, actor: str, on_event: OnEvent) -> Control:
         return Control(

@@ -84,19 +84,17 @@ class Price(Section):
 
 
 class Settings(BaseSettings):
-    """Everything the gateway is told at start."""
+    """Everything a gateway is told at start. What belongs to the cell as a whole lies in the folder `data`."""
 
     model_config = SettingsConfigDict(env_prefix="DOMICILE__", env_nested_delimiter="__", frozen=True, extra="forbid")
 
     data: Path = Path("domicile-data")
-    cell: str = Field("eu-1", pattern=r"^[a-z][a-z0-9-]{0,30}$")
     node: str = Field(default_factory=lambda: socket.gethostname().split(".")[0].lower() or "node")
     listen: Listen = Listen()
     requests: Requests = Requests()
     audit: Audit = Audit()
     telemetry: Telemetry = Telemetry()
     prices: dict[str, Price] = Field(default_factory=dict, description="by model; needed where a policy sets a budget")
-    catalogue: Path | None = Field(None, description="regions and operators; the built-in catalogue when absent")
 
     @field_validator("data")
     @classmethod
@@ -113,26 +111,6 @@ class Settings(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         return (env_settings, init_settings)  # the environment overrides the file
-
-    @property
-    def control_database(self) -> Path:
-        return self.data / "control.db"
-
-    @property
-    def pepper_file(self) -> Path:
-        return self.data / "secrets" / "pepper"
-
-    @property
-    def redaction_secret_file(self) -> Path:
-        return self.data / "secrets" / "redaction"
-
-    @property
-    def audit_directory(self) -> Path:
-        return self.data / "audit"
-
-    @property
-    def pki_directory(self) -> Path:
-        return self.data / "pki"
 
 
 def load_settings(path: Path | None = None, **overrides: Any) -> Settings:

@@ -14,13 +14,10 @@ from multidict import CIMultiDictProxy
 from audit import FileSigner, verify_log
 from audit.sqlite import SqliteReader
 from gateway.assembly import open_gateway
-from gateway.identity.keys import KeyHasher
-from gateway.policies import activation_check
+from gateway.installation import Installation
 from gateway.serve import serving
 from gateway.settings import load_settings
 from gateway.store.control import Control
-from gateway.store.database import Database
-from policy.countries import builtin_countries
 from regions.identity import BackendIdentity
 from tests.fakes.backend import FakeBackend, running
 
@@ -123,10 +120,9 @@ def chat(content, **more):
     return {"model": "small", "messages": [{"role": "user", "content": content}], **more}
 
 
-def open_control(data, cell="eu-1"):
-    hasher = KeyHasher.open(data / "secrets" / "pepper")
-    check = activation_check(builtin_countries())
-    return Control(Database.open(data), cell=cell, hasher=hasher, actor="cli", compile_policy=check)
+def open_control(data, on_event=lambda event: None):
+    installation = Installation.create(data, "eu-1")
+    return installation.control(installation.database(), actor="cli", on_event=on_event)
 
 
 @asynccontextmanager

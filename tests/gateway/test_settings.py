@@ -12,7 +12,7 @@ def written(tmp_path, text):
 def test_defaults_listen_on_loopback_only(tmp_path):
     settings = load_settings(data=tmp_path)
     assert settings.listen.host == "127.0.0.1"
-    assert settings.control_database == tmp_path / "control.db"
+    assert settings.data == tmp_path
 
 
 def test_the_environment_overrides_the_file(tmp_path, monkeypatch):
@@ -29,7 +29,7 @@ def test_a_path_in_the_file_is_meant_from_where_the_file_lies(tmp_path):
     [
         ("listen: {prot: 1}", "listen.prot"),
         ("listen: {port: 99999}", "listen.port"),
-        ("cell: 'No Capitals'", "cell"),
+        ("cell: eu-1", "cell"),
         ("- a list", "mapping at the top"),
         ("a: [", "is not YAML"),
         ("listen: {host: 0.0.0.0}", "reachable from other machines"),
@@ -49,4 +49,4 @@ def test_a_missing_file_is_named(tmp_path):
 def test_settings_do_not_change_after_they_are_read(tmp_path):
     settings = load_settings(data=tmp_path)
     with pytest.raises(ValueError, match="frozen"):
-        settings.cell = "other"
+        settings.node = "other"
