@@ -198,32 +198,28 @@ class AuthFailed(Event):
     endpoint: Endpoint | None = None
 
 
-class TenantCreated(Event):
-    type: Literal["admin.tenant.created"] = "admin.tenant.created"
+class AdminChanged(Event):
+    """An administrator's change, recorded before it is committed. `before` and `after` are digests of the object's
+    canonical JSON, absent where there was or is nothing; `epoch` is the configuration epoch the change makes."""
+
+    type: Literal[
+        "admin.tenant.created",
+        "admin.tenant.revoked",
+        "admin.project.created",
+        "admin.project.revoked",
+        "admin.key.created",
+        "admin.key.revoked",
+        "admin.policy.activated",
+        "admin.backend.registered",
+        "admin.backend.revoked",
+    ]
     actor: Actor
-
-
-class KeyCreated(Event):
-    type: Literal["admin.key.created"] = "admin.key.created"
-    actor: Actor
-    key_id: Text
-    project: Text
-
-
-class KeyRevoked(Event):
-    type: Literal["admin.key.revoked"] = "admin.key.revoked"
-    actor: Actor
-    key_id: Text
-    reason: Code | None = None
-
-
-class PolicyActivated(Event):
-    type: Literal["admin.policy.activated"] = "admin.policy.activated"
-    actor: Actor
-    policy_id: Text
-    policy_version: Text
-    policy_hash: Sha256
-    previous_version: Text | None = None
+    target: Text
+    project: Text | None = None
+    before: Sha256 | None = None
+    after: Sha256 | None = None
+    epoch: Count
+    detail: dict[Code, Text] = Field(default_factory=dict)
 
 
 # --- the log itself --------------------------------------------------------------------------------------------------
@@ -271,10 +267,7 @@ AnyEvent = Annotated[
     | InferenceCompleted
     | InferenceAborted
     | AuthFailed
-    | TenantCreated
-    | KeyCreated
-    | KeyRevoked
-    | PolicyActivated
+    | AdminChanged
     | SystemStart
     | SystemStop
     | SystemSelftest

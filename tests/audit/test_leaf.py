@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from audit.canonical import canonicalize
 from audit.errors import CanonicalError, EventRejected
-from audit.event import Decision, KeyRevoked, Reason, SystemSelftest
+from audit.event import AdminChanged, Decision, Reason, SystemSelftest
 from audit.leaf import MAX_LEAF_SIZE, decode_leaf, encode_leaf
 from audit.stamp import Stamper, uuid7
 from tests.audit.conftest import accepted, completed
@@ -17,7 +17,12 @@ STAMPER = Stamper("gw-1", uuid7(0), time.time)
 
 @pytest.mark.parametrize(
     "event",
-    [accepted("r1"), completed("r1"), SystemSelftest(), KeyRevoked(tenant="acme", actor="key:k9", key_id="k1")],
+    [
+        accepted("r1"),
+        completed("r1"),
+        SystemSelftest(),
+        AdminChanged(type="admin.key.revoked", tenant="acme", actor="cli", target="k1", epoch=3),
+    ],
     ids=lambda event: event.type,
 )
 def test_an_event_is_read_back_as_it_was_recorded(event: object) -> None:

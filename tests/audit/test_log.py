@@ -7,12 +7,12 @@ import pytest
 from audit.checkpointer import Cadence
 from audit.errors import AuditUnavailable, EventRejected, SignerError, StoreError, StoreFull
 from audit.event import (
+    AdminChanged,
     AuthFailed,
     Decision,
     InferenceAborted,
     Reason,
     RoutingDecision,
-    TenantCreated,
 )
 from audit.log import AuditSettings
 from audit.receipt import Receipt
@@ -48,7 +48,7 @@ async def test_many_appenders_share_commits_and_leave_no_gap(home: Home, faults:
 
 async def test_a_record_says_where_and_when_it_was_taken(home: Home) -> None:
     async with await home.open("gw-7", clock=lambda: 1_798_761_599.5) as log:
-        await log.append(TenantCreated(tenant="acme", actor="cli"))
+        await log.append(AdminChanged(type="admin.tenant.created", tenant="acme", actor="cli", target="acme", epoch=1))
     (event,) = home.events("acme")
     assert event["ts"] == "2026-12-31T23:59:59.500Z"
     assert event["gateway_node"] == "gw-7"

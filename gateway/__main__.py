@@ -1,0 +1,5 @@
+"""``python -m gateway`` is ``domicile``."""
+
+from gateway.cli import main
+
+main()

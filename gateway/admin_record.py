@@ -1,0 +1,29 @@
+"""Administration from a shell, on record: every change is durable in the log before it is committed."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from os import getpid
+
+from audit import AuditLog
+from audit.event import AdminChanged
+from gateway.installation import Installation
+from gateway.store.control import OnEvent
+from gateway.store.records import AdminEvent
+
+
+@contextmanager
+def recorded_admin(installation: Installation) -> Iterator[OnEvent]:
+    """Yields what `Control` tells its changes to. Raises AuditUnavailable; then nothing is changed (fail closed)."""
+    with asyncio.Runner() as runner:
+        node = f"cli-{getpid()}"  # several may run at once, beside the gateway
+        log = runner.run(AuditLog.open(installation.audit_log, signer=installation.signer(), node=node))
+        try:
+            yield lambda event: runner.run(record(log, event))
+        finally:
+            runner.run(log.close())
+
+
+async def record(log: AuditLog, event: AdminEvent) -> None:
+    fields = event.model_dump(exclude={"action", "cell", "at"}, exclude_none=True)
+    await log.append(AdminChanged.model_validate({"type": f"admin.{event.action}", **fields}))

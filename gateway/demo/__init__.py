@@ -1,0 +1,1 @@
+"""``domicile demo``: a whole installation on one machine, and a check that tries everything it promises."""

@@ -1,0 +1,157 @@
+"""``domicile demo --check``: does, as a newcomer would, what the demonstration shows, and says what came of it."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from rich.console import Console
+
+from gateway.demo.guide import PERSONAL, QUESTION, chat_body, curl, sdk_program
+from gateway.demo.scene import Keys
+
+MAIL, IBAN = "anna.schmidt@example.org", "DE89 3704 0044 0532 0130 00"
+TIMEOUT_S = 180
+
+
+class CheckFailed(Exception):
+    """What was expected and what came instead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    status: int
+    headers: Mapping[str, str]
+    body: Any
+
+    @property
+    def text(self) -> str:
+        return str(self.body["choices"][0]["message"]["content"])
+
+
+def run_checks(console: Console, base: str, keys: Keys, data: Path) -> bool:
+    """One line each; True if all passed. Blocking: run it in a thread."""
+    bench = _Bench(base, keys, data)
+    checks: list[tuple[str, Callable[[], str]]] = [
+        ("an answer, with curl", bench.answer_with_curl),
+        ("an answer and a stream, with OpenAI's Python SDK", bench.sdk),
+        ("personal data reaches the model only as placeholders", bench.personal_data),
+        ("a US-owned backend is refused, with the reason", bench.refusal),
+        ("the same backend serves the project whose policy allows it", bench.other_project),
+        ("a wrong key opens nothing", bench.wrong_key),
+        ("every part is ready", bench.ready),
+        ("the receipt of an answer is in the log", bench.receipt),
+        ("domicile audit verify", bench.audit_verify),
+    ]
+    failed = 0
+    for name, check in checks:
+        began = perf_counter()
+        try:
+            said, mark = check(), "[green]pass[/green]"
+        except Exception as error:  # a check reports whatever happened
+            failed += 1
+            said, mark = f"{type(error).__name__}: {error}", "[red]FAIL[/red]"
+        console.print(f"{mark}  {name} [dim]({perf_counter() - began:.1f} s)[/dim]", soft_wrap=True)
+        console.print("      " + said.replace("\n", "\n      "), markup=False, style="dim", soft_wrap=True)
+    console.print(f"{len(checks) - failed} passed, {failed} failed")
+    return failed == 0
+
+
+class _Bench:
+    def __init__(self, base: str, keys: Keys, data: Path) -> None:
+        self.base, self.keys, self.data = base, keys, data
+
+    def answer_with_curl(self) -> str:
+        if shutil.which("curl") is None:
+            text = self._ask(self.keys.acme, chat_body(QUESTION)).text
+        else:
+            text = json.loads(_run(curl(self.base, self.keys.acme, chat_body(QUESTION))))["choices"][0]["message"][
+                "content"
+            ]
+        _expect("Paris" in text, f"the answer to {QUESTION!r} names Paris", text)
+        return text
+
+    def sdk(self) -> str:
+        streamed = _run([sys.executable, "-c", sdk_program(self.base, self.keys.acme)]).strip()
+        whole = self._ask(self.keys.acme, chat_body(QUESTION)).text.strip()
+        _expect(streamed == whole, "the stream says what the whole answer says", f"{streamed!r} and {whole!r}")
+        return f"streamed: {streamed}"
+
+    def personal_data(self) -> str:
+        reply = self._ask(self.keys.acme, chat_body(PERSONAL), {"x-domicile-debug": "upstream"})
+        saw = reply.body["domicile"]["upstream_request"]["messages"][-1]["content"]
+        _expect(MAIL not in saw and "3704" not in saw, "neither mail nor IBAN left", saw)
+        placeholders = re.findall(r"<[A-Z]+_\d+_\w+>", saw)
+        _expect(len(placeholders) == 2, "two placeholders in their place", saw)
+        _expect(not any(p in reply.text for p in placeholders), "no placeholder in the answer", reply.text)
+        _expect(MAIL in reply.text, "the mail address comes back restored", reply.text)
+        return f"the model saw: {saw.splitlines()[-1]}\nthe answer was: {reply.text}"
+
+    def refusal(self) -> str:
+        reply = self._ask(self.keys.patients, chat_body(QUESTION), expect=403)
+        rules = {reason["rule"] for reason in reply.body["error"]["reasons"]}
+        _expect("residency.operator.ultimate_parent" in rules, "the ultimate parent is a reason", str(sorted(rules)))
+        return str(reply.body["error"]["message"])
+
+    def other_project(self) -> str:
+        reply = self._ask(self.keys.globex, chat_body(QUESTION))
+        _expect(reply.headers["x-domicile-region"] == "us-east", "it ran in us-east", str(dict(reply.headers)))
+        return f"region {reply.headers['x-domicile-region']}, {reply.headers['x-domicile-decision']}"
+
+    def wrong_key(self) -> str:
+        reply = self._ask(
+            self.keys.acme[:-1] + ("0" if self.keys.acme[-1] != "0" else "1"), chat_body("hi"), expect=401
+        )
+        return str(reply.body["error"]["message"])
+
+    def ready(self) -> str:
+        with urllib.request.urlopen(self.base.removesuffix("/v1") + "/readyz", timeout=TIMEOUT_S) as response:  # noqa: S310
+            report = json.load(response)
+        _expect(report["ready"] and len(report["backends"]) == 2, "both engines answer", str(report))
+        return ", ".join([*report["parts"], *report["backends"]])
+
+    def receipt(self) -> str:
+        receipt = self._ask(self.keys.acme, chat_body(QUESTION)).headers["x-domicile-receipt"]
+        return _domicile("audit", "receipt", "verify", receipt, "--data", str(self.data))
+
+    def audit_verify(self) -> str:
+        return _domicile("audit", "verify", "--data", str(self.data))
+
+    def _ask(
+        self, key: str, body: dict[str, object], headers: Mapping[str, str] | None = None, *, expect: int = 200
+    ) -> Reply:
+        sent = {"authorization": f"Bearer {key}", "content-type": "application/json", **(headers or {})}
+        request = urllib.request.Request(f"{self.base}/chat/completions", json.dumps(body).encode(), sent)  # noqa: S310
+        try:
+            with urllib.request.urlopen(request, timeout=TIMEOUT_S) as response:  # noqa: S310
+                reply = Reply(response.status, dict(response.headers.items()), json.load(response))
+        except urllib.error.HTTPError as error:
+            reply = Reply(error.code, dict(error.headers.items()), json.load(error))
+        _expect(reply.status == expect, f"status {expect}", f"{reply.status}: {json.dumps(reply.body)[:400]}")
+        return reply
+
+
+def _expect(holds: bool, wanted: str, came: str) -> None:
+    if not holds:
+        raise CheckFailed(f"expected: {wanted}; came: {came}")
+
+
+def _run(command: str | list[str]) -> str:
+    done = subprocess.run(  # noqa: S603
+        command, shell=isinstance(command, str), capture_output=True, text=True, timeout=TIMEOUT_S
+    )
+    if done.returncode:
+        raise CheckFailed(f"status {done.returncode}: {(done.stderr or done.stdout).strip()[-400:]}")
+    return done.stdout
+
+
+def _domicile(*arguments: str) -> str:
+    return _run([sys.executable, "-m", "gateway", *arguments]).strip()

