@@ -119,7 +119,7 @@ class _Route(Event):
     operator_hq: Country
     ultimate_parent: Text
     ultimate_parent_country: Country
-    transfer_basis: Code
+    transfer_basis: Sentence  # `intra_eea`, or the tool and its reference: `scc:<contract>`, `adequacy:<decision>`
     model_served: Text | None = None
     fallback_index: Count = 0
 

@@ -177,7 +177,7 @@ def _route(exchange: Exchange, route: Route) -> dict[str, Any]:
         "operator_hq": facts.operator_hq,
         "ultimate_parent": facts.ultimate_parent,
         "ultimate_parent_country": facts.parent_country,
-        "transfer_basis": route.transfer_basis,
+        "transfer_basis": route.transfer_basis[:512],
         "fallback_index": exchange.attempt,
     }
 
