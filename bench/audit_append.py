@@ -44,7 +44,7 @@ def intent(request_id: str) -> InferenceAccepted:
         stream=True,
         model_requested="smollm2-135m-instruct",
         policy_id="acme-default",
-        policy_version=3,
+        policy_version="3",
         policy_hash="a" * 64,
         retention_class="metadata",
         decision=Decision(outcome="allow", reasons=(reason,)),

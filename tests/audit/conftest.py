@@ -36,7 +36,7 @@ def accepted(request_id: str | None = None, tenant: str = "acme", **changed: obj
         "stream": False,
         "model_requested": "smol",
         "policy_id": "acme-default",
-        "policy_version": 3,
+        "policy_version": "3",
         "policy_hash": "a" * 64,
         "decision": Decision(
             outcome="allow",

@@ -30,7 +30,7 @@ def test_every_event_class_can_be_read_back() -> None:
 
 
 def test_types_are_names_of_the_taxonomy_and_each_has_one_class() -> None:
-    names = [cls.model_fields["type"].default for cls in CLASSES]
+    names = [kind for cls in CLASSES for kind in get_args(cls.model_fields["type"].annotation)]
     assert len(set(names)) == len(names)
     assert {name.partition(".")[0] for name in names} == {"inference", "routing", "auth", "admin", "system"}
 
@@ -73,13 +73,11 @@ def test_events_are_frozen() -> None:
         {"inference_country": "fr"},
         {"inference_country": "EUR"},
         {"policy_hash": "A" * 64},
-        {"policy_version": -1},
-        {"policy_version": 2**53},
-        {"policy_version": 3.0},
-        {"policy_version": "3"},
+        {"policy_version": 3},
+        {"policy_version": ""},
         {"stream": 1},
         {"endpoint": "/v1/chat/completions?q=words of a prompt"},
-        {"transfer_basis": "Free Words"},
+        {"transfer_basis": ""},
         {"decision": Decision(outcome="deny")},
         {"decision": {"outcome": "perhaps"}},
         {"redaction": {"engine_version": "1", "counts_by_type": {"IBAN FR76": 1}}},
