@@ -5,12 +5,12 @@ import pytest
 from pydantic import BaseModel
 
 from audit.event import Decision, Reason, Redaction
+from audit.leaf import EVENT_CLASSES
 from audit.stamp import Stamp
-from tests.audit.test_event import CLASSES
 
 DOCUMENT = (Path(__file__).parent.parent.parent / "docs/audit-format.md").read_text(encoding="utf-8")
 SAID = set(re.findall(r"`([a-z0-9_.]+)`", DOCUMENT))
-MODELS: list[type[BaseModel]] = [*CLASSES, Stamp, Decision, Reason, Redaction]
+MODELS: list[type[BaseModel]] = [*EVENT_CLASSES, Stamp, Decision, Reason, Redaction]
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
@@ -19,10 +19,10 @@ def test_every_field_of_a_leaf_is_in_the_format_document(model: type[BaseModel])
 
 
 def test_every_event_type_has_its_place_in_the_format_document() -> None:
-    assert {cls.model_fields["type"].default for cls in CLASSES} <= SAID
+    assert {cls.model_fields["type"].default for cls in EVENT_CLASSES} <= SAID
 
 
 def test_the_format_document_names_no_event_that_cannot_occur() -> None:
-    types = {cls.model_fields["type"].default for cls in CLASSES}
+    types = {cls.model_fields["type"].default for cls in EVENT_CLASSES}
     named = {name for name in SAID if re.fullmatch(r"(inference|routing|auth|admin|system)\.[a-z_.]+", name)}
     assert named == types
