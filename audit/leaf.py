@@ -4,7 +4,7 @@ The event's fields and the stamp's stand side by side in one JSON object; fields
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -16,6 +16,9 @@ from audit.stamp import STAMP_FIELDS, Stamp
 MAX_LEAF_SIZE = 16 * 1024
 """Bytes. A quarter of what C2SP tlog-tiles allows an entry, so that bundles of 256 stay small."""
 
+EVENT_CLASSES: tuple[type[Event], ...] = get_args(get_args(AnyEvent)[0])
+
+_KNOWN = frozenset(EVENT_CLASSES)
 _EVENT: TypeAdapter[Event] = TypeAdapter(AnyEvent)
 
 
@@ -26,7 +29,13 @@ class Leaf:
 
 
 def encode_leaf(event: Event, stamp: dict[str, int | str]) -> bytes:
-    """The bytes to hash and keep. Raises EventRejected if they are too many or have no canonical form."""
+    """The bytes to hash and keep.
+
+    Raises EventRejected if they are too many or have no canonical form, or if the event is of a class of its own,
+    which nobody could read back.
+    """
+    if type(event) not in _KNOWN:
+        raise EventRejected(f"{type(event).__name__} is not an event of this format")
     try:
         payload = canonicalize(stamp | event.model_dump(exclude_none=True))
     except CanonicalError as error:

@@ -96,12 +96,13 @@ class AuditLog:
         lock = NodeLock.acquire(path.parent, node)
         stamper = Stamper(node, uuid7(int(clock() * 1000)), clock)
         log = cls(path, lock, signer, stamper, settings or AuditSettings(), open_store)
+        starting = asyncio.ensure_future(asyncio.to_thread(log._start, build))
         try:
-            await asyncio.to_thread(log._sequencer.start, build)
+            await asyncio.shield(starting)
         except BaseException:
-            lock.release()
+            await asyncio.wait([starting])  # a thread cannot be cancelled, only waited for
+            await asyncio.to_thread(log._stop)
             raise
-        log._checkpointer.start()
         return log
 
     async def __aenter__(self) -> Self:
@@ -168,9 +169,9 @@ class AuditLog:
         Raises AuditUnavailable if the log would refuse a new call, or does not answer in `probe_timeout_s`.
         """
         async with self._probing:
-            now = time.monotonic()
-            if self._probed is None or now - self._probed[0] >= self._settings.probe_ttl_s:
-                self._probed = now, await self._selftest()
+            if self._probed is None or time.monotonic() - self._probed[0] >= self._settings.probe_ttl_s:
+                result = await self._selftest()
+                self._probed = time.monotonic(), result
             result = self._probed[1]
         if isinstance(result, str):
             raise AuditUnavailable(result)
@@ -195,6 +196,10 @@ class AuditLog:
             logger.error("the stop could not be recorded: %s", error)
         self._closed = True
         await asyncio.to_thread(self._stop)
+
+    def _start(self, build: str | None) -> None:
+        self._checkpointer.start()
+        self._sequencer.start(build)
 
     def _stop(self) -> None:
         self._checkpointer.stop()

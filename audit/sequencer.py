@@ -258,9 +258,7 @@ class Sequencer:
         self._next_heal = time.monotonic() + self._limits.heal_every_s
         try:
             if self._store is None:
-                self._store = self._open_store()
-                if not self._store.consolidate():
-                    raise StoreError("the audit file is in use by a long reader or another writer")
+                self._store = self._reopened()
                 self._degraded, self._failure = True, None  # running calls may go on; new ones wait for the reserve
             self._reserve.fill()
             self._write([Append(AuditRestored(refused=self._refused)), *self._abort_unrecorded()], [])
@@ -275,6 +273,16 @@ class Sequencer:
             logger.warning("the audit log is well again; %d appends were refused", self._refused)
             self._degraded, self._refused = False, 0
             self._unrecorded.clear()
+
+    def _reopened(self) -> Store:
+        store = self._open_store()
+        try:
+            if not store.consolidate():
+                raise StoreError("the audit file is in use by a long reader or another writer")
+        except StoreError:
+            store.close()
+            raise
+        return store
 
     def _abort_unrecorded(self) -> list[Append]:
         """Calls that are closed after all are refused by the store, as they should be."""

@@ -45,7 +45,7 @@ def test_what_is_signed_is_the_root_of_the_head(home: Home) -> None:
 
 
 def test_heads_that_follow_within_the_second_share_one_checkpoint(home: Home) -> None:
-    shelf = Shelf(home, Cadence(every_s=0.2))
+    shelf = Shelf(home, Cadence(every_s=0.5))
     for size in range(1, 20):
         shelf.checkpointer.grown({"acme": grown_to(size)})
     assert shelf.arrived.acquire(timeout=5)
@@ -91,10 +91,10 @@ class HangingSigner:
 
 def test_a_signer_that_hangs_is_trouble_like_one_that_fails(home: Home) -> None:
     signer = HangingSigner(home)
-    shelf = Shelf(home, Cadence(every_s=0.01, signer_grace_s=0.05), signer)
+    shelf = Shelf(home, Cadence(every_s=0.01, signer_grace_s=0.3), signer)
     shelf.checkpointer.grown({"acme": grown_to(1)})
     assert shelf.checkpointer.trouble is None
-    time.sleep(0.08)
+    time.sleep(0.4)
     assert shelf.checkpointer.trouble is not None
     signer.let_go.set()
     assert shelf.arrived.acquire(timeout=5)
@@ -112,7 +112,9 @@ def test_whatever_a_signer_raises_the_thread_lives_and_tries_again(
 ) -> None:
     shelf = Shelf(home, Cadence(every_s=0.01), BrokenSigner(home))
     shelf.checkpointer.grown({"acme": grown_to(1)})
-    time.sleep(0.1)
+    deadline = time.monotonic() + 5
+    while caplog.text.count("could not be signed") < 2 and time.monotonic() < deadline:
+        time.sleep(0.01)
     shelf.checkpointer.stop()
     assert shelf.signed == []
     assert caplog.text.count("could not be signed") >= 2

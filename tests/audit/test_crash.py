@@ -36,7 +36,13 @@ class Victim:
 
     def _read(self, reading: object) -> None:
         with reading, open(os.dup(reading.fileno()), encoding="ascii") as lines:
-            self.receipts.extend(Receipt.parse(line) for line in lines)
+            for line in lines:
+                self.receipts.append(Receipt.parse(line))
+
+    def wait_for_a_receipt(self) -> None:
+        deadline = time.monotonic() + 30
+        while not self.receipts and self._process.is_alive() and time.monotonic() < deadline:
+            time.sleep(0.002)
 
     def kill(self) -> None:
         assert self._process.is_alive(), "the child ended by itself: see its traceback"
@@ -56,7 +62,9 @@ async def test_sixty_kills_lose_no_acknowledged_record_and_leave_no_call_open(ho
     for turn in range(ROUNDS):
         victims = [Victim(tmp_path, node, seed=turn) for node in NODES]
         for victim in victims:
-            time.sleep(0.03 + chance.random() * 0.12)
+            if turn % 4:  # else it may die while it opens the log
+                victim.wait_for_a_receipt()
+            time.sleep(chance.random() * 0.08)
             victim.kill()
             told += victim.receipts
     for node in NODES:  # each closes what its own last boot left open

@@ -2,12 +2,12 @@ import json
 import time
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from audit.canonical import canonicalize
 from audit.errors import CanonicalError, EventRejected
-from audit.event import AdminChanged, Decision, Reason, SystemSelftest
+from audit.event import AdminChanged, Decision, Event, Reason, SystemSelftest
 from audit.leaf import MAX_LEAF_SIZE, decode_leaf, encode_leaf
 from audit.stamp import Stamper, uuid7
 from tests.audit.conftest import accepted, completed
@@ -33,6 +33,7 @@ def test_an_event_is_read_back_as_it_was_recorded(event: object) -> None:
     assert leaf.stamp.boot_id == STAMPER.boot
 
 
+@settings(deadline=None)
 @given(st.text(min_size=1, max_size=256), st.text(max_size=300).map(lambda text: text or "-"))
 def test_any_words_in_a_reason_survive_the_canonical_form(model: str, because: str) -> None:
     decision = Decision(outcome="allow", reasons=(Reason(rule="r", because=because),))
@@ -74,6 +75,18 @@ def test_a_record_that_breaks_the_schema_is_refused_naming_the_field(change: dic
     record = json.loads(encode_leaf(completed("r1"), STAMPER.fields())) | change
     with pytest.raises(EventRejected, match=named):
         decode_leaf(canonicalize({name: value for name, value in record.items() if value is not None}))
+
+
+class Imagined(SystemSelftest):
+    """A subclass that a caller made up: it would be recorded and never read back."""
+
+    note: str = "anything"
+
+
+@pytest.mark.parametrize("event", [Imagined(), Event(type="inference.imagined", tenant="acme")])
+def test_an_event_of_a_class_of_its_own_is_refused(event: Event) -> None:
+    with pytest.raises(EventRejected, match="is not an event of this format"):
+        encode_leaf(event, STAMPER.fields())
 
 
 @pytest.mark.parametrize("payload", [b"[]", b"1", b"null", b'"text"'], ids=repr)
