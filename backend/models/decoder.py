@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from backend.errors import CorruptCheckpoint
 from backend.models.config import ModelConfig
+from backend.models.linear import linear
 
 
 class Attention(Protocol):
@@ -63,7 +64,7 @@ class DecoderLayer(nn.Module):
 
     def forward(self, hidden: Tensor, cos: Tensor, sin: Tensor, attention: Attention) -> Tensor:
         tokens = hidden.shape[0]
-        qkv = F.linear(rms_norm(hidden, self.input_norm, self.eps), self.qkv, self.qkv_bias)
+        qkv = linear(rms_norm(hidden, self.input_norm, self.eps), self.qkv, self.qkv_bias)
         qkv = qkv.view(tokens, self.heads + 2 * self.kv_heads, self.head_dim)
         rotated, v = qkv.tensor_split((self.heads + self.kv_heads,), 1)
         if self.q_norm is not None and self.k_norm is not None:
@@ -71,9 +72,9 @@ class DecoderLayer(nn.Module):
             rotated = torch.cat((rms_norm(q, self.q_norm, self.eps), rms_norm(k, self.k_norm, self.eps)), 1)
         q, k = rotate(rotated, cos, sin).tensor_split((self.heads,), 1)
         attended = attention(self.index, q, k, v).reshape(tokens, -1)
-        hidden = hidden + F.linear(attended, self.out)
-        gate, up = F.linear(rms_norm(hidden, self.post_norm, self.eps), self.gate_up).chunk(2, -1)
-        return hidden + F.linear(F.silu(gate) * up, self.down)
+        hidden = hidden + linear(attended, self.out)
+        gate, up = linear(rms_norm(hidden, self.post_norm, self.eps), self.gate_up).chunk(2, -1)
+        return hidden + linear(F.silu(gate) * up, self.down)
 
 
 class Decoder(nn.Module):
@@ -115,7 +116,7 @@ class Decoder(nn.Module):
         cos, sin = self.cos[positions], self.sin[positions]
         for layer in self.layers:
             hidden = layer(hidden, cos, sin, attention)
-        return F.linear(rms_norm(hidden[logit_rows], self.norm, self.config.rms_norm_eps), self.head)
+        return linear(rms_norm(hidden[logit_rows], self.norm, self.config.rms_norm_eps), self.head)
 
     @torch.no_grad()
     def load(self, weights: Iterable[tuple[str, Tensor]]) -> None:

@@ -17,8 +17,8 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _two_threads() -> Iterator[None]:
-    torch.set_num_threads(2)
+def _one_thread() -> Iterator[None]:
+    torch.set_num_threads(1)  # two that wait for each other crawl on a busy machine, and xdist runs beside us
     yield
 
 
