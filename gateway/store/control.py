@@ -1,7 +1,8 @@
 """What administrators do to tenants, projects, keys, policies and backends.
 
 Each operation is one transaction: it changes its rows, bumps the configuration epoch (which is how every gateway
-learns of it), offers the change to `on_event`, and only then commits. If `on_event` raises, nothing has happened.
+learns of it), offers the change to `on_event`, and only then commits. If `on_event` raises, nothing has happened. So
+the record may hold a change whose commit then failed, but never lacks one that was made.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -325,10 +326,12 @@ class Control:
 
     @contextmanager
     def _change(self) -> Iterator[Change]:
-        with self._database.write() as session:
-            yield Change(
-                session, self._cell, self._actor, self._now(), _bump_epoch(session, self._cell), self._on_event
-            )
+        try:
+            with self._database.write() as session:
+                epoch = _bump_epoch(session, self._cell)
+                yield Change(session, self._cell, self._actor, self._now(), epoch, self._on_event)
+        except exc.IntegrityError as error:  # another administrator was faster
+            raise Duplicate("someone else made it at the same moment") from error
 
     @staticmethod
     def _revoke(
