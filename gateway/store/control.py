@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any, TypeVar, get_args
 
-from sqlalchemy import exc
-from sqlmodel import Session, col, func, select, update
+from sqlalchemy import exc, text
+from sqlmodel import Session, col, func, select
 
 from gateway.identity.keys import ApiKey, KeyHasher, generate_key
 from gateway.identity.principal import PolicyInForce
@@ -36,7 +36,6 @@ from gateway.store.records import (
 from gateway.store.tables import (
     ApiKeyRow,
     BackendRow,
-    ConfigEpochRow,
     PolicyVersionRow,
     ProjectRow,
     Row,
@@ -353,13 +352,16 @@ class Control:
         return after
 
 
+# Understood by SQLite (from 3.35) and PostgreSQL alike.
+_BUMP_EPOCH = text(
+    "INSERT INTO config_epoch (cell, value) VALUES (:cell, 1) "
+    "ON CONFLICT (cell) DO UPDATE SET value = config_epoch.value + 1 RETURNING value"
+)
+
+
 def _bump_epoch(session: Session, cell: str) -> int:
     """The next epoch. The row stays locked until the commit, so epochs are committed in order."""
-    bump = update(ConfigEpochRow).where(col(ConfigEpochRow.cell) == cell).values(value=ConfigEpochRow.value + 1)
-    if session.exec(bump).rowcount == 0:
-        session.add(ConfigEpochRow(cell=cell, value=1))
-        session.flush()
-    return session.exec(select(ConfigEpochRow.value).where(ConfigEpochRow.cell == cell)).one()
+    return int(session.connection().execute(_BUMP_EPOCH, {"cell": cell}).scalar_one())
 
 
 def _name(name: str, what: str) -> str:
