@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Self
+from typing import NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
@@ -50,8 +50,7 @@ class Backend(BaseModel):
         return identity
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
+class Load(NamedTuple):
     """`latency_s`: of the last successful call to its first byte, None before one. `available`: may be called now."""
 
     in_flight: int
@@ -116,9 +115,11 @@ class Fleet:
     def replace(self, backends: Iterable[Backend]) -> None:
         """Make these the fleet. Who stays as it was keeps its state; who moved or changed begins anew."""
         new = {backend.id: backend for backend in backends}
+        for name, known in self._backends.items():
+            if new.get(name) == known:
+                new[name] = known  # the same object, so that who holds it is recognised at a glance
         self._states = {
-            name: self._states[name] if self._backends.get(name) == backend else _State()
-            for name, backend in new.items()
+            name: self._states[name] if self._is_member(backend) else _State() for name, backend in new.items()
         }
         self._backends = new
         tenants: dict[str, list[Backend]] = {}
@@ -147,9 +148,14 @@ class Fleet:
     def loads(self, backends: Iterable[Backend]) -> Mapping[str, Load]:
         """By id; one that has left the fleet is not available."""
         now = self._now()
-        gone = _State(ready=False)
-        states = ((b.id, self._states[b.id] if self._backends.get(b.id) == b else gone) for b in backends)
-        return {name: Load(state.in_flight, state.latency_s, state.available(now)) for name, state in states}
+        loads = {}
+        for backend in backends:
+            if self._is_member(backend):
+                state = self._states[backend.id]
+                loads[backend.id] = Load(state.in_flight, state.latency_s, state.available(now))
+            else:
+                loads[backend.id] = Load(0, None, False)
+        return loads
 
     @contextmanager
     def call(self, backend: Backend, *, tenant: str) -> Iterator[Call]:
@@ -158,7 +164,7 @@ class Fleet:
         Raises IsolationError if the backend is another tenant's, or no longer in the fleet as it was chosen: the last
         look before a connection is made.
         """
-        if backend.tenant != tenant or self._backends.get(backend.id) != backend:
+        if backend.tenant != tenant or not self._is_member(backend):
             raise IsolationError(f"backend {backend.id} is not tenant {tenant}'s, or not in the fleet any more")
         state = self._states[backend.id]
         call = Call(state, self._now)
@@ -173,9 +179,13 @@ class Fleet:
 
     def mark_ready(self, backend: Backend, ready: bool) -> None:
         """What a probe found. One that comes back starts with a closed circuit."""
-        state = self._states.get(backend.id)
-        if state is None or self._backends[backend.id] != backend:
+        if not self._is_member(backend):
             return
+        state = self._states[backend.id]
         if ready and not state.ready:
             state.close_circuit()
         state.ready = ready
+
+    def _is_member(self, backend: Backend) -> bool:
+        known = self._backends.get(backend.id)
+        return known is backend or known == backend

@@ -3,6 +3,8 @@
 Everything of a backend lies in ``<data>/backends/<id>/`` (mode 0700): its leaf and key, and its log. The child is held
 by a leash (`regions.leash`), so that none outlives this process, however it ends. Its environment is a short list: what
 a child is not given, it cannot leak.
+
+Leaves are renewed in their last third, in place: a backend reads its files again when they change.
 """
 
 import asyncio
@@ -13,12 +15,13 @@ from asyncio.subprocess import PIPE, Process
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from regions import leash
-from regions.authority import CertificateAuthority
+from regions.authority import LEAF_LIFETIME, CertificateAuthority
 from regions.errors import LaunchError
 from regions.fleet import Backend
 from regions.identity import GatewayIdentity
@@ -28,6 +31,7 @@ COMMAND = (sys.executable, "-m", "backend", "serve")
 READY_WITHIN_S = 180.0
 READY_POLL_S = 0.05
 GRACE_S = 10.0
+RENEWAL_CHECK_S = 600.0
 TAIL_LINES = 20
 PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "CUDA_HOME", "TRITON_CACHE_DIR")
 
@@ -64,6 +68,8 @@ class LocalLauncher:
         command: Sequence[str] = COMMAND,
         ready_within_s: float = READY_WITHIN_S,
         grace_s: float = GRACE_S,
+        leaf_lifetime: timedelta = LEAF_LIFETIME,
+        renewal_check_s: float = RENEWAL_CHECK_S,
         restart: RestartPolicy | None = None,
         on_change: Callable[[str, RunningBackend | None], None] = lambda backend_id, running: None,
     ) -> None:
@@ -72,6 +78,8 @@ class LocalLauncher:
         self._command = tuple(command)
         self._ready_within_s = ready_within_s
         self._grace_s = grace_s
+        self._leaf_lifetime = leaf_lifetime
+        self._renewal_check_s = renewal_check_s
         self._restart = restart
         self._on_change = on_change
         self._children: dict[str, _Child] = {}
@@ -160,7 +168,7 @@ class LocalLauncher:
 
     def _command_line(self, spec: BackendSpec, folder: Path) -> list[str]:
         identity = spec.identity
-        files = self._authority.issue(identity, folder)
+        files = self._authority.issue(identity, folder, lifetime=self._leaf_lifetime)
         command = [*self._command, "--model", str(spec.model.resolve()), "--served-name", spec.served_name]
         command += ["--host", "127.0.0.1", "--port", "0"]
         command += ["--cert", str(files.certificate), "--key", str(files.key), "--ca", str(files.root.resolve())]
@@ -210,7 +218,7 @@ class LocalLauncher:
         delay = self._restart.first_s if self._restart else 0.0
         while True:
             began = loop.time()
-            await child.process.wait()
+            await self._ended(child)
             name = child.spec.identity.backend
             self._on_change(name, None)
             if self._restart is None:
@@ -226,6 +234,17 @@ class LocalLauncher:
                     again = await self._launch(child.spec, silent)
             child.process, child.running = again.process, again.running
             self._on_change(name, child.running)
+
+    async def _ended(self, child: _Child) -> None:
+        """Returns when the process has ended; renews its leaf meanwhile."""
+        identity = child.spec.identity
+        while True:
+            try:
+                async with asyncio.timeout(self._renewal_check_s):
+                    await child.process.wait()
+                return
+            except TimeoutError:
+                self._authority.renew_if_due(identity, self._folder / identity.backend, lifetime=self._leaf_lifetime)
 
 
 def _environment(spec: BackendSpec) -> dict[str, str]:

@@ -28,29 +28,28 @@ def choose(
     """The available ones of `allowed`, best first; the others are for retries before the first byte.
 
     First the favourite of `affinity`, or the next in its ranking whose load stays within a batch of four or 1.25 times
-    the mean; then by calls in flight, latency and rank. Raises IsolationError if one of `allowed` is not `tenant`'s.
+    the mean; then by calls in flight and latency. Raises IsolationError if one of `allowed` is not `tenant`'s.
     """
     for backend in allowed:
         if backend.tenant != tenant:
             raise IsolationError(f"backend {backend.id} is not tenant {tenant}'s")
-    free = [backend for backend in allowed if backend.id in loads and loads[backend.id].available]
+    free = [backend for backend in allowed if (load := loads.get(backend.id)) is not None and load.available]
     if not free:
         return []
-    rank = {backend.id: _score(affinity or b"", backend.id) for backend in free}
 
-    def by_load(backend: Backend) -> tuple[int, float, int]:
+    def by_load(backend: Backend) -> tuple[int, float]:
         load = loads[backend.id]
-        return load.in_flight, load.latency_s or 0.0, rank[backend.id]
+        return load.in_flight, load.latency_s or 0.0
 
     if affinity is None:
         return sorted(free, key=by_load)
     running = sum(loads[backend.id].in_flight for backend in free)
     bound = max(SMALL_BATCH, math.ceil(SLACK * (running + 1) / len(free)))
-    favourites = sorted(free, key=lambda backend: rank[backend.id])
     # At least one is within the bound: not all can be above 1.25 times their mean.
-    first = next(backend for backend in favourites if loads[backend.id].in_flight < bound)
+    with_room = (backend for backend in free if loads[backend.id].in_flight < bound)
+    first = max(with_room, key=lambda backend: _score(affinity, backend.id))
     return [first, *sorted((backend for backend in free if backend is not first), key=by_load)]
 
 
-def _score(affinity: bytes, backend_id: str) -> int:
-    return int.from_bytes(blake2b(backend_id.encode(), key=affinity, digest_size=8).digest())
+def _score(affinity: bytes, backend_id: str) -> bytes:
+    return blake2b(backend_id.encode(), key=affinity, digest_size=8).digest()

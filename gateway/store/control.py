@@ -1,7 +1,8 @@
 """What administrators do to tenants, projects, keys, policies and backends.
 
 Each operation is one transaction: it changes its rows, bumps the configuration epoch (which is how every gateway
-learns of it), offers the change to `on_event`, and only then commits. If `on_event` raises, nothing has happened.
+learns of it), offers the change to `on_event`, and only then commits. If `on_event` raises, nothing has happened. So
+the record may hold a change whose commit then failed, but never lacks one that was made.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -10,8 +11,8 @@ from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any, TypeVar, get_args
 
-from sqlalchemy import exc
-from sqlmodel import Session, col, func, select, update
+from sqlalchemy import exc, text
+from sqlmodel import Session, col, func, select
 
 from gateway.identity.keys import ApiKey, KeyHasher, generate_key
 from gateway.identity.principal import PolicyInForce
@@ -35,7 +36,6 @@ from gateway.store.records import (
 from gateway.store.tables import (
     ApiKeyRow,
     BackendRow,
-    ConfigEpochRow,
     PolicyVersionRow,
     ProjectRow,
     Row,
@@ -325,10 +325,12 @@ class Control:
 
     @contextmanager
     def _change(self) -> Iterator[Change]:
-        with self._database.write() as session:
-            yield Change(
-                session, self._cell, self._actor, self._now(), _bump_epoch(session, self._cell), self._on_event
-            )
+        try:
+            with self._database.write() as session:
+                epoch = _bump_epoch(session, self._cell)
+                yield Change(session, self._cell, self._actor, self._now(), epoch, self._on_event)
+        except exc.IntegrityError as error:  # another administrator was faster
+            raise Duplicate("someone else made it at the same moment") from error
 
     @staticmethod
     def _revoke(
@@ -350,13 +352,16 @@ class Control:
         return after
 
 
+# Understood by SQLite (from 3.35) and PostgreSQL alike.
+_BUMP_EPOCH = text(
+    "INSERT INTO config_epoch (cell, value) VALUES (:cell, 1) "
+    "ON CONFLICT (cell) DO UPDATE SET value = config_epoch.value + 1 RETURNING value"
+)
+
+
 def _bump_epoch(session: Session, cell: str) -> int:
     """The next epoch. The row stays locked until the commit, so epochs are committed in order."""
-    bump = update(ConfigEpochRow).where(col(ConfigEpochRow.cell) == cell).values(value=ConfigEpochRow.value + 1)
-    if session.exec(bump).rowcount == 0:
-        session.add(ConfigEpochRow(cell=cell, value=1))
-        session.flush()
-    return session.exec(select(ConfigEpochRow.value).where(ConfigEpochRow.cell == cell)).one()
+    return int(session.connection().execute(_BUMP_EPOCH, {"cell": cell}).scalar_one())
 
 
 def _name(name: str, what: str) -> str:

@@ -3,7 +3,7 @@ import asyncio
 import pytest
 
 from regions.fleet import Fleet
-from regions.health import AT_ONCE, Prober
+from regions.health import AT_ONCE, MISSES, Prober
 from tests.regions.test_fleet import backend
 
 ONE, TWO, THREE = backend("acme-1"), backend("acme-2"), backend("globex-1", "globex")
@@ -28,7 +28,7 @@ async def test_who_is_not_ready_gets_no_calls_until_it_is():
 
 
 @pytest.mark.parametrize("error", [ConnectionRefusedError(), ValueError("garbage"), TimeoutError()])
-async def test_a_probe_that_fails_is_a_no_and_stops_nobody_else(error):
+async def test_a_probe_that_keeps_failing_is_a_no_and_stops_nobody_else(error):
     fleet = Fleet([ONE, TWO])
 
     async def probe(one):
@@ -36,7 +36,9 @@ async def test_a_probe_that_fails_is_a_no_and_stops_nobody_else(error):
             raise error
         return True
 
-    await Prober(fleet, probe).sweep()
+    prober = Prober(fleet, probe)
+    for _ in range(MISSES):
+        await prober.sweep()
     assert up(fleet) == {"acme-2"}
 
 
@@ -48,9 +50,26 @@ async def test_one_that_hangs_is_not_ready_and_holds_nobody_up():
             await asyncio.sleep(3600)
         return True
 
-    async with asyncio.timeout(2):
-        await Prober(fleet, probe, timeout_s=0.05).sweep()
+    prober = Prober(fleet, probe, timeout_s=0.02)
+    async with asyncio.timeout(5):
+        for _ in range(MISSES):
+            await prober.sweep()
     assert up(fleet) == {"acme-2"}
+
+
+async def test_a_missed_probe_now_and_then_costs_nobody_its_backend():
+    fleet, answers = Fleet([ONE]), [TimeoutError(), TimeoutError(), True] * 4
+
+    async def probe(one):
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    prober = Prober(fleet, probe)
+    while answers:
+        await prober.sweep()
+        assert up(fleet) == {"acme-1"}
 
 
 async def test_it_probes_on_a_beat_until_cancelled():

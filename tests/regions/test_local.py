@@ -7,10 +7,12 @@ import stat
 import subprocess
 import sys
 import time
+from datetime import timedelta
 from pathlib import Path
 
 import psutil
 import pytest
+import uvloop
 
 from regions.errors import LaunchError
 from regions.identity import BackendIdentity
@@ -226,6 +228,36 @@ async def test_stopping_ends_a_restart_that_is_under_way(launch, folder):
         await until(lambda: len(changes) == 2)
         await launcher.stop("acme-1")
     assert len(changes) == 2
+
+
+async def test_its_leaf_is_renewed_in_place_while_it_runs(launch, folder):
+    async with launch(leaf_lifetime=timedelta(seconds=1), renewal_check_s=0.2) as launcher:
+        running = await launcher.start(spec())
+        first = (folder / "cert.pem").read_bytes()
+        await until(lambda: (folder / "cert.pem").read_bytes() != first)
+        await until(lambda: is_pair(folder))
+        assert launcher.running == {"acme-1": running}
+
+
+def is_pair(folder):
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(folder / "cert.pem", folder / "key.pem")
+    except ssl.SSLError:
+        return False
+    return True
+
+
+def test_it_works_on_uvloop_as_well(launch, folder):
+    async def start_and_fail_and_stop():
+        async with launch() as launcher:
+            with pytest.raises(LaunchError, match="status 3"):
+                await launcher.start(spec("fail"))
+            running = await launcher.start(spec())
+            assert is_running(running.pid)
+            return running.pid
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        assert not is_running(runner.run(start_and_fail_and_stop()))
 
 
 PARENT = """

@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regions.errors import IsolationError
-from regions.fleet import Load
+from regions.fleet import Fleet, Load
 from regions.router import PREFIX_BYTES, SMALL_BATCH, affinity_key, choose
-from tests.regions.test_fleet import backend
+from tests.regions.test_fleet import Clock, backend
 
 IDLE = Load(0, None, True)
 FOUR = [backend(f"acme-{number}") for number in range(4)]
@@ -109,3 +109,43 @@ def test_no_backend_gets_far_ahead_of_the_mean(counts, key):
     chosen = choose("acme", FOUR, loads(*counts), key)[0]
     after = counts[int(chosen.id[-1])] + 1
     assert after <= max(SMALL_BATCH, 1.25 * (sum(counts) + 1) / 4 + 1)
+
+
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("ask"), st.sampled_from(["acme", "globex"]), st.sets(st.integers(0, 5)), st.integers(0, 3)),
+        st.tuples(st.just("replace"), st.sets(st.integers(0, 5))),
+        st.tuples(st.just("ready"), st.integers(0, 5), st.booleans()),
+        st.tuples(st.just("wait"), st.floats(0, 10)),
+    ),
+    max_size=30,
+)
+
+
+@given(steps)
+def test_whatever_fails_and_moves_no_call_is_made_outside_tenant_and_decision(steps):
+    """Each ask is tried on one backend after the other, the first `failures` of which fail, while the fleet changes."""
+    clock = Clock()
+    everyone = [backend(f"b-{n}", ("acme", "globex")[n % 2], port=n + 1) for n in range(6)]
+    fleet = Fleet(everyone, now=clock)
+    for step in steps:
+        match step:
+            case "ask", tenant, decided, failures:
+                allowed = [b for b in fleet.candidates(tenant, "m") if int(b.id[2:]) in decided]
+                received = []
+                for chosen in choose(tenant, allowed, fleet.loads(allowed), affinity_key(tenant.encode())):
+                    with fleet.call(chosen, tenant=tenant) as call:
+                        received.append(chosen)
+                        if len(received) > failures:
+                            call.answered()
+                            break
+                        call.failed()
+                assert all(b.tenant == tenant and b in allowed and b in fleet for b in received)
+                assert len({b.id for b in received}) == len(received) <= len(decided)
+            case "replace", living:
+                fleet.replace(b for b in everyone if int(b.id[2:]) in living)
+            case "ready", number, ready:
+                fleet.mark_ready(everyone[number], ready)
+            case "wait", seconds:
+                clock.at += seconds
+    assert all(load.in_flight == 0 for load in fleet.loads(everyone).values())

@@ -60,7 +60,7 @@ def leaf_with(authority, folder, names):
     return good
 
 
-async def try_request(server_files, client_files, expected=EXPECTED):
+async def try_request(server_files, client_files, expected=EXPECTED, context=None):
     """POST through aiohttp to a TLS server. Returns (status or the exception, request bytes received)."""
     received = bytearray()
 
@@ -76,7 +76,7 @@ async def try_request(server_files, client_files, expected=EXPECTED):
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=server_context(server_files))
     port = server.sockets[0].getsockname()[1]
-    context = client_context(client_files, expected)
+    context = context or client_context(client_files, expected)
     try:
         async with (
             aiohttp.ClientSession() as session,
@@ -174,6 +174,25 @@ def test_a_blocking_socket_cannot_slip_past_the_check(authority, tmp_path):
     context = client_context(authority.issue(GATEWAY, tmp_path / "c"), EXPECTED)
     with pytest.raises(ssl.SSLError, match="asyncio"):
         context.wrap_socket(None)
+
+
+@LOOPS
+def test_a_renewed_leaf_is_shown_by_the_context_that_is_in_use(authority, tmp_path, loop_factory):
+    server = authority.issue(EXPECTED, tmp_path / "s")
+    expired = authority.issue(GATEWAY, tmp_path / "c", now=lambda: datetime.now(UTC) - timedelta(days=2))
+
+    async def main():
+        context = client_context(expired, EXPECTED)
+        outcome, received = await try_request(server, None, context=context)
+        assert isinstance(outcome, aiohttp.ClientError)
+        assert received == b""
+        renewed = authority.issue(GATEWAY, tmp_path / "c")
+        context.load_cert_chain(renewed.certificate, renewed.key)
+        outcome, _ = await try_request(server, None, context=context)
+        assert outcome == 200
+
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        runner.run(main())
 
 
 def test_contexts_do_not_share_their_pin(authority, tmp_path):
