@@ -5,8 +5,9 @@ bfloat16 is tested on a GPU alone. And its FP8 rounding drops a carry out of the
 converts FP8 in its place.
 """
 
+import mmap
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -47,6 +48,22 @@ def poisoned_memory(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(owner, name, lambda *a, _allocate=allocate, **k: poison(_allocate(*a, **k)))
 
 
+@pytest.fixture
+def sparse_memory(device: torch.device) -> Callable[[int, torch.dtype], torch.Tensor]:
+    """Zeros of any length that take no memory until they are written: offsets beyond 2**31 can be tested."""
+
+    def reserve(elements: int, dtype: torch.dtype) -> torch.Tensor:
+        if device.type == "cuda":
+            return torch.zeros(elements, dtype=dtype, device=device)
+        size = elements * dtype.itemsize
+        flags = (
+            mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0x4000)
+        )  # named from Python 3.13 on
+        return torch.frombuffer(mmap.mmap(-1, size, flags=flags), dtype=dtype)
+
+    return reserve
+
+
 def poison(memory: torch.Tensor) -> torch.Tensor:
     if memory.dtype.itemsize == 1:
         memory.view(torch.uint8).fill_(0x7F)  # NaN of e4m3fn
@@ -56,12 +73,14 @@ def poison(memory: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.fixture(autouse=True)
-def correctly_rounded_fp8(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def arithmetic_of_a_card(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """FP8 rounds as on a GPU, and an overflow to infinity is as silent."""
     if INTERPRETED:
         from triton.runtime import interpreter
 
         monkeypatch.setattr(interpreter, "_convert_float", _through_torch(interpreter._convert_float))
-    yield
+    with np.errstate(all="ignore"):
+        yield
 
 
 def _through_torch(original: Any) -> Any:
