@@ -146,7 +146,11 @@ def gumbel_noise(seeds: Tensor, positions: Tensor, vocab: int) -> Tensor:
     quarter = (vocab + 3) // 4
     counter = torch.arange(quarter, device=seeds.device).expand(len(seeds), -1)
     words = _philox(seeds[:, None], counter, positions[:, None].long() & 0xFFFFFFFF)
-    u = ((torch.cat(words, -1)[:, :vocab].float() + 0.5) * 2.0**-32).clamp_max(0.99999994)
+    return _gumbel(torch.cat(words, -1)[:, :vocab])
+
+
+def _gumbel(random: Tensor) -> Tensor:
+    u = ((random.float() + 0.5) * 2.0**-32).clamp_max(0.99999994)
     return -torch.log(torch.where(u < 1e-3, u * (1 + 0.5 * u), -torch.log(1 - u)))
 
 

@@ -19,9 +19,22 @@ LOWEST_KEY = tl.constexpr(-2139095041)  # of -inf
 
 
 @triton.jit
+def _logits(row_ptr, token, vocab):
+    """float32 logits of the tokens; -inf for NaN and past the vocabulary."""
+    x = tl.load(row_ptr + token, token < vocab, float("-inf")).to(tl.float32)
+    return tl.where(x == x, x, float("-inf"))
+
+
+@triton.jit
+def _mass(x, top, inverse_temperature):
+    """Unnormalised probability. -inf has none, also where there is nothing else (-inf - -inf)."""
+    return tl.where(x > float("-inf"), tl.exp((x - top) * inverse_temperature), 0.0)
+
+
+@triton.jit
 def _key(x):
-    """The int32 that orders as the float does; NaN as -inf, -0 as +0."""
-    bits = (tl.where(x == x, x, float("-inf")) + 0.0).to(tl.int32, bitcast=True)
+    """The int32 that orders as the float does; -0 as +0."""
+    bits = (x + 0.0).to(tl.int32, bitcast=True)
     return tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
 
 
@@ -57,13 +70,13 @@ def _largest_key(
         masses3 = tl.zeros([BLOCK], tl.float32)
         for start in range(0, vocab, BLOCK):
             token = start + column
-            x = tl.load(row_ptr + token, token < vocab, float("-inf")).to(tl.float32)
-            key = tl.where(token < vocab, _key(x), -2147483648)
+            x = _logits(row_ptr, token, vocab)
+            key = tl.where(token < vocab, _key(x), -2147483648)  # below -inf: what is past the end is not counted
             counts1 += key >= pivot1
             counts2 += key >= pivot2
             counts3 += key >= pivot3
             if MASS:
-                mass = tl.where(x == x, tl.exp((x - top) * inverse_temperature), 0.0)
+                mass = _mass(x, top, inverse_temperature)
                 masses1 += tl.where(key >= pivot1, mass, 0.0)
                 masses2 += tl.where(key >= pivot2, mass, 0.0)
                 masses3 += tl.where(key >= pivot3, mass, 0.0)
@@ -101,7 +114,7 @@ def _threshold(
         tops = tl.full([BLOCK], float("-inf"), tl.float32)
         for start in range(0, vocab, BLOCK):
             token = start + column
-            tops = tl.maximum(tops, tl.load(row_ptr + token, token < vocab, float("-inf")).to(tl.float32))
+            tops = tl.maximum(tops, _logits(row_ptr, token, vocab))
         top = tl.max(tops, 0)
         high = _key(top).to(tl.int64) + 1
         low = high * 0 + LOWEST_KEY
@@ -112,8 +125,8 @@ def _threshold(
             masses = tl.zeros([BLOCK], tl.float32)
             for start in range(0, vocab, BLOCK):
                 token = start + column
-                x = tl.load(row_ptr + token, token < vocab, float("-inf")).to(tl.float32)
-                masses += tl.where(_key(x) >= low, tl.where(x == x, tl.exp((x - top) / temperature), 0.0), 0.0)
+                x = _logits(row_ptr, token, vocab)
+                masses += tl.where(_key(x) >= low, _mass(x, top, 1.0 / temperature), 0.0)
             target = top_p * tl.sum(masses, 0)
             low, count = _largest_key(row_ptr, vocab, low, count, high, target, top, 1.0 / temperature, True, BLOCK)
         threshold = _value(low.to(tl.int32))
