@@ -27,12 +27,13 @@ def _token_logprobs(
         total = total * tl.exp(top - new_top) + tl.exp(x - new_top)
         top = new_top
     row_top = tl.max(top, 0)
-    log_total = row_top + tl.log(tl.sum(total * tl.exp(top - row_top), 0))
+    log_total = tl.log(tl.sum(total * tl.exp(top - row_top), 0))
     i = tl.arange(0, CHOSEN)
     token = tl.load(token_ptr + row * chosen + i, i < chosen, -1)
     known = (token >= 0) & (token < vocab)
     x = tl.load(row_ptr + token, known, float("-inf")).to(tl.float32)
-    tl.store(out_ptr + row * chosen + i, x - log_total, i < chosen)
+    # the largest goes first: added to log_total it would swallow it
+    tl.store(out_ptr + row * chosen + i, (x - row_top) - log_total, i < chosen)
 
 
 def token_logprobs(logits: Tensor, tokens: Tensor) -> Tensor:

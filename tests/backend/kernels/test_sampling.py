@@ -77,21 +77,21 @@ def test_noise_follows_the_gumbel_quantiles_far_into_both_tails(device):
 
 
 def test_the_draw_depends_on_seed_and_position_not_on_row_or_company(device):
-    logits = torch.randn(1, 3000, device=device).expand(20, -1).contiguous()
-    seeds = random_seeds(20, device)
-    positions = torch.arange(20, device=device, dtype=torch.int32)
+    logits = torch.randn(1, 3000, device=device).expand(8, -1).contiguous()
+    seeds = random_seeds(8, device)
+    positions = torch.arange(8, device=device, dtype=torch.int32)
     together = draw(sample, logits, 1.0, seeds, positions)
-    for row in (0, 7, 19):
+    for row in (0, 7):
         alone = draw(sample, logits[:1], 1.0, seeds[row : row + 1], positions[row : row + 1])
         assert alone.item() == together[row].item()
-    assert len(draw(sample, logits, 1.0, seeds[:1].expand(20).contiguous(), positions).unique()) > 10
-    assert len(draw(sample, logits, 1.0, seeds, positions * 0).unique()) > 10
+    assert len(draw(sample, logits, 1.0, seeds[:1].expand(8).contiguous(), positions).unique()) > 3
+    assert len(draw(sample, logits, 1.0, seeds, positions * 0).unique()) > 3
 
 
 def test_tokens_below_the_threshold_are_never_drawn(device):
-    logits = torch.randn(40, 600, device=device)
+    logits = torch.randn(8, 600, device=device)
     threshold = logits.topk(5).values[:, -1].contiguous()
-    seeds = random_seeds(40, device)
+    seeds = random_seeds(8, device)
     tokens = draw(sample, logits, 5.0, seeds, threshold=threshold)
     assert (logits.gather(1, tokens[:, None])[:, 0] >= threshold).all()
     assert torch.equal(tokens, draw(reference.sample, logits, 5.0, seeds, threshold=threshold))
