@@ -1,4 +1,8 @@
-"""What every launcher needs: argument checks that name the offender, and the size of the card."""
+"""What every launcher needs: argument checks that name the offender, and the size of the card.
+
+Triton compiles a kernel again for an integer that is 1 and for one that is a multiple of 16. Kernels exempt the sizes
+that change from step to step (``do_not_specialize``), so that no request waits for a compiler.
+"""
 
 from functools import cache
 

@@ -31,7 +31,7 @@ def _sequence_of(query_start_ptr, block, sequences, BLOCK_TOKENS: tl.constexpr):
     return low
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tokens", "sequences"])
 def _paged_attention(
     q_ptr, k_ptr, v_ptr, out_ptr, table_ptr, query_start_ptr, seq_lens_ptr, k_scale_ptr, v_scale_ptr,
     tokens, sequences, table_stride,
@@ -173,7 +173,7 @@ def candidates(padded_dim: int, group: int) -> list[tuning.Choice]:
         for block_m in (16, 64, 128)
         if block_m >= group
         for tile in (32, 64, 128)
-        for warps in ((4,) if block_m < 128 else (4, 8))
-        for stages in (2, 3, 4)
-        if tile * padded_dim * stages <= 64 * 128 * 4
+        for warps in ((8,) if block_m == 128 else (4,))
+        for stages in (2, 3, 5)
+        if tile * padded_dim * stages <= 128 * 128 * 3
     ]

@@ -52,14 +52,14 @@ def _row_offset(row, sequence, kv_head, QUERIES, GROUP: tl.constexpr, Q_HEADS: t
     return (token * Q_HEADS + kv_head * GROUP + row % GROUP) * HEAD_DIM
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["min_tiles"])
 def _paged_decode(
     q_ptr, k_ptr, v_ptr, out_ptr, partial_ptr, arrived_ptr, table_ptr, seq_lens_ptr, k_scale_ptr, v_scale_ptr,
     table_stride, k_block_stride, k_token_stride, k_head_stride, v_block_stride, v_token_stride, v_head_stride,
-    scale, window,
+    scale, window, min_tiles,
     QUERIES: tl.constexpr, Q_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, D: tl.constexpr,
     BLOCK_SIZE: tl.constexpr, FP8_CACHE: tl.constexpr, WINDOWED: tl.constexpr, SPLITS: tl.constexpr,
-    BLOCK_M: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr, MIN_TILES: tl.constexpr, D_PART: tl.constexpr,
+    BLOCK_M: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr, D_PART: tl.constexpr,
 ):  # fmt: skip
     kv_head = tl.program_id(0)
     sequence = tl.program_id(1).to(tl.int64)
@@ -70,7 +70,7 @@ def _paged_decode(
         oldest = tl.maximum(length - QUERIES - window + 1, 0)
     begin = oldest // TILE * TILE
     tiles = tl.cdiv(length - begin, TILE)
-    tiles_each = tl.maximum(tl.cdiv(tiles, SPLITS), MIN_TILES)
+    tiles_each = tl.maximum(tl.cdiv(tiles, SPLITS), min_tiles)
     active = tl.maximum(tl.cdiv(tiles, tiles_each), 1)  # an empty sequence still gets its zeros written
     if split >= active:
         return
@@ -176,18 +176,21 @@ def paged_decode(
 
 
 def default_choice(padded_dim: int, item_size: int) -> tuning.Choice:
-    """A tile of keys is 16 KiB: three in flight a program, two programs a multiprocessor hide HBM's latency."""
-    tile = max(16, min(128, 16384 // (padded_dim * item_size)))
-    return tuning.Choice.of(warps=4, stages=3, TILE=tile, MIN_TILES=2)
+    """Two tiles in flight a program and three programs a multiprocessor: more bytes under way than HBM's latency takes.
+
+    Five stages are two tiles, since the block table's entries are fetched a tile ahead of what they point to.
+    """
+    tile = max(16, min(128, (8192 if item_size <= 2 else 4096) // padded_dim))
+    return tuning.Choice.of(warps=4, stages=5, TILE=tile, min_tiles=2)
 
 
 def candidates(padded_dim: int, item_size: int) -> list[tuning.Choice]:
     """What is worth timing on a card; those that need too much shared memory fail to launch and are passed over."""
     return [
-        tuning.Choice.of(warps, stages, TILE=tile, MIN_TILES=least)
-        for tile in (16, 32, 64, 128)
-        for warps in (1, 2, 4, 8)
-        for stages in (2, 3, 4)
+        tuning.Choice.of(warps, stages, TILE=tile, min_tiles=least)
+        for tile in (32, 64, 128)
+        for warps in (2, 4, 8)
+        for stages in (3, 5, 7)
         for least in (1, 2, 4)
-        if tile * padded_dim * item_size * stages * 2 <= 200_000
+        if tile * padded_dim * item_size * (stages - 1) <= 200_000
     ]

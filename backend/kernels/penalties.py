@@ -37,7 +37,7 @@ def _penalise(
         tl.store(at, x, inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _count_outputs(count_ptr, row_ptr, token_ptr, rows, vocab, BLOCK: tl.constexpr):
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     row = tl.load(row_ptr + i, i < rows, -1).to(tl.int64)
@@ -45,7 +45,7 @@ def _count_outputs(count_ptr, row_ptr, token_ptr, rows, vocab, BLOCK: tl.constex
     tl.atomic_add(count_ptr + row * vocab + token, 1, (row >= 0) & (token >= 0) & (token < vocab))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tokens"])
 def _mark_prompt(prompt_ptr, token_ptr, tokens, vocab, BLOCK: tl.constexpr):
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     token = tl.load(token_ptr + i, i < tokens, -1).to(tl.int32)

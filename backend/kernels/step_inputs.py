@@ -18,7 +18,7 @@ from backend.kernels.row_state import RowState, StepInputs
 BLOCK = 256
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["sequences", "batch_tokens"])
 def _prepare(
     row_ptr, query_start_ptr, tokens_ptr, computed_ptr, table_ptr,
     token_id_ptr, position_ptr, slot_ptr, seq_len_ptr, out_table_ptr, last_ptr,
@@ -57,7 +57,7 @@ def _prepare(
             tl.store(out_table_ptr + sequence * out_max_blocks + i, block, i < blocks)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["sequences"])
 def _commit(
     row_ptr, query_start_ptr, sampled_ptr, tokens_ptr, known_ptr, computed_ptr, sequences, max_len, BLOCK: tl.constexpr
 ):

@@ -39,7 +39,7 @@ class Choice:
 
 @dataclass
 class Choices:
-    """Tuned choices of one card and Triton version, by (kernel, shape)."""
+    """Tuned choices of one card and Triton version, by ``kernel[shape]``."""
 
     target: str
     path: Path | None = None
@@ -51,19 +51,16 @@ class Choices:
         target = f"{card} / triton {triton_version}"
         return cls(target, path, _read(path).get(target, {}))
 
-    def tune(
-        self, kernel: str, shape: str, candidates: Iterable[Choice], seconds: Callable[[Choice], float | None]
-    ) -> Choice:
-        """Keep the fastest candidate. ``seconds`` times one, or gives None if the card cannot run it.
+    def tune(self, key: str, candidates: Iterable[Choice], taken: Callable[[Choice], float | None]) -> Choice:
+        """Keep the fastest candidate under the launcher's key. ``taken`` times one; None if the card cannot run it.
 
         Raises ValueError if no candidate runs.
         """
-        timed = [(taken, i, choice) for i, choice in enumerate(candidates) if (taken := seconds(choice)) is not None]
+        timed = [(time, i, choice) for i, choice in enumerate(candidates) if (time := taken(choice)) is not None]
         if not timed:
-            raise ValueError(f"no candidate for {kernel} {shape} runs on {self.target}")
-        best = min(timed)[2]
-        self.known[_key(kernel, shape)] = best
-        return best
+            raise ValueError(f"no candidate for {key} runs on {self.target}")
+        self.known[key] = min(timed)[2]
+        return self.known[key]
 
     def save(self) -> None:
         """Merge into the file; a reader sees the old file or the new one, never a torn one."""
@@ -87,11 +84,7 @@ def use(choices: Choices) -> None:
 
 
 def choice(kernel: str, shape: str, default: Choice) -> Choice:
-    return _active.known.get(_key(kernel, shape), default)
-
-
-def _key(kernel: str, shape: str) -> str:
-    return f"{kernel}[{shape}]"
+    return _active.known.get(f"{kernel}[{shape}]", default)
 
 
 def _read(path: Path) -> dict[str, dict[str, Choice]]:

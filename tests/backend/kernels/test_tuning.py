@@ -21,7 +21,7 @@ def test_without_tuning_the_default_is_taken():
 def test_the_fastest_candidate_that_runs_is_kept_and_used(defaults_afterwards):
     choices = Choices("card")
     seconds = {SMALL: 2.0, LARGE: None}
-    assert choices.tune("kernel", "shape", [LARGE, SMALL], seconds.get) == SMALL
+    assert choices.tune("kernel[shape]", [LARGE, SMALL], seconds.get) == SMALL
     tuning.use(choices)
     assert tuning.choice("kernel", "shape", LARGE) == SMALL
     assert tuning.choice("kernel", "another shape", LARGE) == LARGE
@@ -29,19 +29,19 @@ def test_the_fastest_candidate_that_runs_is_kept_and_used(defaults_afterwards):
 
 
 def test_equally_fast_candidates_are_settled_by_their_order():
-    assert Choices("card").tune("kernel", "shape", [LARGE, SMALL], lambda _: 1.0) == LARGE
+    assert Choices("card").tune("kernel[shape]", [LARGE, SMALL], lambda _: 1.0) == LARGE
 
 
 def test_a_shape_that_no_candidate_can_run_is_an_error():
     with pytest.raises(ValueError, match="no candidate"):
-        Choices("card").tune("kernel", "shape", [SMALL], lambda _: None)
+        Choices("card").tune("kernel[shape]", [SMALL], lambda _: None)
 
 
 def test_choices_survive_in_the_section_of_their_card_and_version(tmp_path):
     path = tmp_path / "kernels" / "choices.json"
     for card, choice in (("H100", SMALL), ("H200", LARGE)):
         choices = Choices.load(path, card, "3.6.0")
-        choices.tune("kernel", "shape", [choice], lambda _: 1.0)
+        choices.tune("kernel[shape]", [choice], lambda _: 1.0)
         choices.save()
     assert Choices.load(path, "H100", "3.6.0").known == {"kernel[shape]": SMALL}
     assert Choices.load(path, "H200", "3.6.0").known == {"kernel[shape]": LARGE}
