@@ -157,13 +157,13 @@ def paged_attention(
 
 def default_choice(rows: int, group: int, padded_dim: int, item_size: int) -> tuning.Choice:
     """Tiles by the typical number of rows (query tokens × group) of a sequence; 0 for the batch-invariant choice."""
+    if item_size == 4:  # float32 has no tensor cores to feed, and would spill its registers
+        return tuning.Choice.of(warps=4, stages=2, BLOCK_M=max(16, triton.next_power_of_2(group)), TILE=16)
     block_m = max(64 if rows == 0 or rows > 16 else 16, triton.next_power_of_2(group))
-    if rows >= 128 and padded_dim <= 128 and item_size == 2:
+    if rows >= 128 and padded_dim <= 128:
         block_m = 128
-    tile = max(16, min(64, 16384 // (padded_dim * item_size)))
-    return tuning.Choice.of(
-        warps=8 if block_m == 128 else 4, stages=3 if item_size == 2 else 2, BLOCK_M=block_m, TILE=tile
-    )
+    warps = 8 if block_m * padded_dim > 64 * 128 else 4
+    return tuning.Choice.of(warps=warps, stages=3, BLOCK_M=block_m, TILE=max(16, min(64, 8192 // padded_dim)))
 
 
 def candidates(padded_dim: int, group: int) -> list[tuning.Choice]:
