@@ -1,0 +1,57 @@
+"""How far decode attention splits its keys, and the scratch memory that takes (see `paged_decode`)."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from backend.kernels.launch import multiprocessors
+
+MAX_SPLITS = 32
+
+
+@dataclass(frozen=True)
+class DecodeWorkspace:
+    """Scratch of `paged_decode`, kept between launches; launches that share it must follow one another on a stream.
+
+    partial: float32, flat. arrived: int32 [sequences * kv_heads], zero between launches.
+    """
+
+    partial: Tensor
+    arrived: Tensor
+
+    @classmethod
+    def allocate(
+        cls, device: torch.device, sequences: int, q_heads: int, kv_heads: int, head_dim: int, *,
+        queries: int = 1, splits: int | None = None,
+    ) -> "DecodeWorkspace":  # fmt: skip
+        """Room for every batch of up to ``sequences``, at the default number of splits or at a fixed one."""
+        programs = max(
+            batch * kv_heads * chosen if chosen > 1 else 0
+            for batch in range(1, sequences + 1)
+            for chosen in (splits or default_splits(batch, kv_heads, device),)
+        )
+        return cls(
+            torch.empty(programs * partial_size(queries * q_heads // kv_heads, head_dim), device=device),
+            torch.zeros(sequences * kv_heads, dtype=torch.int32, device=device),
+        )
+
+
+def default_splits(sequences: int, kv_heads: int, device: torch.device) -> int:
+    """A power of two that gives each multiprocessor two programs or so to switch between; 1 when the batch does."""
+    return min(MAX_SPLITS, power_of_two(max(1, 2 * multiprocessors(device) // max(1, sequences * kv_heads))))
+
+
+def block_rows(rows: int) -> int:
+    """Rows of a program's tile: (queries × heads of a group), but at least the 16 that tensor cores multiply."""
+    return max(16, power_of_two(rows))
+
+
+def partial_size(rows: int, head_dim: int) -> int:
+    """float32 values that one program leaves behind: a row's accumulator, its largest score and its total."""
+    return block_rows(rows) * (power_of_two(head_dim) + 2)
+
+
+def power_of_two(n: int) -> int:
+    """The least power of two that is at least n."""
+    return 1 << (n - 1).bit_length()

@@ -1,0 +1,85 @@
+"""The operations the engine runs on its device, and who provides them there.
+
+Each kernel's module says what it computes and the shapes it takes; `reference` holds the same in torch.
+"""
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from backend.kernels import reference
+from backend.kernels.decode_workspace import DecodeWorkspace
+from backend.kernels.row_state import RowState, StepInputs
+
+
+class Kernels(Protocol):
+    def quantize_rows(self, x: Tensor) -> tuple[Tensor, Tensor]: ...
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor: ...
+
+    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]: ...
+
+    def rms_norm_fp8(self, x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]: ...
+
+    def add_rms_norm_fp8(
+        self, x: Tensor, residual: Tensor, weight: Tensor, eps: float
+    ) -> tuple[Tensor, Tensor, Tensor]: ...
+
+    def silu_mul(self, gate_up: Tensor) -> Tensor: ...
+
+    def silu_mul_fp8(self, gate_up: Tensor) -> tuple[Tensor, Tensor]: ...
+
+    def rotary_kv(
+        self, qkv: Tensor, positions: Tensor, cos_sin: Tensor, slots: Tensor, key_cache: Tensor, value_cache: Tensor, *,
+        q_norm: Tensor | None = None, k_norm: Tensor | None = None, eps: float = 1e-6,
+        k_scale: Tensor | None = None, v_scale: Tensor | None = None,
+    ) -> Tensor: ...  # fmt: skip
+
+    def paged_attention(
+        self, q: Tensor, key_cache: Tensor, value_cache: Tensor, block_tables: Tensor, query_start: Tensor,
+        seq_lens: Tensor, *, scale: float, window: int | None = None, k_scale: Tensor | None = None,
+        v_scale: Tensor | None = None, batch_invariant: bool = False,
+    ) -> Tensor: ...  # fmt: skip
+
+    def paged_decode(
+        self, q: Tensor, key_cache: Tensor, value_cache: Tensor, block_tables: Tensor, seq_lens: Tensor,
+        workspace: DecodeWorkspace, *, scale: float, window: int | None = None, k_scale: Tensor | None = None,
+        v_scale: Tensor | None = None, splits: int | None = None,
+    ) -> Tensor: ...  # fmt: skip
+
+    def sample(
+        self, logits: Tensor, temperature: Tensor, seeds: Tensor, positions: Tensor, threshold: Tensor | None = None
+    ) -> Tensor: ...
+
+    def sampling_threshold(
+        self, logits: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor
+    ) -> Tensor: ...
+
+    def apply_penalties(
+        self, logits: Tensor, rows: Tensor, prompt_bits: Tensor, output_counts: Tensor,
+        repetition: Tensor, frequency: Tensor, presence: Tensor,
+    ) -> None: ...  # fmt: skip
+
+    def count_outputs(self, output_counts: Tensor, rows: Tensor, tokens: Tensor) -> None: ...
+
+    def mark_prompt(self, prompt_bits: Tensor, row: int, tokens: Tensor, vocab: int) -> None: ...
+
+    def apply_bitmask(self, logits: Tensor, bits: Tensor, rows: Tensor) -> None: ...
+
+    def token_logprobs(self, logits: Tensor, tokens: Tensor) -> Tensor: ...
+
+    def prepare_step(
+        self, rows: Tensor, query_start: Tensor, state: RowState, block_size: int, inputs: StepInputs
+    ) -> None: ...
+
+    def commit_step(self, rows: Tensor, query_start: Tensor, sampled: Tensor, state: RowState) -> None: ...
+
+
+def kernels_for(device: torch.device) -> Kernels:
+    """The Triton kernels on CUDA, their torch twins elsewhere (where Triton need not be installed)."""
+    if device.type == "cuda":
+        from backend.kernels import fused
+
+        return fused
+    return reference

@@ -1,0 +1,98 @@
+# mypy: disable-error-code="no-untyped-def, untyped-decorator"
+"""RMSNorm (Zhang & Sennrich 2019) with the residual add before it and FP8 quantisation behind it, in one pass.
+
+Each row is read once and written once, whichever of the four forms runs.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from backend.kernels.launch import FP8, FP8_MAX, require, require_rows
+from backend.kernels.quant import row_scale
+
+
+@triton.jit
+def _rms_norm(
+    x_ptr, residual_ptr, weight_ptr, y_ptr, h_ptr, scale_ptr, width, eps,
+    ADD: tl.constexpr, QUANTISE: tl.constexpr, FP8_MAX: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)  # rows * width passes 2**31 at 262k rows of 8192
+    col = tl.arange(0, BLOCK)
+    inside = col < width
+    at = row * width + col
+    h = tl.load(x_ptr + at, inside, 0.0).to(tl.float32)
+    if ADD:
+        h += tl.load(residual_ptr + at, inside, 0.0).to(tl.float32)
+        tl.store(h_ptr + at, h, inside)
+    weight = tl.load(weight_ptr + col, inside, 0.0).to(tl.float32)
+    y = h * tl.rsqrt(tl.sum(h * h, 0) / width + eps) * weight
+    if QUANTISE:
+        scale = row_scale(tl.max(tl.abs(y), 0), FP8_MAX)
+        tl.store(scale_ptr + row, scale)
+        y = tl.clamp(y / scale, -FP8_MAX, FP8_MAX)
+    tl.store(y_ptr + at, y, inside)
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """``x / rms(x) * weight``, row by row.
+
+    Args:
+        x: [tokens, width], contiguous, float16/bfloat16/float32.
+        weight: [width].
+    Returns:
+        [tokens, width] in x's dtype.
+    Raises:
+        KernelArgumentError: shapes that do not fit.
+    """
+    y = torch.empty_like(x)
+    _launch(x, None, weight, eps, y, None, None)
+    return y
+
+
+def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """Normalise ``x + residual``: (normalised, new residual), both [tokens, width] in x's dtype.
+
+    The sum is normalised in float32, before it is rounded into the new residual.
+    """
+    y, h = torch.empty_like(x), torch.empty_like(x)
+    _launch(x, residual, weight, eps, y, h, None)
+    return y, h
+
+
+def rms_norm_fp8(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """`rms_norm`, quantised: (float8_e4m3fn [tokens, width], scale float32 [tokens, 1]), value = fp8 * scale."""
+    y, scale = _quantised_like(x)
+    _launch(x, None, weight, eps, y, None, scale)
+    return y, scale
+
+
+def add_rms_norm_fp8(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    """`add_rms_norm`, quantised: (float8_e4m3fn, scale float32 [tokens, 1], new residual in x's dtype)."""
+    h = torch.empty_like(x)
+    y, scale = _quantised_like(x)
+    _launch(x, residual, weight, eps, y, h, scale)
+    return y, scale, h
+
+
+def _quantised_like(x: Tensor) -> tuple[Tensor, Tensor]:
+    scale = torch.empty(x.shape[0], 1, dtype=torch.float32, device=x.device)
+    return torch.empty_like(x, dtype=FP8), scale
+
+
+def _launch(
+    x: Tensor, residual: Tensor | None, weight: Tensor, eps: float, y: Tensor, h: Tensor | None, scale: Tensor | None
+) -> None:
+    tokens, width = require_rows("x", x)
+    require(weight.shape == (width,) and weight.is_contiguous(), f"weight must be [{width}], got {tuple(weight.shape)}")
+    if residual is not None:
+        require(residual.shape == x.shape and residual.is_contiguous(), "residual must be contiguous, of x's shape")
+    if tokens == 0:
+        return
+    block = triton.next_power_of_2(width)
+    _rms_norm[(tokens,)](
+        x, residual, weight, y, h, scale, width, eps,
+        ADD=residual is not None, QUANTISE=scale is not None, FP8_MAX=FP8_MAX, BLOCK=block,
+        num_warps=min(16, max(1, block // 512)),
+    )  # fmt: skip

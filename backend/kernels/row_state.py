@@ -1,0 +1,58 @@
+"""The tensors of running requests that live on the device, and those of one step (see `step_inputs`)."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class RowState:
+    """Per request, kept between steps.
+
+    tokens: [rows, max_len] int32, prompt then output. known: [rows] int32, how many of them are there. computed: [rows]
+    int32, how many have their KV in the cache. block_tables: [rows, max_blocks] int32.
+    """
+
+    tokens: Tensor
+    known: Tensor
+    computed: Tensor
+    block_tables: Tensor
+
+    @classmethod
+    def allocate(cls, rows: int, max_len: int, block_size: int, device: torch.device) -> "RowState":
+        def zeros(*shape: int) -> Tensor:
+            return torch.zeros(shape, dtype=torch.int32, device=device)
+
+        return cls(zeros(rows, max_len), zeros(rows), zeros(rows), zeros(rows, -(-max_len // block_size)))
+
+
+@dataclass(frozen=True)
+class StepInputs:
+    """One step's flat token batch; buffers are reused, so that a captured graph reads where it did before.
+
+    token_ids, positions, slots: [tokens] int64; padding has id 0, position 0, slot -1. seq_lens: [sequences] int32,
+    padding 0. block_tables: [sequences, max_blocks] int32, entries past a sequence's length are stale.
+    last: [sequences] int64, the index of each sequence's last token in the batch.
+    """
+
+    token_ids: Tensor
+    positions: Tensor
+    slots: Tensor
+    seq_lens: Tensor
+    block_tables: Tensor
+    last: Tensor
+
+    @classmethod
+    def allocate(cls, tokens: int, sequences: int, max_blocks: int, device: torch.device) -> "StepInputs":
+        def zeros(dtype: torch.dtype, *shape: int) -> Tensor:
+            return torch.zeros(shape, dtype=dtype, device=device)
+
+        return cls(
+            token_ids=zeros(torch.int64, tokens),
+            positions=zeros(torch.int64, tokens),
+            slots=zeros(torch.int64, tokens),
+            seq_lens=zeros(torch.int32, sequences),
+            block_tables=zeros(torch.int32, sequences, max_blocks),
+            last=zeros(torch.int64, sequences),
+        )

@@ -1,0 +1,97 @@
+"""Kernels run compiled where there is a GPU, and in Triton's interpreter where there is none.
+
+Two defects of the interpreter (Triton 3.6 to 3.8) are met here. It multiplies bfloat16 as if it were integers, so
+bfloat16 is tested on a GPU alone. And its FP8 rounding drops a carry out of the mantissa (7.9 becomes 4), so torch
+converts FP8 in its place.
+"""
+
+import mmap
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+INTERPRETED = not torch.cuda.is_available()
+if INTERPRETED:
+    os.environ["TRITON_INTERPRET"] = "1"  # read when a kernel is decorated: before any test module imports one
+
+DEVICE = torch.device("cpu" if INTERPRETED else "cuda")
+DTYPES = [torch.float32, torch.float16] + ([] if INTERPRETED else [torch.bfloat16])
+
+
+@pytest.fixture(params=DTYPES, ids=lambda dtype: str(dtype).removeprefix("torch."))
+def dtype(request: pytest.FixtureRequest) -> torch.dtype:
+    return request.param
+
+
+@pytest.fixture
+def device() -> torch.device:
+    return DEVICE
+
+
+@pytest.fixture(autouse=True)
+def fresh_random_numbers() -> None:
+    """Inputs differ from run to run; a failure prints the seed that brings them back."""
+    seed = int(os.environ.get("KERNEL_TEST_SEED") or torch.seed() % 2**31)
+    torch.manual_seed(seed)
+    print(f"KERNEL_TEST_SEED={seed}")  # shown for a failed test alone
+
+
+@pytest.fixture(autouse=True)
+def poisoned_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory that a launcher asks for arrives full of NaN, so that an element no kernel wrote shows itself."""
+    for owner, name in ((torch, "empty"), (torch, "empty_like"), (torch.Tensor, "new_empty")):
+        allocate = getattr(owner, name)
+        monkeypatch.setattr(owner, name, lambda *a, _allocate=allocate, **k: poison(_allocate(*a, **k)))
+
+
+@pytest.fixture
+def sparse_memory(device: torch.device) -> Callable[[int, torch.dtype], torch.Tensor]:
+    """Zeros of any length that take no memory until they are written: offsets beyond 2**31 can be tested."""
+
+    def reserve(elements: int, dtype: torch.dtype) -> torch.Tensor:
+        if device.type == "cuda":
+            return torch.zeros(elements, dtype=dtype, device=device)
+        size = elements * dtype.itemsize
+        flags = (
+            mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0x4000)
+        )  # named from Python 3.13 on
+        return torch.frombuffer(mmap.mmap(-1, size, flags=flags), dtype=dtype)
+
+    return reserve
+
+
+def poison(memory: torch.Tensor) -> torch.Tensor:
+    if memory.dtype.itemsize == 1:
+        memory.view(torch.uint8).fill_(0x7F)  # NaN of e4m3fn
+    else:
+        memory.fill_(float("nan") if memory.is_floating_point() else torch.iinfo(memory.dtype).max)
+    return memory
+
+
+@pytest.fixture(autouse=True)
+def arithmetic_of_a_card(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """FP8 rounds as on a GPU, and an overflow to infinity is as silent."""
+    if INTERPRETED:
+        from triton.runtime import interpreter
+
+        monkeypatch.setattr(interpreter, "_convert_float", _through_torch(interpreter._convert_float))
+    with np.errstate(all="ignore"):
+        yield
+
+
+def _through_torch(original: Any) -> Any:
+    widths = {"fp8e4nv": torch.float8_e4m3fn, "fp16": torch.float16, "fp32": torch.float32}
+
+    def convert(values: np.ndarray, source: Any, target: Any, rounding: Any) -> np.ndarray:
+        if "fp8e4nv" not in (source.name, target.name):
+            return original(values, source, target, rounding)
+        integers = {1: np.uint8, 2: np.int16, 4: np.int32}
+        bits = torch.from_numpy(np.ascontiguousarray(values).view(integers[values.dtype.itemsize]))
+        out = bits.view(widths[source.name]).to(widths[target.name])
+        return out.view({1: torch.uint8, 2: torch.int16, 4: torch.int32}[out.itemsize]).numpy().reshape(values.shape)
+
+    return convert

@@ -1,0 +1,34 @@
+"""What can be known of the compiled kernels without a GPU."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+REGISTERS, SHARED_MEMORY = 65536, 227 * 1024  # of a multiprocessor, the second in bytes (Hopper tuning guide)
+
+KERNELS = {
+    "_apply_bitmask", "_block_best", "_commit", "_count_outputs", "_mark_prompt", "_paged_attention", "_paged_decode",
+    "_penalise", "_prepare", "_quantize_rows", "_rms_norm", "_rotary_kv", "_row_best", "_silu_mul", "_silu_mul_fp8",
+    "_threshold", "_token_logprobs",
+}  # fmt: skip
+
+
+def test_every_kernel_compiles_for_hopper_within_its_registers_and_shared_memory(tmp_path):
+    """One test, since compiling takes most of its time."""
+    environment = os.environ | {"TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    script = Path(__file__).with_name("hopper.py")
+    done = subprocess.run([sys.executable, str(script)], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    compiled = [json.loads(line) for line in done.stdout.splitlines()]
+    assert {found["kernel"] for found in compiled} == KERNELS
+    for found in compiled:
+        attention = found["kernel"] in ("_paged_attention", "_paged_decode")
+        assert found["spilled"] == 0, found
+        assert found["tensor_cores"] == attention, found
+        assert found["shared"] <= SHARED_MEMORY, found
+        if found["kernel"] == "_paged_decode":  # two programs a multiprocessor keep enough bytes under way
+            assert 2 * found["registers"] * found["threads"] <= REGISTERS, found
+            assert 2 * found["shared"] <= SHARED_MEMORY, found
