@@ -1,3 +1,5 @@
+from typing import get_args
+
 import pytest
 from pydantic import BaseModel, ValidationError
 
