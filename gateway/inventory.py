@@ -16,33 +16,46 @@ class Inventory:
         self._fleet = fleet
         self._catalogue = catalogue
         self._today = today
-        self._described: tuple[date, dict[Backend, BackendFacts]] | None = None
+        self._day: date | None = None
+        self._facts: dict[Backend, BackendFacts] = {}
+        self._candidates: dict[tuple[str, str], tuple[BackendFacts, ...]] = {}
 
     def replace(self, records: Iterable[BackendRecord]) -> None:
         """Take over what the control store says now."""
         self._fleet.replace(
             Backend(id=r.id, tenant=r.tenant, region=r.region, url=r.url, uri=r.uri, models=r.models) for r in records
         )
-        self._described = None
+        self._day = None
 
     def models(self, tenant: str) -> tuple[str, ...]:
         return self._fleet.models(tenant)
 
     def facts(self, tenant: str, model: str) -> tuple[BackendFacts, ...]:
         """Of every backend of `tenant` that serves `model`, however it fares: where a call may go does not hang on
-        who is up."""
-        return tuple(self.facts_of(backend) for backend in self._fleet.candidates(tenant, model))
+        who is up. The same tuple until something changes."""
+        self._begin_day()
+        known = self._candidates.get((tenant, model))
+        if known is None:
+            known = tuple(self.facts_of(backend) for backend in self._fleet.candidates(tenant, model))
+            if known:  # names that are made up are not kept
+                self._candidates[tenant, model] = known
+        return known
 
     def backends(self, tenant: str, model: str) -> tuple[Backend, ...]:
         return self._fleet.candidates(tenant, model)
 
     def facts_of(self, backend: Backend) -> BackendFacts:
-        today = self._today()
-        if self._described is None or self._described[0] != today:  # rows of the catalogue begin and end by the day
-            self._described = today, {}
-        described = self._described[1]
-        if backend not in described:
-            described[backend] = self._catalogue.backend_facts(
-                backend_id=backend.id, tenant=backend.tenant, region=backend.region, models=backend.models, day=today
+        day = self._begin_day()
+        known = self._facts.get(backend)
+        if known is None:
+            known = self._facts[backend] = self._catalogue.backend_facts(
+                backend_id=backend.id, tenant=backend.tenant, region=backend.region, models=backend.models, day=day
             )
-        return described[backend]
+        return known
+
+    def _begin_day(self) -> date:
+        """Rows of the catalogue begin and end by the day."""
+        today = self._today()
+        if self._day != today:
+            self._day, self._facts, self._candidates = today, {}, {}
+        return today

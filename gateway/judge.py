@@ -1,15 +1,33 @@
 """From a request to a decision: gather the facts, ask the policy, and say no in its own words."""
 
 from collections.abc import Callable
-from datetime import UTC, datetime
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
 
 from gateway.errors import ModelNotFound, PolicyDenied
 from gateway.exchange import Exchange
+from gateway.identity.principal import Principal
 from gateway.inventory import Inventory
 from gateway.telemetry import Telemetry
+from policy.compile import CompiledPolicy
 from policy.decision import Decision, Reason, decide
-from policy.facts import RequestFacts
+from policy.facts import BackendFacts, RequestFacts
 from policy.redact.redactor import Redactor
+
+MAX_DECIDED = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Decided:
+    """A decision, and what it was made from."""
+
+    principal: Principal
+    candidates: tuple[BackendFacts, ...]
+    day: date
+    decision: Decision
+
+    def holds_for(self, principal: Principal, candidates: tuple[BackendFacts, ...], day: date) -> bool:
+        return self.principal is principal and self.candidates is candidates and self.day == day
 
 
 class Judge:
@@ -19,6 +37,7 @@ class Judge:
         self._inventory = inventory
         self._telemetry = telemetry
         self._now = now
+        self._decided: dict[tuple[str, str], _Decided] = {}
 
     def decide(self, exchange: Exchange) -> tuple[Decision, Redactor]:
         """The decision that allows this call, and the redactor of its policy.
@@ -39,25 +58,42 @@ class Judge:
             )
         if not principal.scopes.allows(model=call.model, endpoint=call.endpoint.path.removeprefix("/v1/")):
             raise self._denied(exchange, [Reason("key.scope", None, "this key is not for that model or endpoint")])
-        decision = decide(
-            principal.in_force.policy,
-            RequestFacts(
-                tenant=principal.tenant,
-                project=principal.project,
-                model=call.model,
-                at=self._now(),
-                purpose=principal.purpose,
-                legal_basis=principal.legal_basis,
-                data_classes=principal.data_classes,
-                risk_class=principal.risk_class,
-                candidates=candidates,
-            ),
-        )
+        decision = self._decision(principal, principal.in_force.policy, call.model, candidates)
         exchange.decision = decision  # also when it says no: the record names the policy that did
         if not decision.allowed:
             raise self._denied(exchange, decision.reasons)
         self._count(exchange, "allow", "")
         return decision, principal.in_force.redactor
+
+    def _decision(
+        self, principal: Principal, policy: CompiledPolicy, model: str, candidates: tuple[BackendFacts, ...]
+    ) -> Decision:
+        """`decide` is pure, and of the time it asks for the day only: the same facts on one day need no second look.
+
+        Principals and facts are kept by the directory and the inventory, and replaced whole when anything changes, so
+        it is enough to compare who they are.
+        """
+        now = self._now()
+        key = (principal.key_id, model)
+        known = self._decided.get(key)
+        if known is not None and known.holds_for(principal, candidates, now.date()):
+            return known.decision
+        facts = RequestFacts(
+            tenant=principal.tenant,
+            project=principal.project,
+            model=model,
+            at=now,
+            purpose=principal.purpose,
+            legal_basis=principal.legal_basis,
+            data_classes=principal.data_classes,
+            risk_class=principal.risk_class,
+            candidates=candidates,
+        )
+        decision = decide(policy, facts)
+        if len(self._decided) >= MAX_DECIDED:
+            self._decided.clear()
+        self._decided[key] = _Decided(principal, candidates, now.date(), decision)
+        return decision
 
     def _denied(self, exchange: Exchange, reasons: list[Reason] | tuple[Reason, ...]) -> PolicyDenied:
         self._count(exchange, "deny", reasons[0].rule)

@@ -36,6 +36,7 @@ async def serving(app: ASGIApp, listen: Listen) -> AsyncIterator[int]:
         access_log=False,  # paths and addresses of callers belong into the record, under its rules
         log_config=None,
         server_header=False,
+        proxy_headers=False,  # nothing here trusts what a caller says of itself
         timeout_graceful_shutdown=GRACE_S,
         ssl_certfile=str(listen.cert_file) if listen.cert_file else None,
         ssl_keyfile=str(listen.key_file) if listen.key_file else None,

@@ -52,6 +52,7 @@ class Telemetry:
         self._tracer = tracer
         self._tenants: set[str] = set()
         self._max_tenant_labels = max_tenant_labels
+        self._series: dict[tuple[str, ...], _Series] = {}
         self.registry = registry = CollectorRegistry()
         self.requests = Counter(
             "domicile_requests",
@@ -123,23 +124,30 @@ class Telemetry:
             return
         call, usage = exchange.call, exchange.usage
         model = call.model if exchange.route is not None else ""  # a name that was made up labels nothing
-        labels = (self.tenant_label(exchange.principal.tenant), endpoint.operation, model)
-        self.requests.labels(*labels, str(status)).inc()
+        tenant = self.tenant_label(exchange.principal.tenant)
+        series = self._series_of(tenant, endpoint.operation, model)
+        series.outcome(status).inc()
         seconds = perf_counter() - exchange.started
-        self.duration.labels(*labels).observe(seconds)
+        series.duration.observe(seconds)
         if exchange.first_byte is not None:
             first = exchange.first_byte - exchange.started
-            self.first_token.labels(*labels).observe(first)
+            series.first_token.observe(first)
             if usage is not None and call.stream and usage.completion_tokens > 1:
-                self.output_token.labels(*labels).observe((seconds - first) / (usage.completion_tokens - 1))
+                series.output_token.observe((seconds - first) / (usage.completion_tokens - 1))
         if usage is not None:
-            self.tokens.labels(*labels, "input").observe(usage.prompt_tokens)
-            self.tokens.labels(*labels, "output").observe(usage.completion_tokens)
+            series.input_tokens.observe(usage.prompt_tokens)
+            series.output_tokens.observe(usage.completion_tokens)
         for direction, counts in (("input", exchange.redactions_in), ("output", exchange.redactions_out)):
             for label, count in counts.items():
-                self.redactions.labels(labels[0], label, direction).inc(count)
+                self.redactions.labels(tenant, label, direction).inc(count)
         if self._tracer is not None:
             self._describe(endpoint, exchange, status)
+
+    def _series_of(self, *labels: str) -> "_Series":
+        known = self._series.get(labels)
+        if known is None:
+            known = self._series[labels] = _Series(self, labels)
+        return known
 
     def _describe(self, endpoint: Endpoint, exchange: Exchange, status: int) -> None:
         attributes: dict[str, str | int | bool | list[str]] = {
@@ -161,6 +169,26 @@ class Telemetry:
         if status >= 400:
             attributes[ERROR_TYPE] = str(status)
         trace.get_current_span().set_attributes(attributes)
+
+
+class _Series:
+    """The children of one label set, looked up once: finding them costs more than counting."""
+
+    def __init__(self, telemetry: Telemetry, labels: tuple[str, ...]) -> None:
+        self.duration = telemetry.duration.labels(*labels)
+        self.first_token = telemetry.first_token.labels(*labels)
+        self.output_token = telemetry.output_token.labels(*labels)
+        self.input_tokens = telemetry.tokens.labels(*labels, "input")
+        self.output_tokens = telemetry.tokens.labels(*labels, "output")
+        self._requests = telemetry.requests
+        self._labels = labels
+        self._outcomes: dict[int, Counter] = {}
+
+    def outcome(self, status: int) -> Counter:
+        known = self._outcomes.get(status)
+        if known is None:
+            known = self._outcomes[status] = self._requests.labels(*self._labels, str(status))
+        return known
 
 
 def exporting_tracer(endpoint: str, sample_ratio: float, service_instance: str) -> trace.Tracer:
