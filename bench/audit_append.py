@@ -5,7 +5,8 @@
 Two kinds of load on one log in one process, each call an intent and then its outcome, as the gateway writes them:
 closed (N callers append as fast as they are answered) and paced (calls arrive at a fixed rate). The CPU figure is that
 of the whole process, building the event, the canonical form, the hash, the store and the event loop included; the
-loop's own cost of waking that often, measured without a log, is printed beside it.
+loop's own cost of waking that often, measured without a log, is printed beside it. Bare inserts into SQLite, printed
+first, are the yardstick: absolute figures mean little on a machine that others use.
 """
 
 import argparse
@@ -120,12 +121,15 @@ async def measure(name: str, log: AuditLog, run: Callable[[Callable[[], Awaitabl
     cpu, wall = time.process_time(), time.perf_counter()
     await run(load.call)
     cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
-    taken = sorted(load.latencies)
-    count = len(taken)
-    p50, p99 = (taken[int(count * part)] * 1e3 for part in (0.5, 0.99))
+    print_line(name, len(load.latencies), load.latencies, cpu, wall)
+
+
+def print_line(name: str, records: int, latencies: list[float], cpu: float, wall: float) -> None:
+    taken = sorted(latencies)
+    p50, p99 = (taken[int(len(taken) * part)] * 1e3 for part in (0.5, 0.99))
     print(
-        f"{name:<26}{count / wall:>10,.0f} records/s   p50 {p50:6.2f} ms   p99 {p99:6.2f} ms"
-        f"   CPU {cpu / count * 1e6:6.1f} us a record"
+        f"{name:<26}{records / wall:>10,.0f} records/s   p50 {p50:6.2f} ms   p99 {p99:6.2f} ms"
+        f"   CPU {cpu / records * 1e6:6.1f} us a record"
     )
 
 
@@ -134,6 +138,26 @@ async def idle_cpu(calls_a_second: int, seconds: float) -> float:
     cpu = time.process_time()
     await paced(lambda: asyncio.sleep(0), calls_a_second, seconds)
     return (time.process_time() - cpu) / (calls_a_second * seconds * 2) * 1e6
+
+
+def bare_sqlite(folder: Path, records_a_commit: int, seconds: float) -> None:
+    """The yardstick of this machine at this moment: the same bytes, inserted and committed with nothing around them."""
+    db = sqlite3.connect(folder / f"bare-{records_a_commit}.db", isolation_level=None)
+    db.execute("PRAGMA journal_mode=WAL")
+    db.execute("PRAGMA synchronous=FULL")
+    db.execute("CREATE TABLE leaf (payload BLOB)")
+    rows = [(bytes(1000),)] * records_a_commit
+    taken: list[float] = []
+    cpu, begin = time.process_time(), time.perf_counter()
+    while time.perf_counter() - begin < seconds:
+        started = time.perf_counter()
+        db.execute("BEGIN IMMEDIATE")
+        db.executemany("INSERT INTO leaf VALUES (?)", rows)
+        db.execute("COMMIT")
+        taken.append(time.perf_counter() - started)
+    cpu, wall = time.process_time() - cpu, time.perf_counter() - begin
+    db.close()
+    print_line(f"bare, {records_a_commit} a commit", len(taken) * records_a_commit, taken, cpu, wall)
 
 
 def verify(path: Path, key: VerifierKey) -> None:
@@ -150,6 +174,9 @@ def verify(path: Path, key: VerifierKey) -> None:
 async def main(folder: Path, seconds: float) -> None:
     signer = FileSigner.open(folder / "signer.key")
     print(f"{os.cpu_count()} cores, Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}, {folder}")
+    print(f"load average {os.getloadavg()[0]:.1f}: above about 0.5, somebody else is measured too")
+    for records in (1, 64):
+        bare_sqlite(folder, records, seconds)
     async with await AuditLog.open(folder / "log.db", signer=signer, node="bench") as log:
         for callers in (1, 16, 64, 256, 512):
             await measure(f"closed, {callers} callers", log, lambda call, n=callers: closed(call, n, seconds))
