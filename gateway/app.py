@@ -12,7 +12,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import Route
 
 from backend.wire import Model, ModelList
 from gateway.client import Client, Receive, Send
@@ -22,23 +22,29 @@ from gateway.inventory import Inventory
 from gateway.openai.endpoint import CHAT, COMPLETIONS, Endpoint
 from gateway.pipeline import Pipeline
 
+OTHER_METHODS = ["GET", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS"]
 PROMETHEUS_TEXT = "text/plain; version=0.0.4; charset=utf-8"
 
 Handler = Callable[[Request], Awaitable[Response]]
 
 
-class InferenceRoute:
-    """Hands one endpoint's requests to the pipeline."""
+class GatewayApp:
+    """Inference goes straight to the pipeline; everything else through Starlette's router and its error handlers."""
 
-    def __init__(self, endpoint: Endpoint, pipeline: Pipeline) -> None:
-        self._endpoint = endpoint
+    def __init__(self, pipeline: Pipeline, others: Starlette) -> None:
         self._pipeline = pipeline
+        self._others = others
+        self._endpoints: dict[tuple[str, str], Endpoint] = {("POST", e.path): e for e in (CHAT, COMPLETIONS)}
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
-        await self._pipeline.answer(self._endpoint, Client(scope, receive, send))
+        endpoint = self._endpoints.get((scope.get("method", ""), scope.get("path", "")))
+        if endpoint is not None:
+            await self._pipeline.answer(endpoint, Client(scope, receive, send))
+        else:
+            await self._others(scope, receive, send)
 
 
-def build_app(pipeline: Pipeline, inventory: Inventory, health: Health) -> Starlette:
+def build_app(pipeline: Pipeline, inventory: Inventory, health: Health) -> GatewayApp:
     authenticator, telemetry = pipeline.authenticator, pipeline.telemetry
     started = int(time())
 
@@ -59,17 +65,18 @@ def build_app(pipeline: Pipeline, inventory: Inventory, health: Health) -> Starl
     async def metrics(request: Request) -> Response:
         return Response(telemetry.exposition(), headers={"content-type": PROMETHEUS_TEXT})
 
-    routes: list[BaseRoute] = [
-        Route(endpoint.path, InferenceRoute(endpoint, pipeline), methods=["POST"]) for endpoint in (CHAT, COMPLETIONS)
-    ]
-    routes += [
+    async def wrong_method(request: Request) -> Response:
+        return await _refused(request, MethodNotAllowed(f"Use POST at {request.url.path}"))
+
+    routes = [
+        *(Route(endpoint.path, wrong_method, methods=OTHER_METHODS) for endpoint in (CHAT, COMPLETIONS)),
         Route("/v1/models", models, methods=["GET"]),
         Route("/healthz", alive, methods=["GET"]),
         Route("/readyz", ready, methods=["GET"]),
         Route("/metrics", metrics, methods=["GET"]),
     ]
     handlers: dict[Any, Any] = {GatewayError: _refused, HTTPException: _http_error, Exception: _failed}
-    return Starlette(routes=routes, exception_handlers=handlers)
+    return GatewayApp(pipeline, Starlette(routes=routes, exception_handlers=handlers))
 
 
 async def _refused(request: Request, error: GatewayError) -> Response:

@@ -6,12 +6,10 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
-from starlette.applications import Starlette
-
 from audit import AuditLog, AuditSettings
 from audit.sequencer import Limits as AuditLimits
 from backend.wire import PING_PATH
-from gateway.app import build_app
+from gateway.app import GatewayApp, build_app
 from gateway.authentication import Authenticator
 from gateway.credentials import TenantCredentials
 from gateway.directory import Directory
@@ -38,7 +36,7 @@ RENEWAL_CHECK_S = 600
 class Gateway:
     """A gateway ready to be served."""
 
-    app: Starlette
+    app: GatewayApp
     directory: Directory
     log: AuditLog
     telemetry: Telemetry
