@@ -78,6 +78,9 @@ def cases(device: torch.device, dtype: torch.dtype = torch.bfloat16) -> Iterator
         for cache_dtype in (dtype, FP8):
             yield decode_case(LLAMA_8B, sequences, context, 1, dtype, cache_dtype, device)
     yield decode_case(LLAMA_8B, 8, 1024, 4, dtype, dtype, device)
+    for sequences in (8, 32, 64, 128):
+        for splits in (1, 2, 4, 8):
+            yield decode_case(LLAMA_8B, sequences, 1024, 1, dtype, dtype, device, splits=splits)
     for block_size in (64, 256):
         yield decode_case(LLAMA_8B, 128, 1024, 1, dtype, dtype, device, block_size)
         yield prefill_case(LLAMA_8B, 4096, 0, 1, dtype, dtype, device, block_size)
@@ -237,23 +240,34 @@ def prefill_case(
 
 def decode_case(
     shape: Shape, sequences: int, context: int, queries: int, dtype: torch.dtype, cache_dtype: torch.dtype,
-    device: torch.device, block_size: int = BLOCK_SIZE,
+    device: torch.device, block_size: int = BLOCK_SIZE, splits: int | None = None,
 ) -> Case:  # fmt: skip
     dim = shape.head_dim
     kv_bytes = 2 * sequences * context * shape.kv_heads * dim * cache_dtype.itemsize
     n = _sets(kv_bytes, 32)
     history = PagedHistory(shape, sequences, context, n, cache_dtype, device, block_size)
     q = torch.randn(sequences * queries, shape.q_heads, dim, device=device).to(dtype)
-    workspace = DecodeWorkspace.allocate(device, sequences, shape.q_heads, shape.kv_heads, dim, queries=queries)
+    workspace = DecodeWorkspace.allocate(
+        device, sequences, shape.q_heads, shape.kv_heads, dim, queries=queries, splits=splits
+    )
 
     def run(kernels: Any, i: int) -> tuple[Tensor, ...]:
         keys, values = history.caches[i]
         return (
             kernels.paged_decode(
-                q, keys, values, history.tables, history.seq_lens, workspace, scale=dim**-0.5, **history.scales
+                q,
+                keys,
+                values,
+                history.tables,
+                history.seq_lens,
+                workspace,
+                scale=dim**-0.5,
+                splits=splits,
+                **history.scales,
             ),
         )
 
+    notes = [f"{queries}q p{block_size}"] + ([f"s{splits}"] if splits else [])
     peer = None
     if queries == 1 and cache_dtype == dtype and device.type == "cuda":
         pairs = [history.contiguous(i, dtype) for i in range(n)]
@@ -263,7 +277,7 @@ def decode_case(
             return F.scaled_dot_product_attention(rows, *pairs[i], enable_gqa=True)
 
     return Case(
-        _label("paged_decode", shape.name, f"{sequences}x{context} {queries}q p{block_size}", dtype, "kv", cache_dtype),
+        _label("paged_decode", shape.name, f"{sequences}x{context}", *notes, dtype, "kv", cache_dtype),
         n, kv_bytes + 2 * q.numel() * dtype.itemsize, lambda i: run(fused, i), lambda i: run(reference, i), 1e-2,
         flops=4 * sequences * queries * context * shape.q_heads * dim, peer=peer, peer_name="torch SDPA, contiguous",
     )  # fmt: skip

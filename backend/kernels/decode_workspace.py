@@ -38,8 +38,11 @@ class DecodeWorkspace:
 
 
 def default_splits(sequences: int, kv_heads: int, device: torch.device) -> int:
-    """A power of two that gives each multiprocessor two programs or so to switch between; 1 when the batch does."""
-    return min(MAX_SPLITS, power_of_two(max(1, 2 * multiprocessors(device) // max(1, sequences * kv_heads))))
+    """A power of two that cuts the work into eight programs or so a multiprocessor, 1 when the batch does that itself.
+
+    About three run at once; the others even out sequences of unequal length and the last wave.
+    """
+    return min(MAX_SPLITS, power_of_two(max(1, 8 * multiprocessors(device) // max(1, sequences * kv_heads))))
 
 
 def block_rows(rows: int) -> int:

@@ -7,6 +7,7 @@ converts FP8 in its place.
 
 import mmap
 import os
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,6 +18,12 @@ import torch
 INTERPRETED = not torch.cuda.is_available()
 if INTERPRETED:
     os.environ["TRITON_INTERPRET"] = "1"  # read when a kernel is decorated: before any test module imports one
+    # Triton decorates its own library on import, and tests collected earlier may have had it imported (transformers
+    # does): then it has to come again. Its compiled part can be loaded only once, and stays.
+    for name in [
+        name for name in sys.modules if name.partition(".")[0] == "triton" and not name.startswith("triton._C")
+    ]:
+        del sys.modules[name]
 
 DEVICE = torch.device("cpu" if INTERPRETED else "cuda")
 DTYPES = [torch.float32, torch.float16] + ([] if INTERPRETED else [torch.bfloat16])

@@ -57,8 +57,9 @@ def test_an_fp8_cache_is_read_through_its_scales(heads, dtype, device):
     assert error(run(reference.paged_attention, case), case.exact()) < TOLERANCE[dtype]
 
 
-def test_rows_that_belong_to_no_sequence_come_back_as_zeros(device):
-    case = PagedCase([(3, 20), (0, 0), (2, 2), (0, 0)], 2, 1, 64, torch.float32, device, padding=70)
+@pytest.mark.parametrize("padding", [1, 3, 67, 70])
+def test_rows_that_belong_to_no_sequence_come_back_as_zeros(padding, device):
+    case = PagedCase([(3, 20), (0, 0), (2, 2), (0, 0)], 2, 1, 64, torch.float32, device, padding=padding)
     out = run(paged_attention, case)
     assert error(out, case.exact()) < TOLERANCE[torch.float32]
     assert out[5:].eq(0).all()

@@ -118,8 +118,9 @@ def test_with_fixed_splits_a_row_has_the_same_bits_in_any_batch(dtype, device):
 def test_the_default_splits_fill_the_card_when_the_batch_does_not():
     device = torch.device("cpu")  # stands for 132 multiprocessors
     assert default_splits(1, 8, device) == MAX_SPLITS
-    assert default_splits(4, 8, device) == 8
-    assert default_splits(64, 8, device) == 1
+    assert default_splits(16, 8, device) == 8
+    assert default_splits(64, 8, device) == 2
+    assert default_splits(128, 8, device) == 1
     assert default_splits(512, 8, device) == 1
 
 
