@@ -45,7 +45,8 @@ def sample(logits: Tensor, draws: list[Draw]) -> list[int | None]:
 
 def uniform(seed: int, position: int) -> float:
     """In [0, 1)."""
-    return float(np.random.Generator(np.random.Philox(key=[seed % UINT64, position])).random())
+    key = np.array([seed % UINT64, position], dtype=np.uint64)
+    return float(np.random.Generator(np.random.Philox(key=key)).random())
 
 
 def _draw(logits: Tensor, draws: list[Draw]) -> list[int]:
@@ -76,23 +77,19 @@ def truncate(logits: Tensor, top_k: int, top_p: float) -> tuple[Tensor, Tensor]:
     """
     size = logits.shape[0]
     k = min(top_k, size) if top_k > 0 else size
-    width = min(k, NUCLEUS_GUESS) if top_p < 1 else k
-    values, ids = logits.topk(width)
-    mass = (
-        (values if width == k else logits).logsumexp(-1)
-        if top_k <= 0 or width == k
-        else logits.topk(k)[0].logsumexp(-1)
-    )
-    probabilities = (values - mass).exp()
     if top_p >= 1:
-        return probabilities, ids
-    cumulative = probabilities.cumsum(-1)
-    if width < k and cumulative[-1] < top_p:
         values, ids = logits.topk(k)
-        probabilities = (values - mass).exp()
+        return values.softmax(-1), ids
+    values, ids = logits.topk(k if k < size else min(size, NUCLEUS_GUESS))
+    total = (values if k < size else logits).logsumexp(-1)
+    probabilities = (values - total).exp()
+    cumulative = probabilities.cumsum(-1)
+    if len(values) < k and cumulative[-1] < top_p:
+        values, ids = logits.sort(descending=True)
+        probabilities = (values - total).exp()
         cumulative = probabilities.cumsum(-1)
-    keep = int((cumulative - probabilities < top_p).sum())
-    return probabilities[: max(1, keep)], ids[: max(1, keep)]
+    keep = max(1, int((cumulative - probabilities < top_p).sum()))
+    return probabilities[:keep], ids[:keep]
 
 
 def _invert(probabilities: Tensor, draws: list[Draw]) -> list[int]:

@@ -63,7 +63,7 @@ class GGUFFile:
             with path.open("rb") as file:
                 self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except FileNotFoundError:
-            raise ModelNotFound(f"no file at {path}") from None
+            raise ModelNotFound(f"no model at {path}") from None
         except ValueError:
             raise CorruptCheckpoint(f"{path.name} is empty") from None
         self.path = path

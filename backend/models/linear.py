@@ -1,9 +1,9 @@
 """x @ weightᵀ, by the fastest road for its size.
 
-Decoding multiplies a few rows with large matrices. On the CPU, `F.linear` then falls into slow corners of the BLAS: with
-MKL 2024.2, two threads and a [49152, 576] float32 matrix it takes 10 ms for one row, 24 ms for two and 34 ms for three.
-Asked for the transposed product, the same library takes 3 to 6 ms for two to eight rows, and is no slower up to about
-a hundred. So few rows go that way, and one row goes as two.
+Decoding multiplies a few rows with large matrices. On the CPU, `F.linear` then falls into slow corners of the BLAS:
+with MKL 2024.2, two threads and a [49152, 576] float32 matrix it takes 10 ms for one row, 24 ms for two and 34 ms for
+three. Asked for the transposed product, the same library takes 3 to 6 ms for two to eight rows, and is no slower up to
+about a hundred. So few rows go that way, and one row goes as two.
 """
 
 import torch
