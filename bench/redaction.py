@@ -1,6 +1,6 @@
 """What redaction costs: microseconds of CPU a 1,000 characters of prompt, and a piece of a streamed answer.
 
-Run: python -m bench.redaction [--json]. The medians of several rounds on one thread; budgets are in docs/policy-reference.md.
+Run: python -m bench.redaction [--json]. Medians of several rounds on one thread.
 """
 
 import argparse
