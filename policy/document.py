@@ -143,7 +143,7 @@ class PolicyTest(Section):
 
 
 class PolicyDocument(Section):
-    policy: Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]{1,62}$")]
+    policy: Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]{0,62}$")]
     version: PositiveInt
     residency: Residency = Residency()
     redaction: Redaction = Redaction()

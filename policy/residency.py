@@ -36,19 +36,26 @@ class CountryRule:
         return f"policy asks for {self.name}"
 
     def beyond(self, other: "CountryRule") -> list[str]:
-        """Countries of this rule that `other` has not, or has for attested recipients only."""
-        full = {country for country in self.full if country not in other.full}
-        partial = {c for c in self.partial if c not in other.full and c not in other.partial}
-        return sorted(full | partial)
+        """Countries of this rule that `other` has in no way."""
+        return sorted({*self.full, *self.partial} - {*other.full, *other.partial})
 
     def within(self, other: "CountryRule") -> "CountryRule":
-        """Both rules at once: each country only in the periods that both have."""
-        full = {c: _common(periods, other.full.get(c, ())) for c, periods in self.full.items()}
-        partial = {
-            c: _common(periods, (*other.full.get(c, ()), *other.partial.get(c, ())))
-            for c, periods in self.partial.items()
-        }
-        return CountryRule(self.name, _without_empty(full), _without_empty(partial))
+        """Both rules at once: only the periods that both have, and attested where either asks for it."""
+        full: dict[str, tuple[Period, ...]] = {}
+        partial: dict[str, tuple[Period, ...]] = {}
+        for country in {*self.full, *self.partial}:
+            ours, ours_attested = self.full.get(country, ()), self.partial.get(country, ())
+            theirs, theirs_attested = other.full.get(country, ()), other.partial.get(country, ())
+            if both := _common(ours, theirs):
+                full[country] = both
+            attested_by_one = (
+                *_common(ours, theirs_attested),
+                *_common(ours_attested, theirs),
+                *_common(ours_attested, theirs_attested),
+            )
+            if attested_by_one:
+                partial[country] = attested_by_one
+        return CountryRule(self.name, full, partial)
 
 
 def country_rule(selector: Selector, countries: CountrySets) -> CountryRule:
@@ -135,7 +142,3 @@ def _covers(periods: tuple[Period, ...], on: date) -> bool:
 def _common(left: tuple[Period, ...], right: tuple[Period, ...]) -> tuple[Period, ...]:
     overlaps = ((max(a, c), min(b, d)) for a, b in left for c, d in right)
     return tuple((first, last) for first, last in overlaps if first <= last)
-
-
-def _without_empty(periods: Mapping[str, tuple[Period, ...]]) -> dict[str, tuple[Period, ...]]:
-    return {country: items for country, items in periods.items() if items}

@@ -44,9 +44,16 @@ _PREFIXES: dict[str, str] = {
 JWT_PREFIX = "eyJ"
 PEM_PREFIX = "-----BEGIN"
 
+# By the rarest sign in each, so that prose is cleared by a few searches.
+_BY_SIGN = {
+    "_": [p for p in _PREFIXES if "_" in p],
+    "-": [p for p in _PREFIXES if "-" in p],
+    "": [p for p in (*_PREFIXES, JWT_PREFIX) if "_" not in p and "-" not in p],
+}
+
 _TOKEN = re.compile(
     r"(?<![A-Za-z0-9_])(?:"
-    + "|".join(f"{re.escape(p)}(?=[A-Za-z_./+-]*[0-9]){rest}" for p, rest in _PREFIXES.items())
+    + "|".join(f"{re.escape(p)}(?=[A-Za-z_./+-]{{0,64}}[0-9]){rest}" for p, rest in _PREFIXES.items())
     + r"|eyJ[A-Za-z0-9_-]{8,}+\.eyJ[A-Za-z0-9_-]{8,}+(?:\.[A-Za-z0-9_-]*+)?)"
 )
 _BREAK = r"(?:\s|\\n|\\r)"  # an environment file writes the line break as two characters
@@ -60,7 +67,7 @@ PEM_BODY = re.compile(
 
 def find_secrets(text: str, start: int) -> Iterator[tuple[int, int]]:
     """Spans of secrets from `start` on. A PEM block counts without its end: what was sent so far is bad enough."""
-    if any(prefix in text for prefix in _PREFIXES) or JWT_PREFIX in text:
+    if any(sign in text and any(prefix in text for prefix in group) for sign, group in _BY_SIGN.items()):
         for match in _TOKEN.finditer(text, start):
             yield match.span()
     if PEM_PREFIX in text:

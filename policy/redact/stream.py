@@ -139,7 +139,9 @@ class StreamFilter:
             if run.is_open:
                 break
             at = self._judge(text, at, run, edits)
-        out = self._close(edits, at)
+        if self._json:
+            self._inside_string(edits, at)
+        out = edits.result(at)
         self._pending = pending[edits.written_at(at) :]
         self._context = text[:at][-CONTEXT:]
         return out
@@ -178,12 +180,14 @@ class StreamFilter:
     def _judge(self, text: str, at: int, run: "_Run", edits: "_Edits") -> int:
         """Act on what stands in `run`; returns where the next one begins."""
         until = at + (run.end - at) // 2 if run.is_window else run.end
-        for span in find_spans(text[: run.end], at, self._detectors):
-            if span.start >= until:
+        base = max(0, at - CONTEXT)
+        seen = text[base : run.end]
+        for span in find_spans(seen, at - base, self._detectors):
+            start, end = span.start + base, span.end + base
+            if start >= until:
                 break
-            start, end = span.start, span.end
-            if (replacement := self._replacement(span, text)) is not None:
-                if self._json and not self._in_string_at(edits, start):
+            if (replacement := self._replacement(span, seen)) is not None:
+                if self._json and not self._inside_string(edits, start):
                     start, end = _whole_number(text, at, start, end, run.end)
                     replacement = f'"{replacement}"'
                 edits.replace(start, end, replacement)
@@ -208,37 +212,39 @@ class StreamFilter:
             case _:
                 raise RedactionError(f"an answer knows no action {action}")
 
-    def _in_string_at(self, edits: "_Edits", at: int) -> bool:
-        quotes = _quotes(edits.pending[: edits.written_at(at)])
-        return self._in_string ^ (quotes % 2 == 1)
-
-    def _close(self, edits: "_Edits", at: int) -> str:
-        if self._json:
-            self._in_string ^= _quotes(edits.pending[: edits.written_at(at)]) % 2 == 1
-        return edits.result(at)
+    def _inside_string(self, edits: "_Edits", at: int) -> bool:
+        """Whether `at` stands inside a JSON string; looks at each written character once."""
+        self._in_string ^= edits.quotes_before(at) % 2 == 1
+        return self._in_string
 
 
 class _Edits:
     """Replacements in the written text, given by places in what the detectors saw."""
 
-    __slots__ = ("_base", "_sent", "_view", "_whole", "pending", "pieces")
+    __slots__ = ("_base", "_counted", "_pending", "_pieces", "_sent", "_view", "_whole")
 
     def __init__(self, pending: str, whole: int, view: View, base: int) -> None:
-        self.pending = pending
-        self.pieces: list[str] = []
-        self._whole, self._view, self._base, self._sent = whole, view, base, 0
+        self._pending = pending
+        self._pieces: list[str] = []
+        self._whole, self._view, self._base = whole, view, base
+        self._sent = self._counted = 0
 
     def written_at(self, at: int) -> int:
         return self._view.start(at - self._base, self._whole)
 
     def replace(self, start: int, end: int, replacement: str) -> None:
         first, last = self._view.span(start - self._base, end - self._base)
-        self.pieces += self.pending[self._sent : first], replacement
+        self._pieces += self._pending[self._sent : first], replacement
         self._sent = last
 
+    def quotes_before(self, at: int) -> int:
+        """Unescaped quotes in what was written between the last such place and this one."""
+        start, self._counted = self._counted, self.written_at(at)
+        return _quotes(self._pending[start : self._counted])
+
     def result(self, at: int) -> str:
-        self.pieces.append(self.pending[self._sent : self.written_at(at)])
-        return "".join(self.pieces)
+        self._pieces.append(self._pending[self._sent : self.written_at(at)])
+        return "".join(self._pieces)
 
 
 class _Run(NamedTuple):
@@ -258,12 +264,13 @@ def _run(text: str, at: int, *, final: bool) -> _Run:
         return _pem_run(text, begin, final=final) or _Run(rule.end(), False)
     end = _word_end(text, at)
     is_open = False
-    while not is_open:
+    while not is_open and end - at < LONGEST_GROUPED:
         step = _next_word_end(text, at, end, final=final)
         if step is None:
             break
         is_open = step == end
         end = step
+    is_open = is_open or (end == len(text) and not final)
     longest = LONGEST_GROUPED if text.find(" ", at, min(end, at + LONGEST_GROUPED)) >= 0 else LONGEST_RUN
     settled = len(text[at:end].rstrip("-")) if is_open else end - at  # dashes may turn out to be a rule
     if settled >= longest:
@@ -297,7 +304,7 @@ def _next_word_end(text: str, at: int, end: int, *, final: bool) -> int | None:
 
 
 def _word_end(text: str, at: int) -> int:
-    word = _WORD.match(text, at)
+    word = _WORD.match(text, at, at + LONGEST_RUN + 8)
     return word.end() if word else at + 1
 
 

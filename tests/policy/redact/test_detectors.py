@@ -1,0 +1,188 @@
+import time
+
+import phonenumbers
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from stdnum import iban as stdnum_iban
+
+from policy.errors import RedactionError
+from policy.redact.cards import passes_luhn
+from policy.redact.detectors import DETECTORS, Detector, find_spans
+from policy.redact.iban import LENGTHS, has_valid_check_digits
+from policy.redact.phone import REGIONS
+
+PEM = "-----BEGIN PRIVATE KEY-----\nMIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEAAoIBAQ\n-----END PRIVATE KEY-----"
+
+
+def found(text: str) -> list[tuple[str, str]]:
+    return [(span.label, text[span.start : span.end]) for span in find_spans(text, 0, DETECTORS)]
+
+
+POSITIVE = [
+    ("email", "alice@example.org"),
+    ("email", "o'brien+news@mail.example.co.uk"),
+    ("email", "müller@bücher.de"),
+    ("email", "info@xn--bcher-kva.example"),
+    ("email", "νίκος@παράδειγμα.ελ"),
+    ("iban", "DE89370400440532013000"),
+    ("iban", "DE89 3704 0044 0532 0130 00"),
+    ("iban", "de89-3704-0044-0532-0130-00"),
+    ("iban", "GB29 NWBK 6016 1331 9268 19"),
+    ("iban", "NO9386011117947"),
+    ("iban", "MT84MALT011000012345MTLCAST001S"),
+    ("card", "4111111111111111"),
+    ("card", "4111 1111 1111 1111"),
+    ("card", "4111-1111-1111-1111"),
+    ("card", "3782 822463 10005"),
+    ("card", "5555555555554444"),
+    ("card", "2223003122003222"),
+    ("phone", "+49 30 901820"),
+    ("phone", "+49 (0)30 901820"),
+    ("phone", "+33 1 42 68 53 00"),
+    ("phone", "0049 30 901820"),
+    ("phone", "+351 213 456 789"),
+    ("phone", "(030) 901820"),
+    ("phone", "01 42 68 53 00"),
+    ("ip", "192.0.2.17"),
+    ("ip", "2001:db8::8a2e:370:7334"),
+    ("ip", "::ffff:192.0.2.1"),
+    ("secret", "sk-abcdEFGH1234567890abcd"),
+    ("secret", "ghp_abcdefghijklmnopqrstuvwxyz0123456789"),
+    ("secret", "AKIAIOSFODNN7EXAMPLE"),
+    ("secret", "dom_live_a1b2c3d4_0123456789abcdefghijklmnopqrstuvwxyzABCDEFG012345"),
+    ("secret", "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.dozjgNryP4J3jVmNHl0w5N"),
+    ("secret", PEM),
+    ("national_id", "RSSMRA85T10A562S"),
+    ("national_id", "1 85 05 78 006 084 91"),
+    ("national_id", "12345678Z"),
+    ("national_id", "X1234567L"),
+    ("national_id", "131052-308T"),
+    ("national_id", "756.9217.0769.85"),
+]
+
+
+@pytest.mark.parametrize(("label", "value"), POSITIVE)
+@pytest.mark.parametrize("frame", ["{}", "It is {} now.", '"{}",', "({})", "a;{};b", "<{}>", "\n{}\n", "日本{}語"])
+def test_a_value_is_found_whole_in_whatever_stands_around_it(label, value, frame):
+    assert found(frame.format(value)) == [(label, value)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "DE88 3704 0044 0532 0130 00",  # wrong check digits
+        "DE8937040044053201300",  # one digit short
+        "DE893704004405320130000",  # one digit more
+        "XX89 3704 0044 0532 0130 00",  # no such country
+        "4111 1111 1111 1112",  # fails Luhn
+        "1111 1111 1111 1117",  # passes Luhn, no issuer
+        "order 4111-1111",
+        "3.14159265358979",
+        "2024-05-12 10:20:30",
+        "12.05.2024 and 20240512",
+        "1 234 567 or 1.234.567,89",
+        "made 12345678 steps",
+        "room 030 on floor 3",
+        "+1 2 3",
+        "1.2.3.4.5 and v1.2.3.4",
+        "999.1.1.1",
+        "12:30:45",
+        "std::vector<int>::iterator",
+        "a :: b",
+        "alice@localhost",
+        "@alice and alice@",
+        "x = w@v.T",
+        "alice@@example.org.",
+        "sk-learn-is-a-python-package-for-machine-learning",
+        "sk-short1",
+        "-----BEGIN CERTIFICATE-----",
+        "RSSMRA85T10A562T",  # wrong check letter
+        "12345678A",
+        "the number 123456782 stands here without a name",
+        "ISBN 978-3-16-148410-0",
+        "UUID 123e4567-e89b-12d3-a456-426614174000",
+        "commit 4111111111111111abcdef",
+        "The quick brown fox jumps over 13 lazy dogs.",
+    ],
+)
+def test_what_only_looks_like_personal_data_is_left_alone(text):
+    assert found(text) == []
+
+
+def test_a_weak_number_counts_only_behind_its_name():
+    assert found("BSN 111222333") == [("national_id", "111222333")]
+    assert found("BSN 111222334") == []
+    assert found("burgerservicenummer: 111222333") == [("national_id", "111222333")]
+    assert found("order 111222333") == []
+
+
+def test_a_number_without_prefix_is_a_phone_only_when_it_is_called_one():
+    assert found("Tel. 612345678") == [("phone", "612345678")]
+    assert found("Article 612345678") == []
+
+
+@pytest.mark.parametrize("neighbour", ["please", "B", "00", "DE", "3000 X", "EUR 40"])
+def test_a_word_behind_an_iban_changes_nothing(neighbour):
+    assert found(f"IBAN DE89 3704 0044 0532 0130 00 {neighbour}")[0] == ("iban", "DE89 3704 0044 0532 0130 00")
+
+
+def test_a_card_among_other_numbers_is_found():
+    assert ("card", "4111 1111 1111 1111") in found("2024 4111 1111 1111 1111 123")
+    assert ("card", "4111111111111111") in found("1,4111111111111111,2")
+
+
+def test_where_findings_overlap_the_first_detector_names_the_whole_of_both():
+    detectors = [Detector("a", lambda text, start: [(2, 5)]), Detector("b", lambda text, start: [(0, 3), (4, 9)])]
+    assert find_spans("0123456789", 0, detectors) == [(0, 9, "a")]
+
+
+def test_a_detector_that_fails_is_reported_without_the_text():
+    def fails(text, start):
+        raise KeyError(text)
+
+    with pytest.raises(RedactionError, match=r"^detector x failed with KeyError$") as failure:
+        find_spans("alice@example.org", 0, [Detector("x", fails)])
+    assert failure.value.__cause__ is None and failure.value.__suppress_context__
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.sampled_from(sorted(LENGTHS)), st.text("0123456789ABCDEFGHIJ", min_size=30, max_size=30))
+def test_our_iban_check_is_that_of_iso_7064(country, digits):
+    body = digits[: LENGTHS[country] - 4]
+    check = stdnum_iban.calc_check_digits(f"{country}00{body}")
+    assert has_valid_check_digits(f"{country}{check}{body}")
+    wrong = f"{(int(check) + 1) % 100:02}"
+    assert not has_valid_check_digits(f"{country}{wrong}{body}")
+
+
+@given(st.text("0123456789", min_size=12, max_size=18))
+def test_exactly_one_last_digit_passes_luhn(digits):
+    assert sum(passes_luhn(digits + last) for last in "0123456789") == 1
+
+
+@pytest.mark.parametrize("region", REGIONS)
+def test_every_regions_example_numbers_are_found_in_both_forms(region):
+    for kind in (phonenumbers.PhoneNumberType.FIXED_LINE, phonenumbers.PhoneNumberType.MOBILE):
+        number = phonenumbers.example_number_for_type(region, kind)
+        for form in (phonenumbers.PhoneNumberFormat.INTERNATIONAL, phonenumbers.PhoneNumberFormat.E164):
+            shown = phonenumbers.format_number(number, form)
+            assert found(f"call {shown} today") == [("phone", shown)]
+        national = phonenumbers.format_number(number, phonenumbers.PhoneNumberFormat.NATIONAL)
+        assert ("phone", national) in found(f"Tel: {national}") or found(f"Tel: {national}")[0][0] == "national_id"
+
+
+@pytest.mark.parametrize(
+    "unit",
+    ["@", "a@", "a@b.", "a", "1 ", "12 ", "eyJ", "sk-", "<", "-----BEGIN ", PEM[:60], "DE89 ", "a.b.", "1.1.", "a:1:",
+     "+49 ", "0 ", "4111 ", "000 000 000 ", "tel 030 ", "1234567 "],
+)  # fmt: skip
+def test_detection_is_linear_in_the_length_of_hostile_text(unit):
+    def cost(length: int) -> float:
+        text = (unit * length)[:length]
+        begin = time.process_time()
+        find_spans(text, 0, DETECTORS)
+        return time.process_time() - begin
+
+    cost(1000)
+    assert cost(40_000) < 0.4  # quadratic would take seconds

@@ -1,0 +1,71 @@
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from policy.redact.json_text import cut_escape, escaped, map_values, unescape
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=10),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(json_values, st.booleans())
+def test_values_mapped_to_themselves_leave_the_text_as_it_is(value, ascii_only):
+    text = json.dumps(value, ensure_ascii=ascii_only)
+    assert map_values(text, lambda inner: inner) == text
+
+
+@given(json_values)
+def test_mapped_values_leave_valid_json(value):
+    def shouted(inner):
+        if isinstance(inner, dict):
+            return {name + "!": shouted(item) for name, item in inner.items()}
+        if isinstance(inner, list):
+            return [shouted(item) for item in inner]
+        return inner + "!" if isinstance(inner, str) else inner
+
+    mapped = map_values(json.dumps(value), lambda text: text if text.lstrip("-")[:1].isdigit() else text + "!")
+    digits_first = any(ch.isdigit() for ch in json.dumps(value))
+    assert digits_first or json.loads(mapped) == shouted(value)
+    json.loads(mapped)
+
+
+def test_names_strings_and_long_numbers_are_mapped_and_short_ones_are_not():
+    seen = []
+    map_values('{"a\\u0062": ["c", 12, -1234567, 1e3, true, null]}', lambda inner: seen.append(inner) or inner)
+    assert seen == ["ab", "c", "-1234567"]
+
+
+def test_a_name_that_stands_twice_hides_nothing():
+    assert map_values('{"a": "x", "a": "y"}', str.upper) == '{"A": "X", "A": "Y"}'
+
+
+@given(st.text(max_size=20))
+def test_unescaping_reads_what_a_parser_reads(text):
+    for ascii_only in (True, False):
+        raw = json.dumps(text, ensure_ascii=ascii_only)
+        assert unescape(raw).text == f'"{text}"'
+    assert unescape(escaped(text)).text == text
+
+
+@given(st.text(max_size=20), st.data())
+def test_a_text_cut_inside_an_escape_waits_for_the_rest(text, data):
+    raw = json.dumps(text)[1:-1]
+    at = data.draw(st.integers(0, len(raw)))
+    head = raw[:at]
+    cut = cut_escape(head)
+    assert unescape(raw[:cut]).text + unescape(raw[cut:]).text == text
+    assert at - cut <= 11
+
+
+@pytest.mark.parametrize(
+    ("text", "cut"),
+    [("ab\\", 2), ("ab\\\\", 4), ("\\u00e", 0), ("\\u00e9", 6), ("\\ud83d", 0), ("\\ud83d\\ude0", 0), 
+     ("\\ud83d\\ude00", 12), ("\\ud83dx", 7), ("\\\\u00e", 6), ("plain", 5)],
+)  # fmt: skip
+def test_an_unfinished_escape_is_known(text, cut):
+    assert cut_escape(text) == cut

@@ -1,0 +1,50 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from policy.errors import RedactionError
+from policy.redact.pseudonyms import LONGEST_PLACEHOLDER, OPEN_PLACEHOLDER, PLACEHOLDER, Pseudonyms, key_of, nonce_from
+
+
+@given(st.binary(min_size=4, max_size=12))
+def test_any_random_bytes_make_a_nonce(random_bytes):
+    assert len(repr(Pseudonyms(nonce_from(random_bytes)))) < 20
+
+
+@pytest.mark.parametrize("size", [0, 3, 13])
+def test_too_few_or_too_many_bytes_make_none(size):
+    with pytest.raises(RedactionError):
+        nonce_from(bytes(size))
+
+
+@given(st.sampled_from(["email", "national_id", "iban"]), st.integers(1, 20), st.sampled_from(["k7f3", "abcdefghijkl"]))
+def test_every_beginning_of_a_placeholder_is_known_to_be_open(label, number, nonce):
+    names = Pseudonyms(nonce)
+    for n in range(number):
+        placeholder = names.placeholder(label, f"value {n}")
+    for spelling in (placeholder, placeholder.lower(), placeholder.replace("_", "\\_"), placeholder.replace("_", " ")):
+        match = PLACEHOLDER.fullmatch(spelling)
+        assert match and names.value(key_of(match)) == f"value {number - 1}"
+        assert len(spelling) <= LONGEST_PLACEHOLDER
+        for end in range(1, len(spelling)):
+            assert OPEN_PLACEHOLDER.fullmatch(spelling[:end]), spelling[:end]
+
+
+@pytest.mark.parametrize(
+    "text", ["<b>", "a < b and", "<EMAIL>", "<1_EMAIL_k7f3>", "<EMAIL_1_k7f3", "<EMAIL_123456_k7f3>"]
+)
+def test_what_is_no_placeholder_is_none(text):
+    assert not PLACEHOLDER.fullmatch(text)
+
+
+def test_spellings_of_a_value_share_a_placeholder_and_labels_do_not():
+    names = Pseudonyms("k7f3")
+    assert names.placeholder("iban", "DE89 3704") == names.placeholder("iban", "de893704")
+    assert names.placeholder("email", "DE89 3704") == "<EMAIL_1_k7f3>"
+    assert names.counts == {"IBAN": 1, "EMAIL": 1}
+
+
+def test_the_representation_shows_no_value():
+    names = Pseudonyms("k7f3")
+    names.placeholder("email", "alice@example.org")
+    assert repr(names) == "Pseudonyms(1)"
