@@ -17,7 +17,7 @@ from backend.engine_client import EngineClient
 from backend.errors import ConfigError
 from backend.models.checkpoint import Checkpoint, resolve
 from backend.server import Api, Identity
-from backend.tls import TlsFiles, server_context
+from backend.tls import TlsFiles, reload_when_renewed, server_context
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +55,10 @@ def serve(
         try:
             ready = await engine.start()
             log.info("engine ready: %d KV blocks, context %d", ready.stats.total_blocks, ready.max_model_len)
+            reloading = asyncio.create_task(reload_when_renewed(context, tls)) if context and tls else None
             await _Server(settings).serve(sockets=[listener])
+            if reloading is not None:
+                reloading.cancel()
         finally:
             await engine.stop()
 

@@ -5,6 +5,8 @@ one, character for character, gets through the handshake (SPIFFE X.509-SVID §2 
 is inside the handshake, so that nobody else's byte reaches the HTTP parser.
 """
 
+import asyncio
+import logging
 import ssl
 from ipaddress import ip_address
 from pathlib import Path
@@ -13,6 +15,10 @@ from typing import Any
 import msgspec
 
 from backend.errors import ConfigError
+
+log = logging.getLogger(__name__)
+
+RELOAD_CHECK_S = 30.0
 
 
 class TlsFiles(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,6 +53,25 @@ def server_context(files: TlsFiles) -> ssl.SSLContext:
     except (OSError, ssl.SSLError) as error:
         raise ConfigError(f"TLS files do not load: {error}") from None
     return context
+
+
+async def reload_when_renewed(context: ssl.SSLContext, files: TlsFiles, *, every_s: float = RELOAD_CHECK_S) -> None:
+    """Load the certificate again whenever its file changes; connections to come show the new one. Runs until cancelled.
+
+    Leaves live for hours and are renewed in place. One that does not load is not taken: the old one goes on until it
+    ends.
+    """
+    loaded = files.cert.stat().st_mtime_ns
+    while True:
+        await asyncio.sleep(every_s)
+        try:
+            changed = files.cert.stat().st_mtime_ns
+            if changed != loaded:
+                context.load_cert_chain(files.cert, files.key)
+                loaded = changed
+                log.info("the renewed certificate is in use")
+        except (OSError, ssl.SSLError) as error:
+            log.error("the renewed certificate does not load: %s", error)
 
 
 def uri_names(certificate: Any) -> list[str]:

@@ -11,7 +11,7 @@ import uvloop
 from cryptography import x509
 
 from backend.errors import ConfigError
-from backend.tls import TlsFiles, server_context, tls_files
+from backend.tls import TlsFiles, reload_when_renewed, server_context, tls_files
 from tests.backend.certificates import Authority, Files
 
 PEER = "spiffe://domicile.test/tenant/acme/gateway"
@@ -140,6 +140,40 @@ def test_tls_1_2_is_not_spoken(runner: asyncio.Runner, authority: Authority, con
     files = authority.issue("gateway", uri(PEER))
     old = client(authority, files, ssl.TLSVersion.TLSv1_2)
     assert try_it(runner, context, old) == (b"", [])
+
+
+def test_a_renewed_certificate_is_shown_to_the_connections_to_come_and_a_broken_one_is_not(
+    runner: asyncio.Runner, tmp_path: Path
+) -> None:
+    own = Authority(tmp_path)
+    name = uri("spiffe://domicile.test/tenant/acme/region/eu/backend/1")
+    mine = own.issue("backend", name)
+    files = TlsFiles(cert=mine.cert, key=mine.key, ca=own.cert, peer_uri=PEER)
+    server, peer = server_context(files), client(own, own.issue("gateway", uri(PEER)))
+
+    async def shown(port: int) -> bytes:
+        _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=peer)
+        certificate: bytes = writer.get_extra_info("ssl_object").getpeercert(True)
+        writer.close()
+        return certificate
+
+    async def renewed() -> tuple[bytes, bytes, bytes]:
+        listener = await asyncio.start_server(lambda _reader, writer: writer.close(), "127.0.0.1", 0, ssl=server)
+        port = listener.sockets[0].getsockname()[1]
+        reloading = asyncio.create_task(reload_when_renewed(server, files, every_s=0.01))
+        async with listener:
+            first = await shown(port)
+            own.issue("backend", name)
+            await asyncio.sleep(0.2)
+            second = await shown(port)
+            mine.cert.write_text("not a certificate")
+            await asyncio.sleep(0.2)
+            third = await shown(port)
+        reloading.cancel()
+        return first, second, third
+
+    first, second, third = runner.run(renewed())
+    assert first != second == third
 
 
 def test_files_that_do_not_load_are_a_clear_error(authority: Authority, tmp_path: Path) -> None:
