@@ -3,7 +3,6 @@
 What a command needs is imported when it runs, so that ``--help`` is quick and the gateway never loads torch.
 """
 
-import asyncio
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -49,10 +48,11 @@ def demo(
       domicile demo --check
     """
     from gateway.demo.run import run_demo
+    from gateway.serve import run
     from regions.errors import RegionsError
 
     try:
-        passed = asyncio.run(run_demo(data, port, model, check=check))
+        passed = run(run_demo(data, port, model, check=check))
     except (RegionsError, OSError) as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(1) from None
@@ -68,6 +68,7 @@ def up(
 
     Example: domicile up -c config.yaml
     """
+    from gateway.serve import run
     from gateway.settings import SettingsError, load_settings
     from gateway.up import run_gateway
 
@@ -76,7 +77,7 @@ def up(
     except SettingsError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from None
-    raise typer.Exit(asyncio.run(run_gateway(settings)))
+    raise typer.Exit(run(run_gateway(settings)))
 
 
 @app.command("config")

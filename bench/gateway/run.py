@@ -1,0 +1,172 @@
+"""The gateway beside a 60-line proxy, in one run: CPU a request and a streamed event, latency, behaviour.
+
+    python bench/gateway/run.py --out bench/results/gateway-2026-11-28.json
+
+Everything is on loopback: a mock upstream that answers at once, `ref_proxy.py` (key look-up, JSON parse, bytes passed
+through; no policy, redaction or record) and a whole gateway with all of it on. Targets are measured in turn, several
+times; the figures are medians, and the ratio is the one to compare between machines.
+"""
+
+import argparse
+import json
+import os
+import platform
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+from gateway.installation import Installation
+from regions.identity import BackendIdentity
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent.parent
+MOCK_PORT, REF_PORT, OUR_PORT = 9100, 9206, 9401
+POLICY = """
+policy: bench
+version: 1
+residency: {process_in: EEA, store_in: EEA, operator: {head_office: EEA, ultimate_parent: EEA}}
+redaction:
+  input: {email: pseudonymise, iban: pseudonymise, card: mask, phone: pseudonymise, secret: block}
+  output: {email: mask, iban: mask, card: mask, phone: mask}
+transparency: {art50_notice: header}
+"""
+
+
+def installation(data: Path, policy: str) -> str:
+    """A folder with one tenant whose only backend is the mock; its key."""
+    made = Installation.create(data, "bench")
+    database = made.database()
+    control = made.control(database, actor="system", on_event=lambda event: None)
+    control.create_tenant("acme")
+    control.activate_policy("acme", policy)
+    control.create_project("acme", "main", purpose="benchmark", legal_basis="contract", risk_class="limited")
+    identity = BackendIdentity("bench", "acme", "eu-fr-par", "mock-1")
+    control.register_backend(identity, url=f"http://127.0.0.1:{MOCK_PORT}", models=["mock"])
+    key = control.create_key("acme", "main")[1].token
+    database.close()
+    return key
+
+
+@contextmanager
+def process(*command: str, ready: str, **environment: str):
+    child = subprocess.Popen(
+        command, cwd=HERE, env={**os.environ, "PYTHONPATH": str(ROOT), **environment}, stderr=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        for _ in range(200):
+            try:
+                urllib.request.urlopen(ready, timeout=1).close()
+                break
+            except urllib.error.HTTPError:
+                break
+            except OSError:
+                if child.poll() is not None:
+                    raise SystemExit(f"{' '.join(command)} ended with {child.returncode}") from None
+                time.sleep(0.1)
+        yield child.pid
+    finally:
+        child.send_signal(signal.SIGTERM)
+        child.wait(30)
+
+
+def measured(script: str, *arguments: object, **environment: str) -> dict:
+    done = subprocess.run(
+        [sys.executable, str(HERE / script), *map(str, arguments)],
+        capture_output=True, text=True, check=True, env={**os.environ, **environment},
+    )  # fmt: skip
+    return json.loads(done.stdout)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, help="write the JSON here as well")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=3, help="of each load cell")
+    options = parser.parse_args()
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        key = installation(folder / "data", POLICY)
+        plain_key = installation(folder / "plain", POLICY.replace("output: {email: mask,", "output: {"))
+        python = sys.executable
+        mock = f"http://127.0.0.1:{MOCK_PORT}"
+        stack.enter_context(process(python, "mock_upstream.py", str(MOCK_PORT), ready=f"{mock}/health"))
+        serve = (python, "-m", "uvicorn", "ref_proxy:app", "--port", str(REF_PORT), "--no-access-log", "--log-level",
+                 "critical")  # fmt: skip
+        ref = stack.enter_context(
+            process(*serve, ready=f"http://127.0.0.1:{REF_PORT}/", UPSTREAM=mock, API_KEY="sk-ref")
+        )
+        targets = {"ref_proxy": (f"http://127.0.0.1:{REF_PORT}/v1", "sk-ref", ref)}
+        up = (python, "-m", "gateway", "up")
+        port = {"DOMICILE__LISTEN__PORT": str(OUR_PORT)}
+        ready = f"http://127.0.0.1:{OUR_PORT}/healthz"
+        with process(*up, "--data", str(folder / "data"), ready=ready, **port) as ours:
+            targets["domicile"] = (f"http://127.0.0.1:{OUR_PORT}/v1", key, ours)
+            runs = [
+                {name: one_round(name, *target, options.seconds) for name, target in targets.items()}
+                for _ in range(options.repeats)
+            ]
+        with process(*up, "--data", str(folder / "plain"), ready=ready, **port):
+            # The probe's tool call says an e-mail address; to compare its deltas, this policy leaves that one alone.
+            probe = measured("probe.py", "domicile", f"http://127.0.0.1:{OUR_PORT}/v1", plain_key, "mock", mock)
+    report = summary(runs, probe)
+    text = json.dumps(report, indent=2, ensure_ascii=False)
+    if options.out:
+        options.out.write_text(text + "\n", encoding="utf-8")
+    print(text)
+
+
+def one_round(name: str, base: str, key: str, pid: int, seconds: float) -> dict:
+    cpu = measured("cpu_cost.py", name, base, key, "mock", pid, 1500, 100)
+    load = {c: measured("stream_load.py", base, key, "mock", c, seconds) for c in (1, 16)}
+    paced = measured("stream_load.py", base, key, "mock", 16, seconds, MSG="mode:paced")
+    return {
+        "cpu_us_request": cpu["plain_us"],
+        "cpu_us_event": cpu["event_us"],
+        "ttft_ms_c1": load[1]["ttft_p50"],
+        "events_s_c16": load[16]["events_s"],
+        "paced_ttft_ms_c16": paced["ttft_p50"],
+        "failed": cpu["bad"] + sum(cell["errors"] for cell in (*load.values(), paced)),
+    }
+
+
+def summary(runs: list[dict], probe: dict) -> dict:
+    names = runs[0].keys()
+    medians = {n: {k: statistics.median(run[n][k] for run in runs) for k in runs[0][n]} for n in names}
+    ours, ref = medians["domicile"], medians["ref_proxy"]
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": f"{os.cpu_count()} x {cpu_model()}, load {os.getloadavg()[0]:.1f} at the end",
+        "versions": {
+            "python": platform.python_version(),
+            **{name: version(name) for name in ("uvicorn", "uvloop", "aiohttp", "pydantic", "starlette")},
+        },
+        "all_on": "keys, limits, policy, redaction both ways, write-ahead record (SQLite, synchronous=FULL), metrics",
+        "medians": medians,
+        "ratio_to_ref_proxy": {
+            "cpu_us_request": round(ours["cpu_us_request"] / ref["cpu_us_request"], 2),
+            "cpu_us_event": round(ours["cpu_us_event"] / ref["cpu_us_event"], 2),
+        },
+        "runs": runs,
+        "probe": probe,
+    }
+
+
+def cpu_model() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.processor()
+
+
+if __name__ == "__main__":
+    main()
