@@ -5,8 +5,8 @@ that a grouped number, an IBAN or a key block could go on into. No match leaves 
 the next character proves that it ended, and everything before it has been sent. What is held back is one word in
 ordinary prose. At most it is `LONGEST_RUN` characters, and for a PEM key block `LONGEST_PEM`.
 
-A longer run is judged in windows: matches that begin in the first half are final, and one that reaches the window's end
-swallows the token characters behind it.
+A longer run is judged in windows: matches that begin in the first half are final, and what goes on from one that
+reaches the window's end is dropped. Nothing is replaced that came from the caller itself: a restored value stays.
 """
 
 import re
@@ -24,7 +24,7 @@ from policy.redact.pseudonyms import OPEN_PLACEHOLDER, PLACEHOLDER, Pseudonyms, 
 from policy.redact.secrets import PEM_BODY, PEM_HEAD
 
 LONGEST_RUN = 640  # twice the longest e-mail address (RFC 5321: 64 + 1 + 255)
-LONGEST_GROUPED = 128  # the same for a run of several words: an IBAN in groups has 42
+LONGEST_GROUPED = 160  # the same for a run of several words: an IBAN in groups of four has 42, in groups of one 67
 LONGEST_PEM = 16384
 CONTEXT = 64
 
@@ -37,7 +37,8 @@ _CLEAR = re.compile(
 _NO_BRACKET = re.compile(r"(?:[^<\\]++|\\(?=[^<]))*+")
 _WORD = re.compile(rf"(?:(?!-)[{WORD}]|-(?!----))+")
 _RULE = re.compile(r"-{5,}")  # ends any word, because a key block may begin with it
-_TOKEN = re.compile(r"[A-Za-z0-9_.+/=~-]*")
+_REST_OF_TOKEN = re.compile(r"[A-Za-z0-9_.+/=~-]*")
+_REST_OF_KEY_BLOCK = re.compile(r"[A-Za-z0-9+/=\s\\-]*")
 _ENDS_NUMERIC = re.compile(r"(?:[0-9][A-Za-z]?|[-)/+(.])\Z")
 _GOES_ON_NUMERIC = re.compile(r"[0-9()/+]")
 _IBAN_SO_FAR = re.compile(r"(?<![A-Za-z0-9])[A-Za-z]{2}[0-9]{2}(?:[ -]?[A-Za-z0-9]){0,28}\Z")
@@ -60,8 +61,8 @@ class StreamFilter:
     then nothing more of this stream may be sent.
     """
 
-    __slots__ = ("_actions", "_context", "_detectors", "_in_string", "_json", "_key", "_pending", "_pseudonyms",
-                 "_swallowing", "counts", "is_identity", "restored")  # fmt: skip
+    __slots__ = ("_actions", "_context", "_detectors", "_dropping", "_in_string", "_json", "_key", "_pending",
+                 "_pseudonyms", "counts", "is_identity", "restored")  # fmt: skip
 
     def __init__(
         self,
@@ -80,7 +81,7 @@ class StreamFilter:
         self._pending = ""  # as written; begins where a run begins
         self._context = ""  # the end of what is done, normalised
         self._in_string = False
-        self._swallowing = False
+        self._dropping: re.Pattern[str] | None = None  # what still belongs to a match that was longer than its window
         self.counts: Counter[str] = Counter()
         self.restored = 0
         self.is_identity = not actions and not len(pseudonyms)
@@ -88,7 +89,7 @@ class StreamFilter:
     def feed(self, piece: str) -> str:
         """What can be sent now."""
         pending = self._pending + piece if self._pending else piece
-        if not (self._swallowing or (self._json and ("\\" in pending or '"' in pending))):
+        if not (self._dropping or (self._json and ("\\" in pending or '"' in pending))):
             view = normalise(pending)
             if view.starts is None and (out := self._plain(pending, view.text)) is not None:
                 return out
@@ -123,8 +124,8 @@ class StreamFilter:
         edits = _Edits(pending, whole, view, base)
         at = base
         while at < len(text):
-            if self._swallowing:
-                at = self._swallow(text, at, edits)
+            if self._dropping:
+                at = self._drop(self._dropping, text, at, edits)
                 continue
             at, growing = self._clear_end(text, at)
             if at == len(text) or (growing and not final):
@@ -161,13 +162,13 @@ class StreamFilter:
             return clear.end(), False
         return clear.end(1), clear.end() == len(text) > clear.end(1)
 
-    def _swallow(self, text: str, at: int, edits: "_Edits") -> int:
-        """Drop what goes on from a match that was longer than its window."""
-        token = _TOKEN.match(text, at)
-        end = token.end() if token else at
+    def _drop(self, rest: re.Pattern[str], text: str, at: int, edits: "_Edits") -> int:
+        match = rest.match(text, at)
+        end = match.end() if match else at
         if end > at:
             edits.replace(at, end, "")
-        self._swallowing = end == len(text)
+        if end < len(text):
+            self._dropping = None
         return end
 
     def _restore(self, placeholder: re.Match[str], edits: "_Edits") -> int:
@@ -179,7 +180,7 @@ class StreamFilter:
 
     def _judge(self, text: str, at: int, run: "_Run", edits: "_Edits") -> int:
         """Act on what stands in `run`; returns where the next one begins."""
-        until = at + (run.end - at) // 2 if run.is_window else run.end
+        until = at + (run.end - at) // 2 if run.rest else run.end
         base = max(0, at - CONTEXT)
         seen = text[base : run.end]
         for span in find_spans(seen, at - base, self._detectors):
@@ -191,8 +192,8 @@ class StreamFilter:
                     start, end = _whole_number(text, at, start, end, run.end)
                     replacement = f'"{replacement}"'
                 edits.replace(start, end, replacement)
+                self._dropping = run.rest if end == run.end else None
             until = max(until, end)
-            self._swallowing = run.is_window and end == run.end and replacement is not None
         return until
 
     def _replacement(self, span: Span, text: str) -> str | None:
@@ -248,11 +249,14 @@ class _Edits:
 
 
 class _Run(NamedTuple):
-    """``is_open``: what follows may still lengthen or change it. ``is_window``: it goes on behind ``end``."""
+    """``is_open``: what follows may still lengthen or change it.
+
+    ``rest``: this is only a window on a longer run; what a match at its end would go on with.
+    """
 
     end: int
     is_open: bool
-    is_window: bool = False
+    rest: re.Pattern[str] | None = None
 
 
 def _run(text: str, at: int, *, final: bool) -> _Run:
@@ -274,7 +278,7 @@ def _run(text: str, at: int, *, final: bool) -> _Run:
     longest = LONGEST_GROUPED if text.find(" ", at, min(end, at + LONGEST_GROUPED)) >= 0 else LONGEST_RUN
     settled = len(text[at:end].rstrip("-")) if is_open else end - at  # dashes may turn out to be a rule
     if settled >= longest:
-        return _Run(at + longest, False, True)
+        return _Run(at + longest, False, _REST_OF_TOKEN)
     return _Run(end, is_open)
 
 
@@ -312,12 +316,14 @@ def _pem_run(text: str, at: int, *, final: bool) -> _Run | None:
     head = PEM_HEAD.match(text, at)
     if head is None:
         return _Run(len(text), True) if not final and _PEM_HEAD_OPEN.fullmatch(text, at) else None
-    body = PEM_BODY.match(text, head.end())
+    limit = at + LONGEST_PEM
+    body = PEM_BODY.match(text, head.end(), limit)
     end = body.end() if body else head.end()
-    if end - at >= LONGEST_PEM:
-        return _Run(end, False, True)
-    closed = final or (body is not None and body["end"] is not None)
-    return _Run(end, not closed and _PEM_BODY_OPEN.fullmatch(text, end) is not None)
+    if (body and body["end"]) or not _PEM_BODY_OPEN.fullmatch(text, end, limit):
+        return _Run(end, False)
+    if len(text) >= limit:
+        return _Run(end, False, _REST_OF_KEY_BLOCK)
+    return _Run(end, not final)
 
 
 def _whole_number(text: str, first: int, start: int, end: int, last: int) -> tuple[int, int]:

@@ -37,6 +37,9 @@ PIECES = [
     "DE89\u00a03704\u00a00044\u00a00532\u00a00130\u00a000",
     "é", "…", "🙂", "word" * 30, "9" * 50, "a" * 700, "1 " * 100, "eyJ" + "a1" * 500 + ".eyJ" + "b2" * 600,
 ]  # fmt: skip
+LONG_PEM = (
+    "-----BEGIN PRIVATE KEY-----\\n" + "MIIEowIBAAKCAQEA3Tz2mr7SZiAMfQyuvBjM9Oi\\n" * 450 + "-----END PRIVATE KEY-----"
+)
 JOINTS = ["", " ", "  ", "\n", ", ", ". ", "\u00a0", "\u200b", " - ", "/", ":", "(", ")", '"', "'", "    "]
 
 texts = st.lists(st.tuples(st.sampled_from(PIECES), st.sampled_from(JOINTS)), max_size=8).map(
@@ -73,6 +76,7 @@ def streamed(redactor: Redactor, pieces: list[str], *, json_escaped: bool = Fals
 @example("AB12 hello there", [1])
 @example("DE89 3704 0044 0532 0130 00. ", [1])
 @example(PEM + "\nand prose goes on", [3])
+@example(f"The key: {LONG_PEM}. It is long", [97, 3])
 def test_any_chunking_of_an_answer_gives_the_same_text(text, sizes):
     whole = ALL_MASKED.restore_text(text, pseudonyms())
     assert streamed(ALL_MASKED, split(text, sizes)) == whole
@@ -192,6 +196,11 @@ def test_a_key_block_is_masked_as_a_whole_and_also_when_its_end_never_comes():
 def test_a_token_longer_than_any_window_leaves_nothing_behind():
     token = "eyJ" + "a1" * 100 + ".eyJ" + "b2" * 3000 + "." + "c3" * 40
     assert streamed(ALL_MASKED, split(f"It is {token} as asked", [11])) == "It is [SECRET] as asked"
+
+
+def test_a_key_block_longer_than_any_window_leaves_nothing_behind():
+    out = streamed(ALL_MASKED, split(f"The key:\n{LONG_PEM}. It is long", [301]))
+    assert out == "The key:\n[SECRET]. It is long"
 
 
 def test_a_card_among_other_numbers_is_found_while_they_are_left_alone():

@@ -1,0 +1,41 @@
+"""docs/policy-reference.md names everything a policy can say, and its example is one."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from policy import decision
+from policy.document import Given, Limits, OperatorRule, PolicyDocument, Redaction, Residency, Retention, load_document
+from policy.facts import CountrySets
+from policy.purpose import LEGAL_BASES, RISK_CLASSES
+from policy.redact import stream
+from policy.redact.plan import LABELS, STRICTNESS
+
+PAGE = (Path(__file__).parents[2] / "docs" / "policy-reference.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("section", [PolicyDocument, Residency, OperatorRule, Redaction, Retention, Limits, Given])
+def test_every_key_is_documented(section):
+    missing = [key for key in section.model_fields if not re.search(rf"\b{key}\b", PAGE)]
+    assert missing == []
+
+
+def test_every_word_a_policy_may_use_is_documented():
+    words = [*LABELS, *STRICTNESS, *LEGAL_BASES, *RISK_CLASSES, "EU", "EEA", "EEA+adequate"]
+    assert [word for word in words if f"`{word}`" not in PAGE] == []
+
+
+def test_every_rule_a_decision_can_name_is_documented():
+    source = Path(decision.__file__).read_text(encoding="utf-8")
+    rules = set(
+        re.findall(r'"((?:residency|facts|isolation|data_classes|risk_class|candidates|model)\.[a-z_.]+)"', source)
+    )
+    assert len(rules) >= 14 and [rule for rule in sorted(rules) if f"`{rule}`" not in PAGE] == []
+
+
+def test_the_example_loads_and_the_bounds_are_those_of_the_code(countries: CountrySets):
+    example = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)[0]
+    assert load_document(example).version == 3
+    assert f"at most {stream.LONGEST_RUN} characters" in PAGE and f"several words: {stream.LONGEST_GROUPED})" in PAGE
+    assert f"{stream.LONGEST_PEM // 1024} KiB" in PAGE
