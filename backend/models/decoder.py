@@ -136,7 +136,7 @@ class Decoder(nn.Module):
             place = places[name]
             if tensor.shape != place.shape:
                 raise CorruptCheckpoint(f"tensor {name} is {list(tensor.shape)}, expected {list(place.shape)}")
-            if not torch.isfinite(tensor).all():
+            if not torch.isfinite(torch.stack(tensor.aminmax())).all():  # one pass, and NaN is either's answer
                 raise CorruptCheckpoint(f"tensor {name} holds NaN or infinity")
             place.copy_(tensor)
             missing.remove(name)
