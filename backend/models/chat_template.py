@@ -56,8 +56,7 @@ class ChatTemplate:
             raise InvalidRequest(
                 f"the model's chat template refuses these messages: {refusal}", param="messages"
             ) from None
-        except (jinja2.TemplateError, TypeError, KeyError, ValueError):
-            # The text of such an error may quote a message.
+        except Exception:  # a template is a program: it can fail in any way, and the error may quote a message
             raise InvalidRequest("the model's chat template cannot render these messages", param="messages") from None
 
 

@@ -1,0 +1,132 @@
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models, processors
+
+from backend.errors import CorruptCheckpoint, ModelNotFound, UnsupportedModel
+from backend.models import tokenizer as ours
+from backend.models.checkpoint import Checkpoint
+from backend.models.decoder import Decoder
+from backend.models.tokenizer import Detokenizer, TextModel
+from tests.backend.tiny import tiny_tokenizer, write_folder
+
+TEXTS = ["", "the rain", "  two  spaces ", "Grüße, ça va? 你好 🙂👩‍👩‍👧 ﷽", "tab\tnew\nline\r\n", "\x00\x7f", "1234567"]
+
+
+@pytest.fixture(scope="module")
+def text_model(folder: Path) -> TextModel:
+    return Checkpoint(folder).text
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_text_survives_the_way_there_and_back(text_model: TextModel, text: str) -> None:
+    assert text_model.decode(text_model.encode_completion(text)) == text
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("text", TEXTS)
+def test_text_survives_with_the_tokenizer_of_a_gguf_file(smollm: Checkpoint, text: str) -> None:
+    assert smollm.text.decode(smollm.text.encode_completion(text)) == text
+
+
+@pytest.mark.model
+def test_the_tokenizer_of_a_gguf_file_splits_as_its_model_was_trained(smollm: Checkpoint) -> None:
+    tokens = smollm.text.tokenizer.encode("I'm 42 years old!\n\n<|im_end|>").tokens
+    assert tokens == ["I", "'m", "Ġ", "4", "2", "Ġyears", "Ġold", "!", "ĊĊ", "<|im_end|>"]
+
+
+@given(st.lists(st.integers(0, 310), max_size=40))
+@settings(max_examples=200, deadline=None)
+def test_any_tokens_stream_as_valid_text_that_never_changes(ids: list[int]) -> None:
+    table = ours.token_bytes(_TINY)
+    detokenizer = Detokenizer(table)
+    streamed = "".join(detokenizer.feed(i) for i in ids)
+    assert streamed == b"".join(table[i] for i in ids if i < len(table)).decode("utf-8", errors="ignore")
+    assert "\ufffd" not in streamed
+    streamed.encode()
+
+
+_TINY = tiny_tokenizer()
+
+
+def test_the_byte_table_agrees_with_the_tokenizers_own_decoder() -> None:
+    table = ours.token_bytes(_TINY)
+    for id in range(3, _TINY.get_vocab_size()):
+        assert table[id].decode("utf-8", errors="replace") == _TINY.decode([id])
+    assert table[:3] == [b"", b"", b""]
+
+
+def test_bytes_that_are_no_character_are_dropped_and_what_follows_is_shown(text_model: TextModel) -> None:
+    stray = text_model.encode_completion("é")[1]  # a continuation byte
+    good = text_model.encode_completion("ok")
+    assert text_model.decode([stray, *good, stray, stray, *good]) == "okok"
+
+
+def test_a_replacement_character_that_is_really_there_is_kept(text_model: TextModel) -> None:
+    assert text_model.decode(text_model.encode_completion("a\ufffdb")) == "a\ufffdb"
+
+
+def test_control_tokens_and_ids_past_the_vocabulary_are_not_text(text_model: TextModel) -> None:
+    assert text_model.decode([0, 1, 2, *text_model.encode_completion("x"), 5000]) == "x"
+
+
+def test_byte_fallback_tokenizers_are_read() -> None:
+    vocabulary = {"<unk>": 0, "\u2581the": 1, "\u2581": 2, **{f"<0x{b:02X}>": 3 + b for b in range(256)}}
+    tokenizer = Tokenizer(models.BPE(vocabulary, [], byte_fallback=True, unk_token="<unk>"))
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    table = ours.token_bytes(tokenizer)
+    detokenizer = Detokenizer(table)
+    ids = [1, *(3 + b for b in "€".encode()), 2]
+    assert [detokenizer.feed(i) for i in ids] == [" the", "", "", "€", " "]
+
+
+def test_a_tokenizer_we_cannot_reproduce_is_refused() -> None:
+    tokenizer = Tokenizer(models.WordLevel({"a": 0}, unk_token="a"))
+    tokenizer.decoder = decoders.WordPiece()
+    with pytest.raises(UnsupportedModel, match="WordPiece"):
+        ours.token_bytes(tokenizer)
+
+
+@pytest.mark.parametrize("text", ["hello", "<|endoftext|>hello", "<|endoftext|>"])
+def test_bos_is_there_once_whether_or_not_the_text_spells_it(tmp_path: Path, model: Decoder, text: str) -> None:
+    folder = write_folder(tmp_path / "m", model)
+    tokenizer = tiny_tokenizer()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=["<|endoftext|>", "$A"], special_tokens=[("<|endoftext|>", 0)]
+    )
+    tokenizer.save(str(folder / "tokenizer.json"))
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps({**settings, "bos_token": {"content": "<|endoftext|>"}}))
+    text_model = Checkpoint(folder).text
+    assert text_model.encode_completion(text).count(0) == 1
+    assert text_model.encode_chat("<|endoftext|>hi").count(0) == 1, "a template writes its own"
+    assert text_model.encode_chat("hi").count(0) == 0
+
+
+def test_end_tokens_come_from_all_three_files(tmp_path: Path, model: Decoder) -> None:
+    folder = write_folder(tmp_path / "m", model, eos_token_id=[7, 8])
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": 9}))
+    assert Checkpoint(folder).text.eos_ids == {2, 7, 8, 9}
+
+
+def test_a_template_file_goes_before_the_one_in_the_settings(tmp_path: Path, model: Decoder) -> None:
+    folder = write_folder(tmp_path / "m", model)
+    (folder / "chat_template.jinja").write_text("from the file")
+    template = Checkpoint(folder).text.chat_template
+    assert template is not None
+    assert template.render([]) == "from the file"
+
+
+def test_a_missing_or_broken_tokenizer_file_is_named(tmp_path: Path, model: Decoder) -> None:
+    folder = write_folder(tmp_path / "m", model)
+    (folder / "tokenizer.json").write_text("{}")
+    with pytest.raises(CorruptCheckpoint, match=r"tokenizer\.json"):
+        _ = Checkpoint(folder).text
+    (folder / "tokenizer.json").unlink()
+    with pytest.raises(ModelNotFound, match=r"tokenizer\.json"):
+        _ = Checkpoint(folder).text
