@@ -104,7 +104,7 @@ def test_valid_tool_arguments_stay_valid_json(text, ascii_only):
 
 
 @settings(max_examples=250, deadline=None)
-@given(texts.filter(lambda text: len(text) < LONGEST_GROUPED and not any(w in text for w in ("<", "PRIVATE KEY"))))
+@given(texts.filter(lambda text: len(text) < LONGEST_GROUPED and not any(w in text for w in ("<", "-----"))))
 def test_a_short_answer_is_redacted_exactly_as_a_prompt_is(text):
     masked = Redactor(RedactionPlan({label: "mask" for label in LABELS}, {label: "mask" for label in LABELS}))
     body = masked.redact_body({"prompt": text}, "completions", NONCE).body
