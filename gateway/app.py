@@ -16,7 +16,7 @@ from starlette.routing import Route
 
 from backend.wire import Model, ModelList
 from gateway.client import Client, Receive, Send
-from gateway.errors import GatewayError, InternalError, MethodNotAllowed, RouteNotFound
+from gateway.errors import GatewayError, InternalError, MethodNotAllowed, ModelNotFound, RouteNotFound
 from gateway.health import Health
 from gateway.inventory import Inventory
 from gateway.openai.endpoint import CHAT, COMPLETIONS, Endpoint
@@ -48,12 +48,19 @@ def build_app(pipeline: Pipeline, inventory: Inventory, health: Health) -> Gatew
     authenticator, telemetry = pipeline.authenticator, pipeline.telemetry
     started = int(time())
 
+    async def offered(request: Request) -> list[Model]:
+        tenant = (await authenticator.authenticate(request.headers)).tenant
+        return [Model(id=name, created=started, owned_by=tenant) for name in inventory.models(tenant)]
+
     async def models(request: Request) -> Response:
-        principal = await authenticator.authenticate(request.headers)
-        listed = [
-            Model(id=name, created=started, owned_by=principal.tenant) for name in inventory.models(principal.tenant)
-        ]
-        return _json(200, ModelList(data=listed).model_dump_json().encode())
+        return _json(200, ModelList(data=await offered(request)).model_dump_json().encode())
+
+    async def model(request: Request) -> Response:
+        asked = request.path_params["model"]
+        for known in await offered(request):
+            if known.id == asked:
+                return _json(200, known.model_dump_json().encode())
+        raise ModelNotFound(f"The model {asked[:80]!r} does not exist, or is not offered to you", param="model")
 
     async def alive(request: Request) -> Response:
         return _json(200, b'{"status":"alive"}')
@@ -71,6 +78,7 @@ def build_app(pipeline: Pipeline, inventory: Inventory, health: Health) -> Gatew
     routes = [
         *(Route(endpoint.path, wrong_method, methods=OTHER_METHODS) for endpoint in (CHAT, COMPLETIONS)),
         Route("/v1/models", models, methods=["GET"]),
+        Route("/v1/models/{model:path}", model, methods=["GET"]),
         Route("/healthz", alive, methods=["GET"]),
         Route("/readyz", ready, methods=["GET"]),
         Route("/metrics", metrics, methods=["GET"]),

@@ -3,12 +3,12 @@
 Requests and tokens a minute and euros a month come from the policy in force, so a project can only lower them.
 """
 
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
+from types import TracebackType
 
 from gateway.errors import LimitReached, PolicyDenied
 from gateway.exchange import Exchange
-from gateway.limits import Cost, Limiter, LimitExceeded, Limits
+from gateway.limits import Cost, Limiter, LimitExceeded, Limits, Reservation
 from gateway.settings import Price
 from policy.compile import CompiledPolicy
 from policy.decision import Reason
@@ -23,9 +23,8 @@ class Meter:
         self._default_max_tokens = default_max_tokens
         self._limits: dict[str, Limits] = {}
 
-    @asynccontextmanager
-    async def reserved(self, exchange: Exchange) -> AsyncIterator[None]:
-        """Hold what the call may cost while it runs.
+    async def reserve(self, exchange: Exchange) -> "Held":
+        """Hold what the call may cost, until the block that is entered with it ends.
 
         Raises LimitReached, or PolicyDenied where a budget in money is set and the model has no price: a limit that
         cannot be applied is not ignored.
@@ -44,10 +43,7 @@ class Meter:
         except LimitExceeded as error:
             code = None if error.retry_after is not None else "request_exceeds_limit"
             raise LimitReached(_sentence(error), retry_after_s=error.retry_after, code=code) from None
-        try:
-            yield
-        finally:
-            await self._limiter.settle(reservation, _used(exchange, prompt, price))
+        return Held(self._limiter, reservation, exchange, prompt, price)
 
     def _limits_of(self, policy: CompiledPolicy) -> Limits:
         known = self._limits.get(policy.hash)
@@ -56,6 +52,30 @@ class Meter:
             known = Limits.of(rpm=limits.rpm, tpm=limits.tpm, eur_per_month=limits.eur_per_month)
             self._limits[policy.hash] = known
         return known
+
+
+class Held:
+    """A reservation, settled with what the call did use when its block ends, however it ends."""
+
+    __slots__ = ("_exchange", "_limiter", "_price", "_prompt", "_reservation")
+
+    def __init__(
+        self, limiter: Limiter, reservation: Reservation, exchange: Exchange, prompt: int, price: Price | None
+    ) -> None:
+        """`prompt`: the tokens that were reserved for the prompt."""
+        self._limiter = limiter
+        self._reservation = reservation
+        self._exchange = exchange
+        self._prompt = prompt
+        self._price = price
+
+    async def __aenter__(self) -> None:
+        return None
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._limiter.settle(self._reservation, _used(self._exchange, self._prompt, self._price))
 
 
 def _used(exchange: Exchange, prompt: int, price: Price | None) -> Cost:

@@ -73,7 +73,9 @@ class Pipeline:
                     call = parse_call(endpoint, raw)
                 exchange = Exchange(f"req-{token_hex(12)}", principal, call)
                 client.cancel_when_gone()
-                async with self.meter.reserved(exchange):  # 3. settled with real usage on the way out
+                with step("limit"):  # 3.
+                    held = await self.meter.reserve(exchange)
+                async with held:  # settled with real usage on the way out
                     with step("decide"):  # 4. pure: the policy and the facts
                         decision, redactor = self.judge.decide(exchange)
                     with step("redact"):  # 5. an error here denies
@@ -160,18 +162,19 @@ class Pipeline:
             raise BackendFailed("The backend answered a stream with something else")
         relay = StreamRelay(exchange, StreamRewriter(prompt.output.make) if prompt.output else None)
         await client.start(200, [*EVENT_STREAM, *_provenance(exchange, exchange.intent)])
-        try:
-            async for piece in relay.pieces(answer.pieces()):  # 9. filtered as it comes
-                if exchange.first_byte is None:
-                    exchange.first_byte = perf_counter()
-                exchange.bytes_out += len(piece)
-                await client.write(piece)
-        except (BackendFailed, BackendTimeout):
-            await client.write(relay.remainder())  # what was said until then, through the filter
-            raise
-        finally:
-            if prompt.output is not None:
-                exchange.redactions_out = prompt.output.counts
+        with self.telemetry.step("restore"):  # 9. filtered as it comes
+            try:
+                async for piece in relay.pieces(answer.pieces()):
+                    if exchange.first_byte is None:
+                        exchange.first_byte = perf_counter()
+                    exchange.bytes_out += len(piece)
+                    await client.write(piece)
+            except (BackendFailed, BackendTimeout):
+                await client.write(relay.remainder())  # what was said until then, through the filter
+                raise
+            finally:
+                if prompt.output is not None:
+                    exchange.redactions_out = prompt.output.counts
         with self.telemetry.step("record"):  # 10. durable before `[DONE]`
             await self.recorder.completed(exchange)
         await client.end(relay.ending())
@@ -184,7 +187,10 @@ class Pipeline:
             await client.end(sse_data(error.body()))  # and no `[DONE]`: the answer is not whole
             return
         body = error.body()
-        await client.start(error.http_status, [JSON, (b"content-length", b"%d" % len(body)), *error.headers()])
+        headers = [JSON, (b"content-length", b"%d" % len(body)), *error.headers()]
+        if exchange is not None:
+            headers.append((b"x-request-id", exchange.request_id.encode()))
+        await client.start(error.http_status, headers)
         await client.end(body)
 
 

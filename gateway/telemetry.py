@@ -7,7 +7,7 @@ copied here and nowhere else. Prometheus names follow from them (dots to undersc
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from time import perf_counter
-from typing import Final
+from typing import Any, Final
 
 from opentelemetry import trace
 from opentelemetry.propagate import extract
@@ -33,8 +33,9 @@ BACKEND: Final = "domicile.backend"
 DECISION: Final = "domicile.policy.decision"
 REQUEST_ID: Final = "domicile.request_id"
 
+# As `gateway.pipeline` takes them; each is a span ``domicile.<step>``.
 STEPS: Final = (
-    "parse", "authenticate", "limit", "decide", "redact", "route", "write_ahead", "call", "restore", "record",
+    "authenticate", "parse", "limit", "decide", "redact", "route", "write_ahead", "call", "restore", "record",
 )  # fmt: skip
 
 SECONDS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
@@ -106,19 +107,36 @@ class Telemetry:
         """Span of one of STEPS. Costs nothing measurable where no tracer is configured."""
         if self._tracer is None:
             return _NO_SPAN
-        return self._tracer.start_as_current_span(f"domicile.{name}")
+        return self._span(self._tracer, f"domicile.{name}")
 
     @contextmanager
     def request_span(self, name: str, headers: Mapping[str, str]) -> Iterator[None]:
         """Root span of a request, child of the caller's W3C ``traceparent`` where there is one."""
-        if self._tracer is None:
-            yield
-            return
-        with self._tracer.start_as_current_span(name, context=extract(headers), kind=trace.SpanKind.SERVER):
-            yield
+        with self.in_flight.track_inprogress():
+            if self._tracer is None:
+                yield
+                return
+            with self._span(self._tracer, name, context=extract(headers), kind=trace.SpanKind.SERVER):
+                yield
+
+    @contextmanager
+    def _span(self, tracer: trace.Tracer, name: str, **options: Any) -> Iterator[None]:
+        """A span that names an error by its type only: what OpenTelemetry records of an exception by itself, its
+        message and traceback, may quote a prompt."""
+        with tracer.start_as_current_span(
+            name, record_exception=False, set_status_on_exception=False, **options
+        ) as span:
+            try:
+                yield
+            except Exception as error:
+                span.set_attribute(ERROR_TYPE, type(error).__name__)
+                span.set_status(trace.StatusCode.ERROR)
+                raise
 
     def finished(self, endpoint: Endpoint, exchange: Exchange | None, status: int) -> None:
         """Count and time a request that is over; `status` is what the client saw, 0 if nothing."""
+        if self._tracer is not None:
+            self._describe(endpoint, exchange, status)
         if exchange is None:
             self.requests.labels("", endpoint.operation, "", str(status)).inc()
             return
@@ -140,8 +158,6 @@ class Telemetry:
         for direction, counts in (("input", exchange.redactions_in), ("output", exchange.redactions_out)):
             for label, count in counts.items():
                 self.redactions.labels(tenant, label, direction).inc(count)
-        if self._tracer is not None:
-            self._describe(endpoint, exchange, status)
 
     def _series_of(self, *labels: str) -> "_Series":
         known = self._series.get(labels)
@@ -149,26 +165,37 @@ class Telemetry:
             known = self._series[labels] = _Series(self, labels)
         return known
 
-    def _describe(self, endpoint: Endpoint, exchange: Exchange, status: int) -> None:
+    def _describe(self, endpoint: Endpoint, exchange: Exchange | None, status: int) -> None:
+        span = trace.get_current_span()
         attributes: dict[str, str | int | bool | list[str]] = {
             OPERATION: endpoint.operation,
             PROVIDER_NAME: PROVIDER,
-            REQUEST_MODEL: exchange.call.model if exchange.route is not None else "unknown",
-            REQUEST_STREAM: exchange.call.stream,
-            REQUEST_ID: exchange.request_id,
-            TENANT: exchange.principal.tenant,
-            FINISH_REASONS: exchange.finish_reasons,
             HTTP_STATUS: status,
         }
-        if exchange.usage is not None:
-            attributes |= {INPUT_TOKENS: exchange.usage.prompt_tokens, OUTPUT_TOKENS: exchange.usage.completion_tokens}
-        if exchange.route is not None:
-            attributes |= {REGION: exchange.route.backend.region, BACKEND: exchange.route.backend.id}
-        if exchange.decision is not None:
-            attributes[DECISION] = f"{exchange.decision.policy_id}@{exchange.decision.version}"
+        if exchange is not None:
+            attributes |= _attributes(exchange)
         if status >= 400:
             attributes[ERROR_TYPE] = str(status)
-        trace.get_current_span().set_attributes(attributes)
+        if status >= 500:  # what a client did wrong is no error of the server's span (HTTP semantic conventions)
+            span.set_status(trace.StatusCode.ERROR)
+        span.set_attributes(attributes)
+
+
+def _attributes(exchange: Exchange) -> dict[str, str | int | bool | list[str]]:
+    attributes: dict[str, str | int | bool | list[str]] = {
+        REQUEST_MODEL: exchange.call.model if exchange.route is not None else "unknown",
+        REQUEST_STREAM: exchange.call.stream,
+        REQUEST_ID: exchange.request_id,
+        TENANT: exchange.principal.tenant,
+        FINISH_REASONS: exchange.finish_reasons,
+    }
+    if exchange.usage is not None:
+        attributes |= {INPUT_TOKENS: exchange.usage.prompt_tokens, OUTPUT_TOKENS: exchange.usage.completion_tokens}
+    if exchange.route is not None:
+        attributes |= {REGION: exchange.route.backend.region, BACKEND: exchange.route.backend.id}
+    if exchange.decision is not None:
+        attributes[DECISION] = f"{exchange.decision.policy_id}@{exchange.decision.version}"
+    return attributes
 
 
 class _Series:

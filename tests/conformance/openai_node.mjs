@@ -1,60 +1,76 @@
-// Drives a gateway with the official Node SDK, unchanged; prints one JSON object of what it saw.
-// Usage: node openai_node.mjs BASE_URL API_KEY MODEL WRONG_KEY
-import OpenAI from "openai";
-
-const [baseURL, apiKey, model, wrongKey] = process.argv.slice(2);
-const client = new OpenAI({ baseURL, apiKey, maxRetries: 0 });
+// Drives a gateway with OpenAI's official Node SDK, unchanged, and prints one JSON object of what it saw.
+//
+// Usage: node openai_node.mjs CONFIG, where CONFIG is JSON: {sdk, baseURL, key, denied, wrongKey, model, slow, failing}
+// sdk: file URL of the SDK's entry module; key, denied, wrongKey: API keys that work, that policy refuses, that nobody
+// has; model, slow, failing: models whose backend answers, answers slowly, answers 500.
+const config = JSON.parse(process.argv[2]);
+const { default: OpenAI } = await import(config.sdk);
+const { baseURL, model } = config;
+const client = new OpenAI({ baseURL, apiKey: config.key, maxRetries: 0 });
 const messages = [{ role: "user", content: "What is the capital of France?" }];
 const seen = {};
 
-const answer = await client.chat.completions.create({ model, messages, max_tokens: 8, temperature: 0 });
-seen.content = answer.choices[0].message.content;
-seen.usage = answer.usage;
-seen.finish = answer.choices[0].finish_reason;
+const { data: answer, response } = await client.chat.completions
+  .create({ model, messages, max_tokens: 8, temperature: 0 })
+  .withResponse();
+seen.answer = {
+  content: answer.choices[0].message.content,
+  finish: answer.choices[0].finish_reason,
+  usage: answer.usage,
+  requestId: answer._request_id,
+  region: response.headers.get("x-domicile-region"),
+};
 
 const stream = await client.chat.completions.create({
-  model, messages, max_tokens: 8, temperature: 0, stream: true, stream_options: { include_usage: true },
+  model, messages, stream: true, stream_options: { include_usage: true },
 });
-seen.streamed = "";
+seen.stream = { content: "", roles: [], chunksWithUsage: [] };
 for await (const chunk of stream) {
-  seen.streamed += chunk.choices[0]?.delta?.content ?? "";
-  if (chunk.usage) seen.streamUsage = { ...chunk.usage, choices: chunk.choices.length };
+  const delta = chunk.choices[0]?.delta;
+  seen.stream.content += delta?.content ?? "";
+  if (delta?.role) seen.stream.roles.push(delta.role);
+  if (chunk.usage) seen.stream.chunksWithUsage.push({ choices: chunk.choices.length, total: chunk.usage.total_tokens });
 }
 
-const completion = await client.completions.create({ model, prompt: "Once upon a time", max_tokens: 4 });
-seen.completion = completion.choices[0].text;
+// The SDK's own accumulator: it throws where chunks do not fit together.
+const runner = client.chat.completions.stream({ model, messages });
+seen.accumulated = (await runner.finalChatCompletion()).choices[0].message.content;
 
-seen.models = (await client.models.list()).data.map((entry) => entry.id);
+seen.completion = (await client.completions.create({ model, prompt: "Once upon a time" })).choices[0].text;
+seen.completionStream = "";
+for await (const chunk of await client.completions.create({ model, prompt: "Once", stream: true })) {
+  seen.completionStream += chunk.choices[0]?.text ?? "";
+}
 
-async function errorOf(call) {
+seen.models = (await client.models.list()).data.map((entry) => entry.id).sort();
+seen.model = (await client.models.retrieve(model)).id;
+
+async function errorOf(body, options = {}) {
   try {
-    await call();
+    const errors = new OpenAI({ baseURL, apiKey: config.key, maxRetries: 0, ...options });
+    await errors.chat.completions.create({ model, messages, ...body });
     return null;
   } catch (error) {
-    return { class: error.constructor.name, status: error.status ?? null, code: error.code ?? null };
+    return [error.constructor.name, error.status ?? null, error.code ?? null];
   }
 }
-const create = (options, body = {}) => () =>
-  new OpenAI({ baseURL, apiKey, maxRetries: 0, ...options }).chat.completions.create({
-    model, messages, max_tokens: 4, ...body,
-  });
 seen.errors = {
-  wrongKey: await errorOf(create({ apiKey: wrongKey })),
-  unknownModel: await errorOf(create({}, { model: "no-such-model" })),
-  wrongType: await errorOf(create({}, { temperature: 9 })),
-  timeout: await errorOf(create({ timeout: 1 })),
+  wrongKey: await errorOf({}, { apiKey: config.wrongKey }),
+  denied: await errorOf({}, { apiKey: config.denied }),
+  unknownModel: await errorOf({ model: "no-such-model" }),
+  outOfRange: await errorOf({ temperature: 9 }),
+  blocked: await errorOf({ messages: [{ role: "user", content: "key AKIAIOSFODNN7EXAMPLE" }] }),
+  tooMuch: await errorOf({ max_tokens: 9_000_000 }),
+  failing: await errorOf({ model: config.failing }),
+  timeout: await errorOf({ model: config.slow }, { timeout: 200 }),
+  nobodyThere: await errorOf({}, { baseURL: "http://127.0.0.1:9/v1" }),
 };
 
 const controller = new AbortController();
-const endless = await client.chat.completions.create(
-  { model, messages, max_tokens: 400, stream: true }, { signal: controller.signal },
+const left = await client.chat.completions.create(
+  { model: config.slow, messages, stream: true }, { signal: controller.signal },
 );
-let chunks = 0;
-try {
-  for await (const _ of endless) if (++chunks === 3) controller.abort();
-} catch (error) {
-  seen.abortError = error.constructor.name;
-}
-seen.abortedAfter = chunks;
+seen.chunksBeforeLeaving = 0;
+for await (const _ of left) if (++seen.chunksBeforeLeaving === 3) controller.abort();
 
 console.log(JSON.stringify(seen));

@@ -1,0 +1,87 @@
+"""OpenAI's own Node SDK against a running gateway, unchanged. `make node-sdk` installs it."""
+
+import asyncio
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.fakes.backend import USAGE, FakeBackend
+from tests.fakes.lab import POLICY, lab
+
+SCRIPT = Path(__file__).with_name("openai_node.mjs")
+SDK = Path(__file__).parents[2] / "build" / "node" / "node_modules" / "openai" / "index.mjs"
+SAID = "The capital is Paris."
+
+
+@pytest.fixture
+def node():
+    """The Node program. Where it or the SDK is absent the test is skipped; in CI it has to be there."""
+    found = shutil.which("node")
+    missing = "Node is not installed" if found is None else "the SDK is not there: run `make node-sdk`"
+    if found is None or not SDK.is_file():
+        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(missing)
+    return found
+
+
+async def drive(node, made, **config):
+    config = {"sdk": SDK.as_uri(), "baseURL": f"{made.base}/v1", **config}
+    process = await asyncio.create_subprocess_exec(
+        node, str(SCRIPT), json.dumps(config), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    out, err = await asyncio.wait_for(process.communicate(), 60)
+    assert process.returncode == 0, err.decode()
+    return json.loads(out)
+
+
+def two_tenants(made):
+    made.tenant("acme", POLICY + "limits: {rpm: 100, tpm: 100000}\n")
+    made.tenant("globex")
+
+
+async def test_the_node_sdk_works_unchanged(node, tmp_path):
+    backends = {
+        "acme/eu-fr-par/acme-1": FakeBackend(),
+        "acme/eu-fr-par/acme-slow": FakeBackend(model="slow", pieces=21, delay_s=0.5),
+        "acme/eu-fr-par/acme-failing": FakeBackend(model="failing", status=500, error={"message": "x"}),
+        "globex/us-east/globex-1": FakeBackend(),
+    }
+    async with lab(tmp_path, set_up=two_tenants, backends=backends) as made:
+        seen = await drive(
+            node, made,
+            key=made.key(), denied=made.key("globex/main"), wrongKey="dom_live_00000000_" + "0" * 49,
+            model="small", slow="slow", failing="failing",
+        )  # fmt: skip
+        request_id = seen["answer"].pop("requestId")
+        assert seen.pop("errors") == {
+            "wrongKey": ["AuthenticationError", 401, "invalid_api_key"],
+            "denied": ["PermissionDeniedError", 403, "residency.process_in"],
+            "unknownModel": ["NotFoundError", 404, "model_not_found"],
+            "outOfRange": ["BadRequestError", 400, "invalid_type"],
+            "blocked": ["UnprocessableEntityError", 422, "redaction_blocked"],
+            "tooMuch": ["RateLimitError", 429, "request_exceeds_limit"],
+            "failing": ["InternalServerError", 502, "backend_error"],
+            "timeout": ["APIConnectionTimeoutError", None, None],
+            "nobodyThere": ["APIConnectionError", None, None],
+        }
+        assert seen == {
+            "answer": {"content": SAID, "finish": "stop", "usage": USAGE, "region": "eu-fr-par"},
+            "stream": {"content": SAID, "roles": ["assistant"], "chunksWithUsage": [{"choices": 0, "total": 12}]},
+            "accumulated": SAID,
+            "completion": SAID,
+            "completionStream": SAID,
+            "models": ["failing", "slow", "small"],
+            "model": "small",
+            "chunksBeforeLeaving": 3,
+        }
+        for _ in range(100):
+            ends = [event["reason"] for event in made.events() if event["type"] == "inference.aborted"]
+            if ends.count("client_disconnected") == 2:
+                break
+            await asyncio.sleep(0.05)
+        assert sorted(ends) == ["backend_error", "client_disconnected", "client_disconnected"]
+        assert backends["acme/eu-fr-par/acme-slow"].left == 2
+        assert request_id in {event.get("request_id") for event in made.events()}
+    assert made.verify().ok
