@@ -11,7 +11,6 @@ from typing import Any, cast
 from backend.engine.sampling import SamplingParams
 from backend.errors import ContextLengthExceeded, InvalidRequest
 from backend.messages import AddSequence
-from backend.models.tokenizer import TextModel
 from backend.wire import ChatCompletionRequest, ChatMessage, CompletionRequest, GenerationRequest
 
 SEED_STEP = 0x9E3779B97F4A7C15  # 2**64 / golden ratio: choices of one request draw from seeds far apart
@@ -72,12 +71,9 @@ def refuse_unsupported(request: GenerationRequest) -> None:
             )
 
 
-def chat_prompt(request: ChatCompletionRequest, text_model: TextModel) -> str:
-    """The conversation as the model's template writes it. Raises InvalidRequest."""
-    if text_model.chat_template is None:
-        raise InvalidRequest("this model has no chat template; use /v1/completions", param="messages")
-    messages = [_template_message(m, f"messages[{i}]") for i, m in enumerate(request.messages)]
-    return text_model.chat_template.render(messages)
+def template_messages(request: ChatCompletionRequest) -> list[dict[str, Any]]:
+    """The conversation as chat templates expect it: every content one string. Raises InvalidRequest."""
+    return [_template_message(m, f"messages[{i}]") for i, m in enumerate(request.messages)]
 
 
 def _template_message(message: ChatMessage, at: str) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from backend.engine_client import Call, ClientGone, EngineClient
 from backend.errors import EngineDead, InvalidRequest, ModelUnknown, Overloaded, RequestError
 from backend.metrics import CONTENT_TYPE, Metrics
 from backend.models.tokenizer import TextModel
-from backend.parameters import Job, chat_prompt, completion_prompts, job, refuse_unsupported
+from backend.parameters import Job, completion_prompts, job, refuse_unsupported, template_messages
 from backend.wire import (
     REQUEST_ID_HEADER,
     SSE_DONE,
@@ -51,6 +51,7 @@ LONG_TEXT = 20_000  # characters; tokenising more than this would hold up other 
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 JSON = "application/json"
 R = TypeVar("R", bound=GenerationRequest)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +104,9 @@ class Api:
     async def chat(self, request: Request) -> Response:
         arrived = time.monotonic()
         wire = await self._read(request, ChatCompletionRequest)
-        ids = await self._encode(self.text_model.encode_chat, chat_prompt(wire, self.text_model))
+        messages = template_messages(wire)
+        length = sum(len(m["content"]) for m in messages)
+        ids = await self._encode(self.text_model.encode_chat, messages, length)
         answer = ChatAnswer(_request_id(request), self.served_name, usage_in_chunks=wire.wants_usage_chunk)
         return self._generate(wire, self._job(wire, [ids], "messages"), answer, arrived)
 
@@ -111,7 +114,7 @@ class Api:
         arrived = time.monotonic()
         wire = await self._read(request, CompletionRequest)
         prompts = [
-            await self._encode(self.text_model.encode_completion, p) if isinstance(p, str) else p
+            await self._encode(self.text_model.encode_completion, p, len(p)) if isinstance(p, str) else p
             for p in completion_prompts(wire)
         ]
         answer = CompletionAnswer(_request_id(request), self.served_name, usage_in_chunks=wire.wants_usage_chunk)
@@ -151,8 +154,8 @@ class Api:
         refuse_unsupported(wire)
         return wire
 
-    async def _encode(self, encode: Callable[[str], list[int]], text: str) -> list[int]:
-        return await asyncio.to_thread(encode, text) if len(text) > LONG_TEXT else encode(text)
+    async def _encode(self, encode: Callable[[T], list[int]], text: T, length: int) -> list[int]:
+        return await asyncio.to_thread(encode, text) if length > LONG_TEXT else encode(text)
 
     def _job(self, wire: GenerationRequest, prompts: list[list[int]], param: str) -> Job:
         ready = self.engine.ready

@@ -7,15 +7,17 @@ character.
 
 import codecs
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 
-from backend.errors import CorruptCheckpoint, ModelNotFound, UnsupportedModel
+from backend.errors import CorruptCheckpoint, InvalidRequest, ModelNotFound, UnsupportedModel
 from backend.models.chat_template import ChatTemplate
 from backend.models.gguf import GGUFFile
 from backend.models.safetensors import read_json
@@ -56,15 +58,59 @@ class TextModel:
             return ids[1:]
         return ids
 
-    def encode_chat(self, rendered: str) -> list[int]:
-        """A rendered chat template: it wrote its own BOS, so none is added."""
-        ids: list[int] = self.tokenizer.encode(rendered, add_special_tokens=False).ids
+    def encode_chat(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+        """A conversation, as the model's template writes it; the template writes its own BOS, so none is added.
+
+        A control token that somebody spells inside a message stays text: only the template opens and closes turns, so
+        no message can pass itself off as the system's. Raises InvalidRequest if there is no template, or it refuses.
+        """
+        if self.chat_template is None:
+            raise InvalidRequest("this model has no chat template; use /v1/completions", param="messages")
+        spelled: list[str] = []
+        mark = f"x{token_hex(8)}x"  # nobody can guess it, and no template escapes it
+
+        def hide(match: re.Match[str]) -> str:
+            spelled.append(match[0])
+            return f"{mark}{len(spelled) - 1}x"
+
+        rendered = self.chat_template.render([_map_strings(m, lambda s: self._controls.sub(hide, s)) for m in messages])
+        ids: list[int] = []
+        for at, piece in enumerate(re.split(f"{mark}(\\d+)x", rendered)):
+            ids += self._controls_as_text[spelled[int(piece)]] if at % 2 else self._encode_rendered(piece)
         return ids
+
+    def _encode_rendered(self, text: str) -> list[int]:
+        ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False).ids
+        return ids
+
+    @cached_property
+    def _controls(self) -> re.Pattern[str]:
+        """Any control token's spelling; never matches when there is none."""
+        return re.compile("|".join(map(re.escape, sorted(self._controls_as_text, key=len, reverse=True))) or r"(?!)")
+
+    @cached_property
+    def _controls_as_text(self) -> dict[str, list[int]]:
+        """What each control token's spelling is as ordinary text."""
+        plain = Tokenizer.from_str(self.tokenizer.to_str())
+        plain.encode_special_tokens = True
+        added = self.tokenizer.get_added_tokens_decoder().values()
+        return {t.content: plain.encode(t.content, add_special_tokens=False).ids for t in added if t.special}
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of `ids`; equal to the concatenation of any streaming of them."""
         detokenizer = Detokenizer(self.token_bytes)
         return "".join(detokenizer.feed(i) for i in ids)
+
+
+def _map_strings(value: Any, change: Callable[[str], str]) -> Any:
+    """`value` with every string in it changed, keys apart."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {key: _map_strings(inner, change) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_map_strings(inner, change) for inner in value]
+    return value
 
 
 class Detokenizer:

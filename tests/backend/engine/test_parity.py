@@ -40,9 +40,7 @@ QUESTIONS = [
 
 @pytest.fixture(scope="module")
 def prompts(smollm: Checkpoint) -> list[list[int]]:
-    template = smollm.text.chat_template
-    assert template is not None
-    return [smollm.text.encode_chat(template.render([{"role": "user", "content": q}])) for q in QUESTIONS]
+    return [smollm.text.encode_chat([{"role": "user", "content": q}]) for q in QUESTIONS]
 
 
 @pytest.fixture(scope="module")
