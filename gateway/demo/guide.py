@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 
 from gateway.demo.scene import MODEL_NAME, Keys
 
@@ -23,14 +22,15 @@ def chat_body(content: str, **more: object) -> dict[str, object]:
 
 
 def show(console: Console, base: str, keys: Keys, data: Path) -> None:
-    table = Table("tenant", "project", "backend", "key", title=f"base URL  {base}", title_justify="left")
-    table.add_row("acme", "support", "eu-fr-par, French-owned", keys.acme)
-    table.add_row("globex", "website", "us-east, US-owned", keys.globex)
-    table.add_row("globex", "patients", "us-east, US-owned: its policy says no", keys.patients)
-    console.print()
-    console.print(table, soft_wrap=True)
+    console.print(f"\n[bold]base URL[/bold]  {base}\n")
+    for project, backend, key in (
+        ("acme / support", "answered in eu-fr-par by a French-owned operator", keys.acme),
+        ("globex / website", "answered in us-east by a US-owned operator", keys.globex),
+        ("globex / patients", "refused: its policy asks for EU ownership", keys.patients),
+    ):
+        console.print(f"[bold]{project:18}[/bold] {backend}\n  {key}", soft_wrap=True)
     for title, command in commands(base, keys, data):
-        console.print(f"\n[bold]{title}[/bold]")
+        console.print(f"\n[bold]{title}[/bold]", soft_wrap=True)
         console.print(command, markup=False, soft_wrap=True)
     console.print("\nCtrl-C stops everything.")
 

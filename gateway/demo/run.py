@@ -33,7 +33,7 @@ async def run_demo(data: Path, port: int, model: Path | None, *, check: bool) ->
     began = perf_counter()
 
     def say(sentence: str) -> None:
-        console.print(f"[dim]{perf_counter() - began:5.1f} s[/dim]  {sentence}")
+        console.print(f"[dim]{perf_counter() - began:5.1f} s[/dim]  {sentence}", soft_wrap=True)
 
     model = model or demo_model()
     installation = await asyncio.to_thread(Installation.create, data, scene.CELL)
@@ -56,8 +56,9 @@ async def run_demo(data: Path, port: int, model: Path | None, *, check: bool) ->
     async with AsyncExitStack() as stack:
         launcher = LocalLauncher(installation.data, authority, restart=RestartPolicy(), on_change=on_change)
         await stack.enter_async_context(launcher)
-        await asyncio.gather(*(launcher.start(spec, progress=say) for spec in scene.specs(model)))
-        await asyncio.gather(*moved)
+        with console.status("the backends load their model"):
+            await asyncio.gather(*(launcher.start(spec, progress=say) for spec in scene.specs(model)))
+            await asyncio.gather(*moved)
         settings = load_settings(data=installation.data, node="demo", listen=Listen(port=port))
         gateway = await stack.enter_async_context(open_gateway(settings))
         port = await stack.enter_async_context(serving(gateway.app, settings.listen))
