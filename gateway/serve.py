@@ -1,6 +1,7 @@
 """Runs the gateway on a socket until it is told to stop; running answers are finished first."""
 
 import asyncio
+import os
 import signal
 import socket
 from collections.abc import AsyncIterator, Iterator
@@ -41,7 +42,10 @@ async def serving(app: ASGIApp, listen: Listen) -> AsyncIterator[int]:
         ssl_keyfile=str(listen.key_file) if listen.key_file else None,
     )
     family = socket.AF_INET6 if ":" in listen.host else socket.AF_INET
-    listener = socket.create_server((listen.host, listen.port), family=family, backlog=2048)
+    try:
+        listener = socket.create_server((listen.host, listen.port), family=family, backlog=2048)
+    except OSError as error:
+        raise OSError(f"cannot listen on {listen.host}:{listen.port}: {os.strerror(error.errno or 0)}") from error
     server = _Server(config)
     running = asyncio.create_task(server.serve(sockets=[listener]))
     try:
@@ -57,10 +61,10 @@ async def serving(app: ASGIApp, listen: Listen) -> AsyncIterator[int]:
         listener.close()
 
 
-async def until_stopped() -> None:
-    """Returns on SIGINT or SIGTERM."""
+def stop_signal() -> asyncio.Event:
+    """Set on SIGINT or SIGTERM. Ask for it before serving: until then such a signal ends the process as it is."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-    await stop.wait()
+    return stop
