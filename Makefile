@@ -55,5 +55,13 @@ node-sdk:  ## OpenAI's Node SDK, for the test that drives the gateway with it
 	  npm install --prefix build/node --no-save --no-audit --no-fund --loglevel=error $(NODE_SDK) \
 	  || echo "== it could not be installed; its test will be skipped"; }
 
+campaign: $(VENV)/.dev  ## the randomised tests with many times their usual examples (FACTOR=25)
+	@$(BIN)/python bench/campaign.py --factor $(or $(FACTOR),25) --out bench/results/campaign-$$(date -u +%F).json
+
+bench: $(VENV)/.dev  ## the CPU engine and the gateway beside their peers; results go to bench/results
+	@$(BIN)/python bench/engine_cpu.py --json bench/results/engine-cpu-$$(date -u +%F).json
+	@$(BIN)/python bench/gateway/run.py --out bench/results/gateway-$$(date -u +%F).json
+	@$(BIN)/python bench/audit_append.py
+
 clean:  ## remove the virtual environment and caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build

@@ -3,6 +3,7 @@
 What a command needs is imported when it runs, so that ``--help`` is quick and the gateway never loads torch.
 """
 
+import json
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -83,6 +84,7 @@ def up(
 @app.command("config")
 def show_config(
     config: Annotated[Path | None, typer.Option("--config", "-c", help="YAML file to check.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Check a configuration and print what is in effect, the environment included.
 
@@ -97,7 +99,8 @@ def show_config(
     except SettingsError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from None
-    typer.echo(yaml.safe_dump(settings.model_dump(mode="json"), sort_keys=False), nl=False)
+    shown = settings.model_dump(mode="json")
+    typer.echo(json.dumps(shown, indent=2) if as_json else yaml.safe_dump(shown, sort_keys=False).rstrip())
 
 
 def main() -> None:

@@ -4,21 +4,20 @@
 through it before they are committed. Without one they are not recorded.
 """
 
-import json
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
+
+from gateway.printing import print_json, print_one, print_table
 
 if TYPE_CHECKING:
     from gateway.installation import Installation
     from gateway.store.control import Control, OnEvent
     from gateway.store.inventory import Inventory
-    from gateway.store.records import Record
 
     RecordAdmin = Callable[[Installation], AbstractContextManager[OnEvent]]
 
@@ -57,34 +56,43 @@ def create_tenant(
     """
     with _control(ctx, data, create=True, cell=cell) as control:
         record = control.create_tenant(tenant, display_name=name)
-    _print_one(record, as_json)
+    print_one(record, as_json)
 
 
 @tenant_app.command("list")
 def list_tenants(data: Data = DEFAULT_DATA, as_json: AsJson = False) -> None:
-    """List all tenants."""
+    """List all tenants.
+
+    Example: domicile tenant list --json
+    """
     with _inventory(data) as inventory:
         records = inventory.tenants()
-    _print_table(records, ("id", "display_name", "created_at", "revoked_at"), as_json)
+    print_table(records, ("id", "display_name", "created_at", "revoked_at"), as_json)
 
 
 @tenant_app.command("show")
 def show_tenant(tenant: Tenant, data: Data = DEFAULT_DATA, as_json: AsJson = False) -> None:
-    """Show one tenant."""
+    """Show one tenant.
+
+    Example: domicile tenant show acme
+    """
     with _inventory(data) as inventory:
         record = inventory.tenant(tenant)
-    _print_one(record, as_json)
+    print_one(record, as_json)
 
 
 @tenant_app.command("revoke")
 def revoke_tenant(
     ctx: typer.Context, tenant: Tenant, yes: Yes = False, data: Data = DEFAULT_DATA, as_json: AsJson = False
 ) -> None:
-    """Shut a tenant out for good: its keys stop working within a second, its backends get no more requests."""
+    """Shut a tenant out for good: its keys stop working within a second, its backends get no more requests.
+
+    Example: domicile tenant revoke acme
+    """
     _confirm(f"Revoke tenant {tenant} with all its keys? This cannot be undone.", yes)
     with _control(ctx, data) as control:
         record = control.revoke_tenant(tenant)
-    _print_one(record, as_json)
+    print_one(record, as_json)
 
 
 @project_app.command("create")
@@ -115,23 +123,29 @@ def create_project(
             risk_class=risk_class,  # type: ignore[arg-type]
             ai_system_id=ai_system_id,
         )
-    _print_one(record, as_json)
+    print_one(record, as_json)
 
 
 @project_app.command("list")
 def list_projects(tenant: Tenant, data: Data = DEFAULT_DATA, as_json: AsJson = False) -> None:
-    """List a tenant's projects."""
+    """List a tenant's projects.
+
+    Example: domicile project list acme
+    """
     with _inventory(data) as inventory:
         records = inventory.projects(tenant)
-    _print_table(records, ("id", "purpose", "legal_basis", "data_classes", "risk_class", "revoked_at"), as_json)
+    print_table(records, ("id", "purpose", "legal_basis", "data_classes", "risk_class", "revoked_at"), as_json)
 
 
 @project_app.command("show")
 def show_project(tenant: Tenant, project: Project, data: Data = DEFAULT_DATA, as_json: AsJson = False) -> None:
-    """Show one project."""
+    """Show one project.
+
+    Example: domicile project show acme support
+    """
     with _inventory(data) as inventory:
         record = inventory.project(tenant, project)
-    _print_one(record, as_json)
+    print_one(record, as_json)
 
 
 @project_app.command("revoke")
@@ -143,11 +157,14 @@ def revoke_project(
     data: Data = DEFAULT_DATA,
     as_json: AsJson = False,
 ) -> None:
-    """Shut a project out for good: its keys stop working within a second."""
+    """Shut a project out for good: its keys stop working within a second.
+
+    Example: domicile project revoke acme support --yes
+    """
     _confirm(f"Revoke project {project} of {tenant} with all its keys? This cannot be undone.", yes)
     with _control(ctx, data) as control:
         record = control.revoke_project(tenant, project)
-    _print_one(record, as_json)
+    print_one(record, as_json)
 
 
 @key_app.command("create")
@@ -173,7 +190,7 @@ def create_key(
     with _control(ctx, data) as control:
         record, key = control.create_key(tenant, project, label=label, scopes=scopes, expires_at=expires_at)
     if as_json:
-        _print_json({**record.model_dump(mode="json"), "key": key.token})
+        print_json({**record.model_dump(mode="json"), "key": key.token})
         return
     typer.echo(f"key {record.id} of {tenant}/{project}; it is shown this once:", err=True)
     typer.echo(key.token)
@@ -181,18 +198,24 @@ def create_key(
 
 @key_app.command("list")
 def list_keys(tenant: Tenant, project: InProject = None, data: Data = DEFAULT_DATA, as_json: AsJson = False) -> None:
-    """List a tenant's keys; of each only the last four characters are known."""
+    """List a tenant's keys; of each only the last four characters are known.
+
+    Example: domicile key list acme --project support
+    """
     with _inventory(data) as inventory:
         records = inventory.keys(tenant, project)
-    _print_table(records, ("id", "project", "label", "last_four", "created_at", "expires_at", "revoked_at"), as_json)
+    print_table(records, ("id", "project", "label", "last_four", "created_at", "expires_at", "revoked_at"), as_json)
 
 
 @key_app.command("show")
 def show_key(tenant: Tenant, key_id: str, data: Data = DEFAULT_DATA, as_json: AsJson = False) -> None:
-    """Show one key's record."""
+    """Show one key's record.
+
+    Example: domicile key show acme 7GA3GXAA
+    """
     with _inventory(data) as inventory:
         record = inventory.key(tenant, key_id)
-    _print_one(record, as_json)
+    print_one(record, as_json)
 
 
 @key_app.command("revoke")
@@ -211,7 +234,7 @@ def revoke_key(
     _confirm(f"Revoke key {key_id} of {tenant}? This cannot be undone.", yes)
     with _control(ctx, data) as control:
         record = control.revoke_key(tenant, key_id)
-    _print_one(record, as_json)
+    print_one(record, as_json)
 
 
 @policy_app.command("activate")
@@ -234,7 +257,7 @@ def activate_policy(
     with _control(ctx, data) as control:
         record = control.activate_policy(tenant, document, project=project)
     if as_json:
-        _print_json(record.model_dump(mode="json"))
+        print_json(record.model_dump(mode="json"))
     else:
         scope = f"{tenant}/{project}" if project else tenant
         typer.echo(f"version {record.number} is in force for {scope} (sha256 {record.sha256})")
@@ -242,11 +265,14 @@ def activate_policy(
 
 @policy_app.command("list")
 def list_policies(tenant: Tenant, data: Data = DEFAULT_DATA, as_json: AsJson = False) -> None:
-    """List every version ever in force for a tenant and its projects."""
+    """List every version ever in force for a tenant and its projects.
+
+    Example: domicile policy list acme
+    """
     with _inventory(data) as inventory:
         records = inventory.policies(tenant)
     columns = ("project", "number", "active", "created_at", "activated_by", "sha256")
-    _print_table(records, columns, as_json)
+    print_table(records, columns, as_json)
 
 
 @policy_app.command("show")
@@ -257,13 +283,16 @@ def show_policy(
     data: Data = DEFAULT_DATA,
     as_json: AsJson = False,
 ) -> None:
-    """Print a policy document as it was activated."""
+    """Print a policy document as it was activated.
+
+    Example: domicile policy show acme --number 2
+    """
     with _inventory(data) as inventory:
         versions = [record for record in inventory.policies(tenant) if record.project == project]
     for record in versions:
         if record.number == number if number else record.active:
             if as_json:
-                _print_json(record.model_dump(mode="json"))
+                print_json(record.model_dump(mode="json"))
             else:
                 typer.echo(record.document, nl=not record.document.endswith("\n"))
             return
@@ -302,13 +331,14 @@ def _inventory(data: Path) -> "Iterator[Inventory]":
 @contextmanager
 def _plain_errors() -> Iterator[None]:
     """What an operator did wrong or can mend is a sentence, not a traceback."""
+    from audit import AuditError
     from gateway.installation import InstallationError
     from gateway.store.errors import StoreError
     from regions.errors import RegionsError
 
     try:
         yield
-    except (InstallationError, StoreError, RegionsError, OSError) as error:
+    except (InstallationError, StoreError, RegionsError, AuditError, OSError) as error:
         _fail(str(error))
 
 
@@ -320,56 +350,3 @@ def _fail(sentence: str) -> NoReturn:
 def _confirm(question: str, yes: bool) -> None:
     if not yes:
         typer.confirm(question, abort=True, err=True)
-
-
-def _print_json(value: Any) -> None:
-    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
-
-
-def _print_one(record: "Record", as_json: bool) -> None:
-    shown = record.model_dump(mode="json")
-    if as_json:
-        _print_json(shown)
-        return
-    width = max(map(len, shown))
-    for name, value in shown.items():
-        typer.echo(f"{name:{width}}  {_cell(value)}")
-
-
-def _print_table(records: "Sequence[Record]", columns: Sequence[str], as_json: bool) -> None:
-    rows = [record.model_dump(mode="json") for record in records]
-    if as_json:
-        _print_json(rows)
-        return
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    for column in columns:
-        table.add_column(column.replace("_", " "), overflow="fold")
-    for row in rows:
-        table.add_row(*(_short(column, row[column]) for column in columns))
-    Console(file=sys.stdout, markup=False).print(table)
-
-
-def _short(column: str, value: Any) -> str:
-    """What a table has room for; ``show`` and ``--json`` give the whole."""
-    if value is not None and column.endswith("_at"):
-        return str(value)[:16].replace("T", " ")
-    if column == "sha256":
-        return str(value)[:12]
-    return _cell(value)
-
-
-def _cell(value: Any) -> str:
-    match value:
-        case None:
-            return "-"
-        case bool():
-            return "yes" if value else "no"
-        case list():
-            return ", ".join(map(str, value)) or "-"
-        case dict():
-            return ", ".join(f"{name}={_cell(inner)}" for name, inner in value.items() if inner is not None) or "-"
-        case _:
-            return str(value)

@@ -83,10 +83,10 @@ def _listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-async def until_stopped() -> None:
-    """Returns on SIGINT or SIGTERM."""
+def stop_signal() -> asyncio.Event:
+    """Set on SIGINT or SIGTERM. Ask for it before serving: until then such a signal ends the process as it is."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-    await stop.wait()
+    return stop

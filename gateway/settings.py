@@ -121,6 +121,8 @@ def load_settings(path: Path | None = None, **overrides: Any) -> Settings:
             read = yaml.safe_load(path.read_text(encoding="utf-8"))
         except OSError as error:
             raise SettingsError(f"cannot read {path}: {error.strerror}") from error
+        except UnicodeDecodeError as error:
+            raise SettingsError(f"{path} is not UTF-8 text") from error
         except yaml.YAMLError as error:
             raise SettingsError(f"{path} is not YAML: {error}") from error
         if read is not None and not isinstance(read, dict):

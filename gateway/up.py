@@ -6,7 +6,7 @@ import sys
 import audit
 from gateway.assembly import open_gateway
 from gateway.installation import InstallationError
-from gateway.serve import serving, until_stopped
+from gateway.serve import serving, stop_signal
 from gateway.settings import Settings
 from gateway.store.errors import StoreError
 from regions.errors import RegionsError
@@ -17,11 +17,13 @@ async def run_gateway(settings: Settings) -> int:
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     try:
-        async with open_gateway(settings) as gateway, serving(gateway.app, settings.listen) as port:
-            scheme = "https" if settings.listen.cert_file else "http"
-            print(f"domicile: listening on {scheme}://{settings.listen.host}:{port}/v1", file=sys.stderr, flush=True)
-            await until_stopped()
-            print("domicile: finishing running answers", file=sys.stderr, flush=True)
+        async with open_gateway(settings) as gateway:
+            stop = stop_signal()  # before anybody can be promised an answer
+            async with serving(gateway.app, settings.listen) as port:
+                scheme, host = "https" if settings.listen.cert_file else "http", settings.listen.host
+                print(f"domicile: listening on {scheme}://{host}:{port}/v1", file=sys.stderr, flush=True)
+                await stop.wait()
+                print("domicile: finishing running answers", file=sys.stderr, flush=True)
     except (InstallationError, StoreError, RegionsError, audit.AuditError, OSError, ImportError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -14,7 +14,7 @@ from gateway.assembly import open_gateway
 from gateway.demo import guide, scene
 from gateway.demo.checks import run_checks
 from gateway.installation import Installation
-from gateway.serve import serving, until_stopped
+from gateway.serve import serving, stop_signal
 from gateway.settings import Listen, load_settings
 from regions.launcher import RunningBackend
 from regions.local import LocalLauncher, RestartPolicy
@@ -67,7 +67,7 @@ async def run_demo(data: Path, port: int, model: Path | None, *, check: bool) ->
         if check:
             return await asyncio.to_thread(run_checks, console, base, keys, installation.data)
         guide.show(console, base, keys, installation.data)
-        await until_stopped()
+        await stop_signal().wait()
         console.print("\nstopping: running answers are finished, then the backends end")
     return True
 

@@ -1,0 +1,56 @@
+"""The randomised tests in full: every property with many times its usual examples, drawn afresh.
+
+    python bench/campaign.py --factor 25 --out bench/results/campaign-2026-11-28.json
+
+The ordinary suite runs the same properties on a seeded sample. A failure prints how to reproduce it.
+"""
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from xml.etree import ElementTree
+
+ROOT = Path(__file__).parent.parent
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--factor", type=int, default=25, help="times the examples of an ordinary run")
+    parser.add_argument("--out", type=Path, help="write the result here as well")
+    parser.add_argument("tests", nargs="*", default=["tests"], help="folders or files")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        junit = Path(folder) / "junit.xml"
+        began = time.monotonic()
+        status = subprocess.run(
+            [sys.executable, "-m", "pytest", "-m", "hypothesis", "-n", "2", "--timeout", "3600", f"--junitxml={junit}",
+             *options.tests],
+            cwd=ROOT, env={**os.environ, "DOMICILE_CAMPAIGN": str(options.factor)}, check=False,
+        ).returncode  # fmt: skip
+        suite = ElementTree.parse(junit).getroot().find("testsuite")
+    report = {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "factor": options.factor,
+        "seconds": round(time.monotonic() - began),
+        "properties": int(suite.get("tests")),
+        "failures": int(suite.get("failures")) + int(suite.get("errors")),
+        "tests": [f"{case.get('classname')}::{case.get('name')}" for case in suite.iter("testcase")],
+        "versions": {"python": platform.python_version(), "hypothesis": version("hypothesis")},
+    }
+    text = json.dumps(report, indent=2)
+    if options.out:
+        options.out.write_text(text + "\n", encoding="utf-8")
+    print(text)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

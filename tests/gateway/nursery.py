@@ -1,0 +1,94 @@
+"""Forks gateways out of a process that has imported everything: a start costs what a gateway does, not Python.
+
+Run as a program it obeys lines on stdin, each answered by one on stdout: ``start NODE LOGFILE`` by the child's pid,
+``KILL PID`` and ``TERM PID`` by its exit status once it is gone. Children die with it: it kills them when stdin ends.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+from contextlib import asynccontextmanager, suppress
+
+from gateway.settings import load_settings
+from gateway.up import run_gateway
+
+
+class Nursery:
+    """The other end: talks to the program from a test's event loop, one command at a time."""
+
+    def __init__(self, process):
+        self._process = process
+        self._turn = asyncio.Lock()
+
+    async def start(self, node, log):
+        return int(await self._ask(f"start {node} {log}"))
+
+    async def end(self, pid, signal_name):
+        """The exit status: negative for a signal."""
+        return int(await self._ask(f"{signal_name} {pid}"))
+
+    async def _ask(self, line):
+        async with self._turn:
+            self._process.stdin.write(f"{line}\n".encode())
+            answer = await asyncio.wait_for(self._process.stdout.readline(), 30)
+        assert answer, "the nursery ended: see its traceback"
+        return answer
+
+
+@asynccontextmanager
+async def nursery(data):
+    """Gateways on the data folder `data`."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "tests.gateway.nursery", str(data),
+        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        yield Nursery(process)
+    finally:
+        process.stdin.close()
+        await process.wait()
+
+
+async def listening(log):
+    """The base URL of the gateway that logs to the file `log`, once it has one. Raises AssertionError if it fails."""
+    for _ in range(3000):
+        said = log.read_text() if log.exists() else ""
+        assert "error:" not in said, said
+        for line in said.splitlines(keepends=True):
+            if line.startswith("domicile: listening on ") and line.endswith("/v1\n"):
+                return line.split()[-1].removesuffix("/v1")
+        await asyncio.sleep(0.01)
+    raise AssertionError("the gateway does not listen after 30 s")
+
+
+def main():
+    data, living = sys.argv[1], set()
+    for line in sys.stdin:
+        command, *arguments = line.split()
+        if command == "start":
+            pid = os.fork()
+            if pid == 0:
+                os._exit(_gateway(data, *arguments))
+            living.add(pid)
+            print(pid, flush=True)
+            continue
+        pid = int(arguments[0])
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.Signals[f"SIG{command}"])
+        _, status = os.waitpid(pid, 0)
+        living.remove(pid)
+        print(os.waitstatus_to_exitcode(status), flush=True)
+    for pid in living:
+        os.kill(pid, signal.SIGKILL)
+
+
+def _gateway(data, node, log):
+    out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(out, 2)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    return asyncio.run(run_gateway(load_settings(data=data, node=node, listen={"port": 0})))
+
+
+if __name__ == "__main__":
+    main()

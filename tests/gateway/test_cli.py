@@ -1,0 +1,255 @@
+"""The command `domicile` as it is put together: help that is true, JSON that parses, mistakes that are sentences."""
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+import yaml
+from typer.testing import CliRunner
+
+from gateway.admin_record import recorded_admin
+from gateway.cli import app
+from gateway.identity.keys import parse_key
+from gateway.settings import load_settings
+from gateway.up import run_gateway
+from tests.fakes.lab import POLICY, lab
+
+ROOT = typer.main.get_command(app)
+TREE = str(Path(__file__).parents[2])
+PROJECT = ("project", "create", "acme", "support", "--purpose", "customer support", "--legal-basis", "contract")
+
+
+def leaves(command=ROOT, path=()):
+    """Every command below `command` that does something, by its words."""
+    for name, below in getattr(command, "commands", {}).items():
+        yield from leaves(below, (*path, name))
+    if not hasattr(command, "commands"):
+        yield path, command
+
+
+def resolve(words):
+    """The command that `words` call, and what is left for it to parse."""
+    command, rest = ROOT, list(words)
+    while hasattr(command, "commands"):
+        command = command.commands[rest.pop(0)]
+    return command, rest
+
+
+COMMANDS = dict(leaves())
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def invoke(*arguments, answer=None):
+        result = CliRunner().invoke(app, arguments, obj=recorded_admin, env={"COLUMNS": "200"}, input=answer)
+        assert result.exception is None or isinstance(result.exception, SystemExit), "a traceback reached the user"
+        return result
+
+    return invoke
+
+
+@pytest.fixture
+def acme(run, tmp_path):
+    """A data folder made by commands alone: tenant, policy, project."""
+    (tmp_path / "acme.yaml").write_text(POLICY)
+    for words in (("tenant", "create", "acme"), ("policy", "activate", "acme", "acme.yaml"), PROJECT):
+        assert run(*words).exit_code == 0
+    return run
+
+
+# --- help ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_commands_are_those_of_every_package():
+    assert {path[0] for path in COMMANDS} >= {
+        "demo", "up", "config", "tenant", "project", "key", "policy", "region", "backend", "audit",
+    }  # fmt: skip
+    assert {path[1] for path in COMMANDS if path[0] == "policy"} >= {"activate", "list", "show", "check", "test"}
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_every_command_has_help_with_an_example_that_parses(run, path):
+    shown = run(*path, "--help")
+    assert shown.exit_code == 0
+    assert re.search(r"Examples?:", shown.output)
+    written = f"{COMMANDS[path].help}\n{COMMANDS[path].epilog or ''}"
+    examples = re.findall(r"(?:^|Example: )\s*(domicile .+?)(?: \|.*)?$", written, re.MULTILINE)
+    assert examples
+    for example in examples:
+        words = shlex.split(example)[1:]
+        command, rest = resolve(words)
+        assert command is COMMANDS[path], example
+        command.make_context(example, rest)  # raises for an option that there is not
+
+
+@pytest.mark.parametrize("path", [path for path in COMMANDS if path not in {("demo",), ("up",), ("backend", "serve")}])
+def test_every_command_that_answers_can_answer_in_json(path):
+    assert "--json" in {option for parameter in COMMANDS[path].params for option in parameter.opts}
+
+
+def test_without_a_word_it_says_what_there_is(run):
+    assert "backend" in run().output
+
+
+# --- mistakes --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "status", "says"),
+    [
+        ("nonsense", 2, "No such command 'nonsense'"),
+        ("tenant create", 2, "Missing argument 'TENANT'"),
+        ("tenant create Acme", 1, "is not a name"),
+        ("tenant create acme --cell Nope", 1, "not a name"),
+        ("tenant list", 1, "holds no installation"),
+        ("tenant list --data file", 1, "error: "),
+        ("tenant create acme --data file/below", 1, "error: "),
+        ("key create acme support --expires-in-days 0", 2, "greater than or equal to 1"),
+        ("policy check absent.yaml", 1, "No such file"),
+        ("policy check binary", 1, "not UTF-8"),
+        ("policy check list.yaml", 1, "line 1: a policy is a mapping"),
+        ("policy activate acme absent.yaml", 1, "cannot be read"),
+        ("region show nowhere", 1, "there are eu-de-fra, eu-fr-par, us-east"),
+        ("region list --on tomorrow", 2, "does not match the format"),
+        ("region list --catalogue list.yaml", 1, "error: "),
+        ("audit verify", 1, "there is no audit log"),
+        ("audit verify --log file", 1, "FAIL: "),
+        ("audit receipt verify nonsense", 1, "FAIL: "),
+        ("up --data nowhere", 1, "holds no installation"),
+        ("up -c absent.yaml", 2, "cannot read absent.yaml"),
+        ("up -c binary", 2, "binary is not UTF-8 text"),
+        ("up -c open.yaml", 2, "open.yaml: listen: "),
+        ("config -c typo.yaml", 2, "typo.yaml: listen.prot: "),
+        ("demo --port 70000", 2, "less than or equal to 65535"),
+    ],
+)
+def test_a_mistake_is_a_sentence_and_a_status(run, tmp_path, line, status, says):
+    (tmp_path / "file").write_text("not a folder, not a log")
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
+    (tmp_path / "list.yaml").write_text("- one\n")
+    (tmp_path / "open.yaml").write_text("listen: {host: 0.0.0.0}\n")
+    (tmp_path / "typo.yaml").write_text("listen: {prot: 1}\n")
+    result = run(*line.split())
+    assert result.exit_code == status
+    assert says in result.output + result.stderr
+    assert "Traceback" not in result.output + result.stderr
+
+
+def test_a_question_that_is_not_answered_yes_changes_nothing(acme):
+    assert acme("tenant", "revoke", "acme", answer="n\n").exit_code == 1
+    assert json.loads(acme("tenant", "show", "acme", "--json").stdout)["revoked_at"] is None
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [("up --data nowhere", "holds no installation"), ("backend serve --model nowhere --port 0", "no model at")],
+)
+def test_the_status_is_that_of_the_process(tmp_path, line, says):
+    done = subprocess.run(
+        [sys.executable, "-m", "gateway", *line.split()],
+        capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path, env=os.environ | {"PYTHONPATH": TREE},
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: ")
+    assert says in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+# --- administration, on record ---------------------------------------------------------------------------------------
+
+
+def test_what_was_administered_is_on_record_and_the_record_verifies(acme, tmp_path):
+    made = json.loads(acme("key", "create", "acme", "support", "--json").stdout)
+    assert acme("key", "revoke", "acme", made["id"], "--yes").exit_code == 0
+    assert acme("project", "revoke", "acme", "support", "--yes").exit_code == 0
+    assert acme("tenant", "revoke", "acme", "--yes").exit_code == 0
+
+    verified = json.loads(acme("audit", "verify", "--json").stdout)
+    assert verified["ok"] is True
+    shown = [json.loads(line) for line in acme("audit", "show", "--tenant", "acme", "--json").stdout.splitlines()]
+    assert [(event["type"], event["target"]) for event in shown] == [
+        ("admin.tenant.created", "acme"),
+        ("admin.policy.activated", shown[1]["target"]),
+        ("admin.project.created", "support"),
+        ("admin.key.created", made["id"]),
+        ("admin.key.revoked", made["id"]),
+        ("admin.project.revoked", "support"),
+        ("admin.tenant.revoked", "acme"),
+    ]
+    assert {event["actor"] for event in shown} == {"cli"}
+    epochs = [event["epoch"] for event in shown]
+    assert epochs == sorted(set(epochs))
+    secret = parse_key(made["key"]).token.split("_")[3].encode()
+    assert not [file for file in tmp_path.rglob("*") if file.is_file() and secret in file.read_bytes()]
+
+
+def test_a_refused_change_is_not_on_record(acme):
+    before = acme("audit", "show", "--tenant", "acme", "--json").stdout
+    assert acme("tenant", "create", "acme").exit_code == 1
+    assert acme("key", "create", "acme", "nobody").exit_code == 1
+    assert acme("audit", "show", "--tenant", "acme", "--json").stdout == before
+
+
+def test_what_cannot_be_recorded_is_not_changed(acme, tmp_path):
+    for file in (tmp_path / "domicile-data" / "audit").glob("log.db*"):
+        file.write_bytes(b"this was a log once" * 1000)
+    refused = acme("tenant", "create", "globex")
+    assert refused.exit_code == 1
+    assert refused.stderr.startswith("error: ")
+    assert acme("tenant", "show", "globex").exit_code == 1
+
+
+def test_everything_that_can_be_shown_parses_as_json(acme):
+    key = json.loads(acme("key", "create", "acme", "support", "--json").stdout)["id"]
+    for line in (
+        "tenant list", "tenant show acme", "project list acme", "project show acme support", "key list acme",
+        f"key show acme {key}", "policy list acme", "policy show acme", "policy check acme.yaml",
+        "policy test acme.yaml", "region list", "region show eu-fr-par", "audit verify", "config",
+    ):  # fmt: skip
+        shown = acme(*line.split(), "--json")
+        assert shown.exit_code == 0, line
+        assert json.loads(shown.stdout) is not None, line
+
+
+# --- configuration and the gateway -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", ["yaml", "json"])
+def test_what_is_in_effect_is_shown_and_may_be_read_again(run, tmp_path, monkeypatch, form):
+    monkeypatch.setenv("DOMICILE__REQUESTS__MAX_ATTEMPTS", "2")
+    (tmp_path / "config.yaml").write_text("data: here\nlisten: {port: 9000}\nprices: {m: {input_eur_per_million: 1, "
+                                          "output_eur_per_million: 2}}\n")  # fmt: skip
+    shown = run("config", "-c", "config.yaml", *(["--json"] if form == "json" else []))
+    assert shown.exit_code == 0
+    effect = yaml.safe_load(shown.stdout)
+    assert (effect["listen"]["port"], effect["requests"]["max_attempts"]) == (9000, 2)
+    assert effect["data"] == str(tmp_path / "here")
+    (tmp_path / "again.yaml").write_text(shown.stdout)
+    assert load_settings(tmp_path / "again.yaml") == load_settings(tmp_path / "config.yaml")
+
+
+async def test_a_taken_port_or_node_name_is_said_and_the_first_gateway_goes_on(tmp_path, capsys):
+    async with lab(tmp_path) as made:
+        port = int(made.base.rsplit(":", 1)[1])
+        settings = load_settings(data=made.data, node="other", listen={"port": port})
+        assert await run_gateway(settings) == 1
+        assert f"error: cannot listen on 127.0.0.1:{port}: Address already in use" in capsys.readouterr().err
+        assert await run_gateway(load_settings(data=made.data, node="lab", listen={"port": 0})) == 1
+        assert "another process already writes this log as node lab" in capsys.readouterr().err
+        assert (await made.get("/readyz")).status == 200
+
+
+async def test_a_folder_that_is_damaged_keeps_the_gateway_from_starting(tmp_path, capsys):
+    async with lab(tmp_path) as made:
+        pass
+    (made.data / "audit" / "signer.key").write_text("not a key")
+    assert await run_gateway(load_settings(data=made.data, node="lab", listen={"port": 0})) == 1
+    assert capsys.readouterr().err.startswith("error: ")
