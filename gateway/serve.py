@@ -79,7 +79,7 @@ def _listen(host: str, port: int) -> socket.socket:
         listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
-        raise OSError(error.errno, f"cannot listen on {host}:{port}: {error.strerror}") from error
+        raise OSError(f"cannot listen on {host}:{port}: {error.strerror}") from error
     return listener
 
 

@@ -6,6 +6,7 @@ copied here and nowhere else. Prometheus names follow from them (dots to undersc
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cached_property
 from time import perf_counter
 from typing import Any, Final
 
@@ -199,23 +200,38 @@ def _attributes(exchange: Exchange) -> dict[str, str | int | bool | list[str]]:
 
 
 class _Series:
-    """The children of one label set, looked up once: finding them costs more than counting."""
+    """The children of one label set, looked up when first used and then kept: finding one costs more than counting."""
 
     def __init__(self, telemetry: Telemetry, labels: tuple[str, ...]) -> None:
-        self.duration = telemetry.duration.labels(*labels)
-        self.first_token = telemetry.first_token.labels(*labels)
-        self.output_token = telemetry.output_token.labels(*labels)
-        self.input_tokens = telemetry.tokens.labels(*labels, "input")
-        self.output_tokens = telemetry.tokens.labels(*labels, "output")
-        self._requests = telemetry.requests
+        self._telemetry = telemetry
         self._labels = labels
         self._outcomes: dict[int, Counter] = {}
 
     def outcome(self, status: int) -> Counter:
         known = self._outcomes.get(status)
         if known is None:
-            known = self._outcomes[status] = self._requests.labels(*self._labels, str(status))
+            known = self._outcomes[status] = self._telemetry.requests.labels(*self._labels, str(status))
         return known
+
+    @cached_property
+    def duration(self) -> Histogram:
+        return self._telemetry.duration.labels(*self._labels)
+
+    @cached_property
+    def first_token(self) -> Histogram:
+        return self._telemetry.first_token.labels(*self._labels)
+
+    @cached_property
+    def output_token(self) -> Histogram:
+        return self._telemetry.output_token.labels(*self._labels)
+
+    @cached_property
+    def input_tokens(self) -> Histogram:
+        return self._telemetry.tokens.labels(*self._labels, "input")
+
+    @cached_property
+    def output_tokens(self) -> Histogram:
+        return self._telemetry.tokens.labels(*self._labels, "output")
 
 
 def exporting_tracer(endpoint: str, sample_ratio: float, service_instance: str) -> trace.Tracer:
