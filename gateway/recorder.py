@@ -64,13 +64,15 @@ class Recorder:
         )
 
     async def completed(self, exchange: Exchange) -> Receipt:
-        """Close the record. Raises AuditUnavailable; then the answer must not be called complete."""
+        """Close the record. Raises AuditUnavailable; then the answer must not be called complete.
+
+        Closed either way: an outcome that the log could not take, or whose caller left meanwhile, the log sees to.
+        """
+        exchange.closed = True
         reasons = exchange.finish_reasons
-        receipt = await self._append(
+        return await self._append(
             InferenceCompleted(**_outcome(exchange, 200), finish_reason=reasons[-1] if reasons else None)
         )
-        exchange.closed = True
-        return receipt
 
     async def refused(self, exchange: Exchange, error: GatewayError) -> GatewayError:
         """Record why a call is refused or broke off; returns the error the client should see.
