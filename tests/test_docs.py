@@ -16,9 +16,8 @@ import typer
 from pydantic import BaseModel
 
 from gateway import errors
-from gateway.app import build_app
 from gateway.cli import app
-from gateway.pipeline import Pipeline
+from gateway.openai.endpoint import CHAT, COMPLETIONS
 from gateway.settings import Settings
 from gateway.telemetry import STEPS
 from tests.fakes.backend import FakeBackend
@@ -156,11 +155,16 @@ def test_every_error_code_is_documented_with_its_status_and_no_other():
         assert kind.code is None or told[kind.code] == kind.status
 
 
-def test_every_path_is_documented_and_no_other():
-    nothing = Pipeline(*[None] * 8)
-    served = {(sorted(route.methods - {"HEAD"})[0], route.path) for route in build_app(nothing, None, None).routes}
+async def test_every_path_is_documented_and_answers_and_no_other_is_in_the_application(tmp_path):
     told = {tuple(row[0].strip("`").split()) for row in rows("docs/api.md") if re.match("`(GET|POST) /", row[0])}
-    assert told == {(method, path.replace(":path", "")) for method, path in served}
+    routed = {path.replace(":path", "") for path in re.findall(r'Route\("([^"]+)"', read("gateway/app.py"))}
+    assert {path for _, path in told} == routed | {CHAT.path, COMPLETIONS.path}
+    async with lab(tmp_path) as made:
+        for method, path in told:
+            body = chat("hi", prompt="hi") if method == "POST" else None
+            answer = await (made.post(body, path) if body else made.get(path.replace("{model}", "small")))
+            assert answer.status == 200, path
+        assert (await made.get("/v1/embeddings")).error["code"] == "unknown_url"
 
 
 def test_every_metric_is_documented_with_its_labels_and_no_other():
