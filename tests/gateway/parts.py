@@ -1,6 +1,7 @@
 """One request's worth of the gateway's own values, made by the real makers: principals, calls, decisions."""
 
 import json
+from datetime import UTC, datetime
 
 from gateway.exchange import Exchange, Route
 from gateway.identity.principal import Principal
@@ -39,7 +40,10 @@ def record(place, url="http://127.0.0.1:1", models=("small",)):
     """A backend as the control store knows it; `place` reads tenant/region/id."""
     tenant, region, name = place.split("/")
     uri = BackendIdentity("eu-1", tenant, region, name).uri
-    return BackendRecord(id=name, tenant=tenant, region=region, url=url, uri=uri, models=models, revoked_at=None)
+    return BackendRecord(
+        id=name, cell="eu-1", tenant=tenant, region=region, url=url, uri=uri, models=models,
+        created_at=datetime(2026, 1, 1, tzinfo=UTC), revoked_at=None,
+    )  # fmt: skip
 
 
 class World:
