@@ -48,6 +48,10 @@ test: $(VENV)/.dev node-sdk  ## the whole suite
 	@echo "== running the tests"
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
 
+gpu-test: $(VENV)/.dev  ## the kernels' tests, compiled; needs a CUDA device
+	@$(BIN)/python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' || { echo "there is no CUDA device here"; exit 1; }
+	@$(BIN)/python -m pytest tests/backend/kernels $(PYTEST_ARGS)
+
 # Without npm, or without a network, the test that needs it says so; where CI is set that is a failure.
 node-sdk:  ## OpenAI's Node SDK, for the test that drives the gateway with it
 	@test -d build/node/node_modules/openai || ! command -v npm >/dev/null || { \

@@ -4,6 +4,7 @@ Where the cell's authority lies on this host (the demo, single-host installation
 they are put into the folder from outside, and read again from time to time.
 """
 
+import logging
 import ssl
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from regions.errors import RegionsError
 from regions.fleet import Backend
 from regions.identity import GatewayIdentity, parse_identity
 from regions.tls import client_context
+
+logger = logging.getLogger("domicile.gateway")
 
 
 class TenantCredentials:
@@ -42,10 +45,17 @@ class TenantCredentials:
         return context
 
     def renew(self) -> None:
-        """Renew what is in its last third. Called from time to time; connections to come use the new ones."""
-        for uri, context in self._contexts.values():
-            files = self._files(parse_identity(uri).tenant)
-            context.load_cert_chain(files.certificate, files.key)
+        """Renew what is in its last third. Called from time to time; connections to come use the new ones.
+
+        Does not raise: one tenant's broken file must not keep the others from being renewed, now or the next time.
+        """
+        for uri, context in list(self._contexts.values()):  # a thread runs this, while calls may add to it
+            tenant = parse_identity(uri).tenant
+            try:
+                files = self._files(tenant)
+                context.load_cert_chain(files.certificate, files.key)
+            except (OSError, RegionsError, ssl.SSLError) as error:
+                logger.error("the certificate for backends of tenant %s could not be renewed: %s", tenant, error)
 
     def _files(self, tenant: str) -> CredentialFiles:
         folder = self._folder / tenant

@@ -1,0 +1,72 @@
+"""One request's worth of the gateway's own values, made by the real makers: principals, calls, decisions."""
+
+import json
+from datetime import UTC, datetime
+
+from gateway.exchange import Exchange, Route
+from gateway.identity.principal import Principal
+from gateway.inventory import Inventory
+from gateway.judge import Judge
+from gateway.openai.endpoint import CHAT, parse_call
+from gateway.policies import PolicyCompiler
+from gateway.store.records import UNBOUNDED, BackendRecord
+from gateway.telemetry import Telemetry
+from policy.countries import builtin_countries
+from regions.catalogue import Catalogue
+from regions.fleet import Fleet
+from regions.identity import BackendIdentity
+from tests.fakes.lab import POLICY, chat
+
+COMPILER = PolicyCompiler(builtin_countries(), bytes(32))
+
+
+def principal(policy=POLICY, *, tenant="acme", project="main", scopes=UNBOUNDED, error=None):
+    return Principal(
+        tenant=tenant, project=project, key_id="7GA3GXAA", purpose="customer support", legal_basis="contract",
+        data_classes=(), risk_class="limited", ai_system_id=None, scopes=scopes, expires_at=None,
+        in_force=COMPILER.compile(tenant, policy) if policy else None, policy_error=error,
+    )  # fmt: skip
+
+
+def call(body=None, endpoint=CHAT, **more):
+    return parse_call(endpoint, json.dumps(body or chat("hi", **more)).encode())
+
+
+def exchange(body=None, *, who=None, request_id="req-1", **more):
+    return Exchange(request_id, who or principal(), call(body, **more))
+
+
+def record(place, url="http://127.0.0.1:1", models=("small",)):
+    """A backend as the control store knows it; `place` reads tenant/region/id."""
+    tenant, region, name = place.split("/")
+    uri = BackendIdentity("eu-1", tenant, region, name).uri
+    return BackendRecord(
+        id=name, cell="eu-1", tenant=tenant, region=region, url=url, uri=uri, models=models,
+        created_at=datetime(2026, 1, 1, tzinfo=UTC), revoked_at=None,
+    )  # fmt: skip
+
+
+class World:
+    """A fleet, described by the catalogue that comes along, and the judge over it."""
+
+    def __init__(self, *places, **more):
+        self.fleet = Fleet()
+        self.inventory = Inventory(self.fleet, Catalogue.load(None))
+        self.telemetry = Telemetry()
+        self.judge = Judge(self.inventory, self.telemetry)
+        self.register(*places, **more)
+
+    def register(self, *places, **more):
+        self.inventory.replace([record(place, **more) for place in places])
+
+    def backend(self, name):
+        return next(backend for backend in self.fleet if backend.id == name)
+
+    def route(self, name="acme-1", basis="intra_eea"):
+        backend = self.backend(name)
+        return Route(backend, self.inventory.facts_of(backend), basis)
+
+    def decided(self, asked):
+        """`asked` with its decision, as after the fourth step."""
+        self.judge.decide(asked)
+        return asked

@@ -1,0 +1,164 @@
+"""What goes on record about a call, in a real log: the intent, one outcome, and what a log that is shut means."""
+
+import asyncio
+import json
+
+import pytest
+
+from audit import AuditLog, FileSigner
+from audit.sqlite import SqliteReader
+from gateway import errors
+from gateway.recorder import Recorder
+from policy.decision import Reason
+from tests.gateway.parts import World, exchange
+
+SECRET = "Zeppelin"
+
+
+@pytest.fixture
+async def log(tmp_path):
+    async with await AuditLog.open(
+        tmp_path / "log.db", signer=FileSigner.open(tmp_path / "signer.key"), node="gw-1"
+    ) as opened:
+        yield opened
+
+
+@pytest.fixture
+def world():
+    return World("acme/eu-fr-par/acme-1", "acme/eu-de-fra/acme-2")
+
+
+@pytest.fixture
+def recorder(log, world):
+    return Recorder(log, world.telemetry)
+
+
+@pytest.fixture
+def recorded(tmp_path, log):
+    """The events of a tenant, in order."""
+
+    def read(tenant="acme"):
+        reader = SqliteReader.open(tmp_path / "log.db")
+        try:
+            return [json.loads(leaf.payload) for leaf in reader.leaves(tenant)]
+        finally:
+            reader.close()
+
+    return read
+
+
+async def test_an_intent_says_what_is_called_where_and_by_whose_rules(recorder, recorded, world):
+    asked = world.decided(exchange({"model": "small", "messages": [{"role": "user", "content": SECRET}]}))
+    await recorder.accepted(asked, world.route())
+    (event,) = recorded()
+    assert event["type"] == "inference.accepted"
+    assert (event["request_id"], event["key_id"], event["project"]) == ("req-1", "7GA3GXAA", "main")
+    assert (event["backend_id"], event["region"], event["inference_country"]) == ("acme-1", "eu-fr-par", "FR")
+    assert (event["policy_id"], event["policy_version"]) == ("test-default", "1")
+    assert event["art50_notice"] == "art50"
+    assert event["retention_class"].startswith("metadata_")
+    assert asked.intent is not None and asked.intent.seq == 0
+    assert SECRET not in json.dumps(event)
+
+
+async def test_another_attempt_is_a_step_of_the_same_call(recorder, recorded, world):
+    asked = world.decided(exchange())
+    await recorder.accepted(asked, world.route("acme-1"))
+    first = asked.intent
+    asked.attempt = 1
+    await recorder.accepted(asked, world.route("acme-2"))
+    assert asked.intent is first
+    assert [event["type"] for event in recorded()] == ["inference.accepted", "routing.decision"]
+    assert (recorded()[1]["region"], recorded()[1]["fallback_index"]) == ("eu-de-fra", 1)
+
+
+async def test_a_call_has_one_outcome(recorder, recorded, world):
+    asked = world.decided(exchange())
+    asked.route = world.route()
+    await recorder.accepted(asked, asked.route)
+    receipt = await recorder.completed(asked)
+    await recorder.aborted(asked, "client_disconnected")
+    assert [event["type"] for event in recorded()] == ["inference.accepted", "inference.completed"]
+    assert str(receipt).startswith("acme/1/")
+
+
+async def test_a_call_that_ends_early_is_aborted_once_and_counted(recorder, recorded, world):
+    asked = world.decided(exchange())
+    await recorder.accepted(asked, world.route())
+    error = errors.BackendTimeout("silent")
+    assert await recorder.refused(asked, error) is error
+    await recorder.aborted(asked, "client_disconnected")
+    assert [(event["type"], event.get("reason")) for event in recorded()][1:] == [
+        ("inference.aborted", "backend_timeout")
+    ]
+    assert recorded()[1]["status"] == 504
+    assert b'domicile_aborted_total{reason="backend_timeout",tenant="acme"} 1.0' in world.telemetry.exposition()
+
+
+@pytest.mark.parametrize(
+    ("error", "rule"),
+    [
+        (
+            errors.PolicyDenied([Reason("residency.process_in", "us-1", "computes in US", "GDPR 44")]),
+            "residency.process_in",
+        ),
+        (errors.RedactionRefused("holds a secret", code="redaction_blocked"), "redaction.blocked"),
+        (errors.RedactionRefused("cannot be inspected"), "redaction.refused"),
+    ],
+)
+async def test_a_refusal_by_the_rules_is_on_record_with_its_reason(recorder, recorded, error, rule):
+    assert await recorder.refused(exchange(), error) is error
+    (event,) = recorded()
+    assert (event["type"], event["status"]) == ("inference.denied", error.http_status)
+    assert event["decision"]["reasons"][0]["rule"] == rule
+
+
+@pytest.mark.parametrize("error", [errors.ModelNotFound("m"), errors.LimitReached("m"), errors.BackendUnavailable("m")])
+async def test_a_call_that_came_to_nothing_for_other_reasons_is_not_on_record(recorder, recorded, error):
+    assert await recorder.refused(exchange(), error) is error
+    assert recorded() == []
+
+
+async def test_without_a_log_nothing_is_accepted_completed_or_refused_in_its_own_words(recorder, log, world):
+    asked, other = world.decided(exchange()), exchange(request_id="req-2")
+    await recorder.accepted(asked, world.route())
+    await log.close()
+    with pytest.raises(errors.AuditUnavailable) as shut:
+        await recorder.accepted(other, world.route())
+    assert shut.value.headers() == [(b"retry-after", b"5")]
+    with pytest.raises(errors.AuditUnavailable):
+        await recorder.completed(asked)
+    assert not asked.closed, "so that it can still be closed as aborted"
+    denied = await recorder.refused(other, errors.PolicyDenied([Reason("r", None, "b")]))
+    assert isinstance(denied, errors.AuditUnavailable)
+
+
+async def test_an_outcome_that_cannot_be_recorded_is_logged_without_content_and_raises_nothing(
+    recorder, log, world, caplog
+):
+    asked = world.decided(exchange())
+    await recorder.accepted(asked, world.route())
+    await log.close()
+    await recorder.aborted(asked, "client_disconnected")
+    assert "req-1: its outcome could not be recorded yet" in caplog.text
+
+
+async def test_what_the_log_refuses_is_an_error_of_ours_and_says_nothing_of_it(recorder, world):
+    asked = world.decided(exchange())
+    with pytest.raises(errors.InternalError) as refused:
+        await recorder.completed(asked)  # without an intent
+    assert refused.value.message == "The call could not be recorded, so it was not processed"
+
+
+async def test_a_flood_of_wrong_keys_is_one_event_a_second_of_each_kind(recorder, recorded, log):
+    for _ in range(50):
+        recorder.auth_failed("unknown")
+        recorder.auth_failed("revoked")
+    for _ in range(100):
+        failed = [event for event in recorded("_system") if event["type"] == "auth.failed"]
+        if len(failed) == 2:
+            break
+        await asyncio.sleep(0.01)
+    await asyncio.sleep(0.05)
+    failed = [event["reason"] for event in recorded("_system") if event["type"] == "auth.failed"]
+    assert sorted(failed) == ["revoked", "unknown"]

@@ -1,0 +1,151 @@
+"""A stream on its way: usage taken out, `[DONE]` held back, anything that is not an answer refused."""
+
+import asyncio
+import json
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway.errors import BackendFailed
+from gateway.openai.answer import StreamRewriter
+from gateway.relay import StreamRelay
+from tests.gateway.parts import exchange
+
+DONE = b"data: [DONE]\n\n"
+USAGE = {"prompt_tokens": 7, "completion_tokens": 2, "total_tokens": 9}
+
+
+def event(text=None, finish=None, **more):
+    delta = {} if text is None else {"content": text}
+    choices = [{"index": 0, "delta": delta, "finish_reason": finish}]
+    chunk = {"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "small", "choices": choices, **more}
+    return b"data: " + json.dumps(chunk).encode() + b"\n\n"
+
+
+def only_usage():
+    return event(choices=[], usage=USAGE)
+
+
+WHOLE = event("Hel") + event("lo") + event(finish="stop") + only_usage() + DONE
+
+
+class Holding:
+    """An output filter that keeps the last letter back until it is told to give it."""
+
+    def __init__(self):
+        self.kept = ""
+
+    def feed(self, text):
+        said, self.kept = (self.kept + text)[:-1], (self.kept + text)[-1:]
+        return said
+
+    def flush(self):
+        said, self.kept = self.kept, ""
+        return said
+
+
+async def relayed(source, asked=None, *, held=False):
+    """What the client gets of `source`, the pieces a backend sends, and how it ends."""
+    relay = StreamRelay(asked or exchange(stream=True), StreamRewriter(lambda _: Holding()) if held else None)
+
+    async def pieces():
+        for data in source:
+            yield data
+
+    sent = b"".join([piece async for piece in relay.pieces(pieces())])
+    return sent, relay.ending()
+
+
+def said(data):
+    events = [json.loads(block[6:]) for block in data.decode().split("\n\n") if block and block != "data: [DONE]"]
+    return "".join(choice["delta"].get("content") or "" for e in events for choice in e["choices"])
+
+
+async def test_chunks_pass_as_they_are_and_done_waits_for_the_record():
+    sent, ending = await relayed([WHOLE])
+    assert sent == event("Hel") + event("lo") + event(finish="stop")
+    assert ending == DONE
+
+
+async def test_usage_is_kept_for_the_meter_and_shown_last_to_whom_asked():
+    asked = exchange(stream=True, stream_options={"include_usage": True})
+    sent, ending = await relayed([WHOLE], asked)
+    assert b"usage" not in sent
+    shown = json.loads(ending.removesuffix(DONE)[6:])
+    assert (shown["choices"], shown["usage"], shown["id"]) == ([], USAGE, "x")
+    assert asked.usage.total_tokens == 9
+
+
+async def test_usage_inside_a_chunk_that_says_something_is_taken_out_of_it():
+    asked = exchange(stream=True)
+    sent, _ = await relayed([event("Hello", usage=USAGE) + DONE], asked)
+    assert (said(sent), asked.usage.total_tokens) == ("Hello", 9)
+    assert b"total_tokens" not in sent
+
+
+async def test_what_was_said_is_counted():
+    asked = exchange(stream=True)
+    await relayed([WHOLE], asked)
+    assert (asked.chunks_out, asked.finish_reasons) == (3, ["stop"])
+
+
+@given(st.lists(st.integers(1, len(WHOLE) - 1), max_size=20), st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_the_client_gets_the_same_bytes_however_the_stream_is_cut(cuts, held):
+    edges = [0, *sorted(set(cuts)), len(WHOLE)]
+    pieces = [WHOLE[start:end] for start, end in pairwise(edges)]
+
+    async def both():
+        return await relayed(pieces, held=held), await relayed([WHOLE], held=held)
+
+    cut, whole = asyncio.run(both())
+    assert cut == whole
+    assert said(cut[0]) == "Hello"
+
+
+async def test_text_that_the_filter_held_back_comes_before_the_end():
+    sent, _ = await relayed([event("Hello") + DONE], held=True)
+    assert said(sent) == "Hello"
+
+
+async def test_nothing_after_done_is_sent():
+    sent, _ = await relayed([event("a") + DONE + event("more"), event("and more")])
+    assert said(sent) == "a"
+
+
+@pytest.mark.parametrize(
+    ("source", "code"),
+    [
+        ([], "stream_truncated"),
+        ([event("a")], "stream_truncated"),
+        ([event("a"), b"data: [DO"], "stream_truncated"),
+        ([b"data: {not json}\n\n" + DONE], "backend_error"),
+        ([b"data: [1]\n\n" + DONE], "backend_error"),
+        ([b'data: {"error": {"message": "boom"}}\n\n' + DONE], "backend_error"),
+        ([event("a", usage={"total_tokens": "many"}) + DONE], "backend_error"),
+    ],
+    ids=["nothing", "no end", "half an end", "no JSON", "no object", "an error inside", "usage that is none"],
+)
+async def test_a_stream_that_is_no_answer_fails_and_says_nothing_of_what_it_held(source, code):
+    with pytest.raises(BackendFailed) as failed:
+        await relayed(source)
+    assert failed.value.code == code
+    assert "boom" not in failed.value.message
+
+
+async def test_of_a_stream_that_breaks_the_held_back_rest_can_still_be_had():
+    relay = StreamRelay(exchange(stream=True), StreamRewriter(lambda _: Holding()))
+
+    async def breaks():
+        yield event("Hello")
+        raise BackendFailed("gone")
+
+    heard = b""
+    with pytest.raises(BackendFailed):
+        async for piece in relay.pieces(breaks()):
+            heard += piece
+    assert said(heard) == "Hell"
+    assert said(relay.remainder()) == "o"
+    assert relay.remainder() == b""

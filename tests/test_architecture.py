@@ -1,0 +1,84 @@
+"""The shape of the code: who may import whom, how large a module may grow, what a package says that it offers."""
+
+import ast
+import importlib
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+TREE = Path(__file__).parents[1]
+PACKAGES = ("gateway", "regions", "policy", "audit", "backend")
+MODULES = sorted(file for package in PACKAGES for file in (TREE / package).rglob("*.py"))
+OFFERING = [str(file.parent.relative_to(TREE)).replace("/", ".") for file in MODULES if file.stem == "__init__"]
+MAX_LINES = 400
+LINT = "import sys; from importlinter.cli import lint_imports_command; sys.exit(lint_imports_command(['--no-cache']))"
+
+# One line that breaks each contract, and where it is planted.
+VIOLATIONS = {
+    "gateway > regions > policy | audit | backend": ("audit/merkle.py", "import policy.facts"),
+    "of the backend, gateway imports the wire contract only": ("gateway/app.py", "import backend.server"),
+    "regions knows the backend by its wire contract only": ("regions/router.py", "import backend.engine"),
+    "torch and triton live in the backend": ("gateway/judge.py", "import torch"),
+    "policy is pure: no I/O libraries": ("policy/facts.py", "import socket"),
+    "the record does not know who it records for": ("audit/event.py", "import aiohttp"),
+}
+
+
+def name(file):
+    return str(file.relative_to(TREE))
+
+
+def lint(folder):
+    """Status and words of import-linter, run on the packages that lie in `folder`."""
+    done = subprocess.run(
+        [sys.executable, "-c", LINT], cwd=folder, capture_output=True, text=True, timeout=120, check=False
+    )
+    return done.returncode, done.stdout
+
+
+def verdicts(said):
+    """From import-linter's report: contract to KEPT or BROKEN."""
+    return dict(re.findall(r"^(.+?) (KEPT|BROKEN)(?: \(.*\))?$", said, re.MULTILINE))
+
+
+def test_every_contract_is_kept_and_one_planted_import_would_break_it(tmp_path):
+    contracts = tomllib.loads((TREE / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    assert {contract["name"] for contract in contracts} == VIOLATIONS.keys(), "a contract is checked by breaking it"
+    status, said = lint(TREE)
+    assert (status, verdicts(said)) == (0, dict.fromkeys(VIOLATIONS, "KEPT")), said
+
+    for package in PACKAGES:
+        shutil.copytree(TREE / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(TREE / "pyproject.toml", tmp_path)
+    for place, line in VIOLATIONS.values():
+        (tmp_path / place).write_text(f"{(tmp_path / place).read_text()}\n{line}\n")
+    status, said = lint(tmp_path)
+    assert (status, verdicts(said)) == (1, dict.fromkeys(VIOLATIONS, "BROKEN")), said
+
+
+@pytest.mark.parametrize("file", MODULES, ids=name)
+def test_a_module_is_small_and_says_what_it_is(file):
+    text = file.read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= MAX_LINES, "split it by concept"
+    said = ast.get_docstring(ast.parse(text))
+    assert said, "its first line says what it holds"
+    assert file.stem not in {"utils", "helpers", "common", "manager", "misc"}
+
+
+@pytest.mark.parametrize("package", OFFERING)
+def test_a_package_offers_what_it_says(package):
+    module = importlib.import_module(package)
+    for offered in getattr(module, "__all__", ()):
+        assert getattr(module, offered).__name__ == offered
+
+
+def test_the_command_and_the_gateway_never_load_an_engine():
+    heavy = "torch", "triton", "numpy", "transformers", "backend.engine"
+    program = f"import gateway.cli, gateway.up, sys; print([m for m in {heavy} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", program], cwd=TREE, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
