@@ -2,18 +2,22 @@
 
 Grammar: ``<LABEL_NUMBER_NONCE>``. The nonce belongs to one request, so nothing a user typed and no other request's
 placeholder is ever taken for one of ours; the bracket ends it, so number 1 never eats number 10. Models bend what they
-repeat: another case, blanks at the joints and backslashes before brackets and underscores are read as the same.
+repeat: another case, blanks or hyphens at the joints, backslashes before brackets and underscores are read as the same.
+Small models drop the brackets too. A *bare* placeholder counts where it stands as a whole word, because the nonce
+shows that it is ours.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
+from typing import NamedTuple
 
 from policy.errors import RedactionError
+from policy.redact.alphabet import ALNUM
 
 LITERAL = "LITERAL"  # label of what a user typed that looks like a placeholder; it comes back as typed
 
-_JOINT = r"(?: ?\\?_ ?| )"
+_JOINT = r"(?: ?\\?[_-] ?| )"
 PLACEHOLDER = re.compile(rf"\\?< ?([A-Za-z]{{2,16}}){_JOINT}([0-9]{{1,5}}){_JOINT}([A-Za-z0-9]{{4,12}}) ?\\?>")
 # Everything that could still become a placeholder when the text goes on.
 OPEN_PLACEHOLDER = re.compile(
@@ -21,6 +25,17 @@ OPEN_PLACEHOLDER = re.compile(
     rf"[0-9]{{1,5}}{_JOINT}[A-Za-z0-9]{{0,12}} ?\\?)))?"
 )
 LONGEST_PLACEHOLDER = 2 + 1 + 16 + 4 + 5 + 4 + 12 + 3
+
+# Underscores around it are Markdown's, unless a word stands behind them.
+_WORD_BEGINS = rf"(?<![{ALNUM}])(?<![{ALNUM}]_)"
+_BARE = re.compile(
+    rf"{_WORD_BEGINS}([A-Za-z]{{2,16}}){_JOINT}([0-9]{{1,5}}){_JOINT}([A-Za-z0-9]{{4,12}})(?!_?[{ALNUM}])"
+)
+_OPEN_JOINT = r" ?\\?(?:[_-] ?)?"
+_OPEN_BARE = re.compile(
+    rf"{_WORD_BEGINS}([A-Za-z]{{1,16}})(?:({_OPEN_JOINT})|{_JOINT}[0-9]{{1,5}}(?:{_OPEN_JOINT}|"
+    rf"{_JOINT}([A-Za-z0-9]{{1,12}})_?))\Z"
+)
 
 _NONCE = re.compile(r"[a-z0-9]{4,12}")
 _NONCE_ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"  # 32 characters, none that is read as another
@@ -39,6 +54,14 @@ def nonce_from(random_bytes: bytes) -> str:
 def key_of(match: re.Match[str]) -> Key:
     """What a match of `PLACEHOLDER` stands for, however it was bent."""
     return match[1].upper(), int(match[2]), match[3].lower()
+
+
+class Bare(NamedTuple):
+    """A placeholder without brackets, at ``text[start:end]``."""
+
+    start: int
+    end: int
+    key: Key
 
 
 class Pseudonyms:
@@ -71,6 +94,29 @@ class Pseudonyms:
 
     def value(self, key: Key) -> str | None:
         return self._values.get(key)
+
+    def find_bare(self, text: str, start: int) -> Iterator[Bare]:
+        """Every word of `text` that is a placeholder of this request without its brackets."""
+        if self._nonce not in text.lower():
+            return
+        while match := _BARE.search(text, start):
+            start = match.end(1)  # a word further on may be the label
+            if (key := key_of(match))[2] == self._nonce:
+                yield Bare(match.start(), match.end(), key)
+                start = match.end()
+
+    def open_bare(self, text: str, start: int) -> int:
+        """Where the end of `text` begins that may become a bare placeholder when the text goes on, or its length."""
+        start = max(start, len(text) - LONGEST_PLACEHOLDER)
+        while match := _OPEN_BARE.search(text, start):
+            label, joint, nonce = match.groups()
+            whole_label = joint != ""
+            name = label.upper()
+            fits = name in self._counts if whole_label else any(known.startswith(name) for known in self._counts)
+            if fits and self._nonce.startswith((nonce or "").lower()):
+                return match.start()
+            start = match.end(1)
+        return len(text)
 
     @property
     def counts(self) -> Mapping[str, int]:

@@ -102,8 +102,8 @@ class _Run:
     def rewrite(self, text: str, position: str, *, escaped: bool = False) -> str:
         view = normalise(text) if not escaped else _escaped_view(text)
         spans = find_spans(view.text, 0, self._redactor._input)
-        if self._redactor._pseudonymises and "<" in view.text:
-            spans = _with_literals(view.text, spans)
+        if self._redactor._pseudonymises:
+            spans = _with_literals(view.text, spans, self.pseudonyms)
         if not spans:
             return text
         pieces: list[str] = []
@@ -146,8 +146,12 @@ def _escaped_view(text: str) -> View:
     return compose(outer, normalise(outer.text))
 
 
-def _with_literals(text: str, spans: list[Span]) -> list[Span]:
+def _with_literals(text: str, spans: list[Span], pseudonyms: Pseudonyms) -> list[Span]:
     """Add what looks like a placeholder; where a finding overlaps it, the finding stands and nothing is restorable."""
-    literals = [Span(m.start(), m.end(), LITERAL) for m in PLACEHOLDER.finditer(text)]
+    literals = [Span(m.start(), m.end(), LITERAL) for m in PLACEHOLDER.finditer(text)] if "<" in text else []
+    bare = (Span(start, end, LITERAL) for start, end, _ in pseudonyms.find_bare(text, 0))
+    literals += [new for new in bare if all(new.end <= old.start or old.end <= new.start for old in literals)]
+    if not literals:
+        return spans
     free = [new for new in literals if all(new.end <= old.start or old.end <= new.start for old in spans)]
     return sorted(spans + free)

@@ -20,7 +20,7 @@ from policy.redact.alphabet import LETTER, WORD
 from policy.redact.detectors import Detector, Span, find_spans
 from policy.redact.json_text import compose, cut_escape, escaped, unescape
 from policy.redact.normalise import View, normalise
-from policy.redact.pseudonyms import OPEN_PLACEHOLDER, PLACEHOLDER, Pseudonyms, key_of
+from policy.redact.pseudonyms import OPEN_PLACEHOLDER, PLACEHOLDER, Bare, Key, Pseudonyms, key_of
 from policy.redact.secrets import PEM_BODY, PEM_HEAD
 
 LONGEST_RUN = 640  # twice the longest e-mail address (RFC 5321: 64 + 1 + 255)
@@ -50,6 +50,7 @@ _PEM_BODY_OPEN = re.compile(
     r"|-{0,5}|-----E[A-Z0-9 ]{0,64}-{0,5})"
 )
 _NUMBER = "-+.eE0123456789"
+_DIGIT = re.compile("[0-9]")
 _UNESCAPED_QUOTE = re.compile(r'\\.|(")', re.DOTALL)
 
 
@@ -106,12 +107,20 @@ class StreamFilter:
             end = clear.end() if clear else 0
             if end < len(text):
                 return None
+            seen = self._context + text
+            if self._pseudonyms.open_bare(seen, len(self._context)) < len(seen) or (
+                _DIGIT.search(text) and any(self._pseudonyms.find_bare(seen, len(self._context)))
+            ):
+                return None
             self._pending = ""
+            self._context = seen[-CONTEXT:]
             return pending
         clear = _CLEAR.match(text)
         if clear is None or clear.end() < len(text):
             return None
         end = clear.end(1)
+        if text[-1:] == " " and self._pseudonyms.open_bare(text, 0) < end:  # `EMAIL 1 k7f3`
+            return None
         self._pending = pending[end:]
         self._context = (self._context + text[:end])[-CONTEXT:]
         return pending[:end]
@@ -123,20 +132,35 @@ class StreamFilter:
         text = self._context + view.text
         edits = _Edits(pending, whole, view, base)
         at = base
+        bare = self._bare(text, base, final=final)
+        open_bare = len(text) if final else self._pseudonyms.open_bare(text, base)
         while at < len(text):
             if self._dropping:
                 at = self._drop(self._dropping, text, at, edits)
                 continue
+            while bare and bare[0].start < at:
+                bare.pop(0)
+            next_bare = bare[0].start if bare else open_bare
             at, growing = self._clear_end(text, at)
+            if next_bare <= at and next_bare < len(text):
+                at = next_bare
+                if not bare:
+                    break
+                at = self._restore(bare[0].key, at, bare[0].end, edits)
+                continue
             if at == len(text) or (growing and not final):
                 break
             if text[at] in "<\\":
                 placeholder = PLACEHOLDER.match(text, at)
                 if placeholder is None and not final and OPEN_PLACEHOLDER.fullmatch(text, at):
                     break
-                at = self._restore(placeholder, edits) if placeholder else at + 1
+                at = self._restore(key_of(placeholder), *placeholder.span(), edits) if placeholder else at + 1
                 continue
             run = _run(text, at, final=final)
+            if next_bare < run.end:
+                if not bare:
+                    break
+                run = _Run(next_bare, False)
             if run.is_open:
                 break
             at = self._judge(text, at, run, edits)
@@ -171,12 +195,19 @@ class StreamFilter:
             self._dropping = None
         return end
 
-    def _restore(self, placeholder: re.Match[str], edits: "_Edits") -> int:
-        value = self._pseudonyms.value(key_of(placeholder))
+    def _bare(self, text: str, start: int, *, final: bool) -> list[Bare]:
+        """Placeholders without brackets that are whole: what follows cannot lengthen them."""
+        found = [bare for bare in self._pseudonyms.find_bare(text, start) if self._pseudonyms.value(bare.key)]
+        if found and not final and text[found[-1].end :] in ("", "_"):
+            found.pop()
+        return found
+
+    def _restore(self, key: Key, start: int, end: int, edits: "_Edits") -> int:
+        value = self._pseudonyms.value(key)
         if value is not None:
-            edits.replace(*placeholder.span(), escaped(value) if self._json else value)
+            edits.replace(start, end, escaped(value) if self._json else value)
             self.restored += 1
-        return placeholder.end()
+        return end
 
     def _judge(self, text: str, at: int, run: "_Run", edits: "_Edits") -> int:
         """Act on what stands in `run`; returns where the next one begins."""

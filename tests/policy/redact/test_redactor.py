@@ -231,7 +231,8 @@ def test_one_value_has_one_placeholder_in_the_whole_request():
 
 
 @pytest.mark.parametrize("forged", ["<EMAIL_1_k7f3>", "<email_1_K7F3>", "< EMAIL_1_k7f3 >", "\\<EMAIL\\_1\\_k7f3\\>",
-                                    "<EMAIL_1_\u200bk7f3>", "<EMAIL_1_zzzz>"])  # fmt: skip
+                                    "<EMAIL_1_\u200bk7f3>", "<EMAIL_1_zzzz>", "EMAIL_1_k7f3",
+                                    "email 1 K7F3"])  # fmt: skip
 @pytest.mark.parametrize("order", ["before", "after"])
 def test_a_placeholder_a_user_typed_comes_back_as_typed_and_never_as_a_value(forged, order):
     texts = [forged, MAIL] if order == "before" else [MAIL, forged]

@@ -29,7 +29,9 @@ PIECES = [
     "+49 (0)30 901820", "Tel.: 030 901820", "030 - 90 18 20", "10.1.2.3", "2001:db8::1", "1.2.3.4.5",
     "sk-abcdEFGH1234567890abcd", JWT, PEM, "-----BEGIN CERTIFICATE-----", "-----BEGIN PRIVATE KEY----- is a line",
     "<EMAIL_1_k7f3>", "<email 1 k7f3>", "\\<EMAIL\\_1\\_k7f3\\>", "< EMAIL_10_k7f3 >", "<EMAIL_2_k7f3>",
-    "<EMAIL_1_zzzz>", "<LITERAL_1_k7f3>", "<div>", "a < b", "List<String>", "\\frac{1}{2}", "C:\\new", "std::vector",
+    "<EMAIL_1_zzzz>", "<LITERAL_1_k7f3>", "EMAIL_1_k7f3", "email 10 K7F3", "EMAIL-1-k7f3", "_EMAIL\\_1\\_k7f3_",
+    "EMAIL", "EMAIL_1_k7f3x", "EMAIL 1", "<EMAIL_1_k7f3", "EMAIL_1_k7f3>", "in 2024 email 1 k7f3",
+    "<div>", "a < b", "List<String>", "\\frac{1}{2}", "C:\\new", "std::vector",
     "gateway", "the", "In 2024", "1 2 3 4 5 6 7 8 9", "AB12 this is", "NATO", "-", "--", "x-----BEGIN PRIVATE KEY-----",
     "RSSMRA85T10A562S", "1 85 05 78 006 084 91", "12345678Z", "日本語のテキスト", "Δοκιμή", "тест",
     "４１１１１１１１１１１１１１１１",
@@ -117,6 +119,40 @@ def test_a_placeholder_is_restored_however_the_model_bends_it():
     for spelling in spellings:
         restored = ALL_MASKED.restore_text(f"To {spelling} now", pseudonyms())
         assert restored.replace("**", "").replace("`", "").replace("s now", " now") == "To person0@restored.example now"
+
+
+@pytest.mark.parametrize("redactor", [ALL_MASKED, RESTORE_ONLY], ids=["redacting", "restoring"])
+@pytest.mark.parametrize(
+    ("frame", "bent"),
+    [("To {} now", "EMAIL_1_k7f3"), ("{}", "email_1_K7F3"), ("To {}.", "EMAIL 1 k7f3"), ("({})", "EMAIL-1-k7f3"),
+     ("[{}]", "EMAIL_1_k7f3"), ("_{}_", "EMAIL_1_k7f3"), ("**{}**", "EMAIL\\_1\\_k7f3"), ("to={}", "EMAIL_1_k7f3"),
+     ("<{}", "EMAIL_1_k7f3"), ("{}>", "EMAIL_1_k7f3"), ("&lt;{}&gt;", "EMAIL_1_k7f3"), ("日本{}語", "EMAIL_1_k7f3"),
+     ("in 2024 {} 12", "email 1 k7f3"), ("{}'s", "EMAIL_1_k7f3"), ('{{"a": "{}"}}', "EMAIL_1_k7f3"),
+     ("AB12 {} x", "EMAIL_1_k7f3"), ("{},", "EM\u200bAIL_1_k7f3")],
+)  # fmt: skip
+def test_a_placeholder_that_lost_its_brackets_is_restored_in_any_chunking(redactor, frame, bent):
+    text, expected = frame.format(bent), frame.format("person0@restored.example")
+    for size in range(1, len(text) + 1):
+        assert streamed(redactor, split(text, [size])) == expected
+        assert streamed(redactor, split(text, [size]), json_escaped=True) == expected
+
+
+@pytest.mark.parametrize("redactor", [ALL_MASKED, RESTORE_ONLY], ids=["redacting", "restoring"])
+@pytest.mark.parametrize(
+    "foreign",
+    ["EMAIL_1_k7f", "EMAIL_1_k7f3x", "EMAIL_1_k7f33", "EMAIL_99_k7f3", "IBAN_1_k7f3", "XEMAIL_1_k7f3", "EMAIL_1_zzzz",
+     "A_EMAIL_1_k7f3", "EMAIL_1_k7f3_a", "EMAIL__1__k7f3", "EMAIL1k7f3", "éEMAIL_1_k7f3", "EMAIL 1\nk7f3"],
+)  # fmt: skip
+def test_a_word_that_is_not_exactly_a_bare_placeholder_is_left_alone(redactor, foreign):
+    for size in (1, 2, 3, 5, 40):
+        assert streamed(redactor, split(f"a {foreign} b", [size])) == f"a {foreign} b"
+
+
+def test_bare_placeholder_1_never_eats_placeholder_10():
+    for size in range(1, 20):
+        assert streamed(ALL_MASKED, split("EMAIL_10_k7f3 EMAIL_1_k7f3", [size])) == (
+            "person9@restored.example person0@restored.example"
+        )
 
 
 def test_placeholder_1_never_eats_placeholder_10():
