@@ -15,7 +15,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from backend.wire import Model, ModelList
-from gateway.client import Client, Receive, Send
+from gateway.client import Client, Receive, Send, caller_address
 from gateway.errors import GatewayError, InternalError, MethodNotAllowed, ModelNotFound, RouteNotFound
 from gateway.health import Health
 from gateway.inventory import Inventory
@@ -49,7 +49,7 @@ def build_app(pipeline: Pipeline, inventory: Inventory, health: Health) -> Gatew
     started = int(time())
 
     async def offered(request: Request) -> list[Model]:
-        tenant = (await authenticator.authenticate(request.headers)).tenant
+        tenant = (await authenticator.authenticate(request.headers, caller_address(request.scope))).tenant
         return [Model(id=name, created=started, owned_by=tenant) for name in inventory.models(tenant)]
 
     async def models(request: Request) -> Response:

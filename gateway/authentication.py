@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 
-from gateway.directory import Directory, DirectoryStale
+from gateway.directory import Address, Directory, DirectoryStale
 from gateway.errors import DirectoryUnavailable, NotAuthenticated
-from gateway.identity.keys import KeyExpired, KeyRefused, KeyRevoked
+from gateway.identity.keys import KeyElsewhere, KeyExpired, KeyRefused, KeyRevoked
 from gateway.identity.principal import Principal
 from gateway.recorder import Recorder
 from gateway.telemetry import Telemetry
@@ -18,13 +18,13 @@ class Authenticator:
         self._recorder = recorder
         self._telemetry = telemetry
 
-    async def authenticate(self, headers: Mapping[str, str]) -> Principal:
-        """The bearer of the key in `authorization`.
+    async def authenticate(self, headers: Mapping[str, str], address: Address | None) -> Principal:
+        """The bearer of the key in `authorization`, who calls from `address`.
 
         Raises NotAuthenticated, or DirectoryUnavailable when it is not known which keys are valid now.
         """
         try:
-            return await self._directory.authenticate(_bearer(headers.get("authorization", "")))
+            return await self._directory.authenticate(_bearer(headers.get("authorization", "")), address)
         except KeyRefused as error:
             reason = type(error).__name__.removeprefix("Key").lower()
             self._telemetry.auth_failures.labels(reason).inc()
@@ -46,5 +46,6 @@ def _sentence(error: KeyRefused) -> str:
 
 
 def _code(error: KeyRefused) -> str | None:
-    """Expired and revoked keys were real: their owner may know why they fail. A stranger gets the same as ever."""
-    return {KeyExpired: "expired_api_key", KeyRevoked: "revoked_api_key"}.get(type(error))
+    """These keys are or were real: their owner may know why they fail. A stranger gets the same as ever."""
+    codes = {KeyExpired: "expired_api_key", KeyRevoked: "revoked_api_key", KeyElsewhere: "api_key_address"}
+    return codes.get(type(error))

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Any
 
 from gateway.errors import InvalidRequest, RequestTooLarge
@@ -17,13 +18,22 @@ class ClientGone(Exception):
     """The client closed its connection before it had sent its request."""
 
 
+def caller_address(scope: MutableMapping[str, Any]) -> IPv4Address | IPv6Address | None:
+    """Where the connection comes from: a proxy's address, if one is in front. None if the server does not know."""
+    try:
+        return ip_address(scope["client"][0])
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
 class Client:
     """One request's sender. `started` tells whether status and headers are out; then only the body can say more."""
 
-    __slots__ = ("_more_body", "_receive", "_send", "_watch", "gone", "headers", "started", "status")
+    __slots__ = ("_more_body", "_receive", "_send", "_watch", "address", "gone", "headers", "started", "status")
 
     def __init__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         self.headers: dict[str, str] = {k.decode("latin-1"): v.decode("latin-1") for k, v in scope["headers"]}
+        self.address = caller_address(scope)
         self._receive = receive
         self._send = send
         self._more_body = True

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from gateway.installation import Installation
     from gateway.store.control import Control, OnEvent
     from gateway.store.inventory import Inventory
+    from gateway.store.records import Record, Scopes
 
     RecordAdmin = Callable[[Installation], AbstractContextManager[OnEvent]]
 
@@ -38,6 +39,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 Tenant = Annotated[str, typer.Argument(metavar="TENANT", help="Name of the tenant, as 'acme'.")]
 Project = Annotated[str, typer.Argument(metavar="PROJECT", help="Name of the project, as 'support'.")]
+ExpiresInDays = Annotated[int | None, typer.Option(min=1, max=36500, help="Days until it expires.")]
 InProject = Annotated[str | None, typer.Option("--project", help="Of this project only.")]
 
 
@@ -175,7 +177,9 @@ def create_key(
     label: Annotated[str, typer.Option(help="What it is for, as 'web shop'.")] = "",
     model: Annotated[list[str] | None, typer.Option(help="Only for this model; may be repeated.")] = None,
     endpoint: Annotated[list[str] | None, typer.Option(help="Only 'chat/completions', say; may be repeated.")] = None,
-    expires_in_days: Annotated[int | None, typer.Option(min=1, max=36500, help="Days until it expires.")] = None,
+    region: Annotated[list[str] | None, typer.Option(help="Processed only in this region; may be repeated.")] = None,
+    network: Annotated[list[str] | None, typer.Option(help="Only from here, as 10.0.0.0/8; may be repeated.")] = None,
+    expires_in_days: ExpiresInDays = None,
     data: Data = DEFAULT_DATA,
     as_json: AsJson = False,
 ) -> None:  # fmt: skip
@@ -183,17 +187,60 @@ def create_key(
 
     Example: domicile key create acme support --label 'web shop' --expires-in-days 90
     """
-    from gateway.store.records import Scopes
-
-    scopes = Scopes(models=tuple(model) if model else None, endpoints=tuple(endpoint) if endpoint else None)
-    expires_at = datetime.now(UTC) + timedelta(days=expires_in_days) if expires_in_days else None
+    scopes = _scopes(models=model, endpoints=endpoint, regions=region, networks=network)
     with _control(ctx, data) as control:
-        record, key = control.create_key(tenant, project, label=label, scopes=scopes, expires_at=expires_at)
-    if as_json:
-        print_json({**record.model_dump(mode="json"), "key": key.token})
-        return
-    typer.echo(f"key {record.id} of {tenant}/{project}; it is shown this once:", err=True)
-    typer.echo(key.token)
+        record, key = control.create_key(tenant, project, label=label, scopes=scopes, expires_at=_in(expires_in_days))
+    _print_secret(record, key.token, f"key {record.id} of {tenant}/{project}", as_json)
+
+
+@key_app.command("rotate")
+def rotate_key(
+    ctx: typer.Context,
+    tenant: Tenant,
+    key_id: str,
+    grace_hours: Annotated[int, typer.Option(min=0, max=2160, help="Hours in which the old key still works.")] = 24,
+    expires_in_days: ExpiresInDays = None,
+    data: Data = DEFAULT_DATA,
+    as_json: AsJson = False,
+) -> None:
+    """Create a key's successor and print it; until the grace period is over, both work.
+
+    Example: domicile key rotate acme 7GA3GXAA --grace-hours 48
+    """
+    with _control(ctx, data) as control:
+        record, key = control.rotate_key(
+            tenant, key_id, grace=timedelta(hours=grace_hours), expires_at=_in(expires_in_days)
+        )
+    _print_secret(record, key.token, f"key {record.id}, successor of {key_id}", as_json)
+
+
+@key_app.command("rekey")
+def rekey(
+    finish: Annotated[
+        bool, typer.Option("--finish", help="Delete the old pepper, if no key needs it any more.")
+    ] = False,
+    data: Data = DEFAULT_DATA,
+) -> None:
+    """Rotate the secret that keys the stored hashes of API keys. No key changes.
+
+    Run it once to begin: keys are then hashed anew as they are used. Run it with --finish to end. Either may be
+    repeated. With gateways on several machines, copy the folder `secrets` to each after the first step.
+    """
+    from gateway.identity.pepper import PepperError, begin_rotation, end_rotation
+    from gateway.installation import Installation
+
+    with _plain_errors(), _inventory(data) as inventory:
+        installation = Installation.open(data)
+        try:
+            if finish:
+                remaining = inventory.hashed_before(installation.hasher().generation)
+                typer.echo(f"the pepper in force is generation {end_rotation(installation.pepper, remaining)}")
+                return
+            generation = begin_rotation(installation.pepper)
+        except PepperError as error:
+            _fail(str(error))
+        remaining = inventory.hashed_before(generation)
+        typer.echo(f"rotating to generation {generation} of the pepper; still under the old one: {remaining}")
 
 
 @key_app.command("list")
@@ -204,7 +251,7 @@ def list_keys(tenant: Tenant, project: InProject = None, data: Data = DEFAULT_DA
     """
     with _inventory(data) as inventory:
         records = inventory.keys(tenant, project)
-    print_table(records, ("id", "project", "label", "last_four", "created_at", "expires_at", "revoked_at"), as_json)
+    print_table(records, ("id", "project", "label", "last_four", "last_used_at", "expires_at", "revoked_at"), as_json)
 
 
 @key_app.command("show")
@@ -340,6 +387,31 @@ def _plain_errors() -> Iterator[None]:
         yield
     except (InstallationError, StoreError, RegionsError, AuditError, OSError) as error:
         _fail(str(error))
+
+
+def _scopes(**bounds: list[str] | None) -> "Scopes":
+    """A bound that was not named is none."""
+    from pydantic import ValidationError
+
+    from gateway.store.records import Scopes
+
+    try:
+        return Scopes.model_validate({name: bound for name, bound in bounds.items() if bound})
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        _fail(f"{first['loc'][0]}: {first['input']!r}: {first['msg']}")
+
+
+def _in(days: int | None) -> datetime | None:
+    return datetime.now(UTC) + timedelta(days=days) if days else None
+
+
+def _print_secret(record: "Record", secret: str, what: str, as_json: bool) -> None:
+    if as_json:
+        print_json({**record.model_dump(mode="json"), "key": secret})
+        return
+    typer.echo(f"{what}; it is shown this once:", err=True)
+    typer.echo(secret)
 
 
 def _fail(sentence: str) -> NoReturn:

@@ -3,6 +3,8 @@
 A snapshot of the control store, immutable and swapped whole. Four times a second the store's configuration epoch is
 read, in a thread; when it moved, only the rows changed since are. So a revoked key stops working in every process
 within a second. If the epoch could not be read for five seconds, the directory answers nobody (fail closed).
+
+Once a minute the thread writes back what was seen: which keys were used, and their hashes under a newer pepper.
 """
 
 import asyncio
@@ -13,22 +15,28 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from ipaddress import IPv4Address, IPv6Address
 from types import TracebackType
 from typing import Self
 
-from gateway.identity.keys import ApiKey, KeyExpired, KeyHasher, KeyRevoked, KeyUnknown, parse_key
+from gateway.identity.keys import ApiKey, KeyElsewhere, KeyExpired, KeyHasher, KeyRevoked, KeyUnknown, parse_key
 from gateway.identity.principal import PolicyInForce, Principal
-from gateway.store.changes import Changes, KeyEntry, PolicyText, read_changes, read_epoch
+from gateway.store.changes import Changes, KeyEntry, PolicyText, read_changes
 from gateway.store.database import Database
+from gateway.store.epoch import read_epoch
 from gateway.store.lookup import TENANT_SCOPE
 from gateway.store.records import BackendRecord, ProjectRecord
+from gateway.store.uses import Rehash, write_rehashes, write_uses
 
 log = logging.getLogger(__name__)
 
 POLL_INTERVAL_S = 0.25
 STALE_AFTER_S = 5.0
 FORCED_CHECK_INTERVAL_S = 0.1
+WRITE_BACK_INTERVAL_S = 60.0
 _NO_DIGEST = bytes(32)
+
+Address = IPv4Address | IPv6Address
 
 CompilePolicy = Callable[[str, str, str | None], PolicyInForce]
 """(tenant, its document, a project's or None) -> what is in force; raises what is wrong with them."""
@@ -90,6 +98,9 @@ class Directory:
         self._monotonic = monotonic
         self._now = now
         self._snapshot = Snapshot()
+        self._used: set[str] = set()
+        self._rehashes: dict[str, Rehash] = {}
+        self._written_at = monotonic()
         self._in_force: dict[tuple[str, str, str | None], PolicyInForce | str] = {}
         self._read_at = self._tried_at = float("-inf")
         self._checking = asyncio.Lock()
@@ -108,6 +119,7 @@ class Directory:
             self._polling.cancel()
             with suppress(asyncio.CancelledError):
                 await self._polling
+        await self._write_back_quietly()
         self._thread.shutdown()
 
     @property
@@ -121,24 +133,29 @@ class Directory:
         if age > STALE_AFTER_S:
             raise DirectoryStale(f"the control store could not be read for {age:.0f} s")
 
-    async def authenticate(self, token: str) -> Principal:
-        """The bearer of `token`. A key not known here waits for one more look into the store, at most 0.1 s away.
+    async def authenticate(self, token: str, address: Address | None = None) -> Principal:
+        """The bearer of `token`, who calls from `address`.
 
-        Raises a KeyRefused, or DirectoryStale.
+        A key not known here waits for one more look into the store, at most 0.1 s away. Raises a KeyRefused, or
+        DirectoryStale.
         """
         key = parse_key(token)
         try:
-            return self.principal(key)
+            return self.principal(key, address)
         except KeyUnknown:
             await self._look_again()
-            return self.principal(key)
+            return self.principal(key, address)
 
-    def principal(self, key: ApiKey) -> Principal:
-        """The bearer of `key`, from memory. Raises KeyUnknown, KeyRevoked, KeyExpired or DirectoryStale."""
+    def principal(self, key: ApiKey, address: Address | None = None) -> Principal:
+        """The bearer of `key`, from memory.
+
+        Raises KeyUnknown, KeyRevoked, KeyExpired, KeyElsewhere (also where the key asks for certain addresses and none
+        is known), or DirectoryStale.
+        """
         self.check_fresh()
-        snapshot = self._snapshot
+        snapshot, hasher = self._snapshot, self._hasher
         entry = snapshot.keys.get(key.id)
-        matches = self._hasher.matches(key, _NO_DIGEST if entry is None else entry.digest)
+        matches = hasher.matches(key, _NO_DIGEST) if entry is None else hasher.matches(key, entry.digest, entry.pepper)
         if entry is None or not matches:
             raise KeyUnknown("the API key is not known")
         project = snapshot.projects.get((entry.tenant, entry.project))
@@ -147,6 +164,11 @@ class Directory:
             raise KeyRevoked("the API key was revoked")
         if entry.expires_at is not None and entry.expires_at <= self._now():
             raise KeyExpired(f"the API key expired on {entry.expires_at:%Y-%m-%d %H:%M} UTC")
+        if not entry.scopes.allows_address(address):
+            raise KeyElsewhere("the API key is not for calls from this address")
+        self._used.add(key.id)
+        if entry.pepper < hasher.generation and key.id not in self._rehashes:
+            self._rehashes[key.id] = Rehash(hasher.digest(key), hasher.generation)
         if (known := snapshot.principals.get(key.id)) is not None:
             return known
         principal = self._principal(snapshot, key.id, entry, project)
@@ -202,6 +224,31 @@ class Directory:
             await asyncio.sleep(POLL_INTERVAL_S)
             async with self._checking:
                 await self._check_quietly()
+            if self._monotonic() - self._written_at >= WRITE_BACK_INTERVAL_S:
+                await self._write_back_quietly()
+
+    async def write_back(self) -> None:
+        """Write what was seen of keys to the store. If that fails it is kept for the next time."""
+        used, self._used = self._used, set()
+        rehashes, self._rehashes = self._rehashes, {}
+        self._written_at = self._monotonic()
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._thread, self._write, used, rehashes)
+        except BaseException:
+            self._used |= used
+            self._rehashes = rehashes | self._rehashes
+            raise
+
+    async def _write_back_quietly(self) -> None:
+        try:
+            await self.write_back()
+        except Exception as error:  # of any kind: nobody's request hangs on it
+            log.warning("the use of keys cannot be written: %s", error)
+
+    def _write(self, used: set[str], rehashes: Mapping[str, Rehash]) -> None:
+        """In the thread."""
+        write_uses(self._database, used, self._now())
+        write_rehashes(self._database, self._cell, rehashes)
 
     async def _look_again(self) -> None:
         """One check serves all who wait for it, so that a storm of unknown keys costs ten reads a second."""
@@ -235,7 +282,12 @@ class Directory:
                 return None
             if epoch < current.epoch:  # a backup was restored
                 current = Snapshot()
-            return current.after(read_changes(session, self._cell, current.epoch))
+            changes = read_changes(session, self._cell, current.epoch)
+        if not all(self._hasher.knows(entry.pepper) for entry in changes.keys.values()):
+            self._hasher = self._hasher.reopened()
+            if not all(self._hasher.knows(entry.pepper) for entry in changes.keys.values() if not entry.revoked):
+                log.error("some keys are hashed under a pepper that is not on this machine; they do not work here")
+        return current.after(changes)
 
     def _forget_old_policies(self) -> None:
         active = {None} | {text.sha256 for text in self._snapshot.policies.values()}

@@ -5,7 +5,7 @@
 <data>/ca/                       the cell's certificate authority, where it is on this machine
 <data>/gateway/<tenant>/         the gateway's certificate for calls to that tenant's backends
 <data>/audit/                    the record: log.db, signer.key, signer.vkey
-<data>/secrets/pepper            keys the stored hashes of API keys
+<data>/secrets/pepper            keys the stored hashes of API keys; pepper.2, pepper.3 ... after rotations
 <data>/secrets/redaction         keys the redaction action `hash`
 <data>/catalogue.yaml            the installation's own places and operators, if it has any
 """
@@ -62,7 +62,11 @@ class Installation:
         return Database.open(self.data, url=url)
 
     def hasher(self) -> KeyHasher:
-        return KeyHasher.open(self.data / "secrets" / "pepper")
+        return KeyHasher.open(self.pepper)
+
+    @property
+    def pepper(self) -> Path:
+        return self.data / "secrets" / "pepper"
 
     def catalogue(self) -> Catalogue:
         own = self.data / "catalogue.yaml"

@@ -58,6 +58,10 @@ class Judge:
             )
         if not principal.scopes.allows(model=call.model, endpoint=call.endpoint.path.removeprefix("/v1/")):
             raise self._denied(exchange, [Reason("key.scope", None, "this key is not for that model or endpoint")])
+        if not any(principal.scopes.allows_region(candidate.region) for candidate in candidates):
+            raise self._denied(
+                exchange, [Reason("key.scope", None, "this key is not for any region where that model runs")]
+            )
         decision = self._decision(principal, principal.in_force.policy, call.model, candidates)
         exchange.decision = decision  # also when it says no: the record names the policy that did
         if not decision.allowed:
@@ -87,7 +91,7 @@ class Judge:
             legal_basis=principal.legal_basis,
             data_classes=principal.data_classes,
             risk_class=principal.risk_class,
-            candidates=candidates,
+            candidates=tuple(c for c in candidates if principal.scopes.allows_region(c.region)),
         )
         decision = decide(policy, facts)
         if len(self._decided) >= MAX_DECIDED:

@@ -67,7 +67,7 @@ class Pipeline:
         with self.telemetry.request_span(endpoint.operation, client.headers):
             try:
                 with step("authenticate"):  # 1. before a byte of a stranger's body is read
-                    principal = await self.authenticator.authenticate(client.headers)
+                    principal = await self.authenticator.authenticate(client.headers, client.address)
                 with step("parse"):  # 2.
                     raw = await client.body(self.settings.max_body_bytes, self.settings.body_timeout_s)
                     call = parse_call(endpoint, raw)

@@ -1,4 +1,4 @@
-"""API keys: ``dom_live_<id: 8>_<secret: 43><checksum: 6>``, all base62.
+"""API keys: ``dom_live_<id: 8>_<secret: 43><checksum: 6>``, all base62; people's tokens read ``dom_admin_...``.
 
 The underscores let a double click select the whole; the checksum (CRC-32 of everything before it) refuses typing errors
 and random guesses before any look-up, and lets a secret scanner be sure. Shape after GitHub's token formats (2021).
@@ -9,7 +9,8 @@ The secret has 256 bits, so a slow hash would add nothing: only ``HMAC-SHA256(pe
     ├── KeyMalformed    not of the format, or the checksum does not fit
     ├── KeyUnknown      well formed, but no such key
     ├── KeyExpired
-    └── KeyRevoked      it, its project or its tenant was
+    ├── KeyRevoked      it, its project or its tenant was
+    └── KeyElsewhere    valid, but not from the caller's address
 """
 
 import hmac
@@ -20,18 +21,21 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
+from typing import Literal
 from zlib import crc32
 
-from regions.secret_file import create_secret
+from regions.secret_file import create_secret, read_secret
 
 KEY_PATTERN = r"dom_live_[0-9A-Za-z]{8}_[0-9A-Za-z]{49}"
 """For secret scanners; a true key also passes its checksum."""
 
 _DIGITS = string.digits + string.ascii_uppercase + string.ascii_lowercase
-_PREFIX = "dom_live_"
 _ID, _SECRET, _CHECKSUM = 8, 43, 6
-_KEY = re.compile(rf"{_PREFIX}([0-9A-Za-z]{{{_ID}}})_[0-9A-Za-z]{{{_SECRET}}}([0-9A-Za-z]{{{_CHECKSUM}}})")
+_KEY = re.compile(rf"dom_(live|admin)_([0-9A-Za-z]{{{_ID}}})_[0-9A-Za-z]{{{_SECRET}}}([0-9A-Za-z]{{{_CHECKSUM}}})")
 PEPPER_SIZE = 32
+
+KeyKind = Literal["live", "admin"]
+"""A project's key for inference, or a person's token for the admin API: neither opens the other's door."""
 
 
 class KeyRefused(Exception):
@@ -58,6 +62,10 @@ class KeyRevoked(KeyRefused):
     """It, its project or its tenant was revoked."""
 
 
+class KeyElsewhere(KeyRefused):
+    """It is valid, but not from the caller's address."""
+
+
 @dataclass(frozen=True, slots=True)
 class ApiKey:
     """A well-formed key, whether it exists or not. The token does not show in its repr."""
@@ -66,47 +74,91 @@ class ApiKey:
     token: str = field(repr=False)
 
 
-def generate_key(below: Callable[[int], int] = secrets.randbelow) -> ApiKey:
+def generate_key(below: Callable[[int], int] = secrets.randbelow, kind: KeyKind = "live") -> ApiKey:
     """A new key, 256 bits of it secret. `below(n)` gives a uniform number under n."""
-    key_id = _base62(below(62**_ID), _ID)
-    body = f"{_PREFIX}{key_id}_{_base62(below(62**_SECRET), _SECRET)}"
+    key_id = generate_id(below)
+    body = f"dom_{kind}_{key_id}_{_base62(below(62**_SECRET), _SECRET)}"
     return ApiKey(key_id, body + _checksum(body))
 
 
-def parse_key(token: str) -> ApiKey:
+def generate_id(below: Callable[[int], int] = secrets.randbelow) -> str:
+    """8 random base62 digits, 47 bits: for what is named in the record and is nobody's secret."""
+    return _base62(below(62**_ID), _ID)
+
+
+def parse_key(token: str, kind: KeyKind = "live") -> ApiKey:
     """Check format and checksum; needs no look-up. Raises KeyMissing or KeyMalformed."""
     if not token:
-        raise KeyMissing("no API key was sent; send it as 'Authorization: Bearer dom_live_...'")
+        raise KeyMissing(f"no API key was sent; send it as 'Authorization: Bearer dom_{kind}_...'")
     match = _KEY.fullmatch(token)
-    if match is None:
-        raise KeyMalformed("the API key is not of the form dom_live_<8>_<49 letters and digits>")
-    if not hmac.compare_digest(_checksum(token[:-_CHECKSUM]), match[2]):
+    if match is None or match[1] != kind:
+        raise KeyMalformed(f"the API key is not of the form dom_{kind}_<8>_<49 letters and digits>")
+    if not hmac.compare_digest(_checksum(token[:-_CHECKSUM]), match[3]):
         raise KeyMalformed("the API key has a typing error: its checksum does not fit")
-    return ApiKey(match[1], token)
+    return ApiKey(match[2], token)
 
 
 class KeyHasher:
-    """HMAC-SHA256 of keys under the installation's pepper, without which a stolen database opens nothing."""
+    """HMAC-SHA256 of keys under the installation's pepper, without which a stolen database opens nothing.
 
-    def __init__(self, pepper: bytes) -> None:
-        if len(pepper) < PEPPER_SIZE:
-            raise ValueError(f"the pepper must have at least {PEPPER_SIZE} bytes, this has {len(pepper)}")
-        self._keyed = hmac.new(pepper, digestmod=sha256)  # copied for each key: keying it costs ten times as much
+    While the pepper is being rotated there are two generations: `pepper` of number `generation`, under which keys are
+    hashed from now on, and the `previous` one, under which some still are.
+    """
+
+    def __init__(
+        self, pepper: bytes, generation: int = 1, previous: bytes | None = None, source: Path | None = None
+    ) -> None:
+        for each in (pepper, *([] if previous is None else [previous])):
+            if len(each) < PEPPER_SIZE:
+                raise ValueError(f"the pepper must have at least {PEPPER_SIZE} bytes, this has {len(each)}")
+        self.generation = generation
+        self._source = source
+        # copied for each key: keying it costs ten times as much
+        self._keyed = {generation: hmac.new(pepper, digestmod=sha256)}
+        if previous is not None:
+            self._keyed[generation - 1] = hmac.new(previous, digestmod=sha256)
 
     @classmethod
     def open(cls, path: Path) -> "KeyHasher":
-        """With the pepper in `path`, created (mode 0600) on first use. Raises LoosePermissions, ValueError if short."""
-        return cls(create_secret(path, secrets.token_bytes(PEPPER_SIZE)))
+        """With the pepper in `path` (generation 1, created with mode 0600 on first use) or its successors beside it.
+
+        Raises LoosePermissions, ValueError if one is short or there are more than two.
+        """
+        peppers = pepper_files(path)
+        if not peppers:
+            return cls(create_secret(path, secrets.token_bytes(PEPPER_SIZE)), source=path)
+        newest = max(peppers)
+        if set(peppers) - {newest, newest - 1}:
+            raise ValueError(f"more than two generations of the pepper lie at {path}")
+        previous = read_secret(peppers[newest - 1]) if newest - 1 in peppers else None
+        return cls(read_secret(peppers[newest]), newest, previous, path)
+
+    def reopened(self) -> "KeyHasher":
+        """As the files are now; itself if it came from none."""
+        return self if self._source is None else KeyHasher.open(self._source)
+
+    def knows(self, generation: int) -> bool:
+        return generation in self._keyed
 
     def digest(self, key: ApiKey) -> bytes:
-        """32 bytes."""
-        keyed = self._keyed.copy()
+        """32 bytes, under the newest pepper."""
+        return self._digest(key, self.generation)
+
+    def matches(self, key: ApiKey, digest: bytes, generation: int | None = None) -> bool:
+        """In a time that does not tell how much of it matches. What an unknown pepper made matches nothing."""
+        known = generation if generation in self._keyed else self.generation
+        return hmac.compare_digest(self._digest(key, known), digest) and generation in (None, known)
+
+    def _digest(self, key: ApiKey, generation: int) -> bytes:
+        keyed = self._keyed[generation].copy()
         keyed.update(key.token.encode())
         return keyed.digest()
 
-    def matches(self, key: ApiKey, digest: bytes) -> bool:
-        """In a time that does not tell how much of it matches."""
-        return hmac.compare_digest(self.digest(key), digest)
+
+def pepper_files(path: Path) -> dict[int, Path]:
+    """Where each generation lies: the first at `path`, number n at ``<path>.n``."""
+    files = {int(p.suffix[1:]): p for p in path.parent.glob(f"{path.name}.*") if p.suffix[1:].isdecimal()}
+    return files | ({1: path} if path.exists() else {})
 
 
 def _checksum(text: str) -> str:

@@ -10,16 +10,18 @@ from datetime import datetime
 
 from sqlmodel import Session, col, select
 
+from gateway.store.epoch import read_epoch
 from gateway.store.lookup import backend_record, project_record
 from gateway.store.records import UNBOUNDED, BackendRecord, ProjectRecord, Scopes
-from gateway.store.tables import ApiKeyRow, BackendRow, ConfigEpochRow, PolicyVersionRow, ProjectRow, TenantRow
+from gateway.store.tables import ApiKeyRow, BackendRow, PolicyVersionRow, ProjectRow, TenantRow
 
 
 @dataclass(frozen=True, slots=True)
 class KeyEntry:
-    """What a gateway needs to know of a key. `digest`: its keyed hash, 32 bytes."""
+    """What a gateway needs to know of a key. `digest`: its hash, 32 bytes, keyed by generation `pepper`."""
 
     digest: bytes
+    pepper: int
     tenant: str
     project: str
     scopes: Scopes
@@ -43,11 +45,6 @@ class Changes:
     keys: Mapping[str, KeyEntry]
     policies: Mapping[tuple[str, str], PolicyText]
     backends: Mapping[str, BackendRecord]
-
-
-def read_epoch(session: Session, cell: str) -> int:
-    """0 before the first change."""
-    return session.exec(select(ConfigEpochRow.value).where(ConfigEpochRow.cell == cell)).one_or_none() or 0
 
 
 def read_changes(session: Session, cell: str, since: int) -> Changes:
@@ -80,17 +77,18 @@ def _keys(session: Session, cell: str, since: int) -> dict[str, KeyEntry]:
     key = ApiKeyRow.__table__.c  # type: ignore[attr-defined]  # set by SQLModel's metaclass
     rows = session.connection().execute(
         select(  # type: ignore[call-overload]  # typed for at most four columns
-            key.id, key.digest, key.tenant, key.project, key.scopes, key.expires_at, key.revoked_at
+            key.id, key.digest, key.pepper, key.tenant, key.project, key.scopes, key.expires_at, key.revoked_at
         ).where(key.cell == cell, key.epoch > since)
     )
     return {
         key_id: KeyEntry(
             digest,
+            pepper,
             tenant,
             project,
             Scopes.model_validate(scopes) if scopes else UNBOUNDED,
             expires_at,
             revoked_at is not None,
         )
-        for key_id, digest, tenant, project, scopes, expires_at, revoked_at in rows
+        for key_id, digest, pepper, tenant, project, scopes, expires_at, revoked_at in rows
     }

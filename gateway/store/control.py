@@ -1,124 +1,48 @@
-"""What administrators do to tenants, projects, keys, policies and backends.
+"""What administrators do to tenants, projects, policies and backends; keys and people come from modules of their own.
 
 Each operation is one transaction: it changes its rows, bumps the configuration epoch (which is how every gateway
-learns of it), offers the change to `on_event`, and only then commits. If `on_event` raises, nothing has happened. So
-the record may hold a change whose commit then failed, but never lacks one that was made.
+learns of it), offers the change to `on_event`, and only then commits.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from datetime import UTC, datetime
+from collections.abc import Sequence
 from hashlib import sha256
-from typing import Any, TypeVar, get_args
+from typing import get_args
 
-from sqlalchemy import exc, text
 from sqlmodel import Session, col, func, select
 
-from gateway.identity.keys import ApiKey, KeyHasher, generate_key
 from gateway.identity.principal import PolicyInForce
 from gateway.store import lookup
-from gateway.store.database import Database
+from gateway.store.change import CheckPolicy, OnEvent, checked_name, checked_text
 from gateway.store.errors import Duplicate, Invalid
-from gateway.store.lookup import backend_record, key_record, policy_record, project_record, tenant_record
+from gateway.store.key_control import KeyControl
+from gateway.store.lookup import backend_record, policy_record, project_record, tenant_record
+from gateway.store.people_control import PeopleControl
 from gateway.store.records import (
-    UNBOUNDED,
-    AdminEvent,
     BackendRecord,
-    KeyRecord,
     LegalBasis,
     PolicyVersionRecord,
     ProjectRecord,
-    Record,
     RiskClass,
-    Scopes,
     TenantRecord,
 )
-from gateway.store.tables import (
-    ApiKeyRow,
-    BackendRow,
-    PolicyVersionRow,
-    ProjectRow,
-    Row,
-    TenantRow,
-)
-from regions.errors import IdentityError
-from regions.identity import BackendIdentity, check_name
+from gateway.store.tables import BackendRow, PolicyVersionRow, ProjectRow, TenantRow
+from regions.identity import BackendIdentity
 
-OnEvent = Callable[[AdminEvent], None]
-CheckPolicy = Callable[[str, str, str | None], PolicyInForce]
-"""(tenant, its document, a project's or None) -> what would be in force; raises what is wrong, failed tests too."""
-
-RevocableRow = TypeVar("RevocableRow", TenantRow, ProjectRow, ApiKeyRow, BackendRow)
-RecordKind = TypeVar("RecordKind", bound=Record)
+__all__ = ["CheckPolicy", "Control", "OnEvent"]
 
 
-class Change:
-    """A running transaction: its session, instant and epoch."""
-
-    def __init__(self, session: Session, cell: str, actor: str, at: datetime, epoch: int, on_event: OnEvent) -> None:
-        self.session, self.cell, self.actor, self.at, self.epoch = session, cell, actor, at, epoch
-        self._on_event = on_event
-
-    @property
-    def stamp(self) -> dict[str, Any]:
-        return {"cell": self.cell, "created_at": self.at, "epoch": self.epoch}
-
-    def insert(self, row: Row, what: str) -> None:
-        self.session.add(row)
-        try:
-            self.session.flush()
-        except exc.IntegrityError as error:
-            raise Duplicate(f"{what} exists already") from error
-
-    def tell(self, action: str, tenant: str, target: str, before: Record | None, after: Record, **more: Any) -> None:
-        self.session.flush()
-        self._on_event(
-            AdminEvent.model_validate(
-                {
-                    "action": action,
-                    "cell": self.cell,
-                    "tenant": tenant,
-                    "target": target,
-                    "actor": self.actor,
-                    "at": self.at,
-                    "before": before and before.digest(),
-                    "after": after.digest(),
-                    "epoch": self.epoch,
-                    **more,
-                }
-            )
-        )
-
-
-class Control:
+class Control(KeyControl, PeopleControl):
     """Operations of one actor on one cell. All raise DatabaseUnavailable, and what `on_event` raises."""
-
-    def __init__(
-        self,
-        database: Database,
-        *,
-        cell: str,
-        hasher: KeyHasher,
-        actor: str,
-        check_policy: CheckPolicy,
-        on_event: OnEvent = lambda event: None,
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
-    ) -> None:
-        self._database = database
-        self._cell = _name(cell, "cell")
-        self._hasher = hasher
-        self._actor = actor
-        self._check = check_policy
-        self._on_event = on_event
-        self._now = now
 
     # Tenants
 
     def create_tenant(self, tenant: str, *, display_name: str | None = None) -> TenantRecord:
         """Raises Invalid for a name outside the grammar, Duplicate."""
-        _name(tenant, "tenant")
+        checked_name(tenant, "tenant")
         with self._change() as change:
-            row = TenantRow(id=tenant, display_name=_text(display_name or tenant, "display name"), **change.stamp)
+            row = TenantRow(
+                id=tenant, display_name=checked_text(display_name or tenant, "display name"), **change.stamp
+            )
             change.insert(row, f"tenant {tenant!r}")
             record = tenant_record(row)
             change.tell("tenant.created", tenant, tenant, None, record)
@@ -144,7 +68,7 @@ class Control:
         ai_system_id: str | None = None,
     ) -> ProjectRecord:
         """Raises Invalid, Duplicate, NotFound for an unknown or revoked tenant."""
-        _name(project, "project")
+        checked_name(project, "project")
         for name, value, allowed in (
             ("legal basis", legal_basis, get_args(LegalBasis)),
             ("risk class", risk_class, get_args(RiskClass)),
@@ -156,9 +80,9 @@ class Control:
             row = ProjectRow(
                 tenant=tenant,
                 id=project,
-                purpose=_text(purpose, "purpose"),
+                purpose=checked_text(purpose, "purpose"),
                 legal_basis=legal_basis,
-                data_classes=[_text(c, "data class") for c in dict.fromkeys(data_classes)],
+                data_classes=[checked_text(c, "data class") for c in dict.fromkeys(data_classes)],
                 risk_class=risk_class,
                 ai_system_id=ai_system_id,
                 **change.stamp,
@@ -173,45 +97,6 @@ class Control:
         with self._change() as change:
             row = lookup.project(change.session, tenant, project)
             return self._revoke(change, row, project_record, "project.revoked", tenant, project, project=project)
-
-    # Keys
-
-    def create_key(
-        self,
-        tenant: str,
-        project: str,
-        *,
-        label: str = "",
-        scopes: Scopes = UNBOUNDED,
-        expires_at: datetime | None = None,
-    ) -> tuple[KeyRecord, ApiKey]:
-        """The record, and the key itself: its only appearance ever. Raises Invalid, NotFound."""
-        if expires_at is not None and (expires_at.tzinfo is None or expires_at <= self._now()):
-            raise Invalid("a key must expire in the future, at an instant with a zone")
-        key = generate_key()
-        with self._change() as change:
-            lookup.living_project(change.session, tenant, project)
-            row = ApiKeyRow(
-                id=key.id,
-                tenant=tenant,
-                project=project,
-                label=label,
-                digest=self._hasher.digest(key),
-                last_four=key.token[-4:],
-                scopes=scopes.model_dump(mode="json", exclude_none=True),
-                expires_at=expires_at,
-                **change.stamp,
-            )
-            change.insert(row, f"key {key.id}")
-            record = key_record(row)
-            change.tell("key.created", tenant, key.id, None, record, project=project)
-        return record, key
-
-    def revoke_key(self, tenant: str, key_id: str) -> KeyRecord:
-        """Every gateway refuses it within a second. Revoking twice changes nothing. Raises NotFound."""
-        with self._change() as change:
-            row = lookup.key(change.session, tenant, key_id)
-            return self._revoke(change, row, key_record, "key.revoked", tenant, key_id, project=row.project)
 
     # Policies
 
@@ -322,57 +207,3 @@ class Control:
         with self._change() as change:
             row = lookup.backend(change.session, tenant, backend)
             return self._revoke(change, row, backend_record, "backend.revoked", tenant, backend)
-
-    @contextmanager
-    def _change(self) -> Iterator[Change]:
-        try:
-            with self._database.write() as session:
-                epoch = _bump_epoch(session, self._cell)
-                yield Change(session, self._cell, self._actor, self._now(), epoch, self._on_event)
-        except exc.IntegrityError as error:  # another administrator was faster
-            raise Duplicate("someone else made it at the same moment") from error
-
-    @staticmethod
-    def _revoke(
-        change: Change,
-        row: RevocableRow,
-        to_record: Callable[[RevocableRow], RecordKind],
-        action: str,
-        tenant: str,
-        target: str,
-        *,
-        project: str | None = None,
-    ) -> RecordKind:
-        before = to_record(row)
-        if row.revoked_at is not None:
-            return before
-        row.revoked_at, row.epoch = change.at, change.epoch
-        after = to_record(row)
-        change.tell(action, tenant, target, before, after, project=project)
-        return after
-
-
-# Understood by SQLite (from 3.35) and PostgreSQL alike.
-_BUMP_EPOCH = text(
-    "INSERT INTO config_epoch (cell, value) VALUES (:cell, 1) "
-    "ON CONFLICT (cell) DO UPDATE SET value = config_epoch.value + 1 RETURNING value"
-)
-
-
-def _bump_epoch(session: Session, cell: str) -> int:
-    """The next epoch. The row stays locked until the commit, so epochs are committed in order."""
-    return int(session.connection().execute(_BUMP_EPOCH, {"cell": cell}).scalar_one())
-
-
-def _name(name: str, what: str) -> str:
-    try:
-        return check_name(name, what)
-    except IdentityError as error:
-        raise Invalid(str(error)) from error
-
-
-def _text(value: str, what: str) -> str:
-    """A line for people: not empty, not long, nothing in it that moves a cursor."""
-    if not value.strip() or len(value) > 200 or not value.isprintable():
-        raise Invalid(f"{what} must be one line of 1 to 200 printable characters")
-    return value

@@ -1,15 +1,42 @@
-"""What there is: tenants, projects, keys, policies, backends, as frozen records. Revoked ones are listed too.
+"""What there is: tenants, projects, keys, people, policies, backends, as frozen records. Revoked ones are listed too.
 
 All raise DatabaseUnavailable, and NotFound for an unknown tenant, project or object.
 """
+
+from datetime import UTC, datetime
 
 from sqlmodel import col, select
 
 from gateway.store import lookup
 from gateway.store.database import Database
-from gateway.store.lookup import backend_record, key_record, policy_record, project_record, tenant_record
-from gateway.store.records import BackendRecord, KeyRecord, PolicyVersionRecord, ProjectRecord, TenantRecord
-from gateway.store.tables import ApiKeyRow, BackendRow, PolicyVersionRow, ProjectRow, TenantRow
+from gateway.store.lookup import (
+    backend_record,
+    key_record,
+    person_record,
+    policy_record,
+    project_record,
+    tenant_record,
+    token_record,
+)
+from gateway.store.records import (
+    AccessTokenRecord,
+    BackendRecord,
+    KeyRecord,
+    PersonRecord,
+    PolicyVersionRecord,
+    ProjectRecord,
+    TenantRecord,
+)
+from gateway.store.tables import (
+    AccessTokenRow,
+    ApiKeyRow,
+    BackendRow,
+    PersonRow,
+    PolicyVersionRow,
+    ProjectRow,
+    TenantRow,
+)
+from gateway.store.uses import count_below
 
 
 class Inventory:
@@ -50,6 +77,35 @@ class Inventory:
     def key(self, tenant: str, key_id: str) -> KeyRecord:
         with self._database.read() as session:
             return key_record(lookup.key(session, tenant, key_id))
+
+    def hashed_before(self, pepper: int) -> int:
+        """How many living keys and tokens are hashed under a generation of the pepper older than this."""
+        with self._database.read() as session:
+            return count_below(session, pepper, datetime.now(UTC))
+
+    def people(self, tenant: str | None) -> list[PersonRecord]:
+        """Oldest first. `tenant` None: the installation's own staff."""
+        with self._database.read() as session:
+            if tenant is not None:
+                lookup.tenant(session, tenant)
+            query = select(PersonRow).where(PersonRow.tenant == tenant)
+            return [person_record(row) for row in session.exec(query.order_by(col(PersonRow.created_at), PersonRow.id))]
+
+    def person(self, tenant: str | None, person: str) -> PersonRecord:
+        with self._database.read() as session:
+            return person_record(lookup.person(session, tenant, person))
+
+    def tokens(self, tenant: str | None, person: str) -> list[AccessTokenRecord]:
+        """Oldest first."""
+        with self._database.read() as session:
+            lookup.person(session, tenant, person)
+            query = select(AccessTokenRow).where(AccessTokenRow.person == person)
+            rows = session.exec(query.order_by(col(AccessTokenRow.created_at), AccessTokenRow.id))
+            return [token_record(row) for row in rows]
+
+    def token(self, tenant: str | None, person: str, token: str) -> AccessTokenRecord:
+        with self._database.read() as session:
+            return token_record(lookup.token(session, tenant, person, token))
 
     def policies(self, tenant: str) -> list[PolicyVersionRecord]:
         """Every version, oldest first, the tenant's own before its projects'."""

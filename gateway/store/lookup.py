@@ -6,8 +6,24 @@ from pydantic import BaseModel
 from sqlmodel import Session, SQLModel, col, select
 
 from gateway.store.errors import Invalid, NotFound
-from gateway.store.records import BackendRecord, KeyRecord, PolicyVersionRecord, ProjectRecord, TenantRecord
-from gateway.store.tables import ApiKeyRow, BackendRow, PolicyVersionRow, ProjectRow, TenantRow
+from gateway.store.records import (
+    AccessTokenRecord,
+    BackendRecord,
+    KeyRecord,
+    PersonRecord,
+    PolicyVersionRecord,
+    ProjectRecord,
+    TenantRecord,
+)
+from gateway.store.tables import (
+    AccessTokenRow,
+    ApiKeyRow,
+    BackendRow,
+    PersonRow,
+    PolicyVersionRow,
+    ProjectRow,
+    TenantRow,
+)
 
 TENANT_SCOPE = ""
 """In the project column of a policy version: the tenant's own document."""
@@ -63,6 +79,33 @@ def backend(session: Session, tenant_id: str, backend_id: str) -> BackendRow:
     return row
 
 
+def person(session: Session, tenant_id: str | None, person_id: str) -> PersonRow:
+    """`tenant_id` None: of the staff. Raises NotFound, also for a person of another tenant."""
+    row = session.get(PersonRow, person_id)
+    if row is None or row.tenant != tenant_id:
+        raise NotFound(f"{f'tenant {tenant_id!r}' if tenant_id else 'the staff'} has no person {person_id!r}")
+    return row
+
+
+def living_person(session: Session, tenant_id: str | None, person_id: str) -> PersonRow:
+    """Raises NotFound, and Invalid if the person or the tenant was revoked."""
+    if tenant_id is not None:
+        living_tenant(session, tenant_id)
+    row = person(session, tenant_id, person_id)
+    if row.revoked_at is not None:
+        raise Invalid(f"person {person_id!r} was revoked on {row.revoked_at:%Y-%m-%d}")
+    return row
+
+
+def token(session: Session, tenant_id: str | None, person_id: str, token_id: str) -> AccessTokenRow:
+    """Raises NotFound, also for a token of another person."""
+    person(session, tenant_id, person_id)
+    row = session.get(AccessTokenRow, token_id)
+    if row is None or row.person != person_id:
+        raise NotFound(f"person {person_id!r} has no token {token_id!r}")
+    return row
+
+
 def active_policy(session: Session, tenant_id: str, scope: str) -> PolicyVersionRow | None:
     """`scope`: a project, or TENANT_SCOPE."""
     return session.exec(
@@ -84,6 +127,14 @@ def project_record(row: ProjectRow) -> ProjectRecord:
 
 def key_record(row: ApiKeyRow) -> KeyRecord:
     return KeyRecord.model_validate(_fields(row, KeyRecord))
+
+
+def person_record(row: PersonRow) -> PersonRecord:
+    return PersonRecord.model_validate(_fields(row, PersonRecord))
+
+
+def token_record(row: AccessTokenRow) -> AccessTokenRecord:
+    return AccessTokenRecord.model_validate(_fields(row, AccessTokenRecord))
 
 
 def backend_record(row: BackendRow) -> BackendRecord:

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from datetime import datetime
 from hashlib import sha256
-from typing import Literal
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
+from typing import ClassVar, Literal
 
 import rfc8785
 from pydantic import BaseModel, ConfigDict, Field
@@ -23,9 +24,12 @@ class Record(BaseModel):
     cell: str
     created_at: datetime
 
+    undigested: ClassVar[frozenset[str]] = frozenset()
+    """What is observed rather than configured, and what is personal: a bare hash of a name can be guessed."""
+
     def digest(self) -> str:
         """SHA-256 of the record's canonical JSON (RFC 8785): what an admin event says was there before and after."""
-        return sha256(rfc8785.dumps(self.model_dump(mode="json"))).hexdigest()
+        return sha256(rfc8785.dumps(self.model_dump(mode="json", exclude=set(self.undigested)))).hexdigest()
 
 
 class TenantRecord(Record):
@@ -46,22 +50,43 @@ class ProjectRecord(Record):
 
 
 class Scopes(BaseModel):
-    """What a key may be used for. ``None`` sets no bound; an empty tuple allows nothing."""
+    """What a key may be used for, and from where. ``None`` sets no bound; an empty tuple allows nothing.
+
+    `regions` narrows where its calls may be processed, below what the policy allows. `networks` are the callers'
+    addresses (IPv4 or IPv6 networks).
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     models: tuple[str, ...] | None = None
     endpoints: tuple[str, ...] | None = None
+    regions: tuple[str, ...] | None = None
+    networks: tuple[IPv4Network | IPv6Network, ...] | None = None
 
     def allows(self, *, model: str, endpoint: str) -> bool:
         """`endpoint` as in ``chat/completions``."""
         return (self.models is None or model in self.models) and (self.endpoints is None or endpoint in self.endpoints)
+
+    def allows_region(self, region: str | None) -> bool:
+        return self.regions is None or region in self.regions
+
+    def allows_address(self, address: IPv4Address | IPv6Address | None) -> bool:
+        """An address that is not known is in no network. ``::ffff:10.0.0.1`` is the 10.0.0.1 that it stands for."""
+        if self.networks is None:
+            return True
+        if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
+            address = address.ipv4_mapped
+        return address is not None and any(address in network for network in self.networks)
 
 
 UNBOUNDED = Scopes()
 
 
 class KeyRecord(Record):
+    """`replaced_by`: the key that took over when this one was rotated."""
+
+    undigested = frozenset({"last_used_at"})
+
     id: str
     tenant: str
     project: str
@@ -69,6 +94,36 @@ class KeyRecord(Record):
     last_four: str
     scopes: Scopes
     expires_at: datetime | None
+    replaced_by: str | None
+    last_used_at: datetime | None
+    revoked_at: datetime | None
+
+
+Role = Literal["operator", "tenant-admin", "developer", "dpo", "auditor", "billing"]
+
+
+class PersonRecord(Record):
+    """`tenant` is None for the installation's own staff, whose roles hold in every tenant."""
+
+    undigested = frozenset({"display_name"})
+
+    id: str
+    tenant: str | None
+    display_name: str
+    roles: tuple[Role, ...]
+    revoked_at: datetime | None
+
+
+class AccessTokenRecord(Record):
+    """`person` is None for a bootstrap token."""
+
+    undigested = frozenset({"label"})
+
+    id: str
+    person: str | None
+    label: str
+    last_four: str
+    expires_at: datetime
     revoked_at: datetime | None
 
 
@@ -109,7 +164,13 @@ class AdminEvent(BaseModel):
         "project.created",
         "project.revoked",
         "key.created",
+        "key.rotated",
         "key.revoked",
+        "person.created",
+        "person.changed",
+        "person.revoked",
+        "token.created",
+        "token.revoked",
         "policy.activated",
         "backend.registered",
         "backend.revoked",

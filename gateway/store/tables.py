@@ -84,7 +84,10 @@ class ProjectRow(Changed, Row, table=True):
 
 
 class ApiKeyRow(Changed, Row, table=True):
-    """A key's keyed hash (32 bytes); the key itself is nowhere."""
+    """A key's keyed hash (32 bytes) under generation `pepper` of the pepper; the key itself is nowhere.
+
+    `last_used_at` is an observation, not configuration: writing it makes no epoch.
+    """
 
     __tablename__ = "api_key"
     __table_args__ = (ForeignKeyConstraint(["tenant", "project"], ["project.tenant", "project.id"]),)
@@ -94,9 +97,12 @@ class ApiKeyRow(Changed, Row, table=True):
     project: str = Field(max_length=31)
     label: str
     digest: bytes = Field(sa_type=LargeBinary)
+    pepper: int = Field(1, sa_column_kwargs={"server_default": "1"})
     last_four: str = Field(max_length=4)
     scopes: dict[str, list[str]] = Field(sa_type=JSON)
     expires_at: datetime | None = Field(None, sa_type=UtcDateTime)
+    replaced_by: str | None = Field(None, max_length=8)
+    last_used_at: datetime | None = Field(None, sa_type=UtcDateTime)
     revoked_at: datetime | None = Field(None, sa_type=UtcDateTime)
 
 
@@ -133,4 +139,34 @@ class BackendRow(Changed, Row, table=True):
     url: str
     uri: str
     models: list[str] = Field(sa_type=JSON)
+    revoked_at: datetime | None = Field(None, sa_type=UtcDateTime)
+
+
+class PersonRow(Changed, Row, table=True):
+    """A person with roles: in one tenant, or (tenant NULL) of the installation's own staff, whose roles hold in all.
+
+    `id` is random, so that the record can name who was meant without knowing a name.
+    """
+
+    __tablename__ = "person"
+
+    id: str = Field(primary_key=True, max_length=8)
+    tenant: str | None = Field(None, max_length=31, foreign_key="tenant.id")
+    display_name: str
+    roles: list[str] = Field(sa_type=JSON)
+    revoked_at: datetime | None = Field(None, sa_type=UtcDateTime)
+
+
+class AccessTokenRow(Changed, Row, table=True):
+    """A person's secret for the admin API, hashed like a key. Person NULL: a bootstrap token, good for one call."""
+
+    __tablename__ = "access_token"
+
+    id: str = Field(primary_key=True, max_length=8)
+    person: str | None = Field(None, max_length=8, foreign_key="person.id")
+    label: str
+    digest: bytes = Field(sa_type=LargeBinary)
+    pepper: int = Field(1, sa_column_kwargs={"server_default": "1"})
+    last_four: str = Field(max_length=4)
+    expires_at: datetime = Field(sa_type=UtcDateTime)
     revoked_at: datetime | None = Field(None, sa_type=UtcDateTime)

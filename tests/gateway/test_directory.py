@@ -4,11 +4,23 @@ import subprocess
 import sys
 import time
 from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
 
 import pytest
 
 from gateway.directory import Directory, DirectoryStale
-from gateway.identity.keys import ApiKey, KeyExpired, KeyHasher, KeyMalformed, KeyRevoked, KeyUnknown, generate_key
+from gateway.identity.keys import (
+    ApiKey,
+    KeyElsewhere,
+    KeyExpired,
+    KeyHasher,
+    KeyMalformed,
+    KeyRevoked,
+    KeyUnknown,
+    generate_key,
+)
+from gateway.identity.pepper import begin_rotation, end_rotation
+from gateway.store.control import Control
 from gateway.store.database import Database
 from gateway.store.errors import DatabaseUnavailable
 from gateway.store.records import Scopes
@@ -344,3 +356,129 @@ async def test_the_poll_survives_a_store_that_fails_for_a_while(acme, data):
         assert directory.principal(later).tenant == "acme"
         assert fails == [0]
     database.close()
+
+
+async def test_after_a_rotation_both_keys_work_until_the_grace_period_ends(acme, database, clock):
+    old, old_key = acme.create_key("acme", "support")
+    _, new_key = acme.rotate_key("acme", old.id, grace=timedelta(hours=1))
+    now = [datetime.now(UTC)]
+    directory = Directory(
+        database,
+        cell="demo",
+        hasher=KeyHasher(PEPPER),
+        compile_policy=compile_policy,
+        monotonic=clock,
+        now=lambda: now[0],
+    )
+    async with directory:
+        assert directory.principal(old_key)
+        assert directory.principal(new_key)
+        now[0] += timedelta(hours=1, seconds=1)
+        with pytest.raises(KeyExpired):
+            directory.principal(old_key)
+        assert directory.principal(new_key)
+
+
+async def test_a_key_for_one_network_works_from_nowhere_else(acme, directory):
+    _, key = acme.create_key("acme", "support", scopes=Scopes(networks=("10.0.0.0/8",)))
+    async with directory:
+        assert await directory.authenticate(key.token, ip_address("10.9.9.9"))
+        for address in (ip_address("192.0.2.1"), ip_address("::1"), None):
+            with pytest.raises(KeyElsewhere):
+                await directory.authenticate(key.token, address)
+
+
+async def test_when_a_key_was_used_is_written_in_batches_and_makes_no_epoch(acme, directory, inventory):
+    used, key = acme.create_key("acme", "support")
+    idle, _ = acme.create_key("acme", "support")
+    async with directory:
+        directory.principal(key)
+        assert inventory.key("acme", used.id).last_used_at is None
+        epoch = directory.epoch
+        await directory.write_back()
+        assert datetime.now(UTC) - inventory.key("acme", used.id).last_used_at < timedelta(seconds=5)
+        assert inventory.key("acme", idle.id).last_used_at is None
+        await directory._check()
+        assert directory.epoch == epoch
+
+
+async def test_what_was_used_last_is_written_when_the_gateway_stops(acme, directory, inventory):
+    used, key = acme.create_key("acme", "support")
+    async with directory:
+        directory.principal(key)
+    assert inventory.key("acme", used.id).last_used_at is not None
+
+
+async def test_a_refused_key_was_not_used(acme, directory, inventory):
+    made, key = acme.create_key("acme", "support", scopes=Scopes(networks=("10.0.0.0/8",)))
+    async with directory:
+        with pytest.raises(KeyElsewhere):
+            directory.principal(key, ip_address("192.0.2.1"))
+        with pytest.raises(KeyUnknown):
+            directory.principal(ApiKey(key.id, generate_key().token))
+    assert inventory.key("acme", made.id).last_used_at is None
+
+
+async def test_uses_that_cannot_be_written_are_kept_for_the_next_time(acme, directory, inventory):
+    used, key = acme.create_key("acme", "support")
+    async with directory:
+        directory.principal(key)
+        write = directory._write
+
+        def fails(*seen):
+            raise DatabaseUnavailable("gone")
+
+        directory._write = fails
+        with pytest.raises(DatabaseUnavailable):
+            await directory.write_back()
+        directory._write = write
+        await directory.write_back()
+    assert inventory.key("acme", used.id).last_used_at is not None
+
+
+async def test_the_pepper_rotates_under_a_running_gateway_without_a_key_failing(data, database, inventory, clock):
+    path = data / "secrets" / "pepper"
+
+    def control():
+        return Control(database, cell="demo", hasher=KeyHasher.open(path), actor="cli", check_policy=compile_policy)
+
+    control().create_tenant("acme")
+    control().create_project("acme", "support", **ACTIVITY)
+    _, early = control().create_key("acme", "support")
+    directory = Directory(
+        database, cell="demo", hasher=KeyHasher.open(path), compile_policy=compile_policy, monotonic=clock
+    )
+    async with directory:
+        assert begin_rotation(path) == 2
+        _, late = control().create_key("acme", "support")
+        assert await directory.authenticate(late.token)  # its hash is of a pepper that this process has not read yet
+        assert inventory.hashed_before(2) == 1
+        assert directory.principal(early)
+        await directory.write_back()
+        assert inventory.hashed_before(2) == 0
+        end_rotation(path, inventory.hashed_before(2))
+        await directory._check()
+        assert directory.principal(early)
+        assert directory.principal(late)
+        assert not directory._rehashes
+    restarted = Directory(
+        database, cell="demo", hasher=KeyHasher.open(path), compile_policy=compile_policy, monotonic=clock
+    )
+    async with restarted:
+        assert restarted.principal(early)
+        assert restarted.principal(late)
+
+
+async def test_keys_under_a_pepper_that_is_not_here_are_unknown(acme, database, clock):
+    elsewhere = Control(
+        database, cell="demo", hasher=KeyHasher(PEPPER[::-1], 2), actor="cli", check_policy=compile_policy
+    )
+    _, known = acme.create_key("acme", "support")
+    _, foreign = elsewhere.create_key("acme", "support")
+    directory = Directory(
+        database, cell="demo", hasher=KeyHasher(PEPPER), compile_policy=compile_policy, monotonic=clock
+    )
+    async with directory:
+        assert directory.principal(known)
+        with pytest.raises(KeyUnknown):
+            directory.principal(foreign)

@@ -107,3 +107,28 @@ def test_a_pepper_others_may_read_or_that_is_too_short_is_refused(tmp_path):
     write_secret(path, b"short")
     with pytest.raises(ValueError, match="32 bytes"):
         KeyHasher.open(path)
+
+
+def test_a_token_of_a_person_is_no_key_of_a_project_and_the_other_way_round():
+    with pytest.raises(KeyMalformed, match="dom_live_"):
+        parse_key(generate_key(kind="admin").token)
+    with pytest.raises(KeyMalformed, match="dom_admin_"):
+        parse_key(generate_key().token, "admin")
+    token = generate_key(kind="admin")
+    assert parse_key(token.token, "admin") == token
+
+
+def test_both_generations_match_what_they_made_and_new_hashes_are_of_the_newer():
+    key = generate_key()
+    old = KeyHasher(PEPPER)
+    both = KeyHasher(PEPPER[::-1], 2, previous=PEPPER)
+    assert both.matches(key, old.digest(key), 1)
+    assert not both.matches(key, old.digest(key), 2)
+    assert both.matches(key, both.digest(key), 2)
+    assert both.digest(key) == KeyHasher(PEPPER[::-1], 2).digest(key)
+
+
+@pytest.mark.parametrize("generation", [0, 1, 3])
+def test_a_hash_of_a_generation_that_is_not_known_matches_nothing(generation):
+    key, hasher = generate_key(), KeyHasher(PEPPER, 2)
+    assert not hasher.matches(key, hasher.digest(key), generation)

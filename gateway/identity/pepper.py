@@ -1,0 +1,49 @@
+"""Rotate the pepper of key hashes, in two steps that may each be repeated after a crash.
+
+A hash cannot be recomputed without its key, so both generations are valid for a while: `begin_rotation` makes the next,
+every key that is used is then hashed anew (by the directory, in batches), and `end_rotation` deletes the old one once
+`remaining` says that no living key depends on it.
+
+    PepperError
+    └── StillNeeded   living keys are hashed under the old pepper; says how many
+"""
+
+import secrets
+from pathlib import Path
+
+from gateway.identity.keys import PEPPER_SIZE, KeyHasher, pepper_files
+from regions.secret_file import create_secret
+
+
+class PepperError(Exception):
+    """The pepper cannot be rotated now."""
+
+
+class StillNeeded(PepperError):
+    """Living keys are hashed under the old pepper."""
+
+
+def begin_rotation(path: Path) -> int:
+    """The number of the new generation; that of the one being rotated to, if a rotation has begun already."""
+    newest = KeyHasher.open(path).generation
+    if newest - 1 in pepper_files(path):
+        return newest
+    create_secret(path.with_name(f"{path.name}.{newest + 1}"), secrets.token_bytes(PEPPER_SIZE))
+    return newest + 1
+
+
+def end_rotation(path: Path, remaining: int) -> int:
+    """Delete the old pepper, if there is one; the number of the one that stays.
+
+    `remaining`: living keys hashed under the old one. Raises StillNeeded if there are any.
+    """
+    files = pepper_files(path)
+    newest = KeyHasher.open(path).generation
+    if newest - 1 in files:
+        if remaining:
+            raise StillNeeded(
+                f"{remaining} keys that were not used since the rotation began still need the old pepper; "
+                "rotate or revoke them, or wait until they are used"
+            )
+        files[newest - 1].unlink()
+    return newest

@@ -1,0 +1,139 @@
+"""One administrator's change: a transaction that bumps the epoch, is offered to the record, and only then commits.
+
+If `on_event` raises, nothing has happened. So the record may hold a change whose commit then failed, but never lacks
+one that was made.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+from sqlalchemy import exc
+from sqlmodel import Session
+
+from gateway.identity.keys import KeyHasher
+from gateway.identity.principal import PolicyInForce
+from gateway.store.database import Database
+from gateway.store.epoch import bump_epoch
+from gateway.store.errors import Duplicate, Invalid
+from gateway.store.records import AdminEvent, Record
+from gateway.store.tables import AccessTokenRow, ApiKeyRow, BackendRow, PersonRow, ProjectRow, Row, TenantRow
+from regions.errors import IdentityError
+from regions.identity import check_name
+
+OnEvent = Callable[[AdminEvent], None]
+CheckPolicy = Callable[[str, str, str | None], PolicyInForce]
+"""(tenant, its document, a project's or None) -> what would be in force; raises what is wrong, failed tests too."""
+
+RevocableRow = TypeVar("RevocableRow", TenantRow, ProjectRow, ApiKeyRow, BackendRow, PersonRow, AccessTokenRow)
+RecordKind = TypeVar("RecordKind", bound=Record)
+
+
+class Change:
+    """A running transaction: its session, instant and epoch."""
+
+    def __init__(self, session: Session, cell: str, actor: str, at: datetime, epoch: int, on_event: OnEvent) -> None:
+        self.session, self.cell, self.actor, self.at, self.epoch = session, cell, actor, at, epoch
+        self._on_event = on_event
+
+    @property
+    def stamp(self) -> dict[str, Any]:
+        return {"cell": self.cell, "created_at": self.at, "epoch": self.epoch}
+
+    def insert(self, row: Row, what: str) -> None:
+        self.session.add(row)
+        try:
+            self.session.flush()
+        except exc.IntegrityError as error:
+            raise Duplicate(f"{what} exists already") from error
+
+    def tell(self, action: str, tenant: str, target: str, before: Record | None, after: Record, **more: Any) -> None:
+        self.session.flush()
+        self._on_event(
+            AdminEvent.model_validate(
+                {
+                    "action": action,
+                    "cell": self.cell,
+                    "tenant": tenant,
+                    "target": target,
+                    "actor": self.actor,
+                    "at": self.at,
+                    "before": before and before.digest(),
+                    "after": after.digest(),
+                    "epoch": self.epoch,
+                    **more,
+                }
+            )
+        )
+
+
+class Administration:
+    """Operations of one actor on one cell. All raise DatabaseUnavailable, and what `on_event` raises."""
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        cell: str,
+        hasher: KeyHasher,
+        actor: str,
+        check_policy: CheckPolicy,
+        on_event: OnEvent = lambda event: None,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._database = database
+        self._cell = checked_name(cell, "cell")
+        self._hasher = hasher
+        self._actor = actor
+        self._check = check_policy
+        self._on_event = on_event
+        self._now = now
+
+    @contextmanager
+    def _change(self) -> Iterator[Change]:
+        try:
+            with self._database.write() as session:
+                epoch = bump_epoch(session, self._cell)
+                yield Change(session, self._cell, self._actor, self._now(), epoch, self._on_event)
+        except exc.IntegrityError as error:  # another administrator was faster
+            raise Duplicate("someone else made it at the same moment") from error
+
+    @staticmethod
+    def _revoke(
+        change: Change,
+        row: RevocableRow,
+        to_record: Callable[[RevocableRow], RecordKind],
+        action: str,
+        tenant: str,
+        target: str,
+        *,
+        project: str | None = None,
+    ) -> RecordKind:
+        before = to_record(row)
+        if row.revoked_at is not None:
+            return before
+        row.revoked_at, row.epoch = change.at, change.epoch
+        after = to_record(row)
+        change.tell(action, tenant, target, before, after, project=project)
+        return after
+
+
+def checked_name(name: str, what: str) -> str:
+    """`name` if it is within the grammar of names; raises Invalid."""
+    try:
+        return check_name(name, what)
+    except IdentityError as error:
+        raise Invalid(str(error)) from error
+
+
+def checked_text(value: str, what: str) -> str:
+    """A line for people: not empty, not long, nothing in it that moves a cursor. Raises Invalid."""
+    if not value.strip() or len(value) > 200 or not value.isprintable():
+        raise Invalid(f"{what} must be one line of 1 to 200 printable characters")
+    return value
+
+
+def checked_label(value: str) -> str:
+    """As `checked_text`, or empty."""
+    return checked_text(value, "label") if value else ""

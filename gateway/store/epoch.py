@@ -1,0 +1,22 @@
+"""The configuration epoch: one number a cell that every change raises, so that a gateway sees that there is news."""
+
+from sqlalchemy import text
+from sqlmodel import Session, select
+
+from gateway.store.tables import ConfigEpochRow
+
+# Understood by SQLite (from 3.35) and PostgreSQL alike.
+_BUMP = text(
+    "INSERT INTO config_epoch (cell, value) VALUES (:cell, 1) "
+    "ON CONFLICT (cell) DO UPDATE SET value = config_epoch.value + 1 RETURNING value"
+)
+
+
+def read_epoch(session: Session, cell: str) -> int:
+    """0 before the first change."""
+    return session.exec(select(ConfigEpochRow.value).where(ConfigEpochRow.cell == cell)).one_or_none() or 0
+
+
+def bump_epoch(session: Session, cell: str) -> int:
+    """The next epoch. The row stays locked until the commit, so epochs are committed in order."""
+    return int(session.connection().execute(_BUMP, {"cell": cell}).scalar_one())
