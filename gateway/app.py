@@ -4,7 +4,8 @@ Inference routes are plain ASGI, not FastAPI: a framework's request handling cos
 pipeline has to see the client leave.
 """
 
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from ipaddress import IPv4Network, IPv6Network
 from time import time
 from typing import Any
 
@@ -25,6 +26,7 @@ from gateway.pipeline import Pipeline
 OTHER_METHODS = ["GET", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS"]
 PROMETHEUS_TEXT = "text/plain; version=0.0.4; charset=utf-8"
 
+Network = IPv4Network | IPv6Network
 Handler = Callable[[Request], Awaitable[Response]]
 
 
@@ -44,9 +46,14 @@ class GatewayApp:
             await self._others(scope, receive, send)
 
 
-def build_app(pipeline: Pipeline, inventory: Inventory, health: Health) -> GatewayApp:
+def build_app(pipeline: Pipeline, inventory: Inventory, health: Health, operators: Sequence[Network]) -> GatewayApp:
+    """`operators`: from where metrics and the details of readiness may be read."""
     authenticator, telemetry = pipeline.authenticator, pipeline.telemetry
     started = int(time())
+
+    def from_operator(request: Request) -> bool:
+        address = caller_address(request.scope)
+        return address is not None and any(address in network for network in operators)
 
     async def offered(request: Request) -> list[Model]:
         tenant = (await authenticator.authenticate(request.headers, caller_address(request.scope))).tenant
@@ -67,9 +74,12 @@ def build_app(pipeline: Pipeline, inventory: Inventory, health: Health) -> Gatew
 
     async def ready(request: Request) -> Response:
         report = await health.report()
-        return _json(200 if report.ready else 503, report.model_dump_json().encode())
+        body = report.model_dump_json() if from_operator(request) else report.model_dump_json(include={"ready"})
+        return _json(200 if report.ready else 503, body.encode())
 
     async def metrics(request: Request) -> Response:
+        if not from_operator(request):
+            return await _http_error(request, HTTPException(404))
         return Response(telemetry.exposition(), headers={"content-type": PROMETHEUS_TEXT})
 
     async def wrong_method(request: Request) -> Response:

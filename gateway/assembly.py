@@ -97,7 +97,9 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
                 asyncio.create_task(_renew(credentials), name="renewal"),
             ]
             try:
-                yield Gateway(build_app(pipeline, inventory, health), directory, log, telemetry)
+                yield Gateway(
+                    build_app(pipeline, inventory, health, settings.listen.operators), directory, log, telemetry
+                )
             finally:
                 for task in background:
                     task.cancel()

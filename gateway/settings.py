@@ -4,15 +4,16 @@ Secrets never stand in the file: only paths to files that hold them.
 """
 
 import socket
-from ipaddress import ip_address
+from ipaddress import IPv4Network, IPv6Network, ip_address
 from pathlib import Path
 from typing import Any, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, IPvAnyNetwork, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 MIB = 1 << 20
+LOOPBACK = (IPv4Network("127.0.0.0/8"), IPv6Network("::1/128"))
 
 
 class SettingsError(ValueError):
@@ -40,6 +41,17 @@ class Listen(Section):
     cert_file: Path | None = None
     key_file: Path | None = None
     tls_ended_by_proxy: bool = False
+    operations_from: tuple[IPvAnyNetwork, ...] | None = None
+
+    @property
+    def operators(self) -> tuple[IPv4Network | IPv6Network, ...]:
+        """Who may read ``/metrics`` and the details of ``/readyz``: they name tenants and backends.
+
+        This host by default; behind a proxy that ends TLS nobody, since everybody's calls come from its address.
+        """
+        if self.operations_from is not None:
+            return self.operations_from
+        return () if self.tls_ended_by_proxy else LOOPBACK
 
     @model_validator(mode="after")
     def tls_off_host(self) -> Self:

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import resource
+from contextlib import contextmanager
 
 import aiohttp
 import pytest
@@ -390,3 +392,51 @@ async def test_no_text_of_a_prompt_or_answer_and_no_key_is_in_any_log_metric_or_
             content = file.read_bytes()
             assert b"Zeppelin" not in content and b"Xylophone" not in content, file
             assert made.key().encode() not in content, file
+
+
+async def test_strangers_see_neither_metrics_nor_which_backends_there_are(tmp_path):
+    async with lab(tmp_path, listen={"operations_from": ["192.0.2.0/24"]}) as made:
+        assert (await made.get("/metrics")).status == 404
+        assert (await made.get("/readyz")).json == {"ready": True}
+    (tmp_path / "again").mkdir()
+    async with lab(tmp_path / "again") as made:
+        assert b"domicile_requests" in (await made.get("/metrics")).body
+        assert list((await made.get("/readyz")).json["backends"]) == ["acme-1"]
+
+
+@contextmanager
+def no_file_may_grow():
+    """What a full or broken disk does to whoever writes: every write beyond a file's first bytes fails."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (64, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+async def test_when_the_record_cannot_be_written_nothing_is_forwarded_and_no_answer_is_called_whole(tmp_path):
+    backend = FakeBackend(delay_s=0.3, pieces=3)
+    async with lab(tmp_path, backends={"acme/eu-fr-par/acme-1": backend}) as made:
+        running = asyncio.create_task(made.post(chat("hi", stream=True)))
+        while "inference.accepted" not in made.types():
+            await asyncio.sleep(0.02)
+        with no_file_may_grow():
+            for stream in (False, True):
+                refused = await made.post(chat("hi", stream=stream))
+                assert (refused.status, refused.error["code"]) == (503, "audit_unavailable")
+                assert refused.headers["retry-after"]
+            assert (await made.get("/readyz")).json["parts"]["audit"]["status"] == "failed"
+            broken = await running
+            assert broken.events[-1]["error"]["code"] == "audit_unavailable"
+            assert "[DONE]" not in broken.events
+        assert len(backend.bodies) == 1
+        for _ in range(100):
+            if (await made.post(chat("hi"))).status == 200:
+                break
+            await asyncio.sleep(0.1)
+        else:
+            raise AssertionError("the gateway did not recover when it could write again")
+    assert made.verify().ok
+    outcomes = [event for event in made.events() if event["type"] == "inference.aborted"]
+    assert [event["reason"] for event in outcomes] == ["unrecorded"]

@@ -50,3 +50,10 @@ def test_settings_do_not_change_after_they_are_read(tmp_path):
     settings = load_settings(data=tmp_path)
     with pytest.raises(ValueError, match="frozen"):
         settings.node = "other"
+
+
+def test_metrics_are_for_this_host_and_behind_a_proxy_for_nobody_unless_it_is_said():
+    assert [str(n) for n in load_settings().listen.operators] == ["127.0.0.0/8", "::1/128"]
+    assert load_settings(listen={"tls_ended_by_proxy": True}).listen.operators == ()
+    said = load_settings(listen={"tls_ended_by_proxy": True, "operations_from": ["10.1.0.0/16"]}).listen.operators
+    assert [str(n) for n in said] == ["10.1.0.0/16"]
