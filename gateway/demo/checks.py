@@ -92,7 +92,7 @@ class _Bench:
         placeholders = re.findall(r"<[A-Z]+_\d+_\w+>", saw)
         _expect(len(placeholders) == 2, "two placeholders in their place", saw)
         _expect(not any(p in reply.text for p in placeholders), "no placeholder in the answer", reply.text)
-        _expect(MAIL in reply.text, "the mail address comes back restored", reply.text)
+        _expect(MAIL in reply.text and IBAN in reply.text, "mail and IBAN come back restored", reply.text)
         return f"the model saw: {saw.splitlines()[-1]}\nthe answer was: {reply.text}"
 
     def refusal(self) -> str:

@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 
 from gateway.settings import SettingsError, load_settings
@@ -57,3 +59,9 @@ def test_metrics_are_for_this_host_and_behind_a_proxy_for_nobody_unless_it_is_sa
     assert load_settings(listen={"tls_ended_by_proxy": True}).listen.operators == ()
     said = load_settings(listen={"tls_ended_by_proxy": True, "operations_from": ["10.1.0.0/16"]}).listen.operators
     assert [str(n) for n in said] == ["10.1.0.0/16"]
+
+
+def test_the_example_in_deploy_says_the_defaults():
+    example = Path(__file__).parent.parent.parent / "deploy" / "config.example.yaml"
+    defaults = load_settings(data=example.parent / "domicile-data", node="gateway-1")
+    assert load_settings(example) == defaults
