@@ -181,6 +181,7 @@ class Pipeline:
 
     async def _refuse(self, exchange: Exchange | None, client: Client, error: GatewayError) -> None:
         """Record the refusal, then tell the client: as a status, or inside a stream that has begun as an event."""
+        client.stop_watching()  # from here on nothing may be cut short: the outcome goes on record
         if exchange is not None:
             error = await self.recorder.refused(exchange, error)
         if client.started:
