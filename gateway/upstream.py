@@ -1,28 +1,26 @@
-"""Calls to backends: one HTTP client, mutual TLS with an exact identity, bytes in and bytes out.
+"""Calls to backends: mutual TLS with an exact identity, bytes in and bytes out.
 
-aiohttp directly (see docs/adr/0003): its connection pool costs a third of what the httpx API costs on top of it.
-Every backend has a TLS context of its own that completes the handshake only with that backend's URI, so a wrong
-machine never receives a request byte; and the client certificate is the tenant's, so a backend of another tenant
-refuses us as well.
+Over `gateway.http1`; docs/adr/0003 says why not over a library. Every backend has a TLS context of its own that
+completes the handshake only with that backend's URI, so a wrong machine never receives a request byte; and the client
+certificate is the tenant's, so a backend of another tenant refuses us as well.
 """
 
+import asyncio
 import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from io import BytesIO
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import urlsplit
 
-import aiohttp
 from pydantic import ValidationError
 
-from backend.wire import REQUEST_ID_HEADER, ErrorBody
+from backend.wire import ErrorBody
 from gateway.errors import BackendFailed, BackendRefused, BackendTimeout, BackendUnavailable, GatewayError
+from gateway.http1 import ConnectError, Connection, ConnectionLost, Pool, ProtocolError, Response
 from gateway.settings import Requests, is_loopback
 
-WRITTEN_AT_ONCE = 1 << 19  # larger bodies are written in pieces, so that other requests are not held up
 MAX_ERROR_BYTES = 64 << 10
 PASSED_ON = frozenset({400, 404, 409, 413, 422, 429})
 
@@ -39,12 +37,13 @@ class Target:
 class Answer:
     """A backend's answer that has begun: status 200, body not yet read."""
 
-    def __init__(self, response: aiohttp.ClientResponse) -> None:
+    def __init__(self, response: Response, silence_s: float) -> None:
         self._response = response
+        self._silence_s = silence_s
 
     @property
     def is_event_stream(self) -> bool:
-        return self._response.content_type == "text/event-stream"
+        return self._response.header("content-type").partition(";")[0].strip().lower() == "text/event-stream"
 
     async def body(self, max_bytes: int) -> bytes:
         """The whole body. Raises BackendFailed when it breaks off or is larger than `max_bytes`."""
@@ -59,11 +58,11 @@ class Answer:
     async def pieces(self) -> AsyncIterator[bytes]:
         """The body as it comes. Raises BackendTimeout on silence, BackendFailed when the connection breaks."""
         try:
-            async for piece in self._response.content.iter_any():
+            async for piece in self._response.pieces(self._silence_s):
                 yield piece
         except TimeoutError as error:
             raise BackendTimeout("The backend fell silent inside its answer") from error
-        except aiohttp.ClientError as error:
+        except (ConnectionLost, ProtocolError) as error:
             raise BackendFailed("The connection to the backend broke inside its answer") from error
 
 
@@ -72,7 +71,7 @@ class Upstream:
 
     def __init__(self, settings: Requests) -> None:
         self._settings = settings
-        self._sessions: dict[str, tuple[Target, aiohttp.ClientSession]] = {}
+        self._pools: dict[str, tuple[Target, Pool]] = {}
 
     async def __aenter__(self) -> Self:
         return self
@@ -80,9 +79,9 @@ class Upstream:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        sessions, self._sessions = self._sessions, {}
-        for _, session in sessions.values():
-            await session.close()
+        pools, self._pools = self._pools, {}
+        for _, pool in pools.values():
+            pool.close()
 
     @asynccontextmanager
     async def call(self, target: Target, path: str, body: bytes, request_id: str) -> AsyncIterator[Answer]:
@@ -94,81 +93,83 @@ class Upstream:
             BackendRefused: a 4xx about the request itself, with the backend's error body.
             BackendFailed, BackendTimeout: anything else that is not an answer.
         """
-        session = await self._session(target)
-        headers = {"content-type": "application/json", REQUEST_ID_HEADER: request_id}
-        data = body if len(body) <= WRITTEN_AT_ONCE else BytesIO(body)
-        try:
-            response = await session.post(target.url + path, data=data, headers=headers, allow_redirects=False)
-        except aiohttp.ClientSSLError as error:
-            raise BackendUnavailable("The backend could not prove its identity", code="backend_identity") from error
-        except (aiohttp.ClientConnectorError, aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
-            # Also a pooled connection that the backend had closed: inference changes nothing, so another may be tried.
-            raise BackendUnavailable("No connection to the backend", retry_after_s=1) from error
-        except TimeoutError as error:
-            raise BackendTimeout("The backend did not begin to answer in time") from error
-        except aiohttp.ClientError as error:
-            raise BackendFailed("The backend closed the connection without an answer") from error
-        finished = False
+        pool = self._pool(target)
+        silence_s = self._settings.silence_timeout_s
+        connection, response = await self._send(pool, pool.head("POST", path, len(body), request_id), body)
         try:
             if response.status != 200:
-                raise await _refusal(response)
-            yield Answer(response)
-            finished = response.content.at_eof()
+                raise await _refusal(response, silence_s)
+            yield Answer(response, silence_s)
         finally:
-            if finished:
-                response.release()
-            else:
-                response.close()
+            pool.release(connection)
 
     async def ready(self, target: Target, path: str, timeout_s: float) -> bool:
         """Whether `path` answers 200 within `timeout_s` seconds."""
-        session = await self._session(target)
         try:
-            async with session.get(
-                target.url + path, timeout=aiohttp.ClientTimeout(total=timeout_s), allow_redirects=False
-            ) as response:
-                return response.status == 200
-        except (aiohttp.ClientError, TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                pool = self._pool(target)
+                connection, response = await self._send(pool, pool.head("GET", path, 0, "readiness"), b"")
+                try:
+                    async for _ in response.pieces(timeout_s):
+                        pass
+                    return response.status == 200
+                finally:
+                    pool.release(connection)
+        except (GatewayError, ConnectionLost, ProtocolError, TimeoutError):
             return False
 
-    async def _session(self, target: Target) -> aiohttp.ClientSession:
-        known = self._sessions.get(target.backend_id)
+    async def _send(self, pool: Pool, head: bytes, body: bytes) -> tuple[Connection, Response]:
+        """Send on a kept connection, or on a new one where the backend has closed that meanwhile."""
+        while True:
+            try:
+                connection, kept = await pool.acquire()
+            except ConnectError as error:
+                if error.identity:
+                    raise BackendUnavailable(
+                        "The backend could not prove its identity", code="backend_identity"
+                    ) from error
+                raise BackendUnavailable("No connection to the backend", retry_after_s=1) from error
+            try:
+                return connection, await connection.request(head, body, self._settings.silence_timeout_s)
+            except ConnectionLost as error:
+                pool.release(connection)
+                if not kept:
+                    # Inference changes nothing, so another backend may be tried even if this one has begun.
+                    raise BackendUnavailable("The backend closed the connection", retry_after_s=1) from error
+            except BaseException as error:
+                connection.close()
+                pool.release(connection)
+                if isinstance(error, TimeoutError):
+                    raise BackendTimeout("The backend did not begin to answer in time") from error
+                if isinstance(error, ProtocolError):
+                    raise BackendFailed("The backend did not answer in HTTP") from error
+                raise
+
+    def _pool(self, target: Target) -> Pool:
+        known = self._pools.get(target.backend_id)
         if known is not None and known[0] == target:
             return known[1]
-        session = self._open(target)
-        self._sessions[target.backend_id] = (target, session)
+        pool = Pool(target.url, self._tls(target), self._settings.connect_timeout_s)
+        self._pools[target.backend_id] = (target, pool)
         if known is not None:
-            await known[1].close()
-        return session
+            known[1].close()
+        return pool
 
-    def _open(self, target: Target) -> aiohttp.ClientSession:
-        secure: ssl.SSLContext | bool
+    @staticmethod
+    def _tls(target: Target) -> ssl.SSLContext | None:
         if target.tls is not None:
-            secure = target.tls()
-        elif is_loopback(urlsplit(target.url).hostname or ""):
-            secure = False
-        else:
-            raise BackendUnavailable(f"Backend {target.backend_id} is off this host and has no TLS identity")
-        return aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, ssl=secure, keepalive_timeout=30),
-            timeout=aiohttp.ClientTimeout(
-                total=None,
-                sock_connect=self._settings.connect_timeout_s,
-                sock_read=self._settings.silence_timeout_s,
-            ),
-            auto_decompress=False,
-            cookie_jar=aiohttp.DummyCookieJar(),
-            trust_env=False,  # no proxy from the environment ever sees a prompt
-            skip_auto_headers=("User-Agent", "Accept-Encoding"),
-        )
+            return target.tls()
+        if is_loopback(urlsplit(target.url).hostname or ""):
+            return None
+        raise BackendUnavailable(f"Backend {target.backend_id} is off this host and has no TLS identity")
 
 
-async def _refusal(response: aiohttp.ClientResponse) -> GatewayError:
-    retry_after = _seconds(response.headers.get("retry-after"))
+async def _refusal(response: Response, silence_s: float) -> GatewayError:
+    retry_after = _seconds(response.header("retry-after"))
     if response.status == 503:
         return BackendUnavailable("The backend takes no requests now", retry_after_s=retry_after or 1)
     if response.status in PASSED_ON:
-        error = await _error_body(response)
+        error = await _error_body(response, silence_s)
         if error is not None:
             return BackendRefused(response.status, error, retry_after)
         if response.status == 429:  # whatever it says, the client has to know that it may come back
@@ -176,15 +177,20 @@ async def _refusal(response: aiohttp.ClientResponse) -> GatewayError:
     return BackendFailed(f"The backend answered {response.status}")
 
 
-async def _error_body(response: aiohttp.ClientResponse) -> Mapping[str, Any] | None:
+async def _error_body(response: Response, silence_s: float) -> Mapping[str, Any] | None:
+    body = b""
     try:
-        return ErrorBody.model_validate_json(await response.content.read(MAX_ERROR_BYTES)).error.model_dump()
-    except (ValidationError, aiohttp.ClientError, TimeoutError):
+        async for piece in response.pieces(silence_s):
+            body += piece
+            if len(body) > MAX_ERROR_BYTES:
+                return None
+        return ErrorBody.model_validate_json(body).error.model_dump()
+    except (ValidationError, ConnectionLost, ProtocolError, TimeoutError):
         return None
 
 
-def _seconds(value: str | None) -> float | None:
+def _seconds(value: str) -> float | None:
     try:
-        return float(value) if value is not None else None
+        return float(value) if value else None
     except ValueError:
         return None

@@ -1,0 +1,261 @@
+"""HTTP/1.1 to one backend (RFC 9112): a pool of kept connections, one request at a time on each.
+
+As little as the way to a backend needs: POST with a body, GET without, no redirects, no cookies, no proxies, no
+compression. httptools parses, as on the server's side. Bytes of an answer are handed on as they arrive; a reader that
+is slow stops the connection from being read.
+"""
+
+import asyncio
+import ssl
+from collections import deque
+from collections.abc import AsyncIterator
+from typing import cast
+from urllib.parse import urlsplit
+
+import httptools
+
+HIGH_WATER = 256 << 10  # bytes that may wait for their reader
+MAX_HEAD = 64 << 10
+IDLE_S = 30.0  # a kept connection older than this is not used again: the other side may be about to close it
+
+
+class ConnectError(Exception):
+    """No connection: nothing was sent. `identity`: the peer could not prove who it is."""
+
+    def __init__(self, identity: bool = False) -> None:
+        super().__init__("no connection")
+        self.identity = identity
+
+
+class ConnectionLost(Exception):
+    """The connection ended; `answered` tells whether an answer had begun."""
+
+    def __init__(self, answered: bool) -> None:
+        super().__init__("the connection was lost")
+        self.answered = answered
+
+
+class ProtocolError(Exception):
+    """What came is not HTTP/1.1."""
+
+
+class Response:
+    """An answer whose head is here."""
+
+    def __init__(self, connection: "Connection") -> None:
+        self._connection = connection
+
+    @property
+    def status(self) -> int:
+        return self._connection.status
+
+    def header(self, name: str) -> str:
+        """The value of a field by its lower-case name; empty if absent."""
+        return self._connection.fields.get(name.encode("latin-1"), b"").decode("latin-1")
+
+    @property
+    def complete(self) -> bool:
+        """Whether the whole body has arrived and been read."""
+        return self._connection.complete and not self._connection.pending
+
+    async def pieces(self, silence_s: float) -> AsyncIterator[bytes]:
+        """The body as it comes. Raises TimeoutError after `silence_s` seconds without a byte, ConnectionLost,
+        ProtocolError."""
+        connection = self._connection
+        while True:
+            if connection.pending:
+                yield connection.take()
+            elif connection.complete:
+                return
+            else:
+                await connection.progress(silence_s)
+
+
+class Connection(asyncio.Protocol):
+    """One TCP or TLS connection. Only `Pool` makes them."""
+
+    def __init__(self) -> None:
+        self.status = 0
+        self.fields: dict[bytes, bytes] = {}
+        self.pending: deque[bytes] = deque()
+        self.complete = True
+        self.head_here = False
+        self.usable = False
+        self.idle_since = 0.0
+        self._size = 0
+        self._head_size = 0
+        self._failure: Exception | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._paused = False
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+
+    # What the transport calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self.usable = True
+
+    def data_received(self, data: bytes) -> None:
+        if self.complete:  # nobody asked: whatever it is, this connection is not to be trusted with the next request
+            self.close()
+            return
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+            self._fail(ProtocolError("the answer is not HTTP/1.1"))
+        self._wake()
+
+    def eof_received(self) -> None:
+        return None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.usable = False
+        if not self.complete:
+            self._fail(ConnectionLost(self.head_here))
+        self._wake()
+
+    # What the parser calls
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._head_size += len(name) + len(value)
+        if self._head_size > MAX_HEAD:
+            self._fail(ProtocolError("the answer's head is too long"))
+            return
+        self.fields[name.lower()] = value
+
+    def on_headers_complete(self) -> None:
+        self.status = self._parser.get_status_code()
+        if self.status >= 200:
+            self.head_here = True
+
+    def on_body(self, body: bytes) -> None:
+        self.pending.append(body)
+        self._size += len(body)
+        if self._size > HIGH_WATER and not self._paused and self._transport is not None:
+            self._paused = True
+            self._transport.pause_reading()
+
+    def on_message_complete(self) -> None:
+        if self.status < 200:  # an interim answer (RFC 9110 §15.2); the real one follows
+            self.fields.clear()
+            return
+        self.complete = True
+        self.usable = self.usable and self._parser.should_keep_alive()
+
+    # What the pool and the response call
+
+    async def request(self, head: bytes, body: bytes, silence_s: float) -> Response:
+        """Send one request and wait for the answer's head. Raises TimeoutError, ConnectionLost, ProtocolError."""
+        self._parser = httptools.HttpResponseParser(self)
+        self.status, self.fields, self._head_size = 0, {}, 0
+        self.complete, self.head_here, self._failure = False, False, None
+        if self._transport is None or not self.usable:
+            raise ConnectionLost(False)
+        self._transport.writelines((head, body))
+        while not self.head_here:
+            await self.progress(silence_s)
+        return Response(self)
+
+    def take(self) -> bytes:
+        """All of the body that has arrived."""
+        data = self.pending.popleft() if len(self.pending) == 1 else b"".join(self.pending)
+        self.pending.clear()
+        self._size = 0
+        if self._paused and self._transport is not None:
+            self._paused = False
+            self._transport.resume_reading()
+        return data
+
+    async def progress(self, silence_s: float) -> None:
+        """Wait for anything to happen. Raises TimeoutError, or what ended the connection."""
+        if self._failure is not None:
+            raise self._failure
+        self._waiter = waiter = self._loop.create_future()
+        timer = self._loop.call_later(silence_s, _time_out, waiter)
+        try:
+            await waiter
+        finally:
+            timer.cancel()
+            self._waiter = None
+
+    def close(self) -> None:
+        """At once, whatever is under way: the backend sees its client leave."""
+        self.usable = False
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _fail(self, error: Exception) -> None:
+        if self._failure is None:
+            self._failure = error
+        self.usable = False
+        if self._transport is not None and isinstance(error, ProtocolError):
+            self._transport.abort()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+class Pool:
+    """Connections to one address. `tls`: made once, used for all of them."""
+
+    def __init__(self, url: str, tls: ssl.SSLContext | None, connect_s: float) -> None:
+        parts = urlsplit(url)
+        self._host = parts.hostname or ""
+        self._port = parts.port or (443 if parts.scheme == "https" else 80)
+        self._authority = parts.netloc
+        self._prefix = parts.path.rstrip("/")
+        self._tls = tls
+        self._connect_s = connect_s
+        self._idle: list[Connection] = []
+        self._all: set[Connection] = set()
+
+    def head(self, method: str, path: str, length: int, request_id: str) -> bytes:
+        """Request line and fields. `path` and `request_id` are ours, never a caller's words."""
+        return (
+            f"{method} {self._prefix}{path} HTTP/1.1\r\nhost: {self._authority}\r\naccept: */*\r\n"
+            f"content-type: application/json\r\ncontent-length: {length}\r\nx-request-id: {request_id}\r\n\r\n"
+        ).encode("latin-1")
+
+    async def acquire(self) -> tuple[Connection, bool]:
+        """A connection nobody uses, and whether it has been used before. Raises ConnectError, TimeoutError."""
+        loop = asyncio.get_running_loop()
+        while self._idle:
+            kept = self._idle.pop()
+            if kept.usable and loop.time() - kept.idle_since < IDLE_S:
+                return kept, True
+            self._drop(kept)
+        try:
+            async with asyncio.timeout(self._connect_s):
+                _, made = await loop.create_connection(
+                    Connection, self._host, self._port, ssl=self._tls, server_hostname=self._host if self._tls else None
+                )
+        except ssl.SSLError as error:
+            raise ConnectError(identity=True) from error
+        except OSError as error:  # TimeoutError is one; nothing was sent in any case
+            raise ConnectError from error
+        self._all.add(made)
+        return made, False
+
+    def release(self, connection: Connection) -> None:
+        """Give a connection back; one with an unfinished answer is closed."""
+        if connection.usable and connection.complete and not connection.pending:
+            connection.idle_since = asyncio.get_running_loop().time()
+            self._idle.append(connection)
+        else:
+            self._drop(connection)
+
+    def close(self) -> None:
+        for connection in list(self._all):
+            self._drop(connection)
+        self._idle.clear()
+
+    def _drop(self, connection: Connection) -> None:
+        connection.close()
+        self._all.discard(connection)
+
+
+def _time_out(waiter: "asyncio.Future[None]") -> None:
+    if not waiter.done():
+        waiter.set_exception(TimeoutError())
