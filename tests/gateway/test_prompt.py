@@ -1,0 +1,121 @@
+"""What leaves for a backend: inspected, without what names a person, and otherwise as the client wrote it."""
+
+import json
+
+import pytest
+
+from gateway.errors import InvalidRequest, RedactionRefused
+from gateway.openai.endpoint import COMPLETIONS
+from gateway.prompt import output_refused, prepare
+from policy.errors import RedactionBlocked, RedactionError
+from policy.redact.redactor import Redactor
+from tests.fakes.lab import OPEN_POLICY, POLICY, chat
+from tests.gateway.parts import call, principal
+
+MAIL, SECRET = "anna.schmidt@example.org", "AKIAIOSFODNN7EXAMPLE"
+
+
+def prepared(body=None, policy=POLICY, endpoint=None, project="main", **more):
+    asked = call(body, endpoint, **more) if endpoint else call(body, **more)
+    return prepare(asked, principal(policy).redactor, project)
+
+
+def test_personal_data_leaves_as_placeholders_and_is_counted():
+    prompt = prepared(chat(f"write to {MAIL}, again {MAIL}"))
+    assert MAIL.encode() not in prompt.body
+    assert prompt.counts == {"email": 2}
+    assert json.loads(prompt.body) == prompt.fields
+
+
+def test_placeholders_of_two_calls_do_not_look_alike():
+    first, second = (prepared(chat(f"write to {MAIL}")).fields["messages"][0]["content"] for _ in range(2))
+    assert first != second
+
+
+def test_the_filter_of_the_answer_turns_placeholders_back_and_counts_what_it_finds():
+    prompt = prepared(chat(f"write to {MAIL}"))
+    placeholder = prompt.fields["messages"][0]["content"].split()[-1]
+    text = prompt.output.make(False)
+    assert text.feed(f"I wrote to {placeholder} and bert@example.org. ") + text.flush() == (
+        f"I wrote to {MAIL} and {'[EMAIL]'}. "
+    )
+    assert prompt.output.counts == {"email": 1}
+
+
+def test_without_anything_to_hide_the_answer_needs_no_filter():
+    prompt = prepared(chat(f"write to {MAIL}"), OPEN_POLICY)
+    assert prompt.output is None
+    assert MAIL.encode() in prompt.body
+
+
+def test_who_the_person_is_does_not_leave_and_unknown_parameters_do():
+    prompt = prepared(user="u-4711", metadata={"ward": "7"}, safety_identifier="s", top_k=5, new_thing={"a": [1]})
+    assert not {"user", "metadata", "safety_identifier"} & prompt.fields.keys()
+    assert (prompt.fields["top_k"], prompt.fields["new_thing"]) == (5, {"a": [1]})
+
+
+@pytest.mark.parametrize("policy", [POLICY, OPEN_POLICY])
+def test_usage_is_asked_for_in_every_stream_and_other_stream_options_stay(policy):
+    assert prepared(policy=policy, stream=True).fields["stream_options"] == {"include_usage": True}
+    options = {"include_usage": False, "include_obfuscation": False}
+    sent = prepared(policy=policy, stream=True, stream_options=options).fields["stream_options"]
+    assert sent == {"include_usage": True, "include_obfuscation": False}
+    assert "stream_options" not in prepared(policy=policy).fields
+
+
+def test_a_blocked_class_of_data_is_refused_naming_the_class_and_the_place_but_not_the_value():
+    with pytest.raises(RedactionRefused) as refused:
+        prepared(chat(f"the key is {SECRET}"))
+    assert (refused.value.code, refused.value.http_status) == ("redaction_blocked", 422)
+    body = refused.value.body()
+    assert SECRET.encode() not in body
+    assert json.loads(body)["error"]["findings"]
+
+
+@pytest.mark.parametrize("prompt", [[1, 2, 3], [[1, 2], [3]]])
+def test_token_ids_hide_what_they_say_so_they_do_not_leave(prompt):
+    with pytest.raises(RedactionRefused, match="unreadable"):
+        prepared({"model": "small", "prompt": prompt}, endpoint=COMPLETIONS)
+
+
+@pytest.mark.parametrize("asked", [{"logprobs": True}, {"prompt_logprobs": 3}])
+def test_probabilities_of_tokens_are_refused_where_they_would_tell_what_is_hidden(asked):
+    with pytest.raises(InvalidRequest) as refused:
+        prepared(**asked)
+    assert refused.value.param == "logprobs"
+    prepared(policy=OPEN_POLICY, **asked)
+
+
+def test_an_error_while_inspecting_refuses_and_an_unknown_one_is_not_taken_for_a_yes(monkeypatch):
+    def fails(kind):
+        def redact_body(*_):
+            raise kind("broken")
+
+        monkeypatch.setattr(Redactor, "redact_body", redact_body)
+
+    fails(RedactionError)
+    with pytest.raises(RedactionRefused, match="was not sent"):
+        prepared()
+    fails(RuntimeError)
+    with pytest.raises(RuntimeError):
+        prepared()
+
+
+def test_no_two_projects_share_a_prefix_cache_whatever_they_ask_for():
+    salts = [
+        prepared(project=project, **more).fields["cache_salt"]
+        for project in ("main", "other")
+        for more in ({}, {"cache_salt": "a"}, {"cache_salt": "other:"})
+    ]
+    assert len(set(salts)) == 6
+    assert {salt.split(":")[0] for salt in salts} == {"main", "other"}
+
+
+def test_an_answer_that_may_not_pass_is_another_refusal_than_one_that_cannot_be_read():
+    assert output_refused(RedactionError("too deep")).code == "answer_unreadable"
+    with pytest.raises(RedactionBlocked) as blocked:
+        body = {"model": "m", "messages": [{"role": "user", "content": SECRET}]}
+        principal(POLICY).redactor.redact_body(body, "chat", "k7f3")
+    refused = output_refused(blocked.value)
+    assert (refused.code, refused.http_status) == ("answer_blocked", 422)
+    assert SECRET not in refused.message
