@@ -15,6 +15,9 @@ ZERO_WIDTH = (
 )
 DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2043\u2212\ufe58\ufe63\uff0d"
 
+# Capitals and small letters of Cyrillic and Greek that cannot be told from Latin ones (Unicode TR 39, confusables).
+LOOK_ALIKES = str.maketrans("АВЕКМНОРСТУХасеорхуіјЅѕΑΒΕΖΗΙΚΜΝΟΡΤΥΧον", "ABEKMHOPCTYXaceopxyijSsABEZHIKMNOPTYXov")
+
 
 class _Table(dict[int, str | None]):
     """A `str.translate` table that learns each character when it first meets it."""
