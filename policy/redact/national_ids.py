@@ -39,6 +39,7 @@ from stdnum.se import personnummer
 from stdnum.si import ddv, emso
 
 from policy.redact import id_checks
+from policy.redact.normalise import lowered
 from policy.redact.shapes import BEGIN, END, flexible
 
 Check = Callable[[str], bool]
@@ -46,7 +47,8 @@ Check = Callable[[str], bool]
 
 class _Id(NamedTuple):
     """``sample``: see `shapes.flexible`; for a number that is named. ``names``: what it is called, an expression whose
-    alternatives begin with a letter. ``alone``: how it is written where nothing names it, None if its check is too weak."""
+    alternatives begin with a letter. ``alone``: how it is written where nothing names it; None: its check is too weak.
+    """
 
     sample: str
     is_valid: Check
@@ -136,7 +138,7 @@ _GENERAL = (
 )
 _REACH = 40  # characters between a name and its number
 _NAMED_BEFORE = 64
-_START = re.compile(rf"{BEGIN}(?=[A-Za-z]{{0,6}}[0-9])")
+_TOKEN = re.compile(r"[A-Za-z0-9_]+")
 _NUMBER_START = re.compile(r"(?<![A-Za-z0-9_])[A-Za-z]{0,6}[0-9]")
 _NAMED_SHAPES = {
     kind: re.compile("(?:" + "|".join(filter(None, (flexible(each.sample), each.alone))) + ")" + END)
@@ -146,7 +148,7 @@ _ALONE: dict[str, tuple[re.Pattern[str], list[str]]] = {}
 for _kind, _each in IDS.items():
     if _each.alone:
         _ALONE.setdefault(_each.alone, (re.compile(_each.alone + END), []))[1].append(_kind)
-_ANY_ALONE = re.compile("(?:" + "|".join(_ALONE) + ")" + END)
+_ANY_ALONE = re.compile(BEGIN + "(?=[A-Za-z]{0,6}[0-9])(?:" + "|".join(_ALONE) + ")" + END)
 
 
 def _alternatives(names: str) -> Iterator[str]:
@@ -160,17 +162,21 @@ def _alternatives(names: str) -> Iterator[str]:
     yield names[begin:]
 
 
-def _by_initial() -> dict[str, list[tuple[re.Pattern[str], str]]]:
-    """Names by their first letter, so that ordinary words cost one look-up."""
-    table: dict[str, list[tuple[re.Pattern[str], str]]] = {}
+def _by_initial() -> dict[str, tuple[re.Pattern[str], list[tuple[re.Pattern[str], str]]]]:
+    """Names by their first letter, all of them and one by one, so that ordinary words cost one look-up."""
+    table: dict[str, list[tuple[str, str]]] = {}
     for kind, names in (*((kind, each.names) for kind, each in IDS.items()), ("", _GENERAL)):
         for name in _alternatives(names):
-            table.setdefault(name[0], []).append((re.compile(name), kind))
-    return table
+            table.setdefault(name[0], []).append((name, kind))
+    return {
+        initial: (re.compile("|".join(name for name, _ in names)), [(re.compile(name), kind) for name, kind in names])
+        for initial, names in table.items()
+    }
 
 
-_INITIAL = re.compile(r"(?<![^\W\d_])[^\W\d_]")
+_WORD = re.compile(r"[^\W\d_]+")
 _NAMES = _by_initial()
+_NO_NAMES: tuple[None, list[tuple[re.Pattern[str], str]]] = (None, [])
 
 
 def find_national_ids(text: str, start: int) -> Iterator[tuple[int, int, str]]:
@@ -184,8 +190,8 @@ def find_national_ids(text: str, start: int) -> Iterator[tuple[int, int, str]]:
             if match and _holds(IDS[kind], match[0]):
                 yield begin, match.end(), kind
                 break
-    for place in _START.finditer(text, start):
-        begin = place.start()
+    for token in _TOKEN.finditer(text, start):
+        begin = token.start()
         if begin in named or not _ANY_ALONE.match(text, begin):
             continue
         for shape, kinds in _ALONE.values():
@@ -197,16 +203,12 @@ def find_national_ids(text: str, start: int) -> Iterator[tuple[int, int, str]]:
 
 def _named_numbers(text: str, start: int) -> Iterator[tuple[int, list[str]]]:
     """Where the first number behind a name begins, and the kinds it may be; none where the name is a general one."""
-    lowered = text.replace("İ", "I").lower()  # the one letter that gets longer
-    if len(lowered) != len(text):
-        lowered = text
-    for initial in _INITIAL.finditer(lowered, max(0, start - _NAMED_BEFORE)):
-        names = _NAMES.get(initial[0])
-        if not names:
+    small = lowered(text)
+    for word in _WORD.finditer(small, max(0, start - _NAMED_BEFORE)):
+        any_name, names = _NAMES.get(word[0][0], _NO_NAMES)
+        if any_name is None or not any_name.match(small, word.start()):
             continue
-        found = [(match.end(), kind) for name, kind in names if (match := name.match(lowered, initial.start()))]
-        if not found:
-            continue
+        found = [(match.end(), kind) for name, kind in names if (match := name.match(small, word.start()))]
         end = max(found)[0]
         number = _NUMBER_START.search(text, end, end + _REACH + 8)
         if number and number.start() >= start:

@@ -36,6 +36,11 @@ class _Table(dict[int, str | None]):
 _TABLE = _Table({ord(c): None for c in ZERO_WIDTH} | {ord(c): "-" for c in DASHES})
 
 
+def lowered(text: str) -> str:
+    """`text` in small letters, character for character: the one that would become two loses its dot."""
+    return text.lower() if text.isascii() else text.replace("İ", "I").lower()
+
+
 @dataclass(frozen=True, slots=True)
 class View:
     """``text``: what detectors see. Character i of it was written at ``starts[i]:ends[i]``; None is i itself."""

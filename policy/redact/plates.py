@@ -3,13 +3,14 @@
 import re
 from collections.abc import Iterator
 
+from policy.redact.normalise import lowered
+
 _NAME = re.compile(
-    r"(?<![^\W\d_])(?:(?:kfz-?|auto)?kennzeichen|(?:number|licen[cs]e|registration) ?plates?|immatriculation\w*"
+    r"(?:(?:kfz-?|auto)?kennzeichen|(?:number|licen[cs]e|registration) ?plates?|immatriculation\w*"
     r"|plaque\w*"
     r"|targa|matr[íi]cula|kenteken\w*|rejestracyjn\w*|registreringsnummer|nummerplade|rekisteri\w*|rendsz[áa]m\w*"
     r"|[sš]pz|[ée][čc]v"
-    r"|număr de înmatriculare|registracij\w*|registarsk\w*|πινακίδ\w*|рег(?:истрационен|\.) номер)",
-    re.IGNORECASE,
+    r"|număr de înmatriculare|registracij\w*|registarsk\w*|πινακίδ\w*|рег(?:истрационен|\.) номер)"
 )
 _PLATE = re.compile(
     r"\W{1,4}(?:\w{1,10}\W{1,2}){0,2}?"
@@ -22,7 +23,7 @@ _PLATE = re.compile(
 
 def find_plates(text: str, start: int) -> Iterator[tuple[int, int]]:
     """Spans of licence plates from `start` on."""
-    for name in _NAME.finditer(text, max(0, start - 64)):
+    for name in _NAME.finditer(lowered(text), max(0, start - 64)):
         plate = _PLATE.match(text, name.end())
         if plate and plate.start("plate") >= start:
             yield plate.span("plate")

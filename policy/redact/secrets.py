@@ -10,6 +10,8 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
+from policy.redact.normalise import lowered
+
 # prefix -> pattern of what follows it
 _PREFIXES: dict[str, str] = {
     "sk-": r"[A-Za-z0-9_-]{16,255}",
@@ -103,9 +105,12 @@ _NAMED = re.compile(
     r"|salasana|heslo|jelsz[óo]"
     r"|parol[ae]?|lozinka|geslo|slapta[žz]odis|parool|κωδικός|парола)"
     r"(?:[\"'`]?\s{0,2}(?::=|=>|[:=]|\bis\b|\bist\b|\best\b|\bes\b|\bè\b)\s{0,2}|(?<=bearer) )[\"'`]?"
-    r"(?P<value>[A-Za-z0-9_.+/=~%@#:-]{7,255}[A-Za-z0-9_+/=~%@#-])",
-    re.IGNORECASE,
+    r"(?P<value>[a-z0-9_.+/=~%@#:-]{7,255}[a-z0-9_+/=~%@#-])",
 )
+# One of these is in every name; most texts hold none.
+_STEMS = ("pass", "pwd", "secret", "token", "key", "credential", "bearer", "contrase", "kennwort", "wachtwoord", "hasl",
+          "hasł", "senha", "senord", "adgangskode", "salasana", "heslo", "jelsz", "parol", "lozinka", "geslo", "slapta",
+          "parool", "κωδικός", "парола")  # fmt: skip
 _NAMES_REACH = 48
 _ENTROPY = 2.5  # bits a character; words and repeated signs have less
 _BREAK = r"(?:\s|\\n|\\r)"  # an environment file writes the line break as two characters
@@ -126,9 +131,12 @@ def find_secrets(text: str, start: int) -> Iterator[tuple[int, int]]:
         for match in _URL.finditer(text, max(0, start - _NAMES_REACH)):
             if match.start("login") >= start:
                 yield match.span("login")
-    for match in _NAMED.finditer(text, max(0, start - _NAMES_REACH)):
-        if match.start("value") >= start and _is_random(match["value"]):
-            yield match.span("value")
+    small = lowered(text)
+    if any(stem in small for stem in _STEMS):
+        for match in _NAMED.finditer(small, max(0, start - _NAMES_REACH)):
+            first, last = match.span("value")
+            if first >= start and _is_random(text[first:last]):
+                yield first, last
     if PEM_PREFIX in text:
         for head in PEM_HEAD.finditer(text, start):
             body = PEM_BODY.match(text, head.end())

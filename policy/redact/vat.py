@@ -13,6 +13,7 @@ from stdnum.gb import vat as gb_vat
 from stdnum.it import iva
 from stdnum.no import orgnr
 
+from policy.redact.normalise import lowered
 from policy.redact.shapes import BEGIN, END, flexible
 
 _SAMPLES = {
@@ -33,18 +34,22 @@ _VAT = re.compile(
 )
 _ITALIAN = re.compile(
     rf"(?:partita iva|p\.? ?iva)\W{{0,4}}(?:\w{{1,8}}\W{{1,3}}){{0,2}}(?P<number>{BEGIN}{flexible('9' * 11)}){END}",
-    re.IGNORECASE,
 )
+_HEAD = re.compile("[A-Z]{2}(?=[A-Z0-9 .-])")
+_HEADS = frozenset(country[:2] for country in _SAMPLES)
 _BEFORE = 48
 
 
 def find_vat_numbers(text: str, start: int) -> Iterator[tuple[int, int]]:
     """Spans of valid VAT numbers from `start` on."""
-    for match in _VAT.finditer(text, start):
+    for head in _HEAD.finditer(text, start):
+        match = _VAT.match(text, head.start()) if head[0] in _HEADS else None
+        if match is None:
+            continue
         country = match.lastgroup or ""
         if _is_valid(country, "".join(filter(str.isalnum, match[country]))):
             yield match.span()
-    for match in _ITALIAN.finditer(text, max(0, start - _BEFORE)):
+    for match in _ITALIAN.finditer(lowered(text), max(0, start - _BEFORE)):
         if match.start("number") >= start and iva.is_valid(match["number"]):
             yield match.span("number")
 
