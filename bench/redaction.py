@@ -9,13 +9,13 @@ import statistics
 import time
 from collections.abc import Callable
 
-from policy.redact.plan import LABELS, RedactionPlan
+from policy.redact.plan import LABELS, OUTPUT_LABELS, RedactionPlan
 from policy.redact.pseudonyms import Pseudonyms
 from policy.redact.redactor import Redactor
 
 ROUNDS = 9
 NONCE = "k7f3qw"
-PLAN = RedactionPlan({label: "pseudonymise" for label in LABELS}, {label: "mask" for label in LABELS})
+PLAN = RedactionPlan({label: "pseudonymise" for label in LABELS}, {label: "mask" for label in OUTPUT_LABELS})
 
 PROSE = (
     "The committee met on Tuesday to talk about the new harbour, which will open in 2027 if the council agrees. "

@@ -29,7 +29,7 @@ from policy.errors import PolicyDocumentError, Problem
 from policy.facts import AttestedBasis, Basis, SetName
 from policy.marked_yaml import MarkedYaml, Path, dotted, parse_yaml
 from policy.purpose import LegalBasis
-from policy.redact.plan import Action, Label, OutputAction
+from policy.redact.plan import KINDS, LABELS, OUTPUT_LABELS, Action, OutputAction
 from policy.retention import parse_content_days, parse_days
 
 T = TypeVar("T")
@@ -66,6 +66,19 @@ def _list_or_word(value: Any) -> str:
     return "list" if isinstance(value, (list, tuple)) else "word"
 
 
+def _label_of(labels: tuple[str, ...], where: str) -> AfterValidator:
+    known = (*labels, *KINDS)
+
+    def check(label: str) -> str:
+        if label in known:
+            return label
+        near = difflib.get_close_matches(label, known, n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise ValueError(f"{label!r} is nothing that is looked for in {where}{hint}; there are {', '.join(labels)}")
+
+    return AfterValidator(check)
+
+
 NonEmpty = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 Country = Annotated[str, AfterValidator(_country)]
 CountrySelector = Annotated[
@@ -95,8 +108,8 @@ class Residency(Section):
 
 
 class Redaction(Section):
-    input: Mapping[Label, Action] = Field(default_factory=dict)
-    output: Mapping[Label, OutputAction] = Field(default_factory=dict)
+    input: Mapping[Annotated[str, _label_of(LABELS, "prompts")], Action] = Field(default_factory=dict)
+    output: Mapping[Annotated[str, _label_of(OUTPUT_LABELS, "answers")], OutputAction] = Field(default_factory=dict)
 
 
 class Retention(Section):

@@ -11,26 +11,37 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from policy.errors import RedactionError
+from policy.redact.addresses import find_addresses
 from policy.redact.alphabet import ALNUM, LETTER
+from policy.redact.bic import find_bics
+from policy.redact.births import find_births
 from policy.redact.cards import find_cards
+from policy.redact.devices import find_imeis, find_macs
 from policy.redact.iban import find_ibans
 from policy.redact.national_ids import find_national_ids
+from policy.redact.normalise import LOOK_ALIKES
 from policy.redact.phone import find_phones
+from policy.redact.plates import find_plates
 from policy.redact.secrets import find_secrets
+from policy.redact.vat import find_vat_numbers
 
-Finder = Callable[[str, int], Iterable[tuple[int, int]]]
+Finder = Callable[[str, int], Iterable[tuple[int, int] | tuple[int, int, str]]]
 
 
 class Detector(NamedTuple):
-    """``needs_digits``: it finds nothing where no seven digits stand close together, and need not look there."""
+    """``needs_digits``: it finds nothing where no seven digits stand close together, and need not look there.
+
+    ``reads_through``: what it looks for is Latin, so Cyrillic and Greek letters of the same look count as Latin ones.
+    """
 
     label: str
     find: Finder
     needs_digits: bool = False
+    reads_through: bool = False
 
 
 class Span(NamedTuple):
-    """``text[start:end]`` is a `label`."""
+    """``text[start:end]`` is a `label`: a detector's, with the kind behind a dot where the detector knows it."""
 
     start: int
     end: int
@@ -86,13 +97,20 @@ def _is_address(text: str) -> bool:
 
 
 DETECTORS: tuple[Detector, ...] = (
-    Detector("secret", find_secrets),
+    Detector("secret", find_secrets, reads_through=True),
     Detector("email", find_emails),
-    Detector("iban", find_ibans, True),
-    Detector("card", find_cards, True),
-    Detector("national_id", find_national_ids, True),
-    Detector("phone", find_phones, True),
+    Detector("iban", find_ibans, needs_digits=True, reads_through=True),
+    Detector("card", find_cards, needs_digits=True),
+    Detector("vat", find_vat_numbers, needs_digits=True, reads_through=True),
+    Detector("imei", find_imeis, needs_digits=True),
+    Detector("national_id", find_national_ids, needs_digits=True),
+    Detector("phone", find_phones, needs_digits=True),
+    Detector("mac", find_macs),
     Detector("ip", find_ips),
+    Detector("date_of_birth", find_births),
+    Detector("bic", find_bics),
+    Detector("plate", find_plates),
+    Detector("address", find_addresses),
 )
 
 
@@ -100,11 +118,15 @@ def find_spans(text: str, start: int, detectors: Sequence[Detector]) -> list[Spa
     """Disjoint spans from `start` on, in order. A detector that fails raises RedactionError, without the text."""
     found: list[Span] = []
     has_digits = _DIGIT_RICH.search(text, start) is not None
-    for label, find, needs_digits in detectors:
+    latin = text if text.isascii() else text.translate(LOOK_ALIKES)
+    for label, find, needs_digits, reads_through in detectors:
         if needs_digits and not has_digits:
             continue
         try:
-            spans = [Span(first, last, label) for first, last in find(text, start)]
+            spans = [
+                Span(first, last, f"{label}.{kind[0]}" if kind else label)
+                for first, last, *kind in find(latin if reads_through else text, start)
+            ]
         except Exception as error:  # whatever it was, the text is not known to be clean
             raise RedactionError(f"detector {label} failed with {type(error).__name__}") from None
         found += spans

@@ -15,6 +15,9 @@ ZERO_WIDTH = (
 )
 DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2043\u2212\ufe58\ufe63\uff0d"
 
+# Capitals and small letters of Cyrillic and Greek that cannot be told from Latin ones (Unicode TR 39, confusables).
+LOOK_ALIKES = str.maketrans("АВЕКМНОРСТУХасеорхуіјЅѕΑΒΕΖΗΙΚΜΝΟΡΤΥΧον", "ABEKMHOPCTYXaceopxyijSsABEZHIKMNOPTYXov")
+
 
 class _Table(dict[int, str | None]):
     """A `str.translate` table that learns each character when it first meets it."""
@@ -31,6 +34,11 @@ class _Table(dict[int, str | None]):
 
 
 _TABLE = _Table({ord(c): None for c in ZERO_WIDTH} | {ord(c): "-" for c in DASHES})
+
+
+def lowered(text: str) -> str:
+    """`text` in small letters, character for character: the one that would become two loses its dot."""
+    return text.lower() if text.isascii() else text.replace("İ", "I").lower()
 
 
 @dataclass(frozen=True, slots=True)

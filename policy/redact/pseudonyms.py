@@ -82,7 +82,7 @@ class Pseudonyms:
 
         What is restored is the spelling that came first.
         """
-        name = label.replace("_", "").upper()
+        name = label.partition(".")[0].replace("_", "").upper()
         canonical = value if label == LITERAL else "".join(filter(str.isalnum, value)).lower()
         if (known := self._by_value.get((name, canonical))) is not None:
             return known

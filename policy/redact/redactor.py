@@ -12,7 +12,7 @@ from policy.redact.actions import keyed_hash, mask, require_key
 from policy.redact.detectors import DETECTORS, Detector, Span, find_spans
 from policy.redact.json_text import compose, unescape
 from policy.redact.normalise import View, normalise
-from policy.redact.plan import Action, RedactionPlan
+from policy.redact.plan import KINDS, Action, RedactionPlan, action_for, general_label
 from policy.redact.pseudonyms import LITERAL, PLACEHOLDER, Pseudonyms
 from policy.redact.request import Endpoint, rewrite_body
 from policy.redact.stream import StreamFilter
@@ -42,7 +42,12 @@ class Redactor:
         self, plan: RedactionPlan, *, hash_key: bytes | None = None, detectors: Sequence[Detector] = DETECTORS
     ) -> None:
         found = {detector.label for detector in detectors}
-        if missing := sorted({*plan.input, *plan.output} - found):
+        asked = {*plan.input, *plan.output}
+        if missing := sorted(
+            label
+            for label in asked
+            if label not in (KINDS if "." in label else found) or general_label(label) not in found
+        ):
             raise RedactionError(f"no detector finds {', '.join(missing)}")
         if "hash" in (*plan.input.values(), *plan.output.values()):
             require_key(hash_key)
@@ -85,7 +90,8 @@ class Redactor:
 
 def _needed(detectors: Sequence[Detector], actions: Mapping[Any, Any]) -> tuple[Detector, ...]:
     """Those the plan names and those before them, which tell apart what they would mistake."""
-    last = max((index for index, d in enumerate(detectors) if d.label in actions), default=-1)
+    named = {general_label(label) for label in actions}
+    last = max((index for index, d in enumerate(detectors) if d.label in named), default=-1)
     return tuple(detectors[: last + 1])
 
 
@@ -123,7 +129,7 @@ class _Run:
     def _replacement(self, span: Span, seen: str, written: str, position: str) -> str | None:
         if span.label == LITERAL:
             return self.pseudonyms.placeholder(LITERAL, written)
-        action: Action | None = self._redactor.plan.input.get(span.label)  # type: ignore[call-overload]
+        action: Action | None = action_for(self._redactor.plan.input, span.label)
         if action is None:
             return None
         self.counts[span.label] += 1

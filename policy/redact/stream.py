@@ -20,6 +20,7 @@ from policy.redact.alphabet import LETTER, WORD
 from policy.redact.detectors import Detector, Span, find_spans
 from policy.redact.json_text import compose, cut_escape, escaped, unescape
 from policy.redact.normalise import View, normalise
+from policy.redact.plan import action_for
 from policy.redact.pseudonyms import OPEN_PLACEHOLDER, PLACEHOLDER, Bare, Key, Pseudonyms, key_of
 from policy.redact.secrets import PEM_BODY, PEM_HEAD
 
@@ -228,7 +229,7 @@ class StreamFilter:
         return until
 
     def _replacement(self, span: Span, text: str) -> str | None:
-        action = self._actions.get(span.label)
+        action = action_for(self._actions, span.label)
         if action is None:
             return None
         self.counts[span.label] += 1

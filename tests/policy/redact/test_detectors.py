@@ -16,7 +16,7 @@ PEM = "-----BEGIN PRIVATE KEY-----\nMIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEA
 
 
 def found(text: str) -> list[tuple[str, str]]:
-    return [(span.label, text[span.start : span.end]) for span in find_spans(text, 0, DETECTORS)]
+    return [(span.label.partition(".")[0], text[span.start : span.end]) for span in find_spans(text, 0, DETECTORS)]
 
 
 POSITIVE = [

@@ -1,0 +1,100 @@
+"""Postal addresses as Europe writes them: a street of a known kind with its number, then postal code and town.
+
+Pattern level only: the words for streets in the languages of the EU, number before or behind, and, without any such
+word, name, number, comma, postal code and town together. An address is several words, so it is looked for in prompts
+and not in streams, which would have to hold them back.
+"""
+
+import re
+from collections.abc import Iterator
+
+from policy.redact.alphabet import LETTER
+
+_UPPER = rf"(?![a-z])[{LETTER}]"
+_NAME = rf"{_UPPER}[{LETTER}.'’-]{{0,30}}"
+_NUMBER = r"[0-9]{1,4}(?:[ -]?[A-Za-z](?![A-Za-z]))?(?:[/-][0-9]{1,4})?"
+_CODE = (
+    r"(?:[A-Z]{1,2}[0-9][0-9A-Z]? [0-9][A-Z]{2}|[0-9]{2}-[0-9]{3}"
+    r"|(?:[A-Z]{1,2}[- ]?)?[0-9]{3,5}(?:[ -][0-9]{2,3})?(?: ?[A-Z]{2}\b)?)(?![0-9A-Z])"
+)
+_TOWN = rf"{_NAME}(?:[ -](?:(?:am|an der|sur|sous|de|la|di|del) )?{_NAME}){{0,2}}"
+_TAIL = re.compile(rf"\.?,?[ \n]{{1,2}}{_CODE},? {_TOWN}|\.?, ?{_TOWN}(?:,? {_CODE})?(?![{LETTER}])")
+
+# Kinds of street behind the name, as its ending or as a word of their own; the number follows.
+_BEHIND = (
+    "straße", "strasse", "str.", "weg", "platz", "allee", "gasse", "ring", "damm", "ufer", "chaussee",  # de
+    "straat", "laan", "plein", "gracht", "kade", "dreef", "steenweg",  # nl
+    "gatan", "vägen", "gränd", "torget", "stigen", "gade", "vej", "vejen", "allé", "stræde", "gata", "gate", "veien",
+    "vei", "vegur", "stræti", "braut", "katu", "tie", "kuja", "polku",  # sv, da, no, is, fi
+    "utca", "út", "útja", "tér", "tere", "körút", "iela", "prospekts", "gatvė", "g.", "pr.", "tn", "tänav", "mnt",
+    "maantee", "pst",  # hu, lv, lt, et
+)  # fmt: skip
+# Kinds of street in front of the name; the number stands before them or behind the name.
+_IN_FRONT = frozenset({
+    "rue", "avenue", "av.", "boulevard", "bd", "bd.", "place", "chemin", "allée", "impasse", "quai", "route", "cours",
+    "square", "calle", "c/", "avenida", "avda.", "plaza", "paseo", "camino", "ronda", "via", "viale", "piazza", "corso",
+    "vicolo", "largo", "strada", "rua", "travessa", "praça", "estrada", "ul.", "ulica", "al.", "aleja", "os.", "plac",
+    "pl.", "str.", "bulevardul", "calea", "aleea", "șoseaua", "ulice", "nám.", "náměstí", "námestie", "cesta", "trg",
+    "triq", "οδός", "οδ.", "λεωφόρος", "λεωφ.", "ул.", "бул.",
+})  # fmt: skip
+_OF = r"d[eu]s?|de la|del|della|delle|dei|da|do|dos|das|la|le|les|los|las|von|van|e|y"
+_WORDS = re.compile(
+    rf"(?: (?:(?:{_OF}) ){{0,2}}(?:(?:de )?[dl]['’])?|(?<=[/.])){_NAME}"
+    rf"(?:[ -](?:(?:{_OF}) ){{0,2}}(?:[dl]['’])?{_NAME}){{0,3}}"
+    rf"(?P<number>,? (?:n[r.°º]{{1,2}} ?)?{_NUMBER}(?![{LETTER}0-9]))?"
+)
+_KIND = re.compile(rf"[{LETTER}]+[./]?")
+_NUMBER_BEFORE = re.compile(rf"(?<![{LETTER}0-9]){_NUMBER}(?: (?:bis|ter))?,? \Z")
+_ENGLISH = re.compile(
+    rf"[0-9]{{1,4}}[A-Za-z]? (?:{_NAME} ){{1,3}}(?:Street|St|Road|Rd|Avenue|Ave|Lane|Ln|Drive|Close|Square|Terrace"
+    rf"|Gardens|Quay|Boulevard|Crescent|Court|Grove|Parade)(?![{LETTER}])\.?"
+)
+_HOUSE = re.compile(rf"(?<![{LETTER}0-9.,/]){_NUMBER}(?![{LETTER}0-9])")
+_FIRST_DIGIT = re.compile(r"[0-9]{1,4}")
+_NAMES_BEFORE = re.compile(rf"(?:(?<![{LETTER}]){_NAME} ){{1,3}}\Z")
+# A capital somewhere: `by the way 12` is no street, `Hoher Weg 12` and `Unter den Eichen-Allee 3` are.
+_STREET = re.compile(rf"(?:(?<![{LETTER}]){_NAME}[ -]){{1,3}}[{LETTER}]{{1,12}}\.?\Z|(?<![{LETTER}]){_NAME}\Z")
+_CODE_AND_TOWN = re.compile(rf", ?{_CODE} {_TOWN}(?![{LETTER}])")
+_LONGEST_NAME = 96
+
+
+def find_addresses(text: str, start: int) -> Iterator[tuple[int, int]]:
+    """Spans of postal addresses from `start` on, town included where it follows."""
+    if not _FIRST_DIGIT.search(text, start):
+        return
+    for digits in _FIRST_DIGIT.finditer(text, start):
+        house = _HOUSE.match(text, digits.start())
+        if house is None:
+            continue
+        if english := _ENGLISH.match(text, house.start()):
+            yield house.start(), _with_town(text, english.end())
+        before = text[max(start, house.start() - _LONGEST_NAME) : house.start()]
+        if street := _street_before(before):
+            yield house.start() - street, _with_town(text, house.end())
+        elif (town := _CODE_AND_TOWN.match(text, house.end())) and (names := _NAMES_BEFORE.search(before)):
+            yield house.start() - len(names[0]), town.end()
+    for word in _KIND.finditer(text, start):
+        if word[0].lower() not in _IN_FRONT:
+            continue
+        name = _WORDS.match(text, word.end())
+        if name is None:
+            continue
+        first = _NUMBER_BEFORE.search(text, max(start, word.start() - 16), word.start())
+        if first or name["number"]:
+            yield first.start() if first else word.start(), _with_town(text, name.end())
+
+
+def _street_before(before: str) -> int:
+    """How far the name of a street reaches back from the end of `before`; 0 if there is none."""
+    words = before.removesuffix(" ").removesuffix(",")
+    for said in (" nr", " nr.", " Nr."):
+        words = words.removesuffix(said)
+    if not words.lower().endswith(_BEHIND):
+        return 0
+    name = _STREET.search(words)
+    return len(before) - name.start() if name else 0
+
+
+def _with_town(text: str, end: int) -> int:
+    tail = _TAIL.match(text, end)
+    return tail.end() if tail else end

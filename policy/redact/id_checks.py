@@ -1,0 +1,100 @@
+"""Check digits of national numbers that `python-stdnum` does not know.
+
+Every function takes letters and digits without separators and says whether the check holds; none raises.
+"""
+
+from datetime import date
+
+from stdnum import luhn, verhoeff
+from stdnum.exceptions import ValidationError
+
+_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
+
+def is_german_health_insurance_number(number: str) -> bool:
+    """Krankenversichertennummer: a letter, eight digits, check digit (SGB V 290; weights 1 and 2, cross-sums)."""
+    if len(number) != 10 or number[0].upper() not in _LETTERS or not _digits(number[1:]):
+        return False
+    digits = f"{_LETTERS.index(number[0].upper()) + 1:02}{number[1:9]}"
+    return _cross_sums(digits, (1, 2) * 5) % 10 == int(number[9])
+
+
+def is_german_pension_number(number: str) -> bool:
+    """Rentenversicherungsnummer: area, date of birth, letter, serial, check digit (VKVV 2; weights with cross-sums)."""
+    if len(number) != 12 or number[8].upper() not in _LETTERS or not _digits(number[:8] + number[9:]):
+        return False
+    if not (1 <= int(number[4:6]) <= 12 and 1 <= int(number[2:4]) % 50 <= 31):
+        return False
+    digits = f"{number[:8]}{_LETTERS.index(number[8].upper()) + 1:02}{number[9:11]}"
+    return _cross_sums(digits, (2, 1, 2, 5, 7, 1, 2, 1, 2, 1, 2, 1)) % 10 == int(number[11])
+
+
+def is_document_number(number: str) -> bool:
+    """Identity card or passport number with its check digit (ICAO 9303 part 3, weights 7, 3, 1), nine signs and one."""
+    if len(number) != 10 or not number[9].isdigit() or not number.isalnum() or not number.isascii():
+        return False
+    total = sum(int(sign, 36) * (7, 3, 1)[at % 3] for at, sign in enumerate(number[:9]))
+    return any(sign.isdigit() for sign in number[:9]) and total % 10 == int(number[9])
+
+
+def is_hungarian_health_number(number: str) -> bool:
+    """TAJ: eight digits weighted 3 and 7, check digit modulo 10."""
+    return _digits(number, 9) and _weighted(number[:8], (3, 7) * 4) % 10 == int(number[8])
+
+
+def is_hungarian_tax_number(number: str) -> bool:
+    """Adóazonosító jel: begins with 8; positions 1 to 9 as weights, check digit modulo 11."""
+    return _digits(number, 10) and number[0] == "8" and _weighted(number[:9], range(1, 10)) % 11 == int(number[9])
+
+
+def is_hungarian_personal_number(number: str) -> bool:
+    """Személyi szám: sex and century, date of birth, serial; weights rise before 1997 and fall since, modulo 11."""
+    if not _digits(number, 11) or not _is_date(2000 + int(number[1:3]), number[3:5], number[5:7]):
+        return False
+    weights = range(1, 11) if number[0] in "1256" else range(10, 0, -1)
+    return any(_weighted(number[:10], each) % 11 == int(number[10]) for each in (weights, range(10, 0, -1)))
+
+
+def is_latvian_personal_code(number: str) -> bool:
+    """Personas kods: date of birth, century, serial, check digit (1101 minus the weighted sum, modulo 11)."""
+    if not _digits(number, 11) or not _is_date(2000 + int(number[4:6]), number[2:4], number[:2]):
+        return False
+    return (1101 - _weighted(number[:10], (1, 6, 3, 7, 9, 10, 5, 8, 4, 2))) % 11 % 10 == int(number[10])
+
+
+def is_luxembourg_number(number: str) -> bool:
+    """Matricule: date of birth, serial, then a Luhn and a Verhoeff digit, both over the first eleven."""
+    if not _digits(number, 13) or not _is_date(int(number[:4]), number[4:6], number[6:8]):
+        return False
+    try:
+        luhn.validate(number[:12])
+        verhoeff.validate(number[:11] + number[12])
+    except ValidationError:
+        return False
+    return True
+
+
+def is_maltese_identity_card(number: str) -> bool:
+    """Up to seven digits and the letter of the register; there is no check digit."""
+    return 4 <= len(number) <= 8 and _digits(number[:-1]) and number[-1].upper() in "MGAPLHBZ"
+
+
+def _digits(text: str, length: int = 0) -> bool:
+    return text.isascii() and text.isdigit() and (not length or len(text) == length)
+
+
+def _weighted(digits: str, weights: "tuple[int, ...] | range") -> int:
+    return sum(int(digit) * weight for digit, weight in zip(digits, weights, strict=True))
+
+
+def _cross_sums(digits: str, weights: tuple[int, ...]) -> int:
+    products = (int(digit) * weight for digit, weight in zip(digits, weights, strict=True))
+    return sum(product // 10 + product % 10 for product in products)
+
+
+def _is_date(year: int, month: str, day: str) -> bool:
+    try:
+        date(year, int(month), int(day))
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,66 @@
+"""VAT numbers by their country's prefix and check digits (VIES; Switzerland, Norway and the United Kingdom beside it).
+
+Without the prefix a number counts only where it is called a VAT number in words, and only in Italy: elsewhere the
+bare number is a national one, see `policy.redact.national_ids`.
+"""
+
+import re
+from collections.abc import Iterator
+
+from stdnum.ch import uid as ch_uid
+from stdnum.eu import vat as eu_vat
+from stdnum.gb import vat as gb_vat
+from stdnum.it import iva
+from stdnum.no import orgnr
+
+from policy.redact.normalise import lowered
+from policy.redact.shapes import BEGIN, END, flexible
+
+_SAMPLES = {
+    "AT": "U99999999", "BE": "999999999?9", "BG": "999999999?9", "CY": "99999999A", "CZ": "99999999?9?9",
+    "DE": "999999999", "DK": "99999999", "EE": "999999999", "EL": "999999999", "GR": "999999999", "ES": "*9999999*",
+    "FI": "99999999", "FR": "**999999999", "HR": "99999999999", "HU": "99999999", "IE": "9*99999A?A",
+    "IT": "99999999999", "LT": "999999999?9?9?9", "LU": "99999999", "LV": "99999999999", "MT": "99999999",
+    "NL": "999999999B99", "PL": "9999999999", "PT": "999999999", "RO": "999999?9?9?9?9", "SE": "999999999999",
+    "SI": "99999999", "SK": "9999999999", "CHE": "999999999", "NO": "999999999", "GB": "999999999",
+}  # fmt: skip
+_VAT = re.compile(
+    BEGIN
+    + "(?:"
+    + "|".join(f"(?P<{country}>{country}[ .-]{{0,2}}{flexible(sample)})" for country, sample in _SAMPLES.items())
+    + ")"
+    + "(?: ?(?:MVA|MWST|TVA|IVA))?"
+    + END
+)
+_ITALIAN = re.compile(
+    rf"(?:partita iva|p\.? ?iva)\W{{0,4}}(?:\w{{1,8}}\W{{1,3}}){{0,2}}(?P<number>{BEGIN}{flexible('9' * 11)}){END}",
+)
+_HEAD = re.compile("[A-Z]{2}(?=[A-Z0-9 .-])")
+_HEADS = frozenset(country[:2] for country in _SAMPLES)
+_BEFORE = 48
+
+
+def find_vat_numbers(text: str, start: int) -> Iterator[tuple[int, int]]:
+    """Spans of valid VAT numbers from `start` on."""
+    for head in _HEAD.finditer(text, start):
+        match = _VAT.match(text, head.start()) if head[0] in _HEADS else None
+        if match is None:
+            continue
+        country = match.lastgroup or ""
+        if _is_valid(country, "".join(filter(str.isalnum, match[country]))):
+            yield match.span()
+    for match in _ITALIAN.finditer(lowered(text), max(0, start - _BEFORE)):
+        if match.start("number") >= start and iva.is_valid(match["number"]):
+            yield match.span("number")
+
+
+def _is_valid(country: str, number: str) -> bool:
+    match country:
+        case "CHE":
+            return bool(ch_uid.is_valid(number))
+        case "NO":
+            return bool(orgnr.is_valid(number[2:]))
+        case "GB":
+            return bool(gb_vat.is_valid(number))
+        case _:
+            return bool(eu_vat.is_valid(number))
