@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import islice
@@ -19,12 +20,14 @@ from audit.errors import AuditError
 from audit.note import VerifierKey
 from audit.receipt import Receipt, verify_receipt
 from audit.sqlite import SqliteReader
+from audit.tiles import Folder, publish
 from audit.verify import Finding, Report, verify_log
 
 DATA_VARIABLE = "DOMICILE_DATA"
 DEFAULT_DATA = Path("domicile-data")
 LOG_IN_DATA = Path("audit/log.db")
 KEY_IN_DATA = Path("audit/signer.vkey")
+TILES_BESIDE_LOG = "tiles"
 PIPE_WIDTH = 240
 PROGRESS_FROM = 20_000  # records; below, the answer is there before the bar
 
@@ -106,6 +109,31 @@ def show(
             _console().print(table)
 
 
+@app.command("publish", epilog="Example:\n\n  domicile audit publish --to /srv/www/log")
+def publish_command(
+    data: DataOption = None,
+    log: LogOption = None,
+    tenant: TenantOption = None,
+    to: Annotated[
+        Path | None, typer.Option("--to", help="Folder of the tiles, one a tenant below it (default: beside the log).")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Write each tree as static files (C2SP tlog-tiles), up to its last checkpoint. Again: what was added."""
+    done = {}
+    with _answering(as_json), _open(data, log) as (reader, path):
+        for name in reader.tenants() if tenant is None else tenant:
+            last = deque(reader.checkpoints(name), maxlen=1)
+            if last:
+                folder = Folder((to or path.with_name(TILES_BESIDE_LOG)) / name)
+                done[name] = {"size": last[0].size, "read": publish(reader, name, last[0].note, folder)}
+    if as_json:
+        typer.echo(json.dumps({"ok": True, "trees": done}))
+    for name, told in done.items():
+        if not as_json:
+            typer.echo(f"{_printable(name)}: {told['size']} records, {told['read']} of them read now")
+
+
 @receipt_app.command("verify", epilog="Example:\n\n  domicile audit receipt verify acme/41/9f86d0…")
 def verify_receipt_command(
     receipt: Annotated[str, typer.Argument(help="tenant/seq/hash, as the header x-domicile-receipt gave it.")],
@@ -116,7 +144,9 @@ def verify_receipt_command(
 ) -> None:
     """Prove that the record of a receipt is in the log, under a signed checkpoint. Exit code 0 if so, 1 if not."""
     with _answering(as_json), _open(data, log) as (reader, path):
-        found = verify_receipt(reader, _key(public_key, path), Receipt.parse(receipt))
+        wanted = Receipt.parse(receipt)
+        tiles = Folder(path.with_name(TILES_BESIDE_LOG) / wanted.tenant)
+        found = verify_receipt(reader, _key(public_key, path), wanted, tiles)
     if as_json:
         answer = {
             "ok": True,
