@@ -88,11 +88,12 @@ class Kept(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Disclosed:
-    """One value opened and checked against its commitment."""
+    """One value opened and checked against its commitment; `jcs` is its canonical form."""
 
     kept: Kept
     salt: bytes
     value: Any
+    jcs: bytes
 
 
 @contextmanager
@@ -256,9 +257,10 @@ class SideStore:
             plaintext = cipher.decrypt(nonce, ciphertext, _bound(kept.tenant, kept.seq, kept.field, kept.commitment))
         except InvalidTag as error:
             raise CommitmentError(f"{kept.field} of record {kept.seq} was changed in the side store") from error
-        salt, value = plaintext[:SALT_SIZE], json.loads(plaintext[SALT_SIZE:])
+        salt, jcs = plaintext[:SALT_SIZE], plaintext[SALT_SIZE:]
+        value = json.loads(jcs)
         verify_commitment(kept.commitment, salt, kept.tenant, kept.event_id, kept.field, value)
-        return Disclosed(kept, salt, value)
+        return Disclosed(kept, salt, value, jcs)
 
     def restricted(self, key_id: str) -> bool:
         """Whether the data under this key may be kept but not used (GDPR 18)."""
