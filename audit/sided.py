@@ -8,7 +8,7 @@ from audit.keys import KeyProvider
 from audit.merkle import Frontier
 from audit.side import SideStore
 from audit.sqlite import SqliteStore
-from audit.store import Appended, Entry, OpenIntent, Placed, Refused, SignedCheckpoint, Store
+from audit.store import Appended, Entry, LeafStore, OpenIntent, Placed, Refused, SignedCheckpoint
 
 
 def open_sided(side: Path, keys: KeyProvider) -> Callable[[Path, str, str], "SidedStore"]:
@@ -32,7 +32,7 @@ class SidedStore:
     sweeps them out. The other order would leave a leaf whose values are lost.
     """
 
-    def __init__(self, store: Store, side: SideStore) -> None:
+    def __init__(self, store: LeafStore, side: SideStore) -> None:
         self._store = store
         self._side = side
 

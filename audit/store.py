@@ -69,15 +69,12 @@ class Appended:
 class Store(Protocol):
     """The writing side. Every method may raise StoreError, StoreFull for want of space."""
 
-    def append(
-        self, entries: Sequence[Entry], checkpoints: Sequence[SignedCheckpoint] = (), keep: Keep | None = None
-    ) -> Appended:
+    def append(self, entries: Sequence[Entry], checkpoints: Sequence[SignedCheckpoint] = ()) -> Appended:
         """Number, keep and commit: durable on return, all or nothing but for the refused.
 
         The number is taken under a lock on the tree's head, so that several processes leave no gap and no duplicate.
-        An intent already open is refused, and so is a later step without one. `keep` is called with the entries
-        that have private values, numbered but not yet committed, and stops the commit by raising; without it they are
-        refused.
+        An intent already open is refused, and so is a later step without one. An entry with private
+        values is refused where they cannot be kept.
         """
 
     def intents(self, node: str) -> list[OpenIntent]: ...
@@ -89,6 +86,16 @@ class Store(Protocol):
         """Write again all that an earlier failed fsync may have left unwritten. False if others were in the way."""
 
     def close(self) -> None: ...
+
+
+class LeafStore(Store, Protocol):
+    """A store that others can keep private values beside."""
+
+    def append(
+        self, entries: Sequence[Entry], checkpoints: Sequence[SignedCheckpoint] = (), keep: Keep | None = None
+    ) -> Appended:
+        """As above; `keep` is called with the entries that have private values, numbered but not yet committed, and
+        stops the commit by raising."""
 
 
 class Reader(Protocol):
