@@ -17,6 +17,7 @@ from rich.table import Table
 
 from audit.cli_custody import app as custody_app
 from audit.cli_frame import DEFAULT_DATA, LOG_IN_DATA, DataOption, JsonOption, answering, printable, progress_bar
+from audit.cli_witness import app as witness_app
 from audit.errors import AuditError
 from audit.note import VerifierKey
 from audit.receipt import Receipt, verify_receipt
@@ -32,6 +33,7 @@ app = typer.Typer(no_args_is_help=True, help="The audit log: verify it, read it,
 receipt_app = typer.Typer(no_args_is_help=True, help="Receipts: the x-domicile-receipt of an answer.")
 app.add_typer(receipt_app, name="receipt")
 app.add_typer(custody_app)
+app.add_typer(witness_app)
 
 LogOption = Annotated[Path | None, typer.Option("--log", help="A log file, instead of the one in the data folder.")]
 KeyOption = Annotated[

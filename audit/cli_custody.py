@@ -66,7 +66,7 @@ def export_command(
     """Write an evidence pack: records, proofs, reports, and a verifier that needs nothing but Python."""
     with answering(as_json):
         with progress_bar(_size(data, tenant), hidden=as_json) as advance:
-            made = _do(
+            made = do(
                 data,
                 lambda custody: export(
                     custody,
@@ -118,7 +118,7 @@ def erase_command(
             opened = open_certificate(note, custody.origin(tenant), custody.signer.public_key)
             return note, opened.model_dump(mode="json", exclude_none=True)
 
-        note, said = _do(data, work, backup_days)
+        note, said = do(data, work, backup_days)
         if output is not None:
             output.write_text(note, encoding="utf-8")
         _tell(
@@ -143,7 +143,7 @@ def hold_place(
         if subject is not None and records is not None:
             raise AuditError("a hold is on a subject or on records, not both")
         span = _span(records)
-        hold = _do(
+        hold = do(
             data,
             lambda custody: place_hold(custody, tenant, subject=subject, records=span, actor=ACTOR, reason=reason),
         )
@@ -154,7 +154,7 @@ def hold_place(
 def hold_release(tenant: TenantArgument, hold_id: str, data: DataOption = None, as_json: JsonOption = False) -> None:
     """Let what the hold kept be deleted again."""
     with answering(as_json):
-        _do(data, lambda custody: release_hold(custody, tenant, hold_id, actor=ACTOR))
+        do(data, lambda custody: release_hold(custody, tenant, hold_id, actor=ACTOR))
         _tell({"hold_id": hold_id}, as_json, f"Hold {printable(hold_id)} is released.")
 
 
@@ -162,7 +162,7 @@ def hold_release(tenant: TenantArgument, hold_id: str, data: DataOption = None, 
 def hold_list(tenant: TenantArgument, data: DataOption = None, as_json: JsonOption = False) -> None:
     """The holds that stand."""
     with answering(as_json):
-        standing = _do(data, lambda custody: custody.at_side(lambda side: holds_of(side, tenant)))
+        standing = do(data, lambda custody: custody.at_side(lambda side: holds_of(side, tenant)))
         lines = [
             f"{hold.id}  {hold.reason}  "
             + (f"key {hold.key_id}" if hold.key_id else "all" if hold.first is None else f"{hold.first}-{hold.last}")
@@ -177,7 +177,7 @@ def dsar_command(
 ) -> None:
     """Everything that is kept of a person, as JSON: records, values with their salts, recipients (GDPR 15)."""
     with answering(as_json=False):
-        package = _do(data, lambda custody: answer(custody, tenant, subject, actor=ACTOR))
+        package = do(data, lambda custody: answer(custody, tenant, subject, actor=ACTOR))
         typer.echo(json.dumps(package, indent=2))
 
 
@@ -191,7 +191,7 @@ def restrict_command(
 ) -> None:
     """Keep what there is of a person, but let nobody read or export it (GDPR 18)."""
     with answering(as_json):
-        _do(data, lambda custody: restrict(custody, tenant, subject, restricted=not lift, actor=ACTOR))
+        do(data, lambda custody: restrict(custody, tenant, subject, restricted=not lift, actor=ACTOR))
         _tell({"restricted": not lift}, as_json, "The restriction is lifted." if lift else "Restricted.")
 
 
@@ -212,7 +212,7 @@ def rectify_command(
             right = json.loads(value)
         except ValueError:
             right = value
-        receipt = _do(data, lambda custody: rectify(custody, tenant, seq, field, right, actor=ACTOR))  # type: ignore[arg-type]
+        receipt = do(data, lambda custody: rectify(custody, tenant, seq, field, right, actor=ACTOR))  # type: ignore[arg-type]
         _tell({"receipt": str(receipt)}, as_json, f"Corrected by record {receipt.seq}: {receipt}")
 
 
@@ -226,7 +226,7 @@ def read_command(
 ) -> None:
     """The private values of one record; that they were read goes on record first."""
     with answering(as_json):
-        shown = _do(data, lambda custody: read(custody, tenant, seq, actor=ACTOR, reason=reason))
+        shown = do(data, lambda custody: read(custody, tenant, seq, actor=ACTOR, reason=reason))
         values = {one.kept.field: one.value for one in shown}
         _tell(values, as_json, "\n".join(f"{name}: {printable(json.dumps(one))}" for name, one in values.items()))
 
@@ -249,7 +249,7 @@ def retention_command(
                 names = reader.tenants() if tenant is None else tenant
             return [asdict(await (preview if dry_run else run)(custody, name)) for name in names]
 
-        done = _do(data, work, backup_days)
+        done = do(data, work, backup_days)
         would = "would go" if dry_run else "gone"
         lines = [f"{one['tenant']}: {one['due']} due, {one['deleted']} {would}, {one['held']} on hold" for one in done]
         _tell({"runs": done}, as_json, "\n".join(lines))
@@ -258,7 +258,8 @@ def retention_command(
 # --- what they share -------------------------------------------------------------------------------------------------
 
 
-def _do(data: Path | None, work: Callable[[Custody], Awaitable[T]], backup_days: int = 30) -> T:
+def do(data: Path | None, work: Callable[[Custody], Awaitable[T]], backup_days: int = 30) -> T:
+    """What `work` returns, done on the log and side store of a data folder."""
     log = (data or DEFAULT_DATA) / LOG_IN_DATA
     if not log.is_file():
         raise AuditError(f"there is no audit log at {log}")

@@ -11,6 +11,7 @@ AuditError
 ├── HeldError            a legal hold forbids the deletion
 ├── RestrictedError      the data may be kept but not used (GDPR 18)
 ├── SignerError          the signing key is missing, unsafe or out of reach
+├── WitnessError         a witness is out of reach, refuses, or answers what does not hold
 ├── KeyProviderError     the keys above the side store are missing, unsafe or out of reach
 │   └── KeyLost          ... for good: what they protected is not readable any more
 └── StoreError           the data file could not be read or written; what was being written is not durable
@@ -63,6 +64,10 @@ class RestrictedError(AuditError):
 
 
 class SignerError(AuditError):
+    pass
+
+
+class WitnessError(AuditError):
     pass
 
 

@@ -15,6 +15,8 @@ from audit.stamp import Timestamp, Uuid7
 
 SYSTEM_TENANT = "_system"
 """The tree of events that belong to no tenant."""
+ANCHOR_TENANT = "_anchor"
+"""The tree that vouches for the checkpoints of all others."""
 
 Text = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 Sentence = Annotated[str, StringConstraints(min_length=1, max_length=512)]
@@ -336,6 +338,14 @@ class LogExported(Event):
     end: Count
 
 
+class CheckpointAnchored(Event):
+    """The SHA-256 of a checkpoint's text, in the tree `_anchor`. It names no tenant: anybody may see it."""
+
+    type: Literal["checkpoint.anchored"] = "checkpoint.anchored"
+    tenant: TenantId = ANCHOR_TENANT
+    checkpoint_sha256: Sha256
+
+
 # --- the log itself --------------------------------------------------------------------------------------------------
 
 
@@ -392,6 +402,7 @@ AnyEvent = Annotated[
     | DsarRestricted
     | ContentAccessed
     | LogExported
+    | CheckpointAnchored
     | SystemStart
     | SystemStop
     | SystemSelftest

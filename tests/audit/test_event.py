@@ -41,6 +41,7 @@ def test_types_are_names_of_the_taxonomy_and_each_has_one_class() -> None:
         "dsar",
         "content",
         "log",
+        "checkpoint",
         "system",
     }
 

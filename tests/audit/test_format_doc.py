@@ -34,7 +34,7 @@ def test_the_format_document_names_no_event_that_cannot_occur() -> None:
         name
         for name in SAID
         if re.fullmatch(
-            r"(inference|routing|auth|admin|legal_hold|erasure|retention|dsar|content|system)\.[a-z_.]+|log\.(read|exported)",
+            r"(inference|routing|auth|admin|legal_hold|erasure|retention|dsar|content|system)\.[a-z_.]+|log\.(read|exported)|checkpoint\.[a-z]+",
             name,
         )
     }
