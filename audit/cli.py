@@ -3,41 +3,38 @@
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from audit.cli_custody import app as custody_app
+from audit.cli_frame import DEFAULT_DATA, LOG_IN_DATA, DataOption, JsonOption, answering, printable, progress_bar
+from audit.cli_witness import app as witness_app
 from audit.errors import AuditError
 from audit.note import VerifierKey
 from audit.receipt import Receipt, verify_receipt
 from audit.sqlite import SqliteReader
+from audit.tiles import Folder, publish
 from audit.verify import Finding, Report, verify_log
 
-DATA_VARIABLE = "DOMICILE_DATA"
-DEFAULT_DATA = Path("domicile-data")
-LOG_IN_DATA = Path("audit/log.db")
 KEY_IN_DATA = Path("audit/signer.vkey")
+TILES_BESIDE_LOG = "tiles"
 PIPE_WIDTH = 240
-PROGRESS_FROM = 20_000  # records; below, the answer is there before the bar
 
 app = typer.Typer(no_args_is_help=True, help="The audit log: verify it, read it, prove one record.")
 receipt_app = typer.Typer(no_args_is_help=True, help="Receipts: the x-domicile-receipt of an answer.")
 app.add_typer(receipt_app, name="receipt")
+app.add_typer(custody_app)
+app.add_typer(witness_app)
 
-DataOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--data", help="Data folder of the gateway (default: ./domicile-data).", envvar=DATA_VARIABLE, show_envvar=True
-    ),
-]
 LogOption = Annotated[Path | None, typer.Option("--log", help="A log file, instead of the one in the data folder.")]
 KeyOption = Annotated[
     str | None,
@@ -46,7 +43,6 @@ KeyOption = Annotated[
     ),
 ]
 TenantOption = Annotated[list[str] | None, typer.Option("--tenant", help="This tenant only; may be repeated.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="For machines.")]
 
 
 @app.command(
@@ -66,12 +62,12 @@ def verify(
     as_json: JsonOption = False,
 ) -> None:
     """Rebuild every tree from its records and compare it with what was signed. Exit code 0 if all holds, 1 if not."""
-    with _answering(as_json), _open(data, log) as (reader, path):
+    with answering(as_json), _open(data, log) as (reader, path):
         key = _key(public_key, path)
         held = [file.read_text(encoding="utf-8") for file in checkpoint or []]
         tenants = reader.tenants() if tenant is None else tenant
         total = sum(reader.head(name)[0] for name in tenants)
-        with _progress(total, hidden=as_json) as advance:
+        with progress_bar(total, hidden=as_json) as advance:
             report = verify_log(reader, key, tenants=tenants, held=held, progress=lambda _, count: advance(count))
     if as_json:
         typer.echo(json.dumps({"ok": report.ok, "key": str(key), **report.model_dump(mode="json")}, indent=2))
@@ -91,7 +87,7 @@ def show(
     as_json: JsonOption = False,
 ) -> None:
     """List the latest events, oldest first. With --json one object a line: the record as it was hashed, and its seq."""
-    with _answering(as_json), _open(data, log) as (reader, _):
+    with answering(as_json), _open(data, log) as (reader, _):
         table = _table("tenant", "seq", "time (UTC)", "event", "request", "what")
         for name in reader.tenants() if tenant is None else tenant:
             size, _frontier = reader.head(name)
@@ -106,6 +102,31 @@ def show(
             _console().print(table)
 
 
+@app.command("publish", epilog="Example:\n\n  domicile audit publish --to /srv/www/log")
+def publish_command(
+    data: DataOption = None,
+    log: LogOption = None,
+    tenant: TenantOption = None,
+    to: Annotated[
+        Path | None, typer.Option("--to", help="Folder of the tiles, one a tenant below it (default: beside the log).")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Write each tree as static files (C2SP tlog-tiles), up to its last checkpoint. Again: what was added."""
+    done = {}
+    with answering(as_json), _open(data, log) as (reader, path):
+        for name in reader.tenants() if tenant is None else tenant:
+            last = deque(reader.checkpoints(name), maxlen=1)
+            if last:
+                folder = Folder((to or path.with_name(TILES_BESIDE_LOG)) / name)
+                done[name] = {"size": last[0].size, "read": publish(reader, name, last[0].note, folder)}
+    if as_json:
+        typer.echo(json.dumps({"ok": True, "trees": done}))
+    for name, told in done.items():
+        if not as_json:
+            typer.echo(f"{printable(name)}: {told['size']} records, {told['read']} of them read now")
+
+
 @receipt_app.command("verify", epilog="Example:\n\n  domicile audit receipt verify acme/41/9f86d0…")
 def verify_receipt_command(
     receipt: Annotated[str, typer.Argument(help="tenant/seq/hash, as the header x-domicile-receipt gave it.")],
@@ -115,8 +136,10 @@ def verify_receipt_command(
     as_json: JsonOption = False,
 ) -> None:
     """Prove that the record of a receipt is in the log, under a signed checkpoint. Exit code 0 if so, 1 if not."""
-    with _answering(as_json), _open(data, log) as (reader, path):
-        found = verify_receipt(reader, _key(public_key, path), Receipt.parse(receipt))
+    with answering(as_json), _open(data, log) as (reader, path):
+        wanted = Receipt.parse(receipt)
+        tiles = Folder(path.with_name(TILES_BESIDE_LOG) / wanted.tenant)
+        found = verify_receipt(reader, _key(public_key, path), wanted, tiles)
     if as_json:
         answer = {
             "ok": True,
@@ -126,7 +149,7 @@ def verify_receipt_command(
         }
         typer.echo(json.dumps(answer, indent=2))
         return
-    typer.echo(_printable(found.leaf.payload.decode()))
+    typer.echo(printable(found.leaf.payload.decode()))
     typer.echo(
         f"The record is number {found.leaf.seq} of {found.checkpoint.origin}, proven by {len(found.proof)} hashes"
         f" up to the signed checkpoint of size {found.checkpoint.size}."
@@ -134,22 +157,6 @@ def verify_receipt_command(
 
 
 # --- what the commands share -----------------------------------------------------------------------------------------
-
-
-@contextmanager
-def _answering(as_json: bool) -> Iterator[None]:
-    try:
-        yield
-    except (AuditError, OSError, ValueError) as error:
-        _fail(str(error), as_json)
-
-
-def _fail(sentence: str, as_json: bool) -> NoReturn:
-    if as_json:
-        typer.echo(json.dumps({"ok": False, "error": sentence}))
-    else:
-        typer.echo(f"FAIL: {_printable(sentence)}", err=True)
-    raise typer.Exit(1)
 
 
 @contextmanager
@@ -172,16 +179,6 @@ def _key(given: str | None, log: Path) -> VerifierKey:
     return VerifierKey.parse(Path(given).read_text(encoding="utf-8") if os.path.isfile(given) else given)
 
 
-@contextmanager
-def _progress(total: int, *, hidden: bool) -> Iterator[Callable[[int], None]]:
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    with Progress(
-        *columns, console=Console(stderr=True), transient=True, disable=hidden or total < PROGRESS_FROM
-    ) as bar:
-        task = bar.add_task("records", total=total)
-        yield lambda count: bar.advance(task, count)
-
-
 def _print_report(report: Report, key: VerifierKey, *, told: bool) -> None:
     table = _table("tenant", "records", "signed", "checkpoints", "open calls", "verdict")
     for tree in report.trees:
@@ -190,7 +187,7 @@ def _print_report(report: Report, key: VerifierKey, *, told: bool) -> None:
         table.add_row(_cell(tree.tenant), str(tree.records), str(tree.signed), str(tree.checkpoints), calls, verdict)
     _console().print(table)
     for finding in report.findings:
-        typer.echo(_printable(_sentence(finding)))
+        typer.echo(printable(_sentence(finding)))
     unlisted = sum(tree.errors for tree in report.trees) - sum(f.severity == "error" for f in report.findings)
     if unlisted:
         typer.echo(f"... and {unlisted} more of the same kinds.")
@@ -223,13 +220,8 @@ def _sentence(finding: Finding) -> str:
     return f"{finding.severity}: {where}: {finding.says}"
 
 
-def _printable(text: str) -> str:
-    """A record holds what a client sent, a forged one anything: no escape sequence of it may reach the terminal."""
-    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
-
-
 def _cell(text: str) -> str:
-    return escape(_printable(text))
+    return escape(printable(text))
 
 
 def _record(payload: bytes) -> dict[str, object]:

@@ -6,7 +6,14 @@ AuditError
 ├── CanonicalError       the value has no RFC 8785 form, or the bytes are not in it
 ├── ProofError           a Merkle proof does not lead where it claims to
 ├── NoteError            a signed note or verifier key is malformed or not signed by the key expected
+├── VerificationFailed   what was presented is not what the log holds or signed
+├── CommitmentError      a value shown is not the one a leaf commits to
+├── HeldError            a legal hold forbids the deletion
+├── RestrictedError      the data may be kept but not used (GDPR 18)
 ├── SignerError          the signing key is missing, unsafe or out of reach
+├── WitnessError         a witness is out of reach, refuses, or answers what does not hold
+├── KeyProviderError     the keys above the side store are missing, unsafe or out of reach
+│   └── KeyLost          ... for good: what they protected is not readable any more
 └── StoreError           the data file could not be read or written; what was being written is not durable
     └── StoreFull        ... for want of space, and nothing of it was kept
 """
@@ -40,7 +47,35 @@ class VerificationFailed(AuditError):
     pass
 
 
+class CommitmentError(AuditError, ValueError):
+    pass
+
+
+class HeldError(AuditError):
+    """`hold_ids` are the holds that stand in the way."""
+
+    def __init__(self, hold_ids: tuple[str, ...]) -> None:
+        super().__init__(f"nothing was deleted: legal hold {', '.join(hold_ids)} stands")
+        self.hold_ids = hold_ids
+
+
+class RestrictedError(AuditError):
+    pass
+
+
 class SignerError(AuditError):
+    pass
+
+
+class WitnessError(AuditError):
+    pass
+
+
+class KeyProviderError(AuditError):
+    pass
+
+
+class KeyLost(KeyProviderError):
     pass
 
 

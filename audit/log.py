@@ -17,6 +17,7 @@ from audit.checkpointer import Cadence, Checkpointer
 from audit.errors import AuditUnavailable
 from audit.event import Event, InferenceAborted, Step, SystemSelftest, SystemStop
 from audit.node import NodeLock
+from audit.private import Private
 from audit.receipt import Receipt
 from audit.reserve import Reserve
 from audit.sequencer import RUNNING, Append, Limits, Sequencer
@@ -120,12 +121,12 @@ class AuditLog:
             return "the audit log is closed"
         return self._sequencer.trouble or self._checkpointer.trouble
 
-    async def append(self, event: Event) -> Receipt:
-        """Record `event`; returns once it is durable.
+    async def append(self, event: Event, private: Private | None = None) -> Receipt:
+        """Record `event`, and keep the `private` values that it is to commit to; returns once both are durable.
 
         Raises AuditUnavailable if it is not and never will be called so: do nothing of what it announces. Raises
         EventRejected if this event breaks a rule (too large, an intent opened twice, an outcome without an open
-        intent), which leaves the log well.
+        intent, private values without a side store), which leaves the log well.
 
         The caller need not repair the record. An outcome that met AuditUnavailable is closed by the log as aborted
         (``unrecorded``) when it is well again; an intent whose append is cancelled is closed as aborted
@@ -139,7 +140,7 @@ class AuditLog:
             if self._sequencer.waiting >= self._settings.queue:
                 raise AuditUnavailable("too many events wait to be recorded")
         future: asyncio.Future[Receipt] = self._loop.create_future()
-        self._sequencer.submit(Append(event, future))
+        self._sequencer.submit(Append(event, future, private))
         return await future
 
     def _deliver(self, batch: Sequence[Append]) -> None:

@@ -2,12 +2,14 @@
 
 import re
 from dataclasses import dataclass
+from functools import partial
 
 from audit.checkpoint import Checkpoint, open_checkpoint, origin_of
-from audit.errors import AuditError, NoteError, ProofError, VerificationFailed
-from audit.merkle import inclusion_proof, leaf_hash, tree_hash, verify_inclusion
+from audit.errors import AuditError, NoteError, ProofError, StoreError, VerificationFailed
+from audit.merkle import RangeHash, inclusion_proof, leaf_hash, tree_hash, verify_inclusion
 from audit.note import VerifierKey
 from audit.store import Reader, StoredLeaf
+from audit.tiles import Folder, TiledTree
 
 _RECEIPT = re.compile(
     r"(?P<tenant>[a-z0-9_][a-z0-9_-]{0,62})/(?P<seq>0|[1-9][0-9]{0,18})/(?P<hash>[0-9a-f]{64})", re.ASCII
@@ -43,9 +45,10 @@ class Inclusion:
     proof: tuple[bytes, ...]
 
 
-def verify_receipt(reader: Reader, key: VerifierKey, receipt: Receipt) -> Inclusion:
+def verify_receipt(reader: Reader, key: VerifierKey, receipt: Receipt, tiles: Folder | None = None) -> Inclusion:
     """Prove that the record of `receipt` is in the log and under a checkpoint that `key` signed.
 
+    With the published `tiles` of its tree over the record, the proof reads a few of them; otherwise every leaf hash.
     Raises VerificationFailed, saying what is not so, and StoreError if the data cannot be read.
     """
     leaf = next(reader.leaves(receipt.tenant, receipt.seq), None)
@@ -53,19 +56,37 @@ def verify_receipt(reader: Reader, key: VerifierKey, receipt: Receipt) -> Inclus
         raise VerificationFailed(f"the log has no record {receipt.seq} of tenant {receipt.tenant}")
     if leaf_hash(leaf.payload) != receipt.leaf_hash:
         raise VerificationFailed(f"record {receipt.seq} is not the one that the receipt was given for")
-    checkpoint = _covering(reader, key, receipt)
-
-    def range_hash(start: int, end: int) -> bytes:
-        return tree_hash(reader.leaf_hashes(receipt.tenant, start, end))
-
-    proof = inclusion_proof(receipt.seq, checkpoint.size, range_hash)
+    range_hash: RangeHash = partial(_range_hash, reader, receipt.tenant)
+    published = _published(key, receipt, tiles)
+    if tiles is not None and published is not None:
+        range_hash = TiledTree(tiles, published.size).range_hash
+    checkpoint = published or _covering(reader, key, receipt)
     try:
+        proof = inclusion_proof(receipt.seq, checkpoint.size, range_hash)
         verify_inclusion(receipt.leaf_hash, receipt.seq, checkpoint.size, proof, checkpoint.root)
     except ProofError as error:
         raise VerificationFailed(
             f"record {receipt.seq} is not under the checkpoint of size {checkpoint.size}: the log was changed"
         ) from error
+    except OSError as error:
+        raise StoreError(f"a published tile cannot be read: {error}") from error
     return Inclusion(leaf, checkpoint, tuple(proof))
+
+
+def _range_hash(reader: Reader, tenant: str, start: int, end: int) -> bytes:
+    return tree_hash(reader.leaf_hashes(tenant, start, end))
+
+
+def _published(key: VerifierKey, receipt: Receipt, tiles: Folder | None) -> Checkpoint | None:
+    """The checkpoint that tiles were published under, if it is over the record."""
+    note = None if tiles is None else tiles.checkpoint()
+    if note is None:
+        return None
+    try:
+        checkpoint = open_checkpoint(note, origin_of(key.name, receipt.tenant), key.public_key)
+    except NoteError as error:
+        raise VerificationFailed(f"the published checkpoint does not hold: {error}") from error
+    return checkpoint if checkpoint.size > receipt.seq else None
 
 
 def _covering(reader: Reader, key: VerifierKey, receipt: Receipt) -> Checkpoint:

@@ -23,6 +23,7 @@ from audit.errors import AuditError, AuditUnavailable, EventRejected, StoreError
 from audit.event import AuditDegraded, AuditRestored, Event, InferenceAborted, Step, SystemStart
 from audit.leaf import encode_leaf
 from audit.merkle import Frontier, leaf_hash
+from audit.private import Private, Sealed, seal
 from audit.receipt import Receipt
 from audit.reserve import Reserve
 from audit.stamp import Stamper
@@ -38,11 +39,14 @@ RUNNING = frozenset({Step.WITHIN, Step.CLOSES})
 class Append:
     """One event on its way; the sequencer sets `outcome` before it delivers the batch."""
 
-    __slots__ = ("event", "outcome", "waiter")
+    __slots__ = ("event", "outcome", "private", "waiter")
 
-    def __init__(self, event: Event, waiter: "asyncio.Future[Receipt] | None" = None) -> None:
+    def __init__(
+        self, event: Event, waiter: "asyncio.Future[Receipt] | None" = None, private: Private | None = None
+    ) -> None:
         self.event = event
         self.waiter = waiter
+        self.private = private
         self.outcome: Outcome = AuditUnavailable("the event was not written")
 
 
@@ -198,7 +202,7 @@ class Sequencer:
         sealed: list[tuple[Append, Entry]] = []
         for append in appends:
             try:
-                sealed.append((append, self._seal(append.event)))
+                sealed.append((append, self._seal(append.event, append.private)))
             except EventRejected as error:
                 append.outcome = error
         if not sealed and not checkpoints:
@@ -214,9 +218,15 @@ class Sequencer:
         if appended.heads:
             self._grown(appended.heads)
 
-    def _seal(self, event: Event) -> Entry:
-        payload = encode_leaf(event, self._stamper.fields())
-        return Entry(event.tenant, leaf_hash(payload), payload, event.step, event.request_id)
+    def _seal(self, event: Event, private: Private | None) -> Entry:
+        if event.commits is not None:
+            raise EventRejected(f"the event {event.type} brings commitments of its own: the log makes them")
+        stamp = self._stamper.fields()
+        sealed: tuple[Sealed, ...] = ()
+        if private is not None:
+            event, sealed = seal(event, str(stamp["event_id"]), private)
+        payload = encode_leaf(event, stamp)
+        return Entry(event.tenant, leaf_hash(payload), payload, event.step, event.request_id, sealed)
 
     # --- trouble -----------------------------------------------------------------------------------------------------
 

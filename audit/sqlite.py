@@ -13,7 +13,7 @@ from urllib.parse import quote
 from audit.errors import ProofError, StoreError, StoreFull
 from audit.event import Step
 from audit.merkle import Frontier
-from audit.store import Appended, Entry, OpenIntent, Refused, SignedCheckpoint, StoredLeaf
+from audit.store import Appended, Entry, Keep, OpenIntent, Placed, Refused, SignedCheckpoint, StoredLeaf
 
 FORMAT_VERSION = 1
 BUSY_SECONDS = 5.0
@@ -86,11 +86,13 @@ class SqliteStore:
                 raise
         return cls(db, node, boot)
 
-    def append(self, entries: Sequence[Entry], checkpoints: Sequence[SignedCheckpoint] = ()) -> Appended:
+    def append(
+        self, entries: Sequence[Entry], checkpoints: Sequence[SignedCheckpoint] = (), keep: Keep | None = None
+    ) -> Appended:
         with _store_errors():
             self._db.execute("BEGIN IMMEDIATE")
             try:
-                appended = self._append(entries, checkpoints)
+                appended = self._append(entries, checkpoints, keep)
                 self._db.execute("COMMIT")
             except BaseException:
                 if self._db.in_transaction:  # SQLite itself rolls back on some errors
@@ -98,20 +100,26 @@ class SqliteStore:
                 raise
         return appended
 
-    def _append(self, entries: Sequence[Entry], checkpoints: Sequence[SignedCheckpoint]) -> Appended:
+    def _append(self, entries: Sequence[Entry], checkpoints: Sequence[SignedCheckpoint], keep: Keep | None) -> Appended:
         trees: dict[str, tuple[int, Frontier]] = {}
         leaves: list[tuple[int, int, bytes, bytes]] = []
         placed: list[int | Refused] = []
+        private: list[Placed] = []
         for entry in entries:
             if entry.tenant not in trees:
                 trees[entry.tenant] = self._tree(entry.tenant)
             tree, frontier = trees[entry.tenant]
-            refused = self._take_step(entry, tree, frontier.size)
+            if entry.private and keep is None:
+                refused: Refused | None = Refused("no side store is open that could keep its private values")
+            else:
+                refused = self._take_step(entry, tree, frontier.size)
             if refused is not None:
                 placed.append(refused)
                 continue
             placed.append(frontier.size)
             leaves.append((tree, frontier.size, entry.leaf_hash, entry.payload))
+            if entry.private:
+                private.append((frontier.size, entry))
             frontier.append(entry.leaf_hash)
         self._db.executemany("INSERT INTO leaf (tree, seq, hash, payload) VALUES (?, ?, ?, ?)", leaves)
         self._db.executemany(
@@ -123,6 +131,8 @@ class SqliteStore:
             " ON CONFLICT DO NOTHING",  # another process signed the same head
             [(size, note, tenant) for tenant, size, note in checkpoints],
         )
+        if keep is not None and private:
+            keep(private)
         grown = {tree for tree, *_ in leaves}
         return Appended(placed, {tenant: frontier for tenant, (tree, frontier) in trees.items() if tree in grown})
 

@@ -4,22 +4,29 @@ A store is written by the sequencer's thread only; it is read by anyone, from a 
 that ships; a store on PostgreSQL takes its place by the same two protocols.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from audit.event import Step
 from audit.merkle import Frontier
+from audit.private import Sealed
 
 
 class Entry(NamedTuple):
-    """One leaf to be appended. `leaf_hash` is the RFC 6962 hash of `payload`."""
+    """One leaf to be appended. `leaf_hash` is the RFC 6962 hash of `payload`, `private` what it commits to."""
 
     tenant: str
     leaf_hash: bytes
     payload: bytes
     step: Step = Step.NONE
     request_id: str | None = None
+    private: tuple[Sealed, ...] = ()
+
+
+Placed = tuple[int, Entry]
+"""A seq and the entry that has it."""
+Keep = Callable[[Sequence[Placed]], None]
 
 
 class SignedCheckpoint(NamedTuple):
@@ -66,7 +73,8 @@ class Store(Protocol):
         """Number, keep and commit: durable on return, all or nothing but for the refused.
 
         The number is taken under a lock on the tree's head, so that several processes leave no gap and no duplicate.
-        An intent already open is refused, and so is a later step without one.
+        An intent already open is refused, and so is a later step without one. An entry with private
+        values is refused where they cannot be kept.
         """
 
     def intents(self, node: str) -> list[OpenIntent]: ...
@@ -78,6 +86,16 @@ class Store(Protocol):
         """Write again all that an earlier failed fsync may have left unwritten. False if others were in the way."""
 
     def close(self) -> None: ...
+
+
+class LeafStore(Store, Protocol):
+    """A store that others can keep private values beside."""
+
+    def append(
+        self, entries: Sequence[Entry], checkpoints: Sequence[SignedCheckpoint] = (), keep: Keep | None = None
+    ) -> Appended:
+        """As above; `keep` is called with the entries that have private values, numbered but not yet committed, and
+        stops the commit by raising."""
 
 
 class Reader(Protocol):

@@ -3,7 +3,8 @@
 import asyncio
 import json
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,15 @@ from typing import Any
 import pytest
 
 from audit.checkpointer import Cadence
+from audit.custody import Custody
 from audit.errors import StoreError
 from audit.event import Decision, InferenceAccepted, InferenceCompleted, Reason, Redaction
+from audit.keys import FileKeyProvider
 from audit.log import AuditLog, AuditSettings
 from audit.merkle import Frontier
 from audit.sequencer import Limits
+from audit.side import SideStore
+from audit.sided import open_sided
 from audit.signer import FileSigner
 from audit.sqlite import SqliteReader, SqliteStore
 from audit.store import Appended, Entry, OpenIntent, SignedCheckpoint
@@ -80,6 +85,20 @@ class Home:
 
     def reader(self) -> SqliteReader:
         return SqliteReader.open(self.path)
+
+    @property
+    def keys(self) -> FileKeyProvider:
+        return FileKeyProvider.open(self.path.parent / "keys")
+
+    def side(self) -> SideStore:
+        return SideStore.open(self.path.with_name("side.db"), self.keys)
+
+    @asynccontextmanager
+    async def custody(self, **more: object) -> AsyncIterator[Custody]:
+        """The log, open with its side store."""
+        opened = open_sided(self.path.with_name("side.db"), self.keys)
+        async with await self.open(open_store=opened, **more) as log:
+            yield Custody(log, self.side, self.reader, self.keys, self.signer)
 
     def events(self, tenant: str) -> list[dict[str, Any]]:
         """What is on record, as plain JSON objects."""

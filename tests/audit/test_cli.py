@@ -228,3 +228,20 @@ def test_every_command_shows_an_example(command: list[str]) -> None:
     done = run(*command, "--help")
     assert done.exit_code == 0
     assert f"domicile audit {' '.join(command)}" in done.output
+
+
+# --- publish ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_published_tree_serves_proofs_and_is_read_once(data: Path, receipts: list[Receipt], home: Home) -> None:
+    first = run("publish", "--data", data, "--json")
+    assert first.exit_code == 0, first.output
+    assert json.loads(first.output)["trees"]["acme"] == {"size": 4, "read": 4}
+    tiles = home.path.parent / "tiles" / "acme"
+    assert (tiles / "tile/entries/000.p/4").is_file()
+    assert run("receipt", "verify", receipts[0], "--data", data).exit_code == 0
+    (tiles / "tile/0/000.p/4").write_bytes(bytes(128))
+    assert run("receipt", "verify", receipts[0], "--data", data).exit_code == 1
+    again = run("publish", "--data", data, "--tenant", "acme")
+    assert "acme: 4 records" in again.output
+    assert run("receipt", "verify", receipts[0], "--data", data).exit_code == 0

@@ -30,7 +30,20 @@ def test_every_event_class_can_be_read_back() -> None:
 def test_types_are_names_of_the_taxonomy_and_each_has_one_class() -> None:
     names = [kind for cls in EVENT_CLASSES for kind in get_args(cls.model_fields["type"].annotation)]
     assert len(set(names)) == len(names)
-    assert {name.partition(".")[0] for name in names} == {"inference", "routing", "auth", "admin", "system"}
+    assert {name.partition(".")[0] for name in names} == {
+        "inference",
+        "routing",
+        "auth",
+        "admin",
+        "legal_hold",
+        "erasure",
+        "retention",
+        "dsar",
+        "content",
+        "log",
+        "checkpoint",
+        "system",
+    }
 
 
 def test_only_the_steps_of_a_call_depend_on_one_another() -> None:

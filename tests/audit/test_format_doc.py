@@ -5,13 +5,14 @@ from typing import get_args
 import pytest
 from pydantic import BaseModel
 
+from audit.certificate import Certificate, Recipient
 from audit.event import Decision, Reason, Redaction
 from audit.leaf import EVENT_CLASSES
 from audit.stamp import Stamp
 
 DOCUMENT = (Path(__file__).parent.parent.parent / "docs/audit-format.md").read_text(encoding="utf-8")
 SAID = set(re.findall(r"`([a-z0-9_.]+)`", DOCUMENT))
-MODELS: list[type[BaseModel]] = [*EVENT_CLASSES, Stamp, Decision, Reason, Redaction]
+MODELS: list[type[BaseModel]] = [*EVENT_CLASSES, Stamp, Decision, Reason, Redaction, Certificate, Recipient]
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
@@ -29,5 +30,12 @@ def test_every_event_type_has_its_place_in_the_format_document() -> None:
 
 def test_the_format_document_names_no_event_that_cannot_occur() -> None:
     types = {kind for cls in EVENT_CLASSES for kind in types_of(cls)}
-    named = {name for name in SAID if re.fullmatch(r"(inference|routing|auth|admin|system)\.[a-z_.]+", name)}
+    named = {
+        name
+        for name in SAID
+        if re.fullmatch(
+            r"(inference|routing|auth|admin|legal_hold|erasure|retention|dsar|content|system)\.[a-z_.]+|log\.(read|exported)|checkpoint\.[a-z]+",
+            name,
+        )
+    }
     assert named == types

@@ -1,0 +1,101 @@
+"""The anchor tree: one tree whose leaves vouch for the checkpoints of all others.
+
+Witnesses and time-stamping authorities need to see its checkpoint alone, so what they cost does not grow with tenants.
+From a record the proof leads over the tenant's checkpoint and its leaf in the anchor tree to the anchor's checkpoint.
+"""
+
+from collections import deque
+from dataclasses import dataclass
+from hashlib import sha256
+
+from audit.checkpoint import Checkpoint, open_checkpoint, origin_of
+from audit.custody import Custody
+from audit.errors import NoteError, ProofError, VerificationFailed
+from audit.event import ANCHOR_TENANT, CheckpointAnchored
+from audit.leaf import decode_leaf
+from audit.merkle import inclusion_proof, leaf_hash, tree_hash, verify_inclusion
+from audit.note import VerifierKey
+from audit.receipt import Receipt
+from audit.store import Reader
+
+
+@dataclass(frozen=True, slots=True)
+class Anchored:
+    """`leaf` number `seq` of the anchor tree vouches for a tenant's checkpoint; `note` is the anchor's own."""
+
+    note: str
+    checkpoint: Checkpoint
+    leaf: bytes
+    seq: int
+    proof: tuple[bytes, ...]
+
+
+def digest(checkpoint: Checkpoint) -> str:
+    return sha256(checkpoint.text().encode()).hexdigest()
+
+
+async def anchor(custody: Custody) -> list[Receipt]:
+    """Record the last checkpoint of every tree that was signed anew since it was last anchored."""
+    key = VerifierKey(custody.signer.name, custody.signer.public_key)
+    with custody.reading() as reader:
+        known = _digests(reader)
+        fresh = []
+        for tenant in reader.tenants():
+            last = deque(reader.checkpoints(tenant), maxlen=1)
+            if tenant != ANCHOR_TENANT and last:
+                found = digest(open_checkpoint(last[0].note, origin_of(key.name, tenant), key.public_key))
+                if found not in known:
+                    fresh.append(found)
+    return [await custody.record(CheckpointAnchored(checkpoint_sha256=found)) for found in fresh]
+
+
+def prove(reader: Reader, key: VerifierKey, checkpoint: Checkpoint) -> Anchored:
+    """That the anchor tree vouches for `checkpoint`.
+
+    Raises VerificationFailed if it does not, or not yet under a checkpoint of its own.
+    """
+    wanted = digest(checkpoint)
+    origin = origin_of(key.name, ANCHOR_TENANT)
+    seq = _digests(reader).get(wanted)
+    if seq is None:
+        raise VerificationFailed(f"the checkpoint of {checkpoint.origin} of size {checkpoint.size} is not anchored")
+    for one in reader.checkpoints(ANCHOR_TENANT):
+        if one.size > seq:
+            try:
+                over = open_checkpoint(one.note, origin, key.public_key)
+            except NoteError as error:
+                raise VerificationFailed(
+                    f"the anchor's checkpoint of size {one.size} does not hold: {error}"
+                ) from error
+            proof = inclusion_proof(
+                seq, over.size, lambda start, end: tree_hash(reader.leaf_hashes(ANCHOR_TENANT, start, end))
+            )
+            leaf = next(reader.leaves(ANCHOR_TENANT, seq)).payload
+            found = Anchored(one.note, over, leaf, seq, tuple(proof))
+            verify_anchored(found, checkpoint, key)
+            return found
+    raise VerificationFailed(f"the leaf for the checkpoint of {checkpoint.origin} is not under a checkpoint yet")
+
+
+def verify_anchored(anchored: Anchored, checkpoint: Checkpoint, key: VerifierKey) -> None:
+    """Raises VerificationFailed unless the anchor's signed checkpoint vouches for `checkpoint`."""
+    try:
+        over = open_checkpoint(anchored.note, origin_of(key.name, ANCHOR_TENANT), key.public_key)
+        verify_inclusion(leaf_hash(anchored.leaf), anchored.seq, over.size, anchored.proof, over.root)
+    except (NoteError, ProofError) as error:
+        raise VerificationFailed(f"the anchor does not hold: {error}") from error
+    event = decode_leaf(anchored.leaf).event
+    if not isinstance(event, CheckpointAnchored) or event.checkpoint_sha256 != digest(checkpoint):
+        raise VerificationFailed(f"the anchor vouches for another checkpoint than that of {checkpoint.origin}")
+
+
+def _digests(reader: Reader) -> dict[str, int]:
+    """What is anchored, and in which leaf."""
+    if ANCHOR_TENANT not in reader.tenants():
+        return {}
+    found: dict[str, int] = {}
+    for stored in reader.leaves(ANCHOR_TENANT):
+        event = decode_leaf(stored.payload).event
+        if isinstance(event, CheckpointAnchored):
+            found.setdefault(event.checkpoint_sha256, stored.seq)
+    return found

@@ -1,0 +1,309 @@
+"""`domicile audit export | erase | hold | dsar | restrict | rectify | read | retention`: work on log and side store.
+
+Each command opens the log beside a running gateway, as a node of its own, and is itself on record before it has effect.
+"""
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+from audit.certificate import open_certificate
+from audit.cli_frame import DEFAULT_DATA, LOG_IN_DATA, DataOption, JsonOption, answering, printable, progress_bar
+from audit.commitment import FIELDS
+from audit.custody import Custody
+from audit.deletion import holds_of
+from audit.erasure import erase, finish, place_hold, release_hold
+from audit.errors import AuditError
+from audit.keys import FileKeyProvider
+from audit.log import AuditLog
+from audit.pack import export
+from audit.retention import preview, run
+from audit.rights import answer, read, rectify, restrict
+from audit.side import SideStore
+from audit.sided import open_sided
+from audit.signer import FileSigner
+from audit.sqlite import SqliteReader
+
+ACTOR = "cli"
+T = TypeVar("T")
+
+app = typer.Typer()
+hold_app = typer.Typer(no_args_is_help=True, help="Legal holds: what they cover is not deleted.")
+app.add_typer(hold_app, name="hold")
+
+TenantArgument = Annotated[str, typer.Option("--tenant", help="Whose record.")]
+SubjectOption = Annotated[
+    str | None, typer.Option("--subject", help="The person's identifier, as applications give it.")
+]
+RecordsOption = Annotated[str | None, typer.Option("--records", help="Records by number: 41 or 41-57.")]
+ReasonOption = Annotated[str, typer.Option("--reason", help="A code, no words: it goes on record.")]
+BackupOption = Annotated[
+    int, typer.Option("--backup-days", min=0, help="How long backups of side.db live; the certificate states it.")
+]
+
+
+@app.command(
+    "export",
+    epilog="Example:\n\n  domicile audit export --tenant acme --from 2026-01 --to 2026-04 --output q1.zip\n\n"
+    "  python3 -I verify.py q1.zip        (verify.py is in the zip)",
+)
+def export_command(
+    tenant: TenantArgument,
+    output: Annotated[Path, typer.Option("--output", help="The zip to write; it must not exist.")],
+    data: DataOption = None,
+    since: Annotated[str | None, typer.Option("--from", help="UTC, to any precision: 2026-03-01T12.")] = None,
+    until: Annotated[str | None, typer.Option("--to", help="UTC; not included.")] = None,
+    disclose: Annotated[bool, typer.Option("--disclose", help="Show kept private values, unless restricted.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Write an evidence pack: records, proofs, reports, and a verifier that needs nothing but Python."""
+    with answering(as_json):
+        with progress_bar(_size(data, tenant), hidden=as_json) as advance:
+            made = do(
+                data,
+                lambda custody: export(
+                    custody,
+                    tenant,
+                    output,
+                    since=since,
+                    until=until,
+                    disclose=disclose,
+                    actor=ACTOR,
+                    progress=advance,
+                ),
+            )
+        _tell(
+            asdict(made),
+            as_json,
+            f"{output}: {made.end - made.first} records of {tenant}, up to the signed checkpoint of size"
+            f" {made.checkpoint_size}.\nCheck it: unzip it, then python3 -I verify.py FOLDER_OR_ZIP --key 'YOUR KEY'",
+        )
+
+
+@app.command(
+    "erase",
+    epilog="Examples:\n\n  domicile audit erase --tenant acme --subject alice@example.com --output certificate.note\n\n"
+    "  domicile audit erase --tenant acme --records 41-57\n\n  domicile audit erase --tenant acme --all --yes",
+)
+def erase_command(
+    tenant: TenantArgument,
+    data: DataOption = None,
+    subject: SubjectOption = None,
+    records: RecordsOption = None,
+    everything: Annotated[bool, typer.Option("--all", help="All private values of the tenant, for good.")] = False,
+    reason: ReasonOption = "data_subject_request",
+    backup_days: BackupOption = 30,
+    output: Annotated[Path | None, typer.Option("--output", help="Where the signed certificate goes.")] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Delete private values with their keys. The log still verifies; a signed certificate says what is gone."""
+    with answering(as_json):
+        if sum((subject is not None, records is not None, everything)) != 1:
+            raise AuditError("say what to erase: one of --subject, --records, --all")
+        if not yes:
+            typer.confirm("What is erased cannot be had again. Go on?", abort=True, err=True)
+        span = _span(records)
+
+        async def work(custody: Custody) -> tuple[str, dict[str, Any]]:
+            await finish(custody)
+            note = await erase(custody, tenant, subject=subject, records=span, actor=ACTOR, reason=reason)
+            opened = open_certificate(note, custody.origin(tenant), custody.signer.public_key)
+            return note, opened.model_dump(mode="json", exclude_none=True)
+
+        note, said = do(data, work, backup_days)
+        if output is not None:
+            output.write_text(note, encoding="utf-8")
+        _tell(
+            {"certificate": said, "note": note},
+            as_json,
+            f"{said['values']} values of {said['records']} records are gone, and {len(said['keys_destroyed'])} keys."
+            f" Backups may hold them until {said['backups_until']}.\n{note}",
+        )
+
+
+@hold_app.command("place", epilog="Example:\n\n  domicile audit hold place --tenant acme --records 41-57")
+def hold_place(
+    tenant: TenantArgument,
+    data: DataOption = None,
+    subject: SubjectOption = None,
+    records: RecordsOption = None,
+    reason: ReasonOption = "litigation",
+    as_json: JsonOption = False,
+) -> None:
+    """From now on delete nothing of a person, of some records, or (with neither) of the tenant."""
+    with answering(as_json):
+        if subject is not None and records is not None:
+            raise AuditError("a hold is on a subject or on records, not both")
+        span = _span(records)
+        hold = do(
+            data,
+            lambda custody: place_hold(custody, tenant, subject=subject, records=span, actor=ACTOR, reason=reason),
+        )
+        _tell({"hold_id": hold}, as_json, f"Hold {hold} stands.")
+
+
+@hold_app.command("release")
+def hold_release(tenant: TenantArgument, hold_id: str, data: DataOption = None, as_json: JsonOption = False) -> None:
+    """Let what the hold kept be deleted again."""
+    with answering(as_json):
+        do(data, lambda custody: release_hold(custody, tenant, hold_id, actor=ACTOR))
+        _tell({"hold_id": hold_id}, as_json, f"Hold {printable(hold_id)} is released.")
+
+
+@hold_app.command("list")
+def hold_list(tenant: TenantArgument, data: DataOption = None, as_json: JsonOption = False) -> None:
+    """The holds that stand."""
+    with answering(as_json):
+        standing = do(data, lambda custody: custody.at_side(lambda side: holds_of(side, tenant)))
+        lines = [
+            f"{hold.id}  {hold.reason}  "
+            + (f"key {hold.key_id}" if hold.key_id else "all" if hold.first is None else f"{hold.first}-{hold.last}")
+            for hold in standing
+        ]
+        _tell({"holds": [hold._asdict() for hold in standing]}, as_json, "\n".join(lines) or "No hold stands.")
+
+
+@app.command("dsar", epilog="Example:\n\n  domicile audit dsar --tenant acme --subject alice@example.com > copy.json")
+def dsar_command(
+    tenant: TenantArgument, subject: Annotated[str, typer.Option("--subject")], data: DataOption = None
+) -> None:
+    """Everything that is kept of a person, as JSON: records, values with their salts, recipients (GDPR 15)."""
+    with answering(as_json=False):
+        package = do(data, lambda custody: answer(custody, tenant, subject, actor=ACTOR))
+        typer.echo(json.dumps(package, indent=2))
+
+
+@app.command("restrict")
+def restrict_command(
+    tenant: TenantArgument,
+    subject: Annotated[str, typer.Option("--subject")],
+    data: DataOption = None,
+    lift: Annotated[bool, typer.Option("--lift", help="Allow use again.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Keep what there is of a person, but let nobody read or export it (GDPR 18)."""
+    with answering(as_json):
+        do(data, lambda custody: restrict(custody, tenant, subject, restricted=not lift, actor=ACTOR))
+        _tell({"restricted": not lift}, as_json, "The restriction is lifted." if lift else "Restricted.")
+
+
+@app.command(
+    "rectify", epilog="Example:\n\n  domicile audit rectify --tenant acme --seq 41 --field output --value TEXT"
+)
+def rectify_command(
+    tenant: TenantArgument,
+    seq: Annotated[int, typer.Option("--seq", min=0)],
+    field: Annotated[str, typer.Option("--field", help=f"One of {', '.join(FIELDS)}.")],
+    value: Annotated[str, typer.Option("--value", help="The right value; JSON, or else plain text.")],
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Put a corrected value on record beside the wrong one, which stays (GDPR 16)."""
+    with answering(as_json):
+        try:
+            right = json.loads(value)
+        except ValueError:
+            right = value
+        receipt = do(data, lambda custody: rectify(custody, tenant, seq, field, right, actor=ACTOR))  # type: ignore[arg-type]
+        _tell({"receipt": str(receipt)}, as_json, f"Corrected by record {receipt.seq}: {receipt}")
+
+
+@app.command("read")
+def read_command(
+    tenant: TenantArgument,
+    seq: Annotated[int, typer.Option("--seq", min=0)],
+    data: DataOption = None,
+    reason: ReasonOption = "support",
+    as_json: JsonOption = False,
+) -> None:
+    """The private values of one record; that they were read goes on record first."""
+    with answering(as_json):
+        shown = do(data, lambda custody: read(custody, tenant, seq, actor=ACTOR, reason=reason))
+        values = {one.kept.field: one.value for one in shown}
+        _tell(values, as_json, "\n".join(f"{name}: {printable(json.dumps(one))}" for name, one in values.items()))
+
+
+@app.command("retention", epilog="Example:\n\n  domicile audit retention --dry-run")
+def retention_command(
+    data: DataOption = None,
+    tenant: Annotated[list[str] | None, typer.Option("--tenant", help="Default: every tenant.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+    backup_days: BackupOption = 30,
+    as_json: JsonOption = False,
+) -> None:
+    """Delete the private values whose time is over, but for what is on hold, and put the run on record."""
+    with answering(as_json):
+
+        async def work(custody: Custody) -> list[dict[str, Any]]:
+            if not dry_run:
+                await finish(custody)
+            with custody.reading() as reader:
+                names = reader.tenants() if tenant is None else tenant
+            return [asdict(await (preview if dry_run else run)(custody, name)) for name in names]
+
+        done = do(data, work, backup_days)
+        would = "would go" if dry_run else "gone"
+        lines = [f"{one['tenant']}: {one['due']} due, {one['deleted']} {would}, {one['held']} on hold" for one in done]
+        _tell({"runs": done}, as_json, "\n".join(lines))
+
+
+# --- what they share -------------------------------------------------------------------------------------------------
+
+
+def do(data: Path | None, work: Callable[[Custody], Awaitable[T]], backup_days: int = 30) -> T:
+    """What `work` returns, done on the log and side store of a data folder."""
+    log = (data or DEFAULT_DATA) / LOG_IN_DATA
+    if not log.is_file():
+        raise AuditError(f"there is no audit log at {log}")
+
+    async def inside() -> T:
+        async with _custody(log, backup_days) as custody:
+            return await work(custody)
+
+    return asyncio.run(inside())
+
+
+@asynccontextmanager
+async def _custody(log: Path, backup_days: int) -> AsyncIterator[Custody]:
+    keys = FileKeyProvider.open(log.parent / "keys")
+    side = log.with_name("side.db")
+    signer = FileSigner.open(log.with_name("signer.key"))
+    opened = open_sided(side, keys)
+    async with await AuditLog.open(log, signer=signer, node=f"cli-{os.getpid()}", open_store=opened) as audit_log:
+        yield Custody(
+            audit_log,
+            open_side=lambda: SideStore.open(side, keys),
+            open_reader=lambda: SqliteReader.open(log),
+            keys=keys,
+            signer=signer,
+            backup_days=backup_days,
+        )
+
+
+def _size(data: Path | None, tenant: str) -> int:
+    reader = SqliteReader.open((data or DEFAULT_DATA) / LOG_IN_DATA)
+    try:
+        return reader.head(tenant)[0]
+    finally:
+        reader.close()
+
+
+def _span(records: str | None) -> tuple[int, int] | None:
+    if records is None:
+        return None
+    first, dash, last = records.partition("-")
+    if not (first.isdecimal() and (last.isdecimal() or not dash)) or int(first) > int(last or first):
+        raise AuditError("records read 41 or 41-57")
+    return int(first), int(last or first)
+
+
+def _tell(answer: dict[str, Any], as_json: bool, sentence: str) -> None:
+    typer.echo(json.dumps({"ok": True, **answer}, indent=2) if as_json else sentence)

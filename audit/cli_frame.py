@@ -1,0 +1,58 @@
+"""What the commands of `domicile audit` share: where the log is, how they fail, what may reach a terminal."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from audit.errors import AuditError
+
+DATA_VARIABLE = "DOMICILE_DATA"
+DEFAULT_DATA = Path("domicile-data")
+LOG_IN_DATA = Path("audit/log.db")
+PROGRESS_FROM = 20_000  # records; below, the answer is there before the bar
+
+DataOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--data", help="Data folder of the gateway (default: ./domicile-data).", envvar=DATA_VARIABLE, show_envvar=True
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="For machines.")]
+
+
+@contextmanager
+def answering(as_json: bool) -> Iterator[None]:
+    """An error of the record or of a file ends the command with a sentence and exit code 1."""
+    try:
+        yield
+    except (AuditError, OSError, ValueError) as error:
+        fail(str(error), as_json)
+
+
+def fail(sentence: str, as_json: bool) -> NoReturn:
+    if as_json:
+        typer.echo(json.dumps({"ok": False, "error": sentence}))
+    else:
+        typer.echo(f"FAIL: {printable(sentence)}", err=True)
+    raise typer.Exit(1)
+
+
+@contextmanager
+def progress_bar(total: int, *, hidden: bool) -> Iterator[Callable[[int], None]]:
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    with Progress(
+        *columns, console=Console(stderr=True), transient=True, disable=hidden or total < PROGRESS_FROM
+    ) as bar:
+        task = bar.add_task("records", total=total)
+        yield lambda count: bar.advance(task, count)
+
+
+def printable(text: str) -> str:
+    """A record holds what a client sent, a forged one anything: no escape sequence of it may reach the terminal."""
+    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)

@@ -1,0 +1,90 @@
+"""`domicile audit anchor` and `domicile audit witness`: what keeps the log honest from outside it."""
+
+import json
+import re
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from audit.anchor import anchor
+from audit.cli_custody import do
+from audit.cli_frame import DEFAULT_DATA, LOG_IN_DATA, DataOption, JsonOption, answering, printable
+from audit.cosignature import WitnessKey
+from audit.event import ANCHOR_TENANT
+from audit.note import VerifierKey
+from audit.signer import FileSigner
+from audit.sqlite import SqliteReader
+from audit.tiles import Folder
+from audit.witness import Witness
+from audit.witness_http import submit, witness_server
+
+WITNESSED_BESIDE_LOG = "witnessed"
+
+app = typer.Typer()
+witness_app = typer.Typer(no_args_is_help=True, help="Witnesses: a second party that cosigns what only grows.")
+app.add_typer(witness_app, name="witness")
+
+
+@app.command("anchor", epilog="Example, every minute from a scheduler:\n\n  domicile audit anchor")
+def anchor_command(data: DataOption = None, as_json: JsonOption = False) -> None:
+    """Record the newest checkpoint of every tree in the anchor tree, whose checkpoint witnesses cosign."""
+    with answering(as_json):
+        receipts = [str(receipt) for receipt in do(data, anchor)]
+        typer.echo(
+            json.dumps({"ok": True, "receipts": receipts}) if as_json else f"{len(receipts)} checkpoints anchored."
+        )
+
+
+@witness_app.command(
+    "serve",
+    epilog="Example:\n\n  domicile audit witness serve --folder /var/lib/witness --name acme.example/witness"
+    " --log 'domicile.local/audit/acme+1a2b3c4d+AY…'",
+)
+def serve_command(
+    folder: Annotated[Path, typer.Option("--folder", help="Holds the witness's key and what it saw.")],
+    name: Annotated[str, typer.Option("--name", help="The witness's name; a key that exists keeps its own.")],
+    log: Annotated[
+        list[str], typer.Option("--log", help="Verifier key of a tree to watch, by its origin. Repeatable.")
+    ],
+    host: Annotated[str, typer.Option("--host")] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", min=0, max=65535)] = 8470,
+) -> None:
+    """Cosign checkpoints of the logs given, as long as each only grows. Runs until interrupted."""
+    with answering(as_json=False):
+        signer = FileSigner.open(folder / "witness.key", name=name)
+        logs = {key.name: key for key in map(VerifierKey.parse, log)}
+        witness = Witness(folder / "seen.db", signer.name, signer, logs)
+        with witness_server(witness, host, port) as server:
+            typer.echo(f"Witness {WitnessKey(signer.name, signer.public_key)}")
+            typer.echo(f"listens on http://{host}:{server.server_address[1]}")
+            try:
+                server.serve_forever()
+            except KeyboardInterrupt:
+                pass
+            finally:
+                witness.close()
+
+
+@witness_app.command("submit", epilog="Example:\n\n  domicile audit witness submit --url URL --key WITNESS_KEY")
+def submit_command(
+    url: Annotated[str, typer.Option("--url", help="Where the witness listens.")],
+    key: Annotated[str, typer.Option("--key", help="The witness's key, as `serve` printed it.")],
+    data: DataOption = None,
+    tenant: Annotated[str, typer.Option("--tenant", help="Whose tree (default: the anchor's).")] = ANCHOR_TENANT,
+    as_json: JsonOption = False,
+) -> None:
+    """Have the last checkpoint of a tree cosigned, and keep it beside the log. Exit code 1 if the witness refuses."""
+    with answering(as_json):
+        path = (data or DEFAULT_DATA) / LOG_IN_DATA
+        reader = SqliteReader.open(path)
+        try:
+            log = VerifierKey.parse(path.with_name("signer.vkey").read_text(encoding="utf-8"))
+            witness = WitnessKey.parse(key)
+            note, when = submit(reader, log, tenant, url, witness)
+        finally:
+            reader.close()
+        kept = f"{tenant}-{re.sub(r'[^A-Za-z0-9.]+', '-', witness.name)}.note"
+        Folder(path.with_name(WITNESSED_BESIDE_LOG)).write(kept, note.encode())
+        said = f"{printable(witness.name)} cosigned {note.splitlines()[0]} at size {note.splitlines()[1]}."
+        typer.echo(json.dumps({"ok": True, "time": when, "note": note}) if as_json else said)

@@ -1,0 +1,73 @@
+"""Custody: the log, its side store and its signing key in one hand, for work that touches all three."""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from typing import TypeVar
+
+from audit.checkpoint import origin_of
+from audit.event import Event
+from audit.keys import KeyProvider
+from audit.leaf import Leaf, decode_leaf
+from audit.log import AuditLog
+from audit.private import Private
+from audit.receipt import Receipt
+from audit.side import SideStore
+from audit.signer import Signer
+from audit.stamp import Clock, uuid7
+from audit.store import Reader
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Custody:
+    """`backup_days` is how long the oldest backup of the side store lives; certificates state it.
+
+    Files are opened anew for each piece of work, in a thread of its own, so that no snapshot outlives it.
+    """
+
+    log: AuditLog
+    open_side: Callable[[], SideStore]
+    open_reader: Callable[[], Reader]
+    keys: KeyProvider
+    signer: Signer
+    backup_days: int = 30
+    clock: Clock = time.time
+
+    async def record(self, event: Event, private: Private | None = None) -> Receipt:
+        return await self.log.append(event, private)
+
+    async def at_side(self, work: Callable[[SideStore], T]) -> T:
+        """What `work` returns, done in a thread on a hand of its own."""
+
+        def run() -> T:
+            with closing(self.open_side()) as side:
+                return work(side)
+
+        return await asyncio.to_thread(run)
+
+    @contextmanager
+    def reading(self) -> Iterator[Reader]:
+        with closing(self.open_reader()) as reader:
+            yield reader
+
+    def leaves(self, tenant: str, seqs: Sequence[int]) -> Iterator[tuple[int, Leaf]]:
+        """The leaves of these records. Raises EventRejected for one that is not a record."""
+        with self.reading() as reader:
+            for seq in seqs:
+                stored = next(reader.leaves(tenant, seq), None)
+                if stored is not None and stored.seq == seq:
+                    yield seq, decode_leaf(stored.payload)
+
+    def now(self) -> int:
+        """Milliseconds since the epoch."""
+        return int(self.clock() * 1000)
+
+    def new_id(self) -> str:
+        return uuid7(self.now())
+
+    def origin(self, tenant: str) -> str:
+        return origin_of(self.signer.name, tenant)

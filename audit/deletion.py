@@ -1,0 +1,204 @@
+"""Deleting from the side store: one transaction that checks holds, deletes, and notes what is gone.
+
+Used by erasure and by retention. A deletion is first noted (here), then recorded (a leaf), then certified; whatever was
+interrupted in between is in `unfinished` and is taken up again.
+"""
+
+import sqlite3
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from audit.certificate import Certificate, Recipient, spans
+from audit.errors import HeldError
+from audit.event import Scope
+from audit.side import SideStore
+from audit.stamp import rfc3339
+
+DAY_MS = 86_400_000
+
+
+class Hold(NamedTuple):
+    """`key_id` for a subject, `first` to `last` for records, neither for the whole tenant. `placed` in ms."""
+
+    id: str
+    tenant: str
+    key_id: str | None
+    first: int | None
+    last: int | None
+    reason: str
+    placed: int
+
+    def covers(self, key_id: str, seq: int) -> bool:
+        if self.key_id is not None:
+            return self.key_id == key_id
+        if self.first is not None and self.last is not None:
+            return self.first <= seq <= self.last
+        return True
+
+
+class Doomed(NamedTuple):
+    seq: int
+    event_id: str
+    field: str
+    key_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is to be deleted and why. `now` in milliseconds, `backup_days` how long backups of the side store live."""
+
+    id: str
+    tenant: str
+    cause: Literal["erasure", "retention"]
+    scope: Scope | None
+    now: int
+    backup_days: int
+
+
+def holds_of(side: SideStore, tenant: str) -> list[Hold]:
+    with side.transaction() as db:
+        return _holds(db, tenant)
+
+
+def _holds(db: sqlite3.Connection, tenant: str) -> list[Hold]:
+    query = "SELECT id, tenant, key_id, first, last, reason, placed FROM hold WHERE tenant = ? ORDER BY id"
+    return [Hold(*row) for row in db.execute(query, (tenant,))]
+
+
+def erase_subject(
+    side: SideStore, wanted: Wanted, key_id: str, recipients: Callable[[Sequence[int]], Iterable[Recipient]]
+) -> Certificate:
+    """Delete everything under one key. Raises HeldError, with nothing deleted, if any of it is on hold."""
+    return _erase(side, wanted, "key_id = ?", (key_id,), recipients, keys=(key_id,))
+
+
+def erase_records(
+    side: SideStore, wanted: Wanted, first: int, last: int, recipients: Callable[[Sequence[int]], Iterable[Recipient]]
+) -> Certificate:
+    """Delete the values of records `first` to `last`, and the keys nothing is left under. Raises HeldError."""
+    return _erase(side, wanted, "seq BETWEEN ? AND ?", (first, last), recipients)
+
+
+def erase_tenant(
+    side: SideStore, wanted: Wanted, recipients: Callable[[Sequence[int]], Iterable[Recipient]]
+) -> Certificate:
+    """Delete everything of a tenant. Raises HeldError. The tenant's own key is the caller's to destroy."""
+    return _erase(side, wanted, "TRUE", (), recipients)
+
+
+def _erase(
+    side: SideStore,
+    wanted: Wanted,
+    where: str,
+    parameters: tuple[object, ...],
+    recipients: Callable[[Sequence[int]], Iterable[Recipient]],
+    keys: tuple[str, ...] = (),
+) -> Certificate:
+    with side.transaction() as db:
+        doomed = _select(db, wanted.tenant, where, parameters)
+        standing = _holds(db, wanted.tenant)
+        held = [hold.id for hold in standing if any(hold.covers(row.key_id, row.seq) for row in doomed)]
+        if held:
+            raise HeldError(tuple(held))
+        certificate = _delete(db, wanted, doomed, tuple(recipients(sorted({row.seq for row in doomed}))), keys)
+        if wanted.scope == "tenant":
+            db.execute("DELETE FROM pepper WHERE tenant = ?", (wanted.tenant,))
+            db.execute("DELETE FROM data_key WHERE tenant = ?", (wanted.tenant,))
+    return certificate
+
+
+def expire(side: SideStore, wanted: Wanted) -> tuple[Certificate | None, int]:
+    """Delete the values whose time is over; returns the certificate, None if there were none, and how many are held."""
+    with side.transaction() as db:
+        due = _select(db, wanted.tenant, "expires <= ?", (wanted.now,))
+        standing = _holds(db, wanted.tenant)
+        free = [row for row in due if not any(hold.covers(row.key_id, row.seq) for hold in standing)]
+        certificate = _delete(db, wanted, free, recipients=()) if free else None
+    return certificate, len(due) - len(free)
+
+
+def sweep(side: SideStore, tenant: str, orphans: Sequence[tuple[int, str]]) -> None:
+    """Delete values of leaves that never were, by (seq, event id): nobody was promised anything of them."""
+    with side.transaction() as db:
+        db.executemany(
+            "DELETE FROM value WHERE tenant = ? AND seq = ? AND event_id = ?",
+            [(tenant, seq, event_id) for seq, event_id in orphans],
+        )
+        db.execute("DELETE FROM data_key WHERE tenant = ? AND id NOT IN (SELECT key_id FROM value)", (tenant,))
+
+
+def due(side: SideStore, tenant: str, now: int) -> tuple[int, int, int | None]:
+    """How many values are over their time at `now` (ms), how many of them on hold, and when the next expires."""
+    with side.transaction() as db:
+        standing = _holds(db, tenant)
+        over = _select(db, tenant, "expires <= ?", (now,))
+        (oldest,) = db.execute(
+            "SELECT min(expires) FROM value WHERE tenant = ? AND expires > ?", (tenant, now)
+        ).fetchone()
+    held = sum(any(hold.covers(row.key_id, row.seq) for hold in standing) for row in over)
+    return len(over), held, oldest
+
+
+def _select(db: sqlite3.Connection, tenant: str, where: str, parameters: tuple[object, ...]) -> list[Doomed]:
+    query = f"SELECT seq, event_id, field, key_id FROM value WHERE tenant = ? AND {where} ORDER BY seq"  # noqa: S608
+    return [Doomed(*row) for row in db.execute(query, (tenant, *parameters))]
+
+
+def _delete(
+    db: sqlite3.Connection,
+    wanted: Wanted,
+    doomed: Sequence[Doomed],
+    recipients: tuple[Recipient, ...],
+    keys: tuple[str, ...] = (),
+) -> Certificate:
+    db.executemany(
+        "DELETE FROM value WHERE tenant = ? AND seq = ? AND event_id = ? AND field = ?",
+        [(wanted.tenant, row.seq, row.event_id, row.field) for row in doomed],
+    )
+    emptied = sorted(key_id for key_id in {*keys, *(row.key_id for row in doomed)} if not _in_use(db, key_id))
+    db.executemany("DELETE FROM data_key WHERE id = ?", [(key_id,) for key_id in emptied])
+    certificate = Certificate(
+        id=wanted.id,
+        cause=wanted.cause,
+        tenant=wanted.tenant,
+        scope=wanted.scope,
+        deleted_at=rfc3339(wanted.now),
+        covered={
+            field: spans(row.seq for row in doomed if row.field == field)
+            for field in sorted({row.field for row in doomed})
+        },
+        records=len({row.seq for row in doomed}),
+        values=len(doomed),
+        keys_destroyed=tuple(emptied),
+        backups_until=rfc3339(wanted.now + wanted.backup_days * DAY_MS),
+        recipients=recipients,
+    )
+    db.execute(
+        "INSERT INTO deletion (id, tenant, body) VALUES (?, ?, ?)",
+        (wanted.id, wanted.tenant, certificate.body().decode()),
+    )
+    return certificate
+
+
+def _in_use(db: sqlite3.Connection, key_id: str) -> bool:
+    return db.execute("SELECT 1 FROM value WHERE key_id = ? LIMIT 1", (key_id,)).fetchone() is not None
+
+
+def unfinished(side: SideStore, tenant: str | None = None) -> list[Certificate]:
+    """Deletions that took place but are not certified yet."""
+    query = "SELECT body FROM deletion WHERE certificate IS NULL AND (? IS NULL OR tenant = ?) ORDER BY id"
+    with side.transaction() as db:
+        return [Certificate.parse(body.encode()) for (body,) in db.execute(query, (tenant, tenant))]
+
+
+def keep_certificate(side: SideStore, certificate_id: str, note: str) -> None:
+    with side.transaction() as db:
+        db.execute("UPDATE deletion SET certificate = ? WHERE id = ?", (note, certificate_id))
+
+
+def certificates_of(side: SideStore, tenant: str) -> list[str]:
+    """The signed notes of a tenant's certificates, oldest first."""
+    query = "SELECT certificate FROM deletion WHERE tenant = ? AND certificate IS NOT NULL ORDER BY id"
+    with side.transaction() as db:
+        return [note for (note,) in db.execute(query, (tenant,))]

@@ -1,0 +1,108 @@
+"""What has become of each commitment in a tree: every one must be accounted for.
+
+disclosed   the value was shown and is the one committed to
+withheld    the value is kept, and nobody was shown it
+erased      it was deleted, and a certificate that the tree vouches for says so
+missing     it is not there, and nothing says why: a fault
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from audit.certificate import Certificate, open_certificate
+from audit.checkpoint import origin_of
+from audit.errors import CommitmentError, KeyLost, NoteError
+from audit.event import ErasureCompleted, RetentionRun
+from audit.leaf import decode_leaf
+from audit.note import VerifierKey
+from audit.side import Kept, SideStore
+from audit.store import Reader
+
+State = Literal["disclosed", "withheld", "erased", "missing", "wrong"]
+
+
+@dataclass(frozen=True, slots=True)
+class FieldState:
+    """`because` says what is wrong with a `missing` or `wrong` one, or names the certificate of an `erased` one."""
+
+    seq: int
+    field: str
+    state: State
+    because: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Vouched:
+    """A certificate and the seq of the leaf that vouches for it."""
+
+    certificate: Certificate
+    seq: int
+
+
+def field_states(
+    reader: Reader, side: SideStore, key: VerifierKey, tenant: str, notes: Iterable[str], *, disclose: bool = False
+) -> Iterator[FieldState]:
+    """The state of every commitment of a tenant, in order of seq; with `disclose`, each kept value is opened.
+
+    `notes` are the tenant's certificates. Raises NoteError for one that does not hold, StoreError if data cannot be
+    read, EventRejected for a leaf that is no record.
+    """
+    vouched = vouch(reader, key, tenant, notes)
+    for stored in reader.leaves(tenant):
+        leaf = decode_leaf(stored.payload)
+        if not leaf.event.commits:
+            continue
+        there = {
+            kept.field: kept
+            for kept in side.kept(tenant, start=stored.seq, end=stored.seq + 1)
+            if kept.event_id == leaf.stamp.event_id
+        }
+        for field, commitment in sorted(leaf.event.commits.items()):
+            yield _state(side, stored.seq, field, commitment, there, vouched, disclose)
+
+
+def vouch(reader: Reader, key: VerifierKey, tenant: str, notes: Iterable[str]) -> list[Vouched]:
+    """The certificates whose digest stands in a leaf of the tree. Raises NoteError for one that does not hold."""
+    announced: dict[str, int] = {}
+    for stored in reader.leaves(tenant):
+        if b'"certificate_sha256"' not in stored.payload:
+            continue
+        event = decode_leaf(stored.payload).event
+        if isinstance(event, ErasureCompleted | RetentionRun) and event.certificate_sha256 is not None:
+            announced.setdefault(event.certificate_sha256, stored.seq)
+    vouched = []
+    for note in notes:
+        certificate = open_certificate(note, origin_of(key.name, tenant), key.public_key)
+        if certificate.tenant != tenant:
+            raise NoteError(f"the certificate {certificate.id} is of tenant {certificate.tenant}")
+        if (seq := announced.get(certificate.sha256())) is None:
+            raise NoteError(f"no record announces the certificate {certificate.id}")
+        vouched.append(Vouched(certificate, seq))
+    return vouched
+
+
+def _state(
+    side: SideStore,
+    seq: int,
+    field: str,
+    commitment: str,
+    there: Mapping[str, Kept],
+    vouched: list[Vouched],
+    disclose: bool,
+) -> FieldState:
+    kept = there.get(field)
+    if kept is None:
+        for one in vouched:
+            if seq < one.seq and one.certificate.covers(seq, field):
+                return FieldState(seq, field, "erased", one.certificate.id)
+        return FieldState(seq, field, "missing", "it is not kept and no certificate says that it was deleted")
+    if kept.commitment != commitment:
+        return FieldState(seq, field, "wrong", "the side store keeps it for another commitment")
+    if not disclose:
+        return FieldState(seq, field, "withheld")
+    try:
+        side.disclose(kept)
+    except (CommitmentError, KeyLost) as error:
+        return FieldState(seq, field, "wrong", str(error))
+    return FieldState(seq, field, "disclosed")

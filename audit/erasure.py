@@ -1,0 +1,225 @@
+"""Erasure (GDPR 17) and legal holds: deletion that the tree survives and a certificate that says what died.
+
+    erasure.requested ─> holds checked ──held──> erasure.refused
+                              └──free──> deleted ─> log of the file emptied ─> erasure.completed ─> certificate
+
+Each step is durable before the next; `finish` takes up what a crash left between them.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from functools import partial
+
+from audit.certificate import Certificate, Recipient, sign_certificate
+from audit.custody import Custody
+from audit.deletion import (
+    Hold,
+    Wanted,
+    certificates_of,
+    erase_records,
+    erase_subject,
+    erase_tenant,
+    holds_of,
+    keep_certificate,
+    unfinished,
+)
+from audit.errors import AuditError, HeldError, StoreError
+from audit.event import (
+    ErasureCompleted,
+    ErasureRefused,
+    ErasureRequested,
+    Event,
+    InferenceAccepted,
+    LegalHold,
+    RetentionRun,
+    RoutingDecision,
+    Scope,
+)
+from audit.side import SideStore
+
+SCRUB_TRIES = 50
+SCRUB_EVERY_S = 0.1
+
+
+async def erase(
+    custody: Custody,
+    tenant: str,
+    *,
+    subject: str | None = None,
+    records: tuple[int, int] | None = None,
+    actor: str = "system",
+    reason: str = "data_subject_request",
+) -> str:
+    """Erase what is kept of `subject`, or of `records` (first, last), or of the whole tenant; returns the certificate.
+
+    Raises HeldError, with nothing deleted, if a legal hold stands; AuditError if nothing is kept of the subject;
+    AuditUnavailable or StoreError if it could not be carried through: `finish` then does the rest.
+    """
+    scope: Scope = "subject" if subject is not None else "records" if records is not None else "tenant"
+    key_id = None
+    if subject is not None:
+        key_id = await custody.at_side(lambda side: side.subject_key(tenant, subject))
+        if key_id is None:
+            raise AuditError("nothing is kept under this subject")
+    erasure_id = custody.new_id()
+    requested = ErasureRequested(tenant=tenant, erasure_id=erasure_id, scope=scope, actor=actor, reason=reason)
+    await custody.record(requested)
+    wanted = Wanted(erasure_id, tenant, "erasure", scope, custody.now(), custody.backup_days)
+    told = partial(recipients, custody, tenant)
+
+    def delete(side: SideStore) -> Certificate:
+        if key_id is not None:
+            return erase_subject(side, wanted, key_id, told)
+        if records is not None:
+            return erase_records(side, wanted, *records, told)
+        return erase_tenant(side, wanted, told)
+
+    try:
+        certificate = await custody.at_side(delete)
+    except HeldError as error:
+        await custody.record(ErasureRefused(tenant=tenant, erasure_id=erasure_id, hold_ids=error.hold_ids[:64]))
+        raise
+    return await certify(custody, certificate)
+
+
+async def certify(custody: Custody, certificate: Certificate, announcement: Event | None = None) -> str:
+    """Empty the side store's log, record the deletion (as `announcement`, if given), sign and keep the certificate."""
+    if certificate.scope == "tenant":
+        await asyncio.to_thread(custody.keys.destroy, certificate.tenant)
+    await _scrub(custody)
+    await custody.record(announcement or _announcement(certificate))
+    note = sign_certificate(certificate, custody.origin(certificate.tenant), custody.signer)
+    await custody.at_side(lambda side: keep_certificate(side, certificate.id, note))
+    return note
+
+
+async def finish(custody: Custody) -> list[str]:
+    """Carry through the deletions that were interrupted; returns their certificates."""
+    return [await certify(custody, certificate) for certificate in await custody.at_side(unfinished)]
+
+
+async def certificates(custody: Custody, tenant: str) -> list[str]:
+    return await custody.at_side(lambda side: certificates_of(side, tenant))
+
+
+def _announcement(certificate: Certificate) -> ErasureCompleted | RetentionRun:
+    if certificate.cause == "retention":
+        return RetentionRun(
+            tenant=certificate.tenant,
+            run_id=certificate.id,
+            due=certificate.values,
+            deleted=certificate.values,
+            held=0,
+            orphans=0,
+            backups_until=certificate.backups_until,
+            certificate_sha256=certificate.sha256(),
+        )
+    return ErasureCompleted(
+        tenant=certificate.tenant,
+        erasure_id=certificate.id,
+        scope=certificate.scope or "records",
+        records=certificate.records,
+        values=certificate.values,
+        keys=len(certificate.keys_destroyed),
+        key_ids=certificate.keys_destroyed[:64],
+        backups_until=certificate.backups_until,
+        certificate_sha256=certificate.sha256(),
+    )
+
+
+async def _scrub(custody: Custody) -> None:
+    """A reader of the side store may hold its write-ahead log for a moment; no deletion counts until it lets go."""
+    for attempt in range(SCRUB_TRIES):
+        try:
+            await custody.at_side(SideStore.scrub)
+        except StoreError:
+            if attempt == SCRUB_TRIES - 1:
+                raise
+            await asyncio.sleep(SCRUB_EVERY_S)
+        else:
+            return
+
+
+def recipients(custody: Custody, tenant: str, seqs: Sequence[int]) -> Iterable[Recipient]:
+    """The backends that the calls in these records were sent to, as the records say."""
+    sent: Counter[tuple[str, str, str]] = Counter()
+    for _, leaf in custody.leaves(tenant, seqs):
+        if isinstance(event := leaf.event, InferenceAccepted | RoutingDecision):
+            sent[event.operator_entity, event.inference_country, event.backend_id] += 1
+    return [
+        Recipient(operator_entity=operator, inference_country=country, backend_id=backend, calls=calls)
+        for (operator, country, backend), calls in sorted(sent.items())
+    ]
+
+
+# --- legal holds -----------------------------------------------------------------------------------------------------
+
+
+async def place_hold(
+    custody: Custody,
+    tenant: str,
+    *,
+    subject: str | None = None,
+    records: tuple[int, int] | None = None,
+    actor: str = "system",
+    reason: str = "litigation",
+) -> str:
+    """From now on nothing of the subject, of the records (first, last) or of the tenant is deleted; returns its id.
+
+    It stands before it is recorded, so that a crash in between errs on the side of keeping. Raises AuditError if
+    nothing is kept of the subject.
+    """
+    hold_id = custody.new_id()
+    key_id = None
+    if subject is not None:
+        key_id = await custody.at_side(lambda side: side.subject_key(tenant, subject))
+        if key_id is None:
+            raise AuditError("nothing is kept under this subject")
+    first, last = records or (None, None)
+    hold = Hold(hold_id, tenant, key_id, first, last, reason, custody.now())
+    await custody.at_side(partial(_stand, hold=hold))
+    try:
+        await custody.record(_hold_event("legal_hold.placed", hold, actor))
+    except AuditError:
+        await custody.at_side(partial(_fall, hold_id=hold_id))
+        raise
+    return hold_id
+
+
+async def release_hold(custody: Custody, tenant: str, hold_id: str, *, actor: str = "system") -> None:
+    """Raises AuditError if no such hold stands."""
+    standing = {hold.id: hold for hold in await custody.at_side(lambda side: holds_of(side, tenant))}
+    if hold_id not in standing:
+        raise AuditError(f"no legal hold {hold_id} stands for tenant {tenant}")
+    await custody.record(_hold_event("legal_hold.released", standing[hold_id], actor))
+    await custody.at_side(partial(_fall, hold_id=hold_id))
+
+
+def _hold_event(kind: str, hold: Hold, actor: str) -> LegalHold:
+    scope = "subject" if hold.key_id is not None else "records" if hold.first is not None else "tenant"
+    return LegalHold.model_validate(
+        {
+            "type": kind,
+            "tenant": hold.tenant,
+            "hold_id": hold.id,
+            "scope": scope,
+            "actor": actor,
+            "reason": hold.reason,
+            "key_ids": (hold.key_id,) if hold.key_id else (),
+            "first": hold.first,
+            "last": hold.last,
+        }
+    )
+
+
+def _stand(side: SideStore, hold: Hold) -> None:
+    with side.transaction() as db:
+        db.execute(
+            "INSERT INTO hold (id, tenant, key_id, first, last, reason, placed) VALUES (?, ?, ?, ?, ?, ?, ?)", hold
+        )
+
+
+def _fall(side: SideStore, hold_id: str) -> None:
+    with side.transaction() as db:
+        db.execute("DELETE FROM hold WHERE id = ?", (hold_id,))

@@ -1,0 +1,331 @@
+"""Evidence packs: what an auditor is handed, one zip that proves itself (`audit.pack_verifier`, inside as verify.py).
+
+A pack holds a contiguous range of a tenant's records and what leads from them to one signed checkpoint: the roots of
+the perfect subtrees before and after the range, a logarithm of hashes for any number of records. The manifest names
+every file by its SHA-256 and is signed by the log's key. Records are streamed: memory does not grow with them.
+"""
+
+import json
+import re
+import zipfile
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from hashlib import sha256
+from importlib.resources import files
+from itertools import islice
+from pathlib import Path
+from typing import IO, Any
+
+from audit.checkpoint import Checkpoint, open_checkpoint, origin_of
+from audit.custody import Custody
+from audit.disclosure import Vouched, vouch
+from audit.erasure import certificates
+from audit.errors import AuditError, StoreError, VerificationFailed
+from audit.event import LogExported
+from audit.leaf import Leaf, decode_leaf
+from audit.merkle import Frontier, inclusion_proof, tree_hash
+from audit.note import NoteSigner, VerifierKey, sign_note
+from audit.pack_report import html_report
+from audit.pack_tables import Tables
+from audit.schema import event_schema
+from audit.side import Kept, SideStore
+from audit.stamp import rfc3339
+from audit.store import Reader, StoredLeaf
+
+PROGRESS_STEP = 1000
+
+Progress = Callable[[int], None]
+"""Called with how many records were written since the last call."""
+
+_TS = re.compile(rb'"ts":"([0-9T:.Z-]{24})"')
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Records `first` up to but not including `end`, and the checkpoint over them."""
+
+    first: int
+    end: int
+    checkpoint: Checkpoint
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    pack_id: str
+    tenant: str
+    first: int
+    end: int
+    checkpoint_size: int
+    files: int
+    fields: dict[str, int]
+
+
+def window(reader: Reader, key: VerifierKey, tenant: str, since: str | None, until: str | None) -> Window:
+    """The records from `since` up to but not including `until` (RFC 3339 UTC, or a prefix of it: ``2026-03``).
+
+    Clocks of several nodes differ, so it may hold a few others at its edges: it has no gaps. Raises
+    VerificationFailed if no checkpoint is signed yet, NoteError if the last one does not hold.
+    """
+    notes = list(reader.checkpoints(tenant))
+    if not notes:
+        raise VerificationFailed(f"tenant {tenant} has no signed checkpoint yet")
+    checkpoint = open_checkpoint(notes[-1].note, origin_of(key.name, tenant), key.public_key)
+    first, end = 0, checkpoint.size
+    if since is not None or until is not None:
+        inside = (
+            leaf.seq
+            for leaf in islice(reader.leaves(tenant), checkpoint.size)
+            if (since is None or _ts(leaf) >= since) and (until is None or _ts(leaf) < until)
+        )
+        first = next(inside, -1)
+        last = deque(inside, maxlen=1)
+        end = (last[0] if last else first) + 1
+    return Window(max(first, 0), end, checkpoint, notes[-1].note)
+
+
+def _ts(leaf: StoredLeaf) -> str:
+    match = _TS.search(leaf.payload)
+    return match[1].decode() if match else ""
+
+
+async def export(
+    custody: Custody,
+    tenant: str,
+    target: Path,
+    *,
+    since: str | None = None,
+    until: str | None = None,
+    disclose: bool = False,
+    actor: str = "system",
+    progress: Progress = lambda count: None,
+) -> Summary:
+    """Write the pack to `target`, which must not exist; the export itself is recorded first.
+
+    With `disclose`, values that are kept and not restricted are shown in it. Raises AuditError in one of its kinds;
+    then there is no file.
+    """
+    key = VerifierKey(custody.signer.name, custody.signer.public_key)
+    with custody.reading() as reader:
+        found = window(reader, key, tenant, since, until)
+    pack_id = custody.new_id()
+    event = LogExported(tenant=tenant, pack_id=pack_id, actor=actor, first=found.first, end=found.end)
+    await custody.record(event)
+    notes = await certificates(custody, tenant)
+
+    def write(side: SideStore) -> Summary:
+        with custody.reading() as reader, _Writer.create(target) as pack:
+            made = _Pack(pack, reader, side, key, tenant, found, disclose, progress)
+            return made.write(pack_id, rfc3339(custody.now()), notes, custody.signer)
+
+    return await custody.at_side(write)
+
+
+class _Writer:
+    """A zip that keeps the SHA-256 of what goes into it."""
+
+    def __init__(self, archive: zipfile.ZipFile) -> None:
+        self._archive = archive
+        self.digests: dict[str, str] = {}
+
+    @classmethod
+    @contextmanager
+    def create(cls, target: Path) -> Iterator["_Writer"]:
+        """In place once it is whole; nothing is left of one that is not."""
+        if target.exists():
+            raise AuditError(f"{target.name} exists already")
+        draft = target.with_name(f".{target.name}.part")
+        try:
+            with zipfile.ZipFile(draft, "w", zipfile.ZIP_DEFLATED) as archive:
+                yield cls(archive)
+            draft.rename(target)
+        except OSError as error:
+            raise StoreError(f"the pack cannot be written: {error}") from error
+        finally:
+            draft.unlink(missing_ok=True)
+
+    @contextmanager
+    def stream(self, name: str) -> Iterator[Callable[[bytes], None]]:
+        digest = sha256()
+
+        def write(data: bytes) -> None:
+            digest.update(data)
+            file.write(data)
+
+        file: IO[bytes]
+        with self._archive.open(name, "w", force_zip64=True) as file:
+            yield write
+        self.digests[name] = digest.hexdigest()
+
+    def add(self, name: str, content: str | bytes) -> None:
+        with self.stream(name) as write:
+            write(content.encode() if isinstance(content, str) else content)
+
+
+class _Pack:
+    """The making of one pack."""
+
+    def __init__(
+        self,
+        out: _Writer,
+        reader: Reader,
+        side: SideStore,
+        key: VerifierKey,
+        tenant: str,
+        found: Window,
+        disclose: bool,
+        progress: Progress,
+    ) -> None:
+        self._out = out
+        self._reader = reader
+        self._disclose = disclose
+        self._side = side
+        self._key = key
+        self._tenant = tenant
+        self._window = found
+        self._progress = progress
+        self._tables = Tables()
+        self._states: dict[str, int] = {}
+
+    def write(self, pack_id: str, made_at: str, notes: list[str], signer: NoteSigner) -> Summary:
+        """Events first, in one walk; then what was gathered on it; then the manifest over everything."""
+        vouched = vouch(self._reader, self._key, self._tenant, notes)
+        self._write_events()
+        self._write_fields(vouched)
+        self._write_proofs(vouched, notes)
+        for name, content in self._tables.files().items():
+            self._out.add(name, content)
+        self._out.add("checkpoint", self._window.note)
+        self._out.add("schema.json", json.dumps(event_schema(), indent=1))
+        self._out.add("verify.py", (files("audit") / "pack_verifier.py").read_bytes())
+        about = self._about(pack_id, made_at)
+        self._out.add("README.html", html_report(about, self._tables, self._states))
+        manifest = json.dumps(about | {"files": self._out.digests}, indent=1).encode()
+        total = len(self._out.digests)
+        text = f"{about['origin']} evidence pack\n{sha256(manifest).hexdigest()}\n"
+        self._out.add("manifest.json", manifest)
+        self._out.add("manifest.sig", sign_note(text, about["origin"], signer))
+        return Summary(
+            pack_id,
+            self._tenant,
+            self._window.first,
+            self._window.end,
+            self._window.checkpoint.size,
+            total + 2,
+            self._states,
+        )
+
+    def _about(self, pack_id: str, made_at: str) -> dict[str, Any]:
+        origin = origin_of(self._key.name, self._tenant)
+        return {
+            "v": 1,
+            "pack_id": pack_id,
+            "tenant": self._tenant,
+            "origin": origin,
+            "key": str(VerifierKey(origin, self._key.public_key)),
+            "first": self._window.first,
+            "end": self._window.end,
+            "checkpoint_size": self._window.checkpoint.size,
+            "made_at": made_at,
+        }
+
+    def _leaves(self) -> Iterator[StoredLeaf]:
+        first, end = self._window.first, self._window.end
+        for seq, leaf in zip(range(first, end), self._reader.leaves(self._tenant, first), strict=False):
+            if leaf.seq != seq:
+                raise StoreError(f"the log lacks record {seq} of tenant {self._tenant}")
+            yield leaf
+
+    def _write_events(self) -> None:
+        written = 0
+        with self._out.stream("events.jsonl") as write:
+            for leaf in self._leaves():
+                write(leaf.payload + b"\n")
+                self._tables.take(leaf.seq, decode_leaf(leaf.payload))
+                written += 1
+                if written % PROGRESS_STEP == 0:
+                    self._progress(PROGRESS_STEP)
+        self._progress(written % PROGRESS_STEP)
+        if written != self._window.end - self._window.first:
+            raise StoreError(f"the log lacks record {self._window.first + written} of tenant {self._tenant}")
+        with self._out.stream("events.csv") as write:
+            write(Tables.EVENT_HEADER)
+            for leaf in self._leaves():
+                write(Tables.event_row(leaf.seq, json.loads(leaf.payload)))
+
+    def _write_fields(self, vouched: list[Vouched]) -> None:
+        with self._out.stream("fields.jsonl") as write:
+            for leaf in self._leaves():
+                if b'"commits"' in leaf.payload:
+                    for said in self._fields(leaf.seq, decode_leaf(leaf.payload), vouched):
+                        self._states[said["state"]] = self._states.get(said["state"], 0) + 1
+                        write(json.dumps(said, ensure_ascii=False).encode() + b"\n")
+
+    def _fields(self, seq: int, leaf: Leaf, vouched: list[Vouched]) -> Iterator[dict[str, Any]]:
+        kept = {
+            one.field: one
+            for one in self._side.kept(self._tenant, start=seq, end=seq + 1)
+            if one.event_id == leaf.stamp.event_id
+        }
+        for field in sorted(leaf.event.commits or ()):
+            said: dict[str, Any] = {"seq": seq, "field": field}
+            if field in kept:
+                yield said | self._value(kept[field])
+                continue
+            by = next((one.certificate.id for one in vouched if one.certificate.covers(seq, field)), None)
+            yield said | ({"state": "missing"} if by is None else {"state": "erased", "certificate": by})
+
+    def _value(self, kept: Kept) -> dict[str, Any]:
+        if not self._disclose or self._side.restricted(kept.key_id):
+            return {"state": "withheld"}
+        opened = self._side.disclose(kept)
+        return {"state": "disclosed", "salt": opened.salt.hex(), "jcs": opened.jcs.decode()}
+
+    def _write_proofs(self, vouched: list[Vouched], notes: Iterable[str]) -> None:
+        first, end, size = self._window.first, self._window.end, self._window.checkpoint.size
+
+        def range_hash(start: int, stop: int) -> bytes:
+            return tree_hash(self._reader.leaf_hashes(self._tenant, start, stop))
+
+        left, right = _aligned(0, first), _aligned(end, size)
+        proof = {"left": [range_hash(*one).hex() for one in left], "right": [range_hash(*one).hex() for one in right]}
+        self._check_root(proof["left"], proof["right"])
+        self._out.add("proofs/range.json", json.dumps(proof))
+        with self._out.stream("proofs/leaves.bin") as write:
+            for leaf_hash in self._reader.leaf_hashes(self._tenant, first, end):
+                write(leaf_hash)
+        proofs = {}
+        for one, note in zip(vouched, notes, strict=True):
+            self._out.add(f"certificates/{one.certificate.id}.note", note)
+            self._tables.certificates.append(one.certificate)
+            if one.seq >= size:
+                raise VerificationFailed("a deletion is not under a signed checkpoint yet: try again in a second")
+            leaf = next(self._reader.leaves(self._tenant, one.seq))
+            proofs[one.certificate.id] = {
+                "seq": one.seq,
+                "leaf": leaf.payload.decode(),
+                "proof": [node.hex() for node in inclusion_proof(one.seq, size, range_hash)],
+            }
+        self._out.add("proofs/certificates.json", json.dumps(proofs))
+
+    def _check_root(self, left: list[str], right: list[str]) -> None:
+        """A pack that would not verify is not handed out."""
+        tree = Frontier(self._window.first, map(bytes.fromhex, left))
+        for leaf_hash in self._reader.leaf_hashes(self._tenant, self._window.first, self._window.checkpoint.size):
+            tree.append(leaf_hash)
+        if tree.root() != self._window.checkpoint.root:
+            raise VerificationFailed(f"the log of tenant {self._tenant} does not hold: run `audit verify`")
+
+
+def _aligned(start: int, end: int) -> list[tuple[int, int]]:
+    """The perfect subtrees that make up the leaves [start, end), from left to right."""
+    ranges = []
+    while start < end:
+        span = 1 << (end - start).bit_length() - 1
+        if start:
+            span = min(span, start & -start)
+        ranges.append((start, start + span))
+        start += span
+    return ranges

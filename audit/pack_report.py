@@ -1,0 +1,161 @@
+"""The readable face of an evidence pack: one HTML page, no script, no network, charts as inline SVG, printable."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from typing import Any
+
+from audit.pack_tables import Tables
+
+BAR_WIDTH, BAR_HEIGHT, LABEL_WIDTH = 320, 18, 260
+MAX_DAYS = 92
+MAX_ROWS = 50
+
+_STYLE = """
+:root { color-scheme: light dark; --ink: #1b1f24; --paper: #fff; --line: #d0d7de; --ok: #1a7f5a; --no: #b3261e; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e6edf3; --paper: #14181d; --line: #3a424c; } }
+body { font: 16px/1.55 system-ui, sans-serif; color: var(--ink); background: var(--paper); max-width: 60rem;
+  margin: 2rem auto; padding: 0 1rem; }
+table { border-collapse: collapse; width: 100%; font-size: .9rem; }
+th, td { text-align: left; padding: .3rem .6rem; border-bottom: 1px solid var(--line); vertical-align: top; }
+td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; }
+code, pre { font: .85rem ui-monospace, monospace; overflow-wrap: anywhere; white-space: pre-wrap; }
+svg { max-width: 100%; height: auto; } svg text { fill: var(--ink); font: 12px system-ui, sans-serif; }
+.ok { fill: var(--ok); } .no { fill: var(--no); } figure { margin: 1rem 0; }
+@media print { body { max-width: none; margin: 0; } h2 { break-after: avoid; } tr, figure { break-inside: avoid; } }
+"""
+
+
+def html_report(about: Mapping[str, Any], tables: Tables, states: Mapping[str, int]) -> str:
+    """The page. `about` are the fields of the manifest, `states` how many private values are in each state."""
+    calls = {kind: sum(count for (_, said), count in tables.days.items() if said == kind) for kind in _KINDS}
+    title = f"Evidence pack: {about['tenant']}"
+    body = [
+        f"<h1>{escape(title)}</h1>",
+        f"<p>Records {about['first']} to {about['end'] - 1} of the log <code>{escape(about['origin'])}</code>, made "
+        f"{escape(about['made_at'])}.</p>"
+        if about["end"] > about["first"]
+        else "<p>There are no records in this period.</p>",
+        "<h2>How to check it</h2>",
+        "<p>Nothing in this pack has to be believed. With Python 3.9 or newer, and without a network:</p>",
+        "<pre>python3 -I verify.py FOLDER_OR_ZIP --key 'THE KEY YOU HOLD' --checkpoint THE_LAST_ONE_YOU_KEPT</pre>",
+        f"<p>The key is <code>{escape(about['key'])}</code>. Compare it with the one you were given elsewhere. "
+        "Keep the file <code>checkpoint</code>: next time it shows that history was not rewritten in between.</p>",
+        "<h2>Calls</h2>",
+        f"<p>{calls['allowed']} calls were allowed and {calls['denied']} were refused by policy.</p>",
+        _days(tables.days),
+        _figure("Records by type", tables.types.most_common()),
+        "<h2>Where calls went</h2>",
+        _table(
+            (
+                "month",
+                "computed in",
+                "stored in",
+                "operator",
+                "head office",
+                "parent",
+                "of",
+                "region",
+                "basis",
+                "calls",
+            ),
+            [(*route, calls) for route, calls in sorted(tables.transfers.items())],
+            "No call left for any backend.",
+        ),
+        "<h2>What was refused, and why</h2>",
+        _table(
+            ("rule", "article", "because", "calls"),
+            [(*why, count) for why, count in tables.denials.most_common()],
+            "Nothing was refused.",
+        ),
+        "<h2>What was found and treated in prompts</h2>",
+        _figure("Kinds of personal data, by how often", tables.redacted.most_common()) or "<p>Nothing was found.</p>",
+        "<h2>Private values</h2>",
+        "<p>A record holds no personal value, only a commitment. <i>Withheld</i>: kept, not shown here. "
+        "<i>Disclosed</i>: shown in <code>fields.jsonl</code>. <i>Erased</i>: deleted, with a certificate. "
+        "<i>Missing</i>: a fault.</p>",
+        _table(("state", "values"), sorted(states.items()), "No record commits to private values."),
+        _table(
+            ("certificate", "cause", "deleted at", "records", "values", "backups until"),
+            [(c.id, c.cause, c.deleted_at, c.records, c.values, c.backups_until) for c in tables.certificates],
+            "Nothing was deleted.",
+        ),
+        "<h2>The files</h2>",
+        _table(("file", "what"), _FILES, ""),
+    ]
+    return (
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
+        f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style></head>\n<body>\n'
+        + "\n".join(body)
+        + "\n</body></html>\n"
+    )
+
+
+_KINDS = ("allowed", "denied")
+_FILES = [
+    ("events.jsonl, events.csv", "every record: as it was hashed, one a line; and flat, for a spreadsheet"),
+    ("checkpoint, proofs/", "the signed state of the log, and what leads from the records to it"),
+    ("fields.jsonl, certificates/", "what became of each private value; what was deleted, signed"),
+    ("ropa_controller.csv, ropa_processor.csv", "records of processing (GDPR 30), as far as the log carries them"),
+    ("transfer_report.csv, denied.csv", "where calls went and on what basis (GDPR 44-49); what was refused"),
+    ("admin_access.csv, policy_history.json", "who changed, read, erased or exported what; policies activated"),
+    ("retention_run.csv", "what was deleted for being over its time"),
+    ("schema.json, verify.py, manifest.json, manifest.sig", "the format, the check, and the list of files, signed"),
+]
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[object]], empty: str) -> str:
+    if not rows:
+        return f"<p>{escape(empty)}</p>"
+    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in header)
+    lines = "".join("<tr>" + "".join(map(_cell, row)) + "</tr>" for row in rows[:MAX_ROWS])
+    more = f"<p>And {len(rows) - MAX_ROWS} more, in the CSV file.</p>" if len(rows) > MAX_ROWS else ""
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>{more}"
+
+
+def _cell(value: object) -> str:
+    return f'<td class="n">{value}</td>' if isinstance(value, int) else f"<td>{escape(str(value))}</td>"
+
+
+def _figure(caption: str, bars: Sequence[tuple[str, int]]) -> str:
+    """Horizontal bars; the numbers stand beside them, so that nothing rests on length or colour alone."""
+    if not bars:
+        return ""
+    most = max(count for _, count in bars)
+    lines = [
+        f'<text x="0" y="{at * 24 + 14}">{escape(name)}</text>'
+        f'<rect class="ok" x="{LABEL_WIDTH}" y="{at * 24}" height="{BAR_HEIGHT}" '
+        f'width="{max(1, round(BAR_WIDTH * count / most))}"/>'
+        f'<text x="{LABEL_WIDTH + round(BAR_WIDTH * count / most) + 8}" y="{at * 24 + 14}">{count}</text>'
+        for at, (name, count) in enumerate(bars)
+    ]
+    return _svg(caption, LABEL_WIDTH + BAR_WIDTH + 90, len(bars) * 24, lines)
+
+
+def _days(days: Mapping[tuple[str, str], int]) -> str:
+    """Calls a day, refused ones on top; the last MAX_DAYS of them."""
+    names = sorted({day for day, _ in days})[-MAX_DAYS:]
+    if not names:
+        return ""
+    most = max(days.get((day, "allowed"), 0) + days.get((day, "denied"), 0) for day in names)
+    step = min(40.0, 640 / len(names))
+    lines = []
+    for at, day in enumerate(names):
+        allowed, denied = (round(120 * days.get((day, kind), 0) / most) for kind in _KINDS)
+        told = f"{day}: {days.get((day, 'allowed'), 0)} allowed, {days.get((day, 'denied'), 0)} refused"
+        place = f'x="{at * step:.1f}" width="{max(1.0, step - 2):.1f}"'
+        lines.append(
+            f"<g><title>{told}</title>"
+            f'<rect class="ok" {place} y="{120 - allowed}" height="{allowed}"/>'
+            f'<rect class="no" {place} y="{120 - allowed - denied}" height="{denied}"/></g>'
+        )
+    lines.append(f'<text x="0" y="138">{names[0]}</text>')
+    if len(names) > 1:
+        lines.append(f'<text x="640" y="138" text-anchor="end">{names[-1]}</text>')
+    return _svg(f"Calls a day (refused in red, on top; at most {most})", 640, 142, lines)
+
+
+def _svg(caption: str, width: int, height: int, lines: Iterable[str]) -> str:
+    return (
+        f'<figure><figcaption>{escape(caption)}</figcaption><svg viewBox="0 0 {width} {height}" width="{width}" '
+        f'role="img" aria-label="{escape(caption)}">{"".join(lines)}</svg></figure>'
+    )

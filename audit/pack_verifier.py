@@ -1,0 +1,613 @@
+#!/usr/bin/env python3
+"""Check an evidence pack, offline: python3 -I verify.py FOLDER_OR_ZIP [--key VKEY] [--checkpoint FILE] [--json]
+
+Needs Python 3.9 or newer and nothing else. Believes nothing in the pack but what the log's key signed; give that key
+(--key), and a checkpoint that you kept from earlier (--checkpoint), from a place of your own. Exit code 0 if all
+holds, 1 if anything does not, 2 if the pack cannot be read. Formats are described in schema.json and README.html.
+
+Sources: RFC 6962 (tree), RFC 8785 (canonical JSON), RFC 8032 (Ed25519), C2SP signed-note and tlog-checkpoint.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import hashlib
+import hmac
+import json
+import re
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+MAX_FINDINGS = 20  # of one kind; the rest are counted
+MAX_LINE = 1 << 20
+OPENS, WITHIN, CLOSES = "inference.accepted", "routing.decision", ("inference.completed", "inference.aborted")
+NOT_LISTED = {"manifest.json", "manifest.sig"}
+
+
+class Broken(Exception):
+    """A sentence that says what does not hold."""
+
+
+# --- Ed25519, RFC 8032 section 5.1.7 ---------------------------------------------------------------------------------
+
+P = 2**255 - 19
+L = 2**252 + 27742317777372353535851937790883648493
+D = -121665 * pow(121666, P - 2, P) % P
+ROOT = pow(2, (P - 1) // 4, P)
+
+
+def add(a: Any, b: Any) -> Any:
+    x = (a[1] - a[0]) * (b[1] - b[0]) % P
+    y = (a[1] + a[0]) * (b[1] + b[0]) % P
+    t, z = 2 * a[3] * b[3] * D % P, 2 * a[2] * b[2] % P
+    e, f, g, h = y - x, z - t, z + t, y + x
+    return e * f % P, g * h % P, f * g % P, e * h % P
+
+
+def multiply(scalar: int, point: Any) -> Any:
+    total = (0, 1, 1, 0)
+    while scalar:
+        if scalar & 1:
+            total = add(total, point)
+        point = add(point, point)
+        scalar >>= 1
+    return total
+
+
+def decompress(data: bytes) -> Any:
+    """The point, None if the bytes are the encoding of none."""
+    encoded = int.from_bytes(data, "little")
+    sign, y = encoded >> 255, encoded & (1 << 255) - 1
+    if y >= P:
+        return None
+    square = (y * y - 1) * pow(D * y * y + 1, P - 2, P) % P
+    x = pow(square, (P + 3) // 8, P)
+    if (x * x - square) % P:
+        x = x * ROOT % P
+    if (x * x - square) % P or (x == 0 and sign):
+        return None
+    if x & 1 != sign:
+        x = P - x
+    return x, y, 1, x * y % P
+
+
+BASE = decompress((4 * pow(5, P - 2, P) % P).to_bytes(32, "little"))
+
+
+def ed25519(public: bytes, message: bytes, signature: bytes) -> bool:
+    """Whether `signature` (64 bytes) is that of `message` under `public` (32 bytes)."""
+    if len(public) != 32 or len(signature) != 64:
+        return False
+    key, point = decompress(public), decompress(signature[:32])
+    scalar = int.from_bytes(signature[32:], "little")
+    if key is None or point is None or scalar >= L:
+        return False
+    digest = int.from_bytes(hashlib.sha512(signature[:32] + public + message).digest(), "little") % L
+    left, right = multiply(scalar, BASE), add(point, multiply(digest, key))
+    same_x = (left[0] * right[2] - right[0] * left[2]) % P == 0
+    same_y = (left[1] * right[2] - right[1] * left[2]) % P == 0
+    return bool(same_x and same_y)
+
+
+# --- signed notes ----------------------------------------------------------------------------------------------------
+
+
+def parse_key(text: str) -> tuple[str, bytes]:
+    """Name and public key of a verifier key, ``name+key id+base64``."""
+    parts = text.strip().split("+", 2)
+    try:
+        raw = base64.b64decode(parts[2], validate=True)
+    except (IndexError, ValueError):
+        raise Broken("that is not a verifier key: it reads name+key id+base64") from None
+    if raw[:1] != b"\x01" or len(raw) != 33 or parts[1] != key_id(parts[0], raw[1:]).hex():
+        raise Broken("that is not an Ed25519 verifier key, or its key id is not that of the key")
+    return parts[0], raw[1:]
+
+
+def key_id(name: str, public: bytes) -> bytes:
+    return hashlib.sha256(name.encode() + b"\n\x01" + public).digest()[:4]
+
+
+def open_note(note: str, name: str, public: bytes) -> str:
+    """The text of a note that `public`, called `name`, signed."""
+    body, blank, block = note.rpartition("\n\n")
+    if not blank or not block.endswith("\n"):
+        raise Broken("it has no signatures")
+    text, wanted, signed = body + "\n", key_id(name, public), False
+    for line in block[:-1].split("\n"):
+        match = re.fullmatch(r"\u2014 (\S+) ([A-Za-z0-9+/]+=*)", line)
+        if match is None:
+            raise Broken("a signature line is malformed")
+        try:
+            signature = base64.b64decode(match[2], validate=True)
+        except ValueError:
+            raise Broken("a signature line is malformed") from None
+        if match[1] == name and signature[:4] == wanted:
+            if not ed25519(public, text.encode(), signature[4:]):
+                raise Broken("the signature of " + name + " is wrong")
+            signed = True
+    if not signed:
+        raise Broken("the key of " + name + " did not sign it")
+    return text
+
+
+def parse_checkpoint(text: str) -> tuple[str, int, bytes]:
+    """Origin, size and root."""
+    lines = text.split("\n")
+    if len(lines) < 4 or not re.fullmatch(r"0|[1-9][0-9]{0,18}", lines[1]):
+        raise Broken("it is not a checkpoint")
+    try:
+        root = base64.b64decode(lines[2], validate=True)
+    except ValueError:
+        raise Broken("the root of the checkpoint is not base64") from None
+    if len(root) != 32:
+        raise Broken("the root of the checkpoint is not 32 bytes")
+    return lines[0], int(lines[1]), root
+
+
+# --- the tree --------------------------------------------------------------------------------------------------------
+
+
+def leaf_hash(entry: bytes) -> bytes:
+    return hashlib.sha256(b"\x00" + entry).digest()
+
+
+def node_hash(left: bytes, right: bytes) -> bytes:
+    return hashlib.sha256(b"\x01" + left + right).digest()
+
+
+class Tree:
+    """The perfect subtrees of what was appended, largest first."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self.stack: list[tuple[int, bytes]] = []
+
+    def append(self, subtree: bytes, height: int = 0) -> None:
+        self.size += 1 << height
+        while self.stack and self.stack[-1][0] == height:
+            subtree, height = node_hash(self.stack.pop()[1], subtree), height + 1
+        self.stack.append((height, subtree))
+
+    def root(self) -> bytes:
+        if not self.stack:
+            return hashlib.sha256(b"").digest()
+        root = self.stack[-1][1]
+        for _, left in reversed(self.stack[:-1]):
+            root = node_hash(left, root)
+        return root
+
+
+def aligned(start: int, end: int) -> Iterator[int]:
+    """Heights of the perfect subtrees that make up the leaves from `start` to `end`."""
+    while start < end:
+        height = (end - start).bit_length() - 1
+        if start:
+            height = min(height, (start & -start).bit_length() - 1)
+        yield height
+        start += 1 << height
+
+
+def root_from_inclusion(leaf: bytes, index: int, size: int, proof: list[bytes]) -> bytes:
+    """RFC 9162 section 2.1.3.2."""
+    if not 0 <= index < size:
+        raise Broken("its record is not under the checkpoint")
+    node, last, root = index, size - 1, leaf
+    for sibling in proof:
+        if last == 0:
+            raise Broken("its proof is too long")
+        if node & 1 or node == last:
+            root = node_hash(sibling, root)
+            while not node & 1 and node:
+                node, last = node >> 1, last >> 1
+        else:
+            root = node_hash(root, sibling)
+        node, last = node >> 1, last >> 1
+    if last:
+        raise Broken("its proof is too short")
+    return root
+
+
+# --- reading the pack ------------------------------------------------------------------------------------------------
+
+
+def no_float(text: str) -> Any:
+    raise ValueError("a record holds whole numbers only, not " + text)
+
+
+def canonical(data: bytes) -> Any:
+    """The value of `data`, which must be in canonical form (names in ASCII, whole numbers only)."""
+    try:
+        value = json.loads(data, parse_float=no_float, parse_constant=no_float)
+        again = json.dumps(value, ensure_ascii=False, separators=(",", ":"), sort_keys=True).encode()
+    except (ValueError, RecursionError):
+        raise Broken("it is not JSON of this format") from None
+    if again != data:
+        raise Broken("it is not in canonical form")
+    return value
+
+
+class Pack:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.zip = None if path.is_dir() else zipfile.ZipFile(path)
+
+    def names(self) -> list[str]:
+        if self.zip is None:
+            files = (file for file in self.path.rglob("*") if file.is_file())
+            return [file.relative_to(self.path).as_posix() for file in files]
+        return [name for name in self.zip.namelist() if not name.endswith("/")]
+
+    def open(self, name: str) -> BinaryIO:
+        try:
+            if self.zip is None:
+                return (self.path / name).open("rb")
+            return self.zip.open(name)  # type: ignore[return-value]
+        except (KeyError, OSError):
+            raise Broken("the file " + name + " is missing") from None
+
+    def read(self, name: str) -> bytes:
+        with self.open(name) as file:
+            return file.read()
+
+
+class Check:
+    """One run over one pack. `findings` are what does not hold, `notes` what a reader should know."""
+
+    def __init__(self, pack: Pack, key: str | None, held: list[str]) -> None:
+        self.pack, self.given, self.held = pack, key, held
+        self.findings: list[dict[str, Any]] = []
+        self.counts: dict[str, int] = {}
+        self.notes: list[str] = []
+        self.states: dict[str, int] = {}
+        self.manifest: dict[str, Any] = {}
+        self.records = 0
+
+    def fault(self, check: str, says: str, seq: int | None = None) -> None:
+        self.counts[check] = self.counts.get(check, 0) + 1
+        if self.counts[check] <= MAX_FINDINGS:
+            self.findings.append({"check": check, "says": says, "seq": seq})
+
+    def run(self) -> None:
+        """Without a manifest there is nothing to check; otherwise each step is taken, whatever the others found."""
+        self.read_manifest()
+        for step in (
+            self.check_files,
+            self.check_checkpoint,
+            self.read_certificates,
+            self.read_fields,
+            self.check_events,
+            self.check_certificates,
+        ):
+            try:
+                step()
+            except Broken as error:
+                self.fault("pack", str(error))
+
+    # --- what was signed ---
+
+    def read_manifest(self) -> None:
+        data = self.pack.read("manifest.json")
+        try:
+            self.manifest = json.loads(data)
+            self.origin, self.tenant = str(self.manifest["origin"]), str(self.manifest["tenant"])
+            self.first, self.end = int(self.manifest["first"]), int(self.manifest["end"])
+            self.files = dict(self.manifest["files"])
+            name, self.public = parse_key(str(self.manifest["key"]))
+        except (ValueError, KeyError, TypeError):
+            raise Broken("manifest.json is not a manifest of this format") from None
+        if self.given is None:
+            self.notes.append("The key was taken from the pack itself. Compare it with the one you hold: " + name)
+        else:
+            given, public = parse_key(self.given)
+            if public != self.public:
+                self.fault("key", "the pack was made under another key than the one you gave")
+            if given not in (self.origin, self.origin.rpartition("/")[0]):
+                self.fault("key", "the key you gave is of " + given + ", the pack of " + self.origin)
+            self.public = public
+        if self.origin.rpartition("/")[2] != self.tenant:
+            self.fault("manifest", "the manifest names tenant " + self.tenant + ", its tree is " + self.origin)
+        try:
+            text = open_note(self.pack.read("manifest.sig").decode(), self.origin, self.public)
+            if text != self.origin + " evidence pack\n" + hashlib.sha256(data).hexdigest() + "\n":
+                raise Broken("it was signed for another manifest")
+        except (Broken, UnicodeDecodeError) as error:
+            self.fault("manifest", "the signature of the manifest does not hold: " + str(error))
+
+    def check_files(self) -> None:
+        names = self.pack.names()
+        for name in sorted({name for name in names if names.count(name) > 1}):
+            self.fault("files", "the file " + name + " is in the pack more than once")
+        for name in sorted(set(self.files) - set(names)):
+            self.fault("files", "the file " + name + " is missing")
+        for name in sorted(set(names) - set(self.files) - NOT_LISTED):
+            self.fault("files", "the file " + name + " is not in the manifest")
+        for name in sorted(set(self.files) & set(names)):
+            digest = hashlib.sha256()
+            with self.pack.open(name) as file:
+                for block in iter(lambda: file.read(1 << 20), b""):
+                    digest.update(block)
+            if digest.hexdigest() != self.files[name]:
+                self.fault("files", "the file " + name + " was changed")
+
+    def check_checkpoint(self) -> None:
+        self.size, self.root = -1, b""
+        try:
+            text = open_note(self.pack.read("checkpoint").decode(), self.origin, self.public)
+            origin, self.size, self.root = parse_checkpoint(text)
+            if origin != self.origin:
+                raise Broken("it is of " + origin + ", not of " + self.origin)
+        except (Broken, UnicodeDecodeError) as error:
+            self.fault("checkpoint", "the checkpoint does not hold: " + str(error))
+
+    # --- records ---
+
+    def check_events(self) -> None:
+        try:
+            proof = json.loads(self.pack.read("proofs/range.json"))
+            left = [bytes.fromhex(node) for node in proof["left"]]
+            right = [bytes.fromhex(node) for node in proof["right"]]
+        except (ValueError, KeyError, TypeError):
+            raise Broken("proofs/range.json is not a proof of this format") from None
+        logged = self.pack.read("proofs/leaves.bin")
+        tree, promised = Tree(), self.held_checkpoints()
+        heights = list(aligned(0, self.first))
+        if len(heights) == len(left):
+            for at, height in enumerate(heights):
+                tree.append(left[at], height)
+        else:
+            self.fault("root", "the proof of what came before the first record has the wrong length")
+        open_requests: dict[str, int] = {}
+        self.check_promises(tree, promised)
+        with self.pack.open("events.jsonl") as file:
+            for line in iter(lambda: file.readline(MAX_LINE), b""):
+                seq = self.first + self.records
+                self.records += 1
+                self.check_event(line.rstrip(b"\n"), seq, logged, open_requests)
+                tree.append(leaf_hash(line.rstrip(b"\n")))
+                self.check_promises(tree, promised)
+        for seq in range(self.first + self.records, self.end):
+            self.fault("sequence", "record " + str(seq) + " is missing at the end", seq)
+        if self.records > self.end - self.first:
+            self.fault("sequence", "there are more records than the manifest says")
+        self.check_root(tree, right)
+        for size in promised:
+            self.fault(
+                "held",
+                "the checkpoint you hold of size " + str(size) + " lies outside this pack: it proves "
+                "records " + str(self.first) + " to " + str(self.end),
+            )
+        if open_requests:
+            self.notes.append(str(len(open_requests)) + " calls had no outcome yet at the end of the period")
+        self.field_leftovers()
+
+    def check_event(self, line: bytes, seq: int, logged: bytes, open_requests: dict[str, int]) -> None:
+        at, digest = (seq - self.first) * 32, leaf_hash(line)
+        if logged[at : at + 32] != digest:
+            place = logged.find(digest)
+            if place >= 0 and place % 32 == 0:
+                was = self.first + place // 32
+                self.fault("sequence", "here stands what was logged as record " + str(was), seq)
+            else:
+                self.fault("hash", "it is not what was logged: it was changed, or put in later", seq)
+        try:
+            event = canonical(line)
+            if not isinstance(event, dict) or event.get("v") != 1 or not isinstance(event.get("type"), str):
+                raise Broken("it is not a record of this format")
+        except Broken as error:
+            self.fault("form", str(error), seq)
+            return
+        if event.get("tenant") != self.tenant:
+            self.fault("tenant", "it belongs to tenant " + str(event.get("tenant")), seq)
+        self.check_pairing(event, seq, open_requests)
+        self.check_fields(event, seq)
+        if isinstance(digest_of := event.get("certificate_sha256"), str):
+            self.announced[digest_of] = seq
+
+    def check_pairing(self, event: dict[str, Any], seq: int, open_requests: dict[str, int]) -> None:
+        kind, request = event["type"], str(event.get("request_id"))
+        if kind == OPENS:
+            if request in open_requests:
+                self.fault("pairing", "request " + request + " is accepted again while it is open", seq)
+            open_requests[request] = seq
+        elif kind == WITHIN or kind in CLOSES:
+            if request not in open_requests and self.first == 0:
+                self.fault("pairing", kind + " of request " + request + ", which was never accepted", seq)
+            if kind in CLOSES:
+                open_requests.pop(request, None)
+
+    def check_root(self, tree: Tree, right: list[bytes]) -> None:
+        heights = list(aligned(self.end, self.size)) if self.size >= self.end else []
+        if len(heights) != len(right) or self.size < self.end:
+            self.fault("root", "the proof of what came after the last record does not fit the checkpoint")
+            return
+        for at, height in enumerate(heights):
+            tree.append(right[at], height)
+        if tree.root() != self.root:
+            self.fault(
+                "root", "the records do not lead to the signed checkpoint: something among them is not what was signed"
+            )
+
+    def held_checkpoints(self) -> dict[int, bytes]:
+        promised: dict[int, bytes] = {}
+        for note in self.held:
+            try:
+                origin, size, root = parse_checkpoint(open_note(note, self.origin, self.public))
+                if origin != self.origin:
+                    raise Broken("it is of " + origin)
+            except Broken as error:
+                self.fault("held", "the checkpoint you hold does not hold: " + str(error))
+                continue
+            if promised.setdefault(size, root) != root:
+                self.fault("held", "you hold two different checkpoints of size " + str(size) + ": the log was forked")
+        return promised
+
+    def check_promises(self, tree: Tree, promised: dict[int, bytes]) -> None:
+        if tree.size in promised and promised.pop(tree.size) != tree.root():
+            self.fault(
+                "held",
+                "the log is not a continuation of the checkpoint you hold of size "
+                + str(tree.size)
+                + ": history was rewritten",
+            )
+
+    # --- private values ---
+
+    def read_fields(self) -> None:
+        """States by record and field, from fields.jsonl."""
+        self.fields: dict[tuple[int, str], dict[str, Any]] = {}
+        with self.pack.open("fields.jsonl") as file:
+            for line in file:
+                try:
+                    said = json.loads(line)
+                    self.fields[int(said["seq"]), str(said["field"])] = said
+                except (ValueError, KeyError, TypeError):
+                    self.fault("field", "a line of fields.jsonl is not of this format")
+
+    def check_fields(self, event: dict[str, Any], seq: int) -> None:
+        commits = event.get("commits", {})
+        for field in sorted(commits):
+            said = self.fields.pop((seq, field), {"state": "missing"})
+            state = str(said.get("state"))
+            try:
+                if state == "disclosed":
+                    message = "v1|" + self.tenant + "|" + str(event.get("event_id")) + "|" + field + "|"
+                    data = message.encode() + str(said.get("jcs")).encode()
+                    made = hmac.new(bytes.fromhex(str(said.get("salt"))), data, "sha256").hexdigest()
+                    if not hmac.compare_digest(made, str(commits[field])):
+                        raise Broken("the value shown for " + field + " is not the one that was recorded")
+                elif state == "erased":
+                    self.check_erased(str(said.get("certificate")), seq, field)
+                elif state != "withheld":
+                    raise Broken("the value of " + field + " is missing, and no certificate says that it was deleted")
+            except (Broken, ValueError) as error:
+                state = "wrong"
+                self.fault("field", str(error), seq)
+            self.states[state] = self.states.get(state, 0) + 1
+
+    def check_erased(self, name: str, seq: int, field: str) -> None:
+        if name not in self.certificates:
+            raise Broken("the value of " + field + " is said to be erased, but certificate " + name + " is not here")
+        covered = self.certificates[name]["covered"].get(field, [])
+        if not any(first <= seq <= last for first, last in covered):
+            raise Broken("certificate " + name + " does not cover " + field)
+
+    def field_leftovers(self) -> None:
+        for seq, field in self.fields:
+            self.fault("field", "fields.jsonl speaks of " + field + ", to which no record commits", seq)
+
+    def read_certificates(self) -> None:
+        self.certificates: dict[str, dict[str, Any]] = {}
+        self.digests: dict[str, str] = {}
+        self.announced: dict[str, int] = {}
+        for name in sorted(name for name in self.pack.names() if name.startswith("certificates/")):
+            try:
+                text = open_note(self.pack.read(name).decode(), self.origin, self.public)
+                first, _, body = text[:-1].partition("\n")
+                certificate = canonical(body.encode())
+                if first != self.origin + " certificate" or certificate["tenant"] != self.tenant:
+                    raise Broken("it is not of this tenant")
+                self.certificates[str(certificate["id"])] = certificate
+                self.digests[str(certificate["id"])] = hashlib.sha256(body.encode()).hexdigest()
+            except (Broken, ValueError, KeyError, TypeError) as error:
+                self.fault("certificate", "the certificate " + name + " does not hold: " + str(error))
+
+    def check_certificates(self) -> None:
+        """Each must have been announced by a record, in this pack or proven to be under its checkpoint."""
+        elsewhere: dict[str, Any] = {}
+        try:
+            elsewhere = json.loads(self.pack.read("proofs/certificates.json"))
+        except ValueError:
+            self.fault("certificate", "proofs/certificates.json is not of this format")
+        for name in self.certificates:
+            seq = self.announced.get(self.digests[name])
+            try:
+                if seq is None:
+                    said = elsewhere.get(name, {})
+                    leaf, seq = str(said["leaf"]).encode(), int(said["seq"])
+                    proof = [bytes.fromhex(node) for node in said["proof"]]
+                    if root_from_inclusion(leaf_hash(leaf), seq, self.size, proof) != self.root:
+                        raise Broken("its record is not under the checkpoint")
+                    if canonical(leaf).get("certificate_sha256") != self.digests[name]:
+                        raise Broken("its record announces another certificate")
+                spans = [span for field in self.certificates[name]["covered"].values() for span in field]
+                if any(last >= seq for _, last in spans):
+                    raise Broken("it covers records that were made after it")
+            except (KeyError, TypeError, ValueError):
+                self.fault("certificate", "no record announces certificate " + name)
+            except Broken as error:
+                self.fault("certificate", "certificate " + name + " does not hold: " + str(error))
+
+    # --- telling ---
+
+    def report(self) -> dict[str, Any]:
+        about = {name: self.manifest.get(name) for name in ("tenant", "origin", "key", "first", "end", "made_at")}
+        total = sum(self.counts.values())
+        return {
+            "ok": total == 0,
+            "faults": total,
+            "findings": self.findings,
+            "notes": self.notes,
+            "records": self.records,
+            "fields": self.states,
+            **about,
+        }
+
+
+def printable(text: str) -> str:
+    return "".join(char if char.isprintable() else "\ufffd" for char in text)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="verify.py", description="Check an evidence pack, offline.")
+    parser.add_argument("pack", help="the zip file, or the folder it was unpacked to")
+    parser.add_argument("--key", help="the log's verifier key, from a place of your own")
+    parser.add_argument("--checkpoint", action="append", default=[], help="a checkpoint you kept; may be repeated")
+    parser.add_argument("--json", action="store_true", help="for machines")
+    options = parser.parse_args(arguments)
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(encoding="utf-8", errors="replace")  # type: ignore[union-attr]
+    try:
+        held = [Path(name).read_text(encoding="utf-8") for name in options.checkpoint]
+        check = Check(Pack(Path(options.pack)), options.key, held)
+        try:
+            check.run()
+        except Broken as error:
+            check.fault("pack", str(error))
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+        print(
+            json.dumps({"ok": False, "error": str(error)})
+            if options.json
+            else "The pack cannot be read: " + printable(str(error))
+        )
+        return 2
+    report = check.report()
+    if options.json:
+        print(json.dumps(report, indent=2))
+        return 0 if report["ok"] else 1
+    for finding in report["findings"]:
+        where = "" if finding["seq"] is None else "record " + str(finding["seq"]) + ": "
+        print("FAIL  " + where + printable(finding["says"]))
+    if report["faults"] > len(report["findings"]):
+        print("FAIL  and " + str(report["faults"] - len(report["findings"])) + " more of the same kinds")
+    for note in report["notes"]:
+        print("note  " + printable(note))
+    print(
+        str(report["records"])
+        + " records of "
+        + printable(str(report["tenant"]))
+        + ", number "
+        + str(report["first"])
+        + " and on; private values: "
+        + (", ".join(str(count) + " " + state for state, count in sorted(report["fields"].items())) or "none")
+    )
+    print("The pack holds." if report["ok"] else "The pack DOES NOT HOLD.")
+    return 0 if report["ok"] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

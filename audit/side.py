@@ -1,0 +1,299 @@
+"""The side store: the values that leaves commit to, in one SQLite file that forgets.
+
+Each value lies encrypted (AES-256-GCM) together with its salt under a data key: one a subject, or one a record where
+no subject is known. Data keys lie here wrapped under the tenant's key (`audit.keys`). A person is found by
+``HMAC(pepper, identifier)``, the pepper a random key of the tenant, wrapped like the others.
+
+Deleted content is overwritten (`secure_delete`) and the write-ahead log emptied before a deletion counts. The file
+is to be backed up apart from the log, with a short horizon that every certificate states.
+"""
+
+import hmac
+import json
+import os
+import sqlite3
+import time
+import unicodedata
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from audit.canonical import MAX_INTEGER
+from audit.commitment import SALT_SIZE, verify_commitment
+from audit.errors import CommitmentError, KeyLost, KeyProviderError, StoreError
+from audit.keys import KEY_SIZE, KeyProvider
+from audit.private import Sealed
+from audit.stamp import uuid7
+
+NONCE_SIZE = 12
+APPLICATION_ID = 0x444F4D53  # "DOMS"
+FORMAT_VERSION = 1
+BUSY_SECONDS = 5.0
+
+_SCHEMA = """
+CREATE TABLE pepper (tenant TEXT PRIMARY KEY, wrapped BLOB NOT NULL) WITHOUT ROWID;
+CREATE TABLE data_key (
+    id TEXT PRIMARY KEY,
+    tenant TEXT NOT NULL,
+    subject BLOB,
+    wrapped BLOB NOT NULL,
+    restricted INTEGER NOT NULL DEFAULT 0,
+    UNIQUE (tenant, subject)
+) WITHOUT ROWID;
+CREATE TABLE value (
+    tenant TEXT NOT NULL,
+    seq INTEGER NOT NULL,
+    event_id TEXT NOT NULL,
+    field TEXT NOT NULL,
+    commitment TEXT NOT NULL,
+    key_id TEXT NOT NULL REFERENCES data_key,
+    nonce BLOB NOT NULL,
+    ciphertext BLOB NOT NULL,
+    class TEXT NOT NULL,
+    expires INTEGER,
+    PRIMARY KEY (tenant, seq, event_id, field)
+);
+CREATE INDEX value_of_key ON value (key_id);
+CREATE INDEX value_by_expiry ON value (expires) WHERE expires IS NOT NULL;
+CREATE TABLE hold (
+    id TEXT PRIMARY KEY,
+    tenant TEXT NOT NULL,
+    key_id TEXT,
+    first INTEGER,
+    last INTEGER,
+    reason TEXT NOT NULL,
+    placed INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE deletion (id TEXT PRIMARY KEY, tenant TEXT NOT NULL, body TEXT NOT NULL, certificate TEXT) WITHOUT ROWID;
+"""
+
+
+class Kept(NamedTuple):
+    """One value in the store, closed. `expires` in milliseconds since the epoch."""
+
+    tenant: str
+    seq: int
+    event_id: str
+    field: str
+    commitment: str
+    key_id: str
+    retention_class: str
+    expires: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Disclosed:
+    """One value opened and checked against its commitment; `jcs` is its canonical form."""
+
+    kept: Kept
+    salt: bytes
+    value: Any
+    jcs: bytes
+
+
+@contextmanager
+def side_errors() -> Iterator[None]:
+    """Errors of the file and of the keys as StoreError; KeyLost passes, being about one tenant and not the store."""
+    try:
+        yield
+    except KeyLost:
+        raise
+    except (sqlite3.Error, OSError, KeyProviderError) as error:
+        raise StoreError(f"the side store cannot be used: {error}") from error
+
+
+class SideStore:
+    """One thread's hand on the file. Every method may raise StoreError."""
+
+    def __init__(self, db: sqlite3.Connection, keys: KeyProvider) -> None:
+        self._db = db
+        self._keys = keys
+
+    @classmethod
+    def open(cls, path: Path, keys: KeyProvider) -> "SideStore":
+        """Open or create the file at `path`, mode 0600."""
+        with side_errors():
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+            db = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None)
+            try:
+                db.execute("PRAGMA journal_mode=WAL")
+                db.execute("PRAGMA synchronous=FULL")
+                db.execute("PRAGMA secure_delete=ON")
+                _prepare(db)
+            except BaseException:
+                db.close()
+                raise
+        return cls(db, keys)
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """A writing transaction: committed and durable at the end, undone on an error."""
+        with side_errors():
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._db
+                self._db.execute("COMMIT")
+            except BaseException:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+                raise
+
+    def close(self) -> None:
+        with side_errors():
+            self._db.close()
+
+    # --- writing -----------------------------------------------------------------------------------------------------
+
+    def lost(self, tenants: set[str]) -> set[str]:
+        """Those of `tenants` whose key was destroyed: nothing can be kept for them any more."""
+        gone = set()
+        for tenant in tenants:
+            try:
+                with side_errors():
+                    self._pepper(tenant)
+            except KeyLost:
+                gone.add(tenant)
+        return gone
+
+    def put(self, values: Sequence[tuple[str, int, Sealed]]) -> None:
+        """Keep values of (tenant, seq), durably. All or nothing."""
+        with self.transaction() as db:
+            data_keys: dict[tuple[str, bytes | str], tuple[str, AESGCM]] = {}
+            rows = []
+            for tenant, seq, value in values:
+                owner = value.event_id if value.subject is None else self.subject_index(tenant, value.subject)
+                if (tenant, owner) not in data_keys:
+                    data_keys[tenant, owner] = self._data_key(tenant, owner)
+                key_id, cipher = data_keys[tenant, owner]
+                nonce = os.urandom(NONCE_SIZE)
+                bound = _bound(tenant, seq, value.field, value.commitment)
+                sealed = cipher.encrypt(nonce, value.plaintext, bound)
+                kept = Kept(
+                    tenant,
+                    seq,
+                    value.event_id,
+                    value.field,
+                    value.commitment,
+                    key_id,
+                    value.retention_class,
+                    value.expires,
+                )
+                rows.append((*kept, nonce, sealed))
+            db.executemany(
+                "INSERT INTO value (tenant, seq, event_id, field, commitment, key_id, class, expires, nonce,"
+                " ciphertext) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                rows,
+            )
+
+    def _data_key(self, tenant: str, owner: bytes | str) -> tuple[str, AESGCM]:
+        """The key of a subject, by index, or a new one for a record. Never cached: another process may erase it."""
+        if isinstance(owner, bytes):
+            row = self._db.execute(
+                "SELECT id, wrapped FROM data_key WHERE tenant = ? AND subject = ?", (tenant, owner)
+            ).fetchone()
+            if row is not None:
+                return row[0], AESGCM(self._keys.unwrap(tenant, row[1]))
+        key_id, key = uuid7(int(time.time() * 1000)), os.urandom(KEY_SIZE)
+        subject = owner if isinstance(owner, bytes) else None
+        self._db.execute(
+            "INSERT INTO data_key (id, tenant, subject, wrapped) VALUES (?, ?, ?, ?)",
+            (key_id, tenant, subject, self._keys.wrap(tenant, key)),
+        )
+        return key_id, AESGCM(key)
+
+    def _pepper(self, tenant: str) -> bytes:
+        row = self._db.execute("SELECT wrapped FROM pepper WHERE tenant = ?", (tenant,)).fetchone()
+        if row is None:
+            made = self._keys.wrap(tenant, os.urandom(KEY_SIZE))
+            self._db.execute("INSERT INTO pepper VALUES (?, ?) ON CONFLICT DO NOTHING", (tenant, made))
+            return self._pepper(tenant)
+        return self._keys.unwrap(tenant, row[0])
+
+    # --- reading -----------------------------------------------------------------------------------------------------
+
+    def subject_index(self, tenant: str, subject: str) -> bytes:
+        """Where a person is filed (32 bytes); the same for spellings that Unicode or letter case alone tell apart."""
+        with side_errors():
+            plain = unicodedata.normalize("NFKC", subject).strip().casefold()
+            return hmac.digest(self._pepper(tenant), plain.encode(), "sha256")
+
+    def subject_key(self, tenant: str, subject: str) -> str | None:
+        """The id of a person's data key, None if nothing is kept of the person."""
+        index = self.subject_index(tenant, subject)
+        with side_errors():
+            row = self._db.execute(
+                "SELECT id FROM data_key WHERE tenant = ? AND subject = ?", (tenant, index)
+            ).fetchone()
+        return row[0] if row else None
+
+    def kept(self, tenant: str, *, key_id: str | None = None, start: int = 0, end: int = MAX_INTEGER) -> Iterator[Kept]:
+        """What is kept of records `start` up to but not including `end`, or of them under one key, in order of seq."""
+        query = (
+            "SELECT tenant, seq, event_id, field, commitment, key_id, class, expires FROM value"
+            " WHERE tenant = ? AND seq >= ? AND seq < ? AND (? IS NULL OR key_id = ?) ORDER BY seq, field"
+        )
+        with side_errors():
+            yield from map(Kept._make, self._db.execute(query, (tenant, start, end, key_id, key_id)))
+
+    def disclose(self, kept: Kept) -> Disclosed:
+        """Open a value. Raises KeyLost if its key or it is gone, CommitmentError if it is not what was committed to."""
+        with side_errors():
+            row = self._db.execute(
+                "SELECT nonce, ciphertext, wrapped FROM value JOIN data_key ON data_key.id = key_id"
+                " WHERE value.tenant = ? AND seq = ? AND event_id = ? AND field = ?",
+                kept[:4],
+            ).fetchone()
+            if row is None:
+                raise KeyLost(f"{kept.field} of record {kept.seq} is not kept any more")
+            nonce, ciphertext, wrapped = row
+            cipher = AESGCM(self._keys.unwrap(kept.tenant, wrapped))
+        try:
+            plaintext = cipher.decrypt(nonce, ciphertext, _bound(kept.tenant, kept.seq, kept.field, kept.commitment))
+        except InvalidTag as error:
+            raise CommitmentError(f"{kept.field} of record {kept.seq} was changed in the side store") from error
+        salt, jcs = plaintext[:SALT_SIZE], plaintext[SALT_SIZE:]
+        value = json.loads(jcs)
+        verify_commitment(kept.commitment, salt, kept.tenant, kept.event_id, kept.field, value)
+        return Disclosed(kept, salt, value, jcs)
+
+    def restricted(self, key_id: str) -> bool:
+        """Whether the data under this key may be kept but not used (GDPR 18)."""
+        with side_errors():
+            row = self._db.execute("SELECT restricted FROM data_key WHERE id = ?", (key_id,)).fetchone()
+        return bool(row and row[0])
+
+    def scrub(self) -> None:
+        """Empty the write-ahead log, so that no deleted page is left in it. Raises StoreError while readers hold it."""
+        with side_errors():
+            busy, _, _ = self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        if busy:
+            raise StoreError("the side store is being read: deleted pages are still in its write-ahead log")
+
+
+def _bound(tenant: str, seq: int, field: str, commitment: str) -> bytes:
+    return f"{tenant}|{seq}|{field}|{commitment}".encode()
+
+
+def _prepare(db: sqlite3.Connection) -> None:
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        (application,) = db.execute("PRAGMA application_id").fetchone()
+        (version,) = db.execute("PRAGMA user_version").fetchone()
+        if application == 0 and db.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,):
+            for statement in filter(str.strip, _SCHEMA.split(";")):
+                db.execute(statement)
+            db.execute(f"PRAGMA application_id={APPLICATION_ID}")
+            db.execute(f"PRAGMA user_version={FORMAT_VERSION}")
+        elif (application, version) != (APPLICATION_ID, FORMAT_VERSION):
+            raise StoreError(f"the file is not a side store of format {FORMAT_VERSION}")
+        db.execute("COMMIT")
+    except BaseException:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+        raise

@@ -1,0 +1,67 @@
+"""A log with a side store: the values are durable before the leaf that commits to them, under one lock."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from audit.errors import StoreError
+from audit.keys import KeyProvider
+from audit.merkle import Frontier
+from audit.side import SideStore
+from audit.sqlite import SqliteStore
+from audit.store import Appended, Entry, LeafStore, OpenIntent, Placed, Refused, SignedCheckpoint
+
+
+def open_sided(side: Path, keys: KeyProvider) -> Callable[[Path, str, str], "SidedStore"]:
+    """What `AuditLog.open` takes as `open_store` where events bring private values."""
+
+    def open_store(path: Path, node: str, boot: str) -> SidedStore:
+        store = SqliteStore.open(path, node, boot)
+        try:
+            return SidedStore(store, SideStore.open(side, keys))
+        except StoreError:
+            store.close()
+            raise
+
+    return open_store
+
+
+class SidedStore:
+    """Writes values between the numbering of their leaf and its commit.
+
+    Dying in between leaves values of a leaf that never was: nobody was promised anything of them, `audit.retention`
+    sweeps them out. The other order would leave a leaf whose values are lost.
+    """
+
+    def __init__(self, store: LeafStore, side: SideStore) -> None:
+        self._store = store
+        self._side = side
+
+    def append(self, entries: Sequence[Entry], checkpoints: Sequence[SignedCheckpoint] = ()) -> Appended:
+        lost = self._side.lost({entry.tenant for entry in entries if entry.private})
+        if not lost:
+            return self._store.append(entries, checkpoints, self._keep)
+        kept = [entry for entry in entries if not entry.private or entry.tenant not in lost]
+        appended = self._store.append(kept, checkpoints, self._keep)
+        places = iter(appended.placed)
+        refused = Refused("the key of its tenant was destroyed, so its values cannot be kept")
+        placed = [refused if entry.private and entry.tenant in lost else next(places) for entry in entries]
+        return Appended(placed, appended.heads)
+
+    def _keep(self, placed: Sequence[Placed]) -> None:
+        values = [(entry.tenant, seq, sealed) for seq, entry in placed for sealed in entry.private]
+        self._side.put(values)
+
+    def intents(self, node: str) -> list[OpenIntent]:
+        return self._store.intents(node)
+
+    def unsigned(self) -> dict[str, Frontier]:
+        return self._store.unsigned()
+
+    def consolidate(self) -> bool:
+        return self._store.consolidate()
+
+    def close(self) -> None:
+        try:
+            self._side.close()
+        finally:
+            self._store.close()
