@@ -192,6 +192,13 @@ def unfinished(side: SideStore, tenant: str | None = None) -> list[Certificate]:
         return [Certificate.parse(body.encode()) for (body,) in db.execute(query, (tenant, tenant))]
 
 
+def deletions_of(side: SideStore, tenant: str) -> tuple[set[str], set[str]]:
+    """The ids of a tenant's deletions: those certified, and those that are not yet."""
+    with side.transaction() as db:
+        rows = db.execute("SELECT id, certificate IS NULL FROM deletion WHERE tenant = ?", (tenant,)).fetchall()
+    return {name for name, open_ in rows if not open_}, {name for name, open_ in rows if open_}
+
+
 def keep_certificate(side: SideStore, certificate_id: str, note: str) -> None:
     with side.transaction() as db:
         db.execute("UPDATE deletion SET certificate = ? WHERE id = ?", (note, certificate_id))
