@@ -21,7 +21,6 @@ from audit.cli_frame import DEFAULT_DATA, LOG_IN_DATA, DataOption, JsonOption, a
 from audit.cli_witness import app as witness_app
 from audit.disclosure import account
 from audit.errors import AuditError
-from audit.keys import NoKeys
 from audit.note import VerifierKey
 from audit.receipt import Receipt, verify_receipt
 from audit.side import SideStore
@@ -98,7 +97,7 @@ def _account(log: Path, key: VerifierKey, tenants: Iterable[str]) -> tuple[dict[
         return {}, []
     total: Counter[str] = Counter()
     faults: list[dict[str, object]] = []
-    with closing(SideStore.open(path, NoKeys())) as side:
+    with closing(SideStore.open_read_only(path)) as side:
         for tenant in tenants:
             states, wrong = account(lambda: SqliteReader.open(log), side, key, tenant)
             total.update(states)

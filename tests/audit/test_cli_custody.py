@@ -95,6 +95,18 @@ def test_verification_accounts_for_every_private_value(data: Path, home: Home) -
     assert "1 private values are not accounted for" in SHELL.invoke(app, ["verify", "--data", str(data)]).stdout
 
 
+def test_verification_leaves_the_side_store_as_it_is(data: Path, home: Home) -> None:
+    side = home.path.with_name("side.db")
+    before = side.read_bytes()
+    assert SHELL.invoke(app, ["verify", "--data", str(data)]).exit_code == 0
+    assert side.read_bytes() == before
+    side.write_bytes(b"")
+    emptied = SHELL.invoke(app, ["verify", "--data", str(data)])
+    assert emptied.exit_code == 1
+    assert "not a side store" in emptied.stderr
+    assert side.read_bytes() == b""
+
+
 def test_retention_says_first_and_does_then(data: Path) -> None:
     planned = said(run(data, "retention", "--dry-run", "--json"))["runs"][0]
     assert (planned["due"], planned["deleted"]) == (2, 2)
