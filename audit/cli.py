@@ -3,9 +3,10 @@
 import json
 import os
 import sys
-from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 from typing import Annotated
@@ -18,12 +19,14 @@ from rich.table import Table
 from audit.cli_custody import app as custody_app
 from audit.cli_frame import DEFAULT_DATA, LOG_IN_DATA, DataOption, JsonOption, answering, printable, progress_bar
 from audit.cli_witness import app as witness_app
+from audit.disclosure import account
 from audit.errors import AuditError
 from audit.note import VerifierKey
 from audit.receipt import Receipt, verify_receipt
+from audit.side import SideStore
 from audit.sqlite import SqliteReader
 from audit.tiles import Folder, publish
-from audit.verify import Finding, Report, verify_log
+from audit.verify import MAX_FINDINGS, Finding, Report, verify_log
 
 KEY_IN_DATA = Path("audit/signer.vkey")
 TILES_BESIDE_LOG = "tiles"
@@ -69,11 +72,37 @@ def verify(
         total = sum(reader.head(name)[0] for name in tenants)
         with progress_bar(total, hidden=as_json) as advance:
             report = verify_log(reader, key, tenants=tenants, held=held, progress=lambda _, count: advance(count))
+        states, faults = _account(path, key, tenants) if report.ok else ({}, [])
+    ok = report.ok and not faults
     if as_json:
-        typer.echo(json.dumps({"ok": report.ok, "key": str(key), **report.model_dump(mode="json")}, indent=2))
+        private = {"private_values": states, "private_faults": faults}
+        typer.echo(json.dumps({"ok": ok, "key": str(key), **report.model_dump(mode="json"), **private}, indent=2))
     else:
+        for fault in faults[:MAX_FINDINGS]:
+            typer.echo(f"error: {fault['tenant']}, record {fault['seq']}: {fault['field']}: {fault['because']}")
+        if states:
+            typer.echo(
+                "Private values: " + ", ".join(f"{count} {name}" for name, count in sorted(states.items())) + "."
+            )
         _print_report(report, key, told=public_key is not None)
-    raise typer.Exit(0 if report.ok else 1)
+        if faults:
+            typer.echo(f"FAIL: {len(faults)} private values are not accounted for.")
+    raise typer.Exit(0 if ok else 1)
+
+
+def _account(log: Path, key: VerifierKey, tenants: Iterable[str]) -> tuple[dict[str, int], list[dict[str, object]]]:
+    """What became of the private values of a log that holds, if their store lies beside it."""
+    path = log.with_name("side.db")
+    if not path.is_file():
+        return {}, []
+    total: Counter[str] = Counter()
+    faults: list[dict[str, object]] = []
+    with closing(SideStore.open_read_only(path)) as side:
+        for tenant in tenants:
+            states, wrong = account(lambda: SqliteReader.open(log), side, key, tenant)
+            total.update(states)
+            faults += [{"tenant": tenant, **asdict(one)} for one in wrong]
+    return dict(total), faults
 
 
 @app.command(

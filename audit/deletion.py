@@ -57,13 +57,14 @@ class Wanted:
 
 
 def holds_of(side: SideStore, tenant: str) -> list[Hold]:
-    with side.transaction() as db:
-        return _holds(db, tenant)
+    return [Hold(*row) for row in side.rows(_HOLDS, (tenant,))]
+
+
+_HOLDS = "SELECT id, tenant, key_id, first, last, reason, placed FROM hold WHERE tenant = ? ORDER BY id"
 
 
 def _holds(db: sqlite3.Connection, tenant: str) -> list[Hold]:
-    query = "SELECT id, tenant, key_id, first, last, reason, placed FROM hold WHERE tenant = ? ORDER BY id"
-    return [Hold(*row) for row in db.execute(query, (tenant,))]
+    return [Hold(*row) for row in db.execute(_HOLDS, (tenant,))]
 
 
 def erase_subject(
@@ -188,8 +189,13 @@ def _in_use(db: sqlite3.Connection, key_id: str) -> bool:
 def unfinished(side: SideStore, tenant: str | None = None) -> list[Certificate]:
     """Deletions that took place but are not certified yet."""
     query = "SELECT body FROM deletion WHERE certificate IS NULL AND (? IS NULL OR tenant = ?) ORDER BY id"
-    with side.transaction() as db:
-        return [Certificate.parse(body.encode()) for (body,) in db.execute(query, (tenant, tenant))]
+    return [Certificate.parse(body.encode()) for (body,) in side.rows(query, (tenant, tenant))]
+
+
+def deletions_of(side: SideStore, tenant: str) -> tuple[set[str], set[str]]:
+    """The ids of a tenant's deletions: those certified, and those that are not yet."""
+    rows = side.rows("SELECT id, certificate IS NULL FROM deletion WHERE tenant = ?", (tenant,))
+    return {name for name, open_ in rows if not open_}, {name for name, open_ in rows if open_}
 
 
 def keep_certificate(side: SideStore, certificate_id: str, note: str) -> None:
@@ -200,5 +206,4 @@ def keep_certificate(side: SideStore, certificate_id: str, note: str) -> None:
 def certificates_of(side: SideStore, tenant: str) -> list[str]:
     """The signed notes of a tenant's certificates, oldest first."""
     query = "SELECT certificate FROM deletion WHERE tenant = ? AND certificate IS NOT NULL ORDER BY id"
-    with side.transaction() as db:
-        return [note for (note,) in db.execute(query, (tenant,))]
+    return [note for (note,) in side.rows(query, (tenant,))]

@@ -6,12 +6,15 @@ erased      it was deleted, and a certificate that the tree vouches for says so
 missing     it is not there, and nothing says why: a fault
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Literal
 
 from audit.certificate import Certificate, open_certificate
 from audit.checkpoint import origin_of
+from audit.deletion import certificates_of, deletions_of
 from audit.errors import CommitmentError, KeyLost, NoteError
 from audit.event import ErasureCompleted, RetentionRun
 from audit.leaf import decode_leaf
@@ -20,6 +23,7 @@ from audit.side import Kept, SideStore
 from audit.store import Reader
 
 State = Literal["disclosed", "withheld", "erased", "missing", "wrong"]
+FAULTS = frozenset({"missing", "wrong"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +54,31 @@ def field_states(
     """
     vouched = vouch(reader, key, tenant, notes)
     for stored in reader.leaves(tenant):
-        leaf = decode_leaf(stored.payload)
-        if not leaf.event.commits:
+        if b'"commits"' not in stored.payload:
             continue
+        leaf = decode_leaf(stored.payload)
         there = {
             kept.field: kept
             for kept in side.kept(tenant, start=stored.seq, end=stored.seq + 1)
             if kept.event_id == leaf.stamp.event_id
         }
-        for field, commitment in sorted(leaf.event.commits.items()):
+        for field, commitment in sorted((leaf.event.commits or {}).items()):
             yield _state(side, stored.seq, field, commitment, there, vouched, disclose)
+
+
+def account(
+    open_reader: Callable[[], Reader], side: SideStore, key: VerifierKey, tenant: str
+) -> tuple[Counter[str], list[FieldState]]:
+    """How many commitments of a tenant are in each state, and which are at fault, while others may write and delete.
+
+    Raises as `field_states`.
+    """
+    while True:
+        before = deletions_of(side, tenant)
+        with closing(open_reader()) as reader:
+            found = list(field_states(reader, side, key, tenant, certificates_of(side, tenant)))
+        if deletions_of(side, tenant) == before:
+            return Counter(one.state for one in found), [one for one in found if one.state in FAULTS]
 
 
 def vouch(reader: Reader, key: VerifierKey, tenant: str, notes: Iterable[str]) -> list[Vouched]:

@@ -108,6 +108,19 @@ class FileKeyProvider:
         return self._folder / f"{tenant}.kek"
 
 
+class NoKeys:
+    """For reading what is in a side store without opening any of it."""
+
+    def wrap(self, tenant: str, key: bytes) -> bytes:
+        raise KeyProviderError("the side store is open without its keys")
+
+    def unwrap(self, tenant: str, wrapped: bytes) -> bytes:
+        raise KeyProviderError("the side store is open without its keys")
+
+    def destroy(self, tenant: str) -> None:
+        raise KeyProviderError("the side store is open without its keys")
+
+
 def _publish(path: Path, content: bytes) -> None:
     """Write a new file durably; of several processes at it, all end up with the content of one."""
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")

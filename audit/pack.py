@@ -20,8 +20,8 @@ from typing import IO, Any
 
 from audit.checkpoint import Checkpoint, open_checkpoint, origin_of
 from audit.custody import Custody
+from audit.deletion import certificates_of, deletions_of
 from audit.disclosure import Vouched, vouch
-from audit.erasure import certificates
 from audit.errors import AuditError, StoreError, VerificationFailed
 from audit.event import LogExported
 from audit.leaf import Leaf, decode_leaf
@@ -113,12 +113,18 @@ async def export(
     pack_id = custody.new_id()
     event = LogExported(tenant=tenant, pack_id=pack_id, actor=actor, first=found.first, end=found.end)
     await custody.record(event)
-    notes = await certificates(custody, tenant)
 
     def write(side: SideStore) -> Summary:
+        before = deletions_of(side, tenant)
+        if before[1]:
+            raise VerificationFailed("a deletion is under way or was interrupted: finish it, then make the pack")
+        notes = certificates_of(side, tenant)
         with custody.reading() as reader, _Writer.create(target) as pack:
             made = _Pack(pack, reader, side, key, tenant, found, disclose, progress)
-            return made.write(pack_id, rfc3339(custody.now()), notes, custody.signer)
+            summary = made.write(pack_id, rfc3339(custody.now()), notes, custody.signer)
+            if deletions_of(side, tenant) != before:
+                raise VerificationFailed("values were deleted while the pack was made: make it again")
+            return summary
 
     return await custody.at_side(write)
 

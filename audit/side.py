@@ -26,8 +26,9 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from audit.canonical import MAX_INTEGER
 from audit.commitment import SALT_SIZE, verify_commitment
 from audit.errors import CommitmentError, KeyLost, KeyProviderError, StoreError
-from audit.keys import KEY_SIZE, KeyProvider
+from audit.keys import KEY_SIZE, KeyProvider, NoKeys
 from audit.private import Sealed
+from audit.sqlite import read_only_uri
 from audit.stamp import uuid7
 
 NONCE_SIZE = 12
@@ -130,6 +131,23 @@ class SideStore:
                 db.close()
                 raise
         return cls(db, keys)
+
+    @classmethod
+    def open_read_only(cls, path: Path) -> "SideStore":
+        """For reading what is there, without its keys and on any media. Raises StoreError if there is no such file."""
+        with side_errors():
+            db = sqlite3.connect(read_only_uri(path), uri=True, timeout=BUSY_SECONDS, isolation_level=None)
+            try:
+                _check_format(db)
+            except BaseException:
+                db.close()
+                raise
+        return cls(db, NoKeys())
+
+    def rows(self, query: str, parameters: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
+        """What a query finds, all of it at once."""
+        with side_errors():
+            return self._db.execute(query, parameters).fetchall()
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
@@ -283,17 +301,21 @@ def _bound(tenant: str, seq: int, field: str, commitment: str) -> bytes:
 def _prepare(db: sqlite3.Connection) -> None:
     db.execute("BEGIN IMMEDIATE")
     try:
-        (application,) = db.execute("PRAGMA application_id").fetchone()
-        (version,) = db.execute("PRAGMA user_version").fetchone()
-        if application == 0 and db.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,):
+        if db.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,):
             for statement in filter(str.strip, _SCHEMA.split(";")):
                 db.execute(statement)
             db.execute(f"PRAGMA application_id={APPLICATION_ID}")
             db.execute(f"PRAGMA user_version={FORMAT_VERSION}")
-        elif (application, version) != (APPLICATION_ID, FORMAT_VERSION):
-            raise StoreError(f"the file is not a side store of format {FORMAT_VERSION}")
+        _check_format(db)
         db.execute("COMMIT")
     except BaseException:
         if db.in_transaction:
             db.execute("ROLLBACK")
         raise
+
+
+def _check_format(db: sqlite3.Connection) -> None:
+    (application,) = db.execute("PRAGMA application_id").fetchone()
+    (version,) = db.execute("PRAGMA user_version").fetchone()
+    if (application, version) != (APPLICATION_ID, FORMAT_VERSION):
+        raise StoreError(f"the file is not a side store of format {FORMAT_VERSION}")

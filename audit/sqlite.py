@@ -243,7 +243,7 @@ class SqliteReader:
         if not path.is_file():
             raise StoreError(f"there is no audit log at {path}")
         with _store_errors():
-            db = sqlite3.connect(_read_only(path), uri=True, timeout=BUSY_SECONDS, isolation_level=None)
+            db = sqlite3.connect(read_only_uri(path), uri=True, timeout=BUSY_SECONDS, isolation_level=None)
             try:
                 db.execute("BEGIN")
                 if _format(db) is None:
@@ -292,7 +292,7 @@ class SqliteReader:
         self._db.close()
 
 
-def _read_only(path: Path) -> str:
+def read_only_uri(path: Path) -> str:
     """URI of a connection that changes nothing.
 
     A copy on read-only media has no write-ahead log and can have no shared-memory file: it is read as immutable.

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from audit.event import InferenceAborted
 from audit.log import AuditLog
+from audit.private import Private
+from audit.sided import open_sided
 from tests.audit.conftest import Home, accepted, completed
 
 CALLERS = 16
@@ -18,7 +20,7 @@ def run(folder: str, node: str, out: int, seed: int) -> None:
 
 
 async def _append_for_ever(home: Home, node: str, out: int, chance: random.Random) -> None:
-    log = await home.open(node)
+    log = await home.open(node, open_store=open_sided(home.path.with_name("side.db"), home.keys))
     prefix = f"{node}-{os.getpid()}"
     await asyncio.gather(*(_caller(log, f"{prefix}-{number}", out, chance) for number in range(CALLERS)))
 
@@ -27,7 +29,8 @@ async def _caller(log: AuditLog, prefix: str, out: int, chance: random.Random) -
     for turn in range(sys.maxsize):
         tenant = chance.choice(["acme", "globex"])
         request = f"{prefix}-{turn}"
-        receipt = await log.append(accepted(request, tenant))
+        private = Private({"input": request}, f"person {chance.randrange(5)}") if chance.random() < 0.3 else None
+        receipt = await log.append(accepted(request, tenant), private)
         os.write(out, f"{receipt}\n".encode())  # shorter than PIPE_BUF: written whole or not at all
         await asyncio.sleep(chance.random() * 0.002)
         outcome = completed(request, tenant)

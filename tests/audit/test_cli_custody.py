@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -76,6 +77,34 @@ def test_access_restriction_and_correction_from_the_command_line(data: Path) -> 
     assert run(data, "rectify", "--seq", 0, "--field", "output", "--value", "x").exit_code == 1
     values = [one["values"]["input"]["value"] for one in said(run(data, "dsar", "--subject", ALICE))["records"]]
     assert values == ["by a", "by A"]
+
+
+def test_verification_accounts_for_every_private_value(data: Path, home: Home) -> None:
+    def verdict() -> tuple[int, dict[str, object]]:
+        done = SHELL.invoke(app, ["verify", "--json", "--data", str(data)])
+        return done.exit_code, json.loads(done.stdout)
+
+    assert verdict()[1]["private_values"] == {"withheld": 4}
+    run(data, "erase", "--subject", ALICE, "--yes")
+    assert verdict()[0] == 0
+    assert verdict()[1]["private_values"] == {"erased": 2, "withheld": 2}
+    with closing(home.side()) as side, side.transaction() as db:
+        db.execute("DELETE FROM value WHERE field = 'input'")
+    code, report = verdict()
+    assert (code, report["ok"], report["private_values"]) == (1, False, {"erased": 2, "withheld": 1, "missing": 1})
+    assert "1 private values are not accounted for" in SHELL.invoke(app, ["verify", "--data", str(data)]).stdout
+
+
+def test_verification_leaves_the_side_store_as_it_is(data: Path, home: Home) -> None:
+    side = home.path.with_name("side.db")
+    before = side.read_bytes()
+    assert SHELL.invoke(app, ["verify", "--data", str(data)]).exit_code == 0
+    assert side.read_bytes() == before
+    side.write_bytes(b"")
+    emptied = SHELL.invoke(app, ["verify", "--data", str(data)])
+    assert emptied.exit_code == 1
+    assert "not a side store" in emptied.stderr
+    assert side.read_bytes() == b""
 
 
 def test_retention_says_first_and_does_then(data: Path) -> None:

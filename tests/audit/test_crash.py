@@ -7,9 +7,11 @@ import random
 import threading
 import time
 from collections import Counter
+from contextlib import closing
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
+from audit.disclosure import account
 from audit.receipt import Receipt
 from audit.verify import verify_log
 from tests.audit import crash_child
@@ -82,6 +84,12 @@ async def test_sixty_kills_lose_no_acknowledged_record_and_leave_no_call_open(ho
     for receipt in told:
         assert leaves[receipt.tenant][receipt.seq].leaf_hash == receipt.leaf_hash
     assert len({(receipt.tenant, receipt.seq) for receipt in told}) == len(told)
+
+    with closing(home.side()) as side:
+        for tenant in ("acme", "globex"):
+            states, faults = account(home.reader, side, home.key, tenant)
+            assert faults == []
+            assert states["withheld"] > 100
 
     events = [json.loads(leaf.payload) for tenant in ("acme", "globex") for leaf in leaves[tenant]]
     intents = Counter(event["request_id"] for event in events if event["type"] == "inference.accepted")

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from audit.checkpoint import Checkpoint, origin_of, sign_checkpoint
-from audit.erasure import erase
+from audit.erasure import erase, finish
 from audit.errors import AuditError, StoreError, VerificationFailed
 from audit.event import Decision, InferenceDenied, Reason
 from audit.merkle import leaf_hash, tree_hash
@@ -357,6 +357,21 @@ async def test_a_log_that_does_not_hold_is_not_handed_out(filled: Home, tmp_path
     with pytest.raises(StoreError, match="lacks record 3"):
         await make(filled, tmp_path / "bad.zip")
     assert [file.name for file in tmp_path.iterdir() if "bad" in file.name] == []
+
+
+async def test_no_pack_is_made_across_a_deletion(filled: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with closing(filled.side()) as side, side.transaction() as db:
+        db.execute("UPDATE deletion SET certificate = NULL")
+    with pytest.raises(VerificationFailed, match="under way"):
+        await make(filled, tmp_path / "bad.zip")
+    async with filled.custody() as custody:
+        await finish(custody)
+        await settled(filled)
+    seen = iter([({"a"}, set()), ({"a", "b"}, set())])
+    monkeypatch.setattr("audit.pack.deletions_of", lambda *_: next(seen))
+    with pytest.raises(VerificationFailed, match="make it again"):
+        await make(filled, tmp_path / "bad.zip")
+    assert not (tmp_path / "bad.zip").exists()
 
 
 # --- the verifier's own Ed25519 --------------------------------------------------------------------------------------

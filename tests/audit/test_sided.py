@@ -1,0 +1,65 @@
+"""The order of two commits: whatever fails between them, no leaf is on record whose values are not kept."""
+
+import random
+import sqlite3
+from contextlib import closing
+
+import pytest
+
+from audit.disclosure import account
+from audit.errors import AuditError, AuditUnavailable
+from audit.private import Private
+from audit.retention import run
+from audit.side import SideStore
+from tests.audit.conftest import Home, accepted, eventually
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_a_failure_between_the_two_commits_never_leaves_a_leaf_without_its_values(
+    home: Home, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    dice = random.Random(seed)
+    real = SideStore.put
+
+    def put(side: SideStore, values: object) -> None:
+        before, after = dice.random() < 0.2, dice.random() < 0.2
+        if before:
+            raise sqlite3.OperationalError("disk I/O error")
+        real(side, values)  # type: ignore[arg-type]
+        if after:
+            raise sqlite3.OperationalError("killed before the log was committed")
+
+    monkeypatch.setattr(SideStore, "put", put)
+    acknowledged = []
+    async with home.custody() as custody:
+        for number in range(40):
+            private = Private({"input": number}, f"person {number % 3}") if dice.random() < 0.7 else None
+            try:
+                await custody.record(accepted(f"r{number}"), private)
+                acknowledged.append(f"r{number}")
+            except AuditUnavailable:
+                await eventually(lambda: custody.log.trouble is None)
+        monkeypatch.undo()
+        await custody.record(accepted("last"))  # takes the place that a failure may have left values for
+        acknowledged.append("last")
+        await run(custody, "acme")
+    recorded = {event["request_id"] for event in home.events("acme") if event["type"] == "inference.accepted"}
+    assert recorded == set(acknowledged)
+    with closing(home.side()) as side:
+        states, faults = account(home.reader, side, home.key, "acme")
+        assert not faults
+        assert sum(states.values()) == len(list(side.kept("acme")))
+    assert home.verify().ok
+
+
+async def test_one_tenant_without_a_key_does_not_stop_the_others_of_its_batch(home: Home) -> None:
+    async with home.custody() as custody:
+        await custody.record(accepted("a"), Private({"input": 1}))
+        home.keys.destroy("acme")
+        told = []
+        for tenant in ("acme", "globex", "acme", "initech"):
+            try:
+                told.append(str(await custody.record(accepted("x", tenant), Private({"input": 2}))).partition("/")[0])
+            except AuditError as error:
+                told.append(type(error).__name__)
+    assert told == ["EventRejected", "globex", "EventRejected", "initech"]
