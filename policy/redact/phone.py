@@ -21,7 +21,7 @@ _DATE = re.compile(
 )
 _AMOUNT = re.compile(r"[1-9][0-9]{0,2}(?:[. ][0-9]{3}){2,}")
 _CONTEXT = re.compile(
-    r"(?:\btel|fono?|phone|\bmob|handy|cell|\bfax|call|\bsms|whatsapp|\bring|ruf|t[ée]l|portable|m[óo]vil|cellulare|"
+    r"(?:\btel|fono?|phone|\bmob|handy|cell|\bfax|call|\bsms|whatsapp|\bring|(?:\b|an)ruf|\bt[ée]l|portable|m[óo]vil|cellulare|"
     r"telem[óo]vel|puhelin|telefax|kom[óo]rk|τηλ|κιν|тел|моб|\bnum[ée]ro)\w{0,8}\W{0,4}(?:\w{1,8}\W{1,3}){0,2}\Z",
     re.IGNORECASE,
 )
