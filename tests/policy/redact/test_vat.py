@@ -3,8 +3,11 @@ import pytest
 from policy.redact.vat import find_vat_numbers
 
 
-@pytest.mark.parametrize("number", ["DE136695976", "DE 136 695 976", "BE 0428.759.497",
-                                    "FR 83 404 833 048", "ATU13585627", "NL004495445B01", "CHE-100.155.212 MWST", "IT00743110157"])  # fmt: skip
+@pytest.mark.parametrize(
+    "number",
+    ["DE136695976", "DE 136 695 976", "BE 0428.759.497", "FR 83 404 833 048", "ATU13585627", "NL004495445B01",
+     "CHE-100.155.212 MWST", "IT00743110157"],
+)  # fmt: skip
 def test_a_vat_number_is_found_whole(number):
     text = f"VAT {number}, paid"
     assert [text[start:end] for start, end in find_vat_numbers(text, 0)] == [number]
