@@ -15,8 +15,10 @@ def test_a_secret_is_found_where_its_name_or_place_shows_it(text, secret):
     assert secret in [text[start:end] for start, end in find_secrets(text, 0)]
 
 
-@pytest.mark.parametrize("text", ["password: correcthorse", "the token is counted",
-                                  "key: 12345678",
-                                  "secret = aaaaaaaa1", "https://example.org:8080/x@y", "a8f5f167f44f4964"])  # fmt: skip
+@pytest.mark.parametrize(
+    "text",
+    ["password: correcthorse", "the token is counted", "key: 12345678", "secret = aaaaaaaa1", "a8f5f167f44f4964",
+     "https://example.org:8080/x@y"],
+)  # fmt: skip
 def test_words_and_plain_numbers_beside_such_names_are_left_alone(text):
     assert list(find_secrets(text, 0)) == []
