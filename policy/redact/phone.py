@@ -19,9 +19,10 @@ _GROUPED = re.compile(r"[0-9)][ ./-]{1,3}[(0-9]")
 _DATE = re.compile(
     r"(?:19|20)[0-9]{2}[./ -][01]?[0-9][./ -][0-3]?[0-9].*|[0-3]?[0-9][./ -][01]?[0-9][./ -](?:19|20)[0-9]{2}.*"
 )
+_PERSONAL = re.compile(r"[0-3][0-9][01][0-9]{3}[ -][0-9]{4,5}")  # date of birth and serial, as north of the Baltic
 _AMOUNT = re.compile(r"[1-9][0-9]{0,2}(?:[. ][0-9]{3}){2,}")
 _CONTEXT = re.compile(
-    r"(?:\btel|fono?|phone|\bmob|handy|cell|\bfax|call|\bsms|whatsapp|\bring|ruf|t[ée]l|portable|m[óo]vil|cellulare|"
+    r"(?:\btel|fono?|phone|\bmob|handy|cell|\bfax|call|\bsms|whatsapp|\bring|(?:\b|an)ruf|\bt[ée]l|portable|m[óo]vil|cellulare|"
     r"telem[óo]vel|puhelin|telefax|kom[óo]rk|τηλ|κιν|тел|моб|\bnum[ée]ro)\w{0,8}\W{0,4}(?:\w{1,8}\W{1,3}){0,2}\Z",
     re.IGNORECASE,
 )
@@ -43,7 +44,7 @@ def find_phones(text: str, start: int) -> Iterator[tuple[int, int]]:
             continue
         named = _CONTEXT.search(text, max(0, begin - _CONTEXT_REACH), begin) is not None
         has_trunk = span.lstrip("(").startswith("0") and _GROUPED.search(span) is not None
-        if (named or (has_trunk and not _AMOUNT.fullmatch(span))) and _is_national(span):
+        if (named or (has_trunk and not (_AMOUNT.fullmatch(span) or _PERSONAL.fullmatch(span)))) and _is_national(span):
             yield begin, match.end()
 
 

@@ -175,7 +175,9 @@ def test_every_regions_example_numbers_are_found_in_both_forms(region):
 @pytest.mark.parametrize(
     "unit",
     ["@", "a@", "a@b.", "a", "1 ", "12 ", "eyJ", "sk-", "<", "-----BEGIN ", PEM[:60], "DE89 ", "a.b.", "1.1.", "a:1:",
-     "+49 ", "0 ", "4111 ", "000 000 000 ", "tel 030 ", "1234567 "],
+     "+49 ", "0 ", "4111 ", "000 000 000 ", "tel 030 ", "1234567 ",
+     "PESEL ", "PESEL 4", "password: ", "password:a1", "Straße 1, ", "Rue De ", "Aa ", "DE1", "a://b:", "IMEI 1",
+     "born ", "Via Aa 1, 1000 Bb ", "00:", "r. č. 9"],
 )  # fmt: skip
 def test_detection_is_linear_in_the_length_of_hostile_text(unit):
     def cost(length: int) -> float:
