@@ -11,10 +11,11 @@ from hashlib import sha256
 from audit.checkpoint import Checkpoint, open_checkpoint, origin_of
 from audit.custody import Custody
 from audit.errors import NoteError, ProofError, VerificationFailed
-from audit.event import ANCHOR_TENANT, CheckpointAnchored
+from audit.event_base import ANCHOR_TENANT
 from audit.leaf import decode_leaf
 from audit.merkle import inclusion_proof, leaf_hash, tree_hash, verify_inclusion
 from audit.note import VerifierKey
+from audit.privacy_event import CheckpointAnchored
 from audit.receipt import Receipt
 from audit.store import Reader
 

@@ -14,8 +14,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from audit.canonical import canonicalize, parse_canonical
 from audit.errors import CanonicalError, NoteError
-from audit.event import Code, Count, Country, Scope, Text
+from audit.event_base import Code, Count, Country, Text
 from audit.note import NoteSigner, VerifierKey, open_note, sign_note
+from audit.privacy_event import Scope
 from audit.stamp import Timestamp, Uuid7
 
 Span = Annotated[tuple[Count, Count], Field(strict=False)]

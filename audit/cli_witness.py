@@ -11,7 +11,7 @@ from audit.anchor import anchor
 from audit.cli_custody import do
 from audit.cli_frame import DEFAULT_DATA, LOG_IN_DATA, DataOption, JsonOption, answering, printable
 from audit.cosignature import WitnessKey
-from audit.event import ANCHOR_TENANT
+from audit.event_base import ANCHOR_TENANT
 from audit.note import VerifierKey
 from audit.signer import FileSigner
 from audit.sqlite import SqliteReader

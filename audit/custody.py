@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from audit.checkpoint import origin_of
-from audit.event import Event
+from audit.event_base import Event
 from audit.keys import KeyProvider
 from audit.leaf import Leaf, decode_leaf
 from audit.log import AuditLog

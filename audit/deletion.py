@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 
 from audit.certificate import Certificate, Recipient, spans
 from audit.errors import HeldError
-from audit.event import Scope
+from audit.privacy_event import Scope
 from audit.side import SideStore
 from audit.stamp import rfc3339
 

@@ -16,9 +16,9 @@ from audit.certificate import Certificate, open_certificate
 from audit.checkpoint import origin_of
 from audit.deletion import certificates_of, deletions_of
 from audit.errors import CommitmentError, KeyLost, NoteError
-from audit.event import ErasureCompleted, RetentionRun
 from audit.leaf import decode_leaf
 from audit.note import VerifierKey
+from audit.privacy_event import ErasureCompleted, RetentionRun
 from audit.side import Kept, SideStore
 from audit.store import Reader
 

@@ -25,17 +25,9 @@ from audit.deletion import (
     unfinished,
 )
 from audit.errors import AuditError, HeldError, StoreError
-from audit.event import (
-    ErasureCompleted,
-    ErasureRefused,
-    ErasureRequested,
-    Event,
-    InferenceAccepted,
-    LegalHold,
-    RetentionRun,
-    RoutingDecision,
-    Scope,
-)
+from audit.event import InferenceAccepted, RoutingDecision
+from audit.event_base import Event
+from audit.privacy_event import ErasureCompleted, ErasureRefused, ErasureRequested, LegalHold, RetentionRun, Scope
 from audit.side import SideStore
 
 SCRUB_TRIES = 50

@@ -5,58 +5,44 @@ words in, and no floats (RFC 8785 numbers are exact only for integers up to 2**5
 the meaning and the legal source of each field. When and where an event was recorded is its `audit.stamp`, not here.
 """
 
-from enum import Enum
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, Field
 
-from audit.canonical import MAX_INTEGER
-from audit.stamp import Timestamp, Uuid7
-
-SYSTEM_TENANT = "_system"
-"""The tree of events that belong to no tenant."""
-ANCHOR_TENANT = "_anchor"
-"""The tree that vouches for the checkpoints of all others."""
-
-Text = Annotated[str, StringConstraints(min_length=1, max_length=256)]
-Sentence = Annotated[str, StringConstraints(min_length=1, max_length=512)]
-Code = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_.-]{0,63}$")]
-TenantId = Annotated[str, StringConstraints(pattern=r"^[a-z0-9_][a-z0-9_-]{0,62}$")]
-Country = Annotated[str, StringConstraints(pattern=r"^[A-Z]{2}$")]  # ISO 3166-1 alpha-2
-Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
-Actor = Annotated[str, StringConstraints(pattern=r"^(system|cli|key:[A-Za-z0-9_-]{1,64})$")]
-"""Who did it, if no person: a person appears only as a commitment."""
-Count = Annotated[int, Field(ge=0, le=MAX_INTEGER)]
-HttpStatus = Annotated[int, Field(ge=100, le=599)]
-Endpoint = Annotated[str, StringConstraints(pattern=r"^/[a-z0-9/_{}-]{0,127}$")]
-
-
-class Step(Enum):
-    """Where an event stands in the life of a request."""
-
-    NONE = "none"  # stands alone
-    OPENS = "opens"  # the intent, written ahead of the call
-    WITHIN = "within"  # needs its intent to be open
-    CLOSES = "closes"  # the one outcome of an intent
-
-
-class _Model(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-
-class Event(_Model):
-    step: ClassVar[Step] = Step.NONE
-
-    type: str
-    tenant: TenantId
-    request_id: Text | None = None
-    commits: dict[Code, Sha256] | None = None
-
+from audit.event_base import (
+    SYSTEM_TENANT,
+    Actor,
+    Code,
+    Count,
+    Country,
+    Endpoint,
+    Event,
+    HttpStatus,
+    Sentence,
+    Sha256,
+    Step,
+    Strict,
+    TenantId,
+    Text,
+)
+from audit.privacy_event import (
+    CheckpointAnchored,
+    ContentAccessed,
+    DsarAnswered,
+    DsarRectified,
+    DsarRestricted,
+    ErasureCompleted,
+    ErasureRefused,
+    ErasureRequested,
+    LegalHold,
+    LogExported,
+    RetentionRun,
+)
 
 # --- parts -----------------------------------------------------------------------------------------------------------
 
 
-class Reason(_Model):
+class Reason(Strict):
     """One step of a decision, in the words that the client and `policy explain` also see."""
 
     rule: Text
@@ -65,7 +51,7 @@ class Reason(_Model):
     article: Text | None = None
 
 
-class Decision(_Model):
+class Decision(Strict):
     outcome: Literal["allow", "deny"]
     reasons: Annotated[tuple[Reason, ...], Field(strict=False)] = ()  # JSON has lists; the items stay strict
 
@@ -82,7 +68,7 @@ def _must_deny(decision: Decision) -> Decision:
     return decision
 
 
-class Redaction(_Model):
+class Redaction(Strict):
     """How often each kind was found and treated; never what was found."""
 
     engine_version: Text
@@ -230,126 +216,6 @@ class AdminChanged(Event):
     after: Sha256 | None = None
     epoch: Count
     detail: dict[Code, Text] = Field(default_factory=dict)
-
-
-# --- private values: what became of them ----------------------------------------------------------------------------
-
-Scope = Literal["subject", "records", "tenant"]
-KeyIds = Annotated[tuple[Uuid7, ...], Field(strict=False, max_length=64)]
-
-
-class LegalHold(Event):
-    """While it stands nothing within its scope is deleted: a subject (`key_ids`), records `first` to `last`, or all."""
-
-    type: Literal["legal_hold.placed", "legal_hold.released"]
-    hold_id: Uuid7
-    scope: Scope
-    actor: Actor
-    reason: Code
-    key_ids: KeyIds = ()
-    first: Count | None = None
-    last: Count | None = None
-
-
-class ErasureRequested(Event):
-    type: Literal["erasure.requested"] = "erasure.requested"
-    erasure_id: Uuid7
-    scope: Scope
-    actor: Actor
-    reason: Code
-
-
-class ErasureRefused(Event):
-    """A legal hold stands in the way (GDPR 17(3)); nothing was deleted."""
-
-    type: Literal["erasure.refused"] = "erasure.refused"
-    erasure_id: Uuid7
-    hold_ids: KeyIds
-
-
-class ErasureCompleted(Event):
-    """Keys, salts and ciphertexts are gone. `key_ids` names at most 64 of the `keys` destroyed keys; the certificate
-    whose body has this SHA-256 names them all, and every record and field concerned."""
-
-    type: Literal["erasure.completed"] = "erasure.completed"
-    erasure_id: Uuid7
-    scope: Scope
-    records: Count
-    values: Count
-    keys: Count
-    key_ids: KeyIds
-    backups_until: Timestamp
-    certificate_sha256: Sha256
-
-
-class RetentionRun(Event):
-    """Values whose time is over were deleted, but for those on hold; certified like an erasure if there were any."""
-
-    type: Literal["retention.run"] = "retention.run"
-    run_id: Uuid7
-    due: Count
-    deleted: Count
-    held: Count
-    orphans: Count
-    oldest_expiry: Timestamp | None = None
-    backups_until: Timestamp | None = None
-    certificate_sha256: Sha256 | None = None
-
-
-class DsarAnswered(Event):
-    """A person was given a copy of what is kept (GDPR 15); SHA-256 of the package in canonical form."""
-
-    type: Literal["dsar.answered"] = "dsar.answered"
-    dsar_id: Uuid7
-    actor: Actor
-    key_id: Uuid7
-    records: Count
-    values: Count
-    package_sha256: Sha256
-
-
-class DsarRectified(Event):
-    """The values it commits to take the place of those of record `supersedes_seq`, which stay as they were."""
-
-    type: Literal["dsar.rectified"] = "dsar.rectified"
-    actor: Actor
-    supersedes_seq: Count
-
-
-class DsarRestricted(Event):
-    """From here on (`dsar.unrestricted`: no longer) what is under the key is kept, but used for nothing."""
-
-    type: Literal["dsar.restricted", "dsar.unrestricted"]
-    actor: Actor
-    key_id: Uuid7
-
-
-class ContentAccessed(Event):
-    """Somebody was shown values of a record; durable before they were."""
-
-    type: Literal["content.accessed"] = "content.accessed"
-    actor: Actor
-    seq: Count
-    fields: Annotated[tuple[Code, ...], Field(strict=False)]
-    reason: Code
-
-
-class LogExported(Event):
-    """An evidence pack of records `first` up to but not including `end` was made."""
-
-    type: Literal["log.exported"] = "log.exported"
-    pack_id: Uuid7
-    actor: Actor
-    first: Count
-    end: Count
-
-
-class CheckpointAnchored(Event):
-    """The SHA-256 of a checkpoint's text, in the tree `_anchor`. It names no tenant: anybody may see it."""
-
-    type: Literal["checkpoint.anchored"] = "checkpoint.anchored"
-    tenant: TenantId = ANCHOR_TENANT
-    checkpoint_sha256: Sha256
 
 
 # --- the log itself --------------------------------------------------------------------------------------------------

@@ -10,7 +10,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from audit.canonical import canonicalize, parse_canonical
 from audit.errors import CanonicalError, EventRejected
-from audit.event import AnyEvent, Event
+from audit.event import AnyEvent
+from audit.event_base import Event
 from audit.stamp import STAMP_FIELDS, Stamp
 
 MAX_LEAF_SIZE = 16 * 1024

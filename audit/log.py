@@ -15,7 +15,8 @@ from typing import Self
 
 from audit.checkpointer import Cadence, Checkpointer
 from audit.errors import AuditUnavailable
-from audit.event import Event, InferenceAborted, Step, SystemSelftest, SystemStop
+from audit.event import InferenceAborted, SystemSelftest, SystemStop
+from audit.event_base import Event, Step
 from audit.node import NodeLock
 from audit.private import Private
 from audit.receipt import Receipt

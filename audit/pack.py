@@ -23,12 +23,12 @@ from audit.custody import Custody
 from audit.deletion import certificates_of, deletions_of
 from audit.disclosure import Vouched, vouch
 from audit.errors import AuditError, StoreError, VerificationFailed
-from audit.event import LogExported
 from audit.leaf import Leaf, decode_leaf
 from audit.merkle import Frontier, inclusion_proof, tree_hash
 from audit.note import NoteSigner, VerifierKey, sign_note
 from audit.pack_report import html_report
 from audit.pack_tables import Tables
+from audit.privacy_event import LogExported
 from audit.schema import event_schema
 from audit.side import Kept, SideStore
 from audit.stamp import rfc3339

@@ -11,8 +11,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
 from audit.certificate import Certificate
-from audit.event import (
-    AdminChanged,
+from audit.event import AdminChanged, InferenceAccepted, InferenceDenied, RoutingDecision
+from audit.leaf import Leaf
+from audit.privacy_event import (
     ContentAccessed,
     DsarAnswered,
     DsarRectified,
@@ -20,14 +21,10 @@ from audit.event import (
     ErasureCompleted,
     ErasureRefused,
     ErasureRequested,
-    InferenceAccepted,
-    InferenceDenied,
     LegalHold,
     LogExported,
     RetentionRun,
-    RoutingDecision,
 )
-from audit.leaf import Leaf
 
 ACCESS = (
     AdminChanged

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from audit.canonical import canonicalize
 from audit.commitment import FIELDS, Field, commit, new_salt
 from audit.errors import CanonicalError, EventRejected
-from audit.event import Event
+from audit.event_base import Event
 
 
 @dataclass(frozen=True, slots=True)

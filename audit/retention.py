@@ -10,8 +10,8 @@ from audit.custody import Custody
 from audit.deletion import Wanted, due, expire, sweep
 from audit.erasure import certify
 from audit.errors import CanonicalError, EventRejected
-from audit.event import RetentionRun
 from audit.leaf import decode_leaf
+from audit.privacy_event import RetentionRun
 from audit.side import SideStore
 from audit.stamp import rfc3339
 from audit.store import Reader

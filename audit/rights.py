@@ -13,7 +13,7 @@ from audit.commitment import Field
 from audit.custody import Custody
 from audit.erasure import recipients
 from audit.errors import AuditError, RestrictedError
-from audit.event import ContentAccessed, DsarAnswered, DsarRectified, DsarRestricted
+from audit.privacy_event import ContentAccessed, DsarAnswered, DsarRectified, DsarRestricted
 from audit.private import Private
 from audit.receipt import Receipt
 from audit.side import Disclosed, SideStore

@@ -20,7 +20,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 
 from audit.errors import AuditError, AuditUnavailable, EventRejected, StoreError, StoreFull
-from audit.event import AuditDegraded, AuditRestored, Event, InferenceAborted, Step, SystemStart
+from audit.event import AuditDegraded, AuditRestored, InferenceAborted, SystemStart
+from audit.event_base import Event, Step
 from audit.leaf import encode_leaf
 from audit.merkle import Frontier, leaf_hash
 from audit.private import Private, Sealed, seal

@@ -11,7 +11,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from audit.errors import ProofError, StoreError, StoreFull
-from audit.event import Step
+from audit.event_base import Step
 from audit.merkle import Frontier
 from audit.store import Appended, Entry, Keep, OpenIntent, Placed, Refused, SignedCheckpoint, StoredLeaf
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from audit.event import Step
+from audit.event_base import Step
 from audit.merkle import Frontier
 from audit.private import Sealed
 

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict
 
 from audit.checkpoint import Checkpoint, open_checkpoint, origin_of, tenant_of
 from audit.errors import CanonicalError, EventRejected, NoteError
-from audit.event import Step
+from audit.event_base import Step
 from audit.leaf import Leaf, decode_leaf
 from audit.merkle import EMPTY_ROOT, Frontier, leaf_hash
 from audit.note import VerifierKey

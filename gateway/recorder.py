@@ -14,7 +14,6 @@ import audit
 from audit.event import (
     AuthFailed,
     Decision,
-    Event,
     InferenceAborted,
     InferenceAccepted,
     InferenceCompleted,
@@ -23,6 +22,7 @@ from audit.event import (
     RoutingDecision,
 )
 from audit.event import Reason as RecordedReason
+from audit.event_base import Event
 from audit.receipt import Receipt
 from gateway.errors import AuditUnavailable, GatewayError, InternalError, PolicyDenied, RedactionRefused
 from gateway.exchange import Exchange, Route

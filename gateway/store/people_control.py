@@ -6,7 +6,7 @@ from typing import get_args
 
 from sqlmodel import col, select
 
-from audit.event import SYSTEM_TENANT
+from audit.event_base import SYSTEM_TENANT
 from gateway.identity.keys import ApiKey, generate_id, generate_key
 from gateway.store import lookup
 from gateway.store.change import Administration, Change, checked_label, checked_text

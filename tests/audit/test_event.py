@@ -4,16 +4,8 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 import audit.event as events
-from audit.event import (
-    AdminChanged,
-    AuthFailed,
-    Decision,
-    Event,
-    InferenceAborted,
-    InferenceDenied,
-    Redaction,
-    Step,
-)
+from audit.event import AdminChanged, AuthFailed, Decision, InferenceAborted, InferenceDenied, Redaction
+from audit.event_base import Event, Step
 from audit.leaf import EVENT_CLASSES
 from tests.audit.conftest import accepted
 

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from audit.canonical import canonicalize
 from audit.errors import CanonicalError, EventRejected
-from audit.event import AdminChanged, Decision, Event, Reason, SystemSelftest
+from audit.event import AdminChanged, Decision, Reason, SystemSelftest
+from audit.event_base import Event
 from audit.leaf import MAX_LEAF_SIZE, decode_leaf, encode_leaf
 from audit.stamp import Stamper, uuid7
 from tests.audit.conftest import accepted, completed

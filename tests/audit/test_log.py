@@ -6,13 +6,7 @@ import pytest
 
 from audit.checkpointer import Cadence
 from audit.errors import AuditUnavailable, EventRejected, SignerError, StoreError
-from audit.event import (
-    AdminChanged,
-    Decision,
-    InferenceAborted,
-    Reason,
-    RoutingDecision,
-)
+from audit.event import AdminChanged, Decision, InferenceAborted, Reason, RoutingDecision
 from audit.log import AuditSettings
 from audit.receipt import Receipt
 from audit.sequencer import Limits

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from audit.errors import StoreError, StoreFull
-from audit.event import Step
+from audit.event_base import Step
 from audit.merkle import leaf_hash, tree_hash
 from audit.sqlite import APPLICATION_ID, SqliteReader, SqliteStore
 from audit.store import Entry, OpenIntent, Refused, SignedCheckpoint
