@@ -278,11 +278,21 @@ async def test_the_backends_own_refusal_keeps_class_and_code(tmp_path):
         assert (refused.value.code, refused.value.param) == ("context_length_exceeded", "x")
 
 
+class BusyOnce(FakeBackend):
+    """Turns its first request away with `busy`, and says when to come back."""
+
+    busy = 429
+
+    async def generate(self, request):
+        self.status = 200 if self.bodies else self.busy
+        return await super().generate(request)
+
+
 @pytest.mark.parametrize("status", [429, 503])
 async def test_the_sdk_comes_back_after_the_seconds_it_is_told(tmp_path, status):
-    backend = FakeBackend(status=status, error={"message": "busy"}, retry_after="2")
+    backend = BusyOnce(error={"message": "busy"}, retry_after="2")
+    backend.busy = status
     async with talking(tmp_path, backend) as (made, _, client):
-        asyncio.get_running_loop().call_later(0.5, setattr, backend, "status", 200)
         began = time.monotonic()
         answer = await client.with_options(max_retries=1).chat.completions.create(model="small", messages=MESSAGES)
         assert answer.choices[0].message.content == SAID

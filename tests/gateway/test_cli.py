@@ -81,7 +81,7 @@ def test_every_command_has_help_with_an_example_that_parses(run, path):
     assert shown.exit_code == 0
     assert re.search(r"Examples?:", shown.output)
     written = f"{COMMANDS[path].help}\n{COMMANDS[path].epilog or ''}"
-    examples = re.findall(r"(?:^|Example: )\s*(domicile .+?)(?: \|.*)?$", written, re.MULTILINE)
+    examples = re.findall(r"(?:^|Example: )\s*(domicile .+?)(?: [|>].*)?$", written, re.MULTILINE)
     assert examples
     for example in examples:
         words = shlex.split(example)[1:]
