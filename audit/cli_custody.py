@@ -150,7 +150,9 @@ def hold_place(
         _tell({"hold_id": hold}, as_json, f"Hold {hold} stands.")
 
 
-@hold_app.command("release")
+@hold_app.command(
+    "release", epilog="Example:\n\n  domicile audit hold release --tenant acme 01a21faa-0c27-76a6-b43d-f0713b4b3c3e"
+)
 def hold_release(tenant: TenantArgument, hold_id: str, data: DataOption = None, as_json: JsonOption = False) -> None:
     """Let what the hold kept be deleted again."""
     with answering(as_json):
@@ -158,7 +160,7 @@ def hold_release(tenant: TenantArgument, hold_id: str, data: DataOption = None, 
         _tell({"hold_id": hold_id}, as_json, f"Hold {printable(hold_id)} is released.")
 
 
-@hold_app.command("list")
+@hold_app.command("list", epilog="Example:\n\n  domicile audit hold list --tenant acme")
 def hold_list(tenant: TenantArgument, data: DataOption = None, as_json: JsonOption = False) -> None:
     """The holds that stand."""
     with answering(as_json):
@@ -171,7 +173,7 @@ def hold_list(tenant: TenantArgument, data: DataOption = None, as_json: JsonOpti
         _tell({"holds": [hold._asdict() for hold in standing]}, as_json, "\n".join(lines) or "No hold stands.")
 
 
-@app.command("dsar", epilog="Example:\n\n  domicile audit dsar --tenant acme --subject alice@example.com > copy.json")
+@app.command("dsar", epilog="Example:\n\n  domicile audit dsar --tenant acme --subject alice@example.com")
 def dsar_command(
     tenant: TenantArgument, subject: Annotated[str, typer.Option("--subject")], data: DataOption = None
 ) -> None:
@@ -181,7 +183,7 @@ def dsar_command(
         typer.echo(json.dumps(package, indent=2))
 
 
-@app.command("restrict")
+@app.command("restrict", epilog="Example:\n\n  domicile audit restrict --tenant acme --subject alice@example.com")
 def restrict_command(
     tenant: TenantArgument,
     subject: Annotated[str, typer.Option("--subject")],
@@ -216,7 +218,7 @@ def rectify_command(
         _tell({"receipt": str(receipt)}, as_json, f"Corrected by record {receipt.seq}: {receipt}")
 
 
-@app.command("read")
+@app.command("read", epilog="Example:\n\n  domicile audit read --tenant acme --seq 41 --reason complaint")
 def read_command(
     tenant: TenantArgument,
     seq: Annotated[int, typer.Option("--seq", min=0)],

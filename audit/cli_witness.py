@@ -26,9 +26,12 @@ witness_app = typer.Typer(no_args_is_help=True, help="Witnesses: a second party 
 app.add_typer(witness_app, name="witness")
 
 
-@app.command("anchor", epilog="Example, every minute from a scheduler:\n\n  domicile audit anchor")
+@app.command("anchor", epilog="Example:\n\n  domicile audit anchor")
 def anchor_command(data: DataOption = None, as_json: JsonOption = False) -> None:
-    """Record the newest checkpoint of every tree in the anchor tree, whose checkpoint witnesses cosign."""
+    """Record the newest checkpoint of every tree in the anchor tree, whose checkpoint witnesses cosign.
+
+    For a scheduler, every minute.
+    """
     with answering(as_json):
         receipts = [str(receipt) for receipt in do(data, anchor)]
         typer.echo(

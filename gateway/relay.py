@@ -62,8 +62,8 @@ class StreamRelay:
             chunk = from_json(payload)
         except ValueError:
             raise BackendFailed("The backend sent an event that is not JSON") from None
-        if not isinstance(chunk, dict):
-            raise BackendFailed("The backend sent an event that is not an object")
+        if not isinstance(chunk, dict) or not all(isinstance(choice, dict) for choice in chunk.get("choices") or ()):
+            raise BackendFailed("The backend sent an event that is not a chunk")
         if chunk.get("error"):
             raise BackendFailed("The backend failed inside its answer", code="backend_error")
         payload = self._take_usage(chunk, payload)
