@@ -4,15 +4,17 @@ Inference routes are plain ASGI, not FastAPI: a framework's request handling cos
 pipeline has to see the client leave.
 """
 
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from time import time
+from types import MappingProxyType
 from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import Mount, Route
+from starlette.types import ASGIApp
 
 from backend.wire import Model, ModelList
 from gateway.client import Client, Receive, Send, caller_address
@@ -44,7 +46,10 @@ class GatewayApp:
             await self._others(scope, receive, send)
 
 
-def build_app(pipeline: Pipeline, inventory: Inventory, health: Health) -> GatewayApp:
+def build_app(
+    pipeline: Pipeline, inventory: Inventory, health: Health, mounts: Mapping[str, ASGIApp] = MappingProxyType({})
+) -> GatewayApp:
+    """`mounts`: applications of their own, by the path they are at."""
     authenticator, telemetry = pipeline.authenticator, pipeline.telemetry
     started = int(time())
 
@@ -74,6 +79,7 @@ def build_app(pipeline: Pipeline, inventory: Inventory, health: Health) -> Gatew
         Route("/healthz", alive, methods=["GET"]),
         Route("/readyz", ready, methods=["GET"]),
         Route("/metrics", metrics, methods=["GET"]),
+        *(Mount(path, app) for path, app in mounts.items()),
     ]
     handlers: dict[Any, Any] = {GatewayError: _refused, HTTPException: _http_error, Exception: _failed}
     return GatewayApp(pipeline, Starlette(routes=routes, exception_handlers=handlers))

@@ -9,6 +9,10 @@ from importlib.metadata import PackageNotFoundError, version
 from audit import AuditLog, AuditSettings
 from audit.sequencer import Limits as AuditLimits
 from backend.wire import PING_PATH
+from gateway.admin.access import Desk
+from gateway.admin.app import PREFIX as ADMIN_PREFIX
+from gateway.admin.app import build_admin
+from gateway.admin_record import recorded_from_threads
 from gateway.app import GatewayApp, build_app
 from gateway.authentication import Authenticator
 from gateway.credentials import TenantCredentials
@@ -97,7 +101,17 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
                 asyncio.create_task(_renew(credentials), name="renewal"),
             ]
             try:
-                yield Gateway(build_app(pipeline, inventory, health), directory, log, telemetry)
+                admin = build_admin(
+                    Desk(
+                        database,
+                        cell=installation.cell,
+                        hasher=installation.hasher,
+                        check_policy=installation.policies().check,
+                        on_event=recorded_from_threads(log),
+                    )
+                )
+                app = build_app(pipeline, inventory, health, {ADMIN_PREFIX: admin})
+                yield Gateway(app, directory, log, telemetry)
             finally:
                 for task in background:
                     task.cancel()

@@ -56,25 +56,25 @@ def create_tenant(
 
     Example: domicile tenant create acme --name 'Acme GmbH'
     """
-    with _control(ctx, data, create=True, cell=cell) as control:
+    with opened_control(ctx, data, create=True, cell=cell) as control:
         record = control.create_tenant(tenant, display_name=name)
-    _print_one(record, as_json)
+    print_one(record, as_json)
 
 
 @tenant_app.command("list")
 def list_tenants(data: Data = DEFAULT_DATA, as_json: AsJson = False) -> None:
     """List all tenants."""
-    with _inventory(data) as inventory:
+    with opened_inventory(data) as inventory:
         records = inventory.tenants()
-    _print_table(records, ("id", "display_name", "created_at", "revoked_at"), as_json)
+    print_table(records, ("id", "display_name", "created_at", "revoked_at"), as_json)
 
 
 @tenant_app.command("show")
 def show_tenant(tenant: Tenant, data: Data = DEFAULT_DATA, as_json: AsJson = False) -> None:
     """Show one tenant."""
-    with _inventory(data) as inventory:
+    with opened_inventory(data) as inventory:
         record = inventory.tenant(tenant)
-    _print_one(record, as_json)
+    print_one(record, as_json)
 
 
 @tenant_app.command("revoke")
@@ -82,10 +82,10 @@ def revoke_tenant(
     ctx: typer.Context, tenant: Tenant, yes: Yes = False, data: Data = DEFAULT_DATA, as_json: AsJson = False
 ) -> None:
     """Shut a tenant out for good: its keys stop working within a second, its backends get no more requests."""
-    _confirm(f"Revoke tenant {tenant} with all its keys? This cannot be undone.", yes)
-    with _control(ctx, data) as control:
+    confirm(f"Revoke tenant {tenant} with all its keys? This cannot be undone.", yes)
+    with opened_control(ctx, data) as control:
         record = control.revoke_tenant(tenant)
-    _print_one(record, as_json)
+    print_one(record, as_json)
 
 
 @project_app.command("create")
@@ -106,7 +106,7 @@ def create_project(
 
     Example: domicile project create acme support --purpose 'customer support' --legal-basis contract
     """
-    with _control(ctx, data) as control:
+    with opened_control(ctx, data) as control:
         record = control.create_project(
             tenant,
             project,
@@ -116,23 +116,23 @@ def create_project(
             risk_class=risk_class,  # type: ignore[arg-type]
             ai_system_id=ai_system_id,
         )
-    _print_one(record, as_json)
+    print_one(record, as_json)
 
 
 @project_app.command("list")
 def list_projects(tenant: Tenant, data: Data = DEFAULT_DATA, as_json: AsJson = False) -> None:
     """List a tenant's projects."""
-    with _inventory(data) as inventory:
+    with opened_inventory(data) as inventory:
         records = inventory.projects(tenant)
-    _print_table(records, ("id", "purpose", "legal_basis", "data_classes", "risk_class", "revoked_at"), as_json)
+    print_table(records, ("id", "purpose", "legal_basis", "data_classes", "risk_class", "revoked_at"), as_json)
 
 
 @project_app.command("show")
 def show_project(tenant: Tenant, project: Project, data: Data = DEFAULT_DATA, as_json: AsJson = False) -> None:
     """Show one project."""
-    with _inventory(data) as inventory:
+    with opened_inventory(data) as inventory:
         record = inventory.project(tenant, project)
-    _print_one(record, as_json)
+    print_one(record, as_json)
 
 
 @project_app.command("revoke")
@@ -145,10 +145,10 @@ def revoke_project(
     as_json: AsJson = False,
 ) -> None:
     """Shut a project out for good: its keys stop working within a second."""
-    _confirm(f"Revoke project {project} of {tenant} with all its keys? This cannot be undone.", yes)
-    with _control(ctx, data) as control:
+    confirm(f"Revoke project {project} of {tenant} with all its keys? This cannot be undone.", yes)
+    with opened_control(ctx, data) as control:
         record = control.revoke_project(tenant, project)
-    _print_one(record, as_json)
+    print_one(record, as_json)
 
 
 @key_app.command("create")
@@ -170,9 +170,9 @@ def create_key(
     Example: domicile key create acme support --label 'web shop' --expires-in-days 90
     """
     scopes = _scopes(models=model, endpoints=endpoint, regions=region, networks=network)
-    with _control(ctx, data) as control:
+    with opened_control(ctx, data) as control:
         record, key = control.create_key(tenant, project, label=label, scopes=scopes, expires_at=_in(expires_in_days))
-    _print_secret(record, key.token, f"key {record.id} of {tenant}/{project}", as_json)
+    print_secret(record, key.token, f"key {record.id} of {tenant}/{project}", as_json)
 
 
 @key_app.command("rotate")
@@ -189,11 +189,11 @@ def rotate_key(
 
     Example: domicile key rotate acme 7GA3GXAA --grace-hours 48
     """
-    with _control(ctx, data) as control:
+    with opened_control(ctx, data) as control:
         record, key = control.rotate_key(
             tenant, key_id, grace=timedelta(hours=grace_hours), expires_at=_in(expires_in_days)
         )
-    _print_secret(record, key.token, f"key {record.id}, successor of {key_id}", as_json)
+    print_secret(record, key.token, f"key {record.id}, successor of {key_id}", as_json)
 
 
 @key_app.command("rekey")
@@ -211,7 +211,7 @@ def rekey(
     from gateway.identity.pepper import PepperError, begin_rotation, end_rotation
     from gateway.installation import Installation
 
-    with _plain_errors(), _inventory(data) as inventory:
+    with _plain_errors(), opened_inventory(data) as inventory:
         installation = Installation.open(data)
         try:
             if finish:
@@ -228,17 +228,17 @@ def rekey(
 @key_app.command("list")
 def list_keys(tenant: Tenant, project: InProject = None, data: Data = DEFAULT_DATA, as_json: AsJson = False) -> None:
     """List a tenant's keys; of each only the last four characters are known."""
-    with _inventory(data) as inventory:
+    with opened_inventory(data) as inventory:
         records = inventory.keys(tenant, project)
-    _print_table(records, ("id", "project", "label", "last_four", "last_used_at", "expires_at", "revoked_at"), as_json)
+    print_table(records, ("id", "project", "label", "last_four", "last_used_at", "expires_at", "revoked_at"), as_json)
 
 
 @key_app.command("show")
 def show_key(tenant: Tenant, key_id: str, data: Data = DEFAULT_DATA, as_json: AsJson = False) -> None:
     """Show one key's record."""
-    with _inventory(data) as inventory:
+    with opened_inventory(data) as inventory:
         record = inventory.key(tenant, key_id)
-    _print_one(record, as_json)
+    print_one(record, as_json)
 
 
 @key_app.command("revoke")
@@ -254,10 +254,10 @@ def revoke_key(
 
     Example: domicile key revoke acme 7GA3GXAA
     """
-    _confirm(f"Revoke key {key_id} of {tenant}? This cannot be undone.", yes)
-    with _control(ctx, data) as control:
+    confirm(f"Revoke key {key_id} of {tenant}? This cannot be undone.", yes)
+    with opened_control(ctx, data) as control:
         record = control.revoke_key(tenant, key_id)
-    _print_one(record, as_json)
+    print_one(record, as_json)
 
 
 @policy_app.command("activate")
@@ -277,7 +277,7 @@ def activate_policy(
         document = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         _fail(f"{file} cannot be read: {error}")
-    with _control(ctx, data) as control:
+    with opened_control(ctx, data) as control:
         record = control.activate_policy(tenant, document, project=project)
     if as_json:
         _print_json(record.model_dump(mode="json"))
@@ -289,10 +289,10 @@ def activate_policy(
 @policy_app.command("list")
 def list_policies(tenant: Tenant, data: Data = DEFAULT_DATA, as_json: AsJson = False) -> None:
     """List every version ever in force for a tenant and its projects."""
-    with _inventory(data) as inventory:
+    with opened_inventory(data) as inventory:
         records = inventory.policies(tenant)
     columns = ("project", "number", "active", "created_at", "activated_by", "sha256")
-    _print_table(records, columns, as_json)
+    print_table(records, columns, as_json)
 
 
 @policy_app.command("show")
@@ -304,7 +304,7 @@ def show_policy(
     as_json: AsJson = False,
 ) -> None:
     """Print a policy document as it was activated."""
-    with _inventory(data) as inventory:
+    with opened_inventory(data) as inventory:
         versions = [record for record in inventory.policies(tenant) if record.project == project]
     for record in versions:
         if record.number == number if number else record.active:
@@ -318,7 +318,9 @@ def show_policy(
 
 
 @contextmanager
-def _control(ctx: typer.Context, data: Path, *, create: bool = False, cell: str | None = None) -> "Iterator[Control]":
+def opened_control(
+    ctx: typer.Context, data: Path, *, create: bool = False, cell: str | None = None
+) -> "Iterator[Control]":
     from gateway.installation import Installation
 
     with _plain_errors():
@@ -333,7 +335,7 @@ def _control(ctx: typer.Context, data: Path, *, create: bool = False, cell: str 
 
 
 @contextmanager
-def _inventory(data: Path) -> "Iterator[Inventory]":
+def opened_inventory(data: Path) -> "Iterator[Inventory]":
     from gateway.installation import Installation
 
     with _plain_errors():
@@ -375,9 +377,9 @@ def _in(days: int | None) -> datetime | None:
     return datetime.now(UTC) + timedelta(days=days) if days else None
 
 
-def _print_secret(record: "Record", secret: str, what: str, as_json: bool) -> None:
+def print_secret(record: "Record", secret: str, what: str, as_json: bool, *, field: str = "key") -> None:
     if as_json:
-        _print_json({**record.model_dump(mode="json"), "key": secret})
+        _print_json({**record.model_dump(mode="json"), field: secret})
         return
     typer.echo(f"{what}; it is shown this once:", err=True)
     typer.echo(secret)
@@ -388,7 +390,7 @@ def _fail(sentence: str) -> NoReturn:
     raise typer.Exit(1)
 
 
-def _confirm(question: str, yes: bool) -> None:
+def confirm(question: str, yes: bool) -> None:
     if not yes:
         typer.confirm(question, abort=True, err=True)
 
@@ -397,7 +399,7 @@ def _print_json(value: Any) -> None:
     typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
 
 
-def _print_one(record: "Record", as_json: bool) -> None:
+def print_one(record: "Record", as_json: bool) -> None:
     shown = record.model_dump(mode="json")
     if as_json:
         _print_json(shown)
@@ -407,7 +409,7 @@ def _print_one(record: "Record", as_json: bool) -> None:
         typer.echo(f"{name:{width}}  {_cell(value)}")
 
 
-def _print_table(records: "Sequence[Record]", columns: Sequence[str], as_json: bool) -> None:
+def print_table(records: "Sequence[Record]", columns: Sequence[str], as_json: bool) -> None:
     rows = [record.model_dump(mode="json") for record in records]
     if as_json:
         _print_json(rows)
