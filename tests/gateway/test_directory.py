@@ -27,6 +27,8 @@ from gateway.store.records import Scopes
 from regions.identity import BackendIdentity
 from tests.gateway.conftest import ACTIVITY, PEPPER, compile_policy
 
+ON_BOTH_DATABASES = True
+
 POLICY = "policy: acme"
 
 
@@ -482,3 +484,24 @@ async def test_keys_under_a_pepper_that_is_not_here_are_unknown(acme, database, 
         assert directory.principal(known)
         with pytest.raises(KeyUnknown):
             directory.principal(foreign)
+
+
+async def test_where_the_database_tells_a_change_is_known_before_the_next_poll(acme, database, monkeypatch):
+    if not database.tells_of_changes:
+        return
+    monkeypatch.setattr("gateway.directory.POLL_INTERVAL_S", 30.0)
+    directory = Directory(database, cell="demo", hasher=KeyHasher(PEPPER), compile_policy=compile_policy)
+    made, key = acme.create_key("acme", "support")
+    async with directory:
+        assert directory.principal(key)
+        await asyncio.sleep(0.5)  # until it listens
+        await asyncio.to_thread(acme.revoke_key, "acme", made.id)
+        revoked = time.monotonic()
+        while time.monotonic() - revoked < 1:
+            try:
+                directory.principal(key)
+            except KeyRevoked:
+                break
+            await asyncio.sleep(0.01)
+        else:
+            pytest.fail("the revocation was not heard within a second")

@@ -12,6 +12,8 @@ from gateway.identity.roles import INSTALLATION, ROLE_TABLE
 from tests.gateway.admin.conftest import BODIES
 from tests.gateway.conftest import ACTIVITY
 
+ON_BOTH_DATABASES = True
+
 ROLES = tuple(ROLE_TABLE)
 OPEN = {"bootstrap", "me", "openapi"}
 """Routes that ask for no permission: the first takes the bootstrap token, the second any valid one."""

@@ -14,6 +14,8 @@ from gateway.store.database import Database
 from gateway.store.errors import DatabaseUnavailable
 from gateway.store.tables import Row, TenantRow
 
+ON_BOTH_DATABASES = True
+
 
 def tenant(**more):
     return TenantRow(cell="demo", epoch=1, created_at=datetime.now(UTC), id="acme", display_name="Acme", **more)
@@ -70,7 +72,7 @@ def test_processes_that_start_together_all_find_it_migrated(data):
     assert [child.wait(60) for child in children] == [0, 0, 0]
 
 
-def test_pragmas_hold_on_every_connection(database):
+def test_pragmas_hold_on_every_connection(data, database):
     with database.read() as session, database.read() as other:
         for each in (session, other):
             assert each.connection().exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"

@@ -4,6 +4,8 @@ import pytest
 
 from gateway.store.errors import Invalid, NotFound
 
+ON_BOTH_DATABASES = True
+
 DAY = timedelta(days=1)
 
 
