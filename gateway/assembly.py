@@ -1,6 +1,7 @@
 """Puts a gateway together from its settings: opens what it needs, in order, and closes it in the reverse order."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from gateway.health import Check, Health
 from gateway.installation import Installation
 from gateway.inventory import Inventory
 from gateway.judge import Judge
-from gateway.limits import Limiter, MemoryLimitStore
+from gateway.limits import Limiter, LimitStore, MemoryLimitStore
 from gateway.meter import Meter
 from gateway.pipeline import Pipeline
 from gateway.recorder import Recorder
@@ -70,6 +71,7 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
                 settings=audit_settings,
             ) as log,
             Upstream(settings.requests) as upstream,
+            _limit_store() as limit_store,
             Directory(
                 database,
                 cell=installation.cell,
@@ -81,7 +83,7 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
             recorder = Recorder(log, telemetry)
             pipeline = Pipeline(
                 authenticator=Authenticator(directory, recorder, telemetry),
-                meter=Meter(Limiter(MemoryLimitStore()), settings.prices, settings.requests.default_max_tokens),
+                meter=Meter(Limiter(limit_store), settings.prices, settings.requests.default_max_tokens),
                 judge=Judge(inventory, telemetry),
                 routes=routes,
                 recorder=recorder,
@@ -119,6 +121,22 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
                         await task
     finally:
         database.close()
+
+
+@asynccontextmanager
+async def _limit_store() -> AsyncIterator[LimitStore]:
+    """In Redis where DOMICILE_REDIS_URL says so, for limits that hold across gateways; else of this process alone."""
+    url = os.environ.get("DOMICILE_REDIS_URL")
+    if not url:
+        yield MemoryLimitStore()
+        return
+    from gateway.redis_limits import RedisLimitStore  # of the extra domicile[redis]
+
+    store = RedisLimitStore(url)
+    try:
+        yield store
+    finally:
+        await store.close()
 
 
 def build() -> str:

