@@ -17,7 +17,7 @@ from alembic.util.exc import CommandError
 from sqlalchemy import Connection, Engine, create_engine, event, exc, text
 from sqlmodel import Session
 
-from gateway.store.errors import DatabaseUnavailable
+from gateway.store.errors import DatabaseUnavailable, Invalid
 
 MIGRATIONS = Path(__file__).with_name("migrations")
 BUSY_TIMEOUT_MS = 5000
@@ -112,6 +112,8 @@ def _translated_errors() -> Iterator[None]:
         yield
     except exc.IntegrityError:
         raise  # the caller knows what it means
+    except exc.DataError as error:
+        raise Invalid("a value is one that the database cannot hold") from error
     except (exc.DBAPIError, exc.TimeoutError, exc.ArgumentError, ImportError, OSError) as error:
         reason = error.orig if isinstance(error, exc.DBAPIError) else error
         raise DatabaseUnavailable(f"the control database failed: {reason}") from error

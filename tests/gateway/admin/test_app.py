@@ -321,3 +321,13 @@ def test_a_project_is_made_and_shown(client, operator):
     assert shown.headers["etag"] == made.headers["etag"]
     again = client.post("/tenants/acme/projects", headers=operator, json={"id": "extra", **ACTIVITY})
     assert again.status_code == 409
+
+
+@pytest.mark.parametrize("path", ["tenants/%00", "tenants/acme/keys/%00", "tenants?after=%00", "staff/%00/tokens"])
+def test_a_name_that_no_database_can_hold_is_the_callers_mistake(client, operator, path):
+    assert client.get(f"/{path}", headers=operator).status_code in (200, 404, 422)
+
+
+def test_an_ai_systems_id_is_one_line(client, operator):
+    body = {"id": "extra", **ACTIVITY, "ai_system_id": "a\x00b"}
+    assert client.post("/tenants/acme/projects", headers=operator, json=body).status_code == 422
