@@ -134,3 +134,24 @@ def test_a_folder_that_cannot_be_made_is_unavailable(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(DatabaseUnavailable):
         Database.open(tmp_path / "file" / "data")
+
+
+def test_keys_of_the_first_revision_are_of_the_first_pepper_after_the_upgrade(tmp_path):
+    database = Database(f"sqlite:///{tmp_path / 'old.db'}")
+    database.migrate("0001")
+    with database.engine.connect() as connection:
+        for statement in (
+            "INSERT INTO tenant VALUES ('demo', 1, '2026-01-01', 'acme', 'Acme', NULL)",
+            "INSERT INTO project VALUES "
+            "('demo', 1, '2026-01-01', 'acme', 'app', 'x', 'contract', '[]', 'high', NULL, NULL)",
+            "INSERT INTO api_key VALUES "
+            "('demo', 1, '2026-01-01', 'k1', 'acme', 'app', '', x'00', 'abcd', '{}', NULL, NULL)",
+        ):
+            connection.exec_driver_sql(statement)
+        connection.commit()
+    database.migrate()
+    with database.engine.connect() as connection:
+        kept = connection.exec_driver_sql("SELECT id, pepper, replaced_by, last_used_at FROM api_key").all()
+        assert [tuple(row) for row in kept] == [("k1", 1, None, None)]
+        assert compare_metadata(MigrationContext.configure(connection), Row.metadata) == []
+    database.close()
