@@ -11,6 +11,8 @@ from gateway.installation import Installation
 from gateway.store.control import OnEvent
 from gateway.store.records import AdminEvent
 
+RECORD_TIMEOUT_S = 30
+
 
 @contextmanager
 def recorded_admin(installation: Installation) -> Iterator[OnEvent]:
@@ -22,6 +24,15 @@ def recorded_admin(installation: Installation) -> Iterator[OnEvent]:
             yield lambda event: runner.run(record(log, event))
         finally:
             runner.run(log.close())
+
+
+def recorded_from_threads(log: AuditLog) -> OnEvent:
+    """For changes made in threads beside the running loop, whose `log` it is. Raises as `record` does.
+
+    Not to be called from the loop itself, which would wait for itself.
+    """
+    loop = asyncio.get_running_loop()
+    return lambda event: asyncio.run_coroutine_threadsafe(record(log, event), loop).result(RECORD_TIMEOUT_S)
 
 
 async def record(log: AuditLog, event: AdminEvent) -> None:

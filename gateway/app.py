@@ -4,16 +4,18 @@ Inference routes are plain ASGI, not FastAPI: a framework's request handling cos
 pipeline has to see the client leave.
 """
 
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from ipaddress import IPv4Network, IPv6Network
 from time import time
+from types import MappingProxyType
 from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import Mount, Route
+from starlette.types import ASGIApp
 
 from backend.wire import Model, ModelList
 from gateway.client import Client, Receive, Send, caller_address
@@ -46,8 +48,14 @@ class GatewayApp:
             await self._others(scope, receive, send)
 
 
-def build_app(pipeline: Pipeline, inventory: Inventory, health: Health, operators: Sequence[Network]) -> GatewayApp:
-    """`operators`: from where metrics and the details of readiness may be read."""
+def build_app(
+    pipeline: Pipeline,
+    inventory: Inventory,
+    health: Health,
+    operators: Sequence[Network],
+    mounts: Mapping[str, ASGIApp] = MappingProxyType({}),
+) -> GatewayApp:
+    """`operators`: from where metrics and the details of readiness may be read. `mounts`: applications by path."""
     authenticator, telemetry = pipeline.authenticator, pipeline.telemetry
     started = int(time())
 
@@ -92,6 +100,7 @@ def build_app(pipeline: Pipeline, inventory: Inventory, health: Health, operator
         Route("/healthz", alive, methods=["GET"]),
         Route("/readyz", ready, methods=["GET"]),
         Route("/metrics", metrics, methods=["GET"]),
+        *(Mount(path, app) for path, app in mounts.items()),
     ]
     handlers: dict[Any, Any] = {GatewayError: _refused, HTTPException: _http_error, Exception: _failed}
     return GatewayApp(pipeline, Starlette(routes=routes, exception_handlers=handlers))

@@ -1,6 +1,7 @@
 """Puts a gateway together from its settings: opens what it needs, in order, and closes it in the reverse order."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -9,6 +10,10 @@ from importlib.metadata import PackageNotFoundError, version
 from audit import AuditLog, AuditSettings
 from audit.sequencer import Limits as AuditLimits
 from backend.wire import PING_PATH
+from gateway.admin.access import Desk
+from gateway.admin.app import PREFIX as ADMIN_PREFIX
+from gateway.admin.app import build_admin
+from gateway.admin_record import recorded_from_threads
 from gateway.app import GatewayApp, build_app
 from gateway.authentication import Authenticator
 from gateway.credentials import TenantCredentials
@@ -18,7 +23,7 @@ from gateway.health import Check, Health
 from gateway.installation import Installation
 from gateway.inventory import Inventory
 from gateway.judge import Judge
-from gateway.limits import Limiter, MemoryLimitStore
+from gateway.limits import Limiter, LimitStore, MemoryLimitStore
 from gateway.meter import Meter
 from gateway.pipeline import Pipeline
 from gateway.recorder import Recorder
@@ -66,6 +71,7 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
                 settings=audit_settings,
             ) as log,
             Upstream(settings.requests) as upstream,
+            _limit_store() as limit_store,
             Directory(
                 database,
                 cell=installation.cell,
@@ -77,7 +83,7 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
             recorder = Recorder(log, telemetry)
             pipeline = Pipeline(
                 authenticator=Authenticator(directory, recorder, telemetry),
-                meter=Meter(Limiter(MemoryLimitStore()), settings.prices, settings.requests.default_max_tokens),
+                meter=Meter(Limiter(limit_store), settings.prices, settings.requests.default_max_tokens),
                 judge=Judge(inventory, telemetry),
                 routes=routes,
                 recorder=recorder,
@@ -97,9 +103,17 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
                 asyncio.create_task(_renew(credentials), name="renewal"),
             ]
             try:
-                yield Gateway(
-                    build_app(pipeline, inventory, health, settings.listen.operators), directory, log, telemetry
+                admin = build_admin(
+                    Desk(
+                        database,
+                        cell=installation.cell,
+                        hasher=installation.hasher,
+                        check_policy=installation.policies().check,
+                        on_event=recorded_from_threads(log),
+                    )
                 )
+                app = build_app(pipeline, inventory, health, settings.listen.operators, {ADMIN_PREFIX: admin})
+                yield Gateway(app, directory, log, telemetry)
             finally:
                 for task in background:
                     task.cancel()
@@ -107,6 +121,22 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
                         await task
     finally:
         database.close()
+
+
+@asynccontextmanager
+async def _limit_store() -> AsyncIterator[LimitStore]:
+    """In Redis where DOMICILE_REDIS_URL says so, for limits that hold across gateways; else of this process alone."""
+    url = os.environ.get("DOMICILE_REDIS_URL")
+    if not url:
+        yield MemoryLimitStore()
+        return
+    from gateway.redis_limits import RedisLimitStore  # of the extra domicile[redis]
+
+    store = RedisLimitStore(url)
+    try:
+        yield store
+    finally:
+        await store.close()
 
 
 def build() -> str:

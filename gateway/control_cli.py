@@ -1,46 +1,30 @@
-"""``domicile tenant | project | key | policy``: the control plane from a shell.
+"""``domicile tenant | project | policy``: the control plane from a shell."""
 
-`gateway/cli.py` composes these apps and, by ``obj=``, hands in a `RecordAdmin`: the changes of a command are recorded
-through it before they are committed. Without one they are not recorded.
-"""
-
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import Annotated
 
 import typer
 
+from gateway.admin_shell import (
+    DEFAULT_DATA,
+    AsJson,
+    Data,
+    InProject,
+    Project,
+    Tenant,
+    Yes,
+    confirm,
+    fail,
+    opened_control,
+    opened_inventory,
+)
 from gateway.printing import print_json, print_one, print_table
-
-if TYPE_CHECKING:
-    from gateway.installation import Installation
-    from gateway.store.control import Control, OnEvent
-    from gateway.store.inventory import Inventory
-    from gateway.store.records import Record, Scopes
-
-    RecordAdmin = Callable[[Installation], AbstractContextManager[OnEvent]]
-
-ACTOR = "cli"
-DEFAULT_DATA = Path("domicile-data")
 
 tenant_app = typer.Typer(name="tenant", help="Customer organisations, the unit of isolation.", no_args_is_help=True)
 project_app = typer.Typer(
     name="project", help="A tenant's applications, each bound to a processing activity.", no_args_is_help=True
 )
-key_app = typer.Typer(name="key", help="API keys of a project.", no_args_is_help=True)
 policy_app = typer.Typer(name="policy", help="Activate policies and see what is in force.", no_args_is_help=True)
-
-Data = Annotated[
-    Path, typer.Option("--data", envvar="DOMICILE_DATA", show_envvar=True, help="Data folder of the installation.")
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-Tenant = Annotated[str, typer.Argument(metavar="TENANT", help="Name of the tenant, as 'acme'.")]
-Project = Annotated[str, typer.Argument(metavar="PROJECT", help="Name of the project, as 'support'.")]
-ExpiresInDays = Annotated[int | None, typer.Option(min=1, max=36500, help="Days until it expires.")]
-InProject = Annotated[str | None, typer.Option("--project", help="Of this project only.")]
 
 
 @tenant_app.command("create")
@@ -56,7 +40,7 @@ def create_tenant(
 
     Example: domicile tenant create acme --name 'Acme GmbH'
     """
-    with _control(ctx, data, create=True, cell=cell) as control:
+    with opened_control(ctx, data, create=True, cell=cell) as control:
         record = control.create_tenant(tenant, display_name=name)
     print_one(record, as_json)
 
@@ -67,7 +51,7 @@ def list_tenants(data: Data = DEFAULT_DATA, as_json: AsJson = False) -> None:
 
     Example: domicile tenant list --json
     """
-    with _inventory(data) as inventory:
+    with opened_inventory(data) as inventory:
         records = inventory.tenants()
     print_table(records, ("id", "display_name", "created_at", "revoked_at"), as_json)
 
@@ -78,7 +62,7 @@ def show_tenant(tenant: Tenant, data: Data = DEFAULT_DATA, as_json: AsJson = Fal
 
     Example: domicile tenant show acme
     """
-    with _inventory(data) as inventory:
+    with opened_inventory(data) as inventory:
         record = inventory.tenant(tenant)
     print_one(record, as_json)
 
@@ -91,8 +75,8 @@ def revoke_tenant(
 
     Example: domicile tenant revoke acme
     """
-    _confirm(f"Revoke tenant {tenant} with all its keys? This cannot be undone.", yes)
-    with _control(ctx, data) as control:
+    confirm(f"Revoke tenant {tenant} with all its keys? This cannot be undone.", yes)
+    with opened_control(ctx, data) as control:
         record = control.revoke_tenant(tenant)
     print_one(record, as_json)
 
@@ -115,7 +99,7 @@ def create_project(
 
     Example: domicile project create acme support --purpose 'customer support' --legal-basis contract
     """
-    with _control(ctx, data) as control:
+    with opened_control(ctx, data) as control:
         record = control.create_project(
             tenant,
             project,
@@ -134,7 +118,7 @@ def list_projects(tenant: Tenant, data: Data = DEFAULT_DATA, as_json: AsJson = F
 
     Example: domicile project list acme
     """
-    with _inventory(data) as inventory:
+    with opened_inventory(data) as inventory:
         records = inventory.projects(tenant)
     print_table(records, ("id", "purpose", "legal_basis", "data_classes", "risk_class", "revoked_at"), as_json)
 
@@ -145,7 +129,7 @@ def show_project(tenant: Tenant, project: Project, data: Data = DEFAULT_DATA, as
 
     Example: domicile project show acme support
     """
-    with _inventory(data) as inventory:
+    with opened_inventory(data) as inventory:
         record = inventory.project(tenant, project)
     print_one(record, as_json)
 
@@ -163,124 +147,9 @@ def revoke_project(
 
     Example: domicile project revoke acme support --yes
     """
-    _confirm(f"Revoke project {project} of {tenant} with all its keys? This cannot be undone.", yes)
-    with _control(ctx, data) as control:
+    confirm(f"Revoke project {project} of {tenant} with all its keys? This cannot be undone.", yes)
+    with opened_control(ctx, data) as control:
         record = control.revoke_project(tenant, project)
-    print_one(record, as_json)
-
-
-@key_app.command("create")
-def create_key(
-    ctx: typer.Context,
-    tenant: Tenant,
-    project: Project,
-    label: Annotated[str, typer.Option(help="What it is for, as 'web shop'.")] = "",
-    model: Annotated[list[str] | None, typer.Option(help="Only for this model; may be repeated.")] = None,
-    endpoint: Annotated[list[str] | None, typer.Option(help="Only 'chat/completions', say; may be repeated.")] = None,
-    region: Annotated[list[str] | None, typer.Option(help="Processed only in this region; may be repeated.")] = None,
-    network: Annotated[list[str] | None, typer.Option(help="Only from here, as 10.0.0.0/8; may be repeated.")] = None,
-    expires_in_days: ExpiresInDays = None,
-    data: Data = DEFAULT_DATA,
-    as_json: AsJson = False,
-) -> None:  # fmt: skip
-    """Create a key and print it: it is shown this once and kept nowhere.
-
-    Example: domicile key create acme support --label 'web shop' --expires-in-days 90
-    """
-    scopes = _scopes(models=model, endpoints=endpoint, regions=region, networks=network)
-    with _control(ctx, data) as control:
-        record, key = control.create_key(tenant, project, label=label, scopes=scopes, expires_at=_in(expires_in_days))
-    _print_secret(record, key.token, f"key {record.id} of {tenant}/{project}", as_json)
-
-
-@key_app.command("rotate")
-def rotate_key(
-    ctx: typer.Context,
-    tenant: Tenant,
-    key_id: str,
-    grace_hours: Annotated[int, typer.Option(min=0, max=2160, help="Hours in which the old key still works.")] = 24,
-    expires_in_days: ExpiresInDays = None,
-    data: Data = DEFAULT_DATA,
-    as_json: AsJson = False,
-) -> None:
-    """Create a key's successor and print it; until the grace period is over, both work.
-
-    Example: domicile key rotate acme 7GA3GXAA --grace-hours 48
-    """
-    with _control(ctx, data) as control:
-        record, key = control.rotate_key(
-            tenant, key_id, grace=timedelta(hours=grace_hours), expires_at=_in(expires_in_days)
-        )
-    _print_secret(record, key.token, f"key {record.id}, successor of {key_id}", as_json)
-
-
-@key_app.command("rekey")
-def rekey(
-    finish: Annotated[
-        bool, typer.Option("--finish", help="Delete the old pepper, if no key needs it any more.")
-    ] = False,
-    data: Data = DEFAULT_DATA,
-) -> None:
-    """Rotate the secret that keys the stored hashes of API keys. No key changes.
-
-    Run it once to begin: keys are then hashed anew as they are used. Run it with --finish to end. Either may be
-    repeated. With gateways on several machines, copy the folder `secrets` to each after the first step.
-    """
-    from gateway.identity.pepper import PepperError, begin_rotation, end_rotation
-    from gateway.installation import Installation
-
-    with _plain_errors(), _inventory(data) as inventory:
-        installation = Installation.open(data)
-        try:
-            if finish:
-                remaining = inventory.hashed_before(installation.hasher().generation)
-                typer.echo(f"the pepper in force is generation {end_rotation(installation.pepper, remaining)}")
-                return
-            generation = begin_rotation(installation.pepper)
-        except PepperError as error:
-            _fail(str(error))
-        remaining = inventory.hashed_before(generation)
-        typer.echo(f"rotating to generation {generation} of the pepper; still under the old one: {remaining}")
-
-
-@key_app.command("list")
-def list_keys(tenant: Tenant, project: InProject = None, data: Data = DEFAULT_DATA, as_json: AsJson = False) -> None:
-    """List a tenant's keys; of each only the last four characters are known.
-
-    Example: domicile key list acme --project support
-    """
-    with _inventory(data) as inventory:
-        records = inventory.keys(tenant, project)
-    print_table(records, ("id", "project", "label", "last_four", "last_used_at", "expires_at", "revoked_at"), as_json)
-
-
-@key_app.command("show")
-def show_key(tenant: Tenant, key_id: str, data: Data = DEFAULT_DATA, as_json: AsJson = False) -> None:
-    """Show one key's record.
-
-    Example: domicile key show acme 7GA3GXAA
-    """
-    with _inventory(data) as inventory:
-        record = inventory.key(tenant, key_id)
-    print_one(record, as_json)
-
-
-@key_app.command("revoke")
-def revoke_key(
-    ctx: typer.Context,
-    tenant: Tenant,
-    key_id: str,
-    yes: Yes = False,
-    data: Data = DEFAULT_DATA,
-    as_json: AsJson = False,
-) -> None:
-    """Make a key stop working, in every gateway within a second.
-
-    Example: domicile key revoke acme 7GA3GXAA
-    """
-    _confirm(f"Revoke key {key_id} of {tenant}? This cannot be undone.", yes)
-    with _control(ctx, data) as control:
-        record = control.revoke_key(tenant, key_id)
     print_one(record, as_json)
 
 
@@ -300,8 +169,8 @@ def activate_policy(
     try:
         document = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        _fail(f"{file} cannot be read: {error}")
-    with _control(ctx, data) as control:
+        fail(f"{file} cannot be read: {error}")
+    with opened_control(ctx, data) as control:
         record = control.activate_policy(tenant, document, project=project)
     if as_json:
         print_json(record.model_dump(mode="json"))
@@ -316,7 +185,7 @@ def list_policies(tenant: Tenant, data: Data = DEFAULT_DATA, as_json: AsJson = F
 
     Example: domicile policy list acme
     """
-    with _inventory(data) as inventory:
+    with opened_inventory(data) as inventory:
         records = inventory.policies(tenant)
     columns = ("project", "number", "active", "created_at", "activated_by", "sha256")
     print_table(records, columns, as_json)
@@ -334,7 +203,7 @@ def show_policy(
 
     Example: domicile policy show acme --number 2
     """
-    with _inventory(data) as inventory:
+    with opened_inventory(data) as inventory:
         versions = [record for record in inventory.policies(tenant) if record.project == project]
     for record in versions:
         if record.number == number if number else record.active:
@@ -344,81 +213,4 @@ def show_policy(
                 typer.echo(record.document, nl=not record.document.endswith("\n"))
             return
     wanted = f"version {number}" if number else "policy in force"
-    _fail(f"there is no {wanted} for {tenant}/{project}" if project else f"there is no {wanted} for {tenant}")
-
-
-@contextmanager
-def _control(ctx: typer.Context, data: Path, *, create: bool = False, cell: str | None = None) -> "Iterator[Control]":
-    from gateway.installation import Installation
-
-    with _plain_errors():
-        installation = Installation.create(data, cell) if create else Installation.open(data)
-        record: RecordAdmin = ctx.obj or (lambda installation: nullcontext(lambda event: None))
-        database = installation.database()
-        try:
-            with record(installation) as on_event:
-                yield installation.control(database, actor=ACTOR, on_event=on_event)
-        finally:
-            database.close()
-
-
-@contextmanager
-def _inventory(data: Path) -> "Iterator[Inventory]":
-    from gateway.installation import Installation
-
-    with _plain_errors():
-        installation = Installation.open(data)
-        database = installation.database()
-        try:
-            yield installation.inventory(database)
-        finally:
-            database.close()
-
-
-@contextmanager
-def _plain_errors() -> Iterator[None]:
-    """What an operator did wrong or can mend is a sentence, not a traceback."""
-    from audit import AuditError
-    from gateway.installation import InstallationError
-    from gateway.store.errors import StoreError
-    from regions.errors import RegionsError
-
-    try:
-        yield
-    except (InstallationError, StoreError, RegionsError, AuditError, OSError) as error:
-        _fail(str(error))
-
-
-def _scopes(**bounds: list[str] | None) -> "Scopes":
-    """A bound that was not named is none."""
-    from pydantic import ValidationError
-
-    from gateway.store.records import Scopes
-
-    try:
-        return Scopes.model_validate({name: bound for name, bound in bounds.items() if bound})
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        _fail(f"{first['loc'][0]}: {first['input']!r}: {first['msg']}")
-
-
-def _in(days: int | None) -> datetime | None:
-    return datetime.now(UTC) + timedelta(days=days) if days else None
-
-
-def _print_secret(record: "Record", secret: str, what: str, as_json: bool) -> None:
-    if as_json:
-        print_json({**record.model_dump(mode="json"), "key": secret})
-        return
-    typer.echo(f"{what}; it is shown this once:", err=True)
-    typer.echo(secret)
-
-
-def _fail(sentence: str) -> NoReturn:
-    typer.echo(f"error: {sentence}", err=True)
-    raise typer.Exit(1)
-
-
-def _confirm(question: str, yes: bool) -> None:
-    if not yes:
-        typer.confirm(question, abort=True, err=True)
+    fail(f"there is no {wanted} for {tenant}/{project}" if project else f"there is no {wanted} for {tenant}")

@@ -2,7 +2,8 @@
 
 A snapshot of the control store, immutable and swapped whole. Four times a second the store's configuration epoch is
 read, in a thread; when it moved, only the rows changed since are. So a revoked key stops working in every process
-within a second. If the epoch could not be read for five seconds, the directory answers nobody (fail closed).
+within a second; where the database tells of changes, at once. If the epoch could not be read for five seconds, the
+directory answers nobody (fail closed).
 
 Once a minute the thread writes back what was seen: which keys were used, and their hashes under a newer pepper.
 """
@@ -24,6 +25,7 @@ from gateway.identity.principal import PolicyInForce, Principal
 from gateway.store.changes import Changes, KeyEntry, PolicyText, read_changes
 from gateway.store.database import Database
 from gateway.store.epoch import read_epoch
+from gateway.store.listener import EpochListener
 from gateway.store.lookup import TENANT_SCOPE
 from gateway.store.records import BackendRecord, ProjectRecord
 from gateway.store.uses import Rehash, write_rehashes, write_uses
@@ -106,9 +108,18 @@ class Directory:
         self._checking = asyncio.Lock()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="directory")
         self._polling: asyncio.Task[None] | None = None
+        self._news = asyncio.Event()
+        self._listener: EpochListener | None = None
 
     async def __aenter__(self) -> Self:
         await self._check()
+        loop = asyncio.get_running_loop()
+
+        def hear() -> None:
+            loop.call_soon_threadsafe(self._news.set)
+
+        self._listener = EpochListener(self._database, self._cell, hear)
+        self._listener.start()
         self._polling = asyncio.create_task(self._poll(), name="directory")
         return self
 
@@ -119,6 +130,8 @@ class Directory:
             self._polling.cancel()
             with suppress(asyncio.CancelledError):
                 await self._polling
+        if self._listener is not None:
+            await asyncio.to_thread(self._listener.close)
         await self._write_back_quietly()
         self._thread.shutdown()
 
@@ -221,7 +234,9 @@ class Directory:
 
     async def _poll(self) -> None:
         while True:
-            await asyncio.sleep(POLL_INTERVAL_S)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._news.wait(), POLL_INTERVAL_S)
+            self._news.clear()
             async with self._checking:
                 await self._check_quietly()
             if self._monotonic() - self._written_at >= WRITE_BACK_INTERVAL_S:

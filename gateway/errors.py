@@ -16,6 +16,7 @@
     ├── BackendUnavailable        503  no backend could be reached
     ├── AuditUnavailable          503  nothing may be processed that cannot be recorded
     ├── DirectoryUnavailable      503  keys and policies cannot be trusted to be current
+    ├── LimitsUnavailable         503  what was used already is not known
     └── BackendTimeout            504
 
 Bodies follow OpenAI's ``{"error": {message, type, param, code}}``, so the SDKs raise their own exception classes.
@@ -174,6 +175,11 @@ class AuditUnavailable(GatewayError):
 class DirectoryUnavailable(GatewayError):
     status = 503
     code = "directory_unavailable"
+
+
+class LimitsUnavailable(GatewayError):
+    status = 503
+    code = "limits_unavailable"
 
 
 class BackendTimeout(GatewayError):

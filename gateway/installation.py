@@ -1,7 +1,7 @@
 """A data folder: what lies where in it, and how each is opened. One folder belongs to one cell.
 
 <data>/cell                      its name
-<data>/control.db                tenants, projects, keys, policies, backends
+<data>/control.db                tenants, projects, keys, people, policies, backends, if not in PostgreSQL
 <data>/ca/                       the cell's certificate authority, where it is on this machine
 <data>/gateway/<tenant>/         the gateway's certificate for calls to that tenant's backends
 <data>/audit/                    the record: log.db, signer.key, signer.vkey
@@ -10,6 +10,7 @@
 <data>/catalogue.yaml            the installation's own places and operators, if it has any
 """
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,7 +60,8 @@ class Installation:
             raise InstallationError(f"{data} holds no installation; {hint}") from None
 
     def database(self, url: str | None = None) -> Database:
-        return Database.open(self.data, url=url)
+        """At `url`, else where DOMICILE_DATABASE_URL says, else ``control.db`` in the folder."""
+        return Database.open(self.data, url=url or os.environ.get("DOMICILE_DATABASE_URL") or None)
 
     def hasher(self) -> KeyHasher:
         return KeyHasher.open(self.pepper)

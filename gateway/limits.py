@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from secrets import token_hex
 from typing import Protocol
 
 
@@ -115,8 +116,9 @@ class Charge:
 
 @dataclass(slots=True, eq=False)
 class Reservation:
-    """To be settled once, whatever became of the call; settling again does nothing."""
+    """To be settled once, whatever became of the call; settling again does nothing. `id` is its own alone."""
 
+    id: str
     key: str
     charges: Mapping[str, Charge]
     open: bool = field(default=True)
@@ -125,11 +127,13 @@ class Reservation:
 class LimitStore(Protocol):
     """Where buckets live. Each method is one atomic step, for all processes that share the store."""
 
-    async def take(self, key: str, charges: Mapping[str, Charge], now: float) -> None:
+    async def take(self, key: str, reservation: str, charges: Mapping[str, Charge], now: float) -> None:
         """Apply all charges, or none and raise LimitExceeded for the one to wait longest for."""
         ...
 
-    async def settle(self, key: str, charges: Mapping[str, Charge], actual: Mapping[str, float], now: float) -> None:
+    async def settle(
+        self, key: str, reservation: str, charges: Mapping[str, Charge], actual: Mapping[str, float], now: float
+    ) -> None:
         """Release what was held and put what was consumed into the buckets, beyond their capacity if need be."""
         ...
 
@@ -150,9 +154,10 @@ class Limiter:
             charges["tokens"] = Charge(limits.tokens, hold=cost.tokens)
         if limits.money is not None:
             charges["money"] = Charge(limits.money, hold=cost.money)
+        reservation = Reservation(token_hex(8), key, charges)
         if charges:
-            await self._store.take(key, charges, self._now())
-        return Reservation(key, charges)
+            await self._store.take(key, reservation.id, charges, self._now())
+        return reservation
 
     async def settle(self, reservation: Reservation, actual: Cost) -> None:
         """Replace what was reserved by what was used. More than reserved is owed: later calls wait for it."""
@@ -161,7 +166,7 @@ class Limiter:
         reservation.open = False
         if reservation.charges:
             used = {"tokens": actual.tokens, "money": actual.money}
-            await self._store.settle(reservation.key, reservation.charges, used, self._now())
+            await self._store.settle(reservation.key, reservation.id, reservation.charges, used, self._now())
 
 
 @dataclass(slots=True)
@@ -188,7 +193,7 @@ class MemoryLimitStore:
     def __len__(self) -> int:
         return len(self._buckets)
 
-    async def take(self, key: str, charges: Mapping[str, Charge], now: float) -> None:
+    async def take(self, key: str, reservation: str, charges: Mapping[str, Charge], now: float) -> None:
         self._sweep_sometimes(now)
         buckets = {name: self._bucket(key, name, charge.quota, now) for name, charge in charges.items()}
         refusals = []
@@ -206,7 +211,9 @@ class MemoryLimitStore:
             buckets[name].held += charge.hold
             buckets[name].level += charge.spend
 
-    async def settle(self, key: str, charges: Mapping[str, Charge], actual: Mapping[str, float], now: float) -> None:
+    async def settle(
+        self, key: str, reservation: str, charges: Mapping[str, Charge], actual: Mapping[str, float], now: float
+    ) -> None:
         for name, charge in charges.items():
             if charge.hold or actual.get(name):
                 bucket = self._bucket(key, name, charge.quota, now)

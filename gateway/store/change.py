@@ -16,7 +16,7 @@ from gateway.identity.keys import KeyHasher
 from gateway.identity.principal import PolicyInForce
 from gateway.store.database import Database
 from gateway.store.epoch import bump_epoch
-from gateway.store.errors import Duplicate, Invalid
+from gateway.store.errors import Duplicate, Invalid, Stale
 from gateway.store.records import AdminEvent, Record
 from gateway.store.tables import AccessTokenRow, ApiKeyRow, BackendRow, PersonRow, ProjectRow, Row, TenantRow
 from regions.errors import IdentityError
@@ -31,11 +31,21 @@ RecordKind = TypeVar("RecordKind", bound=Record)
 
 
 class Change:
-    """A running transaction: its session, instant and epoch."""
+    """A running transaction: its session, instant and epoch. `expected`: digest of what is to be changed, if known."""
 
-    def __init__(self, session: Session, cell: str, actor: str, at: datetime, epoch: int, on_event: OnEvent) -> None:
+    def __init__(
+        self,
+        session: Session,
+        cell: str,
+        actor: str,
+        at: datetime,
+        epoch: int,
+        on_event: OnEvent,
+        expected: str | None,
+    ) -> None:
         self.session, self.cell, self.actor, self.at, self.epoch = session, cell, actor, at, epoch
         self._on_event = on_event
+        self._expected = expected
 
     @property
     def stamp(self) -> dict[str, Any]:
@@ -49,6 +59,9 @@ class Change:
             raise Duplicate(f"{what} exists already") from error
 
     def tell(self, action: str, tenant: str, target: str, before: Record | None, after: Record, **more: Any) -> None:
+        """Raises Stale where something else was expected `before`."""
+        if before is not None and self._expected is not None and before.digest() != self._expected:
+            raise Stale(f"{target!r} was changed since you last read it")
         self.session.flush()
         self._on_event(
             AdminEvent.model_validate(
@@ -69,7 +82,10 @@ class Change:
 
 
 class Administration:
-    """Operations of one actor on one cell. All raise DatabaseUnavailable, and what `on_event` raises."""
+    """Operations of one actor on one cell. All raise DatabaseUnavailable, and what `on_event` raises.
+
+    With `expected`, a digest, only what still has it is changed; otherwise Stale is raised.
+    """
 
     def __init__(
         self,
@@ -81,6 +97,7 @@ class Administration:
         check_policy: CheckPolicy,
         on_event: OnEvent = lambda event: None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        expected: str | None = None,
     ) -> None:
         self._database = database
         self._cell = checked_name(cell, "cell")
@@ -89,13 +106,14 @@ class Administration:
         self._check = check_policy
         self._on_event = on_event
         self._now = now
+        self._expected = expected
 
     @contextmanager
     def _change(self) -> Iterator[Change]:
         try:
             with self._database.write() as session:
                 epoch = bump_epoch(session, self._cell)
-                yield Change(session, self._cell, self._actor, self._now(), epoch, self._on_event)
+                yield Change(session, self._cell, self._actor, self._now(), epoch, self._on_event, self._expected)
         except exc.IntegrityError as error:  # another administrator was faster
             raise Duplicate("someone else made it at the same moment") from error
 

@@ -84,7 +84,7 @@ class Control(KeyControl, PeopleControl):
                 legal_basis=legal_basis,
                 data_classes=[checked_text(c, "data class") for c in dict.fromkeys(data_classes)],
                 risk_class=risk_class,
-                ai_system_id=ai_system_id,
+                ai_system_id=None if ai_system_id is None else checked_text(ai_system_id, "AI system id"),
                 **change.stamp,
             )
             change.insert(row, f"project {project!r} of tenant {tenant!r}")

@@ -1,4 +1,4 @@
-"""Open the control database: SQLite by default, any other by its SQLAlchemy URL; migrate it; hand out transactions.
+"""Open the control database: SQLite by default, PostgreSQL by its URL; migrate it; hand out transactions.
 
 Synchronous on purpose: administrators' commands and the directory's reloads use it, requests never do. The directory
 calls it from a thread.
@@ -14,29 +14,40 @@ from typing import Any
 from alembic import command
 from alembic.config import Config
 from alembic.util.exc import CommandError
-from sqlalchemy import Connection, Engine, create_engine, event, exc
+from sqlalchemy import Connection, Engine, create_engine, event, exc, text
 from sqlmodel import Session
 
-from gateway.store.errors import DatabaseUnavailable
+from gateway.store.errors import DatabaseUnavailable, Invalid
 
 MIGRATIONS = Path(__file__).with_name("migrations")
 BUSY_TIMEOUT_MS = 5000
+POOL_SIZE = 10
+"""Connections a process holds to PostgreSQL at most, beside the one that listens."""
+_MIGRATION_LOCK = 0x646F6D69
 
 
 class Database:
     """Transactions on one control database. Create with `open`."""
 
     def __init__(self, url: str) -> None:
-        self._engine = create_engine(url, pool_pre_ping=not url.startswith("sqlite"))
-        if self._engine.dialect.name == "sqlite":
+        if url.startswith("sqlite"):
+            self._engine = create_engine(url)
             _tune_sqlite(self._engine)
+            self._reader = self._engine
+        else:
+            with _translated_errors():
+                self._engine = create_engine(
+                    _with_driver(url), pool_pre_ping=True, pool_size=POOL_SIZE, max_overflow=0, pool_timeout=10
+                )
+            self._reader = self._engine.execution_options(isolation_level="REPEATABLE READ")  # one view for a block
         self._writer = self._engine.execution_options(begin="IMMEDIATE")
 
     @classmethod
     def open(cls, data: Path, *, url: str | None = None) -> "Database":
         """``control.db`` in the folder `data`, or the database at `url`; created if absent, migrated to this version.
 
-        Raises DatabaseUnavailable, also for a database newer than this program.
+        `url` reads ``postgresql://user:password@host/name``. Raises DatabaseUnavailable, also for a database newer than
+        this program.
         """
         if url is None:
             path = data / "control.db"
@@ -52,18 +63,31 @@ class Database:
     def engine(self) -> Engine:
         return self._engine
 
+    @property
+    def tells_of_changes(self) -> bool:
+        """Whether it can be listened to."""
+        return self._engine.dialect.name == "postgresql"
+
+    @property
+    def driver_error(self) -> type[Exception]:
+        """Base of what the driver raises."""
+        error: type[Exception] = self._engine.dialect.loaded_dbapi.Error
+        return error
+
     def migrate(self, revision: str = "head") -> None:
         """Upgrade to `revision`. Of several processes at once one does it and the others find it done."""
         config = Config()
         config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
         with _translated_errors(), self._writer.begin() as connection:
+            if connection.dialect.name == "postgresql":
+                connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _MIGRATION_LOCK})
             config.attributes["connection"] = connection
             command.upgrade(config, revision)
 
     @contextmanager
     def read(self) -> Iterator[Session]:
         """One consistent view; nothing is written."""
-        with _translated_errors(), Session(self._engine) as session:
+        with _translated_errors(), Session(self._reader) as session:
             yield session
 
     @contextmanager
@@ -76,13 +100,21 @@ class Database:
         self._engine.dispose()
 
 
+def _with_driver(url: str) -> str:
+    """psycopg 3, unless the URL names another."""
+    scheme, separator, rest = url.partition("://")
+    return f"postgresql+psycopg{separator}{rest}" if scheme in {"postgres", "postgresql"} else url
+
+
 @contextmanager
 def _translated_errors() -> Iterator[None]:
     try:
         yield
     except exc.IntegrityError:
         raise  # the caller knows what it means
-    except (exc.DBAPIError, exc.TimeoutError, OSError) as error:
+    except exc.DataError as error:
+        raise Invalid("a value is one that the database cannot hold") from error
+    except (exc.DBAPIError, exc.TimeoutError, exc.ArgumentError, ImportError, OSError) as error:
         reason = error.orig if isinstance(error, exc.DBAPIError) else error
         raise DatabaseUnavailable(f"the control database failed: {reason}") from error
     except CommandError as error:

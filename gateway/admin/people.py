@@ -1,0 +1,160 @@
+"""People, their roles and tokens: a tenant's, and the installation's own staff; and how the first one comes in."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Request, Response
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+
+from gateway.admin.access import DeskOf, IfMatch, Need, person_calling
+from gateway.admin.shapes import After, Body, Limit, tagged
+from gateway.identity.roles import ROLE_TABLE, Actor, Permission
+from gateway.store.pages import Page
+from gateway.store.people_control import MAX_TOKEN_LIFE
+from gateway.store.records import AccessTokenRecord, PersonRecord, Role
+
+TokenDays = Annotated[int, Field(ge=1, le=MAX_TOKEN_LIFE.days)]
+
+
+class NewPerson(Body):
+    display_name: str
+    roles: tuple[Role, ...]
+
+
+class Roles(Body):
+    roles: tuple[Role, ...]
+
+
+class NewToken(Body):
+    expires_at: AwareDatetime
+    label: str = ""
+
+
+class FirstOperator(Body):
+    display_name: str
+    token_days: TokenDays = 30
+
+
+class TokenWithSecret(AccessTokenRecord):
+    """`token` is shown this once and kept nowhere."""
+
+    token: str = Field(repr=False)
+
+
+class Welcome(BaseModel):
+    person: PersonRecord
+    token: TokenWithSecret
+
+
+class Me(BaseModel):
+    """Who the bearer of this token is, and what their roles allow: in `tenant`, or, where it is None, everywhere."""
+
+    model_config = ConfigDict(frozen=True)
+
+    person: str
+    tenant: str | None
+    roles: tuple[Role, ...]
+    permissions: tuple[Permission, ...]
+
+
+entrance = APIRouter(tags=["people"])
+
+
+@entrance.post("/bootstrap", status_code=201)
+def bootstrap(request: Request, desk: DeskOf, response: Response, first: FirstOperator) -> Welcome:
+    """Spend the one-time bootstrap token (as bearer) on the first operator, who gets an access token."""
+    token = desk.bootstrap_token(request.headers.get("authorization", ""))
+    expires_at = desk.now() + timedelta(days=first.token_days)
+    person, record, secret = desk.control(f"key:{token}").bootstrap(token, first.display_name, expires_at=expires_at)
+    return Welcome(person=person, token=_shown_once(response, record, secret.token))
+
+
+@entrance.get("/me")
+def me(actor: Annotated[Actor, Depends(person_calling)]) -> Me:
+    permissions = frozenset[Permission]().union(*(ROLE_TABLE[role] for role in actor.roles))
+    return Me(person=actor.person, tenant=actor.tenant, roles=actor.roles, permissions=tuple(sorted(permissions)))
+
+
+def _people(prefix: str, tenant_of: Callable[..., str | None], read: Permission, manage: Permission) -> APIRouter:
+    """The same routes for a tenant's people and for the staff."""
+    router = APIRouter(prefix=prefix, tags=["people"])
+    reading = [Depends(Need(read))]
+    manager = Annotated[Actor, Depends(Need(manage))]
+    of = Annotated[str | None, Depends(tenant_of)]
+
+    @router.get("", dependencies=reading)
+    def list_people(desk: DeskOf, tenant: of, after: After = None, limit: Limit = 50) -> Page[PersonRecord]:
+        return desk.pages.people(tenant, after, limit)
+
+    @router.post("", status_code=201)
+    def create_person(actor: manager, desk: DeskOf, response: Response, tenant: of, new: NewPerson) -> PersonRecord:
+        record = desk.control(actor.name).create_person(tenant, new.display_name, new.roles)
+        tagged(response, record)
+        return record
+
+    @router.get("/{person}", dependencies=reading)
+    def show_person(desk: DeskOf, response: Response, tenant: of, person: str) -> PersonRecord:
+        record = desk.inventory.person(tenant, person)
+        tagged(response, record)
+        return record
+
+    @router.put("/{person}/roles")
+    def set_roles(
+        actor: manager, desk: DeskOf, expected: IfMatch, response: Response, tenant: of, person: str, new: Roles
+    ) -> PersonRecord:
+        record = desk.control(actor.name, expected).set_roles(tenant, person, new.roles)
+        tagged(response, record)
+        return record
+
+    @router.post("/{person}/revoke")
+    def revoke_person(
+        actor: manager, desk: DeskOf, expected: IfMatch, response: Response, tenant: of, person: str
+    ) -> PersonRecord:
+        """All their tokens stop working at once. This cannot be undone."""
+        record = desk.control(actor.name, expected).revoke_person(tenant, person)
+        tagged(response, record)
+        return record
+
+    @router.get("/{person}/tokens", dependencies=reading)
+    def list_tokens(
+        desk: DeskOf, tenant: of, person: str, after: After = None, limit: Limit = 50
+    ) -> Page[AccessTokenRecord]:
+        return desk.pages.tokens(tenant, person, after, limit)
+
+    @router.post("/{person}/tokens", status_code=201)
+    def create_token(
+        actor: manager, desk: DeskOf, response: Response, tenant: of, person: str, new: NewToken
+    ) -> TokenWithSecret:
+        record, secret = desk.control(actor.name).create_token(
+            tenant, person, expires_at=new.expires_at, label=new.label
+        )
+        return _shown_once(response, record, secret.token)
+
+    @router.post("/{person}/tokens/{token}/revoke")
+    def revoke_token(
+        actor: manager, desk: DeskOf, expected: IfMatch, response: Response, tenant: of, person: str, token: str
+    ) -> AccessTokenRecord:
+        record = desk.control(actor.name, expected).revoke_token(tenant, person, token)
+        tagged(response, record)
+        return record
+
+    return router
+
+
+def _in_the_path(tenant: str) -> str:
+    return tenant
+
+
+def _of_the_staff() -> None:
+    return None
+
+
+def _shown_once(response: Response, record: AccessTokenRecord, token: str) -> TokenWithSecret:
+    tagged(response, record)
+    response.headers["cache-control"] = "no-store"
+    return TokenWithSecret(**dict(record), token=token)
+
+
+of_tenant = _people("/tenants/{tenant}/people", _in_the_path, "people.read", "people.manage")
+of_staff = _people("/staff", _of_the_staff, "staff.read", "staff.manage")

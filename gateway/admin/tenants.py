@@ -1,0 +1,159 @@
+"""Tenants, their projects, policies and backends."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query, Response
+from pydantic import Field
+
+from gateway.admin.access import DeskOf, IfMatch, Need
+from gateway.admin.shapes import After, Body, Limit, tagged
+from gateway.identity.roles import Actor
+from gateway.store.pages import Page
+from gateway.store.records import (
+    BackendRecord,
+    LegalBasis,
+    PolicyVersionRecord,
+    ProjectRecord,
+    RiskClass,
+    TenantRecord,
+)
+
+router = APIRouter(tags=["tenants"])
+
+MAX_POLICY = 256 * 1024
+
+
+class NewTenant(Body):
+    id: str
+    display_name: str | None = None
+
+
+class NewProject(Body):
+    id: str
+    purpose: str
+    legal_basis: LegalBasis
+    data_classes: tuple[str, ...] = ()
+    risk_class: RiskClass = "minimal"
+    ai_system_id: str | None = None
+
+
+class NewPolicy(Body):
+    """`document`: YAML. `project`: make it this project's, tightening the tenant's."""
+
+    document: Annotated[str, Field(max_length=MAX_POLICY)]
+    project: str | None = None
+
+
+@router.get("/tenants", dependencies=[Depends(Need("tenants.list"))])
+def list_tenants(desk: DeskOf, after: After = None, limit: Limit = 50) -> Page[TenantRecord]:
+    return desk.pages.tenants(after, limit)
+
+
+@router.post("/tenants", status_code=201)
+def create_tenant(
+    actor: Annotated[Actor, Depends(Need("tenants.manage"))], desk: DeskOf, response: Response, new: NewTenant
+) -> TenantRecord:
+    record = desk.control(actor.name).create_tenant(new.id, display_name=new.display_name)
+    tagged(response, record)
+    return record
+
+
+@router.get("/tenants/{tenant}", dependencies=[Depends(Need("tenant.read"))])
+def show_tenant(desk: DeskOf, response: Response, tenant: str) -> TenantRecord:
+    record = desk.inventory.tenant(tenant)
+    tagged(response, record)
+    return record
+
+
+@router.post("/tenants/{tenant}/revoke")
+def revoke_tenant(
+    actor: Annotated[Actor, Depends(Need("tenants.manage"))],
+    desk: DeskOf,
+    expected: IfMatch,
+    response: Response,
+    tenant: str,
+) -> TenantRecord:
+    """All its keys stop working within a second, its backends get no more requests. This cannot be undone."""
+    record = desk.control(actor.name, expected).revoke_tenant(tenant)
+    tagged(response, record)
+    return record
+
+
+@router.get("/tenants/{tenant}/projects", dependencies=[Depends(Need("tenant.read"))])
+def list_projects(desk: DeskOf, tenant: str, after: After = None, limit: Limit = 50) -> Page[ProjectRecord]:
+    return desk.pages.projects(tenant, after, limit)
+
+
+@router.post("/tenants/{tenant}/projects", status_code=201)
+def create_project(
+    actor: Annotated[Actor, Depends(Need("projects.manage"))],
+    desk: DeskOf,
+    response: Response,
+    tenant: str,
+    new: NewProject,
+) -> ProjectRecord:
+    record = desk.control(actor.name).create_project(
+        tenant,
+        new.id,
+        purpose=new.purpose,
+        legal_basis=new.legal_basis,
+        data_classes=new.data_classes,
+        risk_class=new.risk_class,
+        ai_system_id=new.ai_system_id,
+    )
+    tagged(response, record)
+    return record
+
+
+@router.get("/tenants/{tenant}/projects/{project}", dependencies=[Depends(Need("tenant.read"))])
+def show_project(desk: DeskOf, response: Response, tenant: str, project: str) -> ProjectRecord:
+    record = desk.inventory.project(tenant, project)
+    tagged(response, record)
+    return record
+
+
+@router.post("/tenants/{tenant}/projects/{project}/revoke")
+def revoke_project(
+    actor: Annotated[Actor, Depends(Need("projects.manage"))],
+    desk: DeskOf,
+    expected: IfMatch,
+    response: Response,
+    tenant: str,
+    project: str,
+) -> ProjectRecord:
+    """All its keys stop working within a second. This cannot be undone."""
+    record = desk.control(actor.name, expected).revoke_project(tenant, project)
+    tagged(response, record)
+    return record
+
+
+@router.get("/tenants/{tenant}/policies", dependencies=[Depends(Need("policies.read"))])
+def list_policies(
+    desk: DeskOf,
+    tenant: str,
+    project: str | None = None,
+    after: Annotated[int, Query(ge=0, le=2**31 - 1)] = 0,
+    limit: Limit = 50,
+) -> Page[PolicyVersionRecord]:
+    """Every version ever in force for the tenant, or for one of its projects."""
+    return desk.pages.policies(tenant, project, after, limit)
+
+
+@router.post("/tenants/{tenant}/policies", status_code=201)
+def activate_policy(
+    actor: Annotated[Actor, Depends(Need("policies.activate"))],
+    desk: DeskOf,
+    expected: IfMatch,
+    response: Response,
+    tenant: str,
+    new: NewPolicy,
+) -> PolicyVersionRecord:
+    """Put a document in force. It must compile and pass its own tests; otherwise the one before stays."""
+    record = desk.control(actor.name, expected).activate_policy(tenant, new.document, project=new.project)
+    tagged(response, record)
+    return record
+
+
+@router.get("/tenants/{tenant}/backends", dependencies=[Depends(Need("backends.read"))])
+def list_backends(desk: DeskOf, tenant: str, after: After = None, limit: Limit = 50) -> Page[BackendRecord]:
+    return desk.pages.backends(tenant, after, limit)

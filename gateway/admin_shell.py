@@ -1,0 +1,97 @@
+"""What the administration's commands share: their options, opening the store, and sentences for what goes wrong.
+
+`gateway/cli.py` hands in, by ``obj=``, a `RecordAdmin`: the changes of a command are recorded through it before they
+are committed. Without one they are not recorded.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+from gateway.printing import print_json
+
+if TYPE_CHECKING:
+    from gateway.installation import Installation
+    from gateway.store.control import Control, OnEvent
+    from gateway.store.inventory import Inventory
+    from gateway.store.records import Record
+
+    RecordAdmin = Callable[[Installation], AbstractContextManager[OnEvent]]
+
+ACTOR = "cli"
+DEFAULT_DATA = Path("domicile-data")
+
+Data = Annotated[
+    Path, typer.Option("--data", envvar="DOMICILE_DATA", show_envvar=True, help="Data folder of the installation.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Tenant = Annotated[str, typer.Argument(metavar="TENANT", help="Name of the tenant, as 'acme'.")]
+Project = Annotated[str, typer.Argument(metavar="PROJECT", help="Name of the project, as 'support'.")]
+InProject = Annotated[str | None, typer.Option("--project", help="Of this project only.")]
+
+
+@contextmanager
+def opened_control(
+    ctx: typer.Context, data: Path, *, create: bool = False, cell: str | None = None
+) -> "Iterator[Control]":
+    from gateway.installation import Installation
+
+    with plain_errors():
+        installation = Installation.create(data, cell) if create else Installation.open(data)
+        record: RecordAdmin = ctx.obj or (lambda installation: nullcontext(lambda event: None))
+        database = installation.database()
+        try:
+            with record(installation) as on_event:
+                yield installation.control(database, actor=ACTOR, on_event=on_event)
+        finally:
+            database.close()
+
+
+@contextmanager
+def opened_inventory(data: Path) -> "Iterator[Inventory]":
+    from gateway.installation import Installation
+
+    with plain_errors():
+        installation = Installation.open(data)
+        database = installation.database()
+        try:
+            yield installation.inventory(database)
+        finally:
+            database.close()
+
+
+@contextmanager
+def plain_errors() -> Iterator[None]:
+    """What an operator did wrong or can mend is a sentence, not a traceback."""
+    from audit import AuditError
+    from gateway.installation import InstallationError
+    from gateway.store.errors import StoreError
+    from regions.errors import RegionsError
+
+    try:
+        yield
+    except (InstallationError, StoreError, RegionsError, AuditError, OSError) as error:
+        fail(str(error))
+
+
+def print_secret(record: "Record", secret: str, what: str, as_json: bool, *, field: str = "key") -> None:
+    """The record and what is shown this once: the secret alone on stdout, or both as JSON."""
+    if as_json:
+        print_json({**record.model_dump(mode="json"), field: secret})
+        return
+    typer.echo(f"{what}; it is shown this once:", err=True)
+    typer.echo(secret)
+
+
+def fail(sentence: str) -> NoReturn:
+    typer.echo(f"error: {sentence}", err=True)
+    raise typer.Exit(1)
+
+
+def confirm(question: str, yes: bool) -> None:
+    if not yes:
+        typer.confirm(question, abort=True, err=True)

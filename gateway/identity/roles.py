@@ -1,0 +1,80 @@
+"""Who may do what: the role table, and the check that explains itself. Pure; docs/roles.md says the same for people.
+
+Roles are a person's, within one tenant. The installation's own staff have theirs in every tenant.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from gateway.store.records import Role
+
+Permission = Literal[
+    "tenants.list",
+    "tenants.manage",
+    "staff.read",
+    "staff.manage",
+    "tenant.read",
+    "projects.manage",
+    "keys.read",
+    "keys.manage",
+    "policies.read",
+    "policies.activate",
+    "backends.read",
+    "people.read",
+    "people.manage",
+]
+"""``tenants.*`` and ``staff.*`` concern the installation; all others one tenant, its projects with ``tenant.read``."""
+
+_ALL: frozenset[Permission] = frozenset(get_args(Permission))
+INSTALLATION = frozenset[Permission]({"tenants.list", "tenants.manage", "staff.read", "staff.manage"})
+_READ = frozenset[Permission]({"tenant.read", "keys.read", "policies.read", "backends.read", "people.read"})
+
+ROLE_TABLE: dict[Role, frozenset[Permission]] = {
+    "operator": _ALL,
+    "tenant-admin": _ALL - INSTALLATION,
+    "developer": frozenset({"tenant.read", "keys.read", "keys.manage", "policies.read", "backends.read"}),
+    "dpo": _READ | {"tenants.list", "policies.activate"},
+    "auditor": _READ | {"tenants.list", "staff.read"},
+    "billing": frozenset({"tenants.list", "tenant.read"}),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Actor:
+    """A person at work. `tenant` None: of the staff. `token`: id of what they showed."""
+
+    person: str
+    tenant: str | None
+    roles: tuple[Role, ...]
+    token: str
+
+    @property
+    def name(self) -> str:
+        """As the record names who acted: a person appears by the token alone."""
+        return f"key:{self.token}"
+
+    def sees(self, tenant: str) -> bool:
+        """Whether `tenant` exists at all for this person."""
+        return self.tenant is None or self.tenant == tenant
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`because` names the role that allows it, or those that would."""
+
+    allowed: bool
+    because: str
+
+
+def check(actor: Actor, permission: Permission, tenant: str | None) -> Verdict:
+    """Whether `actor` may do this in `tenant`; `tenant` None: in the installation as a whole."""
+    if (tenant is None) != (permission in INSTALLATION):
+        return Verdict(False, f"{permission} is not asked {'of the installation' if tenant is None else 'in a tenant'}")
+    if actor.tenant is not None and actor.tenant != tenant:
+        where = "the installation" if tenant is None else f"tenant {tenant}"
+        return Verdict(False, f"roles in tenant {actor.tenant} do not reach {where}")
+    for role in actor.roles:
+        if permission in ROLE_TABLE[role]:
+            return Verdict(True, f"{role} may {permission}")
+    able = ", ".join(role for role, permissions in ROLE_TABLE.items() if permission in permissions)
+    return Verdict(False, f"{permission} takes one of the roles {able}; you are {', '.join(actor.roles)}")

@@ -1,0 +1,82 @@
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from starlette.testclient import TestClient
+
+from gateway.admin.access import Desk
+from gateway.admin.app import build_admin
+from gateway.identity.keys import KeyHasher
+from tests.gateway.conftest import ACTIVITY, PEPPER, compile_policy
+
+
+class Clock:
+    def __init__(self):
+        self.now = datetime.now(UTC)
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def app(database, events, clock):
+    return build_admin(
+        Desk(
+            database,
+            cell="demo",
+            hasher=lambda: KeyHasher(PEPPER),
+            check_policy=compile_policy,
+            on_event=events.append,
+            now=clock,
+        )
+    )
+
+
+@pytest.fixture
+def client(app):
+    with TestClient(app, raise_server_exceptions=False) as client:
+        yield client
+
+
+@pytest.fixture
+def login(control, client):
+    """Makes a person in a role and gives the headers they send."""
+
+    def headers(tenant, *roles):
+        person = control.create_person(tenant, "Somebody", roles)
+        _, token = control.create_token(tenant, person.id, expires_at=datetime.now(UTC) + timedelta(days=1))
+        return {"authorization": f"Bearer {token.token}"}
+
+    return headers
+
+
+@pytest.fixture
+def operator(acme, login):
+    return login(None, "operator")
+
+
+@pytest.fixture
+def objects(acme):
+    """One of everything in tenant acme, by the name of its path parameter."""
+    key, _ = acme.create_key("acme", "support")
+    person = acme.create_person("acme", "Ada", ["developer"])
+    token, _ = acme.create_token("acme", person.id, expires_at=datetime.now(UTC) + timedelta(days=1))
+    return {"tenant": "acme", "project": "support", "key": key.id, "person": person.id, "token": token.id}
+
+
+BODIES = {
+    "create_tenant": {"id": "initech"},
+    "create_project": {"id": "extra", **ACTIVITY},
+    "activate_policy": {"document": "policy: acme"},
+    "create_key": {"project": "support"},
+    "rotate_key": {},
+    "create_person": {"display_name": "Bob", "roles": ["developer"]},
+    "set_roles": {"roles": ["dpo"]},
+    "create_token": {"expires_at": (datetime.now(UTC) + timedelta(days=1)).isoformat()},
+    "bootstrap": {"display_name": "Root"},
+}
+"""What each route that takes a body is sent, by its function's name."""

@@ -1,0 +1,113 @@
+import sqlite3
+
+import httpx2
+import pytest
+
+from gateway.admin_record import recorded_admin
+from gateway.assembly import open_gateway
+from gateway.installation import Installation
+from gateway.settings import Settings
+from tests.gateway.conftest import ACTIVITY
+
+
+@pytest.fixture
+async def gateway(data):
+    installation = Installation.create(data, "demo")
+    installation.authority()
+    async with open_gateway(Settings(data=data, node="gw")) as gateway:
+        yield gateway
+
+
+@pytest.fixture
+async def client(gateway):
+    transport = httpx2.ASGITransport(app=gateway.app)
+    async with httpx2.AsyncClient(transport=transport, base_url="http://gateway") as client:
+        yield client
+
+
+@pytest.fixture
+def bootstrap(data):
+    def token():
+        installation = Installation.open(data)
+        database = installation.database()
+        try:
+            with recorded_admin(installation) as on_event:
+                return installation.control(database, actor="cli", on_event=on_event).create_bootstrap_token()[1].token
+        finally:
+            database.close()
+
+    return token
+
+
+async def test_a_running_gateway_is_administered_and_every_change_is_in_its_log(client, gateway, data, bootstrap):
+    import asyncio
+
+    token = await asyncio.to_thread(bootstrap)
+    answer = await client.post(
+        "/admin/v1/bootstrap", headers={"authorization": f"Bearer {token}"}, json={"display_name": "Canary Name"}
+    )
+    assert answer.status_code == 201, answer.text
+    secret = answer.json()["token"]["token"]
+    operator = {"authorization": f"Bearer {secret}"}
+    for path, body in (
+        ("tenants", {"id": "acme"}),
+        ("tenants/acme/projects", {"id": "support", **ACTIVITY}),
+        ("tenants/acme/keys", {"project": "support"}),
+    ):
+        answer = await client.post(f"/admin/v1/{path}", headers=operator, json=body)
+        assert answer.status_code == 201, answer.text
+    key = answer.json()["key"]
+    models = await client.get("/v1/models", headers={"authorization": f"Bearer {key}"})
+    assert models.status_code == 200
+    wrong = await client.get("/v1/models", headers=operator)
+    assert wrong.status_code == 401
+    with sqlite3.connect(data / "audit" / "log.db") as log:
+        recorded = "\n".join(log.iterdump())
+    log.close()
+    for action in ("token.created", "person.created", "tenant.created", "project.created", "key.created"):
+        assert f"admin.{action}" in recorded or f"admin.{action}".encode().hex() in recorded.lower(), action
+    for hidden in (secret, key, token, "Canary Name"):
+        assert hidden not in recorded
+        assert hidden.encode().hex() not in recorded.lower()
+
+
+async def test_a_key_revoked_over_the_api_stops_working_within_a_second(client, data, bootstrap):
+    import asyncio
+    import time
+
+    token = await asyncio.to_thread(bootstrap)
+    welcome = await client.post(
+        "/admin/v1/bootstrap", headers={"authorization": f"Bearer {token}"}, json={"display_name": "Root"}
+    )
+    operator = {"authorization": f"Bearer {welcome.json()['token']['token']}"}
+    await client.post("/admin/v1/tenants", headers=operator, json={"id": "acme"})
+    await client.post("/admin/v1/tenants/acme/projects", headers=operator, json={"id": "support", **ACTIVITY})
+    made = (await client.post("/admin/v1/tenants/acme/keys", headers=operator, json={"project": "support"})).json()
+    caller = {"authorization": f"Bearer {made['key']}"}
+    assert (await client.get("/v1/models", headers=caller)).status_code == 200
+    await client.post(f"/admin/v1/tenants/acme/keys/{made['id']}/revoke", headers=operator)
+    revoked = time.monotonic()
+    while (await client.get("/v1/models", headers=caller)).status_code == 200:
+        assert time.monotonic() - revoked < 1
+        await asyncio.sleep(0.02)
+
+
+async def test_a_key_for_another_network_is_refused_over_http(client, bootstrap):
+    import asyncio
+
+    token = await asyncio.to_thread(bootstrap)
+    welcome = await client.post(
+        "/admin/v1/bootstrap", headers={"authorization": f"Bearer {token}"}, json={"display_name": "Root"}
+    )
+    operator = {"authorization": f"Bearer {welcome.json()['token']['token']}"}
+    await client.post("/admin/v1/tenants", headers=operator, json={"id": "acme"})
+    await client.post("/admin/v1/tenants/acme/projects", headers=operator, json={"id": "support", **ACTIVITY})
+    seen = []
+    for network in ("127.0.0.0/8", "192.0.2.0/24"):
+        body = {"project": "support", "scopes": {"networks": [network]}}
+        key = (await client.post("/admin/v1/tenants/acme/keys", headers=operator, json=body)).json()["key"]
+        seen.append(
+            await client.get("/v1/models", headers={"authorization": f"Bearer {key}", "x-forwarded-for": "192.0.2.1"})
+        )
+    assert [answer.status_code for answer in seen] == [200, 401]
+    assert seen[1].json()["error"]["code"] == "api_key_address"
