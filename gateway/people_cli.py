@@ -29,7 +29,10 @@ Person = Annotated[str, typer.Argument(metavar="PERSON", help="The person's id, 
 
 @person_app.command("bootstrap")
 def bootstrap(ctx: typer.Context, data: Data = DEFAULT_DATA, as_json: AsJson = False) -> None:
-    """Print the token that makes the first operator through the admin API, once, within a day."""
+    """Print the token that makes the first operator through the admin API, once, within a day.
+
+    Example: domicile person bootstrap
+    """
     with opened_control(ctx, data) as control:
         record, token = control.create_bootstrap_token()
     print_secret(record, token.token, "bootstrap token, for POST /admin/v1/bootstrap", as_json, field="token")
@@ -55,7 +58,10 @@ def create_person(
 
 @person_app.command("list")
 def list_people(tenant: OfTenant = None, data: Data = DEFAULT_DATA, as_json: AsJson = False) -> None:
-    """List a tenant's people, or the staff."""
+    """List a tenant's people, or the staff.
+
+    Example: domicile person list --tenant acme
+    """
     with opened_inventory(data) as inventory:
         records = inventory.people(tenant)
     print_table(records, ("id", "display_name", "roles", "created_at", "revoked_at"), as_json)
@@ -70,7 +76,10 @@ def set_roles(
     data: Data = DEFAULT_DATA,
     as_json: AsJson = False,
 ) -> None:
-    """Replace all of a person's roles."""
+    """Replace all of a person's roles.
+
+    Example: domicile person roles 7GA3GXAA --tenant acme --role dpo --role auditor
+    """
     with opened_control(ctx, data) as control:
         record = control.set_roles(tenant, person, role)  # type: ignore[arg-type]  # checked by set_roles
     print_one(record, as_json)
@@ -85,7 +94,10 @@ def revoke_person(
     data: Data = DEFAULT_DATA,
     as_json: AsJson = False,
 ) -> None:
-    """Shut a person out: all their tokens stop working at once."""
+    """Shut a person out: all their tokens stop working at once.
+
+    Example: domicile person revoke 7GA3GXAA --tenant acme
+    """
     confirm(f"Revoke person {person} with all their tokens? This cannot be undone.", yes)
     with opened_control(ctx, data) as control:
         record = control.revoke_person(tenant, person)
@@ -102,7 +114,10 @@ def create_token(
     data: Data = DEFAULT_DATA,
     as_json: AsJson = False,
 ) -> None:
-    """Create an access token for the admin API and print it: it is shown this once."""
+    """Create an access token for the admin API and print it: it is shown this once.
+
+    Example: domicile person token 7GA3GXAA --tenant acme --label laptop --days 30
+    """
     with opened_control(ctx, data) as control:
         record, token = control.create_token(
             tenant, person, expires_at=datetime.now(UTC) + timedelta(days=days), label=label
@@ -112,7 +127,10 @@ def create_token(
 
 @person_app.command("tokens")
 def list_tokens(person: Person, tenant: OfTenant = None, data: Data = DEFAULT_DATA, as_json: AsJson = False) -> None:
-    """List a person's access tokens."""
+    """List a person's access tokens.
+
+    Example: domicile person tokens 7GA3GXAA --tenant acme
+    """
     with opened_inventory(data) as inventory:
         records = inventory.tokens(tenant, person)
     print_table(records, ("id", "label", "last_four", "created_at", "expires_at", "revoked_at"), as_json)
@@ -128,7 +146,10 @@ def revoke_token(
     data: Data = DEFAULT_DATA,
     as_json: AsJson = False,
 ) -> None:
-    """Make an access token stop working, from the next call on."""
+    """Make an access token stop working, from the next call on.
+
+    Example: domicile person revoke-token 7GA3GXAA K5QW2Z8B --tenant acme
+    """
     confirm(f"Revoke token {token}? This cannot be undone.", yes)
     with opened_control(ctx, data) as control:
         record = control.revoke_token(tenant, person, token)
