@@ -188,3 +188,10 @@ def test_detection_is_linear_in_the_length_of_hostile_text(unit):
 
     cost(1000)
     assert cost(40_000) < 0.4  # quadratic would take seconds
+
+
+def test_a_secret_whose_name_is_glued_to_the_one_before_is_found_too():
+    text = "password: hunter2Xyz9password: swordfish7Q"
+    found = "".join(text[span.start : span.end] for span in find_spans(text, 0, DETECTORS))
+    assert "hunter2Xyz9" in found
+    assert "swordfish7Q" in found
