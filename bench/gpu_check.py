@@ -8,6 +8,7 @@ or its operations at the card's own matrix rate, both measured first. Ends with 
 """
 
 import argparse
+import importlib.util
 import json
 import os
 import platform
@@ -120,6 +121,7 @@ def run_tests() -> dict[str, Any]:
         str(ROOT),
         "-p",
         "no:cacheprovider",
+        *(["-n", str(min(8, os.cpu_count() or 1))] if importlib.util.find_spec("xdist") else []),
     ]
     done = subprocess.run(
         [*command, str(ROOT / "tests/backend/kernels")],

@@ -87,17 +87,19 @@ class BlockManager:
             sequence.block_table.append(block_id)
         return True
 
-    def publish(self, sequence: Sequence) -> None:
-        """Name the blocks that are full of computed tokens, so that others can find them.
+    def publish(self, sequence: Sequence, num_tokens: int = 0) -> None:
+        """Name the blocks that are full once `num_tokens` more are computed, so that others can find them.
 
-        To be called once the step that computed them is done, never before: a hit on a block still being written
-        would read garbage.
+        To be called when the step that computes them is certain to run, before it or after it. A hit, even one in the
+        same step, reads what is written: steps run in order, and within a step each layer writes the keys and values
+        of all its tokens before any attention reads. So prompts that arrive together compute a shared beginning once.
         """
         if not self.prefix_cache:
             return
         size = self.block_size
         hashes = sequence.block_hashes
-        for index in range(len(hashes), sequence.num_computed // size):
+        certain = min(sequence.num_computed + num_tokens, len(sequence.tokens))
+        for index in range(len(hashes), certain // size):
             tokens = sequence.tokens[index * size : (index + 1) * size]
             name = _chain(hashes[-1] if hashes else self._root(sequence), tokens)
             hashes.append(name)
@@ -106,6 +108,11 @@ class BlockManager:
                 block = self.blocks[block_id]
                 block.hash, block.tokens = name, tokens
                 self._by_hash[name] = block_id
+
+    def disown(self, sequence: Sequence) -> None:
+        """Let nobody find its blocks any more, for what was computed is worthless."""
+        for block_id in sequence.block_table:
+            self._forget(self.blocks[block_id])
 
     def release(self, sequence: Sequence) -> None:
         """Give all its blocks back. Harmless when it holds none."""
