@@ -123,9 +123,11 @@ def run_tests() -> dict[str, Any]:
         "no:cacheprovider",
         *(["-n", str(min(8, os.cpu_count() or 1))] if importlib.util.find_spec("xdist") else []),
     ]
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     done = subprocess.run(
         [*command, str(ROOT / "tests/backend/kernels")],
-        cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
+        cwd=ROOT, env=os.environ | {"PYTHONPATH": path},
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
     print(done.stdout[-6000:], flush=True)
     return {"exit": done.returncode, "summary": done.stdout.strip().splitlines()[-1:], "output": done.stdout[-20000:]}

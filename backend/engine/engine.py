@@ -22,7 +22,7 @@ from backend.engine.sequence import Sequence, Status
 from backend.errors import ContextLengthExceeded, InvalidRequest, Overloaded
 from backend.models.checkpoint import Checkpoint
 from backend.models.decoder import Decoder
-from backend.models.loader import load_model
+from backend.models.loader import dummy_model, load_model
 
 
 class Launched(Protocol):
@@ -70,10 +70,20 @@ class Engine:
         """Load and build. Raises ConfigError before loading if the KV cache cannot be as asked, ModelError while."""
         if config.threads is not None:
             torch.set_num_threads(config.threads)
-        element_size = 4 if config.dtype == "float32" else 2
-        cache = size_cache(config, checkpoint.config, element_size)
-        eos_ids = checkpoint.text.eos_ids
-        return cls(load_model(checkpoint, config.dtype, config.device), config, cache, eos_ids)
+        if config.device.startswith("cuda"):
+            return cls._on_gpu(checkpoint, config)
+        cache = size_cache(config, checkpoint.config, 4 if config.dtype == "float32" else 2)
+        model, eos_ids = _load(checkpoint, config)
+        return cls(model, config, cache, eos_ids)
+
+    @classmethod
+    def _on_gpu(cls, checkpoint: Checkpoint, config: EngineConfig) -> "Engine":
+        from backend.engine.gpu import gpu_runner, require_gpu  # Triton is not needed elsewhere
+
+        require_gpu(config)
+        model, eos_ids = _load(checkpoint, config)
+        runner, cache = gpu_runner(model, config)
+        return cls(model, config, cache, eos_ids, runner=runner)
 
     @property
     def has_work(self) -> bool:
@@ -190,3 +200,11 @@ class Engine:
         if len(sequence.tokens) >= sequence.max_length:
             return Finish.LENGTH
         return None
+
+
+def _load(checkpoint: Checkpoint, config: EngineConfig) -> tuple[Decoder, frozenset[int]]:
+    """The model, and the ids that end its answers; random weights have no such ids."""
+    if config.load_format == "dummy":
+        return dummy_model(checkpoint.config, config.dtype, config.device), frozenset()
+    eos_ids = checkpoint.text.eos_ids
+    return load_model(checkpoint, config.dtype, config.device), eos_ids

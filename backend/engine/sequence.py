@@ -53,9 +53,13 @@ class Sequence:
         cache_root: bytes = b"",
         max_length: int | None = None,
     ) -> None:
-        """``priority``: lower runs first. ``leader``: a sequence of the same prompt to wait for, so that its blocks
-        are found in the prefix cache. ``cache_root``: sequences of different roots never share blocks. ``max_length``: tokens, prompt and answer, at which
-        it ends; by default what the prompt and ``max_tokens`` make."""
+        """
+        Args:
+            priority: lower runs first.
+            leader: a sequence of the same prompt to wait for, so that its blocks are found in the prefix cache.
+            cache_root: sequences of different roots never share blocks.
+            max_length: tokens, prompt and answer, at which it ends; by default what prompt and ``max_tokens`` make.
+        """
         self.id = id
         self.tokens = list(prompt)
         self.num_prompt = len(prompt)

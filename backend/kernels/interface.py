@@ -10,7 +10,7 @@ from torch import Tensor
 
 from backend.kernels import reference
 from backend.kernels.decode_workspace import DecodeWorkspace
-from backend.kernels.row_state import RowState, StepInputs
+from backend.kernels.row_state import Draws, RowState, SamplingRows, StepInputs
 
 
 class Kernels(Protocol):
@@ -33,7 +33,7 @@ class Kernels(Protocol):
     def rotary_kv(
         self, qkv: Tensor, positions: Tensor, cos_sin: Tensor, slots: Tensor, key_cache: Tensor, value_cache: Tensor, *,
         q_norm: Tensor | None = None, k_norm: Tensor | None = None, eps: float = 1e-6,
-        k_scale: Tensor | None = None, v_scale: Tensor | None = None,
+        k_scale: Tensor | None = None, v_scale: Tensor | None = None, keys_in_place: bool = False,
     ) -> Tensor: ...  # fmt: skip
 
     def paged_attention(
@@ -72,6 +72,10 @@ class Kernels(Protocol):
     def prepare_step(
         self, rows: Tensor, query_start: Tensor, state: RowState, block_size: int, inputs: StepInputs
     ) -> None: ...
+
+    def gather_draws(self, rows: Tensor, known: Tensor, wanted: SamplingRows, draws: Draws) -> None: ...
+
+    def write_segments(self, memory: Tensor, packed: Tensor, segments: int) -> None: ...
 
     def commit_step(self, rows: Tensor, query_start: Tensor, sampled: Tensor, state: RowState) -> None: ...
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from backend.kernels.decode_workspace import DecodeWorkspace
 from backend.kernels.launch import FP8, FP8_MAX
-from backend.kernels.row_state import RowState, StepInputs
+from backend.kernels.row_state import Draws, RowState, SamplingRows, StepInputs
 
 
 def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -57,7 +57,7 @@ def _gated(gate_up: Tensor) -> Tensor:
 def rotary_kv(
     qkv: Tensor, positions: Tensor, cos_sin: Tensor, slots: Tensor, key_cache: Tensor, value_cache: Tensor, *,
     q_norm: Tensor | None = None, k_norm: Tensor | None = None, eps: float = 1e-6,
-    k_scale: Tensor | None = None, v_scale: Tensor | None = None,
+    k_scale: Tensor | None = None, v_scale: Tensor | None = None, keys_in_place: bool = False,
 ) -> Tensor:  # fmt: skip
     _, block_size, kv_heads, head_dim = key_cache.shape
     heads = qkv.float().view(len(qkv), -1, head_dim)
@@ -66,6 +66,8 @@ def rotary_kv(
         q, k = _normalised(q, q_norm, eps), _normalised(k, k_norm, eps)
     cos, sin = cos_sin[positions.long()][:, None].chunk(2, -1)
     q, k = _rotated(q, cos, sin), _rotated(k, cos, sin)
+    if keys_in_place:
+        qkv.view(len(qkv), -1, head_dim)[:, -2 * kv_heads : -kv_heads] = k.to(qkv.dtype)
     live = slots >= 0
     block, offset = slots[live] // block_size, slots[live] % block_size
     for cache, values, scale in ((key_cache, k, k_scale), (value_cache, v, v_scale)):
@@ -138,7 +140,8 @@ def sample(
     noisy = scores / temperature.clamp_min(torch.finfo(torch.float32).tiny)[:, None]
     noisy = noisy + gumbel_noise(seeds, positions, logits.shape[1])
     scores = torch.where(temperature[:, None] > 0, noisy, scores).nan_to_num(float("-inf"), float("inf"), float("-inf"))
-    return scores.argmax(-1)
+    known = logits.float().amax(-1).isfinite()  # NaN wins amax
+    return torch.where(known, scores.argmax(-1), -1)
 
 
 def gumbel_noise(seeds: Tensor, positions: Tensor, vocab: int) -> Tensor:
@@ -255,5 +258,17 @@ def commit_step(rows: Tensor, query_start: Tensor, sampled: Tensor, state: RowSt
     state.computed[row] += queries
     known = state.known[row]
     grows = (queries > 0) & (state.computed[row] == known) & (known < state.tokens.shape[1])
-    state.tokens[row[grows], known[grows].long()] = sampled[live][grows].int()
+    state.tokens[row[grows], known[grows].long()] = sampled[live][grows].clamp_min(0).int()
     state.known[row[grows]] += 1
+
+
+def gather_draws(rows: Tensor, known: Tensor, wanted: SamplingRows, draws: Draws) -> None:
+    row = rows.clamp_min(0).long()
+    for name, idle in (("temperature", 0.0), ("seeds", 0), ("top_k", 0), ("top_p", 1.0), ("min_p", 0.0)):
+        getattr(draws, name).copy_(getattr(wanted, name)[row].masked_fill(rows < 0, idle))
+    draws.positions.copy_(known[row].masked_fill(rows < 0, 0))
+
+
+def write_segments(memory: Tensor, packed: Tensor, segments: int) -> None:
+    for target, length, source in packed[: 3 * segments].view(-1, 3).tolist():
+        memory[target : target + length] = packed[source : source + length]
