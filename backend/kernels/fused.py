@@ -10,6 +10,7 @@ from backend.kernels.rms_norm import add_rms_norm, add_rms_norm_fp8, rms_norm, r
 from backend.kernels.rotary_kv import rotary_kv
 from backend.kernels.sampling import sample
 from backend.kernels.silu_mul import silu_mul, silu_mul_fp8
+from backend.kernels.skinny_linear import skinny_linear
 from backend.kernels.staged_writes import write_segments
 from backend.kernels.step_inputs import commit_step, prepare_step
 from backend.kernels.token_mask import apply_bitmask
@@ -35,6 +36,7 @@ __all__ = [
     "sampling_threshold",
     "silu_mul",
     "silu_mul_fp8",
+    "skinny_linear",
     "token_logprobs",
     "write_segments",
 ]

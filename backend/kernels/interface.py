@@ -26,6 +26,11 @@ class Kernels(Protocol):
         self, x: Tensor, residual: Tensor, weight: Tensor, eps: float
     ) -> tuple[Tensor, Tensor, Tensor]: ...
 
+    def skinny_linear(
+        self, x: Tensor, weight: Tensor, *, scale: Tensor | None = None, bias: Tensor | None = None,
+        norm: Tensor | None = None, eps: float = 1e-6, residual: Tensor | None = None, gated: bool = False,
+    ) -> Tensor: ...  # fmt: skip
+
     def silu_mul(self, gate_up: Tensor) -> Tensor: ...
 
     def silu_mul_fp8(self, gate_up: Tensor) -> tuple[Tensor, Tensor]: ...

@@ -41,6 +41,21 @@ def _normalised(h: Tensor, weight: Tensor, eps: float) -> Tensor:
     return h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + eps) * weight.float()
 
 
+def skinny_linear(
+    x: Tensor, weight: Tensor, *, scale: Tensor | None = None, bias: Tensor | None = None, norm: Tensor | None = None,
+    eps: float = 1e-6, residual: Tensor | None = None, gated: bool = False,
+) -> Tensor:  # fmt: skip
+    wide = x.float() if norm is None else _normalised(x.float(), norm, eps)
+    y = wide @ (weight.float() if scale is None else weight.float() * scale).t()
+    if bias is not None:
+        y = y + bias.float()
+    if gated:
+        y = _gated(y)
+    if residual is not None:
+        y = y + residual.float()
+    return y.to(x.dtype)
+
+
 def silu_mul(gate_up: Tensor) -> Tensor:
     return _gated(gate_up).to(gate_up.dtype)
 
