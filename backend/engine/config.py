@@ -16,6 +16,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         model: path of a GGUF file or Hugging Face folder.
         block_size: tokens a KV block holds.
         load_format: "auto", or "dummy": random weights of the shape in config.json, for measuring.
+        quantization: "fp8": the layers' weights, quantised while loading, times activations quantised token by token;
+            a GPU only. kv_dtype: "fp8" halves the KV cache; None: the model's dtype.
         num_blocks: KV blocks; None: on the CPU as many as `kv_memory` bytes hold, on a GPU what is left of
             `gpu_memory`, its share of the card, beside weights, activations and graphs.
         graphs: capture decode steps as CUDA graphs.
@@ -31,6 +33,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     device: str = "cpu"
     dtype: str = "float32"
     load_format: str = "auto"
+    quantization: str | None = None
+    kv_dtype: str | None = None
     block_size: int = 16
     num_blocks: int | None = None
     kv_memory: int = DEFAULT_KV_MEMORY
@@ -53,6 +57,11 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(f"gpu_memory is a share of the card, above 0 and up to 1, not {self.gpu_memory}")
         if self.load_format not in LOAD_FORMATS:
             raise ConfigError(f"load_format {self.load_format!r} is not one of {', '.join(LOAD_FORMATS)}")
+        for name in ("quantization", "kv_dtype"):
+            if getattr(self, name) not in (None, "fp8"):
+                raise ConfigError(f"{name} is fp8 or nothing, not {getattr(self, name)!r}")
+            if getattr(self, name) and not self.device.startswith("cuda"):
+                raise ConfigError(f"{name} fp8 needs a GPU; this is {self.device!r}")
         if self.max_waiting < 0:
             raise ConfigError(f"max_waiting must not be negative, not {self.max_waiting}")
         if self.max_num_batched_tokens < self.max_num_seqs:

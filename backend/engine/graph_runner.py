@@ -3,8 +3,8 @@
 A step reads its rows from tables on the device and writes the tokens it drew back into them (`device_tables`), so the
 next step can be launched before the host has seen them; ids come back by a copy that nobody waits for until the step
 behind it is on its way. A decode step, from the embedding to the drawn token, is one graph for each of a few batch
-sizes; smaller batches are padded with rows that belong to nobody, write nothing and have no length. Steps with prefills
-run kernel by kernel: their launches hide behind their work.
+sizes; smaller batches are padded with rows that belong to nobody, write nothing and have no length. So are steps of few
+sequences and few tokens, prompts among them. Large steps run kernel by kernel: their launches hide behind their work.
 
 Without CUDA the same code runs step by step on the kernels' twins, which is how it is tested.
 """
@@ -21,13 +21,14 @@ from backend.engine.device_tables import DeviceTables, Words, row_of
 from backend.engine.paged_layers import DENSE_FROM, DENSE_STEP, DensePrompt, PagedLayers, StepShape
 from backend.engine.scheduler import Scheduled
 from backend.kernels.decode_workspace import DecodeWorkspace
-from backend.kernels.interface import kernels_for
+from backend.kernels.launch import FP8
 from backend.kernels.row_state import Draws, StepInputs
-from backend.models.decoder import Decoder
-from backend.models.fused_decoder import FusedDecoder
+from backend.models.fused_decoder import FusedDecoder, PagedCache, StepTokens
 
 AHEAD = 1
 INFLIGHT_COPIES = AHEAD + 2
+PROMPT_TOKENS = (32, 64, 128, 256, 512, 1024, 2048)  # sizes of captured steps with prompts; beyond, launches hide
+PROMPT_SEQUENCES = 16  # that such a step has room for, decodes included
 
 
 def graph_sizes(most: int) -> list[int]:
@@ -73,15 +74,17 @@ class GraphRunner:
     ahead = AHEAD
 
     def __init__(
-        self, model: Decoder, cache: KVCache, *, max_num_seqs: int, max_num_batched_tokens: int, max_model_len: int
+        self, model: FusedDecoder, cache: KVCache, *, max_num_seqs: int, max_num_batched_tokens: int, max_model_len: int
     ) -> None:
         self.device = device = cache.keys.device
-        self.keys, self.values = cache.keys, cache.values
         self.block_size = block_size = cache.block_size
-        self.kernels = kernels_for(device)
-        self.model = FusedDecoder(model, self.kernels)
+        self.kernels = model.kernels
+        self.model = model
         self.max_num_seqs, self.max_num_batched_tokens = max_num_seqs, max_num_batched_tokens
         config = model.config
+        fp8 = cache.keys.dtype == FP8
+        scale = torch.ones(config.num_kv_heads, device=device) if fp8 else None  # e4m3 reaches 448; keys seldom pass 50
+        self.cache = PagedCache(cache.keys, cache.values, scale, scale)
         self.tables = DeviceTables(max_num_seqs, max_model_len, block_size, self.kernels, device)
         max_blocks = -(-max_model_len // block_size)
         self._inputs = StepInputs.allocate(max_num_batched_tokens + DENSE_STEP, max_num_seqs, max_blocks, device)
@@ -96,6 +99,7 @@ class GraphRunner:
         ]
         self._turn = 0
         self._replays: list[Replay] = []
+        self._prompt_replays: list[Replay] = []
 
     @torch.inference_mode()
     def launch(self, batch: list[Scheduled]) -> Arriving:
@@ -106,25 +110,36 @@ class GraphRunner:
                 tables.admit(scheduled.sequence)
             else:
                 tables.extend(scheduled.sequence)
+        tokens = sum(s.num_tokens for s in batch)
+        prompts = next((r for r in self._prompt_replays if r.size >= tokens), None)
         if len(decodes) == len(batch):
             ordered, drawn = batch, self._decode(batch)
+        elif prompts and len(batch) <= PROMPT_SEQUENCES:
+            ordered, drawn = batch, self._prompts(batch, prompts)
         else:
             ordered, drawn = self._mixed(decodes, [s for s in batch if s.num_tokens > 1])
         return self._bring_home(drawn, ordered, batch)
 
     @torch.inference_mode()
     def capture(self, sizes: list[int]) -> None:
-        """Capture a decode graph for each batch size, while nothing runs."""
+        """Capture a decode graph for each batch size, and those of prompts, while nothing runs."""
         self._clear_step()
-        pool = torch.cuda.graph_pool_handle()
+        self._pool = torch.cuda.graph_pool_handle()
+        prompts = [tokens for tokens in PROMPT_TOKENS if tokens <= self.max_num_batched_tokens]
+        self._prompt_replays = self._captured(prompts, self._prompt_step)
+        self._replays = self._captured(sizes, self._decode_step)
+
+    def _captured(self, sizes: list[int], step_of: Callable[[int], Callable[[], Tensor]]) -> list[Replay]:
+        replays = []
         for size in sorted(sizes, reverse=True):  # the largest first: the others live in its memory
-            step = self._decode_step(size)
+            step = step_of(size)
             step()  # compiles, and lets the libraries allocate, outside the capture
             torch.cuda.synchronize()
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=pool):
+            with torch.cuda.graph(graph, pool=self._pool):
                 drawn = step()
-            self._replays.insert(0, Replay(size, graph, drawn))
+            replays.append(Replay(size, graph, drawn))
+        return replays[::-1]
 
     @torch.inference_mode()
     def rehearse(self) -> None:
@@ -155,6 +170,22 @@ class GraphRunner:
     def _decode_step(self, size: int) -> Callable[[], Tensor]:
         return self._step(self._one_each[: size + 1], StepShape(size), size, self._one_each[:1])
 
+    def _prompt_step(self, tokens: int) -> Callable[[], Tensor]:
+        count = min(PROMPT_SEQUENCES, self.max_num_seqs)
+        starts = self.tables.query_start[: count + 1]
+        return self._step(starts, StepShape(0, count, tokens), tokens, starts)
+
+    def _prompts(self, batch: list[Scheduled], replay: Replay) -> Tensor:
+        count = min(PROMPT_SEQUENCES, self.max_num_seqs)
+        rows = np.full(count, -1, dtype=np.int32)
+        rows[: len(batch)] = [row_of(s.sequence) for s in batch]
+        starts = _starts(batch)
+        self.tables.describe("step_rows", rows)
+        self.tables.describe("query_start", np.pad(starts, (0, count + 1 - len(starts)), mode="edge"))
+        self.tables.flush()
+        replay.graph.replay()
+        return replay.drawn
+
     def _mixed(self, decodes: list[Scheduled], prefills: list[Scheduled]) -> tuple[list[Scheduled], Tensor]:
         dense = [s for s in prefills if s.num_tokens >= DENSE_FROM and not s.sequence.num_computed and self._has_dense]
         chunks = [s for s in prefills if s not in dense]
@@ -180,7 +211,7 @@ class GraphRunner:
 
     @property
     def _has_dense(self) -> bool:
-        return self.device.type == "cuda" and self.keys.dtype in (torch.bfloat16, torch.float16)
+        return self.device.type == "cuda" and self.model.embedding.dtype in (torch.bfloat16, torch.float16)
 
     def _step(self, query_start: Tensor, shape: StepShape, tokens: int, chunk_start: Tensor) -> Callable[[], Tensor]:
         """A step of the rows in the tables, as a function that may be called or captured; returns the drawn tokens."""
@@ -197,16 +228,16 @@ class GraphRunner:
         )
         draws = Draws(**{name: getattr(all_draws, name)[:count] for name in all_draws.__dataclass_fields__})
         attention = PagedLayers(
-            self.model.config, kernels, self.keys, self.values, self._workspace, shape, inputs.block_tables,
-            inputs.seq_lens, chunk_start,
+            self.model.config, kernels, self.cache, self._workspace, shape, inputs.block_tables, inputs.seq_lens,
+            chunk_start,
         )  # fmt: skip
+        last = None if shape.decodes == count else inputs.last
+        step_tokens = StepTokens(inputs.token_ids, inputs.positions, inputs.slots, last)
 
         def step() -> Tensor:
             kernels.prepare_step(rows, query_start, tables.state, self.block_size, inputs)
             kernels.gather_draws(rows, tables.state.known, tables.sampling, draws)
-            logits = self.model(
-                inputs.token_ids, inputs.positions, inputs.slots, inputs.last, self.keys, self.values, attention
-            )
+            logits = self.model(step_tokens, self.cache, attention)
             threshold = kernels.sampling_threshold(logits, draws.temperature, draws.top_k, draws.top_p, draws.min_p)
             drawn = kernels.sample(logits, draws.temperature, draws.seeds, draws.positions, threshold)
             kernels.commit_step(rows, query_start, drawn, tables.state)

@@ -6,6 +6,7 @@ library is faster.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -14,6 +15,7 @@ from torch import Tensor
 from backend.kernels.decode_workspace import DecodeWorkspace
 from backend.kernels.interface import Kernels
 from backend.models.config import ModelConfig
+from backend.models.fused_decoder import PagedCache
 
 DENSE_FROM = 1024  # tokens of a prompt from which the dense kernel is faster
 DENSE_STEP = 256  # it plans anew for every length, so lengths are rounded up to this
@@ -48,12 +50,12 @@ class PagedLayers:
     """
 
     def __init__(
-        self, config: ModelConfig, kernels: Kernels, keys: Tensor, values: Tensor, workspace: DecodeWorkspace,
+        self, config: ModelConfig, kernels: Kernels, cache: PagedCache, workspace: DecodeWorkspace,
         shape: StepShape, block_tables: Tensor, seq_lens: Tensor, chunk_start: Tensor,
     ) -> None:  # fmt: skip
         self.config = config
         self.kernels = kernels
-        self.keys, self.values = keys, values
+        self.cache = cache
         self.workspace = workspace
         self.shape = shape
         self.block_tables, self.seq_lens, self.chunk_start = block_tables, seq_lens, chunk_start
@@ -61,13 +63,14 @@ class PagedLayers:
         self.scale = config.head_dim**-0.5
 
     def __call__(self, layer: int, q: Tensor, qkv: Tensor) -> Tensor:
-        keys, values, shape = self.keys[layer], self.values[layer], self.shape
-        decodes, chunks = shape.decodes, shape.chunks
+        cache, shape = self.cache, self.shape
+        keys, values, decodes, chunks = cache.keys[layer], cache.values[layer], shape.decodes, shape.chunks
+        scales: dict[str, Any] = {"scale": self.scale, "k_scale": cache.k_scale, "v_scale": cache.v_scale}
         parts = []
         if decodes:
             tables, lengths = self.block_tables[:decodes], self.seq_lens[:decodes]
             parts.append(
-                self.kernels.paged_decode(q[:decodes], keys, values, tables, lengths, self.workspace, scale=self.scale)
+                self.kernels.paged_decode(q[:decodes], keys, values, tables, lengths, self.workspace, **scales)
             )
         if chunks:
             rows = slice(decodes, decodes + shape.chunk_rows)

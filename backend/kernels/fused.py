@@ -1,6 +1,7 @@
 """The Triton kernels, as one set that satisfies `interface.Kernels`."""
 
 from backend.kernels.draws import gather_draws
+from backend.kernels.fp8_linear import fp8_linear, fp8_product
 from backend.kernels.logprobs import token_logprobs
 from backend.kernels.paged_attention import paged_attention
 from backend.kernels.paged_decode import paged_decode
@@ -23,6 +24,8 @@ __all__ = [
     "apply_penalties",
     "commit_step",
     "count_outputs",
+    "fp8_linear",
+    "fp8_product",
     "gather_draws",
     "mark_prompt",
     "paged_attention",

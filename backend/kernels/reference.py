@@ -23,8 +23,10 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return _normalised(x.float(), weight, eps).to(x.dtype)
 
 
-def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    h = x.float() + residual.float()
+def add_rms_norm(
+    x: Tensor, residual: Tensor, weight: Tensor, eps: float, *, scales: tuple[Tensor, Tensor] | None = None
+) -> tuple[Tensor, Tensor]:
+    h = _scaled(x, scales) + residual.float()
     return _normalised(h, weight, eps).to(x.dtype), h.to(x.dtype)
 
 
@@ -32,13 +34,27 @@ def rms_norm_fp8(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]
     return quantize_rows(_normalised(x.float(), weight, eps))
 
 
-def add_rms_norm_fp8(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
-    h = x.float() + residual.float()
+def add_rms_norm_fp8(
+    x: Tensor, residual: Tensor, weight: Tensor, eps: float, *, scales: tuple[Tensor, Tensor] | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    h = _scaled(x, scales) + residual.float()
     return *quantize_rows(_normalised(h, weight, eps)), h.to(x.dtype)
+
+
+def _scaled(x: Tensor, scales: tuple[Tensor, Tensor] | None) -> Tensor:
+    return x.float() if scales is None else x.float() * (scales[0] * scales[1].t())
 
 
 def _normalised(h: Tensor, weight: Tensor, eps: float) -> Tensor:
     return h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + eps) * weight.float()
+
+
+def fp8_linear(x: Tensor, x_scale: Tensor, weight: Tensor, weight_scale: Tensor) -> Tensor:
+    return ((x.float() * x_scale) @ (weight.float() * weight_scale).t()).bfloat16()
+
+
+def fp8_product(x: Tensor, weight: Tensor, one: Tensor) -> Tensor:
+    return (x.float() @ weight.float().t() * one).bfloat16()
 
 
 def skinny_linear(

@@ -1,14 +1,16 @@
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
-"""A few rows times a large weight, with what stands before and after it in a decoder layer.
+"""One to four rows times a large weight, with what stands before and after it in a decoder layer.
 
-Decoding a small batch is reading weights: the time is bytes over bandwidth, plus a ramp and a tail for every kernel, in
+Decoding a tiny batch is reading weights: the time is bytes over bandwidth, plus a ramp and a tail for every kernel, in
 which no bytes flow. So a layer's small operations ride along. RMSNorm in front is a factor per column, which goes into
 x, and one per row, whose sum of squares is collected on the way and applied at the end; the gate of SwiGLU and the
 residual add behind it happen on the accumulator. Weights may be FP8 with a scale per output channel; they widen in
 registers, x stays as precise as it was.
+
+No tensor cores: they would want 16 rows and a detour through shared memory. Weights go straight to registers, each
+thread sums its own columns, and the threads meet once, at the end.
 """
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -16,18 +18,52 @@ from torch import Tensor
 from backend.kernels import tuning
 from backend.kernels.launch import FP8, require
 
-MOST_ROWS = 64
+MOST_ROWS = 4
 
 
 @triton.jit
-def _product(x, weight_ptr, acc, n, k, outputs, width, BLOCK_N: tl.constexpr, EVEN: tl.constexpr):
-    """acc + x @ weight[n, k]ᵀ"""
-    at = weight_ptr + n[None, :].to(tl.int64) * width + k[:, None]
+def _weights(weight_ptr, n, k, outputs, width, EVEN: tl.constexpr):
+    at = weight_ptr + n[:, None].to(tl.int64) * width + k[None, :]
     if EVEN:
         weight = tl.load(at, eviction_policy="evict_first")
     else:
-        weight = tl.load(at, (n < outputs)[None, :] & (k < width)[:, None], 0.0, eviction_policy="evict_first")
-    return tl.dot(x, weight.to(x.dtype), acc, input_precision="ieee")
+        weight = tl.load(at, (n < outputs)[:, None] & (k < width)[None, :], 0.0, eviction_policy="evict_first")
+    return weight.to(tl.float32)
+
+
+@triton.jit
+def _columns(x_ptr, norm_ptr, row, rows, k, width, NORM: tl.constexpr):
+    """(x times the norm's weight, sum of squares of x) at columns k of a row, float32; zeros past the last row."""
+    x = tl.load(x_ptr + row * width + k, (k < width) & (row < rows), 0.0).to(tl.float32)
+    squares = x * x
+    if NORM:
+        x *= tl.load(norm_ptr + k, k < width, 0.0).to(tl.float32)
+    return x, squares
+
+
+@triton.jit
+def _finish(
+    acc, gate_acc, squares, row, rows, n, y_ptr, residual_ptr, bias_ptr, scale_ptr, outputs, width, eps,
+    NORM: tl.constexpr, RESIDUAL: tl.constexpr, BIAS: tl.constexpr, SCALED: tl.constexpr, GATED: tl.constexpr,
+):  # fmt: skip
+    inside = (n < outputs) & (row < rows)
+    factor = 1.0
+    if NORM:
+        factor = tl.rsqrt(tl.sum(squares, 0) / width + eps)
+    y = tl.sum(acc, 1) * factor
+    if SCALED:
+        y *= tl.load(scale_ptr + n + (outputs if GATED else 0), inside, 0.0)
+    if BIAS:
+        y += tl.load(bias_ptr + n, inside, 0.0).to(tl.float32)
+    if GATED:
+        gate = tl.sum(gate_acc, 1) * factor
+        if SCALED:
+            gate *= tl.load(scale_ptr + n, inside, 0.0)
+        y *= gate / (1.0 + tl.exp(-gate))
+    at = row * outputs + n
+    if RESIDUAL:
+        y += tl.load(residual_ptr + at, inside, 0.0).to(tl.float32)
+    tl.store(y_ptr + at, y, inside)
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -37,42 +73,60 @@ def _skinny_linear(
     EVEN: tl.constexpr, ROWS: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
-    row = tl.arange(0, ROWS)
     lane = tl.arange(0, BLOCK_K)
-    real = (row < rows)[:, None]
-    acc = tl.zeros([ROWS, BLOCK_N], tl.float32)
-    gate_acc = tl.zeros([ROWS, BLOCK_N], tl.float32)
-    squares = tl.zeros([ROWS], tl.float32)
+    zero = tl.zeros([BLOCK_N, BLOCK_K], tl.float32)
+    none = tl.zeros([BLOCK_K], tl.float32)
+    acc0, acc1, acc2, acc3 = zero, zero, zero, zero
+    gate0, gate1, gate2, gate3 = zero, zero, zero, zero
+    squares0, squares1, squares2, squares3 = none, none, none, none
     up_ptr = weight_ptr
     if GATED:  # gate above, up below, `outputs` rows each
         up_ptr += outputs.to(tl.int64) * width
-    for start in tl.range(0, width, BLOCK_K):
+    for start in range(0, width, BLOCK_K):
         k = start + lane
-        x = tl.load(x_ptr + row[:, None] * width + k[None, :], real & (k < width)[None, :], 0.0)
-        if NORM:
-            wide = x.to(tl.float32)
-            squares += tl.sum(wide * wide, 1)
-            x = (wide * tl.load(norm_ptr + k, k < width, 0.0).to(tl.float32)[None, :]).to(x.dtype)
-        acc = _product(x, up_ptr, acc, n, k, outputs, width, BLOCK_N, EVEN)
+        weight = _weights(up_ptr, n, k, outputs, width, EVEN)
         if GATED:
-            gate_acc = _product(x, weight_ptr, gate_acc, n, k, outputs, width, BLOCK_N, EVEN)
-    inside = n < outputs
-    if SCALED:
-        acc *= tl.load(scale_ptr + n + (outputs if GATED else 0), inside, 0.0)[None, :]
+            gate = _weights(weight_ptr, n, k, outputs, width, EVEN)
+        x, squares = _columns(x_ptr, norm_ptr, 0, rows, k, width, NORM)
+        acc0 += weight * x[None, :]
+        squares0 += squares
         if GATED:
-            gate_acc *= tl.load(scale_ptr + n, inside, 0.0)[None, :]
-    if NORM:
-        factor = tl.rsqrt(squares / width + eps)[:, None]
-        acc *= factor
-        gate_acc *= factor
-    if BIAS:
-        acc += tl.load(bias_ptr + n, inside, 0.0).to(tl.float32)[None, :]
-    if GATED:
-        acc *= gate_acc / (1.0 + tl.exp(-gate_acc))
-    at = row[:, None].to(tl.int64) * outputs + n[None, :]
-    if RESIDUAL:
-        acc += tl.load(residual_ptr + at, real & inside[None, :], 0.0).to(tl.float32)
-    tl.store(y_ptr + at, acc, real & inside[None, :])
+            gate0 += gate * x[None, :]
+        if ROWS > 1:
+            x, squares = _columns(x_ptr, norm_ptr, 1, rows, k, width, NORM)
+            acc1 += weight * x[None, :]
+            squares1 += squares
+            if GATED:
+                gate1 += gate * x[None, :]
+        if ROWS > 2:
+            x, squares = _columns(x_ptr, norm_ptr, 2, rows, k, width, NORM)
+            acc2 += weight * x[None, :]
+            squares2 += squares
+            if GATED:
+                gate2 += gate * x[None, :]
+            x, squares = _columns(x_ptr, norm_ptr, 3, rows, k, width, NORM)
+            acc3 += weight * x[None, :]
+            squares3 += squares
+            if GATED:
+                gate3 += gate * x[None, :]
+    _finish(
+        acc0, gate0, squares0, 0, rows, n, y_ptr, residual_ptr, bias_ptr, scale_ptr, outputs, width, eps,
+        NORM, RESIDUAL, BIAS, SCALED, GATED,
+    )  # fmt: skip
+    if ROWS > 1:
+        _finish(
+            acc1, gate1, squares1, 1, rows, n, y_ptr, residual_ptr, bias_ptr, scale_ptr, outputs, width, eps,
+            NORM, RESIDUAL, BIAS, SCALED, GATED,
+        )  # fmt: skip
+    if ROWS > 2:
+        _finish(
+            acc2, gate2, squares2, 2, rows, n, y_ptr, residual_ptr, bias_ptr, scale_ptr, outputs, width, eps,
+            NORM, RESIDUAL, BIAS, SCALED, GATED,
+        )  # fmt: skip
+        _finish(
+            acc3, gate3, squares3, 3, rows, n, y_ptr, residual_ptr, bias_ptr, scale_ptr, outputs, width, eps,
+            NORM, RESIDUAL, BIAS, SCALED, GATED,
+        )  # fmt: skip
 
 
 def skinny_linear(
@@ -82,7 +136,7 @@ def skinny_linear(
     """``linear(rms_norm(x, norm), weight, bias) + residual``, each part but the product optional.
 
     Args:
-        x: [rows ≤ 64, width], contiguous, float16/bfloat16/float32.
+        x: [rows ≤ 4, width], contiguous, float16/bfloat16/float32.
         weight: [outputs, width], contiguous; x's dtype, or float8_e4m3fn with ``scale``.
         scale: [outputs, 1] float32 of an FP8 weight; weight ≈ fp8 * scale.
         bias: [outputs].
@@ -106,13 +160,13 @@ def skinny_linear(
     y = x.new_empty(rows, outputs)
     if rows == 0:
         return y
-    padded = max(16, triton.next_power_of_2(rows))
+    padded = triton.next_power_of_2(rows)
     kind = (
         ("norm " if norm is not None else "") + ("gated " if gated else "") + str(weight.dtype).removeprefix("torch.")
     )
     choice = tuning.choice(
         "skinny_linear", f"m{padded} n{outputs} k{width} {kind}",
-        default_choice(padded, outputs, width, gated, weight.element_size(), x.element_size()),
+        default_choice(padded, outputs, width, gated, weight.element_size()),
     )  # fmt: skip
     arguments = choice.arguments()
     even = outputs % arguments["BLOCK_N"] == 0 and width % arguments["BLOCK_K"] == 0
@@ -124,24 +178,19 @@ def skinny_linear(
     return y
 
 
-def default_choice(rows: int, outputs: int, width: int, gated: bool, weight_size: int, x_size: int) -> tuning.Choice:
-    """Two programs or so a multiprocessor, each with 16 to 32 KiB of weights on their way."""
-    if x_size == 4:
-        return tuning.Choice.of(warps=4, stages=2, BLOCK_N=16, BLOCK_K=32)
-    block_n = 8 if outputs <= 2048 else 16 if outputs <= 8192 else 32
-    block_n = max(8, block_n // 2) if gated else block_n
-    block_k = min(256 if weight_size == 2 else 512, triton.next_power_of_2(width))
-    return tuning.Choice.of(warps=4, stages=4 if rows <= 16 else 3, BLOCK_N=block_n, BLOCK_K=block_k)
+def default_choice(rows: int, outputs: int, width: int, gated: bool, weight_size: int) -> tuning.Choice:
+    """About 16 KiB of weights on their way to each program, in one or a few gulps."""
+    block_k = min(1024 if weight_size > 1 else 2048, triton.next_power_of_2(width))
+    block_n = max(1, min(8, 16384 // (block_k * weight_size)) // (2 if gated or rows > 2 else 1))
+    return tuning.Choice.of(warps=4, stages=1, BLOCK_N=block_n, BLOCK_K=block_k)
 
 
-def candidates(rows: int, weight_size: int, gated: bool) -> list[tuning.Choice]:
-    """What is worth timing on a card; those that need too much shared memory fail to launch and are passed over."""
+def candidates(width: int, weight_size: int, gated: bool) -> list[tuning.Choice]:
+    """What is worth timing on a card: each thread holds 32 to 128 bytes of weights at a time."""
     return [
-        tuning.Choice.of(warps, stages, BLOCK_N=block_n, BLOCK_K=block_k)
-        for block_n in (8, 16, 32, 64)
-        for block_k in (64, 128, 256, 512)
+        tuning.Choice.of(warps, stages=1, BLOCK_N=block_n, BLOCK_K=block_k)
+        for block_n in (1, 2, 4, 8)
+        for block_k in (512, 1024, 2048, 4096)
         for warps in (2, 4, 8)
-        for stages in (3, 4, 6)
-        if 12_000 <= block_n * block_k * weight_size * (stages - 1) * (2 if gated else 1) <= 100_000
-        and block_k * (block_n * weight_size * (2 if gated else 1) + 2 * rows) * stages <= 200_000
+        if block_k <= width and 32 <= block_n * block_k * weight_size * (2 if gated else 1) / (32 * warps) <= 128
     ]

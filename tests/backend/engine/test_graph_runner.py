@@ -14,7 +14,9 @@ from backend.engine.engine import Engine
 from backend.engine.graph_runner import GraphRunner, graph_sizes
 from backend.engine.progress import Finish
 from backend.engine.sampling import SamplingParams
+from backend.kernels.interface import kernels_for
 from backend.models.decoder import Decoder
+from backend.models.fused_decoder import FusedDecoder
 from tests.backend.tiny import generate, greedy, run, tiny_engine, tiny_model
 
 GPU = torch.cuda.is_available()
@@ -55,9 +57,12 @@ def ahead(
     on_device = copy.deepcopy(model).to(DEVICE, dtype)
     pages = KVCache(model.config, cache.num_blocks, config.block_size, dtype, str(DEVICE))
     runner = GraphRunner(
-        on_device, pages, max_num_seqs=config.max_num_seqs, max_num_batched_tokens=config.max_num_batched_tokens,
+        FusedDecoder(on_device, kernels_for(DEVICE)),
+        pages,
+        max_num_seqs=config.max_num_seqs,
+        max_num_batched_tokens=config.max_num_batched_tokens,
         max_model_len=cache.max_model_len,
-    )  # fmt: skip
+    )
     if graphs:
         runner.capture(graph_sizes(config.max_num_seqs))
     return Engine(on_device, config, cache, eos_ids, runner=runner)

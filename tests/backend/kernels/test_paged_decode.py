@@ -148,7 +148,7 @@ def test_a_cache_past_two_gigaelements_is_addressed_in_64_bits(sparse_memory, de
 def test_candidates_name_the_same_blocks_as_the_default():
     for item_size in (1, 2, 4):
         for dim in (64, 128, 256):
-            names = dict(default_choice(dim, item_size).blocks).keys()
+            names = dict(default_choice(dim, item_size, 4).blocks).keys()
             assert all(dict(c.blocks).keys() == names for c in candidates(dim, item_size))
 
 
