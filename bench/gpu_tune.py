@@ -32,46 +32,41 @@ SHAPES = [  # outputs, width, what rides along
     (4096, 1024, "norm"), (1024, 2048, "residual"), (3072, 1024, "norm gated"), (1024, 3072, "residual"),
     (151936, 1024, "norm"),
 ]  # fmt: skip
-Job = tuple[str, bool, int, Choice]
+Job = tuple[str, bool, Choice]
 
 
 def main(path: Path) -> None:
     begin = time.monotonic()
     jobs = [
-        (kind, fp8, rows, choice)
-        for kind, fp8, rows in itertools.product(("norm", "residual", "norm gated"), (False, True), (1, 4))
-        for choice in worthwhile(4096, fp8, kind, rows)
+        (kind, fp8, choice)
+        for kind, fp8 in itertools.product(("norm", "residual", "norm gated"), (False, True))
+        for choice in candidates(4096, 1 if fp8 else 2, "gated" in kind)
     ]
     with ProcessPoolExecutor(14, mp_context=multiprocessing.get_context("spawn")) as pool:
         list(pool.map(compile_one, jobs, chunksize=4))
     print(f"{len(jobs)} kernels compiled in {time.monotonic() - begin:.0f} s", flush=True)
     choices = Choices.load(path, torch.cuda.get_device_name(), triton.__version__)
-    for (outputs, width, kind), fp8, rows in itertools.product(SHAPES, (False, True), (1, 4)):
+    for (outputs, width, kind), fp8 in itertools.product(SHAPES, (False, True)):
         if fp8 and (outputs > 100_000 or width < 4096 == outputs):
             continue  # heads are not quantised
-        tune(choices, outputs, width, kind, fp8, rows)
-    choices.save()
+        tune(choices, outputs, width, kind, fp8)
+        choices.save()
     print(f"{time.monotonic() - begin:.0f} s")
 
 
-def worthwhile(width: int, fp8: bool, kind: str, rows: int) -> list[Choice]:
-    most = 4096 if rows == 1 else 2048
-    return [c for c in candidates(width, 1 if fp8 else 2, "gated" in kind) if dict(c.blocks)["BLOCK_K"] <= most]
-
-
 def compile_one(job: Job) -> None:
-    kind, fp8, rows, choice = job
+    kind, fp8, choice = job
     forced = Forced()
     forced.choice = choice
     tuning.use(Choices("candidates", known=forced))
-    x, weights, options = inputs(4096, 4096, kind, fp8, rows, 1)
+    x, weights, options = inputs(4096, 4096, kind, fp8, 1)
     skinny_linear(x, weights[0], **options)
     torch.cuda.synchronize()
 
 
-def inputs(outputs: int, width: int, kind: str, fp8: bool, rows: int, sets: int) -> tuple[Any, Any, dict[str, Any]]:
+def inputs(outputs: int, width: int, kind: str, fp8: bool, sets: int) -> tuple[Any, Any, dict[str, Any]]:
     both = outputs * (2 if "gated" in kind else 1)
-    x = torch.randn(rows, width, device="cuda", dtype=torch.bfloat16)
+    x = torch.randn(1, width, device="cuda", dtype=torch.bfloat16)
     weights = (torch.randn(sets, both, width, device="cuda", dtype=torch.bfloat16) / width**0.5).to(
         FP8 if fp8 else torch.bfloat16
     )
@@ -81,14 +76,14 @@ def inputs(outputs: int, width: int, kind: str, fp8: bool, rows: int, sets: int)
     if "norm" in kind:
         options["norm"] = torch.ones(width, device="cuda", dtype=torch.bfloat16)
     if "residual" in kind:
-        options["residual"] = torch.randn(rows, outputs, device="cuda", dtype=torch.bfloat16)
+        options["residual"] = torch.randn(1, outputs, device="cuda", dtype=torch.bfloat16)
     return x, weights, options
 
 
-def tune(choices: Choices, outputs: int, width: int, kind: str, fp8: bool, rows: int) -> None:
+def tune(choices: Choices, outputs: int, width: int, kind: str, fp8: bool) -> None:
     size = outputs * (2 if "gated" in kind else 1) * width * (1 if fp8 else 2)
     sets = max(1, min(32, round(150e6 / size)))
-    x, weights, options = inputs(outputs, width, kind, fp8, rows, sets)
+    x, weights, options = inputs(outputs, width, kind, fp8, sets)
     forced = Forced()
     tuning.use(Choices("candidates", known=forced))
 
@@ -100,7 +95,7 @@ def tune(choices: Choices, outputs: int, width: int, kind: str, fp8: bool, rows:
             return None
 
     skinny_linear(x, weights[0], **options)
-    best = choices.tune(forced.asked, worthwhile(width, fp8, kind, rows), taken)
+    best = choices.tune(forced.asked, candidates(width, 1 if fp8 else 2, "gated" in kind), taken)
     time_taken = taken(best) or float("nan")
     print(f"{forced.asked:52s} {time_taken:8.2f} us {size / time_taken / 1e3:6.0f} GB/s {best.as_json()}", flush=True)
 

@@ -164,7 +164,7 @@ def rotary_kv(
         return q
     heads = q_heads + 2 * kv_heads
     # Few tokens: spread a token's heads over the card. Many: fewer, fatter programs.
-    block_h = 8 if tokens * heads >= 64 * multiprocessors(qkv.device) else 2
+    block_h = 8 if tokens * heads >= 16 * multiprocessors(qkv.device) else 2
     _rotary_kv[(tokens, triton.cdiv(heads, block_h))](
         qkv, positions, cos_sin, slots, q_norm, k_norm, k_scale, v_scale, q, key_cache, value_cache, eps,
         *key_cache.stride()[:3], *value_cache.stride()[:3], block_size,
