@@ -27,6 +27,7 @@ class DeviceTables:
         step_rows: [rows] int32, the row of each sequence of the step, -1 behind its last.
         query_start: [rows + 1] int32, where the tokens of each begin in the flat batch.
         prefill_start: [rows + 1] int32, the same for its prefills alone, counted from the first of them.
+        shared_length: [1] int32, tokens that all sequences of the step have in the same blocks.
     """
 
     def __init__(self, rows: int, max_len: int, block_size: int, kernels: Kernels, device: torch.device) -> None:
@@ -37,6 +38,7 @@ class DeviceTables:
             "step_rows": (rows,),
             "query_start": (rows + 1,),
             "prefill_start": (rows + 1,),
+            "shared_length": (1,),
             "tokens": (rows, max_len),
             "known": (rows,),
             "computed": (rows,),
@@ -56,7 +58,7 @@ class DeviceTables:
             view[name] = self._memory[at : at + sizes[name]].view(shape)
             at += sizes[name]
         self.step_rows, self.query_start = view["step_rows"], view["query_start"]
-        self.prefill_start = view["prefill_start"]
+        self.prefill_start, self.shared_length = view["prefill_start"], view["shared_length"]
         self.state = RowState(view["tokens"], view["known"], view["computed"], view["block_tables"])
         self.sampling = SamplingRows(
             temperature=view["temperature"].view(torch.float32),
@@ -96,7 +98,8 @@ class DeviceTables:
             self._blocks_sent[row] = len(table)
 
     def describe(self, name: str, words: Words) -> None:
-        """Set the front of ``step_rows``, ``query_start`` or ``prefill_start``; nothing is sent if it is so already."""
+        """Set the front of one of the tables that describe a step, named as its attribute; nothing is sent if it is so
+        already."""
         before = self._described.get(name)
         if before is None or len(before) < len(words) or not np.array_equal(before[: len(words)], words):
             self._writes.append((self._start[name], words))

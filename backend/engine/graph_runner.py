@@ -20,7 +20,7 @@ from backend.engine.attention import KVCache
 from backend.engine.device_tables import DeviceTables, Words, row_of
 from backend.engine.paged_layers import DENSE_FROM, DENSE_STEP, DensePrompt, PagedLayers, StepShape
 from backend.engine.scheduler import Scheduled
-from backend.kernels.decode_workspace import DecodeWorkspace
+from backend.kernels.decode_workspace import PREFIX_STEP, DecodeWorkspace, SharedPrefix
 from backend.kernels.launch import FP8
 from backend.kernels.row_state import Draws, StepInputs
 from backend.models.fused_decoder import FusedDecoder, PagedCache, StepTokens
@@ -28,6 +28,7 @@ from backend.models.fused_decoder import FusedDecoder, PagedCache, StepTokens
 AHEAD = 1
 INFLIGHT_COPIES = AHEAD + 2
 PROMPT_TOKENS = (32, 64, 128, 256, 512, 1024, 2048)  # sizes of captured steps with prompts; beyond, launches hide
+SHARED_TOKENS, SHARED_SEQUENCES = 512, 16  # a common prefix and a batch from which reading it once is worth a launch
 PROMPT_SEQUENCES = 16  # that such a step has room for, decodes included
 
 
@@ -100,6 +101,10 @@ class GraphRunner:
         self._turn = 0
         self._replays: list[Replay] = []
         self._prompt_replays: list[Replay] = []
+        self._shared_replays: dict[int, Replay] = {}  # captured when first needed
+        self._shared = SharedPrefix.allocate(
+            self.tables.shared_length, max_num_seqs, config.num_heads, config.head_dim
+        )  # fmt: skip
 
     @torch.inference_mode()
     def launch(self, batch: list[Scheduled]) -> Arriving:
@@ -158,22 +163,42 @@ class GraphRunner:
         count = len(batch)
         replay = next((r for r in self._replays if r.size >= count), None)
         size = replay.size if replay else count
+        common = self._common_prefix(batch)
+        if common and replay:
+            if size not in self._shared_replays:
+                self._clear_step()  # a step runs before it is captured: of nobody
+                self._shared_replays[size] = self._captured([size], lambda n: self._decode_step(n, shared=True))[0]
+            replay = self._shared_replays[size]
+        if common:
+            self.tables.describe("shared_length", np.array([common], dtype=np.int32))
         rows = np.full(size, -1, dtype=np.int32)
         rows[:count] = [row_of(s.sequence) for s in batch]
         self.tables.describe("step_rows", rows)
         self.tables.flush()
         if replay is None:
-            return self._decode_step(size)()
+            return self._decode_step(size, shared=common > 0)()
         replay.graph.replay()
         return replay.drawn
 
-    def _decode_step(self, size: int) -> Callable[[], Tensor]:
-        return self._step(self._one_each[: size + 1], StepShape(size), size, self._one_each[:1])
+    def _decode_step(self, size: int, shared: bool = False) -> Callable[[], Tensor]:
+        return self._step(self._one_each[: size + 1], StepShape(size, shared), size, self._one_each[:1])
+
+    def _common_prefix(self, batch: list[Scheduled]) -> int:
+        """Tokens that all have in the same blocks, in whole tiles; 0 if that is not worth a kernel of its own."""
+        tables = [s.sequence.block_table for s in batch]
+        if len(tables) < SHARED_SEQUENCES or any(table[0] != tables[0][0] for table in tables):
+            return 0
+        first, last = min(tables), max(tables)  # what these two share, all share
+        same = next(
+            (i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last))
+        )
+        tokens = same * self.block_size // PREFIX_STEP * PREFIX_STEP
+        return tokens if tokens >= SHARED_TOKENS else 0
 
     def _prompt_step(self, tokens: int) -> Callable[[], Tensor]:
         count = min(PROMPT_SEQUENCES, self.max_num_seqs)
         starts = self.tables.query_start[: count + 1]
-        return self._step(starts, StepShape(0, count, tokens), tokens, starts)
+        return self._step(starts, StepShape(0, chunks=count, chunk_rows=tokens), tokens, starts)
 
     def _prompts(self, batch: list[Scheduled], replay: Replay) -> Tensor:
         count = min(PROMPT_SEQUENCES, self.max_num_seqs)
@@ -198,7 +223,7 @@ class GraphRunner:
             prompts.append(DensePrompt(start, scheduled.num_tokens, padded))
             tokens = max(tokens, start + padded)
         shape = StepShape(
-            len(decodes), len(chunks), sum(s.num_tokens for s in chunks), tuple(reversed(prompts))
+            len(decodes), chunks=len(chunks), chunk_rows=sum(s.num_tokens for s in chunks), dense=tuple(prompts[::-1])
         )  # fmt: skip
         tables = self.tables
         tables.describe("step_rows", np.array([row_of(s.sequence) for s in ordered], dtype=np.int32))
@@ -229,7 +254,7 @@ class GraphRunner:
         draws = Draws(**{name: getattr(all_draws, name)[:count] for name in all_draws.__dataclass_fields__})
         attention = PagedLayers(
             self.model.config, kernels, self.cache, self._workspace, shape, inputs.block_tables, inputs.seq_lens,
-            chunk_start,
+            chunk_start, self._shared,
         )  # fmt: skip
         last = None if shape.decodes == count else inputs.last
         step_tokens = StepTokens(inputs.token_ids, inputs.positions, inputs.slots, last)

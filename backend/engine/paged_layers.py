@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from backend.kernels.decode_workspace import DecodeWorkspace
+from backend.kernels.decode_workspace import DecodeWorkspace, SharedPrefix
 from backend.kernels.interface import Kernels
 from backend.models.config import ModelConfig
 from backend.models.fused_decoder import PagedCache
@@ -37,6 +37,7 @@ class StepShape:
     attend through the cache; then prompts for the dense kernel."""
 
     decodes: int
+    shared: bool = False  # the decodes share a prefix, of the length that stands in the tables
     chunks: int = 0
     chunk_rows: int = 0
     dense: tuple[DensePrompt, ...] = ()
@@ -52,6 +53,7 @@ class PagedLayers:
     def __init__(
         self, config: ModelConfig, kernels: Kernels, cache: PagedCache, workspace: DecodeWorkspace,
         shape: StepShape, block_tables: Tensor, seq_lens: Tensor, chunk_start: Tensor,
+        shared: SharedPrefix | None = None,
     ) -> None:  # fmt: skip
         self.config = config
         self.kernels = kernels
@@ -59,6 +61,7 @@ class PagedLayers:
         self.workspace = workspace
         self.shape = shape
         self.block_tables, self.seq_lens, self.chunk_start = block_tables, seq_lens, chunk_start
+        self.shared = shared if shape.shared else None
         self.keys_in_place = bool(shape.dense)
         self.scale = config.head_dim**-0.5
 
@@ -70,7 +73,9 @@ class PagedLayers:
         if decodes:
             tables, lengths = self.block_tables[:decodes], self.seq_lens[:decodes]
             parts.append(
-                self.kernels.paged_decode(q[:decodes], keys, values, tables, lengths, self.workspace, **scales)
+                self.kernels.paged_decode(
+                    q[:decodes], keys, values, tables, lengths, self.workspace, shared=self.shared, **scales
+                )
             )
         if chunks:
             rows = slice(decodes, decodes + shape.chunk_rows)

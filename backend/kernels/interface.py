@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from backend.kernels import reference
-from backend.kernels.decode_workspace import DecodeWorkspace
+from backend.kernels.decode_workspace import DecodeWorkspace, SharedPrefix
 from backend.kernels.row_state import Draws, RowState, SamplingRows, StepInputs
 
 
@@ -56,7 +56,7 @@ class Kernels(Protocol):
     def paged_decode(
         self, q: Tensor, key_cache: Tensor, value_cache: Tensor, block_tables: Tensor, seq_lens: Tensor,
         workspace: DecodeWorkspace, *, scale: float, window: int | None = None, k_scale: Tensor | None = None,
-        v_scale: Tensor | None = None, splits: int | None = None,
+        v_scale: Tensor | None = None, splits: int | None = None, shared: SharedPrefix | None = None,
     ) -> Tensor: ...  # fmt: skip
 
     def sample(

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from backend.kernels.decode_workspace import DecodeWorkspace
+from backend.kernels.decode_workspace import DecodeWorkspace, SharedPrefix
 from backend.kernels.launch import FP8, FP8_MAX
 from backend.kernels.row_state import Draws, RowState, SamplingRows, StepInputs
 
@@ -148,8 +148,9 @@ def paged_decode(
     q: Tensor, key_cache: Tensor, value_cache: Tensor, block_tables: Tensor, seq_lens: Tensor,
     workspace: DecodeWorkspace, *,
     scale: float, window: int | None = None, k_scale: Tensor | None = None, v_scale: Tensor | None = None,
-    splits: int | None = None,
+    splits: int | None = None, shared: SharedPrefix | None = None,
 ) -> Tensor:  # fmt: skip
+    # `splits` and `shared` say how, not what
     queries = q.shape[0] // len(seq_lens)
     live = (seq_lens > 0).int() * queries
     query_start = torch.cat((live.new_zeros(1), live.cumsum(0, dtype=torch.int32)))

@@ -1,7 +1,7 @@
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
 """One row times a large weight, with what stands before and after it in a decoder layer.
 
-Decoding a single sequence is reading weights: the time is bytes over bandwidth, plus a ramp and a tail for every kernel,
+Decoding a single sequence is reading weights: the time is bytes over bandwidth, and a ramp and a tail for each kernel,
 in which no bytes flow. So a layer's small operations ride along. RMSNorm in front is a factor per column, which goes
 into x, and one for the row, whose sum of squares is collected on the way and applied at the end; the gate of SwiGLU and
 the residual add behind it happen on the accumulator. Weights may be FP8 with a scale per output channel; they widen in

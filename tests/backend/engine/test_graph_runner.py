@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from backend.engine import graph_runner
 from backend.engine.attention import KVCache
 from backend.engine.config import EngineConfig, size_cache
 from backend.engine.engine import Engine
@@ -243,3 +244,26 @@ def test_batch_sizes_worth_a_graph_end_at_the_largest_batch() -> None:
         sizes = graph_sizes(most)
         assert sizes == sorted(set(sizes))
         assert sizes[-1] == most
+
+
+@GRAPHS
+def test_a_prefix_that_the_whole_batch_shares_is_read_once_and_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch, model: Decoder, graphs: bool
+) -> None:
+    head = [(7 * i) % 320 for i in range(150)]
+    prompts = [[*head, i, i + 1, *range(3 * i)] for i in range(6)]
+    expected = [generate(tiny_engine(model), [prompt])[0] for prompt in prompts]
+    monkeypatch.setattr(graph_runner, "SHARED_TOKENS", 64)
+    monkeypatch.setattr(graph_runner, "SHARED_SEQUENCES", 3)
+    lengths = []
+    find = GraphRunner._common_prefix
+    monkeypatch.setattr(
+        GraphRunner, "_common_prefix", lambda self, batch: lengths.append(found := find(self, batch)) or found
+    )
+    engine = ahead(model, graphs=graphs, max_num_batched_tokens=512)
+    assert generate(engine, prompts) == expected
+    assert set(lengths) == {128}  # 144 tokens in nine blocks, in whole tiles of 64
+    strangers = [[9, *prompt] for prompt in prompts[:3]] + [[i, *head] for i in range(4)]
+    assert generate(engine, strangers) == [generate(tiny_engine(model), [prompt])[0] for prompt in strangers]
+    assert lengths[-1] == 0
+    assert_idle(engine)

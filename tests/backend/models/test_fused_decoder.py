@@ -54,7 +54,7 @@ def fused(
         count = min(step, len(ids) - start)
         positions = torch.arange(start, start + count, device=DEVICE)
         slots = table[0].long()[positions // 16] * 16 + positions % 16
-        shape = StepShape(1) if count == 1 else StepShape(0, 1, count)
+        shape = StepShape(1) if count == 1 else StepShape(0, chunks=1, chunk_rows=count)
         attention = PagedLayers(
             config, kernels, cache, workspace, shape, table,
             torch.tensor([start + count], dtype=torch.int32).to(DEVICE),
