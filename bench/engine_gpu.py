@@ -360,10 +360,13 @@ def profile(bench: Bench, vocab: int, run: str) -> None:
     from torch.profiler import ProfilerActivity
     from torch.profiler import profile as profiled
 
-    for count in (1, 128):
+    for count, prompt, answer in ((2, 4096, 1), (1, 128, 24), (8, 128, 24), (32, 128, 24), (256, 512, 4)):
+        work = uniform(count, prompt, answer)
+        bench.generate(work(random.Random(count + 1), vocab))
         with profiled(activities=[ProfilerActivity.CUDA]) as seen:
-            bench.generate(uniform(count, 128, 24)(random.Random(count), vocab))
-        print(f"== {run}, batch {count}, 24 steps")
+            bench.generate(work(random.Random(count), vocab))
+        total = sum(event.device_time_total for event in seen.key_averages()) / 1e3
+        print(f"== {run}, {count} x {prompt}/{answer}: {total:.2f} ms of kernels")
         for event in sorted(seen.key_averages(), key=lambda e: -e.device_time_total)[:16]:
             total, each = event.device_time_total / 1e3, event.device_time
             print(f"{total:9.2f} ms {event.count:6d} x {each:8.1f} us {event.key[:90]}")

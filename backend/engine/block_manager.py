@@ -12,6 +12,8 @@ from hashlib import blake2b
 
 from backend.engine.sequence import Sequence
 
+TOKEN_BYTES = array("q").itemsize
+
 
 class Block:
     """``hash`` and ``tokens`` are set while its content can be found by later sequences."""
@@ -21,7 +23,7 @@ class Block:
     def __init__(self) -> None:
         self.ref_count = 0
         self.hash: bytes | None = None
-        self.tokens: list[int] = []
+        self.tokens = b""  # as `_packed` gives them
 
 
 class BlockManager:
@@ -55,10 +57,10 @@ class BlockManager:
         """
         if not self.prefix_cache:
             return 0
-        size = self.block_size
         parent = self._root(sequence)
-        for start in range(0, (len(sequence.tokens) - 1) // size * size, size):
-            tokens = sequence.tokens[start : start + size]
+        packed, step = _packed(sequence.tokens), self.block_size * TOKEN_BYTES
+        for start in range(0, (len(sequence.tokens) - 1) // self.block_size * step, step):
+            tokens = packed[start : start + step]
             parent = _chain(parent, tokens)
             found = self._by_hash.get(parent)
             if found is None or self.blocks[found].tokens != tokens:
@@ -66,7 +68,7 @@ class BlockManager:
             self._take(found)
             sequence.block_table.append(found)
             sequence.block_hashes.append(parent)
-        sequence.num_computed = len(sequence.block_table) * size
+        sequence.num_computed = len(sequence.block_table) * self.block_size
         return sequence.num_computed
 
     def missing(self, sequence: Sequence, num_tokens: int) -> int:
@@ -100,7 +102,7 @@ class BlockManager:
         hashes = sequence.block_hashes
         certain = min(sequence.num_computed + num_tokens, len(sequence.tokens))
         for index in range(len(hashes), certain // size):
-            tokens = sequence.tokens[index * size : (index + 1) * size]
+            tokens = _packed(sequence.tokens[index * size : (index + 1) * size])
             name = _chain(hashes[-1] if hashes else self._root(sequence), tokens)
             hashes.append(name)
             block_id = sequence.block_table[index]
@@ -139,8 +141,12 @@ class BlockManager:
     def _forget(self, block: Block) -> None:
         if block.hash is not None:
             del self._by_hash[block.hash]
-            block.hash, block.tokens = None, []
+            block.hash, block.tokens = None, b""
 
 
-def _chain(parent: bytes, tokens: list[int]) -> bytes:
-    return blake2b(array("q", tokens).tobytes(), key=parent, digest_size=16).digest()
+def _packed(tokens: list[int]) -> bytes:
+    return array("q", tokens).tobytes()
+
+
+def _chain(parent: bytes, tokens: bytes) -> bytes:
+    return blake2b(tokens, key=parent, digest_size=16).digest()

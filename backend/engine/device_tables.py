@@ -77,9 +77,10 @@ class DeviceTables:
         """Everything of a sequence that was not running."""
         row = row_of(sequence)
         params = sequence.params
-        self._write("tokens", row * self._max_len, sequence.tokens)
+        computed = sequence.num_computed  # what comes before is never asked for
+        self._write("tokens", row * self._max_len + computed, sequence.tokens[computed:])
         self._write("known", row, [len(sequence.tokens)])
-        self._write("computed", row, [sequence.num_computed])
+        self._write("computed", row, [computed])
         self._blocks_sent[row] = 0
         self.extend(sequence)
         seed = np.array([params.seed % (1 << 64)], dtype=np.uint64).view(np.int32)
