@@ -25,6 +25,8 @@ SUITES = [
     "tests/backend/kernels",
     "tests/backend/models/test_fused_decoder.py",
     "tests/backend/engine/test_graph_runner.py",
+    "tests/backend/engine/test_device_tables.py",
+    "tests/backend/engine/test_gpu.py",
 ]
 
 
