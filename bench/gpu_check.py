@@ -8,6 +8,7 @@ or its operations at the card's own matrix rate, both measured first. Ends with 
 """
 
 import argparse
+import importlib.util
 import json
 import os
 import platform
@@ -16,7 +17,6 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -123,11 +123,13 @@ def run_tests() -> dict[str, Any]:
         str(ROOT),
         "-p",
         "no:cacheprovider",
+        *(["-n", str(min(8, os.cpu_count() or 1))] if importlib.util.find_spec("xdist") else []),
     ]
-    workers = ["-n", "8"] if find_spec("xdist") else []  # most of their time is compiling
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     done = subprocess.run(
-        [*command, *workers, "--confcutdir", str(folder), str(folder)],
-        cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
+        [*command, "--confcutdir", str(folder), str(folder)],
+        cwd=ROOT, env=os.environ | {"PYTHONPATH": path},
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
     print(done.stdout[-6000:], flush=True)
     return {"exit": done.returncode, "output": done.stdout[-20000:]}

@@ -12,9 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from backend.kernels import fused, reference
-from backend.kernels.decode_workspace import DecodeWorkspace
+from backend.kernels.decode_workspace import DecodeWorkspace, SharedPrefix
 from backend.kernels.launch import FP8
-from backend.kernels.row_state import RowState, StepInputs
+from backend.kernels.row_state import Draws, RowState, SamplingRows, StepInputs
 
 L2_BYTES = 50e6
 BLOCK_SIZE = 16  # tokens of a cache block, unless a case says otherwise
@@ -35,6 +35,7 @@ class Shape:
 
 
 LLAMA_8B = Shape("llama-3.1-8b", 4096, 32, 8, 128, 14336, 128256, False)
+WIDE = Shape("llama-3.1-70b", 8192, 64, 8, 128, 28672, 128256, False)
 QWEN3_06B = Shape("qwen3-0.6b", 1024, 16, 8, 128, 3072, 151936, True)
 
 
@@ -68,6 +69,7 @@ def cases(device: torch.device, dtype: torch.dtype = torch.bfloat16) -> Iterator
         for shape in (LLAMA_8B, QWEN3_06B):
             yield rotary_case(shape, tokens, dtype, dtype, device)
         yield rotary_case(LLAMA_8B, tokens, dtype, FP8, device)
+    yield from gate_cases(WIDE, 256, dtype, device)
     for rows in (256, LLAMA_8B.ff_width):
         yield quantise_case(rows, LLAMA_8B.width, dtype, device)
     for queries, context, count in ((4096, 0, 1), (1024, 0, 8), (2048, 6144, 1)):
@@ -78,6 +80,9 @@ def cases(device: torch.device, dtype: torch.dtype = torch.bfloat16) -> Iterator
         for cache_dtype in (dtype, FP8):
             yield decode_case(LLAMA_8B, sequences, context, 1, dtype, cache_dtype, device)
     yield decode_case(LLAMA_8B, 8, 1024, 4, dtype, dtype, device)
+    yield shared_case(LLAMA_8B, 128, 2048, 64, dtype, device)
+    for shape in (LLAMA_8B, QWEN3_06B):
+        yield from row_cases(shape, dtype, device)
     for sequences in (8, 32, 64, 128):
         for splits in (1, 2, 4, 8):
             yield decode_case(LLAMA_8B, sequences, 1024, 1, dtype, dtype, device, splits=splits)
@@ -283,6 +288,64 @@ def decode_case(
     )  # fmt: skip
 
 
+def shared_case(
+    shape: Shape, sequences: int, prefix: int, own: int, dtype: torch.dtype, device: torch.device
+) -> Case:  # fmt: skip
+    """Decode over keys most of which all sequences share; its bytes count them once."""
+    dim = shape.head_dim
+    history = PagedHistory(shape, sequences, prefix + own, 1, dtype, device)
+    history.tables[:, : prefix // BLOCK_SIZE] = history.tables[:1, : prefix // BLOCK_SIZE]
+    q = torch.randn(sequences, shape.q_heads, dim, device=device).to(dtype)
+    workspace = DecodeWorkspace.allocate(device, sequences, shape.q_heads, shape.kv_heads, dim)
+    length = torch.tensor([prefix], dtype=torch.int32, device=device)
+    shared = SharedPrefix.allocate(length, sequences, shape.q_heads, dim)
+    keys, values = history.caches[0]
+    arguments = (q, keys, values, history.tables, history.seq_lens, workspace)
+    return Case(
+        _label("paged_decode shared", shape.name, f"{sequences}x({prefix}+{own})", dtype), 1,
+        2 * (prefix + sequences * own) * shape.kv_heads * dim * dtype.itemsize + 2 * q.numel() * dtype.itemsize,
+        lambda _: (fused.paged_decode(*arguments, scale=dim**-0.5, shared=shared),),
+        lambda _: (reference.paged_decode(*arguments, scale=dim**-0.5),), 1e-2,
+        flops=4 * sequences * (prefix + own) * shape.q_heads * dim,
+        peer=lambda _: fused.paged_decode(*arguments, scale=dim**-0.5), peer_name="each sequence by itself",
+    )  # fmt: skip
+
+
+def row_cases(shape: Shape, dtype: torch.dtype, device: torch.device) -> Iterator[Case]:
+    """One row through the products of a layer, in the model's dtype and in FP8."""
+    q_width, kv_width = shape.q_heads * shape.head_dim, shape.kv_heads * shape.head_dim
+    for outputs, width, kind in (
+        (q_width + 2 * kv_width, shape.width, "norm"),
+        (shape.width, q_width, "residual"),
+        (shape.ff_width, shape.width, "norm gated"),
+        (shape.width, shape.ff_width, "residual"),
+    ):
+        for fp8 in (False, True):
+            yield row_case(outputs, width, kind, fp8, dtype, device)
+
+
+def row_case(outputs: int, width: int, kind: str, fp8: bool, dtype: torch.dtype, device: torch.device) -> Case:
+    both = outputs * (2 if "gated" in kind else 1)
+    size = both * width * (1 if fp8 else dtype.itemsize)
+    n = _sets(size, 32)
+    x = torch.randn(1, width, device=device).to(dtype)
+    weights = (torch.randn(n, both, width, device=device) / width**0.5).to(FP8 if fp8 else dtype)
+    options: dict[str, Any] = {"gated": "gated" in kind}
+    if fp8:
+        options["scale"] = torch.rand(both, 1, device=device) + 0.5
+    if "norm" in kind:
+        options["norm"] = (torch.rand(width, device=device) + 0.5).to(dtype)
+    if "residual" in kind:
+        options["residual"] = torch.randn(1, outputs, device=device).to(dtype)
+    peer = None if fp8 else lambda i: F.linear(x, weights[i])
+    return Case(
+        _label("skinny_linear", f"{outputs}x{width}", kind, dtype, "fp8 weight" if fp8 else ""), n, size,
+        lambda i: (fused.skinny_linear(x, weights[i], **options),),
+        lambda i: (reference.skinny_linear(x, weights[i], **options),), 1e-2,
+        peer=peer, peer_name="torch linear alone",
+    )  # fmt: skip
+
+
 def sampling_cases(shape: Shape, rows: int, device: torch.device) -> Iterator[Case]:
     vocab = shape.vocab
     size = rows * vocab * 4
@@ -383,6 +446,34 @@ def step_cases(sequences: int, device: torch.device) -> Iterator[Case]:
         kernels.commit_step(rows, query_start, sampled, own)
         return own.tokens, own.known, own.computed
 
+    wanted = SamplingRows(
+        torch.rand(sequences, device=device), torch.arange(sequences, device=device),
+        torch.arange(sequences, dtype=torch.int32, device=device), torch.rand(sequences, device=device),
+        torch.rand(sequences, device=device),
+    )  # fmt: skip
+
+    def gather(kernels: Any, draws: Draws) -> tuple[Tensor, ...]:
+        kernels.gather_draws(rows, state.known, wanted, draws)
+        return draws.temperature, draws.seeds, draws.top_k, draws.top_p, draws.min_p, draws.positions
+
+    memory = torch.zeros(2, 1 << 20, dtype=torch.int32, device=device)
+    segments = torch.arange(64, device=device)
+    described = torch.stack((segments * 5000, 7 + segments * 20, 192 + segments), 1).flatten()
+    packed = torch.cat((described, torch.arange(4096, device=device))).int()
+
+    def write(kernels: Any, into: Tensor) -> tuple[Tensor, ...]:
+        kernels.write_segments(into, packed, 64)
+        return (into,)
+
+    yield Case(
+        _label("gather_draws", sequences), 1, sequences * 60,
+        lambda _: gather(fused, Draws.allocate(sequences, device)),
+        lambda _: gather(reference, Draws.allocate(sequences, device)), 0.0,
+    )  # fmt: skip
+    yield Case(
+        _label("write_segments", 64), 1, 8 * len(packed), lambda _: write(fused, memory[0]),
+        lambda _: write(reference, memory[1]), 0.0,
+    )  # fmt: skip
     size = sequences * (3 * 8 + 8 + 2 * 4 * (1001 // BLOCK_SIZE))
     yield Case(
         _label("prepare_step", sequences), 1, size,

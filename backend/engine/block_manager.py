@@ -12,6 +12,8 @@ from hashlib import blake2b
 
 from backend.engine.sequence import Sequence
 
+TOKEN_BYTES = array("q").itemsize
+
 
 class Block:
     """``hash`` and ``tokens`` are set while its content can be found by later sequences."""
@@ -21,7 +23,7 @@ class Block:
     def __init__(self) -> None:
         self.ref_count = 0
         self.hash: bytes | None = None
-        self.tokens: list[int] = []
+        self.tokens = b""  # as `_packed` gives them
 
 
 class BlockManager:
@@ -55,10 +57,10 @@ class BlockManager:
         """
         if not self.prefix_cache:
             return 0
-        size = self.block_size
         parent = self._root(sequence)
-        for start in range(0, (len(sequence.tokens) - 1) // size * size, size):
-            tokens = sequence.tokens[start : start + size]
+        packed, step = _packed(sequence.tokens), self.block_size * TOKEN_BYTES
+        for start in range(0, (len(sequence.tokens) - 1) // self.block_size * step, step):
+            tokens = packed[start : start + step]
             parent = _chain(parent, tokens)
             found = self._by_hash.get(parent)
             if found is None or self.blocks[found].tokens != tokens:
@@ -66,7 +68,7 @@ class BlockManager:
             self._take(found)
             sequence.block_table.append(found)
             sequence.block_hashes.append(parent)
-        sequence.num_computed = len(sequence.block_table) * size
+        sequence.num_computed = len(sequence.block_table) * self.block_size
         return sequence.num_computed
 
     def missing(self, sequence: Sequence, num_tokens: int) -> int:
@@ -87,18 +89,20 @@ class BlockManager:
             sequence.block_table.append(block_id)
         return True
 
-    def publish(self, sequence: Sequence) -> None:
-        """Name the blocks that are full of computed tokens, so that others can find them.
+    def publish(self, sequence: Sequence, num_tokens: int = 0) -> None:
+        """Name the blocks that are full once `num_tokens` more are computed, so that others can find them.
 
-        To be called once the step that computed them is done, never before: a hit on a block still being written
-        would read garbage.
+        To be called when the step that computes them is certain to run, before it or after it. A hit, even one in the
+        same step, reads what is written: steps run in order, and within a step each layer writes the keys and values
+        of all its tokens before any attention reads. So prompts that arrive together compute a shared beginning once.
         """
         if not self.prefix_cache:
             return
         size = self.block_size
         hashes = sequence.block_hashes
-        for index in range(len(hashes), sequence.num_computed // size):
-            tokens = sequence.tokens[index * size : (index + 1) * size]
+        certain = min(sequence.num_computed + num_tokens, len(sequence.tokens))
+        for index in range(len(hashes), certain // size):
+            tokens = _packed(sequence.tokens[index * size : (index + 1) * size])
             name = _chain(hashes[-1] if hashes else self._root(sequence), tokens)
             hashes.append(name)
             block_id = sequence.block_table[index]
@@ -106,6 +110,11 @@ class BlockManager:
                 block = self.blocks[block_id]
                 block.hash, block.tokens = name, tokens
                 self._by_hash[name] = block_id
+
+    def disown(self, sequence: Sequence) -> None:
+        """Let nobody find its blocks any more, for what was computed is worthless."""
+        for block_id in sequence.block_table:
+            self._forget(self.blocks[block_id])
 
     def release(self, sequence: Sequence) -> None:
         """Give all its blocks back. Harmless when it holds none."""
@@ -132,8 +141,12 @@ class BlockManager:
     def _forget(self, block: Block) -> None:
         if block.hash is not None:
             del self._by_hash[block.hash]
-            block.hash, block.tokens = None, []
+            block.hash, block.tokens = None, b""
 
 
-def _chain(parent: bytes, tokens: list[int]) -> bytes:
-    return blake2b(array("q", tokens).tobytes(), key=parent, digest_size=16).digest()
+def _packed(tokens: list[int]) -> bytes:
+    return array("q", tokens).tobytes()
+
+
+def _chain(parent: bytes, tokens: bytes) -> bytes:
+    return blake2b(tokens, key=parent, digest_size=16).digest()

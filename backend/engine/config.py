@@ -6,6 +6,7 @@ from backend.errors import ConfigError
 from backend.models.config import ModelConfig
 
 DEFAULT_KV_MEMORY = 1 << 30
+LOAD_FORMATS = ("auto", "dummy")
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -14,7 +15,12 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         model: path of a GGUF file or Hugging Face folder.
         block_size: tokens a KV block holds.
-        num_blocks: KV blocks; None: as many as `kv_memory` bytes hold.
+        load_format: "auto", or "dummy": random weights of the shape in config.json, for measuring.
+        quantization: "fp8": the layers' weights, quantised while loading, times activations quantised token by token;
+            a GPU only. kv_dtype: "fp8" halves the KV cache; None: the model's dtype.
+        num_blocks: KV blocks; None: on the CPU as many as `kv_memory` bytes hold, on a GPU what is left of
+            `gpu_memory`, its share of the card, beside weights, activations and graphs.
+        graphs: capture decode steps as CUDA graphs.
         max_model_len: prompt plus answer, in tokens; None: the model's context, or what the KV cache holds if less.
         max_num_batched_tokens: the token budget of one step; longer prompts run in chunks.
         max_num_seqs: sequences running at once. max_waiting: further ones that may queue.
@@ -26,9 +32,14 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     device: str = "cpu"
     dtype: str = "float32"
+    load_format: str = "auto"
+    quantization: str | None = None
+    kv_dtype: str | None = None
     block_size: int = 16
     num_blocks: int | None = None
     kv_memory: int = DEFAULT_KV_MEMORY
+    gpu_memory: float = 0.92
+    graphs: bool = True
     max_model_len: int | None = None
     max_num_batched_tokens: int = 512
     max_num_seqs: int = 32
@@ -42,6 +53,15 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         for name in ("block_size", "max_num_batched_tokens", "max_num_seqs", "kv_memory", "step_timeout_s"):
             if getattr(self, name) <= 0:
                 raise ConfigError(f"{name} must be positive, not {getattr(self, name)}")
+        if not 0 < self.gpu_memory <= 1:
+            raise ConfigError(f"gpu_memory is a share of the card, above 0 and up to 1, not {self.gpu_memory}")
+        if self.load_format not in LOAD_FORMATS:
+            raise ConfigError(f"load_format {self.load_format!r} is not one of {', '.join(LOAD_FORMATS)}")
+        for name in ("quantization", "kv_dtype"):
+            if getattr(self, name) not in (None, "fp8"):
+                raise ConfigError(f"{name} is fp8 or nothing, not {getattr(self, name)!r}")
+            if getattr(self, name) and not self.device.startswith("cuda"):
+                raise ConfigError(f"{name} fp8 needs a GPU; this is {self.device!r}")
         if self.max_waiting < 0:
             raise ConfigError(f"max_waiting must not be negative, not {self.max_waiting}")
         if self.max_num_batched_tokens < self.max_num_seqs:
@@ -68,10 +88,15 @@ def size_cache(config: EngineConfig, model: ModelConfig, element_size: int) -> C
     Raises ConfigError, naming the number that would do, if one sequence of `max_model_len` does not fit, or if
     `max_model_len` is beyond the model's context.
     """
+    return size_cache_within(config.kv_memory, config, model, element_size)
+
+
+def size_cache_within(memory: int, config: EngineConfig, model: ModelConfig, element_size: int) -> CacheSize:
+    """`size_cache` for ``memory`` bytes of KV cache."""
     block_bytes = config.block_size * model.kv_bytes_per_token(element_size)
-    num_blocks = config.num_blocks or config.kv_memory // block_bytes
+    num_blocks = config.num_blocks or max(0, memory) // block_bytes
     if num_blocks == 0:
-        raise ConfigError(f"kv_memory of {config.kv_memory} bytes holds no block; one takes {block_bytes}")
+        raise ConfigError(f"{memory} bytes of KV cache hold no block; one takes {block_bytes}")
     room = num_blocks * config.block_size
     if config.max_model_len is None:
         return CacheSize(num_blocks, min(model.max_position, room))

@@ -1,7 +1,13 @@
 """The engine: add sequences, call `step` until there is nothing left.
 
+A runner computes the steps. One that works ahead has the next step scheduled and launched while the last one runs, and
+hands tokens out one step late; so a sequence that an end token ended has run once more, in vain.
+
 Not thread-safe and without a clock; `backend.engine_process` drives it.
 """
+
+from collections import deque
+from typing import Protocol
 
 import torch
 
@@ -11,18 +17,36 @@ from backend.engine.config import CacheSize, EngineConfig, size_cache
 from backend.engine.model_runner import ModelRunner
 from backend.engine.progress import Finish, Progress, Stats
 from backend.engine.sampling import SamplingParams
-from backend.engine.scheduler import Scheduler
-from backend.engine.sequence import Sequence
+from backend.engine.scheduler import Scheduled, Scheduler
+from backend.engine.sequence import Sequence, Status
 from backend.errors import ContextLengthExceeded, InvalidRequest, Overloaded
 from backend.models.checkpoint import Checkpoint
 from backend.models.decoder import Decoder
-from backend.models.loader import load_model
+from backend.models.loader import dummy_model, load_model
+
+
+class Launched(Protocol):
+    """A step on its way."""
+
+    def tokens(self) -> list[int | None]:
+        """One for each of the batch that samples, in its order; None: its logits were not numbers. Waits for it."""
+        ...
+
+
+class Runner(Protocol):
+    """ahead: steps that may be on their way when the next one is launched."""
+
+    ahead: int
+
+    def launch(self, batch: list[Scheduled]) -> Launched: ...
 
 
 class Engine:
     def __init__(
-        self, model: Decoder, config: EngineConfig, cache: CacheSize, eos_ids: frozenset[int] = frozenset()
-    ) -> None:
+        self, model: Decoder, config: EngineConfig, cache: CacheSize, eos_ids: frozenset[int] = frozenset(), *,
+        runner: Runner | None = None,
+    ) -> None:  # fmt: skip
+        """``runner``: of a cache of that size; by default the plain one, which runs anywhere."""
         self.config = config
         self.max_model_len = cache.max_model_len
         self.vocab_size = model.config.vocab_size
@@ -32,12 +56,12 @@ class Engine:
         self.scheduler = Scheduler(
             self.blocks, max_num_seqs=config.max_num_seqs, max_num_batched_tokens=config.max_num_batched_tokens
         )
-        dtype = model.embedding.dtype
-        self.runner = ModelRunner(
-            model, KVCache(model.config, cache.num_blocks, config.block_size, dtype, config.device)
+        self.runner: Runner = runner or ModelRunner(
+            model, KVCache(model.config, cache.num_blocks, config.block_size, model.embedding.dtype, config.device)
         )
         self._eos_ids = eos_ids
         self._sequences: dict[int, Sequence] = {}
+        self._launched: deque[tuple[list[Sequence], Launched]] = deque()
         self._arrivals = 0
         self._steps = 0
 
@@ -46,14 +70,24 @@ class Engine:
         """Load and build. Raises ConfigError before loading if the KV cache cannot be as asked, ModelError while."""
         if config.threads is not None:
             torch.set_num_threads(config.threads)
-        element_size = 4 if config.dtype == "float32" else 2
-        cache = size_cache(config, checkpoint.config, element_size)
-        eos_ids = checkpoint.text.eos_ids
-        return cls(load_model(checkpoint, config.dtype, config.device), config, cache, eos_ids)
+        if config.device.startswith("cuda"):
+            return cls._on_gpu(checkpoint, config)
+        cache = size_cache(config, checkpoint.config, 4 if config.dtype == "float32" else 2)
+        model, eos_ids = _load(checkpoint, config)
+        return cls(model, config, cache, eos_ids)
+
+    @classmethod
+    def _on_gpu(cls, checkpoint: Checkpoint, config: EngineConfig) -> "Engine":
+        from backend.engine.gpu import gpu_runner, require_gpu  # Triton is not needed elsewhere
+
+        require_gpu(config)
+        model, eos_ids = _load(checkpoint, config)
+        runner, cache = gpu_runner(model, config)
+        return cls(model, config, cache, eos_ids, runner=runner)
 
     @property
     def has_work(self) -> bool:
-        return bool(self._sequences)
+        return bool(self._sequences or self._launched)
 
     @property
     def stats(self) -> Stats:
@@ -106,6 +140,7 @@ class Engine:
             priority=priority,
             leader=self._sequences.get(leader) if leader is not None else None,
             cache_root=cache_root,
+            max_length=self.max_model_len,
         )
         self._arrivals += 1
         self._sequences[id] = sequence
@@ -122,23 +157,35 @@ class Engine:
             self.scheduler.finish(sequence)
 
     def step(self) -> list[Progress]:
-        """Run one batch. One entry for each sequence that got a token or failed."""
+        """Launch one batch, and take in the oldest whose turn it is. One entry for each sequence that got a token or
+        failed."""
         batch = self.scheduler.schedule()
-        sampled = self.runner.run(batch) if batch else {}
+        if batch:
+            sampling = [s.sequence for s in batch if s.samples]
+            self._launched.append((sampling, self.runner.launch(batch)))
+            for scheduled in batch:
+                scheduled.sequence.num_computed += scheduled.num_tokens
+            for sequence in sampling:
+                sequence.num_pending += 1
         self._steps += 1
+        if self._launched and (len(self._launched) > self.runner.ahead or not batch):
+            return self._take_in(*self._launched.popleft())
+        return []
+
+    def _take_in(self, sequences: list[Sequence], launched: Launched) -> list[Progress]:
         progress = []
-        for scheduled in batch:
-            sequence = scheduled.sequence
-            sequence.num_computed += scheduled.num_tokens
-            if sequence.id not in sampled:
-                self.blocks.publish(sequence)
-                continue
-            token = sampled[sequence.id]
-            if token is not None:
-                self.blocks.publish(sequence)
+        for sequence, token in zip(sequences, launched.tokens(), strict=True):
+            if sequence.status is Status.FINISHED:
+                continue  # it ran on because its end was not known yet
+            sequence.num_pending -= 1
+            if token is None:
+                self.blocks.disown(sequence)
+            else:
                 sequence.tokens.append(token)
             finish = self._finish(sequence, token)
             if finish is not None:
+                if token is not None:
+                    self.blocks.publish(sequence)
                 del self._sequences[sequence.id]
                 self.scheduler.finish(sequence)
             progress.append(Progress(sequence.id, token, finish, sequence.num_cached or 0))
@@ -150,6 +197,14 @@ class Engine:
             return Finish.ERROR
         if token in params.stop_token_ids or (token in self._eos_ids and not params.ignore_eos):
             return Finish.STOP
-        if sequence.num_output >= params.max_tokens or len(sequence.tokens) >= self.max_model_len:
+        if len(sequence.tokens) >= sequence.max_length:
             return Finish.LENGTH
         return None
+
+
+def _load(checkpoint: Checkpoint, config: EngineConfig) -> tuple[Decoder, frozenset[int]]:
+    """The model, and the ids that end its answers; random weights have no such ids."""
+    if config.load_format == "dummy":
+        return dummy_model(checkpoint.config, config.dtype, config.device), frozenset()
+    eos_ids = checkpoint.text.eos_ids
+    return load_model(checkpoint, config.dtype, config.device), eos_ids

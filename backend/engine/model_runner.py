@@ -1,5 +1,7 @@
 """One step on the device: a scheduled batch in, one sampled token a finished prompt or decode out."""
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -9,17 +11,28 @@ from backend.engine.scheduler import Scheduled
 from backend.models.decoder import Decoder
 
 
+@dataclass(frozen=True, slots=True)
+class Done:
+    """An `engine.Launched` that has arrived already."""
+
+    drawn: list[int | None]
+
+    def tokens(self) -> list[int | None]:
+        return self.drawn
+
+
 class ModelRunner:
-    """The CPU runner. A GPU runner has the same `run`."""
+    """The plain `engine.Runner`: each step is done when `launch` returns."""
+
+    ahead = 0
 
     def __init__(self, model: Decoder, cache: KVCache) -> None:
         self.model = model
         self.cache = cache
 
     @torch.inference_mode()
-    def run(self, batch: list[Scheduled]) -> dict[int, int | None]:
-        """Compute the batch. Returns the token sampled for each sequence id that samples; None: its logits are not
-        numbers."""
+    def launch(self, batch: list[Scheduled]) -> Done:
+        sampling = [s.sequence.id for s in batch if s.samples]
         # Decodes stand first, so that they are one slice of the rows.
         batch = sorted(batch, key=lambda s: s.num_tokens > 1)
         ids: list[int] = []
@@ -45,9 +58,10 @@ class ModelRunner:
             torch.tensor(rows, dtype=torch.int64),
         )
         if not samplers:
-            return {}
-        tokens = sample(logits, [Draw(s.params, len(s.tokens)) for s in samplers])
-        return {s.id: token for s, token in zip(samplers, tokens, strict=True)}
+            return Done([])
+        drawn = sample(logits, [Draw(s.params, len(s.tokens)) for s in samplers])
+        token_of = dict(zip((s.id for s in samplers), drawn, strict=True))
+        return Done([token_of[id] for id in sampling])
 
     def _decodes(self, batch: list[Scheduled]) -> Decodes | None:
         sequences = [s.sequence for s in batch if s.num_tokens == 1]

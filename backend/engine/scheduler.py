@@ -16,10 +16,14 @@ from backend.engine.sequence import Sequence, Status
 
 @dataclass(frozen=True, slots=True)
 class Scheduled:
-    """`sequence` computes its next `num_tokens` tokens. It samples if they are its last."""
+    """`sequence` computes its next `num_tokens` tokens. It samples if they are its last.
+
+    admitted: it comes from the waiting queue, so the device's tables hold nothing of it yet.
+    """
 
     sequence: Sequence
     num_tokens: int
+    admitted: bool = False
 
     @property
     def samples(self) -> bool:
@@ -33,6 +37,7 @@ class Scheduler:
         self.budget = max_num_batched_tokens
         self.waiting: list[Sequence] = []  # in order
         self.running: list[Sequence] = []  # in order
+        self._free_rows = list(range(max_num_seqs))
         self.num_preemptions = 0
         self.prefix_queries = 0  # tokens looked up in the prefix cache, and found there
         self.prefix_hits = 0
@@ -51,22 +56,24 @@ class Scheduler:
         batch: list[Scheduled] = []
         preempted = False
         budget = self.budget
-        decodes_left = sum(s.num_uncomputed == 1 for s in self.running)
+        decodes_left = sum(s.num_runnable == 1 for s in self.running)
         at = 0
         while at < len(self.running):  # preemption shortens the list behind `at`
             sequence = self.running[at]
-            decodes_left -= sequence.num_uncomputed == 1
-            num_tokens = min(sequence.num_uncomputed, budget - decodes_left)
+            runnable = sequence.num_runnable
+            decodes_left -= runnable == 1
+            num_tokens = min(runnable, budget - decodes_left)
             if num_tokens <= 0:
                 at += 1
                 continue
             while not self.blocks.grow(sequence, num_tokens):
                 victim = self.running[-1]
-                decodes_left -= victim is not sequence and victim.num_uncomputed == 1
+                decodes_left -= victim is not sequence and victim.num_runnable == 1
                 self.preempt(victim)
                 preempted = True
                 if victim is sequence:
                     return batch, preempted
+            self.blocks.publish(sequence, num_tokens)
             batch.append(Scheduled(sequence, num_tokens))
             budget -= num_tokens
             at += 1
@@ -77,8 +84,8 @@ class Scheduler:
         for sequence in list(self.waiting):
             if budget <= 0 or len(self.running) >= self.max_num_seqs:
                 break
-            if sequence.waits_for_leader:
-                continue
+            if sequence.waits_for_leader or sequence.num_pending:
+                continue  # pending: preempted, with a token of it still to come from the device
             found = self.blocks.adopt_prefix(sequence)
             num_tokens = min(sequence.num_uncomputed, budget)
             if not self.blocks.grow(sequence, num_tokens):
@@ -90,16 +97,17 @@ class Scheduler:
                 self.prefix_hits += found
             sequence.leader = None
             sequence.status = Status.RUNNING
+            sequence.row = self._free_rows.pop()
             self.waiting.remove(sequence)
             insort(self.running, sequence, key=_order)
-            batch.append(Scheduled(sequence, num_tokens))
+            self.blocks.publish(sequence, num_tokens)
+            batch.append(Scheduled(sequence, num_tokens, admitted=True))
             budget -= num_tokens
         return batch
 
     def preempt(self, sequence: Sequence) -> None:
         """Back to waiting, to be computed anew. For a running sequence."""
-        self.blocks.release(sequence)
-        self.running.remove(sequence)
+        self._leave(sequence)
         sequence.status = Status.WAITING
         self.num_preemptions += 1
         self.add(sequence)
@@ -108,9 +116,18 @@ class Scheduler:
         """Forget it, wherever it is, and free its blocks. Harmless when already finished."""
         if sequence.status is Status.FINISHED:
             return
-        (self.running if sequence.status is Status.RUNNING else self.waiting).remove(sequence)
-        self.blocks.release(sequence)
+        if sequence.status is Status.RUNNING:
+            self._leave(sequence)
+        else:
+            self.waiting.remove(sequence)
         sequence.status = Status.FINISHED
+
+    def _leave(self, sequence: Sequence) -> None:
+        self.running.remove(sequence)
+        self.blocks.release(sequence)
+        if sequence.row is not None:
+            self._free_rows.append(sequence.row)
+            sequence.row = None
 
 
 def _order(sequence: Sequence) -> tuple[int, int]:

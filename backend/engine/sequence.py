@@ -17,6 +17,9 @@ class Sequence:
     ``tokens`` is prompt and answer; the first ``num_computed`` have their keys and values in the cache, in the blocks
     of ``block_table``. Preemption sets ``num_computed`` back to 0 and forgets the blocks; the tokens stay, and are all
     computed again.
+
+    The device may be ahead: ``num_pending`` tokens more were drawn there, or are being drawn, and their ids have not
+    come back yet. They count as tokens wherever only their number matters.
     """
 
     __slots__ = (
@@ -26,11 +29,14 @@ class Sequence:
         "cache_root",
         "id",
         "leader",
+        "max_length",
         "num_cached",
         "num_computed",
+        "num_pending",
         "num_prompt",
         "params",
         "priority",
+        "row",
         "status",
         "tokens",
     )
@@ -45,9 +51,15 @@ class Sequence:
         priority: int = 0,
         leader: "Sequence | None" = None,
         cache_root: bytes = b"",
+        max_length: int | None = None,
     ) -> None:
-        """``priority``: lower runs first. ``leader``: a sequence of the same prompt to wait for, so that its blocks
-        are found in the prefix cache. ``cache_root``: sequences of different roots never share blocks."""
+        """
+        Args:
+            priority: lower runs first.
+            leader: a sequence of the same prompt to wait for, so that its blocks are found in the prefix cache.
+            cache_root: sequences of different roots never share blocks.
+            max_length: tokens, prompt and answer, at which it ends; by default what prompt and ``max_tokens`` make.
+        """
         self.id = id
         self.tokens = list(prompt)
         self.num_prompt = len(prompt)
@@ -56,8 +68,12 @@ class Sequence:
         self.priority = priority
         self.leader = leader
         self.cache_root = cache_root
+        full = len(prompt) + params.max_tokens
+        self.max_length = full if max_length is None else min(full, max_length)
         self.status = Status.WAITING
+        self.row: int | None = None  # its place in the device's tables, while it runs
         self.num_computed = 0
+        self.num_pending = 0
         self.num_cached: int | None = None
         self.block_table: list[int] = []
         self.block_hashes: list[bytes] = []
@@ -69,7 +85,13 @@ class Sequence:
 
     @property
     def num_uncomputed(self) -> int:
-        return len(self.tokens) - self.num_computed
+        return len(self.tokens) + self.num_pending - self.num_computed
+
+    @property
+    def num_runnable(self) -> int:
+        """Tokens a step could compute: none once its last token is drawn, even if the id is still to come."""
+        length = len(self.tokens) + self.num_pending
+        return length - self.num_computed if length < self.max_length else 0
 
     @property
     def num_output(self) -> int:

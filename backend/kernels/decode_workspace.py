@@ -8,6 +8,7 @@ from torch import Tensor
 from backend.kernels.launch import multiprocessors
 
 MAX_SPLITS = 32
+PREFIX_STEP = 64  # a shared prefix is whole tiles of this many keys
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,28 @@ class DecodeWorkspace:
             torch.empty(programs * partial_size(queries * q_heads // kv_heads, head_dim), device=device),
             torch.zeros(sequences * kv_heads, dtype=torch.int32, device=device),
         )
+
+
+@dataclass(frozen=True)
+class SharedPrefix:
+    """Keys that all sequences of a decode step begin with (see `shared_prefix`).
+
+    length: [1] int32, a multiple of 64, fewer than any sequence's tokens; on the device, so that a captured graph reads
+    it anew. out: float32 [sequences, q_heads, head_dim], what the prefix alone gives. top: float32 [sequences,
+    q_heads], log2 of its total weight.
+    """
+
+    length: Tensor
+    out: Tensor
+    top: Tensor
+
+    @classmethod
+    def allocate(cls, length: Tensor, sequences: int, q_heads: int, head_dim: int) -> "SharedPrefix":
+        device = length.device
+        return cls(
+            length, torch.empty(sequences, q_heads, head_dim, device=device),
+            torch.empty(sequences, q_heads, device=device),
+        )  # fmt: skip
 
 
 def default_splits(sequences: int, kv_heads: int, device: torch.device) -> int:

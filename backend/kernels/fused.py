@@ -1,5 +1,7 @@
 """The Triton kernels, as one set that satisfies `interface.Kernels`."""
 
+from backend.kernels.draws import gather_draws
+from backend.kernels.fp8_linear import fp8_linear, fp8_product
 from backend.kernels.logprobs import token_logprobs
 from backend.kernels.paged_attention import paged_attention
 from backend.kernels.paged_decode import paged_decode
@@ -9,6 +11,8 @@ from backend.kernels.rms_norm import add_rms_norm, add_rms_norm_fp8, rms_norm, r
 from backend.kernels.rotary_kv import rotary_kv
 from backend.kernels.sampling import sample
 from backend.kernels.silu_mul import silu_mul, silu_mul_fp8
+from backend.kernels.skinny_linear import skinny_linear
+from backend.kernels.staged_writes import write_segments
 from backend.kernels.step_inputs import commit_step, prepare_step
 from backend.kernels.token_mask import apply_bitmask
 from backend.kernels.truncation import sampling_threshold
@@ -20,6 +24,9 @@ __all__ = [
     "apply_penalties",
     "commit_step",
     "count_outputs",
+    "fp8_linear",
+    "fp8_product",
+    "gather_draws",
     "mark_prompt",
     "paged_attention",
     "paged_decode",
@@ -32,5 +39,7 @@ __all__ = [
     "sampling_threshold",
     "silu_mul",
     "silu_mul_fp8",
+    "skinny_linear",
     "token_logprobs",
+    "write_segments",
 ]

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from backend.kernels import reference
-from backend.kernels.decode_workspace import DecodeWorkspace
-from backend.kernels.row_state import RowState, StepInputs
+from backend.kernels.decode_workspace import DecodeWorkspace, SharedPrefix
+from backend.kernels.row_state import Draws, RowState, SamplingRows, StepInputs
 
 
 class Kernels(Protocol):
@@ -18,13 +18,24 @@ class Kernels(Protocol):
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor: ...
 
-    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]: ...
+    def add_rms_norm(
+        self, x: Tensor, residual: Tensor, weight: Tensor, eps: float, *, scales: tuple[Tensor, Tensor] | None = None
+    ) -> tuple[Tensor, Tensor]: ...
 
     def rms_norm_fp8(self, x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]: ...
 
     def add_rms_norm_fp8(
-        self, x: Tensor, residual: Tensor, weight: Tensor, eps: float
+        self, x: Tensor, residual: Tensor, weight: Tensor, eps: float, *, scales: tuple[Tensor, Tensor] | None = None
     ) -> tuple[Tensor, Tensor, Tensor]: ...
+
+    def fp8_linear(self, x: Tensor, x_scale: Tensor, weight: Tensor, weight_scale: Tensor) -> Tensor: ...
+
+    def fp8_product(self, x: Tensor, weight: Tensor, one: Tensor) -> Tensor: ...
+
+    def skinny_linear(
+        self, x: Tensor, weight: Tensor, *, scale: Tensor | None = None, bias: Tensor | None = None,
+        norm: Tensor | None = None, eps: float = 1e-6, residual: Tensor | None = None, gated: bool = False,
+    ) -> Tensor: ...  # fmt: skip
 
     def silu_mul(self, gate_up: Tensor) -> Tensor: ...
 
@@ -33,7 +44,7 @@ class Kernels(Protocol):
     def rotary_kv(
         self, qkv: Tensor, positions: Tensor, cos_sin: Tensor, slots: Tensor, key_cache: Tensor, value_cache: Tensor, *,
         q_norm: Tensor | None = None, k_norm: Tensor | None = None, eps: float = 1e-6,
-        k_scale: Tensor | None = None, v_scale: Tensor | None = None,
+        k_scale: Tensor | None = None, v_scale: Tensor | None = None, keys_in_place: bool = False,
     ) -> Tensor: ...  # fmt: skip
 
     def paged_attention(
@@ -45,7 +56,7 @@ class Kernels(Protocol):
     def paged_decode(
         self, q: Tensor, key_cache: Tensor, value_cache: Tensor, block_tables: Tensor, seq_lens: Tensor,
         workspace: DecodeWorkspace, *, scale: float, window: int | None = None, k_scale: Tensor | None = None,
-        v_scale: Tensor | None = None, splits: int | None = None,
+        v_scale: Tensor | None = None, splits: int | None = None, shared: SharedPrefix | None = None,
     ) -> Tensor: ...  # fmt: skip
 
     def sample(
@@ -72,6 +83,10 @@ class Kernels(Protocol):
     def prepare_step(
         self, rows: Tensor, query_start: Tensor, state: RowState, block_size: int, inputs: StepInputs
     ) -> None: ...
+
+    def gather_draws(self, rows: Tensor, known: Tensor, wanted: SamplingRows, draws: Draws) -> None: ...
+
+    def write_segments(self, memory: Tensor, packed: Tensor, segments: int) -> None: ...
 
     def commit_step(self, rows: Tensor, query_start: Tensor, sampled: Tensor, state: RowState) -> None: ...
 

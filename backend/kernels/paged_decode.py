@@ -4,7 +4,8 @@
 A decode step reads the whole cache and computes little, so the work is cut until the card is full: (KV head, sequence,
 split). Each split leaves an unnormalised partial; whichever program of a sequence arrives last folds them together in
 split order, in the same launch (Flash-Decoding, Dao et al. 2023, without its second kernel). The order is fixed, so the
-result does not depend on who arrives when.
+result does not depend on who arrives when. A beginning that all sequences share is attended to by `shared_prefix`
+first; the first split then starts from its result, and behind it.
 
 How many splits a sequence really uses is decided on the GPU from its length: a captured graph stays right while
 sequences grow. With ``splits`` fixed, a row's bits depend on its own sequence alone, whatever the batch.
@@ -16,9 +17,18 @@ import triton.language as tl
 from torch import Tensor
 
 from backend.kernels import tuning
-from backend.kernels.decode_workspace import MAX_SPLITS, DecodeWorkspace, block_rows, default_splits, partial_size
+from backend.kernels.decode_workspace import (
+    MAX_SPLITS,
+    PREFIX_STEP,
+    DecodeWorkspace,
+    SharedPrefix,
+    block_rows,
+    default_splits,
+    partial_size,
+)
 from backend.kernels.launch import FP8, require
 from backend.kernels.online_softmax import LOG2E, LOWEST, attend, check_cache, check_tables
+from backend.kernels.shared_prefix import attend_prefix
 
 
 @triton.jit
@@ -55,11 +65,12 @@ def _row_offset(row, sequence, kv_head, QUERIES, GROUP: tl.constexpr, Q_HEADS: t
 @triton.jit(do_not_specialize=["min_tiles"])
 def _paged_decode(
     q_ptr, k_ptr, v_ptr, out_ptr, partial_ptr, arrived_ptr, table_ptr, seq_lens_ptr, k_scale_ptr, v_scale_ptr,
+    shared_length_ptr, shared_out_ptr, shared_top_ptr,
     table_stride, k_block_stride, k_token_stride, k_head_stride, v_block_stride, v_token_stride, v_head_stride,
     scale, window, min_tiles,
     QUERIES: tl.constexpr, Q_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, D: tl.constexpr,
     BLOCK_SIZE: tl.constexpr, FP8_CACHE: tl.constexpr, WINDOWED: tl.constexpr, SPLITS: tl.constexpr,
-    BLOCK_M: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr, D_PART: tl.constexpr,
+    BLOCK_M: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr, D_PART: tl.constexpr, SHARED: tl.constexpr,
 ):  # fmt: skip
     kv_head = tl.program_id(0)
     sequence = tl.program_id(1).to(tl.int64)
@@ -68,6 +79,8 @@ def _paged_decode(
     oldest = 0
     if WINDOWED:
         oldest = tl.maximum(length - QUERIES - window + 1, 0)
+    if SHARED:
+        oldest = tl.minimum(tl.load(shared_length_ptr), length)  # none of a padding row
     begin = oldest // TILE * TILE
     tiles = tl.cdiv(length - begin, TILE)
     tiles_each = tl.maximum(tl.cdiv(tiles, SPLITS), min_tiles)
@@ -93,6 +106,11 @@ def _paged_decode(
     acc = tl.zeros([BLOCK_M, D], tl.float32)
     top = tl.full([BLOCK_M], LOWEST, tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
+    if SHARED:
+        carried = (row < used) & (split == 0) & (oldest < length)
+        acc = tl.load(shared_out_ptr + at, inside & carried[:, None], 0.0)
+        top = tl.load(shared_top_ptr + sequence * Q_HEADS + kv_head * GROUP + row, carried, LOWEST)
+        total = tl.where(carried & (oldest > 0), 1.0, 0.0)
     acc, top, total = attend(
         acc, top, total, q, position, oldest, first, last, table_ptr + sequence * table_stride,
         k_ptr + kv_head * k_head_stride, v_ptr + kv_head * v_head_stride,
@@ -123,7 +141,7 @@ def paged_decode(
     q: Tensor, key_cache: Tensor, value_cache: Tensor, block_tables: Tensor, seq_lens: Tensor,
     workspace: DecodeWorkspace, *,
     scale: float, window: int | None = None, k_scale: Tensor | None = None, v_scale: Tensor | None = None,
-    splits: int | None = None,
+    splits: int | None = None, shared: SharedPrefix | None = None,
 ) -> Tensor:  # fmt: skip
     """Attention of each sequence's newest tokens, equally many for each (1, or 1 + drafts), over all its tokens.
 
@@ -139,6 +157,8 @@ def paged_decode(
         window: a query sees itself and the ``window - 1`` tokens before it; None for all.
         k_scale, v_scale: [kv_heads] float32 of an FP8 cache.
         splits: a power of two ≤ 32; None for the one that fills the card at this batch size.
+        shared: a prefix that all sequences but padding rows have in the same blocks, the first sequence being none; one
+            query each, and no window.
     Returns:
         [sequences * queries, q_heads, head_dim] in q's dtype.
     Raises:
@@ -161,27 +181,39 @@ def paged_decode(
         workspace.partial.numel() >= needed and workspace.arrived.numel() >= sequences * kv_heads,
         f"the workspace holds {workspace.partial.numel()} partial values, this batch needs {needed}",
     )
-    shape = f"d{head_dim} g{group} m{block_m} p{block_size} {q.dtype} {key_cache.dtype}".replace("torch.", "")
-    choice = tuning.choice("paged_decode", shape, default_choice(padded_dim, key_cache.element_size()))
+    shape = f"d{head_dim} g{group} m{block_m} p{block_size} s{splits} {q.dtype} {key_cache.dtype}".replace("torch.", "")
+    choice = tuning.choice("paged_decode", shape, default_choice(padded_dim, key_cache.element_size(), splits))
     rows = triton.next_power_of_2(queries * group)
+    if shared is not None:
+        require(queries == 1 and window is None, "a shared prefix goes with one query each and no window")
+        require(PREFIX_STEP % dict(choice.blocks)["TILE"] == 0, f"a shared prefix ends within a tile of {choice}")
+        attend_prefix(
+            q, key_cache, value_cache, block_tables[0], shared, scale=scale, k_scale=k_scale, padded_dim=padded_dim
+        )
+    shared_parts = (None, None, None) if shared is None else (shared.length, shared.out, shared.top)
     out = torch.empty_like(q)
     _paged_decode[(kv_heads, sequences, splits)](
         q, key_cache, value_cache, out, workspace.partial, workspace.arrived, block_tables, seq_lens, k_scale, v_scale,
+        *shared_parts,
         block_tables.stride(0), *key_cache.stride()[:3], *value_cache.stride()[:3], scale * LOG2E, window or 0,
         QUERIES=queries, Q_HEADS=q_heads, GROUP=group, HEAD_DIM=head_dim, D=padded_dim, BLOCK_SIZE=block_size,
         FP8_CACHE=key_cache.dtype == FP8, WINDOWED=window is not None, SPLITS=splits, BLOCK_M=block_m, ROWS=rows,
-        D_PART=max(8, min(padded_dim, 8192 // (rows * splits))), **choice.arguments(),
+        D_PART=max(8, min(padded_dim, 8192 // (rows * splits))), SHARED=shared is not None, **choice.arguments(),
     )  # fmt: skip
     return out
 
 
-def default_choice(padded_dim: int, item_size: int) -> tuning.Choice:
-    """Two tiles in flight a program and three programs a multiprocessor: more bytes under way than HBM's latency takes.
+def default_choice(padded_dim: int, item_size: int, splits: int) -> tuning.Choice:
+    """Small tiles, so that even a short context is many programs; FP8 in larger ones, for the same bytes on their way.
 
-    Five stages are two tiles, since the block table's entries are fetched a tile ahead of what they point to.
+    Measured on an H100 at 256 to 1024 keys; many splits mean few sequences, which wait for latency, not for bytes.
     """
-    tile = max(16, min(128, (8192 if item_size <= 2 else 4096) // padded_dim))
-    return tuning.Choice.of(warps=4, stages=5, TILE=tile, min_tiles=2)
+    tile = max(16, min(64, (4096 if item_size > 1 else 8192) // padded_dim))
+    if splits >= 8:
+        return tuning.Choice.of(warps=4, stages=2, TILE=tile, min_tiles=1)
+    if item_size == 1:  # two warps would spill
+        return tuning.Choice.of(warps=4, stages=5, TILE=tile, min_tiles=2)
+    return tuning.Choice.of(warps=2, stages=3, TILE=tile, min_tiles=1)
 
 
 def candidates(padded_dim: int, item_size: int) -> list[tuning.Choice]:

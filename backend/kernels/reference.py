@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from backend.kernels.decode_workspace import DecodeWorkspace
+from backend.kernels.decode_workspace import DecodeWorkspace, SharedPrefix
 from backend.kernels.launch import FP8, FP8_MAX
-from backend.kernels.row_state import RowState, StepInputs
+from backend.kernels.row_state import Draws, RowState, SamplingRows, StepInputs
 
 
 def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -23,8 +23,10 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return _normalised(x.float(), weight, eps).to(x.dtype)
 
 
-def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    h = x.float() + residual.float()
+def add_rms_norm(
+    x: Tensor, residual: Tensor, weight: Tensor, eps: float, *, scales: tuple[Tensor, Tensor] | None = None
+) -> tuple[Tensor, Tensor]:
+    h = _scaled(x, scales) + residual.float()
     return _normalised(h, weight, eps).to(x.dtype), h.to(x.dtype)
 
 
@@ -32,13 +34,42 @@ def rms_norm_fp8(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]
     return quantize_rows(_normalised(x.float(), weight, eps))
 
 
-def add_rms_norm_fp8(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
-    h = x.float() + residual.float()
+def add_rms_norm_fp8(
+    x: Tensor, residual: Tensor, weight: Tensor, eps: float, *, scales: tuple[Tensor, Tensor] | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    h = _scaled(x, scales) + residual.float()
     return *quantize_rows(_normalised(h, weight, eps)), h.to(x.dtype)
+
+
+def _scaled(x: Tensor, scales: tuple[Tensor, Tensor] | None) -> Tensor:
+    return x.float() if scales is None else x.float() * (scales[0] * scales[1].t())
 
 
 def _normalised(h: Tensor, weight: Tensor, eps: float) -> Tensor:
     return h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + eps) * weight.float()
+
+
+def fp8_linear(x: Tensor, x_scale: Tensor, weight: Tensor, weight_scale: Tensor) -> Tensor:
+    return ((x.float() * x_scale) @ (weight.float() * weight_scale).t()).bfloat16()
+
+
+def fp8_product(x: Tensor, weight: Tensor, one: Tensor) -> Tensor:
+    return (x.float() @ weight.float().t() * one).bfloat16()
+
+
+def skinny_linear(
+    x: Tensor, weight: Tensor, *, scale: Tensor | None = None, bias: Tensor | None = None, norm: Tensor | None = None,
+    eps: float = 1e-6, residual: Tensor | None = None, gated: bool = False,
+) -> Tensor:  # fmt: skip
+    wide = x.float() if norm is None else _normalised(x.float(), norm, eps)
+    y = wide @ (weight.float() if scale is None else weight.float() * scale).t()
+    if bias is not None:
+        y = y + bias.float()
+    if gated:
+        y = _gated(y)
+    if residual is not None:
+        y = y + residual.float()
+    return y.to(x.dtype)
 
 
 def silu_mul(gate_up: Tensor) -> Tensor:
@@ -57,7 +88,7 @@ def _gated(gate_up: Tensor) -> Tensor:
 def rotary_kv(
     qkv: Tensor, positions: Tensor, cos_sin: Tensor, slots: Tensor, key_cache: Tensor, value_cache: Tensor, *,
     q_norm: Tensor | None = None, k_norm: Tensor | None = None, eps: float = 1e-6,
-    k_scale: Tensor | None = None, v_scale: Tensor | None = None,
+    k_scale: Tensor | None = None, v_scale: Tensor | None = None, keys_in_place: bool = False,
 ) -> Tensor:  # fmt: skip
     _, block_size, kv_heads, head_dim = key_cache.shape
     heads = qkv.float().view(len(qkv), -1, head_dim)
@@ -66,6 +97,8 @@ def rotary_kv(
         q, k = _normalised(q, q_norm, eps), _normalised(k, k_norm, eps)
     cos, sin = cos_sin[positions.long()][:, None].chunk(2, -1)
     q, k = _rotated(q, cos, sin), _rotated(k, cos, sin)
+    if keys_in_place:
+        qkv.view(len(qkv), -1, head_dim)[:, -2 * kv_heads : -kv_heads] = k.to(qkv.dtype)
     live = slots >= 0
     block, offset = slots[live] // block_size, slots[live] % block_size
     for cache, values, scale in ((key_cache, k, k_scale), (value_cache, v, v_scale)):
@@ -115,8 +148,9 @@ def paged_decode(
     q: Tensor, key_cache: Tensor, value_cache: Tensor, block_tables: Tensor, seq_lens: Tensor,
     workspace: DecodeWorkspace, *,
     scale: float, window: int | None = None, k_scale: Tensor | None = None, v_scale: Tensor | None = None,
-    splits: int | None = None,
+    splits: int | None = None, shared: SharedPrefix | None = None,
 ) -> Tensor:  # fmt: skip
+    # `splits` and `shared` say how, not what
     queries = q.shape[0] // len(seq_lens)
     live = (seq_lens > 0).int() * queries
     query_start = torch.cat((live.new_zeros(1), live.cumsum(0, dtype=torch.int32)))
@@ -138,7 +172,8 @@ def sample(
     noisy = scores / temperature.clamp_min(torch.finfo(torch.float32).tiny)[:, None]
     noisy = noisy + gumbel_noise(seeds, positions, logits.shape[1])
     scores = torch.where(temperature[:, None] > 0, noisy, scores).nan_to_num(float("-inf"), float("inf"), float("-inf"))
-    return scores.argmax(-1)
+    known = logits.float().amax(-1).isfinite()  # NaN wins amax
+    return torch.where(known, scores.argmax(-1), -1)
 
 
 def gumbel_noise(seeds: Tensor, positions: Tensor, vocab: int) -> Tensor:
@@ -255,5 +290,17 @@ def commit_step(rows: Tensor, query_start: Tensor, sampled: Tensor, state: RowSt
     state.computed[row] += queries
     known = state.known[row]
     grows = (queries > 0) & (state.computed[row] == known) & (known < state.tokens.shape[1])
-    state.tokens[row[grows], known[grows].long()] = sampled[live][grows].int()
+    state.tokens[row[grows], known[grows].long()] = sampled[live][grows].clamp_min(0).int()
     state.known[row[grows]] += 1
+
+
+def gather_draws(rows: Tensor, known: Tensor, wanted: SamplingRows, draws: Draws) -> None:
+    row = rows.clamp_min(0).long()
+    for name, idle in (("temperature", 0.0), ("seeds", 0), ("top_k", 0), ("top_p", 1.0), ("min_p", 0.0)):
+        getattr(draws, name).copy_(getattr(wanted, name)[row].masked_fill(rows < 0, idle))
+    draws.positions.copy_(known[row].masked_fill(rows < 0, 0))
+
+
+def write_segments(memory: Tensor, packed: Tensor, segments: int) -> None:
+    for target, length, source in packed[: 3 * segments].view(-1, 3).tolist():
+        memory[target : target + length] = packed[source : source + length]

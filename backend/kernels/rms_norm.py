@@ -1,7 +1,8 @@
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
 """RMSNorm (Zhang & Sennrich 2019) with the residual add before it and FP8 quantisation behind it, in one pass.
 
-Each row is read once and written once, whichever of the four forms runs.
+Each row is read once and written once, whichever of the four forms runs. An FP8 product that was left unscaled, for
+the library multiplies faster without scales by row and column, gets them here on its way into the residual.
 """
 
 import torch
@@ -15,14 +16,16 @@ from backend.kernels.quant import row_scale
 
 @triton.jit
 def _rms_norm(
-    x_ptr, residual_ptr, weight_ptr, y_ptr, h_ptr, scale_ptr, width, eps,
-    ADD: tl.constexpr, QUANTISE: tl.constexpr, FP8_MAX: tl.constexpr, BLOCK: tl.constexpr,
+    x_ptr, residual_ptr, weight_ptr, y_ptr, h_ptr, scale_ptr, row_scale_ptr, column_scale_ptr, width, eps,
+    ADD: tl.constexpr, SCALED: tl.constexpr, QUANTISE: tl.constexpr, FP8_MAX: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)  # rows * width passes 2**31 at 262k rows of 8192
     col = tl.arange(0, BLOCK)
     inside = col < width
     at = row * width + col
     h = tl.load(x_ptr + at, inside, 0.0).to(tl.float32)
+    if SCALED:
+        h *= tl.load(row_scale_ptr + row) * tl.load(column_scale_ptr + col, inside, 0.0)
     if ADD:
         h += tl.load(residual_ptr + at, inside, 0.0).to(tl.float32)
         tl.store(h_ptr + at, h, inside)
@@ -51,13 +54,16 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return y
 
 
-def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+def add_rms_norm(
+    x: Tensor, residual: Tensor, weight: Tensor, eps: float, *, scales: tuple[Tensor, Tensor] | None = None
+) -> tuple[Tensor, Tensor]:
     """Normalise ``x + residual``: (normalised, new residual), both [tokens, width] in x's dtype.
 
-    The sum is normalised in float32, before it is rounded into the new residual.
+    The sum is normalised in float32, before it is rounded into the new residual. scales: of x by row and by column,
+    float32 [tokens, 1] and [width, 1], if x is yet to be multiplied by them.
     """
     y, h = torch.empty_like(x), torch.empty_like(x)
-    _launch(x, residual, weight, eps, y, h, None)
+    _launch(x, residual, weight, eps, y, h, None, scales)
     return y, h
 
 
@@ -68,11 +74,13 @@ def rms_norm_fp8(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]
     return y, scale
 
 
-def add_rms_norm_fp8(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+def add_rms_norm_fp8(
+    x: Tensor, residual: Tensor, weight: Tensor, eps: float, *, scales: tuple[Tensor, Tensor] | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
     """`add_rms_norm`, quantised: (float8_e4m3fn, scale float32 [tokens, 1], new residual in x's dtype)."""
     h = torch.empty_like(x)
     y, scale = _quantised_like(x)
-    _launch(x, residual, weight, eps, y, h, scale)
+    _launch(x, residual, weight, eps, y, h, scale, scales)
     return y, scale, h
 
 
@@ -82,17 +90,28 @@ def _quantised_like(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _launch(
-    x: Tensor, residual: Tensor | None, weight: Tensor, eps: float, y: Tensor, h: Tensor | None, scale: Tensor | None
+    x: Tensor,
+    residual: Tensor | None,
+    weight: Tensor,
+    eps: float,
+    y: Tensor,
+    h: Tensor | None,
+    scale: Tensor | None,
+    scales: tuple[Tensor, Tensor] | None = None,
 ) -> None:
     tokens, width = require_rows("x", x)
     require(weight.shape == (width,) and weight.is_contiguous(), f"weight must be [{width}], got {tuple(weight.shape)}")
     if residual is not None:
         require(residual.shape == x.shape and residual.is_contiguous(), "residual must be contiguous, of x's shape")
+    by_row, by_column = scales or (None, None)
+    if by_row is not None and by_column is not None:
+        require(by_row.shape == (tokens, 1) and by_row.is_contiguous(), f"row scales must be [{tokens}, 1]")
+        require(by_column.shape == (width, 1) and by_column.is_contiguous(), f"column scales must be [{width}, 1]")
     if tokens == 0:
         return
     block = triton.next_power_of_2(width)
     _rms_norm[(tokens,)](
-        x, residual, weight, y, h, scale, width, eps,
-        ADD=residual is not None, QUANTISE=scale is not None, FP8_MAX=FP8_MAX, BLOCK=block,
+        x, residual, weight, y, h, scale, by_row, by_column, width, eps,
+        ADD=residual is not None, SCALED=scales is not None, QUANTISE=scale is not None, FP8_MAX=FP8_MAX, BLOCK=block,
         num_warps=min(16, max(1, block // 512)),
     )  # fmt: skip

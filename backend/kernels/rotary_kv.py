@@ -2,7 +2,8 @@
 """Between the QKV projection and attention, in one launch: optional q/k RMSNorm (as in Qwen3), rotary position
 embedding (Su et al. 2021, rotate-half form) of q and k, and the write of k and v into the paged cache.
 
-k and v leave the kernel through the cache alone; attention reads them there.
+k and v leave the kernel through the cache, where attention reads them; k, when asked, also through qkv itself, for an
+attention over a prompt that has no history.
 """
 
 import torch
@@ -44,7 +45,7 @@ def _rotary_kv(
     q_ptr, k_ptr, v_ptr, eps,
     k_block_stride, k_token_stride, k_head_stride, v_block_stride, v_token_stride, v_head_stride, block_size,
     Q_HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, ROTARY_DIM: tl.constexpr,
-    NORM: tl.constexpr, FP8_MAX: tl.constexpr,
+    NORM: tl.constexpr, FP8_MAX: tl.constexpr, KEYS_IN_PLACE: tl.constexpr,
     BLOCK_H: tl.constexpr, BLOCK_HALF: tl.constexpr, BLOCK_TAIL: tl.constexpr,
 ):  # fmt: skip
     HALF: tl.constexpr = ROTARY_DIM // 2
@@ -86,6 +87,12 @@ def _rotary_kv(
     new_lo = tl.where(turns, lo * cos - hi * sin, lo)
     new_hi = tl.where(turns, hi * cos + lo * sin, hi)
 
+    if KEYS_IN_PLACE:
+        tl.store(x_at, new_lo, inside & is_k[:, None])
+        tl.store(x_at + HALF, new_hi, inside & is_k[:, None])
+        if TAIL > 0:
+            tl.store(tail_at + ROTARY_DIM + tail_col[None, :], tail, tail_inside & is_k[:, None])
+
     slot = tl.load(slots_ptr + token).to(tl.int64)
     is_k &= slot >= 0  # a padding token writes no cache
     is_v &= slot >= 0
@@ -116,7 +123,7 @@ def _rotary_kv(
 def rotary_kv(
     qkv: Tensor, positions: Tensor, cos_sin: Tensor, slots: Tensor, key_cache: Tensor, value_cache: Tensor, *,
     q_norm: Tensor | None = None, k_norm: Tensor | None = None, eps: float = 1e-6,
-    k_scale: Tensor | None = None, v_scale: Tensor | None = None,
+    k_scale: Tensor | None = None, v_scale: Tensor | None = None, keys_in_place: bool = False,
 ) -> Tensor:  # fmt: skip
     """Rotate q and k, write k and v to their slots, return q.
 
@@ -129,6 +136,7 @@ def rotary_kv(
             float8_e4m3fn with both scales.
         q_norm, k_norm: [head_dim] RMSNorm weights, both or neither; applied before the rotation.
         k_scale, v_scale: [kv_heads] float32; the cache holds value / scale.
+        keys_in_place: write the k that attention sees back into qkv as well, unscaled.
     Returns:
         q: [tokens, q_heads, head_dim] in qkv's dtype, also for padding tokens.
     Raises:
@@ -156,12 +164,12 @@ def rotary_kv(
         return q
     heads = q_heads + 2 * kv_heads
     # Few tokens: spread a token's heads over the card. Many: fewer, fatter programs.
-    block_h = 8 if tokens * heads >= 64 * multiprocessors(qkv.device) else 2
+    block_h = 8 if tokens * heads >= 16 * multiprocessors(qkv.device) else 2
     _rotary_kv[(tokens, triton.cdiv(heads, block_h))](
         qkv, positions, cos_sin, slots, q_norm, k_norm, k_scale, v_scale, q, key_cache, value_cache, eps,
         *key_cache.stride()[:3], *value_cache.stride()[:3], block_size,
         Q_HEADS=q_heads, KV_HEADS=kv_heads, HEAD_DIM=head_dim, ROTARY_DIM=rotary_dim,
-        NORM=q_norm is not None, FP8_MAX=FP8_MAX if fp8 else 0.0,
+        NORM=q_norm is not None, FP8_MAX=FP8_MAX if fp8 else 0.0, KEYS_IN_PLACE=keys_in_place,
         BLOCK_H=block_h, BLOCK_HALF=triton.next_power_of_2(rotary_dim // 2),
         BLOCK_TAIL=triton.next_power_of_2(max(1, head_dim - rotary_dim)), num_warps=4 if block_h == 8 else 1,
     )  # fmt: skip

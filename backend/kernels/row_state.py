@@ -1,9 +1,11 @@
-"""The tensors of running requests that live on the device, and those of one step (see `step_inputs`)."""
+"""The tensors of running requests that live on the device, and those of one step (see `step_inputs`, `draws`)."""
 
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+SEGMENT_WORDS = 3  # that describe one staged write (see `staged_writes`)
 
 
 @dataclass(frozen=True)
@@ -55,4 +57,42 @@ class StepInputs:
             seq_lens=zeros(torch.int32, sequences),
             block_tables=zeros(torch.int32, sequences, max_blocks),
             last=zeros(torch.int64, sequences),
+        )
+
+
+@dataclass(frozen=True)
+class SamplingRows:
+    """How each request wants its tokens drawn, [rows] each: temperature, top_p and min_p float32, top_k int32, seeds
+    int64 (see `sampling` and `truncation` for their meaning)."""
+
+    temperature: Tensor
+    seeds: Tensor
+    top_k: Tensor
+    top_p: Tensor
+    min_p: Tensor
+
+
+@dataclass(frozen=True)
+class Draws:
+    """The same for the sequences of one step, [sequences] each, and int32 the position each drawn token will have."""
+
+    temperature: Tensor
+    seeds: Tensor
+    top_k: Tensor
+    top_p: Tensor
+    min_p: Tensor
+    positions: Tensor
+
+    @classmethod
+    def allocate(cls, sequences: int, device: torch.device) -> "Draws":
+        def zeros(dtype: torch.dtype) -> Tensor:
+            return torch.zeros(sequences, dtype=dtype, device=device)
+
+        return cls(
+            temperature=zeros(torch.float32),
+            seeds=zeros(torch.int64),
+            top_k=zeros(torch.int32),
+            top_p=zeros(torch.float32),
+            min_p=zeros(torch.float32),
+            positions=zeros(torch.int32),
         )

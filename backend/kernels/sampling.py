@@ -50,10 +50,12 @@ def _block_best(
     r0, r1, r2, r3 = tl.philox(tl.load(seed_ptr + row), column, zero + position, zero, zero)
     best = tl.full([BLOCK], float("-inf"), tl.float32)
     best_index = tl.full([BLOCK], 0x7FFFFFFF, tl.int32)
+    broken = tl.zeros([BLOCK], tl.int32)
     for lane in tl.static_range(4):
         token = lane * quarter + column
         inside = (column < quarter) & (token < vocab)
         value = tl.load(logits_ptr + row * row_stride + token, inside, float("-inf")).to(tl.float32)
+        broken |= (inside & ((value != value) | (value == float("inf")))).to(tl.int32)
         if THRESHOLD:
             value = tl.where(value >= tl.load(threshold_ptr + row), value, float("-inf"))
         if temperature > 0:
@@ -62,7 +64,8 @@ def _block_best(
     top = tl.max(best, 0)
     slot = row * tl.num_programs(1) + tl.program_id(1)
     tl.store(best_ptr + slot, top)
-    tl.store(index_ptr + slot, tl.min(tl.where(best == top, best_index, 0x7FFFFFFF), 0))
+    index = tl.min(tl.where(best == top, best_index, 0x7FFFFFFF), 0)
+    tl.store(index_ptr + slot, tl.where(tl.max(broken, 0) > 0, -1, index))
 
 
 @triton.jit
@@ -71,8 +74,9 @@ def _row_best(best_ptr, index_ptr, token_ptr, blocks, BLOCKS: tl.constexpr):
     at = tl.arange(0, BLOCKS)
     best = tl.load(best_ptr + row * blocks + at, at < blocks, float("-inf"))
     index = tl.load(index_ptr + row * blocks + at, at < blocks, 0x7FFFFFFF)
-    token = tl.min(tl.where(best == tl.max(best, 0), index, 0x7FFFFFFF), 0)
-    tl.store(token_ptr + row, tl.where(token == 0x7FFFFFFF, 0, token).to(tl.int64))
+    top = tl.max(best, 0)
+    token = tl.min(tl.where((best == top) | (index < 0), index, 0x7FFFFFFF), 0)
+    tl.store(token_ptr + row, tl.where(top > float("-inf"), token, -1).to(tl.int64))
 
 
 def sample(
@@ -87,7 +91,7 @@ def sample(
         positions: [rows] int32 or int64, the position the drawn token will have.
         threshold: [rows] float32 from `sampling_threshold`; tokens with a smaller logit are not drawn.
     Returns:
-        [rows] int64. Ties go to the smaller token id; a row of nothing but NaN or -inf gives token 0.
+        [rows] int64. Ties go to the smaller token id; -1 for a row that holds NaN or +inf, or nothing but -inf.
     Raises:
         KernelArgumentError: shapes that do not fit.
     """

@@ -27,6 +27,17 @@ def _silu_mul(gate_up_ptr, y_ptr, width, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def _silu_mul_fp8_row(gate_up_ptr, q_ptr, scale_ptr, width, FP8_MAX: tl.constexpr, BLOCK: tl.constexpr):
+    """A row that fits into a program's registers: read once."""
+    row = tl.program_id(0).to(tl.int64)
+    col = tl.arange(0, BLOCK)
+    y = _gated(gate_up_ptr, row, col, width)
+    scale = row_scale(tl.max(tl.abs(y), 0), FP8_MAX)
+    tl.store(scale_ptr + row, scale)
+    tl.store(q_ptr + row * width + col, tl.clamp(y / scale, -FP8_MAX, FP8_MAX), col < width)
+
+
+@triton.jit
 def _silu_mul_fp8(gate_up_ptr, q_ptr, scale_ptr, width, FP8_MAX: tl.constexpr, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     amax = 0.0
@@ -66,8 +77,9 @@ def silu_mul_fp8(gate_up: Tensor) -> tuple[Tensor, Tensor]:
     q = gate_up.new_empty(tokens, width, dtype=FP8)
     scale = gate_up.new_empty(tokens, 1, dtype=torch.float32)
     if tokens:
-        block = min(8192, triton.next_power_of_2(width))
-        _silu_mul_fp8[(tokens,)](
+        whole = triton.next_power_of_2(width)
+        kernel, block = (_silu_mul_fp8_row, whole) if whole <= 16384 else (_silu_mul_fp8, 8192)
+        kernel[(tokens,)](
             gate_up, q, scale, width, FP8_MAX=FP8_MAX, BLOCK=block, num_warps=min(16, max(1, block // 512))
         )
     return q, scale

@@ -70,7 +70,7 @@ def _commit(
     grows = (
         real & (queries > 0) & (computed == known) & (known < max_len)
     )  # else a chunk of a prompt: nothing was sampled
-    token = tl.load(sampled_ptr + i, grows, 0).to(tl.int32)
+    token = tl.maximum(tl.load(sampled_ptr + i, grows, 0), 0).to(tl.int32)
     tl.store(tokens_ptr + row * max_len + known, token, grows)
     tl.store(known_ptr + row, known + 1, grows)
     tl.store(computed_ptr + row, computed, real)
@@ -103,7 +103,8 @@ def prepare_step(rows: Tensor, query_start: Tensor, state: RowState, block_size:
 def commit_step(rows: Tensor, query_start: Tensor, sampled: Tensor, state: RowState) -> None:
     """Advance the rows of a step, and append the sampled token of each that has run all its known tokens.
 
-    rows, query_start: as in `prepare_step`. sampled: [sequences] int64. state: written. A full row does not grow.
+    rows, query_start: as in `prepare_step`. sampled: [sequences] int64; -1, which says that nothing
+    could be drawn, goes in as token 0. state: written. A full row does not grow.
     """
     _check_rows(rows, query_start)
     require(sampled.shape == rows.shape, "one sampled token a sequence")

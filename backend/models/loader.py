@@ -8,6 +8,7 @@ from torch import Tensor
 from backend.errors import ConfigError
 from backend.models import gguf, safetensors
 from backend.models.checkpoint import Checkpoint
+from backend.models.config import ModelConfig
 from backend.models.decoder import Decoder
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -19,6 +20,16 @@ def load_model(checkpoint: Checkpoint, dtype: str, device: str = "cpu") -> Decod
         raise ConfigError(f"dtype {dtype!r} is not one of {', '.join(DTYPES)}")
     model = Decoder(checkpoint.config, DTYPES[dtype], device)
     model.load(named_weights(checkpoint))
+    return model.eval()
+
+
+def dummy_model(config: ModelConfig, dtype: str, device: str = "cpu") -> Decoder:
+    """Random weights of a trained model's spread: as fast as real ones, and as wordless as noise."""
+    if dtype not in DTYPES:
+        raise ConfigError(f"dtype {dtype!r} is not one of {', '.join(DTYPES)}")
+    model = Decoder(config, DTYPES[dtype], device)
+    for parameter in model.parameters():
+        parameter.data.normal_(0, 0.02) if parameter.dim() > 1 else parameter.data.fill_(1)
     return model.eval()
 
 

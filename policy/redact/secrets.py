@@ -133,12 +133,12 @@ def find_secrets(text: str, start: int) -> Iterator[tuple[int, int]]:
                 yield match.span("login")
     small = lowered(text)
     if any(stem in small for stem in _STEMS):
-        match = _NAMED.search(small, max(0, start - _NAMES_REACH))
-        while match:
-            first, last = match.span("value")
+        named = _NAMED.search(small, max(0, start - _NAMES_REACH))
+        while named:
+            first, last = named.span("value")
             if first >= start and _is_random(text[first:last]):
                 yield first, last
-            match = _NAMED.search(small, first)  # a value may end in the name of the next one
+            named = _NAMED.search(small, first)  # a value may end in the name of the next one
     if PEM_PREFIX in text:
         for head in PEM_HEAD.finditer(text, start):
             body = PEM_BODY.match(text, head.end())

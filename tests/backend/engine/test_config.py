@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 
 from backend.engine.config import EngineConfig, size_cache
@@ -45,3 +47,20 @@ def test_the_context_is_the_models_when_the_cache_holds_more() -> None:
 def test_a_cache_that_cannot_be_names_the_number_that_could(changes: dict[str, int], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         size_cache(EngineConfig(model="", **changes), tiny_config(), 4)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"gpu_memory": 0.0}, "gpu_memory is a share"),
+        ({"gpu_memory": 1.5}, "gpu_memory is a share"),
+        ({"load_format": "torn"}, "load_format 'torn' is not one of auto, dummy"),
+        ({"quantization": "int3", "device": "cuda"}, "quantization is fp8 or nothing"),
+        ({"quantization": "fp8"}, "quantization fp8 needs a GPU"),
+        ({"kv_dtype": "fp8"}, "kv_dtype fp8 needs a GPU"),
+    ],
+    ids=str,
+)
+def test_gpu_settings_that_cannot_work_are_refused_by_name(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        EngineConfig(model="", **changes)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from backend.kernels import reference
-from backend.kernels.decode_workspace import MAX_SPLITS, DecodeWorkspace, default_splits
+from backend.kernels.decode_workspace import MAX_SPLITS, DecodeWorkspace, SharedPrefix, default_splits
 from backend.kernels.launch import FP8, KernelArgumentError
 from backend.kernels.paged_decode import candidates, default_choice, paged_decode
 from tests.backend.kernels.paged_case import TOLERANCE, PagedCase, error
@@ -148,7 +148,7 @@ def test_a_cache_past_two_gigaelements_is_addressed_in_64_bits(sparse_memory, de
 def test_candidates_name_the_same_blocks_as_the_default():
     for item_size in (1, 2, 4):
         for dim in (64, 128, 256):
-            names = dict(default_choice(dim, item_size).blocks).keys()
+            names = dict(default_choice(dim, item_size, 4).blocks).keys()
             assert all(dict(c.blocks).keys() == names for c in candidates(dim, item_size))
 
 
@@ -178,3 +178,57 @@ def test_queries_that_do_not_divide_among_the_sequences_are_refused(device):
     case.q = case.q[:1].repeat(3, 1, 1)
     with pytest.raises(KernelArgumentError, match="divide"):
         run(paged_decode, case, 1)
+
+
+def sharing_case(count, prefix, own, dtype, device, block_size=16, cache_dtype=None, heads=(4, 2)) -> PagedCase:
+    """Sequences that begin with the same `prefix` keys, in the same blocks."""
+    case = PagedCase([(1, prefix + n) for n in own[:count]], *heads, 32, dtype, device, block_size, cache_dtype)
+    case.tables[:, : prefix // block_size] = case.tables[0, : prefix // block_size]
+    return case
+
+
+@pytest.mark.parametrize("prefix", [64, 192])
+@pytest.mark.parametrize("heads", [(4, 2), (3, 3), (8, 1)], ids=str)
+@pytest.mark.parametrize("splits", [1, 4])
+def test_a_shared_prefix_read_once_gives_what_reading_it_for_each_gives(prefix, heads, splits, dtype, device):
+    case = sharing_case(5, prefix, [1, 17, 64, 3, 40], dtype, device, heads=heads)
+    length = torch.tensor([prefix], dtype=torch.int32, device=device)
+    shared = SharedPrefix.allocate(length, 5, heads[0], 32)
+    case.seq_lens[3] = 0  # a padding row, whose table says nothing
+    case.tables[3] = 2**30
+    workspace = DecodeWorkspace.allocate(device, 5, *heads, 32, splits=splits)
+    arguments = (case.q, case.key_cache, case.value_cache, case.tables, case.seq_lens, workspace)
+    each = paged_decode(*arguments, scale=case.scale, splits=splits)
+    once = paged_decode(*arguments, scale=case.scale, splits=splits, shared=shared)
+    assert error(once, each) < TOLERANCE[dtype]
+    assert once[3].eq(0).all()
+    case.value_cache[case.tables[0, 0].long()] += 1.0
+    changed = paged_decode(*arguments, scale=case.scale, splits=splits, shared=shared)
+    assert error(changed[1], once[1]) > 1e-3  # the prefix is really read
+
+
+def test_a_shared_prefix_in_an_fp8_cache(device):
+    dtype = torch.float16
+    case = sharing_case(4, 128, [5, 30, 1, 90], dtype, device, cache_dtype=torch.float8_e4m3fn)
+    shared = SharedPrefix.allocate(torch.tensor([128], dtype=torch.int32, device=device), 4, 4, 32)
+    workspace = DecodeWorkspace.allocate(device, 4, 4, 2, 32)
+    arguments = (case.q, case.key_cache, case.value_cache, case.tables, case.seq_lens, workspace)
+    each = paged_decode(*arguments, scale=case.scale, **case.scales)
+    once = paged_decode(*arguments, scale=case.scale, shared=shared, **case.scales)
+    assert error(once, each) < TOLERANCE[dtype]
+
+
+def test_a_shared_prefix_goes_with_no_window_and_no_drafts(device):
+    case = sharing_case(2, 64, [4, 4], torch.float32, device)
+    shared = SharedPrefix.allocate(torch.tensor([64], dtype=torch.int32, device=device), 2, 4, 32)
+    workspace = DecodeWorkspace.allocate(device, 2, 4, 2, 32, queries=2)
+    with pytest.raises(KernelArgumentError):
+        paged_decode(
+            case.q, case.key_cache, case.value_cache, case.tables, case.seq_lens, workspace, scale=1.0, window=8,
+            shared=shared,
+        )  # fmt: skip
+    with pytest.raises(KernelArgumentError):
+        paged_decode(
+            case.q, case.key_cache, case.value_cache, case.tables[:1], case.seq_lens[:1], workspace, scale=1.0,
+            shared=shared,
+        )  # fmt: skip

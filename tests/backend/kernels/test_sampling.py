@@ -98,14 +98,16 @@ def test_tokens_below_the_threshold_are_never_drawn(device):
     assert not torch.equal(tokens, draw(sample, logits, 5.0, seeds))
 
 
-def test_forbidden_tokens_and_numbers_that_are_none_are_passed_over(device):
-    logits = torch.full((3, 50), float("-inf"), device=device)
+def test_forbidden_tokens_are_passed_over_and_rows_that_are_not_numbers_are_told(device):
+    logits = torch.full((5, 9000), float("-inf"), device=device)
     logits[0, 17] = -5.0
-    logits[1, :] = float("nan")
-    logits[1, 30] = 0.0
+    logits[1:4, :] = 0.0
+    logits[1, 8999] = float("nan")
+    logits[2, 3] = float("inf")
+    logits[3, 30] = 100.0
     for temperature in (0.0, 1.0):
-        assert draw(sample, logits, temperature).tolist() == [17, 30, 0]
-        assert draw(reference.sample, logits, temperature).tolist() == [17, 30, 0]
+        assert draw(sample, logits, temperature).tolist() == [17, -1, -1, 30, -1]
+        assert draw(reference.sample, logits, temperature).tolist() == [17, -1, -1, 30, -1]
 
 
 def test_greedy_and_sampled_rows_share_a_batch(device):

@@ -1,0 +1,77 @@
+"""Bringing an engine up on a GPU: what fits is measured, not guessed.
+
+Weights first. Then the largest step runs once on a cache of one block, and shows what activations take. What is left of
+the engine's share of the card, less room for the graphs, becomes KV cache; then the graphs are captured.
+"""
+
+import gc
+from pathlib import Path
+
+import torch
+import triton
+
+from backend.engine.attention import KVCache
+from backend.engine.config import CacheSize, EngineConfig, size_cache_within
+from backend.engine.graph_runner import GraphRunner, graph_sizes
+from backend.errors import ConfigError
+from backend.kernels import tuning
+from backend.kernels.interface import kernels_for
+from backend.kernels.launch import FP8
+from backend.models.decoder import Decoder
+from backend.models.fused_decoder import FusedDecoder
+
+GRAPH_MEMORY = 1 << 30  # graphs share the activations of the largest; the rest is CUDA's own, a few MiB each
+LARGEST_GRAPH = 256
+CHOICES = Path(__file__).parent.parent / "kernels" / "choices.json"  # measured by bench/gpu_tune.py
+
+
+def require_gpu(config: EngineConfig) -> None:
+    """Raises ConfigError if there is no GPU, or its kernels cannot serve this configuration."""
+    if not torch.cuda.is_available():
+        raise ConfigError(f"device {config.device!r} was asked for, and there is no CUDA device")
+    if config.block_size < 16 or config.block_size & (config.block_size - 1):
+        raise ConfigError(f"on a GPU block_size is a power of two, at least 16, not {config.block_size}")
+
+
+def gpu_runner(model: Decoder, config: EngineConfig) -> tuple[GraphRunner, CacheSize]:
+    """A runner with all the cache it may have. Raises ConfigError, naming the number, if one sequence does not fit."""
+    tuning.use(tuning.Choices.load(CHOICES, torch.cuda.get_device_name(), triton.__version__))
+    dtype = FP8 if config.kv_dtype else model.embedding.dtype
+    if config.quantization and model.embedding.dtype != torch.bfloat16:
+        raise ConfigError("quantization fp8 goes with dtype bfloat16")
+    fused = FusedDecoder(model, kernels_for(model.embedding.device), fp8=config.quantization == "fp8")
+    activations = _activations(fused, dtype, config)
+    free, total = torch.cuda.mem_get_info()
+    room = int(config.gpu_memory * total) - (total - free) - activations - GRAPH_MEMORY
+    size = size_cache_within(room, config, model.config, dtype.itemsize)
+    runner = _runner(fused, dtype, config, size)
+    if config.graphs:
+        runner.capture(graph_sizes(min(config.max_num_seqs, LARGEST_GRAPH)))
+    runner.rehearse()  # its memory is the allocator's from now on, and its kernels are compiled
+    torch.cuda.synchronize()
+    return runner, size
+
+
+def _activations(model: FusedDecoder, dtype: torch.dtype, config: EngineConfig) -> int:
+    """Bytes that the largest step takes beside weights and cache; what a runner keeps between steps counts too."""
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    length = min(config.max_model_len or model.config.max_position, model.config.max_position)
+    runner = _runner(model, dtype, config, CacheSize(1, length))
+    runner.rehearse()
+    torch.cuda.synchronize()
+    peak = torch.cuda.max_memory_allocated() - before
+    del runner
+    gc.collect()
+    torch.cuda.empty_cache()
+    return peak
+
+
+def _runner(model: FusedDecoder, dtype: torch.dtype, config: EngineConfig, size: CacheSize) -> GraphRunner:
+    cache = KVCache(model.config, size.num_blocks, config.block_size, dtype, config.device)
+    return GraphRunner(
+        model, cache, max_num_seqs=config.max_num_seqs, max_num_batched_tokens=config.max_num_batched_tokens,
+        max_model_len=size.max_model_len,
+    )  # fmt: skip

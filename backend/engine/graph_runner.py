@@ -1,0 +1,289 @@
+"""The runner of a GPU: it works a step ahead of the host, and decodes by replaying CUDA graphs.
+
+A step reads its rows from tables on the device and writes the tokens it drew back into them (`device_tables`), so the
+next step can be launched before the host has seen them; ids come back by a copy that nobody waits for until the step
+behind it is on its way. A decode step, from the embedding to the drawn token, is one graph for each of a few batch
+sizes; smaller batches are padded with rows that belong to nobody, write nothing and have no length. So are steps of few
+sequences and few tokens, prompts among them. Large steps run kernel by kernel: their launches hide behind their work.
+
+Without CUDA the same code runs step by step on the kernels' twins, which is how it is tested.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from backend.engine.attention import KVCache
+from backend.engine.device_tables import DeviceTables, Words, row_of
+from backend.engine.paged_layers import DENSE_FROM, DENSE_STEP, DensePrompt, PagedLayers, StepShape
+from backend.engine.scheduler import Scheduled
+from backend.kernels.decode_workspace import PREFIX_STEP, DecodeWorkspace, SharedPrefix
+from backend.kernels.launch import FP8
+from backend.kernels.row_state import Draws, StepInputs
+from backend.models.fused_decoder import FusedDecoder, PagedCache, StepTokens
+
+AHEAD = 1
+INFLIGHT_COPIES = AHEAD + 2
+PROMPT_TOKENS = (32, 64, 128, 256, 512, 1024, 2048)  # sizes of captured steps with prompts; beyond, launches hide
+SHARED_TOKENS, SHARED_SEQUENCES = 512, 16  # a common prefix and a batch from which reading it once is worth a launch
+PROMPT_SEQUENCES = 16  # that such a step has room for, decodes included
+
+
+def graph_sizes(most: int) -> list[int]:
+    """Batch sizes worth a graph of their own: padding costs at most an eighth or so of the rows."""
+    sizes = [n for n in (1, 2, 4, 8) if n < most]
+    sizes += range(16, min(most, 128), 8)
+    sizes += range(128, min(most, 256), 16)
+    sizes += range(256, most, 32)
+    return [*sizes, most]
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """A captured step of `size` decodes, and where it leaves the drawn tokens ([size] int64)."""
+
+    size: int
+    graph: "torch.cuda.CUDAGraph"
+    drawn: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Arriving:
+    """An `engine.Launched`: ids on their way to pinned memory. places: where in it the batch's samplers stand."""
+
+    ids: Tensor
+    places: list[int]
+    arrived: "torch.cuda.Event | None"
+
+    def tokens(self) -> list[int | None]:
+        if self.arrived is not None:
+            self.arrived.synchronize()
+        ids = self.ids.tolist()
+        return [ids[place] if ids[place] >= 0 else None for place in self.places]
+
+
+class GraphRunner:
+    """An `engine.Runner`.
+
+    Args:
+        max_num_seqs, max_num_batched_tokens, max_model_len: as the scheduler keeps to.
+    """
+
+    ahead = AHEAD
+
+    def __init__(
+        self, model: FusedDecoder, cache: KVCache, *, max_num_seqs: int, max_num_batched_tokens: int, max_model_len: int
+    ) -> None:
+        self.device = device = cache.keys.device
+        self.block_size = block_size = cache.block_size
+        self.kernels = model.kernels
+        self.model = model
+        self.max_num_seqs, self.max_num_batched_tokens = max_num_seqs, max_num_batched_tokens
+        config = model.config
+        fp8 = cache.keys.dtype == FP8
+        scale = torch.ones(config.num_kv_heads, device=device) if fp8 else None  # e4m3 reaches 448; keys seldom pass 50
+        self.cache = PagedCache(cache.keys, cache.values, scale, scale)
+        self.tables = DeviceTables(max_num_seqs, max_model_len, block_size, self.kernels, device)
+        max_blocks = -(-max_model_len // block_size)
+        self._inputs = StepInputs.allocate(max_num_batched_tokens + DENSE_STEP, max_num_seqs, max_blocks, device)
+        self._draws = Draws.allocate(max_num_seqs, device)
+        self._workspace = DecodeWorkspace.allocate(
+            device, max_num_seqs, config.num_heads, config.num_kv_heads, config.head_dim
+        )
+        self._one_each = torch.arange(max_num_seqs + 1, dtype=torch.int32, device=device)
+        self._landing = [
+            torch.empty(max_num_seqs, dtype=torch.int64, pin_memory=device.type == "cuda")
+            for _ in range(INFLIGHT_COPIES)
+        ]
+        self._turn = 0
+        self._replays: list[Replay] = []
+        self._prompt_replays: list[Replay] = []
+        self._shared_replays: dict[int, Replay] = {}  # captured when first needed
+        self._shared = SharedPrefix.allocate(
+            self.tables.shared_length, max_num_seqs, config.num_heads, config.head_dim
+        )  # fmt: skip
+
+    @torch.inference_mode()
+    def launch(self, batch: list[Scheduled]) -> Arriving:
+        tables = self.tables
+        decodes = [s for s in batch if s.num_tokens == 1]
+        for scheduled in batch:
+            if scheduled.admitted:
+                tables.admit(scheduled.sequence)
+            else:
+                tables.extend(scheduled.sequence)
+        tokens = sum(s.num_tokens for s in batch)
+        prompts = next((r for r in self._prompt_replays if r.size >= tokens), None)
+        if len(decodes) == len(batch):
+            ordered, drawn = batch, self._decode(batch)
+        elif prompts and len(batch) <= PROMPT_SEQUENCES:
+            ordered, drawn = batch, self._prompts(batch, prompts)
+        else:
+            ordered, drawn = self._mixed(decodes, [s for s in batch if s.num_tokens > 1])
+        return self._bring_home(drawn, ordered, batch)
+
+    @torch.inference_mode()
+    def capture(self, sizes: list[int]) -> None:
+        """Capture a decode graph for each batch size, and those of prompts, while nothing runs."""
+        self._clear_step()
+        self._pool = torch.cuda.graph_pool_handle()
+        prompts = [tokens for tokens in PROMPT_TOKENS if tokens <= self.max_num_batched_tokens]
+        self._prompt_replays = self._captured(prompts, self._prompt_step)
+        self._replays = self._captured(sizes, self._decode_step)
+
+    def _captured(self, sizes: list[int], step_of: Callable[[int], Callable[[], Tensor]]) -> list[Replay]:
+        replays = []
+        for size in sorted(sizes, reverse=True):  # the largest first: the others live in its memory
+            step = step_of(size)
+            step()  # compiles, and lets the libraries allocate, outside the capture
+            torch.cuda.synchronize()
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, pool=self._pool):
+                drawn = step()
+            replays.append(Replay(size, graph, drawn))
+        return replays[::-1]
+
+    @torch.inference_mode()
+    def rehearse(self) -> None:
+        """The largest step there can be, of nobody's tokens: what it takes in memory, any step takes at most."""
+        self._clear_step()
+        starts = self.tables.query_start
+        shape = StepShape(0, chunks=1, chunk_rows=self.max_num_batched_tokens)
+        self._step(starts, shape, self.max_num_batched_tokens, starts[:2])()
+
+    def _clear_step(self) -> None:
+        self.tables.describe("step_rows", np.full(self.max_num_seqs, -1, dtype=np.int32))
+        self.tables.describe("query_start", np.zeros(self.max_num_seqs + 1, dtype=np.int32))
+        self.tables.flush()
+
+    def _decode(self, batch: list[Scheduled]) -> Tensor:
+        count = len(batch)
+        replay = next((r for r in self._replays if r.size >= count), None)
+        size = replay.size if replay else count
+        common = self._common_prefix(batch)
+        if common and replay:
+            if size not in self._shared_replays:
+                self._clear_step()  # a step runs before it is captured: of nobody
+                self._shared_replays[size] = self._captured([size], lambda n: self._decode_step(n, shared=True))[0]
+            replay = self._shared_replays[size]
+        if common:
+            self.tables.describe("shared_length", np.array([common], dtype=np.int32))
+        rows = np.full(size, -1, dtype=np.int32)
+        rows[:count] = [row_of(s.sequence) for s in batch]
+        self.tables.describe("step_rows", rows)
+        self.tables.flush()
+        if replay is None:
+            return self._decode_step(size, shared=common > 0)()
+        replay.graph.replay()
+        return replay.drawn
+
+    def _decode_step(self, size: int, shared: bool = False) -> Callable[[], Tensor]:
+        return self._step(self._one_each[: size + 1], StepShape(size, shared), size, self._one_each[:1])
+
+    def _common_prefix(self, batch: list[Scheduled]) -> int:
+        """Tokens that all have in the same blocks, in whole tiles; 0 if that is not worth a kernel of its own."""
+        tables = [s.sequence.block_table for s in batch]
+        if len(tables) < SHARED_SEQUENCES or any(table[0] != tables[0][0] for table in tables):
+            return 0
+        first, last = min(tables), max(tables)  # what these two share, all share
+        same = next(
+            (i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last))
+        )
+        tokens = same * self.block_size // PREFIX_STEP * PREFIX_STEP
+        return tokens if tokens >= SHARED_TOKENS else 0
+
+    def _prompt_step(self, tokens: int) -> Callable[[], Tensor]:
+        count = min(PROMPT_SEQUENCES, self.max_num_seqs)
+        starts = self.tables.query_start[: count + 1]
+        return self._step(starts, StepShape(0, chunks=count, chunk_rows=tokens), tokens, starts)
+
+    def _prompts(self, batch: list[Scheduled], replay: Replay) -> Tensor:
+        count = min(PROMPT_SEQUENCES, self.max_num_seqs)
+        rows = np.full(count, -1, dtype=np.int32)
+        rows[: len(batch)] = [row_of(s.sequence) for s in batch]
+        starts = _starts(batch)
+        self.tables.describe("step_rows", rows)
+        self.tables.describe("query_start", np.pad(starts, (0, count + 1 - len(starts)), mode="edge"))
+        self.tables.flush()
+        replay.graph.replay()
+        return replay.drawn
+
+    def _mixed(self, decodes: list[Scheduled], prefills: list[Scheduled]) -> tuple[list[Scheduled], Tensor]:
+        dense = [s for s in prefills if s.num_tokens >= DENSE_FROM and not s.sequence.num_computed and self._has_dense]
+        chunks = [s for s in prefills if s not in dense]
+        ordered = decodes + chunks + dense
+        starts = _starts(ordered)
+        tokens = int(starts[-1])
+        prompts = []
+        for scheduled, start in zip(reversed(dense), reversed(starts[:-1].tolist()), strict=False):
+            padded = -(-scheduled.num_tokens // DENSE_STEP) * DENSE_STEP
+            prompts.append(DensePrompt(start, scheduled.num_tokens, padded))
+            tokens = max(tokens, start + padded)
+        shape = StepShape(
+            len(decodes), chunks=len(chunks), chunk_rows=sum(s.num_tokens for s in chunks), dense=tuple(prompts[::-1])
+        )  # fmt: skip
+        tables = self.tables
+        tables.describe("step_rows", np.array([row_of(s.sequence) for s in ordered], dtype=np.int32))
+        tables.describe("query_start", starts)
+        tables.describe("prefill_start", _starts(chunks))
+        tables.flush()
+        count = len(ordered)
+        step = self._step(tables.query_start[: count + 1], shape, tokens, tables.prefill_start[: len(chunks) + 1])
+        return ordered, step()
+
+    @property
+    def _has_dense(self) -> bool:
+        return self.device.type == "cuda" and self.model.embedding.dtype in (torch.bfloat16, torch.float16)
+
+    def _step(self, query_start: Tensor, shape: StepShape, tokens: int, chunk_start: Tensor) -> Callable[[], Tensor]:
+        """A step of the rows in the tables, as a function that may be called or captured; returns the drawn tokens."""
+        tables, kernels, all_inputs, all_draws = self.tables, self.kernels, self._inputs, self._draws
+        count = len(query_start) - 1
+        rows = tables.step_rows[:count]
+        inputs = StepInputs(
+            token_ids=all_inputs.token_ids[:tokens],
+            positions=all_inputs.positions[:tokens],
+            slots=all_inputs.slots[:tokens],
+            seq_lens=all_inputs.seq_lens[:count],
+            block_tables=all_inputs.block_tables[:count],
+            last=all_inputs.last[:count],
+        )
+        draws = Draws(**{name: getattr(all_draws, name)[:count] for name in all_draws.__dataclass_fields__})
+        attention = PagedLayers(
+            self.model.config, kernels, self.cache, self._workspace, shape, inputs.block_tables, inputs.seq_lens,
+            chunk_start, self._shared,
+        )  # fmt: skip
+        last = None if shape.decodes == count else inputs.last
+        step_tokens = StepTokens(inputs.token_ids, inputs.positions, inputs.slots, last)
+
+        def step() -> Tensor:
+            kernels.prepare_step(rows, query_start, tables.state, self.block_size, inputs)
+            kernels.gather_draws(rows, tables.state.known, tables.sampling, draws)
+            logits = self.model(step_tokens, self.cache, attention)
+            threshold = kernels.sampling_threshold(logits, draws.temperature, draws.top_k, draws.top_p, draws.min_p)
+            drawn = kernels.sample(logits, draws.temperature, draws.seeds, draws.positions, threshold)
+            kernels.commit_step(rows, query_start, drawn, tables.state)
+            return drawn
+
+        return step
+
+    def _bring_home(self, drawn: Tensor, ordered: list[Scheduled], batch: list[Scheduled]) -> Arriving:
+        place_of = {s.sequence.id: i for i, s in enumerate(ordered)}
+        places = [place_of[s.sequence.id] for s in batch if s.samples]
+        self._turn = (self._turn + 1) % INFLIGHT_COPIES
+        ids = self._landing[self._turn][: len(ordered)]
+        ids.copy_(drawn[: len(ordered)], non_blocking=True)
+        arrived = None
+        if self.device.type == "cuda":
+            arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            arrived.record()
+        return Arriving(ids, places, arrived)
+
+
+def _starts(batch: list[Scheduled]) -> Words:
+    starts = np.zeros(len(batch) + 1, dtype=np.int32)
+    np.cumsum([s.num_tokens for s in batch], out=starts[1:])
+    return starts

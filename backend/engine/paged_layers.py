@@ -1,0 +1,101 @@
+"""Attention of one step over the paged cache, by kernels (the twin of `attention`).
+
+A step's decodes stand first in the batch and take the kernel that splits keys over the card; the rest are prefills.
+A long prompt without history needs no cache to attend to: its keys and values are at hand, and a dense kernel of the
+library is faster.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from backend.kernels.decode_workspace import DecodeWorkspace, SharedPrefix
+from backend.kernels.interface import Kernels
+from backend.models.config import ModelConfig
+from backend.models.fused_decoder import PagedCache
+
+DENSE_FROM = 1024  # tokens of a prompt from which the dense kernel is faster
+DENSE_STEP = 256  # it plans anew for every length, so lengths are rounded up to this
+
+
+@dataclass(frozen=True, slots=True)
+class DensePrompt:
+    """Rows ``start : start + length`` of the batch are a whole prompt; the kernel runs on ``padded`` rows, whose rest
+    belong to others and come out as nonsense that nobody reads."""
+
+    start: int
+    length: int
+    padded: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepShape:
+    """The flat batch of a step: decodes, one row each; then `chunks` sequences with `chunk_rows` rows together, which
+    attend through the cache; then prompts for the dense kernel."""
+
+    decodes: int
+    shared: bool = False  # the decodes share a prefix, of the length that stands in the tables
+    chunks: int = 0
+    chunk_rows: int = 0
+    dense: tuple[DensePrompt, ...] = ()
+
+
+class PagedLayers:
+    """`models.fused_decoder.CachedAttention` of one step.
+
+    block_tables, seq_lens: of the decodes' and the chunks' sequences. chunk_start: [chunks + 1] int32, where each chunk
+    begins among their rows.
+    """
+
+    def __init__(
+        self, config: ModelConfig, kernels: Kernels, cache: PagedCache, workspace: DecodeWorkspace,
+        shape: StepShape, block_tables: Tensor, seq_lens: Tensor, chunk_start: Tensor,
+        shared: SharedPrefix | None = None,
+    ) -> None:  # fmt: skip
+        self.config = config
+        self.kernels = kernels
+        self.cache = cache
+        self.workspace = workspace
+        self.shape = shape
+        self.block_tables, self.seq_lens, self.chunk_start = block_tables, seq_lens, chunk_start
+        self.shared = shared if shape.shared else None
+        self.keys_in_place = bool(shape.dense)
+        self.scale = config.head_dim**-0.5
+
+    def __call__(self, layer: int, q: Tensor, qkv: Tensor) -> Tensor:
+        cache, shape = self.cache, self.shape
+        keys, values, decodes, chunks = cache.keys[layer], cache.values[layer], shape.decodes, shape.chunks
+        scales: dict[str, Any] = {"scale": self.scale, "k_scale": cache.k_scale, "v_scale": cache.v_scale}
+        parts = []
+        if decodes:
+            tables, lengths = self.block_tables[:decodes], self.seq_lens[:decodes]
+            parts.append(
+                self.kernels.paged_decode(
+                    q[:decodes], keys, values, tables, lengths, self.workspace, shared=self.shared, **scales
+                )
+            )
+        if chunks:
+            rows = slice(decodes, decodes + shape.chunk_rows)
+            tables, lengths = self.block_tables[decodes:][:chunks], self.seq_lens[decodes:][:chunks]
+            parts.append(
+                self.kernels.paged_attention(q[rows], keys, values, tables, self.chunk_start, lengths, **scales)
+            )
+        parts += [self._dense(q, qkv, prompt) for prompt in shape.dense]
+        done = sum(len(part) for part in parts)
+        if done < len(q):  # padding tokens
+            parts.append(q[done:])
+        out = parts[0] if len(parts) == 1 else torch.cat(parts)
+        return out.view(len(q), -1)
+
+    def _dense(self, q: Tensor, qkv: Tensor, prompt: DensePrompt) -> Tensor:
+        heads, kv_heads, dim = self.config.num_heads, self.config.num_kv_heads, self.config.head_dim
+        rows = slice(prompt.start, prompt.start + prompt.padded)
+        k, v = qkv[rows].view(-1, heads + 2 * kv_heads, dim)[:, heads:].tensor_split(2, 1)
+        batched = [x.transpose(0, 1)[None] for x in (q[rows], k, v)]
+        out = F.scaled_dot_product_attention(
+            batched[0], batched[1], batched[2], is_causal=True, scale=self.scale, enable_gqa=True
+        )
+        return out[0].transpose(0, 1)[: prompt.length]

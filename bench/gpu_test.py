@@ -1,0 +1,78 @@
+"""Run on a GPU what runs interpreted or on the twins elsewhere: kernels, fused decoder, the runner that works ahead.
+
+    python bench/gpu_test.py bench/results/gpu-test-h100.json
+
+Writes how each test went. Ends with pytest's exit status.
+"""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "bench")]
+
+from gpu_check import machine  # noqa: E402
+
+SUITES = [
+    "tests/backend/kernels",
+    "tests/backend/models/test_fused_decoder.py",
+    "tests/backend/engine/test_graph_runner.py",
+    "tests/backend/engine/test_device_tables.py",
+    "tests/backend/engine/test_gpu.py",
+    "tests/backend/engine/test_paged_layers.py",
+]
+
+
+def main(out: Path) -> int:
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    parallel = ["-n", str(min(12, os.cpu_count() or 1))] if importlib.util.find_spec("xdist") else []
+    with tempfile.TemporaryDirectory() as folder:
+        xml = Path(folder) / "tests.xml"
+        # Not the project's configuration: it asks for plugins that a bare GPU machine lacks.
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-c",
+            os.devnull,
+            "--rootdir",
+            str(ROOT),
+            "-p",
+            "no:cacheprovider",
+        ]
+        begin = time.monotonic()
+        done = subprocess.run(
+            [*command, *parallel, "--junitxml", str(xml), *SUITES], cwd=ROOT, env=os.environ | {"PYTHONPATH": path},
+            check=False,
+        )  # fmt: skip
+        taken = time.monotonic() - begin
+        tests = [outcome(case) for case in ElementTree.parse(xml).iter("testcase")] if xml.exists() else []
+    counts = {kind: sum(t["outcome"] == kind for t in tests) for kind in ("passed", "failed", "skipped")}
+    report = {"machine": machine(), "exit": done.returncode, "seconds": round(taken, 1), **counts, "tests": tests}
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(report, indent=1) + "\n")
+    print(counts, f"-> {out}")
+    return done.returncode
+
+
+def outcome(case: ElementTree.Element) -> dict[str, Any]:
+    kinds = {"failure": "failed", "error": "failed", "skipped": "skipped"}
+    found = [kinds[child.tag] for child in case if child.tag in kinds]
+    return {
+        "name": f"{case.get('classname')}::{case.get('name')}",
+        "outcome": found[0] if found else "passed",
+        "seconds": float(case.get("time") or 0),
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

@@ -1,0 +1,269 @@
+"""The runner that works ahead gives the tokens of the plain one, whatever else happens: on the kernels' twins anywhere,
+on the kernels and CUDA graphs where there is a GPU."""
+
+import copy
+import random
+from typing import Any
+
+import pytest
+import torch
+
+from backend.engine import graph_runner
+from backend.engine.attention import KVCache
+from backend.engine.config import EngineConfig, size_cache
+from backend.engine.engine import Engine
+from backend.engine.graph_runner import GraphRunner, graph_sizes
+from backend.engine.progress import Finish
+from backend.engine.sampling import SamplingParams
+from backend.kernels.interface import kernels_for
+from backend.models.decoder import Decoder
+from backend.models.fused_decoder import FusedDecoder
+from tests.backend.tiny import generate, greedy, run, tiny_engine, tiny_model
+
+GPU = torch.cuda.is_available()
+DEVICE = torch.device("cuda" if GPU else "cpu")
+GRAPHS = pytest.mark.parametrize("graphs", [False, True] if GPU else [False], ids=lambda g: f"graphs={g}")
+SHAPES: dict[str, dict[str, Any]] = {
+    "llama": {"head_dim": 16},
+    "qwen3": {"head_dim": 32, "num_heads": 4, "num_kv_heads": 2, "qk_norm": True, "tie_word_embeddings": False},
+    "qwen2": {"head_dim": 16, "num_heads": 3, "num_kv_heads": 1, "qkv_bias": True},
+}
+LENGTHS = (1, 5, 16, 17, 33, 60, 90, 7, 48)
+
+
+@pytest.fixture(scope="module", params=SHAPES)
+def model(request: pytest.FixtureRequest) -> Decoder:
+    return tiny_model(**SHAPES[request.param])
+
+
+@pytest.fixture(scope="module")
+def prompts() -> list[list[int]]:
+    rng = random.Random(1)
+    return [[rng.randrange(320) for _ in range(n)] for n in LENGTHS]
+
+
+@pytest.fixture(scope="module")
+def expected(model: Decoder, prompts: list[list[int]]) -> list[list[int]]:
+    return generate(tiny_engine(model), prompts)
+
+
+def ahead(
+    model: Decoder, *, graphs: bool = False, eos_ids: frozenset[int] = frozenset(), dtype: torch.dtype = torch.float32,
+    **changes: Any,
+) -> Engine:  # fmt: skip
+    """An engine like `tiny_engine`, with the runner under test on the device at hand."""
+    settings: dict[str, Any] = {"model": "", "num_blocks": 64, "max_num_seqs": 16, "max_num_batched_tokens": 64}
+    config = EngineConfig(**{**settings, **changes})
+    cache = size_cache(config, model.config, 4)
+    on_device = copy.deepcopy(model).to(DEVICE, dtype)
+    pages = KVCache(model.config, cache.num_blocks, config.block_size, dtype, str(DEVICE))
+    runner = GraphRunner(
+        FusedDecoder(on_device, kernels_for(DEVICE)),
+        pages,
+        max_num_seqs=config.max_num_seqs,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        max_model_len=cache.max_model_len,
+    )
+    if graphs:
+        runner.capture(graph_sizes(config.max_num_seqs))
+    return Engine(on_device, config, cache, eos_ids, runner=runner)
+
+
+def assert_idle(engine: Engine) -> None:
+    assert not engine.has_work
+    assert engine.blocks.num_used == 0
+    assert sorted(engine.scheduler._free_rows) == list(range(engine.config.max_num_seqs))
+
+
+@GRAPHS
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"prefix_cache": False},
+        {"max_num_batched_tokens": 16},
+        {"max_num_batched_tokens": 17, "block_size": 32},
+        {"block_size": 64, "num_blocks": 16},
+        {"num_blocks": 12, "max_model_len": 120},
+        {"max_num_seqs": 3},
+    ],
+    ids=str,
+)
+def test_batched_chunked_preempted_and_in_any_pages(
+    model: Decoder, prompts: list[list[int]], expected: list[list[int]], changes: dict[str, Any], graphs: bool
+) -> None:
+    engine = ahead(model, graphs=graphs, **changes)
+    assert generate(engine, prompts) == expected
+    assert_idle(engine)
+    assert generate(engine, prompts) == expected  # the second time from the prefix cache, in used rows and blocks
+    assert_idle(engine)
+    assert (engine.stats.prefix_hits > 0) == changes.get(
+        "prefix_cache", "num_blocks" not in changes or 16 in (changes.get("num_blocks"),)
+    )
+
+
+@GRAPHS
+def test_alone(model: Decoder, prompts: list[list[int]], expected: list[list[int]], graphs: bool) -> None:
+    engine = ahead(model, graphs=graphs)
+    assert [generate(engine, [prompt])[0] for prompt in prompts] == expected
+
+
+@GRAPHS
+def test_when_someone_is_preempted_again_and_again(
+    model: Decoder, prompts: list[list[int]], expected: list[list[int]], graphs: bool
+) -> None:
+    engine = ahead(model, graphs=graphs)
+    for id, prompt in enumerate(prompts):
+        engine.add(id, prompt, greedy(12))
+    tokens: dict[int, list[int | None]] = {}
+    rng = random.Random(3)
+    while engine.has_work:
+        for item in engine.step():
+            tokens.setdefault(item.id, []).append(item.token)
+        if engine.scheduler.running and rng.random() < 0.3:
+            engine.scheduler.preempt(rng.choice(engine.scheduler.running))
+    assert [tokens[id] for id in range(len(prompts))] == expected
+    assert_idle(engine)
+
+
+@GRAPHS
+def test_when_others_come_and_are_aborted_in_between(
+    model: Decoder, prompts: list[list[int]], expected: list[list[int]], graphs: bool
+) -> None:
+    engine = ahead(model, graphs=graphs)
+    rng = random.Random(5)
+    waiting = list(enumerate(prompts))
+    tokens: dict[int, list[int | None]] = {}
+    intruder = 1000
+    while waiting or engine.has_work:
+        if waiting and rng.random() < 0.5:
+            id, prompt = waiting.pop()
+            engine.add(id, prompt, greedy(12))
+        if rng.random() < 0.5:
+            intruder += 1
+            engine.add(intruder, [rng.randrange(320) for _ in range(20)], greedy(9))
+        if rng.random() < 0.5:
+            engine.abort(rng.randint(1000, intruder))
+        for item in engine.step():
+            tokens.setdefault(item.id, []).append(item.token)
+        if intruder > 1200:
+            break
+    tokens.update(run_rest(engine, tokens))
+    assert [tokens[id] for id in range(len(prompts))] == expected
+    assert_idle(engine)
+
+
+def run_rest(engine: Engine, tokens: dict[int, list[int | None]]) -> dict[int, list[int | None]]:
+    while engine.has_work:
+        for item in engine.step():
+            tokens.setdefault(item.id, []).append(item.token)
+    return tokens
+
+
+def test_prompts_that_share_a_beginning_and_arrive_together_compute_it_once(model: Decoder) -> None:
+    head = list(range(100, 148))
+    prompts = [[*head, 5 + i, 6, 7] for i in range(4)]
+    alone = [generate(tiny_engine(model), [prompt])[0] for prompt in prompts]
+    engine = ahead(model, max_num_batched_tokens=128)
+    assert generate(engine, prompts) == alone
+    assert engine.stats.prefix_hits == 3 * 48
+
+
+def test_an_end_token_ends_the_answer_though_the_next_step_is_on_its_way(
+    model: Decoder, prompts: list[list[int]], expected: list[list[int]]
+) -> None:
+    engine = ahead(model, eos_ids=frozenset({expected[0][4]}))
+    engine.add(0, prompts[0], greedy(12, ignore_eos=False))
+    engine.add(1, prompts[1], greedy(12))
+    seen: dict[int, list[int | None]] = {}
+    finishes: dict[int, Finish | None] = {}
+    while engine.has_work:
+        for item in engine.step():
+            seen.setdefault(item.id, []).append(item.token)
+            finishes[item.id] = item.finish
+    first = expected[0].index(expected[0][4])
+    assert seen == {0: expected[0][: first + 1], 1: expected[1]}
+    assert finishes == {0: Finish.STOP, 1: Finish.LENGTH}
+    assert_idle(engine)
+
+
+def test_the_context_is_filled_to_its_last_token_and_no_further(model: Decoder) -> None:
+    engine = ahead(model, max_model_len=32)
+    engine.add(0, list(range(20)), greedy(500))
+    assert len(run(engine)[0]) == 12
+    assert_idle(engine)
+
+
+@GRAPHS
+def test_logits_that_are_not_numbers_end_that_sequence_only(graphs: bool) -> None:
+    model = tiny_model(3, head_dim=16, tie_word_embeddings=False)
+    model.embedding[11] = float("nan")
+    engine = ahead(model, graphs=graphs)
+    engine.add(0, [1, 11, 2], greedy(4))
+    engine.add(1, [1, 2, 3], greedy(4))
+    engine.add(2, [4, 11], SamplingParams(max_tokens=4, temperature=1.0, top_p=0.5))
+    engine.add(3, [1] * 40 + [11], greedy(4))
+    tokens: dict[int, list[int | None]] = {}
+    finishes = {}
+    while engine.has_work:
+        for item in engine.step():
+            tokens.setdefault(item.id, []).append(item.token)
+            finishes[item.id] = item.finish
+    assert tokens[0] == tokens[2] == tokens[3] == [None]
+    assert finishes == {0: Finish.ERROR, 1: Finish.LENGTH, 2: Finish.ERROR, 3: Finish.ERROR}
+    assert tokens[1] == generate(tiny_engine(model), [[1, 2, 3]], greedy(4))[0]
+    assert not engine.blocks._by_hash
+    assert_idle(engine)
+
+
+@GRAPHS
+def test_seeded_draws_are_the_same_alone_batched_chunked_and_preempted(
+    model: Decoder, prompts: list[list[int]], graphs: bool
+) -> None:
+    def params(i: int) -> SamplingParams:
+        return SamplingParams(
+            max_tokens=12, temperature=0.9, top_p=0.9 if i % 2 else 1.0, top_k=i % 3 * 20, seed=2**64 - 1 - i,
+            ignore_eos=True,
+        )  # fmt: skip
+
+    alone = [generate(ahead(model, graphs=graphs), [p], params(i))[0] for i, p in enumerate(prompts)]
+    assert alone != [generate(tiny_engine(model), [p])[0] for p in prompts]
+    for changes in ({}, {"max_num_batched_tokens": 16}, {"num_blocks": 12, "max_model_len": 120}):
+        engine = ahead(model, graphs=graphs, **changes)
+        for i, prompt in enumerate(prompts):
+            engine.add(i, prompt, params(i))
+        tokens = run(engine)
+        assert [tokens[i] for i in range(len(prompts))] == alone
+
+
+def test_batch_sizes_worth_a_graph_end_at_the_largest_batch() -> None:
+    assert graph_sizes(1) == [1]
+    assert graph_sizes(3) == [1, 2, 3]
+    assert graph_sizes(16)[-2:] == [8, 16]
+    for most in (1, 7, 100, 256, 300):
+        sizes = graph_sizes(most)
+        assert sizes == sorted(set(sizes))
+        assert sizes[-1] == most
+
+
+@GRAPHS
+def test_a_prefix_that_the_whole_batch_shares_is_read_once_and_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch, model: Decoder, graphs: bool
+) -> None:
+    head = [(7 * i) % 320 for i in range(150)]
+    prompts = [[*head, i, i + 1, *range(3 * i)] for i in range(6)]
+    expected = [generate(tiny_engine(model), [prompt])[0] for prompt in prompts]
+    monkeypatch.setattr(graph_runner, "SHARED_TOKENS", 64)
+    monkeypatch.setattr(graph_runner, "SHARED_SEQUENCES", 3)
+    lengths = []
+    find = GraphRunner._common_prefix
+    monkeypatch.setattr(
+        GraphRunner, "_common_prefix", lambda self, batch: lengths.append(found := find(self, batch)) or found
+    )
+    engine = ahead(model, graphs=graphs, max_num_batched_tokens=512)
+    assert generate(engine, prompts) == expected
+    assert set(lengths) == {128}  # 144 tokens in nine blocks, in whole tiles of 64
+    strangers = [[9, *prompt] for prompt in prompts[:3]] + [[i, *head] for i in range(4)]
+    assert generate(engine, strangers) == [generate(tiny_engine(model), [prompt])[0] for prompt in strangers]
+    assert lengths[-1] == 0
+    assert_idle(engine)
