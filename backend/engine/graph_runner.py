@@ -18,7 +18,7 @@ from torch import Tensor
 
 from backend.engine.attention import KVCache
 from backend.engine.device_tables import DeviceTables, Words, row_of
-from backend.engine.paged_layers import DENSE_FROM, DENSE_STEP, DensePrompt, PagedLayers, StepShape
+from backend.engine.paged_layers import DENSE_FROM, DENSE_STEP, PagedLayers, StepShape, dense_prompts
 from backend.engine.scheduler import Scheduled
 from backend.kernels.decode_workspace import PREFIX_STEP, DecodeWorkspace, SharedPrefix
 from backend.kernels.launch import FP8
@@ -216,15 +216,10 @@ class GraphRunner:
         chunks = [s for s in prefills if s not in dense]
         ordered = decodes + chunks + dense
         starts = _starts(ordered)
-        tokens = int(starts[-1])
-        prompts = []
-        for scheduled, start in zip(reversed(dense), reversed(starts[:-1].tolist()), strict=False):
-            padded = -(-scheduled.num_tokens // DENSE_STEP) * DENSE_STEP
-            prompts.append(DensePrompt(start, scheduled.num_tokens, padded))
-            tokens = max(tokens, start + padded)
-        shape = StepShape(
-            len(decodes), chunks=len(chunks), chunk_rows=sum(s.num_tokens for s in chunks), dense=tuple(prompts[::-1])
-        )  # fmt: skip
+        chunk_rows = sum(s.num_tokens for s in chunks)
+        prompts = dense_prompts(len(decodes) + chunk_rows, [s.num_tokens for s in dense])
+        tokens = max([int(starts[-1])] + [p.start + p.padded for p in prompts if p.count == 1])
+        shape = StepShape(len(decodes), chunks=len(chunks), chunk_rows=chunk_rows, dense=prompts)
         tables = self.tables
         tables.describe("step_rows", np.array([row_of(s.sequence) for s in ordered], dtype=np.int32))
         tables.describe("query_start", starts)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from backend.engine.paged_layers import DensePrompt, PagedLayers, StepShape
+from backend.engine.paged_layers import DensePrompts, PagedLayers, StepShape, dense_prompts
 from backend.kernels.decode_workspace import DecodeWorkspace
 from backend.kernels.interface import kernels_for
 from backend.models.fused_decoder import PagedCache
@@ -86,15 +86,32 @@ def test_chunks_with_and_without_a_history_and_padding_behind_them() -> None:
 @pytest.mark.parametrize("spare", [0, 300])
 def test_decodes_chunks_and_whole_prompts_in_one_step(spare: int) -> None:
     step = Step([(1, 25), (1, 9), (5, 60), (90, 90), (300, 300), (256, 256)], padding=spare)
-    dense = (DensePrompt(97, 300, 512), DensePrompt(397, 256, 256))
+    dense = (DensePrompts(97, 300, 512), DensePrompts(397, 256, 256))
     shape = StepShape(2, chunks=2, chunk_rows=95, dense=dense)
     assert_exact(step, step.attend(shape))
 
 
 def test_a_prompt_runs_the_dense_kernel_over_what_follows_it_without_a_trace() -> None:
     step = Step([(10, 10)], padding=246)
-    shape = StepShape(0, dense=(DensePrompt(0, 10, 256),))
+    shape = StepShape(0, dense=(DensePrompts(0, 10, 256),))
     assert_exact(step, step.attend(shape))
     before = step.attend(shape)[:10].clone()
     step.qkv[10:], step.q[10:] = 1e3, 1e3
     assert torch.equal(step.attend(shape)[:10], before)
+
+
+def test_prompts_of_one_length_run_as_one_and_others_by_themselves() -> None:
+    assert dense_prompts(7, [512, 512, 512, 300, 300, 512]) == (
+        DensePrompts(7, 512, 512, 3),
+        DensePrompts(1543, 300, 512),
+        DensePrompts(1843, 300, 512),
+        DensePrompts(2143, 512, 512),
+    )
+    assert dense_prompts(0, []) == ()
+
+
+def test_prompts_that_run_as_one_do_not_see_each_other() -> None:
+    step = Step([(1, 9), (256, 256), (256, 256), (256, 256), (280, 280)], padding=232)
+    dense = dense_prompts(1, [256, 256, 256, 280])
+    assert [p.count for p in dense] == [3, 1]
+    assert_exact(step, step.attend(StepShape(1, dense=dense)))

@@ -1,0 +1,105 @@
+"""docs/performance.md's table and plots, from what `engine_gpu.py` measured.
+
+    python bench/engine_report.py [bench/results/engine-h100.json] [docs/performance.md]
+
+Replaces what stands between the page's markers, and writes one SVG beside it for each run: bars of our figure over the
+better peer's, with a line at 1.
+"""
+
+import json
+import sys
+from html import escape
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
+BAR, GAP, LEFT, WIDTH, MOST = 16, 8, 330, 820, 2.5  # pixels; ratios beyond MOST are cut, and say so
+
+
+def main() -> None:
+    arguments = [Path(a) for a in sys.argv[1:]]
+    results = arguments[0] if arguments else ROOT / "bench/results/engine-h100.json"
+    page = arguments[1] if len(arguments) > 1 else ROOT / "docs/performance.md"
+    report = json.loads(results.read_text())
+    parts = [f"Measured {report['date']} on {describe(report['machine'])}. {report['note']}", ""]
+    for run in report["runs"]:
+        rows = [w for w in report["workloads"] if w["name"].startswith(run + " ")]
+        plot = page.with_name(f"performance-{run.replace(':', '-')}.svg")
+        plot.write_text(svg(run, rows))
+        parts += [
+            f"### {run}",
+            "",
+            *table(run, rows),
+            "",
+            f"![{run}: our figures over the better peer's]({plot.name})",
+            "",
+        ]
+    before, _, rest = page.read_text().partition(BEGIN)
+    after = rest.partition(END)[2]
+    page.write_text("\n".join([before + BEGIN, *parts, END + after]))
+
+
+def describe(machine: dict[str, Any]) -> str:
+    return f"{machine['card']}, torch {machine['torch']}, Triton {machine['triton']}, Python {machine['python']}"
+
+
+def table(run: str, rows: list[dict[str, Any]]) -> list[str]:
+    lines = [
+        "| workload | ours | better peer | ours / peer | target | reached |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for row in rows:
+        unit, target = row["unit"], row["target"]
+        peer = f"{row['peer_value']:,g} ({row['peer']})" if row["peer"] else "–"
+        ratio = f"{row['ratio']:.2f}" if row["ratio"] else "–"
+        goal = f"{'≤' if lower_is_better(row) else '≥'} {target:,g}" if target is not None else "–"
+        lines.append(f"| {label(run, row)} | {row['value']:,g} {unit} | {peer} | {ratio} | {goal} | {verdict(row)} |")
+    return lines
+
+
+def label(run: str, row: dict[str, Any]) -> str:
+    return str(row["name"]).removeprefix(run + " ")
+
+
+def lower_is_better(row: dict[str, Any]) -> bool:
+    return row["unit"] in ("ms", "s", "")
+
+
+def verdict(row: dict[str, Any]) -> str:
+    if row["target"] is None:
+        return "–"
+    reached = row["value"] <= row["target"] if lower_is_better(row) else row["value"] >= row["target"]
+    return "yes" if reached else "no"
+
+
+def svg(run: str, rows: list[dict[str, Any]]) -> str:
+    bars = [row for row in rows if row["ratio"]]
+    height = len(bars) * (BAR + GAP) + 40
+    scale = (WIDTH - LEFT - 60) / MOST
+    one = LEFT + scale
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" font-family="sans-serif" '
+        f'font-size="12" role="img" aria-label="{escape(run)}: our figures over the better peer\'s">',
+        '<rect width="100%" height="100%" fill="#ffffff"/>',
+    ]
+    for i, row in enumerate(bars):
+        y = 10 + i * (BAR + GAP)
+        length = min(row["ratio"], MOST) * scale
+        colour = "#2b6cb0" if row["ratio"] >= 1 else "#c05621"
+        mark = " ▸" if row["ratio"] > MOST else ""
+        parts += [
+            f'<text x="{LEFT - 8}" y="{y + 12}" text-anchor="end">{escape(label(run, row))}</text>',
+            f'<rect x="{LEFT}" y="{y}" width="{length:.1f}" height="{BAR}" fill="{colour}"/>',
+            f'<text x="{LEFT + length + 5:.1f}" y="{y + 12}">{row["ratio"]:.2f}{mark}</text>',
+        ]
+    parts += [
+        f'<line x1="{one:.1f}" x2="{one:.1f}" y1="4" y2="{height - 26}" stroke="#1a202c" stroke-dasharray="4 3"/>',
+        f'<text x="{one:.1f}" y="{height - 10}" text-anchor="middle">the better peer = 1</text>',
+        "</svg>",
+    ]
+    return "\n".join(parts) + "\n"
+
+
+if __name__ == "__main__":
+    main()
