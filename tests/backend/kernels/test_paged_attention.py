@@ -94,14 +94,14 @@ def test_large_scores_neither_overflow_nor_lose_the_largest(device):
 def test_a_cache_past_two_gigaelements_is_addressed_in_64_bits(sparse_memory, device):
     case = PagedCase([(3, 40)], 2, 1, 64, torch.float16, device)
     expected = case.exact()
-    stride = 2**31 // 3 // 64 * 64
+    stride = 2**30  # the largest of three distinct blocks is at least the third
     caches = []
     for cache in (case.key_cache, case.value_cache):
         far = sparse_memory(5 * stride, torch.float16).as_strided(cache.shape, (stride, 64, 64, 1))
         far.copy_(cache)
         caches.append(far)
     case.key_cache, case.value_cache = caches
-    assert case.tables.max() >= 3
+    assert case.tables.max() >= 2
     assert error(run(paged_attention, case), expected) < TOLERANCE[torch.float16]
 
 
