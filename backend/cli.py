@@ -35,7 +35,9 @@ def serve(
     host: Annotated[str, typer.Option(help="Address to listen on; beyond loopback only with TLS.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one; see the ready line.")] = 8000,
     device: Annotated[str, typer.Option(help="cpu, or cuda.")] = "cpu",
-    dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "float32",
+    dtype: Annotated[
+        str | None, typer.Option(help="float32, bfloat16 or float16; default: bfloat16 on a GPU, else float32.")
+    ] = None,
     max_model_len: Annotated[int | None, typer.Option(help="Prompt plus answer, in tokens.")] = None,
     kv_blocks: Annotated[int | None, typer.Option(help="KV cache blocks; overrides --kv-memory.")] = None,
     kv_memory: Annotated[float, typer.Option(help="KV cache, in GiB.")] = 1.0,
@@ -43,9 +45,13 @@ def serve(
     kv_dtype: Annotated[str | None, typer.Option(help="fp8: half the KV cache, on a GPU.")] = None,
     gpu_memory: Annotated[float, typer.Option(help="Share of a GPU's memory that the engine may take.")] = 0.92,
     block_size: Annotated[int, typer.Option(help="Tokens a KV block holds.")] = 16,
-    max_num_seqs: Annotated[int, typer.Option(help="Sequences that run at once.")] = 32,
+    max_num_seqs: Annotated[
+        int | None, typer.Option(help="Sequences that run at once; default: 256 on a GPU, else 32.")
+    ] = None,
     max_waiting: Annotated[int, typer.Option(help="Sequences that may queue; beyond that, 503.")] = 256,
-    max_num_batched_tokens: Annotated[int, typer.Option(help="Token budget of one step.")] = 512,
+    max_num_batched_tokens: Annotated[
+        int | None, typer.Option(help="Token budget of one step; default: 8192 on a GPU, else 512.")
+    ] = None,
     prefix_cache: Annotated[bool, typer.Option(help="Reuse the KV blocks of shared prompt beginnings.")] = True,
     step_timeout: Annotated[float, typer.Option(help="Seconds after which a step counts as a hang.")] = 120.0,
     threads: Annotated[int | None, typer.Option(help="CPU threads of the engine.")] = None,
@@ -63,11 +69,12 @@ def serve(
     from backend.serving import serve as run
     from backend.tls import tls_files
 
+    on_gpu = device.startswith("cuda")
     try:
         config = EngineConfig(
             model=model,
             device=device,
-            dtype=dtype,
+            dtype=dtype or ("bfloat16" if on_gpu else "float32"),
             block_size=block_size,
             num_blocks=kv_blocks,
             kv_memory=int(kv_memory * 2**30),
@@ -75,8 +82,8 @@ def serve(
             kv_dtype=kv_dtype,
             gpu_memory=gpu_memory,
             max_model_len=max_model_len,
-            max_num_batched_tokens=max_num_batched_tokens,
-            max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=max_num_batched_tokens or (8192 if on_gpu else 512),
+            max_num_seqs=max_num_seqs or (256 if on_gpu else 32),
             max_waiting=max_waiting,
             prefix_cache=prefix_cache,
             step_timeout_s=step_timeout,

@@ -15,6 +15,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         model: path of a GGUF file or Hugging Face folder.
         block_size: tokens a KV block holds.
+        dtype: of weights, activations and, unless `kv_dtype` says otherwise, the KV cache.
         load_format: "auto", or "dummy": random weights of the shape in config.json, for measuring.
         quantization: "fp8": the layers' weights, quantised while loading, times activations quantised token by token;
             a GPU only. kv_dtype: "fp8" halves the KV cache; None: the model's dtype.

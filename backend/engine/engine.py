@@ -80,7 +80,7 @@ class Engine:
     def _on_gpu(cls, checkpoint: Checkpoint, config: EngineConfig) -> "Engine":
         from backend.engine.gpu import gpu_runner, require_gpu  # Triton is not needed elsewhere
 
-        require_gpu(config)
+        require_gpu(config, checkpoint.config)
         model, eos_ids = _load(checkpoint, config)
         runner, cache = gpu_runner(model, config)
         return cls(model, config, cache, eos_ids, runner=runner)

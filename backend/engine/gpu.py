@@ -17,33 +17,61 @@ from backend.errors import ConfigError
 from backend.kernels import tuning
 from backend.kernels.interface import kernels_for
 from backend.kernels.launch import FP8
+from backend.models.config import ModelConfig
 from backend.models.decoder import Decoder
 from backend.models.fused_decoder import FusedDecoder
+from backend.models.loader import DTYPES
 
 GRAPH_MEMORY = 1 << 30  # graphs share the activations of the largest; the rest is CUDA's own, a few MiB each
 LARGEST_GRAPH = 256
 CHOICES = Path(__file__).parent.parent / "kernels" / "choices.json"  # measured by bench/gpu_tune.py
 
 
-def require_gpu(config: EngineConfig) -> None:
-    """Raises ConfigError if there is no GPU, or its kernels cannot serve this configuration."""
+def require_gpu(config: EngineConfig, model: ModelConfig) -> None:
+    """What can be known before anything is loaded.
+
+    Raises ConfigError if there is no GPU, if its kernels cannot serve this model so configured, or if the weights alone
+    do not fit, naming the numbers.
+    """
     if not torch.cuda.is_available():
         raise ConfigError(f"device {config.device!r} was asked for, and there is no CUDA device")
     if config.block_size < 16 or config.block_size & (config.block_size - 1):
         raise ConfigError(f"on a GPU block_size is a power of two, at least 16, not {config.block_size}")
+    if not 16 <= model.head_dim <= 256:
+        raise ConfigError(f"on a GPU heads are 16 to 256 wide, not {model.head_dim}")
+    if config.quantization:
+        if config.dtype != "bfloat16":
+            raise ConfigError(f"quantization fp8 goes with dtype bfloat16, not {config.dtype}")
+        widths = (model.hidden_size, model.intermediate_size, model.num_heads * model.head_dim)
+        if any(width % 16 for width in widths):
+            raise ConfigError(f"quantization fp8 needs widths that are multiples of 16, not {widths}")
+    needed, (free, total) = weight_bytes(model, config.dtype), torch.cuda.mem_get_info()
+    room = int(config.gpu_memory * total) - (total - free)
+    if needed > room:
+        raise ConfigError(f"the weights take {needed} bytes; {room} of the {total} on the GPU are free for this engine")
+
+
+def weight_bytes(model: ModelConfig, dtype: str) -> int:
+    """Of all weights as they are loaded; FP8 ones are quantised after that."""
+    parameters = Decoder(model, DTYPES[dtype], "meta").parameters()
+    return sum(p.numel() * p.element_size() for p in parameters)
 
 
 def gpu_runner(model: Decoder, config: EngineConfig) -> tuple[GraphRunner, CacheSize]:
     """A runner with all the cache it may have. Raises ConfigError, naming the number, if one sequence does not fit."""
     tuning.use(tuning.Choices.load(CHOICES, torch.cuda.get_device_name(), triton.__version__))
     dtype = FP8 if config.kv_dtype else model.embedding.dtype
-    if config.quantization and model.embedding.dtype != torch.bfloat16:
-        raise ConfigError("quantization fp8 goes with dtype bfloat16")
     fused = FusedDecoder(model, kernels_for(model.embedding.device), fp8=config.quantization == "fp8")
     activations = _activations(fused, dtype, config)
     free, total = torch.cuda.mem_get_info()
     room = int(config.gpu_memory * total) - (total - free) - activations - GRAPH_MEMORY
     size = size_cache_within(room, config, model.config, dtype.itemsize)
+    block_bytes = config.block_size * model.config.kv_bytes_per_token(dtype.itemsize)
+    if size.num_blocks * block_bytes > room:
+        raise ConfigError(
+            f"{size.num_blocks} KV blocks take {size.num_blocks * block_bytes} bytes, and {room} are left beside the "
+            f"weights; {max(0, room) // block_bytes} would fit"
+        )
     runner = _runner(fused, dtype, config, size)
     if config.graphs:
         runner.capture(graph_sizes(min(config.max_num_seqs, LARGEST_GRAPH)))

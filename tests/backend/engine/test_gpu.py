@@ -1,31 +1,73 @@
 """Bringing an engine up on a GPU: what is refused anywhere, what fits where there is one."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from backend.engine.config import EngineConfig
 from backend.engine.engine import Engine
-from backend.engine.gpu import require_gpu
+from backend.engine.gpu import require_gpu, weight_bytes
 from backend.errors import ConfigError
 from backend.models.checkpoint import Checkpoint
-from tests.backend.tiny import generate, greedy, tiny_engine, tiny_model, write_folder
+from backend.models.config import ModelConfig
+from tests.backend.tiny import generate, greedy, tiny_config, tiny_engine, tiny_model, write_folder
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+GIB = 1 << 30
+
+
+@pytest.fixture
+def card(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A card of 80 GiB of which 2 are taken, as far as anyone asks before loading."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (78 * GIB, 80 * GIB))
+
+
+def on_gpu(**changes: Any) -> EngineConfig:
+    return EngineConfig(**{"model": "", "device": "cuda", "dtype": "bfloat16", **changes})
 
 
 def test_a_gpu_that_is_not_there_is_missed_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ConfigError, match="device 'cuda' was asked for, and there is no CUDA device"):
-        require_gpu(EngineConfig(model="", device="cuda"))
+        require_gpu(on_gpu(), tiny_config())
 
 
-@pytest.mark.parametrize("block_size", [1, 8, 24, 100])
-def test_block_sizes_that_the_kernels_do_not_read_are_refused(monkeypatch: pytest.MonkeyPatch, block_size: int) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    with pytest.raises(ConfigError, match=f"a power of two, at least 16, not {block_size}"):
-        require_gpu(EngineConfig(model="", device="cuda", block_size=block_size))
+@pytest.mark.usefixtures("card")
+@pytest.mark.parametrize(
+    ("changes", "shape", "message"),
+    [
+        ({"block_size": 8}, {}, "a power of two, at least 16, not 8"),
+        ({"block_size": 24}, {}, "a power of two, at least 16, not 24"),
+        ({}, {"head_dim": 8}, "heads are 16 to 256 wide, not 8"),
+        ({}, {"head_dim": 512}, "heads are 16 to 256 wide, not 512"),
+        ({"quantization": "fp8", "dtype": "float16"}, {}, "goes with dtype bfloat16, not float16"),
+        ({"quantization": "fp8"}, {"intermediate_size": 100}, "multiples of 16"),
+        ({"gpu_memory": 0.02}, {}, "the weights take"),
+    ],
+    ids=str,
+)
+def test_what_the_card_or_its_kernels_cannot_do_is_refused_before_loading(
+    changes: dict[str, Any], shape: dict[str, int], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        require_gpu(on_gpu(**changes), tiny_config(**{"head_dim": 16, **shape}))
+
+
+@pytest.mark.usefixtures("card")
+def test_an_8b_model_fits_in_bfloat16_and_not_in_float32_beside_two_thirds_of_the_card() -> None:
+    llama = ModelConfig(
+        vocab_size=128256, hidden_size=4096, intermediate_size=14336, num_layers=32, num_heads=32, num_kv_heads=8,
+        head_dim=128, max_position=8192, rms_norm_eps=1e-5, rope_theta=5e5,
+    )  # fmt: skip
+    assert weight_bytes(llama, "bfloat16") == 2 * 8_030_261_248  # the published count of parameters
+    require_gpu(on_gpu(gpu_memory=0.3), llama)
+    with pytest.raises(ConfigError, match=f"the weights take {4 * 8_030_261_248} bytes"):
+        require_gpu(on_gpu(gpu_memory=0.3, dtype="float32"), llama)
 
 
 @needs_gpu
@@ -48,3 +90,10 @@ def test_a_share_that_holds_no_sequence_is_refused_with_the_number(tmp_path: Pat
         Engine.from_checkpoint(
             Checkpoint(folder), EngineConfig(model=str(folder), device="cuda", num_blocks=4, max_model_len=4096)
         )
+
+
+@needs_gpu
+def test_more_blocks_than_memory_are_refused_with_the_number_that_fits(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "model", tiny_model(head_dim=16))
+    with pytest.raises(ConfigError, match="would fit"):
+        Engine.from_checkpoint(Checkpoint(folder), EngineConfig(model=str(folder), device="cuda", num_blocks=1 << 30))
