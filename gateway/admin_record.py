@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from os import getpid
+from threading import Lock
 
 from audit import AuditLog
 from audit.event import AdminChanged
@@ -12,12 +13,13 @@ from gateway.store.control import OnEvent
 from gateway.store.records import AdminEvent
 
 RECORD_TIMEOUT_S = 30
+_TURN = Lock()  # a node's name is one process's, so changes made by several of its threads take turns
 
 
 @contextmanager
 def recorded_admin(installation: Installation) -> Iterator[OnEvent]:
     """Yields what `Control` tells its changes to. Raises AuditUnavailable; then nothing is changed (fail closed)."""
-    with asyncio.Runner() as runner:
+    with _TURN, asyncio.Runner() as runner:
         node = f"cli-{getpid()}"  # several may run at once, beside the gateway
         log = runner.run(AuditLog.open(installation.audit_log, signer=installation.signer(), node=node))
         try:

@@ -50,13 +50,16 @@ def demo(
 
       domicile demo --check
     """
+    from audit import AuditError
     from gateway.demo.run import run_demo
+    from gateway.installation import InstallationError
     from gateway.serve import run
+    from gateway.store.errors import StoreError
     from regions.errors import RegionsError
 
     try:
         passed = run(run_demo(data, port, model, check=check))
-    except (RegionsError, OSError) as error:
+    except (RegionsError, StoreError, InstallationError, AuditError, OSError) as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(1) from None
     raise typer.Exit(0 if passed else 1)
