@@ -4,6 +4,7 @@ import asyncio
 import json
 import resource
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 
 import aiohttp
 import pytest
@@ -240,6 +241,17 @@ async def test_a_revoked_key_stops_working_within_a_second(tmp_path):
         await asyncio.sleep(1)
         answer = await made.post(chat("hi"))
         assert (answer.status, answer.error["code"]) == (401, "revoked_api_key")
+
+
+async def test_a_key_stops_working_when_it_expires(tmp_path):
+    async with lab(tmp_path) as made:
+        soon = datetime.now(UTC) + timedelta(seconds=1)
+        made.keys["short"] = made.control.create_key("acme", "main", expires_at=soon)[1].token
+        assert (await made.post(chat("hi"), key="short")).status == 200
+        await asyncio.sleep(1.1)
+        answer = await made.post(chat("hi"), key="short")
+        assert (answer.status, answer.error["code"]) == (401, "expired_api_key")
+        assert len(made.backends["acme-1"].bodies) == 1
 
 
 async def test_a_key_made_while_the_gateway_runs_works_at_once(tmp_path):
