@@ -7,10 +7,14 @@ import socket
 from ipaddress import IPv4Network, IPv6Network, ip_address
 from pathlib import Path
 from typing import Any, Self
+from urllib.parse import urlsplit
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, IPvAnyNetwork, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from gateway.store.records import Role
+from regions.identity import NAME
 
 MIB = 1 << 20
 LOOPBACK = (IPv4Network("127.0.0.0/8"), IPv6Network("::1/128"))
@@ -88,6 +92,70 @@ class Telemetry(Section):
     max_tenant_labels: int = Field(200, ge=0, description="tenants named in metrics; the rest count as 'other'")
 
 
+class GroupRole(Section):
+    """Who is in `group` at the identity provider has `role`: in `tenant`, or as staff of the installation."""
+
+    group: str = Field(min_length=1, max_length=256)
+    role: Role
+    tenant: str | None = Field(None, pattern=f"^{NAME.pattern}$")
+    staff: bool = Field(False, description="in every tenant; said in so many words, so that nothing forgotten does it")
+
+    @model_validator(mode="after")
+    def somewhere(self) -> Self:
+        if (self.tenant is None) != self.staff:
+            raise ValueError(f"say of group {self.group!r} either tenant: NAME or staff: true")
+        if self.role == "operator" and not self.staff:
+            raise ValueError("only staff can be operator")
+        return self
+
+
+class Oidc(Section):
+    """The identity provider through which people log in (with `redirect_uri`) and machines show tokens (`audience`)."""
+
+    issuer: str | None = None
+    client_id: str | None = None
+    client_secret_file: Path | None = None
+    redirect_uri: str | None = None
+    audience: str | None = None
+    scope: str = "openid profile"
+    groups_claim: str = "groups"
+    roles: tuple[GroupRole, ...] = Field(default_factory=tuple)
+    session_minutes: int = Field(60, ge=1, le=720)
+    clock_skew_s: int = Field(60, ge=0, le=300)
+    keys_max_age_s: int = Field(14400, ge=60, le=86400)
+
+    @model_validator(mode="after")
+    def whole(self) -> Self:
+        if self.issuer is None:
+            if self.model_fields_set - {"issuer"}:
+                raise ValueError("without issuer the rest has no meaning")
+            return self
+        for name, url in (("issuer", self.issuer), ("redirect_uri", self.redirect_uri)):
+            if url is not None and not is_safe_url(url):
+                raise ValueError(f"{name} must be an https URL (http only on this machine), without query or fragment")
+        if self.redirect_uri is None and self.audience is None:
+            raise ValueError("set redirect_uri for people to log in, audience for machines' tokens, or both")
+        if self.redirect_uri is not None and self.client_id is None:
+            raise ValueError("redirect_uri needs client_id")
+        if self.audience is not None and self.audience == self.client_id:
+            raise ValueError("audience must not be the client_id: a person's ID token would open what a machine's does")
+        if "openid" not in self.scope.split():
+            raise ValueError("scope must hold openid")
+        return self
+
+
+def is_safe_url(url: str) -> bool:
+    """Whether it is https, or http to this machine, and nothing but scheme, host and path."""
+    try:
+        parts = urlsplit(url)
+        local = is_loopback(parts.hostname or "")
+        _ = parts.port
+    except ValueError:
+        return False
+    plain = not (parts.query or parts.fragment or parts.username or parts.password) and url.isprintable()
+    return plain and bool(parts.hostname) and (parts.scheme == "https" or (parts.scheme == "http" and local))
+
+
 class Price(Section):
     """What a model's tokens cost a tenant, in euros a million."""
 
@@ -106,6 +174,7 @@ class Settings(BaseSettings):
     requests: Requests = Requests()
     audit: Audit = Audit()
     telemetry: Telemetry = Telemetry()
+    oidc: Oidc = Oidc()
     prices: dict[str, Price] = Field(default_factory=dict, description="by model; needed where a policy sets a budget")
 
     @field_validator("data")
