@@ -203,6 +203,8 @@ class AdminChanged(Event):
         "admin.person.created",
         "admin.person.changed",
         "admin.person.revoked",
+        "admin.session.opened",
+        "admin.session.closed",
         "admin.token.created",
         "admin.token.revoked",
         "admin.policy.activated",

@@ -18,7 +18,7 @@ Code = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_.-]{0,63}$")]
 TenantId = Annotated[str, StringConstraints(pattern=r"^[a-z0-9_][a-z0-9_-]{0,62}$")]
 Country = Annotated[str, StringConstraints(pattern=r"^[A-Z]{2}$")]  # ISO 3166-1 alpha-2
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
-Actor = Annotated[str, StringConstraints(pattern=r"^(system|cli|key:[A-Za-z0-9_-]{1,64})$")]
+Actor = Annotated[str, StringConstraints(pattern=r"^(system|cli|(key|machine):[A-Za-z0-9_-]{1,64})$")]
 """Who did it, if no person: a person appears only as a commitment."""
 Count = Annotated[int, Field(ge=0, le=MAX_INTEGER)]
 HttpStatus = Annotated[int, Field(ge=100, le=599)]

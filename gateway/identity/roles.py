@@ -41,17 +41,18 @@ ROLE_TABLE: dict[Role, frozenset[Permission]] = {
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """A person at work. `tenant` None: of the staff. `token`: id of what they showed."""
+    """A person or a machine at work. `tenant` None: of the staff. `token`: id of what they showed; a machine's own."""
 
     person: str
     tenant: str | None
     roles: tuple[Role, ...]
     token: str
+    kind: Literal["key", "machine"] = "key"
 
     @property
     def name(self) -> str:
         """As the record names who acted: a person appears by the token alone."""
-        return f"key:{self.token}"
+        return f"{self.kind}:{self.token}"
 
     def sees(self, tenant: str) -> bool:
         """Whether `tenant` exists at all for this person."""

@@ -16,7 +16,6 @@ from gateway.store.change import CheckPolicy, OnEvent, checked_name, checked_tex
 from gateway.store.errors import Duplicate, Invalid
 from gateway.store.key_control import KeyControl
 from gateway.store.lookup import backend_record, policy_record, project_record, tenant_record
-from gateway.store.people_control import PeopleControl
 from gateway.store.records import (
     BackendRecord,
     LegalBasis,
@@ -25,13 +24,14 @@ from gateway.store.records import (
     RiskClass,
     TenantRecord,
 )
+from gateway.store.session_control import SessionControl
 from gateway.store.tables import BackendRow, PolicyVersionRow, ProjectRow, TenantRow
 from regions.identity import BackendIdentity
 
 __all__ = ["CheckPolicy", "Control", "OnEvent"]
 
 
-class Control(KeyControl, PeopleControl):
+class Control(KeyControl, SessionControl):
     """Operations of one actor on one cell. All raise DatabaseUnavailable, and what `on_event` raises."""
 
     # Tenants

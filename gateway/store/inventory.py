@@ -53,6 +53,12 @@ class Inventory:
         with self._database.read() as session:
             return tenant_record(lookup.tenant(session, tenant))
 
+    def has_living(self, tenant: str) -> bool:
+        """Whether it exists and was not revoked."""
+        with self._database.read() as session:
+            row = session.get(TenantRow, tenant)
+            return row is not None and row.revoked_at is None
+
     def projects(self, tenant: str) -> list[ProjectRecord]:
         with self._database.read() as session:
             lookup.tenant(session, tenant)

@@ -130,7 +130,8 @@ def key_record(row: ApiKeyRow) -> KeyRecord:
 
 
 def person_record(row: PersonRow) -> PersonRecord:
-    return PersonRecord.model_validate(_fields(row, PersonRecord))
+    fields = {name: getattr(row, name) for name in PersonRecord.model_fields if name != "federated"}
+    return PersonRecord.model_validate(fields | {"federated": row.subject is not None})
 
 
 def token_record(row: AccessTokenRow) -> AccessTokenRecord:

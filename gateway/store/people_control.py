@@ -28,17 +28,17 @@ class PeopleControl(Administration):
             return self._insert_person(change, tenant, display_name, roles)
 
     def set_roles(self, tenant: str | None, person: str, roles: Sequence[Role]) -> PersonRecord:
-        """Replace all roles. Raises Invalid, NotFound, also for a person of another tenant."""
+        """Replace all roles. Raises Invalid, also where groups give them, NotFound, also for one of another tenant."""
         checked = _roles(tenant, roles)
         with self._change() as change:
-            row = lookup.living_person(change.session, tenant, person)
+            row = _own(lookup.living_person(change.session, tenant, person))
             before = person_record(row)
             if before.roles == tuple(checked):
                 return before
             row.roles, row.epoch = checked, change.epoch
             self._keep_an_operator(change, before)
             after = person_record(row)
-            change.tell("person.changed", _log_of(tenant), person, before, after)
+            change.tell("person.changed", log_of(tenant), person, before, after)
         return after
 
     def revoke_person(self, tenant: str | None, person: str) -> PersonRecord:
@@ -46,7 +46,7 @@ class PeopleControl(Administration):
         with self._change() as change:
             row = lookup.person(change.session, tenant, person)
             before = person_record(row)
-            record = self._revoke(change, row, person_record, "person.revoked", _log_of(tenant), person)
+            record = self._revoke(change, row, person_record, "person.revoked", log_of(tenant), person)
             self._keep_an_operator(change, before)
         return record
 
@@ -55,14 +55,14 @@ class PeopleControl(Administration):
     ) -> tuple[AccessTokenRecord, ApiKey]:
         """The record, and the token itself: its only appearance ever. Raises Invalid, NotFound."""
         with self._change() as change:
-            lookup.living_person(change.session, tenant, person)
+            _own(lookup.living_person(change.session, tenant, person))
             return self._insert_token(change, tenant, person, expires_at, label)
 
     def revoke_token(self, tenant: str | None, person: str, token: str) -> AccessTokenRecord:
         """Works no longer from the next call on. Revoking twice changes nothing. Raises NotFound."""
         with self._change() as change:
             row = lookup.token(change.session, tenant, person, token)
-            return self._revoke(change, row, token_record, "token.revoked", _log_of(tenant), token)
+            return self._revoke(change, row, token_record, "token.revoked", log_of(tenant), token)
 
     def create_bootstrap_token(self) -> tuple[AccessTokenRecord, ApiKey]:
         """A token that makes the first operator, once; earlier ones stop working. Raises Invalid if one exists."""
@@ -95,22 +95,29 @@ class PeopleControl(Administration):
         return person, record, secret
 
     def _insert_person(
-        self, change: Change, tenant: str | None, display_name: str, roles: Sequence[Role]
+        self, change: Change, tenant: str | None, display_name: str, roles: Sequence[Role], subject: str | None = None
     ) -> PersonRecord:
         row = PersonRow(
             id=generate_id(),
             tenant=tenant,
             display_name=checked_text(display_name, "display name"),
             roles=_roles(tenant, roles),
+            subject=subject,
             **change.stamp,
         )
         change.insert(row, f"person {row.id}")
         record = person_record(row)
-        change.tell("person.created", _log_of(tenant), row.id, None, record)
+        change.tell("person.created", log_of(tenant), row.id, None, record)
         return record
 
     def _insert_token(
-        self, change: Change, tenant: str | None, person: str | None, expires_at: datetime, label: str
+        self,
+        change: Change,
+        tenant: str | None,
+        person: str | None,
+        expires_at: datetime,
+        label: str,
+        action: str = "token.created",
     ) -> tuple[AccessTokenRecord, ApiKey]:
         if expires_at.tzinfo is None or not change.at < expires_at <= change.at + MAX_TOKEN_LIFE:
             raise Invalid(f"a token must expire within {MAX_TOKEN_LIFE.days} days, at an instant with a zone")
@@ -127,7 +134,7 @@ class PeopleControl(Administration):
         )
         change.insert(row, f"token {key.id}")
         record = token_record(row)
-        change.tell("token.created", _log_of(tenant), key.id, None, record)
+        change.tell(action, log_of(tenant), key.id, None, record, detail={"person": person} if person else {})
         return record, key
 
     def _keep_an_operator(self, change: Change, before: PersonRecord) -> None:
@@ -135,6 +142,13 @@ class PeopleControl(Administration):
         change.session.flush()
         if "operator" in before.roles and before.revoked_at is None and not _operators(change):
             raise Invalid("this is the last operator; make another first")
+
+
+def _own(row: PersonRow) -> PersonRow:
+    """Of somebody who comes through the identity provider, neither roles nor lasting tokens are made here."""
+    if row.subject is not None:
+        raise Invalid(f"person {row.id!r} comes through the identity provider: its groups give roles, a login a token")
+    return row
 
 
 def _operators(change: Change) -> int:
@@ -152,6 +166,6 @@ def _roles(tenant: str | None, roles: Sequence[Role]) -> list[str]:
     return [role for role in allowed if role in roles]
 
 
-def _log_of(tenant: str | None) -> str:
+def log_of(tenant: str | None) -> str:
     """In whose record the change of a person stands."""
     return SYSTEM_TENANT if tenant is None else tenant

@@ -103,7 +103,10 @@ Role = Literal["operator", "tenant-admin", "developer", "dpo", "auditor", "billi
 
 
 class PersonRecord(Record):
-    """`tenant` is None for the installation's own staff, whose roles hold in every tenant."""
+    """`tenant` is None for the installation's own staff, whose roles hold in every tenant.
+
+    `federated`: they come in through the identity provider, whose groups give them their roles at each login.
+    """
 
     undigested = frozenset({"display_name"})
 
@@ -111,6 +114,7 @@ class PersonRecord(Record):
     tenant: str | None
     display_name: str
     roles: tuple[Role, ...]
+    federated: bool = False
     revoked_at: datetime | None
 
 
@@ -169,6 +173,8 @@ class AdminEvent(BaseModel):
         "person.created",
         "person.changed",
         "person.revoked",
+        "session.opened",
+        "session.closed",
         "token.created",
         "token.revoked",
         "policy.activated",

@@ -145,15 +145,18 @@ class BackendRow(Changed, Row, table=True):
 class PersonRow(Changed, Row, table=True):
     """A person with roles: in one tenant, or (tenant NULL) of the installation's own staff, whose roles hold in all.
 
-    `id` is random, so that the record can name who was meant without knowing a name.
+    `id` is random, so that the record can name who was meant without knowing a name. `subject`: a digest of who they
+    are at the identity provider, if that is how they come in.
     """
 
     __tablename__ = "person"
+    __table_args__ = (Index("uq_person_subject_tenant", "subject", "tenant", unique=True),)
 
     id: str = Field(primary_key=True, max_length=8)
     tenant: str | None = Field(None, max_length=31, foreign_key="tenant.id")
     display_name: str
     roles: list[str] = Field(sa_type=JSON)
+    subject: str | None = Field(None, max_length=64)
     revoked_at: datetime | None = Field(None, sa_type=UtcDateTime)
 
 
