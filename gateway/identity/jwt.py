@@ -1,0 +1,194 @@
+"""JSON Web Tokens, read strictly (RFC 7519, RFC 8725): what a stranger sends is believed once all of it is checked.
+
+In this order: size and shape; a header that names a pinned, asymmetric algorithm and brings no key of its own; a key
+that is known already; the signature; no member said twice; issuer, audience, times. Pure: keys and clock are handed in.
+
+    JwtRefused (a KeyRefused)   `reason` is a code for the record; no message quotes the token
+"""
+
+import binascii
+import hmac
+import json
+import math
+import re
+from base64 import urlsafe_b64decode
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from joserfc import jws
+from joserfc.errors import JoseError
+from joserfc.jwk import ECKey, JWKRegistry, Key, OKPKey, RSAKey
+
+from gateway.identity.keys import KeyRefused
+
+MAX_SIZE = 8192
+"""Characters of a token: a header line of a usual server."""
+MAX_LIFE_S = 86400
+"""Of a machine's token, from `iat` to `exp`: one that is stolen must not work for long."""
+MIN_RSA_BITS = 2048
+
+ALGORITHMS: Mapping[str, type[Key]] = {
+    "RS256": RSAKey, "RS384": RSAKey, "RS512": RSAKey, "PS256": RSAKey, "PS384": RSAKey, "PS512": RSAKey,
+    "ES256": ECKey, "ES384": ECKey, "ES512": ECKey, "Ed25519": OKPKey,
+}  # fmt: skip
+"""Each with the one kind of key it may be used with: neither ``none`` nor any MAC, whose key would be public here.
+
+Nor ``EdDSA``, which does not say of which curve (RFC 9864)."""
+
+_SHAPE = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+")
+_HEADER = frozenset({"alg", "kid", "typ", "x5t", "x5t#S256"})
+"""Not `jku`, `jwk`, `x5u`, `x5c` (keys that the sender chose) nor `crit`, `b64` (rules that we do not know)."""
+_TYPES = frozenset({"jwt", "at+jwt", "application/at+jwt"})
+_TIMES = ("exp", "iat", "nbf")
+
+
+class JwtRefused(KeyRefused):
+    """The token is not to be believed."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What an unverified token says of its signature; good for finding a key, and for nothing else."""
+
+    alg: str
+    kid: str | None
+
+
+def looks_like_jwt(credential: str) -> bool:
+    """Whether it is to be judged as one; our own keys have no dot."""
+    return credential.count(".") == 2
+
+
+def read_header(token: str) -> Header:
+    """Raises JwtRefused."""
+    if len(token) > MAX_SIZE:
+        raise JwtRefused("jwt_size", f"the token is longer than {MAX_SIZE} characters")
+    if not _SHAPE.fullmatch(token):
+        raise JwtRefused("jwt_shape", "the token is not a signed JSON Web Token")
+    header = _members(_decoded(token.split(".")[0]))
+    alg, kid, typ = header.get("alg"), header.get("kid"), header.get("typ", "JWT")
+    if not isinstance(alg, str) or alg not in ALGORITHMS:
+        raise JwtRefused("jwt_algorithm", f"the token's algorithm is not one of {', '.join(ALGORITHMS)}")
+    if header.keys() - _HEADER or not isinstance(typ, str) or typ.lower() not in _TYPES:
+        raise JwtRefused("jwt_header", "the token's header says what is not allowed here")
+    if kid is not None and not isinstance(kid, str):
+        raise JwtRefused("jwt_header", "the token's kid is not a string")
+    return Header(alg, kid)
+
+
+def verified_claims(token: str, header: Header, key: Key) -> dict[str, Any]:
+    """The claims of a token that `key` signed. `header` is that of `read_header`. Raises JwtRefused."""
+    stated = key.as_dict(private=False).get("alg", header.alg)
+    if not isinstance(key, ALGORITHMS[header.alg]) or stated != header.alg:
+        raise JwtRefused("jwt_algorithm", "the token's algorithm is not that of its key")
+    try:
+        signed = jws.deserialize_compact(token, key, algorithms=[header.alg], registry=_registry(header.alg))
+    except (JoseError, ValueError, TypeError) as error:
+        raise JwtRefused("jwt_signature", "the token's signature does not fit") from error
+    return _members(signed.payload or b"")
+
+
+def check_claims(claims: Mapping[str, Any], *, issuer: str, audience: str, now: float, skew_s: int) -> None:
+    """Issuer, audience, times and subject. Raises JwtRefused.
+
+    `now`: seconds since 1970. `skew_s`: how far the provider's clock may be from ours. `exp` and `iat` must be there.
+    """
+    if claims.get("iss") != issuer:
+        raise JwtRefused("jwt_issuer", "the token is not from the issuer that is trusted here")
+    if audience not in audiences(claims):
+        raise JwtRefused("jwt_audience", "the token is meant for somebody else")
+    times = {name: _instant(claims, name) for name in _TIMES if name in claims}
+    if "exp" not in times or "iat" not in times:
+        raise JwtRefused("jwt_times", "the token does not say when it was issued and when it ends")
+    if times["exp"] + skew_s <= now:
+        raise JwtRefused("jwt_expired", "the token has expired")
+    if max(times["iat"], times.get("nbf", 0)) - skew_s > now:
+        raise JwtRefused("jwt_early", "the token is not valid yet")
+    if not 0 < times["exp"] - times["iat"] <= MAX_LIFE_S:
+        raise JwtRefused("jwt_times", f"the token lives longer than {MAX_LIFE_S // 3600} hours")
+    subject = claims.get("sub")
+    if not isinstance(subject, str) or not 0 < len(subject) <= 255:
+        raise JwtRefused("jwt_subject", "the token names no subject")
+
+
+def check_login(claims: Mapping[str, Any], *, client_id: str, nonce: str) -> None:
+    """What an ID token has to say beside: made for our login, and for this one (OpenID Connect Core §3.1.3.7)."""
+    party = claims.get("azp")
+    if party != client_id if party is not None else len(audiences(claims)) > 1:
+        raise JwtRefused("jwt_audience", "the token was issued to somebody else")
+    said = claims.get("nonce")
+    if not isinstance(said, str) or not hmac.compare_digest(said.encode(), nonce.encode()):
+        raise JwtRefused("jwt_nonce", "the token answers another login")
+
+
+def audiences(claims: Mapping[str, Any]) -> tuple[str, ...]:
+    said = claims.get("aud")
+    said = [said] if isinstance(said, str) else said
+    return tuple(said) if isinstance(said, list) and all(isinstance(each, str) for each in said) else ()
+
+
+def public_keys(document: Mapping[str, Any]) -> list[Key]:
+    """The keys of a JWK set (RFC 7517 §5) that may have signed a token; others in it are passed over."""
+    listed = document.get("keys")
+    return [key for each in listed if (key := _public_key(each)) is not None] if isinstance(listed, list) else []
+
+
+def _public_key(jwk: Any) -> Key | None:
+    if not isinstance(jwk, dict) or jwk.get("use", "sig") != "sig" or jwk.get("kty") not in {"RSA", "EC", "OKP"}:
+        return None
+    try:
+        if jwk["kty"] == "RSA" and int.from_bytes(_decoded(jwk["n"])).bit_length() < MIN_RSA_BITS:
+            return None
+        return JWKRegistry.import_key({name: value for name, value in jwk.items() if name in _PUBLIC})
+    except (JoseError, JwtRefused, ValueError, TypeError, KeyError):
+        return None
+
+
+_PUBLIC = frozenset({"kty", "kid", "alg", "use", "n", "e", "crv", "x", "y"})
+
+
+def _registry(algorithm: str) -> jws.JWSRegistry:
+    registry = jws.JWSRegistry(algorithms=[algorithm])
+    registry.max_header_length = registry.max_payload_length = registry.max_signature_length = MAX_SIZE
+    return registry
+
+
+def _decoded(segment: str) -> bytes:
+    try:
+        return urlsafe_b64decode(segment + "=" * (-len(segment) % 4))
+    except (binascii.Error, ValueError) as error:
+        raise JwtRefused("jwt_shape", "the token is not a signed JSON Web Token") from error
+
+
+def _members(text: bytes) -> dict[str, Any]:
+    """A JSON object in which nothing is said twice: two readers could believe two different things."""
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        members = dict(pairs)
+        if len(members) != len(pairs):
+            raise ValueError
+        return members
+
+    try:
+        read = json.loads(text.decode(), object_pairs_hook=once, parse_constant=_no_number)
+    except (ValueError, RecursionError) as error:
+        raise JwtRefused("jwt_shape", "the token is not made of JSON objects whose members are said once") from error
+    if not isinstance(read, dict):
+        raise JwtRefused("jwt_shape", "the token is not made of JSON objects")
+    return read
+
+
+def _no_number(word: str) -> None:
+    raise ValueError
+
+
+def _instant(claims: Mapping[str, Any], name: str) -> float:
+    value = claims[name]
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 2**53 or math.isnan(value):
+        raise JwtRefused("jwt_times", f"the token's {name} is not an instant")
+    return float(value)

@@ -1,0 +1,63 @@
+"""A real identity provider in a process of its own (oidc-provider-mock), and a browser that keeps cookies."""
+
+import socket
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from urllib.parse import urlsplit
+
+import httpx2
+
+
+class Idp:
+    """`users`: set by `put`. The process can be ended, as outages do."""
+
+    def __init__(self, process, base):
+        self.process = process
+        self.issuer = base
+
+    def put(self, subject, **claims):
+        httpx2.put(f"{self.issuer}/users/{subject}", json=claims).raise_for_status()
+
+    def consent(self, url, subject):
+        """What a person does at the provider's page: say who they are. Where they are sent then."""
+        answer = httpx2.post(url, data={"sub": subject})
+        assert answer.status_code == 302, answer.text
+        return answer.headers["location"]
+
+    def deny(self, url):
+        return httpx2.post(url, data={"action": "deny"}).headers["location"]
+
+
+@contextmanager
+def running_idp():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-W", "ignore", "-m", "oidc_provider_mock", "--port", str(port)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        base = f"http://127.0.0.1:{port}"
+        try:
+            _wait(process, base)
+            yield Idp(process, base)
+        finally:
+            process.terminate()
+
+
+def _wait(process, base):
+    deadline = time.monotonic() + 30
+    while True:
+        assert process.poll() is None
+        try:
+            httpx2.get(f"{base}/.well-known/openid-configuration").raise_for_status()
+            return
+        except httpx2.HTTPError:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+
+def path_of(url):
+    """What a browser asks of the host in `url`."""
+    parts = urlsplit(url)
+    return f"{parts.path}?{parts.query}"
