@@ -20,6 +20,7 @@ from gateway.credentials import TenantCredentials
 from gateway.directory import Directory
 from gateway.errors import BackendUnavailable
 from gateway.health import Check, Health
+from gateway.identity.provider import IdentityProvider
 from gateway.installation import Installation
 from gateway.inventory import Inventory
 from gateway.judge import Judge
@@ -110,6 +111,8 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
                         hasher=installation.hasher,
                         check_policy=installation.policies().check,
                         on_event=recorded_from_threads(log),
+                        provider=IdentityProvider(settings.oidc) if settings.oidc.issuer else None,
+                        on_refused=_told_from_threads(recorder, telemetry),
                     )
                 )
                 app = build_app(pipeline, inventory, health, settings.listen.operators, {ADMIN_PREFIX: admin})
@@ -137,6 +140,17 @@ async def _limit_store() -> AsyncIterator[LimitStore]:
         yield store
     finally:
         await store.close()
+
+
+def _told_from_threads(recorder: Recorder, telemetry: Telemetry) -> Callable[[str], None]:
+    """Puts on record who could not come in to administer, from threads beside the running loop."""
+    loop = asyncio.get_running_loop()
+
+    def refused(reason: str) -> None:
+        telemetry.auth_failures.labels(reason).inc()
+        loop.call_soon_threadsafe(recorder.auth_failed, reason)
+
+    return refused
 
 
 def build() -> str:

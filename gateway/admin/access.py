@@ -7,22 +7,27 @@ from typing import Annotated
 
 from fastapi import Depends, Header, Request
 
+from gateway.admin.caller import Cookies, credential_of
 from gateway.admin.problems import Forbidden
-from gateway.identity.keys import KeyHasher, KeyUnknown, parse_key
+from gateway.identity.grants import grants_of, groups_of, subject_digest
+from gateway.identity.jwt import JwtRefused, looks_like_jwt
+from gateway.identity.keys import KeyHasher, KeyRefused, KeyUnknown, parse_key
+from gateway.identity.provider import IdentityProvider
 from gateway.identity.roles import INSTALLATION, Actor, Permission, check
-from gateway.store.bearers import find_bearer
+from gateway.store.bearers import Bearer, find_bearer
 from gateway.store.control import CheckPolicy, Control, OnEvent
 from gateway.store.database import Database
 from gateway.store.errors import NotFound
 from gateway.store.inventory import Inventory
 from gateway.store.pages import Pages
 
-BEARER = "bearer "
-
 
 @dataclass(frozen=True, slots=True)
 class Desk:
-    """What the admin API works with. `hasher` gives the one of now: the pepper may have been rotated meanwhile."""
+    """What the admin API works with. `hasher` gives the one of now: the pepper may have been rotated meanwhile.
+
+    `on_refused` is told, by a code, of everybody who could not come in.
+    """
 
     database: Database
     cell: str
@@ -30,6 +35,8 @@ class Desk:
     check_policy: CheckPolicy
     on_event: OnEvent
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    provider: IdentityProvider | None = None
+    on_refused: Callable[[str], None] = lambda reason: None
 
     @property
     def inventory(self) -> Inventory:
@@ -38,6 +45,10 @@ class Desk:
     @property
     def pages(self) -> Pages:
         return Pages(self.database)
+
+    @property
+    def cookies(self) -> Cookies | None:
+        return None if self.provider is None else Cookies.at(self.provider.settings)
 
     def control(self, actor: str, expected: str | None = None) -> Control:
         return Control(
@@ -51,21 +62,50 @@ class Desk:
             expected=expected,
         )
 
-    def actor(self, authorization: str) -> Actor:
-        """Raises a KeyRefused; a bootstrap token is nobody here."""
-        key = parse_key(_token(authorization), "admin")
-        bearer = find_bearer(self.database, self.cell, self.hasher(), key, self.now())
-        if bearer.person is None:
-            raise KeyUnknown("a bootstrap token is good for /bootstrap only")
+    def actor(self, request: Request) -> Actor:
+        """Raises a KeyRefused, Forbidden, ProviderUnavailable; a bootstrap token is nobody here."""
+        credential = credential_of(request, self.cookies)
+        try:
+            if self.provider is not None and looks_like_jwt(credential):
+                return self._machine(self.provider, credential, request.path_params.get("tenant"))
+            bearer = self._bearer(credential)
+            if bearer.person is None:
+                raise KeyUnknown("a bootstrap token is good for /bootstrap only")
+        except KeyRefused as error:
+            self.on_refused(reason_of(error))
+            raise
         return Actor(bearer.person.id, bearer.person.tenant, bearer.person.roles, bearer.token)
 
-    def bootstrap_token(self, authorization: str) -> str:
+    def bootstrap_token(self, request: Request) -> str:
         """Its id. Raises a KeyRefused."""
-        key = parse_key(_token(authorization), "admin")
-        bearer = find_bearer(self.database, self.cell, self.hasher(), key, self.now())
-        if bearer.person is not None:
-            raise KeyUnknown("this takes the bootstrap token")
+        try:
+            bearer = self._bearer(credential_of(request, None))
+            if bearer.person is not None:
+                raise KeyUnknown("this takes the bootstrap token")
+        except KeyRefused as error:
+            self.on_refused(reason_of(error))
+            raise
         return bearer.token
+
+    def _bearer(self, credential: str) -> Bearer:
+        return find_bearer(self.database, self.cell, self.hasher(), parse_key(credential, "admin"), self.now())
+
+    def _machine(self, provider: IdentityProvider, token: str, tenant: str | None) -> Actor:
+        """As staff, if its groups say so; else in the tenant that it asks for, or the only one that it has roles in."""
+        claims = provider.machine(token)
+        grants = grants_of(groups_of(claims, provider.settings.groups_claim), provider.settings.roles)
+        own = None if None in grants else tenant if tenant in grants else min(map(str, grants), default=None)
+        if own not in grants:
+            raise JwtRefused("jwt_groups", "no group that the token names has a role here")
+        if own is not None and not self.inventory.has_living(own):
+            raise JwtRefused("jwt_groups", "no group that the token names has a role here")
+        name = subject_digest(claims["iss"], claims["sub"])[:16]
+        return Actor(name, own, grants[own], name, "machine")
+
+
+def reason_of(error: KeyRefused) -> str:
+    """As the record names why somebody was refused."""
+    return error.reason if isinstance(error, JwtRefused) else type(error).__name__.removeprefix("Key").lower()
 
 
 def desk_of(request: Request) -> Desk:
@@ -74,7 +114,7 @@ def desk_of(request: Request) -> Desk:
 
 
 def person_calling(request: Request) -> Actor:
-    return desk_of(request).actor(request.headers.get("authorization", ""))
+    return desk_of(request).actor(request)
 
 
 @dataclass(frozen=True)
@@ -101,7 +141,3 @@ def if_match(if_match: Annotated[str | None, Header(description="ETag of what is
 
 DeskOf = Annotated[Desk, Depends(desk_of)]
 IfMatch = Annotated[str | None, Depends(if_match)]
-
-
-def _token(authorization: str) -> str:
-    return authorization[len(BEARER) :].strip() if authorization[: len(BEARER)].lower() == BEARER else ""

@@ -64,7 +64,7 @@ entrance = APIRouter(tags=["people"])
 @entrance.post("/bootstrap", status_code=201)
 def bootstrap(request: Request, desk: DeskOf, response: Response, first: FirstOperator) -> Welcome:
     """Spend the one-time bootstrap token (as bearer) on the first operator, who gets an access token."""
-    token = desk.bootstrap_token(request.headers.get("authorization", ""))
+    token = desk.bootstrap_token(request)
     expires_at = desk.now() + timedelta(days=first.token_days)
     person, record, secret = desk.control(f"key:{token}").bootstrap(token, first.display_name, expires_at=expires_at)
     return Welcome(person=person, token=_shown_once(response, record, secret.token))

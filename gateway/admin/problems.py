@@ -14,6 +14,7 @@ from starlette.exceptions import HTTPException
 
 from audit import AuditError
 from gateway.identity.keys import KeyRefused
+from gateway.identity.provider import ProviderUnavailable
 from gateway.store.errors import DatabaseUnavailable, Duplicate, Invalid, NotFound, Stale
 
 MEDIA_TYPE = "application/problem+json"
@@ -21,6 +22,14 @@ MEDIA_TYPE = "application/problem+json"
 
 class Forbidden(Exception):
     """The person's roles do not allow it; the message says which would."""
+
+
+class LoginRefused(Exception):
+    """The identity provider's word is not enough to come in. `reason` is a code for the record."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 class Problem(BaseModel):
@@ -36,11 +45,13 @@ class Problem(BaseModel):
 STATUS: dict[type[Exception], HTTPStatus] = {
     KeyRefused: HTTPStatus.UNAUTHORIZED,
     Forbidden: HTTPStatus.FORBIDDEN,
+    LoginRefused: HTTPStatus.FORBIDDEN,
     NotFound: HTTPStatus.NOT_FOUND,
     Duplicate: HTTPStatus.CONFLICT,
     Stale: HTTPStatus.PRECONDITION_FAILED,
     Invalid: HTTPStatus(422),
     DatabaseUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,
+    ProviderUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,
     AuditError: HTTPStatus.SERVICE_UNAVAILABLE,
 }
 

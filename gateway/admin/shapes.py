@@ -3,12 +3,17 @@
 from typing import Annotated
 
 from fastapi import Query, Response
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.store.records import Record
+from regions.identity import NAME
 
 After = Annotated[str | None, Query(max_length=64, description="`next` of the page before")]
 Limit = Annotated[int, Query(ge=1, le=200)]
+
+
+Name = Annotated[str, Field(pattern=f"^{NAME.pattern}$", min_length=2, max_length=31)]
+"""Of a tenant or project: one grammar for all (`regions.identity`), in which nothing looks like something else."""
 
 
 class Body(BaseModel):
