@@ -18,6 +18,7 @@ from starlette.routing import Mount, Route
 from starlette.types import ASGIApp
 
 from backend.wire import Model, ModelList
+from gateway.admin.problems import problem
 from gateway.client import Client, Receive, Send, caller_address
 from gateway.errors import GatewayError, InternalError, MethodNotAllowed, ModelNotFound, RouteNotFound
 from gateway.health import Health
@@ -116,6 +117,8 @@ async def _refused(request: Request, error: GatewayError) -> Response:
 async def _http_error(request: Request, error: HTTPException) -> Response:
     if error.status_code == 405:
         return await _refused(request, MethodNotAllowed(f"{request.method} is not offered at this URL"))
+    if error.status_code == 404 and request.url.path.startswith("/admin"):
+        return problem(404, "there is nothing at this URL; the admin API is at /admin/v1")
     if error.status_code == 404:
         return await _refused(request, RouteNotFound("There is nothing at this URL; see docs/api.md for what there is"))
     return await _failed(request, error)

@@ -8,12 +8,14 @@ from typing import Annotated
 from fastapi import Depends, Header, Request
 
 from gateway.admin.caller import Cookies, credential_of
+from gateway.admin.once import Call
 from gateway.admin.problems import Forbidden
 from gateway.identity.grants import grants_of, groups_of, subject_digest
 from gateway.identity.jwt import JwtRefused, looks_like_jwt
 from gateway.identity.keys import KeyHasher, KeyRefused, KeyUnknown, parse_key
 from gateway.identity.provider import IdentityProvider
 from gateway.identity.roles import INSTALLATION, Actor, Permission, check
+from gateway.store.answers import Answers
 from gateway.store.bearers import Bearer, find_bearer
 from gateway.store.control import CheckPolicy, Control, OnEvent
 from gateway.store.database import Database
@@ -61,6 +63,9 @@ class Desk:
             now=self.now,
             expected=expected,
         )
+
+    def answers(self, actor: Actor, credential: str) -> Answers:
+        return Answers(self.database, self.cell, actor.name, credential)
 
     def actor(self, request: Request) -> Actor:
         """Raises a KeyRefused, Forbidden, ProviderUnavailable; a bootstrap token is nobody here."""
@@ -131,6 +136,10 @@ class Need:
         verdict = check(actor, self.permission, None if self.permission in INSTALLATION else tenant)
         if not verdict.allowed:
             raise Forbidden(verdict.because)
+        call: Call | None = getattr(request.state, "once", None)
+        if call is not None:
+            desk = desk_of(request)
+            call.claim(desk.answers(actor, credential_of(request, desk.cookies)), desk.now())
         return actor
 
 

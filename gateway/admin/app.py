@@ -1,29 +1,51 @@
 """Puts the admin API together. OpenAPI at ``/openapi.json``; no page that loads scripts from elsewhere."""
 
 from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.admin import keys, login, people, tenants
 from gateway.admin.access import Desk
-from gateway.admin.problems import MEDIA_TYPE, Problem, install_handlers
+from gateway.admin.openapi import AdminApi
+from gateway.admin.problems import install_handlers
 
 PREFIX = "/admin/v1"
+MAX_BODY = 2 << 20
 
 
 def build_admin(desk: Desk) -> FastAPI:
     """To be mounted at PREFIX."""
-    app = FastAPI(
+    app = AdminApi(
         title="Domicile admin API",
         version="1",
         docs_url=None,
         redoc_url=None,
         servers=[{"url": PREFIX}],
         root_path_in_servers=False,
-        responses={
-            code: {"model": Problem, "content": {MEDIA_TYPE: {}}} for code in (401, 403, 404, 409, 412, 422, 500, 503)
-        },
     )
     app.state.desk = desk
     install_handlers(app)
     for router in (people.entrance, login.router, tenants.router, keys.router, people.of_tenant, people.of_staff):
         app.include_router(router)
+    app.add_middleware(BoundedBody)
     return app
+
+
+class BoundedBody:
+    """Refuses to read more than MAX_BODY bytes of a request's body (413)."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        size = 0
+
+        async def bounded() -> Message:
+            nonlocal size
+            message = await receive()
+            size += len(message.get("body", b""))
+            if size > MAX_BODY:
+                raise HTTPException(413, f"the body is larger than {MAX_BODY} bytes")
+            return message
+
+        await self._app(scope, bounded, send)

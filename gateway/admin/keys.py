@@ -7,19 +7,20 @@ from fastapi import APIRouter, Depends, Response
 from pydantic import AwareDatetime, Field
 
 from gateway.admin.access import DeskOf, IfMatch, Need
-from gateway.admin.shapes import After, Body, Limit, tagged
+from gateway.admin.once import OnceRoute
+from gateway.admin.shapes import After, Body, Limit, Name, tagged
 from gateway.identity.roles import Actor
 from gateway.store.key_control import MAX_GRACE
 from gateway.store.pages import Page
 from gateway.store.records import UNBOUNDED, KeyRecord, Scopes
 
-router = APIRouter(prefix="/tenants/{tenant}/keys", tags=["keys"])
+router = APIRouter(prefix="/tenants/{tenant}/keys", tags=["keys"], route_class=OnceRoute)
 
 Manager = Annotated[Actor, Depends(Need("keys.manage"))]
 
 
 class NewKey(Body):
-    project: str
+    project: Name
     label: str = ""
     scopes: Scopes = UNBOUNDED
     expires_at: AwareDatetime | None = None
@@ -40,7 +41,7 @@ class KeyWithSecret(KeyRecord):
 
 @router.get("", dependencies=[Depends(Need("keys.read"))])
 def list_keys(
-    desk: DeskOf, tenant: str, project: str | None = None, after: After = None, limit: Limit = 50
+    desk: DeskOf, tenant: str, project: Name | None = None, after: After = None, limit: Limit = 50
 ) -> Page[KeyRecord]:
     return desk.pages.keys(tenant, project, after, limit)
 

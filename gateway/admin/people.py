@@ -8,6 +8,7 @@ from fastapi import APIRouter, Depends, Request, Response
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
 from gateway.admin.access import DeskOf, IfMatch, Need, person_calling
+from gateway.admin.once import OnceRoute
 from gateway.admin.shapes import After, Body, Limit, tagged
 from gateway.identity.roles import ROLE_TABLE, Actor, Permission
 from gateway.store.pages import Page
@@ -78,7 +79,7 @@ def me(actor: Annotated[Actor, Depends(person_calling)]) -> Me:
 
 def _people(prefix: str, tenant_of: Callable[..., str | None], read: Permission, manage: Permission) -> APIRouter:
     """The same routes for a tenant's people and for the staff."""
-    router = APIRouter(prefix=prefix, tags=["people"])
+    router = APIRouter(prefix=prefix, tags=["people"], route_class=OnceRoute)
     reading = [Depends(Need(read))]
     manager = Annotated[Actor, Depends(Need(manage))]
     of = Annotated[str | None, Depends(tenant_of)]

@@ -15,6 +15,7 @@ from starlette.exceptions import HTTPException
 from audit import AuditError
 from gateway.identity.keys import KeyRefused
 from gateway.identity.provider import ProviderUnavailable
+from gateway.store.answers import Pending
 from gateway.store.errors import DatabaseUnavailable, Duplicate, Invalid, NotFound, Stale
 
 MEDIA_TYPE = "application/problem+json"
@@ -48,6 +49,7 @@ STATUS: dict[type[Exception], HTTPStatus] = {
     LoginRefused: HTTPStatus.FORBIDDEN,
     NotFound: HTTPStatus.NOT_FOUND,
     Duplicate: HTTPStatus.CONFLICT,
+    Pending: HTTPStatus.CONFLICT,
     Stale: HTTPStatus.PRECONDITION_FAILED,
     Invalid: HTTPStatus(422),
     DatabaseUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,

@@ -6,7 +6,8 @@ from fastapi import APIRouter, Depends, Query, Response
 from pydantic import Field
 
 from gateway.admin.access import DeskOf, IfMatch, Need
-from gateway.admin.shapes import After, Body, Limit, tagged
+from gateway.admin.once import OnceRoute
+from gateway.admin.shapes import After, Body, Limit, Name, tagged
 from gateway.identity.roles import Actor
 from gateway.store.pages import Page
 from gateway.store.records import (
@@ -18,18 +19,18 @@ from gateway.store.records import (
     TenantRecord,
 )
 
-router = APIRouter(tags=["tenants"])
+router = APIRouter(tags=["tenants"], route_class=OnceRoute)
 
 MAX_POLICY = 256 * 1024
 
 
 class NewTenant(Body):
-    id: str
+    id: Name
     display_name: str | None = None
 
 
 class NewProject(Body):
-    id: str
+    id: Name
     purpose: str
     legal_basis: LegalBasis
     data_classes: tuple[str, ...] = ()
@@ -41,7 +42,7 @@ class NewPolicy(Body):
     """`document`: YAML. `project`: make it this project's, tightening the tenant's."""
 
     document: Annotated[str, Field(max_length=MAX_POLICY)]
-    project: str | None = None
+    project: Name | None = None
 
 
 @router.get("/tenants", dependencies=[Depends(Need("tenants.list"))])
@@ -131,7 +132,7 @@ def revoke_project(
 def list_policies(
     desk: DeskOf,
     tenant: str,
-    project: str | None = None,
+    project: Name | None = None,
     after: Annotated[int, Query(ge=0, le=2**31 - 1)] = 0,
     limit: Limit = 50,
 ) -> Page[PolicyVersionRecord]:

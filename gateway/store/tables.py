@@ -53,7 +53,7 @@ class ConfigEpochRow(Row, table=True):
 
 
 class Changed(SQLModel):
-    """What every other table has."""
+    """What every table of configuration has."""
 
     cell: str = Field(max_length=31)
     epoch: int = Field(index=True)
@@ -173,3 +173,17 @@ class AccessTokenRow(Changed, Row, table=True):
     last_four: str = Field(max_length=4)
     expires_at: datetime = Field(sa_type=UtcDateTime)
     revoked_at: datetime | None = Field(None, sa_type=UtcDateTime)
+
+
+class AnswerRow(Row, table=True):
+    """The answer to a call with an Idempotency-Key, sealed; None while the call runs. Not configuration: no epoch.
+
+    `id`: a digest of cell, caller and key.
+    """
+
+    __tablename__ = "idempotent_answer"
+
+    id: str = Field(primary_key=True, max_length=64)
+    cell: str = Field(max_length=31)
+    created_at: datetime = Field(sa_type=UtcDateTime, index=True)
+    sealed: bytes | None = Field(None, sa_type=LargeBinary)

@@ -71,6 +71,13 @@ async def test_a_running_gateway_is_administered_and_every_change_is_in_its_log(
         assert hidden.encode().hex() not in recorded.lower()
 
 
+@pytest.mark.parametrize("path", ["/admin", "/admin/", "/admin/v2/tenants", "/admin/v1/nothing", "/admin/v1/a%0Ab"])
+async def test_what_is_not_there_is_told_as_administration_is(client, path):
+    answer = await client.get(path)
+    assert (answer.status_code, answer.headers["content-type"]) == (404, "application/problem+json")
+    assert (await client.get("/elsewhere")).headers["content-type"] == "application/json"
+
+
 async def test_a_key_revoked_over_the_api_stops_working_within_a_second(client, data, bootstrap):
     import asyncio
     import time
