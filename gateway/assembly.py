@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from time import time
 
 from audit import AuditLog, AuditSettings
 from audit.sequencer import Limits as AuditLimits
@@ -23,9 +24,11 @@ from gateway.health import Check, Health
 from gateway.installation import Installation
 from gateway.inventory import Inventory
 from gateway.judge import Judge
-from gateway.limits import Limiter, LimitStore, MemoryLimitStore
+from gateway.limits import Limiter, LimitStore
+from gateway.memory_limits import MemoryLimitStore
 from gateway.meter import Meter
 from gateway.pipeline import Pipeline
+from gateway.prices import configured
 from gateway.recorder import Recorder
 from gateway.routes import Routes
 from gateway.settings import Settings
@@ -72,18 +75,22 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
             ) as log,
             Upstream(settings.requests) as upstream,
             _limit_store() as limit_store,
+            Limiter(limit_store) as limiter,
             Directory(
                 database,
                 cell=installation.cell,
                 hasher=installation.hasher(),
                 compile_policy=installation.policies().compile,
                 on_change=lambda directory: inventory.replace(directory.backends()),
+                prices=configured({model: price.amounts for model, price in settings.prices.items()}),
             ) as directory,
         ):
             recorder = Recorder(log, telemetry)
             pipeline = Pipeline(
                 authenticator=Authenticator(directory, recorder, telemetry),
-                meter=Meter(Limiter(limit_store), settings.prices, settings.requests.default_max_tokens),
+                meter=Meter(
+                    limiter, lambda model: directory.prices.at(model, time()), settings.requests.default_max_tokens
+                ),
                 judge=Judge(inventory, telemetry),
                 routes=routes,
                 recorder=recorder,

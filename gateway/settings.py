@@ -94,6 +94,10 @@ class Price(Section):
     input_eur_per_million: float = Field(ge=0)
     output_eur_per_million: float = Field(ge=0)
 
+    @property
+    def amounts(self) -> tuple[float, float]:
+        return self.input_eur_per_million, self.output_eur_per_million
+
 
 class Settings(BaseSettings):
     """Everything a gateway is told at start. What belongs to the cell as a whole lies in the folder `data`."""

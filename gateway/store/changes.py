@@ -10,10 +10,14 @@ from datetime import datetime
 
 from sqlmodel import Session, col, select
 
+from gateway.limits import Limits
+from gateway.prices import Price
 from gateway.store.epoch import read_epoch
 from gateway.store.lookup import backend_record, project_record
 from gateway.store.records import UNBOUNDED, BackendRecord, ProjectRecord, Scopes
 from gateway.store.tables import ApiKeyRow, BackendRow, PolicyVersionRow, ProjectRow, TenantRow
+from gateway.store.usage_records import limits_of, price_of
+from gateway.store.usage_tables import LimitSettingRow, PriceRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +41,8 @@ class PolicyText:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """`tenants`: revoked or not. Projects and policies by (tenant, project), '' for a tenant's own policy."""
+    """`tenants`: revoked or not. Projects and policies by (tenant, project), '' for a tenant's own policy; limits by
+    (tenant, project, key), prices by (model, number)."""
 
     epoch: int
     tenants: Mapping[str, bool]
@@ -45,6 +50,8 @@ class Changes:
     keys: Mapping[str, KeyEntry]
     policies: Mapping[tuple[str, str], PolicyText]
     backends: Mapping[str, BackendRecord]
+    limits: Mapping[tuple[str, str, str], Limits]
+    prices: Mapping[tuple[str, int], Price]
 
 
 def read_changes(session: Session, cell: str, since: int) -> Changes:
@@ -63,6 +70,8 @@ def read_changes(session: Session, cell: str, since: int) -> Changes:
             PolicyVersionRow.tenant, PolicyVersionRow.project, PolicyVersionRow.sha256, PolicyVersionRow.document
         ).where(PolicyVersionRow.cell == cell, PolicyVersionRow.epoch > since, col(PolicyVersionRow.active).is_(True))
     )
+    limits = session.exec(select(LimitSettingRow).where(LimitSettingRow.cell == cell, LimitSettingRow.epoch > since))
+    prices = session.exec(select(PriceRow).where(PriceRow.cell == cell, PriceRow.epoch > since))
     return Changes(
         epoch=epoch,
         tenants={tenant: revoked_at is not None for tenant, revoked_at in tenants},
@@ -70,6 +79,8 @@ def read_changes(session: Session, cell: str, since: int) -> Changes:
         keys=_keys(session, cell, since),
         policies={(tenant, scope): PolicyText(digest, document) for tenant, scope, digest, document in policies},
         backends={row.id: backend_record(row) for row in backends},
+        limits={(row.tenant, row.project, row.key): limits_of(row) for row in limits},
+        prices={(row.model, row.number): price_of(row) for row in prices},
     )
 
 

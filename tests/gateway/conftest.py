@@ -15,6 +15,7 @@ from gateway.store.control import Control
 from gateway.store.database import Database
 from gateway.store.inventory import Inventory
 from gateway.store.tables import Row
+from policy.document import Limits
 
 PEPPER = bytes(range(32))
 ACTIVITY = {"purpose": "customer support", "legal_basis": "contract"}
@@ -27,7 +28,7 @@ def compile_policy(tenant, tenant_document, project_document=None):
             raise ValueError("line 3: residency.proces_in: unknown key")
     if project_document is not None and "loose" in project_document and "loose" not in tenant_document:
         raise ValueError("a project may only tighten")
-    policy = SimpleNamespace(policy_id="acme", version="1", hash="0" * 64)
+    policy = SimpleNamespace(policy_id="acme", version="1", hash="0" * 64, limits=Limits())
     return SimpleNamespace(tenant=tenant, documents=(tenant_document, project_document), policy=policy)
 
 
