@@ -5,6 +5,7 @@ import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from time import time
 
@@ -24,6 +25,7 @@ from gateway.health import Check, Health
 from gateway.installation import Installation
 from gateway.inventory import Inventory
 from gateway.judge import Judge
+from gateway.ledger import Ledger
 from gateway.limits import Limiter, LimitStore
 from gateway.memory_limits import MemoryLimitStore
 from gateway.meter import Meter
@@ -32,6 +34,9 @@ from gateway.prices import configured
 from gateway.recorder import Recorder
 from gateway.routes import Routes
 from gateway.settings import Settings
+from gateway.store.database import Database
+from gateway.store.postgres_limits import PostgresLimitStore
+from gateway.store.usage_report import spent
 from gateway.telemetry import Telemetry, exporting_tracer
 from gateway.upstream import Upstream
 from regions.fleet import Backend, Fleet
@@ -74,8 +79,6 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
                 settings=audit_settings,
             ) as log,
             Upstream(settings.requests) as upstream,
-            _limit_store() as limit_store,
-            Limiter(limit_store) as limiter,
             Directory(
                 database,
                 cell=installation.cell,
@@ -84,6 +87,9 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
                 on_change=lambda directory: inventory.replace(directory.backends()),
                 prices=configured({model: price.amounts for model, price in settings.prices.items()}),
             ) as directory,
+            Ledger(database, installation, lambda: directory.prices) as ledger,
+            _limit_store(database, ledger) as limit_store,
+            Limiter(limit_store) as limiter,
         ):
             recorder = Recorder(log, telemetry)
             pipeline = Pipeline(
@@ -131,15 +137,19 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
 
 
 @asynccontextmanager
-async def _limit_store() -> AsyncIterator[LimitStore]:
-    """In Redis where DOMICILE_REDIS_URL says so, for limits that hold across gateways; else of this process alone."""
-    url = os.environ.get("DOMICILE_REDIS_URL")
-    if not url:
-        yield MemoryLimitStore()
-        return
-    from gateway.redis_limits import RedisLimitStore  # of the extra domicile[redis]
+async def _limit_store(database: Database, ledger: Ledger) -> AsyncIterator[LimitStore]:
+    """Where limits hold across gateways: in Redis where DOMICILE_REDIS_URL says so, else in the database if that is
+    PostgreSQL. Else of this process alone, whose budgets go on from what the ledger says was spent."""
+    store: LimitStore
+    if url := os.environ.get("DOMICILE_REDIS_URL"):
+        from gateway.redis_limits import RedisLimitStore  # of the extra domicile[redis]
 
-    store = RedisLimitStore(url)
+        store = RedisLimitStore(url)
+    elif database.is_shared:
+        store = PostgresLimitStore(database)
+    else:
+        await ledger.catch_up()
+        store = MemoryLimitStore(spent=await asyncio.to_thread(spent, database, datetime.now(UTC).date()))
     try:
         yield store
     finally:

@@ -69,6 +69,11 @@ class Database:
         return self._engine.dialect.name == "postgresql"
 
     @property
+    def is_shared(self) -> bool:
+        """Whether gateways on several machines may share it."""
+        return self._engine.dialect.name == "postgresql"
+
+    @property
     def driver_error(self) -> type[Exception]:
         """Base of what the driver raises."""
         error: type[Exception] = self._engine.dialect.loaded_dbapi.Error

@@ -86,6 +86,7 @@ class LedgerRow(Row, table=True):
     model: str = Field(max_length=256)
     region: str = Field(max_length=256)
     backend: str = Field(max_length=256)
+    accepted_at: float = Field(sa_type=Double)
     outcome: str | None = Field(None, max_length=16)
     day: str | None = Field(None, max_length=10)
     tokens_in: int = Field(sa_type=BigInteger)

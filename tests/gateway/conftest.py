@@ -106,10 +106,18 @@ def database(data, request):
     if getattr(request, "param", "sqlite") == "sqlite":
         database = Database.open(data)
     else:
-        database = Database.open(data, url=request.getfixturevalue("postgresql_url"))
-        with database.engine.begin() as connection:
-            tables = ", ".join(table.name for table in Row.metadata.sorted_tables)
-            connection.execute(sqlalchemy.text(f"TRUNCATE {tables}"))
+        database = request.getfixturevalue("postgresql")
+    yield database
+    database.close()
+
+
+@pytest.fixture
+def postgresql(data, postgresql_url):
+    """A PostgreSQL with our tables, and nothing in them."""
+    database = Database.open(data, url=postgresql_url)
+    with database.engine.begin() as connection:
+        tables = ", ".join(table.name for table in Row.metadata.sorted_tables)
+        connection.execute(sqlalchemy.text(f"TRUNCATE {tables}"))
     yield database
     database.close()
 

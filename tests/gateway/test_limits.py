@@ -11,6 +11,7 @@ from gateway.limits import LEASE_S, NOTHING, Cost, Level, Limiter, LimitExceeded
 from gateway.memory_limits import MemoryLimitStore
 from gateway.quotas import Rate
 from gateway.redis_limits import RedisLimitStore
+from gateway.store.postgres_limits import PostgresLimitStore
 
 
 class Clock:
@@ -26,10 +27,12 @@ def clock():
     return Clock()
 
 
-@pytest.fixture(params=["memory", "redis"])
+@pytest.fixture(params=["memory", "redis", "postgresql"])
 async def limiter(clock, request):
     if request.param == "memory":
         store = MemoryLimitStore(clock)
+    elif request.param == "postgresql":
+        store = PostgresLimitStore(request.getfixturevalue("postgresql"), clock)
     else:
         store = RedisLimitStore(request.getfixturevalue("redis_url"), clock)
     yield Limiter(store)
@@ -273,8 +276,19 @@ async def test_huge_numbers_neither_overflow_nor_come_back_as_credit(limiter, cl
         assert await admitted(limiter, limits, Cost(tokens=1, money=0.1)) == []
 
 
-async def test_a_call_that_was_forgotten_by_a_dead_process_is_free_again_after_its_lease(clock, redis_url):
-    store = RedisLimitStore(redis_url, clock)
+@pytest.fixture(params=["redis", "postgresql"])
+async def shared(request, clock):
+    """A store that several processes share."""
+    if request.param == "redis":
+        store = RedisLimitStore(request.getfixturevalue("redis_url"), clock)
+    else:
+        store = PostgresLimitStore(request.getfixturevalue("postgresql"), clock)
+    yield store
+    await store.close()
+
+
+async def test_a_call_that_was_forgotten_by_a_dead_process_is_free_again_after_its_lease(clock, shared):
+    store = shared
     limits = of(Limits.of(concurrent=1, eur_per_month=1))
     dead = await Limiter(store).reserve(limits, Cost(money=1))
     limiter = Limiter(store)
@@ -289,7 +303,6 @@ async def test_a_call_that_was_forgotten_by_a_dead_process_is_free_again_after_i
     with pytest.raises(LimitExceeded):
         await limiter.reserve(limits, Cost(money=0.7))
     assert await limiter.reserve(limits, Cost(money=0.6))
-    await store.close()
 
 
 class Broken:

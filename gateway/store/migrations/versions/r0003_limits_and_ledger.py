@@ -67,6 +67,7 @@ def upgrade() -> None:
         sa.Column("model", sa.String(256), nullable=False),
         sa.Column("region", sa.String(256), nullable=False),
         sa.Column("backend", sa.String(256), nullable=False),
+        sa.Column("accepted_at", sa.Double(), nullable=False),
         sa.Column("outcome", sa.String(16), nullable=True),
         sa.Column("day", sa.String(10), nullable=True),
         sa.Column("tokens_in", sa.BigInteger(), nullable=False),
