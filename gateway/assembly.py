@@ -67,7 +67,7 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
     inventory = Inventory(fleet, installation.catalogue())
     credentials = installation.credentials()
     routes = Routes(fleet, inventory, credentials, settings.requests.max_attempts)
-    database = installation.database()
+    database = installation.database(pool_size=settings.database.pool_size)
     audit_settings = AuditSettings(limits=AuditLimits(reserve_bytes=settings.audit.reserve_bytes))
     try:
         async with (
