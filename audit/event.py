@@ -150,9 +150,12 @@ class _Outcome(Event):
     region: Text | None = None
     fallback_index: Count = 0
     tokens_in: Count | None = None
+    tokens_cached: Count | None = None  # of `tokens_in`
     tokens_out: Count | None = None
+    tokens_estimated: Literal[True] | None = None  # the answer was cut before the backend said
     bytes_in: Count | None = None
     bytes_out: Count | None = None
+    backend_ms: Count | None = None
     ttft_ms: Count | None = None
     latency_ms: Count | None = None
     tool_calls_count: Count | None = None
@@ -210,6 +213,8 @@ class AdminChanged(Event):
         "admin.policy.activated",
         "admin.backend.registered",
         "admin.backend.revoked",
+        "admin.limits.changed",
+        "admin.price.set",
     ]
     actor: Actor
     target: Text

@@ -257,6 +257,11 @@ class SqliteReader:
         with _store_errors():
             return [tenant for (tenant,) in self._db.execute("SELECT tenant FROM tree ORDER BY tenant")]
 
+    def sizes(self) -> dict[str, int]:
+        """Of every tree."""
+        with _store_errors():
+            return dict(self._db.execute("SELECT tenant, size FROM tree").fetchall())
+
     def head(self, tenant: str) -> tuple[int, bytes]:
         with _store_errors():
             row = self._db.execute("SELECT size, frontier FROM tree WHERE tenant = ?", (tenant,)).fetchone()

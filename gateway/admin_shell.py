@@ -16,6 +16,7 @@ from gateway.printing import print_json
 if TYPE_CHECKING:
     from gateway.installation import Installation
     from gateway.store.control import Control, OnEvent
+    from gateway.store.database import Database
     from gateway.store.inventory import Inventory
     from gateway.store.records import Record
 
@@ -76,6 +77,19 @@ def plain_errors() -> Iterator[None]:
         yield
     except (InstallationError, StoreError, RegionsError, AuditError, OSError) as error:
         fail(str(error))
+
+
+@contextmanager
+def opened_database(data: Path) -> "Iterator[tuple[Installation, Database]]":
+    from gateway.installation import Installation
+
+    with plain_errors():
+        installation = Installation.open(data)
+        database = installation.database()
+        try:
+            yield installation, database
+        finally:
+            database.close()
 
 
 def print_secret(record: "Record", secret: str, what: str, as_json: bool, *, field: str = "key") -> None:

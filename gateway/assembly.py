@@ -5,7 +5,9 @@ import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
+from time import time
 
 from audit import AuditLog, AuditSettings
 from audit.sequencer import Limits as AuditLimits
@@ -24,12 +26,18 @@ from gateway.identity.provider import IdentityProvider
 from gateway.installation import Installation
 from gateway.inventory import Inventory
 from gateway.judge import Judge
-from gateway.limits import Limiter, LimitStore, MemoryLimitStore
+from gateway.ledger import Ledger
+from gateway.limits import Limiter, LimitStore
+from gateway.memory_limits import MemoryLimitStore
 from gateway.meter import Meter
 from gateway.pipeline import Pipeline
+from gateway.prices import configured
 from gateway.recorder import Recorder
 from gateway.routes import Routes
 from gateway.settings import Settings
+from gateway.store.database import Database
+from gateway.store.postgres_limits import PostgresLimitStore
+from gateway.store.usage_report import spent
 from gateway.telemetry import Telemetry, exporting_tracer
 from gateway.upstream import Upstream
 from regions.fleet import Backend, Fleet
@@ -60,7 +68,7 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
     inventory = Inventory(fleet, installation.catalogue())
     credentials = installation.credentials()
     routes = Routes(fleet, inventory, credentials, settings.requests.max_attempts)
-    database = installation.database()
+    database = installation.database(pool_size=settings.database.pool_size)
     audit_settings = AuditSettings(limits=AuditLimits(reserve_bytes=settings.audit.reserve_bytes))
     try:
         async with (
@@ -72,19 +80,24 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
                 settings=audit_settings,
             ) as log,
             Upstream(settings.requests) as upstream,
-            _limit_store() as limit_store,
             Directory(
                 database,
                 cell=installation.cell,
                 hasher=installation.hasher(),
                 compile_policy=installation.policies().compile,
                 on_change=lambda directory: inventory.replace(directory.backends()),
+                prices=configured({model: price.amounts for model, price in settings.prices.items()}),
             ) as directory,
+            Ledger(database, installation, lambda: directory.prices) as ledger,
+            _limit_store(database, ledger) as limit_store,
+            Limiter(limit_store) as limiter,
         ):
             recorder = Recorder(log, telemetry)
             pipeline = Pipeline(
                 authenticator=Authenticator(directory, recorder, telemetry),
-                meter=Meter(Limiter(limit_store), settings.prices, settings.requests.default_max_tokens),
+                meter=Meter(
+                    limiter, lambda model: directory.prices.at(model, time()), settings.requests.default_max_tokens
+                ),
                 judge=Judge(inventory, telemetry),
                 routes=routes,
                 recorder=recorder,
@@ -127,15 +140,19 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
 
 
 @asynccontextmanager
-async def _limit_store() -> AsyncIterator[LimitStore]:
-    """In Redis where DOMICILE_REDIS_URL says so, for limits that hold across gateways; else of this process alone."""
-    url = os.environ.get("DOMICILE_REDIS_URL")
-    if not url:
-        yield MemoryLimitStore()
-        return
-    from gateway.redis_limits import RedisLimitStore  # of the extra domicile[redis]
+async def _limit_store(database: Database, ledger: Ledger) -> AsyncIterator[LimitStore]:
+    """Where limits hold across gateways: in Redis where DOMICILE_REDIS_URL says so, else in the database if that is
+    PostgreSQL. Else of this process alone, whose budgets go on from what the ledger says was spent."""
+    store: LimitStore
+    if url := os.environ.get("DOMICILE_REDIS_URL"):
+        from gateway.redis_limits import RedisLimitStore  # of the extra domicile[redis]
 
-    store = RedisLimitStore(url)
+        store = RedisLimitStore(url)
+    elif database.is_shared:
+        store = PostgresLimitStore(database)
+    else:
+        await ledger.catch_up()
+        store = MemoryLimitStore(spent=await asyncio.to_thread(spent, database, datetime.now(UTC).date()))
     try:
         yield store
     finally:

@@ -11,7 +11,7 @@ Once a minute the thread writes back what was seen: which keys were used, and th
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -22,6 +22,9 @@ from typing import Self
 
 from gateway.identity.keys import ApiKey, KeyElsewhere, KeyExpired, KeyHasher, KeyRevoked, KeyUnknown, parse_key
 from gateway.identity.principal import PolicyInForce, Principal
+from gateway.levels import binding
+from gateway.limits import Limits
+from gateway.prices import Price, PriceBook
 from gateway.store.changes import Changes, KeyEntry, PolicyText, read_changes
 from gateway.store.database import Database
 from gateway.store.epoch import read_epoch
@@ -58,6 +61,8 @@ class Snapshot:
     keys: Mapping[str, KeyEntry] = field(default_factory=dict)
     policies: Mapping[tuple[str, str], PolicyText] = field(default_factory=dict)
     backends: Mapping[str, BackendRecord] = field(default_factory=dict)
+    limits: Mapping[tuple[str, str, str], Limits] = field(default_factory=dict)
+    prices: Mapping[tuple[str, int], Price] = field(default_factory=dict)
     principals: dict[str, Principal] = field(default_factory=dict)
 
     def after(self, changes: Changes) -> "Snapshot":
@@ -68,6 +73,8 @@ class Snapshot:
             {**self.keys, **changes.keys},
             {**self.policies, **changes.policies},
             {**self.backends, **changes.backends},
+            {**self.limits, **changes.limits},
+            {**self.prices, **changes.prices},
         )
 
     def is_living(self, tenant: str) -> bool:
@@ -77,8 +84,8 @@ class Snapshot:
 class Directory:
     """Use as ``async with Directory(...) as directory``: entering reads the store, leaving stops the reading.
 
-    `on_change` is called in the event loop after each new snapshot, the first included. Entering raises
-    DatabaseUnavailable if the store cannot be read at all.
+    `prices`: those of the configuration. `on_change` is called in the event loop after each new snapshot, the first
+    included. Entering raises DatabaseUnavailable if the store cannot be read at all.
     """
 
     def __init__(
@@ -91,6 +98,7 @@ class Directory:
         on_change: Callable[["Directory"], None] = lambda directory: None,
         monotonic: Callable[[], float] = time.monotonic,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        prices: Iterable[Price] = (),
     ) -> None:
         self._database = database
         self._cell = cell
@@ -100,6 +108,8 @@ class Directory:
         self._monotonic = monotonic
         self._now = now
         self._snapshot = Snapshot()
+        self._configured_prices = tuple(prices)
+        self._prices = PriceBook(self._configured_prices)
         self._used: set[str] = set()
         self._rehashes: dict[str, Rehash] = {}
         self._written_at = monotonic()
@@ -197,6 +207,11 @@ class Directory:
             if backend.revoked_at is None and snapshot.is_living(backend.tenant)
         )
 
+    @property
+    def prices(self) -> PriceBook:
+        """All versions there are, the configuration's included."""
+        return self._prices
+
     def _principal(self, snapshot: Snapshot, key_id: str, entry: KeyEntry, project: ProjectRecord) -> Principal:
         in_force = self._policy(snapshot, entry.tenant, entry.project)
         return Principal(
@@ -212,6 +227,13 @@ class Directory:
             expires_at=entry.expires_at,
             in_force=None if isinstance(in_force, str) else in_force,
             policy_error=in_force if isinstance(in_force, str) else None,
+            counters=binding(
+                entry.tenant,
+                entry.project,
+                key_id,
+                snapshot.limits,
+                None if isinstance(in_force, str) else in_force.policy.limits,
+            ),
         )
 
     def _policy(self, snapshot: Snapshot, tenant: str, project: str) -> PolicyInForce | str:
@@ -285,6 +307,7 @@ class Directory:
         self._read_at = started
         if new is not None:
             self._snapshot = new
+            self._prices = PriceBook([*self._configured_prices, *new.prices.values()])
             self._forget_old_policies()
             self._on_change(self)
 

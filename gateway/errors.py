@@ -9,7 +9,10 @@
     ├── ModelNotFound             404  no backend of this tenant serves that model
     ├── RouteNotFound             404
     ├── RedactionRefused          422  a blocked class of data, or text that cannot be inspected
-    ├── LimitReached              429  requests, tokens or money; says when to retry
+    ├── LimitReached              429  requests or tokens a minute; says when to retry
+    │   ├── TooManyConcurrent     429
+    │   ├── BudgetExceeded        429  euros a day or month
+    │   └── RequestExceedsLimit   429  more than the whole limit: waiting does not help
     ├── BackendRefused            as the backend said (4xx), with its own OpenAI error body
     ├── InternalError             500
     ├── BackendFailed             502  the backend broke its contract or answered 5xx
@@ -24,6 +27,7 @@ No message ever quotes a prompt, an answer or a key.
 """
 
 from collections.abc import Mapping, Sequence
+from math import ceil
 from typing import Any, ClassVar
 
 from pydantic_core import ErrorDetails, to_json
@@ -65,7 +69,7 @@ class GatewayError(Exception):
     def headers(self) -> list[tuple[bytes, bytes]]:
         if self.retry_after_s is None:
             return []
-        return [(b"retry-after", str(max(1, round(self.retry_after_s))).encode())]  # RFC 9110 §10.2.3: whole seconds
+        return [(b"retry-after", str(max(1, ceil(self.retry_after_s))).encode())]  # RFC 9110 §10.2.3: whole seconds
 
 
 class InvalidRequest(GatewayError):
@@ -128,6 +132,23 @@ class LimitReached(GatewayError):
     status = 429
     type = "rate_limit_error"
     code = "rate_limit_exceeded"
+
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """Where waiting does not help, OpenAI's SDKs are told not to try again by themselves."""
+        return super().headers() or [(b"x-should-retry", b"false")]
+
+
+class TooManyConcurrent(LimitReached):
+    code = "concurrency_limit_exceeded"
+
+
+class BudgetExceeded(LimitReached):
+    type = "insufficient_quota"  # as OpenAI calls it
+    code = "budget_exceeded"
+
+
+class RequestExceedsLimit(LimitReached):
+    code = "request_exceeds_limit"
 
 
 class BackendRefused(GatewayError):

@@ -1,11 +1,12 @@
 """What is known about one request while it is being answered, and nothing of what it says."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 
 from audit.receipt import Receipt
 from backend.wire import Usage
+from gateway.client import Header
 from gateway.identity.principal import Principal
 from gateway.openai.endpoint import Call
 from policy.decision import Decision
@@ -22,6 +23,23 @@ class Route:
     transfer_basis: str
 
 
+CHARACTERS_PER_TOKEN = 3
+"""On the safe side for the languages of the EU; an estimate, where no real count is known."""
+MAX_TOKENS = 2**31 - 1
+"""No call has more: what a backend says beyond is counted as this."""
+
+
+@dataclass(frozen=True, slots=True)
+class Used:
+    """Tokens of one call. `cached`: those of the prompt that the backend had computed before. `estimated`: the backend
+    did not come to say, so it is what it had to do until the answer was cut."""
+
+    prompt: int
+    answer: int
+    cached: int = 0
+    estimated: bool = False
+
+
 @dataclass(slots=True)
 class Exchange:
     """Filled step by step by the pipeline; the recorder and telemetry read it. Times are `perf_counter` seconds."""
@@ -35,6 +53,9 @@ class Exchange:
     redactions_out: Mapping[str, int] = field(default_factory=dict)
     route: Route | None = None
     attempt: int = 0
+    prompt_estimate: int = 0
+    rates: Sequence[Header] = ()
+    called: float | None = None
     intent: Receipt | None = None
     closed: bool = False
     first_byte: float | None = None
@@ -44,9 +65,30 @@ class Exchange:
     chunks_out: int = 0
 
     @property
+    def used(self) -> Used | None:
+        """What is paid for; None for a call that never left. A cut answer costs the prompt and what was sent of it."""
+        if self.usage is not None:
+            details = self.usage.prompt_tokens_details
+            prompt = _tokens(self.usage.prompt_tokens)
+            cached = _tokens(details.cached_tokens or 0) if details is not None else 0
+            return Used(prompt, _tokens(self.usage.completion_tokens), min(prompt, cached))
+        if self.intent is None:
+            return None
+        return Used(self.prompt_estimate, self.chunks_out or self.bytes_out // CHARACTERS_PER_TOKEN, estimated=True)
+
+    @property
+    def backend_ms(self) -> int | None:
+        """How long the backend worked for this call, as seen from here."""
+        return None if self.called is None else round((perf_counter() - self.called) * 1000)
+
+    @property
     def ttft_ms(self) -> int | None:
         return None if self.first_byte is None else round((self.first_byte - self.started) * 1000)
 
     @property
     def latency_ms(self) -> int:
         return round((perf_counter() - self.started) * 1000)
+
+
+def _tokens(said: int) -> int:
+    return min(max(said, 0), MAX_TOKENS)

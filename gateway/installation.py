@@ -19,7 +19,7 @@ from gateway.credentials import TenantCredentials
 from gateway.identity.keys import KeyHasher
 from gateway.policies import PolicyCompiler
 from gateway.store.control import Control, OnEvent
-from gateway.store.database import Database
+from gateway.store.database import POOL_SIZE, Database
 from gateway.store.inventory import Inventory
 from regions.authority import CertificateAuthority
 from regions.catalogue import Catalogue
@@ -59,9 +59,10 @@ class Installation:
             hint = "create a tenant first, or name the folder by --data or DOMICILE_DATA"
             raise InstallationError(f"{data} holds no installation; {hint}") from None
 
-    def database(self, url: str | None = None) -> Database:
+    def database(self, url: str | None = None, *, pool_size: int = POOL_SIZE) -> Database:
         """At `url`, else where DOMICILE_DATABASE_URL says, else ``control.db`` in the folder."""
-        return Database.open(self.data, url=url or os.environ.get("DOMICILE_DATABASE_URL") or None)
+        url = url or os.environ.get("DOMICILE_DATABASE_URL") or None
+        return Database.open(self.data, url=url, pool_size=pool_size)
 
     def hasher(self) -> KeyHasher:
         return KeyHasher.open(self.pepper)

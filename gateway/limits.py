@@ -1,78 +1,43 @@
-"""Limits that hold under parallel calls: reserve what a call may cost, settle what it did cost.
+"""Limits that hold under parallel calls: reserve what a call may use, settle what it did use.
 
-A quota is a leaky bucket read as a meter (GCRA, ITU-T I.371): consumption fills it, time drains it at the quota's rate.
-What is reserved but not settled is held beside the bucket and does not drain, since nobody knows yet how much of it
-will be consumed. A call is admitted if it, what is held and what is in the bucket fit together. So in any span of time
-no more than ``burst + rate x time`` is consumed or held, and a refund can never be used twice.
+A call stands under three levels at once: its key, its project and its tenant. It takes from every quota of all three
+in one atomic step of the store, or from none and is refused. Where the store cannot be asked, no call is admitted
+(fail closed): a limit that cannot be checked is never taken for no limit.
 
-Money is a budget of a calendar month (UTC): its bucket does not leak, it empties when the month ends.
+A reservation is a lease: the living renew theirs, what a dead process held is free again when it runs out.
 """
 
+import asyncio
+import logging
 import math
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from secrets import token_hex
-from typing import Protocol
+from types import TracebackType
+from typing import Literal, Protocol, Self, TypeVar
 
+from gateway.errors import LimitsUnavailable
+from gateway.quotas import Bucket, Budget, Concurrency, Quota, Rate
 
-class LimitExceeded(Exception):
-    """`quota` is used up. `retry_after`: seconds until it may fit, or None if it never will (it exceeds the whole)."""
+log = logging.getLogger(__name__)
 
-    def __init__(self, quota: str, retry_after: float | None) -> None:
-        self.quota = quota
-        self.retry_after = retry_after
-        wait = "it exceeds the whole limit" if retry_after is None else f"try again in {math.ceil(retry_after)} s"
-        super().__init__(f"the limit on {quota} is reached; {wait}")
+LEASE_S = 60.0
+"""What is held and not renewed for so long belongs to a process that died."""
+RENEW_EVERY_S = 20.0
+RETRY_EVERY_S = 1.0
+CLOSE_TIMEOUT_S = 5.0
+_AT_ONCE = 256
 
+Kind = Literal["requests", "tokens", "concurrent", "day", "month"]
 
-@dataclass(frozen=True, slots=True)
-class Rate:
-    """`amount` every `period` seconds, at most `burst` (by default `amount`) at once."""
-
-    amount: float
-    period: float = 60.0
-    burst: float | None = None
-
-    def __post_init__(self) -> None:
-        if not (self.amount > 0 and self.period > 0 and self.capacity > 0):
-            raise ValueError(f"a rate must be positive: {self}")
-
-    @property
-    def capacity(self) -> float:
-        return self.amount if self.burst is None else self.burst
-
-    def drained(self, level: float, since: float, now: float) -> float:
-        return max(0.0, level - (now - since) * self.amount / self.period)
-
-    def wait(self, excess: float, now: float) -> float:
-        return excess * self.period / self.amount
-
-
-@dataclass(frozen=True, slots=True)
-class MonthlyBudget:
-    """`amount` every calendar month."""
-
-    amount: float
-
-    def __post_init__(self) -> None:
-        if not self.amount > 0:
-            raise ValueError(f"a budget must be positive: {self}")
-
-    @property
-    def capacity(self) -> float:
-        return self.amount
-
-    def drained(self, level: float, since: float, now: float) -> float:
-        return level if _month(since) == _month(now) else 0.0
-
-    def wait(self, excess: float, now: float) -> float:
-        year, month = _month(now)
-        return datetime(year + month // 12, month % 12 + 1, 1, tzinfo=UTC).timestamp() - now
-
-
-Quota = Rate | MonthlyBudget
+UNITS: Mapping[Kind, str] = {
+    "requests": "requests per minute",
+    "tokens": "tokens per minute",
+    "concurrent": "concurrent requests",
+    "day": "euros per day",
+    "month": "euros per month",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,16 +46,77 @@ class Limits:
 
     requests: Rate | None = None
     tokens: Rate | None = None
-    money: MonthlyBudget | None = None
+    concurrent: Concurrency | None = None
+    day: Budget | None = None
+    month: Budget | None = None
 
     @classmethod
-    def of(cls, *, rpm: float | None = None, tpm: float | None = None, eur_per_month: float | None = None) -> "Limits":
-        """From a policy's figures."""
+    def of(
+        cls,
+        *,
+        rpm: float | None = None,
+        tpm: float | None = None,
+        concurrent: float | None = None,
+        eur_per_day: float | None = None,
+        eur_per_month: float | None = None,
+    ) -> "Limits":
+        """Raises ValueError for what is negative, infinite or no number."""
         return cls(
             None if rpm is None else Rate(rpm),
             None if tpm is None else Rate(tpm),
-            None if eur_per_month is None else MonthlyBudget(eur_per_month),
+            None if concurrent is None else Concurrency(concurrent),
+            None if eur_per_day is None else Budget(eur_per_day, "day"),
+            None if eur_per_month is None else Budget(eur_per_month, "month"),
         )
+
+    def lower(self, other: "Limits") -> "Limits":
+        """Of each quota the smaller one."""
+        return Limits(
+            _lower(self.requests, other.requests),
+            _lower(self.tokens, other.tokens),
+            _lower(self.concurrent, other.concurrent),
+            _lower(self.day, other.day),
+            _lower(self.month, other.month),
+        )
+
+
+Q = TypeVar("Q", Rate, Concurrency, Budget)
+
+
+def _lower(one: Q | None, other: Q | None) -> Q | None:
+    if one is None or other is None:
+        return one or other
+    return one if one.capacity <= other.capacity else other
+
+
+@dataclass(frozen=True, slots=True)
+class Counter:
+    """One quota of one level. `bucket` names it in every store; `scope` names the level for people."""
+
+    bucket: str
+    kind: Kind
+    quota: Quota
+    scope: str
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """A tenant (`place` reads ``acme``), a project (``acme/main``) or a key (``acme/main/7GA3GXAA``)."""
+
+    place: str
+    scope: str
+    limits: Limits
+
+
+def counters(levels: Iterable[Level]) -> tuple[Counter, ...]:
+    """Every quota that binds, of all levels."""
+    found: list[Counter] = []
+    for level in levels:
+        for kind in UNITS:
+            quota: Quota | None = getattr(level.limits, kind)
+            if quota is not None:
+                found.append(Counter(f"{level.place}:{kind}", kind, quota, level.scope))
+    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,141 +130,206 @@ class Cost:
         if not (0 <= self.tokens < math.inf and 0 <= self.money < math.inf):
             raise ValueError(f"a cost is a number of at least 0: {self}")
 
+    def asked(self) -> dict[Kind, float]:
+        """What a call of this cost takes of each kind of quota."""
+        return {"requests": 1.0, "tokens": self.tokens, "concurrent": 1.0, "day": self.money, "month": self.money}
 
-@dataclass(frozen=True, slots=True)
-class Charge:
-    """`hold` is kept beside the bucket until settled; `spend` goes in at once: a request is one, whatever comes."""
+    def consumed(self) -> dict[Kind, float]:
+        """What it leaves in the buckets when it is settled; its one request went in at once, whatever comes."""
+        return {"requests": 0.0, "tokens": self.tokens, "concurrent": 0.0, "day": self.money, "month": self.money}
 
-    quota: Quota
-    hold: float = 0.0
-    spend: float = 0.0
+
+NOTHING = Cost()
 
 
 @dataclass(slots=True, eq=False)
 class Reservation:
-    """To be settled once, whatever became of the call; settling again does nothing. `id` is its own alone."""
+    """To be settled once, whatever became of the call; settling again does nothing. `id` is its own alone.
+
+    Set by the store that took it: `used`, what is consumed and held of each counter, this call included; `deadline`,
+    until when the lease runs, by the store's clock.
+    """
 
     id: str
-    key: str
-    charges: Mapping[str, Charge]
+    counters: Sequence[Counter]
+    cost: Cost
+    used: Sequence[float] = ()
+    deadline: float = 0.0
     open: bool = field(default=True)
+
+    @property
+    def holds(self) -> bool:
+        """Whether anything is left to settle."""
+        return any(counter.kind != "requests" for counter in self.counters)
+
+
+class LimitExceeded(Exception):
+    """`counter` is used up. `retry_after`: seconds until the call may fit, None if it never will: `asked` is more than
+    the whole. `used`: what is consumed and held of each of the reservation's counters."""
+
+    def __init__(self, counter: Counter, retry_after: float | None, asked: float, used: Sequence[float] = ()) -> None:
+        self.counter = counter
+        self.retry_after = None if retry_after is None or math.isinf(retry_after) else retry_after
+        self.asked = asked
+        self.used = used
+        limit = f"the limit of {counter.quota.capacity:.12g} {UNITS[counter.kind]} of {counter.scope}"
+        if retry_after is None:
+            super().__init__(f"this request may use {asked:.12g}, more than {limit} as a whole")
+        elif self.retry_after is None:
+            super().__init__(f"{limit} is reached")
+        else:
+            super().__init__(f"{limit} is reached; try again in {math.ceil(self.retry_after)} s")
 
 
 class LimitStore(Protocol):
-    """Where buckets live. Each method is one atomic step, for all processes that share the store."""
+    """Where buckets live, by a clock of its own. Each method is one atomic step, for all processes that share it.
 
-    async def take(self, key: str, reservation: str, charges: Mapping[str, Charge], now: float) -> None:
-        """Apply all charges, or none and raise LimitExceeded for the one to wait longest for."""
+    All raise LimitsUnavailable where the store cannot be reached; whether the step was made is then not known.
+    """
+
+    async def take(self, reservation: Reservation) -> None:
+        """Take from all counters and set `used` and `deadline`; or raise LimitExceeded and take nothing.
+
+        It names the one that never fits, else the one to wait longest for.
+        """
         ...
 
-    async def settle(
-        self, key: str, reservation: str, charges: Mapping[str, Charge], actual: Mapping[str, float], now: float
-    ) -> None:
-        """Release what was held and put what was consumed into the buckets, beyond their capacity if need be."""
+    async def settle(self, reservation: Reservation, actual: Cost) -> None:
+        """Release what was held and put what was consumed into the buckets, beyond their capacity if need be.
+
+        May be repeated: it counts once. After the lease ran out it counts still.
+        """
         ...
+
+    async def renew(self, reservations: Sequence[Reservation]) -> None:
+        """Let their leases run LEASE_S from now."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+def admit(reservation: Reservation, buckets: Sequence[Bucket], now: float) -> None:
+    """Take from the buckets of all counters, drained up to `now`; or raise LimitExceeded and take nothing.
+
+    The one place that says what fits, for the stores that count in Python.
+    """
+    asked = reservation.cost.asked()
+    refused: tuple[float, Counter] | None = None
+    for counter, bucket in zip(reservation.counters, buckets, strict=True):
+        quota, amount = counter.quota, asked[counter.kind]
+        if amount > quota.capacity:
+            raise LimitExceeded(counter, None, amount, [each.used for each in buckets])
+        if excess := bucket.excess(quota, amount):
+            wait = quota.wait(excess, now)
+            if refused is None or wait > refused[0]:
+                refused = wait, counter
+    if refused is not None:
+        wait, counter = refused
+        raise LimitExceeded(counter, wait, asked[counter.kind], [each.used for each in buckets])
+    for counter, bucket in zip(reservation.counters, buckets, strict=True):
+        if counter.kind == "requests":
+            bucket.level += 1.0
+        else:
+            bucket.held += asked[counter.kind]
+    reservation.used = [bucket.used for bucket in buckets]
+    reservation.deadline = now + LEASE_S
 
 
 class Limiter:
-    """`now`: seconds since the epoch."""
+    """Use as ``async with Limiter(store) as limiter``, so that leases are renewed and what the store could not take is
+    settled once it can. Leaving tries a last time for a few seconds."""
 
-    def __init__(self, store: LimitStore, *, now: Callable[[], float] = time.time) -> None:
+    def __init__(self, store: LimitStore) -> None:
         self._store = store
-        self._now = now
+        self._running: dict[str, Reservation] = {}
+        self._owed: dict[str, tuple[Reservation, Cost]] = {}
+        self._keeper: asyncio.Task[None] | None = None
 
-    async def reserve(self, key: str, limits: Limits, cost: Cost) -> Reservation:
-        """Admit one request that may cost up to `cost`, or raise LimitExceeded and take nothing."""
-        charges: dict[str, Charge] = {}
-        if limits.requests is not None:
-            charges["requests"] = Charge(limits.requests, spend=1.0)
-        if limits.tokens is not None:
-            charges["tokens"] = Charge(limits.tokens, hold=cost.tokens)
-        if limits.money is not None:
-            charges["money"] = Charge(limits.money, hold=cost.money)
-        reservation = Reservation(token_hex(8), key, charges)
-        if charges:
-            await self._store.take(key, reservation.id, charges, self._now())
+    async def __aenter__(self) -> Self:
+        self._keeper = asyncio.create_task(self._keep(), name="limiter")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._keeper is not None:
+            self._keeper.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._keeper
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                await self._settle_owed()
+        if self._owed:
+            log.error("the use of %d calls could not be counted", len(self._owed))
+
+    @property
+    def owed(self) -> int:
+        """Calls whose use is still to be counted."""
+        return len(self._owed)
+
+    async def reserve(self, counters: Sequence[Counter], cost: Cost) -> Reservation:
+        """Admit one request that may cost up to `cost`, or raise LimitExceeded and take nothing.
+
+        Raises LimitsUnavailable when it cannot be known: what cannot be counted is not let through.
+        """
+        reservation = Reservation(token_hex(8), counters, cost)
+        if not counters:
+            return reservation
+        try:
+            await self._store.take(reservation)
+        except LimitExceeded:
+            raise
+        except BaseException:  # it may have been taken all the same: give it back
+            self._owed[reservation.id] = reservation, NOTHING
+            raise
+        if reservation.holds:
+            self._running[reservation.id] = reservation
         return reservation
 
     async def settle(self, reservation: Reservation, actual: Cost) -> None:
-        """Replace what was reserved by what was used. More than reserved is owed: later calls wait for it."""
+        """Replace what was reserved by what was used. More than reserved is owed: later calls wait for it.
+
+        Does not raise: the call was answered. What the store cannot take now it is told again.
+        """
         if not reservation.open:
             return
         reservation.open = False
-        if reservation.charges:
-            used = {"tokens": actual.tokens, "money": actual.money}
-            await self._store.settle(reservation.key, reservation.id, reservation.charges, used, self._now())
-
-
-@dataclass(slots=True)
-class _Bucket:
-    level: float = 0.0
-    held: float = 0.0
-    at: float = 0.0
-
-    def drain(self, quota: Quota, now: float) -> None:
-        if now > self.at:  # a clock set back neither fills nor drains
-            self.level = quota.drained(self.level, self.at, now)
-            self.at = now
-
-
-class MemoryLimitStore:
-    """Buckets of this process alone; they are forgotten with it, and when they are empty."""
-
-    SWEEP_EVERY = 4096
-
-    def __init__(self) -> None:
-        self._buckets: dict[tuple[str, str], tuple[Quota, _Bucket]] = {}
-        self._until_sweep = self.SWEEP_EVERY
-
-    def __len__(self) -> int:
-        return len(self._buckets)
-
-    async def take(self, key: str, reservation: str, charges: Mapping[str, Charge], now: float) -> None:
-        self._sweep_sometimes(now)
-        buckets = {name: self._bucket(key, name, charge.quota, now) for name, charge in charges.items()}
-        refusals = []
-        for name, charge in charges.items():
-            bucket, capacity, asked = buckets[name], charge.quota.capacity, charge.hold + charge.spend
-            excess = bucket.level + bucket.held + asked - capacity
-            if asked > capacity:
-                raise LimitExceeded(name, None)
-            if excess > capacity * 1e-9:  # so that rounding refuses nobody
-                refusals.append((charge.quota.wait(excess, now), name))
-        if refusals:
-            wait, name = max(refusals)
-            raise LimitExceeded(name, wait)
-        for name, charge in charges.items():
-            buckets[name].held += charge.hold
-            buckets[name].level += charge.spend
-
-    async def settle(
-        self, key: str, reservation: str, charges: Mapping[str, Charge], actual: Mapping[str, float], now: float
-    ) -> None:
-        for name, charge in charges.items():
-            if charge.hold or actual.get(name):
-                bucket = self._bucket(key, name, charge.quota, now)
-                bucket.held = max(0.0, bucket.held - charge.hold)
-                bucket.level += actual.get(name, 0.0)
-
-    def _bucket(self, key: str, name: str, quota: Quota, now: float) -> _Bucket:
-        known = self._buckets.get((key, name))
-        bucket = known[1] if known else _Bucket(at=now)
-        bucket.drain(known[0] if known else quota, now)
-        if known is None or known[0] is not quota:
-            self._buckets[key, name] = quota, bucket
-        return bucket
-
-    def _sweep_sometimes(self, now: float) -> None:
-        self._until_sweep -= 1
-        if self._until_sweep > 0:
+        if self._running.pop(reservation.id, None) is None:
             return
-        self._until_sweep = max(self.SWEEP_EVERY, len(self._buckets))
-        for place, (quota, bucket) in list(self._buckets.items()):
-            bucket.drain(quota, now)
-            if bucket.level <= 0.0 and bucket.held <= 0.0:
-                del self._buckets[place]
+        self._owed[reservation.id] = reservation, actual  # first: this very call may be cancelled
+        try:
+            await self._store.settle(reservation, actual)
+        except LimitsUnavailable as error:
+            log.error("the use of a call is to be counted later: %s", error.message)
+        else:
+            self._owed.pop(reservation.id, None)
 
+    async def renew(self) -> None:
+        """Let the leases of all running calls run on. Raises LimitsUnavailable."""
+        await self._store.renew([running for running in self._running.values() if running.open])
 
-def _month(at: float) -> tuple[int, int]:
-    moment = datetime.fromtimestamp(at, UTC)
-    return moment.year, moment.month
+    async def _keep(self) -> None:
+        loop = asyncio.get_running_loop()
+        renewed = loop.time()
+        while True:
+            await asyncio.sleep(RETRY_EVERY_S)
+            try:
+                await self._settle_owed()
+                if loop.time() - renewed >= RENEW_EVERY_S:
+                    await self.renew()
+                    renewed = loop.time()
+            except LimitsUnavailable as error:
+                log.warning("limits cannot be kept: %s", error.message)
+            except Exception as error:  # a defect must not end the renewals
+                log.exception("limits cannot be kept: %s", type(error).__name__)
+
+    async def _settle_owed(self) -> None:
+        while self._owed:
+            batch = list(self._owed.values())[:_AT_ONCE]
+            outcomes = await asyncio.gather(*(self._store.settle(*owed) for owed in batch), return_exceptions=True)
+            for (reservation, _), outcome in zip(batch, outcomes, strict=True):
+                if outcome is None:
+                    self._owed.pop(reservation.id, None)
+            for outcome in outcomes:
+                if outcome is not None:
+                    raise outcome

@@ -1,72 +1,71 @@
-"""Limits of a project: what a call may use is reserved before anything happens, what it did use is settled after.
+"""What a call may use is reserved before anything happens, and what it did use is settled after, however it ends."""
 
-Requests and tokens a minute and euros a month come from the policy in force, so a project can only lower them.
-"""
-
-from collections.abc import Mapping
+from collections.abc import Callable, Sequence
+from math import floor, isinf
 from types import TracebackType
+from typing import Final, Literal
 
-from gateway.errors import LimitReached, PolicyDenied
-from gateway.exchange import Exchange
-from gateway.limits import Cost, Limiter, LimitExceeded, Limits, Reservation
-from gateway.settings import Price
-from policy.compile import CompiledPolicy
+from gateway.client import Header
+from gateway.errors import BudgetExceeded, LimitReached, PolicyDenied, RequestExceedsLimit, TooManyConcurrent
+from gateway.exchange import CHARACTERS_PER_TOKEN, Exchange
+from gateway.limits import NOTHING, Cost, Counter, Kind, Limiter, LimitExceeded, Reservation
+from gateway.prices import NANO, Price
 from policy.decision import Reason
 
-CHARACTERS_PER_TOKEN = 3  # on the safe side for the languages of the EU; only reserved, the real count is settled
+PriceOf = Callable[[str], Price | None]
+"""From a model to its price of now."""
+
+_MONEY: Final = ("day", "month")
+_REACHED: dict[Kind, type[LimitReached]] = {
+    "requests": LimitReached,
+    "tokens": LimitReached,
+    "concurrent": TooManyConcurrent,
+    "day": BudgetExceeded,
+    "month": BudgetExceeded,
+}
 
 
 class Meter:
-    def __init__(self, limiter: Limiter, prices: Mapping[str, Price], default_max_tokens: int) -> None:
+    def __init__(self, limiter: Limiter, price_of: PriceOf, default_max_tokens: int) -> None:
         self._limiter = limiter
-        self._prices = prices
+        self._price_of = price_of
         self._default_max_tokens = default_max_tokens
-        self._limits: dict[str, Limits] = {}
 
     async def reserve(self, exchange: Exchange) -> "Held":
         """Hold what the call may cost, until the block that is entered with it ends.
 
-        Raises LimitReached, or PolicyDenied where a budget in money is set and the model has no price: a limit that
-        cannot be applied is not ignored.
+        Raises a LimitReached; LimitsUnavailable where limits cannot be checked; PolicyDenied where a budget in money
+        is set and the model has no price: a limit that cannot be applied is not ignored.
         """
-        policy = exchange.principal.policy
-        limits = self._limits_of(policy) if policy is not None else Limits()
-        price = self._prices.get(exchange.call.model)
-        if limits.money is not None and price is None:
-            because = f"a budget is set, and no price is known for {exchange.call.model[:80]}"
-            raise PolicyDenied([Reason("limits.eur_per_month", None, because)])
-        prompt = len(exchange.call.raw) // CHARACTERS_PER_TOKEN
-        answer = (exchange.call.max_tokens or self._default_max_tokens) * (exchange.call.request.n or 1)
-        key = f"{exchange.principal.tenant}/{exchange.principal.project}"
+        counters, call = exchange.principal.counters, exchange.call
+        price = self._price_of(call.model)
+        if price is None:
+            for counter in counters:
+                if counter.kind in _MONEY:
+                    because = f"a budget is set, and no price is known for {call.model[:80]}"
+                    raise PolicyDenied([Reason(f"limits.eur_per_{counter.kind}", None, because)])
+        exchange.prompt_estimate = prompt = len(call.raw) // CHARACTERS_PER_TOKEN
+        answer = (call.max_tokens or self._default_max_tokens) * (call.request.n or 1)
         try:
-            reservation = await self._limiter.reserve(key, limits, _cost(prompt, answer, price))
+            reservation = await self._limiter.reserve(counters, _cost(prompt, answer, 0, price))
         except LimitExceeded as error:
-            code = None if error.retry_after is not None else "request_exceeds_limit"
-            raise LimitReached(_sentence(error), retry_after_s=error.retry_after, code=code) from None
-        return Held(self._limiter, reservation, exchange, prompt, price)
-
-    def _limits_of(self, policy: CompiledPolicy) -> Limits:
-        known = self._limits.get(policy.hash)
-        if known is None:
-            limits = policy.limits
-            known = Limits.of(rpm=limits.rpm, tpm=limits.tpm, eur_per_month=limits.eur_per_month)
-            self._limits[policy.hash] = known
-        return known
+            exchange.rates = rate_headers(counters, error.used)
+            said = str(error)
+            kind = RequestExceedsLimit if error.retry_after is None else _REACHED[error.counter.kind]
+            raise kind(said[:1].upper() + said[1:], retry_after_s=error.retry_after) from None
+        exchange.rates = rate_headers(counters, reservation.used)
+        return Held(self._limiter, reservation, exchange, price)
 
 
 class Held:
     """A reservation, settled with what the call did use when its block ends, however it ends."""
 
-    __slots__ = ("_exchange", "_limiter", "_price", "_prompt", "_reservation")
+    __slots__ = ("_exchange", "_limiter", "_price", "_reservation")
 
-    def __init__(
-        self, limiter: Limiter, reservation: Reservation, exchange: Exchange, prompt: int, price: Price | None
-    ) -> None:
-        """`prompt`: the tokens that were reserved for the prompt."""
+    def __init__(self, limiter: Limiter, reservation: Reservation, exchange: Exchange, price: Price | None) -> None:
         self._limiter = limiter
         self._reservation = reservation
         self._exchange = exchange
-        self._prompt = prompt
         self._price = price
 
     async def __aenter__(self) -> None:
@@ -75,23 +74,53 @@ class Held:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._limiter.settle(self._reservation, _used(self._exchange, self._prompt, self._price))
+        if not self._reservation.counters:
+            return
+        used = self._exchange.used
+        actual = NOTHING if used is None else _cost(used.prompt, used.answer, used.cached, self._price)
+        await self._limiter.settle(self._reservation, actual)
 
 
-def _used(exchange: Exchange, prompt: int, price: Price | None) -> Cost:
-    """Real usage; for an answer that was cut, what the backend had to do until then: the prompt and what was sent."""
-    if exchange.usage is not None:
-        return _cost(exchange.usage.prompt_tokens, exchange.usage.completion_tokens, price)
-    return _cost(prompt, exchange.chunks_out, price) if exchange.intent is not None else Cost()
+def rate_headers(counters: Sequence[Counter], used: Sequence[float]) -> list[Header]:
+    """OpenAI's ``x-ratelimit-*``, of the level that has the least left; nothing where no rate is set.
+
+    `used`: what is consumed and held of each counter.
+    """
+    headers: list[Header] = []
+    for kind in _RATES:
+        tightest: tuple[float, Counter, float] | None = None
+        for counter, amount in zip(counters, used, strict=True):
+            left = counter.quota.capacity - amount
+            if counter.kind == kind and (tightest is None or left < tightest[0]):
+                tightest = left, counter, amount
+        if tightest is not None:
+            left, counter, amount = tightest
+            limit, remaining, reset = _RATES[kind]
+            headers += (
+                (limit, b"%d" % counter.quota.capacity),
+                (remaining, b"%d" % max(0, floor(left + 1e-6))),
+                (reset, _duration(counter.quota.wait(amount, 0.0)).encode()),
+            )
+    return headers
 
 
-def _cost(prompt: int, answer: int, price: Price | None) -> Cost:
-    if price is None:
-        return Cost(tokens=prompt + answer)
-    euros = (prompt * price.input_eur_per_million + answer * price.output_eur_per_million) / 1e6
-    return Cost(tokens=prompt + answer, money=euros)
+_RATES: Final[dict[Literal["requests", "tokens"], tuple[bytes, bytes, bytes]]] = {
+    "requests": (b"x-ratelimit-limit-requests", b"x-ratelimit-remaining-requests", b"x-ratelimit-reset-requests"),
+    "tokens": (b"x-ratelimit-limit-tokens", b"x-ratelimit-remaining-tokens", b"x-ratelimit-reset-tokens"),
+}
 
 
-def _sentence(error: LimitExceeded) -> str:
-    said = str(error)
-    return said[:1].upper() + said[1:]
+def _duration(seconds: float) -> str:
+    """As OpenAI writes it: ``120ms``, ``1.5s``, ``6m0s``."""
+    if isinf(seconds):
+        return "0s"
+    milliseconds = round(seconds * 1000)
+    if milliseconds < 1000:
+        return f"{milliseconds}ms" if milliseconds else "0s"
+    minutes, rest = divmod(milliseconds, 60_000)
+    shown = f"{rest / 1000:g}s"
+    return f"{minutes}m{shown}" if minutes else shown
+
+
+def _cost(prompt: int, answer: int, cached: int, price: Price | None) -> Cost:
+    return Cost(prompt + answer, 0.0 if price is None else price.cost(prompt, answer, cached) / NANO)

@@ -112,6 +112,7 @@ class Pipeline:
                 with step("write_ahead"):  # 7. durable before the first byte leaves
                     await self.recorder.accepted(exchange, route)
                 try:
+                    exchange.called = perf_counter()
                     with step("call"):  # 8. mutual TLS, exact identity
                         async with self.upstream.call(
                             self.routes.target(route.backend),
@@ -190,7 +191,7 @@ class Pipeline:
         body = error.body()
         headers = [JSON, (b"content-length", b"%d" % len(body)), *error.headers()]
         if exchange is not None:
-            headers.append((b"x-request-id", exchange.request_id.encode()))
+            headers += [(b"x-request-id", exchange.request_id.encode()), *exchange.rates]
         await client.start(error.http_status, headers)
         await client.end(body)
 
@@ -204,7 +205,7 @@ def _without_content(error: BaseException) -> str:
 def _provenance(exchange: Exchange, receipt: Receipt | None) -> list[Header]:
     """What the client may keep as evidence: where its call really ran, by which policy, and where that stands."""
     route, decision = exchange.route, exchange.decision
-    headers = [(b"x-request-id", exchange.request_id.encode())]
+    headers = [(b"x-request-id", exchange.request_id.encode()), *exchange.rates]
     if receipt is not None:
         headers.append((b"x-domicile-receipt", str(receipt).encode()))
     if route is not None:

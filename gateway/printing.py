@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 if TYPE_CHECKING:
+    from pydantic import BaseModel
+
     from gateway.store.records import Record
 
 
@@ -25,7 +27,7 @@ def print_one(record: "Record", as_json: bool) -> None:
         typer.echo(f"{name:{width}}  {_cell(value)}")
 
 
-def print_table(records: "Sequence[Record]", columns: Sequence[str], as_json: bool) -> None:
+def print_table(records: "Sequence[BaseModel]", columns: Sequence[str], as_json: bool) -> None:
     rows = [record.model_dump(mode="json") for record in records]
     if as_json:
         print_json(rows)

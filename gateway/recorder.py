@@ -185,7 +185,7 @@ def _route(exchange: Exchange, route: Route) -> dict[str, Any]:
 
 
 def _outcome(exchange: Exchange, status: int | None) -> dict[str, Any]:
-    route, usage = exchange.route, exchange.usage
+    route, used = exchange.route, exchange.used
     return {
         "tenant": exchange.principal.tenant,
         "request_id": exchange.request_id,
@@ -194,8 +194,11 @@ def _outcome(exchange: Exchange, status: int | None) -> dict[str, Any]:
         "region": route.backend.region if route else None,
         "model_served": exchange.call.model,
         "fallback_index": exchange.attempt,
-        "tokens_in": usage.prompt_tokens if usage else None,
-        "tokens_out": usage.completion_tokens if usage else None,
+        "tokens_in": used.prompt if used else None,
+        "tokens_cached": used.cached if used else None,
+        "tokens_out": used.answer if used else None,
+        "tokens_estimated": True if used and used.estimated else None,
+        "backend_ms": exchange.backend_ms,
         "bytes_out": exchange.bytes_out,
         "ttft_ms": exchange.ttft_ms,
         "latency_ms": exchange.latency_ms,

@@ -84,6 +84,12 @@ class Audit(Section):
     reserve_bytes: int = Field(64 * MIB, ge=0, description="kept so that running requests can be closed on a full disk")
 
 
+class Database(Section):
+    """Where it is says DOMICILE_DATABASE_URL, since that may hold a password."""
+
+    pool_size: int = Field(10, ge=3, le=1000, description="connections to PostgreSQL at most")
+
+
 class Telemetry(Section):
     """`otlp_endpoint`: where spans go (OTLP/HTTP); needs the extra ``domicile[otel]``. Spans never hold content."""
 
@@ -162,6 +168,10 @@ class Price(Section):
     input_eur_per_million: float = Field(ge=0)
     output_eur_per_million: float = Field(ge=0)
 
+    @property
+    def amounts(self) -> tuple[float, float]:
+        return self.input_eur_per_million, self.output_eur_per_million
+
 
 class Settings(BaseSettings):
     """Everything a gateway is told at start. What belongs to the cell as a whole lies in the folder `data`."""
@@ -173,6 +183,7 @@ class Settings(BaseSettings):
     listen: Listen = Listen()
     requests: Requests = Requests()
     audit: Audit = Audit()
+    database: Database = Database()
     telemetry: Telemetry = Telemetry()
     oidc: Oidc = Oidc()
     prices: dict[str, Price] = Field(default_factory=dict, description="by model; needed where a policy sets a budget")

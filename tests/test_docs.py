@@ -21,7 +21,7 @@ from gateway.openai.endpoint import CHAT, COMPLETIONS
 from gateway.settings import Settings
 from gateway.telemetry import STEPS
 from tests.fakes.backend import FakeBackend
-from tests.fakes.lab import chat, lab
+from tests.fakes.lab import POLICY, chat, lab
 from tests.gateway.test_telemetry import METRICS
 
 TREE = Path(__file__).parents[1]
@@ -180,9 +180,14 @@ async def test_every_header_of_an_answer_is_documented_and_every_documented_one_
     ours = {"content-type", "content-length", "cache-control", "x-accel-buffering", "date", "transfer-encoding"}
     seen = set()
     backend = FakeBackend()
-    async with lab(tmp_path, backends={"acme/eu-fr-par/acme-1": backend}) as made:
+
+    def set_up(made):
+        made.tenant("acme", POLICY + "limits: {rpm: 100, tpm: 100000}\n")
+
+    async with lab(tmp_path, backends={"acme/eu-fr-par/acme-1": backend}, set_up=set_up) as made:
         for answer in (
             await made.post(chat("hi")),
+            await made.post(chat("hi", max_tokens=200000)),
             await made.post(chat("hi", stream=True)),
             await made.post(chat("hi"), key="sk-wrong"),
             await made.post({**chat("hi"), "model": "nobody"}),

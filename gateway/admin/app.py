@@ -4,7 +4,7 @@ from fastapi import FastAPI
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gateway.admin import keys, login, people, tenants
+from gateway.admin import keys, limits, login, people, tenants, usage
 from gateway.admin.access import Desk
 from gateway.admin.openapi import AdminApi
 from gateway.admin.problems import install_handlers
@@ -25,7 +25,16 @@ def build_admin(desk: Desk) -> FastAPI:
     )
     app.state.desk = desk
     install_handlers(app)
-    for router in (people.entrance, login.router, tenants.router, keys.router, people.of_tenant, people.of_staff):
+    for router in (
+        people.entrance,
+        login.router,
+        tenants.router,
+        keys.router,
+        people.of_tenant,
+        people.of_staff,
+        limits.router,
+        usage.router,
+    ):
         app.include_router(router)
     app.add_middleware(BoundedBody)
     return app

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from gateway.store.records import LegalBasis, RiskClass, Scopes
 
 if TYPE_CHECKING:
+    from gateway.limits import Counter
     from policy.compile import CompiledPolicy
     from policy.redact.redactor import Redactor
 
@@ -21,7 +22,10 @@ class PolicyInForce:
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """The bearer of a valid key. Where `in_force` is None, `policy_error` says why, and every request is denied."""
+    """The bearer of a valid key. Where `in_force` is None, `policy_error` says why, and every request is denied.
+
+    `counters`: the quotas that bind it, of key, project and tenant.
+    """
 
     tenant: str
     project: str
@@ -35,6 +39,7 @@ class Principal:
     expires_at: datetime | None
     in_force: PolicyInForce | None
     policy_error: str | None
+    counters: "tuple[Counter, ...]" = ()
 
     @property
     def policy(self) -> "CompiledPolicy | None":

@@ -22,20 +22,28 @@ Permission = Literal[
     "backends.read",
     "people.read",
     "people.manage",
+    "limits.manage",
+    "prices.read",
+    "prices.manage",
+    "usage.read",
+    "usage.read-all",
 ]
-"""``tenants.*`` and ``staff.*`` concern the installation; all others one tenant, its projects with ``tenant.read``."""
+"""``tenants.*``, ``staff.*``, ``prices.*`` and ``usage.read-all`` concern the installation; all others one tenant,
+its projects with ``tenant.read``."""
 
 _ALL: frozenset[Permission] = frozenset(get_args(Permission))
-INSTALLATION = frozenset[Permission]({"tenants.list", "tenants.manage", "staff.read", "staff.manage"})
+INSTALLATION = frozenset[Permission](
+    {"tenants.list", "tenants.manage", "staff.read", "staff.manage", "prices.read", "prices.manage", "usage.read-all"}
+)
 _READ = frozenset[Permission]({"tenant.read", "keys.read", "policies.read", "backends.read", "people.read"})
 
 ROLE_TABLE: dict[Role, frozenset[Permission]] = {
     "operator": _ALL,
     "tenant-admin": _ALL - INSTALLATION,
-    "developer": frozenset({"tenant.read", "keys.read", "keys.manage", "policies.read", "backends.read"}),
+    "developer": frozenset({"tenant.read", "usage.read", "keys.read", "keys.manage", "policies.read", "backends.read"}),
     "dpo": _READ | {"tenants.list", "policies.activate"},
-    "auditor": _READ | {"tenants.list", "staff.read"},
-    "billing": frozenset({"tenants.list", "tenant.read"}),
+    "auditor": _READ | {"tenants.list", "staff.read", "prices.read", "usage.read", "usage.read-all"},
+    "billing": frozenset({"tenants.list", "tenant.read", "prices.read", "usage.read", "usage.read-all"}),
 }
 
 

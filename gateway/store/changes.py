@@ -1,19 +1,25 @@
 """What changed since an epoch: the directory's way to read the store.
 
-Rows are never deleted, so every change is a row with a later epoch. Keys are read as plain columns: at the start of a
-large cell there are a hundred thousand.
+Rows are never deleted, so every change is a row with a later epoch. Keys and projects are read as plain columns: at the
+start of a large cell there are a hundred thousand.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
+import sqlalchemy
 from sqlmodel import Session, col, select
 
+from gateway.limits import Limits
+from gateway.prices import Price
 from gateway.store.epoch import read_epoch
-from gateway.store.lookup import backend_record, project_record
+from gateway.store.lookup import backend_record
 from gateway.store.records import UNBOUNDED, BackendRecord, ProjectRecord, Scopes
 from gateway.store.tables import ApiKeyRow, BackendRow, PolicyVersionRow, ProjectRow, TenantRow
+from gateway.store.usage_records import limits_of, price_of
+from gateway.store.usage_tables import LimitSettingRow, PriceRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +43,8 @@ class PolicyText:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """`tenants`: revoked or not. Projects and policies by (tenant, project), '' for a tenant's own policy."""
+    """`tenants`: revoked or not. Projects and policies by (tenant, project), '' for a tenant's own policy; limits by
+    (tenant, project, key), prices by (model, number)."""
 
     epoch: int
     tenants: Mapping[str, bool]
@@ -45,6 +52,8 @@ class Changes:
     keys: Mapping[str, KeyEntry]
     policies: Mapping[tuple[str, str], PolicyText]
     backends: Mapping[str, BackendRecord]
+    limits: Mapping[tuple[str, str, str], Limits]
+    prices: Mapping[tuple[str, int], Price]
 
 
 def read_changes(session: Session, cell: str, since: int) -> Changes:
@@ -56,39 +65,56 @@ def read_changes(session: Session, cell: str, since: int) -> Changes:
     tenants = session.exec(
         select(TenantRow.id, TenantRow.revoked_at).where(TenantRow.cell == cell, TenantRow.epoch > since)
     )
-    projects = session.exec(select(ProjectRow).where(ProjectRow.cell == cell, ProjectRow.epoch > since))
     backends = session.exec(select(BackendRow).where(BackendRow.cell == cell, BackendRow.epoch > since))
     policies = session.exec(
         select(
             PolicyVersionRow.tenant, PolicyVersionRow.project, PolicyVersionRow.sha256, PolicyVersionRow.document
         ).where(PolicyVersionRow.cell == cell, PolicyVersionRow.epoch > since, col(PolicyVersionRow.active).is_(True))
     )
+    limits = session.exec(select(LimitSettingRow).where(LimitSettingRow.cell == cell, LimitSettingRow.epoch > since))
+    prices = session.exec(select(PriceRow).where(PriceRow.cell == cell, PriceRow.epoch > since))
     return Changes(
         epoch=epoch,
         tenants={tenant: revoked_at is not None for tenant, revoked_at in tenants},
-        projects={(row.tenant, row.id): project_record(row) for row in projects},
+        projects=_projects(session, cell, since),
         keys=_keys(session, cell, since),
         policies={(tenant, scope): PolicyText(digest, document) for tenant, scope, digest, document in policies},
         backends={row.id: backend_record(row) for row in backends},
+        limits={(row.tenant, row.project, row.key): limits_of(row) for row in limits},
+        prices={(row.model, row.number): price_of(row) for row in prices},
     )
+
+
+def _projects(session: Session, cell: str, since: int) -> dict[tuple[str, str], ProjectRecord]:
+    project: Any = ProjectRow.__table__  # type: ignore[attr-defined]  # set by SQLModel's metaclass
+    columns = [project.c[name] for name in ProjectRecord.model_fields]
+    rows = session.connection().execute(
+        sqlalchemy.select(*columns).where(project.c.cell == cell, project.c.epoch > since)
+    )
+    return {(row["tenant"], row["id"]): ProjectRecord.model_validate(dict(row)) for row in rows.mappings()}
 
 
 def _keys(session: Session, cell: str, since: int) -> dict[str, KeyEntry]:
-    key = ApiKeyRow.__table__.c  # type: ignore[attr-defined]  # set by SQLModel's metaclass
-    rows = session.connection().execute(
-        select(  # type: ignore[call-overload]  # typed for at most four columns
-            key.id, key.digest, key.pepper, key.tenant, key.project, key.scopes, key.expires_at, key.revoked_at
-        ).where(key.cell == cell, key.epoch > since)
-    )
+    key: Any = ApiKeyRow.__table__.c  # type: ignore[attr-defined]
+    said = sqlalchemy.cast(key.scopes, sqlalchemy.Text)  # most keys share a few: each text is parsed once
+    columns = (key.id, key.digest, key.pepper, key.tenant, key.project, said, key.expires_at, key.revoked_at)
+    rows = session.connection().execute(sqlalchemy.select(*columns).where(key.cell == cell, key.epoch > since))
+    scopes = {"{}": UNBOUNDED}
+
+    def parsed(text: str) -> Scopes:
+        if text not in scopes:
+            scopes[text] = Scopes.model_validate_json(text)
+        return scopes[text]
+
     return {
         key_id: KeyEntry(
             digest,
             pepper,
             tenant,
             project,
-            Scopes.model_validate(scopes) if scopes else UNBOUNDED,
+            parsed(text),
             expires_at,
             revoked_at is not None,
         )
-        for key_id, digest, pepper, tenant, project, scopes, expires_at, revoked_at in rows
+        for key_id, digest, pepper, tenant, project, text, expires_at, revoked_at in rows
     }

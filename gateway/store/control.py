@@ -15,6 +15,7 @@ from gateway.store import lookup
 from gateway.store.change import CheckPolicy, OnEvent, checked_name, checked_text
 from gateway.store.errors import Duplicate, Invalid
 from gateway.store.key_control import KeyControl
+from gateway.store.limit_control import LimitControl
 from gateway.store.lookup import backend_record, policy_record, project_record, tenant_record
 from gateway.store.records import (
     BackendRecord,
@@ -31,7 +32,7 @@ from regions.identity import BackendIdentity
 __all__ = ["CheckPolicy", "Control", "OnEvent"]
 
 
-class Control(KeyControl, SessionControl):
+class Control(KeyControl, SessionControl, LimitControl):
     """Operations of one actor on one cell. All raise DatabaseUnavailable, and what `on_event` raises."""
 
     # Tenants

@@ -22,14 +22,16 @@ from gateway.store.errors import DatabaseUnavailable, Invalid
 MIGRATIONS = Path(__file__).with_name("migrations")
 BUSY_TIMEOUT_MS = 5000
 POOL_SIZE = 10
-"""Connections a process holds to PostgreSQL at most, beside the one that listens."""
+"""Connections a process holds to PostgreSQL at most, the one that listens included."""
+POOL_TIMEOUT_S = 10
+CONNECT_TIMEOUT_S = 3
 _MIGRATION_LOCK = 0x646F6D69
 
 
 class Database:
     """Transactions on one control database. Create with `open`."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, pool_size: int = POOL_SIZE) -> None:
         if url.startswith("sqlite"):
             self._engine = create_engine(url)
             _tune_sqlite(self._engine)
@@ -37,13 +39,18 @@ class Database:
         else:
             with _translated_errors():
                 self._engine = create_engine(
-                    _with_driver(url), pool_pre_ping=True, pool_size=POOL_SIZE, max_overflow=0, pool_timeout=10
+                    _with_driver(url),
+                    pool_pre_ping=True,  # after a restart of the database the next use finds a fresh connection
+                    pool_size=pool_size - 1,
+                    max_overflow=0,
+                    pool_timeout=POOL_TIMEOUT_S,
+                    connect_args={"connect_timeout": CONNECT_TIMEOUT_S},
                 )
             self._reader = self._engine.execution_options(isolation_level="REPEATABLE READ")  # one view for a block
         self._writer = self._engine.execution_options(begin="IMMEDIATE")
 
     @classmethod
-    def open(cls, data: Path, *, url: str | None = None) -> "Database":
+    def open(cls, data: Path, *, url: str | None = None, pool_size: int = POOL_SIZE) -> "Database":
         """``control.db`` in the folder `data`, or the database at `url`; created if absent, migrated to this version.
 
         `url` reads ``postgresql://user:password@host/name``. Raises DatabaseUnavailable, also for a database newer than
@@ -55,7 +62,7 @@ class Database:
                 data.mkdir(parents=True, exist_ok=True, mode=0o700)
                 os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
             url = f"sqlite:///{path}"
-        database = cls(url)
+        database = cls(url, pool_size)
         database.migrate()
         return database
 
@@ -66,6 +73,11 @@ class Database:
     @property
     def tells_of_changes(self) -> bool:
         """Whether it can be listened to."""
+        return self._engine.dialect.name == "postgresql"
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether gateways on several machines may share it."""
         return self._engine.dialect.name == "postgresql"
 
     @property

@@ -6,6 +6,7 @@ from gateway.identity.keys import ApiKey, generate_key
 from gateway.store import lookup
 from gateway.store.change import Administration, Change, checked_label
 from gateway.store.errors import Invalid
+from gateway.store.limit_control import copy_limits
 from gateway.store.lookup import key_record
 from gateway.store.records import UNBOUNDED, KeyRecord, Scopes
 from gateway.store.tables import ApiKeyRow
@@ -54,6 +55,7 @@ class KeyControl(Administration):
                 expires_at = change.at + (old.expires_at - old.created_at)
             before = key_record(old)
             row, key = self._insert_key(change, tenant, old.project, old.label, old.scopes, expires_at)
+            copy_limits(change, tenant, old.project, key_id, row.id)
             ends = change.at + grace
             old.replaced_by, old.epoch = row.id, change.epoch
             old.expires_at = ends if old.expires_at is None else min(old.expires_at, ends)

@@ -180,6 +180,8 @@ class AdminEvent(BaseModel):
         "policy.activated",
         "backend.registered",
         "backend.revoked",
+        "limits.changed",
+        "price.set",
     ]
     cell: str
     tenant: str

@@ -15,6 +15,7 @@ from gateway.store.control import Control
 from gateway.store.database import Database
 from gateway.store.inventory import Inventory
 from gateway.store.tables import Row
+from policy.document import Limits
 
 PEPPER = bytes(range(32))
 ACTIVITY = {"purpose": "customer support", "legal_basis": "contract"}
@@ -27,7 +28,7 @@ def compile_policy(tenant, tenant_document, project_document=None):
             raise ValueError("line 3: residency.proces_in: unknown key")
     if project_document is not None and "loose" in project_document and "loose" not in tenant_document:
         raise ValueError("a project may only tighten")
-    policy = SimpleNamespace(policy_id="acme", version="1", hash="0" * 64)
+    policy = SimpleNamespace(policy_id="acme", version="1", hash="0" * 64, limits=Limits())
     return SimpleNamespace(tenant=tenant, documents=(tenant_document, project_document), policy=policy)
 
 
@@ -105,10 +106,18 @@ def database(data, request):
     if getattr(request, "param", "sqlite") == "sqlite":
         database = Database.open(data)
     else:
-        database = Database.open(data, url=request.getfixturevalue("postgresql_url"))
-        with database.engine.begin() as connection:
-            tables = ", ".join(table.name for table in Row.metadata.sorted_tables)
-            connection.execute(sqlalchemy.text(f"TRUNCATE {tables}"))
+        database = request.getfixturevalue("postgresql")
+    yield database
+    database.close()
+
+
+@pytest.fixture
+def postgresql(data, postgresql_url):
+    """A PostgreSQL with our tables, and nothing in them."""
+    database = Database.open(data, url=postgresql_url)
+    with database.engine.begin() as connection:
+        tables = ", ".join(table.name for table in Row.metadata.sorted_tables)
+        connection.execute(sqlalchemy.text(f"TRUNCATE {tables}"))
     yield database
     database.close()
 

@@ -7,6 +7,7 @@ from gateway.exchange import Exchange, Route
 from gateway.identity.principal import Principal
 from gateway.inventory import Inventory
 from gateway.judge import Judge
+from gateway.levels import binding
 from gateway.openai.endpoint import CHAT, parse_call
 from gateway.policies import PolicyCompiler
 from gateway.store.records import UNBOUNDED, BackendRecord
@@ -20,11 +21,14 @@ from tests.fakes.lab import POLICY, chat
 COMPILER = PolicyCompiler(builtin_countries(), bytes(32))
 
 
-def principal(policy=POLICY, *, tenant="acme", project="main", scopes=UNBOUNDED, error=None):
+def principal(policy=POLICY, *, tenant="acme", project="main", scopes=UNBOUNDED, error=None, configured=None):
+    in_force = COMPILER.compile(tenant, policy) if policy else None
+    limits = in_force.policy.limits if in_force else None
     return Principal(
         tenant=tenant, project=project, key_id="7GA3GXAA", purpose="customer support", legal_basis="contract",
         data_classes=(), risk_class="limited", ai_system_id=None, scopes=scopes, expires_at=None,
-        in_force=COMPILER.compile(tenant, policy) if policy else None, policy_error=error,
+        in_force=in_force, policy_error=error,
+        counters=binding(tenant, project, "7GA3GXAA", configured or {}, limits),
     )  # fmt: skip
 
 

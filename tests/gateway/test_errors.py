@@ -27,8 +27,8 @@ def test_every_error_has_an_openai_body_and_stands_in_the_tree_of_the_docstring(
 
 def test_retry_after_is_whole_seconds_and_at_least_one():
     assert LimitReached("m", retry_after_s=0.2).headers() == [(b"retry-after", b"1")]
-    assert LimitReached("m", retry_after_s=7.4).headers() == [(b"retry-after", b"7")]
-    assert LimitReached("m").headers() == []
+    assert LimitReached("m", retry_after_s=7.4).headers() == [(b"retry-after", b"8")], "waiting so long is enough"
+    assert LimitReached("m").headers() == [(b"x-should-retry", b"false")], "waiting does not help"
 
 
 def test_a_missing_key_is_asked_for():

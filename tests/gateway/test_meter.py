@@ -6,10 +6,12 @@ import pytest
 
 from audit.receipt import Receipt
 from backend.wire import Usage
-from gateway.errors import LimitReached, PolicyDenied
-from gateway.limits import Limiter, MemoryLimitStore
-from gateway.meter import CHARACTERS_PER_TOKEN, Meter
-from gateway.settings import Price
+from gateway.errors import BudgetExceeded, LimitReached, PolicyDenied, RequestExceedsLimit, TooManyConcurrent
+from gateway.exchange import CHARACTERS_PER_TOKEN
+from gateway.limits import Limiter, Limits
+from gateway.memory_limits import MemoryLimitStore
+from gateway.meter import Meter, rate_headers
+from gateway.prices import PriceBook, configured
 from tests.fakes.lab import POLICY
 from tests.gateway.parts import exchange, principal
 
@@ -31,8 +33,9 @@ def clock():
 
 @pytest.fixture
 def meter(clock):
-    limiter = Limiter(MemoryLimitStore(), now=clock)
-    return Meter(limiter, {"small": Price(input_eur_per_million=0, output_eur_per_million=1e6)}, DEFAULT_MAX_TOKENS)
+    prices = PriceBook(configured({"small": (0, 1e6)}))
+    limiter = Limiter(MemoryLimitStore(clock))
+    return Meter(limiter, lambda model: prices.at(model, clock()), DEFAULT_MAX_TOKENS)
 
 
 def limited(limits, **more):
@@ -59,7 +62,7 @@ async def test_requests_are_counted_whatever_becomes_of_them(meter, clock):
         with pytest.raises(RuntimeError):
             async with await meter.reserve(exchange(who=who)):
                 raise RuntimeError
-    with pytest.raises(LimitReached, match="The limit on requests is reached") as refused:
+    with pytest.raises(LimitReached, match="The limit of 2 requests per minute of project main is reached") as refused:
         await meter.reserve(exchange(who=who))
     assert refused.value.code == "rate_limit_exceeded"
     clock.now += refused.value.retry_after_s
@@ -101,9 +104,12 @@ async def test_a_request_that_names_no_length_reserves_the_default_and_several_c
 
 
 async def test_a_call_larger_than_the_whole_limit_is_told_that_waiting_does_not_help(meter):
-    with pytest.raises(LimitReached, match="exceeds the whole limit") as refused:
+    with pytest.raises(LimitReached, match=r"may use 50\d\d, more than the limit of 1000 tokens per minute") as refused:
         await meter.reserve(exchange(who=limited("{tpm: 1000}"), max_tokens=5000))
-    assert (refused.value.code, refused.value.headers()) == ("request_exceeds_limit", [])
+    assert (refused.value.code, refused.value.headers()) == (
+        "request_exceeds_limit",
+        [(b"x-should-retry", b"false")],
+    )
 
 
 async def test_a_call_cut_short_costs_the_prompt_and_what_was_sent_and_one_that_never_left_costs_nothing(meter):
@@ -150,8 +156,9 @@ async def test_projects_and_tenants_do_not_use_up_each_others_limits(meter):
 async def test_money_is_counted_by_the_models_price(meter):
     who = limited("{eur_per_month: 100}")
     await used(meter, exchange(who=who, max_tokens=60), 60)
-    with pytest.raises(LimitReached, match="money"):
+    with pytest.raises(BudgetExceeded, match="100 euros per month of project main") as refused:
         await meter.reserve(exchange(who=who, max_tokens=60))
+    assert refused.value.code == "budget_exceeded"
     await used(meter, exchange(who=who, max_tokens=40), 40)
 
 
@@ -159,3 +166,79 @@ async def test_a_budget_over_a_model_without_a_price_is_refused_not_ignored(mete
     with pytest.raises(PolicyDenied) as refused:
         await meter.reserve(exchange(who=limited("{eur_per_month: 100}"), model="unpriced"))
     assert refused.value.reasons[0].rule == "limits.eur_per_month"
+
+
+def bound(configured, **more):
+    return principal(configured=configured, **more)
+
+
+async def test_a_key_its_project_and_its_tenant_bind_at_once(meter):
+    wide = Limits.of(rpm=100)
+    for level in [("acme", "", ""), ("acme", "main", ""), ("acme", "main", "7GA3GXAA")]:
+        who = bound({**dict.fromkeys([("acme", "", ""), ("acme", "main", "")], wide), level: Limits.of(rpm=0)})
+        with pytest.raises(
+            RequestExceedsLimit, match=f"of {'key' if level[2] else 'project' if level[1] else 'tenant'}"
+        ):
+            await meter.reserve(exchange(who=who))
+
+
+async def test_of_what_the_policy_and_an_administrator_set_for_a_project_the_lower_binds(meter):
+    for policy, set_ in ((2, 5), (5, 2)):
+        who = limited(
+            f"{{rpm: {policy}}}",
+            configured={("acme", f"p{policy}", ""): Limits.of(rpm=set_)},
+            project=f"p{policy}",
+        )
+        await used(meter, exchange(who=who), 1)
+        await used(meter, exchange(who=who), 1)
+        with pytest.raises(LimitReached):
+            await meter.reserve(exchange(who=who))
+
+
+async def test_too_many_at_once_has_a_code_of_its_own(meter):
+    who = bound({("acme", "", ""): Limits.of(concurrent=1)})
+    async with await meter.reserve(exchange(who=who)):
+        with pytest.raises(TooManyConcurrent) as refused:
+            await meter.reserve(exchange(who=who))
+    assert refused.value.code == "concurrency_limit_exceeded"
+    assert (b"retry-after", b"1") in refused.value.headers()
+    await meter.reserve(exchange(who=who))
+
+
+async def test_the_headers_are_of_the_level_that_has_the_least_left_on_answers_and_refusals(meter, clock):
+    who = bound({("acme", "", ""): Limits.of(rpm=100, tpm=1000), ("acme", "main", ""): Limits.of(rpm=2)})
+    asked = exchange(who=who, max_tokens=500)
+    async with await meter.reserve(asked):
+        assert dict(asked.rates) == {
+            b"x-ratelimit-limit-requests": b"2",
+            b"x-ratelimit-remaining-requests": b"1",
+            b"x-ratelimit-reset-requests": b"30s",
+            b"x-ratelimit-limit-tokens": b"1000",
+            b"x-ratelimit-remaining-tokens": b"%d" % (500 - asked.prompt_estimate),
+            b"x-ratelimit-reset-tokens": b"%gs" % ((500 + asked.prompt_estimate) * 0.06),
+        }
+        asked.usage = usage(0)
+    await used(meter, exchange(who=who, max_tokens=1), 0)
+    late = exchange(who=who)
+    with pytest.raises(LimitReached):
+        await meter.reserve(late)
+    assert dict(late.rates)[b"x-ratelimit-remaining-requests"] == b"0"
+    assert dict(late.rates)[b"x-ratelimit-reset-requests"] == b"1m0s"
+
+
+async def test_without_rates_there_are_no_rate_headers(meter):
+    asked = exchange(who=bound({("acme", "", ""): Limits.of(concurrent=5)}))
+    async with await meter.reserve(asked):
+        assert asked.rates == []
+    assert rate_headers((), ()) == []
+
+
+@pytest.mark.parametrize("said", [-5, 10**30])
+async def test_what_a_backend_says_beyond_all_reason_neither_refunds_nor_breaks_the_count(meter, said):
+    who = limited("{tpm: 1000}")
+    await used(meter, exchange(who=who, max_tokens=10), said)
+    if said < 0:
+        await used(meter, exchange(who=who, max_tokens=900), 0)
+    else:
+        with pytest.raises(LimitReached):
+            await meter.reserve(exchange(who=who, max_tokens=1))

@@ -2,13 +2,16 @@ import asyncio
 import subprocess
 import sys
 import time
-from datetime import UTC, datetime
 
 import pytest
 
 from gateway.errors import LimitsUnavailable
-from gateway.limits import Cost, Limiter, LimitExceeded, Limits
-from gateway.redis_limits import HOLD_S, RedisLimitStore
+from gateway.limits import Cost, Level, Limiter, LimitExceeded, Limits, Reservation, counters
+from gateway.redis_limits import RedisLimitStore
+
+
+def of(limits, place="acme/app"):
+    return counters([Level(place, place, limits)])
 
 
 @pytest.fixture
@@ -21,7 +24,7 @@ async def store(redis_url):
 async def test_of_many_at_once_from_several_gateways_exactly_one_gets_a_budget_for_one(redis_url):
     stores = [RedisLimitStore(redis_url) for _ in range(4)]
     limits = Limits.of(eur_per_month=1)
-    calls = [Limiter(stores[at % 4]).reserve("acme/app", limits, Cost(money=1)) for at in range(100)]
+    calls = [Limiter(stores[at % 4]).reserve(of(limits), Cost(money=1)) for at in range(100)]
     outcomes = await asyncio.gather(*calls, return_exceptions=True)
     assert sum(not isinstance(outcome, Exception) for outcome in outcomes) == 1
     assert {type(outcome) for outcome in outcomes if isinstance(outcome, Exception)} == {LimitExceeded}
@@ -31,14 +34,16 @@ async def test_of_many_at_once_from_several_gateways_exactly_one_gets_a_budget_f
 
 WORKER = """
 import asyncio, sys
-from gateway.limits import Cost, Limiter, LimitExceeded, Limits
+from gateway.limits import Cost, Level, Limiter, LimitExceeded, Limits, counters
 from gateway.redis_limits import RedisLimitStore
+
+BUDGET = counters([Level("acme/app", "app", Limits.of(eur_per_month=100))])
 
 async def main(url):
     store, passed = RedisLimitStore(url), 0
     for _ in range(200):
         try:
-            await Limiter(store).reserve("acme/app", Limits.of(eur_per_month=100), Cost(money=1))
+            await Limiter(store).reserve(BUDGET, Cost(money=1))
             passed += 1
         except LimitExceeded:
             pass
@@ -60,39 +65,23 @@ async def test_what_was_spent_is_known_after_a_restart_of_the_gateway(redis_url)
     limits = Limits.of(eur_per_month=10)
     first = RedisLimitStore(redis_url)
     limiter = Limiter(first)
-    await limiter.settle(await limiter.reserve("acme/app", limits, Cost(money=9)), Cost(money=8))
+    await limiter.settle(await limiter.reserve(of(limits), Cost(money=9)), Cost(money=8))
     await first.close()
     second = RedisLimitStore(redis_url)
     with pytest.raises(LimitExceeded):
-        await Limiter(second).reserve("acme/app", limits, Cost(money=3))
-    assert await Limiter(second).reserve("acme/app", limits, Cost(money=2))
+        await Limiter(second).reserve(of(limits), Cost(money=3))
+    assert await Limiter(second).reserve(of(limits), Cost(money=2))
     await second.close()
 
 
-async def test_what_a_dead_gateway_held_is_free_again_after_the_deadline(store):
-    now = [datetime(2026, 3, 15, tzinfo=UTC).timestamp()]
-    limiter = Limiter(store, now=lambda: now[0])
-    limits = Limits.of(eur_per_month=1)
-    late = await limiter.reserve("acme/app", limits, Cost(money=1))
-    now[0] += HOLD_S - 1
-    with pytest.raises(LimitExceeded):
-        await limiter.reserve("acme/app", limits, Cost(money=1))
-    now[0] += 2
-    again = await limiter.reserve("acme/app", limits, Cost(money=0.5))
-    await limiter.settle(late, Cost(money=0.4))  # it lived after all: what it used counts, its hold is not given twice
-    with pytest.raises(LimitExceeded):
-        await limiter.reserve("acme/app", limits, Cost(money=0.2))
-    await limiter.settle(again, Cost())
-    assert await limiter.reserve("acme/app", limits, Cost(money=0.6))
-
-
-async def test_without_redis_nothing_is_let_through_and_settling_harms_nobody(tmp_path):
+async def test_without_redis_nothing_is_let_through(tmp_path):
     store = RedisLimitStore(f"unix://{tmp_path}/nobody")
     limiter = Limiter(store)
     with pytest.raises(LimitsUnavailable):
-        await limiter.reserve("acme/app", Limits.of(rpm=1), Cost())
-    assert await limiter.reserve("acme/app", Limits(), Cost())  # nothing to count
-    await store.settle("acme/app", "r1", {}, {}, time.time())
+        await limiter.reserve(of(Limits.of(rpm=1)), Cost())
+    assert await limiter.reserve(of(Limits()), Cost())  # nothing to count
+    with pytest.raises(LimitsUnavailable):
+        await store.settle(Reservation("r1", of(Limits.of(tpm=1)), Cost()), Cost())
     await store.close()
 
 
@@ -109,7 +98,7 @@ async def test_a_server_that_hangs_is_given_up(monkeypatch):
     store = RedisLimitStore(f"redis://127.0.0.1:{port}/0")
     started = time.monotonic()
     with pytest.raises(LimitsUnavailable):
-        await Limiter(store).reserve("acme/app", Limits.of(rpm=1), Cost())
+        await Limiter(store).reserve(of(Limits.of(rpm=1)), Cost())
     assert time.monotonic() - started < 10
     await store.close()
     server.close()
@@ -121,6 +110,6 @@ async def test_names_of_tenants_do_not_run_into_each_other(store):
     limits = Limits.of(rpm=1)
     limiter = Limiter(store)
     for key in ("acme/app", "acme/app2", "acme/ap", "globex/app"):
-        assert await limiter.reserve(key, limits, Cost())
+        assert await limiter.reserve(of(limits, key), Cost())
         with pytest.raises(LimitExceeded):
-            await limiter.reserve(key, limits, Cost())
+            await limiter.reserve(of(limits, key), Cost())

@@ -78,5 +78,9 @@ BODIES = {
     "set_roles": {"roles": ["dpo"]},
     "create_token": {"expires_at": (datetime.now(UTC) + timedelta(days=1)).isoformat()},
     "bootstrap": {"display_name": "Root"},
+    "set_tenant_limits": {"requests_per_minute": 600},
+    "set_project_limits": {"eur_per_day": 12.5},
+    "set_key_limits": {"concurrent_requests": 0},
+    "set_price": {"model": "small", "input": 0.2, "output": "0.6"},
 }
 """What each route that takes a body is sent, by its function's name."""

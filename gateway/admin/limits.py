@@ -1,0 +1,106 @@
+"""Limits of a tenant, its projects and its keys; prices. In force in every gateway within a second."""
+
+from decimal import Decimal
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Response
+from pydantic import AwareDatetime, Field
+
+from gateway.admin.access import Desk, DeskOf, IfMatch, Need
+from gateway.admin.shapes import Body, tagged
+from gateway.identity.roles import Actor
+from gateway.store.usage_inventory import limits_at, limits_in, prices_in
+from gateway.store.usage_records import LimitFigures, LimitsRecord, PriceRecord
+
+router = APIRouter(tags=["limits"])
+
+Reading = Depends(Need("tenant.read"))
+Owner = Annotated[Actor, Depends(Need("tenants.manage"))]
+Manager = Annotated[Actor, Depends(Need("limits.manage"))]
+Amount = Annotated[Decimal, Field(ge=0, le=10**6, decimal_places=6)]
+
+
+class NewPrice(Body):
+    """Euros a million tokens. Without `cached` those cost as `input`; without `valid_from` it holds from now on."""
+
+    model: Annotated[str, Field(min_length=1, max_length=200)]
+    input: Amount
+    output: Amount
+    cached: Amount | None = None
+    valid_from: AwareDatetime | None = None
+
+
+@router.get("/tenants/{tenant}/limits/all", dependencies=[Reading])
+def list_limits(desk: DeskOf, tenant: str) -> list[LimitsRecord]:
+    """The tenant's own and those of its projects and keys."""
+    return limits_in(desk.database, tenant)
+
+
+@router.get("/tenants/{tenant}/limits", dependencies=[Reading])
+def show_tenant_limits(desk: DeskOf, response: Response, tenant: str) -> LimitsRecord:
+    return _shown(desk, response, tenant)
+
+
+@router.put("/tenants/{tenant}/limits")
+def set_tenant_limits(
+    actor: Owner, desk: DeskOf, expected: IfMatch, response: Response, tenant: str, figures: LimitFigures
+) -> LimitsRecord:
+    """Replace the tenant's own limits: the operator's to set, since they are set for the tenant."""
+    return _tagged(response, desk.control(actor.name, expected).set_limits(tenant, figures))
+
+
+@router.get("/tenants/{tenant}/projects/{project}/limits", dependencies=[Reading])
+def show_project_limits(desk: DeskOf, response: Response, tenant: str, project: str) -> LimitsRecord:
+    return _shown(desk, response, tenant, project=project)
+
+
+@router.put("/tenants/{tenant}/projects/{project}/limits")
+def set_project_limits(
+    actor: Manager,
+    desk: DeskOf,
+    expected: IfMatch,
+    response: Response,
+    tenant: str,
+    project: str,
+    figures: LimitFigures,
+) -> LimitsRecord:
+    """Replace the project's limits. Where its policy sets one too, the lower binds."""
+    return _tagged(response, desk.control(actor.name, expected).set_limits(tenant, figures, project=project))
+
+
+@router.get("/tenants/{tenant}/keys/{key}/limits", dependencies=[Reading])
+def show_key_limits(desk: DeskOf, response: Response, tenant: str, key: str) -> LimitsRecord:
+    return _shown(desk, response, tenant, key=key)
+
+
+@router.put("/tenants/{tenant}/keys/{key}/limits")
+def set_key_limits(
+    actor: Manager, desk: DeskOf, expected: IfMatch, response: Response, tenant: str, key: str, figures: LimitFigures
+) -> LimitsRecord:
+    """Replace the key's limits. A key that succeeds it by rotation inherits them."""
+    return _tagged(response, desk.control(actor.name, expected).set_limits(tenant, figures, key=key))
+
+
+@router.get("/prices", dependencies=[Depends(Need("prices.read"))])
+def list_prices(desk: DeskOf) -> list[PriceRecord]:
+    """Every version of every model's price."""
+    return prices_in(desk.database, desk.cell)
+
+
+@router.post("/prices", status_code=201)
+def set_price(actor: Annotated[Actor, Depends(Need("prices.manage"))], desk: DeskOf, new: NewPrice) -> PriceRecord:
+    """The next version of a model's price. What was used before costs what it cost."""
+    return desk.control(actor.name).set_price(
+        new.model, input=new.input, output=new.output, cached=new.cached, valid_from=new.valid_from
+    )
+
+
+def _shown(
+    desk: Desk, response: Response, tenant: str, *, project: str | None = None, key: str | None = None
+) -> LimitsRecord:
+    return _tagged(response, limits_at(desk.database, tenant, project=project, key=key))
+
+
+def _tagged(response: Response, record: LimitsRecord) -> LimitsRecord:
+    tagged(response, record)
+    return record

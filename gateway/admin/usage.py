@@ -1,0 +1,50 @@
+"""What was used and what it cost, as the ledger has it: of one tenant, or of all."""
+
+from datetime import date
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Depends, Query
+from fastapi.responses import Response, StreamingResponse
+
+from gateway.admin.access import DeskOf, Need
+from gateway.store.inventory import Inventory
+from gateway.store.usage_report import Dimension, LedgerEntry, Span, Usage, entries, usage
+from gateway.usage_table import csv_lines
+
+router = APIRouter(tags=["usage"])
+
+By = Annotated[list[Dimension], Query(description="what to sum up by; may be repeated")]
+Format = Annotated[Literal["json", "csv"], Query()]
+CSV = "text/csv; charset=utf-8"
+
+
+def span_of(since: date | None = None, until: date | None = None) -> Span:
+    """Days in UTC, both included."""
+    return Span(since=since, until=until)
+
+
+SpanOf = Annotated[Span, Depends(span_of)]
+
+
+@router.get("/tenants/{tenant}/usage", dependencies=[Depends(Need("usage.read"))], response_model=list[Usage])
+def show_usage(desk: DeskOf, tenant: str, span: SpanOf, by: By = [], format: Format = "json") -> list[Usage] | Response:  # noqa: B006  # FastAPI copies it
+    """Requests, tokens, backend seconds and cost of the tenant."""
+    return _report(usage(desk.database, tenant=tenant, by=by, span=span), format)
+
+
+@router.get("/usage", dependencies=[Depends(Need("usage.read-all"))], response_model=list[Usage])
+def show_all_usage(desk: DeskOf, span: SpanOf, by: By = [], format: Format = "json") -> list[Usage] | Response:  # noqa: B006
+    """The same of all tenants."""
+    return _report(usage(desk.database, by=by, span=span), format)
+
+
+@router.get("/tenants/{tenant}/usage/calls", dependencies=[Depends(Need("usage.read"))])
+def export_calls(desk: DeskOf, tenant: str, span: SpanOf) -> StreamingResponse:
+    """Every call that is over, as CSV."""
+    Inventory(desk.database).tenant(tenant)  # 404 before the first byte
+    lines = csv_lines(entries(desk.database, tenant=tenant, span=span), LedgerEntry)
+    return StreamingResponse((line.encode() for line in lines), media_type=CSV)
+
+
+def _report(lines: list[Usage], format: str) -> list[Usage] | Response:
+    return Response("".join(csv_lines(lines, Usage)), media_type=CSV) if format == "csv" else lines

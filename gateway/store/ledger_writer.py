@@ -1,0 +1,199 @@
+"""The ledger: one row for each accepted call, derived from the audit log.
+
+A row is made of the intent and completed by the outcome. How far each tree of the log was read is written in the same
+transaction as the rows, so that every event counts exactly once, whatever dies in between; and what the ledger sums up
+to is what the record says, since it has no other source.
+"""
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Protocol
+
+from pydantic_core import from_json
+from sqlalchemy import Connection, bindparam, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+
+from gateway.prices import PriceBook
+from gateway.store.database import Database
+from gateway.store.usage_tables import LedgerCursorRow, LedgerRow
+
+log = logging.getLogger(__name__)
+
+AT_ONCE = 5000
+"""Events a transaction reads."""
+
+_CURSOR: Any = LedgerCursorRow.__table__  # type: ignore[attr-defined]  # set by SQLModel's metaclass
+_LEDGER: Any = LedgerRow.__table__  # type: ignore[attr-defined]
+_TURN = ""
+
+
+class Leaf(Protocol):
+    @property
+    def payload(self) -> bytes: ...
+
+
+class LogReader(Protocol):
+    """A snapshot of the audit log, as far as it is needed here."""
+
+    def sizes(self) -> dict[str, int]: ...
+
+    def leaves(self, tenant: str, start: int = 0) -> Iterator[Leaf]: ...
+
+
+@dataclass(slots=True)
+class _Chunk:
+    """What one span of a tree says: calls that begin in it, and outcomes of calls that began before."""
+
+    rows: dict[str, dict[str, Any]]
+    outcomes: dict[str, dict[str, Any]]
+
+
+class LedgerWriter:
+    """Reads the log that is called `log` (any name that stays) into the ledger."""
+
+    def __init__(self, database: Database, log: str) -> None:
+        self._database = database
+        self._log = log[:16]
+        self._read: dict[str, int] = {}  # at least so far, to see without a transaction that nothing is new
+
+    def catch_up(self, reader: LogReader, prices: PriceBook) -> int:
+        """Read what is new; how many events. 0 also where another process is at it.
+
+        Raises DatabaseUnavailable, or what `reader` raises; then what was read stays read and the rest comes next time.
+        """
+        sizes, read = reader.sizes(), 0
+        while True:
+            news = [tenant for tenant, size in sizes.items() if size > self._read.get(tenant, 0)]
+            if not news:
+                return read
+            taken = self._take(reader, prices, sizes, news)
+            if not taken:
+                return read
+            read += taken
+
+    def _take(self, reader: LogReader, prices: PriceBook, sizes: dict[str, int], news: Sequence[str]) -> int:
+        """One transaction. Only once it is committed is it known here what was read."""
+        taken, read = 0, {}
+        with self._database.write() as session:
+            connection = session.connection()
+            if not self._take_turn(connection):
+                return 0
+            cursors = select(_CURSOR.c.tenant, _CURSOR.c.next_seq).where(_CURSOR.c.log == self._log)
+            known: dict[str, int] = {tenant: seq for tenant, seq in connection.execute(cursors)}
+            for tenant in news:
+                start = known.get(tenant, 0)
+                end = min(sizes[tenant], start + AT_ONCE - taken)
+                if end > start:
+                    chunk = _parsed(tenant, reader, start, end)
+                    _write(connection, tenant, chunk, prices)
+                    self._move(connection, tenant, end)
+                    taken += end - start
+                elif start > sizes[tenant]:
+                    log.error("the ledger read more of %s than the log has: was an older log put in place?", tenant)
+                read[tenant] = max(end, start)
+                if taken >= AT_ONCE:
+                    break
+        moved = any(end > self._read.get(tenant, 0) for tenant, end in read.items())
+        self._read |= read
+        return taken or int(moved)
+
+    def _take_turn(self, connection: Connection) -> bool:
+        connection.execute(_insert(connection, _CURSOR), {"log": self._log, "tenant": _TURN, "next_seq": 0})
+        turn = select(_CURSOR.c.log).where(_CURSOR.c.log == self._log, _CURSOR.c.tenant == _TURN)
+        return connection.execute(turn.with_for_update(skip_locked=True)).first() is not None
+
+    def _move(self, connection: Connection, tenant: str, end: int) -> None:
+        insert = _insert(connection, _CURSOR, then={"next_seq": end})
+        connection.execute(insert, {"log": self._log, "tenant": tenant, "next_seq": end})
+
+
+def _insert(connection: Connection, table: Any, then: dict[str, Any] | None = None) -> Any:
+    """Where the row is there already: nothing, or `then`."""
+    insert = (postgresql if connection.dialect.name == "postgresql" else sqlite).insert(table)
+    if then is None:
+        return insert.on_conflict_do_nothing()
+    return insert.on_conflict_do_update(index_elements=list(table.primary_key.columns), set_=then)
+
+
+def _parsed(tenant: str, reader: LogReader, start: int, end: int) -> _Chunk:
+    chunk = _Chunk({}, {})
+    leaves = reader.leaves(tenant, start)
+    for _ in range(end - start):
+        event = from_json(next(leaves).payload)
+        request = event.get("request_id")
+        match event["type"]:
+            case "inference.accepted":
+                chunk.rows[request] = _accepted(tenant, event)
+            case "inference.completed" | "inference.aborted":
+                chunk.outcomes[request] = event
+    return chunk
+
+
+def _accepted(tenant: str, event: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "tenant": tenant,
+        "request_id": event["request_id"],
+        "project": event["project"],
+        "key_id": event["key_id"],
+        "model": event["model_requested"],
+        "region": event["region"],
+        "backend": event["backend_id"],
+        "accepted_at": datetime.fromisoformat(event["ts"]).timestamp(),
+        "outcome": None,
+        "day": None,
+        "tokens_in": 0,
+        "tokens_cached": 0,
+        "tokens_out": 0,
+        "estimated": False,
+        "backend_ms": 0,
+        "price": None,
+        "nano_eur": None,
+    }
+
+
+def _write(connection: Connection, tenant: str, chunk: _Chunk, prices: PriceBook) -> None:
+    for request, event in chunk.outcomes.items():
+        if request in chunk.rows:
+            _close(chunk.rows[request], event, prices)
+    if chunk.rows:
+        connection.execute(_insert(connection, _LEDGER), list(chunk.rows.values()))
+    before = [request for request in chunk.outcomes if request not in chunk.rows]
+    if not before:
+        return
+    found = connection.execute(
+        select(_LEDGER).where(_LEDGER.c.tenant == tenant, _LEDGER.c.request_id.in_(before), _LEDGER.c.outcome.is_(None))
+    ).mappings()
+    closed = [_close(dict(row), chunk.outcomes[row["request_id"]], prices) for row in found]
+    if closed:
+        names = [column.name for column in _LEDGER.c if not column.primary_key]
+        statement = (
+            update(_LEDGER)
+            .where(_LEDGER.c.tenant == bindparam("of_tenant"), _LEDGER.c.request_id == bindparam("of_request"))
+            .values({name: bindparam(name) for name in names})
+        )
+        connection.execute(
+            statement, [{**row, "of_tenant": row.pop("tenant"), "of_request": row.pop("request_id")} for row in closed]
+        )
+
+
+def _close(row: dict[str, Any], event: dict[str, Any], prices: PriceBook) -> dict[str, Any]:
+    """The outcome's figures; the price is that of the moment the call was let in, as its budget was counted."""
+    price = prices.at(row["model"], row["accepted_at"])
+    tokens_in, tokens_out = event.get("tokens_in", 0), event.get("tokens_out", 0)
+    cached = min(event.get("tokens_cached", 0), tokens_in)
+    row.update(
+        outcome=event["type"].removeprefix("inference."),
+        day=event["ts"][:10],
+        region=event.get("region", row["region"]),
+        backend=event.get("backend_id", row["backend"]),
+        tokens_in=tokens_in,
+        tokens_cached=cached,
+        tokens_out=tokens_out,
+        estimated=event.get("tokens_estimated", False),
+        backend_ms=event.get("backend_ms", 0),
+        price=None if price is None else price.number,
+        nano_eur=None if price is None else price.cost(tokens_in, tokens_out, cached),
+    )
+    return row

@@ -1,0 +1,133 @@
+"""``domicile usage``: what was used, what it cost, and what it costs."""
+
+from datetime import UTC, date, datetime
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gateway.admin_shell import DEFAULT_DATA, AsJson, Data, fail, opened_control, opened_database
+from gateway.printing import print_one, print_table
+
+if TYPE_CHECKING:
+    from gateway.store.usage_report import Span
+
+usage_app = typer.Typer(name="usage", help="Tokens, backend seconds and cost, from the ledger.", no_args_is_help=True)
+
+OfTenant = Annotated[str | None, typer.Option("--tenant", help="Of this tenant only.")]
+Since = Annotated[datetime | None, typer.Option(formats=["%Y-%m-%d"], help="From this day (UTC) on.")]
+Until = Annotated[datetime | None, typer.Option(formats=["%Y-%m-%d"], help="Up to this day, included.")]
+
+
+@usage_app.command("show")
+def show_usage(
+    tenant: OfTenant = None,
+    by: Annotated[
+        str, typer.Option(help="What to sum up by: tenant, project, key, model, region, backend, day; commas between.")
+    ] = "tenant,model",
+    since: Since = None,
+    until: Until = None,
+    data: Data = DEFAULT_DATA,
+    as_json: AsJson = False,
+) -> None:
+    """Show requests, tokens, backend seconds, cost, and cost per million tokens.
+
+    Example: domicile usage show --by tenant,model --since 2026-11-01
+    """
+    from gateway.store.usage_report import dimensions, usage
+
+    with opened_database(data) as (_, database):
+        groups = dimensions(by)
+        lines = usage(database, tenant=tenant, by=groups, span=_span(since, until))
+    columns = (
+        *dict.fromkeys(groups),
+        *("requests", "aborted", "tokens_in", "tokens_cached", "tokens_out", "backend_seconds"),
+        *("eur", "eur_per_million_tokens", "unpriced"),
+    )
+    print_table(lines, columns, as_json)
+
+
+@usage_app.command("export")
+def export_usage(
+    file: Annotated[Path | None, typer.Argument(help="Where to [default: standard output].")] = None,
+    tenant: OfTenant = None,
+    since: Since = None,
+    until: Until = None,
+    data: Data = DEFAULT_DATA,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line, instead of CSV.")] = False,
+) -> None:
+    """Write the ledger out, a line a call: CSV, or JSON.
+
+    Example: domicile usage export november.csv --since 2026-11-01 --until 2026-11-30
+    """
+    from gateway.store.usage_report import LedgerEntry, entries
+    from gateway.usage_table import csv_lines
+
+    with opened_database(data) as (_, database):
+        rows = entries(database, tenant=tenant, span=_span(since, until))
+        lines = (f"{row.model_dump_json()}\n" for row in rows) if as_json else csv_lines(rows, LedgerEntry)
+        if file is None:
+            for line in lines:
+                typer.echo(line, nl=False)
+            return
+        with file.open("x", encoding="utf-8", newline="") as out:
+            out.writelines(lines)
+
+
+@usage_app.command("prices")
+def list_prices(data: Data = DEFAULT_DATA, as_json: AsJson = False) -> None:
+    """List every version of every model's price, in euros a million tokens.
+
+    Example: domicile usage prices
+    """
+    from gateway.store.usage_inventory import prices_in
+
+    with opened_database(data) as (installation, database):
+        records = prices_in(database, installation.cell)
+    print_table(records, ("model", "number", "valid_from", "input", "output", "cached"), as_json)
+
+
+@usage_app.command("set-price")
+def set_price(
+    ctx: typer.Context,
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="Name of the model, as calls name it.")],
+    input_: Annotated[str, typer.Option("--input", help="Euros a million prompt tokens.")],
+    output: Annotated[str, typer.Option(help="Euros a million answer tokens.")],
+    cached: Annotated[
+        str | None, typer.Option(help="Euros a million prompt tokens found in a cache [default: as --input].")
+    ] = None,
+    valid_from: Annotated[
+        datetime | None, typer.Option(formats=["%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%d"], help="From then on [default: now].")
+    ] = None,
+    data: Data = DEFAULT_DATA,
+    as_json: AsJson = False,
+) -> None:
+    """Give a model its next price. What was used before costs what it cost.
+
+    Example: domicile usage set-price smollm2-135m --input 0.02 --output 0.05 --valid-from 2027-01-01
+    """
+    if valid_from is not None and valid_from.tzinfo is None:
+        valid_from = valid_from.replace(tzinfo=UTC)
+    amounts = {name: _euros(said) for name, said in (("input", input_), ("output", output))}
+    with opened_control(ctx, data) as control:
+        record = control.set_price(
+            model, **amounts, cached=None if cached is None else _euros(cached), valid_from=valid_from
+        )
+    print_one(record, as_json)
+
+
+def _euros(said: str) -> Decimal:
+    try:
+        return Decimal(said)
+    except InvalidOperation:
+        fail(f"{said!r} is no amount in euros")
+
+
+def _span(since: datetime | None, until: datetime | None) -> "Span":
+    from gateway.store.usage_report import Span
+
+    def day(moment: datetime | None) -> date | None:
+        return None if moment is None else moment.date()
+
+    return Span(since=day(since), until=day(until))

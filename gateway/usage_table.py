@@ -1,0 +1,31 @@
+"""Usage as a table for other programs: CSV (RFC 4180), a row a line of the report or a call of the ledger."""
+
+import csv
+import io
+from collections.abc import Iterable, Iterator
+
+from pydantic import BaseModel
+
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
+"""What a spreadsheet takes for the beginning of a formula."""
+
+
+def csv_lines(rows: Iterable[BaseModel], kind: type[BaseModel]) -> Iterator[str]:
+    """The header, then the rows, each with its line end. Text that a spreadsheet would run gets a quote before it."""
+    yield _line(kind.model_fields)
+    for row in rows:
+        yield _line(_cell(value) for value in row.model_dump().values())
+
+
+def _line(cells: Iterable[str]) -> str:
+    line = io.StringIO()
+    csv.writer(line).writerow(cells)
+    return line.getvalue()
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return f"'{value}" if value.startswith(FORMULA) else value
+    return str(value).lower() if isinstance(value, bool) else str(value)
