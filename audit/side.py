@@ -26,7 +26,8 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from audit.canonical import MAX_INTEGER
 from audit.commitment import SALT_SIZE, verify_commitment
 from audit.errors import CommitmentError, KeyLost, KeyProviderError, StoreError
-from audit.keys import KEY_SIZE, KeyProvider, NoKeys
+from audit.keys import KeyProvider, NoKeys
+from audit.master import KEY_SIZE
 from audit.private import Sealed
 from audit.sqlite import read_only_uri
 from audit.stamp import uuid7
