@@ -12,7 +12,7 @@ import fcntl
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +36,11 @@ class KeyProvider(Protocol):
 
     def unwrap(self, tenant: str, wrapped: bytes) -> bytes:
         """Raises KeyLost if the tenant has no key or another one."""
+
+    def wrap_all(self, tenant: str, keys: Sequence[bytes]) -> list[bytes]:
+        """`wrap` of each, for the price of one look at the tenant's key."""
+
+    def unwrap_all(self, tenant: str, wrapped: Sequence[bytes]) -> list[bytes]: ...
 
     def destroy(self, tenant: str) -> None:
         """For good: nothing wrapped under the tenant's key can be had again. No error if there is none."""
@@ -68,17 +73,23 @@ class KeyRing:
     # --- data keys ---------------------------------------------------------------------------------------------------
 
     def wrap(self, tenant: str, key: bytes) -> bytes:
-        path = self._path(tenant)
-        if not path.exists():
-            self._create(tenant)
-        keys = self._keys(tenant)
-        newest = max(keys)
-        return newest.to_bytes(_GENERATION_SIZE, "big") + aes_key_wrap(keys[newest], key)
+        return self.wrap_all(tenant, (key,))[0]
 
     def unwrap(self, tenant: str, wrapped: bytes) -> bytes:
-        keys = self._keys(tenant)
+        return self.unwrap_all(tenant, (wrapped,))[0]
+
+    def wrap_all(self, tenant: str, keys: Sequence[bytes]) -> list[bytes]:
+        if not self._path(tenant).exists():
+            self._create(tenant)
+        opened = self._keys(tenant)
+        newest = max(opened)
+        prefix, own = newest.to_bytes(_GENERATION_SIZE, "big"), opened[newest]
+        return [prefix + aes_key_wrap(own, key) for key in keys]
+
+    def unwrap_all(self, tenant: str, wrapped: Sequence[bytes]) -> list[bytes]:
+        opened = self._keys(tenant)
         try:
-            return aes_key_unwrap(keys[generation_of(wrapped)], wrapped[-LEGACY_SIZE:])
+            return [aes_key_unwrap(opened[generation_of(one)], one[-LEGACY_SIZE:]) for one in wrapped]
         except (KeyError, InvalidUnwrap, ValueError) as error:
             raise KeyLost(f"what was wrapped for tenant {tenant} does not open under its key") from error
 
@@ -250,6 +261,12 @@ class NoKeys:
         raise KeyProviderError("the side store is open without its keys")
 
     def unwrap(self, tenant: str, wrapped: bytes) -> bytes:
+        raise KeyProviderError("the side store is open without its keys")
+
+    def wrap_all(self, tenant: str, keys: Sequence[bytes]) -> list[bytes]:
+        raise KeyProviderError("the side store is open without its keys")
+
+    def unwrap_all(self, tenant: str, wrapped: Sequence[bytes]) -> list[bytes]:
         raise KeyProviderError("the side store is open without its keys")
 
     def destroy(self, tenant: str) -> None:
