@@ -4,8 +4,9 @@ Witnesses and time-stamping authorities need to see its checkpoint alone, so wha
 From a record the proof leads over the tenant's checkpoint and its leaf in the anchor tree to the anchor's checkpoint.
 """
 
+import asyncio
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 
 from audit.checkpoint import Checkpoint, open_checkpoint, origin_of
@@ -35,19 +36,34 @@ def digest(checkpoint: Checkpoint) -> str:
     return sha256(checkpoint.text().encode()).hexdigest()
 
 
-async def anchor(custody: Custody) -> list[Receipt]:
+@dataclass(slots=True)
+class Anchors:
+    """What is anchored already, as far as it was read: the first `size` leaves. Kept from one turn to the next."""
+
+    size: int = 0
+    digests: set[str] = field(default_factory=set)
+
+
+async def anchor(custody: Custody, anchors: Anchors | None = None) -> list[Receipt]:
     """Record the last checkpoint of every tree that was signed anew since it was last anchored."""
+    fresh = await asyncio.to_thread(_fresh, custody, anchors or Anchors())
+    return [await custody.record(CheckpointAnchored(checkpoint_sha256=found)) for found in fresh]
+
+
+def _fresh(custody: Custody, anchors: Anchors) -> list[str]:
     key = VerifierKey(custody.signer.name, custody.signer.public_key)
     with custody.reading() as reader:
-        known = _digests(reader)
+        anchors.digests.update(_digests(reader, anchors.size))
+        if ANCHOR_TENANT in reader.tenants():
+            anchors.size = reader.head(ANCHOR_TENANT)[0]
         fresh = []
         for tenant in reader.tenants():
             last = deque(reader.checkpoints(tenant), maxlen=1)
             if tenant != ANCHOR_TENANT and last:
                 found = digest(open_checkpoint(last[0].note, origin_of(key.name, tenant), key.public_key))
-                if found not in known:
+                if found not in anchors.digests:
                     fresh.append(found)
-    return [await custody.record(CheckpointAnchored(checkpoint_sha256=found)) for found in fresh]
+    return fresh
 
 
 def prove(reader: Reader, key: VerifierKey, checkpoint: Checkpoint) -> Anchored:
@@ -90,12 +106,12 @@ def verify_anchored(anchored: Anchored, checkpoint: Checkpoint, key: VerifierKey
         raise VerificationFailed(f"the anchor vouches for another checkpoint than that of {checkpoint.origin}")
 
 
-def _digests(reader: Reader) -> dict[str, int]:
-    """What is anchored, and in which leaf."""
+def _digests(reader: Reader, start: int = 0) -> dict[str, int]:
+    """What is anchored by the leaves from `start` on, and in which."""
     if ANCHOR_TENANT not in reader.tenants():
         return {}
     found: dict[str, int] = {}
-    for stored in reader.leaves(ANCHOR_TENANT):
+    for stored in reader.leaves(ANCHOR_TENANT, start):
         event = decode_leaf(stored.payload).event
         if isinstance(event, CheckpointAnchored):
             found.setdefault(event.checkpoint_sha256, stored.seq)

@@ -264,12 +264,15 @@ def _record(payload: bytes) -> dict[str, object]:
 
 def _summary(record: dict[str, object]) -> str:
     """The few fields that tell one event of a type from another."""
-    said = ("decision", "region", "backend_id", "model_requested", "status", "finish_reason", "reason", "key_id")
+    said = (
+        *("decision", "region", "backend_id", "model_requested", "status", "finish_reason", "reason"),
+        *("actor", "target", "project", "epoch", "detail", "scope", "due", "deleted", "records", "values", "key_id"),
+    )
     parts = []
     for name in said:
         value = record.get(name)
         if isinstance(value, dict):
-            value = value.get("outcome")
-        if value is not None:
+            value = value.get("outcome") or ",".join(f"{key}:{said}" for key, said in sorted(value.items()))
+        if value is not None and value != "":
             parts.append(f"{name}={value}")
     return " ".join(parts)

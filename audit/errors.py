@@ -15,7 +15,8 @@ AuditError
 ├── KeyProviderError     the keys above the side store are missing, unsafe or out of reach
 │   └── KeyLost          ... for good: what they protected is not readable any more
 └── StoreError           the data file could not be read or written; what was being written is not durable
-    └── StoreFull        ... for want of space, and nothing of it was kept
+    ├── StoreFull        ... for want of space, and nothing of it was kept
+    └── KeysOutOfReach   ... for want of a tenant's key, which another time may be had
 """
 
 
@@ -84,4 +85,8 @@ class StoreError(AuditError):
 
 
 class StoreFull(StoreError):
+    pass
+
+
+class KeysOutOfReach(StoreError):
     pass

@@ -1,22 +1,31 @@
-"""The keys above the side store: one key encryption key a tenant, behind a protocol.
+"""The keys above what is kept secret: one key encryption key an owner, behind a protocol.
 
-Data keys are wrapped by RFC 3394 (AES key wrap). A provider in Vault transit or an HSM wraps and unwraps there, and
-its keys never come here; the one that ships keeps them in files.
+    master key (file, Vault) ─> key of an owner (a tenant, or `_system` for the installation) ─> data keys
+
+An owner's key lies in a file of this folder, wrapped under the master (`audit.master`), in generations: while it is
+being replaced there are two. Data keys are wrapped under the newest of them by RFC 3394 (AES key wrap), here and
+without a network, so that the master may be far away and slow; whoever has only the folder, or only the master, opens
+nothing.
 """
 
+import fcntl
+import json
 import os
 import re
-import secrets
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from cryptography.hazmat.primitives.keywrap import InvalidUnwrap, aes_key_unwrap, aes_key_wrap
 
 from audit.errors import KeyLost, KeyProviderError
+from audit.master import KEY_SIZE, LEGACY_SIZE, FileMaster, Master, MasterState, origin_of
+from audit.secret_file import create_secret, read_secret, replace_secret
 
-KEY_SIZE = 32
-
-_TENANT = re.compile(r"[a-z0-9_][a-z0-9_-]{0,62}", re.ASCII)
+_OWNER = re.compile(r"[a-z0-9_][a-z0-9_-]{0,62}", re.ASCII)
+_GENERATION_SIZE = 4
 
 
 class KeyProvider(Protocol):
@@ -28,84 +37,221 @@ class KeyProvider(Protocol):
     def unwrap(self, tenant: str, wrapped: bytes) -> bytes:
         """Raises KeyLost if the tenant has no key or another one."""
 
+    def wrap_all(self, tenant: str, keys: Sequence[bytes]) -> list[bytes]:
+        """`wrap` of each, for the price of one look at the tenant's key."""
+
+    def unwrap_all(self, tenant: str, wrapped: Sequence[bytes]) -> list[bytes]: ...
+
     def destroy(self, tenant: str) -> None:
         """For good: nothing wrapped under the tenant's key can be had again. No error if there is none."""
 
 
-class FileKeyProvider:
-    """Tenant keys in files of mode 0600, each wrapped under ``root.key`` beside them.
+@dataclass(frozen=True, slots=True)
+class OwnerState:
+    """The generations of an owner's key, each with the provider and version of the master it is wrapped under.
 
-    A destroyed key leaves an empty file in its place, so that no process makes the tenant a new one unawares.
+    None if it was destroyed: `wrapped_under` is then empty.
     """
 
-    def __init__(self, folder: Path, root: bytes) -> None:
-        self._folder = folder
-        self._root = root
+    owner: str
+    wrapped_under: dict[int, tuple[str, int]]
 
-    @classmethod
-    def open(cls, folder: Path) -> "FileKeyProvider":
-        """Read the root key in `folder`, or create it. Raises KeyProviderError."""
-        path = folder / "root.key"
-        try:
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            if not path.exists():
-                _publish(path, os.urandom(KEY_SIZE))
-            if path.stat().st_mode & 0o077:
-                raise KeyProviderError(f"others than its owner may read {path.name}: run chmod 600 on it")
-            root = path.read_bytes()
-        except OSError as error:
-            raise KeyProviderError(f"the root key cannot be used: {error}") from error
-        if len(root) != KEY_SIZE:
-            raise KeyProviderError(f"{path.name} is not a key of {KEY_SIZE} bytes")
-        return cls(folder, root)
+
+class KeyRing:
+    """The folder of wrapped keys, and the masters that open them.
+
+    `former` is a master that keys may still be wrapped under, and nothing new is: `rewrap` moves them to `master`. A
+    destroyed key leaves an empty file in its place, so that no process makes the owner a new one unawares.
+    """
+
+    def __init__(self, folder: Path, master: Master, former: Master | None = None) -> None:
+        self._folder = folder
+        self._masters = {one.provider: one for one in (former, master) if one is not None}
+        self.master = master
+        self._opened: dict[str, tuple[bytes, dict[int, bytes]]] = {}  # by the file's content, so never out of date
+
+    # --- data keys ---------------------------------------------------------------------------------------------------
 
     def wrap(self, tenant: str, key: bytes) -> bytes:
-        path = self._path(tenant)
-        if not path.exists():
-            try:
-                _publish(path, aes_key_wrap(self._root, os.urandom(KEY_SIZE)))
-            except OSError as error:
-                raise KeyProviderError(f"the key of tenant {tenant} cannot be written: {error}") from error
-        return aes_key_wrap(self._tenant_key(tenant), key)
+        return self.wrap_all(tenant, (key,))[0]
 
     def unwrap(self, tenant: str, wrapped: bytes) -> bytes:
+        return self.unwrap_all(tenant, (wrapped,))[0]
+
+    def wrap_all(self, tenant: str, keys: Sequence[bytes]) -> list[bytes]:
+        if not self._path(tenant).exists():
+            self._create(tenant)
+        opened = self._keys(tenant)
+        newest = max(opened)
+        prefix, own = newest.to_bytes(_GENERATION_SIZE, "big"), opened[newest]
+        return [prefix + aes_key_wrap(own, key) for key in keys]
+
+    def unwrap_all(self, tenant: str, wrapped: Sequence[bytes]) -> list[bytes]:
+        opened = self._keys(tenant)
         try:
-            return aes_key_unwrap(self._tenant_key(tenant), wrapped)
-        except (InvalidUnwrap, ValueError) as error:
+            return [aes_key_unwrap(opened[generation_of(one)], one[-LEGACY_SIZE:]) for one in wrapped]
+        except (KeyError, InvalidUnwrap, ValueError) as error:
             raise KeyLost(f"what was wrapped for tenant {tenant} does not open under its key") from error
 
     def destroy(self, tenant: str) -> None:
         path = self._path(tenant)
-        try:
-            if not path.exists():
-                return
-            with path.open("r+b") as file:
-                file.write(bytes(os.fstat(file.fileno()).st_size))
-                file.flush()
-                os.fsync(file.fileno())
-                file.truncate(0)
-                os.fsync(file.fileno())
-        except OSError as error:
-            raise KeyProviderError(f"the key of tenant {tenant} cannot be destroyed: {error}") from error
+        with self._changing():
+            if path.exists():
+                replace_secret(path, b"")
+        self._opened.pop(tenant, None)
 
-    def _tenant_key(self, tenant: str) -> bytes:
+    # --- owners' keys ------------------------------------------------------------------------------------------------
+
+    def owners(self) -> list[str]:
+        """All that ever had a key, destroyed ones too."""
+        return sorted(path.stem for path in self._folder.glob("*.kek"))
+
+    def state_of(self, owner: str) -> OwnerState:
+        return OwnerState(owner, {gen: origin_of(wrapped) for gen, wrapped in self._wrapped(owner).items()})
+
+    def state(self) -> MasterState:
+        return self.master.state()
+
+    def rewrap(self, owner: str) -> bool:
+        """Wrap an owner's key under the newest master. False if it is already, or was destroyed."""
+        newest = self.master.state().newest
+        with self._changing():
+            wrapped = self._wrapped(owner)
+            renewed = {gen: self._rewrapped(owner, gen, one, newest) for gen, one in wrapped.items()}
+            if renewed == wrapped:
+                return False
+            replace_secret(self._path(owner), _encode(renewed))
+        return True
+
+    def begin_renewal(self, owner: str) -> int:
+        """Give an owner a new key beside the old one, unless one is being replaced already; its generation.
+
+        What is wrapped from now on is wrapped under it. Raises KeyLost if the key was destroyed or there is none.
+        """
+        with self._changing():
+            wrapped = self._wrapped(owner)
+            if not wrapped:
+                raise KeyLost(f"{owner} has no key that could be replaced")
+            newest = max(wrapped)
+            if len(wrapped) == 1:
+                newest += 1
+                made = self.master.wrap(_context(owner, newest), os.urandom(KEY_SIZE))
+                kept = {gen: self._rewrapped(owner, gen, one, 0) for gen, one in wrapped.items()}
+                replace_secret(self._path(owner), _encode(kept | {newest: made}))
+        return newest
+
+    def end_renewal(self, owner: str) -> None:
+        """Destroy all generations but the newest: only after nothing is wrapped under them."""
+        with self._changing():
+            wrapped = self._wrapped(owner)
+            if len(wrapped) > 1:
+                newest = max(wrapped)
+                replace_secret(self._path(owner), _encode({newest: wrapped[newest]}))
+
+    def rotate_master(self) -> int:
+        with self._changing():
+            return self.master.rotate()
+
+    def retire_master(self, below: int) -> None:
+        """Destroy old versions of the master. Raises KeyProviderError, with nothing destroyed, if one is needed."""
+        with self._changing():
+            for owner in self.owners():
+                for provider, version in self.state_of(owner).wrapped_under.values():
+                    if provider == self.master.provider and version < below:
+                        raise KeyProviderError(f"the key of {owner} is still wrapped under version {version}")
+            self.master.retire(below)
+
+    # --- files -------------------------------------------------------------------------------------------------------
+
+    def _create(self, owner: str) -> None:
+        with self._changing():  # a version of the master that is being retired must not get a new key under it
+            made = self.master.wrap(_context(owner, 1), os.urandom(KEY_SIZE))
+            create_secret(self._path(owner), _encode({1: made}))
+
+    def _keys(self, owner: str) -> dict[int, bytes]:
+        content = self._read(owner)
+        known = self._opened.get(owner)
+        if known is None or known[0] != content:
+            known = content, {gen: self._unwrapped(owner, gen, one) for gen, one in _decode(owner, content).items()}
+            self._opened[owner] = known
+        return known[1]
+
+    def _unwrapped(self, owner: str, generation: int, wrapped: bytes) -> bytes:
         try:
-            wrapped = self._path(tenant).read_bytes()
+            return self._master_of(wrapped).unwrap(_context(owner, generation), wrapped)
+        except KeyLost as error:
+            raise KeyLost(f"the key of tenant {owner} does not open under this root key: {error}") from error
+
+    def _rewrapped(self, owner: str, generation: int, wrapped: bytes, newest: int) -> bytes:
+        provider, version = origin_of(wrapped)
+        if provider == self.master.provider and version >= newest and len(wrapped) != LEGACY_SIZE:
+            return wrapped
+        holder, context = self._master_of(wrapped), _context(owner, generation)
+        if holder is self.master:
+            return self.master.rewrap(context, wrapped)
+        return self.master.wrap(context, holder.unwrap(context, wrapped))
+
+    def _master_of(self, wrapped: bytes) -> Master:
+        provider, _ = origin_of(wrapped)
+        if provider not in self._masters:
+            raise KeyProviderError(
+                f"keys in {self._folder} are wrapped by {provider}, not by {self.master.provider}: set secrets.provider"
+            )
+        return self._masters[provider]
+
+    def _wrapped(self, owner: str) -> dict[int, bytes]:
+        """By generation; none if the key was destroyed."""
+        try:
+            content = read_secret(self._path(owner))
+        except OSError as error:
+            raise KeyProviderError(f"the key of {owner} cannot be read: {error}") from error
+        return _decode(owner, content) if content else {}
+
+    def _read(self, owner: str) -> bytes:
+        try:
+            content = read_secret(self._path(owner))
         except FileNotFoundError as error:
-            raise KeyLost(f"tenant {tenant} has no key") from error
+            raise KeyLost(f"tenant {owner} has no key") from error
         except OSError as error:
-            raise KeyProviderError(f"the key of tenant {tenant} cannot be read: {error}") from error
-        if not wrapped:
-            raise KeyLost(f"the key of tenant {tenant} was destroyed")
-        try:
-            return aes_key_unwrap(self._root, wrapped)
-        except (InvalidUnwrap, ValueError) as error:
-            raise KeyLost(f"the key of tenant {tenant} does not open under this root key") from error
+            raise KeyProviderError(f"the key of tenant {owner} cannot be read: {error}") from error
+        if not content:
+            self._opened.pop(owner, None)
+            raise KeyLost(f"the key of tenant {owner} was destroyed")
+        return content
 
-    def _path(self, tenant: str) -> Path:
-        if not _TENANT.fullmatch(tenant):
-            raise KeyProviderError(f"{tenant!r} is not the name of a tenant")
-        return self._folder / f"{tenant}.kek"
+    def _path(self, owner: str) -> Path:
+        if not _OWNER.fullmatch(owner):
+            raise KeyProviderError(f"{owner!r} is not the name of a tenant")
+        return self._folder / f"{owner}.kek"
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """One process at a time changes the folder or its master.
+
+        Whoever also holds the side store's lock took it first, so that no two wait for each other.
+        """
+        try:
+            lock = os.open(self._folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                yield
+            finally:
+                os.close(lock)
+        except OSError as error:
+            raise KeyProviderError(f"the keys in {self._folder} cannot be changed: {error}") from error
+
+
+class FileKeyProvider(KeyRing):
+    """A key ring whose master key lies in its own folder, as ``root.key``."""
+
+    @classmethod
+    def open(cls, folder: Path) -> "FileKeyProvider":
+        """Raises KeyProviderError."""
+        try:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            raise KeyProviderError(f"the root key cannot be used: {error}") from error
+        return cls(folder, FileMaster.open(folder / "root.key"))
 
 
 class NoKeys:
@@ -117,27 +263,37 @@ class NoKeys:
     def unwrap(self, tenant: str, wrapped: bytes) -> bytes:
         raise KeyProviderError("the side store is open without its keys")
 
+    def wrap_all(self, tenant: str, keys: Sequence[bytes]) -> list[bytes]:
+        raise KeyProviderError("the side store is open without its keys")
+
+    def unwrap_all(self, tenant: str, wrapped: Sequence[bytes]) -> list[bytes]:
+        raise KeyProviderError("the side store is open without its keys")
+
     def destroy(self, tenant: str) -> None:
         raise KeyProviderError("the side store is open without its keys")
 
 
-def _publish(path: Path, content: bytes) -> None:
-    """Write a new file durably; of several processes at it, all end up with the content of one."""
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+def generation_of(wrapped: bytes) -> int:
+    """Of the owner's key that a data key is wrapped under."""
+    return 1 if len(wrapped) == LEGACY_SIZE else int.from_bytes(wrapped[:_GENERATION_SIZE], "big")
+
+
+def _context(owner: str, generation: int) -> str:
+    return f"domicile/key/{owner}/{generation}"
+
+
+def _encode(wrapped: dict[int, bytes]) -> bytes:
+    return json.dumps({str(gen): one.decode() for gen, one in sorted(wrapped.items())}, indent=1).encode()
+
+
+def _decode(owner: str, content: bytes) -> dict[int, bytes]:
+    """The format of before generations was the wrapped key alone."""
+    if len(content) == LEGACY_SIZE:
+        return {1: content}
     try:
-        fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(fd, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        try:
-            os.link(draft, path)
-        except FileExistsError:
-            return
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-    finally:
-        draft.unlink(missing_ok=True)
+        found = {int(gen): one.encode("ascii") for gen, one in json.loads(content).items()}
+    except (ValueError, AttributeError, UnicodeEncodeError) as error:
+        raise KeyLost(f"the file of the key of {owner} is damaged") from error
+    if not found:
+        raise KeyLost(f"the file of the key of {owner} is damaged")
+    return found

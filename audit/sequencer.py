@@ -213,7 +213,9 @@ class Sequencer:
         appended = self._store.append([entry for _, entry in sealed], checkpoints)
         for (append, entry), place in zip(sealed, appended.placed, strict=True):
             if isinstance(place, Refused):
-                append.outcome = EventRejected(place.because)
+                append.outcome = (AuditUnavailable if place.for_now else EventRejected)(place.because)
+                if place.for_now and append.event.step is Step.CLOSES:  # its caller need not repair the record
+                    self._queue.put(Append(_unrecorded(*_call(append))))
             else:
                 append.outcome = Receipt(entry.tenant, place, entry.leaf_hash)
         if appended.heads:
@@ -297,10 +299,7 @@ class Sequencer:
 
     def _abort_unrecorded(self) -> list[Append]:
         """Calls that are closed after all are refused by the store, as they should be."""
-        return [
-            Append(InferenceAborted(tenant=tenant, request_id=request_id, reason="unrecorded"))
-            for tenant, request_id in sorted(self._unrecorded)
-        ]
+        return [Append(_unrecorded(*call)) for call in sorted(self._unrecorded)]
 
     def _close_store(self) -> None:
         store, self._store = self._store, None
@@ -310,6 +309,10 @@ class Sequencer:
             store.close()
         except StoreError as error:
             logger.error("the audit file did not close: %s", error)
+
+
+def _unrecorded(tenant: str, request_id: str) -> InferenceAborted:
+    return InferenceAborted(tenant=tenant, request_id=request_id, reason="unrecorded")
 
 
 def _call(append: Append) -> tuple[str, str]:

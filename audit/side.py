@@ -14,9 +14,11 @@ import os
 import sqlite3
 import time
 import unicodedata
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,11 +27,13 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from audit.canonical import MAX_INTEGER
 from audit.commitment import SALT_SIZE, verify_commitment
-from audit.errors import CommitmentError, KeyLost, KeyProviderError, StoreError
-from audit.keys import KEY_SIZE, KeyProvider, NoKeys
+from audit.errors import CommitmentError, KeyLost, KeyProviderError, KeysOutOfReach, StoreError
+from audit.keys import KeyProvider, NoKeys
+from audit.master import KEY_SIZE
 from audit.private import Sealed
 from audit.sqlite import read_only_uri
 from audit.stamp import uuid7
+from audit.store import Refused
 
 NONCE_SIZE = 12
 APPLICATION_ID = 0x444F4D53  # "DOMS"
@@ -104,7 +108,9 @@ def side_errors() -> Iterator[None]:
         yield
     except KeyLost:
         raise
-    except (sqlite3.Error, OSError, KeyProviderError) as error:
+    except KeyProviderError as error:
+        raise KeysOutOfReach(f"the side store cannot be used: {error}") from error
+    except (sqlite3.Error, OSError) as error:
         raise StoreError(f"the side store cannot be used: {error}") from error
 
 
@@ -168,69 +174,99 @@ class SideStore:
 
     # --- writing -----------------------------------------------------------------------------------------------------
 
-    def lost(self, tenants: set[str]) -> set[str]:
-        """Those of `tenants` whose key was destroyed: nothing can be kept for them any more."""
-        gone = set()
+    def closed(self, tenants: set[str]) -> dict[str, Refused]:
+        """Those of `tenants` that nothing can be kept for: their key was destroyed, or is out of reach for now."""
+        refused = {}
         for tenant in tenants:
             try:
                 with side_errors():
                     self._pepper(tenant)
             except KeyLost:
-                gone.add(tenant)
-        return gone
+                refused[tenant] = Refused("the key of its tenant was destroyed, so its values cannot be kept")
+            except KeysOutOfReach as error:
+                refused[tenant] = Refused(str(error), for_now=True)
+        return refused
 
     def put(self, values: Sequence[tuple[str, int, Sealed]]) -> None:
         """Keep values of (tenant, seq), durably. All or nothing."""
+        owned: dict[str, dict[str | bytes, list[tuple[int, Sealed]]]] = {}
         with self.transaction() as db:
-            data_keys: dict[tuple[str, bytes | str], tuple[str, AESGCM]] = {}
-            rows = []
-            for tenant, seq, value in values:
-                owner = value.event_id if value.subject is None else self.subject_index(tenant, value.subject)
-                if (tenant, owner) not in data_keys:
-                    data_keys[tenant, owner] = self._data_key(tenant, owner)
-                key_id, cipher = data_keys[tenant, owner]
-                nonce = os.urandom(NONCE_SIZE)
-                bound = _bound(tenant, seq, value.field, value.commitment)
-                sealed = cipher.encrypt(nonce, value.plaintext, bound)
-                kept = Kept(
-                    tenant,
-                    seq,
-                    value.event_id,
-                    value.field,
-                    value.commitment,
-                    key_id,
-                    value.retention_class,
-                    value.expires,
-                )
-                rows.append((*kept, nonce, sealed))
+            for tenant, group in groupby(sorted(values, key=itemgetter(0)), key=itemgetter(0)):
+                owned[tenant] = self._by_owner(tenant, [(seq, value) for _, seq, value in group])
+            rows: list[tuple[object, ...]] = []
+            for tenant, owners in owned.items():
+                ciphers = self._data_keys(tenant, owners)
+                for owner, theirs in owners.items():
+                    key_id, cipher = ciphers[owner]
+                    for seq, value in theirs:
+                        nonce = os.urandom(NONCE_SIZE)
+                        bound = _bound(tenant, seq, value.field, value.commitment)
+                        sealed = cipher.encrypt(nonce, value.plaintext, bound)
+                        named = tenant, seq, value.event_id, value.field, value.commitment, key_id
+                        rows.append((*named, value.retention_class, value.expires, nonce, sealed))
             db.executemany(
                 "INSERT INTO value (tenant, seq, event_id, field, commitment, key_id, class, expires, nonce,"
                 " ciphertext) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 rows,
             )
 
-    def _data_key(self, tenant: str, owner: bytes | str) -> tuple[str, AESGCM]:
-        """The key of a subject, by index, or a new one for a record. Never cached: another process may erase it."""
-        if isinstance(owner, bytes):
-            row = self._db.execute(
-                "SELECT id, wrapped FROM data_key WHERE tenant = ? AND subject = ?", (tenant, owner)
-            ).fetchone()
-            if row is not None:
-                return row[0], AESGCM(self._keys.unwrap(tenant, row[1]))
-        key_id, key = uuid7(int(time.time() * 1000)), os.urandom(KEY_SIZE)
-        subject = owner if isinstance(owner, bytes) else None
-        self._db.execute(
-            "INSERT INTO data_key (id, tenant, subject, wrapped) VALUES (?, ?, ?, ?)",
-            (key_id, tenant, subject, self._keys.wrap(tenant, key)),
-        )
-        return key_id, AESGCM(key)
+    def _by_owner(
+        self, tenant: str, values: Sequence[tuple[int, Sealed]]
+    ) -> dict[str | bytes, list[tuple[int, Sealed]]]:
+        """Under the index of their person, or under the id of their event where there is none."""
+        index: dict[str, bytes] = {}
+        owners: dict[str | bytes, list[tuple[int, Sealed]]] = {}
+        pepper = b""
+        for seq, value in values:
+            owner: str | bytes = value.event_id
+            if value.subject is not None:
+                if value.subject not in index:
+                    pepper = pepper or self._pepper(tenant)
+                    index[value.subject] = _index(pepper, value.subject)
+                owner = index[value.subject]
+            owners.setdefault(owner, []).append((seq, value))
+        return owners
+
+    def _data_keys(self, tenant: str, owners: Iterable[str | bytes]) -> dict[str | bytes, tuple[str, AESGCM]]:
+        """Those of persons that have one, new ones for the others. Never cached: another process may erase one."""
+        known: dict[str | bytes, tuple[str, bytes]] = {}
+        fresh: list[str | bytes] = []
+        for owner in owners:
+            row = None
+            if isinstance(owner, bytes):
+                query = "SELECT id, wrapped FROM data_key WHERE tenant = ? AND subject = ?"
+                row = self._db.execute(query, (tenant, owner)).fetchone()
+            if row is None:
+                fresh.append(owner)
+            else:
+                known[owner] = row
+        opened = self._keys.unwrap_all(tenant, [wrapped for _, wrapped in known.values()]) if known else []
+        ciphers = {
+            owner: (key_id, AESGCM(key)) for (owner, (key_id, _)), key in zip(known.items(), opened, strict=True)
+        }
+        if fresh:
+            now = int(time.time() * 1000)
+            made = [(uuid7(now), os.urandom(KEY_SIZE)) for _ in fresh]
+            wrapped = self._keys.wrap_all(tenant, [key for _, key in made])
+            self._db.executemany(
+                "INSERT INTO data_key (id, tenant, subject, wrapped) VALUES (?, ?, ?, ?)",
+                [
+                    (key_id, tenant, owner if isinstance(owner, bytes) else None, closed)
+                    for owner, (key_id, _), closed in zip(fresh, made, wrapped, strict=True)
+                ],
+            )
+            ciphers |= {owner: (key_id, AESGCM(key)) for owner, (key_id, key) in zip(fresh, made, strict=True)}
+        return ciphers
 
     def _pepper(self, tenant: str) -> bytes:
-        row = self._db.execute("SELECT wrapped FROM pepper WHERE tenant = ?", (tenant,)).fetchone()
+        query = "SELECT wrapped FROM pepper WHERE tenant = ?"
+        row = self._db.execute(query, (tenant,)).fetchone()
         if row is None:
-            made = self._keys.wrap(tenant, os.urandom(KEY_SIZE))
-            self._db.execute("INSERT INTO pepper VALUES (?, ?) ON CONFLICT DO NOTHING", (tenant, made))
-            return self._pepper(tenant)
+            # Wrapped and written in one transaction, lest the tenant's key be replaced between the two.
+            with nullcontext(self._db) if self._db.in_transaction else self.transaction() as db:
+                made = self._keys.wrap(tenant, os.urandom(KEY_SIZE))
+                db.execute("INSERT INTO pepper VALUES (?, ?) ON CONFLICT DO NOTHING", (tenant, made))
+                row = db.execute(query, (tenant,)).fetchone()
         return self._keys.unwrap(tenant, row[0])
 
     # --- reading -----------------------------------------------------------------------------------------------------
@@ -238,8 +274,7 @@ class SideStore:
     def subject_index(self, tenant: str, subject: str) -> bytes:
         """Where a person is filed (32 bytes); the same for spellings that Unicode or letter case alone tell apart."""
         with side_errors():
-            plain = unicodedata.normalize("NFKC", subject).strip().casefold()
-            return hmac.digest(self._pepper(tenant), plain.encode(), "sha256")
+            return _index(self._pepper(tenant), subject)
 
     def subject_key(self, tenant: str, subject: str) -> str | None:
         """The id of a person's data key, None if nothing is kept of the person."""
@@ -292,6 +327,10 @@ class SideStore:
             busy, _, _ = self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         if busy:
             raise StoreError("the side store is being read: deleted pages are still in its write-ahead log")
+
+
+def _index(pepper: bytes, subject: str) -> bytes:
+    return hmac.digest(pepper, unicodedata.normalize("NFKC", subject).strip().casefold().encode(), "sha256")
 
 
 def _bound(tenant: str, seq: int, field: str, commitment: str) -> bytes:

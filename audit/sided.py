@@ -37,14 +37,15 @@ class SidedStore:
         self._side = side
 
     def append(self, entries: Sequence[Entry], checkpoints: Sequence[SignedCheckpoint] = ()) -> Appended:
-        lost = self._side.lost({entry.tenant for entry in entries if entry.private})
-        if not lost:
+        closed = self._side.closed({entry.tenant for entry in entries if entry.private})
+        if not closed:
             return self._store.append(entries, checkpoints, self._keep)
-        kept = [entry for entry in entries if not entry.private or entry.tenant not in lost]
+        kept = [entry for entry in entries if not entry.private or entry.tenant not in closed]
         appended = self._store.append(kept, checkpoints, self._keep)
         places = iter(appended.placed)
-        refused = Refused("the key of its tenant was destroyed, so its values cannot be kept")
-        placed = [refused if entry.private and entry.tenant in lost else next(places) for entry in entries]
+        placed: list[int | Refused] = [
+            closed[entry.tenant] if entry.private and entry.tenant in closed else next(places) for entry in entries
+        ]
         return Appended(placed, appended.heads)
 
     def _keep(self, placed: Sequence[Placed]) -> None:

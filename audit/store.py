@@ -53,9 +53,10 @@ class OpenIntent(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Why an entry was left out of the transaction that took the others."""
+    """Why an entry was left out of the transaction that took the others; `for_now`: it may be taken later."""
 
     because: str
+    for_now: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from time import time
 
-from audit import AuditLog, AuditSettings
+from audit import AuditLog, AuditSettings, open_sided
 from audit.sequencer import Limits as AuditLimits
 from backend.wire import PING_PATH
 from gateway.admin.access import Desk
@@ -18,6 +18,7 @@ from gateway.admin.app import build_admin
 from gateway.admin_record import recorded_from_threads
 from gateway.app import GatewayApp, build_app
 from gateway.authentication import Authenticator
+from gateway.chores import Chores
 from gateway.credentials import TenantCredentials
 from gateway.directory import Directory
 from gateway.errors import BackendUnavailable
@@ -69,15 +70,17 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
     credentials = installation.credentials()
     routes = Routes(fleet, inventory, credentials, settings.requests.max_attempts)
     database = installation.database(pool_size=settings.database.pool_size)
+    keys, signer = installation.keys(), installation.signer()
     audit_settings = AuditSettings(limits=AuditLimits(reserve_bytes=settings.audit.reserve_bytes))
     try:
         async with (
             await AuditLog.open(
                 installation.audit_log,
-                signer=installation.signer(),
+                signer=signer,
                 node=settings.node,
                 build=build(),
                 settings=audit_settings,
+                open_store=open_sided(installation.side_store, keys),
             ) as log,
             Upstream(settings.requests) as upstream,
             Directory(
@@ -112,9 +115,12 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
             health = Health(
                 {"audit": _durable(log), "directory": _fresh(directory)}, lambda: _backend_checks(fleet, is_ready)
             )
+            custody = installation.custody(log, keys, signer, settings.audit.backup_days)
+            chores = Chores(custody, installation.audit_log.parent, settings.audit)
             background = [
                 asyncio.create_task(Prober(fleet, is_ready).run(), name="prober"),
                 asyncio.create_task(_renew(credentials), name="renewal"),
+                asyncio.create_task(chores.run(), name="chores"),
             ]
             try:
                 admin = build_admin(

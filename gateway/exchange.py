@@ -1,4 +1,4 @@
-"""What is known about one request while it is being answered, and nothing of what it says."""
+"""What is known about one request while it is being answered; what it says only where its policy keeps that."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,6 +7,7 @@ from time import perf_counter
 from audit.receipt import Receipt
 from backend.wire import Usage
 from gateway.client import Header
+from gateway.content import Content
 from gateway.identity.principal import Principal
 from gateway.openai.endpoint import Call
 from policy.decision import Decision
@@ -47,8 +48,11 @@ class Exchange:
     request_id: str
     principal: Principal
     call: Call
+    subject: str | None = None
+    trace_id: str | None = None
     started: float = field(default_factory=perf_counter)
     decision: Decision | None = None
+    content: Content | None = None
     redactions_in: Mapping[str, int] = field(default_factory=dict)
     redactions_out: Mapping[str, int] = field(default_factory=dict)
     route: Route | None = None

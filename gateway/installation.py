@@ -5,6 +5,8 @@
 <data>/ca/                       the cell's certificate authority, where it is on this machine
 <data>/gateway/<tenant>/         the gateway's certificate for calls to that tenant's backends
 <data>/audit/                    the record: log.db, signer.key, signer.vkey
+<data>/audit/side.db             what the record commits to and may forget, encrypted
+<data>/audit/keys/               the keys above side.db, one a tenant
 <data>/secrets/pepper            keys the stored hashes of API keys; pepper.2, pepper.3 ... after rotations
 <data>/secrets/redaction         keys the redaction action `hash`
 <data>/catalogue.yaml            the installation's own places and operators, if it has any
@@ -14,7 +16,9 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from audit import FileSigner
+from audit import AuditLog, Custody, FileKeyProvider, FileSigner, KeyProvider
+from audit.side import SideStore
+from audit.sqlite import SqliteReader
 from gateway.credentials import TenantCredentials
 from gateway.identity.keys import KeyHasher
 from gateway.policies import PolicyCompiler
@@ -88,6 +92,24 @@ class Installation:
     @property
     def audit_log(self) -> Path:
         return self.data / "audit" / "log.db"
+
+    @property
+    def side_store(self) -> Path:
+        return self.audit_log.with_name("side.db")
+
+    def keys(self) -> KeyProvider:
+        """Those above the side store. Raises KeyProviderError."""
+        return FileKeyProvider.open(self.audit_log.with_name("keys"))
+
+    def custody(self, log: AuditLog, keys: KeyProvider, signer: FileSigner, backup_days: int) -> Custody:
+        return Custody(
+            log,
+            open_side=lambda: SideStore.open(self.side_store, keys),
+            open_reader=lambda: SqliteReader.open(self.audit_log),
+            keys=keys,
+            signer=signer,
+            backup_days=backup_days,
+        )
 
     def signer(self) -> FileSigner:
         self.audit_log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

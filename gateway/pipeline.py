@@ -18,6 +18,7 @@ from audit.receipt import Receipt
 from backend.wire import Usage
 from gateway.authentication import Authenticator
 from gateway.client import Client, ClientGone, Header
+from gateway.content import Content, subject_of
 from gateway.errors import BackendFailed, BackendTimeout, BackendUnavailable, GatewayError, InternalError
 from gateway.exchange import Exchange, Route
 from gateway.judge import Judge
@@ -71,7 +72,9 @@ class Pipeline:
                 with step("parse"):  # 2.
                     raw = await client.body(self.settings.max_body_bytes, self.settings.body_timeout_s)
                     call = parse_call(endpoint, raw)
-                exchange = Exchange(f"req-{token_hex(12)}", principal, call)
+                    subject = subject_of(client.headers, call.body)
+                trace_id = self.telemetry.trace_id(client.headers)
+                exchange = Exchange(f"req-{token_hex(12)}", principal, call, subject, trace_id)
                 client.cancel_when_gone()
                 with step("limit"):  # 3.
                     held = await self.meter.reserve(exchange)
@@ -81,6 +84,8 @@ class Pipeline:
                     with step("redact"):  # 5. an error here denies
                         prompt = prepare(call, redactor, principal.project)
                         exchange.redactions_in = prompt.counts
+                        if days := decision.retention.content_days:
+                            exchange.content = Content(call.raw, prompt.body, subject, days)
                     with step("route"):  # 6. this tenant's backends that the decision allows, best first
                         routes = self.routes.choose(exchange, decision)
                     await self._forward(exchange, decision, prompt, routes, client)  # 7 to 10
@@ -152,6 +157,8 @@ class Pipeline:
                 raw = to_json(body)
             if client.headers.get(DEBUG_HEADER) == "upstream":
                 raw = to_json({**body, "domicile": {"upstream_request": prompt.fields}})
+        if exchange.content is not None:
+            exchange.content.hear(body)
         exchange.bytes_out = len(raw)
         with self.telemetry.step("record"):  # 10. durable before the body
             receipt = await self.recorder.completed(exchange)
@@ -169,9 +176,14 @@ class Pipeline:
                     if exchange.first_byte is None:
                         exchange.first_byte = perf_counter()
                     exchange.bytes_out += len(piece)
+                    if exchange.content is not None:
+                        exchange.content.hear_piece(piece)
                     await client.write(piece)
             except (BackendFailed, BackendTimeout):
-                await client.write(relay.remainder())  # what was said until then, through the filter
+                rest = relay.remainder()  # what was said until then, through the filter
+                if exchange.content is not None:
+                    exchange.content.hear_piece(rest)
+                await client.write(rest)
                 raise
             finally:
                 if prompt.output is not None:

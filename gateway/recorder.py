@@ -11,6 +11,7 @@ from time import monotonic, perf_counter
 from typing import Any, Literal, Protocol
 
 import audit
+from audit import Private
 from audit.event import (
     AuthFailed,
     Decision,
@@ -38,7 +39,7 @@ AUTH_FAILURES_EVERY_S = 1.0  # one event of a kind; the metric counts all: a flo
 class Log(Protocol):
     """`audit.AuditLog`, as far as it is needed here."""
 
-    async def append(self, event: Event) -> Receipt: ...
+    async def append(self, event: Event, private: Private | None = None) -> Receipt: ...
 
 
 class Recorder:
@@ -60,7 +61,8 @@ class Recorder:
                 **_call(exchange) | _route(exchange, route),
                 decision=_decision("allow", reasons),
                 art50_notice=notices[0] if notices else None,
-            )
+            ),
+            exchange.content.asked() if exchange.content else None,
         )
 
     async def completed(self, exchange: Exchange) -> Receipt:
@@ -71,7 +73,8 @@ class Recorder:
         exchange.closed = True
         reasons = exchange.finish_reasons
         return await self._append(
-            InferenceCompleted(**_outcome(exchange, 200), finish_reason=reasons[-1] if reasons else None)
+            InferenceCompleted(**_outcome(exchange, 200), finish_reason=reasons[-1] if reasons else None),
+            exchange.content.answered() if exchange.content else None,
         )
 
     async def refused(self, exchange: Exchange, error: GatewayError) -> GatewayError:
@@ -107,7 +110,10 @@ class Recorder:
         exchange.closed = True
         self._telemetry.aborted.labels(self._telemetry.tenant_label(exchange.principal.tenant), reason).inc()
         try:
-            await self._append(InferenceAborted(**_outcome(exchange, status), reason=reason))
+            await self._append(
+                InferenceAborted(**_outcome(exchange, status), reason=reason),
+                exchange.content.answered() if exchange.content else None,
+            )
         except GatewayError:
             logger.error("%s: its outcome could not be recorded yet", exchange.request_id)
 
@@ -127,10 +133,10 @@ class Recorder:
         except GatewayError:
             logger.error("%s could not be recorded", event.type)
 
-    async def _append(self, event: Event) -> Receipt:
+    async def _append(self, event: Event, private: Private | None = None) -> Receipt:
         began = perf_counter()
         try:
-            return await self._log.append(event)
+            return await self._log.append(event, private)
         except audit.AuditUnavailable as error:
             raise AuditUnavailable("The call cannot be recorded, so it is not processed", retry_after_s=5) from error
         except audit.AuditError as error:
@@ -145,6 +151,7 @@ def _call(exchange: Exchange) -> dict[str, Any]:
     fields: dict[str, Any] = {
         "tenant": principal.tenant,
         "request_id": exchange.request_id,
+        "trace_id": exchange.trace_id,
         "key_id": principal.key_id,
         "project": principal.project,
         "activity_id": principal.project,

@@ -81,7 +81,12 @@ class Requests(Section):
 
 
 class Audit(Section):
+    """Of the record. Values that a policy keeps are deleted when their time is over, each `retention_every_s`."""
+
     reserve_bytes: int = Field(64 * MIB, ge=0, description="kept so that running requests can be closed on a full disk")
+    anchor_every_s: float = Field(60, ge=1, description="how often checkpoints of all tenants are anchored")
+    retention_every_s: float = Field(86400, ge=60, description="how often values over their time are deleted")
+    backup_days: int = Field(30, ge=0, description="how long backups of side.db live; certificates of erasure state it")
 
 
 class Database(Section):

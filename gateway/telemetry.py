@@ -120,6 +120,13 @@ class Telemetry:
             with self._span(self._tracer, name, context=extract(headers), kind=trace.SpanKind.SERVER):
                 yield
 
+    def trace_id(self, headers: Mapping[str, str]) -> str | None:
+        """Of the span that is open; without a tracer the caller's own, from its ``traceparent``. 32 hex digits."""
+        if self._tracer is None and "traceparent" not in headers:
+            return None
+        context = trace.get_current_span(None if self._tracer else extract(headers)).get_span_context()
+        return trace.format_trace_id(context.trace_id) if context.is_valid else None
+
     @contextmanager
     def _span(self, tracer: trace.Tracer, name: str, **options: Any) -> Iterator[None]:
         """A span that names an error by its type only: what OpenTelemetry records of an exception by itself, its

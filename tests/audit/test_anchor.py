@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from audit.anchor import anchor, prove, verify_anchored
+from audit.anchor import Anchors, anchor, prove, verify_anchored
 from audit.checkpoint import Checkpoint, open_checkpoint, origin_of
 from audit.errors import VerificationFailed
 from audit.merkle import EMPTY_ROOT
@@ -55,3 +55,17 @@ async def test_an_anchor_of_something_else_is_refused(home: Home) -> None:
     ]:
         with pytest.raises(VerificationFailed, match=why):
             verify_anchored(wrong, checkpoint, home.key)
+
+
+async def test_what_was_read_in_one_turn_is_not_read_again_in_the_next(home: Home) -> None:
+    anchors = Anchors()
+    async with home.custody() as custody:
+        await custody.record(accepted("a"))
+        await eventually(lambda: all(last(home, tenant) for tenant in ("acme", "_system")))
+        assert len(await anchor(custody, anchors)) == 2
+        assert await anchor(custody, anchors) == []
+        assert (anchors.size, len(anchors.digests)) == (2, 2)
+        await custody.record(accepted("b"))
+        await eventually(lambda: getattr(last(home, "acme"), "size", 0) == 2)
+        assert len(await anchor(custody, anchors)) == 1
+        assert await anchor(custody) == [], "another process sees the same"

@@ -1,3 +1,4 @@
+import asyncio
 import json
 import shutil
 import sqlite3
@@ -7,6 +8,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from audit.cli import app
+from audit.event import AdminChanged
 from audit.receipt import Receipt
 from audit.signer import FileSigner
 from tests.audit.conftest import Home, accepted, completed
@@ -181,6 +183,21 @@ def test_what_is_no_record_is_shown_as_such(data: Path, home: Home, payload: byt
     assert done.exit_code == 0, done.output
     assert "inference.completed" in done.output
     assert run("show", "--data", data, "--tenant", "acme", "--json").exit_code == 0
+
+
+def test_a_change_by_an_administrator_is_shown_with_who_what_and_how(tmp_path: Path) -> None:
+    async def change() -> None:
+        async with await Home(tmp_path).open() as log:
+            fields = {"actor": "key:op-1", "target": "key/7GA3GXAA", "project": "support", "epoch": 9}
+            detail = {"role": "dpo", "label": "x\x1b[2J"}
+            event = {"type": "admin.key.rotated", "tenant": "acme", **fields, "detail": detail}
+            await log.append(AdminChanged.model_validate(event))
+
+    asyncio.run(change())
+    said = run("show", "--data", tmp_path, "--tenant", "acme").output
+    assert "actor=key:op-1 target=key/7GA3GXAA project=support epoch=9" in said
+    assert "role:dpo" in said
+    assert "\x1b" not in said
 
 
 def test_showing_an_unknown_tenant_exits_1(data: Path) -> None:

@@ -7,11 +7,12 @@ from contextlib import closing
 import pytest
 
 from audit.disclosure import account
-from audit.errors import AuditError, AuditUnavailable
+from audit.errors import AuditError, AuditUnavailable, KeyProviderError
+from audit.keys import FileKeyProvider
 from audit.private import Private
 from audit.retention import run
 from audit.side import SideStore
-from tests.audit.conftest import Home, accepted, eventually
+from tests.audit.conftest import Home, accepted, completed, eventually
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -63,3 +64,31 @@ async def test_one_tenant_without_a_key_does_not_stop_the_others_of_its_batch(ho
             except AuditError as error:
                 told.append(type(error).__name__)
     assert told == ["EventRejected", "globex", "EventRejected", "initech"]
+
+
+async def test_a_key_out_of_reach_refuses_its_tenant_for_now_and_closes_what_was_open(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = FileKeyProvider.unwrap_all
+    away: set[str] = set()
+
+    def unwrap_all(keys: FileKeyProvider, tenant: str, wrapped: list[bytes]) -> list[bytes]:
+        if tenant in away:
+            raise KeyProviderError("the vault is sealed")
+        return real(keys, tenant, wrapped)
+
+    monkeypatch.setattr(FileKeyProvider, "unwrap_all", unwrap_all)
+    async with home.custody() as custody:
+        await custody.record(accepted("a"), Private({"input": 1}))
+        away.add("acme")
+        with pytest.raises(AuditUnavailable, match="sealed"):
+            await custody.record(accepted("b"), Private({"input": 2}))
+        await custody.record(accepted("c", "globex"), Private({"input": 3}))
+        with pytest.raises(AuditUnavailable, match="sealed"):
+            await custody.record(completed("a"), Private({"output": 4}))
+        await eventually(lambda: "inference.aborted" in home.types("acme"))
+        assert custody.log.trouble is None
+        away.clear()
+        await custody.record(accepted("b"), Private({"input": 2}))
+    assert [event.get("reason") for event in home.events("acme")] == [None, "unrecorded", None]
+    assert home.verify().ok

@@ -1,0 +1,79 @@
+"""What the record needs done by the clock: interrupted deletions finished, checkpoints anchored, what is over its time
+deleted.
+
+Of several gateways on one log the one that holds the lock does it; when it ends, another takes over.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import NoReturn
+
+from audit import AuditError, AuditUnavailable, Custody
+from audit.anchor import Anchors, anchor
+from audit.erasure import finish
+from audit.node import NodeLock
+from audit.retention import run
+from audit.side import SideStore
+from gateway.settings import Audit
+
+logger = logging.getLogger("domicile.gateway")
+
+LOCK = "gateway.chores"
+TAKE_OVER_EVERY_S = 30.0
+
+
+class Chores:
+    """`folder` is where the log lies, and the lock. Run it as a task; cancel it to stop."""
+
+    def __init__(self, custody: Custody, folder: Path, settings: Audit) -> None:
+        self._custody = custody
+        self._folder = folder
+        self._settings = settings
+        self._anchors = Anchors()
+
+    async def run(self) -> NoReturn:
+        lock = await self._turn()
+        try:
+            await _logged("deletions that were interrupted", lambda: finish(self._custody))
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._every(self._settings.retention_every_s, "retention", self.expire))
+                group.create_task(self._every(self._settings.anchor_every_s, "anchoring", self.anchor))
+        finally:
+            lock.release()
+        raise AssertionError("neither ends by itself")
+
+    async def expire(self) -> None:
+        """Retention for every tenant of whom anything is kept."""
+        for tenant in await self._custody.at_side(_tenants):
+            await run(self._custody, tenant)
+
+    async def anchor(self) -> None:
+        await anchor(self._custody, self._anchors)
+
+    async def _turn(self) -> NodeLock:
+        while True:
+            with suppress(AuditUnavailable):
+                return NodeLock.acquire(self._folder, LOCK)
+            await asyncio.sleep(TAKE_OVER_EVERY_S)
+
+    async def _every(self, seconds: float, name: str, work: Callable[[], Awaitable[object]]) -> NoReturn:
+        while True:
+            await _logged(name, work)
+            await asyncio.sleep(seconds)
+
+
+async def _logged(name: str, work: Callable[[], Awaitable[object]]) -> None:
+    """What cannot be done now is tried again at its next turn; deletions are carried through by the next start."""
+    try:
+        await work()
+    except AuditError as error:
+        logger.error("%s could not be done: %s", name, error)
+    except Exception as error:  # a defect in one chore must not end the others
+        logger.error("%s failed: %s", name, type(error).__name__)
+
+
+def _tenants(side: SideStore) -> list[str]:
+    return [tenant for (tenant,) in side.rows("SELECT DISTINCT tenant FROM value ORDER BY tenant")]

@@ -1,0 +1,119 @@
+"""What one call says, held only where its policy keeps content: from here it goes into the side store, nowhere else.
+
+Kept are what left for the backend (`input`, byte for byte), what the client received (`output`, by choice), of what the
+client had sent before redaction only a digest (`input_original`), and the person the call is about (`subject`). Where
+the policy keeps no content, none of these is held, not even a commitment to it.
+"""
+
+import time
+import unicodedata
+from collections.abc import Mapping
+from hashlib import sha256
+from typing import Any
+
+from pydantic_core import from_json
+
+from audit import Private
+from gateway.errors import InvalidRequest
+from gateway.openai.answer import TEXT_FIELDS
+from gateway.openai.sse import DONE, EventSplitter
+
+SUBJECT_HEADER = "x-domicile-subject"
+SUBJECT_FIELDS = ("safety_identifier", "user")
+"""The fields of a body that name the person, where no header does; they stay in the gateway either way."""
+MAX_SUBJECT = 512
+
+_DAY_MS = 86_400_000
+
+
+def subject_of(headers: Mapping[str, str], body: Mapping[str, Any]) -> str | None:
+    """Whom the call is about, as the application names them; None if it does not.
+
+    Raises InvalidRequest for a name that nobody could be found under again: too long, or not text.
+    """
+    sent = headers.get(SUBJECT_HEADER)
+    if sent is not None:
+        try:
+            return _name(sent.encode("latin-1").decode("utf-8"), SUBJECT_HEADER)
+        except UnicodeDecodeError:
+            raise _refused(SUBJECT_HEADER) from None
+    for field in SUBJECT_FIELDS:
+        if body.get(field) is not None:
+            return _name(body[field], field)
+    return None
+
+
+def _name(value: object, place: str) -> str | None:
+    if not isinstance(value, str) or len(value) > MAX_SUBJECT:
+        raise _refused(place)
+    if any(unicodedata.category(char) in ("Cc", "Cs") for char in value):  # control characters and lone surrogates
+        raise _refused(place)
+    return value.strip() or None
+
+
+def _refused(place: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"{place} must name a person in at most {MAX_SUBJECT} characters of text", param=place, code="invalid_subject"
+    )
+
+
+class Content:
+    """One call's content, to be kept for `days` from now, filed under `subject` if one is known."""
+
+    __slots__ = ("_days", "_expires", "_raw", "_said", "_sent", "_splitter", "_subject")
+
+    def __init__(self, raw: bytes, sent: bytes, subject: str | None, days: int) -> None:
+        """`raw`: the body as the client sent it; `sent`: as it leaves for a backend."""
+        self._raw = raw
+        self._sent = sent
+        self._subject = subject
+        self._days = days
+        self._expires = int(time.time() * 1000) + days * _DAY_MS
+        self._splitter = EventSplitter()
+        self._said: dict[int, dict[str, Any]] = {}
+
+    def asked(self) -> Private:
+        """What goes with the intent."""
+        original = {"bytes": len(self._raw), "sha256": sha256(self._raw).hexdigest()}
+        return self._private({"input": self._sent.decode(errors="replace"), "input_original": original})
+
+    def answered(self) -> Private:
+        """What goes with the outcome: all that was said so far, nothing but the person if nothing was."""
+        return self._private({"output": [self._said[index] for index in sorted(self._said)]} if self._said else {})
+
+    def hear(self, body: Mapping[str, Any]) -> None:
+        """A whole answer, as the client gets it."""
+        for choice in body.get("choices") or ():
+            self._take(choice, choice.get("message"))
+
+    def hear_piece(self, frames: bytes) -> None:
+        """Events of a streamed answer, as the client gets them."""
+        for payload in self._splitter.feed(frames):
+            if payload != DONE:
+                for choice in from_json(payload).get("choices") or ():
+                    self._take(choice, choice.get("delta"))
+
+    def _take(self, choice: Mapping[str, Any], message: object) -> None:
+        index = choice["index"] if isinstance(choice.get("index"), int) else 0
+        said = self._said.setdefault(index, {"index": index})
+        _add(said, "text", choice)
+        if isinstance(message, Mapping):
+            for field in TEXT_FIELDS:
+                _add(said, field, message)
+            for position, call in enumerate(message.get("tool_calls") or ()):
+                calls = said.setdefault("tool_calls", {})
+                kept = calls.setdefault(str(call.get("index", position)), {})
+                function = call.get("function") or {}
+                _add(kept, "name", function)
+                _add(kept, "arguments", function)
+        if choice.get("finish_reason"):
+            said["finish_reason"] = str(choice["finish_reason"])
+
+    def _private(self, values: dict[Any, Any]) -> Private:
+        return Private(values, self._subject, f"content_{self._days}d", self._expires)
+
+
+def _add(said: dict[str, Any], field: str, source: Mapping[str, Any]) -> None:
+    piece = source.get(field)
+    if isinstance(piece, str) and piece:
+        said[field] = said.get(field, "") + piece
