@@ -13,7 +13,19 @@ from urllib.parse import quote
 from audit.errors import ProofError, StoreError, StoreFull
 from audit.event_base import Step
 from audit.merkle import Frontier
-from audit.store import Appended, Entry, Keep, OpenIntent, Placed, Refused, SignedCheckpoint, StoredLeaf
+from audit.store import (
+    Appended,
+    Entry,
+    Keep,
+    OpenIntent,
+    Placed,
+    Refused,
+    SignedCheckpoint,
+    StoredLeaf,
+    already_open,
+    keeps_no_values,
+    not_open,
+)
 
 FORMAT_VERSION = 1
 BUSY_SECONDS = 5.0
@@ -110,7 +122,7 @@ class SqliteStore:
                 trees[entry.tenant] = self._tree(entry.tenant)
             tree, frontier = trees[entry.tenant]
             if entry.private and keep is None:
-                refused: Refused | None = Refused("no side store is open that could keep its private values")
+                refused: Refused | None = keeps_no_values()
             else:
                 refused = self._take_step(entry, tree, frontier.size)
             if refused is not None:
@@ -154,14 +166,14 @@ class SqliteStore:
                 " ON CONFLICT DO NOTHING",
                 (tree, request, seq, self._node, self._boot),
             )
-            return None if opened.rowcount else Refused(f"the intent of request {request} is already open")
+            return None if opened.rowcount else already_open(request)
         if entry.step is Step.CLOSES:
             closed = self._db.execute("DELETE FROM open_intent WHERE tree = ? AND request_id = ?", (tree, request))
             found = closed.rowcount > 0
         else:
             query = "SELECT 1 FROM open_intent WHERE tree = ? AND request_id = ?"
             found = self._db.execute(query, (tree, request)).fetchone() is not None
-        return None if found else Refused(f"request {request} has no open intent: never accepted, or already closed")
+        return None if found else not_open(request)
 
     def intents(self, node: str) -> list[OpenIntent]:
         with _store_errors():

@@ -1,7 +1,7 @@
 """Where trees are kept: what any store must do, and the plain values that cross its border.
 
-A store is written by the sequencer's thread only; it is read by anyone, from a snapshot. `audit.sqlite` is the one
-that ships; a store on PostgreSQL takes its place by the same two protocols.
+A store is written by the sequencer's thread only; it is read by anyone, from a snapshot. There are two: a SQLite file
+(`audit.sqlite`) and a PostgreSQL database (`audit.postgres`).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -64,6 +64,18 @@ class Appended:
 
     placed: list[int | Refused]
     heads: dict[str, Frontier]
+
+
+def keeps_no_values() -> Refused:
+    return Refused("no side store is open that could keep its private values")
+
+
+def already_open(request: str | None) -> Refused:
+    return Refused(f"the intent of request {request} is already open")
+
+
+def not_open(request: str | None) -> Refused:
+    return Refused(f"request {request} has no open intent: never accepted, or already closed")
 
 
 class Store(Protocol):
