@@ -265,6 +265,8 @@ def do(data: Path | None, work: Callable[[Custody], Awaitable[T]], backup_days: 
     log = (data or DEFAULT_DATA) / LOG_IN_DATA
     if not log.is_file():
         raise AuditError(f"there is no audit log at {log}")
+    if not log.with_name("signer.key").is_file():
+        raise AuditError("the signing key is not beside the log: it is a copy, or its key was lost")
 
     async def inside() -> T:
         async with _custody(log, backup_days) as custody:

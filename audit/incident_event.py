@@ -5,11 +5,13 @@ AI Act 14, 26(5), 73; GDPR 33, 34, 48; DORA 17 to 19; NIS2 23; Data Act 32.
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, StringConstraints
 
 from audit.event_base import Actor, Code, Country, Event, Text
 from audit.stamp import Timestamp, Uuid7
 
+Bound = Annotated[str, StringConstraints(pattern=r"^\d{4}[0-9T:.Z-]{0,20}$")]
+"""One end of a period: RFC 3339 UTC or a prefix of it."""
 Codes = Annotated[tuple[Code, ...], Field(strict=False, max_length=16)]
 Ids = Annotated[tuple[Uuid7, ...], Field(strict=False, max_length=64)]
 
@@ -27,8 +29,8 @@ class Incident(Event):
     detected_at: Timestamp | None = None
     aware_at: Timestamp | None = None
     classified_at: Timestamp | None = None
-    since: Timestamp | None = None
-    until: Timestamp | None = None
+    since: Bound | None = None
+    until: Bound | None = None
     hold_ids: Ids = ()
     clock: Code | None = None
     authority: Text | None = None
