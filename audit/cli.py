@@ -27,6 +27,7 @@ from audit.cli_frame import (
     progress_bar,
 )
 from audit.cli_incident import app as incident_app
+from audit.cli_retention import retention_command
 from audit.cli_witness import app as witness_app
 from audit.custody import Custody
 from audit.disclosure import account
@@ -48,6 +49,7 @@ app.add_typer(receipt_app, name="receipt")
 app.add_typer(custody_app)
 app.add_typer(witness_app)
 app.add_typer(incident_app)
+app.command("retention", epilog="Example:\n\n  domicile audit retention --dry-run")(retention_command)
 
 LogOption = Annotated[Path | None, typer.Option("--log", help="A log file, instead of the one in the data folder.")]
 KeyOption = Annotated[
@@ -195,13 +197,13 @@ def verify_receipt_command(
     if as_json:
         answer = {
             "ok": True,
-            "record": json.loads(found.leaf.payload),
+            "record": json.loads(found.leaf.payload) if found.leaf.payload else None,
             "checkpoint": {"origin": found.checkpoint.origin, "size": found.checkpoint.size},
             "proof": [node.hex() for node in found.proof],
         }
         typer.echo(json.dumps(answer, indent=2))
         return
-    typer.echo(printable(found.leaf.payload.decode()))
+    typer.echo(printable(found.leaf.payload.decode()) or "Its content has expired; its hash is kept.")
     typer.echo(
         f"The record is number {found.leaf.seq} of {found.checkpoint.origin}, proven by {len(found.proof)} hashes"
         f" up to the signed checkpoint of size {found.checkpoint.size}."
@@ -273,6 +275,8 @@ def _cell(text: str) -> str:
 
 def _record(payload: bytes) -> dict[str, object]:
     """The fields of a record, unchecked: what is not one is shown as such, `verify` says why."""
+    if not payload:
+        return {"type": "(expired)"}
     try:
         record = json.loads(payload)
     except (ValueError, RecursionError):

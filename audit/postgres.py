@@ -354,11 +354,28 @@ def _format(db: _Rows) -> int | None:
     return FORMAT_VERSION
 
 
+class PostgresPruner:
+    """Old row versions go with the server's vacuum, and out of its write-ahead log as that is recycled."""
+
+    def __init__(self, url: str) -> None:
+        with _store_errors():
+            self._db = _connect(url)
+
+    def prune(self, tenant: str, first: int, last: int) -> None:
+        for start in range(first, last + 1, FETCH):
+            with _store_errors():
+                self._db.execute(_PRUNE, (tenant, start, min(last, start + FETCH - 1)))
+
+    def close(self) -> None:
+        self._db.close()
+
+
 class PostgresReader:
     """The reading side: one snapshot of the database, which others may be writing."""
 
-    def __init__(self, db: _Rows) -> None:
+    def __init__(self, db: _Rows, url: str) -> None:
         self._db = db
+        self._url = url
         self._cursors = count()
 
     @classmethod
@@ -373,7 +390,10 @@ class PostgresReader:
             except BaseException:
                 db.close()
                 raise
-        return cls(db)
+        return cls(db, url)
+
+    def pruner(self) -> PostgresPruner:
+        return PostgresPruner(self._url)
 
     def tenants(self) -> list[str]:
         with _store_errors():
@@ -424,4 +444,8 @@ _LEAVES = (
 )
 _HASHES = (
     "SELECT hash FROM leaf WHERE tree = (SELECT id FROM tree WHERE tenant = %s) AND seq >= %s AND seq < %s ORDER BY seq"
+)
+_PRUNE = (
+    "UPDATE leaf SET payload = '' WHERE tree = (SELECT id FROM tree WHERE tenant = %s)"
+    " AND seq BETWEEN %s AND %s AND payload != ''"
 )

@@ -29,6 +29,7 @@ from audit.store import (
 
 FORMAT_VERSION = 1
 BUSY_SECONDS = 5.0
+PRUNE_STEP = 2000
 APPLICATION_ID = 0x444F4D41  # "DOMA", so that file(1) and we can tell the file from another database
 
 _SCHEMA = """
@@ -92,6 +93,7 @@ class SqliteStore:
                 db.execute("PRAGMA journal_mode=WAL")
                 db.execute("PRAGMA synchronous=FULL")
                 db.execute("PRAGMA journal_size_limit=67108864")
+                db.execute("PRAGMA secure_delete=FAST")  # a closed intent leaves no trace of its request
                 _prepare(db)
             except BaseException:
                 db.close()
@@ -243,11 +245,33 @@ def _format(db: sqlite3.Connection) -> int | None:
     return FORMAT_VERSION
 
 
+class SqlitePruner:
+    """Overwrites what it deletes (`secure_delete`)."""
+
+    def __init__(self, path: Path) -> None:
+        with _store_errors():
+            self._db = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None)
+            self._db.execute("PRAGMA synchronous=FULL")
+            self._db.execute("PRAGMA secure_delete=ON")
+
+    def prune(self, tenant: str, first: int, last: int) -> None:
+        query = f"UPDATE leaf SET payload = x'' WHERE {_OF_TENANT} AND seq BETWEEN ? AND ? AND payload != x''"  # noqa: S608
+        for start in range(first, last + 1, PRUNE_STEP):  # appends wait for no more than one step
+            with _store_errors():
+                self._db.execute(query, (tenant, start, min(last, start + PRUNE_STEP - 1)))
+
+    def close(self) -> None:
+        with _store_errors():
+            self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            self._db.close()
+
+
 class SqliteReader:
     """The reading side: a snapshot of the file, which another process may be writing."""
 
-    def __init__(self, db: sqlite3.Connection) -> None:
+    def __init__(self, db: sqlite3.Connection, path: Path) -> None:
         self._db = db
+        self._path = path
 
     @classmethod
     def open(cls, path: Path) -> "SqliteReader":
@@ -263,7 +287,10 @@ class SqliteReader:
             except BaseException:
                 db.close()
                 raise
-        return cls(db)
+        return cls(db, path)
+
+    def pruner(self) -> SqlitePruner:
+        return SqlitePruner(self._path)
 
     def tenants(self) -> list[str]:
         with _store_errors():

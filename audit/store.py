@@ -36,6 +36,8 @@ class SignedCheckpoint(NamedTuple):
 
 
 class StoredLeaf(NamedTuple):
+    """`payload` is empty once the record has expired: its hash stays."""
+
     seq: int
     leaf_hash: bytes
     payload: bytes
@@ -110,6 +112,16 @@ class LeafStore(Store, Protocol):
         stops the commit by raising."""
 
 
+class Pruner(Protocol):
+    """Deletes the content of expired records, beside whoever appends. Every method may raise StoreError."""
+
+    def prune(self, tenant: str, first: int, last: int) -> None:
+        """Records `first` to `last` keep their hash alone; durable on return. Again, it does nothing."""
+
+    def close(self) -> None:
+        """And see to it that what was deleted is not left in a write-ahead log, as far as others let us."""
+
+
 class Reader(Protocol):
     """The reading side: one consistent snapshot. Raises StoreError if the data cannot be read."""
 
@@ -127,5 +139,8 @@ class Reader(Protocol):
         """In order of size."""
 
     def open_intents(self, tenant: str) -> list[OpenIntent]: ...
+
+    def pruner(self) -> Pruner:
+        """A hand of its own on the same data."""
 
     def close(self) -> None: ...

@@ -21,6 +21,15 @@ def timestamp(payload: bytes) -> str:
     return match[1].decode() if match else ""
 
 
+def parsed(payload: bytes) -> dict[str, Any]:
+    """The record as it was hashed, unchecked: empty for what is none, which `audit.verify` is to judge."""
+    try:
+        record = json.loads(payload)
+    except (ValueError, RecursionError):
+        return {}
+    return record if isinstance(record, dict) else {}
+
+
 def checked_moment(text: str) -> str:
     """RFC 3339 UTC or a prefix of it, as periods are bounded. Raises AuditError."""
     if not _MOMENT.fullmatch(text.removesuffix("Z")) and not _MOMENT.fullmatch(text):
@@ -35,4 +44,4 @@ def records(
     for stored in reader.leaves(tenant):
         ts = timestamp(stored.payload)
         if (since is None or ts >= since) and (until is None or ts < until) and ts:
-            yield stored.seq, json.loads(stored.payload)
+            yield stored.seq, parsed(stored.payload)
