@@ -114,7 +114,7 @@ RECORD = "record"
 
 
 def expire(side: SideStore, wanted: Wanted, over: Sequence[Sequence[int]] = ()) -> tuple[Certificate | None, int, int]:
-    """Delete the values whose time is over, and note that the content of the records `over` is to go with them, each group whole.
+    """Delete the values whose time is over, and note that the content of the records `over` is to go, each group whole.
 
     Records stay while values of theirs are kept, or a hold covers them. Returns the certificate, None if there is
     nothing to delete, and how many values and how many records are held.
