@@ -55,6 +55,11 @@ class Certificate(_Model):
     backups_until: Timestamp
     recipients: Annotated[tuple[Recipient, ...], Field(strict=False)] = ()
 
+    @property
+    def whole_records(self) -> int:
+        """How many records it covers whole (see `audit.deletion.RECORD`)."""
+        return sum(last - first + 1 for first, last in self.covered.get("record", ()))
+
     def body(self) -> bytes:
         return canonicalize(self.model_dump(mode="json", exclude_none=True))
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-import sys
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
@@ -12,16 +11,29 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from audit.cli_custody import ACTOR, do
 from audit.cli_custody import app as custody_app
-from audit.cli_frame import DEFAULT_DATA, LOG_IN_DATA, DataOption, JsonOption, answering, printable, progress_bar
+from audit.cli_frame import (
+    DEFAULT_DATA,
+    LOG_IN_DATA,
+    DataOption,
+    JsonOption,
+    answering,
+    console,
+    printable,
+    progress_bar,
+)
+from audit.cli_incident import app as incident_app
+from audit.cli_retention import retention_command
 from audit.cli_witness import app as witness_app
+from audit.custody import Custody
 from audit.disclosure import account
 from audit.errors import AuditError
 from audit.note import VerifierKey
+from audit.privacy_event import LogRead
 from audit.receipt import Receipt, verify_receipt
 from audit.side import SideStore
 from audit.sqlite import SqliteReader
@@ -30,13 +42,14 @@ from audit.verify import MAX_FINDINGS, Finding, Report, verify_log
 
 KEY_IN_DATA = Path("audit/signer.vkey")
 TILES_BESIDE_LOG = "tiles"
-PIPE_WIDTH = 240
 
 app = typer.Typer(no_args_is_help=True, help="The audit log: verify it, read it, prove one record.")
 receipt_app = typer.Typer(no_args_is_help=True, help="Receipts: the x-domicile-receipt of an answer.")
 app.add_typer(receipt_app, name="receipt")
 app.add_typer(custody_app)
 app.add_typer(witness_app)
+app.add_typer(incident_app)
+app.command("retention", epilog="Example:\n\n  domicile audit retention --dry-run")(retention_command)
 
 LogOption = Annotated[Path | None, typer.Option("--log", help="A log file, instead of the one in the data folder.")]
 KeyOption = Annotated[
@@ -115,10 +128,16 @@ def show(
     limit: Annotated[int, typer.Option("--limit", min=1, help="The last so many of each tenant.")] = 20,
     as_json: JsonOption = False,
 ) -> None:
-    """List the latest events, oldest first. With --json one object a line: the record as it was hashed, and its seq."""
+    """List the latest events, oldest first. With --json one object a line: the record as it was hashed, and its seq.
+
+    That somebody reads the log of a data folder goes on record first; a copy (--log) is its keeper's affair.
+    """
     with answering(as_json), _open(data, log) as (reader, _):
         table = _table("tenant", "seq", "time (UTC)", "event", "request", "what")
-        for name in reader.tenants() if tenant is None else tenant:
+        names = reader.tenants() if tenant is None else tenant
+        if log is None:
+            do(data, lambda custody: _log_reads(custody, [(name, reader.head(name)[0]) for name in names], limit))
+        for name in names:
             size, _frontier = reader.head(name)
             for leaf in islice(reader.leaves(name, max(0, size - limit)), limit):
                 record = _record(leaf.payload)
@@ -128,7 +147,13 @@ def show(
                     said = (str(record.get(field, "")) for field in ("ts", "type", "request_id"))
                     table.add_row(*map(_cell, (name, str(leaf.seq), *said, _summary(record))))
         if not as_json:
-            _console().print(table)
+            console().print(table)
+
+
+async def _log_reads(custody: Custody, trees: Iterable[tuple[str, int]], limit: int) -> None:
+    for tenant, size in trees:
+        event = LogRead(tenant=tenant, actor=ACTOR, first=max(0, size - limit), end=size, reason="show")
+        await custody.record(event)
 
 
 @app.command("publish", epilog="Example:\n\n  domicile audit publish --to /srv/www/log")
@@ -172,13 +197,13 @@ def verify_receipt_command(
     if as_json:
         answer = {
             "ok": True,
-            "record": json.loads(found.leaf.payload),
+            "record": json.loads(found.leaf.payload) if found.leaf.payload else None,
             "checkpoint": {"origin": found.checkpoint.origin, "size": found.checkpoint.size},
             "proof": [node.hex() for node in found.proof],
         }
         typer.echo(json.dumps(answer, indent=2))
         return
-    typer.echo(printable(found.leaf.payload.decode()))
+    typer.echo(printable(found.leaf.payload.decode()) or "Its content has expired; its hash is kept.")
     typer.echo(
         f"The record is number {found.leaf.seq} of {found.checkpoint.origin}, proven by {len(found.proof)} hashes"
         f" up to the signed checkpoint of size {found.checkpoint.size}."
@@ -214,7 +239,7 @@ def _print_report(report: Report, key: VerifierKey, *, told: bool) -> None:
         verdict = "[green]holds[/]" if tree.ok else f"[red]{tree.errors} faults[/]"
         calls = str(len(tree.open_requests))
         table.add_row(_cell(tree.tenant), str(tree.records), str(tree.signed), str(tree.checkpoints), calls, verdict)
-    _console().print(table)
+    console().print(table)
     for finding in report.findings:
         typer.echo(printable(_sentence(finding)))
     unlisted = sum(tree.errors for tree in report.trees) - sum(f.severity == "error" for f in report.findings)
@@ -239,11 +264,6 @@ def _table(*columns: str) -> Table:
     return table
 
 
-def _console() -> Console:
-    """As wide as the terminal; a pipe has no width to fit."""
-    return Console() if sys.stdout.isatty() else Console(width=PIPE_WIDTH)
-
-
 def _sentence(finding: Finding) -> str:
     where = finding.tenant if finding.seq is None else f"{finding.tenant}, record {finding.seq}"
     return f"{finding.severity}: {where}: {finding.says}"
@@ -255,6 +275,8 @@ def _cell(text: str) -> str:
 
 def _record(payload: bytes) -> dict[str, object]:
     """The fields of a record, unchecked: what is not one is shown as such, `verify` says why."""
+    if not payload:
+        return {"type": "(expired)"}
     try:
         record = json.loads(payload)
     except (ValueError, RecursionError):

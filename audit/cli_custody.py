@@ -1,4 +1,4 @@
-"""`domicile audit export | erase | hold | dsar | restrict | rectify | read | retention`: work on log and side store.
+"""`domicile audit export | erase | hold | dsar | restrict | rectify | read`: work on log and side store.
 
 Each command opens the log beside a running gateway, as a node of its own, and is itself on record before it has effect.
 """
@@ -24,7 +24,6 @@ from audit.errors import AuditError
 from audit.keys import FileKeyProvider
 from audit.log import AuditLog
 from audit.pack import export
-from audit.retention import preview, run
 from audit.rights import answer, read, rectify, restrict
 from audit.side import SideStore
 from audit.sided import open_sided
@@ -79,7 +78,7 @@ def export_command(
                     progress=advance,
                 ),
             )
-        _tell(
+        tell(
             asdict(made),
             as_json,
             f"{output}: {made.end - made.first} records of {tenant}, up to the signed checkpoint of size"
@@ -121,7 +120,7 @@ def erase_command(
         note, said = do(data, work, backup_days)
         if output is not None:
             output.write_text(note, encoding="utf-8")
-        _tell(
+        tell(
             {"certificate": said, "note": note},
             as_json,
             f"{said['values']} values of {said['records']} records are gone, and {len(said['keys_destroyed'])} keys."
@@ -147,7 +146,7 @@ def hold_place(
             data,
             lambda custody: place_hold(custody, tenant, subject=subject, records=span, actor=ACTOR, reason=reason),
         )
-        _tell({"hold_id": hold}, as_json, f"Hold {hold} stands.")
+        tell({"hold_id": hold}, as_json, f"Hold {hold} stands.")
 
 
 @hold_app.command(
@@ -157,7 +156,7 @@ def hold_release(tenant: TenantArgument, hold_id: str, data: DataOption = None, 
     """Let what the hold kept be deleted again."""
     with answering(as_json):
         do(data, lambda custody: release_hold(custody, tenant, hold_id, actor=ACTOR))
-        _tell({"hold_id": hold_id}, as_json, f"Hold {printable(hold_id)} is released.")
+        tell({"hold_id": hold_id}, as_json, f"Hold {printable(hold_id)} is released.")
 
 
 @hold_app.command("list", epilog="Example:\n\n  domicile audit hold list --tenant acme")
@@ -170,7 +169,7 @@ def hold_list(tenant: TenantArgument, data: DataOption = None, as_json: JsonOpti
             + (f"key {hold.key_id}" if hold.key_id else "all" if hold.first is None else f"{hold.first}-{hold.last}")
             for hold in standing
         ]
-        _tell({"holds": [hold._asdict() for hold in standing]}, as_json, "\n".join(lines) or "No hold stands.")
+        tell({"holds": [hold._asdict() for hold in standing]}, as_json, "\n".join(lines) or "No hold stands.")
 
 
 @app.command("dsar", epilog="Example:\n\n  domicile audit dsar --tenant acme --subject alice@example.com")
@@ -194,7 +193,7 @@ def restrict_command(
     """Keep what there is of a person, but let nobody read or export it (GDPR 18)."""
     with answering(as_json):
         do(data, lambda custody: restrict(custody, tenant, subject, restricted=not lift, actor=ACTOR))
-        _tell({"restricted": not lift}, as_json, "The restriction is lifted." if lift else "Restricted.")
+        tell({"restricted": not lift}, as_json, "The restriction is lifted." if lift else "Restricted.")
 
 
 @app.command(
@@ -215,7 +214,7 @@ def rectify_command(
         except ValueError:
             right = value
         receipt = do(data, lambda custody: rectify(custody, tenant, seq, field, right, actor=ACTOR))  # type: ignore[arg-type]
-        _tell({"receipt": str(receipt)}, as_json, f"Corrected by record {receipt.seq}: {receipt}")
+        tell({"receipt": str(receipt)}, as_json, f"Corrected by record {receipt.seq}: {receipt}")
 
 
 @app.command("read", epilog="Example:\n\n  domicile audit read --tenant acme --seq 41 --reason complaint")
@@ -230,31 +229,7 @@ def read_command(
     with answering(as_json):
         shown = do(data, lambda custody: read(custody, tenant, seq, actor=ACTOR, reason=reason))
         values = {one.kept.field: one.value for one in shown}
-        _tell(values, as_json, "\n".join(f"{name}: {printable(json.dumps(one))}" for name, one in values.items()))
-
-
-@app.command("retention", epilog="Example:\n\n  domicile audit retention --dry-run")
-def retention_command(
-    data: DataOption = None,
-    tenant: Annotated[list[str] | None, typer.Option("--tenant", help="Default: every tenant.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
-    backup_days: BackupOption = 30,
-    as_json: JsonOption = False,
-) -> None:
-    """Delete the private values whose time is over, but for what is on hold, and put the run on record."""
-    with answering(as_json):
-
-        async def work(custody: Custody) -> list[dict[str, Any]]:
-            if not dry_run:
-                await finish(custody)
-            with custody.reading() as reader:
-                names = reader.tenants() if tenant is None else tenant
-            return [asdict(await (preview if dry_run else run)(custody, name)) for name in names]
-
-        done = do(data, work, backup_days)
-        would = "would go" if dry_run else "gone"
-        lines = [f"{one['tenant']}: {one['due']} due, {one['deleted']} {would}, {one['held']} on hold" for one in done]
-        _tell({"runs": done}, as_json, "\n".join(lines))
+        tell(values, as_json, "\n".join(f"{name}: {printable(json.dumps(one))}" for name, one in values.items()))
 
 
 # --- what they share -------------------------------------------------------------------------------------------------
@@ -265,6 +240,8 @@ def do(data: Path | None, work: Callable[[Custody], Awaitable[T]], backup_days: 
     log = (data or DEFAULT_DATA) / LOG_IN_DATA
     if not log.is_file():
         raise AuditError(f"there is no audit log at {log}")
+    if not log.with_name("signer.key").is_file():
+        raise AuditError("the signing key is not beside the log: it is a copy, or its key was lost")
 
     async def inside() -> T:
         async with _custody(log, backup_days) as custody:
@@ -307,5 +284,5 @@ def _span(records: str | None) -> tuple[int, int] | None:
     return int(first), int(last or first)
 
 
-def _tell(answer: dict[str, Any], as_json: bool, sentence: str) -> None:
+def tell(answer: dict[str, Any], as_json: bool, sentence: str) -> None:
     typer.echo(json.dumps({"ok": True, **answer}, indent=2) if as_json else sentence)

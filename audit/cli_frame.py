@@ -1,6 +1,7 @@
 """What the commands of `domicile audit` share: where the log is, how they fail, what may reach a terminal."""
 
 import json
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ from audit.errors import AuditError
 DATA_VARIABLE = "DOMICILE_DATA"
 DEFAULT_DATA = Path("domicile-data")
 LOG_IN_DATA = Path("audit/log.db")
+PIPE_WIDTH = 240
 PROGRESS_FROM = 20_000  # records; below, the answer is there before the bar
 
 DataOption = Annotated[
@@ -51,6 +53,11 @@ def progress_bar(total: int, *, hidden: bool) -> Iterator[Callable[[int], None]]
     ) as bar:
         task = bar.add_task("records", total=total)
         yield lambda count: bar.advance(task, count)
+
+
+def console() -> Console:
+    """As wide as the terminal; a pipe has no width to fit."""
+    return Console() if sys.stdout.isatty() else Console(width=PIPE_WIDTH)
 
 
 def printable(text: str) -> str:

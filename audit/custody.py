@@ -49,6 +49,10 @@ class Custody:
 
         return await asyncio.to_thread(run)
 
+    async def in_thread(self, work: Callable[[], T]) -> T:
+        """What `work` returns, off the event loop."""
+        return await asyncio.to_thread(work)
+
     @contextmanager
     def reading(self) -> Iterator[Reader]:
         with closing(self.open_reader()) as reader:

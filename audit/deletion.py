@@ -109,14 +109,47 @@ def _erase(
     return certificate
 
 
-def expire(side: SideStore, wanted: Wanted) -> tuple[Certificate | None, int]:
-    """Delete the values whose time is over; returns the certificate, None if there were none, and how many are held."""
+RECORD = "record"
+"""The name under which a certificate covers whole records, whose content goes while their hash stays."""
+
+
+def expire(side: SideStore, wanted: Wanted, over: Sequence[Sequence[int]] = ()) -> tuple[Certificate | None, int, int]:
+    """Delete the values whose time is over, and note that the content of the records `over` is to go, each group whole.
+
+    Records stay while values of theirs are kept, or a hold covers them. Returns the certificate, None if there is
+    nothing to delete, and how many values and how many records are held.
+    """
     with side.transaction() as db:
         due = _select(db, wanted.tenant, "expires <= ?", (wanted.now,))
         standing = _holds(db, wanted.tenant)
         free = [row for row in due if not any(hold.covers(row.key_id, row.seq) for hold in standing)]
-        certificate = _delete(db, wanted, free, recipients=()) if free else None
-    return certificate, len(due) - len(free)
+        gone = {(row.seq, row.field) for row in free}
+        kept = [row for row in _select(db, wanted.tenant, "TRUE", ()) if (row.seq, row.field) not in gone]
+        going, held = _free_records(over, kept, standing)
+        certificate = _delete(db, wanted, free, recipients=(), records=going) if free or going else None
+    return certificate, len(due) - len(free), held
+
+
+def would_expire(side: SideStore, tenant: str, now: int, over: Sequence[Sequence[int]]) -> tuple[list[int], int]:
+    """Which of the records `over` would go at `now` (ms), and how many of them a hold keeps."""
+    with side.transaction() as db:
+        kept = _select(db, tenant, "(expires IS NULL OR expires > ?)", (now,))
+        return _free_records(over, kept, _holds(db, tenant))
+
+
+def _free_records(
+    over: Sequence[Sequence[int]], kept: Sequence[Doomed], standing: Sequence[Hold]
+) -> tuple[list[int], int]:
+    """Those of `over` that may go, and how many a hold keeps. One record that stays keeps its group."""
+    used = {row.seq for row in kept}
+    by_subject = {row.seq for row in kept if any(hold.key_id == row.key_id for hold in standing)}
+    going, held = list[int](), 0
+    for group in over:
+        if any(seq in by_subject or any(hold.covers("", seq) for hold in standing) for seq in group):
+            held += len(group)
+        elif used.isdisjoint(group):
+            going += group
+    return going, held
 
 
 def sweep(side: SideStore, tenant: str, orphans: Sequence[tuple[int, str]]) -> None:
@@ -152,6 +185,7 @@ def _delete(
     doomed: Sequence[Doomed],
     recipients: tuple[Recipient, ...],
     keys: tuple[str, ...] = (),
+    records: Sequence[int] = (),
 ) -> Certificate:
     db.executemany(
         "DELETE FROM value WHERE tenant = ? AND seq = ? AND event_id = ? AND field = ?",
@@ -159,17 +193,19 @@ def _delete(
     )
     emptied = sorted(key_id for key_id in {*keys, *(row.key_id for row in doomed)} if not _in_use(db, key_id))
     db.executemany("DELETE FROM data_key WHERE id = ?", [(key_id,) for key_id in emptied])
+    covered = {
+        field: spans(row.seq for row in doomed if row.field == field) for field in sorted({row.field for row in doomed})
+    }
+    if records:
+        covered[RECORD] = spans(records)
     certificate = Certificate(
         id=wanted.id,
         cause=wanted.cause,
         tenant=wanted.tenant,
         scope=wanted.scope,
         deleted_at=rfc3339(wanted.now),
-        covered={
-            field: spans(row.seq for row in doomed if row.field == field)
-            for field in sorted({row.field for row in doomed})
-        },
-        records=len({row.seq for row in doomed}),
+        covered=covered,
+        records=len({row.seq for row in doomed}.union(records)),
         values=len(doomed),
         keys_destroyed=tuple(emptied),
         backups_until=rfc3339(wanted.now + wanted.backup_days * DAY_MS),

@@ -4,6 +4,8 @@ disclosed   the value was shown and is the one committed to
 withheld    the value is kept, and nobody was shown it
 erased      it was deleted, and a certificate that the tree vouches for says so
 missing     it is not there, and nothing says why: a fault
+
+A record may itself have expired: its content is gone, its hash stays, and the same is asked of it (field `record`).
 """
 
 from collections import Counter
@@ -14,7 +16,7 @@ from typing import Literal
 
 from audit.certificate import Certificate, open_certificate
 from audit.checkpoint import origin_of
-from audit.deletion import certificates_of, deletions_of
+from audit.deletion import RECORD, certificates_of, deletions_of
 from audit.errors import CommitmentError, KeyLost, NoteError
 from audit.leaf import decode_leaf
 from audit.note import VerifierKey
@@ -54,6 +56,8 @@ def field_states(
     """
     vouched = vouch(reader, key, tenant, notes)
     for stored in reader.leaves(tenant):
+        if not stored.payload:
+            yield _gone(stored.seq, RECORD, vouched)
         if b'"commits"' not in stored.payload:
             continue
         leaf = decode_leaf(stored.payload)
@@ -101,6 +105,13 @@ def vouch(reader: Reader, key: VerifierKey, tenant: str, notes: Iterable[str]) -
     return vouched
 
 
+def _gone(seq: int, field: str, vouched: list[Vouched]) -> FieldState:
+    for one in vouched:
+        if seq < one.seq and one.certificate.covers(seq, field):
+            return FieldState(seq, field, "erased", one.certificate.id)
+    return FieldState(seq, field, "missing", "it is not kept and no certificate says that it was deleted")
+
+
 def _state(
     side: SideStore,
     seq: int,
@@ -112,10 +123,7 @@ def _state(
 ) -> FieldState:
     kept = there.get(field)
     if kept is None:
-        for one in vouched:
-            if seq < one.seq and one.certificate.covers(seq, field):
-                return FieldState(seq, field, "erased", one.certificate.id)
-        return FieldState(seq, field, "missing", "it is not kept and no certificate says that it was deleted")
+        return _gone(seq, field, vouched)
     if kept.commitment != commitment:
         return FieldState(seq, field, "wrong", "the side store keeps it for another commitment")
     if not disclose:

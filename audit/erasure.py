@@ -9,11 +9,13 @@ Each step is durable before the next; `finish` takes up what a crash left betwee
 import asyncio
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 from functools import partial
 
 from audit.certificate import Certificate, Recipient, sign_certificate
 from audit.custody import Custody
 from audit.deletion import (
+    RECORD,
     Hold,
     Wanted,
     certificates_of,
@@ -79,6 +81,7 @@ async def certify(custody: Custody, certificate: Certificate, announcement: Even
     """Empty the side store's log, record the deletion (as `announcement`, if given), sign and keep the certificate."""
     if certificate.scope == "tenant":
         await asyncio.to_thread(custody.keys.destroy, certificate.tenant)
+    await custody.in_thread(partial(_prune, custody, certificate))
     await _scrub(custody)
     await custody.record(announcement or _announcement(certificate))
     note = sign_certificate(certificate, custody.origin(certificate.tenant), custody.signer)
@@ -95,6 +98,17 @@ async def certificates(custody: Custody, tenant: str) -> list[str]:
     return await custody.at_side(lambda side: certificates_of(side, tenant))
 
 
+def _prune(custody: Custody, certificate: Certificate) -> None:
+    """Delete the content of the records that the certificate covers whole; it may have been done before."""
+    if RECORD not in certificate.covered:
+        return
+    with custody.reading() as reader:
+        pruner = reader.pruner()
+    with closing(pruner):
+        for first, last in certificate.covered[RECORD]:
+            pruner.prune(certificate.tenant, first, last)
+
+
 def _announcement(certificate: Certificate) -> ErasureCompleted | RetentionRun:
     if certificate.cause == "retention":
         return RetentionRun(
@@ -102,6 +116,7 @@ def _announcement(certificate: Certificate) -> ErasureCompleted | RetentionRun:
             run_id=certificate.id,
             due=certificate.values,
             deleted=certificate.values,
+            expired_records=certificate.whole_records,
             held=0,
             orphans=0,
             backups_until=certificate.backups_until,

@@ -9,6 +9,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 
+from audit.anchor_event import CheckpointTimestamped, KeyRotated, TimestampFailed
 from audit.event_base import (
     SYSTEM_TENANT,
     Actor,
@@ -18,6 +19,7 @@ from audit.event_base import (
     Endpoint,
     Event,
     HttpStatus,
+    Milliseconds,
     Sentence,
     Sha256,
     Step,
@@ -25,6 +27,7 @@ from audit.event_base import (
     TenantId,
     Text,
 )
+from audit.incident_event import AuthorityRequest, Incident, Oversight
 from audit.privacy_event import (
     CheckpointAnchored,
     ContentAccessed,
@@ -36,6 +39,7 @@ from audit.privacy_event import (
     ErasureRequested,
     LegalHold,
     LogExported,
+    LogRead,
     RetentionRun,
 )
 
@@ -225,6 +229,21 @@ class AdminChanged(Event):
     detail: dict[Code, Text] = Field(default_factory=dict)
 
 
+class ModelChanged(Event):
+    """What answers is not what answered before (AI Act 12(2)(a), 3(23)): `what` changed of it, by digest where it has
+    one. `substantial` is the provider's judgement that it makes a new conformity assessment due."""
+
+    type: Literal["model.changed"] = "model.changed"
+    actor: Actor
+    model: Text
+    what: Code
+    backend_id: Text | None = None
+    ai_system_id: Text | None = None
+    before: Sha256 | None = None
+    after: Sha256 | None = None
+    substantial: bool = False
+
+
 # --- the log itself --------------------------------------------------------------------------------------------------
 
 
@@ -241,10 +260,22 @@ class SystemStop(Event):
 
 
 class SystemSelftest(Event):
-    """A probe's durable write."""
+    """A probe's durable write; or, with `check`, whether a regular test of a safeguard passed (GDPR 32(1)(d))."""
 
     type: Literal["system.selftest"] = "system.selftest"
     tenant: TenantId = SYSTEM_TENANT
+    check: Code | None = None
+    passed: bool | None = None
+
+
+class SystemClock(Event):
+    """How far the node's clock is from its source, as the kernel knows it (ISO 27001 A.8.17; DORA RTS 2024/1774 12)."""
+
+    type: Literal["system.clock"] = "system.clock"
+    tenant: TenantId = SYSTEM_TENANT
+    synchronised: bool
+    offset_ms: Milliseconds
+    max_error_ms: Count
 
 
 class AuditDegraded(Event):
@@ -280,11 +311,20 @@ AnyEvent = Annotated[
     | DsarRectified
     | DsarRestricted
     | ContentAccessed
+    | LogRead
     | LogExported
+    | KeyRotated
     | CheckpointAnchored
+    | CheckpointTimestamped
+    | TimestampFailed
+    | ModelChanged
+    | Oversight
+    | Incident
+    | AuthorityRequest
     | SystemStart
     | SystemStop
     | SystemSelftest
+    | SystemClock
     | AuditDegraded
     | AuditRestored,
     Field(discriminator="type"),

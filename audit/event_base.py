@@ -21,6 +21,8 @@ Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 Actor = Annotated[str, StringConstraints(pattern=r"^(system|cli|(key|machine):[A-Za-z0-9_-]{1,64})$")]
 """Who did it, if no person: a person appears only as a commitment."""
 Count = Annotated[int, Field(ge=0, le=MAX_INTEGER)]
+Milliseconds = Annotated[int, Field(ge=-MAX_INTEGER, le=MAX_INTEGER)]
+"""May be negative."""
 HttpStatus = Annotated[int, Field(ge=100, le=599)]
 Endpoint = Annotated[str, StringConstraints(pattern=r"^/[a-z0-9/_{}-]{0,127}$")]
 

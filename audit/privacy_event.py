@@ -56,7 +56,10 @@ class ErasureCompleted(Event):
 
 
 class RetentionRun(Event):
-    """Values whose time is over were deleted, but for those on hold; certified like an erasure if there were any."""
+    """What is over its time was deleted, but for what is on hold; certified like an erasure if there was any.
+
+    `due`, `deleted` and `held` count private values, `expired_records` and `held_records` whole records whose content
+    went while their hash stays in the tree."""
 
     type: Literal["retention.run"] = "retention.run"
     run_id: Uuid7
@@ -67,6 +70,8 @@ class RetentionRun(Event):
     oldest_expiry: Timestamp | None = None
     backups_until: Timestamp | None = None
     certificate_sha256: Sha256 | None = None
+    expired_records: Count | None = None
+    held_records: Count | None = None
 
 
 class DsarAnswered(Event):
@@ -104,6 +109,17 @@ class ContentAccessed(Event):
     actor: Actor
     seq: Count
     fields: Annotated[tuple[Code, ...], Field(strict=False)]
+    reason: Code
+
+
+class LogRead(Event):
+    """Somebody was shown records `first` up to but not including `end`, or what was counted from them; durable before
+    they were (GDPR 32; NIS2 Implementing Regulation 3.2.3(f))."""
+
+    type: Literal["log.read"] = "log.read"
+    actor: Actor
+    first: Count
+    end: Count
     reason: Code
 
 

@@ -1,25 +1,43 @@
 """Retention (GDPR 5(1)(e)): what is over its time is deleted, but for what is on hold, and the run is on record.
 
-When a value is over its time was settled when it was kept (`Private.expires`), by the policy of that day.
+When a private value is over its time was settled when it was kept (`Private.expires`), by the policy of that day. When
+a record is, follows from its class (`audit.schedule`): its content goes, its hash stays, and every proof still holds.
 """
 
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import islice
+from typing import NoReturn
 
 from audit.custody import Custody
-from audit.deletion import Wanted, due, expire, sweep
-from audit.erasure import certify
-from audit.errors import CanonicalError, EventRejected
+from audit.deletion import Wanted, due, expire, sweep, would_expire
+from audit.erasure import certify, finish
+from audit.errors import AuditError, CanonicalError, EventRejected
 from audit.leaf import decode_leaf
 from audit.privacy_event import RetentionRun
+from audit.schedule import DAY_MS, Due, Schedule
 from audit.side import SideStore
 from audit.stamp import rfc3339
 from audit.store import Reader
+from audit.walk import parsed, timestamp
+
+logger = logging.getLogger(__name__)
+
+MAX_RECORDS = 200_000
+"""Records whose content one run deletes; what is left is for the next. It bounds the certificate."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunReport:
-    """Counts of values; `orphans` of leaves that never were. `oldest_expiry` of what remains, RFC 3339."""
+    """Counts of values, and of whole records; `orphans` are values of leaves that never were.
+
+    `floored` calls were kept for six months although a lower period was set for them: they are of high risk.
+    `oldest_expiry` of the values that remain, RFC 3339.
+    """
 
     tenant: str
     run_id: str
@@ -27,26 +45,37 @@ class RunReport:
     deleted: int
     held: int
     orphans: int
+    expired_records: int
+    held_records: int
+    floored: int
     oldest_expiry: str | None
     certificate: str | None
 
 
-async def preview(custody: Custody, tenant: str) -> RunReport:
+async def preview(custody: Custody, tenant: str, schedule: Schedule | None = None) -> RunReport:
     """What `run` would do now. Changes nothing, and is not recorded."""
     now = custody.now()
     over, held, oldest = await custody.at_side(lambda side: due(side, tenant, now))
     orphans = await custody.at_side(lambda side: _orphans(custody, side, tenant))
-    return RunReport(tenant, "", over, over - held, held, len(orphans), _when(oldest), None)
+    records, floored = await custody.in_thread(lambda: _over(custody, tenant, schedule, now))
+    going, held_records = await custody.at_side(lambda side: would_expire(side, tenant, now, records))
+    counts = (len(orphans), len(going), held_records, floored)
+    return RunReport(tenant, "", over, over - held, held, *counts, _when(oldest), None)
 
 
-async def run(custody: Custody, tenant: str) -> RunReport:
-    """Delete what is over its time. Raises AuditUnavailable, StoreError; `audit.erasure.finish` then does the rest."""
+async def run(custody: Custody, tenant: str, schedule: Schedule | None = None) -> RunReport:
+    """Delete what is over its time; without a `schedule` private values alone.
+
+    Raises AuditUnavailable, StoreError; `audit.erasure.finish` then does the rest.
+    """
     wanted = Wanted(custody.new_id(), tenant, "retention", None, custody.now(), custody.backup_days)
     orphans = await custody.at_side(lambda side: _orphans(custody, side, tenant))
     if orphans:
         await custody.at_side(lambda side: sweep(side, tenant, orphans))
-    certificate, held = await custody.at_side(lambda side: expire(side, wanted))
+    records, floored = await custody.in_thread(lambda: _over(custody, tenant, schedule, wanted.now))
+    certificate, held, held_records = await custody.at_side(lambda side: expire(side, wanted, records))
     deleted = 0 if certificate is None else certificate.values
+    expired = 0 if certificate is None else certificate.whole_records
     _, _, oldest = await custody.at_side(lambda side: due(side, tenant, wanted.now))
     event = RetentionRun(
         tenant=tenant,
@@ -58,13 +87,70 @@ async def run(custody: Custody, tenant: str) -> RunReport:
         oldest_expiry=_when(oldest),
         backups_until=None if certificate is None else certificate.backups_until,
         certificate_sha256=None if certificate is None else certificate.sha256(),
+        expired_records=expired,
+        held_records=held_records,
     )
     note = None
     if certificate is None:
         await custody.record(event)
     else:
         note = await certify(custody, certificate, event)
-    return RunReport(tenant, wanted.id, deleted + held, deleted, held, len(orphans), _when(oldest), note)
+    counts = (len(orphans), expired, held_records, floored)
+    return RunReport(tenant, wanted.id, deleted + held, deleted, held, *counts, _when(oldest), note)
+
+
+@dataclass(slots=True)
+class RetentionScheduler:
+    """Runs retention for every tenant, each `every_s` seconds, in one process of those on a log.
+
+    `schedule_of` gives a tenant's periods, as its policy has them; None keeps its records. `reports` has the last run
+    of each tenant."""
+
+    custody: Custody
+    schedule_of: Callable[[str], Schedule | None] = lambda tenant: Schedule()
+    every_s: float = 86_400.0
+    reports: dict[str, RunReport] = field(default_factory=dict)
+
+    async def run_once(self) -> Mapping[str, RunReport]:
+        """Interrupted deletions first. A tenant whose run fails does not keep the others from theirs; it is logged."""
+        await finish(self.custody)
+        with self.custody.reading() as reader:
+            tenants = reader.tenants()
+        for tenant in tenants:
+            try:
+                self.reports[tenant] = await run(self.custody, tenant, self.schedule_of(tenant))
+            except AuditError as error:
+                logger.error("retention for tenant %s could not be done: %s", tenant, error)
+        return self.reports
+
+    async def run_for_ever(self, sleep: Callable[[float], Awaitable[object]] = asyncio.sleep) -> NoReturn:
+        """Until it is cancelled."""
+        while True:
+            try:
+                await self.run_once()
+            except AuditError as error:
+                logger.error("retention could not be done: %s", error)
+            await sleep(self.every_s)
+
+
+def _over(custody: Custody, tenant: str, schedule: Schedule | None, now: int) -> tuple[list[tuple[int, ...]], int]:
+    """The first calls and other records whose time is over, at most MAX_RECORDS; and how many calls a floor kept."""
+    if schedule is None:
+        return [], 0
+    finder = Due(schedule, now)
+
+    def found(reader: Reader) -> Iterator[tuple[int, ...]]:
+        for stored in reader.leaves(tenant):
+            ts = timestamp(stored.payload)
+            if not ts:
+                continue  # it has expired before
+            taken_at = round(datetime.fromisoformat(ts).timestamp() * 1000)
+            if taken_at + DAY_MS > now:
+                return  # no period is shorter than a day
+            yield from finder.take(stored.seq, parsed(stored.payload), taken_at)
+
+    with custody.reading() as reader:
+        return sorted(islice(found(reader), MAX_RECORDS)), finder.floored
 
 
 def _when(expires: int | None) -> str | None:

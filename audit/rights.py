@@ -13,7 +13,7 @@ from audit.commitment import Field
 from audit.custody import Custody
 from audit.erasure import recipients
 from audit.errors import AuditError, RestrictedError
-from audit.privacy_event import ContentAccessed, DsarAnswered, DsarRectified, DsarRestricted
+from audit.privacy_event import ContentAccessed, DsarAnswered, DsarRectified, DsarRestricted, LogRead
 from audit.private import Private
 from audit.receipt import Receipt
 from audit.side import Disclosed, SideStore
@@ -119,6 +119,18 @@ async def read(custody: Custody, tenant: str, seq: int, *, actor: str, reason: s
     fields = tuple(one.kept.field for one in shown)
     await custody.record(ContentAccessed(tenant=tenant, actor=actor, seq=seq, fields=fields, reason=reason))
     return shown
+
+
+async def log_read(custody: Custody, tenant: str, *, actor: str, reason: str) -> int:
+    """Put on record, before it happens, that somebody reads the records there are so far; returns how many."""
+
+    def size() -> int:
+        with custody.reading() as reader:
+            return reader.head(tenant)[0]
+
+    end = await custody.in_thread(size)
+    await custody.record(LogRead(tenant=tenant, actor=actor, first=0, end=end, reason=reason))
+    return end
 
 
 async def _key(custody: Custody, tenant: str, subject: str) -> str:

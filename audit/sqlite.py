@@ -13,10 +13,23 @@ from urllib.parse import quote
 from audit.errors import ProofError, StoreError, StoreFull
 from audit.event_base import Step
 from audit.merkle import Frontier
-from audit.store import Appended, Entry, Keep, OpenIntent, Placed, Refused, SignedCheckpoint, StoredLeaf
+from audit.store import (
+    Appended,
+    Entry,
+    Keep,
+    OpenIntent,
+    Placed,
+    Refused,
+    SignedCheckpoint,
+    StoredLeaf,
+    already_open,
+    keeps_no_values,
+    not_open,
+)
 
 FORMAT_VERSION = 1
 BUSY_SECONDS = 5.0
+PRUNE_STEP = 2000
 APPLICATION_ID = 0x444F4D41  # "DOMA", so that file(1) and we can tell the file from another database
 
 _SCHEMA = """
@@ -80,6 +93,7 @@ class SqliteStore:
                 db.execute("PRAGMA journal_mode=WAL")
                 db.execute("PRAGMA synchronous=FULL")
                 db.execute("PRAGMA journal_size_limit=67108864")
+                db.execute("PRAGMA secure_delete=FAST")  # a closed intent leaves no trace of its request
                 _prepare(db)
             except BaseException:
                 db.close()
@@ -110,7 +124,7 @@ class SqliteStore:
                 trees[entry.tenant] = self._tree(entry.tenant)
             tree, frontier = trees[entry.tenant]
             if entry.private and keep is None:
-                refused: Refused | None = Refused("no side store is open that could keep its private values")
+                refused: Refused | None = keeps_no_values()
             else:
                 refused = self._take_step(entry, tree, frontier.size)
             if refused is not None:
@@ -154,14 +168,14 @@ class SqliteStore:
                 " ON CONFLICT DO NOTHING",
                 (tree, request, seq, self._node, self._boot),
             )
-            return None if opened.rowcount else Refused(f"the intent of request {request} is already open")
+            return None if opened.rowcount else already_open(request)
         if entry.step is Step.CLOSES:
             closed = self._db.execute("DELETE FROM open_intent WHERE tree = ? AND request_id = ?", (tree, request))
             found = closed.rowcount > 0
         else:
             query = "SELECT 1 FROM open_intent WHERE tree = ? AND request_id = ?"
             found = self._db.execute(query, (tree, request)).fetchone() is not None
-        return None if found else Refused(f"request {request} has no open intent: never accepted, or already closed")
+        return None if found else not_open(request)
 
     def intents(self, node: str) -> list[OpenIntent]:
         with _store_errors():
@@ -231,11 +245,33 @@ def _format(db: sqlite3.Connection) -> int | None:
     return FORMAT_VERSION
 
 
+class SqlitePruner:
+    """Overwrites what it deletes (`secure_delete`)."""
+
+    def __init__(self, path: Path) -> None:
+        with _store_errors():
+            self._db = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None)
+            self._db.execute("PRAGMA synchronous=FULL")
+            self._db.execute("PRAGMA secure_delete=ON")
+
+    def prune(self, tenant: str, first: int, last: int) -> None:
+        query = f"UPDATE leaf SET payload = x'' WHERE {_OF_TENANT} AND seq BETWEEN ? AND ? AND payload != x''"  # noqa: S608
+        for start in range(first, last + 1, PRUNE_STEP):  # appends wait for no more than one step
+            with _store_errors():
+                self._db.execute(query, (tenant, start, min(last, start + PRUNE_STEP - 1)))
+
+    def close(self) -> None:
+        with _store_errors():
+            self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            self._db.close()
+
+
 class SqliteReader:
     """The reading side: a snapshot of the file, which another process may be writing."""
 
-    def __init__(self, db: sqlite3.Connection) -> None:
+    def __init__(self, db: sqlite3.Connection, path: Path) -> None:
         self._db = db
+        self._path = path
 
     @classmethod
     def open(cls, path: Path) -> "SqliteReader":
@@ -251,7 +287,10 @@ class SqliteReader:
             except BaseException:
                 db.close()
                 raise
-        return cls(db)
+        return cls(db, path)
+
+    def pruner(self) -> SqlitePruner:
+        return SqlitePruner(self._path)
 
     def tenants(self) -> list[str]:
         with _store_errors():

@@ -1,7 +1,7 @@
 """Where trees are kept: what any store must do, and the plain values that cross its border.
 
-A store is written by the sequencer's thread only; it is read by anyone, from a snapshot. `audit.sqlite` is the one
-that ships; a store on PostgreSQL takes its place by the same two protocols.
+A store is written by the sequencer's thread only; it is read by anyone, from a snapshot. There are two: a SQLite file
+(`audit.sqlite`) and a PostgreSQL database (`audit.postgres`).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -36,6 +36,8 @@ class SignedCheckpoint(NamedTuple):
 
 
 class StoredLeaf(NamedTuple):
+    """`payload` is empty once the record has expired: its hash stays."""
+
     seq: int
     leaf_hash: bytes
     payload: bytes
@@ -65,6 +67,18 @@ class Appended:
 
     placed: list[int | Refused]
     heads: dict[str, Frontier]
+
+
+def keeps_no_values() -> Refused:
+    return Refused("no side store is open that could keep its private values")
+
+
+def already_open(request: str | None) -> Refused:
+    return Refused(f"the intent of request {request} is already open")
+
+
+def not_open(request: str | None) -> Refused:
+    return Refused(f"request {request} has no open intent: never accepted, or already closed")
 
 
 class Store(Protocol):
@@ -99,6 +113,16 @@ class LeafStore(Store, Protocol):
         stops the commit by raising."""
 
 
+class Pruner(Protocol):
+    """Deletes the content of expired records, beside whoever appends. Every method may raise StoreError."""
+
+    def prune(self, tenant: str, first: int, last: int) -> None:
+        """Records `first` to `last` keep their hash alone; durable on return. Again, it does nothing."""
+
+    def close(self) -> None:
+        """And see to it that what was deleted is not left in a write-ahead log, as far as others let us."""
+
+
 class Reader(Protocol):
     """The reading side: one consistent snapshot. Raises StoreError if the data cannot be read."""
 
@@ -116,5 +140,8 @@ class Reader(Protocol):
         """In order of size."""
 
     def open_intents(self, tenant: str) -> list[OpenIntent]: ...
+
+    def pruner(self) -> Pruner:
+        """A hand of its own on the same data."""
 
     def close(self) -> None: ...

@@ -17,6 +17,7 @@ from audit.event_base import Step
 from audit.leaf import Leaf, decode_leaf
 from audit.merkle import EMPTY_ROOT, Frontier, leaf_hash
 from audit.note import VerifierKey
+from audit.privacy_event import RetentionRun
 from audit.store import Reader, SignedCheckpoint, StoredLeaf
 
 MAX_FINDINGS = 20
@@ -27,7 +28,18 @@ Progress = Callable[[str, int], None]
 """Called with the tenant and how many of its records have been read since the last call."""
 
 Check = Literal[
-    "sequence", "hash", "form", "tenant", "tree", "signature", "root", "rollback", "pairing", "intents", "clock"
+    "sequence",
+    "hash",
+    "form",
+    "tenant",
+    "tree",
+    "signature",
+    "root",
+    "rollback",
+    "pairing",
+    "intents",
+    "clock",
+    "expired",
 ]
 Severity = Literal["error", "warning"]
 
@@ -49,6 +61,7 @@ class Finding(_Report):
 class TreeReport(_Report):
     """`root` is the rebuilt root in hex, `signed` the size of the largest checkpoint that holds.
 
+    `expired` records have lost their content to retention; `audit.disclosure` tells which certificate covers them.
     `findings` lists at most MAX_FINDINGS of a kind; `errors` counts them all, warnings apart.
     """
 
@@ -60,6 +73,7 @@ class TreeReport(_Report):
     open_requests: tuple[str, ...]
     errors: int
     findings: tuple[Finding, ...]
+    expired: int = 0
 
     @property
     def ok(self) -> bool:
@@ -147,6 +161,8 @@ class _TreeCheck:
         self._wrong: list[_Promise] = []
         self._open: dict[str, int] = {}
         self._last_ts: dict[str, str] = {}
+        self._expired: list[int] = []
+        self._announced = 0  # records that retention says it emptied
 
     def run(self) -> TreeReport:
         notes = list(self._reader.checkpoints(self._tenant))
@@ -166,6 +182,7 @@ class _TreeCheck:
         self._check_end(promises[kept:])
         self._check_head()
         self._check_intents()
+        self._check_expired()
         return TreeReport(
             tenant=self._tenant,
             records=self._records,
@@ -175,6 +192,7 @@ class _TreeCheck:
             open_requests=tuple(self._open),
             errors=self._errors,
             findings=tuple(self._findings),
+            expired=len(self._expired),
         )
 
     def _find(self, check: Check, says: str, seq: int | None = None, severity: Severity = "error") -> None:
@@ -208,6 +226,9 @@ class _TreeCheck:
         self._records += 1
         if self._gap is None:
             self._tree.append(stored_hash)
+        if not payload:
+            self._expired.append(seq)
+            return
         if (actual := leaf_hash(payload)) != stored_hash:
             self._find("hash", f"its content hashes to {actual.hex()}, the log recorded {stored_hash.hex()}", seq)
         try:
@@ -215,6 +236,8 @@ class _TreeCheck:
         except (CanonicalError, EventRejected) as error:
             self._find("form", f"it is not a record of this format: {error}", seq)
             return
+        if isinstance(read.event, RetentionRun):
+            self._announced += read.event.expired_records or 0
         if read.event.tenant != self._tenant:
             self._find("tenant", f"it belongs to tenant {read.event.tenant}", seq)
         self._check_pairing(read, seq)
@@ -284,6 +307,14 @@ class _TreeCheck:
             self._find("tree", f"the head of the tree counts {size} records, the last one there is {self._next - 1}")
         elif self._gap is None and frontier != bytes(self._tree):
             self._find("tree", "the head of the tree is not that of its records")
+
+    def _check_expired(self) -> None:
+        if len(self._expired) > self._announced:
+            self._find(
+                "expired",
+                f"{len(self._expired)} records have no content, but only {self._announced} are on record as expired",
+                self._expired[0],
+            )
 
     def _check_intents(self) -> None:
         listed = {intent.request_id for intent in self._reader.open_intents(self._tenant)}

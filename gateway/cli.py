@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from audit.cli import app as audit_app
+from audit.cli_retention import app as retention_app
 from backend.cli import app as backend_app
 from gateway.control_cli import policy_app, project_app, tenant_app
 from gateway.key_cli import key_app
@@ -31,6 +32,7 @@ for part in (tenant_app, project_app, key_app, limit_app, person_app, policy_app
     app.add_typer(part)
 app.add_typer(backend_app, name="backend")
 app.add_typer(audit_app, name="audit")
+app.add_typer(retention_app, name="retention")
 
 DataOption = Annotated[Path, typer.Option("--data", envvar="DOMICILE_DATA", help="Folder for everything it keeps.")]
 

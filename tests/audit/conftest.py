@@ -2,13 +2,15 @@
 
 import asyncio
 import json
+import sqlite3
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, closing
 from itertools import count
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 from audit.checkpointer import Cadence
@@ -16,15 +18,17 @@ from audit.custody import Custody
 from audit.errors import StoreError
 from audit.event import Decision, InferenceAccepted, InferenceCompleted, Reason, Redaction
 from audit.keys import FileKeyProvider
-from audit.log import AuditLog, AuditSettings
+from audit.log import AuditLog, AuditSettings, OpenStore
 from audit.merkle import Frontier
+from audit.postgres import PostgresReader, open_postgres
 from audit.sequencer import Limits
 from audit.side import SideStore
-from audit.sided import open_sided
+from audit.sided import SidedStore
 from audit.signer import FileSigner
 from audit.sqlite import SqliteReader, SqliteStore
-from audit.store import Appended, Entry, OpenIntent, SignedCheckpoint
+from audit.store import Appended, Entry, OpenIntent, Reader, SignedCheckpoint, Store
 from audit.verify import Report, verify_log
+from tests.fakes.postgresql import postgresql
 
 VECTORS = Path(__file__).parent.parent / "vectors"
 
@@ -73,18 +77,33 @@ FAST = AuditSettings(
 
 
 class Home:
-    """The folder of one log, its key, and short ways to write and read it."""
+    """The folder of one log, its key, and short ways to write and read it; the log itself may be in PostgreSQL."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, url: str | None = None) -> None:
+        self.url = url
         self.path = folder / "audit" / "log.db"
         self.signer = FileSigner.open(folder / "audit" / "signer.key")
         self.key = self.signer.verifier_key
 
     async def open(self, node: str = "gw-1", settings: AuditSettings = FAST, **more: object) -> AuditLog:
-        return await AuditLog.open(self.path, **{"signer": self.signer, "node": node, "settings": settings, **more})
+        given = {"signer": self.signer, "node": node, "settings": settings, "open_store": self.open_store, **more}
+        return await AuditLog.open(self.path, **given)
 
-    def reader(self) -> SqliteReader:
-        return SqliteReader.open(self.path)
+    @property
+    def open_store(self) -> OpenStore:
+        return SqliteStore.open if self.url is None else open_postgres(self.url)
+
+    def reader(self) -> Reader:
+        return SqliteReader.open(self.path) if self.url is None else PostgresReader.open(self.url)
+
+    def execute(self, statement: str) -> None:
+        """Behind the log's back."""
+        if self.url is None:
+            with closing(sqlite3.connect(self.path)) as db, db:
+                db.execute(statement)
+        else:
+            with psycopg.connect(self.url, options="-c search_path=domicile_audit") as db:
+                db.execute(statement)
 
     @property
     def keys(self) -> FileKeyProvider:
@@ -93,11 +112,14 @@ class Home:
     def side(self) -> SideStore:
         return SideStore.open(self.path.with_name("side.db"), self.keys)
 
+    def open_sided(self, path: Path, node: str, boot: str) -> SidedStore:
+        """A store of the log with the side store beside it."""
+        return SidedStore(self.open_store(path, node, boot), self.side())  # type: ignore[arg-type]
+
     @asynccontextmanager
     async def custody(self, **more: object) -> AsyncIterator[Custody]:
         """The log, open with its side store."""
-        opened = open_sided(self.path.with_name("side.db"), self.keys)
-        async with await self.open(open_store=opened, **more) as log:
+        async with await self.open(open_store=self.open_sided, **more) as log:
             yield Custody(log, self.side, self.reader, self.keys, self.signer)
 
     def events(self, tenant: str) -> list[dict[str, Any]]:
@@ -119,15 +141,38 @@ class Home:
             reader.close()
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A module that says ``ON_BOTH_STORES = True`` runs on PostgreSQL too, but for tests that look at files."""
+    if "home" in metafunc.fixturenames and getattr(metafunc.module, "ON_BOTH_STORES", False):
+        files = "tmp_path" in metafunc.definition._fixtureinfo.argnames
+        metafunc.parametrize("home", ["sqlite"] if files else ["sqlite", "postgresql"], indirect=True)
+
+
+@pytest.fixture(scope="session")
+def postgresql_url() -> Iterator[str]:
+    with postgresql() as url:
+        yield url
+
+
 @pytest.fixture
-def home(tmp_path: Path) -> Home:
-    return Home(tmp_path)
+def empty_database(postgresql_url: str) -> str:
+    """Its URL; there is no log in it."""
+    with psycopg.connect(postgresql_url, autocommit=True) as db:
+        db.execute("DROP SCHEMA IF EXISTS domicile_audit CASCADE")
+    return postgresql_url
+
+
+@pytest.fixture
+def home(tmp_path: Path, request: pytest.FixtureRequest) -> Home:
+    on_server = getattr(request, "param", "sqlite") == "postgresql"
+    return Home(tmp_path, request.getfixturevalue("empty_database") if on_server else None)
 
 
 class Faults:
     """What the stores opened through it do wrong; may be changed while they are used."""
 
-    def __init__(self) -> None:
+    def __init__(self, open_store: OpenStore) -> None:
+        self._open_store = open_store
         self.check: Callable[[], StoreError | None] = lambda: None  # asked before each commit
         self.after = False  # fail although the commit took effect, as when the result of an fsync is unknown
         self.gate = threading.Event()  # commits wait while it is clear
@@ -143,13 +188,13 @@ class Faults:
 
     def open(self, path: Path, node: str, boot: str) -> "FaultyStore":
         self.opened += 1
-        return FaultyStore(SqliteStore.open(path, node, boot), self)
+        return FaultyStore(self._open_store(path, node, boot), self)
 
 
 class FaultyStore:
     """A real store whose commits fail as its faults say."""
 
-    def __init__(self, store: SqliteStore, faults: Faults) -> None:
+    def __init__(self, store: Store, faults: Faults) -> None:
         self._store = store
         self._faults = faults
 
@@ -182,8 +227,8 @@ class FaultyStore:
 
 
 @pytest.fixture
-def faults() -> Faults:
-    return Faults()
+def faults(home: Home) -> Faults:
+    return Faults(home.open_store)
 
 
 async def eventually(holds: Callable[[], bool]) -> None:

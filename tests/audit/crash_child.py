@@ -9,18 +9,17 @@ from pathlib import Path
 from audit.event import InferenceAborted
 from audit.log import AuditLog
 from audit.private import Private
-from audit.sided import open_sided
 from tests.audit.conftest import Home, accepted, completed
 
 CALLERS = 16
 
 
-def run(folder: str, node: str, out: int, seed: int) -> None:
-    asyncio.run(_append_for_ever(Home(Path(folder)), node, out, random.Random(seed)))
+def run(folder: str, url: str | None, node: str, out: int, seed: int) -> None:
+    asyncio.run(_append_for_ever(Home(Path(folder), url), node, out, random.Random(seed)))
 
 
 async def _append_for_ever(home: Home, node: str, out: int, chance: random.Random) -> None:
-    log = await home.open(node, open_store=open_sided(home.path.with_name("side.db"), home.keys))
+    log = await home.open(node, open_store=home.open_sided)
     prefix = f"{node}-{os.getpid()}"
     await asyncio.gather(*(_caller(log, f"{prefix}-{number}", out, chance) for number in range(CALLERS)))
 

@@ -163,7 +163,7 @@ def test_a_machine_reads_one_record_a_line_as_it_was_hashed(data: Path, home: Ho
     lines = run("show", "--data", data, "--tenant", "acme", "--json").output.splitlines()
     records = [json.loads(line) for line in lines]
     assert [record.pop("seq") for record in records] == [0, 1, 2, 3]
-    assert records == home.events("acme")
+    assert records == home.events("acme")[:-1]  # the last one says that they were read
 
 
 async def test_words_that_a_client_chose_cannot_speak_to_the_terminal(home: Home) -> None:

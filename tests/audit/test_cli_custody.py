@@ -111,7 +111,7 @@ def test_retention_says_first_and_does_then(data: Path) -> None:
     planned = said(run(data, "retention", "--dry-run", "--json"))["runs"][0]
     assert (planned["due"], planned["deleted"]) == (2, 2)
     assert said(run(data, "retention", "--json"))["runs"][0]["deleted"] == 2
-    assert "acme: 0 due" in run(data, "retention").stdout
+    assert "acme: 0 values due" in run(data, "retention").stdout
 
 
 def test_a_pack_made_from_the_command_line_is_checked_from_it(data: Path, home: Home, tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ import time
 from collections import Counter
 from contextlib import closing
 from multiprocessing.context import ForkServerProcess
-from pathlib import Path
 
 from audit.disclosure import account
 from audit.receipt import Receipt
@@ -17,6 +16,7 @@ from audit.verify import verify_log
 from tests.audit import crash_child
 from tests.audit.conftest import Home
 
+ON_BOTH_STORES = True
 ROUNDS = 30
 NODES = ("gw-1", "gw-2")  # two writers of one file; each is killed once a round
 
@@ -27,10 +27,13 @@ _processes.set_forkserver_preload(["tests.audit.crash_child"])
 class Victim:
     """A child process and the receipts that it told before it died."""
 
-    def __init__(self, folder: Path, node: str, seed: int) -> None:
+    def __init__(self, home: Home, node: str, seed: int) -> None:
         self.receipts: list[Receipt] = []
+        folder = str(home.path.parent.parent)
         reading, writing = _processes.Pipe(duplex=False)
-        self._process: ForkServerProcess = _processes.Process(target=_child, args=(str(folder), node, writing, seed))
+        self._process: ForkServerProcess = _processes.Process(
+            target=_child, args=(folder, home.url, node, writing, seed)
+        )
         self._process.start()
         writing.close()
         self._reader = threading.Thread(target=self._read, args=(reading,))
@@ -54,15 +57,15 @@ class Victim:
         self._process.close()
 
 
-def _child(folder: str, node: str, writing: object, seed: int) -> None:
-    crash_child.run(folder, node, writing.fileno(), seed)
+def _child(folder: str, url: str | None, node: str, writing: object, seed: int) -> None:
+    crash_child.run(folder, url, node, writing.fileno(), seed)
 
 
-async def test_sixty_kills_lose_no_acknowledged_record_and_leave_no_call_open(home: Home, tmp_path: Path) -> None:
+async def test_sixty_kills_lose_no_acknowledged_record_and_leave_no_call_open(home: Home) -> None:
     chance = random.Random(20240613)
     told: list[Receipt] = []
     for turn in range(ROUNDS):
-        victims = [Victim(tmp_path, node, seed=turn) for node in NODES]
+        victims = [Victim(home, node, seed=turn) for node in NODES]
         for victim in victims:
             if turn % 4:  # else it may die while it opens the log
                 victim.wait_for_a_receipt()

@@ -34,6 +34,10 @@ def test_types_are_names_of_the_taxonomy_and_each_has_one_class() -> None:
         "content",
         "log",
         "checkpoint",
+        "model",
+        "oversight",
+        "incident",
+        "authority_request",
         "system",
     }
 

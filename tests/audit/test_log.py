@@ -12,6 +12,8 @@ from audit.receipt import Receipt
 from audit.sequencer import Limits
 from tests.audit.conftest import FAST, Faults, Home, accepted, completed, eventually
 
+ON_BOTH_STORES = True
+
 
 def moved_on(request_id: str) -> RoutingDecision:
     names = ("backend_id", "region", "inference_country", "storage_country", "operator_entity", "operator_hq")
@@ -58,7 +60,7 @@ async def test_opening_and_closing_are_on_record(home: Home) -> None:
     assert home.events("_system")[0]["build"] == "domicile 0.1.0"
 
 
-async def test_the_files_are_for_their_owner_alone(home: Home) -> None:
+async def test_the_files_are_for_their_owner_alone(home: Home, tmp_path: Path) -> None:
     async with await home.open() as log:
         await log.append(accepted())
         modes = {file.name: file.stat().st_mode & 0o077 for file in home.path.parent.iterdir()}
@@ -186,7 +188,7 @@ async def test_several_nodes_append_to_one_tree_without_gap_or_duplicate(home: H
     assert home.verify().ok
 
 
-async def test_a_file_that_is_no_audit_log_is_not_touched(home: Home) -> None:
+async def test_a_file_that_is_no_audit_log_is_not_touched(home: Home, tmp_path: Path) -> None:
     home.path.write_bytes(b"something else entirely" * 100)
     with pytest.raises(AuditUnavailable, match="cannot be opened"):
         await home.open()

@@ -9,6 +9,8 @@ from audit.event import AuthFailed
 from audit.receipt import Receipt
 from tests.audit.conftest import Faults, Home, accepted, completed, eventually
 
+ON_BOTH_STORES = True
+
 
 async def test_a_failed_commit_fails_its_batch_and_all_that_follow_until_the_log_is_well(
     home: Home, faults: Faults

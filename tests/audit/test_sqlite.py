@@ -2,16 +2,15 @@ import os
 import sqlite3
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
 
 from audit.errors import StoreError, StoreFull
 from audit.event_base import Step
-from audit.merkle import leaf_hash, tree_hash
+from audit.merkle import leaf_hash
 from audit.sqlite import APPLICATION_ID, SqliteReader, SqliteStore
-from audit.store import Entry, OpenIntent, Refused, SignedCheckpoint
+from audit.store import Entry
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -32,104 +31,9 @@ def store(path: Path) -> SqliteStore:
     store.close()
 
 
-def test_what_was_appended_is_read_back_in_order(store: SqliteStore, path: Path) -> None:
-    appended = store.append([entry(b"a"), entry(b"x", "globex"), entry(b"b")])
-    assert appended.placed == [0, 0, 1]
-    assert {tenant: head.size for tenant, head in appended.heads.items()} == {"acme": 2, "globex": 1}
-    reader = SqliteReader.open(path)
-    assert reader.tenants() == ["acme", "globex"]
-    assert [tuple(leaf) for leaf in reader.leaves("acme")] == [(0, leaf_hash(b"a"), b"a"), (1, leaf_hash(b"b"), b"b")]
-    assert [leaf.payload for leaf in reader.leaves("acme", 1)] == [b"b"]
-    assert list(reader.leaf_hashes("acme", 0, 1)) == [leaf_hash(b"a")]
-    assert reader.head("acme") == (2, tree_hash([leaf_hash(b"a"), leaf_hash(b"b")]))
-    assert list(reader.leaves("nobody")) == []
-    reader.close()
-
-
 def test_commits_are_synced_before_they_return(store: SqliteStore, path: Path) -> None:
     settings = [store._db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("journal_mode", "synchronous")]
     assert settings == ["wal", 2]
-
-
-def test_a_snapshot_does_not_see_what_comes_after_it(store: SqliteStore, path: Path) -> None:
-    store.append([entry(b"a")])
-    reader = SqliteReader.open(path)
-    assert reader.head("acme")[0] == 1
-    store.append([entry(b"b")])
-    assert reader.head("acme")[0] == 1
-    assert len(list(reader.leaves("acme"))) == 1
-    reader.close()
-
-
-def test_refused_entries_take_no_number(store: SqliteStore) -> None:
-    opens = entry(b"1", step=Step.OPENS, request="r1")
-    closes = entry(b"2", step=Step.CLOSES, request="r1")
-    within = entry(b"3", step=Step.WITHIN, request="r1")
-    placed = store.append([within, opens, opens, within, closes, closes, entry(b"z")]).placed
-    assert [place if isinstance(place, int) else "refused" for place in placed] == [
-        "refused", 0, "refused", 1, 2, "refused", 3,
-    ]  # fmt: skip
-    assert isinstance(placed[0], Refused)
-
-
-def test_a_batch_of_refused_entries_grows_no_tree(store: SqliteStore) -> None:
-    appended = store.append([entry(b"2", step=Step.CLOSES, request="r1")])
-    assert appended.heads == {}
-    assert store.unsigned() == {}
-
-
-def test_open_intents_carry_the_node_and_boot_that_opened_them(store: SqliteStore, path: Path) -> None:
-    store.append([entry(b"0"), entry(b"1", step=Step.OPENS, request="r1")])
-    other = SqliteStore.open(path, "gw-2", "boot-2")
-    other.append([entry(b"2", step=Step.OPENS, request="r2")])
-    assert store.intents("gw-1") == [OpenIntent("acme", "r1", 1, "gw-1", "boot-1")]
-    assert store.intents("gw-2") == [OpenIntent("acme", "r2", 2, "gw-2", "boot-2")]
-    other.close()
-
-
-def test_trees_are_unsigned_until_a_checkpoint_covers_them(store: SqliteStore, path: Path) -> None:
-    store.append([entry(b"a"), entry(b"b")])
-    assert store.unsigned()["acme"].size == 2
-    store.append([], [SignedCheckpoint("acme", 2, "note"), SignedCheckpoint("acme", 2, "note")])
-    assert store.unsigned() == {}
-    store.append([entry(b"c")])
-    assert store.unsigned()["acme"].size == 3
-    reader = SqliteReader.open(path)
-    assert list(reader.checkpoints("acme")) == [("acme", 2, "note")]
-    reader.close()
-
-
-def test_writers_in_several_threads_share_one_sequence(path: Path) -> None:
-    numbers: list[int] = []
-
-    def write(node: str) -> None:
-        store = SqliteStore.open(path, node, "boot")
-        for number in range(50):
-            numbers.extend(store.append([entry(f"{node}-{number}".encode())] * 2).placed)
-        store.close()
-
-    threads = [threading.Thread(target=write, args=(f"gw-{number}",)) for number in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(numbers) == list(range(300))
-
-
-def test_an_error_in_the_middle_of_a_batch_keeps_none_of_it(store: SqliteStore, path: Path) -> None:
-    store.append([entry(b"a")])
-    with pytest.raises(StoreError):
-        store.append([entry(b"b"), entry(b"c", tenant=None)])  # type: ignore[arg-type]
-    assert store.append([entry(b"d")]).placed == [1]
-
-
-def test_a_damaged_head_is_not_built_upon(store: SqliteStore, path: Path) -> None:
-    store.append([entry(b"a")])
-    with sqlite3.connect(path) as db:
-        db.execute("UPDATE tree SET frontier = x'00'")
-    db.close()
-    with pytest.raises(StoreError, match="frontier"):
-        store.append([entry(b"b")])
 
 
 def test_a_database_locked_for_too_long_is_an_error_and_not_a_wait(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,383 @@
+"""`domicile audit incident | breach | ai-act | oversight | authority`: what went wrong, whom it concerned."""
+
+import json
+from collections.abc import Callable
+from contextlib import closing
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from audit.ai_act import extract
+from audit.cli_custody import ACTOR, do
+from audit.cli_frame import DataOption, JsonOption, answering, console, printable
+from audit.clocks import as_rows, load_clocks, rfc3339_of
+from audit.custody import Custody
+from audit.errors import AuditError
+from audit.impact import Impact, Scope, draft, impact
+from audit.incident import Case, case_of, cases, close, notify, open_incident, update
+from audit.incident_event import AuthorityRequest, Oversight
+from audit.rights import log_read
+from audit.stamp import rfc3339
+from audit.walk import checked_moment
+
+app = typer.Typer()
+incident_app = typer.Typer(no_args_is_help=True, help="Incidents: keep their records, know what is due, and when.")
+oversight_app = typer.Typer(no_args_is_help=True, help="Human oversight of AI systems, on record (AI Act 14).")
+authority_app = typer.Typer(no_args_is_help=True, help="Requests of authorities for data, on record (GDPR 48).")
+app.add_typer(incident_app, name="incident")
+app.add_typer(oversight_app, name="oversight")
+app.add_typer(authority_app, name="authority")
+
+TenantArgument = Annotated[str, typer.Option("--tenant", help="Whose record.")]
+LawOption = Annotated[
+    list[str] | None, typer.Option("--law", help="Whose clocks run: gdpr, dora, nis2, ai_act. Repeatable.")
+]
+AwareOption = Annotated[str | None, typer.Option("--aware", help="When it was known for an incident; UTC.")]
+ClassifiedOption = Annotated[str | None, typer.Option("--classified", help="When it was classified (DORA); UTC.")]
+SeverityOption = Annotated[str | None, typer.Option("--severity", help="A code; AI Act 73: widespread, death.")]
+ClocksOption = Annotated[Path | None, typer.Option("--clocks", help="A file of clocks in place of the built-in ones.")]
+SinceOption = Annotated[str | None, typer.Option("--from", help="UTC, to any precision: 2026-03-01T12.")]
+UntilOption = Annotated[str | None, typer.Option("--to", help="UTC; not included.")]
+SystemOption = Annotated[str | None, typer.Option("--system", help="Of this ai_system_id only.")]
+IdArgument = Annotated[str, typer.Argument(help="The incident's id.")]
+
+
+@incident_app.command(
+    "open",
+    epilog="Example:\n\n  domicile audit incident open --tenant acme --law gdpr --aware 2026-03-01T09:30:00Z",
+)
+def open_command(
+    tenant: TenantArgument,
+    data: DataOption = None,
+    law: LawOption = None,
+    aware: AwareOption = None,
+    classified: ClassifiedOption = None,
+    severity: SeverityOption = None,
+    system: SystemOption = None,
+    since: SinceOption = None,
+    until: UntilOption = None,
+    freeze: Annotated[bool, typer.Option(help="Keep the records of the period from every deletion.")] = True,
+    clocks: ClocksOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Put an incident on record, freeze the records concerned, and say what is due and when."""
+    with answering(as_json):
+        known = load_clocks(clocks)
+        laws = law or ["gdpr"]
+        if unknown := set(laws) - {clock.law for clock in known}:
+            raise AuditError(f"no clock is known of {', '.join(sorted(unknown))}")
+
+        async def work(custody: Custody) -> tuple[Case, str]:
+            incident_id = await open_incident(
+                custody,
+                tenant,
+                laws=laws,
+                actor=ACTOR,
+                aware_at=_moment(aware),
+                classified_at=_moment(classified),
+                severity=severity,
+                ai_system_id=system,
+                since=since and checked_moment(since),
+                until=until and checked_moment(until),
+                freeze=freeze,
+            )
+            with custody.reading() as reader:
+                return case_of(reader, tenant, incident_id), rfc3339(custody.now())
+
+        case, now = do(data, work)
+        _show([case], known, now, as_json)
+
+
+@incident_app.command(
+    "update", epilog="Example:\n\n  domicile audit incident update --tenant acme ID --classified 2026-03-01T11:00:00Z"
+)
+def update_command(
+    tenant: TenantArgument,
+    incident_id: IdArgument,
+    data: DataOption = None,
+    law: LawOption = None,
+    aware: AwareOption = None,
+    classified: ClassifiedOption = None,
+    severity: SeverityOption = None,
+    clocks: ClocksOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Put new facts of an incident on record: clocks start to run from them."""
+    given = {"aware_at": _moment(aware), "classified_at": _moment(classified), "severity": severity}
+    changed: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    changed |= {"laws": tuple(law)} if law else {}
+    _step(data, tenant, incident_id, clocks, as_json, lambda c: update(c, tenant, incident_id, actor=ACTOR, **changed))
+
+
+@incident_app.command(
+    "notify",
+    epilog="Example:\n\n  domicile audit incident notify --tenant acme ID --clock gdpr.authority --authority CNIL",
+)
+def notify_command(
+    tenant: TenantArgument,
+    incident_id: IdArgument,
+    clock: Annotated[str, typer.Option("--clock", help="Which clock this met, as `list` names it.")],
+    authority: Annotated[str, typer.Option("--authority", help="Who was told.")],
+    data: DataOption = None,
+    clocks: ClocksOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Put on record that an authority was told."""
+
+    async def work(custody: Custody) -> None:
+        if clock not in {one.name for one in load_clocks(clocks)}:
+            raise AuditError(f"there is no clock {clock}")
+        await notify(custody, tenant, incident_id, clock=clock, authority=authority, actor=ACTOR)
+
+    _step(data, tenant, incident_id, clocks, as_json, work)
+
+
+@incident_app.command("close", epilog="Example:\n\n  domicile audit incident close --tenant acme ID --release")
+def close_command(
+    tenant: TenantArgument,
+    incident_id: IdArgument,
+    data: DataOption = None,
+    reason: Annotated[str, typer.Option("--reason", help="A code, no words: it goes on record.")] = "resolved",
+    release: Annotated[bool, typer.Option("--release", help="Let its records be deleted again.")] = False,
+    clocks: ClocksOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Put on record that an incident is over."""
+    _step(
+        data,
+        tenant,
+        incident_id,
+        clocks,
+        as_json,
+        lambda c: close(c, tenant, incident_id, reason=reason, release=release, actor=ACTOR),
+    )
+
+
+@incident_app.command("list", epilog="Example:\n\n  domicile audit incident list --tenant acme --json")
+def list_command(
+    tenant: TenantArgument, data: DataOption = None, clocks: ClocksOption = None, as_json: JsonOption = False
+) -> None:
+    """The incidents of a tenant and what is due for each."""
+    with answering(as_json):
+        known = load_clocks(clocks)
+
+        async def work(custody: Custody) -> tuple[list[Case], str]:
+            with custody.reading() as reader:
+                return cases(reader, tenant), rfc3339(custody.now())
+
+        found, now = do(data, work)
+        _show(found, known, now, as_json)
+
+
+@app.command(
+    "breach",
+    epilog="Examples:\n\n  domicile audit breach --from 2026-03-01 --to 2026-03-02 --backend acme-1\n\n"
+    "  domicile audit breach --tenant acme --key k7Qm2x9a --draft notification.txt",
+)
+def breach_command(
+    data: DataOption = None,
+    tenant: Annotated[list[str] | None, typer.Option("--tenant", help="Default: every tenant. Repeatable.")] = None,
+    since: SinceOption = None,
+    until: UntilOption = None,
+    backend: Annotated[str | None, typer.Option("--backend", help="Calls that went to this backend.")] = None,
+    region: Annotated[str | None, typer.Option("--region", help="Calls that went to this region.")] = None,
+    key: Annotated[str | None, typer.Option("--key", help="Calls with this API key, by its id.")] = None,
+    project: Annotated[str | None, typer.Option("--project", help="Calls of this project.")] = None,
+    system: SystemOption = None,
+    to_file: Annotated[Path | None, typer.Option("--draft", help="Write a draft of GDPR 33(3) here.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Whom a breach concerned: tenants, calls, people, kinds of data, places. The question goes on record first."""
+    with answering(as_json):
+        scope = Scope(
+            since=since and checked_moment(since),
+            until=until and checked_moment(until),
+            backend_id=backend,
+            region=region,
+            key_id=key,
+            project=project,
+            ai_system_id=system,
+        )
+
+        async def work(custody: Custody) -> list[Impact]:
+            with custody.reading() as reader:
+                names = [one for one in reader.tenants() if not one.startswith("_")] if tenant is None else tenant
+            for name in names:
+                await log_read(custody, name, actor=ACTOR, reason="breach_impact")
+            with custody.reading() as reader, closing(custody.open_side()) as side:
+                return [impact(reader, name, scope, side) for name in names]
+
+        found = do(data, work)
+        if to_file is not None:
+            to_file.write_text(draft([one for one in found if one.calls], scope), encoding="utf-8")
+        if as_json:
+            typer.echo(json.dumps({"ok": True, "tenants": [one.as_json() for one in found]}, indent=2))
+            return
+        table = Table(box=None, pad_edge=False)
+        for column in ("tenant", "calls", "answered", "people", "data found", "places", "operators", "first", "last"):
+            table.add_column(column)
+        for one in found:
+            cells = (one.tenant, one.calls, one.answered, one.subjects, _kinds(one), ", ".join(one.countries))
+            ends = (", ".join(one.operators), one.first or "", one.last or "")
+            table.add_row(*(printable(str(cell)) for cell in (*cells, *ends)))
+        console().print(table)
+
+
+def _kinds(one: Impact) -> str:
+    return ", ".join(f"{name} {count}" for name, count in one.data_kinds.most_common(6))
+
+
+@app.command(
+    "ai-act",
+    epilog="Example:\n\n  domicile audit ai-act --tenant acme --system cv-screening --from 2026-01 --output log.jsonl",
+)
+def ai_act_command(
+    tenant: TenantArgument,
+    system: Annotated[str, typer.Option("--system", help="The ai_system_id.")],
+    data: DataOption = None,
+    since: SinceOption = None,
+    until: UntilOption = None,
+    output: Annotated[Path | None, typer.Option("--output", help="Write its records here, one JSON a line.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """The log of one AI system, for its provider or deployer (AI Act 12, 19, 26(6)), and what it comes to."""
+    with answering(as_json):
+        start, end = since and checked_moment(since), until and checked_moment(until)
+
+        async def work(custody: Custody) -> dict[str, Any]:
+            await log_read(custody, tenant, actor=ACTOR, reason="ai_act_extract")
+
+            def run() -> dict[str, Any]:
+                read = partial(extract, tenant=tenant, ai_system_id=system, since=start, until=end)
+                with custody.reading() as reader:
+                    if output is None:
+                        return read(reader).as_json()
+                    with output.open("x", encoding="utf-8") as file:
+
+                        def write(seq: int, event: dict[str, Any]) -> None:
+                            file.write(json.dumps({"seq": seq, **event}) + "\n")
+
+                        return read(reader, write=write).as_json()
+
+            return await custody.in_thread(run)
+
+        found = do(data, work)
+        if as_json:
+            typer.echo(json.dumps({"ok": True, **found}, indent=2))
+            return
+        for name, value in found.items():
+            told = ", ".join(f"{one} {count}" for one, count in value.items()) if isinstance(value, dict) else value
+            typer.echo(printable(f"{name.replace('_', ' ')}: {'unknown yet' if told is None else told or '-'}"))
+
+
+@oversight_app.command(
+    "record",
+    epilog="Example:\n\n  domicile audit oversight record overridden --tenant acme --system cv-screening --request ID",
+)
+def oversight_command(
+    act: Annotated[str, typer.Argument(help="stopped, resumed or overridden.")],
+    tenant: TenantArgument,
+    system: Annotated[str, typer.Option("--system", help="The ai_system_id.")],
+    data: DataOption = None,
+    request: Annotated[str | None, typer.Option("--request", help="The call that was overruled.")] = None,
+    reason: Annotated[str, typer.Option("--reason", help="A code, no words: it goes on record.")] = "judgement",
+    as_json: JsonOption = False,
+) -> None:
+    """Put an act of oversight on record. It stops nothing by itself: revoke the project or its keys for that."""
+    with answering(as_json):
+        fields = {"type": f"oversight.{act}", "tenant": tenant, "actor": ACTOR, "ai_system_id": system}
+        event = Oversight.model_validate(fields | {"request_id": request, "reason": reason})
+        receipt = do(data, lambda custody: custody.record(event))
+        typer.echo(json.dumps({"ok": True, "receipt": str(receipt)}) if as_json else f"On record: {receipt}")
+
+
+@authority_app.command(
+    "record",
+    epilog="Example:\n\n  domicile audit authority record received --tenant acme --authority 'A court' --country US",
+)
+def authority_command(
+    act: Annotated[str, typer.Argument(help="received or answered.")],
+    tenant: TenantArgument,
+    authority: Annotated[str, typer.Option("--authority", help="Who asked.")],
+    country: Annotated[str, typer.Option("--country", help="Whose: two letters.")],
+    data: DataOption = None,
+    matter: Annotated[str | None, typer.Option("--matter", help="Id of the matter, from `received`.")] = None,
+    basis: Annotated[str | None, typer.Option("--basis", help="The legal basis it cited.")] = None,
+    outcome: Annotated[str | None, typer.Option("--outcome", help="A code: refused, redirected, complied.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Put an authority's request for data, or the answer to it, on record."""
+    with answering(as_json):
+
+        async def work(custody: Custody) -> str:
+            fields = {"type": f"authority_request.{act}", "tenant": tenant, "actor": ACTOR, "authority": authority}
+            fields |= {"matter_id": matter or custody.new_id(), "country": country}
+            event = AuthorityRequest.model_validate(fields | {"legal_basis": basis, "outcome": outcome})
+            await custody.record(event)
+            return event.matter_id
+
+        told = do(data, work)
+        typer.echo(json.dumps({"ok": True, "matter_id": told}) if as_json else f"On record: matter {told}")
+
+
+# --- what they share -------------------------------------------------------------------------------------------------
+
+
+def _step(
+    data: Path | None,
+    tenant: str,
+    incident_id: str,
+    clocks: Path | None,
+    as_json: bool,
+    step: Callable[[Custody], Any],
+) -> None:
+    with answering(as_json):
+        known = load_clocks(clocks)
+
+        async def work(custody: Custody) -> tuple[Case, str]:
+            await step(custody)
+            with custody.reading() as reader:
+                return case_of(reader, tenant, incident_id), rfc3339(custody.now())
+
+        case, now = do(data, work)
+        _show([case], known, now, as_json)
+
+
+def _moment(text: str | None) -> str | None:
+    """A moment in UTC with milliseconds. Raises AuditError for one without its zone."""
+    if text is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise AuditError(f"{text!r} is no moment: write 2026-03-01T09:30:00Z") from None
+    if moment.tzinfo is None:
+        raise AuditError(f"{text!r} has no time zone: write 2026-03-01T09:30:00Z")
+    return rfc3339_of(moment)
+
+
+def _show(found: list[Case], clocks: tuple[Any, ...], now: str, as_json: bool) -> None:
+    rows = [(case, as_rows(case.deadlines(clocks), now)) for case in found]
+    if as_json:
+        told = [
+            {"incident_id": case.incident_id, "opened": case.opened, "closed": case.closed, "laws": case.laws}
+            | {"moments": case.moments, "hold_ids": case.hold_ids, "deadlines": due}
+            for case, due in rows
+        ]
+        typer.echo(json.dumps({"ok": True, "incidents": told}, indent=2))
+        return
+    if not rows:
+        typer.echo("No incident is on record.")
+    for case, due in rows:
+        held = f", {len(case.hold_ids)} legal hold" if case.hold_ids else ""
+        typer.echo(f"Incident {case.incident_id}: {'closed' if case.closed else 'open'} since {case.opened}{held}")
+        table = Table(box=None, pad_edge=False)
+        for column in ("clock", "state", "due (UTC)", "met (UTC)", "who is told", "source"):
+            table.add_column(column, no_wrap=column != "source")
+        for row in due:
+            table.add_row(*(str(row[name] or "") for name in ("clock", "state", "due", "met", "tells", "article")))
+        console().print(table)

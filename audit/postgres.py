@@ -1,0 +1,451 @@
+"""The store in a PostgreSQL database: several gateways on several machines write one log.
+
+Numbers are taken under a row lock on the tree's head, so no two writers can fork it. A writer that hangs inside a
+transaction is fenced by the server (`idle_in_transaction_session_timeout`): its late commit fails. A node's name is
+held by an advisory lock of its session while the connection lives, so use a direct connection, not one that a pooler
+shares among transactions. Plain psycopg, as `audit.sqlite` is plain sqlite3 (docs/adr/0010-the-record-at-scale.md).
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from psycopg.rows import tuple_row
+
+from audit.errors import ProofError, StoreError, StoreFull
+from audit.event_base import Step
+from audit.merkle import Frontier
+from audit.store import (
+    Appended,
+    Entry,
+    Keep,
+    OpenIntent,
+    Placed,
+    Refused,
+    SignedCheckpoint,
+    StoredLeaf,
+    already_open,
+    keeps_no_values,
+    not_open,
+)
+
+FORMAT_VERSION = 1
+SCHEMA = "domicile_audit"
+CONNECT_SECONDS = 5
+LOCK_SECONDS = 5
+NAME_SECONDS = 2.0
+HUNG_SECONDS = 10
+"""How long a writer may idle inside a transaction before the server ends it."""
+FETCH = 2000
+
+_NODE_LOCKS = 0x444F4D41  # first half of the advisory locks on node names
+_SETUP_LOCK = 0x444F4D42
+_Rows = psycopg.Connection[tuple[Any, ...]]
+
+_DDL = """
+CREATE SCHEMA domicile_audit;
+CREATE TABLE format (version integer NOT NULL);
+CREATE TABLE tree (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    tenant text NOT NULL UNIQUE,
+    size bigint NOT NULL,
+    frontier bytea NOT NULL
+);
+CREATE TABLE leaf (
+    tree bigint NOT NULL REFERENCES tree,
+    seq bigint NOT NULL,
+    hash bytea NOT NULL,
+    payload bytea NOT NULL,
+    PRIMARY KEY (tree, seq)
+);
+CREATE TABLE checkpoint (
+    tree bigint NOT NULL REFERENCES tree,
+    size bigint NOT NULL,
+    note text NOT NULL,
+    PRIMARY KEY (tree, size)
+);
+CREATE TABLE open_intent (
+    tree bigint NOT NULL REFERENCES tree,
+    request_id text NOT NULL,
+    seq bigint NOT NULL,
+    node text NOT NULL,
+    boot text NOT NULL,
+    PRIMARY KEY (tree, request_id)
+);
+INSERT INTO format VALUES (1)
+"""
+
+
+@contextmanager
+def _store_errors() -> Iterator[None]:
+    try:
+        yield
+    except psycopg.errors.DiskFull as error:
+        raise StoreFull(f"the audit database cannot be used: {_brief(error)}") from error
+    except (psycopg.Error, OSError, ProofError) as error:
+        raise StoreError(f"the audit database cannot be used: {_brief(error)}") from error
+
+
+def _brief(error: Exception) -> str:
+    """The first line: others may quote values."""
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def open_postgres(url: str) -> Callable[[Path, str, str], "PostgresStore"]:
+    """What `AuditLog.open` takes as `open_store` for a log in the database at `url` (``postgresql://…``)."""
+    return lambda path, node, boot: PostgresStore.open(url, node, boot)
+
+
+class PostgresStore:
+    """The writing side, for one thread. `node` and `boot` are written beside each intent it opens."""
+
+    def __init__(self, db: _Rows, node: str, boot: str) -> None:
+        self._db = db
+        self._node = node
+        self._boot = boot
+        self._trees: dict[str, int] = {}  # ids of trees, which never change
+
+    @classmethod
+    def open(cls, url: str, node: str, boot: str) -> "PostgresStore":
+        """Open or create the log. Raises StoreError if the server is away, would not keep what it commits, or has
+        something else under our name, or if another process lives as `node`."""
+        with _store_errors():
+            db = _connect(url)
+            try:
+                _require_durability(db)
+                _prepare(db)
+                _take_name(db, node)
+                for name, seconds in (
+                    ("lock_timeout", LOCK_SECONDS),
+                    ("idle_in_transaction_session_timeout", HUNG_SECONDS),
+                ):
+                    db.execute("SELECT set_config(%s, %s, false)", (name, f"{round(seconds * 1000)}ms"))
+            except BaseException:
+                db.close()
+                raise
+        return cls(db, node, boot)
+
+    def append(
+        self, entries: Sequence[Entry], checkpoints: Sequence[SignedCheckpoint] = (), keep: Keep | None = None
+    ) -> Appended:
+        with _store_errors():
+            self._make_trees({entry.tenant for entry in entries} | {one.tenant for one in checkpoints})
+            with self._db.pipeline() as pipeline, self._db.transaction():
+                return self._append(entries, checkpoints, keep, pipeline.sync)
+
+    def _make_trees(self, tenants: set[str]) -> None:
+        for tenant in sorted(tenants - self._trees.keys()):  # in one order everywhere: no deadlock
+            self._db.execute(
+                "INSERT INTO tree (tenant, size, frontier) VALUES (%s, 0, '') ON CONFLICT DO NOTHING",
+                (tenant,),
+            )
+            row = self._db.execute("SELECT id FROM tree WHERE tenant = %s", (tenant,)).fetchone()
+            if row is not None:
+                self._trees[tenant] = row[0]
+
+    def _append(
+        self,
+        entries: Sequence[Entry],
+        checkpoints: Sequence[SignedCheckpoint],
+        keep: Keep | None,
+        sync: Callable[[], None],
+    ) -> Appended:
+        """`sync` sends what is queued and lets the server count the time that we are idle in the transaction."""
+        heads = self._lock_heads({entry.tenant for entry in entries}, sync)
+        intents = _Intents(
+            self._db, [(self._trees[e.tenant], e.request_id) for e in entries if e.step is not Step.NONE], sync
+        )
+        leaves: list[tuple[int, int, bytes, bytes]] = []
+        placed: list[int | Refused] = []
+        private: list[Placed] = []
+        for entry in entries:
+            tree, head = self._trees[entry.tenant], heads[entry.tenant]
+            if entry.private and keep is None:
+                refused: Refused | None = keeps_no_values()
+            else:
+                refused = intents.take(entry, tree, head.size)
+            if refused is not None:
+                placed.append(refused)
+                continue
+            placed.append(head.size)
+            leaves.append((tree, head.size, entry.leaf_hash, entry.payload))
+            if entry.private:
+                private.append((head.size, entry))
+            head.append(entry.leaf_hash)
+        grown = {tree for tree, *_ in leaves}
+        heads = {tenant: head for tenant, head in heads.items() if self._trees[tenant] in grown}
+        if leaves:
+            self._db.execute(_INSERT_LEAVES, [list(column) for column in zip(*leaves, strict=True)])
+        for tenant, head in heads.items():
+            self._db.execute(_SET_HEAD, (head.size, bytes(head), self._trees[tenant]))
+        intents.write(self._node, self._boot)
+        for tenant, size, note in sorted(checkpoints):  # in one order everywhere, as others may sign the same heads
+            self._db.execute(_INSERT_CHECKPOINT, (self._trees[tenant], size, note))
+        if keep is not None and private:
+            sync()
+            keep(private)
+        return Appended(placed, heads)
+
+    def _lock_heads(self, tenants: set[str], sync: Callable[[], None]) -> dict[str, Frontier]:
+        if not tenants:
+            return {}
+        ids = [self._trees[tenant] for tenant in tenants]
+        cursor = self._db.execute(_LOCK_HEADS, (ids,))
+        sync()
+        rows = cursor.fetchall()
+        if len(rows) != len(ids):
+            raise StoreError("a tree has gone from the audit database")
+        return {tenant: Frontier.from_bytes(size, frontier) for tenant, size, frontier in rows}
+
+    def intents(self, node: str) -> list[OpenIntent]:
+        with _store_errors():
+            return [
+                OpenIntent(*row) for row in self._db.execute(_INTENTS + "WHERE node = %s ORDER BY tree, seq", (node,))
+            ]
+
+    def unsigned(self) -> dict[str, Frontier]:
+        with _store_errors():
+            return {tenant: Frontier.from_bytes(size, data) for tenant, size, data in self._db.execute(_UNSIGNED)}
+
+    def consolidate(self) -> bool:
+        """PostgreSQL stops itself after a failed fsync and replays its log: what is committed is written."""
+        with _store_errors():
+            self._db.execute("SELECT 1")
+        return True
+
+    def close(self) -> None:
+        with suppress(psycopg.Error):  # the server frees the name too, a moment after the connection is gone
+            self._db.execute("SELECT pg_advisory_unlock_all()")
+        self._db.close()
+
+
+class _Intents:
+    """The open intents that a batch touches, as they were and as it leaves them. Read under the locks on the heads."""
+
+    def __init__(self, db: _Rows, asked: list[tuple[int, str | None]], sync: Callable[[], None]) -> None:
+        self._db = db
+        self._before: dict[tuple[int, str], int] = {}
+        if asked:
+            trees, requests = ([*column] for column in zip(*asked, strict=True))
+            cursor = db.execute(_FIND_INTENTS, (trees, [_storable(one) for one in requests]))
+            sync()
+            found = cursor.fetchall()
+            self._before = {(tree, request): seq for tree, request, seq in found}
+        self._now = dict(self._before)
+
+    def take(self, entry: Entry, tree: int, seq: int) -> Refused | None:
+        if entry.step is Step.NONE:
+            return None
+        request = entry.request_id or ""
+        if request != _storable(request):
+            return Refused("its request id holds a zero byte")
+        at = tree, request
+        if entry.step is Step.OPENS:
+            return already_open(request) if self._now.setdefault(at, seq) != seq else None
+        if at not in self._now:
+            return not_open(request)
+        if entry.step is Step.CLOSES:
+            del self._now[at]
+        return None
+
+    def write(self, node: str, boot: str) -> None:
+        closed = [at for at, seq in self._before.items() if self._now.get(at) != seq]
+        opened = [(*at, seq) for at, seq in self._now.items() if self._before.get(at) != seq]
+        if closed:
+            self._db.execute(_CLOSE_INTENTS, [list(column) for column in zip(*closed, strict=True)])
+        if opened:
+            columns = [list(column) for column in zip(*opened, strict=True)]
+            self._db.execute(_OPEN_INTENTS, [node, boot, *columns])
+
+
+def _storable(text: str | None) -> str:
+    return (text or "").replace("\0", "")
+
+
+_LOCK_HEADS = "SELECT tenant, size, frontier FROM tree WHERE id = ANY(%b::bigint[]) ORDER BY id FOR NO KEY UPDATE"
+_SET_HEAD = "UPDATE tree SET size = %b, frontier = %b WHERE id = %b"
+_INSERT_LEAVES = (
+    "INSERT INTO leaf (tree, seq, hash, payload)"
+    " SELECT * FROM unnest(%b::bigint[], %b::bigint[], %b::bytea[], %b::bytea[])"
+)
+_INSERT_CHECKPOINT = (
+    "INSERT INTO checkpoint (tree, size, note) VALUES (%s, %s, %s)"
+    " ON CONFLICT DO NOTHING"  # another process signed the same head
+)
+_FIND_INTENTS = (
+    "SELECT tree, request_id, seq FROM open_intent"
+    " JOIN unnest(%b::bigint[], %s::text[]) AS asked (tree, request_id) USING (tree, request_id)"
+)
+_CLOSE_INTENTS = (
+    "DELETE FROM open_intent AS o USING unnest(%b::bigint[], %s::text[]) AS done (tree, request_id)"
+    " WHERE o.tree = done.tree AND o.request_id = done.request_id"
+)
+_OPEN_INTENTS = (
+    "INSERT INTO open_intent (tree, request_id, seq, node, boot)"
+    " SELECT tree, request_id, seq, %s, %s FROM unnest(%b::bigint[], %s::text[], %b::bigint[])"
+    " AS fresh (tree, request_id, seq)"
+)
+_INTENTS = "SELECT tenant, request_id, seq, node, boot FROM open_intent JOIN tree ON tree.id = open_intent.tree "
+_UNSIGNED = (
+    "SELECT tenant, size, frontier FROM tree WHERE size >"
+    " coalesce((SELECT max(size) FROM checkpoint WHERE checkpoint.tree = tree.id), 0)"
+)
+
+
+def _connect(url: str) -> _Rows:
+    """A peer that vanished is noticed: TCP keepalives, and no wait for acknowledgement beyond half a minute."""
+    db = psycopg.connect(
+        url,
+        autocommit=True,
+        row_factory=tuple_row,
+        connect_timeout=CONNECT_SECONDS,
+        application_name="domicile audit",
+        keepalives_idle=10,
+        keepalives_interval=5,
+        keepalives_count=3,
+        tcp_user_timeout=30_000,
+    )
+    db.execute("SELECT set_config('search_path', %s, false)", (SCHEMA,))
+    return db
+
+
+def _require_durability(db: _Rows) -> None:
+    """Raises StoreError for a server whose commits a crash could take back; asks for a synchronous commit."""
+    for name in ("fsync", "full_page_writes"):
+        row = db.execute("SELECT current_setting(%s)", (name,)).fetchone()
+        if row != ("on",):
+            raise StoreError(f"the server runs with {name} off: nothing that it commits is durable")
+    row = db.execute("SELECT current_setting('synchronous_commit')").fetchone()
+    if row in (("off",), ("local",), ("remote_write",)):
+        db.execute("SET synchronous_commit = on")
+
+
+def _prepare(db: _Rows) -> None:
+    with db.transaction():
+        db.execute("SELECT pg_advisory_xact_lock(%s)", (_SETUP_LOCK,))  # of several at once, one creates the tables
+        if _format(db) is None:
+            for statement in _DDL.split(";"):
+                db.execute(statement)
+
+
+def _take_name(db: _Rows, node: str) -> None:
+    """A process that died a moment ago may still have a session, until the server notices."""
+    deadline = time.monotonic() + NAME_SECONDS
+    while db.execute("SELECT pg_try_advisory_lock(%s, hashtext(%s))", (_NODE_LOCKS, node)).fetchone() != (True,):
+        if time.monotonic() > deadline:
+            raise StoreError(f"another process already writes this log as node {node}")
+        time.sleep(0.02)
+
+
+def _format(db: _Rows) -> int | None:
+    """The format version of the log, None if there is none. Raises StoreError for a schema that is not ours."""
+    if db.execute("SELECT to_regnamespace(%s) IS NULL", (SCHEMA,)).fetchone() == (True,):
+        return None
+    if db.execute("SELECT to_regclass(%s) IS NULL", (f"{SCHEMA}.format",)).fetchone() == (True,):
+        raise StoreError(f"the schema {SCHEMA} of the database is not an audit log")
+    row = db.execute("SELECT version FROM format").fetchone()
+    if row != (FORMAT_VERSION,):
+        version = "none" if row is None else row[0]
+        raise StoreError(f"the audit log has format {version}, this program reads format {FORMAT_VERSION}")
+    return FORMAT_VERSION
+
+
+class PostgresPruner:
+    """Old row versions go with the server's vacuum, and out of its write-ahead log as that is recycled."""
+
+    def __init__(self, url: str) -> None:
+        with _store_errors():
+            self._db = _connect(url)
+
+    def prune(self, tenant: str, first: int, last: int) -> None:
+        for start in range(first, last + 1, FETCH):
+            with _store_errors():
+                self._db.execute(_PRUNE, (tenant, start, min(last, start + FETCH - 1)))
+
+    def close(self) -> None:
+        self._db.close()
+
+
+class PostgresReader:
+    """The reading side: one snapshot of the database, which others may be writing."""
+
+    def __init__(self, db: _Rows, url: str) -> None:
+        self._db = db
+        self._url = url
+        self._cursors = count()
+
+    @classmethod
+    def open(cls, url: str) -> "PostgresReader":
+        """Raises StoreError if the server is away or there is no audit log in the database."""
+        with _store_errors():
+            db = _connect(url)
+            try:
+                db.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+                if _format(db) is None:
+                    raise StoreError("there is no audit log in this database")
+            except BaseException:
+                db.close()
+                raise
+        return cls(db, url)
+
+    def pruner(self) -> PostgresPruner:
+        return PostgresPruner(self._url)
+
+    def tenants(self) -> list[str]:
+        with _store_errors():
+            query = 'SELECT tenant FROM tree ORDER BY tenant COLLATE "C"'
+            return [tenant for (tenant,) in self._db.execute(query)]
+
+    def head(self, tenant: str) -> tuple[int, bytes]:
+        with _store_errors():
+            row = self._db.execute("SELECT size, frontier FROM tree WHERE tenant = %s", (tenant,)).fetchone()
+        if row is None:
+            raise StoreError(f"the log has no tenant {tenant!r}")
+        return row[0], row[1]
+
+    def leaves(self, tenant: str, start: int = 0) -> Iterator[StoredLeaf]:
+        yield from map(StoredLeaf._make, self._stream(_LEAVES, (tenant, start)))
+
+    def leaf_hashes(self, tenant: str, start: int, end: int) -> Iterator[bytes]:
+        for (leaf_hash,) in self._stream(_HASHES, (tenant, start, end)):
+            yield leaf_hash
+
+    def checkpoints(self, tenant: str) -> Iterator[SignedCheckpoint]:
+        query = (
+            "SELECT tenant, checkpoint.size, note FROM checkpoint JOIN tree ON tree.id = checkpoint.tree"
+            " WHERE tenant = %s ORDER BY checkpoint.size"
+        )
+        yield from map(SignedCheckpoint._make, self._stream(query, (tenant,)))
+
+    def open_intents(self, tenant: str) -> list[OpenIntent]:
+        with _store_errors():
+            return [
+                OpenIntent(*row) for row in self._db.execute(_INTENTS + "WHERE tenant = %s ORDER BY seq", (tenant,))
+            ]
+
+    def _stream(self, query: str, parameters: tuple[object, ...]) -> Iterator[tuple[Any, ...]]:
+        """Rows by a cursor on the server, FETCH at a time: a log does not fit into memory."""
+        with _store_errors(), self._db.cursor(f"walk_{next(self._cursors)}", binary=True) as cursor:
+            cursor.itersize = FETCH
+            cursor.execute(query, parameters)
+            yield from cursor
+
+    def close(self) -> None:
+        self._db.close()
+
+
+_LEAVES = (
+    "SELECT seq, hash, payload FROM leaf"
+    " WHERE tree = (SELECT id FROM tree WHERE tenant = %s) AND seq >= %s ORDER BY seq"
+)
+_HASHES = (
+    "SELECT hash FROM leaf WHERE tree = (SELECT id FROM tree WHERE tenant = %s) AND seq >= %s AND seq < %s ORDER BY seq"
+)
+_PRUNE = (
+    "UPDATE leaf SET payload = '' WHERE tree = (SELECT id FROM tree WHERE tenant = %s)"
+    " AND seq BETWEEN %s AND %s AND payload != ''"
+)
