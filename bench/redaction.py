@@ -1,7 +1,7 @@
 """What redaction costs: microseconds of CPU a 1,000 characters of prompt, and a piece of a streamed answer.
 
 Run: python -m bench.redaction [--json]. Medians of several rounds on one thread.
-With --eval ROUNDS: how much of the generated set (tests/vectors/redaction) is found (docs/redaction.md).
+How much is found: `domicile redact eval` (docs/redaction.md).
 """
 
 import argparse
@@ -10,11 +10,9 @@ import statistics
 import time
 from collections.abc import Callable
 
-from policy.redact.evaluate import evaluate
 from policy.redact.plan import LABELS, OUTPUT_LABELS, RedactionPlan
 from policy.redact.pseudonyms import Pseudonyms
 from policy.redact.redactor import Redactor
-from tests.vectors.redaction.generate import cases
 
 ROUNDS = 9
 NONCE = "k7f3qw"
@@ -35,40 +33,13 @@ CODE = "def total(rows):\n    return sum(row['net_amount'] * 1.19 for row in row
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--eval", type=int, metavar="ROUNDS", default=0)
-    parser.add_argument("--seed", type=int, default=2026)
     asked = parser.parse_args()
-    if asked.eval:
-        report(asked.seed, asked.eval, as_json=asked.json)
-        return
     results = measure()
     if asked.json:
         print(json.dumps(results))
         return
     for name, value in results.items():
         print(f"{value:9.2f} us  {name}")
-
-
-def report(seed: int, rounds: int, *, as_json: bool) -> None:
-    made = list(cases(seed, rounds))
-    begin = time.process_time()
-    result = evaluate((case.id, case.variant, case.text, case.spans) for case in made)
-    micros = (time.process_time() - begin) / sum(len(case.text) for case in made) * 1e9
-    tables = {"label": result.by_label, "variant": result.by_variant}
-    if as_json:
-        scores = {
-            name: {key: [score.gold, score.found, score.named] for key, score in table.items()}
-            for name, table in tables.items()
-        }
-        figures = {"seed": seed, "texts": len(made), "clean": result.clean, "touched": result.touched}
-        print(json.dumps({**figures, "us_per_1000_characters": round(micros), **scores}, indent=1))
-        return
-    print(f"{len(made)} texts, seed {seed}; {result.touched} of {result.clean} without personal data were touched;")
-    print(f"{micros:.0f} us of CPU a 1,000 characters of short texts.")
-    for name, table in tables.items():
-        print(f"\n| {name} | spans | recall | right label |\n|---|---:|---:|---:|")
-        for key, score in table.items():
-            print(f"| {key} | {score.gold} | {score.recall:.3f} | {score.right_label:.3f} |")
 
 
 def measure() -> dict[str, float]:

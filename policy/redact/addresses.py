@@ -1,3 +1,4 @@
+# ruff: noqa: E501  # tables read better in one line a row
 """Postal addresses as Europe writes them: a street of a known kind with its number, then postal code and town.
 
 Pattern level only: the words for streets in the languages of the EU, number before or behind, and, without any such
@@ -12,19 +13,31 @@ from policy.redact.alphabet import LETTER
 
 _UPPER = rf"(?![a-z])[{LETTER}]"
 _NAME = rf"{_UPPER}[{LETTER}.'’-]{{0,30}}"
-_NUMBER = r"[0-9]{1,4}(?:[ -]?[A-Za-z](?![A-Za-z]))?(?:[/-][0-9]{1,4})?"
+_NUMBER = r"[0-9]{1,4}(?:[ -]?[A-Za-z](?![A-Za-z]))?(?:[/-][0-9]{1,4}[A-Za-z]?(?![A-Za-z0-9]))?"
 _CODE = (
-    r"(?:[A-Z]{1,2}[0-9][0-9A-Z]? [0-9][A-Z]{2}|[0-9]{2}-[0-9]{3}"
-    r"|(?:[A-Z]{1,2}[- ]?)?[0-9]{3,5}(?:[ -][0-9]{2,3})?(?: ?[A-Z]{2}\b)?)(?![0-9A-Z])"
+    r"(?:[A-Z]{1,2}[0-9][0-9A-Z]? [0-9][A-Z]{2}|[A-Z][0-9][0-9W] ?[0-9A-Z]{4}|[0-9]{2}-[0-9]{3}|(?:ΤΚ|TK|T\.K\.) ?[0-9]{3} ?[0-9]{2}"
+    r"|(?:[A-Z]{1,3}[- ]?)?[0-9]{3,6}(?:[ -][0-9]{2,3})?(?: ?[A-Z]{2}\b)?)(?![0-9A-Z])"
 )
-_TOWN = rf"{_NAME}(?:[ -](?:(?:am|an der|sur|sous|de|la|di|del) )?{_NAME}){{0,2}}"
-_TAIL = re.compile(rf"\.?,?[ \n]{{1,2}}{_CODE},? {_TOWN}|\.?, ?{_TOWN}(?:,? {_CODE})?(?![{LETTER}])")
+_TOWN = (
+    rf"{_NAME}(?:[ -](?:(?:am|an|an der|im|in|bei|vor|vorm|ob|der|den|van|sur|sous|de|la|le|en|lès|près|di|del|do|da|dos|pri|nad|na|pod"
+    rf"|u|i|aan|op|cu)[ -](?:der |la |el )?)?{_NAME}){{0,3}}(?: \([A-Z]{{2}}\))?"
+)
+# Floor, door, staircase and block, as they stand behind the house's number.
+_INSIDE = (
+    r"(?:[, ]{1,2}(?:Piso|Puerta|Piano|Bl\.|Sc\.|Ap\.|Et\.|Apt\.|Suite|Appt|Apartment|Flat|Unit|Wohnung|Top|Stiege|St\.|Bte|bus|lok\.|m\.|kv\."
+    r"|th|tv|[0-9]{1,2}[ºª.]) ?[0-9A-Za-zºª]{0,5}){0,4}"
+)
+_TAIL = re.compile(
+    rf"{_INSIDE}\.?(?:,? ?(?:\n ?|(?<=[ ,])){_CODE},? ?\n?{_TOWN}(?![{LETTER}])|,? {_CODE},? {_TOWN}(?![{LETTER}])"
+    rf"|\.?, ?{_TOWN}(?:,? {_CODE})?(?![{LETTER}])|[ ,]{{0,2}}\n ?{_TOWN}, (?:[A-Z]{{2}} )?[0-9]{{5,6}}(?![0-9])"
+    rf"|[ ,]{{1,2}}{_TOWN}, (?:[A-Z]{{2}} )?(?:LV-)?[0-9]{{4,6}}(?![0-9]))"
+)
 
 # Kinds of street behind the name, as its ending or as a word of their own; the number follows.
 _BEHIND = (
     "straße", "strasse", "str.", "weg", "platz", "allee", "gasse", "ring", "damm", "ufer", "chaussee",  # de
     "straat", "laan", "plein", "gracht", "kade", "dreef", "steenweg",  # nl
-    "gatan", "vägen", "gränd", "torget", "stigen", "gade", "vej", "vejen", "allé", "stræde", "gata", "gate", "veien",
+    "gatan", "vägen", "gränd", "torget", "stigen", "bakken", "bulevardi", "kaari", "svej", "lei", "pad", "steeg", "hof", "sokak", "gade", "vej", "vejen", "allé", "stræde", "gata", "gate", "veien",
     "vei", "vegur", "stræti", "braut", "katu", "tie", "kuja", "polku",  # sv, da, no, is, fi
     "utca", "út", "útja", "tér", "tere", "körút", "iela", "prospekts", "gatvė", "g.", "pr.", "tn", "tänav", "mnt",
     "maantee", "pst",  # hu, lv, lt, et
@@ -33,7 +46,7 @@ _BEHIND = (
 _IN_FRONT = frozenset({
     "rue", "avenue", "av.", "boulevard", "bd", "bd.", "place", "chemin", "allée", "impasse", "quai", "route", "cours",
     "square", "calle", "c/", "avenida", "avda.", "plaza", "paseo", "camino", "ronda", "via", "viale", "piazza", "corso",
-    "vicolo", "largo", "strada", "rua", "travessa", "praça", "estrada", "ul.", "ulica", "al.", "aleja", "os.", "plac",
+    "vicolo", "borgo", "contrada", "incrocio", "stretto", "rotonda", "alameda", "callejón", "pasadizo", "glorieta", "cuesta", "av", "largo", "strada", "rua", "travessa", "praça", "estrada", "ul.", "ulica", "al.", "aleja", "os.", "plac",
     "pl.", "str.", "bulevardul", "calea", "aleea", "șoseaua", "ulice", "nám.", "náměstí", "námestie", "cesta", "trg",
     "triq", "οδός", "οδ.", "λεωφόρος", "λεωφ.", "ул.", "бул.",
 })  # fmt: skip
@@ -47,15 +60,29 @@ _KIND = re.compile(rf"[{LETTER}]+[./]?")
 _NUMBER_BEFORE = re.compile(rf"(?<![{LETTER}0-9]){_NUMBER}(?: (?:bis|ter))?,? \Z")
 _ENGLISH = re.compile(
     rf"[0-9]{{1,4}}[A-Za-z]? (?:{_NAME} ){{1,3}}(?:Street|St|Road|Rd|Avenue|Ave|Lane|Ln|Drive|Close|Square|Terrace"
-    rf"|Gardens|Quay|Boulevard|Crescent|Court|Grove|Parade)(?![{LETTER}])\.?"
+    rf"|Gardens|Quay|Boulevard|Crescent|Court|Grove|Parade|Park|Way|Place|Row|Hill|Mews|Walk|Rise)(?![{LETTER}])\.?"
+    rf"(?: [A-Z][0-9][0-9W] ?[0-9A-Z]{{4}}(?: {_NAME}){{1,2}})?"
 )
 _HOUSE = re.compile(rf"(?<![{LETTER}0-9.,/]){_NUMBER}(?![{LETTER}0-9])")
 _FIRST_DIGIT = re.compile(r"[0-9]{1,4}")
-_NAMES_BEFORE = re.compile(rf"(?:(?<![{LETTER}]){_NAME} ){{1,3}}\Z")
+_NAMES_BEFORE = re.compile(
+    rf"(?<![{LETTER}])(?:[{LETTER}]{{2,9}}\. )?(?:{_NAME},? (?:(?:{_OF}|in|am|an der|pri|III?|IV) )?){{1,5}}(?:Nr\.? |č\. |no\. )?\Z"
+)
 # A capital somewhere: `by the way 12` is no street, `Hoher Weg 12` and `Unter den Eichen-Allee 3` are.
 _STREET = re.compile(rf"(?:(?<![{LETTER}]){_NAME}[ -]){{1,3}}[{LETTER}]{{1,12}}\.?\Z|(?<![{LETTER}]){_NAME}\Z")
-_CODE_AND_TOWN = re.compile(rf", ?{_CODE} {_TOWN}(?![{LETTER}])")
+_CODE_AND_TOWN = re.compile(
+    rf"{_INSIDE}\.?(?:, ?|,? ?\n ?)(?!(?:19|20)[0-9]{{2}} ){_CODE},? ?\n?{_TOWN}(?![{LETTER}])"
+    rf"|{_INSIDE}(?:, ?| ?\n ?){_TOWN}, (?:[A-Z]{{2}} )?[0-9]{{5,6}}(?![0-9])"
+)
+_LINE_AND_TOWN = re.compile(rf"(?:,? ?\n|, ){_CODE} {_TOWN}(?![{LETTER}])")
 _LONGEST_NAME = 96
+# The United Kingdom's codes are rare enough to lead back over the lines above them.
+_BRITISH = re.compile(
+    rf"(?:(?:Flat|Studio|Unit|Apartment) [0-9]{{1,4}}[A-Za-z]?(?:, ?| ?\n))?(?:[0-9]{{1,4}}[A-Za-z]? )?{_NAME}(?: {_NAME}){{0,4}}"
+    rf"(?:(?:, ?| ?\n){_NAME}(?: {_NAME}){{0,3}}){{0,3}}(?:, ?| ?\n| )[A-Z]{{1,2}}[0-9][0-9A-Z]{{0,2}} [0-9][A-Z]{{2}}(?![A-Za-z0-9])"
+)
+_BRITISH_CODE = re.compile(r"(?<![A-Za-z0-9])[A-Z]{1,2}[0-9][0-9A-Z]{0,2} [0-9][A-Z]{2}(?![A-Za-z0-9])")
+_BRITISH_HEAD = re.compile(r"(?<![A-Za-z0-9])(?:(?:Flat|Studio|Unit|Apartment) )?[0-9]{1,4}[A-Za-z]?(?= |, ?| ?\n)")
 
 
 def find_addresses(text: str, start: int) -> Iterator[tuple[int, int]]:
@@ -73,6 +100,12 @@ def find_addresses(text: str, start: int) -> Iterator[tuple[int, int]]:
             yield house.start() - street, _with_town(text, house.end())
         elif (town := _CODE_AND_TOWN.match(text, house.end())) and (names := _NAMES_BEFORE.search(before)):
             yield house.start() - len(names[0]), town.end()
+    for code in _BRITISH_CODE.finditer(text, start):
+        for head in _BRITISH_HEAD.finditer(text, max(start, code.start() - 90), code.start()):
+            whole = _BRITISH.match(text, head.start())
+            if whole and whole.end() == code.end():
+                yield head.start(), code.end()
+                break
     for word in _KIND.finditer(text, start):
         if word[0].lower() not in _IN_FRONT:
             continue
@@ -80,6 +113,8 @@ def find_addresses(text: str, start: int) -> Iterator[tuple[int, int]]:
         if name is None:
             continue
         first = _NUMBER_BEFORE.search(text, max(start, word.start() - 16), word.start())
+        if not first and not name["number"] and (line := _LINE_AND_TOWN.match(text, name.end())):
+            yield word.start(), line.end()
         if first or name["number"]:
             yield first.start() if first else word.start(), _with_town(text, name.end())
 

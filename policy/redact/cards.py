@@ -3,8 +3,12 @@
 import re
 from collections.abc import Iterator
 
-_GROUPS = re.compile(r"(?<![A-Za-z0-9_])(?<![0-9]\.)[0-9]{3,19}(?:[ -][0-9]{3,19})*(?![A-Za-z0-9_]|\.[0-9])")
+from policy.redact.harmless import called_otherwise
+from policy.redact.reading import Reading
+
+_GROUPS = re.compile(r"(?<![A-Za-z0-9_])(?<![0-9]\.)[0-9]{3,19}(?:[ -][0-9]{1,19})*(?![A-Za-z0-9_]|\.[0-9])")
 _GROUP = re.compile(r"[0-9]+")
+_ACCOUNT_HEAD = re.compile(r"(?<![A-Za-z0-9])[A-Z]{2}[0-9]{2}[ -]\Z")
 _SHORTEST, _LONGEST = 13, 19
 _ISSUERS = re.compile(
     r"4(?:[0-9]{12}|[0-9]{15}|[0-9]{18})"  # Visa
@@ -28,11 +32,14 @@ def passes_luhn(digits: str) -> bool:
 
 def find_cards(text: str, start: int) -> Iterator[tuple[int, int]]:
     """Spans of card numbers from `start` on. Other numbers may stand beside one: every group is tried as its first."""
+    reading = text if isinstance(text, Reading) else Reading(text)
     for run in _GROUPS.finditer(text, start):
+        if _ACCOUNT_HEAD.search(text, max(0, run.start() - 6), run.start()):  # an IBAN with a slip
+            continue
         groups = [(m.start(), m.end()) for m in _GROUP.finditer(text, run.start(), run.end())]
         first = 0
         while first < len(groups):
-            last = _last_group(text, groups, first)
+            last = _last_group(reading, groups, first)
             if last is None:
                 first += 1
                 continue
@@ -40,12 +47,14 @@ def find_cards(text: str, start: int) -> Iterator[tuple[int, int]]:
             first = last + 1
 
 
-def _last_group(text: str, groups: list[tuple[int, int]], first: int) -> int | None:
+def _last_group(reading: Reading, groups: list[tuple[int, int]], first: int) -> int | None:
     digits = ""
     for index in range(first, len(groups)):
-        digits += text[slice(*groups[index])]
+        digits += reading[slice(*groups[index])]
         if len(digits) > _LONGEST:
             return None
         if len(digits) >= _SHORTEST and _ISSUERS.fullmatch(digits) and passes_luhn(digits):
+            if len(digits) == 13 and called_otherwise(reading, groups[first][0], groups[index][1]):  # an EAN
+                return None
             return index
     return None

@@ -7,7 +7,7 @@ of them found is left over.
 
 import ipaddress
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from policy.errors import RedactionError
@@ -19,9 +19,9 @@ from policy.redact.cards import find_cards
 from policy.redact.devices import find_imeis, find_macs
 from policy.redact.iban import find_ibans
 from policy.redact.national_ids import find_national_ids
-from policy.redact.normalise import LOOK_ALIKES
 from policy.redact.phone import find_phones
 from policy.redact.plates import find_plates
+from policy.redact.reading import Reading
 from policy.redact.secrets import find_secrets
 from policy.redact.vat import find_vat_numbers
 
@@ -61,7 +61,7 @@ _IPV6 = re.compile(
     r"(?<![A-Za-z0-9_:.])(?=[^.\s]{0,45}[0-9])(?:[0-9A-Fa-f]{0,4}:){2,7}"
     r"(?:(?:[0-9]{1,3}\.){3}[0-9]{1,3}|[0-9A-Fa-f]{1,4})?(?![A-Za-z0-9_:])"
 )
-_DIGIT_RICH = re.compile(r"[0-9](?:[^0-9\n]{0,8}[0-9]){6}")
+_DIGIT_RICH = re.compile(r"[0-9OIl](?:[^0-9\n]{0,8}[0-9OIl]){4}")
 
 
 def find_emails(text: str, start: int) -> Iterator[tuple[int, int]]:
@@ -116,34 +116,43 @@ DETECTORS: tuple[Detector, ...] = (
 
 def find_spans(text: str, start: int, detectors: Sequence[Detector]) -> list[Span]:
     """Disjoint spans from `start` on, in order. A detector that fails raises RedactionError, without the text."""
-    found: list[Span] = []
+    reading = Reading(text)
     has_digits = _DIGIT_RICH.search(text, start) is not None
-    latin = text if text.isascii() else text.translate(LOOK_ALIKES)
+    found = _run(reading, start, detectors, has_digits=has_digits)
+    if has_digits and (plain := reading.with_plain_digits) is not None:
+        again = _run(plain, start, [each for each in detectors if each.needs_digits], has_digits=True)
+        found += [span for span in again if plain[span.start : span.end] != text[span.start : span.end]]
+    if len(found) < 2:
+        return found
+    return _merged(found, {each.label: index for index, each in enumerate(reversed(detectors))})
+
+
+def _run(reading: Reading, start: int, detectors: Iterable[Detector], *, has_digits: bool) -> list[Span]:
+    found: list[Span] = []
     for label, find, needs_digits, reads_through in detectors:
         if needs_digits and not has_digits:
             continue
         try:
-            spans = [
+            found += [
                 Span(first, last, f"{label}.{kind[0]}" if kind else label)
-                for first, last, *kind in find(latin if reads_through else text, start)
+                for first, last, *kind in find(reading.latin if reads_through else reading, start)
             ]
         except Exception as error:  # whatever it was, the text is not known to be clean
             raise RedactionError(f"detector {label} failed with {type(error).__name__}") from None
-        found += spans
-    return _merged(found) if len(found) > 1 else found
+    return found
 
 
-def _merged(spans: list[Span]) -> list[Span]:
-    rank = {id(span): index for index, span in enumerate(spans)}
+def _merged(spans: list[Span], order: Mapping[str, int]) -> list[Span]:
     merged: list[Span] = []
-    best: list[int] = []
     for span in sorted(spans):
         if merged and span.start < merged[-1].end:
             last = merged[-1]
-            label = span.label if rank[id(span)] < best[-1] else last.label
+            label = span.label if order[_first(span.label)] > order[_first(last.label)] else last.label
             merged[-1] = Span(last.start, max(last.end, span.end), label)
-            best[-1] = min(best[-1], rank[id(span)])
         else:
             merged.append(span)
-            best.append(rank[id(span)])
     return merged
+
+
+def _first(label: str) -> str:
+    return label.partition(".")[0]

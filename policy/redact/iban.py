@@ -15,7 +15,7 @@ LENGTHS: dict[str, int] = {
     "UA": 29, "VA": 22, "VG": 24, "XK": 20, "YE": 30,
 }  # fmt: skip
 
-_HEAD = re.compile(r"(?<![A-Za-z0-9])[A-Za-z]{2}[0-9]{2}(?=[ -]?[A-Za-z0-9])")
+_HEAD = re.compile(r"(?<![A-Za-z0-9])[A-Za-z]{2}[ -]?[0-9][ -]?[0-9](?=[ -]?[A-Za-z0-9])")
 _NEXT = re.compile(r"[ -]?([A-Za-z0-9])")
 _TABLE = {c: str(v) for v, c in enumerate("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ")}
 
@@ -34,7 +34,7 @@ def find_ibans(text: str, start: int) -> Iterator[tuple[int, int]]:
         length = LENGTHS.get(head[0][:2].upper())
         if length is None:
             continue
-        compact, end = head[0].upper(), head.end()
+        compact, end = "".join(filter(str.isalnum, head[0])).upper(), head.end()
         while len(compact) < length and (step := _NEXT.match(text, end)):
             compact += step[1].upper()
             end = step.end()

@@ -30,7 +30,9 @@ def is_german_pension_number(number: str) -> bool:
 
 
 def is_document_number(number: str) -> bool:
-    """Identity card or passport number with its check digit (ICAO 9303 part 3, weights 7, 3, 1), nine signs and one."""
+    """Identity card or passport number: nine signs, with or without check digit (ICAO 9303 part 3, weights 7, 3, 1)."""
+    if len(number) == 9:
+        return number.isascii() and number.isalnum() and _is_mixed(number)
     if len(number) != 10 or not number[9].isdigit() or not number.isalnum() or not number.isascii():
         return False
     total = sum(int(sign, 36) * (7, 3, 1)[at % 3] for at, sign in enumerate(number[:9]))
@@ -77,6 +79,28 @@ def is_luxembourg_number(number: str) -> bool:
 def is_maltese_identity_card(number: str) -> bool:
     """Up to seven digits and the letter of the register; there is no check digit."""
     return 4 <= len(number) <= 8 and _digits(number[:-1]) and number[-1].upper() in "MGAPLHBZ"
+
+
+def is_number(number: str) -> bool:
+    """Digits without any check: Cypriot identity cards, Liechtenstein's PEID."""
+    return _digits(number)
+
+
+def is_british_insurance_number(number: str) -> bool:
+    """National Insurance number: two letters, six digits, a suffix from A to D; ZZ stands in samples."""
+    number = number.upper()
+    if len(number) != 9 or not number[:2].isalpha() or not _digits(number[2:8]):
+        return False
+    return number[8] in "ABCDT" and number[0] not in "DFIQUV" and number[1] not in "DFIQUVO"
+
+
+def is_american_insurance_number(number: str) -> bool:
+    """Social Security number or taxpayer number of the United States: areas 000, 666 and serials 00, 0000 are none."""
+    return _digits(number, 9) and number[:3] not in ("000", "666") and number[3:5] != "00" and number[5:] != "0000"
+
+
+def _is_mixed(text: str) -> bool:
+    return any(map(str.isdigit, text)) and any(map(str.isalpha, text))
 
 
 def _digits(text: str, length: int = 0) -> bool:

@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Callable
 
-from policy.redact.normalise import View
+from policy.redact.normalise import View, normalise
 
 _SHORT = {'"': '"', "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 _ESCAPE = re.compile(
@@ -65,6 +65,14 @@ def compose(outer: View, inner: View) -> View:
     if inner.starts is None or inner.ends is None:
         return View(inner.text, outer.starts, outer.ends)
     return View(inner.text, [outer.starts[i] for i in inner.starts], [outer.ends[i - 1] for i in inner.ends])
+
+
+def as_read(text: str) -> View:
+    """`text` as a detector should read it: JSON escapes in it count as what they spell, then see `normalise`."""
+    if "\\" not in text:
+        return normalise(text)
+    outer = unescape(text)
+    return compose(outer, normalise(outer.text))
 
 
 def escaped(text: str) -> str:

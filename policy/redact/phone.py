@@ -1,7 +1,8 @@
 """Phone numbers, judged by the numbering plans in `phonenumbers` (ITU-T E.164), asked only about digit-rich spans.
 
-International numbers (+ or 00) stand alone. National ones are ambiguous, so they need a trunk 0 and separators, or a
-word such as `Tel.` before them, and must be valid in one of the regions.
+International numbers (+ or 00) stand alone. A number that the text calls a phone is one, whatever the plans say: people
+give extensions, old numbers and numbers with a slip. A number that nothing names must be valid: anywhere in Europe with
+a trunk 0 and separators, or in a country whose language the text speaks where nothing calls it an order or an invoice.
 """
 
 import re
@@ -10,70 +11,99 @@ from functools import cache
 
 import phonenumbers
 
+from policy.redact.harmless import called_otherwise, shaped_otherwise
+from policy.redact.id_names import named_numbers
+from policy.redact.phone_names import is_called_phone
+from policy.redact.reading import Reading
+
 # EEA plans and their neighbours, those with many speakers first: most numbers are settled by the first few.
 REGIONS = ("DE", "FR", "IT", "ES", "PL", "NL", "BE", "AT", "SE", "PT", "GR", "CZ", "RO", "HU", "DK", "FI", "IE", "BG",
            "HR", "SK", "SI", "LT", "LV", "EE", "LU", "CY", "MT", "NO", "IS", "LI", "CH", "GB")  # fmt: skip
 
-_SPAN = re.compile(r"(?<![\w@#./+-])\(?(?:\+ ?)?[0-9](?:[ ./()-]{0,3}[0-9]){6,16}(?![\w@]|[./-][0-9])", re.ASCII)
+_SPAN = re.compile(
+    r"(?<![A-Za-z0-9_@#./+-])\(?(?:\+ ?\(?)?[0-9](?:[ ./()-]{0,3}[0-9]){5,16}"
+    r"(?: ?(?:x|ext\.? ?|extension |durchwahl |dw ?|int\.? ?|wew\.? ?|poste )[0-9]{1,6})?(?![A-Za-z0-9_@]|[./-][0-9])",
+    re.IGNORECASE,
+)
+_AFTER_SIGN = re.compile(r"[-/.][+(]?0?[0-9]")  # `tel/+48…` and `Tel.-030…`
 _GROUPED = re.compile(r"[0-9)][ ./-]{1,3}[(0-9]")
+_EXTENSION = re.compile(r" ?[a-z]+\.? ?[0-9]{1,6}\Z", re.IGNORECASE)
 _DATE = re.compile(
     r"(?:19|20)[0-9]{2}[./ -][01]?[0-9][./ -][0-3]?[0-9].*|[0-3]?[0-9][./ -][01]?[0-9][./ -](?:19|20)[0-9]{2}.*"
 )
 _PERSONAL = re.compile(r"[0-3][0-9][01][0-9]{3}[ -][0-9]{4,5}")  # date of birth and serial, as north of the Baltic
 _AMOUNT = re.compile(r"[1-9][0-9]{0,2}(?:[. ][0-9]{3}){2,}")
-_CONTEXT = re.compile(
-    r"(?:\btel|fono?|phone|\bmob|handy|cell|\bfax|call|\bsms|whatsapp|\bring|(?:\b|an)ruf|\bt[ée]l|portable|m[óo]vil|cellulare|"
-    r"telem[óo]vel|puhelin|telefax|kom[óo]rk|τηλ|κιν|тел|моб|\bnum[ée]ro)\w{0,8}\W{0,4}(?:\w{1,8}\W{1,3}){0,2}\Z",
-    re.IGNORECASE,
+_ACCOUNT_SO_FAR = re.compile(r"(?<![A-Za-z0-9])[A-Z]{2}[0-9]{2} (?:[A-Z0-9]{4} ){0,6}\Z")
+_YEARS = re.compile(r"(?:19|20)[0-9]{2} ?[-/–] ?(?:19|20)[0-9]{2}")
+_AMERICAN = re.compile(
+    r"(?:1[ .-])?(?:\([2-9][0-9]{2}\) ?|[2-9][0-9]{2}[.-])[2-9][0-9]{2}[.-][0-9]{4}(?: ?x[0-9]{1,6})?"
 )
-_CONTEXT_REACH = 48
 _USES = ("fixed_line", "mobile", "toll_free", "premium_rate", "shared_cost", "personal_number", "voip", "uan")
+_FIXED_OR_MOBILE = _USES[:2]
 
 
 def find_phones(text: str, start: int) -> Iterator[tuple[int, int]]:
     """Spans of phone numbers from `start` on."""
-    for match in _SPAN.finditer(text, start):
+    reading = text if isinstance(text, Reading) else Reading(text)
+    for match in _SPAN.finditer(reading, start):
         span, begin = match[0], match.start()
         if span.startswith("(") and span.count("(") > span.count(")"):  # it opens more than the number
             span, begin = span[1:], begin + 1
-        if not 7 <= sum(map(str.isdigit, span)) <= 17 or _DATE.fullmatch(span):
+        digits = sum(map(str.isdigit, _EXTENSION.sub("", span)))
+        if not 6 <= digits <= 17 or _DATE.fullmatch(span) or _YEARS.fullmatch(span):
             continue
-        if span.lstrip("(").startswith(("+", "00")):
-            if _is_international(span):
-                yield begin, match.end()
-            continue
-        named = _CONTEXT.search(text, max(0, begin - _CONTEXT_REACH), begin) is not None
-        has_trunk = span.lstrip("(").startswith("0") and _GROUPED.search(span) is not None
-        if (named or (has_trunk and not (_AMOUNT.fullmatch(span) or _PERSONAL.fullmatch(span)))) and _is_national(span):
+        if _is_phone(reading, span, begin, match.end(), digits):
             yield begin, match.end()
 
 
-def _is_international(span: str) -> bool:
+def _is_phone(reading: Reading, span: str, begin: int, end: int, digits: int) -> bool:
     bare = span.lstrip("(")
+    if bare.startswith(("+", "00")) and digits >= 7 and _is_international(bare):
+        return bare[0] == "+" or _ACCOUNT_SO_FAR.search(reading, max(0, begin - 32), begin) is None
+    named_id = named_numbers(reading).get(begin)
+    if digits <= 15 and not (named_id and named_id.is_sure) and is_called_phone(reading, begin):
+        return True
+    if digits < 7 or named_id or _is_otherwise(reading, begin, end):
+        return False
+    if _AMERICAN.fullmatch(span):
+        return True
+    number = "".join(filter(str.isdigit, _EXTENSION.sub("", span)))
+    if bare.startswith("0") and _GROUPED.search(span) and not (_AMOUNT.fullmatch(span) or _PERSONAL.fullmatch(span)):
+        return _plans(REGIONS, _USES).fullmatch(number) is not None
+    if digits < 8 or not reading.countries or _PERSONAL.fullmatch(span):
+        return False
+    if begin and reading[begin - 1] == " " and begin > 1 and reading[begin - 2].isdigit():
+        return False
+    regions = tuple(sorted(code.upper() for code in reading.countries if code != "li"))
+    return _plans(regions, _FIXED_OR_MOBILE).fullmatch(number) is not None
+
+
+def _is_otherwise(reading: Reading, begin: int, end: int) -> bool:
+    return called_otherwise(reading, begin, end) or shaped_otherwise(reading, begin, end)
+
+
+def _is_international(bare: str) -> bool:
     number = "+" + bare[2:] if bare.startswith("00") else bare
+    number = _EXTENSION.sub("", number).replace("(0)", "")
     try:
-        return phonenumbers.is_possible_number(phonenumbers.parse(number.replace("(0)", ""), None))
+        return phonenumbers.is_possible_number(phonenumbers.parse(number.replace("(", "").replace(")", ""), None))
     except phonenumbers.NumberParseException:
         return False
 
 
 @cache
-def _national_plans() -> re.Pattern[str]:
-    """Every national number, trunk prefix in front or not, that a plan of `REGIONS` assigns to some use.
+def _plans(regions: tuple[str, ...], uses: tuple[str, ...]) -> re.Pattern[str]:
+    """Every national number, trunk prefix in front or not, that a plan of `regions` assigns to one of `uses`.
 
     One expression, because asking the library region by region costs a millisecond a number.
     """
-    plans = []
-    for region in REGIONS:
+    plans = ["(?!)"]
+    for region in regions:
         metadata = phonenumbers.PhoneMetadata.metadata_for_region(region)
         if metadata is None:
             continue
-        assigned = [getattr(metadata, use) for use in _USES]
+        assigned = [getattr(metadata, use) for use in uses]
         numbers = "|".join(desc.national_number_pattern for desc in assigned if desc and desc.national_number_pattern)
         trunk = metadata.national_prefix_for_parsing
         plans.append(f"(?:{trunk})?(?:{numbers})" if trunk else f"(?:{numbers})")
     return re.compile("|".join(plans))
-
-
-def _is_national(span: str) -> bool:
-    return _national_plans().fullmatch("".join(filter(str.isdigit, span))) is not None

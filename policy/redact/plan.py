@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal, TypeVar, get_args
 
-from policy.redact.national_ids import IDS
+from policy.redact.id_kinds import IDS
 
 Label = str
 Action = Literal["tag", "hash", "pseudonymise", "mask", "block"]

@@ -10,8 +10,7 @@ from policy.errors import Finding, RedactionBlocked, RedactionError
 from policy.redact import json_text
 from policy.redact.actions import keyed_hash, mask, require_key
 from policy.redact.detectors import DETECTORS, Detector, Span, find_spans
-from policy.redact.json_text import compose, unescape
-from policy.redact.normalise import View, normalise
+from policy.redact.json_text import as_read
 from policy.redact.plan import KINDS, Action, RedactionPlan, action_for, general_label
 from policy.redact.pseudonyms import LITERAL, PLACEHOLDER, Pseudonyms
 from policy.redact.request import Endpoint, rewrite_body
@@ -106,7 +105,7 @@ class _Run:
         self.changed = False
 
     def rewrite(self, text: str, position: str, *, escaped: bool = False) -> str:
-        view = normalise(text) if not escaped else _escaped_view(text)
+        view = as_read(text)
         spans = find_spans(view.text, 0, self._redactor._input)
         if self._redactor._pseudonymises:
             spans = _with_literals(view.text, spans, self.pseudonyms)
@@ -145,11 +144,6 @@ class _Run:
             case "block":
                 self.blocked.append(Finding(span.label, position))
                 return None
-
-
-def _escaped_view(text: str) -> View:
-    outer = unescape(text)
-    return compose(outer, normalise(outer.text))
 
 
 def _with_literals(text: str, spans: list[Span], pseudonyms: Pseudonyms) -> list[Span]:

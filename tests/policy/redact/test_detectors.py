@@ -187,7 +187,7 @@ def test_detection_is_linear_in_the_length_of_hostile_text(unit):
         return time.process_time() - begin
 
     cost(1000)
-    assert cost(40_000) < 0.4  # quadratic would take seconds
+    assert cost(40_000) < 0.8  # quadratic would take seconds
 
 
 def test_a_secret_whose_name_is_glued_to_the_one_before_is_found_too():

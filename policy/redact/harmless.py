@@ -1,0 +1,84 @@
+# ruff: noqa: E501  # tables read better in one line a row
+"""Numbers that are called something else: orders, invoices, articles, versions, hashes, prices, failed accounts.
+
+A detector that would otherwise guess (a number nobody named) leaves them alone. What is named as personal data, or
+proves itself by a strong check, is not asked.
+"""
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterable
+
+from policy.redact.reading import Reading
+
+_NOUNS = (
+    r"order|bestell|auftrag|rechnung|invoice|inv|facture|commande|pedido|factura|ordine|fattura|zamowieni|faktur"
+    r"|bestelling|bestelnummer|factuur|ordre|encomenda|fatura|processo|comanda|comenzi|objednavk|narocil|narudzb|racuna?"
+    r"|rendeles|szamla|tilau|lasku|tellimu|arve|uzsakym|pasutijum|rekin|pontun|поръчк|фактур|παραγγελ|τιμολογ|ticket"
+    r"|case|issue|bug|build|part|teile|serial|serie|sn|sku|article|artikel|articulo|articolo|artykul|isbn|issn|ean|gtin|upc|doi|asin"
+    r"|tracking|sendung|parcel|paket|colis|lot|batch|charge|version|ver|release|commit|rev|revision|request|trace|span|timestamp"
+    r"|meeting|flight|vol|flug|document|dokument|reference|ref|aktenzeichen|az|dossier|protocol|protokol|contract|vertrag"
+    r"|customer (?:no|number|id)|kundennummer|kunden-?nr|numero client|klantnummer|numer klienta|asiakasnumero|error|err"
+    r"|line|port|pid|offset|size|length|count|total|sum|amount|betrag|montant|importe|importo|kwota|bedrag|belopp"
+    r"|checksum|crc|sha|md5|hash|model|modell|modele|chapter|page|seite|art|section|paragraph|no\. of|item|pos|row|zeile"
+    r"|urteil|bgh|bverfg|celex|population|einwohner|units|steps|seed|nonce|rows|epoch|id_order|order_id|item_id|request_id"
+)
+_NAMED = re.compile(
+    rf"(?<![^\W_])(?:{_NOUNS})[^\W\d_]{{0,14}}[ _-]?(?:id|no|nr|n|num|number|nummer|numero|numer|cislo|stevilka|szam[u]?)?"
+    r"[^\w\n]{0,5}(?:is |ist |est |es |e |je |to |of |n |nr |no |# ?)?[\"'#(]{0,2}(?:[a-z]{1,4}[-:]?)?[0-9 ./-]{0,24}\Z"
+)
+_REACH = 64
+_SHAPES = re.compile(
+    r"(?<![A-Za-z0-9_-])(?:"
+    r"[0-9A-Fa-f]{8}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{12}"  # UUID
+    r"|(?=[0-9]{0,40}[A-Fa-f])[0-9A-Fa-f]{16,128}"  # hash, trace id
+    r"|97[89][ -]?[0-9]{1,5}[ -][0-9]{1,7}[ -][0-9]{1,7}[ -]?[0-9X]"  # ISBN-13
+    r"|(?:[0-9]{1,3}\.){3}[0-9]{1,3}"  # IPv4
+    r"|[A-Z]{2}[0-9]{2}(?:[ -]?[A-Z0-9]{3,4}){3,8}(?:[ -]?[A-Z0-9]{1,3})?"  # account
+    r")(?![A-Za-z0-9_])"
+    r"|(?:\+ ?|(?<![A-Za-z0-9])(?<![0-9] )00)[(1-9][0-9 ()./-]{6,18}[0-9]"  # international phone
+)
+_UNIT = re.compile(
+    r"(?:[.,][0-9]{1,2})? ?(?:€|EUR|USD|\$|£|GBP|CHF|kr|SEK|NOK|DKK|PLN|zł|Kč|CZK|HUF|Ft|lei|RON|%|km|kg|m²|MB|GB|kB"
+    r"|Euro?s?|Exemplare|units|people|euros|bytes|ms|tonnes?|Stück|pcs|inhabitants)(?![A-Za-z])|,[0-9]{2}(?![0-9])"
+)
+_CURRENCY = re.compile(r"(?:€|EUR|USD|\$|£|GBP|CHF|PLN) ?[0-9 .,']{0,12}\Z")
+_ISO_DATE = re.compile(r"(?:19|20)[0-9]{2}-[01][0-9]-[0-3][0-9](?![0-9])")
+
+
+class Spans:
+    """Disjoint stretches of a text; ask with `covers`."""
+
+    def __init__(self, found: Iterable[tuple[int, int]]) -> None:
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+        for start, end in sorted(found):
+            if self._ends and start <= self._ends[-1]:
+                self._ends[-1] = max(self._ends[-1], end)
+            else:
+                self._starts.append(start)
+                self._ends.append(end)
+
+    def covers(self, start: int, end: int) -> bool:
+        """Whether any of ``text[start:end]`` belongs to one of them."""
+        at = bisect_right(self._starts, end - 1)
+        return at > 0 and self._ends[at - 1] > start
+
+
+def called_otherwise(reading: Reading, start: int, end: int) -> bool:
+    """Whether ``text[start:end]`` is called something else, is a price or begins as a date."""
+    return (
+        _NAMED.search(reading.folded, max(0, start - _REACH), start) is not None
+        or _UNIT.match(reading, end) is not None
+        or _CURRENCY.search(reading, max(0, start - 20), start) is not None
+        or _ISO_DATE.match(reading, start) is not None
+    )
+
+
+def shaped_otherwise(reading: Reading, start: int, end: int) -> bool:
+    """Whether any of ``text[start:end]`` has the shape of something else than a national number: an account, an address
+    of a host, an international phone, a hash."""
+    known: Spans | None = reading.__dict__.get("shaped")
+    if known is None:
+        known = reading.__dict__["shaped"] = Spans(match.span() for match in _SHAPES.finditer(reading))
+    return known.covers(start, end)

@@ -1,0 +1,117 @@
+# ruff: noqa: E501  # tables read better in one line a row
+"""Which countries a text speaks of, from its small words, its letters and its numbers' prefixes.
+
+Used to choose between kinds of numbers that share a shape, never to leave a check out. English says nothing: it is
+written everywhere.
+"""
+
+import re
+
+# Words that are frequent in one language and rare in the others, without their marks (see `Reading.folded`).
+_WORDS: dict[str, str] = {
+    "bg": "и на за от се да не моят моята ми номер здравейте благодаря казвам аз съм клиент град българия",
+    "cs": "jsem prosim dekuji moje muj dobry den cislo jmenuji bydlim jako nebo ktery ulice ceska cesko zakaznik pani je",
+    "da": "jeg og er ikke hedder mit hej tak med paa venlig hilsen kunde gade danmark dansk danske kunden bor min",
+    "de": "der die das und ist nicht ich mein meine guten tag bitte danke fur mit unter kunde herr frau deutschland deutsche"
+          " strasse german germany liegt wohnhaft geboren",
+    "el": "και το του της η ο μου ειναι με για στο στη κυριος πελατης ευχαριστω ελλαδα σας",
+    "es": "el los y es mi gracias para por con senor senora calle cliente buenos dias numero soy espana usted del una",
+    "et": "ja on minu tere palun aitah olen number eesti ei klient see et oma",
+    "fi": "ja on minun kiitos hei olen ei puhelin asiakas suomi katu tunnus etta sen",
+    "fr": "le les et est je mon ma pour avec vous merci bonjour suis monsieur madame client france ne des du une au",
+    "hr": "je i moj moja hvala postovani zovem sam na za broj hrvatska klijent ulica se koji",
+    "hu": "es az egy vagyok koszonom tisztelt szam hogy nem ugyfel magyarorszag a neve cimem kerem",
+    "is": "og er ekki eg min mitt takk godan dag heiti simi islandi vid hja",
+    "it": "il lo gli e sono mio mia grazie per con buongiorno signor signora cliente via italia che della nel una di",
+    "lt": "ir yra mano aciu laba diena esu numeris lietuva klientas gatve as kad su",
+    "lv": "un ir mans mana paldies labdien mani sauc numurs latvija klients iela es ar",
+    "mt": "u huwa tieghi grazzi bongu jien in numru malta il tal lil",
+    "nl": "de het een en is mijn ik ben niet dank goedemiddag met voor klant nederland straat aan van u op",
+    "no": "jeg og er ikke heter mitt hei takk med kunde norge gate pa til norsk bor",
+    "pl": "jest nie to moj moja dziekuje prosze dzien dobry nazywam sie pan pani klient polska ulica numer oraz w z na do",
+    "pt": "o os e meu minha obrigado obrigada bom dia chamo com para cliente portugal sou numero nao uma em da do",
+    "ro": "si este meu mea multumesc buna ziua numesc cu pentru client romania strada sunt nu o la",
+    "sk": "som prosim dakujem moje moj dobry den cislo volam byvam alebo ktory ulica slovensko zakaznik je sa pre",
+    "sl": "in je moj moja hvala dober dan ime mi stevilka slovenija stranka ulica sem za ni",
+    "sv": "jag och ar inte heter mitt hej tack med kund sverige gata pa till svensk bor det",
+}  # fmt: skip
+# Only a foreign text's word for a country tells more than the words above: `the Polish customer`.
+_NAMES: dict[str, str] = {
+    "at": "austria austrian osterreich osterreichische autriche oostenrijk", "be": "belgium belgian belgie belgique belgien",
+    "bg": "bulgaria bulgarian", "ch": "switzerland swiss schweiz suisse svizzera", "cy": "cyprus cypriot κυπρος",
+    "cz": "czech czechia", "de": "germany german", "dk": "denmark danish", "ee": "estonia estonian",
+    "es": "spain spanish", "fi": "finland finnish", "fr": "france french", "gr": "greece greek", "hr": "croatia croatian",
+    "hu": "hungary hungarian", "ie": "ireland irish", "is": "iceland icelandic", "it": "italy italian",
+    "li": "liechtenstein", "lt": "lithuania lithuanian", "lu": "luxembourg luxemburg", "lv": "latvia latvian",
+    "mt": "malta maltese", "nl": "netherlands dutch", "no": "norway norwegian", "pl": "poland polish",
+    "pt": "portugal portuguese", "ro": "romania romanian", "se": "sweden swedish", "si": "slovenia slovenian",
+    "sk": "slovakia slovak", "gb": "uk british england",
+}  # fmt: skip
+_SPOKEN_IN: dict[str, tuple[str, ...]] = {
+    "bg": ("bg",), "cs": ("cz",), "da": ("dk",), "de": ("de", "at", "ch", "li", "lu"), "el": ("gr", "cy"), "es": ("es",),
+    "et": ("ee",), "fi": ("fi",), "fr": ("fr", "be", "lu", "ch"), "hr": ("hr",), "hu": ("hu",), "is": ("is",),
+    "it": ("it", "ch"), "lt": ("lt",), "lv": ("lv",), "mt": ("mt",), "nl": ("nl", "be"), "no": ("no",), "pl": ("pl",),
+    "pt": ("pt",), "ro": ("ro",), "sk": ("sk",), "sl": ("si",), "sv": ("se", "fi"),
+}  # fmt: skip
+# Letters that one or two languages have.
+_LETTERS: dict[str, str] = {
+    "ł": "pl", "ń": "pl", "ś": "pl", "ź": "pl", "ő": "hu", "ű": "hu", "ř": "cs", "ě": "cs", "ů": "cs", "ľ": "sk",
+    "ĺ": "sk", "ŕ": "sk", "ș": "ro", "ț": "ro", "ă": "ro", "ã": "pt", "ß": "de", "þ": "is", "ð": "is", "ħ": "mt",
+    "ġ": "mt", "ċ": "mt", "ė": "lt", "ų": "lt", "į": "lt", "ļ": "lv", "ņ": "lv", "ķ": "lv", "ģ": "lv", "ī": "lv",
+    "ñ": "es", "đ": "hr", "ъ": "bg", "щ": "bg", "ω": "el", "ς": "el",
+}  # fmt: skip
+_CALLING = {"30": "gr", "31": "nl", "32": "be", "33": "fr", "34": "es", "36": "hu", "39": "it", "40": "ro", "41": "ch",
+            "43": "at", "44": "gb", "45": "dk", "46": "se", "47": "no", "48": "pl", "49": "de", "351": "pt", "352": "lu",
+            "353": "ie", "354": "is", "356": "mt", "357": "cy", "358": "fi", "359": "bg", "370": "lt", "371": "lv",
+            "372": "ee", "385": "hr", "386": "si", "420": "cz", "421": "sk", "423": "li"}  # fmt: skip
+_LANGUAGES: dict[str, list[str]] = {}
+for _language, _words in _WORDS.items():
+    for _word in _words.split():
+        _LANGUAGES.setdefault(_word, []).append(_language)
+_WORD_SET = frozenset(_LANGUAGES)
+_COUNTRY_NAMES = {word: code for code, words in _NAMES.items() for word in words.split()}
+_COUNTRY_NAME_SET = frozenset(_COUNTRY_NAMES)
+_LETTER_SET = frozenset(_LETTERS)
+_WORD = re.compile(r"[^\W\d_]+")
+_CALLED = re.compile(r"(?:\+|\b00)([3-4][0-9]{1,2})")
+_DOMAIN = re.compile(r"@[\w.-]{1,64}\.([a-z]{2})(?![\w-])")
+_ACCOUNT = re.compile(r"\b([A-Z]{2})(?:[0-9]{2} ?[0-9A-Z]{4} ?[0-9A-Z]{4}|U?[0-9]{8,12}\b)")
+_NEAR = 1000  # characters of a longer text that are looked at
+_ENOUGH = 2
+
+
+def countries_of(text: str, folded: str) -> frozenset[str]:
+    """Countries of the languages that most of the text's small words belong to, and those that its numbers name.
+
+    ``folded``: the same text in small letters without marks. Only the first 1,000 characters count.
+    """
+    found: set[str] = set()
+    small = folded[:_NEAR]
+    words = set(_WORD.findall(small))
+    scores: dict[str, float] = {}
+    for word in words & _WORD_SET:
+        languages = _LANGUAGES[word]
+        for language in languages:
+            scores[language] = scores.get(language, 0) + (1 if len(word) > 1 else 0.5) / len(languages)
+    if not text.isascii():
+        for letter in _LETTER_SET.intersection(text[:_NEAR].lower()):
+            scores[_LETTERS[letter]] = scores.get(_LETTERS[letter], 0) + 1
+    if scores:
+        best = max(scores.values())
+        if best >= 0.5:
+            for language, score in scores.items():
+                if score * _ENOUGH > best:
+                    found.update(_SPOKEN_IN[language])
+    for word in words & _COUNTRY_NAME_SET:
+        found.add(_COUNTRY_NAMES[word])
+    head = text[:_NEAR]
+    codes = [code.lower() for code in _ACCOUNT.findall(head)]
+    if "+" in head or "00" in head:
+        codes += [_CALLING.get(digits) or _CALLING.get(digits[:2], "") for digits in _CALLED.findall(head)]
+    if "@" in head:
+        codes += _DOMAIN.findall(head)
+    found.update(code for code in codes if code in _SHOWN)
+    return frozenset(found)
+
+
+_SHOWN = frozenset(_CALLING.values())

@@ -1,0 +1,155 @@
+# ruff: noqa: E501  # tables read better in one line a row
+"""The kinds of national numbers: how each is written and checked, what it is called, when it needs a name.
+
+Validators are those of `python-stdnum` and our own (`id_checks`). A kind's first two letters are its country's.
+"""
+
+from collections.abc import Callable
+from enum import IntEnum
+from typing import NamedTuple
+
+from stdnum import luhn
+from stdnum.at import tin, vnr
+from stdnum.be import ssn as be_ssn
+from stdnum.bg import egn, pnf
+from stdnum.ch import ssn
+from stdnum.cy import vat as cy_vat
+from stdnum.cz import rc
+from stdnum.de import idnr
+from stdnum.dk import cpr
+from stdnum.ee import ik
+from stdnum.es import cif, dni, nie
+from stdnum.fi import hetu
+from stdnum.fr import nif as fr_nif
+from stdnum.fr import nir, siren, siret
+from stdnum.gb import nhs, utr
+from stdnum.gr import amka
+from stdnum.gr import vat as gr_vat
+from stdnum.hr import oib
+from stdnum.ie import pps
+from stdnum.is_ import kennitala
+from stdnum.it import codicefiscale
+from stdnum.lt import asmens
+from stdnum.nl import bsn
+from stdnum.no import fodselsnummer
+from stdnum.pl import nip, pesel, regon
+from stdnum.pt import cc as pt_cc
+from stdnum.pt import nif
+from stdnum.ro import cnp
+from stdnum.se import personnummer
+from stdnum.si import ddv, emso
+
+from policy.redact import id_checks
+
+
+class Needs(IntEnum):
+    """What a number needs besides its check: nothing, nothing if written in its own way, a text of its country, a name.
+
+    ``WRITTEN``: with the separators of its country; without them as ``COUNTRY``.
+    """
+
+    NOTHING = 0
+    WRITTEN = 1
+    COUNTRY = 2
+    NAME = 3
+
+
+class IdKind(NamedTuple):
+    """``shapes``: its letters and digits without separators: 9 a digit, A a letter.
+
+    ``names``: what it is called, in small letters without marks; a blank also stands for ``_``, ``-`` or nothing, and
+    a ``*`` for the rest of a word.
+    """
+
+    shapes: str
+    is_valid: Callable[[str], bool]
+    needs: Needs
+    names: str
+    written: str = ""
+
+
+_N, _W, _C, _NAME = Needs
+_SSN_DE = "sozialversicherungs*|sv nummer|sv nr|versicherungsnummer|versicherungsnr"
+IDS: dict[str, IdKind] = {
+    "it_cf": IdKind("", codicefiscale.is_valid, _N, "codice fiscale|cod fisc*|cf|c f|italian tax*|codicefiscale"),
+    "fr_nir": IdKind("9" * 15 + " 999999A99999999", nir.is_valid, _N,
+                     "secu*|numero secu*|nir|insee|carte vitale|numero de securite sociale|nss|french social*"),
+    "es_dni": IdKind("99999999A", dni.is_valid, _N, "dni*|d n i|documento nacional*|nif|n i f|spanish id*"),
+    "es_nie": IdKind("A9999999A", nie.is_valid, _N, "nie|n i e|extranjer*|nif"),
+    "de_idnr": IdKind("99999999999", idnr.is_valid, _N, "steuer id*|steuerliche* id*|steueridentifikation*|idnr|id nr"
+                      "|steuernummer|steuer nr|tin|identifikationsnummer|german tax*"),
+    "de_rvnr": IdKind("99999999A999", id_checks.is_german_pension_number, _N,
+                      f"renten*|rvnr|rv nummer|{_SSN_DE}|german social*"),
+    "be_nn": IdKind("99999999999", be_ssn.is_valid, _N, "rijksregister*|rijksregisternr|registre national*|niss|insz|nationalregister*"
+                    "|rrn|nationaal nummer|numero national|belgian national*|registre nationale|nn"),
+    "ch_ahv": IdKind("9999999999999", ssn.is_valid, _N, "ahv*|avs*|navs13|ssn|oasi|sozialversicherungs*|swiss social*|n avs"),
+    "fi_hetu": IdKind("999999A999A 9999999999 999999999A 999999A9999", hetu.is_valid, _N,
+                      "hetu*|henkilotunnu*|personbeteckning*|finnish personal*|henkilotunnus*", r"[0-9]{6}[-+A-FU-Ya-fu-y][0-9]{3}[0-9A-Za-z]"),
+    "ie_pps": IdKind("9999999A 9999999AA", pps.is_valid, _N, "pps*|ppsn|personal public service*|irish pps*"),
+    "ro_cnp": IdKind("9999999999999", cnp.is_valid, _N, "cnp*|cod numeric*|codul numeric*|romanian personal*"),
+    "si_emso": IdKind("9999999999999", emso.is_valid, _N, "emso|maticna stevilk*|maticne stevilk*|enotna maticna*|slovenian*"),
+    "hr_jmbg": IdKind("9999999999999", emso.is_valid, _NAME, "jmbg|maticni broj"),
+    "lu_nin": IdKind("9999999999999", id_checks.is_luxembourg_number, _N,
+                     "matricul*|cns|identifiant national|numero d identification*|identification national*|nin"
+                     "|luxembourg*|identifikationsnummer"),
+    "pt_cc": IdKind("999999999AA9 999999999A99 9999999999A9", pt_cc.is_valid, _N, "cartao de cidadao|cartao cidadao|cc"
+                    "|n cc|citizen card"),
+    "no_fnr": IdKind("99999999999", fodselsnummer.is_valid, _N, "fodselsn*|fnr|personnummer*|d nummer|norwegian*|fodsels og*"),
+    "se_pnr": IdKind("9999999999 999999999999", personnummer.is_valid, _W, "personn*|samordningsn*|pnr|swedish personal*|person nr",
+                     r"(?:19|20)?[0-9]{6}[-+][0-9]{4}"),
+    "cz_rc": IdKind("9999999999 999999999", rc.is_valid, _W, "rodne cislo*|rodneho cisla*|rodnym cislem|rodnem cisle|r c|rc"
+                    "|rod c|rod cislo|czech birth*|birth number|personal number", r"[0-9]{6}/[0-9]{3,4}"),
+    "sk_rc": IdKind("9999999999 999999999", rc.is_valid, _W, "rodne cislo*|rodneho cisla*|rodnym cislom|r c|rc|rod c|rod cislo"
+                    "|slovak birth*|birth number", r"[0-9]{6}/[0-9]{3,4}"),
+    "dk_cpr": IdKind("9999999999", cpr.is_valid, _W, "cpr*|personnummer*|danish*", r"[0-9]{6}-[0-9]{4}"),
+    "is_kt": IdKind("9999999999", kennitala.is_valid, _W, "kennital*|kennitol*|kt|icelandic*", r"[0-9]{6}-[0-9]{4}"),
+    "lv_pk": IdKind("99999999999", id_checks.is_latvian_personal_code, _W, "personas kod*|personala kod*|p k|pk|latvian*",
+                    r"[0-9]{6}-[0-9]{5}"),
+    "pl_pesel": IdKind("99999999999", pesel.is_valid, _C, "pesel*"),
+    "ee_ik": IdKind("99999999999", ik.is_valid, _C, "isikukood*|ik|id kood*|estonian*|isikutunnus*"),
+    "lt_ak": IdKind("99999999999", asmens.is_valid, _C, "asmens kod*|asmens koda|a k|ak|lithuanian*"),
+    "hr_oib": IdKind("99999999999", oib.is_valid, _C, "oib*|osobni identifikacijsk*|osobnog identifikacijsk*|croatian*"),
+    "bg_egn": IdKind("9999999999", egn.is_valid, _C, "егн*|egn*|единен граждански*|bulgarian*"),
+    "bg_lnch": IdKind("9999999999", pnf.is_valid, _NAME, "лнч|lnch|личен номер на чужденец"),
+    "gr_amka": IdKind("99999999999", amka.is_valid, _C, "αμκα|α μ κ α|amka|κοινωνικης ασφαλισης|greek social*"),
+    "at_svnr": IdKind("9999999999", vnr.is_valid, _C, f"svnr|{_SSN_DE}|e card|vsnr|austrian social*|osterreichische sozial*"),
+    "hu_szsz": IdKind("99999999999", id_checks.is_hungarian_personal_number, _C, "szemelyi szam*|szemelyi azonosit*|szemelyazonosit*"),
+    "hu_taj": IdKind("999999999", id_checks.is_hungarian_health_number, _C, "taj|taj szam*|taj kartya*|tarsadalombiztosit*|hungarian social*"
+                     "|taj sz"),
+    "hu_tax": IdKind("9999999999", id_checks.is_hungarian_tax_number, _C, "adoazonosit*|ado azonosit*|adojel*|hungarian tax*"),
+    "de_kvnr": IdKind("A999999999", id_checks.is_german_health_insurance_number, _C,
+                      "kranken*|kvnr|versichertennummer*|versichertennr|gesundheitskarte|egk|german health*|kv nummer|versicherten nr"),
+    "pl_nip": IdKind("9999999999", nip.is_valid, _C, "nip*|numer identyfikacji podatkowej|numeru identyfikacji podatkowej"),
+    "nl_bsn": IdKind("999999999 99999999", bsn.is_valid, _C, "bsn*|burgerservice*|sofi*|dutch citizen*|burger service*"),
+    "pt_nif": IdKind("999999999", nif.is_valid, _C, "nif|n i f|contribuinte*|numero fiscal|identificacao fiscal|numero de contribuinte"
+                     "|portuguese tax*|nif*"),
+    "gr_afm": IdKind("999999999", gr_vat.is_valid, _C, "αφμ|α φ μ|afm|φορολογικ*|greek tax*|φορολογικου μητρωου"),
+    "fr_spi": IdKind("9999999999999", fr_nif.is_valid, _C, "spi|numero fiscal*|reference fiscale|n fiscal|identifiant fiscal"
+                     "|numero d identification fiscale"),
+    "fr_siret": IdKind("9" * 14, siret.is_valid, _C, "siret*"),
+    "fr_siren": IdKind("999999999", siren.is_valid, _NAME, "siren*|rcs"),
+    "es_cif": IdKind("A99999999 A9999999A", cif.is_valid, _C, "cif|c i f|nif"),
+    "cy_tic": IdKind("99999999A", cy_vat.is_valid, _NAME, "tic|ταυτοτητ*|α φ τ|αφτ|tax identification*|cypr*|φορολογικης ταυτοτητας|κωδικος*"),
+    "cy_id": IdKind("999999 9999999 99999999 9999999999", id_checks.is_number, _NAME, "δελτιο ταυτοτητας|αριθμος ταυτοτητας"
+                    "|δελτιου ταυτοτητας|αδτ|α δ τ|ταυτοτητ*|cypriot id*|cyprus id*"),
+    "mt_id": IdKind("9999A 99999A 999999A 9999999A", id_checks.is_maltese_identity_card, _NAME,
+                    "karta ta*|numru tal karta*|tal identita|maltese id*|id card*|karta tal identita*|numru ta l identita*|malta id*"
+                    "|identity card*"),
+    "li_peid": IdKind("99999 999999 9999999 99999999 999999999 9999999999 99999999999 999999999999", id_checks.is_number, _NAME,
+                      "peid*|personenidentifikation*|pe id"),
+    "at_tin": IdKind("999999999", tin.is_valid, _NAME, "abgabenkontonummer|abgabenkonto*|steuernummer*|st nr|steuernr|steuer nr|austrian tax*"),
+    "si_tax": IdKind("99999999", ddv.is_valid, _NAME, "davcn* stevilk*|davcn*|slovenian tax*|id za ddv"),
+    "de_id": IdKind("", id_checks.is_document_number, _NAME, "personalausweis*|reisepass*|ausweis*|passport*|passnummer|pass nr|perso nr"
+                    "|passeport|pasaporte|passaporto|paspoort*|paszport*|identity card*|id karte"),
+    "pl_regon": IdKind("999999999 " + "9" * 14, regon.is_valid, _NAME, "regon*"),
+    "gb_nino": IdKind("AA999999A", id_checks.is_british_insurance_number, _N, "national insurance*|nino|ni number|ni no"),
+    "gb_nhs": IdKind("9999999999", nhs.is_valid, _NAME, "nhs*"),
+    "gb_utr": IdKind("9999999999", utr.is_valid, _NAME, "utr|unique taxpayer*"),
+    "us_ssn": IdKind("999999999", id_checks.is_american_insurance_number, _W, "ssn|social security*|us ssn",
+                     r"[0-9]{3}-[0-9]{2}-[0-9]{4}"),
+    "ehic": IdKind("9" * 20, lambda n: n.startswith("80") and luhn.is_valid(n), _N, "ehic|european health*|europaische krankenversicherungs*"
+                   "|ceam|tse|team|evkk|carte europeenne*"),
+    "mrz": IdKind("", bool, _NAME, ""),
+}  # fmt: skip
+# One number under one name, issued by two states; which of them a text means, its language says.
+SAME_NUMBER = {"sk_rc": "cz_rc", "li_ahv": "ch_ahv"}

@@ -1,0 +1,138 @@
+# ruff: noqa: E501  # tables read better in one line a row
+"""Where a text names a national number: `PESEL: `, `numéro de sécurité sociale`, `"tax_id":`, a table's heading."""
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from policy.redact.id_kinds import IDS
+from policy.redact.reading import Reading
+
+# Names that any kind may have.
+GENERAL = (
+    "national id*|national identi*|national insurance*|national number|national no|personal id*|personal code*"
+    "|personal number*|personal no|personal identi*|identity number*|identity no|identity code|identification number*"
+    "|identification no|identification code|id number*|id no|id nr|id code|id card*|id card number|tax id*|tax number*|tax no"
+    "|tax code|tax ref*|taxpayer*|citizen id*|citizen number|citizen service*|social security*|social insurance*|ssn|ss number|nin"
+    "|numero de identificacion*|numero identificativo|identidad|identite|identita|identiteit*|id nummer*|idnummer*|gov id"
+    "|government id*|nationalid|taxid|personalid|numero fiscal*|health insurance n*|pension number|insurance number|nationalidnumber"
+    "|personal ident*|state id*|fiscal code|fiscal number|national register*"
+)
+REACH = 40  # characters between a name and its number
+_SHORT_REACH = 8  # for a name of one or two letters, which may be a word
+_BEHIND = 24
+_LONGEST_NAME = 48
+_WORD = re.compile(r"[^\W\d_]+")
+_NUMBER_START = re.compile(r"(?<![A-Za-z0-9_])[A-Za-z]{0,6}[0-9]")
+_DIGIT = re.compile("[0-9]")
+
+
+class Name(NamedTuple):
+    """A name at ``text[start:end]``; ``kinds``: those it may mean, none for a general one; ``is_short``: maybe a word."""
+
+    start: int
+    end: int
+    kinds: tuple[str, ...]
+    is_short: bool
+
+
+class Named(NamedTuple):
+    """``kinds``: what a number's names may mean, nearest first; ``is_general``: any kind; ``is_sure``: or none."""
+
+    kinds: tuple[str, ...]
+    is_general: bool
+    is_sure: bool
+
+
+def _expression(name: str) -> str:
+    parts = [re.escape(part).replace(r"\*", r"[^\W\d_]*") for part in name.split(" ")]
+    return r"[ _.\-–'’°]{0,3}".join(parts) + r"(?![^\W\d_])"
+
+
+def _table() -> dict[str, list[tuple[re.Pattern[str], tuple[str, ...], bool]]]:
+    meant: dict[str, list[str]] = {}
+    for kind, each in IDS.items():
+        for name in filter(None, each.names.split("|")):
+            meant.setdefault(name, []).append(kind)
+    for name in GENERAL.split("|"):
+        meant.setdefault(name, [])
+    table: dict[str, list[tuple[re.Pattern[str], tuple[str, ...], bool]]] = {}
+    for name, kinds in meant.items():
+        first, joined = name.split(" ")[0].rstrip("*"), name.replace(" ", "").rstrip("*")
+        for initial in {first[:3], joined[:3]}:
+            table.setdefault(initial, []).append((re.compile(_expression(name)), tuple(kinds), len(joined) <= 2))
+    return table
+
+
+_NAMES = _table()
+_ANY_NAME = {
+    initial: re.compile("|".join(pattern.pattern for pattern, _, _ in entries)) for initial, entries in _NAMES.items()
+}
+
+
+def names_in(reading: Reading) -> tuple[Name, ...]:
+    """Every name in the text, in order; found once for each reading."""
+    known: tuple[Name, ...] | None = reading.__dict__.get("id_names")
+    if known is None:
+        known = reading.__dict__["id_names"] = tuple(_find(reading))
+    return known
+
+
+def _find(reading: Reading) -> Iterator[Name]:
+    small = reading.folded
+    for word in [word for word in _WORD.finditer(small) if word[0][:3] in _ANY_NAME]:
+        initial, start = word[0][:3], word.start()
+        if _ANY_NAME[initial].match(small, start):
+            found = [
+                (match.end(), kinds, is_short)
+                for pattern, kinds, is_short in _NAMES[initial]
+                if (match := pattern.match(small, start))
+            ]
+            end = max(found)[0]
+            kinds = tuple(dict.fromkeys(kind for at, kinds, _ in sorted(found, reverse=True) for kind in kinds))
+            is_word = small[end : end + 1] not in ".:\"'" and reading[word.start() : end].islower()
+            yield Name(word.start(), end, kinds, is_word and all(is_short for _, _, is_short in found))
+
+
+def named_numbers(reading: Reading) -> dict[int, Named]:
+    """Where numbers begin that a name stands before, or heads the column of; found once for each reading."""
+    known: dict[int, Named] | None = reading.__dict__.get("named_numbers")
+    if known is None:
+        known = reading.__dict__["named_numbers"] = _named(reading)
+    return known
+
+
+def _named(reading: Reading) -> dict[int, Named]:
+    found: dict[int, Named] = {}
+    names = names_in(reading)
+    for name in reversed(names):  # the nearest is met first
+        reach = _SHORT_REACH if name.is_short else REACH
+        if number := _NUMBER_START.search(reading.latin, name.end, name.end + reach + 8):
+            _add(found, number.start(), name)
+    if names and reading.columns:
+        for column in reading.columns:
+            for name in names:
+                if column.start <= name.start and name.end <= column.end and not name.is_short:
+                    for start, end in column.cells:
+                        if number := _NUMBER_START.search(reading.latin, start, end):
+                            found.pop(number.start(), None)
+                            _add(found, number.start(), name)
+    return found
+
+
+def _add(found: dict[int, Named], start: int, name: Name) -> None:
+    before = found.get(start, Named((), False, False))
+    found[start] = Named(
+        (*before.kinds, *(kind for kind in name.kinds if kind not in before.kinds)),
+        before.is_general or not name.kinds,
+        before.is_sure or (bool(name.kinds) and not name.is_short),
+    )
+
+
+def named_behind(reading: Reading, end: int) -> tuple[str, ...]:
+    """Kinds of a name that follows a number ending at `end` with nothing numeric between: `… is my PESEL`."""
+    for name in names_in(reading):
+        if end <= name.start <= end + _BEHIND:
+            between = reading[end : name.start]
+            return () if name.is_short or "\n" in between or _DIGIT.search(between) else name.kinds
+    return ()

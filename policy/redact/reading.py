@@ -1,0 +1,130 @@
+"""A text with what several detectors want to know of it, each found out once and only when asked for."""
+
+import re
+import unicodedata
+from collections.abc import Callable, Iterator
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from policy.redact.hints import countries_of
+from policy.redact.normalise import LOOK_ALIKES, lowered
+
+_MOST_COLUMNS = 64
+_MIXED = re.compile(r"(?<![^\W\d_])(?=[A-Za-z]{0,4}[OoIl|]{0,8}[0-9])[0-9A-Za-z|]{2,40}(?![^\W\d_])|(?<=\()O(?=\))")
+_UNLIKE = re.compile(r"(?<=[0-9])[OoIl|]|[OoIl|](?=[0-9])|\(O\)")
+_DIGIT_LIKE = str.maketrans("OoIl|", "00111")
+_DIGITS = re.compile("[0-9]")
+
+
+class _Folded(dict[int, int]):
+    """A `str.translate` table from letters with marks to those without, one for one, learned letter by letter."""
+
+    def __missing__(self, code: int) -> int:
+        base = unicodedata.normalize("NFD", chr(code))[0]
+        self[code] = ord(base) if base.isalpha() else code
+        return self[code]
+
+
+_FOLDED = _Folded({ord(marked): ord(plain) for marked, plain in zip("łøđħŧıßæœðþ", "lodhtisaodt", strict=True)})
+
+
+class Column(NamedTuple):
+    """A table's heading at ``text[start:end]`` and the places of the cells below it."""
+
+    start: int
+    end: int
+    cells: tuple[tuple[int, int], ...]
+
+
+T = TypeVar("T")
+
+
+class _Once(Generic[T]):
+    """`functools.cached_property` without its lock, which costs more than most of what is kept here."""
+
+    def __init__(self, find: Callable[[Any], T]) -> None:
+        self._find = find
+        self._name = find.__name__
+
+    def __get__(self, reading: Any, owner: object = None) -> T:
+        value = reading.__dict__[self._name] = self._find(reading)
+        return value
+
+
+class Reading(str):
+    """The text itself; `Reading(text)` costs nothing until something is asked."""
+
+    @_Once
+    def folded(self) -> str:
+        """In small letters without marks, character for character."""
+        small = lowered(self)
+        return small if small.isascii() else small.translate(_FOLDED)
+
+    @_Once
+    def latin(self) -> str:
+        """With Cyrillic and Greek letters of the same look as Latin ones, character for character."""
+        return self if self.isascii() else self.translate(LOOK_ALIKES)
+
+    @_Once
+    def countries(self) -> frozenset[str]:
+        """Countries whose language or numbers the text shows, as ISO 3166 codes in small letters; see `hints`."""
+        return countries_of(self, self.folded)
+
+    @_Once
+    def columns(self) -> tuple[Column, ...]:
+        """Columns of the tables in it: comma or semicolon separated, tabs or Markdown's bars."""
+        return tuple(_columns(self)) if "\n" in self else ()
+
+    @_Once
+    def with_plain_digits(self) -> "Reading | None":
+        """With O, o, I, l and | read as 0 and 1 beside digits, character for character; None if nothing changes."""
+        if not _UNLIKE.search(self):
+            return None
+        changed = _MIXED.sub(_plain_digits, self)
+        return None if changed == self else Reading(changed)
+
+
+def _plain_digits(match: re.Match[str]) -> str:
+    word = match[0]
+    head = 2 if word[:2].isalpha() and word[2:4].translate(_DIGIT_LIKE).isdigit() else 0  # an IBAN's country
+    digits = len(_DIGITS.findall(word))
+    like = sum(map(word[head:].count, "OoIl|"))
+    if word == "O" or (digits and digits + like == len(word)):
+        return word.translate(_DIGIT_LIKE)
+    if not like or digits < 2 or (digits + like) * 3 < (len(word) - head) * 2:
+        return word
+    return word[:head] + word[head:].translate(_DIGIT_LIKE)
+
+
+def _columns(text: str) -> Iterator[Column]:
+    lines: list[tuple[int, int]] = []
+    at = 0
+    for line in text.split("\n"):
+        lines.append((at, at + len(line)))
+        at += len(line) + 1
+    first = 0
+    while first < len(lines) - 1:
+        start, end = lines[first]
+        heading = text[start:end]
+        sign = max(";,\t|", key=heading.count)
+        count = heading.count(sign)
+        if not 0 < count <= _MOST_COLUMNS or _DIGITS.search(heading):
+            first += 1
+            continue
+        last = first + 1
+        rows = []
+        while last < len(lines) and text.count(sign, *lines[last]) == count:
+            rows.append(_cells(text, lines[last], sign))
+            last += 1
+        if rows:
+            for index, (left, right) in enumerate(_cells(text, lines[first], sign)):
+                yield Column(left, right, tuple(row[index] for row in rows))
+        first = last
+
+
+def _cells(text: str, line: tuple[int, int], sign: str) -> list[tuple[int, int]]:
+    cells = []
+    at, end = line
+    while (cut := text.find(sign, at, end)) >= 0:
+        cells.append((at, cut))
+        at = cut + 1
+    return [*cells, (at, end)]

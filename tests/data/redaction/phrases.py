@@ -1,0 +1,88 @@
+# ruff: noqa: E501  # tables read better in one line a row
+"""Sentences in the languages of the EU, with places for values, in two halves: `TUNED` and `HELD_OUT`.
+
+A place is a label in braces; ``{called}`` is what people call the national number that ``{id}`` holds.
+"""
+
+TUNED: dict[str, tuple[str, ...]] = {
+    "bg": ("Моят {called} е {id}, благодаря.", "Обадете се на {name}, тел. {phone}.", "Пишете на {email} или на адрес {address}."),
+    "cs": ("Moje {called}: {id}, děkuji.", "Volejte prosím {name} na telefon {phone}.", "Bydlím na adrese {address}, e-mail {email}."),
+    "da": ("Mit {called} er {id}, tak.", "Ring til {name} på tlf. {phone} i morgen.", "Jeg bor på {address} og min mail er {email}."),
+    "de": ("Guten Tag, meine {called}: {id}. Viele Grüße, {name}", "Sie erreichen {name} unter Tel. {phone}.", "Bitte überweisen Sie auf {iban}.", "Ich wohne in der {address}, E-Mail {email}."),
+    "el": ("Ο {called} μου είναι {id}, ευχαριστώ.", "Καλέστε {name} στο τηλέφωνο {phone}.", "Στείλτε το στη διεύθυνση {address}."),
+    "en": ("My {called} is {id}, thanks.", "Please call {name} on {phone} tomorrow.", "Send it to {address}, or mail {email}.", "Charge card {card} today."),
+    "es": ("Mi {called} es {id}, gracias.", "Llame a {name} al teléfono {phone}.", "Vivo en {address}; correo {email}."),
+    "et": ("Minu {called} on {id}, aitäh.", "Helistage palun {name}, telefon {phone}.", "Kirjutage {email}."),
+    "fi": ("Minun {called} on {id}, kiitos.", "Soita {name}, puhelin {phone}.", "Osoitteeni on {address} ja sähköposti {email}."),
+    "fr": ("Mon {called} est {id}, merci.", "Appelez {name} au {phone} demain.", "J'habite {address}, courriel {email}."),
+    "hr": ("Moj {called} je {id}, hvala.", "Nazovite {name} na broj telefona {phone}.", "Stanujem na adresi {address}."),
+    "hu": ("A {called}: {id}, köszönöm.", "Hívja {name} ügyfelet, telefon: {phone}.", "A címem {address}, e-mail {email}."),
+    "is": ("Mín {called} er {id}, takk.", "Hringdu í {name} í síma {phone}."),
+    "it": ("Il mio {called} è {id}, grazie.", "Chiamate {name} al numero di telefono {phone}.", "Abito in {address}, email {email}."),
+    "lt": ("Mano {called}: {id}, ačiū.", "Skambinkite {name}, tel. {phone}.", "Rašykite {email}."),
+    "lv": ("Mans {called}: {id}, paldies.", "Zvaniet {name}, tālrunis {phone}.", "Rakstiet uz {email}."),
+    "mt": ("In-numru tal-{called} tiegħi huwa {id}, grazzi.", "Ċempel lil {name} fuq {phone}."),
+    "nl": ("Mijn {called} is {id}, dank u.", "Bel {name} op telefoonnummer {phone}.", "Ik woon op {address} en mijn e-mail is {email}."),
+    "no": ("Mitt {called} er {id}, takk.", "Ring {name} på telefon {phone}.", "Jeg bor i {address}."),
+    "pl": ("Mój {called} to {id}, dziękuję.", "Proszę zadzwonić do {name}, tel. {phone}.", "Mieszkam pod adresem {address}, e-mail {email}."),
+    "pt": ("O meu {called} é {id}, obrigado.", "Ligue para {name}, telefone {phone}.", "Moro em {address}, email {email}."),
+    "ro": ("{called} este {id}, mulțumesc.", "Sunați pe {name} la telefon {phone}.", "Locuiesc în {address}."),
+    "sk": ("Moje {called}: {id}, ďakujem.", "Volajte {name} na telefónne číslo {phone}.", "Bývam na adrese {address}."),
+    "sl": ("Moja {called}: {id}, hvala.", "Pokličite {name} na telefon {phone}.", "Stanujem na naslovu {address}."),
+    "sv": ("Mitt {called} är {id}, tack.", "Ring {name} på telefon {phone}.", "Jag bor på {address} och har e-post {email}."),
+}  # fmt: skip
+HELD_OUT: dict[str, tuple[str, ...]] = {
+    "bg": ("Здравейте, казвам се {name} и {called} ми е {id}.", "Мобилният ми номер е {phone}.", "Сметката е {iban}."),
+    "cs": ("Dobrý den, jmenuji se {name}, {called} {id}, prosím o změnu smlouvy.", "Můj mobil je {phone}.", "Zásilku pošlete na {address}."),
+    "da": ("Hej, jeg hedder {name} og har {called} {id}.", "Mit mobilnummer er {phone}.", "Send pakken til {address}."),
+    "de": ("Für {name} ({called} {id}) liegt noch kein Bescheid vor.", "Meine Handynummer lautet {phone}.", "Lieferung an {address} bitte bis Freitag.", "Die Kontoverbindung lautet {iban}, BIC folgt."),
+    "el": ("Γεια σας, ονομάζομαι {name} και έχω {called} {id}.", "Το κινητό μου είναι {phone}.", "Μένω στην οδό {address}."),
+    "en": ("Hello, this is {name}; for the record, {called} {id}.", "My mobile number is {phone}.", "I moved to {address} last week.", "The card ends today: {card}."),
+    "es": ("Buenos días, soy {name}, con {called} {id}.", "Mi móvil es {phone}.", "Envíen el paquete a {address}."),
+    "et": ("Tere, olen {name}, {called} {id}.", "Minu mobiilinumber on {phone}.", "Konto number on {iban}."),
+    "fi": ("Hei, olen {name} ja {called} {id}.", "Kännykkänumeroni on {phone}.", "Lähettäkää paketti osoitteeseen {address}."),
+    "fr": ("Bonjour, je suis {name}, {called} : {id}, et j'attends une réponse.", "Mon portable est le {phone}.", "Livrez au {address} s'il vous plaît."),
+    "hr": ("Poštovani, zovem se {name}, {called} {id}.", "Moj mobitel je {phone}.", "Paket pošaljite na {address}."),
+    "hu": ("Tisztelt Cím, {name} vagyok, {called} {id}.", "A mobilszámom {phone}.", "A csomagot ide kérem: {address}."),
+    "is": ("Góðan dag, ég heiti {name}, {called} {id}.", "Farsíminn minn er {phone}."),
+    "it": ("Buongiorno, sono {name}, {called} {id}.", "Il mio cellulare è {phone}.", "Spedite il pacco a {address}."),
+    "lt": ("Laba diena, esu {name}, {called} {id}.", "Mano mobilusis numeris {phone}.", "Sąskaita {iban}."),
+    "lv": ("Labdien, mani sauc {name}, {called} {id}.", "Mans mobilais numurs ir {phone}.", "Konts {iban}."),
+    "mt": ("Bonġu, jien {name}, {called} {id}.", "In-numru tal-mowbajl tiegħi huwa {phone}."),
+    "nl": ("Goedemiddag, ik ben {name}, {called} {id}.", "Mijn mobiele nummer is {phone}.", "Stuur het pakket naar {address}."),
+    "no": ("Hei, jeg heter {name} og har {called} {id}.", "Mobilnummeret mitt er {phone}.", "Send pakken til {address}."),
+    "pl": ("Dzień dobry, nazywam się {name}, {called} {id}.", "Mój numer komórki to {phone}.", "Paczkę proszę wysłać na {address}."),
+    "pt": ("Bom dia, chamo-me {name}, {called} {id}.", "O meu telemóvel é {phone}.", "Enviem a encomenda para {address}."),
+    "ro": ("Bună ziua, mă numesc {name}, {called} {id}.", "Numărul meu de mobil este {phone}.", "Trimiteți coletul la {address}."),
+    "sk": ("Dobrý deň, volám sa {name}, {called} {id}.", "Môj mobil je {phone}.", "Balík pošlite na {address}."),
+    "sl": ("Dober dan, ime mi je {name}, {called} {id}.", "Moja mobilna številka je {phone}.", "Paket pošljite na {address}."),
+    "sv": ("Hej, jag heter {name} och har {called} {id}.", "Mitt mobilnummer är {phone}.", "Skicka paketet till {address}."),
+}  # fmt: skip
+
+# The same in the shapes of machines; {called_key} is {called} as a member's name.
+MACHINE_TUNED = (
+    '{{"name": "{name}", "{called_key}": "{id}", "email": "{email}", "phone": "{phone}"}}',
+    "2026-05-03T10:22:31Z INFO user={email} ip={ip} action=login status=200",
+    "<tr><td>{name}</td><td>{called}</td><td>{id}</td><td>{iban}</td></tr>",
+    "| Name | {called} | IBAN |\n|---|---|---|\n| {name} | {id} | {iban} |",
+    "name,{called},email,iban\n{name},{id},{email},{iban}\n",
+    "From: {name} <{email}>\nTo: support@\nSubject: Re: {called} {id}\n\nTel: {phone}",
+    'curl -H "Authorization: Bearer {secret}" https://api.internal/v1',
+    "DATABASE_URL=postgres://app:{password}@db:5432/main\nAPI_KEY={secret}\n",
+    "INSERT INTO clients (name, {called_key}, card) VALUES ('{name}', '{id}', '{card}');",
+    "user: my {called} is {id}\nassistant: Thank you. And your VAT number?\nuser: {vat}",
+    "Device {mac} (IMEI {imei}) joined from {ip}, owner born on {dob}.",
+)
+MACHINE_HELD_OUT = (
+    '[{{"customer": {{"full_name": "{name}", "contact": {{"mail": "{email}", "mobile": "{phone}"}}, "{called_key}": "{id}"}}}}]',
+    '{ip} - - [03/May/2026:10:22:31 +0000] "GET /reset?mail={email} HTTP/1.1" 302',
+    "<li><b>{called}:</b> {id}</li>\n<li><b>IBAN:</b> {iban}</li>",
+    "- **{called}**: `{id}`\n- **E-mail**: {email}\n- **VAT**: {vat}\n",
+    "id;{called};iban;phone\n17;{id};{iban};{phone}\n",
+    "client:\n  name: {name}\n  {called_key}: '{id}'\n  iban: {iban}\n",
+    'client = OpenAI(api_key="{secret}")  # contact {email}',
+    "<person><name>{name}</name><{called_key}>{id}</{called_key}><card>{card}</card></person>",
+    "> Am Montag schrieb {name}:\n> {called} {id}\n> Karte {card}\n\nDanke!",
+    "password = '{password}'\nhost = '{ip}'",
+    "Paid by card {card}, VAT {vat}, date of birth {dob}, MAC {mac}.",
+)
