@@ -22,10 +22,11 @@ class Fact(BaseModel):
 
 
 class Subprocessor(Fact):
-    """Another processor that a backend engages (GDPR 28(2), (4))."""
+    """Another processor that a backend engages (GDPR 28(2), (4)), and what it does."""
 
     name: str
     country: str | None = None
+    does: str | None = None
 
 
 class Attestation(Fact):
@@ -86,6 +87,7 @@ class Membership(Fact):
     """A country or territory inside a set, from and to these days inclusive."""
 
     country: str
+    source: str
     valid_from: date
     valid_to: date | None = None
 
@@ -99,6 +101,7 @@ class Adequacy(Fact):
     country: str
     decision: str
     scope: str
+    source: str
     valid_from: date
     valid_to: date | None = None
     partial: bool = False
