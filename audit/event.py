@@ -92,6 +92,8 @@ class _Call(Event):
     policy_id: Text | None = None
     policy_version: Text | None = None
     policy_hash: Sha256 | None = None
+    countries_version: Text | None = None
+    catalogue_version: Text | None = None
     redaction: Redaction | None = None
     retention_class: Code | None = None
     bytes_in: Count | None = None
@@ -109,6 +111,7 @@ class _Route(Event):
     operator_hq: Country
     ultimate_parent: Text
     ultimate_parent_country: Country
+    subprocessors_version: Text | None = None
     transfer_basis: Sentence  # `intra_eea`, or the tool and its reference: `scc:<contract>`, `adequacy:<decision>`
     model_served: Text | None = None
     fallback_index: Count = 0
