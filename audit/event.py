@@ -208,7 +208,11 @@ class AdminChanged(Event):
         "admin.person.revoked",
         "admin.token.created",
         "admin.token.revoked",
+        "admin.policy.submitted",
+        "admin.policy.approved",
+        "admin.policy.scheduled",
         "admin.policy.activated",
+        "admin.policy.withdrawn",
         "admin.backend.registered",
         "admin.backend.revoked",
     ]

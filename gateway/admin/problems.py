@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 
 from audit import AuditError
 from gateway.identity.keys import KeyRefused
-from gateway.store.errors import DatabaseUnavailable, Duplicate, Invalid, NotFound, Stale
+from gateway.store.errors import DatabaseUnavailable, Duplicate, Invalid, NotFound, NotReady, Stale
 
 MEDIA_TYPE = "application/problem+json"
 
@@ -38,6 +38,7 @@ STATUS: dict[type[Exception], HTTPStatus] = {
     Forbidden: HTTPStatus.FORBIDDEN,
     NotFound: HTTPStatus.NOT_FOUND,
     Duplicate: HTTPStatus.CONFLICT,
+    NotReady: HTTPStatus.CONFLICT,
     Stale: HTTPStatus.PRECONDITION_FAILED,
     Invalid: HTTPStatus(422),
     DatabaseUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,
