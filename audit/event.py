@@ -96,6 +96,8 @@ class _Call(Event):
     policy_id: Text | None = None
     policy_version: Text | None = None
     policy_hash: Sha256 | None = None
+    countries_version: Text | None = None
+    catalogue_version: Text | None = None
     redaction: Redaction | None = None
     retention_class: Code | None = None
     bytes_in: Count | None = None
@@ -113,6 +115,7 @@ class _Route(Event):
     operator_hq: Country
     ultimate_parent: Text
     ultimate_parent_country: Country
+    subprocessors_version: Text | None = None
     transfer_basis: Sentence  # `intra_eea`, or the tool and its reference: `scc:<contract>`, `adequacy:<decision>`
     model_served: Text | None = None
     fallback_index: Count = 0
@@ -214,7 +217,11 @@ class AdminChanged(Event):
         "admin.session.closed",
         "admin.token.created",
         "admin.token.revoked",
+        "admin.policy.submitted",
+        "admin.policy.approved",
+        "admin.policy.scheduled",
         "admin.policy.activated",
+        "admin.policy.withdrawn",
         "admin.backend.registered",
         "admin.backend.revoked",
         "admin.limits.changed",

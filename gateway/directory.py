@@ -29,7 +29,7 @@ from gateway.store.changes import Changes, KeyEntry, PolicyText, read_changes
 from gateway.store.database import Database
 from gateway.store.epoch import read_epoch
 from gateway.store.listener import EpochListener
-from gateway.store.lookup import TENANT_SCOPE
+from gateway.store.lookup import OPERATOR, TENANT_SCOPE
 from gateway.store.records import BackendRecord, ProjectRecord
 from gateway.store.uses import Rehash, write_rehashes, write_uses
 
@@ -43,8 +43,8 @@ _NO_DIGEST = bytes(32)
 
 Address = IPv4Address | IPv6Address
 
-CompilePolicy = Callable[[str, str, str | None], PolicyInForce]
-"""(tenant, its document, a project's or None) -> what is in force; raises what is wrong with them."""
+CompilePolicy = Callable[[str, str, str | None, str | None], PolicyInForce]
+"""(tenant, its document, a project's or None, the operator's or None) -> what is in force; raises what is wrong."""
 
 
 class DirectoryStale(Exception):
@@ -113,7 +113,7 @@ class Directory:
         self._used: set[str] = set()
         self._rehashes: dict[str, Rehash] = {}
         self._written_at = monotonic()
-        self._in_force: dict[tuple[str, str, str | None], PolicyInForce | str] = {}
+        self._in_force: dict[tuple[str, str, str | None, str | None], PolicyInForce | str] = {}
         self._read_at = self._tried_at = float("-inf")
         self._checking = asyncio.Lock()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="directory")
@@ -242,12 +242,17 @@ class Directory:
         if own is None:
             return f"tenant {tenant} has no active policy"
         tighter = snapshot.policies.get((tenant, project))
-        version = (tenant, own.sha256, tighter.sha256 if tighter else None)
+        operator = snapshot.policies.get((OPERATOR, TENANT_SCOPE))
+        version = (
+            tenant, own.sha256, tighter.sha256 if tighter else None, operator.sha256 if operator else None
+        )  # fmt: skip
         if (known := self._in_force.get(version)) is not None:
             return known
         result: PolicyInForce | str
         try:
-            result = self._compile(tenant, own.document, tighter.document if tighter else None)
+            result = self._compile(
+                tenant, own.document, tighter.document if tighter else None, operator.document if operator else None
+            )
         except Exception as error:  # whatever it is: no policy, no request
             result = f"the policy of {tenant}/{project} does not compile: {error}"
             log.error("%s", result)

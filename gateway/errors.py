@@ -97,7 +97,11 @@ class NotAuthenticated(GatewayError):
 
 
 class PolicyDenied(GatewayError):
-    """`reasons` are the decision's, word for word as they stand in the record and in `policy explain`."""
+    """`reasons` are the decision's, word for word as they stand in the record and in `policy explain`.
+
+    The code is that of the first rule that refused; where only places, owners and servers are at fault, it is
+    ``residency_denied``, and the rules are in the reasons.
+    """
 
     status = 403
     type = "policy_denied"
@@ -107,7 +111,10 @@ class PolicyDenied(GatewayError):
         self.reasons = tuple(reasons)
         said = [{"rule": r.rule, "candidate": r.candidate, "because": r.because, "article": r.article} for r in reasons]
         message = "Policy refuses this request: " + "; ".join(str(reason) for reason in reasons)
-        super().__init__(message, code=reasons[0].rule if reasons else None, details={"reasons": said})
+        code = reasons[0].rule if reasons else None
+        if reasons and all(r.candidate for r in reasons):
+            code = "residency_denied"
+        super().__init__(message, code=code, details={"reasons": said})
 
 
 class ModelNotFound(GatewayError):

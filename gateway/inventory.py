@@ -20,6 +20,10 @@ class Inventory:
         self._facts: dict[Backend, BackendFacts] = {}
         self._candidates: dict[tuple[str, str], tuple[BackendFacts, ...]] = {}
 
+    @property
+    def catalogue_version(self) -> str:
+        return self._catalogue.version
+
     def replace(self, records: Iterable[BackendRecord]) -> None:
         """Take over what the control store says now."""
         self._fleet.replace(

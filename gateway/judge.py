@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 
 from gateway.errors import ModelNotFound, PolicyDenied
 from gateway.exchange import Exchange
@@ -23,11 +23,12 @@ class _Decided:
 
     principal: Principal
     candidates: tuple[BackendFacts, ...]
-    day: date
+    at: datetime
     decision: Decision
 
-    def holds_for(self, principal: Principal, candidates: tuple[BackendFacts, ...], day: date) -> bool:
-        return self.principal is principal and self.candidates is candidates and self.day == day
+    def holds_for(self, principal: Principal, candidates: tuple[BackendFacts, ...], at: datetime) -> bool:
+        in_time = self.at <= at < self.decision.holds_until
+        return in_time and self.principal is principal and self.candidates is candidates
 
 
 class Judge:
@@ -72,7 +73,7 @@ class Judge:
     def _decision(
         self, principal: Principal, policy: CompiledPolicy, model: str, candidates: tuple[BackendFacts, ...]
     ) -> Decision:
-        """`decide` is pure, and of the time it asks for the day only: the same facts on one day need no second look.
+        """`decide` is pure and says until when its answer holds: the same facts before then need no second look.
 
         Principals and facts are kept by the directory and the inventory, and replaced whole when anything changes, so
         it is enough to compare who they are.
@@ -80,7 +81,7 @@ class Judge:
         now = self._now()
         key = (principal.key_id, model)
         known = self._decided.get(key)
-        if known is not None and known.holds_for(principal, candidates, now.date()):
+        if known is not None and known.holds_for(principal, candidates, now):
             return known.decision
         facts = RequestFacts(
             tenant=principal.tenant,
@@ -92,11 +93,12 @@ class Judge:
             data_classes=principal.data_classes,
             risk_class=principal.risk_class,
             candidates=tuple(c for c in candidates if principal.scopes.allows_region(c.region)),
+            catalogue_version=self._inventory.catalogue_version,
         )
         decision = decide(policy, facts)
         if len(self._decided) >= MAX_DECIDED:
             self._decided.clear()
-        self._decided[key] = _Decided(principal, candidates, now.date(), decision)
+        self._decided[key] = _Decided(principal, candidates, now, decision)
         return decision
 
     def _denied(self, exchange: Exchange, reasons: list[Reason] | tuple[Reason, ...]) -> PolicyDenied:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from secrets import token_hex
 from time import perf_counter
+from urllib.parse import quote
 
 from pydantic_core import from_json, to_json
 
@@ -223,6 +224,8 @@ def _provenance(exchange: Exchange, receipt: Receipt | None) -> list[Header]:
     if route is not None:
         headers.append((b"x-domicile-region", route.backend.region.encode()))
         headers.append((b"x-domicile-backend", route.backend.id.encode()))
+        headers.append((b"x-domicile-country", (route.facts.compute_country or "").encode()))
+        headers.append((b"x-domicile-operator", quote(route.facts.operator or "", safe=" ().,&'/-").encode()))
     if decision is not None:
         headers.append((b"x-domicile-decision", f"allow {decision.policy_id}@{decision.version}".encode()))
         headers += [

@@ -30,15 +30,23 @@ class PolicyCompiler:
         """With the secret in `path`, created (mode 0600) on first use. Raises LoosePermissions, ValueError if short."""
         return cls(countries, create_secret(path, token_bytes(SECRET_SIZE)))
 
-    def compile(self, tenant: str, document: str, project_document: str | None = None) -> PolicyInForce:
-        """What is in force for `tenant`, or for its project with a document of its own. Raises PolicyError."""
+    def compile(
+        self, tenant: str, document: str, project_document: str | None = None, operator_document: str | None = None
+    ) -> PolicyInForce:
+        """What is in force for `tenant`, or for its project with a document of its own, under the operator's.
+
+        Raises PolicyError.
+        """
         project = None if project_document is None else load_document(project_document)
-        policy = compile_policy(load_document(document), project, self._countries)
+        operator = None if operator_document is None else load_document(operator_document)
+        policy = compile_policy(load_document(document), project, self._countries, operator=operator)
         hash_key = hmac.digest(self._secret, b"redaction hash\0" + tenant.encode(), sha256)
         return PolicyInForce(policy, Redactor(policy.redaction, hash_key=hash_key))
 
-    def check(self, tenant: str, document: str, project_document: str | None = None) -> PolicyInForce:
+    def check(
+        self, tenant: str, document: str, project_document: str | None = None, operator_document: str | None = None
+    ) -> PolicyInForce:
         """As `compile`, and its own tests must pass: what an activation asks. Raises PolicyError."""
-        in_force = self.compile(tenant, document, project_document)
+        in_force = self.compile(tenant, document, project_document, operator_document)
         check_policy(in_force.policy, self._countries)
         return in_force

@@ -168,6 +168,8 @@ def _call(exchange: Exchange) -> dict[str, Any]:
             "policy_id": decision.policy_id,
             "policy_version": decision.version,
             "policy_hash": decision.hash,
+            "countries_version": decision.countries_version,
+            "catalogue_version": decision.catalogue_version,
             "retention_class": f"metadata_{decision.retention.metadata_days}d",
         }
     return fields
@@ -186,6 +188,7 @@ def _route(exchange: Exchange, route: Route) -> dict[str, Any]:
         "operator_hq": facts.operator_hq,
         "ultimate_parent": facts.ultimate_parent,
         "ultimate_parent_country": facts.parent_country,
+        "subprocessors_version": facts.subprocessors_version,
         "transfer_basis": route.transfer_basis[:512],
         "fallback_index": exchange.attempt,
     }

@@ -1,7 +1,7 @@
 """Run the tests that a policy carries, against a case its own words allow, changed as each test says."""
 
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time
+from datetime import UTC, date, datetime, time, timedelta
 
 from policy.compile import CompiledPolicy
 from policy.decision import Decision, decide
@@ -61,7 +61,7 @@ def case_for(policy: CompiledPolicy, countries: CountrySets, given: Given) -> Re
     Countries are the first inside each rule on that day, EEA before others; the day is that of the country table
     unless the test names one.
     """
-    at = _instant(given.at, countries.as_of)
+    at = _instant(given.at, countries.as_of, policy)
     on = at.date()
     model = given.model or _first(policy.models, "model")
     home: dict[str, str | None] = {
@@ -89,6 +89,11 @@ def case_for(policy: CompiledPolicy, countries: CountrySets, given: Given) -> Re
         attested_transfer=tuple(
             _attestation(basis, country, on) for basis in bases if basis != "intra_eea" for country in places
         ),
+        kind=given.kind or policy.backend.kind or "domicile",
+        single_tenant=None if given.single_tenant == "none" else given.single_tenant or "attested",
+        certifications=tuple(
+            sorted(policy.backend.certifications) if given.certifications is None else given.certifications
+        ),
         **home,
     )
     return RequestFacts(
@@ -104,10 +109,14 @@ def case_for(policy: CompiledPolicy, countries: CountrySets, given: Given) -> Re
     )
 
 
-def _instant(at: datetime | date | None, default: date) -> datetime:
+def _instant(at: datetime | date | None, default: date, policy: CompiledPolicy) -> datetime:
+    """A day alone is meant at noon, or at its first hour in all of the policy's windows; no day, within a week."""
     if isinstance(at, datetime):
         return at.astimezone(UTC)
-    return datetime.combine(at or default, time(12), UTC)
+    noon = datetime.combine(at or default, time(12), UTC)
+    hours = range(24) if at else range(7 * 24)
+    open_hours = (noon + timedelta(hours=later if not at else (later + 12) % 24 - 12) for later in hours)
+    return next((hour for hour in open_hours if all(window.holds(hour) for window in policy.hours)), noon)
 
 
 def _first(allowed: frozenset[str] | str | None, fact: str) -> str:

@@ -24,14 +24,16 @@ def builtin_countries() -> CountrySets:
             "known": frozenset(table["known"].split()),
             "eu": eu,
             "eea": eu + _memberships(table["eea"]),
-            "adequacy": tuple(table["adequacy"]),
+            "adequacy": tuple({"source": f"Commission Decision {row['decision']}", **row} for row in table["adequacy"]),
         }
     )
 
 
 def _memberships(rows: list[dict[str, Any]]) -> tuple[Membership, ...]:
     return tuple(
-        Membership.model_validate({"country": country, "valid_from": row["since"], "valid_to": row.get("until")})
+        Membership.model_validate(
+            {"country": country, "source": row["source"], "valid_from": row["since"], "valid_to": row.get("until")}
+        )
         for row in rows
         for country in row["countries"].split()
     )

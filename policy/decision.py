@@ -2,25 +2,33 @@
 
 `decide` is pure and total: same policy and facts, same answer, and every input has one. What is unknown, missing,
 contradictory or expired denies.
+
+What a policy says to one kind of request on one day is worked out once (`_Case`), and so is what it says to each
+backend for such requests; a request then costs one look-up a backend. Facts are frozen, so a backend that has been
+judged is known by being the same object.
 """
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, date
+from datetime import UTC, date, datetime, time, timedelta
 from types import MappingProxyType
 
-from policy.compile import CompiledPolicy, Notice
-from policy.facts import BackendFacts, RequestFacts
+from policy.compile import CompiledPolicy, ConditionalRule, Notice
+from policy.facts import BackendFacts, Priority, RequestFacts
+from policy.hours import next_minute
 from policy.purpose import LEGAL_BASES, RISK_CLASSES, SPECIAL_CATEGORIES, legal_basis_name
 from policy.redact.plan import RedactionPlan
 from policy.residency import CountryRule
 from policy.retention import RetentionClass, with_high_risk_floor
+from policy.tighten import NO_DEMAND, BackendDemand
 
 _REQUIRED_OF_REQUEST = ("tenant", "project", "model", "risk_class")
 _REQUIRED_OF_BACKEND = ("tenant", "region", "compute_country", "storage_country", "operator", "operator_hq",
                         "ultimate_parent", "parent_country")  # fmt: skip
 _COUNTRIES_OF_BACKEND = ("compute_country", "storage_country", "operator_hq", "parent_country")
+MAX_CASES = 1024  # kinds of request that a policy remembers, and backends for each: what callers make up is forgotten
+MAX_VERDICTS = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +49,8 @@ class Reason:
 class Decision:
     """``backends``: allowed ids in the order they were given. ``transfer_basis``: for each of them, by which tool.
 
-    ``reasons`` names every refused candidate also when another one is allowed.
+    ``reasons`` names every refused candidate also when another one is allowed. ``holds_until``: before then the same
+    facts get the same answer, whatever the time.
     """
 
     allowed: bool
@@ -55,45 +64,115 @@ class Decision:
     version: str
     hash: str
     countries_version: str
+    catalogue_version: str | None
+    priority: Priority
+    holds_until: datetime
 
 
 def decide(policy: CompiledPolicy, facts: RequestFacts) -> Decision:
-    on = facts.at.astimezone(UTC).date()
-    reasons = list(_refusals_of_request(policy, facts))
+    at = facts.at.astimezone(UTC)
+    case = _case(policy, facts, at.date())
+    reasons = list(case.refusals)
+    for window in policy.hours:
+        if not window.holds(at):
+            reasons.append(Reason("hours", None, f"policy answers on {window} only"))
     refused = bool(reasons)
     basis_of: dict[str, str] = {}
-    contradictory = _described_twice(facts.candidates)
-    for backend in facts.candidates:
-        if backend.backend_id in contradictory:
-            reasons.append(_contradiction(backend.backend_id, "two candidates carry this id"))
-            continue
-        objections = list(_refusals_of_backend(policy, facts, backend, on))
-        if not objections:
-            basis, why_none = policy.transfer.basis(backend, on)
-            if basis is None:
-                objections.append(Reason("residency.transfer_basis", backend.backend_id, why_none, "GDPR 44-49"))
-            else:
-                basis_of[backend.backend_id] = basis
-        reasons += objections
-    if not facts.candidates:
+    candidates, verdicts = facts.candidates, case.verdicts
+    for backend in candidates:
+        known = verdicts.get(id(backend))
+        if known is None or known.backend is not backend:
+            known = case.judge(backend)
+        if known.basis is not None:
+            basis_of[backend.backend_id] = known.basis
+        else:
+            reasons += known.reasons
+    if not candidates:
         reasons.append(Reason("candidates.none", None, f"no backend serves {facts.model or 'this model'}"))
+    elif len(candidates) > 1 and (twice := _described_twice(candidates)):
+        reasons = [reason for reason in reasons if reason.candidate not in twice]
+        ids = (backend.backend_id for backend in candidates)
+        reasons += (_contradiction(name, "two candidates carry this id") for name in ids if name in twice)
+        basis_of = {name: basis for name, basis in basis_of.items() if name not in twice}
     allowed = bool(basis_of) and not refused
-    if not allowed:
-        basis_of = {}
-    high_risk = facts.risk_class not in RISK_CLASSES - {"high"}
     return Decision(
         allowed=allowed,
-        backends=tuple(basis_of),
+        backends=tuple(basis_of) if allowed else (),
         reasons=tuple(reasons),
         redaction=policy.redaction,
-        retention=with_high_risk_floor(policy.retention) if high_risk else policy.retention,
+        retention=case.retention,
         notices=policy.notices,
-        transfer_basis=MappingProxyType(basis_of),
+        transfer_basis=MappingProxyType(basis_of if allowed else {}),
         policy_id=policy.policy_id,
         version=policy.version,
         hash=policy.hash,
         countries_version=policy.countries_version,
+        catalogue_version=facts.catalogue_version,
+        priority=policy.priority,
+        holds_until=next_minute(at) if policy.hours else datetime.combine(at.date() + timedelta(1), time(), UTC),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Verdict:
+    """`basis`: the transfer basis of a backend that is allowed; None where `reasons` say why it is not."""
+
+    backend: BackendFacts
+    reasons: tuple[Reason, ...]
+    basis: str | None
+
+
+class _Case:
+    """What a policy says to one kind of request on one day."""
+
+    __slots__ = ("_facts", "_on", "_policy", "_rules", "refusals", "retention", "verdicts")
+
+    def __init__(self, policy: CompiledPolicy, facts: RequestFacts, on: date) -> None:
+        self._policy, self._facts, self._on = policy, facts.model_copy(update={"candidates": ()}), on
+        self._rules = tuple(
+            rule
+            for rule in policy.rules
+            if rule.applies(
+                model=facts.model or "",
+                purpose=facts.purpose or "",
+                data_classes=facts.data_classes,
+                risk_class=facts.risk_class or "",
+            )
+        )
+        self.refusals = (*_refusals_of_request(policy, facts), *_refusals_by_rules(self._rules))
+        high_risk = facts.risk_class not in RISK_CLASSES - {"high"}
+        self.retention = with_high_risk_floor(policy.retention) if high_risk else policy.retention
+        self.verdicts: dict[int, _Verdict] = {}
+
+    def judge(self, backend: BackendFacts) -> _Verdict:
+        policy, on = self._policy, self._on
+        reasons = list(_refusals_of_backend(policy, self._facts, backend, on))
+        if backend.tenant == self._facts.tenant:
+            for rule in self._rules:
+                reasons += _refusals_by_rule(rule, backend, on)
+        basis: str | None = None
+        if not reasons:
+            basis, why_none = policy.transfer.basis(backend, on)
+            if basis is None:
+                reasons.append(Reason("residency.transfer_basis", backend.backend_id, why_none, "GDPR 44-49"))
+        if len(self.verdicts) >= MAX_VERDICTS:
+            self.verdicts.clear()
+        verdict = self.verdicts[id(backend)] = _Verdict(backend, tuple(reasons), basis)
+        return verdict
+
+
+def _case(policy: CompiledPolicy, facts: RequestFacts, on: date) -> _Case:
+    kind = (
+        on, facts.tenant, facts.project is None, facts.project == "", facts.model, facts.purpose, facts.legal_basis,
+        facts.data_classes, facts.risk_class,
+    )  # fmt: skip
+    known: _Case | None = policy.judged.get(kind)
+    if known is None:
+        known = _Case(policy, facts, on)
+        if len(policy.judged) >= MAX_CASES:
+            policy.judged.clear()
+        policy.judged[kind] = known
+    return known
 
 
 def _refusals_of_request(policy: CompiledPolicy, facts: RequestFacts) -> Iterator[Reason]:
@@ -113,12 +192,11 @@ def _refusals_of_request(policy: CompiledPolicy, facts: RequestFacts) -> Iterato
             yield Reason("purposes", None, f"policy does not list purpose {facts.purpose}", "GDPR 5(1)(b)")
     yield from _refusals_of_legal_basis(policy, facts)
     for data_class in facts.data_classes:
-        listed = policy.data_classes is not None and data_class in policy.data_classes
-        if data_class in SPECIAL_CATEGORIES and not listed:
-            yield Reason(
-                "data_classes.special", None, f"policy does not list special category {data_class}", "GDPR 9(1)"
-            )
-        elif policy.data_classes is not None and not listed:
+        if data_class in SPECIAL_CATEGORIES:
+            if data_class not in policy.special_categories:
+                because = f"policy gives no ground for special category {data_class}"
+                yield Reason("data_classes.special", None, because, "GDPR 9(1), 9(2)")
+        elif policy.data_classes is not None and data_class not in policy.data_classes:
             yield Reason("data_classes", None, f"policy does not list data class {data_class}", "GDPR 5(1)(c)")
 
 
@@ -169,7 +247,43 @@ def _refusals_of_backend(
             yield Reason(rule, name, f"country of sub-processor {other.name} is not known", "GDPR 28(2), 44")
         else:
             what = f"sub-processor {other.name} is in {other.country}"
-            yield from _outside(rule, backend, what, other.country, policy.process_in, on, "GDPR 28(2), 44")
+            yield from _outside(rule, backend, what, other.country, policy.subprocessors, on, "GDPR 28(2), 44")
+    yield from _refusals_of_server("", policy.backend, backend)
+
+
+def _refusals_by_rules(rules: tuple[ConditionalRule, ...]) -> Iterator[Reason]:
+    for rule in rules:
+        if rule.deny:
+            yield Reason(f"rules.{rule.name}", None, rule.because)
+
+
+def _refusals_by_rule(rule: ConditionalRule, backend: BackendFacts, on: date) -> Iterator[Reason]:
+    bounds = rule.bounds
+    for key, fact, verb, allowed in (
+        ("process_in", backend.compute_country, "computes in", bounds.process_in),
+        ("store_in", backend.storage_country, "stores in", bounds.store_in),
+        ("operator.head_office", backend.operator_hq, "operator is in", bounds.head_office),
+        ("operator.ultimate_parent", backend.parent_country, "parent is in", bounds.ultimate_parent),
+    ):
+        if allowed is not None and fact:  # one that is not known is refused as such
+            yield from _outside(f"rules.{rule.name}.{key}", backend, f"{verb} {fact}", fact, allowed, on, "GDPR 44")
+    if bounds.backend != NO_DEMAND:
+        yield from _refusals_of_server(f"rules.{rule.name}.", bounds.backend, backend)
+
+
+def _refusals_of_server(prefix: str, demand: BackendDemand, backend: BackendFacts) -> Iterator[Reason]:
+    name = backend.backend_id
+    if demand.kind is not None and backend.kind != demand.kind:
+        is_one = f"is of kind {backend.kind}" if backend.kind else "is of a kind that is not known"
+        yield Reason(f"{prefix}backend.kind", name, f"{is_one}, policy asks for {demand.kind}", "GDPR 32")
+    tenancy, wanted = backend.single_tenant, demand.single_tenant
+    if wanted is not None and tenancy != "attested" and tenancy != wanted:
+        serves = "only declares to serve one tenant" if tenancy else "may serve other tenants"
+        because = f"{serves}, policy asks for {wanted}"
+        yield Reason(f"{prefix}backend.single_tenant", name, because, "GDPR 32(1)(b)")
+    if lacking := sorted(demand.certifications.difference(backend.certifications)):
+        because = f"has no {', '.join(lacking)} certificate in force"
+        yield Reason(f"{prefix}backend.certifications", name, because, "GDPR 28(1), 32(3)")
 
 
 def _outside(
@@ -184,7 +298,7 @@ def _contradiction(name: str, because: str) -> Reason:
 
 
 def _described_twice(candidates: tuple[BackendFacts, ...]) -> frozenset[str]:
-    if len(candidates) < 2:
+    ids = [backend.backend_id for backend in candidates]
+    if len(set(ids)) == len(ids):
         return frozenset()
-    counts = Counter(backend.backend_id for backend in candidates)
-    return frozenset(name for name, count in counts.items() if count > 1)
+    return frozenset(name for name, count in Counter(ids).items() if count > 1)

@@ -7,7 +7,8 @@ tenant's document for what it cannot do without. Reference for writers: docs/pol
 import difflib
 from collections.abc import Callable, Mapping
 from datetime import date
-from typing import Annotated, Any, Literal, TypeVar, get_args
+from types import MappingProxyType
+from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 
 from pydantic import (
     AfterValidator,
@@ -19,16 +20,20 @@ from pydantic import (
     Field,
     PositiveFloat,
     PositiveInt,
+    PrivateAttr,
     StringConstraints,
     Tag,
     ValidationError,
+    WithJsonSchema,
+    model_validator,
 )
 
 from policy.countries import builtin_countries
 from policy.errors import PolicyDocumentError, Problem
-from policy.facts import AttestedBasis, Basis, SetName
+from policy.facts import AttestedBasis, Basis, Kind, Priority, SetName, Tenancy
+from policy.hours import DAYS, Day, parse_minute, parse_zone
 from policy.marked_yaml import MarkedYaml, Path, dotted, parse_yaml
-from policy.purpose import LegalBasis
+from policy.purpose import Article9Ground, LegalBasis, RiskClass, SpecialCategory
 from policy.redact.plan import KINDS, LABELS, OUTPUT_LABELS, Action, OutputAction
 from policy.retention import parse_content_days, parse_days
 
@@ -54,7 +59,7 @@ def _set_name(value: Any) -> Any:
     raise ValueError(f"{value!r} is no country set; there are {sets}{hint}")
 
 
-def _checked_by(parse: Callable[[str], int]) -> AfterValidator:
+def _checked_by(parse: Callable[[str], object]) -> AfterValidator:
     def check(text: str) -> str:
         parse(text)
         return text
@@ -80,7 +85,9 @@ def _label_of(labels: tuple[str, ...], where: str) -> AfterValidator:
 
 
 NonEmpty = Annotated[str, StringConstraints(min_length=1, max_length=200)]
-Country = Annotated[str, AfterValidator(_country)]
+Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]{0,62}$")]
+COUNTRY_SCHEMA = {"type": "string", "enum": sorted(builtin_countries().known)}
+Country = Annotated[str, AfterValidator(_country), WithJsonSchema(COUNTRY_SCHEMA)]
 CountrySelector = Annotated[
     Annotated[Annotated[SetName, BeforeValidator(_set_name)], Tag("word")]
     | Annotated[Annotated[tuple[Country, ...], Field(min_length=1)], Tag("list")],
@@ -101,10 +108,63 @@ class OperatorRule(Section):
 
 
 class Residency(Section):
+    """`subprocessors`: where they may be; without it, as `process_in`. `dpf_accepted`: whether the EU-US Data Privacy
+    Framework counts as an adequacy decision; without it, yes."""
+
     process_in: CountrySelector | None = None
     store_in: CountrySelector | None = None
     operator: OperatorRule = OperatorRule()
+    subprocessors: CountrySelector | None = None
     transfer_basis: tuple[Basis, ...] | None = None
+    dpf_accepted: bool | None = None
+
+
+class BackendRule(Section):
+    """What the server itself must be. `single_tenant: attested`: its own identity must say so; ``declared`` will do
+    with either. `certifications`: all of them, in force."""
+
+    kind: Kind | None = None
+    single_tenant: Tenancy | None = None
+    certifications: tuple[NonEmpty, ...] = ()
+
+
+class Hours(Section):
+    """A window of the day in `zone`; it may pass midnight. `days`: on which it begins."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+    days: Annotated[tuple[Day, ...], Field(min_length=1)] = DAYS  # type: ignore[assignment]
+    first: Annotated[str, _checked_by(parse_minute)] = Field("00:00", alias="from")
+    end: Annotated[str, _checked_by(parse_minute)] = Field("24:00", alias="until")
+    zone: Annotated[str, _checked_by(parse_zone)]
+
+    @model_validator(mode="after")
+    def _opens(self) -> Self:
+        if self.first in (self.end, "24:00"):
+            raise ValueError(f"from {self.first} until {self.end} is no time at all")
+        return self
+
+
+class Condition(Section):
+    """A rule applies where every key it names fits; ``data_classes`` fits if one of them is in the request."""
+
+    models: tuple[NonEmpty, ...] | None = None
+    purposes: tuple[NonEmpty, ...] | None = None
+    data_classes: tuple[NonEmpty, ...] | None = None
+    risk_classes: tuple[RiskClass, ...] | None = None
+
+
+class Rule(Section):
+    """Further bounds for some requests; it adds to the sections above and lifts nothing."""
+
+    name: Name
+    when: Condition = Condition()
+    deny: bool = False
+    process_in: CountrySelector | None = None
+    store_in: CountrySelector | None = None
+    operator: OperatorRule = OperatorRule()
+    backend: BackendRule = BackendRule()
+    because: NonEmpty | None = None
 
 
 class Redaction(Section):
@@ -144,6 +204,9 @@ class Given(Section):
     operator_hq: NonEmpty | None = None
     operator_parent: NonEmpty | None = None
     subprocessor_country: NonEmpty | None = None
+    kind: Kind | None = None
+    single_tenant: Tenancy | Literal["none"] | None = None
+    certifications: tuple[NonEmpty, ...] | None = None
     attested: tuple[AttestedBasis, ...] | None = None
     unknown: tuple[Literal["compute_country", "storage_country", "operator_hq", "operator_parent"], ...] = ()
 
@@ -156,9 +219,13 @@ class PolicyTest(Section):
 
 
 class PolicyDocument(Section):
-    policy: Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]{0,62}$")]
+    """`extends`: a preset that this document tightens."""
+
+    policy: Name
     version: PositiveInt
+    extends: Name | None = None
     residency: Residency = Residency()
+    backend: BackendRule = BackendRule()
     redaction: Redaction = Redaction()
     retention: Retention = Retention()
     limits: Limits = Limits()
@@ -167,7 +234,31 @@ class PolicyDocument(Section):
     purposes: Demand[NonEmpty] | None = None
     legal_basis: Demand[LegalBasis] | None = None
     data_classes: tuple[NonEmpty, ...] | None = None
+    special_categories: Mapping[SpecialCategory, Article9Ground] | None = None
+    hours: Hours | None = None
+    priority: Priority | None = None
+    rules: tuple[Rule, ...] = ()
     tests: tuple[PolicyTest, ...] = ()
+
+    _lines: Mapping[Path, int] = PrivateAttr(default_factory=lambda: MappingProxyType({}))
+
+    @model_validator(mode="after")
+    def _rules_have_names_of_their_own(self) -> Self:
+        names = [rule.name for rule in self.rules]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"two rules are called {', '.join(twice)}")
+        return self
+
+    def line(self, rule: str) -> int:
+        """The line on which a dotted rule such as ``residency.process_in`` or ``rules.nights.store_in`` is written;
+        0 where it is not."""
+        path: Path = tuple(rule.split("."))
+        if path[0] == "rules" and len(path) > 1:
+            at = next((number for number, own in enumerate(self.rules) if own.name == path[1]), None)
+            path = ("rules", at, *path[2:]) if at is not None else path
+        while len(path) > 1 and path not in self._lines:
+            path = path[:-1]
+        return self._lines.get(path, 0)
 
 
 def load_document(text: str) -> PolicyDocument:
@@ -176,10 +267,14 @@ def load_document(text: str) -> PolicyDocument:
     if not isinstance(marked.value, dict):
         raise PolicyDocumentError(Problem(1, "", "a policy is a mapping that begins with policy: and version:"))
     try:
-        return PolicyDocument.model_validate(marked.value)
+        document = PolicyDocument.model_validate(marked.value)
     except ValidationError as error:
-        problems = {_problem(dict(item), marked) for item in error.errors(include_url=False)}
+        found = [dict(item) for item in error.errors(include_url=False)]
+        # A list whose items are wrong is also called too short; the items are what is to be told.
+        problems = {_problem(item, marked) for item in found if not (item["type"] == "too_short" and item["input"])}
         raise PolicyDocumentError(*sorted(problems, key=lambda p: (p.line, p.path))) from None
+    document._lines = marked.lines
+    return document
 
 
 def _problem(error: dict[str, Any], marked: MarkedYaml) -> Problem:

@@ -2,7 +2,7 @@
 
 PolicyError
 ├── PolicyDocumentError   a document is not one we can read; carries every problem with its line
-├── LooseningError        a project asks for more than its tenant allows; names the rule
+├── LooseningError        a level asks for more than the one above allows; names the rule and its line
 ├── PolicyTestError       a policy fails a test it carries itself
 └── RedactionError        a prompt could not be searched with certainty: deny, never forward
     └── RedactionBlocked  something was found that the policy forbids to send (or that cannot be inspected)
@@ -37,11 +37,11 @@ class PolicyDocumentError(PolicyError):
 
 
 class LooseningError(PolicyError):
-    """A lower level may only tighten; ``rule`` is the one it tried to loosen."""
+    """A lower level may only tighten; ``rule`` is the one it tried to loosen, ``line`` where (0: not known)."""
 
-    def __init__(self, rule: str, because: str) -> None:
-        self.rule = rule
-        super().__init__(f"{rule}: {because}")
+    def __init__(self, rule: str, because: str, line: int = 0) -> None:
+        self.rule, self.because, self.line = rule, because, line
+        super().__init__(f"{rule}: {because}" + (f" (line {line})" if line else ""))
 
 
 class PolicyTestError(PolicyError):

@@ -12,6 +12,9 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict
 Basis = Literal["intra_eea", "adequacy", "scc", "bcr", "derogation"]
 AttestedBasis = Literal["adequacy", "scc", "bcr", "derogation"]
 SetName = Literal["EU", "EEA", "EEA+adequate"]
+Kind = Literal["domicile", "openai"]
+Tenancy = Literal["attested", "declared"]
+Priority = Literal["high", "normal", "low"]
 
 
 class Fact(BaseModel):
@@ -19,10 +22,11 @@ class Fact(BaseModel):
 
 
 class Subprocessor(Fact):
-    """Another processor that a backend engages (GDPR 28(2), (4))."""
+    """Another processor that a backend engages (GDPR 28(2), (4)), and what it does."""
 
     name: str
     country: str | None = None
+    does: str | None = None
 
 
 class Attestation(Fact):
@@ -40,6 +44,12 @@ class Attestation(Fact):
 
 
 class BackendFacts(Fact):
+    """`kind`: our own engine, which proves who it is by its certificate, or any server that speaks OpenAI's API.
+
+    `single_tenant`: ``attested`` where the backend's own identity says that it serves one tenant, ``declared`` where
+    only its registration does. `certifications`: those in force on the day that the facts are of.
+    """
+
     backend_id: str
     tenant: str | None = None
     region: str | None = None
@@ -52,6 +62,10 @@ class BackendFacts(Fact):
     subprocessors: tuple[Subprocessor, ...] = ()
     models: tuple[str, ...] = ()
     attested_transfer: tuple[Attestation, ...] = ()
+    kind: Kind | None = None
+    single_tenant: Tenancy | None = None
+    certifications: tuple[str, ...] = ()
+    subprocessors_version: str | None = None
 
 
 class RequestFacts(Fact):
@@ -66,25 +80,32 @@ class RequestFacts(Fact):
     data_classes: tuple[str, ...] = ()
     risk_class: str | None = None
     candidates: tuple[BackendFacts, ...] = ()
+    catalogue_version: str | None = None
 
 
 class Membership(Fact):
     """A country or territory inside a set, from and to these days inclusive."""
 
     country: str
+    source: str
     valid_from: date
     valid_to: date | None = None
 
 
 class Adequacy(Fact):
-    """One adequacy decision (GDPR 45). ``partial``: it covers some recipients only, so each must be attested."""
+    """One adequacy decision (GDPR 45). ``partial``: it covers some recipients only, so each must be attested.
+
+    `framework`: ``DPF`` for the EU-US Data Privacy Framework, which a policy can refuse by one switch.
+    """
 
     country: str
     decision: str
     scope: str
+    source: str
     valid_from: date
     valid_to: date | None = None
     partial: bool = False
+    framework: str | None = None
 
 
 class CountrySets(Fact):

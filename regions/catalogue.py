@@ -15,7 +15,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints, V
 
 from policy.countries import builtin_countries
 from policy.errors import PolicyDocumentError
-from policy.facts import Attestation, BackendFacts, CountrySets, Subprocessor
+from policy.facts import Attestation, BackendFacts, CountrySets, Kind, Subprocessor, Tenancy
 from policy.marked_yaml import MarkedYaml, parse_yaml
 from regions.errors import CatalogueError
 from regions.identity import NAME
@@ -58,6 +58,30 @@ class Operator(Row):
     attested_transfer: tuple[Attestation, ...] = ()
 
 
+class Register(Row):
+    """A version of an operator's list of sub-processors (GDPR 28(2), (4)); `id` is the operator's.
+
+    `announced`: when its customers were told, `objection_until`: until when they could object.
+    """
+
+    version: Text
+    announced: date | None = None
+    objection_until: date | None = None
+    subprocessors: tuple[Subprocessor, ...] = ()
+
+
+class Certification(Row):
+    """A certificate or attestation of an operator or a region (`of` is its id), by a body outside of it.
+
+    `scheme` as policies ask for it: ``C5``, ``SecNumCloud``, ``ISO 27001``, ``HDS``. It has an end, as they all do.
+    """
+
+    scheme: Text
+    of: Name
+    scope: Text
+    valid_to: date
+
+
 class Region(Row):
     """A place where backends run: where prompts are computed, and where anything of them may be stored."""
 
@@ -73,22 +97,40 @@ class _Document(BaseModel):
     version: Text
     operators: tuple[Operator, ...]
     regions: tuple[Region, ...]
+    subprocessor_registers: tuple[Register, ...] = ()
+    certifications: tuple[Certification, ...] = ()
 
 
-RowKind = TypeVar("RowKind", Operator, Region)
+RowKind = TypeVar("RowKind", Operator, Region, Register)
 
 
 class Catalogue:
     """One version of the facts, immutable. Rows of one id may follow each other in time, not overlap."""
 
-    def __init__(self, version: str, operators: Sequence[Operator], regions: Sequence[Region]) -> None:
-        """Raises CatalogueError if rows of one id overlap or a region names no operator."""
+    def __init__(
+        self,
+        version: str,
+        operators: Sequence[Operator],
+        regions: Sequence[Region],
+        registers: Sequence[Register] = (),
+        certifications: Sequence[Certification] = (),
+    ) -> None:
+        """Raises CatalogueError if rows of one id overlap or one names an operator or region that is not there."""
         self.version = version
         self.operators = tuple(operators)
         self.regions = tuple(regions)
+        self.registers = tuple(registers)
+        self.certifications = tuple(certifications)
         _refuse_overlaps("operator", self.operators)
         _refuse_overlaps("region", self.regions)
+        _refuse_overlaps("sub-processor register", self.registers)
         known = {operator.id for operator in self.operators}
+        for register in self.registers:
+            if register.id not in known:
+                raise CatalogueError(f"the sub-processor register of {register.id} belongs to no operator")
+        for certification in self.certifications:
+            if certification.of not in known | {region.id for region in self.regions}:
+                raise CatalogueError(f"certification {certification.id} is of {certification.of}, which is not there")
         for region in self.regions:
             if region.operator not in known:
                 raise CatalogueError(
@@ -105,7 +147,13 @@ class Catalogue:
             raise CatalogueError(str(error)) from error
         except ValidationError as error:
             raise CatalogueError(_problems(error, marked)) from None
-        return cls(document.version, document.operators, document.regions)
+        return cls(
+            document.version,
+            document.operators,
+            document.regions,
+            document.subprocessor_registers,
+            document.certifications,
+        )
 
     @classmethod
     def load(cls, path: Path | None = None) -> "Catalogue":
@@ -125,11 +173,20 @@ class Catalogue:
         return self._row("operator", self.operators, operator, day)
 
     def backend_facts(
-        self, *, backend_id: str, tenant: str, region: str, models: Iterable[str], day: date
+        self,
+        *,
+        backend_id: str,
+        tenant: str,
+        region: str,
+        models: Iterable[str],
+        day: date,
+        kind: Kind | None = None,
+        single_tenant: Tenancy | None = None,
     ) -> BackendFacts:
         """All that a decision asks about a backend. What is not known on `day` is left out, never guessed."""
         place = _on(self.regions, region, day)
-        operator = place and _on(self.operators, place.operator, day)
+        operator = _on(self.operators, place.operator, day) if place else None
+        subprocessors, register = self._subprocessors(operator, day)
         return BackendFacts(
             backend_id=backend_id,
             tenant=tenant,
@@ -141,9 +198,31 @@ class Catalogue:
             operator_hq=operator.head_office if operator else None,
             ultimate_parent=operator.ultimate_parent if operator else None,
             parent_country=operator.parent_country if operator else None,
-            subprocessors=operator.subprocessors if operator else (),
+            subprocessors=subprocessors,
+            subprocessors_version=register,
             attested_transfer=operator.attested_transfer if operator else (),
+            kind=kind,
+            single_tenant=single_tenant,
+            certifications=self._certified({region, operator.id} if operator else {region}, day),
         )
+
+    def _subprocessors(self, operator: Operator | None, day: date) -> tuple[tuple[Subprocessor, ...], str | None]:
+        """Those of the operator's own row and of its register on `day`, and that register's version.
+
+        An operator that keeps a register, but none for that day, has a sub-processor nobody knows: that denies.
+        """
+        if operator is None:
+            return (), None
+        if not any(register.id == operator.id for register in self.registers):
+            return operator.subprocessors, None
+        register = _on(self.registers, operator.id, day)
+        if register is None:
+            return (*operator.subprocessors, Subprocessor(name=f"whoever is on no register on {day}")), None
+        return (*operator.subprocessors, *register.subprocessors), register.version
+
+    def _certified(self, holders: set[str], day: date) -> tuple[str, ...]:
+        held = {one.scheme for one in self.certifications if one.of in holders and one.valid_on(day)}
+        return tuple(sorted(held))
 
     def country_sets(self) -> CountrySets:
         """The table that the policies of this installation are compiled against."""

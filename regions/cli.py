@@ -71,6 +71,45 @@ def show_region(
     typer.echo(f"{'catalogue':{width}}  {known.version}")
 
 
+@app.command("check")
+def check_regions(
+    region: Annotated[
+        list[str] | None, typer.Argument(metavar="REGION", help="As 'eu-fr-par'; may be repeated [default: all].")
+    ] = None,
+    policy: Annotated[
+        Path | None, typer.Option("--policy", help="A policy document [default: each of the presets].")
+    ] = None,
+    catalogue: File = None,
+    on: Day = None,
+    as_json: AsJson = False,
+) -> None:
+    """Judge regions by a policy: may an ordinary request be answered there, and if not, by which rule.
+
+    Exits with 1 if no region asked about is allowed.
+
+    Example: domicile region check us-east --policy acme.yaml
+    """
+    from policy.errors import PolicyError
+    from regions.errors import CatalogueError
+    from regions.judged import judge_region, policies_from
+
+    known, day = _load(catalogue), _day(on)
+    try:
+        asked = [known.region(name, day) for name in region or sorted({r.id for r in known.regions if r.valid_on(day)})]
+        policies = policies_from(policy, known)
+    except (CatalogueError, PolicyError, OSError, UnicodeDecodeError) as error:
+        _fail(str(error))
+    judged = [judge_region(one, known, place, day) for place in asked for one in policies]
+    if as_json:
+        verdicts = [verdict.as_json() for verdict in judged]
+        typer.echo(json.dumps({"catalogue": known.version, "regions": verdicts}, indent=2, ensure_ascii=False))
+    else:
+        for verdict in judged:
+            typer.echo(str(verdict))
+    if not any(verdict.allowed for verdict in judged):
+        raise typer.Exit(1)
+
+
 def _facts(catalogue: "Catalogue", region: "Region", day: date) -> dict[str, Any]:
     known = catalogue.backend_facts(backend_id="", tenant="", region=region.id, models=(), day=day)
     operator = next((o for o in catalogue.operators if o.id == region.operator and o.valid_on(day)), None)
@@ -84,6 +123,8 @@ def _facts(catalogue: "Catalogue", region: "Region", day: date) -> dict[str, Any
         "ultimate_parent": known.ultimate_parent,
         "parent_country": known.parent_country,
         "subprocessors": ", ".join(f"{s.name} ({s.country})" for s in known.subprocessors) or "none",
+        "subprocessors_version": known.subprocessors_version or "none",
+        "certifications": ", ".join(known.certifications) or "none",
         "valid_from": region.valid_from.isoformat(),
         "valid_to": region.valid_to.isoformat() if region.valid_to else "open",
         "source": region.source,

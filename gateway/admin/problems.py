@@ -16,7 +16,7 @@ from audit import AuditError
 from gateway.identity.keys import KeyRefused
 from gateway.identity.provider import ProviderUnavailable
 from gateway.store.answers import Pending
-from gateway.store.errors import DatabaseUnavailable, Duplicate, Invalid, NotFound, Stale
+from gateway.store.errors import DatabaseUnavailable, Duplicate, Invalid, NotFound, NotReady, Stale
 
 MEDIA_TYPE = "application/problem+json"
 
@@ -50,6 +50,7 @@ STATUS: dict[type[Exception], HTTPStatus] = {
     NotFound: HTTPStatus.NOT_FOUND,
     Duplicate: HTTPStatus.CONFLICT,
     Pending: HTTPStatus.CONFLICT,
+    NotReady: HTTPStatus.CONFLICT,
     Stale: HTTPStatus.PRECONDITION_FAILED,
     Invalid: HTTPStatus(422),
     DatabaseUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,

@@ -23,8 +23,9 @@ from regions.errors import IdentityError
 from regions.identity import check_name
 
 OnEvent = Callable[[AdminEvent], None]
-CheckPolicy = Callable[[str, str, str | None], PolicyInForce]
-"""(tenant, its document, a project's or None) -> what would be in force; raises what is wrong, failed tests too."""
+CheckPolicy = Callable[[str, str, str | None, str | None], PolicyInForce]
+"""(tenant, its document, a project's or None, the operator's or None) -> what would be in force; raises what is wrong,
+failed tests too."""
 
 RevocableRow = TypeVar("RevocableRow", TenantRow, ProjectRow, ApiKeyRow, BackendRow, PersonRow, AccessTokenRow)
 RecordKind = TypeVar("RecordKind", bound=Record)

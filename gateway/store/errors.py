@@ -6,6 +6,7 @@ StoreError
     ├── NotFound
     ├── Duplicate
     ├── Stale             it was changed since the caller last saw it
+    ├── NotReady          what it waits for has not happened, or it is past that
     └── Invalid           a name, value or policy document is wrong
 """
 
@@ -32,6 +33,10 @@ class Duplicate(ControlError):
 
 class Stale(ControlError):
     """It was changed since the caller last saw it."""
+
+
+class NotReady(ControlError):
+    """What it waits for has not happened yet, or it is past that."""
 
 
 class Invalid(ControlError):

@@ -11,6 +11,7 @@ from gateway.store.records import (
     BackendRecord,
     KeyRecord,
     PersonRecord,
+    PolicyProposalRecord,
     PolicyVersionRecord,
     ProjectRecord,
     TenantRecord,
@@ -20,6 +21,7 @@ from gateway.store.tables import (
     ApiKeyRow,
     BackendRow,
     PersonRow,
+    PolicyProposalRow,
     PolicyVersionRow,
     ProjectRow,
     TenantRow,
@@ -27,6 +29,9 @@ from gateway.store.tables import (
 
 TENANT_SCOPE = ""
 """In the project column of a policy version: the tenant's own document."""
+
+OPERATOR = ""
+"""In the tenant column of a policy version: the operator's own document, above all tenants."""
 
 
 def tenant(session: Session, tenant_id: str) -> TenantRow:
@@ -144,7 +149,21 @@ def backend_record(row: BackendRow) -> BackendRecord:
 
 def policy_record(row: PolicyVersionRow) -> PolicyVersionRecord:
     fields = _fields(row, PolicyVersionRecord)
-    return PolicyVersionRecord.model_validate(fields | {"project": row.project or None})
+    return PolicyVersionRecord.model_validate(fields | {"tenant": row.tenant or None, "project": row.project or None})
+
+
+def proposal(session: Session, tenant_id: str, scope: str, number: int) -> PolicyProposalRow:
+    """Raises NotFound."""
+    row = session.get(PolicyProposalRow, (tenant_id, scope, number))
+    if row is None:
+        whose = f"project {scope!r} of " if scope else ""
+        raise NotFound(f"{whose}{f'tenant {tenant_id!r}' if tenant_id else 'the operator'} has no proposal {number}")
+    return row
+
+
+def proposal_record(row: PolicyProposalRow) -> PolicyProposalRecord:
+    fields = _fields(row, PolicyProposalRecord)
+    return PolicyProposalRecord.model_validate(fields | {"tenant": row.tenant or None, "project": row.project or None})
 
 
 def _fields(row: SQLModel, kind: type[BaseModel]) -> dict[str, Any]:

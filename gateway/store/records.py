@@ -132,15 +132,59 @@ class AccessTokenRecord(Record):
 
 
 class PolicyVersionRecord(Record):
-    """`project` is None for the tenant's own document."""
+    """`project` is None for the tenant's own document, `tenant` for the operator's."""
 
-    tenant: str
+    tenant: str | None
     project: str | None
     number: int
     sha256: str
     document: str
     active: bool
     activated_by: str
+
+
+class PolicyProposalRecord(Record):
+    """A document on its way into force. `project` is None for the tenant's own, `tenant` for the operator's.
+
+    People appear by their ids. `activates_at`: from when on, if not at once; `version`: what it became.
+    """
+
+    tenant: str | None
+    project: str | None
+    number: int
+    sha256: str
+    document: str
+    submitted_by: str
+    approved_by: str | None
+    approved_at: datetime | None
+    activates_at: datetime | None
+    version: int | None
+    withdrawn_at: datetime | None
+    withdrawn_because: str | None
+
+    @property
+    def state(self) -> Literal["submitted", "approved", "scheduled", "active", "withdrawn"]:
+        """``active``: it was put in force; another may be by now."""
+        if self.withdrawn_at is not None:
+            return "withdrawn"
+        if self.version is not None:
+            return "active"
+        if self.activates_at is not None:
+            return "scheduled"
+        return "approved" if self.approved_by is not None else "submitted"
+
+
+class Trust(BaseModel):
+    """How a server that is not our engine proves who it is: a certificate under `ca` (PEM), for `name` (by default the
+    host of its URL), or exactly the certificate whose SHA-256 is `pin` (hex), or both. `key`: a file that holds what to
+    send as bearer token; its content is never stored here."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    ca: str | None = None
+    name: str | None = None
+    pin: str | None = Field(None, pattern=r"^[0-9a-f]{64}$")
+    key_file: str | None = None
 
 
 class BackendRecord(Record):
@@ -150,6 +194,9 @@ class BackendRecord(Record):
     url: str
     uri: str
     models: tuple[str, ...]
+    kind: Literal["domicile", "openai"] = "domicile"
+    single_tenant: Literal["attested", "declared"] | None = None
+    trust: Trust | None = None
     revoked_at: datetime | None
 
 
@@ -177,7 +224,11 @@ class AdminEvent(BaseModel):
         "session.closed",
         "token.created",
         "token.revoked",
+        "policy.submitted",
+        "policy.approved",
+        "policy.scheduled",
         "policy.activated",
+        "policy.withdrawn",
         "backend.registered",
         "backend.revoked",
         "limits.changed",

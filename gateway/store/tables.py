@@ -107,7 +107,8 @@ class ApiKeyRow(Changed, Row, table=True):
 
 
 class PolicyVersionRow(Changed, Row, table=True):
-    """Every version ever activated. Project '' is the tenant's own document. At most one of a scope is active."""
+    """Every version ever activated. Project '' is the tenant's own document, tenant '' the operator's, which bounds all
+    tenants of the cell. At most one of a scope is active."""
 
     __tablename__ = "policy_version"
     __table_args__ = (
@@ -121,7 +122,7 @@ class PolicyVersionRow(Changed, Row, table=True):
         ),
     )
 
-    tenant: str = Field(primary_key=True, max_length=31, foreign_key="tenant.id")
+    tenant: str = Field(primary_key=True, max_length=31)
     project: str = Field(primary_key=True, max_length=31)
     number: int = Field(primary_key=True)
     sha256: str = Field(max_length=64)
@@ -130,7 +131,28 @@ class PolicyVersionRow(Changed, Row, table=True):
     activated_by: str
 
 
+class PolicyProposalRow(Changed, Row, table=True):
+    """A document on its way into force, numbered in its scope. People appear by ids. `version`: what it became."""
+
+    __tablename__ = "policy_proposal"
+
+    tenant: str = Field(primary_key=True, max_length=31)
+    project: str = Field(primary_key=True, max_length=31)
+    number: int = Field(primary_key=True)
+    sha256: str = Field(max_length=64)
+    document: str
+    submitted_by: str
+    approved_by: str | None = None
+    approved_at: datetime | None = Field(None, sa_type=UtcDateTime)
+    activates_at: datetime | None = Field(None, sa_type=UtcDateTime)
+    version: int | None = None
+    withdrawn_at: datetime | None = Field(None, sa_type=UtcDateTime)
+    withdrawn_because: str | None = None
+
+
 class BackendRow(Changed, Row, table=True):
+    """A replica. `kind` openai: a server that is not our engine, and `trust` how it proves who it is."""
+
     __tablename__ = "backend"
 
     id: str = Field(primary_key=True, max_length=31)
@@ -139,6 +161,9 @@ class BackendRow(Changed, Row, table=True):
     url: str
     uri: str
     models: list[str] = Field(sa_type=JSON)
+    kind: str = Field("domicile", max_length=16, sa_column_kwargs={"server_default": "domicile"})
+    single_tenant: str | None = Field(None, max_length=16)
+    trust: dict[str, str] | None = Field(None, sa_type=JSON)
     revoked_at: datetime | None = Field(None, sa_type=UtcDateTime)
 
 

@@ -1,8 +1,11 @@
-"""Ready policies to start from. Each passes the tests it carries."""
+"""Ready policies to start from, or to extend. Each passes the tests it carries."""
 
+from functools import cache
 from importlib.resources import files
 
-PRESETS = ("eu-strict", "gdpr-standard")
+from policy.document import PolicyDocument, load_document
+
+PRESETS = ("eu-strict", "gdpr-standard", "health", "finance")
 
 
 def preset_text(name: str) -> str:
@@ -10,3 +13,9 @@ def preset_text(name: str) -> str:
     if name not in PRESETS:
         raise KeyError(name)
     return files("policy.presets").joinpath(f"{name}.yaml").read_text(encoding="utf-8")
+
+
+@cache
+def preset_document(name: str) -> PolicyDocument:
+    """The same, read. Raises KeyError."""
+    return load_document(preset_text(name))

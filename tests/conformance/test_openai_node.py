@@ -57,7 +57,7 @@ async def test_the_node_sdk_works_unchanged(node, tmp_path):
         request_id = seen["answer"].pop("requestId")
         assert seen.pop("errors") == {
             "wrongKey": ["AuthenticationError", 401, "invalid_api_key"],
-            "denied": ["PermissionDeniedError", 403, "residency.process_in"],
+            "denied": ["PermissionDeniedError", 403, "residency_denied"],
             "unknownModel": ["NotFoundError", 404, "model_not_found"],
             "outOfRange": ["BadRequestError", 400, "invalid_type"],
             "blocked": ["UnprocessableEntityError", 422, "redaction_blocked"],

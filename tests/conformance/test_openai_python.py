@@ -226,7 +226,7 @@ async def test_refusals_are_the_sdks_own_exception_classes(tmp_path):
     secret = [{"role": "user", "content": "key AKIAIOSFODNN7EXAMPLE"}]
     cases = [
         ("a wrong key", wrong_key, {}, openai.AuthenticationError, 401, "invalid_api_key"),
-        ("policy says no", "globex/main", {}, openai.PermissionDeniedError, 403, "residency.process_in"),
+        ("policy says no", "globex/main", {}, openai.PermissionDeniedError, 403, "residency_denied"),
         ("no such model", "acme/main", {"model": "none"}, openai.NotFoundError, 404, "model_not_found"),
         ("out of range", "acme/main", {"temperature": 9}, openai.BadRequestError, 400, "invalid_type"),
         ("no messages", "acme/main", {"messages": []}, openai.BadRequestError, 400, "invalid_type"),

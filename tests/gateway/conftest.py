@@ -21,9 +21,9 @@ PEPPER = bytes(range(32))
 ACTIVITY = {"purpose": "customer support", "legal_basis": "contract"}
 
 
-def compile_policy(tenant, tenant_document, project_document=None):
+def compile_policy(tenant, tenant_document, project_document=None, operator_document=None):
     """Stands for `gateway.policies`: a document is good unless it says so itself."""
-    for document in (tenant_document, project_document):
+    for document in (tenant_document, project_document, operator_document):
         if document is not None and "bad" in document:
             raise ValueError("line 3: residency.proces_in: unknown key")
     if project_document is not None and "loose" in project_document and "loose" not in tenant_document:

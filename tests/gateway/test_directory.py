@@ -208,7 +208,7 @@ async def test_a_policy_that_no_longer_compiles_is_an_error_and_no_default(acme,
     acme.activate_policy("acme", POLICY)
     _, key = acme.create_key("acme", "support")
 
-    def newer_program(tenant, document, project_document):
+    def newer_program(tenant, document, project_document, operator_document):
         raise ValueError("line 1: policy: no longer understood")
 
     directory = Directory(
@@ -237,13 +237,24 @@ async def test_a_policy_is_compiled_once_a_version_and_forgotten_when_replaced(a
     async with directory:
         for key in keys:
             directory.principal(key)
-        assert compiled == [(POLICY, None)]
+        assert compiled == [(POLICY, None, None)]
         acme.activate_policy("acme", "policy: next")
         await directory._check()
         for key in keys:
             assert directory.principal(key).in_force.documents == ("policy: next", None)
-        assert compiled == [(POLICY, None), ("policy: next", None)]
+        assert compiled == [(POLICY, None, None), ("policy: next", None, None)]
         assert len(directory._in_force) == 1
+
+
+async def test_the_operators_policy_is_above_every_tenants_from_the_next_look_on(acme, directory, compiled):
+    acme.activate_policy("acme", POLICY)
+    _, key = acme.create_key("acme", "support")
+    async with directory:
+        directory.principal(key)
+        acme.activate_policy(None, "policy: ceiling")
+        await directory._check()
+        directory.principal(key)
+    assert compiled == [(POLICY, None, None), (POLICY, None, "policy: ceiling")]
 
 
 async def test_another_cells_keys_are_unknown_here(acme, database, clock):

@@ -50,7 +50,7 @@ def test_no_value_of_a_wrong_field_is_quoted():
 def test_a_refusal_by_policy_carries_rule_reason_and_article():
     error = PolicyDenied([Reason("residency.process_in", "us-1", "computes in US, policy asks for EEA", "GDPR 44")])
     body = json.loads(error.body())["error"]
-    assert body["code"] == "residency.process_in"
+    assert body["code"] == "residency_denied"
     assert body["reasons"] == [
         {
             "rule": "residency.process_in", "candidate": "us-1", "because": "computes in US, policy asks for EEA",

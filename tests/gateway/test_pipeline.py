@@ -207,7 +207,7 @@ async def test_a_project_may_be_stricter_than_its_tenant(tmp_path):
     async with lab(tmp_path, set_up=strict_project) as made:
         assert (await made.post(chat("hi"))).status == 200
         refused = await made.post(chat("hi"), key="acme/patients")
-        assert (refused.status, refused.error["code"]) == (403, "residency.process_in")
+        assert (refused.status, refused.error["code"]) == (403, "residency_denied")
 
 
 async def test_no_policy_is_no_permission(tmp_path):

@@ -116,8 +116,11 @@ def test_a_list_in_the_policy_allows_what_is_on_it_only(build, request_facts, ru
     assert rule in rules(decide(policy, request_facts(**wrong)))
 
 
-def test_a_special_category_is_allowed_where_the_policy_names_it(build, request_facts):
-    assert decide(build(TENANT + "data_classes: [health]"), request_facts(data_classes=("health",))).allowed
+def test_a_special_category_is_allowed_where_the_policy_gives_a_ground_for_it(build, request_facts):
+    health = request_facts(data_classes=("health",))
+    assert decide(build(TENANT + "special_categories: {health: 9(2)(h)}"), health).allowed
+    assert rules(decide(build(TENANT + "data_classes: [health]"), health)) == ["data_classes.special"]
+    assert rules(decide(build(TENANT + "special_categories: {genetic: 9(2)(j)}"), health)) == ["data_classes.special"]
 
 
 def test_two_candidates_with_one_id_are_both_refused(build, request_facts, backend):

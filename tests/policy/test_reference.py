@@ -6,7 +6,20 @@ from pathlib import Path
 import pytest
 
 from policy import decision
-from policy.document import Given, Limits, OperatorRule, PolicyDocument, Redaction, Residency, Retention, load_document
+from policy.document import (
+    BackendRule,
+    Condition,
+    Given,
+    Hours,
+    Limits,
+    OperatorRule,
+    PolicyDocument,
+    Redaction,
+    Residency,
+    Retention,
+    Rule,
+    load_document,
+)
 from policy.facts import CountrySets
 from policy.purpose import LEGAL_BASES, RISK_CLASSES
 from policy.redact import stream
@@ -15,9 +28,15 @@ from policy.redact.plan import LABELS, STRICTNESS
 PAGE = (Path(__file__).parents[2] / "docs" / "policy-reference.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("section", [PolicyDocument, Residency, OperatorRule, Redaction, Retention, Limits, Given])
+SECTIONS = (
+    PolicyDocument, Residency, OperatorRule, BackendRule, Redaction, Retention, Limits, Hours, Condition, Rule, Given,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("section", SECTIONS)
 def test_every_key_is_documented(section):
-    missing = [key for key in section.model_fields if not re.search(rf"\b{key}\b", PAGE)]
+    keys = [field.alias or key for key, field in section.model_fields.items()]
+    missing = [key for key in keys if not re.search(rf"\b{key}\b", PAGE)]
     assert missing == []
 
 
@@ -29,7 +48,9 @@ def test_every_word_a_policy_may_use_is_documented():
 def test_every_rule_a_decision_can_name_is_documented():
     source = Path(decision.__file__).read_text(encoding="utf-8")
     rules = set(
-        re.findall(r'"((?:residency|facts|isolation|data_classes|risk_class|candidates|model)\.[a-z_.]+)"', source)
+        re.findall(
+            r'"((?:residency|facts|isolation|data_classes|risk_class|candidates|model|backend)\.[a-z_.]+)"', source
+        )
     )
     assert len(rules) >= 14 and [rule for rule in sorted(rules) if f"`{rule}`" not in PAGE] == []
 

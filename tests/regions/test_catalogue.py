@@ -162,3 +162,56 @@ def test_it_hands_on_the_country_table_that_policy_keeps(catalogue):
     sets = catalogue.country_sets()
     assert "FR" in sets.known
     assert {m.country for m in sets.eu if m.valid_from <= TODAY + timedelta(0)} >= {"FR", "DE"}
+
+
+REGISTERS = """\
+subprocessor_registers:
+  - {id: domicile-fr, version: "1", announced: 2025-12-01, subprocessors: [{name: Logs SA, country: FR, does: logs}], valid_from: 2026-01-01, valid_to: 2026-06-30, source: register}
+  - {id: domicile-fr, version: "2", announced: 2026-06-01, objection_until: 2026-06-30, subprocessors: [{name: Logs Inc, country: US}], valid_from: 2026-07-01, valid_to: 2026-11-30, source: register}
+certifications:
+  - {id: c5, scheme: C5, of: eu-fr-par, scope: data centre, valid_from: 2026-01-01, valid_to: 2026-11-30, source: report}
+  - {id: iso, scheme: ISO 27001, of: domicile-fr, scope: all, valid_from: 2026-03-01, valid_to: 2029-02-28, source: report}
+"""  # noqa: E501
+
+
+def test_the_register_of_sub_processors_is_that_of_the_day_and_names_its_version():
+    kept = Catalogue.parse(ROWS + REGISTERS)
+    first, second = facts(kept, day=date(2026, 6, 30)), facts(kept, day=date(2026, 7, 1))
+    assert [(s.name, s.country) for s in first.subprocessors] == [("Logs SA", "FR")]
+    assert [(s.name, s.country) for s in second.subprocessors] == [("Logs Inc", "US")]
+    assert (first.subprocessors_version, second.subprocessors_version) == ("1", "2")
+
+
+def test_a_register_that_ended_leaves_a_sub_processor_that_nobody_knows():
+    known = facts(Catalogue.parse(ROWS + REGISTERS), day=date(2026, 12, 1))
+    assert [s.country for s in known.subprocessors] == [None]
+    assert known.subprocessors_version is None
+
+
+def test_certificates_count_while_they_are_in_force_of_the_region_and_of_its_operator():
+    kept = Catalogue.parse(ROWS + REGISTERS)
+    assert facts(kept, day=date(2026, 2, 1)).certifications == ("C5",)
+    assert facts(kept, day=TODAY).certifications == ("C5", "ISO 27001")
+    assert facts(kept, day=date(2026, 12, 1)).certifications == ("ISO 27001",)
+    assert facts(Catalogue.parse(ROWS), day=TODAY).certifications == ()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "complaint"),
+    [
+        ("of: eu-fr-par", "of: eu-xx", "certification c5 is of eu-xx, which is not there"),
+        ("{id: domicile-fr, version: \"1\"", "{id: nobody, version: \"1\"", "of nobody belongs to no operator"),
+        ("valid_from: 2026-07-01", "valid_from: 2026-06-30", "sub-processor register domicile-fr is described twice"),
+        ("valid_to: 2026-11-30, source: report", "source: report", "certifications.0.valid_to: Field required"),
+    ],
+)  # fmt: skip
+def test_a_wrong_register_or_certificate_is_refused(old, new, complaint):
+    with pytest.raises(CatalogueError, match=complaint):
+        Catalogue.parse(ROWS + REGISTERS.replace(old, new, 1))
+
+
+def test_what_comes_along_names_the_source_of_registers_and_certificates_too(catalogue):
+    for row in (*catalogue.registers, *catalogue.certifications):
+        assert row.source
+    assert facts(catalogue, "us-east").subprocessors_version == "1"
+    assert set(facts(catalogue, "eu-de-fra").certifications) == {"C5", "ISO 27001"}

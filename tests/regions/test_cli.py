@@ -47,6 +47,44 @@ def test_what_is_not_there_is_a_sentence_and_exit_1(command):
     assert "Traceback" not in refused.output
 
 
-@pytest.mark.parametrize("command", ["list", "show"])
+@pytest.mark.parametrize("command", ["list", "show", "check"])
 def test_help_has_an_example(command):
     assert "Example:" in run(command, "--help").output
+
+
+def test_check_judges_every_region_by_every_preset():
+    shown = run("check", "--on", "2026-11-28")
+    assert shown.exit_code == 0
+    assert "eu-fr-par: allowed by health, transfer basis intra_eea" in shown.output
+    assert "us-east: refused by eu-strict\n  us-east: computes in US, policy asks for EU" in shown.output
+
+
+def test_check_says_by_which_rule_a_region_is_refused_and_exits_with_1(tmp_path):
+    policy = tmp_path / "acme.yaml"
+    policy.write_text("policy: acme\nversion: 1\nresidency: {process_in: [DE], store_in: [DE]}\n")
+    refused = run("check", "eu-fr-par", "--policy", str(policy), "--json", "--on", "2026-11-28")
+    assert refused.exit_code == 1
+    (verdict,) = json.loads(refused.output)["regions"]
+    assert (verdict["region"], verdict["policy"], verdict["allowed"]) == ("eu-fr-par", "acme", False)
+    assert [reason["rule"] for reason in verdict["reasons"]] == ["residency.process_in", "residency.store_in"]
+    both = run("check", "eu-fr-par", "eu-de-fra", "--policy", str(policy), "--on", "2026-11-28")
+    assert both.exit_code == 0
+    assert "eu-de-fra: allowed by acme" in both.output
+
+
+def test_a_region_is_checked_at_an_hour_when_the_policy_answers(tmp_path):
+    policy = tmp_path / "night.yaml"
+    policy.write_text(
+        "policy: night\nversion: 1\nresidency: {process_in: EU, store_in: EU}\n"
+        'hours: {from: "22:00", until: "05:00", zone: UTC}\n'
+    )
+    assert run("check", "eu-fr-par", "--policy", str(policy), "--on", "2026-11-28").exit_code == 0
+
+
+@pytest.mark.parametrize("text", ["policy: a\nversion: 1\nresidency: {process_in: UK}\n", "\x00", "policy: a"])
+def test_a_policy_that_cannot_be_read_is_a_sentence(tmp_path, text):
+    policy = tmp_path / "bad.yaml"
+    policy.write_text(text)
+    refused = run("check", "--policy", str(policy))
+    assert refused.exit_code == 1
+    assert refused.stderr.startswith("error: ")
