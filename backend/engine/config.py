@@ -67,6 +67,10 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
                 raise ConfigError(f"{name} is fp8 or nothing, not {getattr(self, name)!r}")
             if getattr(self, name) and not self.device.startswith("cuda"):
                 raise ConfigError(f"{name} fp8 needs a GPU; this is {self.device!r}")
+        if self.batch_invariant and not self.device.startswith("cuda"):
+            raise ConfigError(f"batch_invariant is a mode of the GPU's kernels; this is {self.device!r}")
+        if self.batch_invariant and self.quantization:
+            raise ConfigError("batch_invariant goes without quantization: products of FP8 weights depend on the batch")
         if self.speculation not in (None, "ngram"):
             raise ConfigError(f"speculation is ngram or nothing, not {self.speculation!r}")
         if self.max_waiting < 0:
