@@ -53,6 +53,10 @@ def serve(
         int | None, typer.Option(help="Token budget of one step; default: 8192 on a GPU, else 512.")
     ] = None,
     prefix_cache: Annotated[bool, typer.Option(help="Reuse the KV blocks of shared prompt beginnings.")] = True,
+    speculation: Annotated[str | None, typer.Option(help="ngram: guess from the text, check several at once.")] = None,
+    batch_invariant: Annotated[
+        bool, typer.Option(help="On a GPU: the same tokens whatever runs beside a request; slower.")
+    ] = False,
     step_timeout: Annotated[float, typer.Option(help="Seconds after which a step counts as a hang.")] = 120.0,
     threads: Annotated[int | None, typer.Option(help="CPU threads of the engine.")] = None,
     cert: Annotated[Path | None, typer.Option(help="This backend's certificate, PEM.")] = None,
@@ -86,6 +90,8 @@ def serve(
             max_num_seqs=max_num_seqs or (256 if on_gpu else 32),
             max_waiting=max_waiting,
             prefix_cache=prefix_cache,
+            speculation=speculation,
+            batch_invariant=batch_invariant,
             step_timeout_s=step_timeout,
             threads=threads,
         )

@@ -74,8 +74,12 @@ class Call:
         return item
 
     def stop(self, index: int) -> None:
-        """Abort one choice: its text is complete."""
+        """Abort one choice: its text is complete, and tokens of it that came in the same step are nobody's."""
         self._drop([id for id, i in self._index.items() if i == index])
+        items = [self._queue.get_nowait() for _ in range(self._queue.qsize())]
+        for item in items:
+            if isinstance(item, Exception) or item[0] != index:
+                self._queue.put_nowait(item)
 
     def leave(self) -> None:
         """The client is gone: abort everything at once and wake whoever waits for events."""

@@ -26,6 +26,8 @@ COUNTERS = {
     "prefix_queries": ("domicile_backend_prefix_query_tokens", "Prompt tokens looked up in the prefix cache."),
     "prefix_hits": ("domicile_backend_prefix_hit_tokens", "Prompt tokens found in the prefix cache."),
     "steps": ("domicile_backend_steps", "Steps of the engine loop."),
+    "draft_tokens": ("domicile_backend_draft_tokens", "Tokens guessed by speculative decoding."),
+    "draft_tokens_accepted": ("domicile_backend_draft_tokens_accepted", "Guessed tokens that the model confirmed."),
 }
 
 

@@ -116,6 +116,10 @@ class BlockManager:
         for block_id in sequence.block_table:
             self._forget(self.blocks[block_id])
 
+    def private(self, sequence: Sequence) -> list[int]:
+        """Its blocks that nobody else holds."""
+        return [block_id for block_id in sequence.block_table if self.blocks[block_id].ref_count == 1]
+
     def release(self, sequence: Sequence) -> None:
         """Give all its blocks back. Harmless when it holds none."""
         for block_id in reversed(sequence.block_table):  # the tail is freed, and so reused, first

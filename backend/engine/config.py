@@ -22,6 +22,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         num_blocks: KV blocks; None: on the CPU as many as `kv_memory` bytes hold, on a GPU what is left of
             `gpu_memory`, its share of the card, beside weights, activations and graphs.
         graphs: capture decode steps as CUDA graphs.
+        speculation: "ngram": guess tokens from the text so far and check several in a step (`speculation`).
+        batch_invariant: on a GPU, a sequence's tokens depend on nothing but itself, whatever runs beside it; slower.
         max_model_len: prompt plus answer, in tokens; None: the model's context, or what the KV cache holds if less.
         max_num_batched_tokens: the token budget of one step; longer prompts run in chunks.
         max_num_seqs: sequences running at once. max_waiting: further ones that may queue.
@@ -46,6 +48,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_num_seqs: int = 32
     max_waiting: int = 256
     prefix_cache: bool = True
+    speculation: str | None = None
+    batch_invariant: bool = False
     step_timeout_s: float = 120.0
     threads: int | None = None
     cache_salt: bytes = b""
@@ -63,6 +67,12 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
                 raise ConfigError(f"{name} is fp8 or nothing, not {getattr(self, name)!r}")
             if getattr(self, name) and not self.device.startswith("cuda"):
                 raise ConfigError(f"{name} fp8 needs a GPU; this is {self.device!r}")
+        if self.batch_invariant and not self.device.startswith("cuda"):
+            raise ConfigError(f"batch_invariant is a mode of the GPU's kernels; this is {self.device!r}")
+        if self.batch_invariant and self.quantization:
+            raise ConfigError("batch_invariant goes without quantization: products of FP8 weights depend on the batch")
+        if self.speculation not in (None, "ngram"):
+            raise ConfigError(f"speculation is ngram or nothing, not {self.speculation!r}")
         if self.max_waiting < 0:
             raise ConfigError(f"max_waiting must not be negative, not {self.max_waiting}")
         if self.max_num_batched_tokens < self.max_num_seqs:

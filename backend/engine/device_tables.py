@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from backend.engine.sequence import Sequence
+from backend.engine.speculation import MAX_ROWS
 from backend.kernels.interface import Kernels
 from backend.kernels.row_state import SEGMENT_WORDS, RowState, SamplingRows
 
@@ -28,6 +29,8 @@ class DeviceTables:
         query_start: [rows + 1] int32, where the tokens of each begin in the flat batch.
         prefill_start: [rows + 1] int32, the same for its prefills alone, counted from the first of them.
         shared_length: [1] int32, tokens that all sequences of the step have in the same blocks.
+        check_rows, check_offsets: [MAX_ROWS] int32, of a step that checks guesses: the row of each draw, -1 behind the
+            last, and how far behind the row's computed tokens it stands.
     """
 
     def __init__(self, rows: int, max_len: int, block_size: int, kernels: Kernels, device: torch.device) -> None:
@@ -39,6 +42,8 @@ class DeviceTables:
             "query_start": (rows + 1,),
             "prefill_start": (rows + 1,),
             "shared_length": (1,),
+            "check_rows": (MAX_ROWS,),
+            "check_offsets": (MAX_ROWS,),
             "tokens": (rows, max_len),
             "known": (rows,),
             "computed": (rows,),
@@ -59,6 +64,7 @@ class DeviceTables:
             at += sizes[name]
         self.step_rows, self.query_start = view["step_rows"], view["query_start"]
         self.prefill_start, self.shared_length = view["prefill_start"], view["shared_length"]
+        self.check_rows, self.check_offsets = view["check_rows"], view["check_offsets"]
         self.state = RowState(view["tokens"], view["known"], view["computed"], view["block_tables"])
         self.sampling = SamplingRows(
             temperature=view["temperature"].view(torch.float32),
@@ -97,6 +103,18 @@ class DeviceTables:
         if sent < len(table):
             self._write("block_tables", row * self._max_blocks + sent, table[sent:])
             self._blocks_sent[row] = len(table)
+
+    def write_tokens(self, sequence: Sequence, at: int, tokens: list[int]) -> None:
+        """Tokens of a running sequence from place `at` on; how many are known stays as it was."""
+        if tokens:
+            self._write("tokens", row_of(sequence) * self._max_len + at, tokens)
+
+    def advance(self, sequence: Sequence, tokens: list[int]) -> None:
+        """Append tokens that the host took in itself, all but the last of them computed."""
+        row, known = row_of(sequence), len(sequence.tokens) + len(tokens)
+        self.write_tokens(sequence, len(sequence.tokens), tokens)
+        self._write("known", row, [known])
+        self._write("computed", row, [known - 1])
 
     def describe(self, name: str, words: Words) -> None:
         """Set the front of one of the tables that describe a step, named as its attribute; nothing is sent if it is so

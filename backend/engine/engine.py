@@ -15,10 +15,12 @@ from backend.engine.attention import KVCache
 from backend.engine.block_manager import BlockManager
 from backend.engine.config import CacheSize, EngineConfig, size_cache
 from backend.engine.model_runner import ModelRunner
+from backend.engine.ngram_drafter import NgramDrafter
 from backend.engine.progress import Finish, Progress, Stats
 from backend.engine.sampling import SamplingParams
 from backend.engine.scheduler import Scheduled, Scheduler
 from backend.engine.sequence import Sequence, Status
+from backend.engine.speculation import Drafted, Drafter, Speculation, agreed
 from backend.errors import ContextLengthExceeded, InvalidRequest, Overloaded
 from backend.models.checkpoint import Checkpoint
 from backend.models.decoder import Decoder
@@ -40,13 +42,23 @@ class Runner(Protocol):
 
     def launch(self, batch: list[Scheduled]) -> Launched: ...
 
+    def verify(self, batch: list[Drafted]) -> list[list[int | None]]:
+        """What is drawn behind each sequence's last token and behind each of its guesses, or the first draws of these.
+        Waits for it; nothing else is on its way meanwhile."""
+        ...
+
+    def scrub(self, blocks: list[int]) -> None:
+        """These blocks may hold what is not a number, and go back to be used again."""
+        ...
+
 
 class Engine:
     def __init__(
         self, model: Decoder, config: EngineConfig, cache: CacheSize, eos_ids: frozenset[int] = frozenset(), *,
-        runner: Runner | None = None,
+        runner: Runner | None = None, drafter: Drafter | None = None,
     ) -> None:  # fmt: skip
-        """``runner``: of a cache of that size; by default the plain one, which runs anywhere."""
+        """``runner``: of a cache of that size; by default the plain one, which runs anywhere. ``drafter``: by default
+        what the configuration names."""
         self.config = config
         self.max_model_len = cache.max_model_len
         self.vocab_size = model.config.vocab_size
@@ -59,6 +71,8 @@ class Engine:
         self.runner: Runner = runner or ModelRunner(
             model, KVCache(model.config, cache.num_blocks, config.block_size, model.embedding.dtype, config.device)
         )
+        drafter = drafter or (NgramDrafter() if config.speculation == "ngram" else None)
+        self._speculation = Speculation(drafter) if drafter else None
         self._eos_ids = eos_ids
         self._sequences: dict[int, Sequence] = {}
         self._launched: deque[tuple[list[Sequence], Launched]] = deque()
@@ -101,6 +115,8 @@ class Engine:
             prefix_queries=s.prefix_queries,
             prefix_hits=s.prefix_hits,
             steps=self._steps,
+            draft_tokens=self._speculation.proposed if self._speculation else 0,
+            draft_tokens_accepted=self._speculation.accepted if self._speculation else 0,
         )
 
     def add(
@@ -152,14 +168,19 @@ class Engine:
 
     def abort(self, id: int) -> None:
         """Forget a sequence and free its blocks at once. Harmless for an unknown or finished one."""
-        sequence = self._sequences.pop(id, None)
-        if sequence is not None:
-            self.scheduler.finish(sequence)
+        if id in self._sequences:
+            self._forget(self._sequences[id])
 
     def step(self) -> list[Progress]:
-        """Launch one batch, and take in the oldest whose turn it is. One entry for each sequence that got a token or
-        failed."""
+        """Launch one batch, and take in the oldest whose turn it is. An entry for each token that a sequence got, in
+        order, and for each that failed."""
+        progress = self._catch_up()
         batch = self.scheduler.schedule()
+        self._steps += 1
+        if self._speculation and not self._launched:
+            drafted = self._speculation.draft(batch, self.blocks, self.config.max_num_batched_tokens)
+            if drafted:
+                return progress + self._verify(drafted)
         if batch:
             sampling = [s.sequence for s in batch if s.samples]
             self._launched.append((sampling, self.runner.launch(batch)))
@@ -167,8 +188,13 @@ class Engine:
                 scheduled.sequence.num_computed += scheduled.num_tokens
             for sequence in sampling:
                 sequence.num_pending += 1
-        self._steps += 1
         if self._launched and (len(self._launched) > self.runner.ahead or not batch):
+            progress += self._take_in(*self._launched.popleft())
+        return progress
+
+    def _catch_up(self) -> list[Progress]:
+        """Wait for what is on its way if a drafter then has something to guess from."""
+        if self._speculation and self._launched and self._speculation.promises(self.scheduler.running):
             return self._take_in(*self._launched.popleft())
         return []
 
@@ -178,18 +204,41 @@ class Engine:
             if sequence.status is Status.FINISHED:
                 continue  # it ran on because its end was not known yet
             sequence.num_pending -= 1
-            if token is None:
-                self.blocks.disown(sequence)
-            else:
-                sequence.tokens.append(token)
-            finish = self._finish(sequence, token)
-            if finish is not None:
-                if token is not None:
-                    self.blocks.publish(sequence)
-                del self._sequences[sequence.id]
-                self.scheduler.finish(sequence)
-            progress.append(Progress(sequence.id, token, finish, sequence.num_cached or 0))
+            progress.append(self._append(sequence, token))
         return progress
+
+    def _verify(self, batch: list[Drafted]) -> list[Progress]:
+        assert self._speculation is not None  # noqa: S101
+        progress = []
+        for drafted, drawn in zip(batch, self.runner.verify(batch), strict=True):
+            sequence = drafted.sequence
+            accepted = agreed(drafted.guesses, drawn)
+            sequence.num_computed += 1 + accepted
+            self._speculation.judge(drafted, accepted)
+            for token in drawn[: accepted + 1]:
+                progress.append(self._append(sequence, token))
+                if progress[-1].finish is not None:
+                    break  # what was drawn behind an end is nobody's
+        return progress
+
+    def _append(self, sequence: Sequence, token: int | None) -> Progress:
+        if token is None:
+            self.blocks.disown(sequence)
+            self.runner.scrub(self.blocks.private(sequence))
+        else:
+            sequence.tokens.append(token)
+        finish = self._finish(sequence, token)
+        if finish is not None:
+            if token is not None:
+                self.blocks.publish(sequence)
+            self._forget(sequence)
+        return Progress(sequence.id, token, finish, sequence.num_cached or 0)
+
+    def _forget(self, sequence: Sequence) -> None:
+        del self._sequences[sequence.id]
+        self.scheduler.finish(sequence)
+        if self._speculation:
+            self._speculation.forget(sequence.id)
 
     def _finish(self, sequence: Sequence, token: int | None) -> Finish | None:
         params = sequence.params

@@ -20,6 +20,7 @@ from backend.kernels.launch import FP8
 from backend.models.config import ModelConfig
 from backend.models.decoder import Decoder
 from backend.models.fused_decoder import FusedDecoder
+from backend.models.invariant_decoder import InvariantDecoder
 from backend.models.loader import DTYPES
 
 GRAPH_MEMORY = 1 << 30  # graphs share the activations of the largest; the rest is CUDA's own, a few MiB each
@@ -61,7 +62,8 @@ def gpu_runner(model: Decoder, config: EngineConfig) -> tuple[GraphRunner, Cache
     """A runner with all the cache it may have. Raises ConfigError, naming the number, if one sequence does not fit."""
     tuning.use(tuning.Choices.load(CHOICES, torch.cuda.get_device_name(), triton.__version__))
     dtype = FP8 if config.kv_dtype else model.embedding.dtype
-    fused = FusedDecoder(model, kernels_for(model.embedding.device), fp8=config.quantization == "fp8")
+    decoder = InvariantDecoder if config.batch_invariant else FusedDecoder
+    fused = decoder(model, kernels_for(model.embedding.device), fp8=config.quantization == "fp8")
     activations = _activations(fused, dtype, config)
     free, total = torch.cuda.mem_get_info()
     room = int(config.gpu_memory * total) - (total - free) - activations - GRAPH_MEMORY
@@ -101,5 +103,6 @@ def _runner(model: FusedDecoder, dtype: torch.dtype, config: EngineConfig, size:
     cache = KVCache(model.config, size.num_blocks, config.block_size, dtype, config.device)
     return GraphRunner(
         model, cache, max_num_seqs=config.max_num_seqs, max_num_batched_tokens=config.max_num_batched_tokens,
-        max_model_len=size.max_model_len,
+        max_model_len=size.max_model_len, speculates=config.speculation is not None,
+        batch_invariant=config.batch_invariant,
     )  # fmt: skip

@@ -20,6 +20,8 @@ from backend.engine.attention import KVCache
 from backend.engine.device_tables import DeviceTables, Words, row_of
 from backend.engine.paged_layers import DENSE_FROM, DENSE_STEP, PagedLayers, StepShape, dense_prompts
 from backend.engine.scheduler import Scheduled
+from backend.engine.speculation import Drafted
+from backend.engine.verifier import SIZES, Verifier
 from backend.kernels.decode_workspace import PREFIX_STEP, DecodeWorkspace, SharedPrefix
 from backend.kernels.launch import FP8
 from backend.kernels.row_state import Draws, StepInputs
@@ -70,13 +72,15 @@ class GraphRunner:
 
     Args:
         max_num_seqs, max_num_batched_tokens, max_model_len: as the scheduler keeps to.
+        speculates: it will be asked to `verify`. batch_invariant: see `PagedLayers`; the model has to be so, too.
     """
 
     ahead = AHEAD
 
     def __init__(
-        self, model: FusedDecoder, cache: KVCache, *, max_num_seqs: int, max_num_batched_tokens: int, max_model_len: int
-    ) -> None:
+        self, model: FusedDecoder, cache: KVCache, *, max_num_seqs: int, max_num_batched_tokens: int,
+        max_model_len: int, speculates: bool = False, batch_invariant: bool = False,
+    ) -> None:  # fmt: skip
         self.device = device = cache.keys.device
         self.block_size = block_size = cache.block_size
         self.kernels = model.kernels
@@ -99,6 +103,13 @@ class GraphRunner:
             for _ in range(INFLIGHT_COPIES)
         ]
         self._turn = 0
+        self.batch_invariant = batch_invariant
+        self._verifier = (
+            Verifier.allocate(model, self.cache, self.tables, block_size, batch_invariant=batch_invariant)
+            if speculates
+            else None
+        )
+        self._check_replays: list[Replay] = []
         self._replays: list[Replay] = []
         self._prompt_replays: list[Replay] = []
         self._shared_replays: dict[int, Replay] = {}  # captured when first needed
@@ -126,6 +137,23 @@ class GraphRunner:
         return self._bring_home(drawn, ordered, batch)
 
     @torch.inference_mode()
+    def verify(self, batch: list[Drafted]) -> list[list[int | None]]:
+        """The draws behind each sequence's last token and each of its guesses. Waits for them."""
+        assert self._verifier is not None  # noqa: S101  (nobody guesses otherwise)
+        rows = self._verifier.stage(batch)
+        size = self._verifier.size(rows)
+        replay = next((r for r in self._check_replays if r.size == size), None)
+        if replay is None:
+            drawn = self._verifier.step(size)()
+        else:
+            replay.graph.replay()
+            drawn = replay.drawn
+        return self._verifier.settle(batch, drawn[:rows].tolist())
+
+    def scrub(self, blocks: list[int]) -> None:
+        """Nothing to do: the kernels read no slot behind a sequence's end."""
+
+    @torch.inference_mode()
     def capture(self, sizes: list[int]) -> None:
         """Capture a decode graph for each batch size, and those of prompts, while nothing runs."""
         self._clear_step()
@@ -133,6 +161,8 @@ class GraphRunner:
         prompts = [tokens for tokens in PROMPT_TOKENS if tokens <= self.max_num_batched_tokens]
         self._prompt_replays = self._captured(prompts, self._prompt_step)
         self._replays = self._captured(sizes, self._decode_step)
+        if self._verifier:
+            self._check_replays = self._captured(list(SIZES), self._verifier.step)
 
     def _captured(self, sizes: list[int], step_of: Callable[[int], Callable[[], Tensor]]) -> list[Replay]:
         replays = []
@@ -186,6 +216,8 @@ class GraphRunner:
     def _common_prefix(self, batch: list[Scheduled]) -> int:
         """Tokens that all have in the same blocks, in whole tiles; 0 if that is not worth a kernel of its own."""
         tables = [s.sequence.block_table for s in batch]
+        if self.batch_invariant:
+            return 0
         if len(tables) < SHARED_SEQUENCES or any(table[0] != tables[0][0] for table in tables):
             return 0
         first, last = min(tables), max(tables)  # what these two share, all share
@@ -231,7 +263,11 @@ class GraphRunner:
 
     @property
     def _has_dense(self) -> bool:
-        return self.device.type == "cuda" and self.model.embedding.dtype in (torch.bfloat16, torch.float16)
+        return (
+            not self.batch_invariant
+            and self.device.type == "cuda"
+            and self.model.embedding.dtype in (torch.bfloat16, torch.float16)
+        )
 
     def _step(self, query_start: Tensor, shape: StepShape, tokens: int, chunk_start: Tensor) -> Callable[[], Tensor]:
         """A step of the rows in the tables, as a function that may be called or captured; returns the drawn tokens."""
@@ -249,7 +285,7 @@ class GraphRunner:
         draws = Draws(**{name: getattr(all_draws, name)[:count] for name in all_draws.__dataclass_fields__})
         attention = PagedLayers(
             self.model.config, kernels, self.cache, self._workspace, shape, inputs.block_tables, inputs.seq_lens,
-            chunk_start, self._shared,
+            query_start if self.batch_invariant else chunk_start, self._shared, batch_invariant=self.batch_invariant,
         )  # fmt: skip
         last = None if shape.decodes == count else inputs.last
         step_tokens = StepTokens(inputs.token_ids, inputs.positions, inputs.slots, last)

@@ -66,14 +66,16 @@ class PagedLayers:
     """`models.fused_decoder.CachedAttention` of one step.
 
     block_tables, seq_lens: of the decodes' and the chunks' sequences. chunk_start: [chunks + 1] int32, where each chunk
-    begins among their rows.
+    begins among their rows. batch_invariant: decodes and chunks alike take one kernel with fixed tiles, so that the
+    bits of a row depend on its own sequence alone; the shape has no dense prompts, and chunk_start all sequences.
     """
 
     def __init__(
         self, config: ModelConfig, kernels: Kernels, cache: PagedCache, workspace: DecodeWorkspace,
         shape: StepShape, block_tables: Tensor, seq_lens: Tensor, chunk_start: Tensor,
-        shared: SharedPrefix | None = None,
+        shared: SharedPrefix | None = None, *, batch_invariant: bool = False,
     ) -> None:  # fmt: skip
+        self.batch_invariant = batch_invariant
         self.config = config
         self.kernels = kernels
         self.cache = cache
@@ -88,6 +90,10 @@ class PagedLayers:
         cache, shape = self.cache, self.shape
         keys, values, decodes, chunks = cache.keys[layer], cache.values[layer], shape.decodes, shape.chunks
         scales: dict[str, Any] = {"scale": self.scale, "k_scale": cache.k_scale, "v_scale": cache.v_scale}
+        if self.batch_invariant:
+            return self.kernels.paged_attention(
+                q, keys, values, self.block_tables, self.chunk_start, self.seq_lens, batch_invariant=True, **scales
+            ).view(len(q), -1)
         parts = []
         if decodes:
             tables, lengths = self.block_tables[:decodes], self.seq_lens[:decodes]

@@ -34,3 +34,5 @@ class Stats(msgspec.Struct, frozen=True, array_like=True):
     prefix_queries: int
     prefix_hits: int
     steps: int
+    draft_tokens: int = 0  # guessed by a drafter, and found right
+    draft_tokens_accepted: int = 0

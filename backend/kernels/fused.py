@@ -2,6 +2,7 @@
 
 from backend.kernels.draws import gather_draws
 from backend.kernels.fp8_linear import fp8_linear, fp8_product
+from backend.kernels.invariant_linear import invariant_linear
 from backend.kernels.logprobs import token_logprobs
 from backend.kernels.paged_attention import paged_attention
 from backend.kernels.paged_decode import paged_decode
@@ -27,6 +28,7 @@ __all__ = [
     "fp8_linear",
     "fp8_product",
     "gather_draws",
+    "invariant_linear",
     "mark_prompt",
     "paged_attention",
     "paged_decode",

@@ -11,6 +11,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from backend.engine.config import EngineConfig, size_cache
 from backend.engine.engine import Engine
 from backend.engine.sampling import SamplingParams
+from backend.engine.speculation import Drafter
 from backend.models.config import ModelConfig
 from backend.models.decoder import Decoder
 
@@ -47,10 +48,12 @@ def tiny_model(seed: int = 0, **changes: Any) -> Decoder:
     return model.eval()
 
 
-def tiny_engine(model: Decoder, eos_ids: frozenset[int] = frozenset(), **changes: Any) -> Engine:
+def tiny_engine(
+    model: Decoder, eos_ids: frozenset[int] = frozenset(), drafter: Drafter | None = None, **changes: Any
+) -> Engine:
     settings: dict[str, Any] = {"model": "", "num_blocks": 64, "max_num_seqs": 16, "max_num_batched_tokens": 64}
     config = EngineConfig(**{**settings, **changes})
-    return Engine(model, config, size_cache(config, model.config, 4), eos_ids)
+    return Engine(model, config, size_cache(config, model.config, 4), eos_ids, drafter=drafter)
 
 
 def greedy(max_tokens: int, **changes: Any) -> SamplingParams:

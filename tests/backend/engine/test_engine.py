@@ -298,3 +298,14 @@ def test_what_a_failed_sequence_computed_is_not_left_for_others() -> None:
     while engine.has_work:
         engine.step()
     assert not engine.blocks._by_hash
+
+
+def test_numbers_that_are_none_stay_out_of_the_blocks_others_get() -> None:
+    model = tiny_model(3, tie_word_embeddings=False)
+    model.embedding[11] = float("nan")
+    alone = generate(tiny_engine(model), [[1, 2, 3]], greedy(4))
+    engine = tiny_engine(model, num_blocks=2, max_model_len=32)
+    engine.add(7, [11] * 20, greedy(4))
+    while engine.has_work:
+        assert [item.token for item in engine.step()] in ([], [None])
+    assert generate(engine, [[1, 2, 3]], greedy(4)) == alone

@@ -15,9 +15,12 @@ from backend.engine.engine import Engine
 from backend.engine.graph_runner import GraphRunner, graph_sizes
 from backend.engine.progress import Finish
 from backend.engine.sampling import SamplingParams
+from backend.engine.sequence import Sequence
+from backend.engine.speculation import Drafter
 from backend.kernels.interface import kernels_for
 from backend.models.decoder import Decoder
 from backend.models.fused_decoder import FusedDecoder
+from tests.backend.engine.drafters import Oracle
 from tests.backend.tiny import generate, greedy, run, tiny_engine, tiny_model
 
 GPU = torch.cuda.is_available()
@@ -49,7 +52,7 @@ def expected(model: Decoder, prompts: list[list[int]]) -> list[list[int]]:
 
 def ahead(
     model: Decoder, *, graphs: bool = False, eos_ids: frozenset[int] = frozenset(), dtype: torch.dtype = torch.float32,
-    **changes: Any,
+    drafter: Drafter | None = None, **changes: Any,
 ) -> Engine:  # fmt: skip
     """An engine like `tiny_engine`, with the runner under test on the device at hand."""
     settings: dict[str, Any] = {"model": "", "num_blocks": 64, "max_num_seqs": 16, "max_num_batched_tokens": 64}
@@ -63,10 +66,11 @@ def ahead(
         max_num_seqs=config.max_num_seqs,
         max_num_batched_tokens=config.max_num_batched_tokens,
         max_model_len=cache.max_model_len,
+        speculates=drafter is not None,
     )
     if graphs:
         runner.capture(graph_sizes(config.max_num_seqs))
-    return Engine(on_device, config, cache, eos_ids, runner=runner)
+    return Engine(on_device, config, cache, eos_ids, runner=runner, drafter=drafter)
 
 
 def assert_idle(engine: Engine) -> None:
@@ -267,3 +271,71 @@ def test_a_prefix_that_the_whole_batch_shares_is_read_once_and_changes_nothing(
     assert generate(engine, strangers) == [generate(tiny_engine(model), [prompt])[0] for prompt in strangers]
     assert lengths[-1] == 0
     assert_idle(engine)
+
+
+@GRAPHS
+@pytest.mark.parametrize("wrong", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize(
+    "changes", [{}, {"max_num_batched_tokens": 24}, {"block_size": 64, "num_blocks": 16}, {"max_num_seqs": 3}], ids=str
+)
+def test_guesses_are_checked_in_one_step_and_change_nothing(
+    model: Decoder, prompts: list[list[int]], expected: list[list[int]], changes: dict[str, Any], wrong: float,
+    graphs: bool,
+) -> None:  # fmt: skip
+    engine = ahead(model, graphs=graphs, drafter=Oracle(dict(enumerate(expected)), wrong), **changes)
+    for _ in range(2):
+        assert generate(engine, prompts) == expected
+        assert_idle(engine)
+    assert engine.stats.draft_tokens > 0
+    assert (engine.stats.draft_tokens_accepted == engine.stats.draft_tokens) == (wrong == 0)
+
+
+@GRAPHS
+def test_guesses_with_seeded_draws_preemption_and_an_end_among_them(
+    model: Decoder, prompts: list[list[int]], graphs: bool
+) -> None:
+    def params(i: int) -> SamplingParams:
+        return SamplingParams(max_tokens=5 + 2 * i, temperature=0.9, top_k=i % 3 * 20, seed=i, ignore_eos=i % 2 == 0)
+
+    def drawn(engine: Engine, seed: int) -> dict[int, list[int | None]]:
+        rng = random.Random(seed)
+        for i, prompt in enumerate(prompts):
+            engine.add(i, prompt, params(i))
+        tokens: dict[int, list[int | None]] = {}
+        while engine.has_work:
+            for item in engine.step():
+                tokens.setdefault(item.id, []).append(item.token)
+            if engine.scheduler.running and rng.random() < 0.2 * (seed > 0):
+                engine.scheduler.preempt(rng.choice(engine.scheduler.running))
+        assert_idle(engine)
+        return tokens
+
+    plain = drawn(ahead(model, graphs=graphs), 0)
+    ends = frozenset(tokens[len(tokens) // 2] for i, tokens in plain.items() if i % 2 and tokens)
+    plain = drawn(ahead(model, graphs=graphs, eos_ids=ends), 0)  # type: ignore[arg-type]
+    known = {i: [token or 0 for token in tokens] + [1, 2, 3] for i, tokens in plain.items()}
+    for seed in (0, 1):
+        engine = ahead(model, graphs=graphs, eos_ids=ends, drafter=Oracle(known, 0.2))  # type: ignore[arg-type]
+        assert drawn(engine, seed) == plain
+        assert 0 < engine.stats.draft_tokens_accepted < engine.stats.draft_tokens
+
+
+@GRAPHS
+def test_guessing_and_running_ahead_take_turns(model: Decoder, graphs: bool) -> None:
+    class Moody(Oracle):
+        """Has something to say now and then."""
+
+        def propose(self, wanted: list[tuple[Sequence, int]]) -> list[list[int]]:
+            return [
+                g if s.num_output % 7 < 3 else [] for g, (s, _) in zip(super().propose(wanted), wanted, strict=True)
+            ]
+
+    expected = generate(tiny_engine(model), [[3, 4, 5]], greedy(40))
+    engine = ahead(model, graphs=graphs, drafter=Moody(dict(enumerate(expected))))
+    launched, verified = [], []
+    launch, verify = engine.runner.launch, engine.runner.verify
+    engine.runner.launch = lambda batch: launched.append(len(engine._launched)) or launch(batch)  # type: ignore
+    engine.runner.verify = lambda batch: verified.append(len(engine._launched)) or verify(batch)  # type: ignore
+    assert generate(engine, [[3, 4, 5]], greedy(40)) == expected
+    assert set(verified) == {0}  # nothing else was on its way
+    assert 1 in launched  # and where nothing was guessed, the next step was launched before the last came home

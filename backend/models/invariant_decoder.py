@@ -1,0 +1,30 @@
+"""The fused decoder in which a token's logits depend on nothing but its own sequence.
+
+Not on who runs beside it, on how its prompt was cut into chunks, on the cache, the pages, graphs or guesses: every
+product takes `kernels.invariant_linear` whatever the number of rows, the other kernels work row by row anyway, and
+attention is told to do the same (`engine.paged_layers`). So a retained request can be run again later, alone, and give
+the tokens it gave then. It costs speed, most at few rows.
+"""
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from backend.models.fused_decoder import CachedAttention, FusedDecoder, PagedCache, StepTokens
+
+
+class InvariantDecoder(FusedDecoder):
+    """Weights in the model's dtype only: products of FP8 ones are the library's, which chooses by rows."""
+
+    def __call__(self, tokens: StepTokens, cache: PagedCache, attention: CachedAttention) -> Tensor:
+        k, eps, linear = self.kernels, self.config.rms_norm_eps, self.kernels.invariant_linear
+        residual = F.embedding(tokens.ids, self.embedding)
+        x = k.rms_norm(residual, self.layers[0].input_norm, eps)
+        for i, layer in enumerate(self.layers):
+            qkv = linear(x, layer.qkv.data, layer.qkv_bias)
+            x = linear(self._attend(i, layer, qkv, tokens, cache, attention), layer.out.data)
+            x, residual = k.add_rms_norm(x, residual, layer.post_norm, eps)
+            x = linear(k.silu_mul(linear(x, layer.gate_up.data)), layer.down.data)
+            if layer is self.layers[-1] and tokens.last is not None:
+                x, residual = x[tokens.last], residual[tokens.last]
+            x, residual = k.add_rms_norm(x, residual, self._next_norm(i), eps)
+        return linear(x, self.head)

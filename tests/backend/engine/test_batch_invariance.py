@@ -1,0 +1,155 @@
+"""The metamorphic matrix: one request, the same tokens, however the engine came to compute them.
+
+On a GPU the batch-invariant mode promises it bit for bit, in bfloat16, where logits tie often. Elsewhere the twins run
+in float32 and tokens agree because logits are far apart: what is checked there is the way they are put together.
+"""
+
+import copy
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from backend.engine.attention import KVCache
+from backend.engine.config import EngineConfig, size_cache
+from backend.engine.engine import Engine
+from backend.engine.graph_runner import GraphRunner, graph_sizes
+from backend.engine.sampling import SamplingParams
+from backend.engine.speculation import Drafter
+from backend.kernels.interface import kernels_for
+from backend.models.decoder import Decoder
+from backend.models.invariant_decoder import InvariantDecoder
+from tests.backend.engine.drafters import Oracle
+from tests.backend.tiny import greedy, tiny_model
+
+GPU = torch.cuda.is_available()
+DEVICE = torch.device("cuda" if GPU else "cpu")
+DTYPE = torch.bfloat16 if GPU else torch.float32
+ANSWER = 40 if GPU else 16
+LENGTHS = (1, 17, 40, 90, 150)
+
+
+def engine_of(
+    model: Decoder, *, graphs: bool = GPU, ahead: int = 1, drafter: Drafter | None = None, **changes: Any
+) -> Engine:
+    settings: dict[str, Any] = {"model": "", "num_blocks": 256, "max_num_seqs": 24, "max_num_batched_tokens": 256}
+    config = EngineConfig(**{**settings, **changes})
+    cache = size_cache(config, model.config, 4)
+    on_device = copy.deepcopy(model).to(DEVICE, DTYPE)
+    pages = KVCache(model.config, cache.num_blocks, config.block_size, DTYPE, str(DEVICE))
+    runner = GraphRunner(
+        InvariantDecoder(on_device, kernels_for(DEVICE)), pages, max_num_seqs=config.max_num_seqs,
+        max_num_batched_tokens=config.max_num_batched_tokens, max_model_len=cache.max_model_len,
+        speculates=drafter is not None, batch_invariant=True,
+    )  # fmt: skip
+    runner.ahead = ahead
+    if graphs:
+        runner.capture(graph_sizes(config.max_num_seqs))
+    return Engine(on_device, config, cache, runner=runner, drafter=drafter)
+
+
+@pytest.fixture(scope="module")
+def model() -> Decoder:
+    return tiny_model(5, head_dim=64, hidden_size=192, intermediate_size=320, num_layers=3)
+
+
+@pytest.fixture(scope="module")
+def prompts() -> list[list[int]]:
+    rng = random.Random(11)
+    return [[rng.randrange(320) for _ in range(n)] for n in LENGTHS]
+
+
+@pytest.fixture(scope="module", params=[0.0, 0.7], ids=["greedy", "sampled"])
+def params(request: pytest.FixtureRequest) -> SamplingParams:
+    return greedy(ANSWER) if request.param == 0 else SamplingParams(
+        max_tokens=ANSWER, temperature=request.param, top_p=0.95, seed=9, ignore_eos=True
+    )  # fmt: skip
+
+
+Answers = list[list[int | None]]
+
+
+def answers_of(
+    engine: Engine, prompts: list[list[int]], params: SamplingParams, disturb: Callable[[Engine], None] | None = None
+) -> Answers:
+    tokens: dict[int, list[int | None]] = {}
+    for id, prompt in enumerate(prompts):
+        engine.add(id, prompt, params)
+    while engine.has_work:
+        for item in engine.step():
+            tokens.setdefault(item.id, []).append(item.token)
+        if disturb:
+            disturb(engine)
+    return [tokens[id] for id in range(len(prompts))]
+
+
+@pytest.fixture(scope="module")
+def alone(model: Decoder, prompts: list[list[int]], params: SamplingParams) -> Answers:
+    """Each by itself, whole, kernel by kernel, step by step."""
+    engine = engine_of(model, graphs=False, ahead=0, prefix_cache=False)
+    return [answers_of(engine, [prompt], params)[0] for prompt in prompts]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"ahead": 0},
+        {"graphs": False},
+        {"prefix_cache": False},
+        {"max_num_batched_tokens": 32},
+        {"max_num_batched_tokens": 57},
+        {"block_size": 32, "num_blocks": 128},
+        {"block_size": 64, "num_blocks": 64},
+        {"num_blocks": 24, "max_model_len": 256},
+        {"max_num_seqs": 2, "max_num_batched_tokens": 64},
+    ],
+    ids=str,
+)
+def test_together_in_any_chunks_pages_and_steps(
+    model: Decoder, prompts: list[list[int]], params: SamplingParams, alone: Answers, changes: dict[str, Any]
+) -> None:
+    engine = engine_of(model, **changes)
+    assert answers_of(engine, prompts, params) == alone
+    assert answers_of(engine, prompts, params) == alone  # from the prefix cache, where there is one
+
+
+@pytest.mark.parametrize("wrong", [0.0, 0.4])
+@pytest.mark.parametrize("graphs", [False, True] if GPU else [False])
+def test_with_guesses_right_and_wrong(
+    model: Decoder, prompts: list[list[int]], params: SamplingParams, alone: Answers, wrong: float, graphs: bool
+) -> None:
+    known = {id: [token or 0 for token in tokens] for id, tokens in enumerate(alone)}
+    engine = engine_of(model, graphs=graphs, drafter=Oracle(known, wrong))
+    assert answers_of(engine, prompts, params) == alone
+    assert engine.stats.draft_tokens_accepted > 0
+
+
+def test_preempted_at_any_time(
+    model: Decoder, prompts: list[list[int]], params: SamplingParams, alone: Answers
+) -> None:
+    rng = random.Random(2)
+
+    def disturb(engine: Engine) -> None:
+        if engine.scheduler.running and rng.random() < 0.2:
+            engine.scheduler.preempt(rng.choice(engine.scheduler.running))
+
+    assert answers_of(engine_of(model, max_num_batched_tokens=64), prompts, params, disturb) == alone
+
+
+def test_among_strangers_who_come_and_go(
+    model: Decoder, prompts: list[list[int]], params: SamplingParams, alone: Answers
+) -> None:
+    rng = random.Random(3)
+    visitors = iter(range(1000, 1060))
+
+    def disturb(engine: Engine) -> None:
+        visitor = next(visitors, None)
+        if visitor is not None and len(engine._sequences) < 20:
+            engine.add(visitor, [rng.randrange(320) for _ in range(rng.randrange(1, 70))], greedy(rng.randrange(1, 20)))
+        if rng.random() < 0.2:
+            engine.abort(rng.randrange(1000, 1060))
+
+    assert answers_of(engine_of(model), prompts, params, disturb) == alone
