@@ -24,7 +24,7 @@ from backend.models.invariant_decoder import InvariantDecoder
 from backend.models.loader import DTYPES
 
 GRAPH_MEMORY = 1 << 30  # graphs share the activations of the largest; the rest is CUDA's own, a few MiB each
-LARGEST_GRAPH = 256
+LARGEST_GRAPH = 512
 CHOICES = Path(__file__).parent.parent / "kernels" / "choices.json"  # measured by bench/gpu_tune.py
 
 

@@ -4,13 +4,15 @@ A step reads its rows from tables on the device and writes the tokens it drew ba
 next step can be launched before the host has seen them; ids come back by a copy that nobody waits for until the step
 behind it is on its way. A decode step, from the embedding to the drawn token, is one graph for each of a few batch
 sizes; smaller batches are padded with rows that belong to nobody, write nothing and have no length. So are steps of few
-sequences and few tokens, prompts among them. Large steps run kernel by kernel: their launches hide behind their work.
+sequences and few tokens, prompts among them. Steps of many sequences or tokens replay the layers piece by piece, with
+attention in between (`piecewise`); the largest run kernel by kernel, for their launches hide behind their work.
 
 Without CUDA the same code runs step by step on the kernels' twins, which is how it is tested.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,6 +21,7 @@ from torch import Tensor
 from backend.engine.attention import KVCache
 from backend.engine.device_tables import DeviceTables, Words, row_of
 from backend.engine.paged_layers import DENSE_FROM, DENSE_STEP, PagedLayers, StepShape, dense_prompts
+from backend.engine.piecewise import PiecewiseBody
 from backend.engine.scheduler import Scheduled
 from backend.engine.speculation import Drafted
 from backend.engine.verifier import SIZES, Verifier
@@ -29,9 +32,17 @@ from backend.models.fused_decoder import FusedDecoder, PagedCache, StepTokens
 
 AHEAD = 1
 INFLIGHT_COPIES = AHEAD + 2
-PROMPT_TOKENS = (32, 64, 128, 256, 512, 1024, 2048)  # sizes of captured steps with prompts; beyond, launches hide
+PROMPT_TOKENS = (32, 64, 128, 256, 512, 1024, 2048)  # sizes of captured steps with prompts
+PIECE_STEP, COARSE_FROM, COARSE_STEP = 256, 2048, 512  # sizes of steps in pieces: captured when first needed
+LAUNCHES_HIDE = 8e11  # bytes of a layer's weights × tokens, from which its work takes longer than its launches
 SHARED_TOKENS, SHARED_SEQUENCES = 512, 16  # a common prefix and a batch from which reading it once is worth a launch
 PROMPT_SEQUENCES = 16  # that such a step has room for, decodes included
+
+
+def piece_size(tokens: int) -> int:
+    """Tokens of the captured pieces that a step of so many runs in."""
+    step = PIECE_STEP if tokens <= COARSE_FROM else COARSE_STEP
+    return -(-tokens // step) * step
 
 
 def graph_sizes(most: int) -> list[int]:
@@ -92,7 +103,8 @@ class GraphRunner:
         self.cache = PagedCache(cache.keys, cache.values, scale, scale)
         self.tables = DeviceTables(max_num_seqs, max_model_len, block_size, self.kernels, device)
         max_blocks = -(-max_model_len // block_size)
-        self._inputs = StepInputs.allocate(max_num_batched_tokens + DENSE_STEP, max_num_seqs, max_blocks, device)
+        most_tokens = piece_size(max_num_batched_tokens + DENSE_STEP)
+        self._inputs = StepInputs.allocate(most_tokens, max_num_seqs, max_blocks, device)
         self._draws = Draws.allocate(max_num_seqs, device)
         self._workspace = DecodeWorkspace.allocate(
             device, max_num_seqs, config.num_heads, config.num_kv_heads, config.head_dim
@@ -113,6 +125,13 @@ class GraphRunner:
         self._replays: list[Replay] = []
         self._prompt_replays: list[Replay] = []
         self._shared_replays: dict[int, Replay] = {}  # captured when first needed
+        self._pieces: dict[int, PiecewiseBody] = {}  # likewise
+        self._pool: Any = None  # memory of all graphs, once there are any
+        self._layer_bytes = sum(
+            weight.data.numel() * weight.data.element_size()
+            for layer in model.layers[:1]
+            for weight in (layer.qkv, layer.out, layer.gate_up, layer.down)
+        )
         self._shared = SharedPrefix.allocate(
             self.tables.shared_length, max_num_seqs, config.num_heads, config.head_dim
         )  # fmt: skip
@@ -158,6 +177,14 @@ class GraphRunner:
         """Capture a decode graph for each batch size, and those of prompts, while nothing runs."""
         self._clear_step()
         self._pool = torch.cuda.graph_pool_handle()
+        self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        most = next((n for n in range(self.max_num_batched_tokens, 0, -PIECE_STEP) if self._in_pieces(n)), 0)
+        config = self.model.config
+        self._attended = torch.zeros(
+            piece_size(most), config.num_heads, config.head_dim, dtype=self.model.embedding.dtype, device=self.device
+        )
+        if most:
+            self._pieces_for(most)
         prompts = [tokens for tokens in PROMPT_TOKENS if tokens <= self.max_num_batched_tokens]
         self._prompt_replays = self._captured(prompts, self._prompt_step)
         self._replays = self._captured(sizes, self._decode_step)
@@ -179,10 +206,30 @@ class GraphRunner:
     @torch.inference_mode()
     def rehearse(self) -> None:
         """The largest step there can be, of nobody's tokens: what it takes in memory, any step takes at most."""
+        self._step_of_nobody(self.max_num_batched_tokens)
+
+    def _step_of_nobody(self, tokens: int) -> None:
         self._clear_step()
         starts = self.tables.query_start
-        shape = StepShape(0, chunks=1, chunk_rows=self.max_num_batched_tokens)
-        self._step(starts, shape, self.max_num_batched_tokens, starts[:2])()
+        self._step(starts, StepShape(0, chunks=1, chunk_rows=tokens), tokens, starts[:2])()
+
+    def _in_pieces(self, tokens: int) -> bool:
+        return tokens * self._layer_bytes < LAUNCHES_HIDE
+
+    def _pieces_for(self, tokens: int) -> PiecewiseBody | None:
+        """The captured layers of a step of so many tokens; None if it had better run kernel by kernel."""
+        size = piece_size(tokens)
+        if self._pool is None or size > len(self._attended):
+            return None
+        if size not in self._pieces:
+            self._step_of_nobody(size)  # a step runs before it is captured
+            inputs = self._inputs
+            self._pieces[size] = PiecewiseBody(
+                self.model,
+                StepTokens(inputs.token_ids[:size], inputs.positions[:size], inputs.slots[:size], None),
+                self.cache, self._attended, self._stream, self._pool,
+            )  # fmt: skip
+        return self._pieces[size]
 
     def _clear_step(self) -> None:
         self.tables.describe("step_rows", np.full(self.max_num_seqs, -1, dtype=np.int32))
@@ -252,13 +299,17 @@ class GraphRunner:
         prompts = dense_prompts(len(decodes) + chunk_rows, [s.num_tokens for s in dense])
         tokens = max([int(starts[-1])] + [p.start + p.padded for p in prompts if p.count == 1])
         shape = StepShape(len(decodes), chunks=len(chunks), chunk_rows=chunk_rows, dense=prompts)
+        pieces = self._pieces_for(tokens)
         tables = self.tables
         tables.describe("step_rows", np.array([row_of(s.sequence) for s in ordered], dtype=np.int32))
         tables.describe("query_start", starts)
         tables.describe("prefill_start", _starts(chunks))
         tables.flush()
         count = len(ordered)
-        step = self._step(tables.query_start[: count + 1], shape, tokens, tables.prefill_start[: len(chunks) + 1])
+        step = self._step(
+            tables.query_start[: count + 1], shape, pieces.size if pieces else tokens,
+            tables.prefill_start[: len(chunks) + 1], pieces,
+        )  # fmt: skip
         return ordered, step()
 
     @property
@@ -269,8 +320,12 @@ class GraphRunner:
             and self.model.embedding.dtype in (torch.bfloat16, torch.float16)
         )
 
-    def _step(self, query_start: Tensor, shape: StepShape, tokens: int, chunk_start: Tensor) -> Callable[[], Tensor]:
-        """A step of the rows in the tables, as a function that may be called or captured; returns the drawn tokens."""
+    def _step(
+        self, query_start: Tensor, shape: StepShape, tokens: int, chunk_start: Tensor,
+        pieces: PiecewiseBody | None = None,
+    ) -> Callable[[], Tensor]:  # fmt: skip
+        """A step of the rows in the tables, as a function that may be called or (not in pieces) captured; returns the
+        drawn tokens."""
         tables, kernels, all_inputs, all_draws = self.tables, self.kernels, self._inputs, self._draws
         count = len(query_start) - 1
         rows = tables.step_rows[:count]
@@ -293,7 +348,10 @@ class GraphRunner:
         def step() -> Tensor:
             kernels.prepare_step(rows, query_start, tables.state, self.block_size, inputs)
             kernels.gather_draws(rows, tables.state.known, tables.sampling, draws)
-            logits = self.model(step_tokens, self.cache, attention)
+            if pieces is None:
+                logits = self.model(step_tokens, self.cache, attention)
+            else:
+                logits = self.model.logits(pieces(attention, shape.tokens), last)
             threshold = kernels.sampling_threshold(logits, draws.temperature, draws.top_k, draws.top_p, draws.min_p)
             drawn = kernels.sample(logits, draws.temperature, draws.seeds, draws.positions, threshold)
             kernels.commit_step(rows, query_start, drawn, tables.state)

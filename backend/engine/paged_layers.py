@@ -34,6 +34,13 @@ class DensePrompts:
     padded: int
     count: int = 1
 
+    @property
+    def end(self) -> int:
+        return self.start + self.count * self.length
+
+    def covers(self, rows: int) -> bool:
+        return self.start == 0 and self.end == rows
+
 
 def dense_prompts(start: int, lengths: list[int]) -> tuple[DensePrompts, ...]:
     """Whole prompts that follow one another from row `start` on; neighbours that need no padding and are equally long
@@ -61,6 +68,11 @@ class StepShape:
     chunk_rows: int = 0
     dense: tuple[DensePrompts, ...] = ()
 
+    @property
+    def tokens(self) -> int:
+        """Rows that belong to someone; behind them there may be padding."""
+        return self.dense[-1].end if self.dense else self.decodes + self.chunk_rows
+
 
 class PagedLayers:
     """`models.fused_decoder.CachedAttention` of one step.
@@ -86,33 +98,36 @@ class PagedLayers:
         self.keys_in_place = bool(shape.dense)
         self.scale = config.head_dim**-0.5
 
-    def __call__(self, layer: int, q: Tensor, qkv: Tensor) -> Tensor:
+    def __call__(self, layer: int, q: Tensor, qkv: Tensor, out: Tensor | None = None) -> Tensor:
+        """out: [tokens, heads, head_dim], where to leave the result; None: in new memory. Rows of padding tokens get
+        zeros in new memory, and are left alone in what was given."""
         cache, shape = self.cache, self.shape
         keys, values, decodes, chunks = cache.keys[layer], cache.values[layer], shape.decodes, shape.chunks
         scales: dict[str, Any] = {"scale": self.scale, "k_scale": cache.k_scale, "v_scale": cache.v_scale}
         if self.batch_invariant:
+            tables, lengths = self.block_tables, self.seq_lens
             return self.kernels.paged_attention(
-                q, keys, values, self.block_tables, self.chunk_start, self.seq_lens, batch_invariant=True, **scales
+                q, keys, values, tables, self.chunk_start, lengths, batch_invariant=True, out=out, **scales
             ).view(len(q), -1)
-        parts = []
+        if out is None and len(shape.dense) == 1 and shape.dense[0].covers(len(q)):
+            return self._dense(q, qkv, shape.dense[0]).reshape(len(q), -1)
+        if out is None:
+            out = torch.empty_like(q)
+            out[self.shape.tokens :] = 0
         if decodes:
             tables, lengths = self.block_tables[:decodes], self.seq_lens[:decodes]
-            parts.append(
-                self.kernels.paged_decode(
-                    q[:decodes], keys, values, tables, lengths, self.workspace, shared=self.shared, **scales
-                )
-            )
+            self.kernels.paged_decode(
+                q[:decodes], keys, values, tables, lengths, self.workspace, shared=self.shared, out=out[:decodes],
+                **scales,
+            )  # fmt: skip
         if chunks:
             rows = slice(decodes, decodes + shape.chunk_rows)
             tables, lengths = self.block_tables[decodes:][:chunks], self.seq_lens[decodes:][:chunks]
-            parts.append(
-                self.kernels.paged_attention(q[rows], keys, values, tables, self.chunk_start, lengths, **scales)
-            )
-        parts += [self._dense(q, qkv, prompt) for prompt in shape.dense]
-        done = sum(len(part) for part in parts)
-        if done < len(q):  # padding tokens
-            parts.append(q[done:])
-        out = parts[0] if len(parts) == 1 else torch.cat(parts)
+            self.kernels.paged_attention(
+                q[rows], keys, values, tables, self.chunk_start, lengths, out=out[rows], **scales
+            )  # fmt: skip
+        for prompts in shape.dense:
+            out[prompts.start : prompts.end] = self._dense(q, qkv, prompts)
         return out.view(len(q), -1)
 
     def _dense(self, q: Tensor, qkv: Tensor, prompts: DensePrompts) -> Tensor:

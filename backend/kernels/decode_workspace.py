@@ -9,6 +9,7 @@ from backend.kernels.launch import multiprocessors
 
 MAX_SPLITS = 32
 PREFIX_STEP = 64  # a shared prefix is whole tiles of this many keys
+PREFIX_SPLITS = 4  # parts at most that its keys are cut into
 
 
 @dataclass(frozen=True)
@@ -43,8 +44,8 @@ class SharedPrefix:
     """Keys that all sequences of a decode step begin with (see `shared_prefix`).
 
     length: [1] int32, a multiple of 64, fewer than any sequence's tokens; on the device, so that a captured graph reads
-    it anew. out: float32 [sequences, q_heads, head_dim], what the prefix alone gives. top: float32 [sequences,
-    q_heads], log2 of its total weight.
+    it anew. out: float32 [splits, sequences, q_heads, head_dim], what a part of the prefix alone gives. top: float32
+    [splits, sequences, q_heads], log2 of its total weight.
     """
 
     length: Tensor
@@ -55,8 +56,8 @@ class SharedPrefix:
     def allocate(cls, length: Tensor, sequences: int, q_heads: int, head_dim: int) -> "SharedPrefix":
         device = length.device
         return cls(
-            length, torch.empty(sequences, q_heads, head_dim, device=device),
-            torch.empty(sequences, q_heads, device=device),
+            length, torch.empty(PREFIX_SPLITS, sequences, q_heads, head_dim, device=device),
+            torch.empty(PREFIX_SPLITS, sequences, q_heads, device=device),
         )  # fmt: skip
 
 

@@ -6,6 +6,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from backend.kernels.chaining import after_predecessors, chained
 from backend.kernels.launch import require
 from backend.kernels.row_state import Draws, SamplingRows
 
@@ -16,8 +17,9 @@ BLOCK = 128
 def _gather(
     row_ptr, known_ptr, temperature_ptr, seed_ptr, top_k_ptr, top_p_ptr, min_p_ptr,
     out_temperature_ptr, out_seed_ptr, out_top_k_ptr, out_top_p_ptr, out_min_p_ptr, out_position_ptr,
-    sequences, BLOCK: tl.constexpr,
+    sequences, BLOCK: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
+    after_predecessors(CHAINED)
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = i < sequences
     row = tl.load(row_ptr + i, inside, -1).to(tl.int64)
@@ -47,5 +49,5 @@ def gather_draws(rows: Tensor, known: Tensor, wanted: SamplingRows, draws: Draws
         _gather[(triton.cdiv(sequences, BLOCK),)](
             rows, known, wanted.temperature, wanted.seeds, wanted.top_k, wanted.top_p, wanted.min_p,
             draws.temperature, draws.seeds, draws.top_k, draws.top_p, draws.min_p, draws.positions,
-            sequences, BLOCK=BLOCK,
+            sequences, BLOCK=BLOCK, **chained(),
         )  # fmt: skip

@@ -41,24 +41,28 @@ class Kernels(Protocol):
 
     def silu_mul(self, gate_up: Tensor) -> Tensor: ...
 
-    def silu_mul_fp8(self, gate_up: Tensor) -> tuple[Tensor, Tensor]: ...
+    def silu_mul_fp8(
+        self, gate_up: Tensor, *, scales: tuple[Tensor, Tensor] | None = None
+    ) -> tuple[Tensor, Tensor]: ...
 
     def rotary_kv(
         self, qkv: Tensor, positions: Tensor, cos_sin: Tensor, slots: Tensor, key_cache: Tensor, value_cache: Tensor, *,
         q_norm: Tensor | None = None, k_norm: Tensor | None = None, eps: float = 1e-6,
         k_scale: Tensor | None = None, v_scale: Tensor | None = None, keys_in_place: bool = False,
+        scales: tuple[Tensor, Tensor] | None = None,
     ) -> Tensor: ...  # fmt: skip
 
     def paged_attention(
         self, q: Tensor, key_cache: Tensor, value_cache: Tensor, block_tables: Tensor, query_start: Tensor,
         seq_lens: Tensor, *, scale: float, window: int | None = None, k_scale: Tensor | None = None,
-        v_scale: Tensor | None = None, batch_invariant: bool = False,
+        v_scale: Tensor | None = None, batch_invariant: bool = False, out: Tensor | None = None,
     ) -> Tensor: ...  # fmt: skip
 
     def paged_decode(
         self, q: Tensor, key_cache: Tensor, value_cache: Tensor, block_tables: Tensor, seq_lens: Tensor,
         workspace: DecodeWorkspace, *, scale: float, window: int | None = None, k_scale: Tensor | None = None,
         v_scale: Tensor | None = None, splits: int | None = None, shared: SharedPrefix | None = None,
+        out: Tensor | None = None,
     ) -> Tensor: ...  # fmt: skip
 
     def sample(

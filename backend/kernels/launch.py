@@ -29,6 +29,16 @@ def require_rows(name: str, x: Tensor) -> tuple[int, int]:
     return x.shape[0], x.shape[1]
 
 
+def require_scales(x: Tensor, scales: tuple[Tensor, Tensor] | None) -> tuple[Tensor, Tensor] | tuple[None, None]:
+    """By row, [rows, 1], and by column, [columns, 1], of a matrix that is yet to be multiplied by them."""
+    if scales is None:
+        return None, None
+    for scale, size in zip(scales, x.shape, strict=True):
+        fits = scale.shape == (size, 1) and scale.is_contiguous() and scale.dtype == torch.float32
+        require(fits, f"scales must be contiguous float32 [{size}, 1], got {scale.dtype} {tuple(scale.shape)}")
+    return scales
+
+
 def multiprocessors(device: torch.device) -> int:
     return _multiprocessors(device.index or 0) if device.type == "cuda" else HOPPER_MULTIPROCESSORS
 

@@ -96,6 +96,14 @@ def check_cache(
     return q.shape[1] // kv_heads, int(triton.next_power_of_2(head_dim))
 
 
+def output_like(q: Tensor, out: Tensor | None) -> Tensor:
+    if out is None:
+        return torch.empty_like(q)
+    fits = out.shape == q.shape and out.dtype == q.dtype and out.is_contiguous()
+    require(fits, f"out must be contiguous, {q.dtype}, of q's shape {tuple(q.shape)}")
+    return out
+
+
 def check_tables(block_tables: Tensor, seq_lens: Tensor) -> None:
     require(block_tables.dim() == 2 and block_tables.stride(1) == 1, "block_tables must be [sequences, max_blocks]")
     require(block_tables.dtype == torch.int32 and seq_lens.dtype == torch.int32, "tables and lengths are int32")

@@ -7,14 +7,14 @@ tokens being those of a block.
 Rows outside any sequence (padding) are written as zeros.
 """
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from backend.kernels import tuning
+from backend.kernels.chaining import after_predecessors, chained
 from backend.kernels.launch import FP8, require
-from backend.kernels.online_softmax import LOG2E, LOWEST, attend, check_cache, check_tables
+from backend.kernels.online_softmax import LOG2E, LOWEST, attend, check_cache, check_tables, output_like
 
 
 @triton.jit
@@ -37,8 +37,9 @@ def _paged_attention(
     tokens, sequences, table_stride,
     k_block_stride, k_token_stride, k_head_stride, v_block_stride, v_token_stride, v_head_stride, scale, window,
     Q_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, D: tl.constexpr, BLOCK_SIZE: tl.constexpr,
-    FP8_CACHE: tl.constexpr, WINDOWED: tl.constexpr, BLOCK_M: tl.constexpr, TILE: tl.constexpr,
+    FP8_CACHE: tl.constexpr, WINDOWED: tl.constexpr, BLOCK_M: tl.constexpr, TILE: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
+    after_predecessors(CHAINED)
     BLOCK_TOKENS: tl.constexpr = BLOCK_M // GROUP
     block = (
         tl.num_programs(0) - 1 - tl.program_id(0)
@@ -108,7 +109,7 @@ def _paged_attention(
 def paged_attention(
     q: Tensor, key_cache: Tensor, value_cache: Tensor, block_tables: Tensor, query_start: Tensor, seq_lens: Tensor, *,
     scale: float, window: int | None = None, k_scale: Tensor | None = None, v_scale: Tensor | None = None,
-    batch_invariant: bool = False,
+    batch_invariant: bool = False, out: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """Causal attention of each sequence's newest tokens over all its tokens, which the cache must hold already.
 
@@ -124,6 +125,7 @@ def paged_attention(
         window: a query sees itself and the ``window - 1`` tokens before it; None for all.
         k_scale, v_scale: [kv_heads] float32 of an FP8 cache.
         batch_invariant: fixed tiles, so that a row's bits depend on its own sequence alone, not on chunk or batch.
+        out: where to leave the result, as contiguous as q; None: in new memory.
     Returns:
         [tokens, q_heads, head_dim] in q's dtype; zeros for padding.
     Raises:
@@ -137,7 +139,7 @@ def paged_attention(
     tokens, q_heads, head_dim = q.shape
     _, block_size, kv_heads, _ = key_cache.shape
     sequences = len(seq_lens)
-    out = torch.empty_like(q)
+    out = output_like(q, out)
     if tokens == 0:
         return out
     rows = 0 if batch_invariant else min(128, triton.next_power_of_2(group * triton.cdiv(tokens, max(1, sequences))))
@@ -150,7 +152,7 @@ def paged_attention(
         tokens, sequences, block_tables.stride(0), *key_cache.stride()[:3], *value_cache.stride()[:3],
         scale * LOG2E, window or 0,
         Q_HEADS=q_heads, GROUP=group, HEAD_DIM=head_dim, D=padded_dim, BLOCK_SIZE=block_size,
-        FP8_CACHE=key_cache.dtype == FP8, WINDOWED=window is not None, **arguments,
+        FP8_CACHE=key_cache.dtype == FP8, WINDOWED=window is not None, **arguments, **chained(),
     )  # fmt: skip
     return out
 

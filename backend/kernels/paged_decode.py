@@ -11,12 +11,12 @@ How many splits a sequence really uses is decided on the GPU from its length: a 
 sequences grow. With ``splits`` fixed, a row's bits depend on its own sequence alone, whatever the batch.
 """
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from backend.kernels import tuning
+from backend.kernels.chaining import after_predecessors, chained
 from backend.kernels.decode_workspace import (
     MAX_SPLITS,
     PREFIX_STEP,
@@ -27,8 +27,8 @@ from backend.kernels.decode_workspace import (
     partial_size,
 )
 from backend.kernels.launch import FP8, require
-from backend.kernels.online_softmax import LOG2E, LOWEST, attend, check_cache, check_tables
-from backend.kernels.shared_prefix import attend_prefix
+from backend.kernels.online_softmax import LOG2E, LOWEST, attend, check_cache, check_tables, output_like
+from backend.kernels.shared_prefix import attend_prefix, prefix_splits
 
 
 @triton.jit
@@ -65,13 +65,15 @@ def _row_offset(row, sequence, kv_head, QUERIES, GROUP: tl.constexpr, Q_HEADS: t
 @triton.jit(do_not_specialize=["min_tiles"])
 def _paged_decode(
     q_ptr, k_ptr, v_ptr, out_ptr, partial_ptr, arrived_ptr, table_ptr, seq_lens_ptr, k_scale_ptr, v_scale_ptr,
-    shared_length_ptr, shared_out_ptr, shared_top_ptr,
+    shared_length_ptr, shared_out_ptr, shared_top_ptr, shared_stride,
     table_stride, k_block_stride, k_token_stride, k_head_stride, v_block_stride, v_token_stride, v_head_stride,
     scale, window, min_tiles,
     QUERIES: tl.constexpr, Q_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, D: tl.constexpr,
     BLOCK_SIZE: tl.constexpr, FP8_CACHE: tl.constexpr, WINDOWED: tl.constexpr, SPLITS: tl.constexpr,
     BLOCK_M: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr, D_PART: tl.constexpr, SHARED: tl.constexpr,
+    PREFIX_SPLITS: tl.constexpr,    CHAINED: tl.constexpr,
 ):  # fmt: skip
+    after_predecessors(CHAINED)
     kv_head = tl.program_id(0)
     sequence = tl.program_id(1).to(tl.int64)
     split = tl.program_id(2)
@@ -108,9 +110,15 @@ def _paged_decode(
     total = tl.zeros([BLOCK_M], tl.float32)
     if SHARED:
         carried = (row < used) & (split == 0) & (oldest < length)
-        acc = tl.load(shared_out_ptr + at, inside & carried[:, None], 0.0)
-        top = tl.load(shared_top_ptr + sequence * Q_HEADS + kv_head * GROUP + row, carried, LOWEST)
-        total = tl.where(carried & (oldest > 0), 1.0, 0.0)
+        head_row = sequence * Q_HEADS + kv_head * GROUP + row
+        for part in tl.static_range(PREFIX_SPLITS):
+            top = tl.maximum(top, tl.load(shared_top_ptr + part * shared_stride + head_row, carried, LOWEST))
+        for part in tl.static_range(PREFIX_SPLITS):
+            weight = tl.exp2(tl.load(shared_top_ptr + part * shared_stride + head_row, carried, LOWEST) - top)
+            weight = tl.where(carried & (oldest > 0), weight, 0.0)
+            total += weight
+            share = tl.load(shared_out_ptr + part * shared_stride * HEAD_DIM + at, inside & carried[:, None], 0.0)
+            acc += weight[:, None] * share
     acc, top, total = attend(
         acc, top, total, q, position, oldest, first, last, table_ptr + sequence * table_stride,
         k_ptr + kv_head * k_head_stride, v_ptr + kv_head * v_head_stride,
@@ -141,7 +149,7 @@ def paged_decode(
     q: Tensor, key_cache: Tensor, value_cache: Tensor, block_tables: Tensor, seq_lens: Tensor,
     workspace: DecodeWorkspace, *,
     scale: float, window: int | None = None, k_scale: Tensor | None = None, v_scale: Tensor | None = None,
-    splits: int | None = None, shared: SharedPrefix | None = None,
+    splits: int | None = None, shared: SharedPrefix | None = None, out: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """Attention of each sequence's newest tokens, equally many for each (1, or 1 + drafts), over all its tokens.
 
@@ -159,6 +167,7 @@ def paged_decode(
         splits: a power of two ≤ 32; None for the one that fills the card at this batch size.
         shared: a prefix that all sequences but padding rows have in the same blocks, the first sequence being none; one
             query each, and no window.
+        out: where to leave the result, as contiguous as q; None: in new memory.
     Returns:
         [sequences * queries, q_heads, head_dim] in q's dtype.
     Raises:
@@ -184,21 +193,28 @@ def paged_decode(
     shape = f"d{head_dim} g{group} m{block_m} p{block_size} s{splits} {q.dtype} {key_cache.dtype}".replace("torch.", "")
     choice = tuning.choice("paged_decode", shape, default_choice(padded_dim, key_cache.element_size(), splits))
     rows = triton.next_power_of_2(queries * group)
+    parts = 1
     if shared is not None:
         require(queries == 1 and window is None, "a shared prefix goes with one query each and no window")
         require(PREFIX_STEP % dict(choice.blocks)["TILE"] == 0, f"a shared prefix ends within a tile of {choice}")
+        parts = prefix_splits(sequences * group, kv_heads, q.element_size(), q.device)
         attend_prefix(
-            q, key_cache, value_cache, block_tables[0], shared, scale=scale, k_scale=k_scale, padded_dim=padded_dim
-        )
-    shared_parts = (None, None, None) if shared is None else (shared.length, shared.out, shared.top)
-    out = torch.empty_like(q)
+            q, key_cache, value_cache, block_tables[0], shared, scale=scale, k_scale=k_scale, padded_dim=padded_dim,
+            splits=parts,
+        )  # fmt: skip
+    shared_parts = (
+        (None, None, None, 0) if shared is None else (shared.length, shared.out, shared.top, shared.top.stride(0))
+    )
+    out = output_like(q, out)
     _paged_decode[(kv_heads, sequences, splits)](
         q, key_cache, value_cache, out, workspace.partial, workspace.arrived, block_tables, seq_lens, k_scale, v_scale,
         *shared_parts,
         block_tables.stride(0), *key_cache.stride()[:3], *value_cache.stride()[:3], scale * LOG2E, window or 0,
         QUERIES=queries, Q_HEADS=q_heads, GROUP=group, HEAD_DIM=head_dim, D=padded_dim, BLOCK_SIZE=block_size,
         FP8_CACHE=key_cache.dtype == FP8, WINDOWED=window is not None, SPLITS=splits, BLOCK_M=block_m, ROWS=rows,
-        D_PART=max(8, min(padded_dim, 8192 // (rows * splits))), SHARED=shared is not None, **choice.arguments(),
+        D_PART=max(8, min(padded_dim, 8192 // (rows * splits))), SHARED=shared is not None,
+        PREFIX_SPLITS=parts, **choice.arguments(),
+        **chained(),
     )  # fmt: skip
     return out
 

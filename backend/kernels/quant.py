@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from backend.kernels.chaining import after_predecessors, chained
 from backend.kernels.launch import FP8, FP8_MAX, require_rows
 
 SMALLEST_SCALE = 1e-12  # a row of zeros quantises to zeros, not to 0/0
@@ -23,7 +24,8 @@ def row_scale(amax, FP8_MAX: tl.constexpr):
 
 
 @triton.jit
-def _quantize_rows(x_ptr, q_ptr, scale_ptr, width, FP8_MAX: tl.constexpr, BLOCK: tl.constexpr):
+def _quantize_rows(x_ptr, q_ptr, scale_ptr, width, FP8_MAX: tl.constexpr, BLOCK: tl.constexpr, CHAINED: tl.constexpr):
+    after_predecessors(CHAINED)
     row = tl.program_id(0).to(tl.int64)
     base = row * width
     amax = 0.0
@@ -55,6 +57,13 @@ def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
     if rows:
         block = min(8192, triton.next_power_of_2(width))
         _quantize_rows[(rows,)](
-            x, q, scale, width, FP8_MAX=FP8_MAX, BLOCK=block, num_warps=min(16, max(1, block // 512))
+            x,
+            q,
+            scale,
+            width,
+            FP8_MAX=FP8_MAX,
+            BLOCK=block,
+            num_warps=min(16, max(1, block // 512)),
+            **chained(),
         )
     return q, scale

@@ -80,8 +80,8 @@ def silu_mul(gate_up: Tensor) -> Tensor:
     return _gated(gate_up).to(gate_up.dtype)
 
 
-def silu_mul_fp8(gate_up: Tensor) -> tuple[Tensor, Tensor]:
-    return quantize_rows(_gated(gate_up))
+def silu_mul_fp8(gate_up: Tensor, *, scales: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
+    return quantize_rows(_gated(_scaled(gate_up, scales)))
 
 
 def _gated(gate_up: Tensor) -> Tensor:
@@ -93,9 +93,10 @@ def rotary_kv(
     qkv: Tensor, positions: Tensor, cos_sin: Tensor, slots: Tensor, key_cache: Tensor, value_cache: Tensor, *,
     q_norm: Tensor | None = None, k_norm: Tensor | None = None, eps: float = 1e-6,
     k_scale: Tensor | None = None, v_scale: Tensor | None = None, keys_in_place: bool = False,
+    scales: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:  # fmt: skip
     _, block_size, kv_heads, head_dim = key_cache.shape
-    heads = qkv.float().view(len(qkv), -1, head_dim)
+    heads = _scaled(qkv, scales).view(len(qkv), -1, head_dim)
     q, k, v = heads[:, : -2 * kv_heads], heads[:, -2 * kv_heads : -kv_heads], heads[:, -kv_heads:]
     if q_norm is not None and k_norm is not None:
         q, k = _normalised(q, q_norm, eps), _normalised(k, k_norm, eps)
@@ -120,9 +121,9 @@ def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 def paged_attention(
     q: Tensor, key_cache: Tensor, value_cache: Tensor, block_tables: Tensor, query_start: Tensor, seq_lens: Tensor, *,
     scale: float, window: int | None = None, k_scale: Tensor | None = None, v_scale: Tensor | None = None,
-    batch_invariant: bool = False,
+    batch_invariant: bool = False, out: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    out = torch.zeros_like(q)
+    out = torch.zeros_like(q) if out is None else out.zero_()
     bounds = query_start.tolist()
     for table, begin, end, length in zip(block_tables, bounds[:-1], bounds[1:], seq_lens.tolist(), strict=True):
         if end == begin:
@@ -152,14 +153,14 @@ def paged_decode(
     q: Tensor, key_cache: Tensor, value_cache: Tensor, block_tables: Tensor, seq_lens: Tensor,
     workspace: DecodeWorkspace, *,
     scale: float, window: int | None = None, k_scale: Tensor | None = None, v_scale: Tensor | None = None,
-    splits: int | None = None, shared: SharedPrefix | None = None,
+    splits: int | None = None, shared: SharedPrefix | None = None, out: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     # `splits` and `shared` say how, not what
     queries = q.shape[0] // len(seq_lens)
     live = (seq_lens > 0).int() * queries
     query_start = torch.cat((live.new_zeros(1), live.cumsum(0, dtype=torch.int32)))
     rows = (seq_lens > 0).repeat_interleave(queries)
-    out = torch.zeros_like(q)
+    out = torch.zeros_like(q) if out is None else out.zero_()
     out[rows] = paged_attention(
         q[rows], key_cache, value_cache, block_tables, query_start, seq_lens,
         scale=scale, window=window, k_scale=k_scale, v_scale=v_scale,

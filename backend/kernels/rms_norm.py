@@ -10,7 +10,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from backend.kernels.launch import FP8, FP8_MAX, require, require_rows
+from backend.kernels.chaining import after_predecessors, chained
+from backend.kernels.launch import FP8, FP8_MAX, require, require_rows, require_scales
 from backend.kernels.quant import row_scale
 
 
@@ -18,7 +19,9 @@ from backend.kernels.quant import row_scale
 def _rms_norm(
     x_ptr, residual_ptr, weight_ptr, y_ptr, h_ptr, scale_ptr, row_scale_ptr, column_scale_ptr, width, eps,
     ADD: tl.constexpr, SCALED: tl.constexpr, QUANTISE: tl.constexpr, FP8_MAX: tl.constexpr, BLOCK: tl.constexpr,
+    CHAINED: tl.constexpr,
 ):  # fmt: skip
+    after_predecessors(CHAINED)
     row = tl.program_id(0).to(tl.int64)  # rows * width passes 2**31 at 262k rows of 8192
     col = tl.arange(0, BLOCK)
     inside = col < width
@@ -103,15 +106,12 @@ def _launch(
     require(weight.shape == (width,) and weight.is_contiguous(), f"weight must be [{width}], got {tuple(weight.shape)}")
     if residual is not None:
         require(residual.shape == x.shape and residual.is_contiguous(), "residual must be contiguous, of x's shape")
-    by_row, by_column = scales or (None, None)
-    if by_row is not None and by_column is not None:
-        require(by_row.shape == (tokens, 1) and by_row.is_contiguous(), f"row scales must be [{tokens}, 1]")
-        require(by_column.shape == (width, 1) and by_column.is_contiguous(), f"column scales must be [{width}, 1]")
+    by_row, by_column = require_scales(x, scales)
     if tokens == 0:
         return
     block = triton.next_power_of_2(width)
     _rms_norm[(tokens,)](
         x, residual, weight, y, h, scale, by_row, by_column, width, eps,
         ADD=residual is not None, SCALED=scales is not None, QUANTISE=scale is not None, FP8_MAX=FP8_MAX, BLOCK=block,
-        num_warps=min(16, max(1, block // 512)),
+        num_warps=min(16, max(1, block // 512)), **chained(),
     )  # fmt: skip

@@ -11,7 +11,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from backend.kernels.launch import FP8, FP8_MAX, multiprocessors, require, require_rows
+from backend.kernels.chaining import after_predecessors, chained
+from backend.kernels.launch import FP8, FP8_MAX, multiprocessors, require, require_rows, require_scales
 
 
 @triton.jit
@@ -42,12 +43,14 @@ def _store_head_part(
 @triton.jit
 def _rotary_kv(
     qkv_ptr, positions_ptr, cos_sin_ptr, slots_ptr, q_norm_ptr, k_norm_ptr, k_scale_ptr, v_scale_ptr,
+    row_scale_ptr, column_scale_ptr,
     q_ptr, k_ptr, v_ptr, eps,
     k_block_stride, k_token_stride, k_head_stride, v_block_stride, v_token_stride, v_head_stride, block_size,
     Q_HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, ROTARY_DIM: tl.constexpr,
-    NORM: tl.constexpr, FP8_MAX: tl.constexpr, KEYS_IN_PLACE: tl.constexpr,
-    BLOCK_H: tl.constexpr, BLOCK_HALF: tl.constexpr, BLOCK_TAIL: tl.constexpr,
+    NORM: tl.constexpr, FP8_MAX: tl.constexpr, KEYS_IN_PLACE: tl.constexpr, SCALED: tl.constexpr,
+    BLOCK_H: tl.constexpr, BLOCK_HALF: tl.constexpr, BLOCK_TAIL: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
+    after_predecessors(CHAINED)
     HALF: tl.constexpr = ROTARY_DIM // 2
     TAIL: tl.constexpr = HEAD_DIM - ROTARY_DIM
     token = tl.program_id(0).to(tl.int64)
@@ -63,12 +66,20 @@ def _rotary_kv(
     x_at = qkv_ptr + token * (Q_HEADS + 2 * KV_HEADS) * HEAD_DIM + head[:, None] * HEAD_DIM + col[None, :]
     lo = tl.load(x_at, inside, 0.0).to(tl.float32)
     hi = tl.load(x_at + HALF, inside, 0.0).to(tl.float32)
+    if SCALED:
+        by_row = tl.load(row_scale_ptr + token)
+        by_column = column_scale_ptr + head[:, None] * HEAD_DIM + col[None, :]
+        lo *= by_row * tl.load(by_column, inside, 0.0)
+        hi *= by_row * tl.load(by_column + HALF, inside, 0.0)
     if TAIL > 0:
         tail_col = tl.arange(0, BLOCK_TAIL)
         in_tail = tail_col < TAIL
         tail_inside = exists[:, None] & in_tail[None, :]
         tail_at = qkv_ptr + token * (Q_HEADS + 2 * KV_HEADS) * HEAD_DIM + head[:, None] * HEAD_DIM
         tail = tl.load(tail_at + ROTARY_DIM + tail_col[None, :], tail_inside, 0.0).to(tl.float32)
+        if SCALED:
+            by_column = column_scale_ptr + head[:, None] * HEAD_DIM + ROTARY_DIM + tail_col[None, :]
+            tail *= by_row * tl.load(by_column, tail_inside, 0.0)
 
     if NORM:
         squares = tl.sum(lo * lo + hi * hi, 1)
@@ -124,6 +135,7 @@ def rotary_kv(
     qkv: Tensor, positions: Tensor, cos_sin: Tensor, slots: Tensor, key_cache: Tensor, value_cache: Tensor, *,
     q_norm: Tensor | None = None, k_norm: Tensor | None = None, eps: float = 1e-6,
     k_scale: Tensor | None = None, v_scale: Tensor | None = None, keys_in_place: bool = False,
+    scales: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:  # fmt: skip
     """Rotate q and k, write k and v to their slots, return q.
 
@@ -136,7 +148,8 @@ def rotary_kv(
             float8_e4m3fn with both scales.
         q_norm, k_norm: [head_dim] RMSNorm weights, both or neither; applied before the rotation.
         k_scale, v_scale: [kv_heads] float32; the cache holds value / scale.
-        keys_in_place: write the k that attention sees back into qkv as well, unscaled.
+        keys_in_place: write the k that attention sees back into qkv as well, unscaled. Not with ``scales``.
+        scales: of qkv by row and by column, float32 [tokens, 1] and [columns, 1], if it is yet to be multiplied.
     Returns:
         q: [tokens, q_heads, head_dim] in qkv's dtype, also for padding tokens.
     Raises:
@@ -159,6 +172,8 @@ def rotary_kv(
     require(
         fp8 == (k_scale is not None) == (v_scale is not None), "an FP8 cache needs k_scale and v_scale, others none"
     )
+    require(not (keys_in_place and scales), "the values in qkv would stay without their scales")
+    by_row, by_column = require_scales(qkv, scales)
     q = qkv.new_empty(tokens, q_heads, head_dim)
     if tokens == 0:
         return q
@@ -166,11 +181,12 @@ def rotary_kv(
     # Few tokens: spread a token's heads over the card. Many: fewer, fatter programs.
     block_h = 8 if tokens * heads >= 16 * multiprocessors(qkv.device) else 2
     _rotary_kv[(tokens, triton.cdiv(heads, block_h))](
-        qkv, positions, cos_sin, slots, q_norm, k_norm, k_scale, v_scale, q, key_cache, value_cache, eps,
-        *key_cache.stride()[:3], *value_cache.stride()[:3], block_size,
+        qkv, positions, cos_sin, slots, q_norm, k_norm, k_scale, v_scale, by_row, by_column, q, key_cache, value_cache,
+        eps, *key_cache.stride()[:3], *value_cache.stride()[:3], block_size,
         Q_HEADS=q_heads, KV_HEADS=kv_heads, HEAD_DIM=head_dim, ROTARY_DIM=rotary_dim,
         NORM=q_norm is not None, FP8_MAX=FP8_MAX if fp8 else 0.0, KEYS_IN_PLACE=keys_in_place,
-        BLOCK_H=block_h, BLOCK_HALF=triton.next_power_of_2(rotary_dim // 2),
+        SCALED=scales is not None, BLOCK_H=block_h, BLOCK_HALF=triton.next_power_of_2(rotary_dim // 2),
         BLOCK_TAIL=triton.next_power_of_2(max(1, head_dim - rotary_dim)), num_warps=4 if block_h == 8 else 1,
+        **chained(),
     )  # fmt: skip
     return q

@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from backend.kernels.chaining import after_predecessors, chained
 from backend.kernels.launch import require
 
 BLOCK = 1024
@@ -39,9 +40,10 @@ def _best(value, index, best, best_index):
 @triton.jit
 def _block_best(
     logits_ptr, temperature_ptr, seed_ptr, position_ptr, threshold_ptr, best_ptr, index_ptr,
-    vocab, quarter, row_stride, THRESHOLD: tl.constexpr, BLOCK: tl.constexpr,
+    vocab, quarter, row_stride, THRESHOLD: tl.constexpr, BLOCK: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     """Best (score, token) of 4 * BLOCK tokens; one Philox call gives the noise of four, a quarter vocabulary apart."""
+    after_predecessors(CHAINED)
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     temperature = tl.load(temperature_ptr + row)
@@ -69,7 +71,8 @@ def _block_best(
 
 
 @triton.jit
-def _row_best(best_ptr, index_ptr, token_ptr, blocks, BLOCKS: tl.constexpr):
+def _row_best(best_ptr, index_ptr, token_ptr, blocks, BLOCKS: tl.constexpr, CHAINED: tl.constexpr):
+    after_predecessors(CHAINED)
     row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, BLOCKS)
     best = tl.load(best_ptr + row * blocks + at, at < blocks, float("-inf"))
@@ -110,9 +113,9 @@ def sample(
     index = logits.new_empty(rows, blocks, dtype=torch.int32)
     _block_best[(rows, blocks)](
         logits, temperature, seeds, positions, threshold, best, index, vocab, quarter, logits.stride(0),
-        THRESHOLD=threshold is not None, BLOCK=BLOCK, num_warps=4,
+        THRESHOLD=threshold is not None, BLOCK=BLOCK, num_warps=4, **chained(),
     )  # fmt: skip
-    _row_best[(rows,)](best, index, tokens, blocks, BLOCKS=triton.next_power_of_2(blocks), num_warps=1)
+    _row_best[(rows,)](best, index, tokens, blocks, BLOCKS=triton.next_power_of_2(blocks), num_warps=1, **chained())
     return tokens
 
 

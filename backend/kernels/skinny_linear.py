@@ -16,6 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from backend.kernels import tuning
+from backend.kernels.chaining import after_predecessors, chained
 from backend.kernels.launch import FP8, require
 
 MOST_ROWS = 1 << 15
@@ -32,10 +33,25 @@ def _weights(weight_ptr, n, k, outputs, width, EVEN: tl.constexpr):
 
 
 @triton.jit
+def _fold(
+    acc, gate_acc, squares, weight, gate_weight, x_ptr, norm_ptr, k, width, NORM: tl.constexpr, GATED: tl.constexpr
+):
+    """Take in columns k of x and of the weights; each thread sums its own columns."""
+    x = tl.load(x_ptr + k, k < width, 0.0).to(tl.float32)
+    if NORM:
+        squares += x * x
+        x *= tl.load(norm_ptr + k, k < width, 0.0).to(tl.float32)
+    acc += weight * x[None, :]
+    if GATED:
+        gate_acc += gate_weight * x[None, :]
+    return acc, gate_acc, squares
+
+
+@triton.jit
 def _skinny_linear(
     x_ptr, weight_ptr, y_ptr, norm_ptr, residual_ptr, bias_ptr, scale_ptr, outputs, width, eps,
     NORM: tl.constexpr, RESIDUAL: tl.constexpr, BIAS: tl.constexpr, SCALED: tl.constexpr, GATED: tl.constexpr,
-    EVEN: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    EVEN: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     row = tl.program_id(1)
@@ -46,18 +62,22 @@ def _skinny_linear(
     up_ptr = weight_ptr
     if GATED:  # gate above, up below, `outputs` rows each
         up_ptr += outputs.to(tl.int64) * width
-    for start in range(0, width, BLOCK_K):
+    weight = _weights(up_ptr, n, lane, outputs, width, EVEN)  # on their way before x is there: nobody writes weights
+    gate_weight = weight
+    if GATED:
+        gate_weight = _weights(weight_ptr, n, lane, outputs, width, EVEN)
+    after_predecessors(CHAINED)
+    acc, gate_acc, squares = _fold(
+        acc, gate_acc, squares, weight, gate_weight, x_ptr + row * width, norm_ptr, lane, width, NORM, GATED
+    )
+    for start in range(BLOCK_K, width, BLOCK_K):
         k = start + lane
         weight = _weights(up_ptr, n, k, outputs, width, EVEN)
         if GATED:
             gate_weight = _weights(weight_ptr, n, k, outputs, width, EVEN)
-        x = tl.load(x_ptr + row * width + k, k < width, 0.0).to(tl.float32)
-        if NORM:
-            squares += x * x
-            x *= tl.load(norm_ptr + k, k < width, 0.0).to(tl.float32)
-        acc += weight * x[None, :]
-        if GATED:
-            gate_acc += gate_weight * x[None, :]
+        acc, gate_acc, squares = _fold(
+            acc, gate_acc, squares, weight, gate_weight, x_ptr + row * width, norm_ptr, k, width, NORM, GATED
+        )
     inside = n < outputs
     factor = 1.0
     if NORM:
@@ -121,7 +141,7 @@ def skinny_linear(
     _skinny_linear[(triton.cdiv(outputs, arguments["BLOCK_N"]), rows)](
         x, weight, y, norm, residual, bias, scale, outputs, width, eps,
         NORM=norm is not None, RESIDUAL=residual is not None, BIAS=bias is not None, SCALED=scale is not None,
-        GATED=gated, EVEN=even, **arguments,
+        GATED=gated, EVEN=even, **arguments, **chained(),
     )  # fmt: skip
     return y
 

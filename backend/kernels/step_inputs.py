@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from backend.kernels.chaining import after_predecessors, chained
 from backend.kernels.launch import require
 from backend.kernels.row_state import RowState, StepInputs
 
@@ -23,7 +24,9 @@ def _prepare(
     row_ptr, query_start_ptr, tokens_ptr, computed_ptr, table_ptr,
     token_id_ptr, position_ptr, slot_ptr, seq_len_ptr, out_table_ptr, last_ptr,
     sequences, batch_tokens, max_len, max_blocks, out_max_blocks, block_size, BLOCK: tl.constexpr,
+    CHAINED: tl.constexpr,
 ):  # fmt: skip
+    after_predecessors(CHAINED)
     sequence = tl.program_id(0).to(tl.int64)
     lane = tl.arange(0, BLOCK)
     start = tl.load(query_start_ptr + sequence)
@@ -59,8 +62,18 @@ def _prepare(
 
 @triton.jit(do_not_specialize=["sequences"])
 def _commit(
-    row_ptr, query_start_ptr, sampled_ptr, tokens_ptr, known_ptr, computed_ptr, sequences, max_len, BLOCK: tl.constexpr
+    row_ptr,
+    query_start_ptr,
+    sampled_ptr,
+    tokens_ptr,
+    known_ptr,
+    computed_ptr,
+    sequences,
+    max_len,
+    BLOCK: tl.constexpr,
+    CHAINED: tl.constexpr,
 ):
+    after_predecessors(CHAINED)
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     row = tl.load(row_ptr + i, i < sequences, -1).to(tl.int64)
     real = row >= 0
@@ -96,7 +109,7 @@ def prepare_step(rows: Tensor, query_start: Tensor, state: RowState, block_size:
         rows, query_start, state.tokens, state.computed, state.block_tables,
         inputs.token_ids, inputs.positions, inputs.slots, inputs.seq_lens, inputs.block_tables, inputs.last,
         sequences, len(inputs.token_ids), state.tokens.shape[1], state.block_tables.shape[1],
-        inputs.block_tables.shape[1], block_size, BLOCK=BLOCK, num_warps=4,
+        inputs.block_tables.shape[1], block_size, BLOCK=BLOCK, num_warps=4, **chained(),
     )  # fmt: skip
 
 
@@ -111,7 +124,7 @@ def commit_step(rows: Tensor, query_start: Tensor, sampled: Tensor, state: RowSt
     if len(rows):
         _commit[(triton.cdiv(len(rows), 128),)](
             rows, query_start, sampled, state.tokens, state.known, state.computed, len(rows), state.tokens.shape[1],
-            BLOCK=128,
+            BLOCK=128, **chained(),
         )  # fmt: skip
 
 

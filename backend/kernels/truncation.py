@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from backend.kernels.chaining import after_predecessors, chained
 from backend.kernels.launch import require
 
 BLOCK = 4096
@@ -99,8 +100,18 @@ def _largest_key(
 
 @triton.jit
 def _threshold(
-    logits_ptr, temperature_ptr, top_k_ptr, top_p_ptr, min_p_ptr, threshold_ptr, vocab, row_stride, BLOCK: tl.constexpr
+    logits_ptr,
+    temperature_ptr,
+    top_k_ptr,
+    top_p_ptr,
+    min_p_ptr,
+    threshold_ptr,
+    vocab,
+    row_stride,
+    BLOCK: tl.constexpr,
+    CHAINED: tl.constexpr,
 ):
+    after_predecessors(CHAINED)
     row = tl.program_id(0).to(tl.int64)
     temperature = tl.load(temperature_ptr + row)
     top_k = tl.load(top_k_ptr + row)
@@ -160,6 +171,6 @@ def sampling_threshold(logits: Tensor, temperature: Tensor, top_k: Tensor, top_p
         block = min(BLOCK, triton.next_power_of_2(vocab))
         _threshold[(rows,)](
             logits, temperature, top_k, top_p, min_p, threshold, vocab, logits.stride(0), BLOCK=block,
-            num_warps=max(1, block // 256),
+            num_warps=max(1, block // 256), **chained(),
         )  # fmt: skip
     return threshold

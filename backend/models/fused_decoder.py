@@ -54,6 +54,23 @@ class StepTokens:
 
 
 @dataclass(frozen=True, slots=True)
+class Hidden:
+    """What the layers leave behind: ``residual + added``, both [tokens, width]; None adds nothing.
+
+    scales: of `added` by row and by column, if it is yet to be multiplied by them.
+    """
+
+    residual: Tensor
+    added: Tensor | None = None
+    scales: tuple[Tensor, Tensor] | None = None
+
+    def rows(self, index: Tensor) -> "Hidden":
+        added = None if self.added is None else self.added[index]
+        scales = None if self.scales is None else (self.scales[0][index], self.scales[1])
+        return Hidden(self.residual[index], added, scales)
+
+
+@dataclass(frozen=True, slots=True)
 class Weight:
     """[out, in] in the model's dtype; or float8_e4m3fn, times scale [out, 1] float32."""
 
@@ -104,11 +121,28 @@ class FusedDecoder:
 
     def __call__(self, tokens: StepTokens, cache: PagedCache, attention: CachedAttention) -> Tensor:
         """[rows, vocab_size] in the model's dtype."""
+        return self.logits(self.body(tokens, cache, attention), tokens.last)
+
+    def body(self, tokens: StepTokens, cache: PagedCache, attention: CachedAttention) -> Hidden:
+        """All layers."""
         if len(tokens.ids) <= FEW_ROWS:
             return self._few(tokens, cache, attention)
         return self._many_fp8(tokens, cache, attention) if self.fp8 else self._many(tokens, cache, attention)
 
-    def _few(self, tokens: StepTokens, cache: PagedCache, attention: CachedAttention) -> Tensor:
+    def logits(self, hidden: Hidden, last: Tensor | None) -> Tensor:
+        """Of the tokens named by `last`, for few rows have a next token to draw; None: of all."""
+        k, eps = self.kernels, self.config.rms_norm_eps
+        if last is not None:
+            hidden = hidden.rows(last)
+        if hidden.added is not None:
+            x, _ = k.add_rms_norm(hidden.added, hidden.residual, self.norm, eps, scales=hidden.scales)
+        elif len(hidden.residual) <= FEW_ROWS:
+            return k.skinny_linear(hidden.residual, self.head, norm=self.norm, eps=eps)
+        else:
+            x = k.rms_norm(hidden.residual, self.norm, eps)
+        return F.linear(x, self.head)
+
+    def _few(self, tokens: StepTokens, cache: PagedCache, attention: CachedAttention) -> Hidden:
         linear, eps = self.kernels.skinny_linear, self.config.rms_norm_eps
         hidden = F.embedding(tokens.ids, self.embedding)
         for i, layer in enumerate(self.layers):
@@ -121,54 +155,51 @@ class FusedDecoder:
                 hidden, layer.gate_up.data, scale=layer.gate_up.scale, norm=layer.post_norm, eps=eps, gated=True
             )
             hidden = linear(gated, layer.down.data, scale=layer.down.scale, residual=hidden)
-        if tokens.last is not None:
-            hidden = hidden[tokens.last]
-        if len(hidden) > FEW_ROWS:  # a step of few tokens, padded to many rows
-            return F.linear(self.kernels.rms_norm(hidden, self.norm, eps), self.head)
-        return linear(hidden, self.head, norm=self.norm, eps=eps)
+        return Hidden(hidden)
 
-    def _many(self, tokens: StepTokens, cache: PagedCache, attention: CachedAttention) -> Tensor:
+    def _many(self, tokens: StepTokens, cache: PagedCache, attention: CachedAttention) -> Hidden:
+        """The products that end a residual branch add to the residual themselves: one pass over it less."""
         k, eps = self.kernels, self.config.rms_norm_eps
         residual = F.embedding(tokens.ids, self.embedding)
-        x = k.rms_norm(residual, self.layers[0].input_norm, eps)
         for i, layer in enumerate(self.layers):
-            qkv = F.linear(x, layer.qkv.data, layer.qkv_bias)
-            x = F.linear(self._attend(i, layer, qkv, tokens, cache, attention), layer.out.data)
-            x, residual = k.add_rms_norm(x, residual, layer.post_norm, eps)
-            x = F.linear(k.silu_mul(F.linear(x, layer.gate_up.data)), layer.down.data)
-            if layer is self.layers[-1] and tokens.last is not None:  # only the logits read on, and few rows have any
-                x, residual = x[tokens.last], residual[tokens.last]
-            x, residual = k.add_rms_norm(x, residual, self._next_norm(i), eps)
-        return F.linear(x, self.head)
+            qkv = F.linear(k.rms_norm(residual, layer.input_norm, eps), layer.qkv.data, layer.qkv_bias)
+            residual.addmm_(self._attend(i, layer, qkv, tokens, cache, attention), layer.out.data.t())
+            gate_up = F.linear(k.rms_norm(residual, layer.post_norm, eps), layer.gate_up.data)
+            residual.addmm_(k.silu_mul(gate_up), layer.down.data.t())
+        return Hidden(residual)
 
-    def _many_fp8(self, tokens: StepTokens, cache: PagedCache, attention: CachedAttention) -> Tensor:
+    def _many_fp8(self, tokens: StepTokens, cache: PagedCache, attention: CachedAttention) -> Hidden:
+        """Products are left unscaled where what reads them can scale; the library is faster so."""
         k, eps = self.kernels, self.config.rms_norm_eps
         residual = F.embedding(tokens.ids, self.embedding)
         x, x_scale = k.rms_norm_fp8(residual, self.layers[0].input_norm, eps)
         for i, layer in enumerate(self.layers):
-            qkv = self._linear(x, x_scale, layer.qkv)
-            if layer.qkv_bias is not None:
-                qkv = qkv + layer.qkv_bias
-            x, x_scale = k.quantize_rows(self._attend(i, layer, qkv, tokens, cache, attention))
+            if attention.keys_in_place or layer.qkv_bias is not None:
+                qkv, scales = self._linear(x, x_scale, layer.qkv), None
+                if layer.qkv_bias is not None:
+                    qkv = qkv + layer.qkv_bias
+            else:
+                qkv, scales = self._product(x, x_scale, layer.qkv)
+            x, x_scale = k.quantize_rows(self._attend(i, layer, qkv, tokens, cache, attention, scales))
             x, scales = self._product(x, x_scale, layer.out)
             x, x_scale, residual = k.add_rms_norm_fp8(x, residual, layer.post_norm, eps, scales=scales)
-            x, x_scale = k.silu_mul_fp8(self._linear(x, x_scale, layer.gate_up))
+            gate_up, scales = self._product(x, x_scale, layer.gate_up)
+            x, x_scale = k.silu_mul_fp8(gate_up, scales=scales)
             x, scales = self._product(x, x_scale, layer.down)
             if i + 1 < len(self.layers):
-                x, x_scale, residual = k.add_rms_norm_fp8(x, residual, self._next_norm(i), eps, scales=scales)
-        if tokens.last is not None:
-            x, residual, scales = x[tokens.last], residual[tokens.last], (scales[0][tokens.last], scales[1])
-        x, _ = k.add_rms_norm(x, residual, self.norm, eps, scales=scales)
-        return F.linear(x, self.head)
+                x, x_scale, residual = k.add_rms_norm_fp8(
+                    x, residual, self.layers[i + 1].input_norm, eps, scales=scales
+                )
+        return Hidden(residual, x, scales)
 
     def _attend(
         self, index: int, layer: FusedLayer, qkv: Tensor, tokens: StepTokens, cache: PagedCache,
-        attention: CachedAttention,
+        attention: CachedAttention, scales: tuple[Tensor, Tensor] | None = None,
     ) -> Tensor:  # fmt: skip
         q = self.kernels.rotary_kv(
             qkv, tokens.positions, self.cos_sin, tokens.slots, cache.keys[index], cache.values[index],
             q_norm=layer.q_norm, k_norm=layer.k_norm, eps=self.config.rms_norm_eps,
-            k_scale=cache.k_scale, v_scale=cache.v_scale, keys_in_place=attention.keys_in_place,
+            k_scale=cache.k_scale, v_scale=cache.v_scale, keys_in_place=attention.keys_in_place, scales=scales,
         )  # fmt: skip
         return attention(index, q, qkv)
 
@@ -180,7 +211,3 @@ class FusedDecoder:
         """(product, the scales that it lacks)."""
         assert weight.scale is not None  # noqa: S101
         return self.kernels.fp8_product(x, weight.data, self._one), (x_scale, weight.scale)
-
-    def _next_norm(self, layer: int) -> Tensor:
-        """Of what comes behind `layer`."""
-        return self.layers[layer + 1].input_norm if layer + 1 < len(self.layers) else self.norm

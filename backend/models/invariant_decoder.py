@@ -9,13 +9,13 @@ the tokens it gave then. It costs speed, most at few rows.
 import torch.nn.functional as F
 from torch import Tensor
 
-from backend.models.fused_decoder import CachedAttention, FusedDecoder, PagedCache, StepTokens
+from backend.models.fused_decoder import CachedAttention, FusedDecoder, Hidden, PagedCache, StepTokens
 
 
 class InvariantDecoder(FusedDecoder):
     """Weights in the model's dtype only: products of FP8 ones are the library's, which chooses by rows."""
 
-    def __call__(self, tokens: StepTokens, cache: PagedCache, attention: CachedAttention) -> Tensor:
+    def body(self, tokens: StepTokens, cache: PagedCache, attention: CachedAttention) -> Hidden:
         k, eps, linear = self.kernels, self.config.rms_norm_eps, self.kernels.invariant_linear
         residual = F.embedding(tokens.ids, self.embedding)
         x = k.rms_norm(residual, self.layers[0].input_norm, eps)
@@ -24,7 +24,13 @@ class InvariantDecoder(FusedDecoder):
             x = linear(self._attend(i, layer, qkv, tokens, cache, attention), layer.out.data)
             x, residual = k.add_rms_norm(x, residual, layer.post_norm, eps)
             x = linear(k.silu_mul(linear(x, layer.gate_up.data)), layer.down.data)
-            if layer is self.layers[-1] and tokens.last is not None:
-                x, residual = x[tokens.last], residual[tokens.last]
-            x, residual = k.add_rms_norm(x, residual, self._next_norm(i), eps)
-        return linear(x, self.head)
+            if i + 1 < len(self.layers):
+                x, residual = k.add_rms_norm(x, residual, self.layers[i + 1].input_norm, eps)
+        return Hidden(residual, x)
+
+    def logits(self, hidden: Hidden, last: Tensor | None) -> Tensor:
+        if last is not None:
+            hidden = hidden.rows(last)
+        assert hidden.added is not None  # noqa: S101 -- body leaves it so
+        x, _ = self.kernels.add_rms_norm(hidden.added, hidden.residual, self.norm, self.config.rms_norm_eps)
+        return self.kernels.invariant_linear(x, self.head)

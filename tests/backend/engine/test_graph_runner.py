@@ -12,7 +12,7 @@ from backend.engine import graph_runner
 from backend.engine.attention import KVCache
 from backend.engine.config import EngineConfig, size_cache
 from backend.engine.engine import Engine
-from backend.engine.graph_runner import GraphRunner, graph_sizes
+from backend.engine.graph_runner import GraphRunner, graph_sizes, piece_size
 from backend.engine.progress import Finish
 from backend.engine.sampling import SamplingParams
 from backend.engine.sequence import Sequence
@@ -25,7 +25,7 @@ from tests.backend.tiny import generate, greedy, run, tiny_engine, tiny_model
 
 GPU = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if GPU else "cpu")
-GRAPHS = pytest.mark.parametrize("graphs", [False, True] if GPU else [False], ids=lambda g: f"graphs={g}")
+GRAPHS = pytest.mark.parametrize("graphs", ["none", "whole", "pieces"] if GPU else ["none"])
 SHAPES: dict[str, dict[str, Any]] = {
     "llama": {"head_dim": 16},
     "qwen3": {"head_dim": 32, "num_heads": 4, "num_kv_heads": 2, "qk_norm": True, "tie_word_embeddings": False},
@@ -51,7 +51,7 @@ def expected(model: Decoder, prompts: list[list[int]]) -> list[list[int]]:
 
 
 def ahead(
-    model: Decoder, *, graphs: bool = False, eos_ids: frozenset[int] = frozenset(), dtype: torch.dtype = torch.float32,
+    model: Decoder, *, graphs: str = "none", eos_ids: frozenset[int] = frozenset(), dtype: torch.dtype = torch.float32,
     drafter: Drafter | None = None, **changes: Any,
 ) -> Engine:  # fmt: skip
     """An engine like `tiny_engine`, with the runner under test on the device at hand."""
@@ -68,8 +68,10 @@ def ahead(
         max_model_len=cache.max_model_len,
         speculates=drafter is not None,
     )
-    if graphs:
+    if graphs != "none":
         runner.capture(graph_sizes(config.max_num_seqs))
+    if graphs == "pieces":  # instead of the whole steps that small prompts take
+        runner._prompt_replays = []
     return Engine(on_device, config, cache, eos_ids, runner=runner, drafter=drafter)
 
 
@@ -94,7 +96,7 @@ def assert_idle(engine: Engine) -> None:
     ids=str,
 )
 def test_batched_chunked_preempted_and_in_any_pages(
-    model: Decoder, prompts: list[list[int]], expected: list[list[int]], changes: dict[str, Any], graphs: bool
+    model: Decoder, prompts: list[list[int]], expected: list[list[int]], changes: dict[str, Any], graphs: str
 ) -> None:
     engine = ahead(model, graphs=graphs, **changes)
     assert generate(engine, prompts) == expected
@@ -107,14 +109,14 @@ def test_batched_chunked_preempted_and_in_any_pages(
 
 
 @GRAPHS
-def test_alone(model: Decoder, prompts: list[list[int]], expected: list[list[int]], graphs: bool) -> None:
+def test_alone(model: Decoder, prompts: list[list[int]], expected: list[list[int]], graphs: str) -> None:
     engine = ahead(model, graphs=graphs)
     assert [generate(engine, [prompt])[0] for prompt in prompts] == expected
 
 
 @GRAPHS
 def test_when_someone_is_preempted_again_and_again(
-    model: Decoder, prompts: list[list[int]], expected: list[list[int]], graphs: bool
+    model: Decoder, prompts: list[list[int]], expected: list[list[int]], graphs: str
 ) -> None:
     engine = ahead(model, graphs=graphs)
     for id, prompt in enumerate(prompts):
@@ -132,7 +134,7 @@ def test_when_someone_is_preempted_again_and_again(
 
 @GRAPHS
 def test_when_others_come_and_are_aborted_in_between(
-    model: Decoder, prompts: list[list[int]], expected: list[list[int]], graphs: bool
+    model: Decoder, prompts: list[list[int]], expected: list[list[int]], graphs: str
 ) -> None:
     engine = ahead(model, graphs=graphs)
     rng = random.Random(5)
@@ -199,7 +201,7 @@ def test_the_context_is_filled_to_its_last_token_and_no_further(model: Decoder) 
 
 
 @GRAPHS
-def test_logits_that_are_not_numbers_end_that_sequence_only(graphs: bool) -> None:
+def test_logits_that_are_not_numbers_end_that_sequence_only(graphs: str) -> None:
     model = tiny_model(3, head_dim=16, tie_word_embeddings=False)
     model.embedding[11] = float("nan")
     engine = ahead(model, graphs=graphs)
@@ -222,7 +224,7 @@ def test_logits_that_are_not_numbers_end_that_sequence_only(graphs: bool) -> Non
 
 @GRAPHS
 def test_seeded_draws_are_the_same_alone_batched_chunked_and_preempted(
-    model: Decoder, prompts: list[list[int]], graphs: bool
+    model: Decoder, prompts: list[list[int]], graphs: str
 ) -> None:
     def params(i: int) -> SamplingParams:
         return SamplingParams(
@@ -250,9 +252,13 @@ def test_batch_sizes_worth_a_graph_end_at_the_largest_batch() -> None:
         assert sizes[-1] == most
 
 
+def test_steps_in_pieces_are_padded_by_little() -> None:
+    assert [piece_size(n) for n in (1, 256, 257, 2048, 2049, 8192, 8193)] == [256, 256, 512, 2048, 2560, 8192, 8704]
+
+
 @GRAPHS
 def test_a_prefix_that_the_whole_batch_shares_is_read_once_and_changes_nothing(
-    monkeypatch: pytest.MonkeyPatch, model: Decoder, graphs: bool
+    monkeypatch: pytest.MonkeyPatch, model: Decoder, graphs: str
 ) -> None:
     head = [(7 * i) % 320 for i in range(150)]
     prompts = [[*head, i, i + 1, *range(3 * i)] for i in range(6)]
