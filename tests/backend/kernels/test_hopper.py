@@ -12,8 +12,8 @@ REGISTERS, SHARED_MEMORY = 65536, 227 * 1024  # of a multiprocessor, the second 
 KERNELS = {
     "_apply_bitmask", "_block_best", "_commit", "_count_outputs", "_gather", "_mark_prompt", "_narrow_linear",
     "_paged_attention", "_paged_decode", "_penalise", "_prepare", "_quantize_rows", "_quantize_whole_rows",
-    "_rms_norm", "_rotary_kv", "_row_best", "_shared_prefix", "_silu_mul", "_silu_mul_fp8", "_silu_mul_fp8_row", "_skinny_linear", "_threshold",
-    "_token_logprobs", "_write_segments",
+    "_rms_norm", "_rotary_kv", "_row_best", "_shared_prefix", "_silu_mul", "_silu_mul_fp8", "_silu_mul_fp8_row",
+    "_skinny_linear", "_threshold", "_token_logprobs", "_write_segments",
 }  # fmt: skip
 
 
