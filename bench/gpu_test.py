@@ -2,7 +2,7 @@
 
     python bench/gpu_test.py bench/results/gpu-test-h100.json
 
-Writes how each test went. Ends with pytest's exit status.
+Writes how each test went. Ends with pytest's exit status. What looks at the card's memory runs by itself, at the end.
 """
 
 import importlib.util
@@ -26,44 +26,41 @@ SUITES = [
     "tests/backend/models/test_fused_decoder.py",
     "tests/backend/engine/test_graph_runner.py",
     "tests/backend/engine/test_device_tables.py",
-    "tests/backend/engine/test_gpu.py",
     "tests/backend/engine/test_paged_layers.py",
 ]
+ALONE = ["tests/backend/engine/test_gpu.py"]
 
 
 def main(out: Path) -> int:
-    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     parallel = ["-n", str(min(12, os.cpu_count() or 1))] if importlib.util.find_spec("xdist") else []
-    with tempfile.TemporaryDirectory() as folder:
-        xml = Path(folder) / "tests.xml"
-        # Not the project's configuration: it asks for plugins that a bare GPU machine lacks.
-        command = [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-q",
-            "-c",
-            os.devnull,
-            "--rootdir",
-            str(ROOT),
-            "-p",
-            "no:cacheprovider",
-            "--confcutdir",  # nor the suite's conftest, for the same reason
-            str(ROOT / "tests" / "backend"),
-        ]
-        begin = time.monotonic()
-        done = subprocess.run(
-            [*command, *parallel, "--junitxml", str(xml), *SUITES], cwd=ROOT, env=os.environ | {"PYTHONPATH": path},
-            check=False,
-        )  # fmt: skip
-        taken = time.monotonic() - begin
-        tests = [outcome(case) for case in ElementTree.parse(xml).iter("testcase")] if xml.exists() else []
+    begin = time.monotonic()
+    status, tests = run([*parallel, *SUITES])
+    alone, others = run(ALONE)
+    tests += others
     counts = {kind: sum(t["outcome"] == kind for t in tests) for kind in ("passed", "failed", "skipped")}
-    report = {"machine": machine(), "exit": done.returncode, "seconds": round(taken, 1), **counts, "tests": tests}
+    taken = round(time.monotonic() - begin, 1)
+    report = {"machine": machine(), "exit": status or alone, "seconds": taken, **counts, "tests": tests}
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(report, indent=1) + "\n")
     print(counts, f"-> {out}")
-    return done.returncode
+    return status or alone
+
+
+def run(arguments: list[str]) -> tuple[int, list[dict[str, Any]]]:
+    """pytest's exit status, and how each test went."""
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    # Not the project's configuration, nor the suite's conftest: they ask for plugins that a bare GPU machine lacks.
+    command = [
+        sys.executable, "-m", "pytest", "-q", "-c", os.devnull, "--rootdir", str(ROOT), "-p", "no:cacheprovider",
+        "--confcutdir", str(ROOT / "tests" / "backend"),
+    ]  # fmt: skip
+    with tempfile.TemporaryDirectory() as folder:
+        xml = Path(folder) / "tests.xml"
+        done = subprocess.run(
+            [*command, "--junitxml", str(xml), *arguments], cwd=ROOT, env=os.environ | {"PYTHONPATH": path}, check=False
+        )
+        tests = [outcome(case) for case in ElementTree.parse(xml).iter("testcase")] if xml.exists() else []
+    return done.returncode, tests
 
 
 def outcome(case: ElementTree.Element) -> dict[str, Any]:

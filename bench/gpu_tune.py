@@ -1,16 +1,17 @@
-"""Time the launch choices of `skinny_linear` for the models' shapes on this card, and keep the winners.
+"""Time the launch choices of the products of few rows for the models' shapes on this card, and keep the winners.
 
-    python bench/gpu_tune.py backend/kernels/choices.json
+    python bench/gpu_tune.py backend/kernels/choices.json [skinny_linear narrow_linear]
 
-Compiles in parallel first. Each candidate runs in a captured graph over more weights than the L2 cache holds.
+Compiles in parallel first. Each candidate runs in a captured graph over more weights than the L2 cache holds, and is
+printed beside what torch's library takes for the same product (and gate), without norm or residual.
 """
 
-import itertools
 import multiprocessing
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,93 +19,142 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "bench")]
 
 import torch  # noqa: E402
+import torch.nn.functional as F  # noqa: E402
 import triton  # noqa: E402
 from gpu_check import Forced  # noqa: E402
+from torch import Tensor  # noqa: E402
 
-from backend.kernels import tuning  # noqa: E402
+from backend.kernels import fused, narrow_linear, skinny_linear, tuning  # noqa: E402
 from backend.kernels.launch import FP8  # noqa: E402
-from backend.kernels.skinny_linear import candidates, skinny_linear  # noqa: E402
 from backend.kernels.tuning import Choice, Choices  # noqa: E402
 
-SHAPES = [  # outputs, width, what rides along
-    (6144, 4096, "norm"), (4096, 4096, "residual"), (14336, 4096, "norm gated"), (4096, 14336, "residual"),
-    (128256, 4096, "norm"),
-    (4096, 1024, "norm"), (1024, 2048, "residual"), (3072, 1024, "norm gated"), (1024, 3072, "residual"),
-    (151936, 1024, "norm"),
-]  # fmt: skip
-Job = tuple[str, bool, Choice]
+LAYERS = (  # q and kv width, hidden, feed-forward
+    (6144, 4096, 4096, 14336),
+    (4096, 2048, 1024, 3072),
+)
 
 
-def main(path: Path) -> None:
+@dataclass(frozen=True)
+class Product:
+    """rows: 1 for `skinny_linear`, more for `narrow_linear`."""
+
+    rows: int
+    outputs: int
+    width: int
+    fp8: bool
+    gated: bool = False
+    residual: bool = False  # behind it; `narrow_linear` leaves parts for that
+
+    @property
+    def weight_rows(self) -> int:
+        return self.outputs * (2 if self.gated else 1)
+
+    @property
+    def bytes(self) -> int:
+        return self.weight_rows * self.width * (1 if self.fp8 else 2)
+
+    def candidates(self) -> list[Choice]:
+        if self.rows == 1:
+            return skinny_linear.candidates(self.width, 1 if self.fp8 else 2, self.gated)
+        rows = max(8, triton.next_power_of_2(self.rows))
+        return narrow_linear.candidates(rows, self.outputs, self.width, 1 if self.fp8 else 2, parts=self.residual)
+
+    def calls(self, sets: int) -> tuple[Callable[[int], Any], Callable[[int], Any]]:
+        """The kernel and the library's form, on the i-th of `sets` weights."""
+        x = torch.randn(self.rows, self.width, device="cuda", dtype=torch.bfloat16)
+        weights = torch.randn(sets, self.weight_rows, self.width, device="cuda", dtype=torch.bfloat16) / 16
+        one = torch.ones((), device="cuda")
+        options: dict[str, Any]
+        if self.fp8:
+            weights = weights.to(FP8)
+        library_x = x.to(FP8) if self.fp8 else x
+
+        def library(i: int) -> Tensor:
+            y = fused.fp8_product(library_x, weights[i], one) if self.fp8 else F.linear(x, weights[i])
+            return fused.silu_mul(y) if self.gated else y
+
+        if self.rows > 1:
+            scales = (torch.ones(self.rows, 1, device="cuda"), torch.ones(self.weight_rows, 1, device="cuda"))
+            options = {"scales": scales if self.fp8 else None}
+            if self.residual:
+                return lambda i: narrow_linear.narrow_parts(library_x, weights[i], **options), library
+            return lambda i: narrow_linear.narrow_linear(library_x, weights[i], gated=self.gated, **options), library
+        options = {"gated": self.gated}
+        if self.residual:
+            options["residual"] = torch.zeros(self.rows, self.outputs, device="cuda", dtype=torch.bfloat16)
+        if self.fp8:
+            options["scale"] = torch.ones(self.weight_rows, 1, device="cuda")
+        if not self.residual:
+            options["norm"] = torch.ones(self.width, device="cuda", dtype=torch.bfloat16)
+        return lambda i: skinny_linear.skinny_linear(x, weights[i], **options), library
+
+
+def products(kernels: list[str]) -> Iterator[Product]:
+    rows = [1] * ("skinny_linear" in kernels) + [8, 16, 32] * ("narrow_linear" in kernels)
+    for count in rows:
+        for qkv, attended, hidden, feed in LAYERS:
+            for fp8 in (False, True) if hidden == 4096 else (False,):
+                yield Product(count, qkv, hidden, fp8)
+                yield Product(count, hidden, attended, fp8, residual=True)
+                yield Product(count, feed, hidden, fp8, gated=True)
+                yield Product(count, hidden, feed, fp8, residual=True)
+
+
+def main(path: Path, kernels: list[str]) -> None:
     begin = time.monotonic()
-    jobs = [
-        (kind, fp8, choice)
-        for kind, fp8 in itertools.product(("norm", "residual", "norm gated"), (False, True))
-        for choice in candidates(4096, 1 if fp8 else 2, "gated" in kind)
-    ]
+    wanted = list(dict.fromkeys(products(kernels)))
+    jobs = list(dict.fromkeys((replace(p, outputs=4096), choice) for p in wanted for choice in p.candidates()))
     with ProcessPoolExecutor(14, mp_context=multiprocessing.get_context("spawn")) as pool:
         list(pool.map(compile_one, jobs, chunksize=4))
     print(f"{len(jobs)} kernels compiled in {time.monotonic() - begin:.0f} s", flush=True)
     choices = Choices.load(path, torch.cuda.get_device_name(), triton.__version__)
-    for (outputs, width, kind), fp8 in itertools.product(SHAPES, (False, True)):
-        if fp8 and (outputs > 100_000 or width < 4096 == outputs):
-            continue  # heads are not quantised
-        tune(choices, outputs, width, kind, fp8)
-        choices.save()
+    for product in wanted:
+        tune(choices, product)
+    choices.save()
     print(f"{time.monotonic() - begin:.0f} s")
 
 
-def compile_one(job: Job) -> None:
-    kind, fp8, choice = job
+def compile_one(job: tuple[Product, Choice]) -> None:
+    product, choice = job
     forced = Forced()
     forced.choice = choice
     tuning.use(Choices("candidates", known=forced))
-    x, weights, options = inputs(4096, 4096, kind, fp8, 1)
-    skinny_linear(x, weights[0], **options)
-    torch.cuda.synchronize()
+    try:
+        product.calls(1)[0](0)
+        torch.cuda.synchronize()
+    except (triton.runtime.errors.OutOfResources, triton.compiler.errors.CompilationError):
+        pass  # `tune` passes it over too
 
 
-def inputs(outputs: int, width: int, kind: str, fp8: bool, sets: int) -> tuple[Any, Any, dict[str, Any]]:
-    both = outputs * (2 if "gated" in kind else 1)
-    x = torch.randn(1, width, device="cuda", dtype=torch.bfloat16)
-    weights = (torch.randn(sets, both, width, device="cuda", dtype=torch.bfloat16) / width**0.5).to(
-        FP8 if fp8 else torch.bfloat16
-    )
-    options: dict[str, Any] = {"gated": "gated" in kind}
-    if fp8:
-        options["scale"] = torch.ones(both, 1, device="cuda")
-    if "norm" in kind:
-        options["norm"] = torch.ones(width, device="cuda", dtype=torch.bfloat16)
-    if "residual" in kind:
-        options["residual"] = torch.randn(1, outputs, device="cuda", dtype=torch.bfloat16)
-    return x, weights, options
-
-
-def tune(choices: Choices, outputs: int, width: int, kind: str, fp8: bool) -> None:
-    size = outputs * (2 if "gated" in kind else 1) * width * (1 if fp8 else 2)
-    sets = max(1, min(32, round(150e6 / size)))
-    x, weights, options = inputs(outputs, width, kind, fp8, sets)
+def tune(choices: Choices, product: Product) -> None:
+    sets = max(1, min(32, round(150e6 / product.bytes)))
+    run, library = product.calls(sets)
     forced = Forced()
     tuning.use(Choices("candidates", known=forced))
+    run(0)
+    by_default = quick(run, sets, product.bytes)
 
     def taken(choice: Choice) -> float | None:
         forced.choice = choice
         try:
-            return quick(lambda i: skinny_linear(x, weights[i], **options), sets, size)
+            return quick(run, sets, product.bytes)
         except (triton.runtime.errors.OutOfResources, triton.compiler.errors.CompilationError):
             return None
 
-    skinny_linear(x, weights[0], **options)
-    best = choices.tune(forced.asked, candidates(width, 1 if fp8 else 2, "gated" in kind), taken)
-    time_taken = taken(best) or float("nan")
-    print(f"{forced.asked:52s} {time_taken:8.2f} us {size / time_taken / 1e3:6.0f} GB/s {best.as_json()}", flush=True)
+    best = choices.tune(forced.asked, product.candidates(), taken)
+    found, peer = taken(best) or float("nan"), quick(library, sets, product.bytes)
+    print(
+        f"{forced.asked:56s} {found:7.2f} us {product.bytes / found / 1e3:5.0f} GB/s; default {by_default:7.2f}; "
+        f"library {peer:7.2f}; {best.as_json()}",
+        flush=True,
+    )
 
 
 def quick(run: Callable[[int], Any], sets: int, size: int) -> float:
-    """Microseconds a call: the median of five replays of a graph that reads 3 GB or so."""
+    """Microseconds a call: the median of five replays of a graph that reads 1.5 GB or so."""
     run(0)
     torch.cuda.synchronize()
-    calls = max(sets, min(150, round(3e9 / size)))
+    calls = max(sets, min(100, round(1.5e9 / size)))
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         for i in range(calls):
@@ -121,4 +171,4 @@ def quick(run: Callable[[int], Any], sets: int, size: int) -> float:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), sys.argv[2:] or ["skinny_linear", "narrow_linear"])

@@ -4,6 +4,7 @@ from backend.kernels.draws import gather_draws
 from backend.kernels.fp8_linear import fp8_linear, fp8_product
 from backend.kernels.invariant_linear import invariant_linear
 from backend.kernels.logprobs import token_logprobs
+from backend.kernels.narrow_linear import narrow_linear, narrow_parts
 from backend.kernels.paged_attention import paged_attention
 from backend.kernels.paged_decode import paged_decode
 from backend.kernels.penalties import apply_penalties, count_outputs, mark_prompt
@@ -30,6 +31,8 @@ __all__ = [
     "gather_draws",
     "invariant_linear",
     "mark_prompt",
+    "narrow_linear",
+    "narrow_parts",
     "paged_attention",
     "paged_decode",
     "prepare_step",

@@ -39,11 +39,16 @@ class Kernels(Protocol):
 
     def invariant_linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor: ...
 
+    def narrow_linear(
+        self, x: Tensor, weight: Tensor, *, scales: tuple[Tensor, Tensor] | None = None, bias: Tensor | None = None,
+        gated: bool = False,
+    ) -> Tensor: ...  # fmt: skip
+
+    def narrow_parts(self, x: Tensor, weight: Tensor, *, scales: tuple[Tensor, Tensor] | None = None) -> Tensor: ...
+
     def silu_mul(self, gate_up: Tensor) -> Tensor: ...
 
-    def silu_mul_fp8(
-        self, gate_up: Tensor, *, scales: tuple[Tensor, Tensor] | None = None
-    ) -> tuple[Tensor, Tensor]: ...
+    def silu_mul_fp8(self, gate_up: Tensor) -> tuple[Tensor, Tensor]: ...
 
     def rotary_kv(
         self, qkv: Tensor, positions: Tensor, cos_sin: Tensor, slots: Tensor, key_cache: Tensor, value_cache: Tensor, *,

@@ -41,6 +41,20 @@ def _quantize_rows(x_ptr, q_ptr, scale_ptr, width, FP8_MAX: tl.constexpr, BLOCK:
         tl.store(q_ptr + base + col, tl.clamp(x / scale, -FP8_MAX, FP8_MAX), col < width)
 
 
+@triton.jit
+def _quantize_whole_rows(
+    x_ptr, q_ptr, scale_ptr, width, FP8_MAX: tl.constexpr, BLOCK: tl.constexpr, CHAINED: tl.constexpr
+):
+    """A row that fits into a program's registers: read once."""
+    after_predecessors(CHAINED)
+    row = tl.program_id(0).to(tl.int64)
+    col = tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + row * width + col, col < width, 0.0).to(tl.float32)
+    scale = row_scale(tl.max(tl.abs(x), 0), FP8_MAX)
+    tl.store(scale_ptr + row, scale)
+    tl.store(q_ptr + row * width + col, tl.clamp(x / scale, -FP8_MAX, FP8_MAX), col < width)
+
+
 def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
     """Quantise each row by its own largest magnitude.
 
@@ -55,8 +69,9 @@ def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
     q = torch.empty_like(x, dtype=FP8)
     scale = torch.empty(rows, 1, dtype=torch.float32, device=x.device)
     if rows:
-        block = min(8192, triton.next_power_of_2(width))
-        _quantize_rows[(rows,)](
+        whole = triton.next_power_of_2(width)
+        kernel, block = (_quantize_whole_rows, whole) if whole <= 16384 else (_quantize_rows, 8192)
+        kernel[(rows,)](
             x,
             q,
             scale,

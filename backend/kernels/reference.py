@@ -26,8 +26,8 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 def add_rms_norm(
     x: Tensor, residual: Tensor, weight: Tensor, eps: float, *, scales: tuple[Tensor, Tensor] | None = None
 ) -> tuple[Tensor, Tensor]:
-    h = _scaled(x, scales) + residual.float()
-    return _normalised(h, weight, eps).to(x.dtype), h.to(x.dtype)
+    h = _scaled(_summed(x), scales) + residual.float()
+    return _normalised(h, weight, eps).to(residual.dtype), h.to(residual.dtype)
 
 
 def rms_norm_fp8(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
@@ -37,8 +37,12 @@ def rms_norm_fp8(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]
 def add_rms_norm_fp8(
     x: Tensor, residual: Tensor, weight: Tensor, eps: float, *, scales: tuple[Tensor, Tensor] | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    h = _scaled(x, scales) + residual.float()
-    return *quantize_rows(_normalised(h, weight, eps)), h.to(x.dtype)
+    h = _scaled(_summed(x), scales) + residual.float()
+    return *quantize_rows(_normalised(h, weight, eps)), h.to(residual.dtype)
+
+
+def _summed(x: Tensor) -> Tensor:
+    return x.sum(0) if x.dim() == 3 else x
 
 
 def _scaled(x: Tensor, scales: tuple[Tensor, Tensor] | None) -> Tensor:
@@ -76,12 +80,24 @@ def skinny_linear(
     return y.to(x.dtype)
 
 
+def narrow_linear(
+    x: Tensor, weight: Tensor, *, scales: tuple[Tensor, Tensor] | None = None, bias: Tensor | None = None,
+    gated: bool = False,
+) -> Tensor:  # fmt: skip
+    y = _scaled(F.linear(x.float(), weight.float()), scales) + (0.0 if bias is None else bias.float())
+    return (_gated(y) if gated else y).to(torch.bfloat16 if x.dtype == FP8 else x.dtype)
+
+
+def narrow_parts(x: Tensor, weight: Tensor, *, scales: tuple[Tensor, Tensor] | None = None) -> Tensor:
+    return _scaled(F.linear(x.float(), weight.float()), scales)[None]
+
+
 def silu_mul(gate_up: Tensor) -> Tensor:
     return _gated(gate_up).to(gate_up.dtype)
 
 
-def silu_mul_fp8(gate_up: Tensor, *, scales: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
-    return quantize_rows(_gated(_scaled(gate_up, scales)))
+def silu_mul_fp8(gate_up: Tensor) -> tuple[Tensor, Tensor]:
+    return quantize_rows(_gated(gate_up))
 
 
 def _gated(gate_up: Tensor) -> Tensor:

@@ -2,7 +2,8 @@
 """RMSNorm (Zhang & Sennrich 2019) with the residual add before it and FP8 quantisation behind it, in one pass.
 
 Each row is read once and written once, whichever of the four forms runs. An FP8 product that was left unscaled, for
-the library multiplies faster without scales by row and column, gets them here on its way into the residual.
+the library multiplies faster without scales by row and column, gets them here on its way into the residual; so are the
+parts of a product summed whose columns were split.
 """
 
 import torch
@@ -18,8 +19,8 @@ from backend.kernels.quant import row_scale
 @triton.jit
 def _rms_norm(
     x_ptr, residual_ptr, weight_ptr, y_ptr, h_ptr, scale_ptr, row_scale_ptr, column_scale_ptr, width, eps,
-    ADD: tl.constexpr, SCALED: tl.constexpr, QUANTISE: tl.constexpr, FP8_MAX: tl.constexpr, BLOCK: tl.constexpr,
-    CHAINED: tl.constexpr,
+    PARTS: tl.constexpr, ADD: tl.constexpr, SCALED: tl.constexpr, QUANTISE: tl.constexpr, FP8_MAX: tl.constexpr,
+    BLOCK: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     after_predecessors(CHAINED)
     row = tl.program_id(0).to(tl.int64)  # rows * width passes 2**31 at 262k rows of 8192
@@ -27,6 +28,8 @@ def _rms_norm(
     inside = col < width
     at = row * width + col
     h = tl.load(x_ptr + at, inside, 0.0).to(tl.float32)
+    for part in tl.static_range(1, PARTS):
+        h += tl.load(x_ptr + part * tl.num_programs(0) * width + at, inside, 0.0)
     if SCALED:
         h *= tl.load(row_scale_ptr + row) * tl.load(column_scale_ptr + col, inside, 0.0)
     if ADD:
@@ -62,10 +65,11 @@ def add_rms_norm(
 ) -> tuple[Tensor, Tensor]:
     """Normalise ``x + residual``: (normalised, new residual), both [tokens, width] in x's dtype.
 
-    The sum is normalised in float32, before it is rounded into the new residual. scales: of x by row and by column,
-    float32 [tokens, 1] and [width, 1], if x is yet to be multiplied by them.
+    The sum is normalised in float32, before it is rounded into the new residual. x may come in parts, float32 [parts,
+    tokens, width], to be summed; results then have the residual's dtype. scales: of x by row and by column, float32
+    [tokens, 1] and [width, 1], if x is yet to be multiplied by them.
     """
-    y, h = torch.empty_like(x), torch.empty_like(x)
+    y, h = torch.empty_like(residual), torch.empty_like(residual)
     _launch(x, residual, weight, eps, y, h, None, scales)
     return y, h
 
@@ -81,8 +85,8 @@ def add_rms_norm_fp8(
     x: Tensor, residual: Tensor, weight: Tensor, eps: float, *, scales: tuple[Tensor, Tensor] | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """`add_rms_norm`, quantised: (float8_e4m3fn, scale float32 [tokens, 1], new residual in x's dtype)."""
-    h = torch.empty_like(x)
-    y, scale = _quantised_like(x)
+    h = torch.empty_like(residual)
+    y, scale = _quantised_like(residual)
     _launch(x, residual, weight, eps, y, h, scale, scales)
     return y, scale, h
 
@@ -102,16 +106,21 @@ def _launch(
     scale: Tensor | None,
     scales: tuple[Tensor, Tensor] | None = None,
 ) -> None:
-    tokens, width = require_rows("x", x)
+    parts = len(x) if x.dim() == 3 else 1
+    if x.dim() == 3:
+        require(x.dtype == torch.float32 and x.is_contiguous() and parts > 0, "parts are contiguous, in float32")
+        require(residual is not None, "parts go with a residual")
+    tokens, width = require_rows("x", x[0] if x.dim() == 3 else x)
     require(weight.shape == (width,) and weight.is_contiguous(), f"weight must be [{width}], got {tuple(weight.shape)}")
     if residual is not None:
-        require(residual.shape == x.shape and residual.is_contiguous(), "residual must be contiguous, of x's shape")
-    by_row, by_column = require_scales(x, scales)
+        fits = residual.shape == (tokens, width) and residual.is_contiguous()
+        require(fits, "residual must be contiguous, of x's shape")
+    by_row, by_column = require_scales(y, scales)
     if tokens == 0:
         return
     block = triton.next_power_of_2(width)
     _rms_norm[(tokens,)](
         x, residual, weight, y, h, scale, by_row, by_column, width, eps,
-        ADD=residual is not None, SCALED=scales is not None, QUANTISE=scale is not None, FP8_MAX=FP8_MAX, BLOCK=block,
-        num_warps=min(16, max(1, block // 512)), **chained(),
+        PARTS=parts, ADD=residual is not None, SCALED=scales is not None, QUANTISE=scale is not None, FP8_MAX=FP8_MAX,
+        BLOCK=block, num_warps=min(16, max(1, block // 512)), **chained(),
     )  # fmt: skip

@@ -7,41 +7,40 @@ import triton.language as tl
 from torch import Tensor
 
 from backend.kernels.chaining import after_predecessors, chained
-from backend.kernels.launch import FP8, FP8_MAX, require, require_rows, require_scales
+from backend.kernels.launch import FP8, FP8_MAX, require, require_rows
 from backend.kernels.quant import row_scale
 
 
 @triton.jit
-def _gated(gate_up_ptr, row_scale_ptr, column_scale_ptr, row, col, width, SCALED: tl.constexpr):
+def _gated(gate_up_ptr, row, col, width):
     """silu(gate) * up in float32 at `col` of `row`; zero outside the row."""
     at = row * 2 * width + col
     gate = tl.load(gate_up_ptr + at, col < width, 0.0).to(tl.float32)
     up = tl.load(gate_up_ptr + at + width, col < width, 0.0).to(tl.float32)
-    if SCALED:
-        by_row = tl.load(row_scale_ptr + row)
-        gate *= by_row * tl.load(column_scale_ptr + col, col < width, 0.0)
-        up *= by_row * tl.load(column_scale_ptr + width + col, col < width, 0.0)
     return gate / (1.0 + tl.exp(-gate)) * up
 
 
 @triton.jit
-def _silu_mul(gate_up_ptr, y_ptr, width, BLOCK: tl.constexpr, CHAINED: tl.constexpr):
+def _silu_mul(
+    gate_up_ptr, y_ptr, width, BLOCK: tl.constexpr,
+    CHAINED: tl.constexpr,
+):  # fmt: skip
     after_predecessors(CHAINED)
     row = tl.program_id(0).to(tl.int64)
     col = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    tl.store(y_ptr + row * width + col, _gated(gate_up_ptr, None, None, row, col, width, False), col < width)
+    tl.store(y_ptr + row * width + col, _gated(gate_up_ptr, row, col, width), col < width)
 
 
 @triton.jit
 def _silu_mul_fp8_row(
-    gate_up_ptr, q_ptr, scale_ptr, row_scale_ptr, column_scale_ptr, width,
-    SCALED: tl.constexpr, FP8_MAX: tl.constexpr, BLOCK: tl.constexpr, CHAINED: tl.constexpr,
+    gate_up_ptr, q_ptr, scale_ptr, width, FP8_MAX: tl.constexpr, BLOCK: tl.constexpr,
+    CHAINED: tl.constexpr,
 ):  # fmt: skip
     """A row that fits into a program's registers: read once."""
     after_predecessors(CHAINED)
     row = tl.program_id(0).to(tl.int64)
     col = tl.arange(0, BLOCK)
-    y = _gated(gate_up_ptr, row_scale_ptr, column_scale_ptr, row, col, width, SCALED)
+    y = _gated(gate_up_ptr, row, col, width)
     scale = row_scale(tl.max(tl.abs(y), 0), FP8_MAX)
     tl.store(scale_ptr + row, scale)
     tl.store(q_ptr + row * width + col, tl.clamp(y / scale, -FP8_MAX, FP8_MAX), col < width)
@@ -49,21 +48,20 @@ def _silu_mul_fp8_row(
 
 @triton.jit
 def _silu_mul_fp8(
-    gate_up_ptr, q_ptr, scale_ptr, row_scale_ptr, column_scale_ptr, width,
-    SCALED: tl.constexpr, FP8_MAX: tl.constexpr, BLOCK: tl.constexpr, CHAINED: tl.constexpr,
+    gate_up_ptr, q_ptr, scale_ptr, width, FP8_MAX: tl.constexpr, BLOCK: tl.constexpr,
+    CHAINED: tl.constexpr,
 ):  # fmt: skip
     after_predecessors(CHAINED)
     row = tl.program_id(0).to(tl.int64)
     amax = 0.0
     for start in range(0, width, BLOCK):
-        col = start + tl.arange(0, BLOCK)
-        y = _gated(gate_up_ptr, row_scale_ptr, column_scale_ptr, row, col, width, SCALED)
+        y = _gated(gate_up_ptr, row, start + tl.arange(0, BLOCK), width)
         amax = tl.maximum(amax, tl.max(tl.abs(y), 0))
     scale = row_scale(amax, FP8_MAX)
     tl.store(scale_ptr + row, scale)
     for start in range(0, width, BLOCK):  # computed twice: cheaper than a trip through memory
         col = start + tl.arange(0, BLOCK)
-        y = _gated(gate_up_ptr, row_scale_ptr, column_scale_ptr, row, col, width, SCALED)
+        y = _gated(gate_up_ptr, row, col, width)
         tl.store(q_ptr + row * width + col, tl.clamp(y / scale, -FP8_MAX, FP8_MAX), col < width)
 
 
@@ -86,22 +84,24 @@ def silu_mul(gate_up: Tensor) -> Tensor:
     return y
 
 
-def silu_mul_fp8(gate_up: Tensor, *, scales: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
-    """`silu_mul`, quantised: (float8_e4m3fn [tokens, width], scale float32 [tokens, 1]), value = fp8 * scale.
-
-    scales: of gate_up by row and by column, float32 [tokens, 1] and [2 * width, 1], if it is yet to be multiplied.
-    """
+def silu_mul_fp8(gate_up: Tensor) -> tuple[Tensor, Tensor]:
+    """`silu_mul`, quantised: (float8_e4m3fn [tokens, width], scale float32 [tokens, 1]), value = fp8 * scale."""
     tokens, width = _split(gate_up)
-    by_row, by_column = require_scales(gate_up, scales)
     q = gate_up.new_empty(tokens, width, dtype=FP8)
     scale = gate_up.new_empty(tokens, 1, dtype=torch.float32)
     if tokens:
         whole = triton.next_power_of_2(width)
         kernel, block = (_silu_mul_fp8_row, whole) if whole <= 16384 else (_silu_mul_fp8, 8192)
         kernel[(tokens,)](
-            gate_up, q, scale, by_row, by_column, width, SCALED=scales is not None, FP8_MAX=FP8_MAX, BLOCK=block,
-            num_warps=min(16, max(1, block // 512)), **chained(),
-        )  # fmt: skip
+            gate_up,
+            q,
+            scale,
+            width,
+            FP8_MAX=FP8_MAX,
+            BLOCK=block,
+            num_warps=min(16, max(1, block // 512)),
+            **chained(),
+        )
     return q, scale
 
 

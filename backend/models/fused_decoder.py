@@ -2,11 +2,14 @@
 
 The same weights and the same result, in fewer passes over memory: each residual add goes with the norm behind it,
 rotary embedding with the write of keys and values. Everything that varies from step to step arrives in tensors, so that
-a whole step can be captured in a CUDA graph. There are three roads through the layers: a single row, which is all about
-reading weights; many; and many with FP8 weights, where activations are quantised token by token on the way in. The
-embedding and the head stay as they are.
+a whole step can be captured in a CUDA graph. There are four roads through the layers: a single row, which is all about
+reading weights, and a few, which is little else; many; and many with FP8 weights, where activations are quantised token
+by token on the way in. The embedding and the head stay as they are.
 """
 
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -17,7 +20,9 @@ from torch import Tensor, nn
 from backend.kernels.interface import Kernels
 from backend.models.decoder import Decoder, DecoderLayer
 
-FEW_ROWS = 1  # from two on, the library's products are faster than `skinny_linear`
+FEW_ROWS = 1  # from two on, tensor cores are faster than `skinny_linear`
+LT_ROWS = (64, 128)  # see `_library_for`
+NARROW_ROWS = 32  # up to here `narrow_linear` is faster than the library
 
 
 class CachedAttention(Protocol):
@@ -57,7 +62,8 @@ class StepTokens:
 class Hidden:
     """What the layers leave behind: ``residual + added``, both [tokens, width]; None adds nothing.
 
-    scales: of `added` by row and by column, if it is yet to be multiplied by them.
+    added: perhaps in parts, float32 [parts, tokens, width], to be summed. scales: of `added` by row and by column, if
+    it is yet to be multiplied by them.
     """
 
     residual: Tensor
@@ -65,7 +71,7 @@ class Hidden:
     scales: tuple[Tensor, Tensor] | None = None
 
     def rows(self, index: Tensor) -> "Hidden":
-        added = None if self.added is None else self.added[index]
+        added = None if self.added is None else self.added[..., index, :].contiguous()
         scales = None if self.scales is None else (self.scales[0][index], self.scales[1])
         return Hidden(self.residual[index], added, scales)
 
@@ -101,6 +107,9 @@ class FusedDecoder:
         self.embedding, self.head, self.norm = model.embedding, model.head, model.norm
         device = self.embedding.device
         self._one = torch.ones((), device=device)
+        config = self.config
+        widths = (config.hidden_size, config.intermediate_size, config.num_heads * config.head_dim)
+        self._fits_narrow = all(width % 32 == 0 for width in widths)
         self.layers = [self._layer(layer) for layer in model.layers if isinstance(layer, DecoderLayer)]
         frequencies = torch.tensor(self.config.inverse_frequencies(), dtype=torch.float32, device=device)
         angles = torch.outer(torch.arange(self.config.max_position, dtype=torch.float32, device=device), frequencies)
@@ -127,7 +136,12 @@ class FusedDecoder:
         """All layers."""
         if len(tokens.ids) <= FEW_ROWS:
             return self._few(tokens, cache, attention)
-        return self._many_fp8(tokens, cache, attention) if self.fp8 else self._many(tokens, cache, attention)
+        if len(tokens.ids) <= NARROW_ROWS and self._fits_narrow:
+            return self._narrow(tokens, cache, attention)
+        if self.fp8:
+            return self._many_fp8(tokens, cache, attention)
+        with _library_for(len(tokens.ids), self.embedding.device):
+            return self._many(tokens, cache, attention)
 
     def logits(self, hidden: Hidden, last: Tensor | None) -> Tensor:
         """Of the tokens named by `last`, for few rows have a next token to draw; None: of all."""
@@ -157,6 +171,34 @@ class FusedDecoder:
             hidden = linear(gated, layer.down.data, scale=layer.down.scale, residual=hidden)
         return Hidden(hidden)
 
+    def _narrow(self, tokens: StepTokens, cache: PagedCache, attention: CachedAttention) -> Hidden:
+        """With weights of either kind; the norms sum what the products before them leave in parts."""
+        k, eps = self.kernels, self.config.rms_norm_eps
+        residual = F.embedding(tokens.ids, self.embedding)
+        x, x_scale = self._quantised(k.rms_norm(residual, self.layers[0].input_norm, eps))
+        for i, layer in enumerate(self.layers):
+            qkv = k.narrow_linear(x, layer.qkv.data, scales=_scales(x_scale, layer.qkv), bias=layer.qkv_bias)
+            x, x_scale = self._quantised(self._attend(i, layer, qkv, tokens, cache, attention))
+            parts = k.narrow_parts(x, layer.out.data, scales=_scales(x_scale, layer.out))
+            x, x_scale, residual = self._add_norm(parts, residual, layer.post_norm)
+            gated = k.narrow_linear(x, layer.gate_up.data, scales=_scales(x_scale, layer.gate_up), gated=True)
+            x, x_scale = self._quantised(gated)
+            parts = k.narrow_parts(x, layer.down.data, scales=_scales(x_scale, layer.down))
+            if i + 1 < len(self.layers):
+                x, x_scale, residual = self._add_norm(parts, residual, self.layers[i + 1].input_norm)
+        return Hidden(residual, parts)
+
+    def _quantised(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        return self.kernels.quantize_rows(x) if self.fp8 else (x, None)
+
+    def _add_norm(self, parts: Tensor, residual: Tensor, weight: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
+        """(normalised, its scale if quantised, new residual)."""
+        eps = self.config.rms_norm_eps
+        if self.fp8:
+            return self.kernels.add_rms_norm_fp8(parts, residual, weight, eps)
+        x, residual = self.kernels.add_rms_norm(parts, residual, weight, eps)
+        return x, None, residual
+
     def _many(self, tokens: StepTokens, cache: PagedCache, attention: CachedAttention) -> Hidden:
         """The products that end a residual branch add to the residual themselves: one pass over it less."""
         k, eps = self.kernels, self.config.rms_norm_eps
@@ -169,7 +211,7 @@ class FusedDecoder:
         return Hidden(residual)
 
     def _many_fp8(self, tokens: StepTokens, cache: PagedCache, attention: CachedAttention) -> Hidden:
-        """Products are left unscaled where what reads them can scale; the library is faster so."""
+        """Products are left unscaled where their readers have few scales to read; the library is faster so."""
         k, eps = self.kernels, self.config.rms_norm_eps
         residual = F.embedding(tokens.ids, self.embedding)
         x, x_scale = k.rms_norm_fp8(residual, self.layers[0].input_norm, eps)
@@ -183,8 +225,7 @@ class FusedDecoder:
             x, x_scale = k.quantize_rows(self._attend(i, layer, qkv, tokens, cache, attention, scales))
             x, scales = self._product(x, x_scale, layer.out)
             x, x_scale, residual = k.add_rms_norm_fp8(x, residual, layer.post_norm, eps, scales=scales)
-            gate_up, scales = self._product(x, x_scale, layer.gate_up)
-            x, x_scale = k.silu_mul_fp8(gate_up, scales=scales)
+            x, x_scale = k.silu_mul_fp8(self._linear(x, x_scale, layer.gate_up))
             x, scales = self._product(x, x_scale, layer.down)
             if i + 1 < len(self.layers):
                 x, x_scale, residual = k.add_rms_norm_fp8(
@@ -211,3 +252,24 @@ class FusedDecoder:
         """(product, the scales that it lacks)."""
         assert weight.scale is not None  # noqa: S101
         return self.kernels.fp8_product(x, weight.data, self._one), (x_scale, weight.scale)
+
+
+@contextmanager
+def _library_for(rows: int, device: torch.device) -> Iterator[None]:
+    """At 128 rows cuBLAS takes a poor form for wide products that cuBLASLt does not (8B's down: 53 µs and 45 on an
+    H100); elsewhere they are alike, or cuBLAS is ahead."""
+    if device.type != "cuda" or not LT_ROWS[0] < rows <= LT_ROWS[1]:
+        yield
+        return
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*preferred_blas_library is an experimental feature")
+        before = torch.backends.cuda.preferred_blas_library()
+        torch.backends.cuda.preferred_blas_library("cublaslt")
+        try:
+            yield
+        finally:
+            torch.backends.cuda.preferred_blas_library(before)
+
+
+def _scales(x_scale: Tensor | None, weight: Weight) -> tuple[Tensor, Tensor] | None:
+    return None if x_scale is None or weight.scale is None else (x_scale, weight.scale)

@@ -18,7 +18,9 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
-from bench.kernels import Case, Shape, cases, decode_case, prefill_case
+from bench.kernel_attention import decode_case, prefill_case
+from bench.kernel_case import Case, Shape
+from bench.kernels import cases
 
 PTXAS = Path(triton.__file__).parent / "backends/nvidia/bin/ptxas"
 

@@ -55,6 +55,32 @@ def test_kernel_and_twin_agree_in_all_four_forms(width, dtype, device):
             assert error(mine, other.double()) < tolerance
 
 
+@pytest.mark.parametrize("parts", [1, 2, 8])
+@pytest.mark.parametrize("scaled", [False, True], ids=["unscaled", "scaled"])
+def test_a_product_in_parts_is_summed_before_all_else(parts, scaled, dtype, device):
+    _, residual, weight = inputs(3, 80, dtype, device)
+    x = torch.randn(parts, 3, 80, device=device)
+    scales = (torch.rand(3, 1, device=device), torch.rand(80, 1, device=device)) if scaled else None
+    whole = x.double().sum(0) * (scales[0].double() * scales[1].double().t() if scales else 1)
+    expected = whole + residual.double()
+    for function in (add_rms_norm, reference.add_rms_norm):
+        normalised, total = function(x, residual, weight, 1e-5, scales=scales)
+        assert normalised.dtype == total.dtype == dtype
+        assert error(normalised, exact(expected, weight, 1e-5)) < TOLERANCE[dtype]
+        assert error(total, expected) < TOLERANCE[dtype]
+    quantised, scale, total = add_rms_norm_fp8(x, residual, weight, 1e-5, scales=scales)
+    assert error(quantised.double() * scale.double(), exact(expected, weight, 1e-5)) < 0.05
+    assert error(total, expected) < TOLERANCE[dtype]
+
+
+def test_parts_go_with_a_residual_and_in_float32(device):
+    weight = torch.ones(80, device=device)
+    with pytest.raises(KernelArgumentError, match="go with a residual"):
+        rms_norm(torch.empty(2, 3, 80, device=device), weight, 1e-5)
+    with pytest.raises(KernelArgumentError, match="in float32"):
+        add_rms_norm(torch.empty(2, 3, 80, device=device).half(), torch.empty(3, 80, device=device), weight, 1e-5)
+
+
 def test_a_quantised_row_times_its_scale_is_the_normalised_row(dtype, device):
     x, _, weight = inputs(4, 300, dtype, device)
     quantised, scale = rms_norm_fp8(x, weight, 1e-5)

@@ -1,4 +1,6 @@
 import json
+import re
+from pathlib import Path
 
 import pytest
 
@@ -65,3 +67,16 @@ def test_a_choice_is_what_a_launch_takes():
 def test_choices_without_a_file_cannot_be_saved():
     with pytest.raises(ValueError, match="no file"):
         Choices("card").save()
+
+
+def test_the_choices_that_come_with_the_package_fit_the_shapes_they_are_for():
+    content = json.loads((Path(tuning.__file__).parent / "choices.json").read_text())
+    assert any("H100" in target for target in content)
+    for section in content.values():
+        for key, choice in section.items():
+            kernel, shape = key.rstrip("]").split("[")
+            assert kernel == "narrow_linear"
+            width = int(re.search(r" k(\d+) ", shape)[1])
+            assert width % (choice["SPLITS"] * choice["BLOCK_K"]) == 0
+            assert choice["SPLITS"] == 1 or " parts " in shape
+            Choice.of(**choice)
