@@ -5,6 +5,10 @@ from typing import Annotated
 
 import typer
 
+from backend.plan_cli import plan
+
+__all__ = ["app", "plan"]
+
 app = typer.Typer(help="A tenant's inference backend: the engine and its server.", no_args_is_help=True)
 
 SERVE_EXAMPLES = """
