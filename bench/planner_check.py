@@ -76,8 +76,10 @@ def measure_one(index: int) -> dict[str, Any]:
     free, total = torch.cuda.mem_get_info()
     return {
         "model": name, "settings": settings, "requests": count, "prompt": prompt, "answer": answer,
-        "peak_bytes": total - free, "total_bytes": total, "blocks": len(engine.blocks.blocks), "start_s": round(start, 2),
-        "tokens_per_s": round(count * answer / seconds, 1), "first_token_ms": round(statistics.median(firsts[1:]) * 1e3, 3),
+        "peak_bytes": total - free, "total_bytes": total, "blocks": len(engine.blocks.blocks),
+        "start_s": round(start, 2),
+        "tokens_per_s": round(count * answer / seconds, 1),
+        "first_token_ms": round(statistics.median(firsts[1:]) * 1e3, 3),
         "allocated_bytes": torch.cuda.memory_allocated(), "reserved_bytes": torch.cuda.memory_reserved(),
         "machine": machine(),
     }  # fmt: skip

@@ -23,6 +23,8 @@ from engine_gpu import SHAPES, ids, machine  # noqa: E402
 
 
 class Knowing:
+    """Knows the answers, and is wrong in a share of places."""
+
     def __init__(self, answers: dict[int, list[int]], wrong: float) -> None:
         self.answers, self.wrong, self.rng = answers, wrong, random.Random(0)
 
@@ -31,6 +33,28 @@ class Knowing:
             [t + 1 if self.rng.random() < self.wrong else t for t in self.answers[s.id][s.num_output :][:most]]
             for s, most in wanted
         ]
+
+    def forget(self, id: int) -> None:
+        pass
+
+
+class Forced:
+    """Guesses noise; `agreed` is told to accept each guess with a chance. The tokens are worthless, the times true."""
+
+    def __init__(self, chance: float) -> None:
+        self.chance, self.rng = chance, random.Random(0)
+        self._seen: dict[int, int] = {}
+
+    def propose(self, wanted: list[tuple[Any, int]]) -> list[list[int]]:
+        return [[self.rng.randrange(10, 1000) for _ in range(most)] for _, most in wanted]
+
+    def agreed(self, guesses: list[int], drawn: list[int | None]) -> int:
+        key = id(guesses)  # asked twice of each check, by the runner and by the engine
+        if key not in self._seen:
+            count = next((i for i in range(len(guesses)) if self.rng.random() >= self.chance), len(guesses))
+            self._seen[key] = min(count, len(drawn) - 1)
+            return self._seen[key]
+        return self._seen.pop(key)
 
     def forget(self, id: int) -> None:
         pass
@@ -56,10 +80,12 @@ def main() -> None:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--answer", type=int, default=192)
     options = parser.parse_args()
+    from backend.engine import engine as engine_module
+    from backend.engine import verifier
     from backend.engine.config import EngineConfig
     from backend.engine.engine import Engine
     from backend.engine.ngram_drafter import NgramDrafter
-    from backend.engine.speculation import Speculation
+    from backend.engine.speculation import Speculation, agreed
     from backend.models.checkpoint import Checkpoint
 
     rows = []
@@ -81,11 +107,16 @@ def main() -> None:
             engine._speculation = None
             generate(engine, prompts, 8)
             plain, answers = generate(engine, prompts, options.answer)
-            for name, drafter in (
-                ("n-gram", NgramDrafter()), ("oracle", Knowing(answers, 0)), ("oracle wrong in 1 of 4", Knowing(answers, 0.25)),
-                ("oracle always wrong", Knowing(answers, 1)),
-            ):  # fmt: skip
+            drafters: list[tuple[str, Any]] = [
+                ("n-gram", NgramDrafter()), ("oracle", Knowing(answers, 0)),
+                ("oracle wrong in 1 of 4", Knowing(answers, 0.25)),
+                ("oracle always wrong", Knowing(answers, 1)), ("forced, 1 of 2", Forced(0.5)),
+                ("forced, 3 of 4", Forced(0.75)), ("forced, all", Forced(1.0)),
+            ]  # fmt: skip
+            for name, drafter in drafters:
                 engine._speculation = speculation = Speculation(drafter)
+                judge = drafter.agreed if isinstance(drafter, Forced) else agreed
+                engine_module.agreed = verifier.agreed = judge
                 wall, drawn = generate(engine, prompts, options.answer)
                 same = sum(a == b for i in answers for a, b in zip(answers[i], drawn[i], strict=True))
                 rows.append({

@@ -89,7 +89,7 @@ class PagedLayers:
     def __call__(self, layer: int, q: Tensor, qkv: Tensor) -> Tensor:
         cache, shape = self.cache, self.shape
         keys, values, decodes, chunks = cache.keys[layer], cache.values[layer], shape.decodes, shape.chunks
-        scales: dict[str, Any] = {"scale": self.scale, "k_scale": cache.k_scale, "v_scale": cache.v_scale}
+        scales: dict[str, Any] = {"scale": self.scale, **cache.scales(layer)}
         if self.batch_invariant:
             return self.kernels.paged_attention(
                 q, keys, values, self.block_tables, self.chunk_start, self.seq_lens, batch_invariant=True, **scales

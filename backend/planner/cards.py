@@ -72,7 +72,7 @@ class Card:
 H100 = Card(
     name="NVIDIA H100 80GB HBM3",
     memory=85_029_158_912,
-    reserved=560 << 20,
+    reserved=770 << 20,
     bf16=Speed(2.95e12, 2.75e12, 650e12),
     fp8=Speed(2.6e12, 2.2e12, 1200e12),
     cache_bandwidth=2.6e12,

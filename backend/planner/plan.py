@@ -154,6 +154,6 @@ def require_room(model: ModelConfig, config: EngineConfig, card: Card, *, memory
     if needed > left:
         would = max(0, left - slack) // block
         raise ConfigError(
-            f"{needed // block} KV blocks take {needed} bytes, and about {max(0, left - slack)} will be left beside the "
+            f"{needed // block} KV blocks take {needed} bytes, and about {max(0, left - slack)} will be left beside "
             f"weights, activations and graphs; {would} blocks ({would * config.block_size} tokens) would fit"
         )
