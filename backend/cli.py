@@ -5,6 +5,10 @@ from typing import Annotated
 
 import typer
 
+from backend.plan_cli import plan
+
+__all__ = ["app", "plan"]
+
 app = typer.Typer(help="A tenant's inference backend: the engine and its server.", no_args_is_help=True)
 
 SERVE_EXAMPLES = """
@@ -68,13 +72,15 @@ def serve(
     backend_id: Annotated[str, typer.Option(help="Which replica it is.")] = "",
 ) -> None:
     from backend.engine.config import EngineConfig
-    from backend.errors import BackendError
+    from backend.errors import BackendError, ConfigError
     from backend.server import Identity
     from backend.serving import serve as run
     from backend.tls import tls_files
 
     on_gpu = device.startswith("cuda")
     try:
+        if on_gpu and speculation:
+            raise ConfigError("speculation is not served on a GPU yet: its checking step awaits its tests on a card")
         config = EngineConfig(
             model=model,
             device=device,

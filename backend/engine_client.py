@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -23,6 +23,7 @@ from backend.messages import (
     AddSequence,
     Failed,
     FromEngine,
+    Loading,
     Ping,
     Pong,
     Ready,
@@ -139,8 +140,8 @@ class EngineClient:
     def alive(self) -> bool:
         return self.ready is not None and self._dead is None
 
-    async def start(self) -> Ready:
-        """Start the process and wait until it has loaded the model.
+    async def start(self, on_loading: Callable[[Loading], None] | None = None) -> Ready:
+        """Start the process and wait until it has loaded the model; ``on_loading`` hears how far it is.
 
         Raises the process's own ConfigError or ModelError, or EngineDead if it ends without saying why.
         """
@@ -158,7 +159,9 @@ class EngineClient:
         reader, self._writer = await asyncio.open_unix_connection(sock=ours)
         self._send(Start(self.config))
         try:
-            first = await _read(reader)
+            while isinstance(first := await _read(reader), Loading):
+                if on_loading:
+                    on_loading(first)
         except (asyncio.IncompleteReadError, OSError):
             self._dead = "it ended while starting"
             await self.stop()

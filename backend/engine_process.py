@@ -21,6 +21,7 @@ from backend.messages import (
     ChannelClosed,
     EngineChannel,
     Failed,
+    Loading,
     Ping,
     Pong,
     Ready,
@@ -63,13 +64,29 @@ def build(channel: EngineChannel) -> Engine | None:
     if not isinstance(first, Start):
         raise ChannelClosed
     try:
-        engine = Engine.from_checkpoint(Checkpoint(resolve(first.config.model)), first.config)
+        engine = Engine.from_checkpoint(
+            Checkpoint(resolve(first.config.model)), first.config, on_progress=Told(channel)
+        )
     except BackendError as error:
         channel.send(Failed(type(error).__name__, str(error)))
         return None
     warm_up(engine)
     channel.send(Ready(engine.max_model_len, engine.vocab_size, engine.stats))
     return engine
+
+
+class Told:
+    """Tells the parent how far loading is, at every hundredth."""
+
+    def __init__(self, channel: EngineChannel) -> None:
+        self._channel = channel
+        self._last = -1
+
+    def __call__(self, done: int, total: int) -> None:
+        hundredth = done * 100 // max(1, total)
+        if hundredth > self._last:
+            self._last = hundredth
+            self._channel.send(Loading(done, total))
 
 
 def warm_up(engine: Engine) -> None:

@@ -43,6 +43,13 @@ class Start(msgspec.Struct, frozen=True, tag=True, array_like=True):
     config: EngineConfig
 
 
+class Loading(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Bytes of the weights that are in place, and how many there are; any number of these come before `Ready`."""
+
+    done: int
+    total: int
+
+
 class Ready(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """The engine answers. ``vocab_size``: token ids below it are accepted."""
 
@@ -78,7 +85,7 @@ class Pong(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 ToEngine = Start | AddSequence | AbortSequences | Ping
-FromEngine = Ready | Failed | Refused | StepDone | Pong
+FromEngine = Loading | Ready | Failed | Refused | StepDone | Pong
 
 _encoder = msgspec.msgpack.Encoder()
 to_engine = msgspec.msgpack.Decoder(ToEngine)

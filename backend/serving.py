@@ -8,13 +8,16 @@ import os
 import signal
 import socket
 import sys
+import time
 from collections.abc import Iterator
+from typing import TextIO
 
 import uvicorn
 
 from backend.engine.config import EngineConfig
 from backend.engine_client import EngineClient
 from backend.errors import ConfigError
+from backend.messages import Loading
 from backend.models.checkpoint import Checkpoint, resolve
 from backend.server import Api, Identity
 from backend.tls import TlsFiles, reload_when_renewed, server_context
@@ -53,7 +56,7 @@ def serve(
 
     async def live() -> None:
         try:
-            ready = await engine.start()
+            ready = await engine.start(LoadingBar(sys.stderr))
             log.info("engine ready: %d KV blocks, context %d", ready.stats.total_blocks, ready.max_model_len)
             reloading = asyncio.create_task(reload_when_renewed(context, tls)) if context and tls else None
             await _Server(settings).serve(sockets=[listener])
@@ -64,6 +67,35 @@ def serve(
 
     with asyncio.Runner(loop_factory=settings.get_loop_factory()) as runner:
         runner.run(live())
+
+
+class LoadingBar:
+    """How far the weights are: a bar where someone watches, a line a tenth in a log."""
+
+    WIDTH = 30
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+        self._last = -1
+        self._begin = time.monotonic()
+
+    def __call__(self, loading: Loading) -> None:
+        share = loading.done / loading.total if loading.total else 1.0
+        if self._out.isatty():
+            filled = int(share * self.WIDTH)
+            end = "\n" if loading.done >= loading.total else ""
+            bar = "█" * filled + "·" * (self.WIDTH - filled)
+            self._out.write(f"\rloading {bar} {share:4.0%} of {loading.total / 2**30:.1f} GiB{end}")
+            self._out.flush()
+        elif (tenth := int(share * 10)) > self._last:
+            self._last = tenth
+            seconds = max(1e-9, time.monotonic() - self._begin)
+            log.info(
+                "loading: %d %% of %.2f GiB, %.2f GB/s",
+                share * 100,
+                loading.total / 2**30,
+                loading.done / 1e9 / seconds,
+            )
 
 
 class _Server(uvicorn.Server):

@@ -13,6 +13,7 @@ import typer
 from audit.cli import app as audit_app
 from audit.cli_retention import app as retention_app
 from backend.cli import app as backend_app
+from backend.cli import plan
 from gateway.control_cli import policy_app, project_app, tenant_app
 from gateway.key_cli import key_app
 from gateway.limit_cli import limit_app
@@ -31,6 +32,7 @@ policy_app.registered_commands += policy_files_app.registered_commands
 for part in (tenant_app, project_app, key_app, limit_app, person_app, policy_app, region_app, usage_app):
     app.add_typer(part)
 app.add_typer(backend_app, name="backend")
+app.command()(plan)
 app.add_typer(audit_app, name="audit")
 app.add_typer(retention_app, name="retention")
 

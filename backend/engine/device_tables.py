@@ -74,6 +74,7 @@ class DeviceTables:
             min_p=view["min_p"].view(torch.float32),
         )
         self._writes: list[tuple[int, Words]] = []
+        self._advances: dict[int, list[tuple[int, Words]]] = {}  # by row, until they are sent
         self._blocks_sent = [0] * rows
         self._described: dict[str, Words] = {}
         self._buffers = [_Buffer(4096, device) for _ in range(BUFFERS)]
@@ -82,6 +83,7 @@ class DeviceTables:
     def admit(self, sequence: Sequence) -> None:
         """Everything of a sequence that was not running."""
         row = row_of(sequence)
+        self._advances.pop(row, None)  # of whoever had the row before: writes of one flush have no order
         params = sequence.params
         computed = sequence.num_computed  # what comes before is never asked for
         self._write("tokens", row * self._max_len + computed, sequence.tokens[computed:])
@@ -112,9 +114,11 @@ class DeviceTables:
     def advance(self, sequence: Sequence, tokens: list[int]) -> None:
         """Append tokens that the host took in itself, all but the last of them computed."""
         row, known = row_of(sequence), len(sequence.tokens) + len(tokens)
+        others, self._writes = self._writes, []
         self.write_tokens(sequence, len(sequence.tokens), tokens)
         self._write("known", row, [known])
         self._write("computed", row, [known - 1])
+        self._advances[row], self._writes = self._writes, others
 
     def describe(self, name: str, words: Words) -> None:
         """Set the front of one of the tables that describe a step, named as its attribute; nothing is sent if it is so
@@ -126,9 +130,10 @@ class DeviceTables:
 
     def flush(self) -> None:
         """Send what was collected; the device has it before whatever is launched next."""
-        if not self._writes:
+        writes = [*self._writes, *(write for of_row in self._advances.values() for write in of_row)]
+        if not writes:
             return
-        writes, self._writes = self._writes, []
+        self._writes, self._advances = [], {}
         head = SEGMENT_WORDS * len(writes)
         size = head + sum(len(words) for _, words in writes)
         self._turn = (self._turn + 1) % BUFFERS

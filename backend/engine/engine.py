@@ -24,6 +24,7 @@ from backend.engine.speculation import Drafted, Drafter, Speculation, agreed
 from backend.errors import ContextLengthExceeded, InvalidRequest, Overloaded
 from backend.models.checkpoint import Checkpoint
 from backend.models.decoder import Decoder
+from backend.models.direct import OnProgress
 from backend.models.loader import dummy_model, load_model
 
 
@@ -80,22 +81,24 @@ class Engine:
         self._steps = 0
 
     @classmethod
-    def from_checkpoint(cls, checkpoint: Checkpoint, config: EngineConfig) -> "Engine":
+    def from_checkpoint(
+        cls, checkpoint: Checkpoint, config: EngineConfig, on_progress: OnProgress | None = None
+    ) -> "Engine":
         """Load and build. Raises ConfigError before loading if the KV cache cannot be as asked, ModelError while."""
         if config.threads is not None:
             torch.set_num_threads(config.threads)
         if config.device.startswith("cuda"):
-            return cls._on_gpu(checkpoint, config)
+            return cls._on_gpu(checkpoint, config, on_progress)
         cache = size_cache(config, checkpoint.config, 4 if config.dtype == "float32" else 2)
-        model, eos_ids = _load(checkpoint, config)
+        model, eos_ids = _load(checkpoint, config, on_progress)
         return cls(model, config, cache, eos_ids)
 
     @classmethod
-    def _on_gpu(cls, checkpoint: Checkpoint, config: EngineConfig) -> "Engine":
+    def _on_gpu(cls, checkpoint: Checkpoint, config: EngineConfig, on_progress: OnProgress | None) -> "Engine":
         from backend.engine.gpu import gpu_runner, require_gpu  # Triton is not needed elsewhere
 
         require_gpu(config, checkpoint.config)
-        model, eos_ids = _load(checkpoint, config)
+        model, eos_ids = _load(checkpoint, config, on_progress)
         runner, cache = gpu_runner(model, config)
         return cls(model, config, cache, eos_ids, runner=runner)
 
@@ -251,9 +254,11 @@ class Engine:
         return None
 
 
-def _load(checkpoint: Checkpoint, config: EngineConfig) -> tuple[Decoder, frozenset[int]]:
+def _load(
+    checkpoint: Checkpoint, config: EngineConfig, on_progress: OnProgress | None
+) -> tuple[Decoder, frozenset[int]]:
     """The model, and the ids that end its answers; random weights have no such ids."""
     if config.load_format == "dummy":
         return dummy_model(checkpoint.config, config.dtype, config.device), frozenset()
     eos_ids = checkpoint.text.eos_ids
-    return load_model(checkpoint, config.dtype, config.device), eos_ids
+    return load_model(checkpoint, config.dtype, config.device, on_progress), eos_ids

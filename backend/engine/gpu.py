@@ -21,7 +21,8 @@ from backend.models.config import ModelConfig
 from backend.models.decoder import Decoder
 from backend.models.fused_decoder import FusedDecoder
 from backend.models.invariant_decoder import InvariantDecoder
-from backend.models.loader import DTYPES
+from backend.planner.cards import CARDS, H100
+from backend.planner.plan import require_room
 
 GRAPH_MEMORY = 1 << 30  # graphs share the activations of the largest; the rest is CUDA's own, a few MiB each
 LARGEST_GRAPH = 512
@@ -31,8 +32,8 @@ CHOICES = Path(__file__).parent.parent / "kernels" / "choices.json"  # measured 
 def require_gpu(config: EngineConfig, model: ModelConfig) -> None:
     """What can be known before anything is loaded.
 
-    Raises ConfigError if there is no GPU, if its kernels cannot serve this model so configured, or if the weights alone
-    do not fit, naming the numbers.
+    Raises ConfigError if there is no GPU, if its kernels cannot serve this model so configured, or if it will not fit
+    (`planner`), naming the numbers.
     """
     if not torch.cuda.is_available():
         raise ConfigError(f"device {config.device!r} was asked for, and there is no CUDA device")
@@ -46,16 +47,9 @@ def require_gpu(config: EngineConfig, model: ModelConfig) -> None:
         widths = (model.hidden_size, model.intermediate_size, model.num_heads * model.head_dim)
         if any(width % 16 for width in widths):
             raise ConfigError(f"quantization fp8 needs widths that are multiples of 16, not {widths}")
-    needed, (free, total) = weight_bytes(model, config.dtype), torch.cuda.mem_get_info()
-    room = int(config.gpu_memory * total) - (total - free)
-    if needed > room:
-        raise ConfigError(f"the weights take {needed} bytes; {room} of the {total} on the GPU are free for this engine")
-
-
-def weight_bytes(model: ModelConfig, dtype: str) -> int:
-    """Of all weights as they are loaded; FP8 ones are quantised after that."""
-    parameters = Decoder(model, DTYPES[dtype], "meta").parameters()
-    return sum(p.numel() * p.element_size() for p in parameters)
+    free, total = torch.cuda.mem_get_info()
+    card = next((card for card in CARDS.values() if card.name == torch.cuda.get_device_name()), H100)
+    require_room(model, config, card, memory=total, used=max(total - free, card.reserved))
 
 
 def gpu_runner(model: Decoder, config: EngineConfig) -> tuple[GraphRunner, CacheSize]:

@@ -99,8 +99,13 @@ class GraphRunner:
         self.max_num_seqs, self.max_num_batched_tokens = max_num_seqs, max_num_batched_tokens
         config = model.config
         fp8 = cache.keys.dtype == FP8
-        scale = torch.ones(config.num_kv_heads, device=device) if fp8 else None  # e4m3 reaches 448; keys seldom pass 50
-        self.cache = PagedCache(cache.keys, cache.values, scale, scale)
+        k_scale = v_scale = None
+        if fp8:  # e4m3 reaches 448; keys seldom pass 50, so 1 does where a checkpoint brings no scales
+            given = model.kv_scales if model.kv_scales is not None else torch.ones(config.num_layers, 2)
+            k_scale, v_scale = (
+                given[:, part, None].repeat(1, config.num_kv_heads).to(device).contiguous() for part in (0, 1)
+            )
+        self.cache = PagedCache(cache.keys, cache.values, k_scale, v_scale)
         self.tables = DeviceTables(max_num_seqs, max_model_len, block_size, self.kernels, device)
         max_blocks = -(-max_model_len // block_size)
         most_tokens = piece_size(max_num_batched_tokens + DENSE_STEP)

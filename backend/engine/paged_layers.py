@@ -103,7 +103,7 @@ class PagedLayers:
         zeros in new memory, and are left alone in what was given."""
         cache, shape = self.cache, self.shape
         keys, values, decodes, chunks = cache.keys[layer], cache.values[layer], shape.decodes, shape.chunks
-        scales: dict[str, Any] = {"scale": self.scale, "k_scale": cache.k_scale, "v_scale": cache.v_scale}
+        scales: dict[str, Any] = {"scale": self.scale, **cache.scales(layer)}
         if self.batch_invariant:
             tables, lengths = self.block_tables, self.seq_lens
             return self.kernels.paged_attention(

@@ -38,6 +38,7 @@ class Verifier:
     inputs: StepInputs
     draws: Draws
     workspace: DecodeWorkspace
+    starts: Tensor  # [MAX_ROWS + 1] int32, 0, 1, 2 …: captured steps read it, so it has to stay
     block_size: int
     batch_invariant: bool
 
@@ -51,9 +52,9 @@ class Verifier:
             device, MAX_ROWS, config.num_heads, config.num_kv_heads, config.head_dim
         )  # fmt: skip
         inputs = StepInputs.allocate(MAX_ROWS, MAX_ROWS, max_blocks, device)
-        return cls(
-            model, cache, tables, inputs, Draws.allocate(MAX_ROWS, device), workspace, block_size, batch_invariant
-        )
+        starts = torch.arange(MAX_ROWS + 1, dtype=torch.int32, device=device)
+        draws = Draws.allocate(MAX_ROWS, device)
+        return cls(model, cache, tables, inputs, draws, workspace, starts, block_size, batch_invariant)
 
     @property
     def kernels(self) -> Kernels:
@@ -98,10 +99,9 @@ class Verifier:
         fields: dict[str, Any] = {n: getattr(self.inputs, n)[:size] for n in self.inputs.__dataclass_fields__}
         inputs = StepInputs(**fields)
         draws = Draws(**{name: getattr(self.draws, name)[:size] for name in self.draws.__dataclass_fields__})
-        starts = torch.arange(size + 1, dtype=torch.int32, device=rows.device)
         attention = PagedLayers(
             self.model.config, self.kernels, self.cache, self.workspace, StepShape(size), inputs.block_tables,
-            inputs.seq_lens, starts, batch_invariant=self.batch_invariant,
+            inputs.seq_lens, self.starts[: size + 1], batch_invariant=self.batch_invariant,
         )  # fmt: skip
         step_tokens = StepTokens(inputs.token_ids, inputs.positions, inputs.slots, None)
 

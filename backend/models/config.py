@@ -114,7 +114,7 @@ def from_hugging_face(config: Mapping[str, Any]) -> ModelConfig:
     if config.get("mlp_bias") or (family == "llama" and config.get("attention_bias")):
         raise UnsupportedModel("biases in the MLP or the attention output are not computed")
     if config.get("quantization_config"):
-        raise UnsupportedModel("pre-quantised safetensors checkpoints are not read yet; use the bf16 one or GGUF")
+        require_readable(config["quantization_config"])
     try:
         heads = int(config["num_attention_heads"])
         hidden = int(config["hidden_size"])
@@ -143,6 +143,30 @@ def from_hugging_face(config: Mapping[str, Any]) -> ModelConfig:
         raise CorruptCheckpoint(f"config.json has no {missing.args[0]}") from None
     except (TypeError, ValueError) as bad:
         raise CorruptCheckpoint(f"config.json: {bad}") from None
+
+
+def require_readable(quantization: Mapping[str, Any]) -> None:
+    """Of pre-quantised checkpoints we read e4m3 weights with scales by tensor, channel or 128 × 128 block, as
+    compressed-tensors ("float-quantized") and the Qwen and DeepSeek releases ("fp8") lay them out. Activations are
+    quantised token by token whatever the file says. Raises UnsupportedModel for the rest."""
+    method = quantization.get("quant_method")
+    if method == "fp8":
+        if quantization.get("fmt", "e4m3") != "e4m3":
+            raise UnsupportedModel(f"fp8 weights in {quantization['fmt']!r}; only e4m3 is read")
+        return
+    if method != "compressed-tensors":
+        raise UnsupportedModel(f"quant_method {method!r} is not one of compressed-tensors, fp8")
+    for group in (quantization.get("config_groups") or {}).values():
+        weights = group.get("weights") or {}
+        kind = (weights.get("type"), weights.get("num_bits"), weights.get("strategy"))
+        if (
+            kind[:2] != ("float", 8)
+            or kind[2] not in ("tensor", "channel", "block")
+            or not weights.get("symmetric", True)
+        ):
+            raise UnsupportedModel(
+                f"compressed-tensors weights of type, bits and strategy {kind}; only float, 8 are read"
+            )
 
 
 def _rope(config: Mapping[str, Any]) -> tuple[float, float, Llama3Scaling | None]:

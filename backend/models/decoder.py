@@ -98,6 +98,7 @@ class Decoder(nn.Module):
             if config.tie_word_embeddings
             else nn.Parameter(torch.empty(*width, dtype=dtype, device=device), requires_grad=False)
         )
+        self.kv_scales: Tensor | None = None  # [layers, 2] float32 on the CPU, of an FP8 cache; None: 1
         frequencies = torch.tensor(config.inverse_frequencies(), dtype=torch.float32, device=device)
         angles = torch.outer(torch.arange(config.max_position, dtype=torch.float32, device=device), frequencies)
         self.register_buffer("cos", angles.cos().to(dtype).unsqueeze(1), persistent=False)
@@ -124,24 +125,16 @@ class Decoder(nn.Module):
 
         Raises CorruptCheckpoint naming the tensor if one is missing, unknown, twice there, misshapen or not finite.
         """
-        places = self.places()
-        missing = set(places)
+        found = self.expected()
         for name, tensor in weights:
-            if name == "lm_head.weight" and self.config.tie_word_embeddings:
-                continue  # some exports repeat the shared matrix
-            if name not in places:
-                raise CorruptCheckpoint(f"tensor {name} has no place in this architecture")
-            if name not in missing:
-                raise CorruptCheckpoint(f"tensor {name} is there twice")
-            place = places[name]
-            if tensor.shape != place.shape:
-                raise CorruptCheckpoint(f"tensor {name} is {list(tensor.shape)}, expected {list(place.shape)}")
-            if not torch.isfinite(torch.stack(tensor.aminmax())).all():  # one pass, and NaN is either's answer
-                raise CorruptCheckpoint(f"tensor {name} holds NaN or infinity")
-            place.copy_(tensor)
-            missing.remove(name)
-        if missing:
-            raise CorruptCheckpoint(f"{len(missing)} tensors are missing, the first is {min(missing)}")
+            place = found.place(name, tuple(tensor.shape))
+            if place is not None:
+                require_finite([(name, tensor)])
+                place.copy_(tensor)
+        found.require_all()
+
+    def expected(self) -> "Expected":
+        return Expected(self.places(), {"lm_head.weight"} if self.config.tie_word_embeddings else set())
 
     def places(self) -> dict[str, Tensor]:
         """Hugging Face name -> where it goes, as views into the fused weights."""
@@ -168,3 +161,41 @@ class Decoder(nn.Module):
                 places[f"{at}mlp.{name}_proj.weight"] = part
             places[at + "mlp.down_proj.weight"] = layer.down
         return places
+
+
+class Expected:
+    """The tensors that a checkpoint is to bring, each once. ``ignored`` may come, too: some exports repeat a shared
+    matrix."""
+
+    def __init__(self, places: dict[str, Tensor], ignored: set[str]) -> None:
+        self._places = places
+        self._ignored = ignored
+        self._missing = set(places)
+
+    def place(self, name: str, shape: tuple[int, ...]) -> Tensor | None:
+        """Where it goes; None to pass it over. Raises CorruptCheckpoint if it is unknown, there twice or misshapen."""
+        if name in self._ignored:
+            return None
+        if name not in self._places:
+            raise CorruptCheckpoint(f"tensor {name} has no place in this architecture")
+        if name not in self._missing:
+            raise CorruptCheckpoint(f"tensor {name} is there twice")
+        place = self._places[name]
+        if shape != tuple(place.shape):
+            raise CorruptCheckpoint(f"tensor {name} is {list(shape)}, expected {list(place.shape)}")
+        self._missing.remove(name)
+        return place
+
+    def require_all(self) -> None:
+        if self._missing:
+            raise CorruptCheckpoint(f"{len(self._missing)} tensors are missing, the first is {min(self._missing)}")
+
+
+def require_finite(tensors: list[tuple[str, Tensor]]) -> None:
+    """Raises CorruptCheckpoint naming the first that holds NaN or infinity. Waits for the device once."""
+    if not tensors:
+        return
+    extremes = torch.stack([torch.stack(tensor.aminmax()).isfinite().all() for _, tensor in tensors])  # NaN is either's
+    for (name, _), finite in zip(tensors, extremes.tolist(), strict=True):
+        if not finite:
+            raise CorruptCheckpoint(f"tensor {name} holds NaN or infinity")

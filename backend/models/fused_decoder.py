@@ -39,12 +39,19 @@ class CachedAttention(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PagedCache:
-    """keys, values: [layers, blocks, block_size, kv_heads, head_dim]. FP8 ones hold value / scale, scale [kv_heads]."""
+    """keys, values: [layers, blocks, block_size, kv_heads, head_dim]. FP8 ones hold value / scale, scale [layers,
+    kv_heads] float32."""
 
     keys: Tensor
     values: Tensor
     k_scale: Tensor | None = None
     v_scale: Tensor | None = None
+
+    def scales(self, layer: int) -> dict[str, Tensor | None]:
+        """Of one layer, as the kernels take them."""
+        if self.k_scale is None or self.v_scale is None:
+            return {"k_scale": None, "v_scale": None}
+        return {"k_scale": self.k_scale[layer], "v_scale": self.v_scale[layer]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +111,7 @@ class FusedDecoder:
         self.config = model.config
         self.kernels = kernels
         self.fp8 = fp8
+        self.kv_scales = model.kv_scales
         self.embedding, self.head, self.norm = model.embedding, model.head, model.norm
         device = self.embedding.device
         self._one = torch.ones((), device=device)
@@ -241,6 +249,7 @@ class FusedDecoder:
             qkv, tokens.positions, self.cos_sin, tokens.slots, cache.keys[index], cache.values[index],
             q_norm=layer.q_norm, k_norm=layer.k_norm, eps=self.config.rms_norm_eps,
             k_scale=cache.k_scale, v_scale=cache.v_scale, keys_in_place=attention.keys_in_place, scales=scales,
+            keys_in_place=attention.keys_in_place, **cache.scales(index),
         )  # fmt: skip
         return attention(index, q, qkv)
 

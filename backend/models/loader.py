@@ -1,26 +1,84 @@
 """From a checkpoint to a `Decoder` with its weights in place."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from backend.errors import ConfigError
-from backend.models import gguf, safetensors
+from backend.models import gguf, prequantised
 from backend.models.checkpoint import Checkpoint
 from backend.models.config import ModelConfig
-from backend.models.decoder import Decoder
+from backend.models.decoder import Decoder, require_finite
+from backend.models.direct import OnProgress, Stored, fill, stored_tensors
 
+BUFFERED = 1 << 30
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
-def load_model(checkpoint: Checkpoint, dtype: str, device: str = "cpu") -> Decoder:
+def load_model(
+    checkpoint: Checkpoint, dtype: str, device: str = "cpu", on_progress: OnProgress | None = None
+) -> Decoder:
     """Raises ConfigError for an unknown dtype and ModelError for whatever is wrong with the checkpoint."""
     if dtype not in DTYPES:
         raise ConfigError(f"dtype {dtype!r} is not one of {', '.join(DTYPES)}")
     model = Decoder(checkpoint.config, DTYPES[dtype], device)
-    model.load(named_weights(checkpoint))
+    if checkpoint.gguf_file is None:
+        load_folder(model, checkpoint.path, on_progress)
+    else:
+        model.load(named_weights(checkpoint))
     return model.eval()
+
+
+@torch.no_grad()
+def load_folder(model: Decoder, folder: Path, on_progress: OnProgress | None = None) -> None:
+    """Fill the weights from safetensors: those of the model's dtype straight into their places, others by way of a
+    buffer on the device; FP8 ones are multiplied by their scales on the way (`prequantised`)."""
+    stored = stored_tensors(folder)
+    total = sum(s.size for s in stored)
+    done = 0
+
+    def count(now: int, _: int) -> None:
+        if on_progress:
+            on_progress(done + now, total)
+
+    expected = model.expected()
+    tensors, scales = prequantised.split(stored)
+    straight: list[tuple[Stored, Tensor]] = []
+    others: list[tuple[Stored, Tensor]] = []
+    for tensor in tensors:
+        place = expected.place(tensor.name, tensor.shape)
+        if place is not None:
+            same = tensor.dtype == place.dtype and place.is_contiguous()
+            (straight if same else others).append((tensor, place))
+    expected.require_all()
+    scales.require_all_used([tensor for tensor, _ in others])
+    fill(straight, count)
+    done += sum(s.size for s, _ in straight)
+    for batch in _batches(others):
+        buffers = [(s, torch.empty(s.shape, dtype=s.dtype, device=place.device)) for s, place in batch]
+        fill(buffers, count)
+        done += sum(s.size for s, _ in batch)
+        for (tensor, place), (_, buffer) in zip(batch, buffers, strict=True):
+            place.copy_(scales.applied(tensor, buffer))
+    if scales.cache:
+        model.kv_scales = scales.of_cache(model.config.num_layers)
+    require_finite([(tensor.name, place) for tensor, place in (*straight, *others)])
+    if on_progress:
+        on_progress(total, total)
+
+
+def _batches(items: list[tuple[Stored, Tensor]]) -> Iterator[list[tuple[Stored, Tensor]]]:
+    """Of at most BUFFERED bytes each, or of one tensor."""
+    batch: list[tuple[Stored, Tensor]] = []
+    for item in items:
+        if batch and sum(s.size for s, _ in batch) + item[0].size > BUFFERED:
+            yield batch
+            batch = []
+        batch.append(item)
+    if batch:
+        yield batch
 
 
 def dummy_model(config: ModelConfig, dtype: str, device: str = "cpu") -> Decoder:
@@ -34,10 +92,7 @@ def dummy_model(config: ModelConfig, dtype: str, device: str = "cpu") -> Decoder
 
 
 def named_weights(checkpoint: Checkpoint) -> Iterator[tuple[str, Tensor]]:
-    """(Hugging Face name, tensor) of the whole checkpoint, q and k rows in half-rotated order."""
-    file = checkpoint.gguf_file
-    if file is None:
-        yield from safetensors.weights(checkpoint.path)
-    else:
-        for name, array in gguf.weights(file, checkpoint.config):
-            yield name, torch.from_numpy(array)
+    """(Hugging Face name, tensor) of a whole GGUF file, q and k rows in half-rotated order."""
+    assert checkpoint.gguf_file is not None  # noqa: S101
+    for name, array in gguf.weights(checkpoint.gguf_file, checkpoint.config):
+        yield name, torch.from_numpy(array)

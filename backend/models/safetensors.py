@@ -1,15 +1,11 @@
 """A Hugging Face folder: config.json and safetensors, in one file or sharded by model.safetensors.index.json."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from backend.errors import CorruptCheckpoint, ModelNotFound
 from backend.models.config import ModelConfig, from_hugging_face
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 DERIVED = ("rotary_emb.inv_freq",)  # old exports carry the RoPE table; it follows from config.json
@@ -45,17 +41,3 @@ def shards(folder: Path) -> list[Path]:
     if not names:
         raise CorruptCheckpoint(f"{INDEX} has no weight_map")
     return [folder / name for name in names]
-
-
-def weights(folder: Path) -> Iterator[tuple[str, "Tensor"]]:
-    """(name, tensor in its stored dtype) of every tensor. Raises CorruptCheckpoint for a broken file."""
-    from safetensors import SafetensorError, safe_open
-
-    for shard in shards(folder):
-        try:
-            with safe_open(shard, framework="pt") as file:
-                for name in file.keys():  # noqa: SIM118  (a handle, not a dict)
-                    if not name.endswith(DERIVED):
-                        yield name, file.get_tensor(name)
-        except SafetensorError as broken:
-            raise CorruptCheckpoint(f"{shard.name}: {broken}") from None

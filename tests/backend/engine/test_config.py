@@ -64,3 +64,17 @@ def test_a_cache_that_cannot_be_names_the_number_that_could(changes: dict[str, i
 def test_gpu_settings_that_cannot_work_are_refused_by_name(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         EngineConfig(model="", **changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"batch_invariant": True}, "a mode of the GPU's kernels; this is 'cpu'"),
+        ({"batch_invariant": True, "device": "cuda", "quantization": "fp8"}, "goes without quantization"),
+        ({"speculation": "eagle"}, "ngram or nothing, not 'eagle'"),
+    ],
+    ids=str,
+)
+def test_modes_that_do_not_go_together_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        EngineConfig(**{"model": "", **changes})

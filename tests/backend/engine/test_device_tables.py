@@ -99,3 +99,22 @@ def test_a_step_may_send_more_than_any_before(tables: DeviceTables) -> None:
 def test_a_sequence_that_does_not_run_has_no_row(tables: DeviceTables) -> None:
     with pytest.raises(RuntimeError, match="sequence 5 is not running"):
         tables.admit(sequence(None, [1], []))
+
+
+def test_what_a_row_was_to_append_is_forgotten_when_another_gets_the_row(tables: DeviceTables) -> None:
+    """Writes of one flush have no order on a GPU, so no two of them may meet."""
+    first = sequence(1, [7] * 5, [0])
+    tables.admit(first)
+    tables.flush()
+    tables.advance(first, [8, 9])
+    second = sequence(1, [3] * 4, [0])
+    tables.admit(second)
+    staged = [*tables._writes, *(write for writes in tables._advances.values() for write in writes)]
+    places = [at for start, words in staged for at in range(start, start + len(words))]
+    assert len(places) == len(set(places))
+    tables.flush()
+    assert (int(tables.state.known[1]), int(tables.state.computed[1])) == (4, 0)
+    tables.advance(second, [5, 6])
+    tables.flush()
+    assert (int(tables.state.known[1]), int(tables.state.computed[1])) == (6, 5)
+    assert tables.state.tokens[1, :6].tolist() == [3, 3, 3, 3, 5, 6]

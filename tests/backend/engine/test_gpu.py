@@ -8,10 +8,11 @@ import torch
 
 from backend.engine.config import EngineConfig
 from backend.engine.engine import Engine
-from backend.engine.gpu import require_gpu, weight_bytes
+from backend.engine.gpu import require_gpu
 from backend.errors import ConfigError
 from backend.models.checkpoint import Checkpoint
 from backend.models.config import ModelConfig
+from backend.planner.memory import weight_bytes
 from tests.backend.tiny import generate, greedy, tiny_config, tiny_engine, tiny_model, write_folder
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -24,6 +25,7 @@ GIB = 1 << 30
 def card(monkeypatch: pytest.MonkeyPatch) -> None:
     """A card of 80 GiB of which 2 are taken, as far as anyone asks before loading."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA H100 80GB HBM3")
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (78 * GIB, 80 * GIB))
 
 
@@ -48,6 +50,7 @@ def test_a_gpu_that_is_not_there_is_missed_by_name(monkeypatch: pytest.MonkeyPat
         ({"quantization": "fp8", "dtype": "float16"}, {}, "goes with dtype bfloat16, not float16"),
         ({"quantization": "fp8"}, {"intermediate_size": 100}, "multiples of 16"),
         ({"gpu_memory": 0.02}, {}, "the weights take"),
+        ({"num_blocks": 1 << 30}, {}, r"\d+ blocks \(\d+ tokens\) would fit"),
     ],
     ids=str,
 )
@@ -64,7 +67,7 @@ def test_an_8b_model_fits_in_bfloat16_and_not_in_float32_beside_two_thirds_of_th
         vocab_size=128256, hidden_size=4096, intermediate_size=14336, num_layers=32, num_heads=32, num_kv_heads=8,
         head_dim=128, max_position=8192, rms_norm_eps=1e-5, rope_theta=5e5,
     )  # fmt: skip
-    assert weight_bytes(llama, "bfloat16") == 2 * 8_030_261_248  # the published count of parameters
+    assert weight_bytes(llama, "bfloat16", None) == 2 * 8_030_261_248  # the published count of parameters
     require_gpu(on_gpu(gpu_memory=0.3), llama)
     with pytest.raises(ConfigError, match=f"the weights take {4 * 8_030_261_248} bytes"):
         require_gpu(on_gpu(gpu_memory=0.3, dtype="float32"), llama)

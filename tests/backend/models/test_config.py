@@ -66,7 +66,7 @@ def test_a_sliding_window_bounds_the_context() -> None:
         ({"hidden_act": "gelu"}, "gelu"),
         ({"attention_bias": True}, "bias"),
         ({"mlp_bias": True}, "bias"),
-        ({"quantization_config": {"quant_method": "awq"}}, "quantised"),
+        ({"quantization_config": {"quant_method": "awq"}}, "quant_method 'awq' is not one of"),
         ({"rope_scaling": {"rope_type": "yarn", "factor": 4}}, "yarn"),
     ],
 )

@@ -46,7 +46,8 @@ def fused(
     config = model.config
     pages = KVCache(config, 4, 16, FP8 if fp8_cache else dtype, str(DEVICE))
     scale = torch.full((config.num_kv_heads,), 0.05, device=DEVICE) if fp8_cache else None
-    cache = PagedCache(pages.keys, pages.values, scale, scale)
+    layers = None if scale is None else scale.repeat(pages.keys.shape[0], 1)
+    cache = PagedCache(pages.keys, pages.values, layers, layers)
     workspace = DecodeWorkspace.allocate(DEVICE, 1, config.num_heads, config.num_kv_heads, config.head_dim)
     table = torch.tensor([[3, 1, 2, 0]], dtype=torch.int32, device=DEVICE)
     logits = []

@@ -1,0 +1,94 @@
+"""Cards, and what was measured of this engine on them.
+
+An H100's figures are fitted by ``python -m bench.planner_fit`` to the rows of its benchmark; those of other cards are
+the H100's, scaled by the vendor's bandwidth, arithmetic and memory, and said to be so.
+"""
+
+from dataclasses import dataclass, replace
+
+GIB = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """Weights of one width. one_row, many_rows: bytes/s at which products read them, for one row and for more.
+    flops: of products of many rows, per second."""
+
+    one_row: float
+    many_rows: float
+    flops: float
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """
+    Attributes:
+        memory: bytes the driver shows. reserved: bytes that CUDA and its libraries take before the first tensor.
+        bf16, fp8: see `Speed`; fp8 None where the tensor cores have no such type.
+        cache_bandwidth: bytes/s at which decode attention reads keys and values.
+        attention_flops: of prompts, per second.
+        layer_one_row, layer_many_rows: seconds a layer takes beside its products and attention, in a captured step.
+        layer_launches: seconds for the host to launch a layer where nothing is captured.
+        request: seconds from a request's arrival to its first step, and from its last to its end.
+        prompt_token: seconds of the host for each token of a prompt: taken in, hashed, sent.
+        step: seconds between steps; row: of the host, for each running sequence and step.
+        calibrated: measured, not scaled from another card.
+    """
+
+    name: str
+    memory: int
+    reserved: int
+    bf16: Speed
+    fp8: Speed | None
+    cache_bandwidth: float
+    attention_flops: float
+    layer_one_row: float
+    layer_many_rows: float
+    layer_launches: float
+    request: float
+    prompt_token: float
+    step: float
+    row: float
+    calibrated: bool = True
+
+    def scaled(self, name: str, memory: int, bandwidth: float, arithmetic: float, *, fp8: bool) -> "Card":
+        """A card with so many times the bandwidth and the arithmetic of this one."""
+
+        def speed(s: Speed) -> Speed:
+            return Speed(s.one_row * bandwidth, s.many_rows * bandwidth, s.flops * arithmetic)
+
+        return replace(
+            self,
+            name=name,
+            memory=memory,
+            bf16=speed(self.bf16),
+            fp8=speed(self.fp8) if fp8 and self.fp8 else None,
+            cache_bandwidth=self.cache_bandwidth * bandwidth,
+            attention_flops=self.attention_flops * arithmetic,
+            calibrated=False,
+        )
+
+
+H100 = Card(
+    name="NVIDIA H100 80GB HBM3",
+    memory=85_029_158_912,
+    reserved=770 << 20,
+    bf16=Speed(2.95e12, 2.75e12, 650e12),
+    fp8=Speed(2.6e12, 2.2e12, 1200e12),
+    cache_bandwidth=2.6e12,
+    attention_flops=300e12,
+    layer_one_row=15e-6,
+    layer_many_rows=30e-6,
+    layer_launches=1.15e-3,
+    request=0.8e-3,
+    prompt_token=0.4e-6,
+    step=50e-6,
+    row=2e-6,
+)
+
+CARDS = {  # vendor's bandwidth and dense bf16 arithmetic, over the H100 SXM's 3.35 TB/s and 989 TFLOP/s
+    "h100": H100,
+    "h200": H100.scaled("NVIDIA H200", 150_754_820_096, 4.8 / 3.35, 1.0, fp8=True),
+    "a100-80gb": H100.scaled("NVIDIA A100-SXM4-80GB", 85_094_825_984, 2.04 / 3.35, 312 / 989, fp8=False),
+    "l40s": H100.scaled("NVIDIA L40S", 47_810_936_832, 0.864 / 3.35, 362 / 989, fp8=True),
+}

@@ -1,0 +1,122 @@
+"""Bytes on the card: weights, cache, activations, tables, graphs. The engine profiles all but weights at its start;
+this says beforehand what it will find."""
+
+from dataclasses import dataclass
+
+from backend.engine.config import EngineConfig
+from backend.models.config import ModelConfig
+from backend.planner.cards import Card
+
+GRAPH_RESERVE = 1 << 30  # what the engine sets aside (`engine.gpu`)
+BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+FP8_SCALE = 4  # bytes, one an output channel
+CAPTURED_GRAPH = 5 << 20  # of CUDA's own, each
+GRAPHS = 44  # of a default engine
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """Parameters by what they are: layers' products, the head, and the rest (embedding, norms, biases)."""
+
+    products: int
+    head: int
+    rest: int
+
+    @property
+    def total(self) -> int:
+        return self.products + self.head + self.rest
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes. `blocks` is how many KV blocks fit; `cache` is what they take."""
+
+    reserved: int
+    weights: int
+    activations: int
+    tables: int
+    graphs: int
+    cache: int
+    blocks: int
+
+    @property
+    def peak(self) -> int:
+        return self.reserved + self.weights + self.activations + self.tables + self.graphs + self.cache
+
+
+def parameters(model: ModelConfig) -> Weights:
+    q, kv = model.num_heads * model.head_dim, model.num_kv_heads * model.head_dim
+    hidden, inner = model.hidden_size, model.intermediate_size
+    products = hidden * (q + 2 * kv) + q * hidden + 3 * hidden * inner
+    small = 2 * hidden + (q + 2 * kv) * model.qkv_bias + 2 * model.head_dim * model.qk_norm
+    table = model.vocab_size * hidden
+    return Weights(
+        products=model.num_layers * products,
+        head=table,
+        rest=model.num_layers * small + hidden + (0 if model.tie_word_embeddings else table),
+    )
+
+
+def weight_bytes(model: ModelConfig, dtype: str, quantization: str | None) -> int:
+    """Once loaded; a tied head counts once."""
+    weights, size = parameters(model), BYTES[dtype]
+    if quantization is None:
+        return weights.total * size
+    q, kv = model.num_heads * model.head_dim, model.num_kv_heads * model.head_dim
+    channels = model.num_layers * (q + 2 * kv + 2 * model.hidden_size + 2 * model.intermediate_size)
+    return weights.products + channels * FP8_SCALE + (weights.head + weights.rest) * size
+
+
+def kv_bytes_per_token(model: ModelConfig, config: EngineConfig) -> int:
+    return model.kv_bytes_per_token(1 if config.kv_dtype else BYTES[config.dtype])
+
+
+def activation_bytes(model: ModelConfig, config: EngineConfig) -> int:
+    """Of the largest step: the widest moment of a layer, in the MLP, beside what all of it carries along."""
+    size = BYTES[config.dtype]
+    tokens = config.max_num_batched_tokens
+    width = model.hidden_size * 3 + 3 * model.intermediate_size
+    step = tokens * (width * size + (model.intermediate_size if config.quantization else 0))
+    logits = config.max_num_seqs * model.vocab_size * size
+    return step + logits
+
+
+def table_bytes(model: ModelConfig, config: EngineConfig) -> int:
+    """Rows of requests, positions' sines and cosines (in both forms), scratch of split attention."""
+    length = min(config.max_model_len or model.max_position, model.max_position)
+    blocks = -(-length // config.block_size)
+    rows = config.max_num_seqs * (length + 2 * blocks + 16) * 4
+    rotary = model.max_position * model.head_dim * (4 + BYTES[config.dtype])
+    scratch = 2048 * 16 * (model.head_dim + 2) * 4
+    return rows + rotary + scratch
+
+
+def graph_bytes(config: EngineConfig) -> int:
+    return GRAPHS * CAPTURED_GRAPH if config.graphs else 0
+
+
+def room_for_cache(model: ModelConfig, config: EngineConfig, card: Card) -> int:
+    """Bytes left of the engine's share of the card; below zero where the rest does not fit."""
+    fixed = (
+        card.reserved
+        + weight_bytes(model, config.dtype, config.quantization)
+        + activation_bytes(model, config)
+        + table_bytes(model, config)
+        + GRAPH_RESERVE
+    )
+    return int(config.gpu_memory * card.memory) - fixed
+
+
+def memory_of(model: ModelConfig, config: EngineConfig, card: Card) -> Memory:
+    """At the engine's peak, with the cache it will have: `num_blocks`, or what fits."""
+    block = config.block_size * kv_bytes_per_token(model, config)
+    blocks = config.num_blocks or max(0, room_for_cache(model, config, card)) // block
+    return Memory(
+        reserved=card.reserved,
+        weights=weight_bytes(model, config.dtype, config.quantization),
+        activations=activation_bytes(model, config),
+        tables=table_bytes(model, config),
+        graphs=graph_bytes(config),
+        cache=blocks * block,
+        blocks=blocks,
+    )

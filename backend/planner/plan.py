@@ -1,0 +1,159 @@
+"""A plan: what fits on a card for a context and a number of requests at once, and how fast it will be."""
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from backend.engine.config import EngineConfig
+from backend.errors import ConfigError
+from backend.models.config import ModelConfig
+from backend.planner.cards import GIB, Card
+from backend.planner.memory import Memory, kv_bytes_per_token, memory_of, room_for_cache, weight_bytes
+from backend.planner.roofline import Roofline, Step
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """
+    Attributes:
+        max_concurrency: requests of a whole `context` that the cache holds at once.
+        first_token_ms: of a prompt of `prompt` tokens that comes alone. tokens_per_s: of all, with `concurrency`
+            requests of `prompt` tokens in and `answer` out at once, their prompts included. step_ms: of a decode step
+            with all of them half-way through their answers.
+        refusal: why it cannot be, and which number would do; None if it can.
+    """
+
+    card: str
+    calibrated: bool
+    context: int
+    concurrency: int
+    prompt: int
+    answer: int
+    memory: Memory
+    kv_bytes_per_token: int
+    max_concurrency: int
+    first_token_ms: float
+    step_ms: float
+    tokens_per_s: float
+    refusal: str | None
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self) | {"memory": asdict(self.memory) | {"peak": self.memory.peak}}
+
+
+def plan(model: ModelConfig, config: EngineConfig, card: Card, *, concurrency: int, prompt: int, answer: int) -> Plan:
+    """``config.max_model_len`` is the context to be promised. Raises ConfigError for lengths that contradict it or the
+    model."""
+    context = config.max_model_len or model.max_position
+    if context > model.max_position:
+        raise ConfigError(f"context {context} is beyond the model's, {model.max_position}")
+    if concurrency < 1 or prompt < 1 or answer < 1:
+        raise ConfigError("concurrency, prompt and answer are at least 1")
+    if prompt + answer > context:
+        raise ConfigError(f"a prompt of {prompt} and an answer of {answer} do not fit into a context of {context}")
+    if config.quantization and card.fp8 is None:
+        raise ConfigError(f"{card.name} multiplies no FP8; plan without quantization")
+    config = replace_limits(config, concurrency)
+    memory = memory_of(model, config, card)
+    tokens = memory.blocks * config.block_size
+    max_concurrency = memory.blocks // -(-context // config.block_size)
+    roof = Roofline(model, config, card)
+    fits = memory.blocks > 0
+    step = Step(concurrency, concurrency * (prompt + answer // 2))
+    seconds = roof.workload([(prompt, answer)] * concurrency) if fits and tokens >= prompt + answer else 0.0
+    return Plan(
+        card=card.name,
+        calibrated=card.calibrated,
+        context=context,
+        concurrency=concurrency,
+        prompt=prompt,
+        answer=answer,
+        memory=memory,
+        kv_bytes_per_token=kv_bytes_per_token(model, config),
+        max_concurrency=max_concurrency,
+        first_token_ms=roof.first_token(prompt) * 1e3 if seconds else 0.0,
+        step_ms=roof.seconds(step) * 1e3,
+        tokens_per_s=concurrency * answer / seconds if seconds else 0.0,
+        refusal=_refusal(model, config, card, memory, context, concurrency),
+    )
+
+
+def replace_limits(config: EngineConfig, concurrency: int) -> EngineConfig:
+    """As many rows and as large a step as so many requests need."""
+    import msgspec
+
+    seqs = max(config.max_num_seqs, concurrency)
+    return msgspec.structs.replace(
+        config, max_num_seqs=seqs, max_num_batched_tokens=max(config.max_num_batched_tokens, seqs)
+    )
+
+
+def _refusal(
+    model: ModelConfig, config: EngineConfig, card: Card, memory: Memory, context: int, concurrency: int
+) -> str | None:
+    share = int(config.gpu_memory * card.memory)
+    if memory.peak > share and config.num_blocks:
+        room = max(0, room_for_cache(model, config, card)) // (memory.cache // memory.blocks)
+        return f"{config.num_blocks} KV blocks do not fit; {room} would"
+    if memory.blocks == 0:
+        weights = weight_bytes(model, config.dtype, config.quantization)
+        other = (
+            f"; fp8 weights take {gib(weight_bytes(model, config.dtype, 'fp8'))}"
+            if _could_quantise(config, card)
+            else ""
+        )
+        return f"the weights take {gib(weights)} of the {gib(share)} that the engine may have, and leave no room{other}"
+    tokens = memory.blocks * config.block_size
+    if tokens < context * concurrency:
+        most, longest = tokens // context, tokens // concurrency
+        offers = [f"{most} at once would do"] if most else []
+        offers.append(f"a context of {longest} would do")
+        if config.kv_dtype is None and card.fp8 is not None:
+            half = memory_of(model, _with_fp8_cache(config), card)
+            if half.blocks * config.block_size >= context * concurrency:
+                offers.append("so would an FP8 cache")
+        return (
+            f"{concurrency} requests of {context} tokens need {context * concurrency} tokens of KV cache, and {tokens} "
+            f"fit; {', '.join(offers)}"
+        )
+    return None
+
+
+def _could_quantise(config: EngineConfig, card: Card) -> bool:
+    return config.quantization is None and card.fp8 is not None
+
+
+def _with_fp8_cache(config: EngineConfig) -> EngineConfig:
+    import msgspec
+
+    return msgspec.structs.replace(config, kv_dtype="fp8")
+
+
+def gib(size: int) -> str:
+    return f"{size / GIB:.2f} GiB"
+
+
+def require_room(model: ModelConfig, config: EngineConfig, card: Card, *, memory: int, used: int) -> None:
+    """For a start: raises ConfigError if what is asked for will not fit on the card at hand, naming what would.
+
+    memory: bytes of that card; used: of them, taken already. A prediction may be a few per cent off, so only what is
+    short by more than a twentieth of the card is refused; closer calls are left to the measuring start.
+    """
+    share = int(config.gpu_memory * memory)
+    weights = weight_bytes(model, config.dtype, config.quantization)
+    room = share - used
+    if weights > room:
+        raise ConfigError(
+            f"the weights take {weights} bytes; {room} of the {memory} on the GPU are free for this engine"
+        )
+    present = replace(card, memory=memory, reserved=used)
+    slack = memory // 20
+    left = room_for_cache(model, config, present) + slack
+    block = config.block_size * kv_bytes_per_token(model, config)
+    length = config.max_model_len or 0
+    needed = max(config.num_blocks or 0, -(-length // config.block_size), 1) * block
+    if needed > left:
+        would = max(0, left - slack) // block
+        raise ConfigError(
+            f"{needed // block} KV blocks take {needed} bytes, and about {max(0, left - slack)} will be left beside "
+            f"weights, activations and graphs; {would} blocks ({would * config.block_size} tokens) would fit"
+        )

@@ -1,0 +1,168 @@
+"""Predictions beside what was measured, and refusals that name what would do."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from backend.engine.config import EngineConfig
+from backend.errors import ConfigError
+from backend.models.config import ModelConfig, from_hugging_face
+from backend.models.decoder import Decoder
+from backend.planner.cards import CARDS, GIB, H100
+from backend.planner.memory import memory_of, parameters, weight_bytes
+from backend.planner.plan import plan, require_room
+from backend.planner.roofline import Roofline, Step
+from bench.planner_check import MODELS, compared
+from gateway.cli import app
+from tests.backend.tiny import tiny_config
+
+RESULTS = Path(__file__).parents[3] / "bench" / "results" / "planner-h100.json"
+ROWS: list[dict[str, Any]] = json.loads(RESULTS.read_text())["rows"]
+LLAMA = from_hugging_face(MODELS["llama-8b"])
+
+
+def on_gpu(**changes: Any) -> EngineConfig:
+    return EngineConfig(
+        **{
+            "model": "", "device": "cuda", "dtype": "bfloat16", "max_model_len": 8192, "max_num_seqs": 256,
+            "max_num_batched_tokens": 8192, **changes,
+        }
+    )  # fmt: skip
+
+
+def test_at_least_six_configurations_were_measured() -> None:
+    assert len(ROWS) >= 6
+    assert len({(row["model"], json.dumps(row["settings"])) for row in ROWS}) == len(ROWS)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row['model']} {row['settings']}")
+def test_peak_memory_is_within_a_twentieth_and_speed_within_a_fifth_of_what_was_measured(row: dict[str, Any]) -> None:
+    ratio = compared(row)
+    assert 0.95 < ratio["peak"] < 1.05
+    assert 0.99 < ratio["blocks"] < 1.01
+    assert 0.8 < ratio["tokens_per_s"] < 1.2
+    assert 0.8 < ratio["first_token"] < 1.2
+
+
+@pytest.mark.parametrize(
+    "shape", [{}, {"qkv_bias": True}, {"qk_norm": True, "tie_word_embeddings": False}, {"num_layers": 5}], ids=str
+)
+def test_weights_are_counted_as_the_model_has_them(shape: dict[str, Any]) -> None:
+    config = tiny_config(**shape)
+    real = sum(p.numel() for p in Decoder(config, device="meta").parameters())
+    assert parameters(config).total == real
+    assert weight_bytes(config, "bfloat16", None) == 2 * real
+
+
+def test_fp8_halves_the_products_and_the_cache() -> None:
+    plain, half = memory_of(LLAMA, on_gpu(), H100), memory_of(LLAMA, on_gpu(quantization="fp8", kv_dtype="fp8"), H100)
+    assert half.weights < 0.61 * plain.weights
+    assert half.blocks > 2.2 * plain.blocks
+    assert abs(half.peak - plain.peak) < GIB
+
+
+def test_a_larger_batch_a_longer_context_and_a_longer_prompt_take_longer_and_more_requests_give_more() -> None:
+    roof = Roofline(LLAMA, on_gpu(), H100)
+    steps = [roof.seconds(Step(n, n * 512)) for n in (1, 2, 8, 32, 128, 256)]
+    assert steps == sorted(steps)
+    assert roof.seconds(Step(32, 32 * 4096)) > roof.seconds(Step(32, 32 * 512))
+    assert roof.first_token(4096) > roof.first_token(512) > roof.first_token(64)
+    rates = [n * 128 / roof.workload([(512, 128)] * n) for n in (1, 8, 32, 128)]
+    assert rates == sorted(rates)
+
+
+def test_a_prefix_in_common_is_computed_once() -> None:
+    roof = Roofline(LLAMA, on_gpu(), H100)
+    requests = [(2112, 64)] * 64
+    assert roof.workload(requests, shared_prefix=2048) < 0.5 * roof.workload(requests)
+
+
+def test_no_request_is_forgotten_when_they_do_not_all_fit_at_once() -> None:
+    roof = Roofline(LLAMA, on_gpu(num_blocks=64), H100)
+    one, four = roof.workload([(800, 100)]), roof.workload([(800, 100)] * 4)
+    assert four > 3 * one
+
+
+@pytest.mark.parametrize(
+    ("concurrency", "changes", "message"),
+    [
+        (200, {}, r"200 requests of 8192 tokens need 1638400 tokens of KV cache, and \d+ fit; 55 at once would do, a"),
+        (100, {}, "so would an FP8 cache"),
+        (1, {"gpu_memory": 0.15}, "the weights take 14.96 GiB .* and leave no room; fp8 weights take 8.46 GiB"),
+        (1, {"num_blocks": 50_000}, r"50000 KV blocks do not fit; 28\d\d\d would"),
+    ],
+    ids=["too many", "fp8 helps", "weights", "blocks"],
+)
+def test_a_refusal_names_the_number_that_would_do(concurrency: int, changes: dict[str, Any], message: str) -> None:
+    made = plan(LLAMA, on_gpu(**changes), H100, concurrency=concurrency, prompt=512, answer=256)
+    assert made.refusal
+    assert re.search(message, made.refusal), made.refusal
+
+
+def test_what_was_said_to_do_does() -> None:
+    assert plan(LLAMA, on_gpu(), H100, concurrency=55, prompt=512, answer=256).refusal is None
+    assert plan(LLAMA, on_gpu(), H100, concurrency=56, prompt=512, answer=256).refusal
+
+
+@pytest.mark.parametrize(
+    ("changes", "lengths", "card", "message"),
+    [
+        ({"max_model_len": 200_000}, (1, 512, 256), "h100", "beyond the model's, 131072"),
+        ({}, (1, 8000, 256), "h100", "do not fit into a context of 8192"),
+        ({}, (0, 512, 256), "h100", "at least 1"),
+        ({"quantization": "fp8"}, (1, 512, 256), "a100-80gb", "A100.* multiplies no FP8"),
+    ],
+)
+def test_a_plan_that_contradicts_itself_is_refused(
+    changes: dict[str, Any], lengths: tuple[int, int, int], card: str, message: str
+) -> None:
+    concurrency, prompt, answer = lengths
+    with pytest.raises(ConfigError, match=message):
+        plan(LLAMA, on_gpu(**changes), CARDS[card], concurrency=concurrency, prompt=prompt, answer=answer)
+
+
+def test_a_start_that_cannot_fit_is_refused_and_a_close_one_left_to_the_measuring_start() -> None:
+    def ask(blocks: int) -> None:
+        require_room(LLAMA, on_gpu(num_blocks=blocks), H100, memory=H100.memory, used=H100.reserved)
+
+    fits = memory_of(LLAMA, on_gpu(), H100).blocks
+    ask(fits)
+    ask(fits + 1000)  # 2 GB: within a twentieth of the card
+    with pytest.raises(ConfigError, match=f"about .* {fits} blocks"):
+        ask(fits + 3000)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "config.json").write_text(json.dumps(MODELS["llama-8b"]))
+    return tmp_path
+
+
+def test_the_command_prints_a_table_and_the_same_as_json(folder: Path) -> None:
+    command = ["plan", "--model", str(folder), "--context", "8192", "--concurrency", "32"]
+    shown, said = CliRunner().invoke(app, command), CliRunner().invoke(app, [*command, "--json"])
+    assert (shown.exit_code, said.exit_code) == (0, 0)
+    made = json.loads(said.stdout)
+    assert f"{made['memory']['blocks']} blocks" in shown.stdout
+    assert "it fits" in shown.stdout
+    assert made["refusal"] is None
+    assert made["memory"]["peak"] < H100.memory
+
+
+def test_the_command_ends_with_1_where_it_cannot_be(folder: Path) -> None:
+    refused = CliRunner().invoke(app, ["plan", "--model", str(folder), "--context", "8192", "--concurrency", "500"])
+    assert refused.exit_code == 1
+    assert "refused: 500 requests" in refused.stdout
+    unknown = CliRunner().invoke(app, ["plan", "--model", str(folder), "--gpu", "tpu"])
+    assert unknown.exit_code == 1
+    assert "known are h100" in unknown.output
+
+
+def test_other_cards_are_said_to_be_scaled(folder: Path) -> None:
+    shown = CliRunner().invoke(app, ["plan", "--model", str(folder), "--context", "8192", "--gpu", "h200"])
+    assert "scaled from an H100, not measured" in shown.stdout
+    assert isinstance(LLAMA, ModelConfig)
