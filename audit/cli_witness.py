@@ -13,13 +13,13 @@ from audit.cli_frame import DEFAULT_DATA, LOG_IN_DATA, DataOption, JsonOption, a
 from audit.cosignature import WitnessKey
 from audit.event_base import ANCHOR_TENANT
 from audit.note import VerifierKey
+from audit.outside import WITNESSED
 from audit.signer import FileSigner
 from audit.sqlite import SqliteReader
 from audit.tiles import Folder
+from audit.timestamp import load_roots, timestamp
 from audit.witness import Witness
 from audit.witness_http import submit, witness_server
-
-WITNESSED_BESIDE_LOG = "witnessed"
 
 app = typer.Typer()
 witness_app = typer.Typer(no_args_is_help=True, help="Witnesses: a second party that cosigns what only grows.")
@@ -37,6 +37,23 @@ def anchor_command(data: DataOption = None, as_json: JsonOption = False) -> None
         typer.echo(
             json.dumps({"ok": True, "receipts": receipts}) if as_json else f"{len(receipts)} checkpoints anchored."
         )
+
+
+@app.command("timestamp", epilog="Example:\n\n  domicile audit timestamp --url https://tsa.example --ca root.pem")
+def timestamp_command(
+    url: Annotated[str, typer.Option("--url", help="Of the time-stamping authority (RFC 3161 over HTTP).")],
+    ca: Annotated[Path, typer.Option("--ca", help="The roots to trust, PEM.")],
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Have the anchor's last checkpoint time-stamped, and keep the token beside the log. For a scheduler, daily."""
+    with answering(as_json):
+        folder = ((data or DEFAULT_DATA) / LOG_IN_DATA).parent
+        roots = load_roots(ca)
+        event = do(data, lambda custody: timestamp(custody, folder, url, roots))
+        told = {"ok": True, **event.model_dump(mode="json", exclude_none=True)}
+        says = f"{event.tsa} stamped the anchor of size {event.size} at {event.gen_time}."
+        typer.echo(json.dumps(told) if as_json else says)
 
 
 @witness_app.command(
@@ -88,6 +105,6 @@ def submit_command(
         finally:
             reader.close()
         kept = f"{tenant}-{re.sub(r'[^A-Za-z0-9.]+', '-', witness.name)}.note"
-        Folder(path.with_name(WITNESSED_BESIDE_LOG)).write(kept, note.encode())
+        Folder(path.with_name(WITNESSED)).write(kept, note.encode())
         said = f"{printable(witness.name)} cosigned {note.splitlines()[0]} at size {note.splitlines()[1]}."
         typer.echo(json.dumps({"ok": True, "time": when, "note": note}) if as_json else said)
