@@ -26,11 +26,10 @@ from audit.keys import FileKeyProvider
 from audit.log import AuditLog
 from audit.outside import vouchers
 from audit.pack import Summary, export
+from audit.place import is_there, open_reader, open_sided_store
 from audit.rights import answer, read, rectify, restrict
 from audit.side import SideStore
-from audit.sided import open_sided
 from audit.signer import FileSigner
-from audit.sqlite import SqliteReader
 from audit.walk import checked_moment
 
 ACTOR = "cli"
@@ -255,7 +254,7 @@ def read_command(
 def do(data: Path | None, work: Callable[[Custody], Awaitable[T]], backup_days: int = 30) -> T:
     """What `work` returns, done on the log and side store of a data folder."""
     log = (data or DEFAULT_DATA) / LOG_IN_DATA
-    if not log.is_file():
+    if not is_there(log):
         raise AuditError(f"there is no audit log at {log}")
     if not log.with_name("signer.key").is_file():
         raise AuditError("the signing key is not beside the log: it is a copy, or its key was lost")
@@ -272,12 +271,12 @@ async def _custody(log: Path, backup_days: int) -> AsyncIterator[Custody]:
     keys = FileKeyProvider.open(log.parent / "keys")
     side = log.with_name("side.db")
     signer = FileSigner.open(log.with_name("signer.key"))
-    opened = open_sided(side, keys)
+    opened = open_sided_store(side, keys)
     async with await AuditLog.open(log, signer=signer, node=f"cli-{os.getpid()}", open_store=opened) as audit_log:
         yield Custody(
             audit_log,
             open_side=lambda: SideStore.open(side, keys),
-            open_reader=lambda: SqliteReader.open(log),
+            open_reader=lambda: open_reader(log),
             keys=keys,
             signer=signer,
             backup_days=backup_days,
@@ -285,7 +284,7 @@ async def _custody(log: Path, backup_days: int) -> AsyncIterator[Custody]:
 
 
 def _size(data: Path | None, tenant: str) -> int:
-    reader = SqliteReader.open((data or DEFAULT_DATA) / LOG_IN_DATA)
+    reader = open_reader((data or DEFAULT_DATA) / LOG_IN_DATA)
     try:
         return reader.head(tenant)[0]
     finally:

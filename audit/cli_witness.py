@@ -1,21 +1,29 @@
 """`domicile audit anchor` and `domicile audit witness`: what keeps the log honest from outside it."""
 
+import asyncio
 import json
+import os
 import re
+import time
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from audit.anchor import anchor
-from audit.cli_custody import do
+from audit.cli_custody import ACTOR, do
 from audit.cli_frame import DEFAULT_DATA, LOG_IN_DATA, DataOption, JsonOption, answering, printable
 from audit.cosignature import WitnessKey
+from audit.errors import AuditError
 from audit.event_base import ANCHOR_TENANT
+from audit.log import AuditLog
 from audit.note import VerifierKey
 from audit.outside import WITNESSED
+from audit.place import is_there, open_reader, open_store
+from audit.rotation import rotate
 from audit.signer import FileSigner
-from audit.sqlite import SqliteReader
+from audit.stamp import rfc3339
 from audit.tiles import Folder
 from audit.timestamp import load_roots, timestamp
 from audit.witness import Witness
@@ -37,6 +45,34 @@ def anchor_command(data: DataOption = None, as_json: JsonOption = False) -> None
         typer.echo(
             json.dumps({"ok": True, "receipts": receipts}) if as_json else f"{len(receipts)} checkpoints anchored."
         )
+
+
+@app.command("rotate", epilog="Example:\n\n  domicile audit rotate --reason scheduled")
+def rotate_command(
+    data: DataOption = None,
+    reason: Annotated[str, typer.Option("--reason", help="A code, no words: it goes on record.")] = "scheduled",
+    as_json: JsonOption = False,
+) -> None:
+    """Put a new signing key in place of the old, which introduces it in every tree. Gateways take it when they restart.
+
+    Hand the new verifier key to whoever holds the old one; the succession beside the log lets both verify everything.
+    """
+    with answering(as_json):
+        log = (data or DEFAULT_DATA) / LOG_IN_DATA
+        if not is_there(log):
+            raise AuditError(f"there is no audit log at {log}")
+        opened = partial(AuditLog.open, log, node=f"cli-{os.getpid()}", open_store=open_store)
+        key = asyncio.run(
+            rotate(
+                log.with_name("signer.key"),
+                lambda signer: opened(signer=signer),
+                lambda: open_reader(log),
+                at=rfc3339(int(time.time() * 1000)),
+                actor=ACTOR,
+                reason=reason,
+            )
+        )
+        typer.echo(json.dumps({"ok": True, "key": str(key)}) if as_json else f"The log's key is now {key}")
 
 
 @app.command("timestamp", epilog="Example:\n\n  domicile audit timestamp --url https://tsa.example --ca root.pem")
@@ -97,7 +133,7 @@ def submit_command(
     """Have the last checkpoint of a tree cosigned, and keep it beside the log. Exit code 1 if the witness refuses."""
     with answering(as_json):
         path = (data or DEFAULT_DATA) / LOG_IN_DATA
-        reader = SqliteReader.open(path)
+        reader = open_reader(path)
         try:
             log = VerifierKey.parse(path.with_name("signer.vkey").read_text(encoding="utf-8"))
             witness = WitnessKey.parse(key)

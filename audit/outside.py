@@ -74,7 +74,7 @@ def _rebuilt(
     ]
     for one in reversed(fit):
         try:
-            yield one.note, open_checkpoint(one.note, origin_of(key.name, tenant), key.public_key)
+            yield one.note, open_checkpoint(one.note, origin_of(key.name, tenant), key.public_keys)
         except NoteError:
             continue  # `audit verify` is to complain
 
@@ -87,7 +87,7 @@ def _files(
     last = [Voucher(one.note) for one in reader.checkpoints(ANCHOR_TENANT)][-1:]
     for voucher in [*last, *given]:
         try:
-            over = open_checkpoint(voucher.note, origin_of(key.name, ANCHOR_TENANT), key.public_key)
+            over = open_checkpoint(voucher.note, origin_of(key.name, ANCHOR_TENANT), key.public_keys)
         except NoteError:
             continue
         if over.size <= seq or over.size > reader.head(ANCHOR_TENANT)[0]:

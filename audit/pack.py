@@ -25,7 +25,7 @@ from audit.errors import AuditError, StoreError, VerificationFailed
 from audit.evidence import Evidence
 from audit.leaf import Leaf, decode_leaf
 from audit.merkle import Frontier, inclusion_proof, tree_hash
-from audit.note import NoteSigner, VerifierKey, sign_note
+from audit.note import VerifierKey, sign_note
 from audit.ocsf import ocsf
 from audit.outside import Voucher, outside_proofs
 from audit.pack_dsar import dsar_files
@@ -35,6 +35,7 @@ from audit.pack_tables import Tables
 from audit.privacy_event import LogExported
 from audit.schema import event_schema
 from audit.side import Kept, SideStore
+from audit.signer import Signer, key_of, successions_of
 from audit.stamp import rfc3339
 from audit.store import Reader, StoredLeaf
 from audit.walk import timestamp
@@ -75,7 +76,7 @@ def window(reader: Reader, key: VerifierKey, tenant: str, since: str | None, unt
     notes = list(reader.checkpoints(tenant))
     if not notes:
         raise VerificationFailed(f"tenant {tenant} has no signed checkpoint yet")
-    checkpoint = open_checkpoint(notes[-1].note, origin_of(key.name, tenant), key.public_key)
+    checkpoint = open_checkpoint(notes[-1].note, origin_of(key.name, tenant), key.public_keys)
     first, end = 0, checkpoint.size
     if since is not None or until is not None:
         inside = (
@@ -112,7 +113,7 @@ async def export(
     hand over with it. Raises AuditError in one of its kinds;
     then there is no file.
     """
-    key = VerifierKey(custody.signer.name, custody.signer.public_key)
+    key = key_of(custody.signer)
     with custody.reading() as reader:
         found = window(reader, key, tenant, since, until)
     pack_id = custody.new_id()
@@ -212,7 +213,7 @@ class _Pack:
         self._tables = Tables()
         self._states: dict[str, int] = {}
 
-    def write(self, pack_id: str, made_at: str, notes: list[str], signer: NoteSigner) -> Summary:
+    def write(self, pack_id: str, made_at: str, notes: list[str], signer: Signer) -> Summary:
         """Events first, in one walk; then what was gathered on it; then the manifest over everything."""
         vouched = vouch(self._reader, self._key, self._tenant, notes)
         self._write_events()
@@ -226,6 +227,8 @@ class _Pack:
             everything |= dsar_files(package)
         for name, content in everything.items():
             self._out.add(name, content)
+        for at, note in enumerate(successions_of(signer)):
+            self._out.add(f"proofs/keys/{at:03d}.note", note)
         self._out.add("checkpoint", self._window.note)
         self._out.add("schema.json", json.dumps(event_schema(), indent=1))
         self._out.add("verify.py", (files("audit") / "pack_verifier.py").read_bytes())

@@ -33,6 +33,7 @@ from audit.custody import Custody
 from audit.errors import AuditError, TimestampError
 from audit.event_base import ANCHOR_TENANT
 from audit.outside import TIMESTAMPS
+from audit.signer import key_of
 from audit.tiles import Folder
 
 TIMEOUT_S = 15.0
@@ -145,4 +146,4 @@ def _last(custody: Custody) -> tuple[str, Checkpoint]:
     if not last:
         raise AuditError("there is no checkpoint of the anchor yet: run `domicile audit anchor` first")
     origin = origin_of(custody.signer.name, ANCHOR_TENANT)
-    return last[0].note, open_checkpoint(last[0].note, origin, custody.signer.public_key)
+    return last[0].note, open_checkpoint(last[0].note, origin, key_of(custody.signer).public_keys)
