@@ -26,9 +26,10 @@ from audit.keys import FileKeyProvider
 from audit.log import AuditLog
 from audit.outside import vouchers
 from audit.pack import Summary, export
-from audit.place import is_there, open_reader, open_sided_store
+from audit.place import is_there, open_reader
 from audit.rights import answer, read, rectify, restrict
 from audit.side import SideStore
+from audit.sided import open_sided
 from audit.signer import FileSigner
 from audit.walk import checked_moment
 
@@ -271,7 +272,7 @@ async def _custody(log: Path, backup_days: int) -> AsyncIterator[Custody]:
     keys = FileKeyProvider.open(log.parent / "keys")
     side = log.with_name("side.db")
     signer = FileSigner.open(log.with_name("signer.key"))
-    opened = open_sided_store(side, keys)
+    opened = open_sided(side, keys)
     async with await AuditLog.open(log, signer=signer, node=f"cli-{os.getpid()}", open_store=opened) as audit_log:
         yield Custody(
             audit_log,

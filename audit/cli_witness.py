@@ -5,6 +5,7 @@ import json
 import os
 import re
 import time
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -14,13 +15,14 @@ import typer
 from audit.anchor import anchor
 from audit.cli_custody import ACTOR, do
 from audit.cli_frame import DEFAULT_DATA, LOG_IN_DATA, DataOption, JsonOption, answering, printable
+from audit.clock import record_clock
 from audit.cosignature import WitnessKey
 from audit.errors import AuditError
 from audit.event_base import ANCHOR_TENANT
 from audit.log import AuditLog
 from audit.note import VerifierKey
 from audit.outside import WITNESSED
-from audit.place import is_there, open_reader, open_store
+from audit.place import is_there, open_reader
 from audit.rotation import rotate
 from audit.signer import FileSigner
 from audit.stamp import rfc3339
@@ -47,6 +49,16 @@ def anchor_command(data: DataOption = None, as_json: JsonOption = False) -> None
         )
 
 
+@app.command("clock", epilog="Example:\n\n  domicile audit clock --json")
+def clock_command(data: DataOption = None, as_json: JsonOption = False) -> None:
+    """Put on record how right this machine's clock is, as its kernel knows it. For a scheduler, hourly."""
+    with answering(as_json):
+        state, _ = do(data, record_clock)
+        says = "synchronised" if state.synchronised else "NOT synchronised"
+        told = f"The clock is {says}, {state.offset_ms} ms off, at most {state.max_error_ms} ms."
+        typer.echo(json.dumps({"ok": True, **asdict(state)}) if as_json else told)
+
+
 @app.command("rotate", epilog="Example:\n\n  domicile audit rotate --reason scheduled")
 def rotate_command(
     data: DataOption = None,
@@ -61,7 +73,7 @@ def rotate_command(
         log = (data or DEFAULT_DATA) / LOG_IN_DATA
         if not is_there(log):
             raise AuditError(f"there is no audit log at {log}")
-        opened = partial(AuditLog.open, log, node=f"cli-{os.getpid()}", open_store=open_store)
+        opened = partial(AuditLog.open, log, node=f"cli-{os.getpid()}")
         key = asyncio.run(
             rotate(
                 log.with_name("signer.key"),

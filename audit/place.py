@@ -5,13 +5,9 @@ share that folder's `side.db` and keys only if they are on one machine.
 """
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 from audit.errors import StoreError
-from audit.keys import KeyProvider
-from audit.side import SideStore
-from audit.sided import SidedStore
 from audit.sqlite import SqliteReader, SqliteStore
 from audit.store import LeafStore, Reader
 
@@ -47,17 +43,3 @@ def open_reader(path: Path) -> Reader:
 def is_there(path: Path) -> bool:
     """Whether there is a log, as far as can be told without opening it."""
     return database_url() is not None or path.is_file()
-
-
-def open_sided_store(side: Path, keys: KeyProvider) -> Callable[[Path, str, str], SidedStore]:
-    """As `audit.sided.open_sided`, for a log in either place."""
-
-    def opened(path: Path, node: str, boot: str) -> SidedStore:
-        store = open_store(path, node, boot)
-        try:
-            return SidedStore(store, SideStore.open(side, keys))
-        except StoreError:
-            store.close()
-            raise
-
-    return opened
