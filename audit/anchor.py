@@ -79,7 +79,7 @@ def prove(reader: Reader, key: VerifierKey, checkpoint: Checkpoint) -> Anchored:
     for one in reader.checkpoints(ANCHOR_TENANT):
         if one.size > seq:
             try:
-                over = open_checkpoint(one.note, origin, key.public_key)
+                over = open_checkpoint(one.note, origin, key.public_keys)
             except NoteError as error:
                 raise VerificationFailed(
                     f"the anchor's checkpoint of size {one.size} does not hold: {error}"
@@ -97,7 +97,7 @@ def prove(reader: Reader, key: VerifierKey, checkpoint: Checkpoint) -> Anchored:
 def verify_anchored(anchored: Anchored, checkpoint: Checkpoint, key: VerifierKey) -> None:
     """Raises VerificationFailed unless the anchor's signed checkpoint vouches for `checkpoint`."""
     try:
-        over = open_checkpoint(anchored.note, origin_of(key.name, ANCHOR_TENANT), key.public_key)
+        over = open_checkpoint(anchored.note, origin_of(key.name, ANCHOR_TENANT), key.public_keys)
         verify_inclusion(leaf_hash(anchored.leaf), anchored.seq, over.size, anchored.proof, over.root)
     except (NoteError, ProofError) as error:
         raise VerificationFailed(f"the anchor does not hold: {error}") from error

@@ -13,9 +13,10 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from audit.canonical import canonicalize, parse_canonical
+from audit.checkpoint import keys_of
 from audit.errors import CanonicalError, NoteError
 from audit.event_base import Code, Count, Country, Text
-from audit.note import NoteSigner, VerifierKey, open_note, sign_note
+from audit.note import NoteSigner, open_note, sign_note
 from audit.privacy_event import Scope
 from audit.stamp import Timestamp, Uuid7
 
@@ -94,9 +95,9 @@ def sign_certificate(certificate: Certificate, origin: str, signer: NoteSigner) 
     return sign_note(f"{origin} certificate\n{certificate.body().decode()}\n", origin, signer)
 
 
-def open_certificate(note: str, origin: str, public_key: bytes) -> Certificate:
+def open_certificate(note: str, origin: str, public_key: bytes | tuple[bytes, ...]) -> Certificate:
     """The certificate in `note`. Raises NoteError if it is none, of another log, or not signed by the key."""
-    text = open_note(note, [VerifierKey(origin, public_key)])
+    text = open_note(note, keys_of(origin, public_key))
     first, _, body = text.removesuffix("\n").partition("\n")
     if first != f"{origin} certificate":
         raise NoteError(f"the note is no certificate of {origin}")

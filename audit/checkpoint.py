@@ -59,12 +59,16 @@ def sign_checkpoint(checkpoint: Checkpoint, signer: NoteSigner) -> str:
     return sign_note(checkpoint.text(), checkpoint.origin, signer)
 
 
-def open_checkpoint(note: str, origin: str, public_key: bytes) -> Checkpoint:
-    """The checkpoint in `note`, which must be of the log `origin` and signed by its key.
+def keys_of(origin: str, public_key: bytes | tuple[bytes, ...]) -> list[VerifierKey]:
+    return [VerifierKey(origin, one) for one in ((public_key,) if isinstance(public_key, bytes) else public_key)]
+
+
+def open_checkpoint(note: str, origin: str, public_key: bytes | tuple[bytes, ...]) -> Checkpoint:
+    """The checkpoint in `note`, which must be of the log `origin` and signed by its key, or by one of several.
 
     Raises NoteError, saying which of the two is not so.
     """
-    checkpoint = Checkpoint.parse(open_note(note, [VerifierKey(origin, public_key)]))
+    checkpoint = Checkpoint.parse(open_note(note, keys_of(origin, public_key)))
     if checkpoint.origin != origin:
         raise NoteError(f"the checkpoint is of {checkpoint.origin}, not of {origin}")
     return checkpoint

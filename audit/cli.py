@@ -3,7 +3,7 @@
 import json
 import os
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict
 from itertools import islice
@@ -33,10 +33,13 @@ from audit.custody import Custody
 from audit.disclosure import account
 from audit.errors import AuditError
 from audit.note import VerifierKey
+from audit.place import open_reader
 from audit.privacy_event import LogRead
 from audit.receipt import Receipt, verify_receipt
 from audit.side import SideStore
 from audit.sqlite import SqliteReader
+from audit.store import Reader
+from audit.succession import notes_in, with_kin
 from audit.tiles import Folder, publish
 from audit.verify import MAX_FINDINGS, Finding, Report, verify_log
 
@@ -85,7 +88,9 @@ def verify(
         total = sum(reader.head(name)[0] for name in tenants)
         with progress_bar(total, hidden=as_json) as advance:
             report = verify_log(reader, key, tenants=tenants, held=held, progress=lambda _, count: advance(count))
-        states, faults = _account(path, key, tenants) if report.ok else ({}, [])
+        states, faults = (
+            _account(path, key, tenants, SqliteReader.open if log else open_reader) if report.ok else ({}, [])
+        )
     ok = report.ok and not faults
     if as_json:
         private = {"private_values": states, "private_faults": faults}
@@ -103,7 +108,9 @@ def verify(
     raise typer.Exit(0 if ok else 1)
 
 
-def _account(log: Path, key: VerifierKey, tenants: Iterable[str]) -> tuple[dict[str, int], list[dict[str, object]]]:
+def _account(
+    log: Path, key: VerifierKey, tenants: Iterable[str], opened: Callable[[Path], Reader]
+) -> tuple[dict[str, int], list[dict[str, object]]]:
     """What became of the private values of a log that holds, if their store lies beside it."""
     path = log.with_name("side.db")
     if not path.is_file():
@@ -112,7 +119,7 @@ def _account(log: Path, key: VerifierKey, tenants: Iterable[str]) -> tuple[dict[
     faults: list[dict[str, object]] = []
     with closing(SideStore.open_read_only(path)) as side:
         for tenant in tenants:
-            states, wrong = account(lambda: SqliteReader.open(log), side, key, tenant)
+            states, wrong = account(lambda: opened(log), side, key, tenant)
             total.update(states)
             faults += [{"tenant": tenant, **asdict(one)} for one in wrong]
     return dict(total), faults
@@ -214,9 +221,9 @@ def verify_receipt_command(
 
 
 @contextmanager
-def _open(data: Path | None, log: Path | None) -> Iterator[tuple[SqliteReader, Path]]:
+def _open(data: Path | None, log: Path | None) -> Iterator[tuple[Reader, Path]]:
     path = log or (data or DEFAULT_DATA) / LOG_IN_DATA
-    reader = SqliteReader.open(path)
+    reader = open_reader(path) if log is None else SqliteReader.open(path)
     try:
         yield reader, path
     finally:
@@ -224,13 +231,14 @@ def _open(data: Path | None, log: Path | None) -> Iterator[tuple[SqliteReader, P
 
 
 def _key(given: str | None, log: Path) -> VerifierKey:
-    """The key that was given, itself or in a file; else the one beside the log."""
+    """The key that was given, itself or in a file, else the one beside the log; with those of its succession."""
     if given is None:
         beside = log.with_name(KEY_IN_DATA.name)
         if not beside.is_file():
             raise AuditError(f"there is no verifier key beside {log.name}: give one with --public-key")
-        return VerifierKey.parse(beside.read_text(encoding="utf-8"))
-    return VerifierKey.parse(Path(given).read_text(encoding="utf-8") if os.path.isfile(given) else given)
+        given = str(beside)
+    key = VerifierKey.parse(Path(given).read_text(encoding="utf-8") if os.path.isfile(given) else given)
+    return with_kin(key, notes_in(log.parent))
 
 
 def _print_report(report: Report, key: VerifierKey, *, told: bool) -> None:

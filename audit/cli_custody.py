@@ -21,14 +21,17 @@ from audit.custody import Custody
 from audit.deletion import holds_of
 from audit.erasure import erase, finish, place_hold, release_hold
 from audit.errors import AuditError
+from audit.evidence import Evidence, evidence_of
 from audit.keys import FileKeyProvider
 from audit.log import AuditLog
-from audit.pack import export
+from audit.outside import vouchers
+from audit.pack import Summary, export
+from audit.place import is_there, open_reader
 from audit.rights import answer, read, rectify, restrict
 from audit.side import SideStore
 from audit.sided import open_sided
 from audit.signer import FileSigner
-from audit.sqlite import SqliteReader
+from audit.walk import checked_moment
 
 ACTOR = "cli"
 T = TypeVar("T")
@@ -59,25 +62,39 @@ def export_command(
     data: DataOption = None,
     since: Annotated[str | None, typer.Option("--from", help="UTC, to any precision: 2026-03-01T12.")] = None,
     until: Annotated[str | None, typer.Option("--to", help="UTC; not included.")] = None,
+    evidence: Annotated[
+        Path | None,
+        typer.Option("--evidence", help="JSON of registers (docs/evidence-pack.md), for the built-in ones."),
+    ] = None,
+    dsar: Annotated[
+        list[str] | None, typer.Option("--dsar", help="Add the access package of this person. Repeatable.")
+    ] = None,
     disclose: Annotated[bool, typer.Option("--disclose", help="Show kept private values, unless restricted.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Write an evidence pack: records, proofs, reports, and a verifier that needs nothing but Python."""
     with answering(as_json):
         with progress_bar(_size(data, tenant), hidden=as_json) as advance:
-            made = do(
-                data,
-                lambda custody: export(
+            folder = data or DEFAULT_DATA
+            known = evidence_of(folder, tenant) if evidence is None else Evidence.load(evidence)
+
+            async def work(custody: Custody) -> Summary:
+                packages = [await answer(custody, tenant, person, actor=ACTOR) for person in dsar or ()]
+                return await export(
                     custody,
                     tenant,
                     output,
-                    since=since,
-                    until=until,
+                    since=since and checked_moment(since),
+                    until=until and checked_moment(until),
                     disclose=disclose,
+                    evidence=known,
+                    vouchers=vouchers((folder / LOG_IN_DATA).parent),
+                    dsar=packages,
                     actor=ACTOR,
                     progress=advance,
-                ),
-            )
+                )
+
+            made = do(data, work)
         tell(
             asdict(made),
             as_json,
@@ -238,7 +255,7 @@ def read_command(
 def do(data: Path | None, work: Callable[[Custody], Awaitable[T]], backup_days: int = 30) -> T:
     """What `work` returns, done on the log and side store of a data folder."""
     log = (data or DEFAULT_DATA) / LOG_IN_DATA
-    if not log.is_file():
+    if not is_there(log):
         raise AuditError(f"there is no audit log at {log}")
     if not log.with_name("signer.key").is_file():
         raise AuditError("the signing key is not beside the log: it is a copy, or its key was lost")
@@ -260,7 +277,7 @@ async def _custody(log: Path, backup_days: int) -> AsyncIterator[Custody]:
         yield Custody(
             audit_log,
             open_side=lambda: SideStore.open(side, keys),
-            open_reader=lambda: SqliteReader.open(log),
+            open_reader=lambda: open_reader(log),
             keys=keys,
             signer=signer,
             backup_days=backup_days,
@@ -268,7 +285,7 @@ async def _custody(log: Path, backup_days: int) -> AsyncIterator[Custody]:
 
 
 def _size(data: Path | None, tenant: str) -> int:
-    reader = SqliteReader.open((data or DEFAULT_DATA) / LOG_IN_DATA)
+    reader = open_reader((data or DEFAULT_DATA) / LOG_IN_DATA)
     try:
         return reader.head(tenant)[0]
     finally:

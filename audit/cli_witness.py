@@ -1,25 +1,35 @@
 """`domicile audit anchor` and `domicile audit witness`: what keeps the log honest from outside it."""
 
+import asyncio
 import json
+import os
 import re
+import time
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from audit.anchor import anchor
-from audit.cli_custody import do
+from audit.cli_custody import ACTOR, do
 from audit.cli_frame import DEFAULT_DATA, LOG_IN_DATA, DataOption, JsonOption, answering, printable
+from audit.clock import record_clock
 from audit.cosignature import WitnessKey
+from audit.errors import AuditError
 from audit.event_base import ANCHOR_TENANT
+from audit.log import AuditLog
 from audit.note import VerifierKey
+from audit.outside import WITNESSED
+from audit.place import is_there, open_reader
+from audit.rotation import rotate
 from audit.signer import FileSigner
-from audit.sqlite import SqliteReader
+from audit.stamp import rfc3339
 from audit.tiles import Folder
+from audit.timestamp import load_roots, timestamp
 from audit.witness import Witness
 from audit.witness_http import submit, witness_server
-
-WITNESSED_BESIDE_LOG = "witnessed"
 
 app = typer.Typer()
 witness_app = typer.Typer(no_args_is_help=True, help="Witnesses: a second party that cosigns what only grows.")
@@ -37,6 +47,61 @@ def anchor_command(data: DataOption = None, as_json: JsonOption = False) -> None
         typer.echo(
             json.dumps({"ok": True, "receipts": receipts}) if as_json else f"{len(receipts)} checkpoints anchored."
         )
+
+
+@app.command("clock", epilog="Example:\n\n  domicile audit clock --json")
+def clock_command(data: DataOption = None, as_json: JsonOption = False) -> None:
+    """Put on record how right this machine's clock is, as its kernel knows it. For a scheduler, hourly."""
+    with answering(as_json):
+        state, _ = do(data, record_clock)
+        says = "synchronised" if state.synchronised else "NOT synchronised"
+        told = f"The clock is {says}, {state.offset_ms} ms off, at most {state.max_error_ms} ms."
+        typer.echo(json.dumps({"ok": True, **asdict(state)}) if as_json else told)
+
+
+@app.command("rotate", epilog="Example:\n\n  domicile audit rotate --reason scheduled")
+def rotate_command(
+    data: DataOption = None,
+    reason: Annotated[str, typer.Option("--reason", help="A code, no words: it goes on record.")] = "scheduled",
+    as_json: JsonOption = False,
+) -> None:
+    """Put a new signing key in place of the old, which introduces it in every tree. Gateways take it when they restart.
+
+    Hand the new verifier key to whoever holds the old one; the succession beside the log lets both verify everything.
+    """
+    with answering(as_json):
+        log = (data or DEFAULT_DATA) / LOG_IN_DATA
+        if not is_there(log):
+            raise AuditError(f"there is no audit log at {log}")
+        opened = partial(AuditLog.open, log, node=f"cli-{os.getpid()}")
+        key = asyncio.run(
+            rotate(
+                log.with_name("signer.key"),
+                lambda signer: opened(signer=signer),
+                lambda: open_reader(log),
+                at=rfc3339(int(time.time() * 1000)),
+                actor=ACTOR,
+                reason=reason,
+            )
+        )
+        typer.echo(json.dumps({"ok": True, "key": str(key)}) if as_json else f"The log's key is now {key}")
+
+
+@app.command("timestamp", epilog="Example:\n\n  domicile audit timestamp --url https://tsa.example --ca root.pem")
+def timestamp_command(
+    url: Annotated[str, typer.Option("--url", help="Of the time-stamping authority (RFC 3161 over HTTP).")],
+    ca: Annotated[Path, typer.Option("--ca", help="The roots to trust, PEM.")],
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Have the anchor's last checkpoint time-stamped, and keep the token beside the log. For a scheduler, daily."""
+    with answering(as_json):
+        folder = ((data or DEFAULT_DATA) / LOG_IN_DATA).parent
+        roots = load_roots(ca)
+        event = do(data, lambda custody: timestamp(custody, folder, url, roots))
+        told = {"ok": True, **event.model_dump(mode="json", exclude_none=True)}
+        says = f"{event.tsa} stamped the anchor of size {event.size} at {event.gen_time}."
+        typer.echo(json.dumps(told) if as_json else says)
 
 
 @witness_app.command(
@@ -80,7 +145,7 @@ def submit_command(
     """Have the last checkpoint of a tree cosigned, and keep it beside the log. Exit code 1 if the witness refuses."""
     with answering(as_json):
         path = (data or DEFAULT_DATA) / LOG_IN_DATA
-        reader = SqliteReader.open(path)
+        reader = open_reader(path)
         try:
             log = VerifierKey.parse(path.with_name("signer.vkey").read_text(encoding="utf-8"))
             witness = WitnessKey.parse(key)
@@ -88,6 +153,6 @@ def submit_command(
         finally:
             reader.close()
         kept = f"{tenant}-{re.sub(r'[^A-Za-z0-9.]+', '-', witness.name)}.note"
-        Folder(path.with_name(WITNESSED_BESIDE_LOG)).write(kept, note.encode())
+        Folder(path.with_name(WITNESSED)).write(kept, note.encode())
         said = f"{printable(witness.name)} cosigned {note.splitlines()[0]} at size {note.splitlines()[1]}."
         typer.echo(json.dumps({"ok": True, "time": when, "note": note}) if as_json else said)

@@ -96,7 +96,7 @@ def vouch(reader: Reader, key: VerifierKey, tenant: str, notes: Iterable[str]) -
             announced.setdefault(event.certificate_sha256, stored.seq)
     vouched = []
     for note in notes:
-        certificate = open_certificate(note, origin_of(key.name, tenant), key.public_key)
+        certificate = open_certificate(note, origin_of(key.name, tenant), key.public_keys)
         if certificate.tenant != tenant:
             raise NoteError(f"the certificate {certificate.id} is of tenant {certificate.tenant}")
         if (seq := announced.get(certificate.sha256())) is None:

@@ -11,6 +11,7 @@ AuditError
 ├── HeldError            a legal hold forbids the deletion
 ├── RestrictedError      the data may be kept but not used (GDPR 18)
 ├── SignerError          the signing key is missing, unsafe or out of reach
+├── TimestampError       no RFC 3161 timestamp was had, or one that does not hold
 ├── WitnessError         a witness is out of reach, refuses, or answers what does not hold
 ├── KeyProviderError     the keys above the side store are missing, unsafe or out of reach
 │   └── KeyLost          ... for good: what they protected is not readable any more
@@ -66,6 +67,14 @@ class RestrictedError(AuditError):
 
 class SignerError(AuditError):
     pass
+
+
+class TimestampError(AuditError):
+    """`reason` is a code: unreachable, malformed, refused, wrong_nonce, wrong_imprint, untrusted."""
+
+    def __init__(self, reason: str, says: str) -> None:
+        super().__init__(says)
+        self.reason = reason
 
 
 class WitnessError(AuditError):

@@ -18,12 +18,12 @@ from audit.errors import AuditUnavailable
 from audit.event import InferenceAborted, SystemSelftest, SystemStop
 from audit.event_base import Event, Step
 from audit.node import NodeLock
+from audit.place import open_store
 from audit.private import Private
 from audit.receipt import Receipt
 from audit.reserve import Reserve
 from audit.sequencer import RUNNING, Append, Limits, Sequencer
 from audit.signer import Signer
-from audit.sqlite import SqliteStore
 from audit.stamp import Clock, Stamper, uuid7
 from audit.store import Store
 
@@ -83,7 +83,7 @@ class AuditLog:
         clock: Clock = time.time,
         build: str | None = None,
         settings: AuditSettings | None = None,
-        open_store: OpenStore = SqliteStore.open,
+        open_store: OpenStore = open_store,
     ) -> Self:
         """Open or create the log at `path` as `node`, and close what earlier boots of this node left open.
 

@@ -3,7 +3,7 @@
 import binascii
 from base64 import b64decode, b64encode
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Protocol
 
@@ -35,6 +35,12 @@ class VerifierKey:
 
     name: str
     public_key: bytes
+    kin: tuple[bytes, ...] = field(default=(), compare=False)
+    """Other keys of the same name that are trusted with it (`audit.succession`)."""
+
+    @property
+    def public_keys(self) -> tuple[bytes, ...]:
+        return self.public_key, *self.kin
 
     def __post_init__(self) -> None:
         if not _is_key_name(self.name):

@@ -6,10 +6,9 @@ every file by its SHA-256 and is signed by the log's key. Records are streamed: 
 """
 
 import json
-import re
 import zipfile
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
@@ -20,26 +19,31 @@ from typing import IO, Any
 
 from audit.checkpoint import Checkpoint, open_checkpoint, origin_of
 from audit.custody import Custody
-from audit.deletion import certificates_of, deletions_of
+from audit.deletion import RECORD, certificates_of, deletions_of
 from audit.disclosure import Vouched, vouch
 from audit.errors import AuditError, StoreError, VerificationFailed
+from audit.evidence import Evidence
 from audit.leaf import Leaf, decode_leaf
 from audit.merkle import Frontier, inclusion_proof, tree_hash
-from audit.note import NoteSigner, VerifierKey, sign_note
+from audit.note import VerifierKey, sign_note
+from audit.ocsf import ocsf
+from audit.outside import Voucher, outside_proofs
+from audit.pack_dsar import dsar_files
+from audit.pack_registers import registers
 from audit.pack_report import html_report
 from audit.pack_tables import Tables
 from audit.privacy_event import LogExported
 from audit.schema import event_schema
 from audit.side import Kept, SideStore
+from audit.signer import Signer, key_of, successions_of
 from audit.stamp import rfc3339
 from audit.store import Reader, StoredLeaf
+from audit.walk import timestamp
 
 PROGRESS_STEP = 1000
 
 Progress = Callable[[int], None]
 """Called with how many records were written since the last call."""
-
-_TS = re.compile(rb'"ts":"([0-9T:.Z-]{24})"')
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,23 +76,20 @@ def window(reader: Reader, key: VerifierKey, tenant: str, since: str | None, unt
     notes = list(reader.checkpoints(tenant))
     if not notes:
         raise VerificationFailed(f"tenant {tenant} has no signed checkpoint yet")
-    checkpoint = open_checkpoint(notes[-1].note, origin_of(key.name, tenant), key.public_key)
+    checkpoint = open_checkpoint(notes[-1].note, origin_of(key.name, tenant), key.public_keys)
     first, end = 0, checkpoint.size
     if since is not None or until is not None:
         inside = (
             leaf.seq
             for leaf in islice(reader.leaves(tenant), checkpoint.size)
-            if (since is None or _ts(leaf) >= since) and (until is None or _ts(leaf) < until)
+            if (since is None or timestamp(leaf.payload) >= since)
+            and (until is None or timestamp(leaf.payload) < until)
+            and leaf.payload
         )
         first = next(inside, -1)
         last = deque(inside, maxlen=1)
         end = (last[0] if last else first) + 1
     return Window(max(first, 0), end, checkpoint, notes[-1].note)
-
-
-def _ts(leaf: StoredLeaf) -> str:
-    match = _TS.search(leaf.payload)
-    return match[1].decode() if match else ""
 
 
 async def export(
@@ -99,15 +100,20 @@ async def export(
     since: str | None = None,
     until: str | None = None,
     disclose: bool = False,
+    evidence: Evidence = Evidence(),  # noqa: B008, it is frozen
+    vouchers: Sequence[Voucher] = (),
+    dsar: Sequence[Mapping[str, Any]] = (),
     actor: str = "system",
     progress: Progress = lambda count: None,
 ) -> Summary:
     """Write the pack to `target`, which must not exist; the export itself is recorded first.
 
-    With `disclose`, values that are kept and not restricted are shown in it. Raises AuditError in one of its kinds;
+    With `disclose`, values that are kept and not restricted are shown in it. `evidence` fills in the registers,
+    `vouchers` are what stands for the log from outside, `dsar` packages of access requests (`audit.rights.answer`) to
+    hand over with it. Raises AuditError in one of its kinds;
     then there is no file.
     """
-    key = VerifierKey(custody.signer.name, custody.signer.public_key)
+    key = key_of(custody.signer)
     with custody.reading() as reader:
         found = window(reader, key, tenant, since, until)
     pack_id = custody.new_id()
@@ -121,6 +127,7 @@ async def export(
         notes = certificates_of(side, tenant)
         with custody.reading() as reader, _Writer.create(target) as pack:
             made = _Pack(pack, reader, side, key, tenant, found, disclose, progress)
+            made.given = Given(evidence, list(vouchers), list(dsar))
             summary = made.write(pack_id, rfc3339(custody.now()), notes, custody.signer)
             if deletions_of(side, tenant) != before:
                 raise VerificationFailed("values were deleted while the pack was made: make it again")
@@ -170,8 +177,19 @@ class _Writer:
             write(content.encode() if isinstance(content, str) else content)
 
 
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What the log itself does not know."""
+
+    evidence: Evidence
+    vouchers: list[Voucher]
+    dsar: list[Mapping[str, Any]]
+
+
 class _Pack:
     """The making of one pack."""
+
+    given: Given
 
     def __init__(
         self,
@@ -195,14 +213,22 @@ class _Pack:
         self._tables = Tables()
         self._states: dict[str, int] = {}
 
-    def write(self, pack_id: str, made_at: str, notes: list[str], signer: NoteSigner) -> Summary:
+    def write(self, pack_id: str, made_at: str, notes: list[str], signer: Signer) -> Summary:
         """Events first, in one walk; then what was gathered on it; then the manifest over everything."""
         vouched = vouch(self._reader, self._key, self._tenant, notes)
         self._write_events()
         self._write_fields(vouched)
         self._write_proofs(vouched, notes)
-        for name, content in self._tables.files().items():
+        outside = outside_proofs(
+            self._reader, self._key, self._tenant, *self._range(), self._window.checkpoint.size, self.given.vouchers
+        )
+        everything = self._tables.files() | registers(self._tables, self.given.evidence) | outside
+        for package in self.given.dsar:
+            everything |= dsar_files(package)
+        for name, content in everything.items():
             self._out.add(name, content)
+        for at, note in enumerate(successions_of(signer)):
+            self._out.add(f"proofs/keys/{at:03d}.note", note)
         self._out.add("checkpoint", self._window.note)
         self._out.add("schema.json", json.dumps(event_schema(), indent=1))
         self._out.add("verify.py", (files("audit") / "pack_verifier.py").read_bytes())
@@ -222,6 +248,9 @@ class _Pack:
             total + 2,
             self._states,
         )
+
+    def _range(self) -> tuple[int, int]:
+        return self._window.first, self._window.end
 
     def _about(self, pack_id: str, made_at: str) -> dict[str, Any]:
         origin = origin_of(self._key.name, self._tenant)
@@ -249,7 +278,10 @@ class _Pack:
         with self._out.stream("events.jsonl") as write:
             for leaf in self._leaves():
                 write(leaf.payload + b"\n")
-                self._tables.take(leaf.seq, decode_leaf(leaf.payload))
+                if leaf.payload:
+                    self._tables.take(leaf.seq, decode_leaf(leaf.payload))
+                else:
+                    self._tables.expired += 1
                 written += 1
                 if written % PROGRESS_STEP == 0:
                     self._progress(PROGRESS_STEP)
@@ -259,11 +291,20 @@ class _Pack:
         with self._out.stream("events.csv") as write:
             write(Tables.EVENT_HEADER)
             for leaf in self._leaves():
-                write(Tables.event_row(leaf.seq, json.loads(leaf.payload)))
+                write(Tables.event_row(leaf.seq, json.loads(leaf.payload or b"{}")))
+        with self._out.stream("ocsf.jsonl") as write:
+            for leaf in self._leaves():
+                if leaf.payload:
+                    mapped = ocsf(leaf.seq, json.loads(leaf.payload))
+                    write(json.dumps(mapped, ensure_ascii=False, separators=(",", ":")).encode() + b"\n")
 
     def _write_fields(self, vouched: list[Vouched]) -> None:
         with self._out.stream("fields.jsonl") as write:
             for leaf in self._leaves():
+                if not leaf.payload:
+                    said: dict[str, Any] = {"seq": leaf.seq, "field": RECORD, **_gone(leaf.seq, RECORD, vouched)}
+                    self._states[said["state"]] = self._states.get(said["state"], 0) + 1
+                    write(json.dumps(said).encode() + b"\n")
                 if b'"commits"' in leaf.payload:
                     for said in self._fields(leaf.seq, decode_leaf(leaf.payload), vouched):
                         self._states[said["state"]] = self._states.get(said["state"], 0) + 1
@@ -280,8 +321,7 @@ class _Pack:
             if field in kept:
                 yield said | self._value(kept[field])
                 continue
-            by = next((one.certificate.id for one in vouched if one.certificate.covers(seq, field)), None)
-            yield said | ({"state": "missing"} if by is None else {"state": "erased", "certificate": by})
+            yield said | _gone(seq, field, vouched)
 
     def _value(self, kept: Kept) -> dict[str, Any]:
         if not self._disclose or self._side.restricted(kept.key_id):
@@ -315,6 +355,8 @@ class _Pack:
                 "proof": [node.hex() for node in inclusion_proof(one.seq, size, range_hash)],
             }
         self._out.add("proofs/certificates.json", json.dumps(proofs))
+        bodies = [one.certificate.model_dump(mode="json", exclude_none=True) for one in vouched]
+        self._out.add("erasure_certificate.json", json.dumps(bodies, indent=1))
 
     def _check_root(self, left: list[str], right: list[str]) -> None:
         """A pack that would not verify is not handed out."""
@@ -323,6 +365,11 @@ class _Pack:
             tree.append(leaf_hash)
         if tree.root() != self._window.checkpoint.root:
             raise VerificationFailed(f"the log of tenant {self._tenant} does not hold: run `audit verify`")
+
+
+def _gone(seq: int, field: str, vouched: list[Vouched]) -> dict[str, str]:
+    by = next((one.certificate.id for one in vouched if one.certificate.covers(seq, field)), None)
+    return {"state": "missing"} if by is None else {"state": "erased", "certificate": by}
 
 
 def _aligned(start: int, end: int) -> list[tuple[int, int]]:

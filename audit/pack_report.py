@@ -79,6 +79,26 @@ def html_report(about: Mapping[str, Any], tables: Tables, states: Mapping[str, i
             [(c.id, c.cause, c.deleted_at, c.records, c.values, c.backups_until) for c in tables.certificates],
             "Nothing was deleted.",
         ),
+        f"<p>The content of {tables.expired} records is gone for being over its time; their hashes stay and are proven."
+        "</p>"
+        if tables.expired
+        else "",
+        "<h2>What a person did</h2>",
+        _table(
+            ("act", "times"),
+            sorted((kind, count) for kind, count in tables.types.items() if kind.startswith(_ACTS)),
+            "Nobody changed, read, exported or erased anything in this period.",
+        ),
+        "<h2>Incidents and authorities</h2>",
+        _table(
+            ("incident", "opened", "closed", "laws", "notified"),
+            [
+                (case.incident_id, case.opened, case.closed or "open", ", ".join(case.laws), ", ".join(case.met) or "-")
+                for case in tables.cases.values()
+            ],
+            "No incident is on record in this period.",
+        ),
+        f"<p>{len(tables.authority_requests) or 'No'} requests of authorities for data are on record.</p>",
         "<h2>The files</h2>",
         _table(("file", "what"), _FILES, ""),
     ]
@@ -91,14 +111,26 @@ def html_report(about: Mapping[str, Any], tables: Tables, states: Mapping[str, i
 
 
 _KINDS = ("allowed", "denied")
+_ACTS = ("admin.", "legal_hold.", "erasure.", "dsar.", "content.", "log.", "oversight.", "model.", "incident.")
 _FILES = [
     ("events.jsonl, events.csv", "every record: as it was hashed, one a line; and flat, for a spreadsheet"),
     ("checkpoint, proofs/", "the signed state of the log, and what leads from the records to it"),
     ("fields.jsonl, certificates/", "what became of each private value; what was deleted, signed"),
-    ("ropa_controller.csv, ropa_processor.csv", "records of processing (GDPR 30), as far as the log carries them"),
-    ("transfer_report.csv, denied.csv", "where calls went and on what basis (GDPR 44-49); what was refused"),
-    ("admin_access.csv, policy_history.json", "who changed, read, erased or exported what; policies activated"),
-    ("retention_run.csv", "what was deleted for being over its time"),
+    ("ocsf.jsonl", "the records for a SIEM (OCSF)"),
+    ("ropa_controller, ropa_processor (.csv, .json)", "records of processing, both views (GDPR 30)"),
+    (
+        "transfer_report.csv, residency_evidence.json, denied.csv",
+        "where calls went and on what basis; what was refused",
+    ),
+    (
+        "admin_access.csv, policy_history.json",
+        "who changed, read, erased or exported what; each policy in force, with text",
+    ),
+    ("retention_run.csv, erasure_certificate.json", "what was deleted, when and why"),
+    ("subprocessors.csv, backends.json, dora_register.csv", "who processes where, and who controls them"),
+    ("incidents.json, authority_requests.csv", "registers, also of nothing"),
+    ("control_mapping.csv", "C5, ISO 27001, AI Act, DORA: what asks for it, what answers it, which test shows it"),
+    ("dsar_.../", "access packages, where they were asked for"),
     ("schema.json, verify.py, manifest.json, manifest.sig", "the format, the check, and the list of files, signed"),
 ]
 

@@ -10,8 +10,11 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
+from audit.anchor_event import KeyRotated
 from audit.certificate import Certificate
-from audit.event import AdminChanged, InferenceAccepted, InferenceDenied, RoutingDecision
+from audit.event import AdminChanged, InferenceAccepted, InferenceDenied, ModelChanged, RoutingDecision
+from audit.incident import Case
+from audit.incident_event import AuthorityRequest, Incident, Oversight
 from audit.leaf import Leaf
 from audit.privacy_event import (
     ContentAccessed,
@@ -23,6 +26,7 @@ from audit.privacy_event import (
     ErasureRequested,
     LegalHold,
     LogExported,
+    LogRead,
     RetentionRun,
 )
 
@@ -37,6 +41,10 @@ ACCESS = (
     | DsarRestricted
     | ContentAccessed
     | LogExported
+    | LogRead
+    | ModelChanged
+    | Oversight
+    | KeyRotated
 )
 
 _EVENT_HEADER = (
@@ -59,10 +67,14 @@ class Tables:
         self.transfers: Counter[tuple[str, ...]] = Counter()
         self.redacted: Counter[str] = Counter()
         self.certificates: list[Certificate] = []
-        self._activities: dict[str, _Activity] = {}
+        self.cases: dict[str, Case] = {}
+        self.authority_requests: list[tuple[object, ...]] = []
+        self.backends: set[str] = set()
+        self.expired = 0
+        self.activities: dict[str, Flows] = {}
         self._access: list[tuple[object, ...]] = []
         self._runs: list[tuple[object, ...]] = []
-        self._policies: list[dict[str, Any]] = []
+        self.policies: list[dict[str, Any]] = []
 
     def take(self, seq: int, leaf: Leaf) -> None:
         event, ts = leaf.event, leaf.stamp.ts
@@ -70,7 +82,7 @@ class Tables:
         if isinstance(event, InferenceAccepted | InferenceDenied):
             denied = isinstance(event, InferenceDenied)
             self.days[ts[:10], "denied" if denied else "allowed"] += 1
-            activity = self._activities.setdefault(event.activity_id or event.project, _Activity())
+            activity = self.activities.setdefault(event.activity_id or event.project, Flows())
             activity.calls += 1
             activity.projects.add(event.project)
             if event.redaction is not None:
@@ -87,65 +99,55 @@ class Tables:
             if isinstance(event, InferenceAccepted):
                 activity.recipients.add(f"{event.operator_entity} ({event.operator_hq})")
                 activity.transfers.add(f"{event.inference_country}: {event.transfer_basis}")
+            self.backends.add(event.backend_id)
+        if isinstance(event, Incident):
+            case = self.cases.setdefault(event.incident_id, Case(event.incident_id, event.tenant, ts))
+            case.take(seq, {"ts": ts, **event.model_dump(mode="json", exclude_none=True)})
+        if isinstance(event, AuthorityRequest):
+            asked = event.authority, event.country, event.legal_basis or "", event.outcome or ""
+            self.authority_requests.append((seq, ts, event.type, event.matter_id, *asked))
         if isinstance(event, ACCESS):
             about = event.model_dump(mode="json", exclude_none=True, exclude={"type", "tenant", "actor"})
             self._access.append((seq, ts, event.type, getattr(event, "actor", ""), json.dumps(about, sort_keys=True)))
         if isinstance(event, RetentionRun):
+            records = event.expired_records or 0, event.held_records or 0
             kept = event.oldest_expiry or "", event.backups_until or "", event.certificate_sha256 or ""
-            self._runs.append((seq, ts, event.run_id, event.due, event.deleted, event.held, event.orphans, *kept))
+            self._runs.append(
+                (seq, ts, event.run_id, event.due, event.deleted, event.held, event.orphans, *kept, *records)
+            )
         if isinstance(event, AdminChanged) and event.type.startswith("admin.policy."):
-            self._policies.append({"seq": seq, "ts": ts, **event.model_dump(mode="json", exclude_none=True)})
+            self.policies.append({"seq": seq, "ts": ts, **event.model_dump(mode="json", exclude_none=True)})
 
     def files(self) -> dict[str, str]:
         """Name and content of every table, empty ones too: that nothing happened is an answer."""
         return {
-            "transfer_report.csv": _table(
+            "transfer_report.csv": table(
                 "month,inference_country,storage_country,operator_entity,operator_hq,ultimate_parent,"
                 "ultimate_parent_country,region,transfer_basis,calls",
                 ((*route, calls) for route, calls in sorted(self.transfers.items())),
             ),
-            "denied.csv": _table(
+            "denied.csv": table(
                 "rule,article,because,calls", ((*why, calls) for why, calls in sorted(self.denials.items()))
             ),
-            "ropa_controller.csv": self._ropa_controller(),
-            "ropa_processor.csv": self._ropa_processor(),
-            "admin_access.csv": _table("seq,ts,type,actor,what", self._access),
-            "retention_run.csv": _table(
-                "seq,ts,run_id,due,deleted,held,orphans,oldest_expiry,backups_until,certificate_sha256", self._runs
+            "admin_access.csv": table("seq,ts,type,actor,what", self._access),
+            "retention_run.csv": table(
+                "seq,ts,run_id,due,deleted,held,orphans,oldest_expiry,backups_until,certificate_sha256,"
+                "expired_records,held_records",
+                self._runs,
             ),
-            "policy_history.json": json.dumps(self._policies, indent=1),
         }
-
-    def _ropa_controller(self) -> str:
-        """GDPR 30(1); the columns that no record carries are for the controller to fill."""
-        return _table(
-            "activity,projects,controller_contact,dpo,purposes,subject_categories,data_kinds_seen,recipients,"
-            "third_countries_and_basis,erasure_time_limits,security_measures,calls",
-            (
-                (name, _set(one.projects), "", "", "", "", *one.flows(), _set(one.retention), "", one.calls)
-                for name, one in sorted(self._activities.items())
-            ),
-        )
-
-    def _ropa_processor(self) -> str:
-        """GDPR 30(2)."""
-        return _table(
-            "controller,categories_of_processing,subprocessors,third_countries_and_basis,security_measures,calls",
-            (
-                ("", name, _set(one.recipients), _set(one.transfers), "", one.calls)
-                for name, one in sorted(self._activities.items())
-            ),
-        )
 
     @staticmethod
     def event_row(seq: int, event: dict[str, Any]) -> bytes:
-        """One line of events.csv."""
+        """One line of events.csv; of an expired record only its number."""
         decision = event.get("decision") or {}
         flat = event | {"seq": seq, "outcome": decision.get("outcome", "")}
         return _line([flat.get(name, "") for name in _EVENT_COLUMNS]).encode()
 
 
-class _Activity:
+class Flows:
+    """What was seen of one processing activity."""
+
     def __init__(self) -> None:
         self.calls = 0
         self.projects: set[str] = set()
@@ -154,15 +156,9 @@ class _Activity:
         self.transfers: set[str] = set()
         self.retention: set[str] = set()
 
-    def flows(self) -> tuple[str, str, str]:
-        return _set(self.data), _set(self.recipients), _set(self.transfers)
 
-
-def _set(values: Iterable[str]) -> str:
-    return "; ".join(sorted(values))
-
-
-def _table(header: str, rows: Iterable[Sequence[object]]) -> str:
+def table(header: str, rows: Iterable[Sequence[object]]) -> str:
+    """CSV with `header` (names between commas) and a line for each of `rows`."""
     return header + "\r\n" + "".join(map(_line, rows))
 
 

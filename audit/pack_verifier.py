@@ -5,7 +5,8 @@ Needs Python 3.9 or newer and nothing else. Believes nothing in the pack but wha
 (--key), and a checkpoint that you kept from earlier (--checkpoint), from a place of your own. Exit code 0 if all
 holds, 1 if anything does not, 2 if the pack cannot be read. Formats are described in schema.json and README.html.
 
-Sources: RFC 6962 (tree), RFC 8785 (canonical JSON), RFC 8032 (Ed25519), C2SP signed-note and tlog-checkpoint.
+Sources: RFC 6962 (tree), RFC 8785 (canonical JSON), RFC 8032 (Ed25519), RFC 3161 (timestamps), C2SP signed-note,
+tlog-checkpoint and tlog-cosignature.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import hmac
 import json
 import re
 import sys
+import time
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -106,6 +108,15 @@ def parse_key(text: str) -> tuple[str, bytes]:
     if raw[:1] != b"\x01" or len(raw) != 33 or parts[1] != key_id(parts[0], raw[1:]).hex():
         raise Broken("that is not an Ed25519 verifier key, or its key id is not that of the key")
     return parts[0], raw[1:]
+
+
+def parse_witness(text: str) -> tuple[str, bytes, bytes]:
+    """Name, public key and key id of a witness's key (C2SP tlog-cosignature)."""
+    parts = text.strip().split("+", 2)
+    raw = base64.b64decode(parts[2], validate=True) if len(parts) == 3 else b""
+    if raw[:1] != b"\x04" or len(raw) != 33:
+        raise ValueError("that is not the key of a witness: it reads name+key id+base64")
+    return parts[0], raw[1:], hashlib.sha256(parts[0].encode() + b"\n" + raw).digest()[:4]
 
 
 def key_id(name: str, public: bytes) -> bytes:
@@ -231,6 +242,66 @@ def canonical(data: bytes) -> Any:
     return value
 
 
+# --- timestamps, RFC 3161 --------------------------------------------------------------------------------------------
+
+HASHES = {bytes.fromhex("608648016503040201"): "sha256", bytes.fromhex("608648016503040203"): "sha512"}
+TST_INFO = bytes.fromhex("2a864886f70d0109100104")  # id-ct-TSTInfo
+
+
+def der(data: bytes, at: int = 0) -> tuple[int, bytes, int]:
+    """Tag, content and end of the DER value at `at`."""
+    if at + 2 > len(data):
+        raise Broken("the timestamp is cut short")
+    tag, size, at = data[at], data[at + 1], at + 2
+    if size & 0x80:
+        count = size & 0x7F
+        if not 1 <= count <= 4:
+            raise Broken("the timestamp is not DER")
+        size, at = int.from_bytes(data[at : at + count], "big"), at + count
+    if at + size > len(data):
+        raise Broken("the timestamp is cut short")
+    return tag, data[at : at + size], at + size
+
+
+def values(data: bytes) -> list[tuple[int, bytes]]:
+    found, at = [], 0
+    while at < len(data):
+        tag, content, at = der(data, at)
+        found.append((tag, content))
+    return found
+
+
+def stamped(token: bytes, message: bytes) -> str:
+    """The time in a TimeStampResp or token over `message`."""
+    info = find_info(token, 0)
+    if info is None:
+        raise Broken("the timestamp has no TSTInfo")
+    try:
+        parts = values(values(info)[0][1])
+        imprint = values(parts[2][1])
+        name = HASHES.get(values(imprint[0][1])[0][1])
+        when = next(content for tag, content in parts if tag == 0x18).decode()
+        digest = imprint[1][1]
+    except (IndexError, StopIteration, UnicodeDecodeError):
+        raise Broken("the timestamp is not of RFC 3161") from None
+    if name is None or hashlib.new(name, message).digest() != digest:
+        raise Broken("the timestamp is over something else")
+    return when[:4] + "-" + when[4:6] + "-" + when[6:8] + "T" + when[8:10] + ":" + when[10:12] + ":" + when[12:]
+
+
+def find_info(data: bytes, depth: int) -> bytes | None:
+    """The content of the EncapsulatedContentInfo of type id-ct-TSTInfo, wherever it lies."""
+    if depth > 12:
+        return None
+    parts = values(data)
+    for at, (tag, content) in enumerate(parts):
+        if tag == 6 and content == TST_INFO and at + 1 < len(parts) and parts[at + 1][0] == 0xA0:
+            return der(parts[at + 1][1])[1]
+        if tag & 0x20 and (found := find_info(content, depth + 1)) is not None:
+            return found
+    return None
+
+
 class Pack:
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -266,6 +337,10 @@ class Check:
         self.states: dict[str, int] = {}
         self.manifest: dict[str, Any] = {}
         self.records = 0
+        self.wanted: set[int] = set()
+        self.roots: dict[int, bytes] = {}
+        self.witnesses: list[tuple[str, bytes, bytes]] = []
+        self.trusted: list[bytes] = []
 
     def fault(self, check: str, says: str, seq: int | None = None) -> None:
         self.counts[check] = self.counts.get(check, 0) + 1
@@ -282,6 +357,7 @@ class Check:
             self.read_fields,
             self.check_events,
             self.check_certificates,
+            self.check_outside,
         ):
             try:
                 step()
@@ -304,19 +380,58 @@ class Check:
             self.notes.append("The key was taken from the pack itself. Compare it with the one you hold: " + name)
         else:
             given, public = parse_key(self.given)
-            if public != self.public:
-                self.fault("key", "the pack was made under another key than the one you gave")
+            if public != self.public and self.public not in self.succession(public):
+                self.fault(
+                    "key", "the pack was made under another key than the one you gave, and no succession leads to it"
+                )
             if given not in (self.origin, self.origin.rpartition("/")[0]):
                 self.fault("key", "the key you gave is of " + given + ", the pack of " + self.origin)
             self.public = public
         if self.origin.rpartition("/")[2] != self.tenant:
             self.fault("manifest", "the manifest names tenant " + self.tenant + ", its tree is " + self.origin)
+        self.trusted = self.succession(self.public)
         try:
-            text = open_note(self.pack.read("manifest.sig").decode(), self.origin, self.public)
+            text = self.open_signed(self.pack.read("manifest.sig").decode(), self.origin)
             if text != self.origin + " evidence pack\n" + hashlib.sha256(data).hexdigest() + "\n":
                 raise Broken("it was signed for another manifest")
         except (Broken, UnicodeDecodeError) as error:
             self.fault("manifest", "the signature of the manifest does not hold: " + str(error))
+
+    def open_signed(self, note: str, name: str) -> str:
+        """The text of a note under the key we start from, or one of its succession."""
+        told = None
+        for public in self.trusted:
+            try:
+                return open_note(note, name, public)
+            except Broken as error:
+                told = told or error
+        raise told or Broken("no key is trusted")
+
+    def succession(self, start: bytes) -> list[bytes]:
+        """The keys that one follows to, link by link: each note names an old and a new key and is signed by both.
+
+        Either may be the one we hold: the old vouches for what comes after it, the new for what came before.
+        """
+        known, links = [start], []
+        log = self.origin.rpartition("/")[0]
+        for name in sorted(name for name in self.pack.names() if name.startswith("proofs/keys/")):
+            try:
+                note = self.pack.read(name).decode()
+                head, old_text, new_text = note.split("\n\n")[0].split("\n")[:3]
+                (old_name, old), (new_name, new) = parse_key(old_text), parse_key(new_text)
+                if head != log + " key succession" or (old_name, new_name) != (log, log):
+                    raise Broken("it is of another log")
+                if open_note(note, log, old) != open_note(note, log, new):
+                    raise Broken("its signatures differ")
+                links.append((old, new))
+            except (Broken, ValueError) as error:
+                self.fault("key", "the succession " + name + " does not hold: " + str(error))
+        grown = True
+        while grown:
+            fresh = [b for a, b in links + [(b, a) for a, b in links] if a in known and b not in known]
+            known += fresh[:1]
+            grown = bool(fresh)
+        return known
 
     def check_files(self) -> None:
         names = self.pack.names()
@@ -337,7 +452,7 @@ class Check:
     def check_checkpoint(self) -> None:
         self.size, self.root = -1, b""
         try:
-            text = open_note(self.pack.read("checkpoint").decode(), self.origin, self.public)
+            text = self.open_signed(self.pack.read("checkpoint").decode(), self.origin)
             origin, self.size, self.root = parse_checkpoint(text)
             if origin != self.origin:
                 raise Broken("it is of " + origin + ", not of " + self.origin)
@@ -354,6 +469,7 @@ class Check:
         except (ValueError, KeyError, TypeError):
             raise Broken("proofs/range.json is not a proof of this format") from None
         logged = self.pack.read("proofs/leaves.bin")
+        self.wanted = self.anchored_sizes()
         tree, promised = Tree(), self.held_checkpoints()
         heights = list(aligned(0, self.first))
         if len(heights) == len(left):
@@ -367,8 +483,7 @@ class Check:
             for line in iter(lambda: file.readline(MAX_LINE), b""):
                 seq = self.first + self.records
                 self.records += 1
-                self.check_event(line.rstrip(b"\n"), seq, logged, open_requests)
-                tree.append(leaf_hash(line.rstrip(b"\n")))
+                tree.append(self.check_event(line.rstrip(b"\n"), seq, logged, open_requests))
                 self.check_promises(tree, promised)
         for seq in range(self.first + self.records, self.end):
             self.fault("sequence", "record " + str(seq) + " is missing at the end", seq)
@@ -385,8 +500,11 @@ class Check:
             self.notes.append(str(len(open_requests)) + " calls had no outcome yet at the end of the period")
         self.field_leftovers()
 
-    def check_event(self, line: bytes, seq: int, logged: bytes, open_requests: dict[str, int]) -> None:
+    def check_event(self, line: bytes, seq: int, logged: bytes, open_requests: dict[str, int]) -> bytes:
+        """The hash that the tree has for it."""
         at, digest = (seq - self.first) * 32, leaf_hash(line)
+        if not line:
+            return self.check_expired(seq, logged[at : at + 32])
         if logged[at : at + 32] != digest:
             place = logged.find(digest)
             if place >= 0 and place % 32 == 0:
@@ -400,13 +518,26 @@ class Check:
                 raise Broken("it is not a record of this format")
         except Broken as error:
             self.fault("form", str(error), seq)
-            return
+            return digest
         if event.get("tenant") != self.tenant:
             self.fault("tenant", "it belongs to tenant " + str(event.get("tenant")), seq)
         self.check_pairing(event, seq, open_requests)
         self.check_fields(event, seq)
         if isinstance(digest_of := event.get("certificate_sha256"), str):
             self.announced[digest_of] = seq
+        return digest
+
+    def check_expired(self, seq: int, digest: bytes) -> bytes:
+        """A record whose content retention deleted: its hash stands for it, and a certificate must say so."""
+        said = self.fields.pop((seq, "record"), {})
+        try:
+            if said.get("state") != "erased":
+                raise Broken("its content is missing, and no certificate says that it expired")
+            self.check_erased(str(said.get("certificate")), seq, "record")
+            self.states["expired"] = self.states.get("expired", 0) + 1
+        except Broken as error:
+            self.fault("expired", str(error), seq)
+        return digest
 
     def check_pairing(self, event: dict[str, Any], seq: int, open_requests: dict[str, int]) -> None:
         kind, request = event["type"], str(event.get("request_id"))
@@ -432,11 +563,20 @@ class Check:
                 "root", "the records do not lead to the signed checkpoint: something among them is not what was signed"
             )
 
+    def anchored_sizes(self) -> set[int]:
+        """Where the walk must remember the root."""
+        if "proofs/anchor.json" not in self.files:
+            return set()
+        try:
+            return {int(str(json.loads(self.pack.read("proofs/anchor.json"))["checkpoint"]).split("\n")[1])}
+        except (Broken, ValueError, KeyError, TypeError, IndexError):
+            return set()
+
     def held_checkpoints(self) -> dict[int, bytes]:
         promised: dict[int, bytes] = {}
         for note in self.held:
             try:
-                origin, size, root = parse_checkpoint(open_note(note, self.origin, self.public))
+                origin, size, root = parse_checkpoint(self.open_signed(note, self.origin))
                 if origin != self.origin:
                     raise Broken("it is of " + origin)
             except Broken as error:
@@ -447,6 +587,8 @@ class Check:
         return promised
 
     def check_promises(self, tree: Tree, promised: dict[int, bytes]) -> None:
+        if tree.size in self.wanted:
+            self.roots[tree.size] = tree.root()
         if tree.size in promised and promised.pop(tree.size) != tree.root():
             self.fault(
                 "held",
@@ -506,7 +648,7 @@ class Check:
         self.announced: dict[str, int] = {}
         for name in sorted(name for name in self.pack.names() if name.startswith("certificates/")):
             try:
-                text = open_note(self.pack.read(name).decode(), self.origin, self.public)
+                text = self.open_signed(self.pack.read(name).decode(), self.origin)
                 first, _, body = text[:-1].partition("\n")
                 certificate = canonical(body.encode())
                 if first != self.origin + " certificate" or certificate["tenant"] != self.tenant:
@@ -542,6 +684,69 @@ class Check:
             except Broken as error:
                 self.fault("certificate", "certificate " + name + " does not hold: " + str(error))
 
+    # --- what vouches from outside ---
+
+    def check_outside(self) -> None:
+        """From a checkpoint over the records to the anchor's, and from there to witnesses and timestamps."""
+        if "proofs/anchor.json" not in self.files:
+            self.notes.append("Nothing outside the log vouches for this pack: it has no anchor.")
+            return
+        try:
+            said = json.loads(self.pack.read("proofs/anchor.json"))
+            text = self.open_signed(str(said["checkpoint"]), self.origin)
+            origin, size, root = parse_checkpoint(text)
+            leaf, seq = str(said["leaf"]).encode(), int(said["seq"])
+            vouchers = [(str(one["note"]), list(one["proof"]), one.get("token")) for one in said["vouchers"]]
+        except (ValueError, KeyError, TypeError):
+            self.fault("anchor", "proofs/anchor.json is not of this format")
+            return
+        except Broken as error:
+            self.fault("anchor", "the anchored checkpoint does not hold: " + str(error))
+            return
+        if origin != self.origin or self.roots.get(size, self.root if size == self.size else b"") != root:
+            self.fault("anchor", "the anchored checkpoint is not one over these records: another history was anchored")
+        event = canonical(leaf)
+        if event.get("checkpoint_sha256") != hashlib.sha256(text.encode()).hexdigest():
+            self.fault("anchor", "the anchor vouches for another checkpoint")
+        name = self.origin.rpartition("/")[0] + "/_anchor"
+        for note, proof, token in vouchers:
+            try:
+                over = self.open_signed(note, name)
+                _, size, root = parse_checkpoint(over)
+                nodes = [bytes.fromhex(node) for node in proof]
+                if root_from_inclusion(leaf_hash(leaf), seq, size, nodes) != root:
+                    raise Broken("the anchored checkpoint is not under it")
+                self.check_witnesses(note, over)
+                if token is not None:
+                    self.check_token(str(token), over)
+            except (Broken, ValueError) as error:
+                self.fault("anchor", "a checkpoint of the anchor does not hold: " + str(error))
+
+    def check_witnesses(self, note: str, text: str) -> None:
+        for line in note.rpartition("\n\n")[2].splitlines():
+            name, _, encoded = line[2:].partition(" ")
+            raw = base64.b64decode(encoded)
+            if len(raw) != 76:  # key id, time, signature: a cosignature
+                continue
+            key = next((key for key in self.witnesses if key[0] == name and key[2] == raw[:4]), None)
+            when = int.from_bytes(raw[4:12], "big")
+            told = name + " cosigned the anchor at " + time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(when))
+            if key is None:
+                self.notes.append(told + "; not checked: give its key with --witness")
+            elif ed25519(key[1], ("cosignature/v1\ntime " + str(when) + "\n" + text).encode(), raw[12:]):
+                self.notes.append(told + "; its signature holds")
+            else:
+                raise Broken("the cosignature of " + name + " is wrong")
+
+    def check_token(self, name: str, text: str) -> None:
+        """RFC 3161: that the token is over this text, and its time. Not the authority's signature: that needs more
+        than the standard library."""
+        when = stamped(self.pack.read(name), text.encode())
+        self.notes.append(
+            "A time-stamping authority says that the anchor was there at " + when + ". Its signature is not checked "
+            "here: openssl ts -verify -in " + name + " -data FILE -CAfile ROOT, FILE being the anchor's three lines"
+        )
+
     # --- telling ---
 
     def report(self) -> dict[str, Any]:
@@ -567,6 +772,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("pack", help="the zip file, or the folder it was unpacked to")
     parser.add_argument("--key", help="the log's verifier key, from a place of your own")
     parser.add_argument("--checkpoint", action="append", default=[], help="a checkpoint you kept; may be repeated")
+    parser.add_argument("--witness", action="append", default=[], help="a witness's verifier key; may be repeated")
     parser.add_argument("--json", action="store_true", help="for machines")
     options = parser.parse_args(arguments)
     for stream in (sys.stdout, sys.stderr):
@@ -574,6 +780,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         held = [Path(name).read_text(encoding="utf-8") for name in options.checkpoint]
         check = Check(Pack(Path(options.pack)), options.key, held)
+        check.witnesses = [parse_witness(text) for text in options.witness]
         try:
             check.run()
         except Broken as error:

@@ -8,17 +8,17 @@ shares among transactions. Plain psycopg, as `audit.sqlite` is plain sqlite3 (do
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import psycopg
-from psycopg.rows import tuple_row
 
-from audit.errors import ProofError, StoreError, StoreFull
+from audit.errors import StoreError
 from audit.event_base import Step
 from audit.merkle import Frontier
+from audit.postgres_server import Rows, connect, format_of, prepare, require_durability, store_errors
 from audit.store import (
     Appended,
     Entry,
@@ -33,9 +33,6 @@ from audit.store import (
     not_open,
 )
 
-FORMAT_VERSION = 1
-SCHEMA = "domicile_audit"
-CONNECT_SECONDS = 5
 LOCK_SECONDS = 5
 NAME_SECONDS = 2.0
 HUNG_SECONDS = 10
@@ -43,56 +40,6 @@ HUNG_SECONDS = 10
 FETCH = 2000
 
 _NODE_LOCKS = 0x444F4D41  # first half of the advisory locks on node names
-_SETUP_LOCK = 0x444F4D42
-_Rows = psycopg.Connection[tuple[Any, ...]]
-
-_DDL = """
-CREATE SCHEMA domicile_audit;
-CREATE TABLE format (version integer NOT NULL);
-CREATE TABLE tree (
-    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    tenant text NOT NULL UNIQUE,
-    size bigint NOT NULL,
-    frontier bytea NOT NULL
-);
-CREATE TABLE leaf (
-    tree bigint NOT NULL REFERENCES tree,
-    seq bigint NOT NULL,
-    hash bytea NOT NULL,
-    payload bytea NOT NULL,
-    PRIMARY KEY (tree, seq)
-);
-CREATE TABLE checkpoint (
-    tree bigint NOT NULL REFERENCES tree,
-    size bigint NOT NULL,
-    note text NOT NULL,
-    PRIMARY KEY (tree, size)
-);
-CREATE TABLE open_intent (
-    tree bigint NOT NULL REFERENCES tree,
-    request_id text NOT NULL,
-    seq bigint NOT NULL,
-    node text NOT NULL,
-    boot text NOT NULL,
-    PRIMARY KEY (tree, request_id)
-);
-INSERT INTO format VALUES (1)
-"""
-
-
-@contextmanager
-def _store_errors() -> Iterator[None]:
-    try:
-        yield
-    except psycopg.errors.DiskFull as error:
-        raise StoreFull(f"the audit database cannot be used: {_brief(error)}") from error
-    except (psycopg.Error, OSError, ProofError) as error:
-        raise StoreError(f"the audit database cannot be used: {_brief(error)}") from error
-
-
-def _brief(error: Exception) -> str:
-    """The first line: others may quote values."""
-    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def open_postgres(url: str) -> Callable[[Path, str, str], "PostgresStore"]:
@@ -103,7 +50,7 @@ def open_postgres(url: str) -> Callable[[Path, str, str], "PostgresStore"]:
 class PostgresStore:
     """The writing side, for one thread. `node` and `boot` are written beside each intent it opens."""
 
-    def __init__(self, db: _Rows, node: str, boot: str) -> None:
+    def __init__(self, db: Rows, node: str, boot: str) -> None:
         self._db = db
         self._node = node
         self._boot = boot
@@ -113,11 +60,11 @@ class PostgresStore:
     def open(cls, url: str, node: str, boot: str) -> "PostgresStore":
         """Open or create the log. Raises StoreError if the server is away, would not keep what it commits, or has
         something else under our name, or if another process lives as `node`."""
-        with _store_errors():
-            db = _connect(url)
+        with store_errors():
+            db = connect(url)
             try:
-                _require_durability(db)
-                _prepare(db)
+                require_durability(db)
+                prepare(db)
                 _take_name(db, node)
                 for name, seconds in (
                     ("lock_timeout", LOCK_SECONDS),
@@ -132,7 +79,7 @@ class PostgresStore:
     def append(
         self, entries: Sequence[Entry], checkpoints: Sequence[SignedCheckpoint] = (), keep: Keep | None = None
     ) -> Appended:
-        with _store_errors():
+        with store_errors():
             self._make_trees({entry.tenant for entry in entries} | {one.tenant for one in checkpoints})
             with self._db.pipeline() as pipeline, self._db.transaction():
                 return self._append(entries, checkpoints, keep, pipeline.sync)
@@ -202,18 +149,18 @@ class PostgresStore:
         return {tenant: Frontier.from_bytes(size, frontier) for tenant, size, frontier in rows}
 
     def intents(self, node: str) -> list[OpenIntent]:
-        with _store_errors():
+        with store_errors():
             return [
                 OpenIntent(*row) for row in self._db.execute(_INTENTS + "WHERE node = %s ORDER BY tree, seq", (node,))
             ]
 
     def unsigned(self) -> dict[str, Frontier]:
-        with _store_errors():
+        with store_errors():
             return {tenant: Frontier.from_bytes(size, data) for tenant, size, data in self._db.execute(_UNSIGNED)}
 
     def consolidate(self) -> bool:
         """PostgreSQL stops itself after a failed fsync and replays its log: what is committed is written."""
-        with _store_errors():
+        with store_errors():
             self._db.execute("SELECT 1")
         return True
 
@@ -226,7 +173,7 @@ class PostgresStore:
 class _Intents:
     """The open intents that a batch touches, as they were and as it leaves them. Read under the locks on the heads."""
 
-    def __init__(self, db: _Rows, asked: list[tuple[int, str | None]], sync: Callable[[], None]) -> None:
+    def __init__(self, db: Rows, asked: list[tuple[int, str | None]], sync: Callable[[], None]) -> None:
         self._db = db
         self._before: dict[tuple[int, str], int] = {}
         if asked:
@@ -296,43 +243,7 @@ _UNSIGNED = (
 )
 
 
-def _connect(url: str) -> _Rows:
-    """A peer that vanished is noticed: TCP keepalives, and no wait for acknowledgement beyond half a minute."""
-    db = psycopg.connect(
-        url,
-        autocommit=True,
-        row_factory=tuple_row,
-        connect_timeout=CONNECT_SECONDS,
-        application_name="domicile audit",
-        keepalives_idle=10,
-        keepalives_interval=5,
-        keepalives_count=3,
-        tcp_user_timeout=30_000,
-    )
-    db.execute("SELECT set_config('search_path', %s, false)", (SCHEMA,))
-    return db
-
-
-def _require_durability(db: _Rows) -> None:
-    """Raises StoreError for a server whose commits a crash could take back; asks for a synchronous commit."""
-    for name in ("fsync", "full_page_writes"):
-        row = db.execute("SELECT current_setting(%s)", (name,)).fetchone()
-        if row != ("on",):
-            raise StoreError(f"the server runs with {name} off: nothing that it commits is durable")
-    row = db.execute("SELECT current_setting('synchronous_commit')").fetchone()
-    if row in (("off",), ("local",), ("remote_write",)):
-        db.execute("SET synchronous_commit = on")
-
-
-def _prepare(db: _Rows) -> None:
-    with db.transaction():
-        db.execute("SELECT pg_advisory_xact_lock(%s)", (_SETUP_LOCK,))  # of several at once, one creates the tables
-        if _format(db) is None:
-            for statement in _DDL.split(";"):
-                db.execute(statement)
-
-
-def _take_name(db: _Rows, node: str) -> None:
+def _take_name(db: Rows, node: str) -> None:
     """A process that died a moment ago may still have a session, until the server notices."""
     deadline = time.monotonic() + NAME_SECONDS
     while db.execute("SELECT pg_try_advisory_lock(%s, hashtext(%s))", (_NODE_LOCKS, node)).fetchone() != (True,):
@@ -341,29 +252,16 @@ def _take_name(db: _Rows, node: str) -> None:
         time.sleep(0.02)
 
 
-def _format(db: _Rows) -> int | None:
-    """The format version of the log, None if there is none. Raises StoreError for a schema that is not ours."""
-    if db.execute("SELECT to_regnamespace(%s) IS NULL", (SCHEMA,)).fetchone() == (True,):
-        return None
-    if db.execute("SELECT to_regclass(%s) IS NULL", (f"{SCHEMA}.format",)).fetchone() == (True,):
-        raise StoreError(f"the schema {SCHEMA} of the database is not an audit log")
-    row = db.execute("SELECT version FROM format").fetchone()
-    if row != (FORMAT_VERSION,):
-        version = "none" if row is None else row[0]
-        raise StoreError(f"the audit log has format {version}, this program reads format {FORMAT_VERSION}")
-    return FORMAT_VERSION
-
-
 class PostgresPruner:
     """Old row versions go with the server's vacuum, and out of its write-ahead log as that is recycled."""
 
     def __init__(self, url: str) -> None:
-        with _store_errors():
-            self._db = _connect(url)
+        with store_errors():
+            self._db = connect(url)
 
     def prune(self, tenant: str, first: int, last: int) -> None:
         for start in range(first, last + 1, FETCH):
-            with _store_errors():
+            with store_errors():
                 self._db.execute(_PRUNE, (tenant, start, min(last, start + FETCH - 1)))
 
     def close(self) -> None:
@@ -373,7 +271,7 @@ class PostgresPruner:
 class PostgresReader:
     """The reading side: one snapshot of the database, which others may be writing."""
 
-    def __init__(self, db: _Rows, url: str) -> None:
+    def __init__(self, db: Rows, url: str) -> None:
         self._db = db
         self._url = url
         self._cursors = count()
@@ -381,11 +279,11 @@ class PostgresReader:
     @classmethod
     def open(cls, url: str) -> "PostgresReader":
         """Raises StoreError if the server is away or there is no audit log in the database."""
-        with _store_errors():
-            db = _connect(url)
+        with store_errors():
+            db = connect(url)
             try:
                 db.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-                if _format(db) is None:
+                if format_of(db) is None:
                     raise StoreError("there is no audit log in this database")
             except BaseException:
                 db.close()
@@ -396,12 +294,12 @@ class PostgresReader:
         return PostgresPruner(self._url)
 
     def tenants(self) -> list[str]:
-        with _store_errors():
+        with store_errors():
             query = 'SELECT tenant FROM tree ORDER BY tenant COLLATE "C"'
             return [tenant for (tenant,) in self._db.execute(query)]
 
     def head(self, tenant: str) -> tuple[int, bytes]:
-        with _store_errors():
+        with store_errors():
             row = self._db.execute("SELECT size, frontier FROM tree WHERE tenant = %s", (tenant,)).fetchone()
         if row is None:
             raise StoreError(f"the log has no tenant {tenant!r}")
@@ -422,14 +320,14 @@ class PostgresReader:
         yield from map(SignedCheckpoint._make, self._stream(query, (tenant,)))
 
     def open_intents(self, tenant: str) -> list[OpenIntent]:
-        with _store_errors():
+        with store_errors():
             return [
                 OpenIntent(*row) for row in self._db.execute(_INTENTS + "WHERE tenant = %s ORDER BY seq", (tenant,))
             ]
 
     def _stream(self, query: str, parameters: tuple[object, ...]) -> Iterator[tuple[Any, ...]]:
         """Rows by a cursor on the server, FETCH at a time: a log does not fit into memory."""
-        with _store_errors(), self._db.cursor(f"walk_{next(self._cursors)}", binary=True) as cursor:
+        with store_errors(), self._db.cursor(f"walk_{next(self._cursors)}", binary=True) as cursor:
             cursor.itersize = FETCH
             cursor.execute(query, parameters)
             yield from cursor

@@ -84,7 +84,7 @@ def _published(key: VerifierKey, receipt: Receipt, tiles: Folder | None) -> Chec
     if note is None:
         return None
     try:
-        checkpoint = open_checkpoint(note, origin_of(key.name, receipt.tenant), key.public_key)
+        checkpoint = open_checkpoint(note, origin_of(key.name, receipt.tenant), key.public_keys)
     except NoteError as error:
         raise VerificationFailed(f"the published checkpoint does not hold: {error}") from error
     return checkpoint if checkpoint.size > receipt.seq else None
@@ -96,7 +96,7 @@ def _covering(reader: Reader, key: VerifierKey, receipt: Receipt) -> Checkpoint:
         if size <= receipt.seq:
             continue
         try:
-            checkpoint = open_checkpoint(note, origin_of(key.name, receipt.tenant), key.public_key)
+            checkpoint = open_checkpoint(note, origin_of(key.name, receipt.tenant), key.public_keys)
         except NoteError as error:
             raise VerificationFailed(f"the checkpoint of size {size} does not hold: {error}") from error
         if checkpoint.size > receipt.seq:

@@ -6,23 +6,23 @@ from pathlib import Path
 from audit.errors import StoreError
 from audit.keys import KeyProvider
 from audit.merkle import Frontier
+from audit.place import open_store
 from audit.side import SideStore
-from audit.sqlite import SqliteStore
 from audit.store import Appended, Entry, LeafStore, OpenIntent, Placed, Refused, SignedCheckpoint
 
 
 def open_sided(side: Path, keys: KeyProvider) -> Callable[[Path, str, str], "SidedStore"]:
     """What `AuditLog.open` takes as `open_store` where events bring private values."""
 
-    def open_store(path: Path, node: str, boot: str) -> SidedStore:
-        store = SqliteStore.open(path, node, boot)
+    def opened(path: Path, node: str, boot: str) -> SidedStore:
+        store = open_store(path, node, boot)
         try:
             return SidedStore(store, SideStore.open(side, keys))
         except StoreError:
             store.close()
             raise
 
-    return open_store
+    return opened
 
 
 class SidedStore:

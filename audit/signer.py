@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from audit.errors import NoteError, SignerError
 from audit.note import ED25519, NoteSigner, VerifierKey
+from audit.succession import notes_in, with_kin
 
 DEFAULT_NAME = "domicile.local/audit"
 
@@ -27,12 +28,24 @@ class Signer(NoteSigner, Protocol):
     def name(self) -> str: ...
 
 
+def key_of(signer: Signer) -> VerifierKey:
+    """The verifier key of a signer, with the keys that its succession links to it."""
+    return with_kin(VerifierKey(signer.name, signer.public_key), successions_of(signer))
+
+
+def successions_of(signer: Signer) -> list[str]:
+    """The notes that lead to its key and from it; a signer elsewhere may have none."""
+    return list(getattr(signer, "successions", ()))
+
+
 class FileSigner:
-    """An Ed25519 key in a file of mode 0600, in the private-key form of Go's sumdb/note; its vkey lies beside it."""
+    """An Ed25519 key in a file of mode 0600, in the private-key form of Go's sumdb/note; its vkey lies beside it, and
+    so do the notes of the key's `successions`."""
 
     def __init__(self, name: str, key: Ed25519PrivateKey) -> None:
         self._key = key
         self._verifier = VerifierKey(name, key.public_key().public_bytes_raw())
+        self.successions: list[str] = []
 
     @classmethod
     def open(cls, path: Path, *, name: str = DEFAULT_NAME) -> "FileSigner":
@@ -48,7 +61,8 @@ class FileSigner:
             signer = cls._parse(path.read_text(encoding="ascii"), path)
             vkey = path.with_suffix(".vkey")
             if not vkey.exists():
-                vkey.write_text(f"{signer.verifier_key}\n", encoding="utf-8")
+                write_vkey(path, signer.verifier_key)
+            signer.successions = notes_in(path.parent)
         except (OSError, UnicodeDecodeError) as error:
             raise SignerError(f"the signing key {path.name} cannot be used: {error}") from error
         return signer
@@ -83,6 +97,11 @@ class FileSigner:
 
     def sign(self, message: bytes) -> bytes:
         return self._key.sign(message)
+
+
+def write_vkey(path: Path, key: VerifierKey) -> None:
+    """Beside the key file `path`. Raises OSError."""
+    path.with_suffix(".vkey").write_text(f"{key}\n", encoding="utf-8")
 
 
 def _create(path: Path, name: str) -> None:

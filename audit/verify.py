@@ -6,11 +6,13 @@ signed the rebuilt root must be the signed one; that all checkpoints fit one seq
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from audit.anchor_event import KeyRotated
 from audit.checkpoint import Checkpoint, open_checkpoint, origin_of, tenant_of
 from audit.errors import CanonicalError, EventRejected, NoteError
 from audit.event_base import Step
@@ -40,6 +42,7 @@ Check = Literal[
     "intents",
     "clock",
     "expired",
+    "keys",
 ]
 Severity = Literal["error", "warning"]
 
@@ -111,7 +114,7 @@ def verify_log(
         origin = note.partition("\n")[0]
         if (tenant := tenant_of(key.name, origin)) is None:
             raise NoteError(f"the checkpoint you hold is of {origin}, not of a tree of {key.name}")
-        kept.setdefault(tenant, []).append(open_checkpoint(note, origin, key.public_key))
+        kept.setdefault(tenant, []).append(open_checkpoint(note, origin, key.public_keys))
     known = reader.tenants()
     chosen = dict.fromkeys([*(known if tenants is None else tenants), *kept])
     return Report(
@@ -161,6 +164,8 @@ class _TreeCheck:
         self._wrong: list[_Promise] = []
         self._open: dict[str, int] = {}
         self._last_ts: dict[str, str] = {}
+        self._used: set[bytes] = set()
+        self._rotations: set[str] = set()
         self._expired: list[int] = []
         self._announced = 0  # records that retention says it emptied
 
@@ -183,6 +188,7 @@ class _TreeCheck:
         self._check_head()
         self._check_intents()
         self._check_expired()
+        self._check_keys()
         return TreeReport(
             tenant=self._tenant,
             records=self._records,
@@ -205,14 +211,24 @@ class _TreeCheck:
         origin = origin_of(self._key.name, self._tenant)
         for _, size, note in notes:
             try:
-                checkpoint = open_checkpoint(note, origin, self._key.public_key)
+                checkpoint = open_checkpoint(note, origin, self._key.public_keys)
             except NoteError as error:
                 self._find("signature", f"the checkpoint of size {size} does not hold: {error}")
                 continue
             if checkpoint.size != size:
                 self._find("signature", f"the checkpoint filed under size {size} was signed for {checkpoint.size}")
                 continue
+            if self._key.kin:
+                self._used.add(self._signer_of(note, origin))
             yield checkpoint
+
+    def _signer_of(self, note: str, origin: str) -> bytes:
+        """Which of the keys signed it."""
+        for public_key in self._key.kin:
+            with suppress(NoteError):
+                open_checkpoint(note, origin, public_key)
+                return public_key
+        return self._key.public_key
 
     # --- each record -------------------------------------------------------------------------------------------------
 
@@ -236,6 +252,8 @@ class _TreeCheck:
         except (CanonicalError, EventRejected) as error:
             self._find("form", f"it is not a record of this format: {error}", seq)
             return
+        if isinstance(read.event, KeyRotated):
+            self._rotations.add(read.event.new_key)
         if isinstance(read.event, RetentionRun):
             self._announced += read.event.expired_records or 0
         if read.event.tenant != self._tenant:
@@ -307,6 +325,11 @@ class _TreeCheck:
             self._find("tree", f"the head of the tree counts {size} records, the last one there is {self._next - 1}")
         elif self._gap is None and frontier != bytes(self._tree):
             self._find("tree", "the head of the tree is not that of its records")
+
+    def _check_keys(self) -> None:
+        """Where several keys signed, the records must tell of each change but the first key."""
+        if len(self._used) > 1 and len(self._rotations) < len(self._used) - 1:
+            self._find("keys", f"{len(self._used)} keys signed, but the records tell of {len(self._rotations)} changes")
 
     def _check_expired(self) -> None:
         if len(self._expired) > self._announced:

@@ -12,6 +12,7 @@ import typer
 
 from audit.cli import app as audit_app
 from audit.cli_retention import app as retention_app
+from audit.evidence import Evidence, evidence_sources
 from backend.cli import app as backend_app
 from backend.cli import plan
 from gateway.control_cli import policy_app, project_app, tenant_app
@@ -114,7 +115,15 @@ def show_config(
     typer.echo(json.dumps(shown, indent=2) if as_json else yaml.safe_dump(shown, sort_keys=False).rstrip())
 
 
+def _registers(data: Path, tenant: str) -> Evidence:
+    from gateway.evidence import gather
+
+    return gather(data, tenant)
+
+
 def main() -> None:
     from gateway.admin_record import recorded_admin
+
+    evidence_sources.append(_registers)
 
     sys.exit(app(obj=recorded_admin))

@@ -1,0 +1,106 @@
+"""What vouches for the log from outside it, and how that is proven in an evidence pack.
+
+    record ─> tenant's checkpoint ─> leaf in the anchor tree ─> anchor's checkpoint ─> { witness, timestamp }
+
+Witnessed checkpoints and timestamp tokens lie in folders beside the log, as `domicile audit witness submit` and
+`domicile audit timestamp` put them there.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from audit.anchor import digest
+from audit.checkpoint import Checkpoint, open_checkpoint, origin_of
+from audit.errors import NoteError
+from audit.event_base import ANCHOR_TENANT
+from audit.merkle import inclusion_proof, tree_hash
+from audit.note import VerifierKey
+from audit.store import Reader, SignedCheckpoint
+from audit.walk import parsed
+
+WITNESSED = "witnessed"
+TIMESTAMPS = "timestamps"
+
+
+@dataclass(frozen=True, slots=True)
+class Voucher:
+    """A checkpoint of the anchor tree that somebody outside vouches for: `note` with cosignatures, or with a `token`
+    (DER, RFC 3161) over its text."""
+
+    note: str
+    token: bytes | None = None
+
+
+def vouchers(folder: Path) -> list[Voucher]:
+    """Those beside the log in `folder`; unchecked, the verifier checks them."""
+    found = [Voucher(file.read_text(encoding="utf-8")) for file in sorted((folder / WITNESSED).glob("_anchor-*.note"))]
+    for token in sorted((folder / TIMESTAMPS).glob("*.tsr")):
+        note = token.with_suffix(".note")
+        if note.is_file():
+            found.append(Voucher(note.read_text(encoding="utf-8"), token.read_bytes()))
+    return found
+
+
+def outside_proofs(
+    reader: Reader, key: VerifierKey, tenant: str, first: int, end: int, size: int, given: list[Voucher]
+) -> dict[str, str | bytes]:
+    """The files that lead from a checkpoint over the pack's records to what vouches for it; none if nothing does.
+
+    The checkpoint is the last anchored one whose root the verifier rebuilds: of a size within the range, or `size`.
+    """
+    if ANCHOR_TENANT not in reader.tenants():
+        return {}
+    leaves = {
+        str(parsed(stored.payload).get("checkpoint_sha256")): (stored.seq, stored.payload)
+        for stored in reader.leaves(ANCHOR_TENANT)
+        if b'"checkpoint.anchored"' in stored.payload
+    }
+    for note, checkpoint in _rebuilt(reader, key, tenant, first, end, size):
+        if (found := leaves.get(digest(checkpoint))) is not None:
+            return _files(reader, key, note, *found, given)
+    return {}
+
+
+def _rebuilt(
+    reader: Reader, key: VerifierKey, tenant: str, first: int, end: int, size: int
+) -> Iterator[tuple[str, Checkpoint]]:
+    """Newest first."""
+    fit: list[SignedCheckpoint] = [
+        one for one in reader.checkpoints(tenant) if first < one.size <= end or one.size == size
+    ]
+    for one in reversed(fit):
+        try:
+            yield one.note, open_checkpoint(one.note, origin_of(key.name, tenant), key.public_keys)
+        except NoteError:
+            continue  # `audit verify` is to complain
+
+
+def _files(
+    reader: Reader, key: VerifierKey, note: str, seq: int, leaf: bytes, given: list[Voucher]
+) -> dict[str, str | bytes]:
+    files: dict[str, str | bytes] = {}
+    told: list[dict[str, Any]] = []
+    last = [Voucher(one.note) for one in reader.checkpoints(ANCHOR_TENANT)][-1:]
+    for voucher in [*last, *given]:
+        try:
+            over = open_checkpoint(voucher.note, origin_of(key.name, ANCHOR_TENANT), key.public_keys)
+        except NoteError:
+            continue
+        if over.size <= seq or over.size > reader.head(ANCHOR_TENANT)[0]:
+            continue
+        proof = inclusion_proof(
+            seq, over.size, lambda start, end: tree_hash(reader.leaf_hashes(ANCHOR_TENANT, start, end))
+        )
+        one: dict[str, Any] = {"note": voucher.note, "proof": [node.hex() for node in proof]}
+        if voucher.token is not None:
+            one["token"] = f"proofs/timestamps/{sha256(voucher.token).hexdigest()[:16]}.tsr"
+            files[one["token"]] = voucher.token
+        told.append(one)
+    if told:
+        body = {"checkpoint": note, "seq": seq, "leaf": leaf.decode(), "vouchers": told}
+        files["proofs/anchor.json"] = json.dumps(body)
+    return files

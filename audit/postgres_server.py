@@ -1,0 +1,115 @@
+"""A connection to the PostgreSQL server that keeps the record: what it must promise, and the tables it must have."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+from psycopg.rows import tuple_row
+
+from audit.errors import ProofError, StoreError, StoreFull
+
+FORMAT_VERSION = 1
+SCHEMA = "domicile_audit"
+CONNECT_SECONDS = 5
+
+Rows = psycopg.Connection[tuple[Any, ...]]
+
+_SETUP_LOCK = 0x444F4D42
+
+_DDL = """
+CREATE SCHEMA domicile_audit;
+CREATE TABLE format (version integer NOT NULL);
+CREATE TABLE tree (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    tenant text NOT NULL UNIQUE,
+    size bigint NOT NULL,
+    frontier bytea NOT NULL
+);
+CREATE TABLE leaf (
+    tree bigint NOT NULL REFERENCES tree,
+    seq bigint NOT NULL,
+    hash bytea NOT NULL,
+    payload bytea NOT NULL,
+    PRIMARY KEY (tree, seq)
+);
+CREATE TABLE checkpoint (
+    tree bigint NOT NULL REFERENCES tree,
+    size bigint NOT NULL,
+    note text NOT NULL,
+    PRIMARY KEY (tree, size)
+);
+CREATE TABLE open_intent (
+    tree bigint NOT NULL REFERENCES tree,
+    request_id text NOT NULL,
+    seq bigint NOT NULL,
+    node text NOT NULL,
+    boot text NOT NULL,
+    PRIMARY KEY (tree, request_id)
+);
+INSERT INTO format VALUES (1)
+"""
+
+
+@contextmanager
+def store_errors() -> Iterator[None]:
+    try:
+        yield
+    except psycopg.errors.DiskFull as error:
+        raise StoreFull(f"the audit database cannot be used: {_brief(error)}") from error
+    except (psycopg.Error, OSError, ProofError) as error:
+        raise StoreError(f"the audit database cannot be used: {_brief(error)}") from error
+
+
+def _brief(error: Exception) -> str:
+    """The first line: others may quote values."""
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def connect(url: str) -> Rows:
+    """A peer that vanished is noticed: TCP keepalives, and no wait for acknowledgement beyond half a minute."""
+    db = psycopg.connect(
+        url,
+        autocommit=True,
+        row_factory=tuple_row,
+        connect_timeout=CONNECT_SECONDS,
+        application_name="domicile audit",
+        keepalives_idle=10,
+        keepalives_interval=5,
+        keepalives_count=3,
+        tcp_user_timeout=30_000,
+    )
+    db.execute("SELECT set_config('search_path', %s, false)", (SCHEMA,))
+    return db
+
+
+def require_durability(db: Rows) -> None:
+    """Raises StoreError for a server whose commits a crash could take back; asks for a synchronous commit."""
+    for name in ("fsync", "full_page_writes"):
+        row = db.execute("SELECT current_setting(%s)", (name,)).fetchone()
+        if row != ("on",):
+            raise StoreError(f"the server runs with {name} off: nothing that it commits is durable")
+    row = db.execute("SELECT current_setting('synchronous_commit')").fetchone()
+    if row in (("off",), ("local",), ("remote_write",)):
+        db.execute("SET synchronous_commit = on")
+
+
+def prepare(db: Rows) -> None:
+    with db.transaction():
+        db.execute("SELECT pg_advisory_xact_lock(%s)", (_SETUP_LOCK,))  # of several at once, one creates the tables
+        if format_of(db) is None:
+            for statement in _DDL.split(";"):
+                db.execute(statement)
+
+
+def format_of(db: Rows) -> int | None:
+    """The format version of the log, None if there is none. Raises StoreError for a schema that is not ours."""
+    if db.execute("SELECT to_regnamespace(%s) IS NULL", (SCHEMA,)).fetchone() == (True,):
+        return None
+    if db.execute("SELECT to_regclass(%s) IS NULL", (f"{SCHEMA}.format",)).fetchone() == (True,):
+        raise StoreError(f"the schema {SCHEMA} of the database is not an audit log")
+    row = db.execute("SELECT version FROM format").fetchone()
+    if row != (FORMAT_VERSION,):
+        version = "none" if row is None else row[0]
+        raise StoreError(f"the audit log has format {version}, this program reads format {FORMAT_VERSION}")
+    return FORMAT_VERSION

@@ -1,0 +1,66 @@
+"""Rotation of the signing key in a file: the old key introduces the new one in every tree, then makes way.
+
+A gateway that runs meanwhile signs with the old key until it starts anew: both are trusted, by the succession.
+"""
+
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from audit.anchor_event import KeyRotated
+from audit.errors import SignerError
+from audit.log import AuditLog
+from audit.note import VerifierKey
+from audit.signer import FileSigner, write_vkey
+from audit.store import Reader
+from audit.succession import FOLDER, digest, sign_succession
+from audit.tiles import Folder
+
+OpenLog = Callable[[FileSigner], Awaitable[AuditLog]]
+
+
+async def rotate(
+    path: Path, open_log: OpenLog, open_reader: Callable[[], Reader], *, at: str, actor: str, reason: str = "scheduled"
+) -> VerifierKey:
+    """Put a new key in the place of the one in the file `path`; returns it. `at` is now, RFC 3339.
+
+    Interrupted before the file is replaced, the old key goes on and a later rotation makes another new one. Raises
+    AuditError in one of its kinds.
+    """
+    draft = path.with_name(f"{path.name}.next")
+    draft.unlink(missing_ok=True)
+    old = FileSigner.open(path)
+    new = FileSigner.open(draft, name=old.name)
+    note = sign_succession(old.name, old, new, at)
+    event = {
+        "actor": actor,
+        "old_key": str(VerifierKey(old.name, old.public_key)),
+        "new_key": str(VerifierKey(new.name, new.public_key)),
+        "succession_sha256": digest(note),
+    }
+    try:
+        await _tell(open_log, old, open_reader, event | {"reason": reason})  # closing signs it, by the old key
+        kept = f"{at[:10]}-{VerifierKey(new.name, new.public_key).key_id.hex()}.note"
+        Folder(path.parent / FOLDER).write(kept, note.encode())
+        os.replace(draft, path)
+        write_vkey(path, VerifierKey(new.name, new.public_key))
+    except OSError as error:
+        raise SignerError(f"the new key cannot be put in place: {error}") from error
+    finally:
+        draft.unlink(missing_ok=True)
+        draft.with_suffix(".vkey").unlink(missing_ok=True)
+    await _tell(open_log, FileSigner.open(path), open_reader, event | {"reason": "accepted"})
+    return VerifierKey(new.name, new.public_key)
+
+
+async def _tell(
+    open_log: OpenLog, signer: FileSigner, open_reader: Callable[[], Reader], event: dict[str, str]
+) -> None:
+    async with await open_log(signer) as log:
+        reader = open_reader()
+        try:
+            tenants = reader.tenants()
+        finally:
+            reader.close()
+        for tenant in tenants:
+            await log.append(KeyRotated.model_validate({"tenant": tenant, **event}))

@@ -1,0 +1,196 @@
+"""The registers in a pack: what the operator's registers say, what the records say, and what neither does."""
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from audit.errors import AuditError
+from audit.event import AdminChanged
+from audit.evidence import (
+    Activity,
+    Backend,
+    Evidence,
+    Operator,
+    Party,
+    Policy,
+    Subprocessor,
+    evidence_of,
+    evidence_sources,
+)
+from audit.leaf import Leaf
+from audit.ocsf import ocsf
+from audit.pack_registers import control_mapping, registers
+from audit.pack_tables import Tables
+from audit.stamp import Stamp
+from tests.audit.conftest import accepted
+from tests.audit.test_event import EVENT_CLASSES
+
+ROOT = Path(__file__).parents[2]
+ID = "01a21faa-0c27-76a6-b43d-f0713b4b3c3e"
+STAMP = Stamp(event_id=ID, ts="2026-03-01T09:30:00.000Z", gateway_node="gw-1", boot_id=ID)
+OPERATOR = Operator(
+    id="example", entity="Example SAS", head_office="FR", ultimate_parent="Example SAS", parent_country="FR", lei="L1"
+)
+KNOWN = Evidence(
+    controller=Party(name="ACME GmbH", contact="privacy@acme.example", dpo="dpo@acme.example"),
+    processor=Party(name="Domicile SE"),
+    activities=(
+        Activity(id="support", purpose="customer support", legal_basis="contract", data_classes=("contact",)),
+        Activity(id="unused", purpose="never called"),
+    ),
+    operators=(OPERATOR,),
+    subprocessors=(Subprocessor(operator="example", name="=Cool Housing", country="DE"),),
+    backends=(
+        Backend(id="acme-1", region="eu-fr-par", compute_country="FR", storage_country="FR", operator="example"),
+        Backend(id="acme-9", region="gone", operator="nobody"),
+    ),
+    policies=(
+        Policy(number=1, sha256="a" * 64, text="a\nb\n", activated_by="person:1", activated_at="2026-01", active=False),
+        Policy(number=2, sha256="b" * 64, text="a\nc\n", activated_by="person:2", activated_at="2026-02", active=True),
+    ),
+    measures=("mutual TLS",),
+)
+
+
+def made(evidence: Evidence, *events: object) -> dict[str, str]:
+    tables = Tables()
+    for seq, event in enumerate(events):
+        tables.take(seq, Leaf(STAMP, event))  # type: ignore[arg-type]
+    return registers(tables, evidence)
+
+
+def rows(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def test_both_views_of_the_record_of_processing_join_registers_and_records() -> None:
+    files = made(KNOWN, accepted(activity_id="support"), accepted(activity_id="shadow"))
+    by_name = {row["activity"]: row for row in rows(files["ropa_controller.csv"])}
+    assert set(by_name) == {"support", "unused", "shadow"}
+    support = by_name["support"]
+    assert (support["purpose"], support["legal_basis"], support["dpo"]) == (
+        "customer support",
+        "contract",
+        "dpo@acme.example",
+    )
+    assert (support["data_kinds_seen"], support["recipients"], support["calls"]) == (
+        "email; iban",
+        "Example SAS (FR)",
+        "1",
+    )
+    assert (by_name["unused"]["calls"], by_name["shadow"]["purpose"]) == ("0", "")
+    processor = json.loads(files["ropa_processor.json"])
+    assert {one["processor"] for one in processor} == {"Domicile SE"}
+    assert processor[0]["security_measures"] == ["mutual TLS"]
+    assert [one["activity"] for one in json.loads(files["ropa_controller.json"])] == ["shadow", "support", "unused"]
+
+
+def test_the_columns_of_doras_register_leave_empty_what_only_the_entity_can_judge() -> None:
+    first, second = rows(made(KNOWN)["dora_register.csv"])
+    assert (first["provider_name"], first["provider_lei"], first["country_of_provision"]) == ("Example SAS", "L1", "FR")
+    assert (first["criticality"], first["substitutability"]) == ("", "")
+    assert (second["provider_name"], second["provider_lei"]) == ("nobody", "")
+
+
+def test_a_cell_that_a_spreadsheet_would_run_is_made_text() -> None:
+    assert rows(made(KNOWN)["subprocessors.csv"])[0]["name"] == "'=Cool Housing"
+
+
+def test_the_history_of_policies_has_texts_intervals_and_what_changed() -> None:
+    first, second = json.loads(made(KNOWN)["policy_history.json"])
+    assert (first["in_force_until"], second["in_force_until"]) == ("2026-02", "")
+    assert second["diff"] == ["- b", "+ c"]
+    assert second["activated_by"] == "person:2"
+
+
+def test_a_policy_names_the_records_that_activated_it_and_an_unknown_activation_is_told() -> None:
+    def activated(digest: str) -> AdminChanged:
+        detail = {"sha256": digest}
+        return AdminChanged(
+            type="admin.policy.activated", tenant="acme", actor="cli", target="acme", epoch=1, detail=detail
+        )
+
+    told = json.loads(made(KNOWN, activated("b" * 64), activated("c" * 64))["policy_history.json"])
+    assert [one.get("records") for one in told] == [[], [0], None]
+    assert told[2]["detail"]["sha256"] == "c" * 64
+
+
+def test_without_registers_every_file_is_there_and_says_that_there_is_nothing() -> None:
+    files = made(Evidence())
+    assert json.loads(files["incidents.json"])["statement"] == "0 incidents are on record in this period."
+    assert "No request of an authority is on record." in files["authority_requests.csv"]
+    assert json.loads(files["backends.json"])["backends"] == []
+    assert rows(files["subprocessors.csv"]) == []
+
+
+def test_residency_is_told_from_the_recorded_routes() -> None:
+    told = json.loads(made(KNOWN, accepted(), accepted())["residency_evidence.json"])
+    assert (told["routes"][0]["inference_country"], told["routes"][0]["calls"]) == ("FR", 2)
+    assert told["backends_seen"] == ["acme-1"]
+
+
+@pytest.mark.parametrize("row", rows(control_mapping()), ids=lambda row: f"{row['framework']} {row['control']}")
+def test_every_control_points_to_a_test_that_exists(row: dict[str, str]) -> None:
+    assert all(row.values()), row
+    assert (ROOT / row["test"]).is_file()
+    assert f"| {row['framework']} | {row['control']} |" in (ROOT / "docs/control-mapping.md").read_text()
+
+
+def test_the_mapping_covers_the_four_frameworks() -> None:
+    assert {row["framework"] for row in rows(control_mapping())} >= {"C5", "ISO 27001", "AI Act", "DORA"}
+
+
+def test_evidence_comes_from_a_file_or_from_whoever_offers_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "evidence.json"
+    path.write_text(KNOWN.model_dump_json())
+    assert Evidence.load(path) == KNOWN
+    path.write_text('{"surprise": 1}')
+    with pytest.raises(AuditError, match="evidence"):
+        Evidence.load(path)
+    monkeypatch.setattr("audit.evidence.evidence_sources", [])
+    assert evidence_of(tmp_path, "acme") == Evidence()
+    monkeypatch.setattr("audit.evidence.evidence_sources", [lambda data, tenant: KNOWN])
+    assert evidence_of(tmp_path, "acme") == KNOWN
+    assert evidence_sources is not None
+
+
+# --- OCSF ------------------------------------------------------------------------------------------------------------
+
+
+def types() -> list[str]:
+    from typing import get_args
+
+    return [kind for cls in EVENT_CLASSES for kind in get_args(cls.model_fields["type"].annotation)]
+
+
+@pytest.mark.parametrize("kind", types())
+def test_every_event_has_its_class_in_ocsf(kind: str) -> None:
+    event = {"type": kind, "ts": "2026-03-01T09:30:00.000Z", "event_id": ID, "tenant": "acme", "status": 200}
+    event |= {"inference_country": "FR", "backend_id": "acme-1", "key_id": "k1"}
+    mapped = ocsf(7, event)
+    assert mapped["type_uid"] == mapped["class_uid"] * 100 + mapped["activity_id"]
+    assert mapped["category_uid"] == mapped["class_uid"] // 1000
+    assert mapped["time"] == 1_772_357_400_000
+    assert mapped["unmapped"] == {"seq": 7, **event}
+    assert (mapped["metadata"]["uid"], mapped["metadata"]["sequence"]) == (ID, 7)
+
+
+@pytest.mark.parametrize(
+    ("kind", "class_uid", "activity", "status"),
+    [
+        ("inference.accepted", 6003, 1, 1),
+        ("inference.denied", 6003, 1, 2),
+        ("content.accessed", 6003, 2, 1),
+        ("auth.failed", 3002, 1, 2),
+        ("admin.key.created", 3004, 1, 1),
+        ("admin.key.revoked", 3004, 4, 1),
+        ("system.start", 6002, 3, 1),
+        ("checkpoint.timestamp_failed", 6002, 99, 2),
+    ],
+)
+def test_what_happened_is_told_in_the_words_of_ocsf(kind: str, class_uid: int, activity: int, status: int) -> None:
+    mapped = ocsf(0, {"type": kind, "ts": "2026-03-01T09:30:00.000Z", "event_id": ID, "tenant": "acme"})
+    assert (mapped["class_uid"], mapped["activity_id"], mapped["status_id"]) == (class_uid, activity, status)
