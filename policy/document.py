@@ -29,7 +29,7 @@ from policy.errors import PolicyDocumentError, Problem
 from policy.facts import AttestedBasis, Basis, SetName
 from policy.marked_yaml import MarkedYaml, Path, dotted, parse_yaml
 from policy.purpose import LegalBasis
-from policy.redact.plan import KINDS, LABELS, OUTPUT_LABELS, Action, OutputAction
+from policy.redact.plan import INPUT_LABELS, KINDS, OUTPUT_LABELS, Action, OutputAction
 from policy.retention import parse_content_days, parse_days
 
 T = TypeVar("T")
@@ -108,7 +108,7 @@ class Residency(Section):
 
 
 class Redaction(Section):
-    input: Mapping[Annotated[str, _label_of(LABELS, "prompts")], Action] = Field(default_factory=dict)
+    input: Mapping[Annotated[str, _label_of(INPUT_LABELS, "prompts")], Action] = Field(default_factory=dict)
     output: Mapping[Annotated[str, _label_of(OUTPUT_LABELS, "answers")], OutputAction] = Field(default_factory=dict)
 
 

@@ -6,6 +6,7 @@ from types import MappingProxyType
 from typing import Literal, TypeVar, get_args
 
 from policy.redact.id_kinds import IDS
+from policy.redact.labels import PERSON
 
 Label = str
 Action = Literal["tag", "hash", "pseudonymise", "mask", "block"]
@@ -17,6 +18,8 @@ LABELS: tuple[Label, ...] = (
 )  # fmt: skip
 # A stream would have to hold back several words for an address or a plate, and any word for a BIC.
 OUTPUT_LABELS: tuple[Label, ...] = tuple(label for label in LABELS if label not in ("bic", "plate", "address"))
+INPUT_LABELS: tuple[Label, ...] = (*LABELS, PERSON)
+"""Names of persons are looked for in prompts only, where the extra `ner` is installed."""
 KINDS: tuple[Label, ...] = tuple(f"national_id.{kind}" for kind in IDS)
 """Labels that say which id it is. A policy names these, or their first part for all of them."""
 

@@ -11,10 +11,13 @@ from policy.redact import json_text
 from policy.redact.actions import keyed_hash, mask, require_key
 from policy.redact.detectors import DETECTORS, Detector, Span, find_spans
 from policy.redact.json_text import as_read
+from policy.redact.labels import PERSON
 from policy.redact.plan import KINDS, Action, RedactionPlan, action_for, general_label
 from policy.redact.pseudonyms import LITERAL, PLACEHOLDER, Pseudonyms
 from policy.redact.request import Endpoint, rewrite_body
 from policy.redact.stream import StreamFilter
+
+NamesByText = Mapping[str, Sequence[tuple[int, int]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +43,7 @@ class Redactor:
     def __init__(
         self, plan: RedactionPlan, *, hash_key: bytes | None = None, detectors: Sequence[Detector] = DETECTORS
     ) -> None:
-        found = {detector.label for detector in detectors}
+        found = {detector.label for detector in detectors} | {PERSON}
         asked = {*plan.input, *plan.output}
         if missing := sorted(
             label
@@ -56,14 +59,37 @@ class Redactor:
         self._output = _needed(detectors, plan.output)
         self._pseudonymises = "pseudonymise" in plan.input.values()
 
-    def redact_body(self, body: dict[str, Any], endpoint: Endpoint, nonce: str) -> RedactedBody:
+    @property
+    def looks_for_names(self) -> bool:
+        """Whether `redact_body` needs ``names``."""
+        return PERSON in self.plan.input and all(detector.label != PERSON for detector in self._input)
+
+    def texts(self, body: dict[str, Any], endpoint: Endpoint) -> tuple[str, ...]:
+        """Every string of a request as detectors read it: where names are to be looked for. Raises as `redact_body`."""
+        texts: dict[str, None] = {}
+
+        def collect(text: str, position: str, *, escaped: bool = False) -> str:
+            texts[as_read(text).text] = None
+            return text
+
+        rewrite_body(body, endpoint, collect)
+        return tuple(texts)
+
+    def redact_body(
+        self, body: dict[str, Any], endpoint: Endpoint, nonce: str, names: NamesByText | None = None
+    ) -> RedactedBody:
         """Redact every string of a request.
+
+        ``names``: spans of persons' names for each of `texts`, where `looks_for_names`; a text that is missing there
+        is an error.
 
         `nonce` belongs to this request alone, see `pseudonyms.nonce_from`. Raises RedactionBlocked where the plan
         blocks what was found or a part cannot be inspected, RedactionError for anything else: then deny.
         """
-        run = _Run(self, Pseudonyms(nonce))
-        if not self._input:
+        if self.looks_for_names and names is None:
+            raise RedactionError("names of persons are to be redacted, and nothing looks for them")
+        run = _Run(self, Pseudonyms(nonce), names if self.looks_for_names else None)
+        if not self.plan.input:
             return RedactedBody(body, False, MappingProxyType({}), run.pseudonyms)
         try:
             redacted = rewrite_body(body, endpoint, run.rewrite)
@@ -97,8 +123,11 @@ def _needed(detectors: Sequence[Detector], actions: Mapping[Any, Any]) -> tuple[
 class _Run:
     """The state of one request while its strings are redacted."""
 
-    def __init__(self, redactor: Redactor, pseudonyms: Pseudonyms) -> None:
+    def __init__(self, redactor: Redactor, pseudonyms: Pseudonyms, names: NamesByText | None) -> None:
         self._redactor = redactor
+        self._detectors = redactor._input
+        if names is not None:
+            self._detectors = (*self._detectors, Detector(PERSON, lambda text, _: names[str(text)]))
         self.pseudonyms = pseudonyms
         self.counts: Counter[str] = Counter()
         self.blocked: list[Finding] = []
@@ -106,7 +135,7 @@ class _Run:
 
     def rewrite(self, text: str, position: str, *, escaped: bool = False) -> str:
         view = as_read(text)
-        spans = find_spans(view.text, 0, self._redactor._input)
+        spans = find_spans(view.text, 0, self._detectors)
         if self._redactor._pseudonymises:
             spans = _with_literals(view.text, spans, self.pseudonyms)
         if not spans:
