@@ -16,6 +16,7 @@ from gateway.control_cli import policy_app, project_app, tenant_app
 from gateway.key_cli import key_app
 from gateway.people_cli import person_app
 from policy.cli import app as policy_files_app
+from policy.redact.cli import app as redact_app
 from regions.cli import app as region_app
 
 app = typer.Typer(
@@ -25,7 +26,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,  # its tracebacks show local variables: prompts and keys
 )
 policy_app.registered_commands += policy_files_app.registered_commands
-for part in (tenant_app, project_app, key_app, person_app, policy_app, region_app):
+for part in (tenant_app, project_app, key_app, person_app, policy_app, redact_app, region_app):
     app.add_typer(part)
 app.add_typer(backend_app, name="backend")
 app.add_typer(audit_app, name="audit")
