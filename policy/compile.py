@@ -97,7 +97,14 @@ def _compile_tenant(document: PolicyDocument, countries: CountrySets) -> Compile
         purposes=_demand(document.purposes),
         legal_basis=_demand(document.legal_basis),
         data_classes=_optional_set(document.data_classes),
-        redaction=RedactionPlan(document.redaction.input, document.redaction.output),
+        redaction=_known_custom(
+            RedactionPlan(
+                document.redaction.input,
+                document.redaction.output,
+                document.redaction.dictionaries,
+                document.redaction.patterns,
+            )
+        ),
         retention=RetentionClass(
             parse_days(document.retention.metadata or DEFAULT_METADATA),
             parse_content_days(document.retention.content or DEFAULT_CONTENT),
@@ -134,9 +141,13 @@ def _tighten(
         purposes=_stricter_demand("purposes", base.purposes, project.purposes),
         legal_basis=_stricter_demand("legal_basis", base.legal_basis, project.legal_basis),
         data_classes=_smaller_set("data_classes", base.data_classes, project.data_classes),
-        redaction=RedactionPlan(
-            _stricter_actions("redaction.input", base.redaction.input, project.redaction.input),
-            _stricter_actions("redaction.output", base.redaction.output, project.redaction.output),
+        redaction=_known_custom(
+            RedactionPlan(
+                _stricter_actions("redaction.input", base.redaction.input, project.redaction.input),
+                _stricter_actions("redaction.output", base.redaction.output, project.redaction.output),
+                _added_words(base.redaction.words, project.redaction.dictionaries),
+                _added_patterns(base.redaction.patterns, project.redaction.patterns),
+            )
         ),
         retention=RetentionClass(
             _shorter("retention.metadata", base.retention.metadata_days, project.retention.metadata, parse_days),
@@ -206,6 +217,32 @@ def _stricter_actions(rule: str, base: Mapping[Any, A], wanted: Mapping[Any, A])
         if label in base and STRICTNESS[action] < STRICTNESS[base[label]]:
             raise LooseningError(f"{rule}.{label}", f"{action} is weaker than the tenant's {base[label]}")
     return MappingProxyType({**base, **wanted})
+
+
+def _added_words(
+    base: Mapping[str, tuple[str, ...]], wanted: Mapping[str, tuple[str, ...]]
+) -> Mapping[str, tuple[str, ...]]:
+    return {**base, **{name: (*base.get(name, ()), *words) for name, words in wanted.items()}}
+
+
+def _added_patterns(base: Mapping[str, str], wanted: Mapping[str, str]) -> Mapping[str, str]:
+    for name, pattern in wanted.items():
+        if base.get(name, pattern) != pattern:
+            raise LooseningError(f"redaction.patterns.{name}", "the tenant's policy has another pattern of this name")
+    return {**base, **wanted}
+
+
+def _known_custom(plan: RedactionPlan) -> RedactionPlan:
+    """Raises PolicyDocumentError where an action is given to a dictionary or pattern that is not there."""
+    known = {f"custom.{name}" for name in (*plan.words, *plan.patterns)}
+    problems = [
+        Problem(0, f"redaction.input.{label}", "there is no dictionary and no pattern of this name")
+        for label in plan.input
+        if label.startswith("custom.") and label not in known
+    ]
+    if problems:
+        raise PolicyDocumentError(*problems)
+    return plan
 
 
 def _shorter(rule: str, base: int, wanted: str | None, parse: Callable[[str], int]) -> int:

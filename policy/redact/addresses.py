@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterator
 
 from policy.redact.alphabet import LETTER
+from policy.redact.normalise import lowered
+from policy.redact.reading import Reading
 
 _UPPER = rf"(?![a-z])[{LETTER}]"
 _NAME = rf"{_UPPER}[{LETTER}.'’-]{{0,30}}"
@@ -89,9 +91,9 @@ def find_addresses(text: str, start: int) -> Iterator[tuple[int, int]]:
     """Spans of postal addresses from `start` on, town included where it follows."""
     if not _FIRST_DIGIT.search(text, start):
         return
-    for digits in _FIRST_DIGIT.finditer(text, start):
-        house = _HOUSE.match(text, digits.start())
-        if house is None:
+    reading = text if isinstance(text, Reading) else Reading(text)
+    for house in _HOUSE.finditer(text, start):
+        if reading.is_taken(house.start()):
             continue
         if english := _ENGLISH.match(text, house.start()):
             yield house.start(), _with_town(text, english.end())
@@ -106,6 +108,8 @@ def find_addresses(text: str, start: int) -> Iterator[tuple[int, int]]:
             if whole and whole.end() == code.end():
                 yield head.start(), code.end()
                 break
+    if _IN_FRONT.isdisjoint(_KIND.findall(lowered(text), start)):
+        return
     for word in _KIND.finditer(text, start):
         if word[0].lower() not in _IN_FRONT:
             continue

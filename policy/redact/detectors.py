@@ -133,10 +133,13 @@ def _run(reading: Reading, start: int, detectors: Iterable[Detector], *, has_dig
         if needs_digits and not has_digits:
             continue
         try:
-            found += [
+            spans = [
                 Span(first, last, f"{label}.{kind[0]}" if kind else label)
                 for first, last, *kind in find(reading.latin if reads_through else reading, start)
             ]
+            if spans:
+                found += spans
+                reading.taken += spans
         except Exception as error:  # whatever it was, the text is not known to be clean
             raise RedactionError(f"detector {label} failed with {type(error).__name__}") from None
     return found

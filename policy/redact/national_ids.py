@@ -31,7 +31,7 @@ _ITALIAN = re.compile(
 )
 _ITALIAN_NAME = re.compile(r"(?<![A-Za-z0-9_])[A-Za-z](?:[ -]?[A-Za-z]){5}[ -]?\Z")
 _ITALIAN_HEAD = re.compile(
-    r"[0-9][ -]?[0-9][ -]?[ABCDEHLMPRSTabcdehlmprst][ -]?[0-9]|(?<=[A-Za-z]{6})[LMNPQRSTUVlmnpqrstuv0-9]{2}[A-Z]"
+    r"[0-9][ -]?[0-9][ -]?[ABCDEHLMPRSTabcdehlmprst][ -]?[0-9]|(?<=[A-Za-z]{6})[LMNPQRSTUV][0-9LMNPQRSTUV](?=[A-Z][0-9])"
 )
 _LONGEST, _SHORTEST = 20, 5
 _MOST_GROUPS = 10
@@ -75,7 +75,7 @@ def find_national_ids(text: str, start: int) -> Iterator[tuple[int, int, str]]:
     done = start
     for match in _START.finditer(latin, start):
         begin = match.start()
-        if begin < done or begin in settled:
+        if begin < done or begin in settled or reading.is_taken(begin):
             continue
         if found := _best_alone(reading, begin):
             yield found

@@ -49,6 +49,8 @@ def find_phones(text: str, start: int) -> Iterator[tuple[int, int]]:
         span, begin = match[0], match.start()
         if span.startswith("(") and span.count("(") > span.count(")"):  # it opens more than the number
             span, begin = span[1:], begin + 1
+        if reading.is_taken(begin + 1):
+            continue
         digits = sum(map(str.isdigit, _EXTENSION.sub("", span)))
         if not 6 <= digits <= 17 or _DATE.fullmatch(span) or _YEARS.fullmatch(span):
             continue

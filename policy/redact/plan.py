@@ -47,14 +47,19 @@ def general_label(label: Label) -> Label:
 
 @dataclass(frozen=True, slots=True)
 class RedactionPlan:
-    """Label to action for prompts (``input``) and answers (``output``); a label that is absent is left alone."""
+    """Label to action for prompts (``input``) and answers (``output``); a label that is absent is left alone.
+
+    ``words`` and ``patterns``: the tenant's own, by name; the label of what they find is ``custom.NAME``.
+    """
 
     input: Mapping[Label, Action] = field(default_factory=dict)
     output: Mapping[Label, OutputAction] = field(default_factory=dict)
+    words: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    patterns: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "input", MappingProxyType(dict(self.input)))
-        object.__setattr__(self, "output", MappingProxyType(dict(self.output)))
+        for name in ("input", "output", "words", "patterns"):
+            object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
 
     @property
     def is_empty(self) -> bool:

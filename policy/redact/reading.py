@@ -51,7 +51,18 @@ class _Once(Generic[T]):
 
 
 class Reading(str):
-    """The text itself; `Reading(text)` costs nothing until something is asked."""
+    """The text itself; `Reading(text)` costs nothing until something is asked.
+
+    ``taken``: (start, end, label) of what was found so far; who looks for weaker things need not look there.
+    """
+
+    @_Once
+    def taken(self) -> list[tuple[int, int, str]]:
+        return []
+
+    def is_taken(self, at: int) -> bool:
+        """Whether the character at `at` belongs to a finding."""
+        return any(start <= at < end for start, end, _ in self.taken) if self.taken else False
 
     @_Once
     def folded(self) -> str:

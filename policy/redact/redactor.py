@@ -9,6 +9,7 @@ from typing import Any
 from policy.errors import Finding, RedactionBlocked, RedactionError
 from policy.redact import json_text
 from policy.redact.actions import keyed_hash, mask, require_key
+from policy.redact.custom import CUSTOM, custom_detector
 from policy.redact.detectors import DETECTORS, Detector, Span, find_spans
 from policy.redact.json_text import as_read
 from policy.redact.labels import PERSON
@@ -44,7 +45,10 @@ class Redactor:
         self, plan: RedactionPlan, *, hash_key: bytes | None = None, detectors: Sequence[Detector] = DETECTORS
     ) -> None:
         found = {detector.label for detector in detectors} | {PERSON}
-        asked = {*plan.input, *plan.output}
+        if plan.words or plan.patterns:
+            detectors = (*detectors, custom_detector(plan.words, plan.patterns))
+        own = {f"{CUSTOM}.{name}" for name in (*plan.words, *plan.patterns)}
+        asked = {*plan.input, *plan.output} - own
         if missing := sorted(
             label
             for label in asked
