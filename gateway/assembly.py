@@ -25,6 +25,7 @@ from gateway.inventory import Inventory
 from gateway.judge import Judge
 from gateway.limits import Limiter, LimitStore, MemoryLimitStore
 from gateway.meter import Meter
+from gateway.names import NameFinder
 from gateway.pipeline import Pipeline
 from gateway.recorder import Recorder
 from gateway.routes import Routes
@@ -71,6 +72,7 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
                 settings=audit_settings,
             ) as log,
             Upstream(settings.requests) as upstream,
+            NameFinder(settings.names) as names,
             _limit_store() as limit_store,
             Directory(
                 database,
@@ -88,6 +90,7 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
                 routes=routes,
                 recorder=recorder,
                 upstream=upstream,
+                names=names,
                 telemetry=telemetry,
                 settings=settings.requests,
             )

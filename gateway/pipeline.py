@@ -22,6 +22,7 @@ from gateway.errors import BackendFailed, BackendTimeout, BackendUnavailable, Ga
 from gateway.exchange import Exchange, Route
 from gateway.judge import Judge
 from gateway.meter import Meter
+from gateway.names import NameFinder
 from gateway.openai.answer import StreamRewriter, rewrite_body
 from gateway.openai.endpoint import Endpoint, parse_call
 from gateway.openai.sse import sse_data
@@ -57,6 +58,7 @@ class Pipeline:
     routes: Routes
     recorder: Recorder
     upstream: Upstream
+    names: NameFinder
     telemetry: Telemetry
     settings: Requests
 
@@ -79,7 +81,8 @@ class Pipeline:
                     with step("decide"):  # 4. pure: the policy and the facts
                         decision, redactor = self.judge.decide(exchange)
                     with step("redact"):  # 5. an error here denies
-                        prompt = prepare(call, redactor, principal.project)
+                        names = await self.names.names_in(call, redactor, principal.tenant)
+                        prompt = prepare(call, redactor, principal.project, names)
                         exchange.redactions_in = prompt.counts
                     with step("route"):  # 6. this tenant's backends that the decision allows, best first
                         routes = self.routes.choose(exchange, decision)

@@ -76,6 +76,15 @@ class Requests(Section):
     default_max_tokens: int = Field(512, ge=1, description="answer length reserved when a request names none")
 
 
+class Names(Section):
+    """How names of persons are looked for (extra `ner`) where a policy asks for it."""
+
+    processes: int = Field(1, ge=1, le=64)
+    budget_s: float = Field(5, gt=0, description="seconds for one request; what takes longer is refused")
+    max_characters: int = Field(200_000, ge=1, description="of one request; a longer one is refused")
+    cached_texts: int = Field(10_000, ge=0, description="texts of a tenant whose names are remembered, by keyed hash")
+
+
 class Audit(Section):
     reserve_bytes: int = Field(64 * MIB, ge=0, description="kept so that running requests can be closed on a full disk")
 
@@ -104,6 +113,7 @@ class Settings(BaseSettings):
     node: str = Field(default_factory=lambda: socket.gethostname().split(".")[0].lower() or "node")
     listen: Listen = Listen()
     requests: Requests = Requests()
+    names: Names = Names()
     audit: Audit = Audit()
     telemetry: Telemetry = Telemetry()
     prices: dict[str, Price] = Field(default_factory=dict, description="by model; needed where a policy sets a budget")

@@ -18,6 +18,7 @@ from policy.redact.pseudonyms import LITERAL, PLACEHOLDER, Pseudonyms
 from policy.redact.request import Endpoint, rewrite_body
 from policy.redact.stream import StreamFilter
 
+MAX_CHARACTERS = 4_000_000  # of one request: seconds of CPU, which others would wait for
 NamesByText = Mapping[str, Sequence[tuple[int, int]]]
 
 
@@ -136,8 +137,12 @@ class _Run:
         self.counts: Counter[str] = Counter()
         self.blocked: list[Finding] = []
         self.changed = False
+        self._characters = 0
 
     def rewrite(self, text: str, position: str, *, escaped: bool = False) -> str:
+        self._characters += len(text)
+        if self._characters > MAX_CHARACTERS:
+            raise RedactionError(f"it is longer than the {MAX_CHARACTERS} characters that are inspected")
         view = as_read(text)
         spans = find_spans(view.text, 0, self._detectors)
         if self._redactor._pseudonymises:
