@@ -64,7 +64,10 @@ def prepare(call: Call, redactor: Redactor, project: str, names: NamesByText | N
     """
     fields = {name: value for name, value in call.body.items() if name not in IDENTIFYING_FIELDS}
     try:
-        redacted = redactor.redact_body(fields, call.endpoint.name, nonce_from(token_bytes(6)), names)
+        conversation = _conversation(call)
+        shared = redactor.conversation(f"{project}\0{conversation}") if conversation else None
+        nonce, key = shared or (nonce_from(token_bytes(6)), None)
+        redacted = redactor.redact_body(fields, call.endpoint.name, nonce, names, key)
     except RedactionBlocked as error:
         raise RedactionRefused(
             f"The request holds what its policy does not let pass: {', '.join(error.labels)}",
@@ -87,6 +90,13 @@ def prepare(call: Call, redactor: Redactor, project: str, names: NamesByText | N
         counts=redacted.counts,
         output=OutputFilters(redactor, redacted.pseudonyms) if needs_filter else None,
     )
+
+
+def _conversation(call: Call) -> str | None:
+    """What the client calls the conversation, in whose calls a value keeps its placeholder; it stays on this side."""
+    metadata = call.body.get("metadata")
+    name = metadata.get("conversation_id") if isinstance(metadata, dict) else None
+    return name if isinstance(name, str) and name else None
 
 
 def output_refused(error: RedactionError) -> RedactionRefused:

@@ -1,5 +1,6 @@
 """The redactor of one policy: compiled once, used for every request and every answer under it."""
 
+import hmac
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from policy.redact.detectors import DETECTORS, Detector, Span, find_spans
 from policy.redact.json_text import as_read
 from policy.redact.labels import PERSON
 from policy.redact.plan import KINDS, Action, RedactionPlan, action_for, general_label
-from policy.redact.pseudonyms import LITERAL, PLACEHOLDER, Pseudonyms
+from policy.redact.pseudonyms import LITERAL, PLACEHOLDER, Pseudonyms, nonce_from
 from policy.redact.request import Endpoint, rewrite_body
 from policy.redact.stream import StreamFilter
 
@@ -80,20 +81,33 @@ class Redactor:
         rewrite_body(body, endpoint, collect)
         return tuple(texts)
 
+    def conversation(self, name: str) -> tuple[str, bytes] | None:
+        """Nonce and key that all requests of a conversation share; None without a key of the tenant's."""
+        if self._hash_key is None:
+            return None
+        key = hmac.digest(self._hash_key, b"conversation\0" + name.encode("utf-8", "surrogatepass"), "sha256")
+        return nonce_from(hmac.digest(key, b"nonce", "sha256")[:6]), key
+
     def redact_body(
-        self, body: dict[str, Any], endpoint: Endpoint, nonce: str, names: NamesByText | None = None
+        self,
+        body: dict[str, Any],
+        endpoint: Endpoint,
+        nonce: str,
+        names: NamesByText | None = None,
+        key: bytes | None = None,
     ) -> RedactedBody:
         """Redact every string of a request.
 
         ``names``: spans of persons' names for each of `texts`, where `looks_for_names`; a text that is missing there
         is an error.
 
-        `nonce` belongs to this request alone, see `pseudonyms.nonce_from`. Raises RedactionBlocked where the plan
+        `nonce` belongs to this request alone, see `pseudonyms.nonce_from`, or with a `key` to one conversation (see
+        `conversation`). Raises RedactionBlocked where the plan
         blocks what was found or a part cannot be inspected, RedactionError for anything else: then deny.
         """
         if self.looks_for_names and names is None:
             raise RedactionError("names of persons are to be redacted, and nothing looks for them")
-        run = _Run(self, Pseudonyms(nonce), names if self.looks_for_names else None)
+        run = _Run(self, Pseudonyms(nonce, key), names if self.looks_for_names else None)
         if not self.plan.input:
             return RedactedBody(body, False, MappingProxyType({}), run.pseudonyms)
         try:
