@@ -2,8 +2,8 @@
 
 Run: python -m bench.redaction [--json]. Medians of several rounds on one thread.
 With --presidio PYTHON, the Python of an environment with `presidio-analyzer` (and --spacy MODEL for its default
-set-up): what it and we find in the same texts, held-out half of tests/data/redaction, in one run. How much we find alone:
-`domicile redact eval` (docs/redaction.md).
+set-up): what it and we find in the same texts, held-out half of tests/data/redaction, in one run. How much we find
+alone: `domicile redact eval` (docs/redaction.md).
 """
 
 import argparse

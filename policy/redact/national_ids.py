@@ -14,6 +14,7 @@ from typing import NamedTuple
 from policy.redact.harmless import called_otherwise, shaped_otherwise
 from policy.redact.id_kinds import IDS, IdKind, Needs
 from policy.redact.id_names import Named, named_behind, named_numbers
+from policy.redact.mrz import find_zones
 from policy.redact.phone_names import is_called_phone
 from policy.redact.reading import Reading
 
@@ -72,6 +73,8 @@ def find_national_ids(text: str, start: int) -> Iterator[tuple[int, int, str]]:
         elif named[begin].is_sure:
             settled.add(begin)
     yield from _italian(latin, start)
+    for first, last in find_zones(reading, start):
+        yield first, last, "mrz"
     done = start
     for match in _START.finditer(latin, start):
         begin = match.start()

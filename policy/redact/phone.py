@@ -76,8 +76,7 @@ def _is_phone(reading: Reading, span: str, begin: int, end: int, digits: int) ->
         return False
     if begin and reading[begin - 1] == " " and begin > 1 and reading[begin - 2].isdigit():
         return False
-    regions = tuple(sorted(code.upper() for code in reading.countries if code != "li"))
-    return _plans(regions, _FIXED_OR_MOBILE).fullmatch(number) is not None
+    return any(_plans((code.upper(),), _FIXED_OR_MOBILE).fullmatch(number) for code in reading.countries)
 
 
 def _is_otherwise(reading: Reading, begin: int, end: int) -> bool:

@@ -9,8 +9,12 @@ from policy.redact.hints import countries_of
 from policy.redact.normalise import LOOK_ALIKES, lowered
 
 _MOST_COLUMNS = 64
-_MIXED = re.compile(r"(?<![^\W\d_])(?=[A-Za-z]{0,4}[OoIl|]{0,8}[0-9])[0-9A-Za-z|]{2,40}(?![^\W\d_])|(?<=\()O(?=\))")
-_UNLIKE = re.compile(r"(?<=[0-9])[OoIl|]|[OoIl|](?=[0-9])|\(O\)")
+_MIXED = re.compile(
+    r"(?<![^\W\d_])(?=[A-Za-z]{0,4}[OoIl|]{0,8}[0-9])[0-9A-Za-z|]{2,40}(?![^\W\d_])|(?<=\()O(?=\))"
+    r"|(?<=[0-9][ ./-])[OoIl|]{1,3}(?=[ ./-][0-9])"
+)
+_BESIDE = re.compile(r"(?<=[0-9])[OoIl|]+|[OoIl|]+(?=[0-9])")
+_UNLIKE = re.compile(r"(?<=[0-9])[OoIl|]|[OoIl|](?=[0-9])|\(O\)|[0-9][ ./-][OoIl|]{1,3}[ ./-][0-9]")
 _DIGIT_LIKE = str.maketrans("OoIl|", "00111")
 _DIGITS = re.compile("[0-9]")
 
@@ -96,14 +100,12 @@ class Reading(str):
 
 def _plain_digits(match: re.Match[str]) -> str:
     word = match[0]
-    head = 2 if word[:2].isalpha() and word[2:4].translate(_DIGIT_LIKE).isdigit() else 0  # an IBAN's country
-    digits = len(_DIGITS.findall(word))
-    like = sum(map(word[head:].count, "OoIl|"))
-    if word == "O" or (digits and digits + like == len(word)):
+    digits, like = len(_DIGITS.findall(word)), sum(map(word.count, "OoIl|"))
+    if digits + like == len(word):  # `lO223`, and `ll` or `O` between digits
         return word.translate(_DIGIT_LIKE)
-    if not like or digits < 2 or (digits + like) * 3 < (len(word) - head) * 2:
+    if not like or digits < 2 or (digits + like) * 3 < len(word) * 2 - 8:
         return word
-    return word[:head] + word[head:].translate(_DIGIT_LIKE)
+    return _BESIDE.sub(lambda letters: letters[0].translate(_DIGIT_LIKE), word)
 
 
 def _columns(text: str) -> Iterator[Column]:
