@@ -65,7 +65,7 @@ _ENGLISH = re.compile(
     rf"|Gardens|Quay|Boulevard|Crescent|Court|Grove|Parade|Park|Way|Place|Row|Hill|Mews|Walk|Rise)(?![{LETTER}])\.?"
     rf"(?: [A-Z][0-9][0-9W] ?[0-9A-Z]{{4}}(?: {_NAME}){{1,2}})?"
 )
-_HOUSE = re.compile(rf"(?<![{LETTER}0-9.,/]){_NUMBER}(?![{LETTER}0-9])")
+_HOUSE = re.compile(rf"(?=[0-9])(?<![{LETTER}0-9.,/]){_NUMBER}(?![{LETTER}0-9])")
 _FIRST_DIGIT = re.compile(r"[0-9]{1,4}")
 _NAMES_BEFORE = re.compile(
     rf"(?<![{LETTER}])(?:[{LETTER}]{{2,9}}\. )?(?:{_NAME},? (?:(?:{_OF}|in|am|an der|pri|III?|IV) )?){{1,5}}(?:Nr\.? |č\. |no\. )?\Z"
@@ -84,6 +84,7 @@ _BRITISH = re.compile(
     rf"(?:(?:, ?| ?\n){_NAME}(?: {_NAME}){{0,3}}){{0,3}}(?:, ?| ?\n| )[A-Z]{{1,2}}[0-9][0-9A-Z]{{0,2}} [0-9][A-Z]{{2}}(?![A-Za-z0-9])"
 )
 _BRITISH_CODE = re.compile(r"(?<![A-Za-z0-9])[A-Z]{1,2}[0-9][0-9A-Z]{0,2} [0-9][A-Z]{2}(?![A-Za-z0-9])")
+_BRITISH_END = re.compile(r" [0-9][A-Z]{2}(?![A-Za-z0-9])")
 _BRITISH_HEAD = re.compile(r"(?<![A-Za-z0-9])(?:(?:Flat|Studio|Unit|Apartment) )?[0-9]{1,4}[A-Za-z]?(?= |, ?| ?\n)")
 
 
@@ -102,7 +103,7 @@ def find_addresses(text: str, start: int) -> Iterator[tuple[int, int]]:
             yield house.start() - street, _with_town(text, house.end())
         elif (town := _CODE_AND_TOWN.match(text, house.end())) and (names := _NAMES_BEFORE.search(before)):
             yield house.start() - len(names[0]), town.end()
-    for code in _BRITISH_CODE.finditer(text, start):
+    for code in _BRITISH_CODE.finditer(text, start) if _BRITISH_END.search(text, start) else ():
         for head in _BRITISH_HEAD.finditer(text, max(start, code.start() - 90), code.start()):
             whole = _BRITISH.match(text, head.start())
             if whole and whole.end() == code.end():

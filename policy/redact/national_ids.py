@@ -31,9 +31,7 @@ _ITALIAN = re.compile(
     re.IGNORECASE,
 )
 _ITALIAN_NAME = re.compile(r"(?<![A-Za-z0-9_])[A-Za-z](?:[ -]?[A-Za-z]){5}[ -]?\Z")
-_ITALIAN_HEAD = re.compile(
-    r"[0-9][ -]?[0-9][ -]?[ABCDEHLMPRSTabcdehlmprst][ -]?[0-9]|(?<=[A-Za-z]{6})[LMNPQRSTUV][0-9LMNPQRSTUV](?=[A-Z][0-9])"
-)
+_ITALIAN_HEAD = re.compile(r"[0-9][ -]?[0-9][ -]?[ABCDEHLMPRSTabcdehlmprst][ -]?[0-9]")
 _LONGEST, _SHORTEST = 20, 5
 _MOST_GROUPS = 10
 _SHAPE = str.maketrans("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz", "9" * 10 + "A" * 52)

@@ -97,7 +97,7 @@ _TOKEN = re.compile(
     + "|".join(f"{re.escape(p)}(?=[A-Za-z_./+-]{{0,64}}[0-9]){rest}" for p, rest in _PREFIXES.items())
     + r"|eyJ[A-Za-z0-9_-]{8,}+\.eyJ[A-Za-z0-9_-]{8,}+(?:\.[A-Za-z0-9_-]*+)?)"
 )
-_LONG = re.compile(r"[A-Za-z0-9_./+=-]{16}")  # shorter is no token
+_LONG = re.compile(r"(?<![A-Za-z0-9_./+=-])[A-Za-z0-9_./+=-]{16}")  # shorter is no token
 _URL = re.compile(r"(?<![A-Za-z0-9])[A-Za-z][A-Za-z0-9+.-]{1,20}://(?P<login>[\w.%+~#=-]{0,64}:[\w.%+~#=-]{1,128})@")
 _NAMED = re.compile(
     r"(?:pass(?:word|wd|wort|phrase|code)?|pwd|secret|token|(?:api|access|private|account|shared|auth|encryption"
