@@ -2,7 +2,8 @@
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterator
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from policy.redact.hints import countries_of
@@ -54,6 +55,25 @@ class _Once(Generic[T]):
         return value
 
 
+class Spans:
+    """Disjoint stretches of a text; ask with `covers`."""
+
+    def __init__(self, found: Iterable[tuple[int, int]]) -> None:
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+        for start, end in sorted(found):
+            if self._ends and start <= self._ends[-1]:
+                self._ends[-1] = max(self._ends[-1], end)
+            else:
+                self._starts.append(start)
+                self._ends.append(end)
+
+    def covers(self, start: int, end: int) -> bool:
+        """Whether any of ``text[start:end]`` belongs to one of them."""
+        at = bisect_right(self._starts, end - 1)
+        return at > 0 and self._ends[at - 1] > start
+
+
 class Reading(str):
     """The text itself; `Reading(text)` costs nothing until something is asked.
 
@@ -66,7 +86,12 @@ class Reading(str):
 
     def is_taken(self, at: int) -> bool:
         """Whether the character at `at` belongs to a finding."""
-        return any(start <= at < end for start, end, _ in self.taken) if self.taken else False
+        if not self.taken:
+            return False
+        known: tuple[int, Spans] | None = self.__dict__.get("taken_spans")
+        if known is None or known[0] != len(self.taken):
+            known = self.__dict__["taken_spans"] = (len(self.taken), Spans((s, e) for s, e, _ in self.taken))
+        return known[1].covers(at, at + 1)
 
     @_Once
     def folded(self) -> str:
