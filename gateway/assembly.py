@@ -31,6 +31,7 @@ from gateway.ledger import Ledger
 from gateway.limits import Limiter, LimitStore
 from gateway.memory_limits import MemoryLimitStore
 from gateway.meter import Meter
+from gateway.names import NameFinder
 from gateway.pipeline import Pipeline
 from gateway.prices import configured
 from gateway.recorder import Recorder
@@ -83,6 +84,8 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
                 open_store=open_sided(installation.side_store, keys),
             ) as log,
             Upstream(settings.requests) as upstream,
+            NameFinder(settings.names) as names,
+            _limit_store() as limit_store,
             Directory(
                 database,
                 cell=installation.cell,
@@ -105,6 +108,7 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
                 routes=routes,
                 recorder=recorder,
                 upstream=upstream,
+                names=names,
                 telemetry=telemetry,
                 settings=settings.requests,
             )

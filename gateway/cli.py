@@ -21,6 +21,7 @@ from gateway.limit_cli import limit_app
 from gateway.people_cli import person_app
 from gateway.usage_cli import usage_app
 from policy.cli import app as policy_files_app
+from policy.redact.cli import app as redact_app
 from regions.cli import app as region_app
 
 app = typer.Typer(
@@ -31,6 +32,7 @@ app = typer.Typer(
 )
 policy_app.registered_commands += policy_files_app.registered_commands
 for part in (tenant_app, project_app, key_app, limit_app, person_app, policy_app, region_app, usage_app):
+for part in (tenant_app, project_app, key_app, person_app, policy_app, redact_app, region_app):
     app.add_typer(part)
 app.add_typer(backend_app, name="backend")
 app.command()(plan)

@@ -24,6 +24,7 @@ from gateway.errors import BackendFailed, BackendTimeout, BackendUnavailable, Ga
 from gateway.exchange import Exchange, Route
 from gateway.judge import Judge
 from gateway.meter import Meter
+from gateway.names import NameFinder
 from gateway.openai.answer import StreamRewriter, rewrite_body
 from gateway.openai.endpoint import Endpoint, parse_call
 from gateway.openai.sse import sse_data
@@ -59,6 +60,7 @@ class Pipeline:
     routes: Routes
     recorder: Recorder
     upstream: Upstream
+    names: NameFinder
     telemetry: Telemetry
     settings: Requests
 
@@ -83,7 +85,8 @@ class Pipeline:
                     with step("decide"):  # 4. pure: the policy and the facts
                         decision, redactor = self.judge.decide(exchange)
                     with step("redact"):  # 5. an error here denies
-                        prompt = prepare(call, redactor, principal.project)
+                        names = await self.names.names_in(call, redactor, principal.tenant)
+                        prompt = prepare(call, redactor, principal.project, names)
                         exchange.redactions_in = prompt.counts
                         if days := decision.retention.content_days:
                             exchange.content = Content(call.raw, prompt.body, subject, days)

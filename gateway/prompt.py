@@ -16,7 +16,7 @@ from gateway.openai.answer import FilterFactory
 from gateway.openai.endpoint import IDENTIFYING_FIELDS, Call
 from policy.errors import RedactionBlocked, RedactionError
 from policy.redact.pseudonyms import Pseudonyms, nonce_from
-from policy.redact.redactor import Redactor
+from policy.redact.redactor import NamesByText, Redactor
 from policy.redact.stream import StreamFilter
 
 
@@ -55,14 +55,19 @@ class Prompt:
         return self.output.make if self.output is not None else None
 
 
-def prepare(call: Call, redactor: Redactor, project: str) -> Prompt:
+def prepare(call: Call, redactor: Redactor, project: str, names: NamesByText | None = None) -> Prompt:
     """Redact every string of `call`, ask the backend for usage, and keep `project`'s prefix cache to itself.
+
+    ``names``: those of persons in its texts, where the policy asks for them (`gateway.names`).
 
     Raises RedactionRefused when a class of data is found that policy blocks, and when anything could not be inspected.
     """
     fields = {name: value for name, value in call.body.items() if name not in IDENTIFYING_FIELDS}
     try:
-        redacted = redactor.redact_body(fields, call.endpoint.name, nonce_from(token_bytes(6)))
+        conversation = _conversation(call)
+        shared = redactor.conversation(f"{project}\0{conversation}") if conversation else None
+        nonce, key = shared or (nonce_from(token_bytes(6)), None)
+        redacted = redactor.redact_body(fields, call.endpoint.name, nonce, names, key)
     except RedactionBlocked as error:
         raise RedactionRefused(
             f"The request holds what its policy does not let pass: {', '.join(error.labels)}",
@@ -85,6 +90,13 @@ def prepare(call: Call, redactor: Redactor, project: str) -> Prompt:
         counts=redacted.counts,
         output=OutputFilters(redactor, redacted.pseudonyms) if needs_filter else None,
     )
+
+
+def _conversation(call: Call) -> str | None:
+    """What the client calls the conversation, in whose calls a value keeps its placeholder; it stays on this side."""
+    metadata = call.body.get("metadata")
+    name = metadata.get("conversation_id") if isinstance(metadata, dict) else None
+    return name if isinstance(name, str) and name else None
 
 
 def output_refused(error: RedactionError) -> RedactionRefused:

@@ -80,6 +80,15 @@ class Requests(Section):
     default_max_tokens: int = Field(512, ge=1, description="answer length reserved when a request names none")
 
 
+class Names(Section):
+    """How names of persons are looked for (extra `ner`) where a policy asks for it."""
+
+    processes: int = Field(1, ge=1, le=64)
+    budget_s: float = Field(5, gt=0, description="seconds for one request; what takes longer is refused")
+    max_characters: int = Field(200_000, ge=1, description="of one request; a longer one is refused")
+    cached_texts: int = Field(10_000, ge=0, description="texts of a tenant whose names are remembered, by keyed hash")
+
+
 class Audit(Section):
     """Of the record. Values that a policy keeps are deleted when their time is over, each `retention_every_s`."""
 
@@ -187,6 +196,7 @@ class Settings(BaseSettings):
     node: str = Field(default_factory=lambda: socket.gethostname().split(".")[0].lower() or "node")
     listen: Listen = Listen()
     requests: Requests = Requests()
+    names: Names = Names()
     audit: Audit = Audit()
     database: Database = Database()
     telemetry: Telemetry = Telemetry()

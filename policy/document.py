@@ -35,6 +35,10 @@ from policy.hours import DAYS, Day, parse_minute, parse_zone
 from policy.marked_yaml import MarkedYaml, Path, dotted, parse_yaml
 from policy.purpose import Article9Ground, LegalBasis, RiskClass, SpecialCategory
 from policy.redact.plan import KINDS, LABELS, OUTPUT_LABELS, Action, OutputAction
+from policy.purpose import LegalBasis
+from policy.redact.custom import CUSTOM_LABEL, MOST_WORDS, check_pattern
+from policy.redact.custom import NAME as CUSTOM_NAME
+from policy.redact.plan import INPUT_LABELS, KINDS, OUTPUT_LABELS, Action, OutputAction
 from policy.retention import parse_content_days, parse_days
 
 T = TypeVar("T")
@@ -75,7 +79,7 @@ def _label_of(labels: tuple[str, ...], where: str) -> AfterValidator:
     known = (*labels, *KINDS)
 
     def check(label: str) -> str:
-        if label in known:
+        if label in known or (where == "prompts" and CUSTOM_LABEL.fullmatch(label)):
             return label
         near = difflib.get_close_matches(label, known, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
@@ -167,8 +171,22 @@ class Rule(Section):
     because: NonEmpty | None = None
 
 
+def _word_list(words: tuple[str, ...]) -> tuple[str, ...]:
+    if len(words) > MOST_WORDS or not all(2 <= len(word.strip()) <= 200 for word in words):
+        raise ValueError(f"a dictionary has at most {MOST_WORDS} words of 2 to 200 characters")
+    return words
+
+
+WordList = Annotated[tuple[str, ...], AfterValidator(_word_list)]
+CustomName = Annotated[str, StringConstraints(pattern=rf"^{CUSTOM_NAME.pattern}$")]
+
+
 class Redaction(Section):
-    input: Mapping[Annotated[str, _label_of(LABELS, "prompts")], Action] = Field(default_factory=dict)
+    dictionaries: Mapping[CustomName, Annotated[tuple[str, ...], AfterValidator(_word_list)]] = Field(
+        default_factory=dict
+    )
+    patterns: Mapping[CustomName, Annotated[str, AfterValidator(check_pattern)]] = Field(default_factory=dict)
+    input: Mapping[Annotated[str, _label_of(INPUT_LABELS, "prompts")], Action] = Field(default_factory=dict)
     output: Mapping[Annotated[str, _label_of(OUTPUT_LABELS, "answers")], OutputAction] = Field(default_factory=dict)
 
 

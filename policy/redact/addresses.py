@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterator
 
 from policy.redact.alphabet import LETTER
+from policy.redact.normalise import lowered
+from policy.redact.reading import Reading
 
 _UPPER = rf"(?![a-z])[{LETTER}]"
 _NAME = rf"{_UPPER}[{LETTER}.'’-]{{0,30}}"
@@ -63,7 +65,7 @@ _ENGLISH = re.compile(
     rf"|Gardens|Quay|Boulevard|Crescent|Court|Grove|Parade|Park|Way|Place|Row|Hill|Mews|Walk|Rise)(?![{LETTER}])\.?"
     rf"(?: [A-Z][0-9][0-9W] ?[0-9A-Z]{{4}}(?: {_NAME}){{1,2}})?"
 )
-_HOUSE = re.compile(rf"(?<![{LETTER}0-9.,/]){_NUMBER}(?![{LETTER}0-9])")
+_HOUSE = re.compile(rf"(?=[0-9])(?<![{LETTER}0-9.,/]){_NUMBER}(?![{LETTER}0-9])")
 _FIRST_DIGIT = re.compile(r"[0-9]{1,4}")
 _NAMES_BEFORE = re.compile(
     rf"(?<![{LETTER}])(?:[{LETTER}]{{2,9}}\. )?(?:{_NAME},? (?:(?:{_OF}|in|am|an der|pri|III?|IV) )?){{1,5}}(?:Nr\.? |č\. |no\. )?\Z"
@@ -82,6 +84,7 @@ _BRITISH = re.compile(
     rf"(?:(?:, ?| ?\n){_NAME}(?: {_NAME}){{0,3}}){{0,3}}(?:, ?| ?\n| )[A-Z]{{1,2}}[0-9][0-9A-Z]{{0,2}} [0-9][A-Z]{{2}}(?![A-Za-z0-9])"
 )
 _BRITISH_CODE = re.compile(r"(?<![A-Za-z0-9])[A-Z]{1,2}[0-9][0-9A-Z]{0,2} [0-9][A-Z]{2}(?![A-Za-z0-9])")
+_BRITISH_END = re.compile(r" [0-9][A-Z]{2}(?![A-Za-z0-9])")
 _BRITISH_HEAD = re.compile(r"(?<![A-Za-z0-9])(?:(?:Flat|Studio|Unit|Apartment) )?[0-9]{1,4}[A-Za-z]?(?= |, ?| ?\n)")
 
 
@@ -89,9 +92,9 @@ def find_addresses(text: str, start: int) -> Iterator[tuple[int, int]]:
     """Spans of postal addresses from `start` on, town included where it follows."""
     if not _FIRST_DIGIT.search(text, start):
         return
-    for digits in _FIRST_DIGIT.finditer(text, start):
-        house = _HOUSE.match(text, digits.start())
-        if house is None:
+    reading = text if isinstance(text, Reading) else Reading(text)
+    for house in _HOUSE.finditer(text, start):
+        if reading.is_taken(house.start()):
             continue
         if english := _ENGLISH.match(text, house.start()):
             yield house.start(), _with_town(text, english.end())
@@ -100,12 +103,14 @@ def find_addresses(text: str, start: int) -> Iterator[tuple[int, int]]:
             yield house.start() - street, _with_town(text, house.end())
         elif (town := _CODE_AND_TOWN.match(text, house.end())) and (names := _NAMES_BEFORE.search(before)):
             yield house.start() - len(names[0]), town.end()
-    for code in _BRITISH_CODE.finditer(text, start):
+    for code in _BRITISH_CODE.finditer(text, start) if _BRITISH_END.search(text, start) else ():
         for head in _BRITISH_HEAD.finditer(text, max(start, code.start() - 90), code.start()):
             whole = _BRITISH.match(text, head.start())
             if whole and whole.end() == code.end():
                 yield head.start(), code.end()
                 break
+    if _IN_FRONT.isdisjoint(_KIND.findall(lowered(text), start)):
+        return
     for word in _KIND.finditer(text, start):
         if word[0].lower() not in _IN_FRONT:
             continue

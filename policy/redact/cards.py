@@ -9,6 +9,7 @@ from policy.redact.reading import Reading
 _GROUPS = re.compile(r"(?<![A-Za-z0-9_])(?<![0-9]\.)[0-9]{3,19}(?:[ -][0-9]{1,19})*(?![A-Za-z0-9_]|\.[0-9])")
 _GROUP = re.compile(r"[0-9]+")
 _ACCOUNT_HEAD = re.compile(r"(?<![A-Za-z0-9])[A-Z]{2}[0-9]{2}[ -]\Z")
+_FIRST_DIGITS = frozenset("23456")
 _SHORTEST, _LONGEST = 13, 19
 _ISSUERS = re.compile(
     r"4(?:[0-9]{12}|[0-9]{15}|[0-9]{18})"  # Visa
@@ -36,10 +37,12 @@ def find_cards(text: str, start: int) -> Iterator[tuple[int, int]]:
     for run in _GROUPS.finditer(text, start):
         if _ACCOUNT_HEAD.search(text, max(0, run.start() - 6), run.start()):  # an IBAN with a slip
             continue
+        if reading.is_taken(run.start()):
+            continue
         groups = [(m.start(), m.end()) for m in _GROUP.finditer(text, run.start(), run.end())]
         first = 0
         while first < len(groups):
-            last = _last_group(reading, groups, first)
+            last = None if text[groups[first][0]] not in _FIRST_DIGITS else _last_group(reading, groups, first)
             if last is None:
                 first += 1
                 continue

@@ -61,6 +61,7 @@ _IPV6 = re.compile(
     r"(?<![A-Za-z0-9_:.])(?=[^.\s]{0,45}[0-9])(?:[0-9A-Fa-f]{0,4}:){2,7}"
     r"(?:(?:[0-9]{1,3}\.){3}[0-9]{1,3}|[0-9A-Fa-f]{1,4})?(?![A-Za-z0-9_:])"
 )
+_CONTEXT = 96
 _DIGIT_RICH = re.compile(r"[0-9OIl](?:[^0-9\n]{0,8}[0-9OIl]){4}")
 
 
@@ -120,11 +121,30 @@ def find_spans(text: str, start: int, detectors: Sequence[Detector]) -> list[Spa
     has_digits = _DIGIT_RICH.search(text, start) is not None
     found = _run(reading, start, detectors, has_digits=has_digits)
     if has_digits and (plain := reading.with_plain_digits) is not None:
-        again = _run(plain, start, [each for each in detectors if each.needs_digits], has_digits=True)
-        found += [span for span in again if plain[span.start : span.end] != text[span.start : span.end]]
+        numeric = [each for each in detectors if each.needs_digits]
+        for first, last in _around_changes(text, plain, start):
+            again = _run(Reading(plain[first:last]), max(0, start - first), numeric, has_digits=True)
+            moved = (Span(span.start + first, span.end + first, span.label) for span in again)
+            found += [span for span in moved if plain[span.start : span.end] != text[span.start : span.end]]
     if len(found) < 2:
         return found
     return _merged(found, {each.label: index for index, each in enumerate(reversed(detectors))})
+
+
+def _around_changes(text: str, changed: str, start: int) -> Iterator[tuple[int, int]]:
+    """Stretches of a text with room for context around the places from `start` on where the two differ."""
+    first = last = -1
+    for at in range(start, len(text)):
+        if text[at] == changed[at]:
+            continue
+        if last >= 0 and at - last > 2 * _CONTEXT:
+            yield max(0, first - _CONTEXT), last + _CONTEXT
+            first = at
+        elif first < 0:
+            first = at
+        last = at
+    if last >= 0:
+        yield max(0, first - _CONTEXT), last + _CONTEXT
 
 
 def _run(reading: Reading, start: int, detectors: Iterable[Detector], *, has_digits: bool) -> list[Span]:
@@ -133,10 +153,13 @@ def _run(reading: Reading, start: int, detectors: Iterable[Detector], *, has_dig
         if needs_digits and not has_digits:
             continue
         try:
-            found += [
+            spans = [
                 Span(first, last, f"{label}.{kind[0]}" if kind else label)
                 for first, last, *kind in find(reading.latin if reads_through else reading, start)
             ]
+            if spans:
+                found += spans
+                reading.taken += spans
         except Exception as error:  # whatever it was, the text is not known to be clean
             raise RedactionError(f"detector {label} failed with {type(error).__name__}") from None
     return found

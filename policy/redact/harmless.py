@@ -6,10 +6,8 @@ proves itself by a strong check, is not asked.
 """
 
 import re
-from bisect import bisect_right
-from collections.abc import Iterable
 
-from policy.redact.reading import Reading
+from policy.redact.reading import Reading, Spans
 
 _NOUNS = (
     r"order|bestell|auftrag|rechnung|invoice|inv|facture|commande|pedido|factura|ordine|fattura|zamowieni|faktur"
@@ -44,25 +42,6 @@ _UNIT = re.compile(
 )
 _CURRENCY = re.compile(r"(?:€|EUR|USD|\$|£|GBP|CHF|PLN) ?[0-9 .,']{0,12}\Z")
 _ISO_DATE = re.compile(r"(?:19|20)[0-9]{2}-[01][0-9]-[0-3][0-9](?![0-9])")
-
-
-class Spans:
-    """Disjoint stretches of a text; ask with `covers`."""
-
-    def __init__(self, found: Iterable[tuple[int, int]]) -> None:
-        self._starts: list[int] = []
-        self._ends: list[int] = []
-        for start, end in sorted(found):
-            if self._ends and start <= self._ends[-1]:
-                self._ends[-1] = max(self._ends[-1], end)
-            else:
-                self._starts.append(start)
-                self._ends.append(end)
-
-    def covers(self, start: int, end: int) -> bool:
-        """Whether any of ``text[start:end]`` belongs to one of them."""
-        at = bisect_right(self._starts, end - 1)
-        return at > 0 and self._ends[at - 1] > start
 
 
 def called_otherwise(reading: Reading, start: int, end: int) -> bool:

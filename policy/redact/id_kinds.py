@@ -120,7 +120,7 @@ IDS: dict[str, IdKind] = {
     "de_kvnr": IdKind("A999999999", id_checks.is_german_health_insurance_number, _C,
                       "kranken*|kvnr|versichertennummer*|versichertennr|gesundheitskarte|egk|german health*|kv nummer|versicherten nr"),
     "pl_nip": IdKind("9999999999", nip.is_valid, _C, "nip*|numer identyfikacji podatkowej|numeru identyfikacji podatkowej"),
-    "nl_bsn": IdKind("999999999 99999999", bsn.is_valid, _C, "bsn*|burgerservice*|sofi*|dutch citizen*|burger service*"),
+    "nl_bsn": IdKind("999999999", bsn.is_valid, _C, "bsn*|burgerservice*|sofi*|dutch citizen*|burger service*"),
     "pt_nif": IdKind("999999999", nif.is_valid, _C, "nif|n i f|contribuinte*|numero fiscal|identificacao fiscal|numero de contribuinte"
                      "|portuguese tax*|nif*"),
     "gr_afm": IdKind("999999999", gr_vat.is_valid, _C, "αφμ|α φ μ|afm|φορολογικ*|greek tax*|φορολογικου μητρωου"),

@@ -2,6 +2,7 @@
 """Where a text names a national number: `PESEL: `, `numéro de sécurité sociale`, `"tax_id":`, a table's heading."""
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -111,7 +112,8 @@ def _named(reading: Reading) -> dict[int, Named]:
             _add(found, number.start(), name)
     if names and reading.columns:
         for column in reading.columns:
-            for name in names:
+            first, last = bisect_left(names, (column.start,)), bisect_left(names, (column.end,))
+            for name in names[first:last]:
                 if column.start <= name.start and name.end <= column.end and not name.is_short:
                     for start, end in column.cells:
                         if number := _NUMBER_START.search(reading.latin, start, end):
@@ -131,8 +133,9 @@ def _add(found: dict[int, Named], start: int, name: Name) -> None:
 
 def named_behind(reading: Reading, end: int) -> tuple[str, ...]:
     """Kinds of a name that follows a number ending at `end` with nothing numeric between: `… is my PESEL`."""
-    for name in names_in(reading):
-        if end <= name.start <= end + _BEHIND:
-            between = reading[end : name.start]
-            return () if name.is_short or "\n" in between or _DIGIT.search(between) else name.kinds
-    return ()
+    names = names_in(reading)
+    at = bisect_left(names, (end,))
+    if at == len(names) or names[at].start > end + _BEHIND:
+        return ()
+    between = reading[end : names[at].start]
+    return () if names[at].is_short or "\n" in between or _DIGIT.search(between) else names[at].kinds

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from policy.redact.harmless import called_otherwise, shaped_otherwise
 from policy.redact.id_kinds import IDS, IdKind, Needs
 from policy.redact.id_names import Named, named_behind, named_numbers
+from policy.redact.mrz import find_zones
 from policy.redact.phone_names import is_called_phone
 from policy.redact.reading import Reading
 
@@ -30,9 +31,7 @@ _ITALIAN = re.compile(
     re.IGNORECASE,
 )
 _ITALIAN_NAME = re.compile(r"(?<![A-Za-z0-9_])[A-Za-z](?:[ -]?[A-Za-z]){5}[ -]?\Z")
-_ITALIAN_HEAD = re.compile(
-    r"[0-9][ -]?[0-9][ -]?[ABCDEHLMPRSTabcdehlmprst][ -]?[0-9]|(?<=[A-Za-z]{6})[LMNPQRSTUVlmnpqrstuv0-9]{2}[A-Z]"
-)
+_ITALIAN_HEAD = re.compile(r"[0-9][ -]?[0-9][ -]?[ABCDEHLMPRSTabcdehlmprst][ -]?[0-9]")
 _LONGEST, _SHORTEST = 20, 5
 _MOST_GROUPS = 10
 _SHAPE = str.maketrans("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz", "9" * 10 + "A" * 52)
@@ -72,10 +71,12 @@ def find_national_ids(text: str, start: int) -> Iterator[tuple[int, int, str]]:
         elif named[begin].is_sure:
             settled.add(begin)
     yield from _italian(latin, start)
+    for first, last in find_zones(reading, start):
+        yield first, last, "mrz"
     done = start
     for match in _START.finditer(latin, start):
         begin = match.start()
-        if begin < done or begin in settled:
+        if begin < done or begin in settled or reading.is_taken(begin):
             continue
         if found := _best_alone(reading, begin):
             yield found

@@ -41,6 +41,14 @@ def lowered(text: str) -> str:
     return text.lower() if text.isascii() else text.replace("İ", "I").lower()
 
 
+def contains_any(text: str, words: tuple[str, ...]) -> bool:
+    """Whether one of `words` is in `text`; a plain loop, because this is asked of every text."""
+    for word in words:  # noqa: SIM110
+        if word in text:
+            return True
+    return False
+
+
 @dataclass(frozen=True, slots=True)
 class View:
     """``text``: what detectors see. Character i of it was written at ``starts[i]:ends[i]``; None is i itself."""

@@ -49,6 +49,8 @@ def find_phones(text: str, start: int) -> Iterator[tuple[int, int]]:
         span, begin = match[0], match.start()
         if span.startswith("(") and span.count("(") > span.count(")"):  # it opens more than the number
             span, begin = span[1:], begin + 1
+        if reading.is_taken(begin + 1):
+            continue
         digits = sum(map(str.isdigit, _EXTENSION.sub("", span)))
         if not 6 <= digits <= 17 or _DATE.fullmatch(span) or _YEARS.fullmatch(span):
             continue
@@ -74,8 +76,7 @@ def _is_phone(reading: Reading, span: str, begin: int, end: int, digits: int) ->
         return False
     if begin and reading[begin - 1] == " " and begin > 1 and reading[begin - 2].isdigit():
         return False
-    regions = tuple(sorted(code.upper() for code in reading.countries if code != "li"))
-    return _plans(regions, _FIXED_OR_MOBILE).fullmatch(number) is not None
+    return any(_plans((code.upper(),), _FIXED_OR_MOBILE).fullmatch(number) for code in reading.countries)
 
 
 def _is_otherwise(reading: Reading, begin: int, end: int) -> bool:

@@ -3,7 +3,7 @@
 
 import re
 
-from policy.redact.reading import Reading
+from policy.redact.reading import Reading, Spans
 
 # In small letters without marks; up to 28 signs without digits may stand between such a word and its number.
 _CONTEXT = re.compile(
@@ -21,8 +21,15 @@ def is_called_phone(reading: Reading, begin: int) -> bool:
     """Whether the number that begins at `begin` is called a phone."""
     if _CONTEXT.search(reading.folded, max(0, begin - _REACH), begin):
         return True
-    return any(
-        start <= begin < end and _HEADING.search(reading.folded, column.start, column.end)
-        for column in reading.columns
-        for start, end in column.cells
-    )
+    if not reading.columns:
+        return False
+    known: Spans | None = reading.__dict__.get("phone_cells")
+    if known is None:
+        known = reading.__dict__["phone_cells"] = Spans(
+            cell
+            for column in reading.columns
+            if _HEADING.search(reading.folded, column.start, column.end)
+            for cell in column.cells
+            if cell[0] < cell[1]
+        )
+    return known.covers(begin, begin + 1)

@@ -6,6 +6,7 @@ from types import MappingProxyType
 from typing import Literal, TypeVar, get_args
 
 from policy.redact.id_kinds import IDS
+from policy.redact.labels import PERSON
 
 Label = str
 Action = Literal["tag", "hash", "pseudonymise", "mask", "block"]
@@ -17,6 +18,8 @@ LABELS: tuple[Label, ...] = (
 )  # fmt: skip
 # A stream would have to hold back several words for an address or a plate, and any word for a BIC.
 OUTPUT_LABELS: tuple[Label, ...] = tuple(label for label in LABELS if label not in ("bic", "plate", "address"))
+INPUT_LABELS: tuple[Label, ...] = (*LABELS, PERSON)
+"""Names of persons are looked for in prompts only, where the extra `ner` is installed."""
 KINDS: tuple[Label, ...] = tuple(f"national_id.{kind}" for kind in IDS)
 """Labels that say which id it is. A policy names these, or their first part for all of them."""
 
@@ -44,14 +47,19 @@ def general_label(label: Label) -> Label:
 
 @dataclass(frozen=True, slots=True)
 class RedactionPlan:
-    """Label to action for prompts (``input``) and answers (``output``); a label that is absent is left alone."""
+    """Label to action for prompts (``input``) and answers (``output``); a label that is absent is left alone.
+
+    ``words`` and ``patterns``: the tenant's own, by name; the label of what they find is ``custom.NAME``.
+    """
 
     input: Mapping[Label, Action] = field(default_factory=dict)
     output: Mapping[Label, OutputAction] = field(default_factory=dict)
+    words: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    patterns: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "input", MappingProxyType(dict(self.input)))
-        object.__setattr__(self, "output", MappingProxyType(dict(self.output)))
+        for name in ("input", "output", "words", "patterns"):
+            object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
 
     @property
     def is_empty(self) -> bool:

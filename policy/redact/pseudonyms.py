@@ -7,6 +7,7 @@ Small models drop the brackets too. A *bare* placeholder counts where it stands 
 shows that it is ours.
 """
 
+import hmac
 import re
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
@@ -40,6 +41,9 @@ _OPEN_BARE = re.compile(
 _NONCE = re.compile(r"[a-z0-9]{4,12}")
 _NONCE_ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"  # 32 characters, none that is read as another
 
+_MOST = 99_999
+LONGEST_SUFFIX = 4  # letters of an inflected form behind a placeholder without brackets
+
 Key = tuple[str, int, str]
 
 
@@ -65,14 +69,19 @@ class Bare(NamedTuple):
 
 
 class Pseudonyms:
-    """The placeholders of one request and their values. Its repr shows how many there are, never the values."""
+    """The placeholders of one request and their values. Its repr shows how many there are, never the values.
 
-    __slots__ = ("_by_value", "_counts", "_nonce", "_values")
+    With a ``key`` that several requests of a conversation share, a value's number follows from the value: the same in
+    each of them, whatever stands before it and however much of the history is sent again.
+    """
 
-    def __init__(self, nonce: str) -> None:
+    __slots__ = ("_by_value", "_counts", "_key", "_nonce", "_values")
+
+    def __init__(self, nonce: str, key: bytes | None = None) -> None:
         if not _NONCE.fullmatch(nonce):
             raise RedactionError("a nonce is 4 to 12 lower-case letters and digits")
         self._nonce = nonce
+        self._key = key
         self._values: dict[Key, str] = {}
         self._by_value: dict[tuple[str, str], str] = {}
         self._counts: dict[str, int] = {}
@@ -86,11 +95,19 @@ class Pseudonyms:
         canonical = value if label == LITERAL else "".join(filter(str.isalnum, value)).lower()
         if (known := self._by_value.get((name, canonical))) is not None:
             return known
-        number = self._counts[name] = self._counts.get(name, 0) + 1
+        self._counts[name] = self._counts.get(name, 0) + 1
+        number = self._counts[name] if self._key is None else self._derived(name, canonical, self._key)
         placeholder = f"<{name}_{number}_{self._nonce}>"
         self._by_value[name, canonical] = placeholder
         self._values[name, number, self._nonce] = value
         return placeholder
+
+    def _derived(self, name: str, canonical: str, key: bytes) -> int:
+        digest = hmac.digest(key, f"{name}|{canonical}".encode("utf-8", "surrogatepass"), "sha256")
+        number = int.from_bytes(digest[:8]) % _MOST + 1
+        while (name, number, self._nonce) in self._values:
+            number = number % _MOST + 1
+        return number
 
     def value(self, key: Key) -> str | None:
         return self._values.get(key)
@@ -101,9 +118,14 @@ class Pseudonyms:
             return
         while match := _BARE.search(text, start):
             start = match.end(1)  # a word further on may be the label
-            if (key := key_of(match))[2] == self._nonce:
-                yield Bare(match.start(), match.end(), key)
+            label, number, nonce = key_of(match)
+            if self._is_nonce(nonce):  # what goes on from it is an inflected form's ending, and stays
+                yield Bare(match.start(), match.start(3) + len(self._nonce), (label, number, self._nonce))
                 start = match.end()
+
+    def _is_nonce(self, written: str) -> bool:
+        ending = written[len(self._nonce) :]
+        return written.startswith(self._nonce) and (not ending or (ending.isalpha() and len(ending) <= LONGEST_SUFFIX))
 
     def open_bare(self, text: str, start: int) -> int:
         """Where the end of `text` begins that may become a bare placeholder when the text goes on, or its length."""
@@ -113,7 +135,7 @@ class Pseudonyms:
             whole_label = joint != ""
             name = label.upper()
             fits = name in self._counts if whole_label else any(known.startswith(name) for known in self._counts)
-            if fits and self._nonce.startswith((nonce or "").lower()):
+            if fits and (self._nonce.startswith(written := (nonce or "").lower()) or self._is_nonce(written)):
                 return match.start()
             start = match.end(1)
         return len(text)

@@ -2,15 +2,20 @@
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterator
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from policy.redact.hints import countries_of
 from policy.redact.normalise import LOOK_ALIKES, lowered
 
 _MOST_COLUMNS = 64
-_MIXED = re.compile(r"(?<![^\W\d_])(?=[A-Za-z]{0,4}[OoIl|]{0,8}[0-9])[0-9A-Za-z|]{2,40}(?![^\W\d_])|(?<=\()O(?=\))")
-_UNLIKE = re.compile(r"(?<=[0-9])[OoIl|]|[OoIl|](?=[0-9])|\(O\)")
+_MIXED = re.compile(
+    r"(?<![^\W\d_])(?=[A-Za-z]{0,4}[OoIl|]{0,8}[0-9])[0-9A-Za-z|]{2,40}(?![^\W\d_])|(?<=\()O(?=\))"
+    r"|(?<=[0-9][ ./-])[OoIl|]{1,3}(?=[ ./-][0-9])"
+)
+_BESIDE = re.compile(r"(?<=[0-9])[OoIl|]+|[OoIl|]+(?=[0-9])")
+_UNLIKE = re.compile(r"(?<=[0-9])[OoIl|]|[OoIl|](?=[0-9])|\(O\)|[0-9][ ./-][OoIl|]{1,3}[ ./-][0-9]")
 _DIGIT_LIKE = str.maketrans("OoIl|", "00111")
 _DIGITS = re.compile("[0-9]")
 
@@ -50,8 +55,43 @@ class _Once(Generic[T]):
         return value
 
 
+class Spans:
+    """Disjoint stretches of a text; ask with `covers`."""
+
+    def __init__(self, found: Iterable[tuple[int, int]]) -> None:
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+        for start, end in sorted(found):
+            if self._ends and start <= self._ends[-1]:
+                self._ends[-1] = max(self._ends[-1], end)
+            else:
+                self._starts.append(start)
+                self._ends.append(end)
+
+    def covers(self, start: int, end: int) -> bool:
+        """Whether any of ``text[start:end]`` belongs to one of them."""
+        at = bisect_right(self._starts, end - 1)
+        return at > 0 and self._ends[at - 1] > start
+
+
 class Reading(str):
-    """The text itself; `Reading(text)` costs nothing until something is asked."""
+    """The text itself; `Reading(text)` costs nothing until something is asked.
+
+    ``taken``: (start, end, label) of what was found so far; who looks for weaker things need not look there.
+    """
+
+    @_Once
+    def taken(self) -> list[tuple[int, int, str]]:
+        return []
+
+    def is_taken(self, at: int) -> bool:
+        """Whether the character at `at` belongs to a finding."""
+        if not self.taken:
+            return False
+        known: tuple[int, Spans] | None = self.__dict__.get("taken_spans")
+        if known is None or known[0] != len(self.taken):
+            known = self.__dict__["taken_spans"] = (len(self.taken), Spans((s, e) for s, e, _ in self.taken))
+        return known[1].covers(at, at + 1)
 
     @_Once
     def folded(self) -> str:
@@ -85,14 +125,12 @@ class Reading(str):
 
 def _plain_digits(match: re.Match[str]) -> str:
     word = match[0]
-    head = 2 if word[:2].isalpha() and word[2:4].translate(_DIGIT_LIKE).isdigit() else 0  # an IBAN's country
-    digits = len(_DIGITS.findall(word))
-    like = sum(map(word[head:].count, "OoIl|"))
-    if word == "O" or (digits and digits + like == len(word)):
+    digits, like = len(_DIGITS.findall(word)), sum(map(word.count, "OoIl|"))
+    if digits + like == len(word):  # `lO223`, and `ll` or `O` between digits
         return word.translate(_DIGIT_LIKE)
-    if not like or digits < 2 or (digits + like) * 3 < (len(word) - head) * 2:
+    if not like or digits < 2 or (digits + like) * 3 < len(word) * 2 - 8:
         return word
-    return word[:head] + word[head:].translate(_DIGIT_LIKE)
+    return _BESIDE.sub(lambda letters: letters[0].translate(_DIGIT_LIKE), word)
 
 
 def _columns(text: str) -> Iterator[Column]:

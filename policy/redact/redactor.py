@@ -1,5 +1,6 @@
 """The redactor of one policy: compiled once, used for every request and every answer under it."""
 
+import hmac
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,12 +10,17 @@ from typing import Any
 from policy.errors import Finding, RedactionBlocked, RedactionError
 from policy.redact import json_text
 from policy.redact.actions import keyed_hash, mask, require_key
+from policy.redact.custom import CUSTOM, custom_detector
 from policy.redact.detectors import DETECTORS, Detector, Span, find_spans
 from policy.redact.json_text import as_read
+from policy.redact.labels import PERSON
 from policy.redact.plan import KINDS, Action, RedactionPlan, action_for, general_label
-from policy.redact.pseudonyms import LITERAL, PLACEHOLDER, Pseudonyms
+from policy.redact.pseudonyms import LITERAL, PLACEHOLDER, Pseudonyms, nonce_from
 from policy.redact.request import Endpoint, rewrite_body
 from policy.redact.stream import StreamFilter
+
+MAX_CHARACTERS = 4_000_000  # of one request: seconds of CPU, which others would wait for
+NamesByText = Mapping[str, Sequence[tuple[int, int]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +46,11 @@ class Redactor:
     def __init__(
         self, plan: RedactionPlan, *, hash_key: bytes | None = None, detectors: Sequence[Detector] = DETECTORS
     ) -> None:
-        found = {detector.label for detector in detectors}
-        asked = {*plan.input, *plan.output}
+        found = {detector.label for detector in detectors} | {PERSON}
+        if plan.words or plan.patterns:
+            detectors = (*detectors, custom_detector(plan.words, plan.patterns))
+        own = {f"{CUSTOM}.{name}" for name in (*plan.words, *plan.patterns)}
+        asked = {*plan.input, *plan.output} - own
         if missing := sorted(
             label
             for label in asked
@@ -56,14 +65,50 @@ class Redactor:
         self._output = _needed(detectors, plan.output)
         self._pseudonymises = "pseudonymise" in plan.input.values()
 
-    def redact_body(self, body: dict[str, Any], endpoint: Endpoint, nonce: str) -> RedactedBody:
+    @property
+    def looks_for_names(self) -> bool:
+        """Whether `redact_body` needs ``names``."""
+        return PERSON in self.plan.input and all(detector.label != PERSON for detector in self._input)
+
+    def texts(self, body: dict[str, Any], endpoint: Endpoint) -> tuple[str, ...]:
+        """Every string of a request as detectors read it: where names are to be looked for. Raises as `redact_body`."""
+        texts: dict[str, None] = {}
+
+        def collect(text: str, position: str, *, escaped: bool = False) -> str:
+            texts[as_read(text).text] = None
+            return text
+
+        rewrite_body(body, endpoint, collect)
+        return tuple(texts)
+
+    def conversation(self, name: str) -> tuple[str, bytes] | None:
+        """Nonce and key that all requests of a conversation share; None without a key of the tenant's."""
+        if self._hash_key is None:
+            return None
+        key = hmac.digest(self._hash_key, b"conversation\0" + name.encode("utf-8", "surrogatepass"), "sha256")
+        return nonce_from(hmac.digest(key, b"nonce", "sha256")[:6]), key
+
+    def redact_body(
+        self,
+        body: dict[str, Any],
+        endpoint: Endpoint,
+        nonce: str,
+        names: NamesByText | None = None,
+        key: bytes | None = None,
+    ) -> RedactedBody:
         """Redact every string of a request.
 
-        `nonce` belongs to this request alone, see `pseudonyms.nonce_from`. Raises RedactionBlocked where the plan
+        ``names``: spans of persons' names for each of `texts`, where `looks_for_names`; a text that is missing there
+        is an error.
+
+        `nonce` belongs to this request alone, see `pseudonyms.nonce_from`, or with a `key` to one conversation (see
+        `conversation`). Raises RedactionBlocked where the plan
         blocks what was found or a part cannot be inspected, RedactionError for anything else: then deny.
         """
-        run = _Run(self, Pseudonyms(nonce))
-        if not self._input:
+        if self.looks_for_names and names is None:
+            raise RedactionError("names of persons are to be redacted, and nothing looks for them")
+        run = _Run(self, Pseudonyms(nonce, key), names if self.looks_for_names else None)
+        if not self.plan.input:
             return RedactedBody(body, False, MappingProxyType({}), run.pseudonyms)
         try:
             redacted = rewrite_body(body, endpoint, run.rewrite)
@@ -97,16 +142,23 @@ def _needed(detectors: Sequence[Detector], actions: Mapping[Any, Any]) -> tuple[
 class _Run:
     """The state of one request while its strings are redacted."""
 
-    def __init__(self, redactor: Redactor, pseudonyms: Pseudonyms) -> None:
+    def __init__(self, redactor: Redactor, pseudonyms: Pseudonyms, names: NamesByText | None) -> None:
         self._redactor = redactor
+        self._detectors = redactor._input
+        if names is not None:
+            self._detectors = (*self._detectors, Detector(PERSON, lambda text, _: names[str(text)]))
         self.pseudonyms = pseudonyms
         self.counts: Counter[str] = Counter()
         self.blocked: list[Finding] = []
         self.changed = False
+        self._characters = 0
 
     def rewrite(self, text: str, position: str, *, escaped: bool = False) -> str:
+        self._characters += len(text)
+        if self._characters > MAX_CHARACTERS:
+            raise RedactionError(f"it is longer than the {MAX_CHARACTERS} characters that are inspected")
         view = as_read(text)
-        spans = find_spans(view.text, 0, self._redactor._input)
+        spans = find_spans(view.text, 0, self._detectors)
         if self._redactor._pseudonymises:
             spans = _with_literals(view.text, spans, self.pseudonyms)
         if not spans:

@@ -1,4 +1,4 @@
-"""Every string of a chat or completions body, whatever it is for: redacted, or the body does not pass.
+"""Every string of a request body, whatever it is for: redacted, or the body does not pass.
 
 One string is exempt: the top-level ``model``, which the caller has matched against a list. Numbers at the top level are
 sampling parameters; anywhere else a long number may be a card or a phone, and is searched as text. What cannot be read
@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol
 from policy.errors import UNREADABLE, Finding, RedactionBlocked, RedactionError
 from policy.redact.json_text import is_json, map_values
 
-Endpoint = Literal["chat", "completions"]
+Endpoint = Literal["chat", "completions", "embeddings", "responses"]
 
 MAX_DEPTH = 64
 
@@ -21,12 +21,22 @@ _WIRE_NAMES = frozenset({
     "tool_choice", "user", "metadata", "stop", "suffix", "prediction", "response_format", "json_schema",
     "schema", "temperature", "top_p", "top_k", "max_tokens", "max_completion_tokens", "stream",
     "stream_options", "include_usage", "n", "seed", "logprobs", "top_logprobs", "frequency_penalty",
-    "presence_penalty", "logit_bias", "safety_identifier",
+    "presence_penalty", "logit_bias", "safety_identifier", "input", "instructions", "output", "summary", "call_id",
+    "custom_id", "method", "url", "body", "dimensions", "encoding_format",
 })  # fmt: skip
 _EXEMPT = "model"
-_UNREADABLE_FIELDS = frozenset({"prompt_token_ids", "input_ids", "prompt_embeds", "image_url", "input_audio", "file"})
-_TEXT_PARTS = frozenset({"text", "refusal", "input_text", "output_text"})
+_UNREADABLE_FIELDS = frozenset({"prompt_token_ids", "input_ids", "prompt_embeds", "image_url", "input_audio", "file",
+                                "encrypted_content", "file_data", "file_id"})  # fmt: skip
+_TEXT_PARTS = frozenset({"text", "refusal", "input_text", "output_text", "summary_text", "reasoning_text"})
 _MEDIA_PARTS = frozenset({"image_url", "input_audio", "audio_url", "video_url", "file"})
+# What a Responses input may be made of; a type that is not here may hold what nobody can read.
+_ITEMS = frozenset({"message", "function_call", "function_call_output", "reasoning", "item_reference"})
+_BATCH_URLS: dict[str, Endpoint] = {
+    "/v1/chat/completions": "chat",
+    "/v1/completions": "completions",
+    "/v1/embeddings": "embeddings",
+    "/v1/responses": "responses",
+}
 _LONG_NUMBER = 10**6  # seven digits; shorter numbers identify nobody
 
 
@@ -47,12 +57,46 @@ def rewrite_body(body: dict[str, Any], endpoint: Endpoint, rewrite: Rewrite) -> 
             result[name] = value
         elif name == "messages" and endpoint == "chat" and isinstance(value, list):
             result[name] = [_message(item, f"messages[{i}]", rewrite) for i, item in enumerate(value)]
-        elif name == "prompt" and endpoint == "completions":
-            result[name] = _prompt(value, rewrite)
+        elif (name, endpoint) in (("prompt", "completions"), ("input", "embeddings")):
+            result[name] = _prompt(value, name, rewrite)
+        elif name == "input" and endpoint == "responses" and isinstance(value, list):
+            result[name] = [_item(item, f"input[{i}]", rewrite) for i, item in enumerate(value)]
         else:
             key, position = _entry(name, value, "", rewrite)
             result[key] = value if isinstance(value, (int, float)) else _value(value, position, rewrite, 1)
     return _same_size(result, body, "the body")
+
+
+def rewrite_batch_line(line: dict[str, Any], rewrite: Rewrite) -> dict[str, Any]:
+    """One line of a batch file: `custom_id` and all of `body`, which the line's `url` says how to read.
+
+    Raises as `rewrite_body`, and RedactionBlocked for a URL whose bodies nobody can read.
+    """
+    endpoint = _BATCH_URLS.get(str(line.get("url")))
+    body = line.get("body")
+    if endpoint is None or not isinstance(body, dict):
+        raise _unreadable("url", "a batch line for that URL cannot be inspected while redaction is on")
+    result: dict[str, Any] = {}
+    for name, value in line.items():
+        if name in ("url", "method"):
+            result[name] = value
+        elif name == "body":
+            result[name] = rewrite_body(body, endpoint, rewrite)
+        else:
+            key, position = _entry(name, value, "", rewrite)
+            result[key] = _value(value, position, rewrite, 1)
+    return _same_size(result, line, "the line")
+
+
+def _item(item: Any, position: str, rewrite: Rewrite) -> Any:
+    """One item of a Responses input: a message, or a call and what came of it."""
+    kind = item.get("type", "message") if isinstance(item, dict) else None
+    if isinstance(item, dict) and kind not in _ITEMS:
+        raise _unreadable(position, "an input item of that type cannot be inspected while redaction is on")
+    if kind == "function_call_output" and isinstance(item.get("output"), str):
+        output = _perhaps_json(item["output"], f"{position}.output", rewrite)
+        return {**_message({**item, "output": ""}, position, rewrite), "output": output}
+    return _message(item, position, rewrite)
 
 
 def _message(message: Any, position: str, rewrite: Rewrite) -> Any:
@@ -61,7 +105,7 @@ def _message(message: Any, position: str, rewrite: Rewrite) -> Any:
     result: dict[str, Any] = {}
     for name, value in message.items():
         key, at = _entry(name, value, position, rewrite)
-        if name == "content" and isinstance(value, list):
+        if name in ("content", "output", "summary") and isinstance(value, list):
             result[name] = [_part(part, f"{at}[{i}]", rewrite) for i, part in enumerate(value)]
         elif name == "content" and isinstance(value, str) and message.get("role") in ("tool", "function"):
             result[name] = _perhaps_json(value, at, rewrite)
@@ -78,12 +122,12 @@ def _part(part: Any, position: str, rewrite: Rewrite) -> Any:
     return _value(part, position, rewrite, 4)
 
 
-def _prompt(prompt: Any, rewrite: Rewrite) -> Any:
+def _prompt(prompt: Any, name: str, rewrite: Rewrite) -> Any:
     if isinstance(prompt, str):
-        return rewrite(prompt, "prompt")
+        return rewrite(prompt, name)
     if isinstance(prompt, list) and all(isinstance(item, str) for item in prompt):
-        return [rewrite(item, f"prompt[{i}]") for i, item in enumerate(prompt)]
-    raise _unreadable("prompt", "token ids cannot be inspected while redaction is on; send text")
+        return [rewrite(item, f"{name}[{i}]") for i, item in enumerate(prompt)]
+    raise _unreadable(name, "token ids cannot be inspected while redaction is on; send text")
 
 
 def _value(value: Any, position: str, rewrite: Rewrite, depth: int) -> Any:

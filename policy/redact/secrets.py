@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-from policy.redact.normalise import lowered
+from policy.redact.normalise import contains_any, lowered
 
 # prefix -> pattern of what follows it
 _PREFIXES: dict[str, str] = {
@@ -87,9 +87,9 @@ PEM_PREFIX = "-----BEGIN"
 
 # By the rarest sign in each, so that prose is cleared by a few searches.
 _BY_SIGN = {
-    "_": [p for p in _PREFIXES if "_" in p],
-    "-": [p for p in _PREFIXES if "-" in p],
-    "": [p for p in (*_PREFIXES, JWT_PREFIX) if "_" not in p and "-" not in p],
+    "_": tuple(p for p in _PREFIXES if "_" in p),
+    "-": tuple(p for p in _PREFIXES if "-" in p),
+    "": tuple(p for p in (*_PREFIXES, JWT_PREFIX) if "_" not in p and "-" not in p),
 }
 
 _TOKEN = re.compile(
@@ -97,7 +97,7 @@ _TOKEN = re.compile(
     + "|".join(f"{re.escape(p)}(?=[A-Za-z_./+-]{{0,64}}[0-9]){rest}" for p, rest in _PREFIXES.items())
     + r"|eyJ[A-Za-z0-9_-]{8,}+\.eyJ[A-Za-z0-9_-]{8,}+(?:\.[A-Za-z0-9_-]*+)?)"
 )
-_LONG = re.compile(r"[A-Za-z0-9_./+=-]{16}")  # shorter is no token
+_LONG = re.compile(r"(?<![A-Za-z0-9_./+=-])[A-Za-z0-9_./+=-]{16}")  # shorter is no token
 _URL = re.compile(r"(?<![A-Za-z0-9])[A-Za-z][A-Za-z0-9+.-]{1,20}://(?P<login>[\w.%+~#=-]{0,64}:[\w.%+~#=-]{1,128})@")
 _NAMED = re.compile(
     r"(?:pass(?:word|wd|wort|phrase|code)?|pwd|secret|token|(?:api|access|private|account|shared|auth|encryption"
@@ -126,7 +126,7 @@ PEM_BODY = re.compile(
 def find_secrets(text: str, start: int) -> Iterator[tuple[int, int]]:
     """Spans of secrets from `start` on. A PEM block counts without its end: what was sent so far is bad enough."""
     if _LONG.search(text, start) and any(
-        sign in text and any(prefix in text for prefix in group) for sign, group in _BY_SIGN.items()
+        sign in text and contains_any(text, group) for sign, group in _BY_SIGN.items()
     ):
         for match in _TOKEN.finditer(text, start):
             yield match.span()
@@ -135,7 +135,7 @@ def find_secrets(text: str, start: int) -> Iterator[tuple[int, int]]:
             if match.start("login") >= start:
                 yield match.span("login")
     small = lowered(text)
-    if any(stem in small for stem in _STEMS):
+    if contains_any(small, _STEMS):
         named = _NAMED.search(small, max(0, start - _NAMES_REACH))
         while named:
             first, last = named.span("value")

@@ -21,7 +21,7 @@ from policy.redact.detectors import Detector, Span, find_spans
 from policy.redact.json_text import compose, cut_escape, escaped, unescape
 from policy.redact.normalise import View, normalise
 from policy.redact.plan import action_for
-from policy.redact.pseudonyms import OPEN_PLACEHOLDER, PLACEHOLDER, Bare, Key, Pseudonyms, key_of
+from policy.redact.pseudonyms import LONGEST_SUFFIX, OPEN_PLACEHOLDER, PLACEHOLDER, Bare, Key, Pseudonyms, key_of
 from policy.redact.secrets import PEM_BODY, PEM_HEAD
 
 LONGEST_RUN = 640  # twice the longest e-mail address (RFC 5321: 64 + 1 + 255)
@@ -50,6 +50,7 @@ _PEM_BODY_OPEN = re.compile(
     r"(?:\s|\\[nr]?){0,8}[A-Za-z0-9+/=]*+(?:\s|\\[nr]?){0,8}(?:[A-Za-z-]{0,24}:?|[A-Za-z-]{0,24}: [^\n\"]{0,80}"
     r"|-{0,5}|-----E[A-Z0-9 ]{0,64}-{0,5})"
 )
+_ENDING = re.compile(rf"[A-Za-z]{{0,{LONGEST_SUFFIX}}}_?")
 _NUMBER = "-+.eE0123456789"
 _DIGIT = re.compile("[0-9]")
 _UNESCAPED_QUOTE = re.compile(r'\\.|(")', re.DOTALL)
@@ -199,7 +200,7 @@ class StreamFilter:
     def _bare(self, text: str, start: int, *, final: bool) -> list[Bare]:
         """Placeholders without brackets that are whole: what follows cannot lengthen them."""
         found = [bare for bare in self._pseudonyms.find_bare(text, start) if self._pseudonyms.value(bare.key)]
-        if found and not final and text[found[-1].end :] in ("", "_"):
+        if found and not final and _ENDING.fullmatch(text, found[-1].end):
             found.pop()
         return found
 

@@ -49,7 +49,10 @@ def find_vat_numbers(text: str, start: int) -> Iterator[tuple[int, int]]:
         country = match.lastgroup or ""
         if _is_valid(country, "".join(filter(str.isalnum, match[country]))):
             yield match.span()
-    for match in _ITALIAN.finditer(lowered(text), max(0, start - _BEFORE)):
+    small = lowered(text)
+    if "iva" not in small:
+        return
+    for match in _ITALIAN.finditer(small, max(0, start - _BEFORE)):
         if match.start("number") >= start and iva.is_valid(match["number"]):
             yield match.span("number")
 

@@ -119,3 +119,12 @@ def test_an_answer_that_may_not_pass_is_another_refusal_than_one_that_cannot_be_
     refused = output_refused(blocked.value)
     assert (refused.code, refused.http_status) == ("answer_blocked", 422)
     assert SECRET not in refused.message
+
+
+def test_in_a_named_conversation_of_a_project_a_value_keeps_its_placeholder():
+    def content(conversation, project="main"):
+        body = chat(f"write to {MAIL}", metadata={"conversation_id": conversation})
+        return prepared(body, project=project).fields["messages"][0]["content"]
+
+    assert content("c1") == content("c1")
+    assert content("c1") != content("c2") and content("c1") != content("c1", project="other")

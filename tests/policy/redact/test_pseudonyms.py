@@ -48,3 +48,32 @@ def test_the_representation_shows_no_value():
     names = Pseudonyms("k7f3")
     names.placeholder("email", "alice@example.org")
     assert repr(names) == "Pseudonyms(1)"
+
+
+def test_in_a_conversation_a_value_keeps_its_placeholder_whatever_stands_before_it():
+    first, second = Pseudonyms("k7f3", b"key"), Pseudonyms("k7f3", b"key")
+    placeholder = first.placeholder("email", "alice@example.org")
+    second.placeholder("email", "bert@example.org")
+    assert second.placeholder("email", "ALICE@example.org") == placeholder
+    assert Pseudonyms("k7f3", b"other").placeholder("email", "alice@example.org") != placeholder
+
+
+def test_two_values_of_a_conversation_never_share_a_placeholder():
+    pseudonyms = Pseudonyms("k7f3", b"key")
+    made = {pseudonyms.placeholder("email", f"a{index}@example.org") for index in range(2000)}
+    assert len(made) == 2000
+
+
+@pytest.mark.parametrize(("written", "rest"), [("EMAIL_1_k7f3s", "s"), ("email_1_K7F3en", "en"), ("EMAIL 1 k7f3", "")])
+def test_a_bare_placeholder_may_bear_an_ending(written, rest):
+    pseudonyms = Pseudonyms("k7f3")
+    pseudonyms.placeholder("email", "alice@example.org")
+    (bare,) = pseudonyms.find_bare(f"to {written}.", 0)
+    assert f"to {written}."[bare.end :] == f"{rest}." and pseudonyms.value(bare.key) == "alice@example.org"
+
+
+@pytest.mark.parametrize("written", ["EMAIL_1_k7f39", "EMAIL_1_k7f3abcde", "EMAIL_1_k7f3s5", "EMAIL_10_k7f3"])
+def test_a_longer_word_is_no_placeholder(written):
+    pseudonyms = Pseudonyms("k7f3")
+    pseudonyms.placeholder("email", "alice@example.org")
+    assert [bare for bare in pseudonyms.find_bare(f"to {written}.", 0) if pseudonyms.value(bare.key)] == []

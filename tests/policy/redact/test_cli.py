@@ -1,0 +1,62 @@
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from policy.redact.cli import app
+from policy.redact.ner import is_installed
+from tests.data.redaction.make import as_json, cases
+
+
+def run(*arguments, **more):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments], **more)
+
+
+@pytest.fixture
+def labelled(tmp_path):
+    path = tmp_path / "set.jsonl"
+    made = list(cases(seed=3, rounds=1, held_out=True))[:60]
+    path.write_text("\n".join(json.dumps(as_json(case)) for case in made), encoding="utf-8")
+    return path
+
+
+def test_a_text_is_printed_redacted_with_its_findings_on_request():
+    assert run("text", "Write to alice@example.org.").output == "Write to [EMAIL].\n"
+    shown = json.loads(run("text", "-", "--json", input="PESEL 44051401359").output)
+    assert shown == {
+        "text": "PESEL [NATIONAL_ID]",
+        "findings": [{"start": 6, "end": 17, "label": "national_id.pl_pesel"}],
+    }
+
+
+def test_a_file_is_printed_redacted_and_stays_as_it_is(tmp_path):
+    path = tmp_path / "letter.txt"
+    path.write_text("mail alice@example.org", encoding="utf-8")
+    assert run("file", path, "--action", "pseudonymise").output.startswith("mail <EMAIL_1_")
+    assert path.read_text(encoding="utf-8") == "mail alice@example.org"
+
+
+def test_an_evaluation_prints_figures_for_people_and_machines(labelled):
+    read = json.loads(run("eval", labelled, "--json").output)
+    assert read["texts"] == 60 and 0 < read["recall"] <= 1 and read["us_per_1000_characters"] > 0
+    assert {"by_label", "by_language", "by_variant", "touched_share", "right_label", "precision"} <= read.keys()
+    assert "| label | spans | recall |" in run("eval", labelled).output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["eval", "none.jsonl"], "No such file"),
+        (["file", "none.txt"], "No such file"),
+        (["text", "x", "--action", "tag"], "mask or pseudonymise"),
+    ],
+)
+def test_what_cannot_be_done_is_said_and_exits_with_1(arguments, said):
+    done = run(*arguments)
+    assert done.exit_code == 1 and said in done.output
+
+
+@pytest.mark.skipif(not is_installed(), reason="the extra `ner` is not installed")
+def test_names_are_found_on_request():
+    assert run("text", "Dear Klaus Müller, thank you.", "--ner").output == "Dear [PERSON], thank you.\n"
+    assert "Klaus Müller" in run("text", "Dear Klaus Müller, thank you.").output
