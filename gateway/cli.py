@@ -3,7 +3,6 @@
 What a command needs is imported when it runs, so that ``--help`` is quick and the gateway never loads torch.
 """
 
-import json
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -12,6 +11,7 @@ import typer
 
 from audit.cli import app as audit_app
 from backend.cli import app as backend_app
+from gateway.config_cli import config_app
 from gateway.control_cli import policy_app, project_app, tenant_app
 from gateway.key_cli import key_app
 from gateway.people_cli import person_app
@@ -25,7 +25,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,  # its tracebacks show local variables: prompts and keys
 )
 policy_app.registered_commands += policy_files_app.registered_commands
-for part in (tenant_app, project_app, key_app, person_app, policy_app, region_app):
+for part in (config_app, tenant_app, project_app, key_app, person_app, policy_app, region_app):
     app.add_typer(part)
 app.add_typer(backend_app, name="backend")
 app.add_typer(audit_app, name="audit")
@@ -84,28 +84,6 @@ def up(
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from None
     raise typer.Exit(run(run_gateway(settings)))
-
-
-@app.command("config")
-def show_config(
-    config: Annotated[Path | None, typer.Option("--config", "-c", help="YAML file to check.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> None:
-    """Check a configuration and print what is in effect, the environment included.
-
-    Example: domicile config -c config.yaml
-    """
-    import yaml
-
-    from gateway.settings import SettingsError, load_settings
-
-    try:
-        settings = load_settings(config)
-    except SettingsError as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(2) from None
-    shown = settings.model_dump(mode="json")
-    typer.echo(json.dumps(shown, indent=2) if as_json else yaml.safe_dump(shown, sort_keys=False).rstrip())
 
 
 def main() -> None:
