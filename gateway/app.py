@@ -19,7 +19,7 @@ from starlette.types import ASGIApp
 
 from backend.wire import Model, ModelList
 from gateway.admin.problems import problem
-from gateway.client import Client, Receive, Send, caller_address
+from gateway.client import Client, Receive, Send, caller_address, headers_of
 from gateway.errors import GatewayError, InternalError, MethodNotAllowed, RouteNotFound
 from gateway.health import Health
 from gateway.inventory import Inventory, no_such_model
@@ -65,7 +65,7 @@ def build_app(
         return address is not None and any(address in network for network in operators)
 
     async def offered(request: Request) -> list[Model]:
-        tenant = (await authenticator.authenticate(request.headers, caller_address(request.scope))).tenant
+        tenant = (await authenticator.authenticate(headers_of(request.scope), caller_address(request.scope))).tenant
         return [Model(id=name, created=started, owned_by=tenant) for name in inventory.models(tenant)]
 
     async def models(request: Request) -> Response:
