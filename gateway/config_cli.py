@@ -15,10 +15,11 @@ if TYPE_CHECKING:
 config_app = typer.Typer(name="config", help="See and check the gateway's configuration.", no_args_is_help=True)
 
 Config = Annotated[Path | None, typer.Option("--config", "-c", help="YAML file; without it, defaults and environment.")]
+DataFolder = Annotated[Path | None, typer.Option("--data", envvar="DOMICILE_DATA", help="Overrides the file's.")]
 
 
 @config_app.command("show")
-def show_config(config: Config = None, as_json: AsJson = False) -> None:
+def show_config(config: Config = None, data: DataFolder = None, as_json: AsJson = False) -> None:
     """Print what is in force, and behind each value where it comes from. Of secrets only the path is shown.
 
     What is printed may be used as a configuration file.
@@ -27,7 +28,7 @@ def show_config(config: Config = None, as_json: AsJson = False) -> None:
     """
     from gateway.provenance import outside
 
-    settings, found = _resolved(config)
+    settings, found = _resolved(config, data)
     if as_json:
         sources = {each.key: each.source for each in [*found, *outside()]}
         environment = {each.key: each.value for each in outside()}
@@ -43,14 +44,14 @@ def show_config(config: Config = None, as_json: AsJson = False) -> None:
 
 
 @config_app.command("check")
-def check_config(config: Config = None, as_json: AsJson = False) -> None:
+def check_config(config: Config = None, data: DataFolder = None, as_json: AsJson = False) -> None:
     """Check a configuration and the files that it names, without starting anything.
 
     Example: domicile config check -c config.yaml
     """
     from gateway.provenance import mistakes
 
-    settings, _ = _resolved(config)
+    settings, _ = _resolved(config, data)
     found = mistakes(settings)
     if as_json:
         print_json({"ok": not found, "mistakes": found})
@@ -61,12 +62,12 @@ def check_config(config: Config = None, as_json: AsJson = False) -> None:
     raise typer.Exit(1 if found else 0)
 
 
-def _resolved(config: Path | None) -> "tuple[Settings, list[Setting]]":
+def _resolved(config: Path | None, data: Path | None) -> "tuple[Settings, list[Setting]]":
     from gateway.provenance import resolved
     from gateway.settings import SettingsError
 
     try:
-        return resolved(config)
+        return resolved(config, data)
     except SettingsError as error:
         fail(str(error), status=2)
 

@@ -26,13 +26,15 @@ class Setting:
     source: str
 
 
-def resolved(path: Path | None) -> tuple[Settings, list[Setting]]:
-    """What is in force, and whence. Raises SettingsError."""
-    settings = load_settings(path)
+def resolved(path: Path | None, data: Path | None = None) -> tuple[Settings, list[Setting]]:
+    """What is in force, and whence. `data` goes before everything, as for ``domicile up``. Raises SettingsError."""
+    settings = load_settings(path, **({} if data is None else {"data": data}))
     written = _written(path)
     variables = {name[len(PREFIX) :].lower().replace("__", "."): name for name in os.environ if name.startswith(PREFIX)}
 
     def source(key: str) -> str:
+        if key == "data" and data is not None:
+            return "DOMICILE_DATA" if os.environ.get("DOMICILE_DATA") == str(data) else "--data"
         within = [key.rsplit(".", cut)[0] for cut in range(key.count(".") + 1)]  # a variable may set a whole section
         named = next((variables[each] for each in within if each in variables), None)
         return named or (str(path) if key in written else "default")

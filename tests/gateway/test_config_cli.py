@@ -94,3 +94,14 @@ def test_a_folder_that_holds_nothing_is_said_with_what_makes_one(run):
     empty = CliRunner().invoke(app, ["config", "check"], env={"DOMICILE__DATA": "elsewhere"})
     assert empty.exit_code == 1
     assert "domicile tenant create NAME" in empty.stderr
+
+
+def test_the_data_folder_of_a_shell_goes_before_the_files_as_for_up(run, tmp_path, monkeypatch):
+    (tmp_path / "c.yaml").write_text("data: elsewhere\n")
+    assert sources(run, "-c", "c.yaml")["data"] == "c.yaml"
+    assert sources(run, "-c", "c.yaml", "--data", "domicile-data")["data"] == "--data"
+    monkeypatch.setenv("DOMICILE_DATA", "domicile-data")
+    shown = json.loads(run("config", "show", "-c", "c.yaml", "--json").stdout)
+    assert shown["sources"]["data"] == "DOMICILE_DATA"
+    assert shown["settings"]["data"] == str(tmp_path / "domicile-data")
+    assert run("config", "check", "-c", "c.yaml").exit_code == 0
