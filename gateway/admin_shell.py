@@ -6,6 +6,7 @@ are committed. Without one they are not recorded.
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -46,7 +47,7 @@ def opened_control(
         record: RecordAdmin = ctx.obj or (lambda installation: nullcontext(lambda event: None))
         database = installation.database()
         try:
-            with record(installation) as on_event:
+            with _near_names(installation, database), record(installation) as on_event:
                 yield installation.control(database, actor=ACTOR, on_event=on_event)
         finally:
             database.close()
@@ -60,9 +61,26 @@ def opened_inventory(data: Path) -> "Iterator[Inventory]":
         installation = Installation.open(data)
         database = installation.database()
         try:
-            yield installation.inventory(database)
+            with _near_names(installation, database):
+                yield installation.inventory(database)
         finally:
             database.close()
+
+
+@contextmanager
+def _near_names(installation: "Installation", database: "Database") -> Iterator[None]:
+    """Of what does not exist, say what was probably meant. Only here: the API must not tell who else there is."""
+    from gateway.store.errors import NotFound
+
+    try:
+        yield
+    except NotFound as error:
+        if error.name is None:
+            raise
+        inventory = installation.inventory(database)
+        there_are = inventory.tenants() if error.tenant is None else inventory.projects(error.tenant)
+        near = get_close_matches(error.name, [each.id for each in there_are], 1)
+        raise NotFound(f"{error}; did you mean {near[0]!r}?" if near else str(error)) from error
 
 
 @contextmanager
@@ -101,9 +119,9 @@ def print_secret(record: "Record", secret: str, what: str, as_json: bool, *, fie
     typer.echo(secret)
 
 
-def fail(sentence: str) -> NoReturn:
+def fail(sentence: str, status: int = 1) -> NoReturn:
     typer.echo(f"error: {sentence}", err=True)
-    raise typer.Exit(1)
+    raise typer.Exit(status)
 
 
 def confirm(question: str, yes: bool) -> None:

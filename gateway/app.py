@@ -19,10 +19,10 @@ from starlette.types import ASGIApp
 
 from backend.wire import Model, ModelList
 from gateway.admin.problems import problem
-from gateway.client import Client, Receive, Send, caller_address
-from gateway.errors import GatewayError, InternalError, MethodNotAllowed, ModelNotFound, RouteNotFound
+from gateway.client import Client, Receive, Send, caller_address, headers_of
+from gateway.errors import GatewayError, InternalError, MethodNotAllowed, RouteNotFound
 from gateway.health import Health
-from gateway.inventory import Inventory
+from gateway.inventory import Inventory, no_such_model
 from gateway.openai.endpoint import CHAT, COMPLETIONS, Endpoint
 from gateway.pipeline import Pipeline
 
@@ -65,18 +65,18 @@ def build_app(
         return address is not None and any(address in network for network in operators)
 
     async def offered(request: Request) -> list[Model]:
-        tenant = (await authenticator.authenticate(request.headers, caller_address(request.scope))).tenant
+        tenant = (await authenticator.authenticate(headers_of(request.scope), caller_address(request.scope))).tenant
         return [Model(id=name, created=started, owned_by=tenant) for name in inventory.models(tenant)]
 
     async def models(request: Request) -> Response:
         return _json(200, ModelList(data=await offered(request)).model_dump_json().encode())
 
     async def model(request: Request) -> Response:
-        asked = request.path_params["model"]
-        for known in await offered(request):
-            if known.id == asked:
-                return _json(200, known.model_dump_json().encode())
-        raise ModelNotFound(f"The model {asked[:80]!r} does not exist, or is not offered to you", param="model")
+        asked, known = request.path_params["model"], await offered(request)
+        for each in known:
+            if each.id == asked:
+                return _json(200, each.model_dump_json().encode())
+        raise no_such_model([each.id for each in known])
 
     async def alive(request: Request) -> Response:
         return _json(200, b'{"status":"alive"}')

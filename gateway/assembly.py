@@ -56,6 +56,7 @@ class Gateway:
     directory: Directory
     log: AuditLog
     telemetry: Telemetry
+    has_operator: Callable[[], bool]
 
 
 @asynccontextmanager
@@ -139,7 +140,7 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
                     )
                 )
                 app = build_app(pipeline, inventory, health, settings.listen.operators, {ADMIN_PREFIX: admin})
-                yield Gateway(app, directory, log, telemetry)
+                yield Gateway(app, directory, log, telemetry, installation.inventory(database).has_operator)
             finally:
                 for task in background:
                     task.cancel()

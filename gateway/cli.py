@@ -3,7 +3,6 @@
 What a command needs is imported when it runs, so that ``--help`` is quick and the gateway never loads torch.
 """
 
-import json
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -15,6 +14,7 @@ from audit.cli_retention import app as retention_app
 from audit.evidence import Evidence, evidence_sources
 from backend.cli import app as backend_app
 from backend.cli import plan
+from gateway.config_cli import config_app
 from gateway.control_cli import policy_app, project_app, tenant_app
 from gateway.key_cli import key_app
 from gateway.limit_cli import limit_app
@@ -33,6 +33,7 @@ app = typer.Typer(
 policy_app.registered_commands += policy_files_app.registered_commands
 for part in (tenant_app, project_app, key_app, limit_app, person_app, policy_app, region_app, usage_app):
 for part in (tenant_app, project_app, key_app, person_app, policy_app, redact_app, region_app):
+for part in (config_app, tenant_app, project_app, key_app, person_app, policy_app, region_app):
     app.add_typer(part)
 app.add_typer(backend_app, name="backend")
 app.command()(plan)

@@ -26,13 +26,23 @@ def caller_address(scope: MutableMapping[str, Any]) -> IPv4Address | IPv6Address
         return None
 
 
+def headers_of(scope: MutableMapping[str, Any]) -> dict[str, str]:
+    """By lower-case name. One that came twice is one with a comma (RFC 9110 §5.3): no two readers may differ on it."""
+    sent = scope["headers"]
+    headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in sent}
+    if len(headers) != len(sent):
+        for name in headers:
+            headers[name] = ", ".join(v.decode("latin-1") for k, v in sent if k.decode("latin-1") == name)
+    return headers
+
+
 class Client:
     """One request's sender. `started` tells whether status and headers are out; then only the body can say more."""
 
     __slots__ = ("_more_body", "_receive", "_send", "_watch", "address", "gone", "headers", "started", "status")
 
     def __init__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
-        self.headers: dict[str, str] = {k.decode("latin-1"): v.decode("latin-1") for k, v in scope["headers"]}
+        self.headers = headers_of(scope)
         self.address = caller_address(scope)
         self._receive = receive
         self._send = send

@@ -1,8 +1,9 @@
 """What each tenant's backends are in the eyes of a policy: the fleet, described by the catalogue of the day."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, date, datetime
 
+from gateway.errors import ModelNotFound
 from gateway.store.records import BackendRecord
 from policy.facts import BackendFacts
 from regions.catalogue import Catalogue
@@ -63,3 +64,9 @@ class Inventory:
         if self._day != today:
             self._day, self._facts, self._candidates = today, {}, {}
         return today
+
+
+def no_such_model(offered: Sequence[str]) -> ModelNotFound:
+    """Says what there is instead of what was asked for: that may be anything, a key in the wrong field too."""
+    there_are = f"; there are: {', '.join(offered[:10])}" if offered else ""
+    return ModelNotFound(f"That model does not exist, or is not offered to you{there_are}", param="model")

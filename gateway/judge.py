@@ -4,10 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from gateway.errors import ModelNotFound, PolicyDenied
+from gateway.errors import PolicyDenied
 from gateway.exchange import Exchange
 from gateway.identity.principal import Principal
-from gateway.inventory import Inventory
+from gateway.inventory import Inventory, no_such_model
 from gateway.telemetry import Telemetry
 from policy.compile import CompiledPolicy
 from policy.decision import Decision, Reason, decide
@@ -50,9 +50,7 @@ class Judge:
         principal, call = exchange.principal, exchange.call
         candidates = self._inventory.facts(principal.tenant, call.model)
         if not candidates:  # first, so that what is recorded below never holds a name that the caller made up
-            raise ModelNotFound(
-                f"The model {call.model[:80]!r} does not exist, or is not offered to you", param="model"
-            )
+            raise no_such_model(self._inventory.models(principal.tenant))
         if principal.in_force is None:
             raise self._denied(
                 exchange, [Reason("policy.unknown", None, principal.policy_error or "no policy is active")]

@@ -61,6 +61,7 @@ def rotate_key(
     key_id: str,
     grace_hours: Annotated[int, typer.Option(min=0, max=2160, help="Hours in which the old key still works.")] = 24,
     expires_in_days: ExpiresInDays = None,
+    yes: Yes = False,
     data: Data = DEFAULT_DATA,
     as_json: AsJson = False,
 ) -> None:
@@ -68,6 +69,8 @@ def rotate_key(
 
     Example: domicile key rotate acme 7GA3GXAA --grace-hours 48
     """
+    if grace_hours == 0:
+        confirm(f"End key {key_id} at once, while its successor is not yet in use anywhere?", yes)
     with opened_control(ctx, data) as control:
         record, key = control.rotate_key(
             tenant, key_id, grace=timedelta(hours=grace_hours), expires_at=_in(expires_in_days)
@@ -80,6 +83,7 @@ def rekey(
     finish: Annotated[
         bool, typer.Option("--finish", help="Delete the old pepper, if no key needs it any more.")
     ] = False,
+    yes: Yes = False,
     data: Data = DEFAULT_DATA,
     as_json: AsJson = False,
 ) -> None:
@@ -93,6 +97,10 @@ def rekey(
     from gateway.identity.pepper import PepperError, begin_rotation, end_rotation
     from gateway.installation import Installation
 
+    if finish:
+        confirm(
+            "Delete the old pepper? What is hashed under it, in a backup too, can then not be checked any more.", yes
+        )
     with plain_errors(), opened_inventory(data) as inventory:
         installation = Installation.open(data)
         try:

@@ -147,7 +147,7 @@ class Oidc(Section):
     @model_validator(mode="after")
     def whole(self) -> Self:
         if self.issuer is None:
-            if self.model_fields_set - {"issuer"}:
+            if any((self.client_id, self.client_secret_file, self.redirect_uri, self.audience, self.roles)):
                 raise ValueError("without issuer the rest has no meaning")
             return self
         for name, url in (("issuer", self.issuer), ("redirect_uri", self.redirect_uri)):

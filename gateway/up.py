@@ -1,6 +1,8 @@
 """``domicile up``: the gateway in the foreground."""
 
+import asyncio
 import logging
+import shlex
 import sys
 
 import audit
@@ -22,6 +24,9 @@ async def run_gateway(settings: Settings) -> int:
             async with serving(gateway.app, settings.listen) as port:
                 scheme, host = "https" if settings.listen.cert_file else "http", settings.listen.host
                 print(f"domicile: listening on {scheme}://{host}:{port}/v1", file=sys.stderr, flush=True)
+                if not await asyncio.to_thread(gateway.has_operator):
+                    hint = f"domicile person bootstrap --data {shlex.quote(str(settings.data))}"
+                    print(f"domicile: there is no operator yet; let the first one in with: {hint}", file=sys.stderr)
                 await stop.wait()
                 print("domicile: finishing running answers", file=sys.stderr, flush=True)
     except (InstallationError, StoreError, RegionsError, audit.AuditError, OSError, ImportError) as error:

@@ -10,6 +10,7 @@ from fastapi import Depends, Header, Request
 from gateway.admin.caller import Cookies, credential_of
 from gateway.admin.once import Call
 from gateway.admin.problems import Forbidden
+from gateway.admin.shapes import GRAMMAR
 from gateway.identity.grants import grants_of, groups_of, subject_digest
 from gateway.identity.jwt import JwtRefused, looks_like_jwt
 from gateway.identity.keys import KeyHasher, KeyRefused, KeyUnknown, parse_key
@@ -131,6 +132,8 @@ class Need:
     def __call__(self, request: Request) -> Actor:
         actor = person_calling(request)
         tenant = request.path_params.get("tenant")
+        if not all(GRAMMAR[name].fullmatch(value) for name, value in request.path_params.items()):
+            raise NotFound("there is nothing of such a name")  # nor is it repeated: it may be anything
         if tenant is not None and not actor.sees(tenant):
             raise NotFound(f"there is no tenant {tenant!r}")
         verdict = check(actor, self.permission, None if self.permission in INSTALLATION else tenant)

@@ -11,7 +11,7 @@ from fastapi import FastAPI
 
 from gateway.admin.once import HEADER, KEY, MAX_KEY, METHODS, REPLAYED
 from gateway.admin.problems import MEDIA_TYPE, Problem
-from regions.identity import NAME
+from gateway.admin.shapes import GRAMMAR
 
 WAYS_IN: dict[str, Any] = {
     "token": {
@@ -29,8 +29,6 @@ WAYS_IN: dict[str, Any] = {
 OPEN = frozenset({"/login", "/callback"})
 ANY_ERROR = (400, 403, 404, 422, 500, 503)
 CHANGE_ERROR = (409, 412, 413)
-NAMES = frozenset({"tenant", "project"})
-ID = "^[0-9A-Za-z]{8}$"
 TAGGED = ("Record", "WithSecret")
 
 _Schema = dict[str, Any]
@@ -63,8 +61,7 @@ def _describe(path: str, method: str, operation: _Schema) -> None:
     parameters = operation.setdefault("parameters", [])
     for parameter in parameters:
         if parameter["in"] == "path":
-            pattern = f"^{NAME.pattern}$" if parameter["name"] in NAMES else ID
-            parameter["schema"]["pattern"] = pattern
+            parameter["schema"]["pattern"] = f"^{GRAMMAR[parameter['name']].pattern}$"
     changes = method in METHODS
     once = changes and path not in {"/bootstrap", "/logout"}
     if once:

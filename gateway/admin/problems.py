@@ -90,8 +90,16 @@ async def _http_error(request: Request, error: Exception) -> Response:
 async def _invalid_request(request: Request, error: Exception) -> Response:
     """Place and rule, never the value: it may be a secret in the wrong field."""
     assert isinstance(error, RequestValidationError)  # noqa: S101
-    errors = {".".join(map(str, each["loc"])): each["msg"] for each in error.errors()}
+    errors = {}
+    for each in error.errors():
+        known, said = each["loc"], each["msg"]
+        if each["type"] in {"extra_forbidden", "json_invalid"}:  # the last part is what the caller wrote, or where
+            known, said = known[:1] if each["type"] == "json_invalid" else known[:-1], _OTHER_WORDS[each["type"]]
+        errors[".".join(map(str, known))] = said
     return problem(422, "the request is not as the OpenAPI document says", errors=errors)
+
+
+_OTHER_WORDS = {"extra_forbidden": "has a field that there is not", "json_invalid": "is not JSON"}
 
 
 async def _failed(request: Request, error: Exception) -> Response:

@@ -1,5 +1,7 @@
 """Parts that requests and answers share."""
 
+import re
+from collections.abc import Mapping
 from typing import Annotated
 
 from fastapi import Query, Response
@@ -14,6 +16,13 @@ Limit = Annotated[int, Query(ge=1, le=200)]
 
 Name = Annotated[str, Field(pattern=f"^{NAME.pattern}$", min_length=2, max_length=31)]
 """Of a tenant or project: one grammar for all (`regions.identity`), in which nothing looks like something else."""
+
+
+GRAMMAR: Mapping[str, re.Pattern[str]] = {
+    **dict.fromkeys(("tenant", "project"), NAME),
+    **dict.fromkeys(("key", "person", "token"), re.compile("[0-9A-Za-z]{8}")),
+}
+"""Of what stands in a path, by its parameter."""
 
 
 class Body(BaseModel):

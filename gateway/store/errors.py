@@ -24,7 +24,11 @@ class ControlError(StoreError):
 
 
 class NotFound(ControlError):
-    """It does not exist, or not in this tenant."""
+    """It does not exist, or not in this tenant. `name`: what is missing, a tenant or a project of `tenant`."""
+
+    def __init__(self, message: str, *, name: str | None = None, tenant: str | None = None) -> None:
+        super().__init__(message)
+        self.name, self.tenant = name, tenant
 
 
 class Duplicate(ControlError):

@@ -97,6 +97,10 @@ class Inventory:
             query = select(PersonRow).where(PersonRow.tenant == tenant)
             return [person_record(row) for row in session.exec(query.order_by(col(PersonRow.created_at), PersonRow.id))]
 
+    def has_operator(self) -> bool:
+        """Whether anybody can come in who may do everything."""
+        return any("operator" in person.roles and person.revoked_at is None for person in self.people(None))
+
     def person(self, tenant: str | None, person: str) -> PersonRecord:
         with self._database.read() as session:
             return person_record(lookup.person(session, tenant, person))

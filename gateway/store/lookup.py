@@ -38,7 +38,7 @@ def tenant(session: Session, tenant_id: str) -> TenantRow:
     """Raises NotFound."""
     row = session.get(TenantRow, tenant_id)
     if row is None:
-        raise NotFound(f"there is no tenant {tenant_id!r}")
+        raise NotFound(f"there is no tenant {tenant_id!r}", name=tenant_id)
     return row
 
 
@@ -55,7 +55,7 @@ def project(session: Session, tenant_id: str, project_id: str) -> ProjectRow:
     tenant(session, tenant_id)
     row = session.get(ProjectRow, (tenant_id, project_id))
     if row is None:
-        raise NotFound(f"tenant {tenant_id!r} has no project {project_id!r}")
+        raise NotFound(f"tenant {tenant_id!r} has no project {project_id!r}", name=project_id, tenant=tenant_id)
     return row
 
 

@@ -2,6 +2,7 @@
 
 import json
 from functools import cache
+from urllib.parse import parse_qs
 
 import httpx2
 from joserfc import jws
@@ -27,13 +28,15 @@ def key(kid="k1", kind="RSA", **more):
 
 
 class Issuer:
-    """`down`: does not answer. `asked`: what was asked for, by path."""
+    """`down`: does not answer. `asked`: what was asked for, by path. `redeems`: answer to a code `sent`."""
 
     def __init__(self, *keys, issuer=ISSUER, **metadata):
         self.issuer = issuer
         self.keys = list(keys) or [key()]
         self.metadata = metadata
         self.down = False
+        self.redeems = httpx2.Response(400, json={"error": "invalid_grant"})
+        self.sent = {}
         self.asked = []
 
     @property
@@ -54,6 +57,10 @@ class Issuer:
             return httpx2.Response(200, json=said | self.metadata)
         if request.url.path.endswith("/jwks"):
             return httpx2.Response(200, json={"keys": [each.as_dict(private=False) for each in self.keys]})
+        if request.url.path.endswith("/token"):
+            self.sent = {name: value for name, (value,) in parse_qs(request.content.decode()).items()}
+            self.sent["authorization"] = request.headers.get("authorization")
+            return self.redeems
         return httpx2.Response(404)
 
     def claims(self, **more):

@@ -1,9 +1,11 @@
 """The command `domicile` as it is put together: help that is true, JSON that parses, mistakes that are sentences."""
 
+import asyncio
 import json
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -110,6 +112,8 @@ def test_without_a_word_it_says_what_there_is(run):
     ("line", "status", "says"),
     [
         ("nonsense", 2, "No such command 'nonsense'"),
+        ("tenat list", 2, "Did you mean 'tenant'?"),
+        ("key rovoke acme x", 2, "Did you mean 'revoke'?"),
         ("tenant create", 2, "Missing argument 'TENANT'"),
         ("tenant create Acme", 1, "is not a name"),
         ("tenant create acme --cell Nope", 1, "not a name"),
@@ -131,7 +135,8 @@ def test_without_a_word_it_says_what_there_is(run):
         ("up -c absent.yaml", 2, "cannot read absent.yaml"),
         ("up -c binary", 2, "binary is not UTF-8 text"),
         ("up -c open.yaml", 2, "open.yaml: listen: "),
-        ("config -c typo.yaml", 2, "typo.yaml: listen.prot: "),
+        ("config show -c typo.yaml", 2, "typo.yaml: listen.prot: "),
+        ("config check -c typo.yaml", 2, "typo.yaml: listen.prot: "),
         ("demo --port 70000", 2, "less than or equal to 65535"),
     ],
 )
@@ -216,7 +221,7 @@ def test_everything_that_can_be_shown_parses_as_json(acme):
     for line in (
         "tenant list", "tenant show acme", "project list acme", "project show acme support", "key list acme",
         f"key show acme {key}", "policy list acme", "policy show acme", "policy check acme.yaml",
-        "policy test acme.yaml", "region list", "region show eu-fr-par", "audit verify", "config",
+        "policy test acme.yaml", "region list", "region show eu-fr-par", "audit verify", "config show", "config check",
     ):  # fmt: skip
         shown = acme(*line.split(), "--json")
         assert shown.exit_code == 0, line
@@ -231,12 +236,13 @@ def test_what_is_in_effect_is_shown_and_may_be_read_again(run, tmp_path, monkeyp
     monkeypatch.setenv("DOMICILE__REQUESTS__MAX_ATTEMPTS", "2")
     (tmp_path / "config.yaml").write_text("data: here\nlisten: {port: 9000}\nprices: {m: {input_eur_per_million: 1, "
                                           "output_eur_per_million: 2}}\n")  # fmt: skip
-    shown = run("config", "-c", "config.yaml", *(["--json"] if form == "json" else []))
+    shown = run("config", "show", "-c", "config.yaml", *(["--json"] if form == "json" else []))
     assert shown.exit_code == 0
     effect = yaml.safe_load(shown.stdout)
+    effect = effect["settings"] if form == "json" else effect
     assert (effect["listen"]["port"], effect["requests"]["max_attempts"]) == (9000, 2)
     assert effect["data"] == str(tmp_path / "here")
-    (tmp_path / "again.yaml").write_text(shown.stdout)
+    (tmp_path / "again.yaml").write_text(json.dumps(effect) if form == "json" else shown.stdout)
     assert load_settings(tmp_path / "again.yaml") == load_settings(tmp_path / "config.yaml")
 
 
@@ -257,3 +263,76 @@ async def test_a_folder_that_is_damaged_keeps_the_gateway_from_starting(tmp_path
     (made.data / "audit" / "signer.key").write_text("not a key")
     assert await run_gateway(load_settings(data=made.data, node="lab", listen={"port": 0})) == 1
     assert capsys.readouterr().err.startswith("error: ")
+
+
+# --- what a newcomer needs -------------------------------------------------------------------------------------------
+
+
+def test_a_name_that_is_almost_right_is_answered_with_the_right_one(acme):
+    assert "did you mean 'acme'?" in acme("tenant", "show", "amce").stderr
+    assert "did you mean 'support'?" in acme("key", "create", "acme", "suport").stderr
+    assert "did you mean" not in acme("tenant", "show", "umbrella").stderr
+    assert "did you mean" not in acme("key", "show", "acme", "00000000").stderr
+
+
+ENDING = [path for path in COMMANDS if re.search(r"revoke|delete|erase|rekey|rotate|expire", " ".join(path))]
+
+
+@pytest.mark.parametrize("path", [path for path in ENDING if path[0] != "audit"], ids=" ".join)
+def test_what_ends_something_for_good_asks_first_unless_it_is_told_yes(path):
+    assert {"--yes", "-y"} <= {option for parameter in COMMANDS[path].params for option in parameter.opts}
+
+
+def test_a_key_that_would_end_at_once_and_a_pepper_ask_first(acme):
+    key = json.loads(acme("key", "create", "acme", "support", "--json").stdout)["id"]
+    assert acme("key", "rotate", "acme", key, "--grace-hours", "0", answer="n\n").exit_code == 1
+    assert len(json.loads(acme("key", "list", "acme", "--json").stdout)) == 1
+    assert acme("key", "rotate", "acme", key, "--grace-hours", "0", "--yes").exit_code == 0
+    assert acme("key", "rekey", "--finish", answer="n\n").exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [("ten", {"tenant"}), ("key r", {"rotate", "rekey", "revoke"}), ("config ", {"show", "check"}),
+     ("key create --exp", {"--expires-in-days"})],
+)  # fmt: skip
+def test_bash_completes_commands_and_options(tmp_path, typed, offered):
+    """In a real bash, by the very script that ``--install-completion`` installs."""
+    command = tmp_path / "domicile"
+    command.write_text(
+        f"#!{sys.executable}\nimport sys\nsys.path.insert(0, {TREE!r})\nfrom gateway.cli import app\napp()\n"
+    )
+    command.chmod(0o755)
+    words = ["domicile", *typed.split(" ")]
+    script = f"""
+        eval "$(domicile --show-completion)"
+        COMP_WORDS=({shlex.join(words)}); COMP_CWORD={len(words) - 1}
+        _domicile_completion domicile
+        printf '%s\\n' "${{COMPREPLY[@]}}"
+    """
+    environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        ["bash", "-c", script], env=environment, capture_output=True, text=True, timeout=60, check=True, cwd=tmp_path
+    )
+    assert offered <= set(done.stdout.split()), done.stderr
+
+
+async def test_up_says_how_the_first_operator_comes_in_until_there_is_one(tmp_path, capsys):
+    async with lab(tmp_path) as made:
+        pass
+    settings = load_settings(data=made.data, node="lab", listen={"port": 0})
+
+    async def said_by_up():
+        running = asyncio.create_task(run_gateway(settings))
+        said = ""
+        while "listening" not in said:
+            await asyncio.sleep(0.02)
+            said += capsys.readouterr().err
+        await asyncio.sleep(0.2)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert await running == 0
+        return said + capsys.readouterr().err
+
+    assert f"domicile person bootstrap --data {made.data}" in await said_by_up()
+    made.control.create_person(None, "Root", ["operator"])
+    assert "bootstrap" not in await said_by_up()

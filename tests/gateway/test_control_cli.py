@@ -199,7 +199,7 @@ def test_the_old_pepper_goes_only_when_no_living_key_needs_it(acme):
         begun = acme("key", "rekey")
         assert "generation 2" in begun.output
         assert "under the old one: 1" in begun.output
-    refused(acme("key", "rekey", "--finish"), "1 keys")
+    refused(acme("key", "rekey", "--finish", "--yes"), "1 keys")
     assert acme("key", "revoke", "acme", key.id, "--yes").exit_code == 0
     for _ in range(2):
-        assert "generation 2" in acme("key", "rekey", "--finish").output
+        assert "generation 2" in acme("key", "rekey", "--finish", "--yes").output

@@ -1,3 +1,5 @@
+import asyncio
+import json
 import sqlite3
 
 import httpx2
@@ -7,6 +9,8 @@ from gateway.admin_record import recorded_admin
 from gateway.assembly import open_gateway
 from gateway.installation import Installation
 from gateway.settings import Settings
+from regions.secret_file import write_secret
+from tests.fakes.idp import running_idp
 from tests.gateway.conftest import ACTIVITY
 
 
@@ -40,8 +44,6 @@ def bootstrap(data):
 
 
 async def test_a_running_gateway_is_administered_and_every_change_is_in_its_log(client, gateway, data, bootstrap):
-    import asyncio
-
     token = await asyncio.to_thread(bootstrap)
     answer = await client.post(
         "/admin/v1/bootstrap", headers={"authorization": f"Bearer {token}"}, json={"display_name": "Canary Name"}
@@ -79,7 +81,6 @@ async def test_what_is_not_there_is_told_as_administration_is(client, path):
 
 
 async def test_a_key_revoked_over_the_api_stops_working_within_a_second(client, data, bootstrap):
-    import asyncio
     import time
 
     token = await asyncio.to_thread(bootstrap)
@@ -100,8 +101,6 @@ async def test_a_key_revoked_over_the_api_stops_working_within_a_second(client, 
 
 
 async def test_a_key_for_another_network_is_refused_over_http(client, bootstrap):
-    import asyncio
-
     token = await asyncio.to_thread(bootstrap)
     welcome = await client.post(
         "/admin/v1/bootstrap", headers={"authorization": f"Bearer {token}"}, json={"display_name": "Root"}
@@ -118,3 +117,48 @@ async def test_a_key_for_another_network_is_refused_over_http(client, bootstrap)
         )
     assert [answer.status_code for answer in seen] == [200, 401]
     assert seen[1].json()["error"]["code"] == "api_key_address"
+
+
+@pytest.fixture(scope="module")
+def idp():
+    with running_idp() as idp:
+        yield idp
+
+
+async def test_a_login_through_the_whole_gateway_and_one_that_is_refused_are_on_record(data, tmp_path, idp):
+    installation = Installation.create(data, "demo")
+    installation.authority()
+    write_secret(tmp_path / "secret", b"s3cret")
+    oidc = {
+        "issuer": idp.issuer, "client_id": "domicile", "client_secret_file": tmp_path / "secret",
+        "redirect_uri": "http://127.0.0.1:8400/admin/v1/callback",
+        "roles": [{"group": "platform", "role": "operator", "staff": True}],
+    }  # fmt: skip
+    idp.put("canary-subject", name="Canary Name", groups=["platform"])
+    async with open_gateway(Settings(data=data, node="gw", oidc=oidc)) as gateway:
+        transport = httpx2.ASGITransport(app=gateway.app)
+        async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1:8400") as browser:
+            began = await browser.get("/admin/v1/login")
+            back = await asyncio.to_thread(idp.consent, began.headers["location"], "canary-subject")
+            came = await browser.get(back)
+            assert (came.status_code, came.json()["roles"]) == (200, ["operator"])
+            assert (await browser.get("/admin/v1/me")).json()["roles"] == ["operator"]
+            made = await browser.post(
+                "/admin/v1/tenants", json={"id": "acme"}, headers={"origin": "http://127.0.0.1:8400"}
+            )
+            assert made.status_code == 201
+            assert (await browser.get(back)).status_code == 403
+            session = browser.cookies["domicile-session"]
+            assert (
+                await browser.post("/admin/v1/logout", headers={"origin": "http://127.0.0.1:8400"})
+            ).status_code == 204
+            assert (await browser.get("/admin/v1/me")).status_code == 401
+    with sqlite3.connect(data / "audit" / "log.db") as log:
+        events = [json.loads(payload) for (payload,) in log.execute("select payload from leaf order by seq")]
+        everything = "\n".join(log.iterdump())
+    log.close()
+    kinds = {event["type"] for event in events}
+    assert kinds >= {"admin.person.created", "admin.session.opened", "admin.session.closed", "admin.tenant.created"}
+    assert {event["reason"] for event in events if event["type"] == "auth.failed"} == {"login_state", "missing"}
+    for hidden in (session, session.split("_")[3], "canary-subject", "Canary Name", "s3cret"):
+        assert hidden not in everything

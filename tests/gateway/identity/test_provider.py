@@ -2,15 +2,24 @@
 
 import threading
 import time
+from base64 import urlsafe_b64encode
+from hashlib import sha256
 from urllib.parse import parse_qs, urlsplit
 
 import httpx2
 import pytest
 
 from gateway.identity.jwt import JwtRefused
-from gateway.identity.provider import ASK_EVERY_S, REFRESH_AFTER_S, Attempt, IdentityProvider, ProviderUnavailable
+from gateway.identity.provider import (
+    ASK_EVERY_S,
+    REFRESH_AFTER_S,
+    Attempt,
+    CodeRefused,
+    IdentityProvider,
+    ProviderUnavailable,
+)
 from gateway.settings import Oidc
-from regions.secret_file import LoosePermissions
+from regions.secret_file import LoosePermissions, write_secret
 from tests.fakes.issuer import ISSUER, NOW, Issuer, key
 
 SETTINGS = Oidc(
@@ -225,3 +234,80 @@ def test_the_clients_secret_comes_from_a_file_that_nobody_else_may_read(tmp_path
         IdentityProvider(settings, transport=issuer.transport)
     file.chmod(0o600)
     assert IdentityProvider(settings, transport=issuer.transport)
+
+
+# --- redeeming a code ------------------------------------------------------------------------------------------------
+
+
+ATTEMPT = Attempt("a state", "a nonce", "v" * 43)
+
+
+def id_token(issuer, **claims):
+    said = {"aud": "domicile", "nonce": ATTEMPT.nonce, "sub": "ada"} | claims
+    return httpx2.Response(200, json={"access_token": "x", "token_type": "Bearer", "id_token": issuer.token(**said)})
+
+
+def test_a_code_is_redeemed_with_the_verifier_of_the_challenge(provider, issuer):
+    issuer.redeems = id_token(issuer)
+    assert provider.person("a code", ATTEMPT)["sub"] == "ada"
+    assert issuer.sent["grant_type"] == "authorization_code"
+    assert (issuer.sent["code"], issuer.sent["redirect_uri"]) == ("a code", SETTINGS.redirect_uri)
+    challenge = urlsafe_b64encode(sha256(issuer.sent["code_verifier"].encode()).digest()).rstrip(b"=").decode()
+    assert f"code_challenge={challenge}" in provider.authorization_url(ATTEMPT)
+
+
+@pytest.mark.parametrize("methods", [None, ["client_secret_post"], ["client_secret_post", "client_secret_basic"]])
+def test_the_client_shows_its_secret_as_the_provider_wants_it(tmp_path, clock, methods):
+    write_secret(tmp_path / "secret", b"s3cret")
+    issuer = Issuer(key(), **({"token_endpoint_auth_methods_supported": methods} if methods else {}))
+    issuer.redeems = id_token(issuer)
+    settings = SETTINGS.model_copy(update={"client_secret_file": tmp_path / "secret"})
+    provider = IdentityProvider(settings, transport=issuer.transport, now=lambda: NOW, monotonic=clock)
+    assert provider.person("a code", ATTEMPT)
+    in_body = methods == ["client_secret_post"]
+    assert (issuer.sent.get("client_secret") == "s3cret") == in_body
+    assert (issuer.sent["authorization"] is None) == in_body
+
+
+@pytest.mark.parametrize(
+    ("claims", "reason"),
+    [
+        ({"nonce": "another"}, "jwt_nonce"),
+        ({"nonce": None}, "jwt_nonce"),
+        ({"aud": "domicile-api"}, "jwt_audience"),
+        ({"aud": ["domicile", "another"]}, "jwt_audience"),
+        ({"azp": "another"}, "jwt_audience"),
+        ({"exp": NOW - 60}, "jwt_expired"),
+        ({"iss": "https://evil.example"}, "jwt_issuer"),
+        ({"signer": key("k1", use="sig")}, "jwt_signature"),
+        ({"header": {"kid": "other"}}, "jwt_key"),
+    ],
+)
+def test_an_id_token_that_is_not_for_this_login_is_refused(provider, issuer, claims, reason):
+    issuer.redeems = id_token(issuer, **claims)
+    with pytest.raises(JwtRefused) as refused:
+        provider.person("a code", ATTEMPT)
+    assert refused.value.reason == reason
+
+
+def test_an_id_token_is_no_machines_token_nor_the_other_way_round(provider, issuer):
+    assert reason(provider, issuer.token(aud="domicile", nonce=ATTEMPT.nonce)) == "jwt_audience"
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (httpx2.Response(400, json={"error": "invalid_grant"}), CodeRefused),
+        (httpx2.Response(401, json={"error": "invalid_client"}), ProviderUnavailable),
+        (httpx2.Response(500), ProviderUnavailable),
+        (httpx2.Response(200, content=b"<html>"), ProviderUnavailable),
+        (httpx2.Response(200, json=[]), ProviderUnavailable),
+        (httpx2.Response(200, json={"access_token": "x"}), ProviderUnavailable),
+        (httpx2.Response(200, json={"access_token": "x", "id_token": 7}), ProviderUnavailable),
+        (httpx2.Response(302, headers={"location": "https://evil.example"}), ProviderUnavailable),
+    ],
+)
+def test_what_else_the_provider_answers_to_a_code_lets_nobody_in(provider, issuer, answer, error):
+    issuer.redeems = answer
+    with pytest.raises(error):
+        provider.person("a code", ATTEMPT)
