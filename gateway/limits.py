@@ -296,13 +296,14 @@ class Limiter:
         reservation.open = False
         if self._running.pop(reservation.id, None) is None:
             return
-        self._owed[reservation.id] = reservation, actual  # first: this very call may be cancelled
         try:
             await self._store.settle(reservation, actual)
         except LimitsUnavailable as error:
+            self._owed[reservation.id] = reservation, actual
             log.error("the use of a call is to be counted later: %s", error.message)
-        else:
-            self._owed.pop(reservation.id, None)
+        except BaseException:  # this very call may be cancelled
+            self._owed[reservation.id] = reservation, actual
+            raise
 
     async def renew(self) -> None:
         """Let the leases of all running calls run on. Raises LimitsUnavailable."""

@@ -143,6 +143,7 @@ class PostgresLimitStore:
                     outcome = refused
             elif step.kind == "settle":
                 _settle(step, buckets, now, step.reservation.id in ended)
+                ended.discard(step.reservation.id)  # were it told twice in one transaction
             outcomes.append(outcome)
         if held:
             connection.exec_driver_sql(_HOLD, (now + LEASE_S, list(held), list(held.values())))

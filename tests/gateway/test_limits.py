@@ -117,6 +117,15 @@ async def test_settling_twice_counts_once(limiter):
     await limiter.settle(other, Cost(tokens=500))
 
 
+async def test_settling_twice_at_the_same_moment_counts_once_in_the_store_itself(limiter):
+    limits = of(Limits.of(tpm=1000))
+    call = await limiter.reserve(limits, Cost(tokens=500))
+    other = await limiter.reserve(limits, Cost(tokens=300))
+    await asyncio.gather(*(limiter._store.settle(call, Cost(tokens=100)) for _ in range(3)))
+    assert (await limiter.reserve(limits, Cost(tokens=1))).used == [pytest.approx(100 + 300 + 1)]
+    assert other.open
+
+
 async def test_what_is_held_does_not_drain_while_a_call_runs(limiter, clock):
     limits = Limits.of(tpm=1000)
     running = await limiter.reserve(of(limits), Cost(tokens=1000))
