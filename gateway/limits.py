@@ -27,6 +27,8 @@ LEASE_S = 60.0
 RENEW_EVERY_S = 20.0
 RETRY_EVERY_S = 1.0
 CLOSE_TIMEOUT_S = 5.0
+MAX_GIVEN_BACK = 4096
+"""So many calls that were refused while the store was away are given back at once; leases see to the others."""
 _AT_ONCE = 256
 
 Kind = Literal["requests", "tokens", "concurrent", "day", "month"]
@@ -256,7 +258,7 @@ class Limiter:
             self._keeper.cancel()
             with suppress(asyncio.CancelledError):
                 await self._keeper
-        with suppress(TimeoutError):
+        with suppress(TimeoutError, LimitsUnavailable):
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await self._settle_owed()
         if self._owed:
@@ -280,7 +282,8 @@ class Limiter:
         except LimitExceeded:
             raise
         except BaseException:  # it may have been taken all the same: give it back
-            self._owed[reservation.id] = reservation, NOTHING
+            if reservation.holds and len(self._owed) < MAX_GIVEN_BACK:
+                self._owed[reservation.id] = reservation, NOTHING
             raise
         if reservation.holds:
             self._running[reservation.id] = reservation

@@ -18,7 +18,14 @@ from audit.receipt import Receipt
 from backend.wire import Usage
 from gateway.authentication import Authenticator
 from gateway.client import Client, ClientGone, Header
-from gateway.errors import BackendFailed, BackendTimeout, BackendUnavailable, GatewayError, InternalError
+from gateway.errors import (
+    BackendFailed,
+    BackendRefused,
+    BackendTimeout,
+    BackendUnavailable,
+    GatewayError,
+    InternalError,
+)
 from gateway.exchange import Exchange, Route
 from gateway.judge import Judge
 from gateway.meter import Meter
@@ -123,7 +130,11 @@ class Pipeline:
                             call.answered()
                             await self._deliver(exchange, prompt, answer, client)  # 9 and 10
                     return
+                except BackendRefused:
+                    exchange.called = None
+                    raise
                 except (BackendUnavailable, BackendTimeout, BackendFailed) as error:
+                    exchange.called = None  # it is not the caller who pays for a backend that failed
                     call.failed()
                     logger.warning("%s: backend %s: %s", exchange.request_id, route.backend.id, error.message)
                     unsent = isinstance(error, BackendUnavailable) and not client.started

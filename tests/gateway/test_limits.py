@@ -367,6 +367,22 @@ async def test_a_store_that_fails_admits_nobody_and_what_it_took_in_vain_is_give
     assert (await limiter.reserve(limits, Cost(tokens=900))).used == [900, 1]
 
 
+async def test_a_store_that_stays_away_neither_fills_the_memory_nor_keeps_the_gateway_from_stopping(
+    broken, monkeypatch
+):
+    monkeypatch.setattr("gateway.limits.MAX_GIVEN_BACK", 10)
+    limits = of(Limits.of(concurrent=1))
+    async with Limiter(broken) as limiter:
+        running = await limiter.reserve(limits, NOTHING)
+        broken.fails = "before"
+        for _ in range(50):
+            with pytest.raises(LimitsUnavailable):
+                await limiter.reserve(limits, NOTHING)
+        assert limiter.owed == 10
+        await limiter.settle(running, NOTHING)
+        assert limiter.owed == 11, "what was used is always kept"
+
+
 async def test_a_limit_that_is_set_lower_while_calls_run_holds_for_the_next(limiter):
     running = await limiter.reserve(of(Limits.of(concurrent=5)), NOTHING)
     with pytest.raises(LimitExceeded):
