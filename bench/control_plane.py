@@ -2,8 +2,8 @@
 
     python bench/control_plane.py [--seconds 60] [--json FILE] [--only start,request,cluster]
 
-- start: 10,000 tenants with 10 keys each, on SQLite and PostgreSQL: seconds until the directory answers, peak memory of
-  the process (budget: 3 s, 300 MB).
+- start: 10,000 tenants with 10 keys each, on SQLite and PostgreSQL: seconds until the directory answers, and of a whole
+  gateway, Python's own start included, until it listens; peak memory of its process (budget: 3 s, 300 MB).
 - request: CPU of a key check and of reserving and settling under seven quotas of three levels, one after another and 64
   at once, for each store (budget: 150 µs a request, warm, in memory).
 - cluster: 4 gateways, each a process, on one PostgreSQL, under load, which is crashed and started again in the middle:
@@ -32,6 +32,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from gateway.directory import Directory
 from gateway.identity.keys import KeyHasher, generate_key
+from gateway.installation import Installation
 from gateway.limits import Cost, Level, Limiter, Limits, counters
 from gateway.memory_limits import MemoryLimitStore
 from gateway.redis_limits import RedisLimitStore
@@ -106,8 +107,31 @@ def starts(folder, postgresql):
         database.close()
         command = [sys.executable, __file__, "--start", url]
         runs = [json.loads(subprocess.run(command, capture_output=True, check=True).stdout) for _ in range(3)]
-        figures[name] = sorted(runs, key=lambda run: run["seconds"])[1]
+        figures[name] = sorted(runs, key=lambda run: run["seconds"])[1] | {"worker": worker(folder, url)}
     return figures
+
+
+def worker(folder, url):
+    """``domicile up`` on the large cell: seconds until it listens, and the peak of its memory, in MB."""
+    Installation.create(folder, "bench")
+    config = folder / "config.yaml"
+    config.write_text("listen: {port: 0}\nnode: bench\naudit: {reserve_bytes: 0}\n")
+    environment = {**os.environ, "DOMICILE_DATABASE_URL": url if url.startswith("postgresql") else ""}
+    began = time.perf_counter()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "gateway", "up", "-c", str(config), "--data", str(folder)],
+        stderr=subprocess.PIPE, text=True, env=environment, cwd=Path(__file__).parents[1],
+    )  # fmt: skip
+    for line in process.stderr:
+        if "listening on" in line:
+            break
+    took = time.perf_counter() - began
+    time.sleep(2)
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    process.terminate()
+    process.communicate()
+    peak = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM")) / 1024
+    return {"seconds": round(took, 3), "peak_mb": round(peak, 1)}
 
 
 # --- request ---------------------------------------------------------------------------------------------------------
@@ -199,8 +223,8 @@ def missed(figures):
     for name, run in figures.get("start", {}).items():
         if run["seconds"] > START_S:
             found.append(f"start on {name}: {run['seconds']} s, over {START_S}")
-        if run["peak_mb"] > MEMORY_MB:
-            found.append(f"memory on {name}: {run['peak_mb']} MB, over {MEMORY_MB}")
+        if run["worker"]["peak_mb"] > MEMORY_MB:
+            found.append(f"memory of a worker on {name}: {run['worker']['peak_mb']} MB, over {MEMORY_MB}")
     if (cost := figures.get("request", {}).get("key_check_and_limits_us", 0)) > REQUEST_US:
         found.append(f"key check and limits: {cost} µs, over {REQUEST_US}")
     return found + figures.get("cluster", {}).get("faults", [])
