@@ -11,6 +11,7 @@ from time import time
 
 from audit import AuditLog, AuditSettings, open_sided
 from audit.sequencer import Limits as AuditLimits
+from audit.sqlite import SqliteReader
 from backend.wire import PING_PATH
 from gateway.admin.access import Desk
 from gateway.admin.app import PREFIX as ADMIN_PREFIX
@@ -27,7 +28,7 @@ from gateway.identity.provider import IdentityProvider
 from gateway.installation import Installation
 from gateway.inventory import Inventory
 from gateway.judge import Judge
-from gateway.ledger import Ledger
+from gateway.ledger import Ledger, log_name
 from gateway.limits import Limiter, LimitStore
 from gateway.memory_limits import MemoryLimitStore
 from gateway.meter import Meter
@@ -95,7 +96,12 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
                 on_change=lambda directory: inventory.replace(directory.backends()),
                 prices=configured({model: price.amounts for model, price in settings.prices.items()}),
             ) as directory,
-            Ledger(database, installation, lambda: directory.prices) as ledger,
+            Ledger(
+                database,
+                log_name(installation.signer().verifier_key),
+                lambda: SqliteReader.open(installation.audit_log),
+                lambda: directory.prices,
+            ) as ledger,
             _limit_store(database, ledger) as limit_store,
             Limiter(limit_store) as limiter,
         ):

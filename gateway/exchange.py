@@ -70,13 +70,14 @@ class Exchange:
 
     @property
     def used(self) -> Used | None:
-        """What is paid for; None for a call that never left. A cut answer costs the prompt and what was sent of it."""
+        """What is paid for. A cut answer costs the prompt and what was sent of it; None, and so nothing, is a call that
+        never left or that no backend did answer."""
         if self.usage is not None:
             details = self.usage.prompt_tokens_details
             prompt = _tokens(self.usage.prompt_tokens)
             cached = _tokens(details.cached_tokens or 0) if details is not None else 0
             return Used(prompt, _tokens(self.usage.completion_tokens), min(prompt, cached))
-        if self.intent is None:
+        if self.intent is None or not (self.called or self.chunks_out):
             return None
         return Used(self.prompt_estimate, self.chunks_out or self.bytes_out // CHARACTERS_PER_TOKEN, estimated=True)
 

@@ -8,11 +8,10 @@ from hashlib import sha256
 from types import TracebackType
 from typing import Self
 
-from audit.sqlite import SqliteReader
-from gateway.installation import Installation
+from audit.note import VerifierKey
 from gateway.prices import PriceBook
 from gateway.store.database import Database
-from gateway.store.ledger_writer import LedgerWriter
+from gateway.store.ledger_writer import LedgerWriter, LogReader
 
 log = logging.getLogger(__name__)
 
@@ -20,14 +19,17 @@ EVERY_S = 1.0
 
 
 class Ledger:
-    """Use as ``async with Ledger(...)``: leaving reads a last time. `prices` gives those of now.
+    """Use as ``async with Ledger(...)``: leaving reads a last time. `prices` gives those of now, `open_reader` a
+    snapshot of the log that is called `log`.
 
     What it could not write it writes next time, since the log keeps it: no row is lost to a database that was away.
     """
 
-    def __init__(self, database: Database, installation: Installation, prices: Callable[[], PriceBook]) -> None:
-        self._path = installation.audit_log
-        self._writer = LedgerWriter(database, log_name(installation))
+    def __init__(
+        self, database: Database, log: str, open_reader: Callable[[], LogReader], prices: Callable[[], PriceBook]
+    ) -> None:
+        self._open_reader = open_reader
+        self._writer = LedgerWriter(database, log)
         self._prices = prices
         self._keeping: asyncio.Task[None] | None = None
 
@@ -60,13 +62,13 @@ class Ledger:
             log.warning("the ledger waits: %s: %s", type(error).__name__, error)
 
     def _catch_up(self) -> int:
-        reader = SqliteReader.open(self._path)
+        reader = self._open_reader()
         try:
             return self._writer.catch_up(reader, self._prices())
         finally:
             reader.close()
 
 
-def log_name(installation: Installation) -> str:
-    """Of the audit log in this folder, as long as it keeps its signer: the hash of the key that verifies it."""
-    return sha256(installation.signer().verifier_key.public_key).hexdigest()[:16]
+def log_name(verifier_key: VerifierKey) -> str:
+    """Of a log, as long as it keeps its signer: the hash of the key that verifies it."""
+    return sha256(verifier_key.public_key).hexdigest()[:16]

@@ -27,6 +27,8 @@ LEASE_S = 60.0
 RENEW_EVERY_S = 20.0
 RETRY_EVERY_S = 1.0
 CLOSE_TIMEOUT_S = 5.0
+MAX_GIVEN_BACK = 4096
+"""So many calls that were refused while the store was away are given back at once; leases see to the others."""
 _AT_ONCE = 256
 
 Kind = Literal["requests", "tokens", "concurrent", "day", "month"]
@@ -256,7 +258,7 @@ class Limiter:
             self._keeper.cancel()
             with suppress(asyncio.CancelledError):
                 await self._keeper
-        with suppress(TimeoutError):
+        with suppress(TimeoutError, LimitsUnavailable):
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await self._settle_owed()
         if self._owed:
@@ -280,7 +282,8 @@ class Limiter:
         except LimitExceeded:
             raise
         except BaseException:  # it may have been taken all the same: give it back
-            self._owed[reservation.id] = reservation, NOTHING
+            if reservation.holds and len(self._owed) < MAX_GIVEN_BACK:
+                self._owed[reservation.id] = reservation, NOTHING
             raise
         if reservation.holds:
             self._running[reservation.id] = reservation
@@ -296,13 +299,14 @@ class Limiter:
         reservation.open = False
         if self._running.pop(reservation.id, None) is None:
             return
-        self._owed[reservation.id] = reservation, actual  # first: this very call may be cancelled
         try:
             await self._store.settle(reservation, actual)
         except LimitsUnavailable as error:
+            self._owed[reservation.id] = reservation, actual
             log.error("the use of a call is to be counted later: %s", error.message)
-        else:
-            self._owed.pop(reservation.id, None)
+        except BaseException:  # this very call may be cancelled
+            self._owed[reservation.id] = reservation, actual
+            raise
 
     async def renew(self) -> None:
         """Let the leases of all running calls run on. Raises LimitsUnavailable."""

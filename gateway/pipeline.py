@@ -21,6 +21,14 @@ from gateway.authentication import Authenticator
 from gateway.client import Client, ClientGone, Header
 from gateway.content import Content, subject_of
 from gateway.errors import BackendFailed, BackendTimeout, BackendUnavailable, GatewayError, InternalError
+from gateway.errors import (
+    BackendFailed,
+    BackendRefused,
+    BackendTimeout,
+    BackendUnavailable,
+    GatewayError,
+    InternalError,
+)
 from gateway.exchange import Exchange, Route
 from gateway.judge import Judge
 from gateway.meter import Meter
@@ -132,7 +140,11 @@ class Pipeline:
                             call.answered()
                             await self._deliver(exchange, prompt, answer, client)  # 9 and 10
                     return
+                except BackendRefused:
+                    exchange.called = None
+                    raise
                 except (BackendUnavailable, BackendTimeout, BackendFailed) as error:
+                    exchange.called = None  # it is not the caller who pays for a backend that failed
                     call.failed()
                     logger.warning("%s: backend %s: %s", exchange.request_id, route.backend.id, error.message)
                     unsent = isinstance(error, BackendUnavailable) and not client.started

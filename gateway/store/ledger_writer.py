@@ -31,6 +31,9 @@ _TURN = ""
 
 class Leaf(Protocol):
     @property
+    def seq(self) -> int: ...
+
+    @property
     def payload(self) -> bytes: ...
 
 
@@ -40,6 +43,8 @@ class LogReader(Protocol):
     def sizes(self) -> dict[str, int]: ...
 
     def leaves(self, tenant: str, start: int = 0) -> Iterator[Leaf]: ...
+
+    def close(self) -> None: ...
 
 
 @dataclass(slots=True)
@@ -119,9 +124,10 @@ def _insert(connection: Connection, table: Any, then: dict[str, Any] | None = No
 
 def _parsed(tenant: str, reader: LogReader, start: int, end: int) -> _Chunk:
     chunk = _Chunk({}, {})
-    leaves = reader.leaves(tenant, start)
-    for _ in range(end - start):
-        event = from_json(next(leaves).payload)
+    for leaf in reader.leaves(tenant, start):  # some may be gone: what is older than its retention is pruned
+        if leaf.seq >= end:
+            break
+        event = from_json(leaf.payload)
         request = event.get("request_id")
         match event["type"]:
             case "inference.accepted":

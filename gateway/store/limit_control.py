@@ -9,8 +9,9 @@ from audit.event_base import SYSTEM_TENANT
 from gateway.prices import MICRO
 from gateway.store import lookup
 from gateway.store.change import Administration, Change, checked_text
-from gateway.store.errors import Invalid
-from gateway.store.usage_records import LimitFigures, LimitsRecord, PriceRecord, limits_record, price_record
+from gateway.store.errors import Invalid, Stale
+from gateway.store.tables import ApiKeyRow, ProjectRow, TenantRow
+from gateway.store.usage_records import LimitFigures, LimitsRecord, PriceRecord, limits_record, no_limits, price_record
 from gateway.store.usage_tables import LimitSettingRow, PriceRow
 
 MAX_PRICE = Decimal(10**6)
@@ -25,10 +26,12 @@ class LimitControl(Administration):
         What is None is not limited. Raises Invalid, NotFound.
         """
         with self._change() as change:
-            place = _place(change, tenant, project, key)
+            owner, place = _place(change, tenant, project, key)
             row = change.session.get(LimitSettingRow, place)
             before = limits_record(row) if row else None
             if row is None:
+                if self._expected not in (None, no_limits(owner, *place).digest()):
+                    raise Stale(f"no limits were set for {place[2] or place[1] or tenant!r} since you last read them")
                 row = LimitSettingRow(tenant=tenant, project=place[1], key=place[2], **change.stamp)
                 change.session.add(row)
             row.requests_per_minute = figures.requests_per_minute
@@ -85,16 +88,19 @@ def copy_limits(change: Change, tenant: str, project: str, key: str, successor: 
         change.session.add(LimitSettingRow(**figures, key=successor, **change.stamp))
 
 
-def _place(change: Change, tenant: str, project: str | None, key: str | None) -> tuple[str, str, str]:
-    lookup.living_tenant(change.session, tenant)
+def _place(
+    change: Change, tenant: str, project: str | None, key: str | None
+) -> tuple[TenantRow | ProjectRow | ApiKeyRow, tuple[str, str, str]]:
+    """Whose limits they are, and where they are kept."""
+    owner = lookup.living_tenant(change.session, tenant)
     if key is not None:
         row = lookup.key(change.session, tenant, key)
         if project not in (None, row.project):
             raise Invalid(f"key {key!r} is not of project {project!r}")
-        return tenant, row.project, key
+        return row, (tenant, row.project, key)
     if project is not None:
-        lookup.living_project(change.session, tenant, project)
-    return tenant, project or "", ""
+        return lookup.living_project(change.session, tenant, project), (tenant, project, "")
+    return owner, (tenant, "", "")
 
 
 def _micro_price(euros: Decimal) -> int:

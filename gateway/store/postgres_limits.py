@@ -8,7 +8,7 @@ other, and reckons in Python, as in memory. The clock is the database's, one for
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from time import monotonic
@@ -29,16 +29,19 @@ SWEEP_EVERY_S = 1.0
 SWEEP_AT_ONCE = 500
 
 _MAKE = "INSERT INTO limit_bucket (name, level, held, at) SELECT unnest(%s::text[]), 0, 0, 0 ON CONFLICT DO NOTHING"
-_LOCK = "SELECT name, level, held, at FROM limit_bucket WHERE name = ANY(%s) ORDER BY name FOR UPDATE"
 _CLOCK = "SELECT extract(epoch FROM clock_timestamp())::float8"
+_LOCK = (
+    "SELECT name, level, held, at, extract(epoch FROM clock_timestamp())::float8"
+    " FROM limit_bucket WHERE name = ANY(%s) ORDER BY name FOR UPDATE"
+)
 _UPDATE = (
     "UPDATE limit_bucket AS b SET level = n.level, held = n.held, at = n.at"
     " FROM unnest(%s::text[], %s::float8[], %s::float8[], %s::float8[]) AS n (name, level, held, at)"
     " WHERE b.name = n.name"
 )
-_HOLD = (
-    "INSERT INTO limit_hold (reservation, deadline, amounts)"
-    " SELECT r, %s, a::json FROM unnest(%s::text[], %s::text[]) AS n (r, a)"
+_HOLD = (  # in front of _UPDATE, for one way there and back
+    "WITH held AS (INSERT INTO limit_hold (reservation, deadline, amounts)"
+    " SELECT r, %s, a::json FROM unnest(%s::text[], %s::text[]) AS n (r, a)) "
 )
 _END = "DELETE FROM limit_hold WHERE reservation = ANY(%s) RETURNING reservation"
 _RENEW = "UPDATE limit_hold SET deadline = %s WHERE reservation = ANY(%s) RETURNING reservation"
@@ -121,18 +124,23 @@ class PostgresLimitStore:
         self._make(names - self._known)
         with self._database.write() as session:
             connection = session.connection()
-            buckets = _lock(connection, names)
-            now = self._clock(connection)
-            outcomes = self._reckon(connection, steps, buckets, now)
-            _update(connection, buckets)
+            buckets, now = self._lock(connection, names)
+            held: dict[str, str] = {}
+            outcomes = self._reckon(connection, steps, buckets, now, held)
+            _update(connection, buckets, now + LEASE_S, held)
         return outcomes
 
     def _reckon(
-        self, connection: Connection, steps: Sequence[_Step], buckets: dict[str, Bucket], now: float
+        self,
+        connection: Connection,
+        steps: Sequence[_Step],
+        buckets: dict[str, Bucket],
+        now: float,
+        held: dict[str, str],
     ) -> list[Exception | None]:
+        """`held`: gets what each call that is let in holds, as JSON."""
         settled = [step.reservation.id for step in steps if step.kind == "settle"]
         ended = _ids(connection, _END, settled) if settled else set()
-        held: dict[str, str] = {}
         outcomes: list[Exception | None] = []
         for step in steps:
             outcome: Exception | None = None
@@ -143,9 +151,8 @@ class PostgresLimitStore:
                     outcome = refused
             elif step.kind == "settle":
                 _settle(step, buckets, now, step.reservation.id in ended)
+                ended.discard(step.reservation.id)  # were it told twice in one transaction
             outcomes.append(outcome)
-        if held:
-            connection.exec_driver_sql(_HOLD, (now + LEASE_S, list(held), list(held.values())))
         renewing = {step.reservation.id: step.reservation for step in steps if step.kind == "renew"}
         if renewing:
             for renewed in _ids(connection, _RENEW, list(renewing), now + LEASE_S):
@@ -182,7 +189,7 @@ class PostgresLimitStore:
             dead: dict[str, dict[str, float]] = {reservation: amounts for reservation, amounts in found}
             if not dead:
                 return
-            buckets = _lock(connection, {name for amounts in dead.values() for name in amounts})
+            buckets, _ = self._lock(connection, {name for amounts in dead.values() for name in amounts})
             for ended in _ids(connection, _END_DEAD, list(dead), now):
                 for name, amount in dead[ended].items():
                     if name in buckets:
@@ -190,19 +197,28 @@ class PostgresLimitStore:
             _update(connection, buckets)
         log.warning("%d leases of limits ran out", len(dead))
 
+    def _lock(self, connection: Connection, names: Iterable[str]) -> tuple[dict[str, Bucket], float]:
+        """The buckets, in the order of their names, and now."""
+        rows = connection.exec_driver_sql(_LOCK, (sorted(names),)).all()
+        buckets = {name: Bucket(level, held, at) for name, level, held, at, _ in rows}
+        if self._now is not None or not rows:
+            return buckets, self._clock(connection)
+        return buckets, max(row[4] for row in rows)
+
     def _clock(self, connection: Connection) -> float:
         return self._now() if self._now is not None else float(connection.exec_driver_sql(_CLOCK).scalar_one())
 
 
-def _lock(connection: Connection, names: Iterable[str]) -> dict[str, Bucket]:
-    rows = connection.exec_driver_sql(_LOCK, (sorted(names),))
-    return {name: Bucket(level, held, at) for name, level, held, at in rows}
-
-
-def _update(connection: Connection, buckets: dict[str, Bucket]) -> None:
-    if buckets:
-        levels, helds, ats = zip(*((b.level, b.held, b.at) for b in buckets.values()), strict=True)
-        connection.exec_driver_sql(_UPDATE, (list(buckets), list(levels), list(helds), list(ats)))
+def _update(
+    connection: Connection, buckets: dict[str, Bucket], deadline: float = 0.0, held: Mapping[str, str] | None = None
+) -> None:
+    if not buckets:
+        return
+    levels, helds, ats = zip(*((b.level, b.held, b.at) for b in buckets.values()), strict=True)
+    written: tuple[Any, ...] = (list(buckets), list(levels), list(helds), list(ats))
+    if held:
+        written = (deadline, list(held), list(held.values()), *written)
+    connection.exec_driver_sql(_HOLD + _UPDATE if held else _UPDATE, written)
 
 
 def _settle(step: _Step, buckets: dict[str, Bucket], now: float, was_held: bool) -> None:

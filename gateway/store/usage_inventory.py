@@ -5,7 +5,7 @@ from sqlmodel import col, select
 from gateway.store import lookup
 from gateway.store.database import Database
 from gateway.store.tables import ApiKeyRow, ProjectRow, TenantRow
-from gateway.store.usage_records import LimitsRecord, PriceRecord, limits_record, price_record
+from gateway.store.usage_records import LimitsRecord, PriceRecord, limits_record, no_limits, price_record
 from gateway.store.usage_tables import LimitSettingRow, PriceRow
 
 
@@ -35,7 +35,7 @@ def limits_at(database: Database, tenant: str, *, project: str | None = None, ke
         row = session.get(LimitSettingRow, (tenant, project or "", key or ""))
         if row is not None:
             return limits_record(row)
-        return LimitsRecord(cell=owner.cell, created_at=owner.created_at, tenant=tenant, project=project, key=key)
+        return no_limits(owner, tenant, project or "", key or "")
 
 
 def prices_in(database: Database, cell: str) -> list[PriceRecord]:

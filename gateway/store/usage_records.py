@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from gateway.limits import Limits
 from gateway.prices import MICRO, Price
 from gateway.store.records import Record
+from gateway.store.tables import Changed
 from gateway.store.usage_tables import LimitSettingRow, PriceRow
 
 Count = Annotated[int, Field(ge=0, le=10**12, strict=True)]
@@ -58,6 +59,13 @@ def limits_record(row: LimitSettingRow) -> LimitsRecord:
         concurrent_requests=row.concurrent_requests,
         eur_per_day=_euros(row.micro_eur_per_day),
         eur_per_month=_euros(row.micro_eur_per_month),
+    )
+
+
+def no_limits(owner: Changed, tenant: str, project: str, key: str) -> LimitsRecord:
+    """Of a tenant, project or key, `owner`, for which nothing was ever set."""
+    return LimitsRecord(
+        cell=owner.cell, created_at=owner.created_at, tenant=tenant, project=project or None, key=key or None
     )
 
 

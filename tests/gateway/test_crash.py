@@ -14,10 +14,12 @@ import aiohttp
 
 from audit.receipt import Receipt
 from audit.sqlite import SqliteReader
+from gateway.installation import Installation
 from regions.identity import BackendIdentity
 from tests.fakes.backend import FakeBackend, running
 from tests.fakes.lab import Lab, chat, open_control
 from tests.gateway.nursery import listening, nursery
+from tests.gateway.test_ledger import sums_of_events, sums_of_ledger
 
 NODES = ("gw-1", "gw-2")  # two gateways on one data folder; while one is down the other answers
 KILLS_A_NODE = 30
@@ -129,6 +131,10 @@ async def test_sixty_kills_lose_no_acknowledged_answer_and_leave_no_call_open(tm
     assert {its[1]["type"] for its in by_id.values()} == OUTCOMES
     at_the_backend = {sent["x-request-id"] for sent in received}
     assert at_the_backend <= accepted, "nothing reached it without its intent on record"
+
+    database = Installation.open(made.data).database()
+    assert sums_of_ledger(database) == sums_of_events(made.data / "audit" / "log.db"), "every outcome is billed once"
+    database.close()
 
     reader = SqliteReader.open(made.data / "audit" / "log.db")
     leaves = [leaf.leaf_hash for leaf in reader.leaves("acme")]

@@ -213,6 +213,19 @@ async def test_a_transaction_that_fails_in_the_middle_leaves_neither_rows_nor_pr
     assert line.requests == 20
 
 
+async def test_leaves_that_were_pruned_before_they_were_read_do_not_stop_the_ledger(record, database, acme):
+    log, path = record
+    for number in range(6):
+        await log.append(accepted(f"r{number}"))
+        await log.append(completed(f"r{number}"))
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("DELETE FROM leaf WHERE seq < 5 AND tree = (SELECT id FROM tree WHERE tenant = 'acme')")
+        db.commit()
+    read(database, path)
+    (line,) = usage(database)
+    assert line.requests == 3, "the outcome of a call whose intent is gone belongs to nobody"
+
+
 async def test_two_gateways_that_read_one_log_count_every_event_once(record, database, acme):
     log, path = record
     writers = [LedgerWriter(database, "log") for _ in range(4)]

@@ -117,6 +117,15 @@ async def test_settling_twice_counts_once(limiter):
     await limiter.settle(other, Cost(tokens=500))
 
 
+async def test_settling_twice_at_the_same_moment_counts_once_in_the_store_itself(limiter):
+    limits = of(Limits.of(tpm=1000))
+    call = await limiter.reserve(limits, Cost(tokens=500))
+    other = await limiter.reserve(limits, Cost(tokens=300))
+    await asyncio.gather(*(limiter._store.settle(call, Cost(tokens=100)) for _ in range(3)))
+    assert (await limiter.reserve(limits, Cost(tokens=1))).used == [pytest.approx(100 + 300 + 1)]
+    assert other.open
+
+
 async def test_what_is_held_does_not_drain_while_a_call_runs(limiter, clock):
     limits = Limits.of(tpm=1000)
     running = await limiter.reserve(of(limits), Cost(tokens=1000))
@@ -356,6 +365,22 @@ async def test_a_store_that_fails_admits_nobody_and_what_it_took_in_vain_is_give
     async with limiter:
         pass
     assert (await limiter.reserve(limits, Cost(tokens=900))).used == [900, 1]
+
+
+async def test_a_store_that_stays_away_neither_fills_the_memory_nor_keeps_the_gateway_from_stopping(
+    broken, monkeypatch
+):
+    monkeypatch.setattr("gateway.limits.MAX_GIVEN_BACK", 10)
+    limits = of(Limits.of(concurrent=1))
+    async with Limiter(broken) as limiter:
+        running = await limiter.reserve(limits, NOTHING)
+        broken.fails = "before"
+        for _ in range(50):
+            with pytest.raises(LimitsUnavailable):
+                await limiter.reserve(limits, NOTHING)
+        assert limiter.owed == 10
+        await limiter.settle(running, NOTHING)
+        assert limiter.owed == 11, "what was used is always kept"
 
 
 async def test_a_limit_that_is_set_lower_while_calls_run_holds_for_the_next(limiter):

@@ -50,7 +50,10 @@ def test_what_cannot_be_asked_is_422(client, acme, operator):
 def test_limits_change_on_a_known_state_only(client, acme, operator):
     shown = client.get("/tenants/acme/limits", headers=operator)
     assert shown.json()["requests_per_minute"] is None
-    put = client.put("/tenants/acme/limits", headers=operator, json={"requests_per_minute": 5})
+    wrong = {**operator, "if-match": '"stale"'}
+    assert client.put("/tenants/acme/limits", headers=wrong, json={}).status_code == 412, "also where none are set"
+    known = {**operator, "if-match": shown.headers["etag"]}
+    put = client.put("/tenants/acme/limits", headers=known, json={"requests_per_minute": 5})
     assert put.json()["requests_per_minute"] == 5
     stale = {**operator, "if-match": shown.headers["etag"]}
     assert client.put("/tenants/acme/limits", headers=stale, json={}).status_code == 412
