@@ -15,20 +15,27 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from audit.certificate import open_certificate
-from audit.cli_frame import DEFAULT_DATA, LOG_IN_DATA, DataOption, JsonOption, answering, printable, progress_bar
+from audit.cli_frame import (
+    DEFAULT_DATA,
+    LOG_IN_DATA,
+    DataOption,
+    JsonOption,
+    answering,
+    open_hands,
+    printable,
+    progress_bar,
+)
 from audit.commitment import FIELDS
 from audit.custody import Custody
 from audit.deletion import holds_of
 from audit.erasure import erase, finish, place_hold, release_hold
 from audit.errors import AuditError
-from audit.keys import FileKeyProvider
 from audit.log import AuditLog
 from audit.pack import export
 from audit.retention import preview, run
 from audit.rights import answer, read, rectify, restrict
 from audit.side import SideStore
 from audit.sided import open_sided
-from audit.signer import FileSigner
 from audit.sqlite import SqliteReader
 
 ACTOR = "cli"
@@ -275,9 +282,8 @@ def do(data: Path | None, work: Callable[[Custody], Awaitable[T]], backup_days: 
 
 @asynccontextmanager
 async def _custody(log: Path, backup_days: int) -> AsyncIterator[Custody]:
-    keys = FileKeyProvider.open(log.parent / "keys")
+    keys, signer = open_hands.get()(log)
     side = log.with_name("side.db")
-    signer = FileSigner.open(log.with_name("signer.key"))
     opened = open_sided(side, keys)
     async with await AuditLog.open(log, signer=signer, node=f"cli-{os.getpid()}", open_store=opened) as audit_log:
         yield Custody(

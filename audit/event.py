@@ -38,6 +38,7 @@ from audit.privacy_event import (
     LogExported,
     RetentionRun,
 )
+from audit.secret_event import SecretsChanged
 
 # --- parts -----------------------------------------------------------------------------------------------------------
 
@@ -274,6 +275,7 @@ AnyEvent = Annotated[
     | DsarRestricted
     | ContentAccessed
     | LogExported
+    | SecretsChanged
     | CheckpointAnchored
     | SystemStart
     | SystemStop

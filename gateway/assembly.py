@@ -51,7 +51,7 @@ class Gateway:
 @asynccontextmanager
 async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
     """Raises what keeps it from starting: InstallationError, DatabaseUnavailable, AuditUnavailable, RegionsError."""
-    installation = Installation.open(settings.data)
+    installation = Installation.open(settings.data, settings.secrets)
     tracer = None
     if settings.telemetry.otlp_endpoint:
         tracer = exporting_tracer(settings.telemetry.otlp_endpoint, settings.telemetry.sample_ratio, settings.node)
@@ -61,7 +61,7 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
     credentials = installation.credentials()
     routes = Routes(fleet, inventory, credentials, settings.requests.max_attempts)
     database = installation.database()
-    keys, signer = installation.keys(), installation.signer()
+    keys, signer = installation.keys, installation.signer()
     audit_settings = AuditSettings(limits=AuditLimits(reserve_bytes=settings.audit.reserve_bytes))
     try:
         async with (

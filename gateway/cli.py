@@ -6,7 +6,7 @@ What a command needs is imported when it runs, so that ``--help`` is quick and t
 import json
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,8 +15,12 @@ from backend.cli import app as backend_app
 from gateway.control_cli import policy_app, project_app, tenant_app
 from gateway.key_cli import key_app
 from gateway.people_cli import person_app
+from gateway.secrets_cli import secrets_app
 from policy.cli import app as policy_files_app
 from regions.cli import app as region_app
+
+if TYPE_CHECKING:
+    from audit.cli_frame import Hands
 
 app = typer.Typer(
     name="domicile",
@@ -25,7 +29,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,  # its tracebacks show local variables: prompts and keys
 )
 policy_app.registered_commands += policy_files_app.registered_commands
-for part in (tenant_app, project_app, key_app, person_app, policy_app, region_app):
+for part in (tenant_app, project_app, key_app, person_app, policy_app, region_app, secrets_app):
     app.add_typer(part)
 app.add_typer(backend_app, name="backend")
 app.add_typer(audit_app, name="audit")
@@ -108,7 +112,24 @@ def show_config(
     typer.echo(json.dumps(shown, indent=2) if as_json else yaml.safe_dump(shown, sort_keys=False).rstrip())
 
 
+def _hands_of(log: Path) -> "Hands":
+    """The keys and the signer of the log in a data folder, wherever its configuration says that they are."""
+    from audit.cli_frame import open_from_files
+    from audit.errors import AuditError
+    from gateway.installation import Installation, InstallationError
+
+    if not (log.parent.parent / "cell").exists():
+        return open_from_files(log)  # a log without an installation around it
+    try:
+        installation = Installation.open(log.parent.parent)
+    except InstallationError as error:
+        raise AuditError(str(error)) from error
+    return installation.keys, installation.signer()
+
+
 def main() -> None:
+    from audit.cli_frame import open_hands
     from gateway.admin_record import recorded_admin
 
+    open_hands.set(_hands_of)
     sys.exit(app(obj=recorded_admin))
