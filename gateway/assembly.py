@@ -32,6 +32,7 @@ from gateway.routes import Routes
 from gateway.settings import Settings
 from gateway.telemetry import Telemetry, exporting_tracer
 from gateway.upstream import Upstream
+from gateway.weaknesses import Weakness, observe, weaknesses
 from regions.fleet import Backend, Fleet
 from regions.health import Prober
 
@@ -46,6 +47,7 @@ class Gateway:
     directory: Directory
     log: AuditLog
     telemetry: Telemetry
+    weaknesses: tuple[Weakness, ...]
 
 
 @asynccontextmanager
@@ -119,7 +121,8 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
                     )
                 )
                 app = build_app(pipeline, inventory, health, settings.listen.operators, {ADMIN_PREFIX: admin})
-                yield Gateway(app, directory, log, telemetry)
+                state = await asyncio.to_thread(observe, settings, installation, database)
+                yield Gateway(app, directory, log, telemetry, tuple(weaknesses(settings, state)))
             finally:
                 for task in background:
                     task.cancel()

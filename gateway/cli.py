@@ -13,6 +13,7 @@ import typer
 from audit.cli import app as audit_app
 from backend.cli import app as backend_app
 from gateway.control_cli import policy_app, project_app, tenant_app
+from gateway.doctor_cli import doctor
 from gateway.key_cli import key_app
 from gateway.people_cli import person_app
 from gateway.secrets_cli import secrets_app
@@ -33,6 +34,8 @@ for part in (tenant_app, project_app, key_app, person_app, policy_app, region_ap
     app.add_typer(part)
 app.add_typer(backend_app, name="backend")
 app.add_typer(audit_app, name="audit")
+
+app.command()(doctor)
 
 DataOption = Annotated[Path, typer.Option("--data", envvar="DOMICILE_DATA", help="Folder for everything it keeps.")]
 

@@ -57,7 +57,9 @@ def status(installation: Installation) -> Status:
             if (provider, version) != (master.provider, master.newest):
                 under = f"{provider}:v{version}"
                 waiting[under] = waiting.get(under, 0) + 1
-    return Status(master, len(owners), destroyed, waiting, tuple(renewing), tuple(map(str, _in_clear(installation))))
+    return Status(
+        master, len(owners), destroyed, waiting, tuple(renewing), tuple(map(str, lying_in_clear(installation)))
+    )
 
 
 def rotate(installation: Installation, record: Record, actor: str) -> int:
@@ -142,7 +144,8 @@ def _changed(
     return SecretsChanged(type=kind, tenant=tenant, actor=actor, provider=provider, version=version, keys=keys)
 
 
-def _in_clear(installation: Installation) -> list[Path]:
+def lying_in_clear(installation: Installation) -> list[Path]:
+    """Files of secrets that are not sealed though they could be, as seen from the data folder."""
     if not isinstance(installation.secret_files, SealedFiles):
         return []
     return [path.relative_to(installation.data) for path in secret_files_of(installation) if not is_sealed(path)]
