@@ -37,6 +37,7 @@ from regions.sealed import PLAIN, SealedFiles, SecretFiles
 from regions.secret_file import create_secret, read_secret
 
 if TYPE_CHECKING:
+    from gateway.secrets.transit import VaultSigner
     from gateway.secrets.vault import VaultClient
 
 DEFAULT_CELL = "local"
@@ -165,7 +166,7 @@ class Installation:
             backup_days=backup_days,
         )
 
-    def signer(self) -> Signer:
+    def signer(self) -> "FileSigner | VaultSigner":
         self.audit_log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         name = f"{trust_domain(self.cell)}/audit"
         if self._vault is not None and self.secrets.vault.signing_key is not None:

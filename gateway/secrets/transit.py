@@ -148,6 +148,10 @@ class VaultSigner:
     def public_key(self) -> bytes:
         return self._verifier.public_key
 
+    @property
+    def verifier_key(self) -> VerifierKey:
+        return self._verifier
+
     def sign(self, message: bytes) -> bytes:
         body = {"input": _b64(message), "key_version": self._version}
         try:
