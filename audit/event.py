@@ -25,6 +25,7 @@ from audit.event_base import (
     TenantId,
     Text,
 )
+from audit.keyring_event import KeyringChanged
 from audit.privacy_event import (
     CheckpointAnchored,
     ContentAccessed,
@@ -38,7 +39,6 @@ from audit.privacy_event import (
     LogExported,
     RetentionRun,
 )
-from audit.secret_event import SecretsChanged
 
 # --- parts -----------------------------------------------------------------------------------------------------------
 
@@ -275,7 +275,7 @@ AnyEvent = Annotated[
     | DsarRestricted
     | ContentAccessed
     | LogExported
-    | SecretsChanged
+    | KeyringChanged
     | CheckpointAnchored
     | SystemStart
     | SystemStop

@@ -15,15 +15,15 @@ from typing import Literal
 
 from audit.errors import KeyProviderError
 from audit.event_base import SYSTEM_TENANT
+from audit.keyring_event import KeyringChanged
 from audit.master import MasterState
 from audit.renewal import renew as renew_data_keys
-from audit.secret_event import SecretsChanged
 from audit.side import SideStore
 from gateway.identity.keys import pepper_files
 from gateway.installation import Installation
 from regions.sealed import SealedFiles, is_sealed
 
-Record = Callable[[SecretsChanged], object]
+Record = Callable[[KeyringChanged], object]
 """Makes an event durable, or raises: then nothing is changed."""
 Progress = Callable[[int], None]
 
@@ -68,7 +68,7 @@ def rotate(installation: Installation, record: Record, actor: str) -> int:
     if now.waiting:
         return now.master.newest
     version = now.master.newest + 1
-    record(_changed("admin.secrets.rotated", actor, now.master.provider, version))
+    record(_changed("admin.keyring.rotated", actor, now.master.provider, version))
     return installation.keys.rotate_master()
 
 
@@ -83,7 +83,7 @@ def rewrap(installation: Installation, record: Record, actor: str, progress: Pro
         changed += sum(files.seal(path) for path in secret_files_of(installation))
     if changed:
         master = ring.state()
-        record(_changed("admin.secrets.rewrapped", actor, master.provider, master.newest, changed))
+        record(_changed("admin.keyring.rewrapped", actor, master.provider, master.newest, changed))
     return changed
 
 
@@ -98,7 +98,7 @@ def retire(installation: Installation, record: Record, actor: str) -> int:
     former = installation.keys.former_state()
     old = len(now.master.versions) - 1 + (0 if former is None else len(former.versions))
     if old:
-        record(_changed("admin.secrets.retired", actor, now.master.provider, now.master.newest, old))
+        record(_changed("admin.keyring.retired", actor, now.master.provider, now.master.newest, old))
         installation.keys.retire_master(now.master.newest)
     return old
 
@@ -119,7 +119,7 @@ def renew(
             progress(1)
     with closing(SideStore.open(installation.side_store, ring)) as side:
         generation, wrapped = renew_data_keys(side, ring, owner, progress)
-    record(_changed("admin.secrets.renewed", actor, ring.master.provider, generation, sealed + wrapped, owner))
+    record(_changed("admin.keyring.renewed", actor, ring.master.provider, generation, sealed + wrapped, owner))
     return generation, sealed + wrapped
 
 
@@ -134,14 +134,14 @@ def secret_files_of(installation: Installation) -> list[Path]:
 
 
 def _changed(
-    kind: Literal["admin.secrets.rotated", "admin.secrets.rewrapped", "admin.secrets.retired", "admin.secrets.renewed"],
+    kind: Literal["admin.keyring.rotated", "admin.keyring.rewrapped", "admin.keyring.retired", "admin.keyring.renewed"],
     actor: str,
     provider: str,
     version: int,
     keys: int = 0,
     tenant: str = SYSTEM_TENANT,
-) -> SecretsChanged:
-    return SecretsChanged(type=kind, tenant=tenant, actor=actor, provider=provider, version=version, keys=keys)
+) -> KeyringChanged:
+    return KeyringChanged(type=kind, tenant=tenant, actor=actor, provider=provider, version=version, keys=keys)
 
 
 def lying_in_clear(installation: Installation) -> list[Path]:

@@ -42,9 +42,9 @@ def test_a_master_key_is_rotated_and_retired_on_record(data):
     assert "1 old versions are gone" in run(data, "retire", "--yes").stdout
     assert said(run(data, "status", "--json"))["master"]["versions"] == [2]
     assert [kind for kind in events(data) if kind.startswith("admin.")] == [
-        "admin.secrets.rotated",
-        "admin.secrets.rewrapped",
-        "admin.secrets.retired",
+        "admin.keyring.rotated",
+        "admin.keyring.rewrapped",
+        "admin.keyring.retired",
     ]
 
 

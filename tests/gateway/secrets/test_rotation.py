@@ -80,7 +80,7 @@ def test_a_master_key_in_files_is_replaced_and_the_old_one_destroyed(data, recor
     assert status(installation).master.versions == (2,)
     assert all(old not in file.read_bytes() for file in data.rglob("*") if file.is_file())
     all_open(Installation.open(data, FILE))
-    assert kinds(recorded) == ["admin.secrets.rotated", "admin.secrets.rewrapped", "admin.secrets.retired"]
+    assert kinds(recorded) == ["admin.keyring.rotated", "admin.keyring.rewrapped", "admin.keyring.retired"]
     assert [(event.version, event.keys) for event in recorded] == [(2, 0), (2, 2), (2, 1)]
 
 

@@ -5,14 +5,14 @@ from typing import Literal
 from audit.event_base import SYSTEM_TENANT, Actor, Code, Count, Event, TenantId
 
 
-class SecretsChanged(Event):
+class KeyringChanged(Event):
     """The master key was given a new `version` (rotated), `keys` were wrapped anew under it (rewrapped), the versions
     below it were destroyed (retired); or a tenant's own key was replaced by generation `version` (renewed).
 
     Rotation and retirement are on record before they take effect, the others when they are through.
     """
 
-    type: Literal["admin.secrets.rotated", "admin.secrets.rewrapped", "admin.secrets.retired", "admin.secrets.renewed"]
+    type: Literal["admin.keyring.rotated", "admin.keyring.rewrapped", "admin.keyring.retired", "admin.keyring.renewed"]
     tenant: TenantId = SYSTEM_TENANT
     actor: Actor
     provider: Code
