@@ -15,7 +15,16 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from audit.certificate import open_certificate
-from audit.cli_frame import DEFAULT_DATA, LOG_IN_DATA, DataOption, JsonOption, answering, printable, progress_bar
+from audit.cli_frame import (
+    DEFAULT_DATA,
+    LOG_IN_DATA,
+    DataOption,
+    JsonOption,
+    answering,
+    open_hands,
+    printable,
+    progress_bar,
+)
 from audit.commitment import FIELDS
 from audit.custody import Custody
 from audit.deletion import holds_of
@@ -32,6 +41,7 @@ from audit.side import SideStore
 from audit.sided import open_sided
 from audit.signer import FileSigner
 from audit.walk import checked_moment
+from audit.sqlite import SqliteReader
 
 ACTOR = "cli"
 T = TypeVar("T")
@@ -269,9 +279,8 @@ def do(data: Path | None, work: Callable[[Custody], Awaitable[T]], backup_days: 
 
 @asynccontextmanager
 async def _custody(log: Path, backup_days: int) -> AsyncIterator[Custody]:
-    keys = FileKeyProvider.open(log.parent / "keys")
+    keys, signer = open_hands.get()(log)
     side = log.with_name("side.db")
-    signer = FileSigner.open(log.with_name("signer.key"))
     opened = open_sided(side, keys)
     async with await AuditLog.open(log, signer=signer, node=f"cli-{os.getpid()}", open_store=opened) as audit_log:
         yield Custody(

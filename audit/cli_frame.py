@@ -4,6 +4,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -12,12 +13,24 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from audit.errors import AuditError
+from audit.keys import FileKeyProvider, KeyProvider
+from audit.signer import FileSigner, Signer
 
 DATA_VARIABLE = "DOMICILE_DATA"
 DEFAULT_DATA = Path("domicile-data")
 LOG_IN_DATA = Path("audit/log.db")
 PIPE_WIDTH = 240
 PROGRESS_FROM = 20_000  # records; below, the answer is there before the bar
+
+Hands = tuple[KeyProvider, Signer]
+
+
+def open_from_files(log: Path) -> Hands:
+    return FileKeyProvider.open(log.parent / "keys"), FileSigner.open(log.with_name("signer.key"))
+
+
+open_hands: ContextVar[Callable[[Path], Hands]] = ContextVar("open_hands", default=open_from_files)
+"""How the keys and the signer of a log are had; a program that keeps them elsewhere sets it before a command runs."""
 
 DataOption = Annotated[
     Path | None,

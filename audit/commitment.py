@@ -26,10 +26,14 @@ def new_salt() -> bytes:
 
 def commit(salt: bytes, tenant: str, event_id: str, field: str, value: Any) -> str:
     """The commitment, 64 hexadecimal digits. Raises CanonicalError if `value` has no canonical form."""
+    return commit_canonical(salt, tenant, event_id, field, canonicalize(value))
+
+
+def commit_canonical(salt: bytes, tenant: str, event_id: str, field: str, jcs: bytes) -> str:
+    """The same of a value whose canonical form is `jcs`."""
     if len(salt) != SALT_SIZE:
         raise CommitmentError(f"a salt is {SALT_SIZE} bytes, not {len(salt)}")
-    message = f"v1|{tenant}|{event_id}|{field}|".encode() + canonicalize(value)
-    return hmac.digest(salt, message, "sha256").hex()
+    return hmac.digest(salt, f"v1|{tenant}|{event_id}|{field}|".encode() + jcs, "sha256").hex()
 
 
 def verify_commitment(commitment: str, salt: bytes, tenant: str, event_id: str, field: str, value: Any) -> None:

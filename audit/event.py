@@ -28,6 +28,7 @@ from audit.event_base import (
     Text,
 )
 from audit.incident_event import AuthorityRequest, Incident, Oversight
+from audit.keyring_event import KeyringChanged
 from audit.privacy_event import (
     CheckpointAnchored,
     ContentAccessed,
@@ -321,6 +322,7 @@ AnyEvent = Annotated[
     | LogRead
     | LogExported
     | KeyRotated
+    | KeyringChanged
     | CheckpointAnchored
     | CheckpointTimestamped
     | TimestampFailed

@@ -64,9 +64,11 @@ class KeyRing:
     destroyed key leaves an empty file in its place, so that no process makes the owner a new one unawares.
     """
 
-    def __init__(self, folder: Path, master: Master, former: Master | None = None) -> None:
+    def __init__(self, folder: Path, master: Master, former: FileMaster | None = None) -> None:
         self._folder = folder
-        self._masters = {one.provider: one for one in (former, master) if one is not None}
+        masters: tuple[Master | None, ...] = former, master
+        self._masters = {one.provider: one for one in masters if one is not None}
+        self._former = former
         self.master = master
         self._opened: dict[str, tuple[bytes, dict[int, bytes]]] = {}  # by the file's content, so never out of date
 
@@ -152,14 +154,22 @@ class KeyRing:
         with self._changing():
             return self.master.rotate()
 
+    def former_state(self) -> MasterState | None:
+        return None if self._former is None else self._former.state()
+
     def retire_master(self, below: int) -> None:
-        """Destroy old versions of the master. Raises KeyProviderError, with nothing destroyed, if one is needed."""
+        """Destroy old versions of the master, and the former one. Raises KeyProviderError, with nothing destroyed, if
+        one is needed."""
         with self._changing():
             for owner in self.owners():
                 for provider, version in self.state_of(owner).wrapped_under.values():
-                    if provider == self.master.provider and version < below:
-                        raise KeyProviderError(f"the key of {owner} is still wrapped under version {version}")
+                    if provider != self.master.provider or version < below:
+                        raise KeyProviderError(f"the key of {owner} is still wrapped under {provider}, {version}")
             self.master.retire(below)
+            if self._former is not None:
+                self._former.destroy()
+                del self._masters[self._former.provider]
+                self._former = None
 
     # --- files -------------------------------------------------------------------------------------------------------
 

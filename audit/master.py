@@ -155,6 +155,15 @@ class FileMaster:
                     raise KeyProviderError(f"{file.name} cannot be destroyed: {error}") from error
                 self._keys.pop(version, None)
 
+    def destroy(self) -> None:
+        """Every version of it, for good: when another master has taken over."""
+        for file in self._files().values():
+            try:
+                shred_secret(file)
+            except OSError as error:
+                raise KeyProviderError(f"{file.name} cannot be destroyed: {error}") from error
+        self._keys.clear()
+
     def _newest(self) -> int:
         try:
             self._load()

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from audit.canonical import canonicalize
-from audit.commitment import FIELDS, Field, commit, new_salt
+from audit.commitment import FIELDS, Field, commit_canonical, new_salt
 from audit.errors import CanonicalError, EventRejected
 from audit.event_base import Event
 
@@ -48,12 +48,12 @@ def seal(event: Event, event_id: str, private: Private) -> tuple[Event, tuple[Se
             raise EventRejected(f"{field!r} is no field that a record can commit to")
         salt = new_salt()
         try:
-            commitment = commit(salt, event.tenant, event_id, field, value)
-            plaintext = salt + canonicalize(value)
+            jcs = canonicalize(value)
         except CanonicalError as error:
             raise EventRejected(f"the value for {field} has {error}") from error
         kept = private.subject, private.retention_class, private.expires
-        sealed.append(Sealed(event_id, field, commitment, plaintext, *kept))
+        commitment = commit_canonical(salt, event.tenant, event_id, field, jcs)
+        sealed.append(Sealed(event_id, field, commitment, salt + jcs, *kept))
     if not sealed:
         return event, ()
     return event.model_copy(update={"commits": {value.field: value.commitment for value in sealed}}), tuple(sealed)

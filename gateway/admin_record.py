@@ -1,13 +1,14 @@
 """Administration from a shell, on record: every change is durable in the log before it is committed."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from os import getpid
 from threading import Lock
 
-from audit import AuditLog
+from audit import AuditLog, Receipt
 from audit.event import AdminChanged
+from audit.event_base import Event
 from gateway.installation import Installation
 from gateway.store.control import OnEvent
 from gateway.store.records import AdminEvent
@@ -19,11 +20,22 @@ _TURN = Lock()  # a node's name is one process's, so changes made by several of 
 @contextmanager
 def recorded_admin(installation: Installation) -> Iterator[OnEvent]:
     """Yields what `Control` tells its changes to. Raises AuditUnavailable; then nothing is changed (fail closed)."""
+    with recording(installation) as append:
+
+        def on_event(event: AdminEvent) -> None:
+            append(_recorded(event))
+
+        yield on_event
+
+
+@contextmanager
+def recording(installation: Installation) -> Iterator[Callable[[Event], Receipt]]:
+    """Yields what makes any event durable. Raises AuditUnavailable, and so does what it yields."""
     with _TURN, asyncio.Runner() as runner:
         node = f"cli-{getpid()}"  # several may run at once, beside the gateway
         log = runner.run(AuditLog.open(installation.audit_log, signer=installation.signer(), node=node))
         try:
-            yield lambda event: runner.run(record(log, event))
+            yield lambda event: runner.run(log.append(event))
         finally:
             runner.run(log.close())
 
@@ -38,5 +50,9 @@ def recorded_from_threads(log: AuditLog) -> OnEvent:
 
 
 async def record(log: AuditLog, event: AdminEvent) -> None:
+    await log.append(_recorded(event))
+
+
+def _recorded(event: AdminEvent) -> AdminChanged:
     fields = event.model_dump(exclude={"action", "cell", "at"}, exclude_none=True)
-    await log.append(AdminChanged.model_validate({"type": f"admin.{event.action}", **fields}))
+    return AdminChanged.model_validate({"type": f"admin.{event.action}", **fields})

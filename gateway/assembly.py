@@ -43,6 +43,7 @@ from gateway.store.postgres_limits import PostgresLimitStore
 from gateway.store.usage_report import spent
 from gateway.telemetry import Telemetry, exporting_tracer
 from gateway.upstream import Upstream
+from gateway.weaknesses import Weakness, observe, weaknesses
 from regions.fleet import Backend, Fleet
 from regions.health import Prober
 
@@ -58,12 +59,13 @@ class Gateway:
     log: AuditLog
     telemetry: Telemetry
     has_operator: Callable[[], bool]
+    weaknesses: tuple[Weakness, ...]
 
 
 @asynccontextmanager
 async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
     """Raises what keeps it from starting: InstallationError, DatabaseUnavailable, AuditUnavailable, RegionsError."""
-    installation = Installation.open(settings.data)
+    installation = Installation.open(settings.data, settings.secrets)
     tracer = None
     if settings.telemetry.otlp_endpoint:
         tracer = exporting_tracer(settings.telemetry.otlp_endpoint, settings.telemetry.sample_ratio, settings.node)
@@ -74,6 +76,8 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
     routes = Routes(fleet, inventory, credentials, settings.requests.max_attempts)
     database = installation.database(pool_size=settings.database.pool_size)
     keys, signer = installation.keys(), installation.signer()
+    database = installation.database()
+    keys, signer = installation.keys, installation.signer()
     audit_settings = AuditSettings(limits=AuditLimits(reserve_bytes=settings.audit.reserve_bytes))
     try:
         async with (
@@ -147,6 +151,8 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
                 )
                 app = build_app(pipeline, inventory, health, settings.listen.operators, {ADMIN_PREFIX: admin})
                 yield Gateway(app, directory, log, telemetry, installation.inventory(database).has_operator)
+                state = await asyncio.to_thread(observe, settings, installation, database)
+                yield Gateway(app, directory, log, telemetry, tuple(weaknesses(settings, state)))
             finally:
                 for task in background:
                     task.cancel()

@@ -5,7 +5,7 @@ What a command needs is imported when it runs, so that ``--help`` is quick and t
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,13 +16,18 @@ from backend.cli import app as backend_app
 from backend.cli import plan
 from gateway.config_cli import config_app
 from gateway.control_cli import policy_app, project_app, tenant_app
+from gateway.doctor_cli import doctor
 from gateway.key_cli import key_app
 from gateway.limit_cli import limit_app
 from gateway.people_cli import person_app
 from gateway.usage_cli import usage_app
+from gateway.secrets_cli import secrets_app
 from policy.cli import app as policy_files_app
 from policy.redact.cli import app as redact_app
 from regions.cli import app as region_app
+
+if TYPE_CHECKING:
+    from audit.cli_frame import Hands
 
 app = typer.Typer(
     name="domicile",
@@ -34,11 +39,14 @@ policy_app.registered_commands += policy_files_app.registered_commands
 for part in (tenant_app, project_app, key_app, limit_app, person_app, policy_app, region_app, usage_app):
 for part in (tenant_app, project_app, key_app, person_app, policy_app, redact_app, region_app):
 for part in (config_app, tenant_app, project_app, key_app, person_app, policy_app, region_app):
+for part in (tenant_app, project_app, key_app, person_app, policy_app, region_app, secrets_app):
     app.add_typer(part)
 app.add_typer(backend_app, name="backend")
 app.command()(plan)
 app.add_typer(audit_app, name="audit")
 app.add_typer(retention_app, name="retention")
+
+app.command()(doctor)
 
 DataOption = Annotated[Path, typer.Option("--data", envvar="DOMICILE_DATA", help="Folder for everything it keeps.")]
 
@@ -122,11 +130,26 @@ def _registers(data: Path, tenant: str) -> Evidence:
     from gateway.evidence import gather
 
     return gather(data, tenant)
+def _hands_of(log: Path) -> "Hands":
+    """The keys and the signer of the log in a data folder, wherever its configuration says that they are."""
+    from audit.cli_frame import open_from_files
+    from audit.errors import AuditError
+    from gateway.installation import Installation, InstallationError
+
+    if not (log.parent.parent / "cell").exists():
+        return open_from_files(log)  # a log without an installation around it
+    try:
+        installation = Installation.open(log.parent.parent)
+    except InstallationError as error:
+        raise AuditError(str(error)) from error
+    return installation.keys, installation.signer()
 
 
 def main() -> None:
+    from audit.cli_frame import open_hands
     from gateway.admin_record import recorded_admin
 
     evidence_sources.append(_registers)
 
+    open_hands.set(_hands_of)
     sys.exit(app(obj=recorded_admin))

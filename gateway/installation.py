@@ -13,22 +13,32 @@
 """
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from audit import AuditLog, Custody, FileKeyProvider, FileSigner, KeyProvider
+from audit import AuditLog, Custody, FileKeyProvider, FileSigner, KeyProvider, Signer
+from audit.keys import KeyRing
+from audit.master import FileMaster
 from audit.side import SideStore
 from audit.sqlite import SqliteReader
 from gateway.credentials import TenantCredentials
 from gateway.identity.keys import KeyHasher
 from gateway.policies import PolicyCompiler
+from gateway.settings import Secrets, SettingsError, load_settings
 from gateway.store.control import Control, OnEvent
 from gateway.store.database import POOL_SIZE, Database
 from gateway.store.inventory import Inventory
 from regions.authority import CertificateAuthority
 from regions.catalogue import Catalogue
 from regions.identity import check_name, trust_domain
+from regions.sealed import PLAIN, SealedFiles, SecretFiles
 from regions.secret_file import create_secret, read_secret
+
+if TYPE_CHECKING:
+    from gateway.secrets.transit import VaultSigner
+    from gateway.secrets.vault import VaultClient
 
 DEFAULT_CELL = "local"
 
@@ -37,12 +47,25 @@ class InstallationError(Exception):
     """The folder is not there, or not what was asked for."""
 
 
-@dataclass(frozen=True, slots=True)
+def configured_secrets() -> Secrets:
+    """As the environment says, and the file that DOMICILE_CONFIG names: what commands have that are given no file.
+
+    Raises InstallationError.
+    """
+    named = os.environ.get("DOMICILE_CONFIG")
+    try:
+        return load_settings(Path(named) if named else None).secrets
+    except SettingsError as error:
+        raise InstallationError(str(error)) from error
+
+
+@dataclass(frozen=True)
 class Installation:
-    """Where everything of one cell lies on this machine."""
+    """Where everything of one cell lies on this machine, and who holds the key to its secrets."""
 
     data: Path
     cell: str
+    secrets: Secrets = field(default_factory=configured_secrets)
 
     @classmethod
     def create(cls, data: Path, cell: str | None = None) -> "Installation":
@@ -55,10 +78,11 @@ class Installation:
         return cls(data, check_name(kept, "cell"))
 
     @classmethod
-    def open(cls, data: Path) -> "Installation":
+    def open(cls, data: Path, secrets: Secrets | None = None) -> "Installation":
         """A folder made before. Raises InstallationError if there is none."""
         try:
-            return cls(data, check_name(read_secret(data / "cell").decode().strip(), "cell"))
+            cell = check_name(read_secret(data / "cell").decode().strip(), "cell")
+            return cls(data, cell, configured_secrets() if secrets is None else secrets)
         except FileNotFoundError:
             hint = "create a tenant first, or name the folder by --data or DOMICILE_DATA"
             raise InstallationError(f"{data} holds no installation; {hint}") from None
@@ -69,24 +93,32 @@ class Installation:
         return Database.open(self.data, url=url, pool_size=pool_size)
 
     def hasher(self) -> KeyHasher:
-        return KeyHasher.open(self.pepper)
+        return KeyHasher.open(self.pepper, self.secret_files)
 
     @property
     def pepper(self) -> Path:
         return self.data / "secrets" / "pepper"
+
+    @property
+    def redaction_secret(self) -> Path:
+        return self.data / "secrets" / "redaction"
 
     def catalogue(self) -> Catalogue:
         own = self.data / "catalogue.yaml"
         return Catalogue.load(own if own.exists() else None)
 
     def policies(self) -> PolicyCompiler:
-        return PolicyCompiler.open(self.catalogue().country_sets(), self.data / "secrets" / "redaction")
+        return PolicyCompiler.open(self.catalogue().country_sets(), self.redaction_secret, self.secret_files)
 
     def authority(self) -> CertificateAuthority:
-        return CertificateAuthority.open(self.data / "ca", self.cell)
+        return CertificateAuthority.open(self.authority_key.parent, self.cell, files=self.secret_files)
+
+    @property
+    def authority_key(self) -> Path:
+        return self.data / "ca" / "ca.key"
 
     def credentials(self) -> TenantCredentials:
-        authority = self.authority() if (self.data / "ca" / "ca.key").exists() else None
+        authority = self.authority() if self.authority_key.exists() else None
         return TenantCredentials(self.data / "gateway", self.cell, self.data / "ca" / "ca.pem", authority)
 
     @property
@@ -97,11 +129,35 @@ class Installation:
     def side_store(self) -> Path:
         return self.audit_log.with_name("side.db")
 
-    def keys(self) -> KeyProvider:
-        """Those above the side store. Raises KeyProviderError."""
-        return FileKeyProvider.open(self.audit_log.with_name("keys"))
+    @cached_property
+    def keys(self) -> KeyRing:
+        """Those above everything that is encrypted here. Raises KeyProviderError."""
+        folder = self.audit_log.with_name("keys")
+        if self._vault is None:
+            return FileKeyProvider.open(folder)
+        from gateway.secrets.transit import VaultMaster
 
-    def custody(self, log: AuditLog, keys: KeyProvider, signer: FileSigner, backup_days: int) -> Custody:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        root = folder / "root.key"
+        former = (
+            FileMaster.open(root) if root.exists() else None
+        )  # until its keys are moved (`domicile secrets rewrap`)
+        return KeyRing(folder, VaultMaster.open(self._vault, self.secrets.vault.key), former)
+
+    @cached_property
+    def _vault(self) -> "VaultClient | None":
+        if self.secrets.provider != "vault":
+            return None
+        from gateway.secrets.vault import VaultClient  # with its HTTP client, only where there is a Vault
+
+        return VaultClient(self.secrets.vault)
+
+    @cached_property
+    def secret_files(self) -> SecretFiles:
+        """Sealed where the master key is elsewhere: beside a root key on the same disk a seal would keep nobody out."""
+        return PLAIN if self.secrets.provider == "file" else SealedFiles(self.keys)
+
+    def custody(self, log: AuditLog, keys: KeyProvider, signer: Signer, backup_days: int) -> Custody:
         return Custody(
             log,
             open_side=lambda: SideStore.open(self.side_store, keys),
@@ -111,9 +167,15 @@ class Installation:
             backup_days=backup_days,
         )
 
-    def signer(self) -> FileSigner:
+    def signer(self) -> "FileSigner | VaultSigner":
         self.audit_log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        return FileSigner.open(self.audit_log.with_name("signer.key"), name=f"{trust_domain(self.cell)}/audit")
+        name = f"{trust_domain(self.cell)}/audit"
+        if self._vault is not None and self.secrets.vault.signing_key is not None:
+            from gateway.secrets.transit import VaultSigner
+
+            vkey = self.audit_log.with_name("signer.vkey")
+            return VaultSigner.open(self._vault, self.secrets.vault.signing_key, vkey, name=name)
+        return FileSigner.open(self.audit_log.with_name("signer.key"), name=name)
 
     def control(self, database: Database, *, actor: str, on_event: OnEvent) -> Control:
         return Control(

@@ -106,13 +106,13 @@ def rekey(
         try:
             if finish:
                 remaining = inventory.hashed_before(installation.hasher().generation)
-                generation = end_rotation(installation.pepper, remaining)
+                generation = end_rotation(installation.pepper, remaining, installation.secret_files)
                 if as_json:
                     print_json({"generation": generation, "remaining": 0})
                 else:
                     typer.echo(f"the pepper in force is generation {generation}")
                 return
-            generation = begin_rotation(installation.pepper)
+            generation = begin_rotation(installation.pepper, installation.secret_files)
         except PepperError as error:
             fail(str(error))
         remaining = inventory.hashed_before(generation)

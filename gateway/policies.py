@@ -11,7 +11,7 @@ from policy.compile import compile_policy
 from policy.document import load_document
 from policy.facts import CountrySets
 from policy.redact.redactor import Redactor
-from regions.secret_file import create_secret
+from regions.sealed import PLAIN, SecretFiles
 
 SECRET_SIZE = 32
 
@@ -26,9 +26,9 @@ class PolicyCompiler:
         self._secret = secret
 
     @classmethod
-    def open(cls, countries: CountrySets, path: Path) -> "PolicyCompiler":
+    def open(cls, countries: CountrySets, path: Path, files: SecretFiles = PLAIN) -> "PolicyCompiler":
         """With the secret in `path`, created (mode 0600) on first use. Raises LoosePermissions, ValueError if short."""
-        return cls(countries, create_secret(path, token_bytes(SECRET_SIZE)))
+        return cls(countries, files.create(path, token_bytes(SECRET_SIZE)))
 
     def compile(
         self, tenant: str, document: str, project_document: str | None = None, operator_document: str | None = None

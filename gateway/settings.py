@@ -7,6 +7,7 @@ import socket
 from ipaddress import IPv4Network, IPv6Network, ip_address
 from pathlib import Path
 from typing import Any, Self
+from typing import Any, Literal, Self
 from urllib.parse import urlsplit
 
 import yaml
@@ -102,6 +103,46 @@ class Database(Section):
     """Where it is says DOMICILE_DATABASE_URL, since that may hold a password."""
 
     pool_size: int = Field(10, ge=3, le=1000, description="connections to PostgreSQL at most")
+class Vault(Section):
+    """The transit engine of a HashiCorp Vault. Off this host only with TLS."""
+
+    address: str | None = None
+    namespace: str | None = None
+    mount: str = Field("transit", pattern=r"^[A-Za-z0-9_-]+(/[A-Za-z0-9_-]+)*$")
+    key: str = Field("domicile", pattern=r"^[A-Za-z0-9_-]+$", description="the master key's name")
+    signing_key: str | None = Field(None, pattern=r"^[A-Za-z0-9_-]+$", description="signs the record, if set")
+    token_file: Path | None = None
+    ca_file: Path | None = None
+    timeout_s: float = Field(5, gt=0, le=60)
+    retries: int = Field(2, ge=0, le=10)
+
+    @field_validator("address")
+    @classmethod
+    def safe(cls, value: str | None) -> str | None:
+        if value is None:
+            return None
+        try:
+            parts = urlsplit(value)
+            host, plain = parts.hostname or "", not (parts.username or parts.query or parts.fragment)
+            good = parts.scheme == "https" or (parts.scheme == "http" and is_loopback(host))
+        except ValueError:
+            good = False
+        if not good or not host or not plain or parts.path.strip("/"):
+            raise ValueError("must be an https URL of a host (http on this machine only), without path or user")
+        return value
+
+
+class Secrets(Section):
+    """Who holds the master key: a file in the data folder, or Vault."""
+
+    provider: Literal["file", "vault"] = "file"
+    vault: Vault = Vault()
+
+    @model_validator(mode="after")
+    def whole(self) -> Self:
+        if self.provider == "vault" and (self.vault.address is None or self.vault.token_file is None):
+            raise ValueError("provider vault needs vault.address and vault.token_file")
+        return self
 
 
 class Telemetry(Section):
@@ -199,6 +240,7 @@ class Settings(BaseSettings):
     names: Names = Names()
     audit: Audit = Audit()
     database: Database = Database()
+    secrets: Secrets = Secrets()
     telemetry: Telemetry = Telemetry()
     oidc: Oidc = Oidc()
     prices: dict[str, Price] = Field(default_factory=dict, description="by model; needed where a policy sets a budget")

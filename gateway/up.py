@@ -11,6 +11,7 @@ from gateway.installation import InstallationError
 from gateway.serve import serving, stop_signal
 from gateway.settings import Settings
 from gateway.store.errors import StoreError
+from gateway.weaknesses import log_weaknesses
 from regions.errors import RegionsError
 
 
@@ -23,6 +24,7 @@ async def run_gateway(settings: Settings) -> int:
             stop = stop_signal()  # before anybody can be promised an answer
             async with serving(gateway.app, settings.listen) as port:
                 scheme, host = "https" if settings.listen.cert_file else "http", settings.listen.host
+                log_weaknesses(gateway.weaknesses)
                 print(f"domicile: listening on {scheme}://{host}:{port}/v1", file=sys.stderr, flush=True)
                 if not await asyncio.to_thread(gateway.has_operator):
                     hint = f"domicile person bootstrap --data {shlex.quote(str(settings.data))}"

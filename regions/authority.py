@@ -18,7 +18,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from regions.errors import AuthorityError
 from regions.identity import Identity, trust_domain
-from regions.secret_file import LoosePermissions, create_secret, read_secret, write_secret
+from regions.sealed import PLAIN, SecretFiles
+from regions.secret_file import LoosePermissions, write_secret
 
 ROOT_LIFETIME = timedelta(days=3650)
 LEAF_LIFETIME = timedelta(hours=24)
@@ -51,7 +52,9 @@ class CertificateAuthority:
         self._key = key
 
     @classmethod
-    def open(cls, folder: Path, cell: str, *, now: Clock = utc_now) -> "CertificateAuthority":
+    def open(
+        cls, folder: Path, cell: str, *, now: Clock = utc_now, files: SecretFiles = PLAIN
+    ) -> "CertificateAuthority":
         """The authority kept in `folder` (``ca.pem``, ``ca.key``), created on first use.
 
         Raises AuthorityError if it is of another cell, expired, its key does not match, or others may read the key.
@@ -60,7 +63,7 @@ class CertificateAuthority:
         domain = trust_domain(cell)
         try:
             # One file holds key and root, so that processes which start together agree on both.
-            bundle = read_secret(key_file) if key_file.exists() else create_secret(key_file, _new_root(domain, now()))
+            bundle = files.read(key_file) if key_file.exists() else files.create(key_file, _new_root(domain, now()))
             key = serialization.load_pem_private_key(bundle, password=None)
             root = x509.load_pem_x509_certificate(bundle)
         except LoosePermissions as error:

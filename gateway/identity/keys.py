@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Literal
 from zlib import crc32
 
-from regions.secret_file import create_secret, read_secret
+from regions.sealed import PLAIN, SecretFiles
 
 KEY_PATTERN = r"dom_live_[0-9A-Za-z]{8}_[0-9A-Za-z]{49}"
 """For secret scanners; a true key also passes its checksum."""
@@ -106,36 +106,42 @@ class KeyHasher:
     """
 
     def __init__(
-        self, pepper: bytes, generation: int = 1, previous: bytes | None = None, source: Path | None = None
+        self,
+        pepper: bytes,
+        generation: int = 1,
+        previous: bytes | None = None,
+        source: Path | None = None,
+        files: SecretFiles = PLAIN,
     ) -> None:
         for each in (pepper, *([] if previous is None else [previous])):
             if len(each) < PEPPER_SIZE:
                 raise ValueError(f"the pepper must have at least {PEPPER_SIZE} bytes, this has {len(each)}")
         self.generation = generation
         self._source = source
+        self._files = files
         # copied for each key: keying it costs ten times as much
         self._keyed = {generation: hmac.new(pepper, digestmod=sha256)}
         if previous is not None:
             self._keyed[generation - 1] = hmac.new(previous, digestmod=sha256)
 
     @classmethod
-    def open(cls, path: Path) -> "KeyHasher":
+    def open(cls, path: Path, files: SecretFiles = PLAIN) -> "KeyHasher":
         """With the pepper in `path` (generation 1, created with mode 0600 on first use) or its successors beside it.
 
         Raises LoosePermissions, ValueError if one is short or there are more than two.
         """
         peppers = pepper_files(path)
         if not peppers:
-            return cls(create_secret(path, secrets.token_bytes(PEPPER_SIZE)), source=path)
+            return cls(files.create(path, secrets.token_bytes(PEPPER_SIZE)), source=path, files=files)
         newest = max(peppers)
         if set(peppers) - {newest, newest - 1}:
             raise ValueError(f"more than two generations of the pepper lie at {path}")
-        previous = read_secret(peppers[newest - 1]) if newest - 1 in peppers else None
-        return cls(read_secret(peppers[newest]), newest, previous, path)
+        previous = files.read(peppers[newest - 1]) if newest - 1 in peppers else None
+        return cls(files.read(peppers[newest]), newest, previous, path, files)
 
     def reopened(self) -> "KeyHasher":
         """As the files are now; itself if it came from none."""
-        return self if self._source is None else KeyHasher.open(self._source)
+        return self if self._source is None else KeyHasher.open(self._source, self._files)
 
     def knows(self, generation: int) -> bool:
         return generation in self._keyed

@@ -12,7 +12,8 @@ import secrets
 from pathlib import Path
 
 from gateway.identity.keys import PEPPER_SIZE, KeyHasher, pepper_files
-from regions.secret_file import create_secret
+from regions.sealed import PLAIN, SecretFiles
+from regions.secret_file import shred_secret
 
 
 class PepperError(Exception):
@@ -23,27 +24,27 @@ class StillNeeded(PepperError):
     """Living keys are hashed under the old pepper."""
 
 
-def begin_rotation(path: Path) -> int:
+def begin_rotation(path: Path, files: SecretFiles = PLAIN) -> int:
     """The number of the new generation; that of the one being rotated to, if a rotation has begun already."""
-    newest = KeyHasher.open(path).generation
+    newest = KeyHasher.open(path, files).generation
     if newest - 1 in pepper_files(path):
         return newest
-    create_secret(path.with_name(f"{path.name}.{newest + 1}"), secrets.token_bytes(PEPPER_SIZE))
+    files.create(path.with_name(f"{path.name}.{newest + 1}"), secrets.token_bytes(PEPPER_SIZE))
     return newest + 1
 
 
-def end_rotation(path: Path, remaining: int) -> int:
+def end_rotation(path: Path, remaining: int, files: SecretFiles = PLAIN) -> int:
     """Delete the old pepper, if there is one; the number of the one that stays.
 
     `remaining`: living keys hashed under the old one. Raises StillNeeded if there are any.
     """
-    files = pepper_files(path)
-    newest = KeyHasher.open(path).generation
-    if newest - 1 in files:
+    peppers = pepper_files(path)
+    newest = KeyHasher.open(path, files).generation
+    if newest - 1 in peppers:
         if remaining:
             raise StillNeeded(
                 f"{remaining} keys that were not used since the rotation began still need the old pepper; "
                 "rotate or revoke them, or wait until they are used"
             )
-        files[newest - 1].unlink()
+        shred_secret(peppers[newest - 1])
     return newest

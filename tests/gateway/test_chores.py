@@ -23,7 +23,7 @@ RARELY = Audit()
 @asynccontextmanager
 async def custody_of(tmp_path, node="gw-1"):
     installation = Installation.create(tmp_path / "data")
-    keys, signer = installation.keys(), installation.signer()
+    keys, signer = installation.keys, installation.signer()
     opened = open_sided(installation.side_store, keys)
     async with await AuditLog.open(installation.audit_log, signer=signer, node=node, open_store=opened) as log:
         yield installation.custody(log, keys, signer, backup_days=30)

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from audit.cli import app as audit_app
 from tests.fakes.backend import FakeBackend
 from tests.fakes.lab import POLICY, chat, lab
+from tests.fakes.vault import TOKEN, running_vault
 
 KEEPING = POLICY.replace("content: none", "content: 'encrypted, 30d'")
 ALICE, BOB = "alice@example.com", "bob@example.com"
@@ -189,3 +190,31 @@ async def test_the_record_carries_the_callers_trace(tmp_path):
         first, second = (event for event in made.events() if event["type"] == "inference.accepted")
         assert first["trace_id"] == trace
         assert "trace_id" not in second
+
+
+async def test_with_the_master_key_in_vault_content_is_kept_and_a_sealed_vault_stops_new_tenants_only(tmp_path):
+    def set_up(made):
+        made.tenant("acme", KEEPING)
+        made.tenant("globex", KEEPING)
+
+    token = tmp_path / "token"
+    token.write_text(TOKEN)
+    token.chmod(0o600)
+    backends = {"acme/eu-fr-par/acme-1": FakeBackend(), "globex/eu-fr-par/globex-1": FakeBackend()}
+    with running_vault() as vault:
+        secrets = {
+            "provider": "vault",
+            "vault": {"address": vault.url, "token_file": token, "signing_key": "log", "retries": 0},
+        }
+        async with lab(tmp_path, set_up=set_up, backends=backends, secrets=secrets) as made:
+            await asked(made, ALICE)
+            vault.sealed = True
+            await asked(made, ALICE)
+            refused = await made.post(chat(QUESTION), key="globex/main")
+            assert (refused.status, refused.error["code"]) == (503, "audit_unavailable")
+            assert made.backends["globex-1"].bodies == []
+            await asked(made, ALICE)
+            vault.sealed = False
+            assert (await made.post(chat(QUESTION), key="globex/main")).status == 200
+        assert not list(made.data.rglob("root.key"))
+        assert not list(made.data.rglob("signer.key"))

@@ -1,0 +1,176 @@
+"""The master key and the log's signing key in Vault's transit engine: neither ever leaves it.
+
+The master is a derived key (aes256-gcm96), so that what was wrapped in one context opens in no other; Vault keeps its
+versions. Signatures are Ed25519 of one version of a second key, the one whose public half stands in ``signer.vkey``.
+"""
+
+import base64
+import binascii
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from audit.errors import KeyLost, KeyProviderError, SignerError
+from audit.master import MasterState, origin_of
+from audit.note import VerifierKey
+from gateway.secrets.vault import VaultClient, VaultError, VaultMissing, VaultRefused
+
+MASTER_TYPE = "aes256-gcm96"
+SIGNING_TYPE = "ed25519"
+
+# What Vault says of a ciphertext that no key it has will ever open; anything else may be mended.
+_LOST = (
+    "cipher: message authentication failed",
+    "ciphertext or signature version is disallowed by policy (too old)",
+    "invalid ciphertext: version is too new",
+    "encryption key not found",
+)
+
+
+class VaultMaster:
+    """An `audit.master.Master`. `name` is the key's in the transit engine."""
+
+    provider = "vault"
+
+    def __init__(self, client: VaultClient, name: str) -> None:
+        self._client = client
+        self._name = name
+
+    @classmethod
+    def open(cls, client: VaultClient, name: str) -> "VaultMaster":
+        """With the key `name`, made if there is none and the token may. Raises KeyProviderError if it is unsuited."""
+        try:
+            found = client.get(f"keys/{name}")
+        except VaultMissing:
+            client.post(f"keys/{name}", {"type": MASTER_TYPE, "derived": True})
+            found = client.get(f"keys/{name}")
+        if found.get("type") != MASTER_TYPE or not found.get("derived"):
+            raise KeyProviderError(f"the key {name} in Vault must be of type {MASTER_TYPE} with derived=true")
+        if found.get("exportable") or found.get("allow_plaintext_backup"):
+            raise KeyProviderError(f"the key {name} in Vault may leave it (exportable, allow_plaintext_backup)")
+        return cls(client, name)
+
+    def wrap(self, context: str, key: bytes) -> bytes:
+        body = {"plaintext": _b64(key), "context": _b64(context.encode())}
+        return self._ciphertext(self._client.post(f"encrypt/{self._name}", body))
+
+    def unwrap(self, context: str, wrapped: bytes) -> bytes:
+        data = self._about(context, wrapped, "decrypt")
+        try:
+            return base64.b64decode(data["plaintext"], validate=True)
+        except (KeyError, TypeError, binascii.Error) as error:
+            raise KeyProviderError("Vault's answer holds no plaintext") from error
+
+    def rewrap(self, context: str, wrapped: bytes) -> bytes:
+        return self._ciphertext(self._about(context, wrapped, "rewrap"))
+
+    def state(self) -> MasterState:
+        place = f"{self._client.address}/v1/{self._client.mount}/keys/{self._name}"
+        return MasterState(self.provider, place, _versions(self._read()))
+
+    def rotate(self) -> int:
+        self._client.post(f"keys/{self._name}/rotate", {}, repeatable=False)
+        return self.state().newest
+
+    def retire(self, below: int) -> None:
+        if below > self.state().newest:
+            raise KeyProviderError(f"there is no version {below} of the key that could stay")
+        least = {"min_decryption_version": below, "min_encryption_version": below}
+        self._client.post(f"keys/{self._name}/config", least)  # this alone could be taken back
+        self._client.post(f"keys/{self._name}/trim", {"min_available_version": below})
+
+    def _read(self) -> dict[str, Any]:
+        return self._client.get(f"keys/{self._name}")
+
+    def _about(self, context: str, wrapped: bytes, verb: str) -> dict[str, Any]:
+        provider, _ = origin_of(wrapped)
+        if provider != self.provider:
+            raise KeyProviderError(f"a key was wrapped by {provider}, not by Vault: set secrets.provider")
+        body = {"ciphertext": wrapped.decode("ascii"), "context": _b64(context.encode())}
+        try:
+            return self._client.post(f"{verb}/{self._name}", body)
+        except VaultRefused as error:
+            if any(said in error.errors for said in _LOST):
+                raise KeyLost(f"a wrapped key does not open in Vault: {error.errors[0]}") from error
+            raise
+
+    def _ciphertext(self, data: Mapping[str, Any]) -> bytes:
+        found = str(data.get("ciphertext", "")).encode("ascii", "replace")
+        try:
+            provider, _ = origin_of(found)
+        except KeyLost:
+            provider = ""
+        if provider != self.provider:
+            raise KeyProviderError("Vault's answer holds no ciphertext")
+        return found
+
+
+class VaultSigner:
+    """An `audit.Signer` whose key stays in Vault."""
+
+    def __init__(self, client: VaultClient, key: str, version: int, verifier: VerifierKey) -> None:
+        self._client = client
+        self._key = key
+        self._version = version
+        self._verifier = verifier
+
+    @classmethod
+    def open(cls, client: VaultClient, key: str, vkey: Path, *, name: str) -> "VaultSigner":
+        """With the version of `key` whose public half is in `vkey`; both are made where there are none.
+
+        Raises SignerError if the log at `vkey` was signed by another key: it would no longer verify.
+        """
+        try:
+            try:
+                found = client.get(f"keys/{key}")
+            except VaultMissing:
+                client.post(f"keys/{key}", {"type": SIGNING_TYPE})
+                found = client.get(f"keys/{key}")
+            if found.get("type") != SIGNING_TYPE:
+                raise SignerError(f"the key {key} in Vault must be of type {SIGNING_TYPE}")
+            public = {version: _public_key(found["keys"][str(version)]) for version in _versions(found)}
+            mine = VerifierKey(name, public[max(public)])
+            if not vkey.exists():
+                vkey.write_text(f"{mine}\n", encoding="ascii")
+            known = VerifierKey.parse(vkey.read_text(encoding="ascii"))
+        except (VaultError, KeyProviderError, OSError, ValueError, KeyError, TypeError) as error:
+            raise SignerError(f"the signing key {key} in Vault cannot be used: {error}") from error
+        for version, key_bytes in public.items():
+            if key_bytes == known.public_key:
+                return cls(client, key, version, known)
+        raise SignerError(f"{vkey.name} is not of the key {key} in Vault: the log was signed by another one")
+
+    @property
+    def name(self) -> str:
+        return self._verifier.name
+
+    @property
+    def public_key(self) -> bytes:
+        return self._verifier.public_key
+
+    @property
+    def verifier_key(self) -> VerifierKey:
+        return self._verifier
+
+    def sign(self, message: bytes) -> bytes:
+        body = {"input": _b64(message), "key_version": self._version}
+        try:
+            said = str(self._client.post(f"sign/{self._key}", body)["signature"])
+            return base64.b64decode(said.removeprefix(f"vault:v{self._version}:"), validate=True)
+        except (VaultError, KeyError, binascii.Error) as error:
+            raise SignerError(f"Vault did not sign: {error}") from error
+
+
+def _versions(found: Mapping[str, Any]) -> tuple[int, ...]:
+    try:
+        return tuple(sorted(map(int, found["keys"])))
+    except (KeyError, TypeError, ValueError) as error:
+        raise KeyProviderError("Vault's answer names no versions of the key") from error
+
+
+def _public_key(version: Mapping[str, Any]) -> bytes:
+    return base64.b64decode(version["public_key"], validate=True)
+
+
+def _b64(data: bytes) -> str:
+    return base64.b64encode(data).decode()
