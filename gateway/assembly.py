@@ -26,6 +26,8 @@ from gateway.judge import Judge
 from gateway.limits import Limiter, LimitStore, MemoryLimitStore
 from gateway.meter import Meter
 from gateway.pipeline import Pipeline
+from gateway.policy_clock import activate_scheduled
+from gateway.policy_room import PolicyRoom
 from gateway.recorder import Recorder
 from gateway.routes import Routes
 from gateway.settings import Settings
@@ -98,9 +100,16 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
             health = Health(
                 {"audit": _durable(log), "directory": _fresh(directory)}, lambda: _backend_checks(fleet, is_ready)
             )
+            on_event = recorded_from_threads(log)
+
+            def due() -> int:
+                control = installation.control(database, actor="system", on_event=on_event)
+                return len(control.activate_due())
+
             background = [
                 asyncio.create_task(Prober(fleet, is_ready).run(), name="prober"),
                 asyncio.create_task(_renew(credentials), name="renewal"),
+                asyncio.create_task(activate_scheduled(due), name="scheduled policies"),
             ]
             try:
                 admin = build_admin(
@@ -109,7 +118,8 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
                         cell=installation.cell,
                         hasher=installation.hasher,
                         check_policy=installation.policies().check,
-                        on_event=recorded_from_threads(log),
+                        on_event=on_event,
+                        policy_room=lambda store: PolicyRoom(store, installation.catalogue(), installation.audit_log),
                     )
                 )
                 app = build_app(pipeline, inventory, health, settings.listen.operators, {ADMIN_PREFIX: admin})

@@ -15,6 +15,7 @@ from backend.cli import app as backend_app
 from gateway.control_cli import policy_app, project_app, tenant_app
 from gateway.key_cli import key_app
 from gateway.people_cli import person_app
+from gateway.policy_cli import app as policy_life_app
 from policy.cli import app as policy_files_app
 from regions.cli import app as region_app
 
@@ -24,7 +25,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,  # its tracebacks show local variables: prompts and keys
 )
-policy_app.registered_commands += policy_files_app.registered_commands
+policy_app.registered_commands += policy_files_app.registered_commands + policy_life_app.registered_commands
 for part in (tenant_app, project_app, key_app, person_app, policy_app, region_app):
     app.add_typer(part)
 app.add_typer(backend_app, name="backend")

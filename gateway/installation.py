@@ -18,6 +18,7 @@ from audit import FileSigner
 from gateway.credentials import TenantCredentials
 from gateway.identity.keys import KeyHasher
 from gateway.policies import PolicyCompiler
+from gateway.policy_room import PolicyRoom
 from gateway.store.control import Control, OnEvent
 from gateway.store.database import Database
 from gateway.store.inventory import Inventory
@@ -104,3 +105,6 @@ class Installation:
 
     def inventory(self, database: Database) -> Inventory:
         return Inventory(database)
+
+    def policy_room(self, database: Database) -> PolicyRoom:
+        return PolicyRoom(self.inventory(database), self.catalogue(), self.audit_log)

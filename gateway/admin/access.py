@@ -10,6 +10,7 @@ from fastapi import Depends, Header, Request
 from gateway.admin.problems import Forbidden
 from gateway.identity.keys import KeyHasher, KeyUnknown, parse_key
 from gateway.identity.roles import INSTALLATION, Actor, Permission, check
+from gateway.policy_room import PolicyRoom
 from gateway.store.bearers import find_bearer
 from gateway.store.control import CheckPolicy, Control, OnEvent
 from gateway.store.database import Database
@@ -29,6 +30,7 @@ class Desk:
     hasher: Callable[[], KeyHasher]
     check_policy: CheckPolicy
     on_event: OnEvent
+    policy_room: Callable[[Inventory], PolicyRoom] | None = None
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
 
     @property

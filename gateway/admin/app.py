@@ -2,7 +2,7 @@
 
 from fastapi import FastAPI
 
-from gateway.admin import keys, people, tenants
+from gateway.admin import keys, people, policies, tenants
 from gateway.admin.access import Desk
 from gateway.admin.problems import MEDIA_TYPE, Problem, install_handlers
 
@@ -24,6 +24,6 @@ def build_admin(desk: Desk) -> FastAPI:
     )
     app.state.desk = desk
     install_handlers(app)
-    for router in (people.entrance, tenants.router, keys.router, people.of_tenant, people.of_staff):
+    for router in (people.entrance, tenants.router, policies.router, keys.router, people.of_tenant, people.of_staff):
         app.include_router(router)
     return app

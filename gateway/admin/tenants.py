@@ -3,7 +3,6 @@
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Response
-from pydantic import Field
 
 from gateway.admin.access import DeskOf, IfMatch, Need
 from gateway.admin.shapes import After, Body, Limit, tagged
@@ -20,8 +19,6 @@ from gateway.store.records import (
 
 router = APIRouter(tags=["tenants"])
 
-MAX_POLICY = 256 * 1024
-
 
 class NewTenant(Body):
     id: str
@@ -35,13 +32,6 @@ class NewProject(Body):
     data_classes: tuple[str, ...] = ()
     risk_class: RiskClass = "minimal"
     ai_system_id: str | None = None
-
-
-class NewPolicy(Body):
-    """`document`: YAML. `project`: make it this project's, tightening the tenant's."""
-
-    document: Annotated[str, Field(max_length=MAX_POLICY)]
-    project: str | None = None
 
 
 @router.get("/tenants", dependencies=[Depends(Need("tenants.list"))])
@@ -137,21 +127,6 @@ def list_policies(
 ) -> Page[PolicyVersionRecord]:
     """Every version ever in force for the tenant, or for one of its projects."""
     return desk.pages.policies(tenant, project, after, limit)
-
-
-@router.post("/tenants/{tenant}/policies", status_code=201)
-def activate_policy(
-    actor: Annotated[Actor, Depends(Need("policies.activate"))],
-    desk: DeskOf,
-    expected: IfMatch,
-    response: Response,
-    tenant: str,
-    new: NewPolicy,
-) -> PolicyVersionRecord:
-    """Put a document in force. It must compile and pass its own tests; otherwise the one before stays."""
-    record = desk.control(actor.name, expected).activate_policy(tenant, new.document, project=new.project)
-    tagged(response, record)
-    return record
 
 
 @router.get("/tenants/{tenant}/backends", dependencies=[Depends(Need("backends.read"))])

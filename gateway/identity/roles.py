@@ -18,6 +18,8 @@ Permission = Literal[
     "keys.read",
     "keys.manage",
     "policies.read",
+    "policies.submit",
+    "policies.approve",
     "policies.activate",
     "backends.read",
     "people.read",
@@ -32,8 +34,10 @@ _READ = frozenset[Permission]({"tenant.read", "keys.read", "policies.read", "bac
 ROLE_TABLE: dict[Role, frozenset[Permission]] = {
     "operator": _ALL,
     "tenant-admin": _ALL - INSTALLATION,
-    "developer": frozenset({"tenant.read", "keys.read", "keys.manage", "policies.read", "backends.read"}),
-    "dpo": _READ | {"tenants.list", "policies.activate"},
+    "developer": frozenset(
+        {"tenant.read", "keys.read", "keys.manage", "policies.read", "policies.submit", "backends.read"}
+    ),
+    "dpo": _READ | {"tenants.list", "policies.submit", "policies.approve", "policies.activate"},
     "auditor": _READ | {"tenants.list", "staff.read"},
     "billing": frozenset({"tenants.list", "tenant.read"}),
 }

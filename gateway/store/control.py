@@ -29,6 +29,8 @@ class Control(KeyControl, PeopleControl, PolicyControl):
     def create_tenant(self, tenant: str, *, display_name: str | None = None) -> TenantRecord:
         """Raises Invalid for a name outside the grammar, Duplicate."""
         checked_name(tenant, "tenant")
+        if tenant == "operator":
+            raise Invalid("operator is whose the policy above all tenants is; choose another name")
         with self._change() as change:
             row = TenantRow(
                 id=tenant, display_name=checked_text(display_name or tenant, "display name"), **change.stamp
