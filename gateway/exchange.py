@@ -1,6 +1,6 @@
 """What is known about one request while it is being answered, and nothing of what it says."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 
@@ -15,11 +15,15 @@ from regions.fleet import Backend
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One backend that may be called: who it is, what is known of its place and owner, and on what transfer basis."""
+    """One backend that may be called: who it is, what is known of its place and owner, and on what transfer basis.
+
+    `prefix`: the beginning of the prompt, by blocks (`regions.prefixes`).
+    """
 
     backend: Backend
     facts: BackendFacts
     transfer_basis: str
+    prefix: Sequence[int] = ()
 
 
 @dataclass(slots=True)
