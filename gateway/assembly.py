@@ -9,7 +9,6 @@ from importlib.metadata import PackageNotFoundError, version
 
 from audit import AuditLog, AuditSettings
 from audit.sequencer import Limits as AuditLimits
-from backend.wire import PING_PATH
 from gateway.admin.access import Desk
 from gateway.admin.app import PREFIX as ADMIN_PREFIX
 from gateway.admin.app import build_admin
@@ -28,6 +27,7 @@ from gateway.meter import Meter
 from gateway.pipeline import Pipeline
 from gateway.policy_clock import activate_scheduled
 from gateway.policy_room import PolicyRoom
+from gateway.probe import BackendProbe
 from gateway.recorder import Recorder
 from gateway.routes import Routes
 from gateway.settings import Settings
@@ -72,7 +72,7 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
                 build=build(),
                 settings=audit_settings,
             ) as log,
-            Upstream(settings.requests) as upstream,
+            Upstream(settings.requests, lambda backend, peer: recorder.connected(backend, peer)) as upstream,
             _limit_store() as limit_store,
             Directory(
                 database,
@@ -94,9 +94,7 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
                 settings=settings.requests,
             )
 
-            async def is_ready(backend: Backend) -> bool:
-                return await upstream.ready(routes.target(backend), PING_PATH, timeout_s=5)
-
+            is_ready = BackendProbe(upstream, routes, fleet)
             health = Health(
                 {"audit": _durable(log), "directory": _fresh(directory)}, lambda: _backend_checks(fleet, is_ready)
             )

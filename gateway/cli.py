@@ -12,6 +12,7 @@ import typer
 
 from audit.cli import app as audit_app
 from backend.cli import app as backend_app
+from gateway.backend_cli import app as backends_app
 from gateway.control_cli import policy_app, project_app, tenant_app
 from gateway.key_cli import key_app
 from gateway.people_cli import person_app
@@ -26,6 +27,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,  # its tracebacks show local variables: prompts and keys
 )
 policy_app.registered_commands += policy_files_app.registered_commands + policy_life_app.registered_commands
+backend_app.registered_commands += backends_app.registered_commands
 for part in (tenant_app, project_app, key_app, person_app, policy_app, region_app):
     app.add_typer(part)
 app.add_typer(backend_app, name="backend")

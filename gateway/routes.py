@@ -84,5 +84,5 @@ class Routes:
         known = self._targets.get(backend)
         if known is None:
             tls = partial(self._credentials.context_for, backend) if backend.url.startswith("https:") else None
-            known = self._targets[backend] = Target(backend.id, backend.url.rstrip("/"), tls)
+            known = self._targets[backend] = Target(backend.id, backend.url.rstrip("/"), tls, backend)
         return known

@@ -15,8 +15,10 @@ from typing import NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
+from policy.facts import Kind, Tenancy
 from regions.errors import IsolationError
 from regions.identity import BackendIdentity, parse_identity
+from regions.trust import Trust
 
 FAILURES = 3
 COOL_DOWN_S = 2.0
@@ -24,7 +26,11 @@ LONGEST_COOL_DOWN_S = 60.0
 
 
 class Backend(BaseModel):
-    """One running replica. Its identity, and with it tenant and region, is what its certificate must say."""
+    """One running replica. Its identity, and with it tenant and region, is what its certificate must say.
+
+    `kind` openai: a server that is not our engine. Its identity is then our name for it, and it proves who it is by
+    what `trust` says.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -34,6 +40,9 @@ class Backend(BaseModel):
     url: str
     uri: str
     models: tuple[str, ...]
+    kind: Kind = "domicile"
+    single_tenant: Tenancy | None = None
+    trust: Trust | None = None
 
     @model_validator(mode="after")
     def _is_who_its_uri_says(self) -> Self:

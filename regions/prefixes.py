@@ -1,10 +1,10 @@
 """Which backend has which beginning of a prompt in its cache: a mirror of the engines' prefix caches, kept in memory.
 
 Built as the engine builds its own (`backend.engine.block_manager`): a prompt is cut into blocks, each named by a hash
-chained over all before it, and each backend keeps so many, the least recently used going first. Blocks are of text and
-not of tokens, since tokenising would cost a request more than routing may (docs/adr/0012); so this is a guess at what a
-cache holds, worth a choice among backends that may all be used, and nothing else. Hashes are Python's, keyed by a secret
-of the process: they mean nothing outside of it.
+chained over all before it, and each backend keeps so many, the least recently used going first. Blocks are of text, not
+of tokens, since tokenising would cost a request more than routing may (docs/adr/0012); so this is a guess at what a
+cache holds, worth a choice among backends that may all be used, and nothing else. Hashes are Python's, keyed by a
+secret of the process: they mean nothing outside of it.
 """
 
 from collections import OrderedDict

@@ -14,9 +14,10 @@ from gateway.store.key_control import KeyControl
 from gateway.store.lookup import backend_record, project_record, tenant_record
 from gateway.store.people_control import PeopleControl
 from gateway.store.policy_control import PolicyControl
-from gateway.store.records import BackendRecord, LegalBasis, ProjectRecord, RiskClass, TenantRecord, Trust
+from gateway.store.records import BackendRecord, LegalBasis, ProjectRecord, RiskClass, TenantRecord
 from gateway.store.tables import BackendRow, ProjectRow, TenantRow
 from regions.identity import BackendIdentity
+from regions.trust import Trust
 
 __all__ = ["CheckPolicy", "Control", "OnEvent"]
 
