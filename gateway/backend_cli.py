@@ -29,6 +29,10 @@ def register(
     key_file: Annotated[
         Path | None, typer.Option(help="File (mode 0600) with the key it asks for, read by the gateway.")
     ] = None,
+    plain: Annotated[
+        bool,
+        typer.Option("--plain", help="It refuses what is not OpenAI's own: send no cache_salt."),
+    ] = False,
     single_tenant: Annotated[
         bool, typer.Option("--single-tenant", help="Declare that it serves this tenant alone.")
     ] = False,
@@ -56,6 +60,7 @@ def register(
                 name=name,
                 pin=None if pin is None else _pin(pin),
                 key_file=None if key_file is None else str(key_file.absolute()),
+                plain=plain,
             )
         except ValidationError as error:
             fail(error.errors()[0]["msg"].removeprefix("Value error, "))

@@ -16,7 +16,8 @@ from regions.tls import PinnedContext
 
 class Trust(BaseModel):
     """A certificate under `ca` (PEM) for `name` (by default the host of the URL), or exactly the one whose SHA-256 is
-    `pin` (of its DER form, in hex), or both. `key_file`: what to send as bearer token lies there; it is not stored."""
+    `pin` (of its DER form, in hex), or both. `key_file`: what to send as bearer token lies there; it is not stored.
+    `plain`: it refuses parameters that are not OpenAI's own, such as vLLM's ``cache_salt``."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -24,6 +25,7 @@ class Trust(BaseModel):
     name: str | None = Field(None, max_length=253)
     pin: str | None = Field(None, pattern=r"^[0-9a-f]{64}$")
     key_file: str | None = None
+    plain: bool = False
 
     @model_validator(mode="after")
     def _ca_is_one(self) -> Self:

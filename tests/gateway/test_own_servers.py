@@ -99,6 +99,15 @@ async def test_it_is_called_with_its_key_redacted_recorded_and_with_evidence_of_
     assert "sk-theirs" not in json.dumps(events)
 
 
+@pytest.mark.parametrize("plain", [False, True])
+async def test_what_is_not_openais_own_is_kept_from_a_server_that_would_refuse_it(tmp_path, files, plain):
+    async with Server(files) as server:
+        set_up = registering(server.url, Trust(pin=pin_of(files), plain=plain))
+        async with lab(tmp_path, set_up=set_up, backends={}) as made:
+            assert (await made.post(chat("hello"))).status == 200
+    assert ("cache_salt" in server.received[0][1]) is not plain
+
+
 async def test_another_certificate_gets_no_byte(tmp_path, files):
     async with (
         Server(files) as server,
@@ -149,7 +158,13 @@ def test_it_is_registered_listed_and_revoked_from_a_shell(tmp_path, files):
                "--model", "small")  # fmt: skip
     assert "private CA or a pinned certificate" in run(*command).stderr
     made = run(*command, "--pin", str(files.cert), "--json")
-    assert json.loads(made.output)["trust"] == {"ca": None, "name": None, "pin": pin_of(files), "key_file": None}
+    assert json.loads(made.output)["trust"] == {
+        "ca": None,
+        "name": None,
+        "pin": pin_of(files),
+        "key_file": None,
+        "plain": False,
+    }
     assert "openai" in run("backend", "list", "acme").output
     assert json.loads(run("backend", "revoke", "acme", "acme-vllm", "--yes", "--json").output)["revoked_at"]
     for wrong in (("--pin", "/none"), ("--ca", str(files.key)), ("--pin", str(files.key))):
