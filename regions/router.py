@@ -8,7 +8,6 @@ Zadimoghaddam 2018). Pure: same inputs, same order.
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from heapq import nsmallest
 
 from regions.errors import IsolationError
 from regions.fleet import Backend, Load, short_hash
@@ -48,7 +47,7 @@ def choose(
         return []
     first = None if affinity is None else _favourite(free, affinity, holders)
     wanted = len(free) if limit is None else min(limit, len(free))
-    ranked = sorted(free) if wanted > 8 else nsmallest(wanted, free)
+    ranked = sorted(free)[:wanted]
     if first is None:
         return [backend for _, _, backend, _ in ranked]
     return [first, *(backend for _, _, backend, _ in ranked if backend is not first)][:wanted]
@@ -64,11 +63,8 @@ def _favourite(free: list[_Ranked], affinity: int, holders: Iterable[set[str]]) 
         if able := [ranked for ranked in free if ranked[0] < bound and ranked[2].id in level]:
             return min(able)[2]
     # At least one is within the bound: not all can be above 1.25 times their mean.
-    scored = [
-        ((affinity ^ key) * _MIX % _PRIME, number, backend) for rank, number, backend, key in free if rank < bound
-    ]
-    return max(scored)[2]
+    return max([((affinity ^ key) * _MIX & _BITS, -n, b) for rank, n, b, key in free if rank < bound])[2]
 
 
 _MIX = 0x9E3779B97F4A7C15  # of the golden ratio (Knuth, TAOCP 3, 6.4)
-_PRIME = (1 << 61) - 1
+_BITS = (1 << 64) - 1
