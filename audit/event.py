@@ -188,6 +188,22 @@ class InferenceAborted(_Outcome):
     reason: Code
 
 
+class BackendConnected(Event):
+    """A new connection to a backend, and how that showed who it is: recorded before a request is sent on it.
+
+    `peer_sha256`: of its certificate (DER); `peer_uri`: the identity in that, absent for servers that carry none.
+    """
+
+    type: Literal["routing.connected"] = "routing.connected"
+    backend_id: Text
+    region: Text
+    kind: Code
+    address: Text
+    peer_sha256: Sha256
+    peer_uri: Text | None = None
+    tls_version: Text | None = None
+
+
 # --- access and administration ---------------------------------------------------------------------------------------
 
 
@@ -308,6 +324,7 @@ AnyEvent = Annotated[
     | RoutingDecision
     | InferenceCompleted
     | InferenceAborted
+    | BackendConnected
     | AuthFailed
     | AdminChanged
     | LegalHold

@@ -35,6 +35,9 @@ from gateway.meter import Meter
 from gateway.names import NameFinder
 from gateway.pipeline import Pipeline
 from gateway.prices import configured
+from gateway.policy_clock import activate_scheduled
+from gateway.policy_room import PolicyRoom
+from gateway.probe import BackendProbe
 from gateway.recorder import Recorder
 from gateway.routes import Routes
 from gateway.settings import Settings
@@ -91,6 +94,7 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
             ) as log,
             Upstream(settings.requests) as upstream,
             NameFinder(settings.names) as names,
+            Upstream(settings.requests, lambda backend, peer: recorder.connected(backend, peer)) as upstream,
             _limit_store() as limit_store,
             Directory(
                 database,
@@ -124,9 +128,7 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
                 settings=settings.requests,
             )
 
-            async def is_ready(backend: Backend) -> bool:
-                return await upstream.ready(routes.target(backend), PING_PATH, timeout_s=5)
-
+            is_ready = BackendProbe(upstream, routes, fleet)
             health = Health(
                 {"audit": _durable(log), "directory": _fresh(directory)}, lambda: _backend_checks(fleet, is_ready)
             )
@@ -136,6 +138,16 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
                 asyncio.create_task(Prober(fleet, is_ready).run(), name="prober"),
                 asyncio.create_task(_renew(credentials), name="renewal"),
                 asyncio.create_task(chores.run(), name="chores"),
+            on_event = recorded_from_threads(log)
+
+            def due() -> int:
+                control = installation.control(database, actor="system", on_event=on_event)
+                return len(control.activate_due())
+
+            background = [
+                asyncio.create_task(Prober(fleet, is_ready).run(), name="prober"),
+                asyncio.create_task(_renew(credentials), name="renewal"),
+                asyncio.create_task(activate_scheduled(due), name="scheduled policies"),
             ]
             try:
                 admin = build_admin(
@@ -147,6 +159,8 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
                         on_event=recorded_from_threads(log),
                         provider=IdentityProvider(settings.oidc) if settings.oidc.issuer else None,
                         on_refused=_told_from_threads(recorder, telemetry),
+                        on_event=on_event,
+                        policy_room=lambda store: PolicyRoom(store, installation.catalogue(), installation.audit_log),
                     )
                 )
                 app = build_app(pipeline, inventory, health, settings.listen.operators, {ADMIN_PREFIX: admin})

@@ -15,6 +15,7 @@ from audit.evidence import Evidence, evidence_sources
 from backend.cli import app as backend_app
 from backend.cli import plan
 from gateway.config_cli import config_app
+from gateway.backend_cli import app as backends_app
 from gateway.control_cli import policy_app, project_app, tenant_app
 from gateway.doctor_cli import doctor
 from gateway.key_cli import key_app
@@ -22,6 +23,7 @@ from gateway.limit_cli import limit_app
 from gateway.people_cli import person_app
 from gateway.usage_cli import usage_app
 from gateway.secrets_cli import secrets_app
+from gateway.policy_cli import app as policy_life_app
 from policy.cli import app as policy_files_app
 from policy.redact.cli import app as redact_app
 from regions.cli import app as region_app
@@ -40,6 +42,9 @@ for part in (tenant_app, project_app, key_app, limit_app, person_app, policy_app
 for part in (tenant_app, project_app, key_app, person_app, policy_app, redact_app, region_app):
 for part in (config_app, tenant_app, project_app, key_app, person_app, policy_app, region_app):
 for part in (tenant_app, project_app, key_app, person_app, policy_app, region_app, secrets_app):
+policy_app.registered_commands += policy_files_app.registered_commands + policy_life_app.registered_commands
+backend_app.registered_commands += backends_app.registered_commands
+for part in (tenant_app, project_app, key_app, person_app, policy_app, region_app):
     app.add_typer(part)
 app.add_typer(backend_app, name="backend")
 app.command()(plan)

@@ -1,6 +1,5 @@
 """``domicile tenant | project | policy``: the control plane from a shell."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -151,32 +150,6 @@ def revoke_project(
     with opened_control(ctx, data) as control:
         record = control.revoke_project(tenant, project)
     print_one(record, as_json)
-
-
-@policy_app.command("activate")
-def activate_policy(
-    ctx: typer.Context,
-    tenant: Tenant,
-    file: Annotated[Path, typer.Argument(help="The policy document, YAML.")],
-    project: Annotated[str | None, typer.Option(help="Make it this project's, tightening the tenant's.")] = None,
-    data: Data = DEFAULT_DATA,
-    as_json: AsJson = False,
-) -> None:
-    """Put a policy in force. It must be sound and pass its own tests; otherwise the one before stays.
-
-    Example: domicile policy activate acme acme.yaml
-    """
-    try:
-        document = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        fail(f"{file} cannot be read: {error}")
-    with opened_control(ctx, data) as control:
-        record = control.activate_policy(tenant, document, project=project)
-    if as_json:
-        print_json(record.model_dump(mode="json"))
-    else:
-        scope = f"{tenant}/{project}" if project else tenant
-        typer.echo(f"version {record.number} is in force for {scope} (sha256 {record.sha256})")
 
 
 @policy_app.command("list")

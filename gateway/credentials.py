@@ -14,6 +14,7 @@ from regions.errors import RegionsError
 from regions.fleet import Backend
 from regions.identity import GatewayIdentity, parse_identity
 from regions.tls import client_context
+from regions.trust import trusted_context
 
 logger = logging.getLogger("domicile.gateway")
 
@@ -31,6 +32,10 @@ class TenantCredentials:
 
     def context_for(self, backend: Backend) -> ssl.SSLContext:
         """The context for `backend`. Raises BackendUnavailable when this gateway has no certificate for its tenant."""
+        if backend.kind != "domicile":
+            if backend.trust is None or not backend.trust.proves:
+                raise BackendUnavailable(f"Backend {backend.id} has no way to prove who it is", code="backend_identity")
+            return trusted_context(backend.trust)
         try:
             files = self._files(backend.tenant)
             identity = parse_identity(backend.uri)

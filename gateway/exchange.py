@@ -17,11 +17,15 @@ from regions.fleet import Backend
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One backend that may be called: who it is, what is known of its place and owner, and on what transfer basis."""
+    """One backend that may be called: who it is, what is known of its place and owner, and on what transfer basis.
+
+    `prefix`: the beginning of the prompt, by blocks (`regions.prefixes`).
+    """
 
     backend: Backend
     facts: BackendFacts
     transfer_basis: str
+    prefix: Sequence[int] = ()
 
 
 CHARACTERS_PER_TOKEN = 3

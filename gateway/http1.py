@@ -9,7 +9,8 @@ import asyncio
 import ssl
 from collections import deque
 from collections.abc import AsyncIterator
-from typing import cast
+from hashlib import sha256
+from typing import NamedTuple, cast
 from urllib.parse import urlsplit
 
 import httptools
@@ -37,6 +38,16 @@ class ConnectionLost(Exception):
 
 class ProtocolError(Exception):
     """What came is not HTTP/1.1."""
+
+
+class Peer(NamedTuple):
+    """The other end of a connection as it showed itself: address and port, SHA-256 of its certificate (DER) in hex, the
+    URI in that, the version of TLS. All but the address are None without TLS; the URI also where there is none."""
+
+    address: str
+    certificate_sha256: str | None
+    uri: str | None
+    tls_version: str | None
 
 
 class Response:
@@ -89,6 +100,22 @@ class Connection(asyncio.Protocol):
         self._paused = False
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
+
+    @property
+    def peer(self) -> Peer:
+        """Who is at the other end."""
+        transport = self._transport
+        address = transport.get_extra_info("peername") if transport is not None else None
+        tls = transport.get_extra_info("ssl_object") if transport is not None else None
+        certificate = tls.getpeercert(binary_form=True) if tls is not None else None
+        said = tls.getpeercert() if tls is not None else None
+        uris = [value for kind, value in (said or {}).get("subjectAltName", ()) if kind == "URI"]
+        return Peer(
+            address=f"{address[0]}:{address[1]}" if address else "",
+            certificate_sha256=sha256(certificate).hexdigest() if certificate else None,
+            uri=uris[0] if uris else None,
+            tls_version=tls.version() if tls is not None else None,
+        )
 
     # What the transport calls
 
@@ -198,15 +225,26 @@ class Connection(asyncio.Protocol):
 
 
 class Pool:
-    """Connections to one address. `tls`: made once, used for all of them."""
+    """Connections to one address. `tls`: made once, used for all of them, for `server_name` (by default the host).
+    `bearer`: sent as token with each request."""
 
-    def __init__(self, url: str, tls: ssl.SSLContext | None, connect_s: float) -> None:
+    def __init__(
+        self,
+        url: str,
+        tls: ssl.SSLContext | None,
+        connect_s: float,
+        *,
+        server_name: str | None = None,
+        bearer: str | None = None,
+    ) -> None:
         parts = urlsplit(url)
         self._host = parts.hostname or ""
         self._port = parts.port or (443 if parts.scheme == "https" else 80)
         self._authority = parts.netloc
         self._prefix = parts.path.rstrip("/")
         self._tls = tls
+        self._server_name = (server_name or self._host) if tls else None
+        self._more = f"authorization: Bearer {bearer}\r\n" if bearer else ""
         self._connect_s = connect_s
         self._idle: list[Connection] = []
         self._all: set[Connection] = set()
@@ -215,7 +253,8 @@ class Pool:
         """Request line and fields. `path` and `request_id` are ours, never a caller's words."""
         return (
             f"{method} {self._prefix}{path} HTTP/1.1\r\nhost: {self._authority}\r\naccept: */*\r\n"
-            f"content-type: application/json\r\ncontent-length: {length}\r\nx-request-id: {request_id}\r\n\r\n"
+            f"content-type: application/json\r\ncontent-length: {length}\r\nx-request-id: {request_id}\r\n"
+            f"{self._more}\r\n"
         ).encode("latin-1")
 
     async def acquire(self) -> tuple[Connection, bool]:
@@ -229,7 +268,7 @@ class Pool:
         try:
             async with asyncio.timeout(self._connect_s):
                 _, made = await loop.create_connection(
-                    Connection, self._host, self._port, ssl=self._tls, server_hostname=self._host if self._tls else None
+                    Connection, self._host, self._port, ssl=self._tls, server_hostname=self._server_name
                 )
         except ssl.SSLError as error:
             raise ConnectError(identity=True) from error

@@ -27,6 +27,7 @@ from gateway.credentials import TenantCredentials
 from gateway.identity.keys import KeyHasher
 from gateway.policies import PolicyCompiler
 from gateway.settings import Secrets, SettingsError, load_settings
+from gateway.policy_room import PolicyRoom
 from gateway.store.control import Control, OnEvent
 from gateway.store.database import POOL_SIZE, Database
 from gateway.store.inventory import Inventory
@@ -189,3 +190,6 @@ class Installation:
 
     def inventory(self, database: Database) -> Inventory:
         return Inventory(database)
+
+    def policy_room(self, database: Database) -> PolicyRoom:
+        return PolicyRoom(self.inventory(database), self.catalogue(), self.audit_log)

@@ -9,6 +9,8 @@ from policy.facts import BackendFacts
 from regions.catalogue import Catalogue
 from regions.fleet import Backend, Fleet
 
+BACKEND_FIELDS = set(Backend.model_fields)
+
 
 class Inventory:
     def __init__(
@@ -27,9 +29,7 @@ class Inventory:
 
     def replace(self, records: Iterable[BackendRecord]) -> None:
         """Take over what the control store says now."""
-        self._fleet.replace(
-            Backend(id=r.id, tenant=r.tenant, region=r.region, url=r.url, uri=r.uri, models=r.models) for r in records
-        )
+        self._fleet.replace(Backend.model_validate(r.model_dump(include=BACKEND_FIELDS)) for r in records)
         self._day = None
 
     def models(self, tenant: str) -> tuple[str, ...]:
@@ -54,7 +54,13 @@ class Inventory:
         known = self._facts.get(backend)
         if known is None:
             known = self._facts[backend] = self._catalogue.backend_facts(
-                backend_id=backend.id, tenant=backend.tenant, region=backend.region, models=backend.models, day=day
+                backend_id=backend.id,
+                tenant=backend.tenant,
+                region=backend.region,
+                models=backend.models,
+                day=day,
+                kind=backend.kind,
+                single_tenant=backend.single_tenant,
             )
         return known
 

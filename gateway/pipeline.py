@@ -134,7 +134,7 @@ class Pipeline:
                         async with self.upstream.call(
                             self.routes.target(route.backend),
                             exchange.call.endpoint.path,
-                            prompt.body,
+                            prompt.body_for(route.backend),
                             exchange.request_id,
                         ) as answer:
                             call.answered()

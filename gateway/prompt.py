@@ -18,6 +18,7 @@ from policy.errors import RedactionBlocked, RedactionError
 from policy.redact.pseudonyms import Pseudonyms, nonce_from
 from policy.redact.redactor import NamesByText, Redactor
 from policy.redact.stream import StreamFilter
+from regions.fleet import Backend
 
 
 class OutputFilters:
@@ -49,6 +50,12 @@ class Prompt:
     fields: Mapping[str, Any]
     counts: Mapping[str, int]
     output: OutputFilters | None
+
+    def body_for(self, backend: Backend) -> bytes:
+        """As it leaves for `backend`: without what is not OpenAI's own, where that would be refused."""
+        if backend.trust is None or not backend.trust.plain:
+            return self.body
+        return to_json({name: value for name, value in self.fields.items() if name != "cache_salt"})
 
     @property
     def make_filter(self) -> FilterFactory | None:

@@ -14,6 +14,7 @@ import audit
 from audit import Private
 from audit.event import (
     AuthFailed,
+    BackendConnected,
     Decision,
     InferenceAborted,
     InferenceAccepted,
@@ -27,9 +28,11 @@ from audit.event_base import Event
 from audit.receipt import Receipt
 from gateway.errors import AuditUnavailable, GatewayError, InternalError, PolicyDenied, RedactionRefused
 from gateway.exchange import Exchange, Route
+from gateway.http1 import Peer
 from gateway.telemetry import Telemetry
 from policy.decision import Reason
 from policy.redact import ENGINE_VERSION
+from regions.fleet import Backend
 
 logger = logging.getLogger("domicile.gateway")
 
@@ -116,6 +119,25 @@ class Recorder:
             )
         except GatewayError:
             logger.error("%s: its outcome could not be recorded yet", exchange.request_id)
+
+    async def connected(self, backend: Backend, peer: Peer) -> None:
+        """Residency evidence: who answered a new connection. Without TLS, on this host alone, there is none.
+
+        Raises AuditUnavailable; then nothing may be sent on it.
+        """
+        if peer.certificate_sha256 is not None:
+            await self._append(
+                BackendConnected(
+                    tenant=backend.tenant,
+                    backend_id=backend.id,
+                    region=backend.region,
+                    kind=backend.kind,
+                    address=peer.address,
+                    peer_sha256=peer.certificate_sha256,
+                    peer_uri=peer.uri,
+                    tls_version=peer.tls_version,
+                )
+            )
 
     def auth_failed(self, reason: str) -> None:
         """Record that somebody tried a key in vain; at most one event a second and reason, in the background."""

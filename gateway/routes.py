@@ -12,7 +12,10 @@ from gateway.upstream import Target
 from policy.decision import Decision
 from regions.errors import IsolationError
 from regions.fleet import Backend, Call, Fleet
+from regions.prefixes import PrefixIndex, block_hashes
 from regions.router import affinity_key, choose
+
+MAX_DECISIONS = 10_000
 
 
 class Routes:
@@ -24,20 +27,36 @@ class Routes:
         self._credentials = credentials
         self._max_attempts = max_attempts
         self._targets: dict[Backend, Target] = {}
+        self._prefixes = PrefixIndex()
+        self._caches: dict[str, Backend] = {}  # whose cache the index speaks of
+        self._allowed: dict[int, tuple[Decision, tuple[Backend, ...]]] = {}
 
     def choose(self, exchange: Exchange, decision: Decision) -> list[Route]:
         """Raises BackendUnavailable when no backend that the decision allows can be called now."""
         tenant = exchange.principal.tenant
-        candidates = self._inventory.backends(tenant, exchange.call.model)
-        allowed = [backend for backend in candidates if backend.id in decision.backends]
-        affinity = affinity_key(exchange.call.leading_text.encode())
-        ordered = choose(tenant, allowed, self._fleet.loads(allowed), affinity)[: self._max_attempts]
+        allowed = self._backends_of(tenant, exchange.call.model, decision)
+        text = exchange.call.leading_text.encode()
+        prefix = block_hashes(text, exchange.principal.project.encode())  # each project has a cache of its own
+        holders = self._prefixes.longest(prefix)
+        ordered = choose(tenant, allowed, self._fleet.live(), affinity_key(text), holders, self._max_attempts)
         if not ordered:
             raise BackendUnavailable("None of the backends that may answer this is up; try again", retry_after_s=2)
         return [
-            Route(backend, self._inventory.facts_of(backend), decision.transfer_basis[backend.id])
+            Route(backend, self._inventory.facts_of(backend), decision.transfer_basis[backend.id], prefix)
             for backend in ordered
         ]
+
+    def _backends_of(self, tenant: str, model: str, decision: Decision) -> tuple[Backend, ...]:
+        """Those that the decision allows. It is made anew when the fleet changes, so it is looked up by itself."""
+        known = self._allowed.get(id(decision))
+        if known is not None and known[0] is decision:
+            return known[1]
+        names = frozenset(decision.backends)
+        allowed = tuple(backend for backend in self._inventory.backends(tenant, model) if backend.id in names)
+        if len(self._allowed) >= MAX_DECISIONS:
+            self._allowed.clear()
+        self._allowed[id(decision)] = decision, allowed
+        return allowed
 
     @contextmanager
     def in_flight(self, exchange: Exchange, decision: Decision, route: Route) -> Iterator[Call]:
@@ -49,13 +68,21 @@ class Routes:
             raise InternalError("A backend outside the decision was about to be called; nothing was sent")
         try:
             with self._fleet.call(route.backend, tenant=exchange.principal.tenant) as call:
+                self._remember(route)
                 yield call
         except IsolationError:
             raise BackendUnavailable("The backend was taken out of service", retry_after_s=1) from None
+
+    def _remember(self, route: Route) -> None:
+        name = route.backend.id
+        if self._caches.get(name) is not route.backend:  # it is new, or moved and began with an empty cache
+            self._prefixes.forget(name)
+            self._caches[name] = route.backend
+        self._prefixes.remember(name, route.prefix)
 
     def target(self, backend: Backend) -> Target:
         known = self._targets.get(backend)
         if known is None:
             tls = partial(self._credentials.context_for, backend) if backend.url.startswith("https:") else None
-            known = self._targets[backend] = Target(backend.id, backend.url.rstrip("/"), tls)
+            known = self._targets[backend] = Target(backend.id, backend.url.rstrip("/"), tls, backend)
         return known

@@ -7,9 +7,10 @@ certificate is the tenant's, so a backend of another tenant refuses us as well.
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import urlsplit
@@ -18,20 +19,36 @@ from pydantic import ValidationError
 
 from backend.wire import ErrorBody
 from gateway.errors import BackendFailed, BackendRefused, BackendTimeout, BackendUnavailable, GatewayError
-from gateway.http1 import ConnectError, Connection, ConnectionLost, Pool, ProtocolError, Response
+from gateway.http1 import ConnectError, Connection, ConnectionLost, Peer, Pool, ProtocolError, Response
 from gateway.settings import Requests, is_loopback
+from regions.fleet import Backend
+from regions.secret_file import read_secret
+from regions.trust import Trust
 
 MAX_ERROR_BYTES = 64 << 10
+MAX_FETCHED_BYTES = 1 << 20
 PASSED_ON = frozenset({400, 404, 409, 413, 422, 429})
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A backend as the client sees it: where it listens and who it must prove to be."""
+    """A backend as the client sees it: where it listens and who it must prove to be.
+
+    `backend`: whose connections are told of; None where they are nobody's (tests of the client alone).
+    """
 
     backend_id: str
     url: str
     tls: Callable[[], ssl.SSLContext] | None  # None: plain HTTP, loopback only
+    backend: Backend | None = None
+
+
+Connected = Callable[[Backend, Peer], Awaitable[None]]
+"""Told of every new connection before a request is sent on it; what it raises keeps the request from being sent."""
+
+
+async def _nobody(backend: Backend, peer: Peer) -> None:
+    return None
 
 
 class Answer:
@@ -69,8 +86,9 @@ class Answer:
 class Upstream:
     """The one HTTP client. Use as an async context manager."""
 
-    def __init__(self, settings: Requests) -> None:
+    def __init__(self, settings: Requests, connected: Connected = _nobody) -> None:
         self._settings = settings
+        self._connected = connected
         self._pools: dict[str, tuple[Target, Pool]] = {}
 
     async def __aenter__(self) -> Self:
@@ -95,7 +113,7 @@ class Upstream:
         """
         pool = self._pool(target)
         silence_s = self._settings.silence_timeout_s
-        connection, response = await self._send(pool, pool.head("POST", path, len(body), request_id), body)
+        connection, response = await self._send(target, pool, pool.head("POST", path, len(body), request_id), body)
         try:
             if response.status != 200:
                 raise await _refusal(response, silence_s)
@@ -105,20 +123,28 @@ class Upstream:
 
     async def ready(self, target: Target, path: str, timeout_s: float) -> bool:
         """Whether `path` answers 200 within `timeout_s` seconds."""
+        return await self.fetch(target, path, timeout_s) is not None
+
+    async def fetch(self, target: Target, path: str, timeout_s: float) -> bytes | None:
+        """What `path` answers, up to 1 MiB; None where that is not 200, more, or not there in `timeout_s` seconds."""
+        pieces, size = [], 0
         try:
             async with asyncio.timeout(timeout_s):
                 pool = self._pool(target)
-                connection, response = await self._send(pool, pool.head("GET", path, 0, "readiness"), b"")
+                connection, response = await self._send(target, pool, pool.head("GET", path, 0, "readiness"), b"")
                 try:
-                    async for _ in response.pieces(timeout_s):
-                        pass
-                    return response.status == 200
+                    async for piece in response.pieces(timeout_s):
+                        size += len(piece)
+                        if size > MAX_FETCHED_BYTES:
+                            return None
+                        pieces.append(piece)
+                    return b"".join(pieces) if response.status == 200 else None
                 finally:
                     pool.release(connection)
         except (GatewayError, ConnectionLost, ProtocolError, TimeoutError):
-            return False
+            return None
 
-    async def _send(self, pool: Pool, head: bytes, body: bytes) -> tuple[Connection, Response]:
+    async def _send(self, target: Target, pool: Pool, head: bytes, body: bytes) -> tuple[Connection, Response]:
         """Send on a kept connection, or on a new one where the backend has closed that meanwhile."""
         while True:
             try:
@@ -130,6 +156,8 @@ class Upstream:
                     ) from error
                 raise BackendUnavailable("No connection to the backend", retry_after_s=1) from error
             try:
+                if not kept and target.backend is not None:
+                    await self._connected(target.backend, connection.peer)
                 return connection, await connection.request(head, body, self._settings.silence_timeout_s)
             except ConnectionLost as error:
                 pool.release(connection)
@@ -149,7 +177,14 @@ class Upstream:
         known = self._pools.get(target.backend_id)
         if known is not None and known[0] == target:
             return known[1]
-        pool = Pool(target.url, self._tls(target), self._settings.connect_timeout_s)
+        trust = target.backend.trust if target.backend is not None else None
+        pool = Pool(
+            target.url,
+            self._tls(target),
+            self._settings.connect_timeout_s,
+            server_name=trust.name if trust is not None else None,
+            bearer=_bearer(trust),
+        )
         self._pools[target.backend_id] = (target, pool)
         if known is not None:
             known[1].close()
@@ -162,6 +197,19 @@ class Upstream:
         if is_loopback(urlsplit(target.url).hostname or ""):
             return None
         raise BackendUnavailable(f"Backend {target.backend_id} is off this host and has no TLS identity")
+
+
+def _bearer(trust: Trust | None) -> str | None:
+    """Raises BackendUnavailable where the file with the key cannot be read: without it nothing would be answered."""
+    if trust is None or trust.key_file is None:
+        return None
+    try:
+        key = read_secret(Path(trust.key_file)).decode("ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BackendUnavailable("The key for the backend cannot be read", code="no_certificate") from error
+    if not key.isprintable():
+        raise BackendUnavailable("The key for the backend is no key", code="no_certificate")
+    return key
 
 
 async def _refusal(response: Response, silence_s: float) -> GatewayError:

@@ -1,8 +1,11 @@
 """A decision in words, for people and for machines: the same words in the 403 body, the record and the console."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from policy.decision import Decision
+from policy.decision import Decision, Reason
+from policy.document import PolicyDocument
 
 
 def explain_lines(decision: Decision) -> list[str]:
@@ -46,3 +49,86 @@ def explain_json(decision: Decision) -> dict[str, Any]:
         },
         "notices": [{"name": n.name, "channel": n.channel, "text": n.text} for n in decision.notices],
     }
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A document that a decision rests on, and where its text came from."""
+
+    name: str
+    document: PolicyDocument
+    text: str
+
+
+def explain_source(decision: Decision, sources: Sequence[Source]) -> list[str]:
+    """Each refusal as a compiler would tell it: the rule, the line that says so in every document, the law.
+
+    `sources` from the top level down. A rule that no document writes down (a missing fact, another tenant's backend)
+    is one that always holds.
+    """
+    verdict = "allowed" if decision.allowed else "denied"
+    lines = [f"{verdict}: {decision.policy_id} version {decision.version}, countries {decision.countries_version}"
+             + (f", catalogue {decision.catalogue_version}" if decision.catalogue_version else "")]  # fmt: skip
+    for backend in decision.backends:
+        lines.append(f"  may use {backend}, transfer basis {decision.transfer_basis[backend]}")
+    for reason in decision.reasons:
+        lines += ["", *_told(reason, sources)]
+    return lines
+
+
+_STANDS_IN = {"residency.subprocessors": "residency.process_in", "data_classes.special": "special_categories"}
+
+
+def _told(reason: Reason, sources: Sequence[Source]) -> list[str]:
+    subject = f"{reason.candidate} " if reason.candidate else ""
+    lines = [f"refused[{reason.rule}]: {subject}{reason.because}"]
+    rule = reason.rule
+    written = [(source, line) for source in sources if (line := _line(source, rule))]
+    if not written and rule in _STANDS_IN:  # what a document leaves out follows another of its rules
+        rule = _STANDS_IN[rule]
+        written = [(source, line) for source in sources if (line := _line(source, rule))]
+    for source, line in written:
+        text = source.text.splitlines()[line - 1]
+        at, width = _span(text, rule)
+        gutter = " " * len(str(line))
+        lines += [
+            f"{gutter}--> {source.name}:{line}",
+            f"{gutter} |",
+            f"{line} | {text}",
+            f"{gutter} | {' ' * at}{'^' * width}",
+        ]
+    if not written:
+        lines.append("  = always holds: no document asks for it, and none can lift it")
+    if reason.article:
+        lines.append(f"  = law: {reason.article}")
+    return lines
+
+
+def _line(source: Source, rule: str) -> int:
+    """0 where the document does not say it: a line of the section around it says nothing of the rule."""
+    line = source.document.line(rule)
+    if not line or not 1 <= line <= len(source.text.splitlines()):
+        return 0
+    return line if rule.split(".")[-1] in source.text.splitlines()[line - 1] or rule.startswith("rules.") else 0
+
+
+def _span(text: str, rule: str) -> tuple[int, int]:
+    """Where in its line the rule's key and value stand."""
+    key = rule.split(".")[-1]
+    at = text.find(f"{key}:")
+    if at < 0:
+        return len(text) - len(text.lstrip()), max(1, len(text.strip()))
+    depth, end = 0, len(text)
+    for place in range(at, len(text)):
+        character = text[place]
+        if character in "[{":
+            depth += 1
+        elif character in "]}":
+            depth -= 1
+            if depth < 0:
+                end = place
+                break
+        elif (character == "," and depth == 0) or (character == "#" and place and text[place - 1] == " "):
+            end = place
+            break
+    return at, len(text[at:end].rstrip())

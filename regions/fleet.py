@@ -10,12 +10,15 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
+from policy.facts import Kind, Tenancy
 from regions.errors import IsolationError
 from regions.identity import BackendIdentity, parse_identity
+from regions.trust import Trust
 
 FAILURES = 3
 COOL_DOWN_S = 2.0
@@ -23,7 +26,11 @@ LONGEST_COOL_DOWN_S = 60.0
 
 
 class Backend(BaseModel):
-    """One running replica. Its identity, and with it tenant and region, is what its certificate must say."""
+    """One running replica. Its identity, and with it tenant and region, is what its certificate must say.
+
+    `kind` openai: a server that is not our engine. Its identity is then our name for it, and it proves who it is by
+    what `trust` says.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -33,6 +40,9 @@ class Backend(BaseModel):
     url: str
     uri: str
     models: tuple[str, ...]
+    kind: Kind = "domicile"
+    single_tenant: Tenancy | None = None
+    trust: Trust | None = None
 
     @model_validator(mode="after")
     def _is_who_its_uri_says(self) -> Self:
@@ -51,15 +61,36 @@ class Backend(BaseModel):
 
 
 class Load(NamedTuple):
-    """`latency_s`: of the last successful call to its first byte, None before one. `available`: may be called now."""
+    """`latency_s`: of the last successful call to its first byte, None before one. `available`: may be called now.
+
+    `rank` is what backends are compared by, less is better: calls that run or wait there, by our own count or the
+    engine's where that is more (other gateways call it too), and behind the point how full its cache is and how slow
+    it was. `key` is by what a prompt's favourite is found.
+    """
 
     in_flight: int
     latency_s: float | None
     available: bool
+    rank: float = 0.0
+    key: int = 0
+
+
+def short_hash(text: bytes) -> int:
+    """64 bits that every gateway computes alike."""
+    return int.from_bytes(blake2b(text, digest_size=8).digest())
+
+
+class EngineReport(NamedTuple):
+    """What a backend said of itself: sequences that run and wait, and the share of its KV cache in use (0 to 1)."""
+
+    running: int
+    waiting: int
+    kv_use: float
 
 
 @dataclass(slots=True)
 class _State:
+    key: int
     in_flight: int = 0
     latency_s: float | None = None
     ready: bool = True  # until a probe says otherwise: a gateway that just started should not refuse
@@ -67,6 +98,8 @@ class _State:
     out_until: float | None = None
     trying: bool = False
     cool_down_s: float = COOL_DOWN_S
+    report: EngineReport | None = None
+    in_flight_at_report: int = 0
 
     def available(self, now: float) -> bool:
         if not self.ready:
@@ -75,6 +108,18 @@ class _State:
 
     def close_circuit(self) -> None:
         self.failures, self.out_until, self.cool_down_s = 0, None, COOL_DOWN_S
+
+    def load(self, now: float) -> Load:
+        return Load(self.in_flight, self.latency_s, self.available(now), self._rank(), self.key)
+
+    def _rank(self) -> float:
+        queue: float = self.in_flight
+        fullness = 0.0
+        if self.report is not None:
+            others = max(0, self.report.running + self.report.waiting - self.in_flight_at_report)
+            queue += others
+            fullness = self.report.kv_use
+        return queue + min(fullness, 1.0) * 0.5 + min(self.latency_s or 0.0, 10.0) * 0.049
 
 
 class Call:
@@ -119,13 +164,17 @@ class Fleet:
             if new.get(name) == known:
                 new[name] = known  # the same object, so that who holds it is recognised at a glance
         self._states = {
-            name: self._states[name] if self._is_member(backend) else _State() for name, backend in new.items()
+            name: self._states[name] if self._is_member(backend) else _State(short_hash(name.encode()))
+            for name, backend in new.items()
         }
         self._backends = new
         tenants: dict[str, list[Backend]] = {}
         for backend in new.values():
             tenants.setdefault(backend.tenant, []).append(backend)
         self._by_tenant = {tenant: tuple(theirs) for tenant, theirs in tenants.items()}
+        now = self._now()
+        self._loads = {name: state.load(now) for name, state in self._states.items()}
+        self._out = {name for name, state in self._states.items() if state.out_until is not None}
 
     def __iter__(self) -> Iterator[Backend]:
         return iter(self._backends.values())
@@ -147,15 +196,23 @@ class Fleet:
 
     def loads(self, backends: Iterable[Backend]) -> Mapping[str, Load]:
         """By id; one that has left the fleet is not available."""
-        now = self._now()
-        loads = {}
-        for backend in backends:
-            if self._is_member(backend):
-                state = self._states[backend.id]
-                loads[backend.id] = Load(state.in_flight, state.latency_s, state.available(now))
+        live = self.live()
+        gone = Load(0, None, False)
+        return {backend.id: live[backend.id] if self._is_member(backend) else gone for backend in backends}
+
+    def live(self) -> Mapping[str, Load]:
+        """Of every backend in the fleet, by id; the same mapping each time, kept up to date. Not to be changed."""
+        for name in self._out:  # whose cool-down may be over by now
+            self._loads[name] = self._states[name].load(self._now())
+        return self._loads
+
+    def _changed(self, name: str, state: _State) -> None:
+        if self._states.get(name) is state:  # a call may outlive its backend
+            self._loads[name] = state.load(self._now())
+            if state.out_until is None:
+                self._out.discard(name)
             else:
-                loads[backend.id] = Load(0, None, False)
-        return loads
+                self._out.add(name)
 
     @contextmanager
     def call(self, backend: Backend, *, tenant: str) -> Iterator[Call]:
@@ -170,12 +227,14 @@ class Fleet:
         call = Call(state, self._now)
         state.in_flight += 1
         state.trying = state.trying or call.is_trial
+        self._changed(backend.id, state)
         try:
             yield call
         finally:
             state.in_flight -= 1
             if call.is_trial:
                 state.trying = False
+            self._changed(backend.id, state)
 
     def mark_ready(self, backend: Backend, ready: bool) -> None:
         """What a probe found. One that comes back starts with a closed circuit."""
@@ -185,6 +244,15 @@ class Fleet:
         if ready and not state.ready:
             state.close_circuit()
         state.ready = ready
+        self._changed(backend.id, state)
+
+    def mark_report(self, backend: Backend, report: EngineReport) -> None:
+        """What the backend said of its queue and cache. It counts until the next report, calls of ours made since
+        beside it."""
+        if self._is_member(backend):
+            state = self._states[backend.id]
+            state.report, state.in_flight_at_report = report, state.in_flight
+            self._changed(backend.id, state)
 
     def _is_member(self, backend: Backend) -> bool:
         known = self._backends.get(backend.id)

@@ -18,6 +18,8 @@ from gateway.identity.provider import IdentityProvider
 from gateway.identity.roles import INSTALLATION, Actor, Permission, check
 from gateway.store.answers import Answers
 from gateway.store.bearers import Bearer, find_bearer
+from gateway.policy_room import PolicyRoom
+from gateway.store.bearers import find_bearer
 from gateway.store.control import CheckPolicy, Control, OnEvent
 from gateway.store.database import Database
 from gateway.store.errors import NotFound
@@ -37,6 +39,7 @@ class Desk:
     hasher: Callable[[], KeyHasher]
     check_policy: CheckPolicy
     on_event: OnEvent
+    policy_room: Callable[[Inventory], PolicyRoom] | None = None
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
     provider: IdentityProvider | None = None
     on_refused: Callable[[str], None] = lambda reason: None

@@ -5,6 +5,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.admin import keys, limits, login, people, tenants, usage
+from gateway.admin import keys, people, policies, tenants
 from gateway.admin.access import Desk
 from gateway.admin.openapi import AdminApi
 from gateway.admin.problems import install_handlers
@@ -35,6 +36,7 @@ def build_admin(desk: Desk) -> FastAPI:
         limits.router,
         usage.router,
     ):
+    for router in (people.entrance, tenants.router, policies.router, keys.router, people.of_tenant, people.of_staff):
         app.include_router(router)
     app.add_middleware(BoundedBody)
     return app

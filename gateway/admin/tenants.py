@@ -3,7 +3,6 @@
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Response
-from pydantic import Field
 
 from gateway.admin.access import DeskOf, IfMatch, Need
 from gateway.admin.once import OnceRoute
@@ -20,8 +19,6 @@ from gateway.store.records import (
 )
 
 router = APIRouter(tags=["tenants"], route_class=OnceRoute)
-
-MAX_POLICY = 256 * 1024
 
 
 class NewTenant(Body):
@@ -138,21 +135,6 @@ def list_policies(
 ) -> Page[PolicyVersionRecord]:
     """Every version ever in force for the tenant, or for one of its projects."""
     return desk.pages.policies(tenant, project, after, limit)
-
-
-@router.post("/tenants/{tenant}/policies", status_code=201)
-def activate_policy(
-    actor: Annotated[Actor, Depends(Need("policies.activate"))],
-    desk: DeskOf,
-    expected: IfMatch,
-    response: Response,
-    tenant: str,
-    new: NewPolicy,
-) -> PolicyVersionRecord:
-    """Put a document in force. It must compile and pass its own tests; otherwise the one before stays."""
-    record = desk.control(actor.name, expected).activate_policy(tenant, new.document, project=new.project)
-    tagged(response, record)
-    return record
 
 
 @router.get("/tenants/{tenant}/backends", dependencies=[Depends(Need("backends.read"))])

@@ -18,6 +18,8 @@ Permission = Literal[
     "keys.read",
     "keys.manage",
     "policies.read",
+    "policies.submit",
+    "policies.approve",
     "policies.activate",
     "backends.read",
     "people.read",
@@ -44,6 +46,12 @@ ROLE_TABLE: dict[Role, frozenset[Permission]] = {
     "dpo": _READ | {"tenants.list", "policies.activate"},
     "auditor": _READ | {"tenants.list", "staff.read", "prices.read", "usage.read", "usage.read-all"},
     "billing": frozenset({"tenants.list", "tenant.read", "prices.read", "usage.read", "usage.read-all"}),
+    "developer": frozenset(
+        {"tenant.read", "keys.read", "keys.manage", "policies.read", "policies.submit", "backends.read"}
+    ),
+    "dpo": _READ | {"tenants.list", "policies.submit", "policies.approve", "policies.activate"},
+    "auditor": _READ | {"tenants.list", "staff.read"},
+    "billing": frozenset({"tenants.list", "tenant.read"}),
 }
 
 

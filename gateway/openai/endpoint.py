@@ -13,6 +13,8 @@ from gateway.errors import InvalidRequest, invalid_body
 # Fields that say who the person is and that no model needs (GDPR 5(1)(c)): they stay on this side.
 IDENTIFYING_FIELDS = ("user", "metadata", "safety_identifier")
 
+LEADING_CHARACTERS = 16 << 10
+
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
@@ -53,7 +55,13 @@ class Call:
     @property
     def leading_text(self) -> str:
         """The start of the prompt, for prefix-cache affinity: requests that begin alike go to the same backend."""
-        return "".join(_prompt_strings(self.body))[:1024]
+        pieces, size = [], 0
+        for piece in _prompt_strings(self.body):
+            pieces.append(piece)
+            size += len(piece)
+            if size >= LEADING_CHARACTERS:
+                break
+        return "".join(pieces)[:LEADING_CHARACTERS]
 
 
 def parse_call(endpoint: Endpoint, raw: bytes) -> Call:
@@ -75,9 +83,9 @@ def _prompt_strings(body: dict[str, Any]) -> Iterator[str]:
     messages = body.get("messages")
     if messages is None:
         prompt = body.get("prompt")
-        yield prompt if isinstance(prompt, str) else repr(prompt)[:1024]
+        yield prompt if isinstance(prompt, str) else repr(prompt)[:LEADING_CHARACTERS]
         return
-    for message in messages[:4]:
+    for message in messages:
         content = message.get("content")
         yield message["role"]
-        yield content if isinstance(content, str) else repr(content)[:1024]
+        yield content if isinstance(content, str) else repr(content)[:LEADING_CHARACTERS]

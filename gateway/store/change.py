@@ -59,6 +59,12 @@ class Change:
         except exc.IntegrityError as error:
             raise Duplicate(f"{what} exists already") from error
 
+    def confirm(self, before: Record) -> None:
+        """That `before` is what was expected, where the change is told of another record. Raises Stale."""
+        expected, self._expected = self._expected, None
+        if expected is not None and before.digest() != expected:
+            raise Stale("it was changed since you last read it")
+
     def tell(self, action: str, tenant: str, target: str, before: Record | None, after: Record, **more: Any) -> None:
         """Raises Stale where something else was expected `before`."""
         if before is not None and self._expected is not None and before.digest() != self._expected:

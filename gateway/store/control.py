@@ -16,8 +16,10 @@ from gateway.store.lookup import backend_record, project_record, tenant_record
 from gateway.store.policy_control import PolicyControl
 from gateway.store.records import BackendRecord, LegalBasis, ProjectRecord, RiskClass, TenantRecord, Trust
 from gateway.store.session_control import SessionControl
+from gateway.store.records import BackendRecord, LegalBasis, ProjectRecord, RiskClass, TenantRecord
 from gateway.store.tables import BackendRow, ProjectRow, TenantRow
 from regions.identity import BackendIdentity
+from regions.trust import Trust
 
 __all__ = ["CheckPolicy", "Control", "OnEvent"]
 
@@ -30,6 +32,8 @@ class Control(KeyControl, SessionControl, LimitControl, PolicyControl):
     def create_tenant(self, tenant: str, *, display_name: str | None = None) -> TenantRecord:
         """Raises Invalid for a name outside the grammar, Duplicate."""
         checked_name(tenant, "tenant")
+        if tenant == "operator":
+            raise Invalid("operator is whose the policy above all tenants is; choose another name")
         with self._change() as change:
             row = TenantRow(
                 id=tenant, display_name=checked_text(display_name or tenant, "display name"), **change.stamp

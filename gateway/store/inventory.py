@@ -10,11 +10,14 @@ from sqlmodel import col, select
 from gateway.store import lookup
 from gateway.store.database import Database
 from gateway.store.lookup import (
+    OPERATOR,
+    TENANT_SCOPE,
     backend_record,
     key_record,
     person_record,
     policy_record,
     project_record,
+    proposal_record,
     tenant_record,
     token_record,
 )
@@ -23,6 +26,7 @@ from gateway.store.records import (
     BackendRecord,
     KeyRecord,
     PersonRecord,
+    PolicyProposalRecord,
     PolicyVersionRecord,
     ProjectRecord,
     TenantRecord,
@@ -32,6 +36,7 @@ from gateway.store.tables import (
     ApiKeyRow,
     BackendRow,
     PersonRow,
+    PolicyProposalRow,
     PolicyVersionRow,
     ProjectRow,
     TenantRow,
@@ -117,16 +122,36 @@ class Inventory:
         with self._database.read() as session:
             return token_record(lookup.token(session, tenant, person, token))
 
-    def policies(self, tenant: str) -> list[PolicyVersionRecord]:
-        """Every version, oldest first, the tenant's own before its projects'."""
+    def policies(self, tenant: str | None) -> list[PolicyVersionRecord]:
+        """Every version, oldest first, the tenant's own before its projects'. `tenant` None: the operator's."""
         with self._database.read() as session:
-            lookup.tenant(session, tenant)
+            if tenant is not None:
+                lookup.tenant(session, tenant)
             rows = session.exec(
                 select(PolicyVersionRow)
-                .where(PolicyVersionRow.tenant == tenant)
+                .where(PolicyVersionRow.tenant == (tenant or OPERATOR))
                 .order_by(PolicyVersionRow.project, col(PolicyVersionRow.number))
             )
             return [policy_record(row) for row in rows]
+
+    def proposals(self, tenant: str | None) -> list[PolicyProposalRecord]:
+        """Every one, oldest first. `tenant` None: of the operator's policy."""
+        with self._database.read() as session:
+            if tenant is not None:
+                lookup.tenant(session, tenant)
+            rows = session.exec(
+                select(PolicyProposalRow)
+                .where(PolicyProposalRow.tenant == (tenant or OPERATOR))
+                .order_by(PolicyProposalRow.project, col(PolicyProposalRow.number))
+            )
+            return [proposal_record(row) for row in rows]
+
+    def proposal(self, tenant: str | None, number: int, project: str | None = None) -> PolicyProposalRecord:
+        with self._database.read() as session:
+            if tenant is not None:
+                lookup.tenant(session, tenant)
+            scope = TENANT_SCOPE if project is None else project
+            return proposal_record(lookup.proposal(session, tenant or OPERATOR, scope, number))
 
     def backends(self, tenant: str) -> list[BackendRecord]:
         with self._database.read() as session:

@@ -113,6 +113,7 @@ class PolicyControl(Administration):
                 detail = {"number": str(number), "sha256": row.sha256, "activates_at": when}
                 _tell(change, "policy.scheduled", owner, scope, before, record, detail)
                 return record
+            change.confirm(before)
             self._activate(change, row)
             return proposal_record(row)
 

@@ -9,6 +9,8 @@ from typing import ClassVar, Literal
 import rfc8785
 from pydantic import BaseModel, ConfigDict, Field
 
+from regions.trust import Trust
+
 LegalBasis = Literal[
     "consent", "contract", "legal_obligation", "vital_interests", "public_task", "legitimate_interests"
 ]
@@ -172,19 +174,6 @@ class PolicyProposalRecord(Record):
         if self.activates_at is not None:
             return "scheduled"
         return "approved" if self.approved_by is not None else "submitted"
-
-
-class Trust(BaseModel):
-    """How a server that is not our engine proves who it is: a certificate under `ca` (PEM), for `name` (by default the
-    host of its URL), or exactly the certificate whose SHA-256 is `pin` (hex), or both. `key`: a file that holds what to
-    send as bearer token; its content is never stored here."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    ca: str | None = None
-    name: str | None = None
-    pin: str | None = Field(None, pattern=r"^[0-9a-f]{64}$")
-    key_file: str | None = None
 
 
 class BackendRecord(Record):

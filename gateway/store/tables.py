@@ -163,7 +163,7 @@ class BackendRow(Changed, Row, table=True):
     models: list[str] = Field(sa_type=JSON)
     kind: str = Field("domicile", max_length=16, sa_column_kwargs={"server_default": "domicile"})
     single_tenant: str | None = Field(None, max_length=16)
-    trust: dict[str, str] | None = Field(None, sa_type=JSON)
+    trust: dict[str, str | bool] | None = Field(None, sa_type=JSON)
     revoked_at: datetime | None = Field(None, sa_type=UtcDateTime)
 
 

@@ -5,7 +5,7 @@ import pytest
 from typer import Typer
 from typer.testing import CliRunner
 
-from gateway import control_cli, key_cli
+from gateway import cli, control_cli, key_cli
 from gateway.identity.keys import parse_key
 from gateway.store.errors import DatabaseUnavailable
 
@@ -19,7 +19,7 @@ tests:
 PROJECT = ("project", "create", "acme", "support", "--purpose", "customer support", "--legal-basis", "contract")
 
 app = Typer()
-for group in (control_cli.tenant_app, control_cli.project_app, key_cli.key_app, control_cli.policy_app):
+for group in (control_cli.tenant_app, control_cli.project_app, key_cli.key_app, cli.policy_app):
     app.add_typer(group)
 
 

@@ -5,25 +5,29 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regions.errors import IsolationError
-from regions.fleet import Fleet, Load
+from regions.fleet import EngineReport, Fleet, Load, short_hash
 from regions.router import PREFIX_BYTES, SMALL_BATCH, affinity_key, choose
 from tests.regions.test_fleet import Clock, backend
 
 IDLE = Load(0, None, True)
+KEYS = [short_hash(f"acme-{number}".encode()) for number in range(4)]
 FOUR = [backend(f"acme-{number}") for number in range(4)]
 
 
 def loads(*in_flight):
-    return {f"acme-{number}": Load(count, None, True) for number, count in enumerate(in_flight)}
+    return {f"acme-{number}": Load(count, None, True, count, KEYS[number]) for number, count in enumerate(in_flight)}
 
 
-loads_strategy = st.builds(Load, st.integers(0, 50), st.none() | st.floats(0, 10), st.booleans())
+loads_strategy = st.builds(
+    lambda count, latency, up: Load(count, latency, up, count + (latency or 0.0) * 0.049),
+    st.integers(0, 50), st.none() | st.floats(0, 10), st.booleans(),
+)  # fmt: skip
 cases = st.integers(0, 12).flatmap(
     lambda n: st.tuples(
         st.just([backend(f"acme-{number}") for number in range(n)]),
         st.lists(loads_strategy, min_size=n, max_size=n),
         st.sets(st.integers(0, 12)),
-        st.none() | st.binary(min_size=16, max_size=16),
+        st.none() | st.integers(0, 2**61 - 2),
     )
 )
 
@@ -60,7 +64,9 @@ def test_without_affinity_the_least_loaded_comes_first():
 
 
 def test_of_equally_loaded_the_faster_comes_first():
-    states = {b.id: Load(1, latency, True) for b, latency in zip(FOUR, (0.4, 0.1, 0.3, 0.2), strict=True)}
+    states = {
+        b.id: Load(1, latency, True, 1 + latency * 0.049) for b, latency in zip(FOUR, (0.4, 0.1, 0.3, 0.2), strict=True)
+    }
     assert [b.id for b in choose("acme", FOUR, states)] == ["acme-1", "acme-3", "acme-2", "acme-0"]
 
 
@@ -78,7 +84,7 @@ def test_prefixes_spread_evenly():
 def test_a_favourite_that_is_clearly_busier_is_passed_over():
     key = affinity_key(b"prefix")
     favourite = choose("acme", FOUR, loads(0, 0, 0, 0), key)[0]
-    busy = {b.id: Load(SMALL_BATCH if b is favourite else 0, None, True) for b in FOUR}
+    busy = {b.id: Load(0, None, True, SMALL_BATCH if b is favourite else 0, short_hash(b.id.encode())) for b in FOUR}
     order = choose("acme", FOUR, busy, key)
     assert order[0] is not favourite
     assert order[-1] is favourite
@@ -104,7 +110,7 @@ def test_a_conversation_that_grows_keeps_its_key():
     assert affinity_key(b"a" + start) != affinity_key(start)
 
 
-@given(st.lists(st.integers(0, 100), min_size=4, max_size=4), st.binary(min_size=16, max_size=16))
+@given(st.lists(st.integers(0, 100), min_size=4, max_size=4), st.integers(0, 2**61 - 2))
 def test_no_backend_gets_far_ahead_of_the_mean(counts, key):
     chosen = choose("acme", FOUR, loads(*counts), key)[0]
     after = counts[int(chosen.id[-1])] + 1
@@ -149,3 +155,51 @@ def test_whatever_fails_and_moves_no_call_is_made_outside_tenant_and_decision(st
             case "wait", seconds:
                 clock.at += seconds
     assert all(load.in_flight == 0 for load in fleet.loads(everyone).values())
+
+
+def test_whoever_holds_most_of_the_prompt_comes_first_and_the_least_loaded_of_them():
+    holders = [{"acme-2"}, {"acme-2", "acme-0", "acme-3"}]
+    assert choose("acme", FOUR, loads(0, 0, 3, 0), 1, holders)[0].id == "acme-2"
+    assert choose("acme", FOUR, loads(2, 0, SMALL_BATCH, 1), 1, holders)[0].id == "acme-3"
+
+
+def test_a_holder_that_is_not_allowed_or_not_there_is_never_chosen():
+    assert {b.id for b in choose("acme", FOUR[:2], loads(0, 0, 0, 0), 1, [{"acme-2", "gone"}])} == {"acme-0", "acme-1"}
+
+
+def test_no_more_are_named_than_asked_for():
+    for limit in range(6):
+        assert len(choose("acme", FOUR, loads(0, 1, 2, 3), 1, (), limit)) == min(limit, 4)
+
+
+def test_what_engines_report_of_their_queue_and_cache_counts_beside_our_own_calls():
+    fleet = Fleet([backend(f"acme-{n}", port=n + 1) for n in range(3)])
+    ones = sorted(fleet, key=lambda b: b.id)
+    fleet.mark_report(ones[0], EngineReport(5, 2, 0.1))
+    fleet.mark_report(ones[1], EngineReport(0, 0, 0.9))
+    fleet.mark_report(ones[2], EngineReport(0, 0, 0.2))
+    assert [b.id for b in choose("acme", ones, fleet.live())] == ["acme-2", "acme-1", "acme-0"]
+    with fleet.call(ones[2], tenant="acme"):
+        assert choose("acme", ones, fleet.live())[0] is ones[1]
+        fleet.mark_report(ones[2], EngineReport(1, 0, 0.2))  # our own call, seen by the engine: it counts once
+        assert fleet.live()["acme-2"].rank < 2
+    assert choose("acme", ones, fleet.live())[0] is ones[2]
+
+
+def test_one_whose_cool_down_is_over_is_seen_without_any_call():
+    clock = Clock()
+    fleet = Fleet([backend("acme-1")], now=clock)
+    (one,) = fleet
+    for _ in range(3):
+        with fleet.call(one, tenant="acme") as call:
+            call.failed()
+    assert choose("acme", [one], fleet.live()) == []
+    clock.at += 60
+    assert choose("acme", [one], fleet.live()) == [one]
+
+
+def test_routing_keeps_the_prefix_hits_of_one_large_engine():
+    from bench.router import kept
+
+    found = kept()
+    assert found["kept"] >= 0.9 > found["at_random"] / found["single"]

@@ -6,7 +6,11 @@ from starlette.testclient import TestClient
 from gateway.admin.access import Desk
 from gateway.admin.app import build_admin
 from gateway.identity.keys import KeyHasher
+from gateway.policy_room import PolicyRoom
+from regions.catalogue import Catalogue
 from tests.gateway.conftest import ACTIVITY, PEPPER, compile_policy
+
+DOCUMENT = "policy: acme\nversion: 1\nresidency: {process_in: EEA, store_in: EEA}\n"
 
 
 class Clock:
@@ -23,7 +27,7 @@ def clock():
 
 
 @pytest.fixture
-def app(database, events, clock):
+def app(database, events, clock, tmp_path):
     return build_admin(
         Desk(
             database,
@@ -31,6 +35,7 @@ def app(database, events, clock):
             hasher=lambda: KeyHasher(PEPPER),
             check_policy=compile_policy,
             on_event=events.append,
+            policy_room=lambda store: PolicyRoom(store, Catalogue.load(), tmp_path / "log.db"),
             now=clock,
         )
     )
@@ -65,13 +70,24 @@ def objects(acme):
     key, _ = acme.create_key("acme", "support")
     person = acme.create_person("acme", "Ada", ["developer"])
     token, _ = acme.create_token("acme", person.id, expires_at=datetime.now(UTC) + timedelta(days=1))
-    return {"tenant": "acme", "project": "support", "key": key.id, "person": person.id, "token": token.id}
+    acme.activate_policy("acme", DOCUMENT)
+    proposal = acme.submit_policy("acme", DOCUMENT)
+    return {
+        "tenant": "acme", "project": "support", "key": key.id, "person": person.id, "token": token.id,
+        "proposal": proposal.number,
+    }  # fmt: skip
 
 
 BODIES = {
     "create_tenant": {"id": "initech"},
     "create_project": {"id": "extra", **ACTIVITY},
-    "activate_policy": {"document": "policy: acme"},
+    "check_policy": {"document": DOCUMENT},
+    "simulate_policy": {"dpf_accepted": False},
+    "explain_policy": {"project": "support", "model": "small"},
+    "roll_back_policy": {},
+    "submit_policy": {"document": DOCUMENT},
+    "activate_policy": {},
+    "withdraw_policy": {},
     "create_key": {"project": "support"},
     "rotate_key": {},
     "create_person": {"display_name": "Bob", "roles": ["developer"]},

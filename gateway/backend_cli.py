@@ -1,0 +1,125 @@
+"""``domicile backend register | list | revoke``: servers that a tenant brings, and what is registered."""
+
+from datetime import UTC, date, datetime
+from hashlib import sha256
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gateway.admin_shell import DEFAULT_DATA, AsJson, Data, Tenant, Yes, confirm, fail, opened_control, opened_inventory
+from gateway.printing import print_one, print_table
+
+app = typer.Typer(name="backend")
+
+Id = Annotated[str, typer.Argument(metavar="BACKEND", help="Its name, as 'acme-vllm-1'.")]
+
+
+@app.command("register")
+def register(
+    ctx: typer.Context,
+    tenant: Tenant,
+    backend: Id,
+    region: Annotated[str, typer.Option(help="Where it runs, a region of the catalogue.")],
+    url: Annotated[str, typer.Option(help="https://host:port, and a path if it has one before /v1.")],
+    model: Annotated[list[str], typer.Option(help="A model that it serves, by the name clients ask for; repeatable.")],
+    ca: Annotated[Path | None, typer.Option(help="PEM file of the private CA that signed its certificate.")] = None,
+    name: Annotated[str | None, typer.Option(help="The name in its certificate [default: the URL's host].")] = None,
+    pin: Annotated[Path | None, typer.Option(help="PEM file of its very certificate.")] = None,
+    key_file: Annotated[
+        Path | None, typer.Option(help="File (mode 0600) with the key it asks for, read by the gateway.")
+    ] = None,
+    plain: Annotated[
+        bool,
+        typer.Option("--plain", help="It refuses what is not OpenAI's own: send no cache_salt."),
+    ] = False,
+    single_tenant: Annotated[
+        bool, typer.Option("--single-tenant", help="Declare that it serves this tenant alone.")
+    ] = False,
+    data: Data = DEFAULT_DATA,
+    as_json: AsJson = False,
+) -> None:
+    """Register a server of yours that speaks OpenAI's API: vLLM, SGLang, TensorRT-LLM, TGI, Ollama.
+
+    It is judged by the facts of its region, and trusted by a private CA or its very certificate.
+
+    Example: domicile backend register acme vllm-1 --region eu-fr-par --url https://10.0.0.7:8000 --model m --ca ca.pem
+    """
+    from pydantic import ValidationError
+
+    from gateway.installation import Installation
+    from regions.identity import BackendIdentity
+    from regions.trust import Trust
+
+    with opened_control(ctx, data) as control:
+        installation = Installation.open(data)
+        installation.catalogue().region(region, _today())
+        try:
+            trust = Trust(
+                ca=None if ca is None else _read(ca),
+                name=name,
+                pin=None if pin is None else _pin(pin),
+                key_file=None if key_file is None else str(key_file.absolute()),
+                plain=plain,
+            )
+        except ValidationError as error:
+            fail(error.errors()[0]["msg"].removeprefix("Value error, "))
+        record = control.register_backend(
+            BackendIdentity(installation.cell, tenant, region, backend),
+            url=url,
+            models=model,
+            kind="openai",
+            single_tenant="declared" if single_tenant else None,
+            trust=trust if trust != Trust() else None,
+        )
+    print_one(record, as_json)
+
+
+@app.command("list")
+def list_backends(tenant: Tenant, data: Data = DEFAULT_DATA, as_json: AsJson = False) -> None:
+    """List a tenant's backends, ours and theirs.
+
+    Example: domicile backend list acme
+    """
+    with opened_inventory(data) as inventory:
+        records = inventory.backends(tenant)
+    print_table(records, ("id", "kind", "region", "url", "models", "single_tenant", "revoked_at"), as_json)
+
+
+@app.command("revoke")
+def revoke(
+    ctx: typer.Context,
+    tenant: Tenant,
+    backend: Id,
+    yes: Yes = False,
+    data: Data = DEFAULT_DATA,
+    as_json: AsJson = False,
+) -> None:
+    """Take a backend out of service: it gets no more requests from any gateway within a second.
+
+    Example: domicile backend revoke acme acme-vllm-1 --yes
+    """
+    confirm(f"Send no more requests to {backend} of {tenant}?", yes)
+    with opened_control(ctx, data) as control:
+        record = control.revoke_backend(tenant, backend)
+    print_one(record, as_json)
+
+
+def _today() -> date:
+    return datetime.now(UTC).date()
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text(encoding="ascii")
+    except (OSError, UnicodeDecodeError) as error:
+        fail(f"{file} cannot be read: {error}")
+
+
+def _pin(file: Path) -> str:
+    import ssl
+
+    try:
+        return sha256(ssl.PEM_cert_to_DER_cert(_read(file).strip())).hexdigest()
+    except ValueError:
+        fail(f"{file} holds no certificate in PEM")

@@ -1,0 +1,73 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from regions.prefixes import BLOCK_BYTES, MAX_BLOCKS, PrefixIndex, block_hashes
+
+
+def prompt(*letters):
+    return b"".join(letter.encode() * BLOCK_BYTES for letter in letters)
+
+
+def test_a_prompt_is_cut_into_whole_blocks_each_named_by_all_before_it():
+    one, two = block_hashes(prompt("a", "b", "c")), block_hashes(prompt("a", "x", "c"))
+    assert len(one) == 3
+    assert one[0] == two[0] and one[1] != two[1] and one[2] != two[2]
+    assert block_hashes(prompt("a") + b"rest") == one[:1]
+    assert block_hashes(b"short") == [] and len(block_hashes(b"x" * 10**6)) == MAX_BLOCKS
+
+
+def test_two_projects_share_no_block():
+    assert not set(block_hashes(prompt("a", "b"), b"one")) & set(block_hashes(prompt("a", "b"), b"two"))
+
+
+def test_those_that_hold_most_come_first():
+    index = PrefixIndex()
+    index.remember("long", block_hashes(prompt("a", "b", "c")))
+    index.remember("short", block_hashes(prompt("a")))
+    index.remember("other", block_hashes(prompt("z")))
+    assert list(index.longest(block_hashes(prompt("a", "b", "c", "d")))) == [{"long"}, {"long", "short"}]
+    assert list(index.longest(block_hashes(prompt("a", "x")))) == [{"long", "short"}]
+    assert list(index.longest(block_hashes(prompt("q")))) == [] == list(index.longest([]))
+
+
+def test_a_cache_that_is_full_forgets_the_tail_of_what_was_used_longest_ago():
+    index = PrefixIndex(blocks_a_backend=3)
+    index.remember("b", block_hashes(prompt("a", "b")))
+    index.remember("b", block_hashes(prompt("x", "y")))
+    assert index.blocks("b") == 3
+    assert list(index.longest(block_hashes(prompt("a", "b")))) == [{"b"}]
+    assert len(list(index.longest(block_hashes(prompt("x", "y"))))) == 1
+    index.remember("b", block_hashes(prompt("p", "q")))
+    assert list(index.longest(block_hashes(prompt("a", "b")))) == []
+
+
+def test_one_that_is_forgotten_holds_nothing_and_its_place_is_taken_by_another():
+    index = PrefixIndex()
+    index.remember("old", block_hashes(prompt("a")))
+    index.forget("old")
+    index.forget("never known")
+    index.remember("new", block_hashes(prompt("b")))
+    assert list(index.longest(block_hashes(prompt("a")))) == []
+    assert list(index.longest(block_hashes(prompt("b")))) == [{"new"}]
+
+
+steps = st.lists(
+    st.tuples(st.sampled_from(["remember", "forget"]), st.sampled_from("xyz"), st.text("ab", max_size=5)), max_size=40
+)
+
+
+@given(steps, st.text("ab", max_size=5))
+def test_it_says_what_a_plain_list_of_caches_says(steps, asked):
+    """With room for everything, whoever computed a prompt since it was last forgotten holds all its beginnings."""
+    index, caches = PrefixIndex(), {}
+    for what, name, letters in steps:
+        if what == "forget":
+            index.forget(name)
+            caches.pop(name, None)
+        else:
+            index.remember(name, block_hashes(prompt(*letters)))
+            caches.setdefault(name, set()).update(letters[:end] for end in range(1, len(letters) + 1))
+    held = {n: max((end for end in range(len(asked) + 1) if asked[:end] in caches[n]), default=0) for n in caches}
+    levels = sorted({size for size in held.values() if size}, reverse=True)
+    expected = [{n for n, size in held.items() if size >= level} for level in levels]
+    assert list(index.longest(block_hashes(prompt(*asked)))) == expected
