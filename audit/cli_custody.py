@@ -31,7 +31,6 @@ from audit.deletion import holds_of
 from audit.erasure import erase, finish, place_hold, release_hold
 from audit.errors import AuditError
 from audit.evidence import Evidence, evidence_of
-from audit.keys import FileKeyProvider
 from audit.log import AuditLog
 from audit.outside import vouchers
 from audit.pack import Summary, export
@@ -39,9 +38,7 @@ from audit.place import is_there, open_reader
 from audit.rights import answer, read, rectify, restrict
 from audit.side import SideStore
 from audit.sided import open_sided
-from audit.signer import FileSigner
 from audit.walk import checked_moment
-from audit.sqlite import SqliteReader
 
 ACTOR = "cli"
 T = TypeVar("T")

@@ -12,7 +12,6 @@ from time import time
 from audit import AuditLog, AuditSettings, open_sided
 from audit.sequencer import Limits as AuditLimits
 from audit.sqlite import SqliteReader
-from backend.wire import PING_PATH
 from gateway.admin.access import Desk
 from gateway.admin.app import PREFIX as ADMIN_PREFIX
 from gateway.admin.app import build_admin
@@ -34,9 +33,9 @@ from gateway.memory_limits import MemoryLimitStore
 from gateway.meter import Meter
 from gateway.names import NameFinder
 from gateway.pipeline import Pipeline
-from gateway.prices import configured
 from gateway.policy_clock import activate_scheduled
 from gateway.policy_room import PolicyRoom
+from gateway.prices import configured
 from gateway.probe import BackendProbe
 from gateway.recorder import Recorder
 from gateway.routes import Routes
@@ -78,8 +77,6 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
     credentials = installation.credentials()
     routes = Routes(fleet, inventory, credentials, settings.requests.max_attempts)
     database = installation.database(pool_size=settings.database.pool_size)
-    keys, signer = installation.keys(), installation.signer()
-    database = installation.database()
     keys, signer = installation.keys, installation.signer()
     audit_settings = AuditSettings(limits=AuditLimits(reserve_bytes=settings.audit.reserve_bytes))
     try:
@@ -92,10 +89,8 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
                 settings=audit_settings,
                 open_store=open_sided(installation.side_store, keys),
             ) as log,
-            Upstream(settings.requests) as upstream,
             NameFinder(settings.names) as names,
             Upstream(settings.requests, lambda backend, peer: recorder.connected(backend, peer)) as upstream,
-            _limit_store() as limit_store,
             Directory(
                 database,
                 cell=installation.cell,
@@ -134,10 +129,6 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
             )
             custody = installation.custody(log, keys, signer, settings.audit.backup_days)
             chores = Chores(custody, installation.audit_log.parent, settings.audit)
-            background = [
-                asyncio.create_task(Prober(fleet, is_ready).run(), name="prober"),
-                asyncio.create_task(_renew(credentials), name="renewal"),
-                asyncio.create_task(chores.run(), name="chores"),
             on_event = recorded_from_threads(log)
 
             def due() -> int:
@@ -147,6 +138,7 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
             background = [
                 asyncio.create_task(Prober(fleet, is_ready).run(), name="prober"),
                 asyncio.create_task(_renew(credentials), name="renewal"),
+                asyncio.create_task(chores.run(), name="chores"),
                 asyncio.create_task(activate_scheduled(due), name="scheduled policies"),
             ]
             try:
@@ -156,17 +148,16 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
                         cell=installation.cell,
                         hasher=installation.hasher,
                         check_policy=installation.policies().check,
-                        on_event=recorded_from_threads(log),
+                        on_event=on_event,
                         provider=IdentityProvider(settings.oidc) if settings.oidc.issuer else None,
                         on_refused=_told_from_threads(recorder, telemetry),
-                        on_event=on_event,
                         policy_room=lambda store: PolicyRoom(store, installation.catalogue(), installation.audit_log),
                     )
                 )
                 app = build_app(pipeline, inventory, health, settings.listen.operators, {ADMIN_PREFIX: admin})
-                yield Gateway(app, directory, log, telemetry, installation.inventory(database).has_operator)
                 state = await asyncio.to_thread(observe, settings, installation, database)
-                yield Gateway(app, directory, log, telemetry, tuple(weaknesses(settings, state)))
+                has_operator = installation.inventory(database).has_operator
+                yield Gateway(app, directory, log, telemetry, has_operator, tuple(weaknesses(settings, state)))
             finally:
                 for task in background:
                     task.cancel()

@@ -14,16 +14,16 @@ from audit.cli_retention import app as retention_app
 from audit.evidence import Evidence, evidence_sources
 from backend.cli import app as backend_app
 from backend.cli import plan
-from gateway.config_cli import config_app
 from gateway.backend_cli import app as backends_app
+from gateway.config_cli import config_app
 from gateway.control_cli import policy_app, project_app, tenant_app
 from gateway.doctor_cli import doctor
 from gateway.key_cli import key_app
 from gateway.limit_cli import limit_app
 from gateway.people_cli import person_app
-from gateway.usage_cli import usage_app
-from gateway.secrets_cli import secrets_app
 from gateway.policy_cli import app as policy_life_app
+from gateway.secrets_cli import secrets_app
+from gateway.usage_cli import usage_app
 from policy.cli import app as policy_files_app
 from policy.redact.cli import app as redact_app
 from regions.cli import app as region_app
@@ -37,14 +37,21 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,  # its tracebacks show local variables: prompts and keys
 )
-policy_app.registered_commands += policy_files_app.registered_commands
-for part in (tenant_app, project_app, key_app, limit_app, person_app, policy_app, region_app, usage_app):
-for part in (tenant_app, project_app, key_app, person_app, policy_app, redact_app, region_app):
-for part in (config_app, tenant_app, project_app, key_app, person_app, policy_app, region_app):
-for part in (tenant_app, project_app, key_app, person_app, policy_app, region_app, secrets_app):
 policy_app.registered_commands += policy_files_app.registered_commands + policy_life_app.registered_commands
 backend_app.registered_commands += backends_app.registered_commands
-for part in (tenant_app, project_app, key_app, person_app, policy_app, region_app):
+for part in (
+    config_app,
+    tenant_app,
+    project_app,
+    key_app,
+    limit_app,
+    person_app,
+    policy_app,
+    redact_app,
+    region_app,
+    secrets_app,
+    usage_app,
+):
     app.add_typer(part)
 app.add_typer(backend_app, name="backend")
 app.command()(plan)
@@ -109,32 +116,12 @@ def up(
     raise typer.Exit(run(run_gateway(settings)))
 
 
-@app.command("config")
-def show_config(
-    config: Annotated[Path | None, typer.Option("--config", "-c", help="YAML file to check.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> None:
-    """Check a configuration and print what is in effect, the environment included.
-
-    Example: domicile config -c config.yaml
-    """
-    import yaml
-
-    from gateway.settings import SettingsError, load_settings
-
-    try:
-        settings = load_settings(config)
-    except SettingsError as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(2) from None
-    shown = settings.model_dump(mode="json")
-    typer.echo(json.dumps(shown, indent=2) if as_json else yaml.safe_dump(shown, sort_keys=False).rstrip())
-
-
 def _registers(data: Path, tenant: str) -> Evidence:
     from gateway.evidence import gather
 
     return gather(data, tenant)
+
+
 def _hands_of(log: Path) -> "Hands":
     """The keys and the signer of the log in a data folder, wherever its configuration says that they are."""
     from audit.cli_frame import open_from_files

@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING
 from audit import AuditLog, Custody, FileKeyProvider, FileSigner, KeyProvider, Signer
 from audit.keys import KeyRing
 from audit.master import FileMaster
+from audit.place import open_reader
 from audit.side import SideStore
-from audit.sqlite import SqliteReader
 from gateway.credentials import TenantCredentials
 from gateway.identity.keys import KeyHasher
 from gateway.policies import PolicyCompiler
-from gateway.settings import Secrets, SettingsError, load_settings
 from gateway.policy_room import PolicyRoom
+from gateway.settings import Secrets, SettingsError, load_settings
 from gateway.store.control import Control, OnEvent
 from gateway.store.database import POOL_SIZE, Database
 from gateway.store.inventory import Inventory
@@ -162,7 +162,7 @@ class Installation:
         return Custody(
             log,
             open_side=lambda: SideStore.open(self.side_store, keys),
-            open_reader=lambda: SqliteReader.open(self.audit_log),
+            open_reader=lambda: open_reader(self.audit_log),
             keys=keys,
             signer=signer,
             backup_days=backup_days,

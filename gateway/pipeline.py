@@ -20,7 +20,6 @@ from backend.wire import Usage
 from gateway.authentication import Authenticator
 from gateway.client import Client, ClientGone, Header
 from gateway.content import Content, subject_of
-from gateway.errors import BackendFailed, BackendTimeout, BackendUnavailable, GatewayError, InternalError
 from gateway.errors import (
     BackendFailed,
     BackendRefused,

@@ -6,7 +6,6 @@ Secrets never stand in the file: only paths to files that hold them.
 import socket
 from ipaddress import IPv4Network, IPv6Network, ip_address
 from pathlib import Path
-from typing import Any, Self
 from typing import Any, Literal, Self
 from urllib.parse import urlsplit
 
@@ -103,6 +102,8 @@ class Database(Section):
     """Where it is says DOMICILE_DATABASE_URL, since that may hold a password."""
 
     pool_size: int = Field(10, ge=3, le=1000, description="connections to PostgreSQL at most")
+
+
 class Vault(Section):
     """The transit engine of a HashiCorp Vault. Off this host only with TLS."""
 

@@ -163,7 +163,7 @@ def compile_policy(
         special_categories=state.special_categories or MappingProxyType({}),
         hours=state.hours,
         priority=state.priority or "normal",
-        redaction=RedactionPlan(state.redact_input, state.redact_output),
+        redaction=_known_custom(RedactionPlan(state.redact_input, state.redact_output, state.words, state.patterns)),
         retention=RetentionClass(state.metadata_days or 0, state.content_days or 0),
         limits=state.limits,
         notices=(ART50_NOTICE,) if state.notice == "header" else (),
@@ -198,6 +198,8 @@ class _State:
     priority: Priority | None = None
     redact_input: Mapping[Any, Any] = field(default_factory=lambda: MappingProxyType({}))
     redact_output: Mapping[Any, Any] = field(default_factory=lambda: MappingProxyType({}))
+    words: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
+    patterns: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     metadata_days: int | None = None
     content_days: int | None = None
     limits: Limits = field(default_factory=Limits)
@@ -245,6 +247,8 @@ class _State:
             priority=tighten.priority(self.priority, document.priority, whose),
             redact_input=tighten.actions("redaction.input", self.redact_input, document.redaction.input, whose),
             redact_output=tighten.actions("redaction.output", self.redact_output, document.redaction.output, whose),
+            words=_added_words(self.words, document.redaction.dictionaries),
+            patterns=_added_patterns(self.patterns, document.redaction.patterns),
             metadata_days=tighten.days(
                 "retention.metadata", self.metadata_days, retention.metadata, parse_days, whose
             ),
@@ -309,75 +313,6 @@ def _settled(state: _State, tenant: Sequence[PolicyDocument]) -> _State:
         special_categories={} if silent else state.special_categories,
         metadata_days=metadata,
         content_days=content,
-        process_in=country_rule(residency.process_in, countries),
-        store_in=country_rule(residency.store_in, countries),
-        head_office=_optional_rule(operator.head_office, countries),
-        ultimate_parent=_optional_rule(operator.ultimate_parent, countries),
-        transfer=transfer_rule(residency.transfer_basis or ("intra_eea",), countries),
-        models=_optional_set(document.models),
-        purposes=_demand(document.purposes),
-        legal_basis=_demand(document.legal_basis),
-        data_classes=_optional_set(document.data_classes),
-        redaction=_known_custom(
-            RedactionPlan(
-                document.redaction.input,
-                document.redaction.output,
-                document.redaction.dictionaries,
-                document.redaction.patterns,
-            )
-        ),
-        retention=RetentionClass(
-            parse_days(document.retention.metadata or DEFAULT_METADATA),
-            parse_content_days(document.retention.content or DEFAULT_CONTENT),
-        ),
-        limits=document.limits,
-        notices=(ART50_NOTICE,) if document.transparency.art50_notice == "header" else (),
-        tests=document.tests,
-    )
-
-
-def _tighten(
-    base: CompiledPolicy, tenant: PolicyDocument, project: PolicyDocument, countries: CountrySets
-) -> CompiledPolicy:
-    residency, operator = project.residency, project.residency.operator
-    accepted = base.transfer.accepted
-    if residency.transfer_basis is not None:
-        accepted = _subset("residency.transfer_basis", accepted, residency.transfer_basis)
-    if project.transparency.art50_notice == "none" and base.notices:
-        raise LooseningError("transparency.art50_notice", "the tenant's policy asks for the notice")
-    return CompiledPolicy(
-        policy_id=f"{base.policy_id}+{project.policy}",
-        version=f"{base.version}+{project.version}",
-        hash=document_hash(tenant, project),
-        countries_version=base.countries_version,
-        known_countries=base.known_countries,
-        process_in=_narrower("residency.process_in", base.process_in, residency.process_in, countries),
-        store_in=_narrower("residency.store_in", base.store_in, residency.store_in, countries),
-        head_office=_added("residency.operator.head_office", base.head_office, operator.head_office, countries),
-        ultimate_parent=_added(
-            "residency.operator.ultimate_parent", base.ultimate_parent, operator.ultimate_parent, countries
-        ),
-        transfer=transfer_rule(accepted, countries),
-        models=_smaller_set("models", base.models, project.models),
-        purposes=_stricter_demand("purposes", base.purposes, project.purposes),
-        legal_basis=_stricter_demand("legal_basis", base.legal_basis, project.legal_basis),
-        data_classes=_smaller_set("data_classes", base.data_classes, project.data_classes),
-        redaction=_known_custom(
-            RedactionPlan(
-                _stricter_actions("redaction.input", base.redaction.input, project.redaction.input),
-                _stricter_actions("redaction.output", base.redaction.output, project.redaction.output),
-                _added_words(base.redaction.words, project.redaction.dictionaries),
-                _added_patterns(base.redaction.patterns, project.redaction.patterns),
-            )
-        ),
-        retention=RetentionClass(
-            _shorter("retention.metadata", base.retention.metadata_days, project.retention.metadata, parse_days),
-            _shorter("retention.content", base.retention.content_days, project.retention.content, parse_content_days),
-        ),
-        limits=_lower_limits(base.limits, project.limits),
-        notices=base.notices or ((ART50_NOTICE,) if project.transparency.art50_notice == "header" else ()),
-        # A tightened policy may refuse what its tenant's tests allow; what they deny it must still deny.
-        tests=(*(test for test in base.tests if test.expect == "deny"), *project.tests),
     )
 
 
@@ -400,55 +335,6 @@ def _rule(document: PolicyDocument, number: int, table: CountrySets) -> Conditio
         tighten.backend(BackendDemand(), rule.backend, ""),
     )
     return ConditionalRule(rule.name, rule.when, rule.deny, bounds, rule.because or f"rule {rule.name}")
-def _demand(items: tuple[str, ...] | Required | None) -> frozenset[str] | Required | None:
-    return frozenset(items) if isinstance(items, tuple) else items
-
-
-def _narrower(rule: str, base: CountryRule, selector: Selector | None, countries: CountrySets) -> CountryRule:
-    if selector is None:
-        return base
-    wanted = country_rule(selector, countries)
-    if beyond := wanted.beyond(base):
-        shown = ", ".join(beyond[:5]) + (" ..." if len(beyond) > 5 else "")
-        raise LooseningError(rule, f"{wanted.name} reaches beyond the tenant's {base.name}: {shown}")
-    return wanted.within(base)
-
-
-def _added(
-    rule: str, base: CountryRule | None, selector: Selector | None, countries: CountrySets
-) -> CountryRule | None:
-    """As `_narrower`, where the tenant need not have the rule."""
-    if base is None:
-        return _optional_rule(selector, countries)
-    return _narrower(rule, base, selector, countries)
-
-
-def _subset(rule: str, base: frozenset[str], wanted: Iterable[str]) -> frozenset[str]:
-    result = frozenset(wanted)
-    if beyond := sorted(result - base):
-        raise LooseningError(rule, f"the tenant's policy does not accept {', '.join(beyond)}")
-    return result
-
-
-def _smaller_set(rule: str, base: frozenset[str] | None, wanted: tuple[str, ...] | None) -> frozenset[str] | None:
-    if wanted is None:
-        return base
-    return frozenset(wanted) if base is None else _subset(rule, base, wanted)
-
-
-def _stricter_demand(
-    rule: str, base: frozenset[str] | Required | None, wanted: tuple[str, ...] | Required | None
-) -> frozenset[str] | Required | None:
-    if not isinstance(wanted, tuple):
-        return base if base is not None else wanted
-    return _subset(rule, base, wanted) if isinstance(base, frozenset) else frozenset(wanted)
-
-
-def _stricter_actions(rule: str, base: Mapping[Any, A], wanted: Mapping[Any, A]) -> Mapping[Any, A]:
-    for label, action in wanted.items():
-        if label in base and STRICTNESS[action] < STRICTNESS[base[label]]:
-            raise LooseningError(f"{rule}.{label}", f"{action} is weaker than the tenant's {base[label]}")
-    return MappingProxyType({**base, **wanted})
 
 
 def _added_words(
@@ -475,22 +361,3 @@ def _known_custom(plan: RedactionPlan) -> RedactionPlan:
     if problems:
         raise PolicyDocumentError(*problems)
     return plan
-
-
-def _shorter(rule: str, base: int, wanted: str | None, parse: Callable[[str], int]) -> int:
-    if wanted is None:
-        return base
-    days = parse(wanted)
-    if days > base:
-        raise LooseningError(rule, f"{days} d is longer than the tenant's {base} d")
-    return days
-
-
-def _lower_limits(base: Limits, wanted: Limits) -> Limits:
-    merged: dict[str, Any] = {}
-    for name in Limits.model_fields:
-        ceiling, value = getattr(base, name), getattr(wanted, name)
-        if value is not None and ceiling is not None and value > ceiling:
-            raise LooseningError(f"limits.{name}", f"{value:g} is above the tenant's {ceiling:g}")
-        merged[name] = ceiling if value is None else value
-    return Limits(**merged)

@@ -34,8 +34,6 @@ from policy.facts import AttestedBasis, Basis, Kind, Priority, SetName, Tenancy
 from policy.hours import DAYS, Day, parse_minute, parse_zone
 from policy.marked_yaml import MarkedYaml, Path, dotted, parse_yaml
 from policy.purpose import Article9Ground, LegalBasis, RiskClass, SpecialCategory
-from policy.redact.plan import KINDS, LABELS, OUTPUT_LABELS, Action, OutputAction
-from policy.purpose import LegalBasis
 from policy.redact.custom import CUSTOM_LABEL, MOST_WORDS, check_pattern
 from policy.redact.custom import NAME as CUSTOM_NAME
 from policy.redact.plan import INPUT_LABELS, KINDS, OUTPUT_LABELS, Action, OutputAction

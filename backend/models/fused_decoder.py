@@ -248,8 +248,7 @@ class FusedDecoder:
         q = self.kernels.rotary_kv(
             qkv, tokens.positions, self.cos_sin, tokens.slots, cache.keys[index], cache.values[index],
             q_norm=layer.q_norm, k_norm=layer.k_norm, eps=self.config.rms_norm_eps,
-            k_scale=cache.k_scale, v_scale=cache.v_scale, keys_in_place=attention.keys_in_place, scales=scales,
-            keys_in_place=attention.keys_in_place, **cache.scales(index),
+            keys_in_place=attention.keys_in_place, scales=scales, **cache.scales(index),
         )  # fmt: skip
         return attention(index, q, qkv)
 

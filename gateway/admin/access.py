@@ -16,10 +16,9 @@ from gateway.identity.jwt import JwtRefused, looks_like_jwt
 from gateway.identity.keys import KeyHasher, KeyRefused, KeyUnknown, parse_key
 from gateway.identity.provider import IdentityProvider
 from gateway.identity.roles import INSTALLATION, Actor, Permission, check
+from gateway.policy_room import PolicyRoom
 from gateway.store.answers import Answers
 from gateway.store.bearers import Bearer, find_bearer
-from gateway.policy_room import PolicyRoom
-from gateway.store.bearers import find_bearer
 from gateway.store.control import CheckPolicy, Control, OnEvent
 from gateway.store.database import Database
 from gateway.store.errors import NotFound

@@ -4,8 +4,7 @@ from fastapi import FastAPI
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gateway.admin import keys, limits, login, people, tenants, usage
-from gateway.admin import keys, people, policies, tenants
+from gateway.admin import keys, limits, login, people, policies, tenants, usage
 from gateway.admin.access import Desk
 from gateway.admin.openapi import AdminApi
 from gateway.admin.problems import install_handlers
@@ -30,13 +29,13 @@ def build_admin(desk: Desk) -> FastAPI:
         people.entrance,
         login.router,
         tenants.router,
+        policies.router,
         keys.router,
         people.of_tenant,
         people.of_staff,
         limits.router,
         usage.router,
     ):
-    for router in (people.entrance, tenants.router, policies.router, keys.router, people.of_tenant, people.of_staff):
         app.include_router(router)
     app.add_middleware(BoundedBody)
     return app

@@ -35,13 +35,6 @@ class NewProject(Body):
     ai_system_id: str | None = None
 
 
-class NewPolicy(Body):
-    """`document`: YAML. `project`: make it this project's, tightening the tenant's."""
-
-    document: Annotated[str, Field(max_length=MAX_POLICY)]
-    project: Name | None = None
-
-
 @router.get("/tenants", dependencies=[Depends(Need("tenants.list"))])
 def list_tenants(desk: DeskOf, after: After = None, limit: Limit = 50) -> Page[TenantRecord]:
     return desk.pages.tenants(after, limit)

@@ -42,16 +42,12 @@ _READ = frozenset[Permission]({"tenant.read", "keys.read", "policies.read", "bac
 ROLE_TABLE: dict[Role, frozenset[Permission]] = {
     "operator": _ALL,
     "tenant-admin": _ALL - INSTALLATION,
-    "developer": frozenset({"tenant.read", "usage.read", "keys.read", "keys.manage", "policies.read", "backends.read"}),
-    "dpo": _READ | {"tenants.list", "policies.activate"},
-    "auditor": _READ | {"tenants.list", "staff.read", "prices.read", "usage.read", "usage.read-all"},
-    "billing": frozenset({"tenants.list", "tenant.read", "prices.read", "usage.read", "usage.read-all"}),
     "developer": frozenset(
-        {"tenant.read", "keys.read", "keys.manage", "policies.read", "policies.submit", "backends.read"}
+        {"tenant.read", "usage.read", "keys.read", "keys.manage", "policies.read", "policies.submit", "backends.read"}
     ),
     "dpo": _READ | {"tenants.list", "policies.submit", "policies.approve", "policies.activate"},
-    "auditor": _READ | {"tenants.list", "staff.read"},
-    "billing": frozenset({"tenants.list", "tenant.read"}),
+    "auditor": _READ | {"tenants.list", "staff.read", "prices.read", "usage.read", "usage.read-all"},
+    "billing": frozenset({"tenants.list", "tenant.read", "prices.read", "usage.read", "usage.read-all"}),
 }
 
 

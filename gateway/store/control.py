@@ -14,9 +14,8 @@ from gateway.store.key_control import KeyControl
 from gateway.store.limit_control import LimitControl
 from gateway.store.lookup import backend_record, project_record, tenant_record
 from gateway.store.policy_control import PolicyControl
-from gateway.store.records import BackendRecord, LegalBasis, ProjectRecord, RiskClass, TenantRecord, Trust
-from gateway.store.session_control import SessionControl
 from gateway.store.records import BackendRecord, LegalBasis, ProjectRecord, RiskClass, TenantRecord
+from gateway.store.session_control import SessionControl
 from gateway.store.tables import BackendRow, ProjectRow, TenantRow
 from regions.identity import BackendIdentity
 from regions.trust import Trust
