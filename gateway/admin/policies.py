@@ -9,6 +9,7 @@ from fastapi import APIRouter, Depends, Response
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
 from gateway.admin.access import Desk, DeskOf, IfMatch, Need
+from gateway.admin.once import OnceRoute
 from gateway.admin.shapes import Body, tagged
 from gateway.identity.roles import Actor
 from gateway.policy_room import Draft, PolicyRoom
@@ -17,7 +18,7 @@ from gateway.store.records import PolicyProposalRecord, PolicyVersionRecord
 from policy.errors import PolicyError
 from policy.explain import explain_json, explain_source
 
-router = APIRouter(prefix="/tenants/{tenant}", tags=["policies"])
+router = APIRouter(prefix="/tenants/{tenant}", tags=["policies"], route_class=OnceRoute)
 
 MAX_POLICY = 256 * 1024
 
