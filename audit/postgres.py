@@ -298,6 +298,11 @@ class PostgresReader:
             query = 'SELECT tenant FROM tree ORDER BY tenant COLLATE "C"'
             return [tenant for (tenant,) in self._db.execute(query)]
 
+    def sizes(self) -> dict[str, int]:
+        """Of every tree."""
+        with store_errors():
+            return {tenant: size for tenant, size in self._db.execute("SELECT tenant, size FROM tree")}
+
     def head(self, tenant: str) -> tuple[int, bytes]:
         with store_errors():
             row = self._db.execute("SELECT size, frontier FROM tree WHERE tenant = %s", (tenant,)).fetchone()

@@ -126,6 +126,8 @@ class Pruner(Protocol):
 class Reader(Protocol):
     """The reading side: one consistent snapshot. Raises StoreError if the data cannot be read."""
 
+    def sizes(self) -> dict[str, int]: ...
+
     def tenants(self) -> list[str]: ...
 
     def head(self, tenant: str) -> tuple[int, bytes]:

@@ -10,8 +10,8 @@ from importlib.metadata import PackageNotFoundError, version
 from time import time
 
 from audit import AuditLog, AuditSettings, open_sided
+from audit.place import open_reader
 from audit.sequencer import Limits as AuditLimits
-from audit.sqlite import SqliteReader
 from gateway.admin.access import Desk
 from gateway.admin.app import PREFIX as ADMIN_PREFIX
 from gateway.admin.app import build_admin
@@ -102,7 +102,7 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
             Ledger(
                 database,
                 log_name(installation.signer().verifier_key),
-                lambda: SqliteReader.open(installation.audit_log),
+                lambda: open_reader(installation.audit_log),
                 lambda: directory.prices,
             ) as ledger,
             _limit_store(database, ledger) as limit_store,

@@ -14,7 +14,7 @@ from typing import Any
 from audit.errors import CanonicalError, EventRejected, StoreError
 from audit.event import InferenceAccepted, InferenceDenied
 from audit.leaf import decode_leaf
-from audit.sqlite import SqliteReader
+from audit.place import open_reader
 from gateway.store.errors import Invalid, NotFound
 from gateway.store.inventory import Inventory
 from gateway.store.records import BackendRecord, ProjectRecord
@@ -145,7 +145,7 @@ class PolicyRoom:
     def _recorded(self, tenant: str, since: datetime | None) -> Iterator[InferenceAccepted | InferenceDenied]:
         from_ts = "" if since is None else since.astimezone(UTC).isoformat(timespec="milliseconds")[:23]
         try:
-            log = SqliteReader.open(self._audit_log)
+            log = open_reader(self._audit_log)
         except StoreError:
             return  # nothing has been recorded yet
         try:

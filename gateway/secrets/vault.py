@@ -14,6 +14,7 @@ import logging
 import time
 import weakref
 from collections.abc import Mapping
+from hmac import compare_digest
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -105,7 +106,7 @@ class VaultClient:
             failure, again = self._once(method, path, body, token)
             if isinstance(failure, dict):
                 return failure
-            if isinstance(failure, VaultDenied) and (renewed := self._token.read()) != token:
+            if isinstance(failure, VaultDenied) and not compare_digest(renewed := self._token.read(), token):
                 token = renewed  # it was replaced while we asked; the refusal took no effect
                 failure, again = self._once(method, path, body, token)
                 if isinstance(failure, dict):
