@@ -10,7 +10,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
 from gateway.admin.access import Desk, DeskOf, IfMatch, Need
 from gateway.admin.once import OnceRoute
-from gateway.admin.shapes import Body, tagged
+from gateway.admin.shapes import Body, Name, tagged
 from gateway.identity.roles import Actor
 from gateway.policy_room import Draft, PolicyRoom
 from gateway.store.errors import Invalid, NotReady
@@ -31,7 +31,7 @@ class NewPolicy(Body):
     """`document`: YAML. `project`: make it this project's, tightening the tenant's."""
 
     document: Annotated[str, Field(max_length=MAX_POLICY)]
-    project: str | None = None
+    project: Name | None = None
 
 
 class Activation(Body):
@@ -45,7 +45,7 @@ class Withdrawal(Body):
 
 
 class Rollback(Body):
-    project: str | None = None
+    project: Name | None = None
 
 
 class Simulation(Body):
@@ -55,7 +55,7 @@ class Simulation(Body):
     """
 
     document: Annotated[str, Field(max_length=MAX_POLICY)] | None = None
-    project: str | None = None
+    project: Name | None = None
     dpf_accepted: bool | None = None
     since: AwareDatetime | None = None
 
@@ -63,7 +63,7 @@ class Simulation(Body):
 class Question(Body):
     """What a request of `project` for `model` would be told; `document`: by this document of the tenant instead."""
 
-    project: str
+    project: Name
     model: Annotated[str, Field(max_length=256)]
     document: Annotated[str, Field(max_length=MAX_POLICY)] | None = None
 
