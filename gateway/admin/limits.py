@@ -7,12 +7,13 @@ from fastapi import APIRouter, Depends, Response
 from pydantic import AwareDatetime, Field
 
 from gateway.admin.access import Desk, DeskOf, IfMatch, Need
+from gateway.admin.once import OnceRoute
 from gateway.admin.shapes import Body, tagged
 from gateway.identity.roles import Actor
 from gateway.store.usage_inventory import limits_at, limits_in, prices_in
 from gateway.store.usage_records import LimitFigures, LimitsRecord, PriceRecord
 
-router = APIRouter(tags=["limits"])
+router = APIRouter(tags=["limits"], route_class=OnceRoute)
 
 Reading = Depends(Need("tenant.read"))
 Owner = Annotated[Actor, Depends(Need("tenants.manage"))]

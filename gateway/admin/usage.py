@@ -7,11 +7,12 @@ from fastapi import APIRouter, Depends, Query
 from fastapi.responses import Response, StreamingResponse
 
 from gateway.admin.access import DeskOf, Need
+from gateway.admin.once import OnceRoute
 from gateway.store.inventory import Inventory
 from gateway.store.usage_report import Dimension, LedgerEntry, Span, Usage, entries, usage
 from gateway.usage_table import csv_lines
 
-router = APIRouter(tags=["usage"])
+router = APIRouter(tags=["usage"], route_class=OnceRoute)
 
 By = Annotated[list[Dimension], Query(description="what to sum up by; may be repeated")]
 Format = Annotated[Literal["json", "csv"], Query()]
