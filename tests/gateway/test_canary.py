@@ -165,7 +165,14 @@ async def test_nothing_that_is_sent_to_administer_shows(tmp_path, spans, caplog,
             content = json.dumps(BODIES.get(name))
             for parameter in operation["parameters"]:
                 if parameter["in"] == "path":
-                    here = {"tenant": "acme", "project": "main", "key": "0", "person": "0", "token": "0", "proposal": "1"}
+                    here = {
+                        "tenant": "acme",
+                        "project": "main",
+                        "key": "0",
+                        "person": "0",
+                        "token": "0",
+                        "proposal": "1",
+                    }
                     at = path.format(**{**here, parameter["name"]: CANARY})
                     await watch.send(method, PREFIX + at, operator, data=content, what=at)
                 elif parameter["in"] == "query":
