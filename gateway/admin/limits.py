@@ -89,11 +89,15 @@ def list_prices(desk: DeskOf) -> list[PriceRecord]:
 
 
 @router.post("/prices", status_code=201)
-def set_price(actor: Annotated[Actor, Depends(Need("prices.manage"))], desk: DeskOf, new: NewPrice) -> PriceRecord:
+def set_price(
+    actor: Annotated[Actor, Depends(Need("prices.manage"))], desk: DeskOf, response: Response, new: NewPrice
+) -> PriceRecord:
     """The next version of a model's price. What was used before costs what it cost."""
-    return desk.control(actor.name).set_price(
+    record = desk.control(actor.name).set_price(
         new.model, input=new.input, output=new.output, cached=new.cached, valid_from=new.valid_from
     )
+    tagged(response, record)
+    return record
 
 
 def _shown(

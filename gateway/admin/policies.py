@@ -159,7 +159,7 @@ def submit_policy(
 
 @router.get("/policy-proposals/{proposal}", dependencies=[Depends(Need("policies.read"))])
 def show_proposal(
-    desk: DeskOf, response: Response, tenant: str, proposal: int, project: str | None = None
+    desk: DeskOf, response: Response, tenant: str, proposal: int, project: Name | None = None
 ) -> PolicyProposalRecord:
     record = desk.inventory.proposal(tenant, proposal, project)
     tagged(response, record)
@@ -174,7 +174,7 @@ def approve_policy(
     response: Response,
     tenant: str,
     proposal: int,
-    project: str | None = None,
+    project: Name | None = None,
 ) -> PolicyProposalRecord:
     """Say yes to another person's proposal; 409 for one's own."""
     control = desk.control(actor.name, expected)
@@ -192,7 +192,7 @@ def activate_policy(
     tenant: str,
     proposal: int,
     when: Activation,
-    project: str | None = None,
+    project: Name | None = None,
 ) -> PolicyProposalRecord:
     """Put an approved proposal in force, now or at an instant. If it does not compile by then, what was stays."""
     at: datetime | None = when.at
@@ -210,7 +210,7 @@ def withdraw_policy(
     tenant: str,
     proposal: int,
     why: Withdrawal,
-    project: str | None = None,
+    project: Name | None = None,
 ) -> PolicyProposalRecord:
     """Take a proposal back that is not in force."""
     control = desk.control(actor.name, expected)

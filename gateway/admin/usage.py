@@ -1,7 +1,7 @@
 """What was used and what it cost, as the ledger has it: of one tenant, or of all."""
 
 from datetime import date
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Query
 from fastapi.responses import Response, StreamingResponse
@@ -17,6 +17,7 @@ router = APIRouter(tags=["usage"], route_class=OnceRoute)
 By = Annotated[list[Dimension], Query(description="what to sum up by; may be repeated")]
 Format = Annotated[Literal["json", "csv"], Query()]
 CSV = "text/csv; charset=utf-8"
+AS_CSV: dict[int | str, dict[str, Any]] = {200: {"content": {CSV: {"schema": {"type": "string"}}}}}
 
 
 def span_of(since: date | None = None, until: date | None = None) -> Span:
@@ -27,19 +28,26 @@ def span_of(since: date | None = None, until: date | None = None) -> Span:
 SpanOf = Annotated[Span, Depends(span_of)]
 
 
-@router.get("/tenants/{tenant}/usage", dependencies=[Depends(Need("usage.read"))], response_model=list[Usage])
+@router.get(
+    "/tenants/{tenant}/usage", dependencies=[Depends(Need("usage.read"))], response_model=list[Usage], responses=AS_CSV
+)
 def show_usage(desk: DeskOf, tenant: str, span: SpanOf, by: By = [], format: Format = "json") -> list[Usage] | Response:  # noqa: B006  # FastAPI copies it
     """Requests, tokens, backend seconds and cost of the tenant."""
     return _report(usage(desk.database, tenant=tenant, by=by, span=span), format)
 
 
-@router.get("/usage", dependencies=[Depends(Need("usage.read-all"))], response_model=list[Usage])
+@router.get("/usage", dependencies=[Depends(Need("usage.read-all"))], response_model=list[Usage], responses=AS_CSV)
 def show_all_usage(desk: DeskOf, span: SpanOf, by: By = [], format: Format = "json") -> list[Usage] | Response:  # noqa: B006
     """The same of all tenants."""
     return _report(usage(desk.database, by=by, span=span), format)
 
 
-@router.get("/tenants/{tenant}/usage/calls", dependencies=[Depends(Need("usage.read"))])
+@router.get(
+    "/tenants/{tenant}/usage/calls",
+    dependencies=[Depends(Need("usage.read"))],
+    response_class=StreamingResponse,
+    responses=AS_CSV,
+)
 def export_calls(desk: DeskOf, tenant: str, span: SpanOf) -> StreamingResponse:
     """Every call that is over, as CSV."""
     Inventory(desk.database).tenant(tenant)  # 404 before the first byte

@@ -160,20 +160,14 @@ async def test_nothing_that_is_sent_to_administer_shows(tmp_path, spans, caplog,
         operator = {"authorization": f"Bearer {token.token}", "content-type": "application/json"}
         schemas = DOCUMENT["components"]["schemas"]
         for method, path, operation in admin_operations():
-            url = PREFIX + path.format(tenant="acme", project="main", key="0" * 8, person="0" * 8, token="0" * 8)
-            name = next((name for name in BODIES if operation["operationId"].startswith(name)), "")
+            nobody = dict.fromkeys(("key", "person", "token"), "0" * 8)
+            there = {"tenant": "acme", "project": "main", "proposal": "1", **nobody}
+            url = PREFIX + path.format(**there)
+            name = operation["operationId"].removesuffix("_of_staff")
             content = json.dumps(BODIES.get(name))
             for parameter in operation["parameters"]:
                 if parameter["in"] == "path":
-                    here = {
-                        "tenant": "acme",
-                        "project": "main",
-                        "key": "0",
-                        "person": "0",
-                        "token": "0",
-                        "proposal": "1",
-                    }
-                    at = path.format(**{**here, parameter["name"]: CANARY})
+                    at = path.format(**{**there, parameter["name"]: CANARY})
                     await watch.send(method, PREFIX + at, operator, data=content, what=at)
                 elif parameter["in"] == "query":
                     await watch.send(method, f"{url}?{parameter['name']}={CANARY}", operator, data=content, what=url)
