@@ -2,6 +2,7 @@
 
 from datetime import datetime
 from decimal import Decimal
+from hashlib import sha256
 
 from sqlmodel import func, select
 
@@ -76,7 +77,9 @@ class LimitControl(Administration):
             )
             change.insert(row, f"version {row.number} of the price of {model!r}")
             record = price_record(row)
-            change.tell("price.set", SYSTEM_TENANT, model, None, record, detail={"number": str(row.number)})
+            # A model's name is free text, and free text does not go on record.
+            target = f"model:{sha256(model.encode()).hexdigest()[:16]}"
+            change.tell("price.set", SYSTEM_TENANT, target, None, record, detail={"number": str(row.number)})
         return record
 
 
