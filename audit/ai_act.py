@@ -6,12 +6,12 @@ its number, so that an evidence pack over the same records proves it.
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
 from audit.store import Reader
-from audit.walk import records
+from audit.walk import as_plain, records
 
 FLOOR_DAYS = 184
 """The longest six calendar months: what Articles 19(1) and 26(6) ask at the least."""
@@ -52,7 +52,7 @@ class Summary:
         return True if reaches else False if self.expired else None
 
     def as_json(self) -> dict[str, Any]:
-        told = {one.name: _plain(getattr(self, one.name)) for one in fields(self)}
+        told = as_plain(self)
         return told | {"floor_days": FLOOR_DAYS, "floor_met": self.floor_met}
 
 
@@ -115,7 +115,3 @@ def _count(summary: Summary, event: dict[str, Any]) -> None:
     if event["type"] == "inference.denied":
         summary.guardrail_hits.update(one["rule"] for one in event["decision"]["reasons"])
     summary.guardrail_hits.update(event.get("redaction", {}).get("counts_by_type", {}))
-
-
-def _plain(value: Any) -> Any:
-    return dict(value) if isinstance(value, Counter) else value

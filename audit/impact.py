@@ -6,13 +6,13 @@ which kinds of data, which countries and operators. People are counted by their 
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
 from audit.certificate import spans
 from audit.side import SideStore
 from audit.store import Reader
-from audit.walk import records
+from audit.walk import as_plain, records
 
 CALL = "inference.accepted"
 ROUTED = (CALL, "routing.decision")
@@ -57,7 +57,7 @@ class Impact:
     seqs: list[int] = field(default_factory=list)
 
     def as_json(self) -> dict[str, Any]:
-        told = {one.name: _plain(getattr(self, one.name)) for one in fields(self)}
+        told = as_plain(self)
         seqs = told.pop("seqs")
         return told | {"records": spans(seqs)}
 
@@ -150,7 +150,3 @@ def draft(found: Iterable[Impact], scope: Scope) -> str:
         "",
     ]
     return "\n".join(lines)
-
-
-def _plain(value: Any) -> Any:
-    return dict(value) if isinstance(value, Counter) else value

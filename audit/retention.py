@@ -4,14 +4,12 @@ When a private value is over its time was settled when it was kept (`Private.exp
 a record is, follows from its class (`audit.schedule`): its content goes, its hash stays, and every proof still holds.
 """
 
-import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
-from typing import NoReturn
 
 from audit.custody import Custody
 from audit.deletion import Wanted, due, expire, sweep, would_expire
@@ -99,38 +97,24 @@ async def run(custody: Custody, tenant: str, schedule: Schedule | None = None) -
     return RunReport(tenant, wanted.id, deleted + held, deleted, held, *counts, _when(oldest), note)
 
 
-@dataclass(slots=True)
-class RetentionScheduler:
-    """Runs retention for every tenant, each `every_s` seconds, in one process of those on a log.
+async def run_all(
+    custody: Custody, schedule_of: Callable[[str], Schedule | None] = lambda tenant: Schedule()
+) -> dict[str, RunReport]:
+    """Finish interrupted deletions, then run for every tenant. Raises AuditUnavailable, StoreError.
 
-    `schedule_of` gives a tenant's periods, as its policy has them; None keeps its records. `reports` has the last run
-    of each tenant."""
-
-    custody: Custody
-    schedule_of: Callable[[str], Schedule | None] = lambda tenant: Schedule()
-    every_s: float = 86_400.0
-    reports: dict[str, RunReport] = field(default_factory=dict)
-
-    async def run_once(self) -> Mapping[str, RunReport]:
-        """Interrupted deletions first. A tenant whose run fails does not keep the others from theirs; it is logged."""
-        await finish(self.custody)
-        with self.custody.reading() as reader:
-            tenants = reader.tenants()
-        for tenant in tenants:
-            try:
-                self.reports[tenant] = await run(self.custody, tenant, self.schedule_of(tenant))
-            except AuditError as error:
-                logger.error("retention for tenant %s could not be done: %s", tenant, error)
-        return self.reports
-
-    async def run_for_ever(self, sleep: Callable[[float], Awaitable[object]] = asyncio.sleep) -> NoReturn:
-        """Until it is cancelled."""
-        while True:
-            try:
-                await self.run_once()
-            except AuditError as error:
-                logger.error("retention could not be done: %s", error)
-            await sleep(self.every_s)
+    `schedule_of` gives a tenant's periods; None keeps its records. A tenant whose run fails does not keep the others
+    from theirs; it is logged.
+    """
+    await finish(custody)
+    with custody.reading() as reader:
+        tenants = reader.tenants()
+    reports: dict[str, RunReport] = {}
+    for tenant in tenants:
+        try:
+            reports[tenant] = await run(custody, tenant, schedule_of(tenant))
+        except AuditError as error:
+            logger.error("retention for tenant %s could not be done: %s", tenant, error)
+    return reports
 
 
 def _over(custody: Custody, tenant: str, schedule: Schedule | None, now: int) -> tuple[list[tuple[int, ...]], int]:

@@ -5,7 +5,9 @@ A record is the JSON object that was hashed. It is not checked here; `audit.veri
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator
+from dataclasses import fields
 from typing import Any
 
 from audit.errors import AuditError
@@ -13,6 +15,12 @@ from audit.store import Reader
 
 _TS = re.compile(rb'"ts":"([0-9T:.Z-]{24})"')
 _MOMENT = re.compile(r"\d{4}(-\d\d(-\d\d(T\d\d(:\d\d(:\d\d(\.\d{1,3}Z?)?)?)?)?)?)?")
+
+
+def as_plain(report: Any) -> dict[str, Any]:
+    """The fields of a dataclass as JSON takes them: what was counted becomes a plain object."""
+    values = {one.name: getattr(report, one.name) for one in fields(report)}
+    return {name: dict(value) if isinstance(value, Counter) else value for name, value in values.items()}
 
 
 def timestamp(payload: bytes) -> str:

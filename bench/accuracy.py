@@ -94,7 +94,7 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--tokens", type=int, default=1024)
-    parser.add_argument("--random", default="", help="a shape of engine_gpu.py, too")
+    parser.add_argument("--random", default="", help="a shape of engine_workloads.py, too")
     options = parser.parse_args()
     dtype = "bfloat16"
     checkpoint = Checkpoint(resolve("demo"))
@@ -102,7 +102,7 @@ def main() -> None:
     ids = torch.tensor(checkpoint.text.encode_completion(text)[: options.tokens], device=options.device)
     rows = measure("SmolLM2-135M", load_model(checkpoint, dtype, options.device), ids)
     if options.random:
-        from engine_gpu import SHAPES
+        from engine_workloads import SHAPES
 
         model = dummy_model(from_hugging_face(SHAPES[options.random]), dtype, options.device)
         noise = torch.randint(10, model.config.vocab_size - 10, (min(512, options.tokens),), device=options.device)

@@ -20,7 +20,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "bench")]
 
-from engine_gpu import SHAPES, Bench, machine, uniform  # noqa: E402
+from engine_gpu import Bench, machine  # noqa: E402
+from engine_workloads import SHAPES, uniform  # noqa: E402
 
 DOCUMENT = ROOT / "docs" / "planner.md"
 BEGIN, END = "<!-- measured: begin -->\n", "<!-- measured: end -->"

@@ -19,7 +19,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "bench")]
 
-from engine_gpu import SHAPES, ids, machine  # noqa: E402
+from engine_gpu import machine  # noqa: E402
+from engine_workloads import SHAPES, ids  # noqa: E402
 
 
 class Knowing:

@@ -1,5 +1,5 @@
 """What the record needs done by the clock: interrupted deletions finished, checkpoints anchored, what is over its time
-deleted.
+deleted, the state of the clock told.
 
 Of several gateways on one log the one that holds the lock does it; when it ends, another takes over.
 """
@@ -13,16 +13,17 @@ from typing import NoReturn
 
 from audit import AuditError, AuditUnavailable, Custody
 from audit.anchor import Anchors, anchor
+from audit.clock import record_clock
 from audit.erasure import finish
 from audit.node import NodeLock
-from audit.retention import run
-from audit.side import SideStore
+from audit.retention import run_all
 from gateway.settings import Audit
 
 logger = logging.getLogger("domicile.gateway")
 
 LOCK = "gateway.chores"
 TAKE_OVER_EVERY_S = 30.0
+CLOCK_EVERY_S = 3600.0
 
 
 class Chores:
@@ -41,17 +42,20 @@ class Chores:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._every(self._settings.retention_every_s, "retention", self.expire))
                 group.create_task(self._every(self._settings.anchor_every_s, "anchoring", self.anchor))
+                group.create_task(self._every(CLOCK_EVERY_S, "the state of the clock", self.tell_clock))
         finally:
             lock.release()
         raise AssertionError("neither ends by itself")
 
     async def expire(self) -> None:
-        """Retention for every tenant of whom anything is kept."""
-        for tenant in await self._custody.at_side(_tenants):
-            await run(self._custody, tenant)
+        """Private values, and records by the class that a policy wrote into them."""
+        await run_all(self._custody)
 
     async def anchor(self) -> None:
         await anchor(self._custody, self._anchors)
+
+    async def tell_clock(self) -> None:
+        await record_clock(self._custody)
 
     async def _turn(self) -> NodeLock:
         while True:
@@ -73,7 +77,3 @@ async def _logged(name: str, work: Callable[[], Awaitable[object]]) -> None:
         logger.error("%s could not be done: %s", name, error)
     except Exception as error:  # a defect in one chore must not end the others
         logger.error("%s failed: %s", name, type(error).__name__)
-
-
-def _tenants(side: SideStore) -> list[str]:
-    return [tenant for (tenant,) in side.rows("SELECT DISTINCT tenant FROM value ORDER BY tenant")]

@@ -16,6 +16,7 @@ from audit.postgres import PostgresReader, PostgresStore
 from audit.private import Sealed
 from audit.store import Entry, Refused
 from tests.audit.conftest import Home, accepted, completed, eventually
+from tests.fakes.needs import missing
 
 
 def entry(payload: bytes, step: Step = Step.NONE, request: str | None = None) -> Entry:
@@ -125,7 +126,7 @@ def test_a_full_disk_of_the_server_is_told_apart_and_keeps_nothing(url: str, sto
 def test_a_server_that_does_not_sync_is_refused(url: str) -> None:
     with psycopg.connect(url, autocommit=True) as db:
         if db.execute("SELECT current_setting('is_superuser')").fetchone() != ("on",):
-            pytest.skip("needs a superuser to turn fsync off")
+            missing("needs a superuser to turn fsync off")
         db.execute("ALTER SYSTEM SET fsync = off")
         db.execute("SELECT pg_reload_conf()")
         try:

@@ -13,7 +13,7 @@ from audit.errors import AuditUnavailable, StoreError
 from audit.log import AuditLog
 from audit.private import Private
 from audit.receipt import Receipt, verify_receipt
-from audit.retention import RetentionScheduler, preview, run
+from audit.retention import preview, run, run_all
 from audit.schedule import Schedule
 from tests.audit.conftest import Home, accepted, completed
 
@@ -139,8 +139,7 @@ async def test_the_scheduler_takes_every_tenant_and_goes_on_where_one_fails(
                 raise StoreError("no policy is there")
             return Schedule() if tenant == "acme" else None
 
-        scheduler = RetentionScheduler(custody, schedule_of)
-        reports = await scheduler.run_once()
+        reports = await run_all(custody, schedule_of)
         with closing(home.side()) as side:
             assert len(certificates_of(side, "acme")) == 1
     assert {tenant: one.expired_records for tenant, one in reports.items()} == {"acme": 6, "globex": 0}

@@ -11,6 +11,7 @@ from audit.event_base import Step
 from audit.merkle import leaf_hash
 from audit.sqlite import APPLICATION_ID, SqliteReader, SqliteStore
 from audit.store import Entry
+from tests.fakes.needs import missing
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -161,9 +162,7 @@ def test_on_a_real_full_disk_running_calls_are_closed_and_the_log_gets_well_agai
     own_mounts = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-ec"]
     mount = f"mount -t tmpfs -o size=4m tmpfs {tmp_path}"
     if subprocess.run([*own_mounts, mount], capture_output=True).returncode:
-        if os.environ.get("CI"):
-            pytest.fail("a small file system cannot be mounted, and CI must not skip")
-        pytest.skip("a small file system cannot be mounted here")
+        missing("a small file system cannot be mounted here")
     done = subprocess.run(
         [*own_mounts, f'{mount} && "$0" -c "$1" {tmp_path}', sys.executable, DISK_FULL],
         capture_output=True,

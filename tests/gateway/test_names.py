@@ -8,7 +8,6 @@ from gateway.errors import RedactionRefused
 from gateway.names import NameFinder
 from gateway.prompt import prepare
 from gateway.settings import Names
-from policy.redact.ner import is_installed
 from policy.redact.plan import RedactionPlan
 from policy.redact.redactor import Redactor
 from tests.fakes.lab import chat
@@ -101,7 +100,6 @@ async def test_without_anybody_who_looks_a_policy_that_asks_for_names_refuses():
         prepare(call(BODY), REDACTOR, "main")
 
 
-@pytest.mark.skipif(not is_installed(), reason="the extra `ner` is not installed")
 async def test_the_real_model_in_a_process_of_its_own():
     async with NameFinder(Names(budget_s=60)) as names:
         content = (await redacted(names))["messages"][0]["content"]

@@ -12,11 +12,12 @@ from backend.engine import graph_runner
 from backend.engine.attention import KVCache
 from backend.engine.config import EngineConfig, size_cache
 from backend.engine.engine import Engine
-from backend.engine.graph_runner import GraphRunner, graph_sizes, piece_size
+from backend.engine.graph_runner import Arriving, GraphRunner, graph_sizes, piece_size
 from backend.engine.progress import Finish
 from backend.engine.sampling import SamplingParams
+from backend.engine.scheduler import Scheduled
 from backend.engine.sequence import Sequence
-from backend.engine.speculation import Drafter
+from backend.engine.speculation import Drafted, Drafter
 from backend.kernels.interface import kernels_for
 from backend.models.decoder import Decoder
 from backend.models.fused_decoder import FusedDecoder
@@ -52,7 +53,7 @@ def expected(model: Decoder, prompts: list[list[int]]) -> list[list[int]]:
 
 def ahead(
     model: Decoder, *, graphs: str = "none", eos_ids: frozenset[int] = frozenset(), dtype: torch.dtype = torch.float32,
-    drafter: Drafter | None = None, **changes: Any,
+    drafter: Drafter | None = None, runs_on: type[GraphRunner] = GraphRunner, **changes: Any,
 ) -> Engine:  # fmt: skip
     """An engine like `tiny_engine`, with the runner under test on the device at hand."""
     settings: dict[str, Any] = {"model": "", "num_blocks": 64, "max_num_seqs": 16, "max_num_batched_tokens": 64}
@@ -60,7 +61,7 @@ def ahead(
     cache = size_cache(config, model.config, 4)
     on_device = copy.deepcopy(model).to(DEVICE, dtype)
     pages = KVCache(model.config, cache.num_blocks, config.block_size, dtype, str(DEVICE))
-    runner = GraphRunner(
+    runner = runs_on(
         FusedDecoder(on_device, kernels_for(DEVICE)),
         pages,
         max_num_seqs=config.max_num_seqs,
@@ -337,11 +338,21 @@ def test_guessing_and_running_ahead_take_turns(model: Decoder, graphs: bool) -> 
             ]
 
     expected = generate(tiny_engine(model), [[3, 4, 5]], greedy(40))
-    engine = ahead(model, graphs=graphs, drafter=Moody(dict(enumerate(expected))))
-    launched, verified = [], []
-    launch, verify = engine.runner.launch, engine.runner.verify
-    engine.runner.launch = lambda batch: launched.append(len(engine._launched)) or launch(batch)  # type: ignore
-    engine.runner.verify = lambda batch: verified.append(len(engine._launched)) or verify(batch)  # type: ignore
+    launched: list[int] = []
+    verified: list[int] = []
+
+    class Watched(GraphRunner):
+        """Tells how many steps were on their way when it was given one more."""
+
+        def launch(self, batch: list[Scheduled]) -> Arriving:
+            launched.append(len(engine._launched))
+            return super().launch(batch)
+
+        def verify(self, batch: list[Drafted]) -> list[list[int | None]]:
+            verified.append(len(engine._launched))
+            return super().verify(batch)
+
+    engine = ahead(model, graphs=graphs, drafter=Moody(dict(enumerate(expected))), runs_on=Watched)
     assert generate(engine, [[3, 4, 5]], greedy(40)) == expected
     assert set(verified) == {0}  # nothing else was on its way
     assert 1 in launched  # and where nothing was guessed, the next step was launched before the last came home

@@ -4,7 +4,6 @@ import pytest
 from typer.testing import CliRunner
 
 from policy.redact.cli import app
-from policy.redact.ner import is_installed
 from tests.data.redaction.make import as_json, cases
 
 
@@ -56,7 +55,6 @@ def test_what_cannot_be_done_is_said_and_exits_with_1(arguments, said):
     assert done.exit_code == 1 and said in done.output
 
 
-@pytest.mark.skipif(not is_installed(), reason="the extra `ner` is not installed")
 def test_names_are_found_on_request():
     assert run("text", "Dear Klaus Müller, thank you.", "--ner").output == "Dear [PERSON], thank you.\n"
     assert "Klaus Müller" in run("text", "Dear Klaus Müller, thank you.").output

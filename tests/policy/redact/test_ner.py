@@ -2,10 +2,8 @@ import pytest
 
 from policy.errors import RedactionError
 from policy.redact.evaluate import evaluate
-from policy.redact.ner import NameModel, _windows, is_installed
+from policy.redact.ner import NameModel, _windows
 from tests.data.redaction.make import cases
-
-pytestmark = pytest.mark.skipif(not is_installed(), reason="the extra `ner` is not installed")
 
 
 @pytest.fixture(scope="module")
