@@ -214,7 +214,7 @@ def _record(settings: Settings, state: State) -> list[Weakness]:
 
 
 def _people(settings: Settings, state: State) -> list[Weakness]:
-    if getattr(getattr(settings, "oidc", None), "issuer", None) is not None:
+    if settings.oidc.issuer is not None:
         return []
     return [
         Weakness(
