@@ -118,7 +118,7 @@ _BREAK = r"(?:\s|\\n|\\r)"  # an environment file writes the line break as two c
 _KIND = r"(?:[A-Z0-9]{2,16} ){0,3}"
 PEM_HEAD = re.compile(rf"-----BEGIN {_KIND}PRIVATE KEY(?: BLOCK)?-----")
 PEM_BODY = re.compile(
-    rf"(?:{_BREAK}{{0,4}}(?:[A-Za-z0-9+/=]{{16,}}+|[A-Za-z-]{{2,24}}: [^\n\"]{{0,80}}))*+"
+    rf"(?>(?:{_BREAK}{{0,4}}(?:[A-Za-z0-9+/=]{{16,}}+|[A-Za-z-]{{2,24}}: [^\n\"]{{0,80}}))*)"
     rf"(?P<end>(?:{_BREAK}{{1,4}}[A-Za-z0-9+/=]{{1,80}})?{_BREAK}{{0,4}}-----END {_KIND}PRIVATE KEY(?: BLOCK)?-----)?"
 )
 

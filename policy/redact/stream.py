@@ -29,13 +29,15 @@ LONGEST_GROUPED = 160  # the same for a run of several words: an IBAN in groups 
 LONGEST_PEM = 16384
 CONTEXT = 64
 
+# Repeated groups that must not give back are atomic groups: possessive ones match wrongly before Python 3.11.5
+# (gh-106052), and here that let text through.
 # Text that no match can touch: blanks and signs, and plain words once the character behind them shows that they ended.
 # Group 1 ends where it must stop; a plain word that is still growing may follow.
 _CLEAR = re.compile(
-    rf"((?:[^{WORD}<\\]++|[('/]?(?:[{LETTER}]{{1,15}}+(?![{LETTER}])[.'\-]?+)++[.:)]{{0,3}}+(?=[^{WORD}<\\]))*+)"
-    rf"(?:[('/]?(?:[{LETTER}]{{1,15}}+[.'\-]?+){{0,8}}+[.:)]{{0,3}}+\Z)?"
+    rf"((?>(?:[^{WORD}<\\]++|[('/]?(?>(?:[{LETTER}]{{1,15}}+(?![{LETTER}])[.'\-]?+)+)[.:)]{{0,3}}+(?=[^{WORD}<\\]))*))"
+    rf"(?:[('/]?(?>(?:[{LETTER}]{{1,15}}+[.'\-]?+){{0,8}})[.:)]{{0,3}}+\Z)?"
 )
-_NO_BRACKET = re.compile(r"(?:[^<\\]++|\\(?=[^<]))*+")
+_NO_BRACKET = re.compile(r"(?>(?:[^<\\]++|\\(?=[^<]))*)")
 _WORD = re.compile(rf"(?:(?!-)[{WORD}]|-(?!----))+")
 _RULE = re.compile(r"-{5,}")  # ends any word, because a key block may begin with it
 _REST_OF_TOKEN = re.compile(r"[A-Za-z0-9_.+/=~-]*")
