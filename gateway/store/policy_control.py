@@ -10,6 +10,7 @@ from hashlib import sha256
 
 from sqlmodel import Session, col, func, select
 
+from audit.event_base import SYSTEM_TENANT
 from gateway.identity.principal import PolicyInForce
 from gateway.store import lookup
 from gateway.store.change import Administration, Change
@@ -20,9 +21,6 @@ from gateway.store.tables import PolicyProposalRow, PolicyVersionRow, TenantRow
 
 SHELL = "cli"
 """Who acts where nobody has shown who they are: whoever has a shell on the installation's folder."""
-
-SYSTEM_TENANT = "_system"
-"""Where the record keeps what belongs to no tenant."""
 
 
 class PolicyControl(Administration):
