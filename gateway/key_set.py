@@ -1,6 +1,6 @@
 """The secrets that every gateway of a cell has to hold, as files of one flat folder.
 
-The shape in which secrets are handed to a process: a mounted Kubernetes Secret, a systemd credential, a sealed medium. A
+The shape in which secrets are handed to a process: a mounted Kubernetes Secret, a systemd credential. A
 path in the data folder becomes a name by writing ``__`` for ``/``, since such names may hold no slash.
 
 Certificates of tenants and values under retention are not among them: those are made anew, these are the cell's data.
@@ -51,7 +51,7 @@ def key_files(data: Path) -> Iterator[str]:
 
 
 def make_whole(installation: Installation) -> None:
-    """Make what else the first request, command or record would: pepper, redaction secret, authority, signer, master."""
+    """Make what the first request or record would: pepper, redaction secret, authority, signer, master key."""
     installation.hasher()
     installation.policies()
     installation.authority()
