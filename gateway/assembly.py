@@ -7,6 +7,8 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
+from math import nan
+from pathlib import Path
 from time import time
 
 from audit import AuditLog, AuditSettings, open_sided
@@ -19,7 +21,7 @@ from gateway.admin_record import recorded_from_threads
 from gateway.app import GatewayApp, build_app
 from gateway.authentication import Authenticator
 from gateway.chores import Chores
-from gateway.credentials import TenantCredentials
+from gateway.credentials import TenantCredentials, certificate_end
 from gateway.directory import Directory
 from gateway.errors import BackendUnavailable
 from gateway.health import Check, Health
@@ -108,6 +110,7 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
             _limit_store(database, ledger) as limit_store,
             Limiter(limit_store) as limiter,
         ):
+            _tell_ends(telemetry, credentials, settings.listen.cert_file)
             recorder = Recorder(log, telemetry)
             pipeline = Pipeline(
                 authenticator=Authenticator(directory, recorder, telemetry),
@@ -235,3 +238,15 @@ async def _renew(credentials: TenantCredentials) -> None:
     while True:
         await asyncio.sleep(RENEWAL_CHECK_S)
         await asyncio.to_thread(credentials.renew)
+
+
+def _tell_ends(telemetry: Telemetry, credentials: TenantCredentials, served: Path | None) -> None:
+    """When the certificates end that this gateway shows to backends and to clients (`served`), read at each scrape."""
+
+    def seconds(end: datetime | None) -> float:
+        return nan if end is None else end.timestamp()
+
+    ends = telemetry.certificate_ends
+    ends.labels("backends").set_function(lambda: seconds(credentials.first_end()))
+    if served is not None:
+        ends.labels("listener").set_function(lambda: seconds(certificate_end(served)))

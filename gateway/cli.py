@@ -15,6 +15,7 @@ from audit.evidence import Evidence, evidence_sources
 from backend.cli import app as backend_app
 from backend.cli import plan
 from gateway.backend_cli import app as backends_app
+from gateway.backup_cli import backup_app, init
 from gateway.config_cli import config_app
 from gateway.control_cli import policy_app, project_app, tenant_app
 from gateway.doctor_cli import doctor
@@ -40,6 +41,7 @@ app = typer.Typer(
 policy_app.registered_commands += policy_files_app.registered_commands + policy_life_app.registered_commands
 backend_app.registered_commands += backends_app.registered_commands
 for part in (
+    backup_app,
     config_app,
     tenant_app,
     project_app,
@@ -58,6 +60,7 @@ app.command()(plan)
 app.add_typer(audit_app, name="audit")
 app.add_typer(retention_app, name="retention")
 
+app.command()(init)
 app.command()(doctor)
 
 DataOption = Annotated[Path, typer.Option("--data", envvar="DOMICILE_DATA", help="Folder for everything it keeps.")]

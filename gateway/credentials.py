@@ -6,7 +6,10 @@ they are put into the folder from outside, and read again from time to time.
 
 import logging
 import ssl
+from datetime import datetime
 from pathlib import Path
+
+from cryptography import x509
 
 from gateway.errors import BackendUnavailable
 from regions.authority import CertificateAuthority, CredentialFiles
@@ -17,6 +20,14 @@ from regions.tls import client_context
 from regions.trust import trusted_context
 
 logger = logging.getLogger("domicile.gateway")
+
+
+def certificate_end(file: Path) -> datetime | None:
+    """Not after, of the first certificate in `file` (PEM); None where there is none to read."""
+    try:
+        return x509.load_pem_x509_certificate(file.read_bytes()).not_valid_after_utc
+    except (OSError, ValueError):
+        return None
 
 
 class TenantCredentials:
@@ -61,6 +72,12 @@ class TenantCredentials:
                 context.load_cert_chain(files.certificate, files.key)
             except (OSError, RegionsError, ssl.SSLError) as error:
                 logger.error("the certificate for backends of tenant %s could not be renewed: %s", tenant, error)
+
+    def first_end(self) -> datetime | None:
+        """When the first of the certificates in use ends; None before the first call to a backend."""
+        tenants = {parse_identity(uri).tenant for uri, _ in list(self._contexts.values())}
+        ends = (certificate_end(self._folder / tenant / "cert.pem") for tenant in tenants)
+        return min((end for end in ends if end is not None), default=None)
 
     def _files(self, tenant: str) -> CredentialFiles:
         folder = self._folder / tenant

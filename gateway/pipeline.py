@@ -212,6 +212,7 @@ class Pipeline:
         client.stop_watching()  # from here on nothing may be cut short: the outcome goes on record
         if exchange is not None:
             error = await self.recorder.refused(exchange, error)
+        self.telemetry.errors.labels(error.code or "invalid_request").inc()
         if client.started:
             await client.end(sse_data(error.body()))  # and no `[DONE]`: the answer is not whole
             return

@@ -89,6 +89,13 @@ class Telemetry:
             registry=registry,
         )  # fmt: skip
         self.auth_failures = Counter("domicile_auth_failures", "Keys that do not work", ("reason",), registry=registry)
+        self.errors = Counter(
+            "domicile_errors", "Calls answered with an error, by its code", ("code",), registry=registry
+        )
+        self.certificate_ends = Gauge(
+            "domicile_certificate_not_after_seconds", "When a certificate of this gateway ends, Unix time",
+            ("certificate",), registry=registry,
+        )  # fmt: skip
         self.in_flight = Gauge("domicile_requests_in_flight", "Requests being answered", registry=registry)
         self.aborted = Counter("domicile_aborted", "Answers that did not end", ("tenant", "reason"), registry=registry)
 

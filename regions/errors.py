@@ -5,6 +5,7 @@ RegionsError
 ├── IdentityError       not an identity of the grammar in `regions.identity`
 ├── AuthorityError      the certificate authority cannot be created, read or used
 ├── IsolationError      a backend of another tenant, or outside the decision, was about to be used
+├── ClusterError        Kubernetes did not do what it was asked
 └── LaunchError         a backend did not start, or does not run
 """
 
@@ -31,3 +32,7 @@ class IsolationError(RegionsError):
 
 class LaunchError(RegionsError):
     """A backend did not start, or does not run; the message ends with the last lines of its log."""
+
+
+class ClusterError(RegionsError):
+    """Kubernetes cannot be reached, or refused; the message is its own."""

@@ -25,16 +25,17 @@ class BackendSpec:
     served_name: str
     threads: int | None = None
     gpus: tuple[int, ...] = ()
+    card: str | None = None  # the kind of GPU it is to have, where the launcher chooses one
     options: tuple[str, ...] = ()  # more of `backend serve`
 
 
 @dataclass(frozen=True, slots=True)
 class RunningBackend:
-    """A backend that said it is ready."""
+    """A backend that said it is ready. `pid` and `log`: where it is a process of this machine."""
 
     backend: Backend
-    pid: int
-    log: Path
+    pid: int | None
+    log: Path | None
 
 
 class Launcher(Protocol):

@@ -146,3 +146,13 @@ def test_a_backend_under_a_gateways_name_cannot_even_be_registered():
             id="acme-1", tenant="acme", region="eu-fr-par", url="https://127.0.0.1:1",
             uri=GatewayIdentity(CELL, "acme").uri, models=("small",),
         )  # fmt: skip
+
+
+def test_the_first_of_the_certificates_in_use_to_end_is_known(tmp_path, authority, credentials):
+    assert credentials.first_end() is None, "none is in use before the first call"
+    for tenant, share in (("acme", 0.1), ("globex", 0.5)):
+        aged(authority, tmp_path, tenant, share)
+        credentials.context_for(backend(f"{tenant}/eu-fr-par/{tenant}-1"))
+    assert credentials.first_end() == leaf(tmp_path, "globex").not_valid_after_utc
+    (tmp_path / "gateway" / "globex" / "cert.pem").unlink()
+    assert credentials.first_end() == leaf(tmp_path, "acme").not_valid_after_utc

@@ -1,6 +1,7 @@
 """Spans and metrics of a running gateway: the ten steps by name, the GenAI attributes, and nothing anybody said."""
 
 import asyncio
+import math
 from contextlib import asynccontextmanager
 
 import pytest
@@ -215,6 +216,8 @@ METRICS = {  # as docs/api.md lists them
     "domicile_redactions_total": {"tenant", "label", "direction"},
     "domicile_audit_append_seconds_count": set(),
     "domicile_auth_failures_total": {"reason"},
+    "domicile_errors_total": {"code"},
+    "domicile_certificate_not_after_seconds": {"certificate"},
     "domicile_requests_in_flight": set(),
     "domicile_aborted_total": {"tenant", "reason"},
 }
@@ -239,6 +242,11 @@ async def test_every_metric_has_its_name_and_labels_and_no_other_is_there(tmp_pa
         assert tokens == {"input": 7, "output": 5}
         statuses = {labels["http_response_status_code"] for labels, _ in seen["domicile_requests_total"]}
         assert statuses == {"200", "401", "422"}
+        assert {labels["code"]: value for labels, value in seen["domicile_errors_total"]} == {
+            "redaction_blocked": 1, "invalid_api_key": 1, "backend_error": 1,
+        }  # fmt: skip
+        ((labels, end),) = seen["domicile_certificate_not_after_seconds"]
+        assert labels == {"certificate": "backends"} and math.isnan(end)  # the lab speaks to its backends without TLS
 
 
 async def test_tenants_beyond_the_bound_count_as_other_and_made_up_models_label_nothing(tmp_path):

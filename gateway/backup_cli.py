@@ -1,0 +1,149 @@
+"""``domicile init`` and ``domicile backup``: how a cell begins, and how it comes back."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gateway.admin_shell import DEFAULT_DATA, AsJson, Data, fail, plain_errors
+from gateway.printing import print_json
+
+backup_app = typer.Typer(name="backup", help="Copies from which the cell can go on.", no_args_is_help=True)
+
+Backup = Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of one backup.")]
+
+
+def init(
+    cell: Annotated[str | None, typer.Option(help="Name of the cell [default: the key set's, else 'local'].")] = None,
+    keys: Annotated[
+        Path | None, typer.Option("--keys", help="Folder with the cell's key set, as `--export-keys` wrote it.")
+    ] = None,
+    export: Annotated[
+        Path | None, typer.Option("--export-keys", help="Write the key set there, for further gateways and for safety.")
+    ] = None,
+    data: Data = DEFAULT_DATA,
+    as_json: AsJson = False,
+) -> None:
+    """Make a data folder: the cell's name and its keys. Run again, it changes nothing.
+
+    Examples:
+
+      domicile init --cell eu-fr
+
+      domicile init --cell eu-fr --export-keys /media/safe/eu-fr
+
+      domicile init --keys /run/keys        (a second gateway of that cell, or a restored one)
+    """
+    from gateway.installation import Installation
+    from gateway.key_set import export_keys, import_keys, key_files, make_whole
+
+    with plain_errors():
+        if keys is not None:
+            import_keys(data, keys)
+        installation = Installation.create(data, cell)
+        make_whole(installation)
+        exported = export_keys(installation, export) if export else []
+        held = list(key_files(data))
+    if as_json:
+        print_json({"cell": installation.cell, "data": str(data.absolute()), "keys": held, "exported": exported})
+        return
+    typer.echo(f"{data} is of cell {installation.cell} and holds {len(held)} keys.")
+    if export is not None:
+        typer.echo(f"{export} holds the key set: whoever has it can pose as this cell. Keep it apart from backups.")
+
+
+@backup_app.command("create")
+def create(
+    folder: Backup,
+    data: Data = DEFAULT_DATA,
+    as_json: AsJson = False,
+) -> None:
+    """Copy the databases of a running installation into a new folder, without its keys.
+
+    Example: domicile backup create /backup/2026-11-28
+    """
+    from gateway import backup
+    from gateway.installation import Installation
+
+    with plain_errors(), _sentences():
+        installation = Installation.open(data)
+        with _bar("copying", as_json) as progress:
+            made = backup.create(installation, folder, progress)
+    if as_json:
+        print_json(made.model_dump(mode="json"))
+        return
+    typer.echo(f"{folder} holds {len(made.files)} files of cell {made.cell}; no key is among them.")
+    for name in made.elsewhere:
+        typer.echo(f"What {name} names is not in it: back that up with pg_dump or its own tools.")
+
+
+@backup_app.command("check")
+def check(folder: Backup, as_json: AsJson = False) -> None:
+    """Whether a backup is whole, as it was made, and its databases are sound. Exits with 1 if not.
+
+    Example: domicile backup check /backup/2026-11-28
+    """
+    from gateway import backup
+
+    with _sentences():
+        found = backup.check(folder)
+    if as_json:
+        print_json(found.model_dump(mode="json"))
+        return
+    typer.echo(
+        f"{folder}: {len(found.files)} files of cell {found.cell}, made {found.made_at:%Y-%m-%d %H:%M} UTC, whole."
+    )
+
+
+@backup_app.command("restore")
+def restore(
+    folder: Backup,
+    keys: Annotated[Path, typer.Option("--keys", help="Folder with the cell's key set.")],
+    data: Data = DEFAULT_DATA,
+    as_json: AsJson = False,
+) -> None:
+    """Make a data folder from a backup and the key set. Nothing that is there is overwritten.
+
+    Example: domicile backup restore /backup/2026-11-28 --keys /media/safe/eu-fr --data /var/lib/domicile
+    """
+    from gateway import backup
+    from gateway.key_set import import_keys
+
+    with plain_errors(), _sentences():
+        import_keys(data, keys)
+        found = backup.restore(folder, data)
+    if as_json:
+        print_json(found.model_dump(mode="json"))
+        return
+    typer.echo(f"{data} is cell {found.cell} as of {found.made_at:%Y-%m-%d %H:%M} UTC.")
+    typer.echo("Before it serves: domicile audit verify --data " + str(data))
+
+
+@contextmanager
+def _sentences() -> Iterator[None]:
+    from gateway.backup import BackupError
+
+    try:
+        yield
+    except BackupError as error:
+        fail(str(error))
+
+
+@contextmanager
+def _bar(what: str, as_json: bool) -> Iterator[Callable[[str, float], None]]:
+    """A bar on stderr for a terminal; nothing for machines."""
+    from rich.console import Console
+    from rich.progress import Progress, TaskID
+
+    console = Console(stderr=True)
+    with Progress(console=console, disable=as_json or not console.is_terminal, transient=True) as shown:
+        tasks: dict[str, TaskID] = {}
+
+        def progress(file: str, share: float) -> None:
+            if file not in tasks:
+                tasks[file] = shown.add_task(f"{what} {file}", total=1.0)
+            shown.update(tasks[file], completed=share)
+
+        yield progress

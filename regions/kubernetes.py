@@ -1,0 +1,234 @@
+"""Backends as Deployments of a Kubernetes cluster, on nodes reserved for their tenant.
+
+Unlike processes of this machine they outlive the gateway that started them: another one, or the next, finds them by
+their labels and goes on. So closing lets go and stops nothing; `stop` does.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from regions.authority import LEAF_LIFETIME, CertificateAuthority
+from regions.cluster import Cluster
+from regions.errors import ClusterError, LaunchError, RegionsError
+from regions.fleet import Backend
+from regions.identity import BackendIdentity
+from regions.launcher import BackendSpec, Progress, RunningBackend, silent
+from regions.manifests import MANAGER, ClusterSettings, object_name, objects, secret, url
+
+logger = logging.getLogger("domicile.regions")
+
+READY_WITHIN_S = 900.0
+POLL_S = 1.0
+RENEWAL_CHECK_S = 600.0
+GONE_WITHIN_S = 120.0
+
+
+class KubernetesLauncher:
+    """A `Launcher`. Also an async context manager, which renews certificates meanwhile.
+
+    `on_change` is called as `LocalLauncher` calls it. Leaves are issued into ``<data>/backends/<id>/`` and applied as
+    Secrets, again in their last third; pods read them when kubelet has replaced the files.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        data: Path,
+        authority: CertificateAuthority,
+        settings: ClusterSettings | None = None,
+        *,
+        ready_within_s: float = READY_WITHIN_S,
+        poll_s: float = POLL_S,
+        renewal_check_s: float = RENEWAL_CHECK_S,
+        leaf_lifetime: timedelta = LEAF_LIFETIME,
+        on_change: Callable[[str, RunningBackend | None], None] = lambda backend_id, running: None,
+    ) -> None:
+        self._cluster = cluster
+        self._folder = data.resolve() / "backends"
+        self._authority = authority
+        self._settings = settings or ClusterSettings()
+        self._ready_within_s = ready_within_s
+        self._poll_s = poll_s
+        self._renewal_check_s = renewal_check_s
+        self._leaf_lifetime = leaf_lifetime
+        self._on_change = on_change
+        self._specs: dict[str, BackendSpec] = {}
+        self._running: dict[str, RunningBackend] = {}
+        self._applied: dict[str, bytes] = {}  # the leaf that the cluster has, by backend
+        self._background: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        self._background = asyncio.create_task(self._renew_forever(), name="renew leaves")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Let go. Backends go on: the cluster keeps them, not this process."""
+        if self._background is not None:
+            self._background.cancel()
+            await asyncio.gather(self._background, return_exceptions=True)
+            self._background = None
+
+    @property
+    def running(self) -> Mapping[str, RunningBackend]:
+        """Those that this launcher started, or found started, and that were ready then."""
+        return dict(self._running)
+
+    async def start(self, spec: BackendSpec, *, progress: Progress = silent) -> RunningBackend:
+        """Apply its objects and wait until its pod answers. What runs already as it should is found and not restarted.
+
+        Raises LaunchError with the cluster's reason. What was not there before is then deleted; a backend that ran
+        already is left to go on with its old pod.
+        """
+        name = spec.identity.backend
+        progress(f"{name}: issuing its certificate")
+        before: Mapping[str, Any] | None = None
+        try:
+            before = await self._cluster.get("Deployment", object_name(name))
+            files = self._identity_files(spec)
+            for object in objects(spec, files, self._settings):
+                await self._cluster.apply(object)
+            self._applied[name] = files["cert.pem"]
+            progress(f"{name}: waiting for its pod")
+            await self._ready(name)
+        except BaseException as error:
+            if before is None:
+                await asyncio.shield(self._delete(name, quietly=True))
+            if isinstance(error, RegionsError):
+                raise LaunchError(f"backend {name} did not start: {error}") from error
+            raise
+        running = self._running[name] = RunningBackend(self._backend(spec), None, None)
+        self._specs[name] = spec
+        self._on_change(name, running)
+        progress(f"{name}: ready")
+        return running
+
+    async def stop(self, backend_id: str) -> None:
+        """Returns when no pod of it is left; each got its grace to finish answers. Raises LaunchError if one stays."""
+        self._specs.pop(backend_id, None)
+        self._running.pop(backend_id, None)
+        await self._delete(backend_id)
+
+    async def scale(self, backend_id: str, replicas: int) -> None:
+        """To 0: its GPU is free and its objects stay; to 1 again: as `start`, without them. Raises LaunchError."""
+        try:
+            await self._cluster.scale(object_name(backend_id), replicas)
+            if replicas:
+                await self._ready(backend_id)
+        except RegionsError as error:
+            raise LaunchError(f"backend {backend_id} was not scaled to {replicas}: {error}") from error
+
+    async def found(self) -> list[BackendIdentity]:
+        """Backends of this cell that the cluster keeps, whoever started them. Raises ClusterError."""
+        cell = self._authority.cell
+        mine = {"app.kubernetes.io/managed-by": MANAGER, "domicile.eu/cell": cell}
+        kept = [each["metadata"]["labels"] for each in await self._cluster.list("Deployment", mine)]
+        return [
+            BackendIdentity(cell, each["domicile.eu/tenant"], each["domicile.eu/region"], each["domicile.eu/backend"])
+            for each in kept
+        ]
+
+    async def renew(self) -> list[str]:
+        """Issue the leaves that are in their last third, apply those that the cluster has not; whose they are, by id.
+
+        Raises RegionsError; what was issued and not applied then is, the next time.
+        """
+        renewed = []
+        for name, spec in list(self._specs.items()):
+            files = self._identity_files(spec)
+            if files["cert.pem"] != self._applied.get(name):
+                await self._cluster.apply(secret(spec, files, self._settings))
+                self._applied[name] = files["cert.pem"]
+                renewed.append(name)
+        return renewed
+
+    async def _renew_forever(self) -> None:
+        while True:
+            await asyncio.sleep(self._renewal_check_s)
+            try:
+                await self.renew()
+            except RegionsError as error:  # the old leaves go on for hours; the next look tries again
+                logger.error("leaves of backends could not be renewed: %s", error)
+
+    def _identity_files(self, spec: BackendSpec) -> dict[str, bytes]:
+        folder = self._folder / spec.identity.backend
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._authority.renew_if_due(spec.identity, folder, lifetime=self._leaf_lifetime)
+        return {
+            "cert.pem": (folder / "cert.pem").read_bytes(),
+            "key.pem": (folder / "key.pem").read_bytes(),
+            "ca.pem": self._authority.root_file.read_bytes(),
+        }
+
+    def _backend(self, spec: BackendSpec) -> Backend:
+        identity = spec.identity
+        return Backend(
+            id=identity.backend,
+            tenant=identity.tenant,
+            region=identity.region,
+            url=url(identity.backend, self._settings),
+            uri=identity.uri,
+            models=(spec.served_name,),
+        )
+
+    async def _ready(self, backend_id: str) -> None:
+        """Raises LaunchError when the cluster gives up or takes too long, ClusterError when it does not answer."""
+        because = "its pod did not become ready"
+        try:
+            async with asyncio.timeout(self._ready_within_s):
+                while True:
+                    deployment = await self._cluster.get("Deployment", object_name(backend_id))
+                    if deployment is None:
+                        raise LaunchError("its Deployment is gone")
+                    ready, because, final = _state(deployment)
+                    if ready:
+                        return
+                    if final:
+                        raise LaunchError(because)
+                    await asyncio.sleep(self._poll_s)
+        except TimeoutError:
+            raise LaunchError(f"it was not ready within {self._ready_within_s:g} s: {because}") from None
+
+    async def _delete(self, backend_id: str, *, quietly: bool = False) -> None:
+        """All kinds are tried, whatever becomes of one: above all its key must not stay behind."""
+        name, failed = object_name(backend_id), ""
+        for kind in ("Deployment", "Secret", "PodDisruptionBudget", "Service", "NetworkPolicy"):
+            try:
+                await self._cluster.delete(kind, name)
+            except ClusterError as error:
+                failed = failed or str(error)
+        self._applied.pop(backend_id, None)
+        try:
+            async with asyncio.timeout(GONE_WITHIN_S):
+                while await self._cluster.get("Deployment", name) is not None:  # noqa: ASYNC110  # it is elsewhere
+                    await asyncio.sleep(self._poll_s)
+        except (ClusterError, TimeoutError) as error:
+            failed = failed or str(error) or "its pod is still there"
+        if failed and not quietly:
+            raise LaunchError(f"backend {backend_id} did not go: {failed}")
+        if failed:
+            logger.error("what was applied for backend %s could not be deleted: %s", backend_id, failed)
+
+
+def _state(deployment: Mapping[str, Any]) -> tuple[bool, str, bool]:
+    """Ready; else why not yet; and whether it never will be, of a Deployment's status (apps/v1)."""
+    status, wanted = deployment.get("status", {}), deployment["spec"]["replicas"]
+    seen = status.get("observedGeneration", 0) >= deployment["metadata"].get("generation", 1)
+    updated, available = status.get("updatedReplicas", 0), status.get("availableReplicas", 0)
+    if seen and updated >= wanted and available >= wanted and status.get("replicas", 0) == updated:
+        return True, "", False
+    for condition in status.get("conditions", ()):
+        if condition["status"] == "False" and condition.get("reason") == "ProgressDeadlineExceeded":
+            return False, condition.get("message", "progress deadline exceeded"), True
+        if condition["type"] == "ReplicaFailure" and condition["status"] == "True":
+            return False, condition.get("message", "its pod cannot be created"), True
+    return False, "its pod is not available yet", False

@@ -1,0 +1,194 @@
+"""Images, units, compose, alerts and the dashboard: each checked by its own tool, and against the code it names."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from backend.metrics import COUNTERS, GAUGES
+from gateway.cli import app
+from gateway.settings import load_settings
+from tests.gateway.test_telemetry import METRICS
+
+TREE = Path(__file__).parents[2]
+DEPLOY = TREE / "deploy"
+
+
+def run(*command, **more):
+    return subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False, **more)
+
+
+# --- images ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["gateway", "backend"])
+def test_hadolint_has_nothing_to_say(name):
+    said = run(Path(sys.executable).with_name("hadolint"), DEPLOY / f"Dockerfile.{name}")
+    assert said.returncode == 0, said.stdout
+
+
+@pytest.mark.parametrize("name", ["gateway", "backend"])
+def test_an_image_runs_as_nobody_special_and_installs_pinned_versions(name):
+    text = (DEPLOY / f"Dockerfile.{name}").read_text()
+    assert "USER 10001:10001" in text and "-c constraints.txt" in text
+    assert re.search(r'^ENTRYPOINT \["domicile"', text, re.MULTILINE)
+
+
+def test_the_build_context_holds_what_an_installation_needs_and_nothing_else(tmp_path):
+    """The wheel is built from the files that .dockerignore lets through, as the image builds it."""
+    for line in (TREE / ".dockerignore").read_text().splitlines():
+        if line.startswith("!") and (TREE / line[1:]).exists():
+            source, target = TREE / line[1:], tmp_path / "context" / line[1:]
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if source.is_dir():
+                shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+            else:
+                shutil.copy(source, target)
+    code = "import sys; sys.path.insert(0, '.'); import gateway.cli, backend.wire, audit.schema, policy.schema"
+    assert run(sys.executable, "-I", "-c", code, cwd=tmp_path / "context").returncode == 0
+    assert not (tmp_path / "context" / "tests").exists()
+
+
+# --- compose ---------------------------------------------------------------------------------------------------------
+
+
+def compose():
+    return yaml.safe_load((DEPLOY / "compose" / "compose.yaml").read_text())
+
+
+def test_compose_publishes_on_loopback_alone_and_holds_no_password():
+    services = compose()["services"]
+    for name, service in services.items():
+        assert all(port.startswith("127.0.0.1:") for port in service.get("ports", ())), name
+        assert not any(
+            "password" in str(v).lower() for v in (service.get("environment") or {}).values() if "/run/" not in str(v)
+        )
+        assert "no-new-privileges:true" in service["security_opt"], name
+    assert set(services) == {"gateway", "postgres", "valkey", "otel-collector"}
+
+
+def test_what_compose_configures_is_accepted(tmp_path):
+    (tmp_path / "c.yaml").write_text(compose()["configs"]["gateway"]["content"])
+    assert load_settings(tmp_path / "c.yaml").telemetry.sample_ratio == 0.1
+
+
+# --- units -----------------------------------------------------------------------------------------------------------
+
+
+def unit(name):
+    lines = (DEPLOY / "systemd" / name).read_text().replace("\\\n", " ").splitlines()
+    return [line.split("=", 1) for line in lines if "=" in line and not line.startswith("#")]
+
+
+@pytest.mark.parametrize("name", ["domicile.service", "domicile-backend@.service"])
+def test_a_unit_names_commands_and_options_that_exist(name):
+    import typer
+
+    for key, value in unit(name):
+        if key in ("ExecStart", "ExecStartPre"):
+            words = value.split()
+            assert words[0] == "/opt/domicile/bin/domicile"
+            command = typer.main.get_command(app)
+            rest = words[1:]
+            while rest and rest[0] in getattr(command, "commands", {}):
+                command = command.commands[rest.pop(0)]
+            options = {option for parameter in command.params for option in parameter.opts}
+            assert {word for word in rest if word.startswith("-")} <= options
+
+
+@pytest.mark.parametrize("name", ["domicile.service", "domicile-backend@.service"])
+def test_a_unit_gives_no_more_than_it_needs(name):
+    settings = dict(unit(name))
+    assert settings["NoNewPrivileges"] == "yes" and settings["ProtectSystem"] == "strict"
+    assert settings["CapabilityBoundingSet"] == "" and settings["LimitCORE"] == "0"
+    assert settings["User"] != "root"
+
+
+# --- alerts and dashboard --------------------------------------------------------------------------------------------
+
+
+def exported():
+    """Names as Prometheus sees them."""
+    names = set(METRICS)
+    for name in METRICS:
+        if name.endswith("_count"):
+            names |= {name.removesuffix("_count") + end for end in ("_bucket", "_sum")}
+    names |= {name for name, _ in GAUGES.values()} | {f"{name}_total" for name, _ in COUNTERS.values()}
+    return names | {"domicile_backend_engine_up", "up"}
+
+
+def asked(expression):
+    bare = re.sub(r'"[^"]*"|by \([^)]*\)|\{[^}]*\}', " ", expression)
+    return set(re.findall(r"\b(?:domicile|gen_ai)_[a-z_0-9]+\b", bare)) - {"gen_ai_request_model"}
+
+
+def rules():
+    groups = yaml.safe_load((DEPLOY / "prometheus" / "rules.yaml").read_text())["groups"]
+    return [rule for group in groups for rule in group["rules"]]
+
+
+def test_alerts_ask_for_metrics_that_there_are_and_point_into_the_runbook():
+    headings = re.findall(r"^#+ (.+)$", (TREE / "docs" / "operations.md").read_text(), re.MULTILINE)
+    anchors = {heading.lower().replace(" ", "-") for heading in headings}
+    for rule in rules():
+        assert asked(rule["expr"]) <= exported(), rule
+        if "alert" in rule:
+            place, anchor = rule["annotations"]["runbook"].split("#")
+            assert place == "docs/operations.md" and anchor in anchors, rule["alert"]
+
+
+def test_errors_that_alerts_count_are_codes_of_the_gateway():
+    from tests.test_docs import codes_in_source
+
+    for rule in rules():
+        for match in re.findall(r'code=~?"([^"]+)"', rule["expr"]):
+            assert set(match.split("|")) <= codes_in_source() | {"limits_unavailable", "audit_unavailable"}
+
+
+def test_promtool_accepts_the_rules_and_their_tests_pass():
+    if not shutil.which("promtool"):
+        pytest.skip("no promtool (Debian: prometheus): the alerts' own tests were not run here")
+    said = run("promtool", "check", "rules", "rules.yaml", cwd=DEPLOY / "prometheus")
+    assert said.returncode == 0, said.stderr
+    said = run("promtool", "test", "rules", "rules_test.yaml", cwd=DEPLOY / "prometheus")
+    assert said.returncode == 0, said.stdout + said.stderr
+
+
+def test_the_dashboard_asks_for_metrics_that_there_are_and_its_panels_do_not_overlap():
+    board = json.loads((DEPLOY / "grafana" / "domicile.json").read_text())
+    taken = set()
+    for panel in board["panels"]:
+        for target in panel.get("targets", ()):
+            assert asked(target["expr"]) <= exported(), panel["title"]
+        place = panel["gridPos"]
+        cells = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
+        assert not cells & taken, panel["title"]
+        taken |= cells
+    assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
+
+
+# --- licences --------------------------------------------------------------------------------------------------------
+
+
+def test_licences_are_listed_and_a_component_without_one_ends_with_1(tmp_path):
+    parts = [
+        {"name": "a", "version": "1", "licenses": [{"license": {"id": "MIT"}}]},
+        {"name": "b", "version": "2", "licenses": [{"expression": "Apache-2.0 OR MIT"}]},
+        {"name": "c", "licenses": [{"license": {"name": "License :: OSI Approved :: BSD License"}}]},
+    ]
+    sbom, out = tmp_path / "sbom.json", tmp_path / "out.csv"
+    sbom.write_text(json.dumps({"components": parts}))
+    assert run(sys.executable, DEPLOY / "licences.py", sbom, out).returncode == 0
+    assert out.read_text().splitlines()[1:] == ["a,1,MIT", "b,2,Apache-2.0 OR MIT", "c,,BSD License"]
+    sbom.write_text(json.dumps({"components": [*parts, {"name": "silent", "version": "3"}]}))
+    said = run(sys.executable, DEPLOY / "licences.py", sbom, out)
+    assert said.returncode == 1 and "silent" in said.stderr

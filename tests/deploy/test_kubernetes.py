@@ -1,0 +1,128 @@
+"""The manifests of a cell: valid, locked down, and all of it in one country."""
+
+import shutil
+import subprocess
+import warnings
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.fakes.kubernetes import check
+
+FOLDER = Path(__file__).parents[2] / "deploy" / "kubernetes"
+CELLS = {"eu-fr": "FR", "eu-de": "DE"}
+
+
+def rendered(cell):
+    return list(yaml.safe_load_all((FOLDER / "rendered" / f"{cell}.yaml").read_text()))
+
+
+def of_kind(cell, *kinds):
+    return [each for each in rendered(cell) if each["kind"] in kinds]
+
+
+def pods(cell):
+    return [each["spec"]["template"]["spec"] for each in of_kind(cell, "Deployment", "StatefulSet")]
+
+
+def containers(cell):
+    return [c for pod in pods(cell) for c in (*pod.get("initContainers", ()), *pod["containers"])]
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_what_is_committed_is_what_kustomize_makes(cell):
+    if not shutil.which("kubectl"):
+        pytest.skip("no kubectl: the committed files are tested, that they are current is not")
+    made = subprocess.run(
+        ["kubectl", "kustomize", str(FOLDER / "overlays" / cell)], capture_output=True, text=True, check=True
+    )
+    assert list(yaml.safe_load_all(made.stdout)) == rendered(cell)
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_every_object_is_valid_under_the_published_schemas(cell):
+    assert len(rendered(cell)) > 20
+    for each in rendered(cell):
+        check(each)
+
+
+@pytest.mark.parametrize(("cell", "country"), CELLS.items())
+def test_every_pod_and_with_it_its_volume_stays_in_the_country(cell, country):
+    assert len(pods(cell)) == 4
+    for pod in pods(cell):
+        assert pod["nodeSelector"] == {"domicile.eu/country": country}
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_every_container_is_restricted(cell):
+    for pod in pods(cell):
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    for container in containers(cell):
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]},
+        }, container["name"]  # fmt: skip
+        assert container["resources"]["limits"]["memory"], container["name"]
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_no_secret_stands_in_a_manifest_and_no_password_in_an_argument(cell):
+    assert of_kind(cell, "Secret") == []
+    for container in containers(cell):
+        for variable in container.get("env", ()):
+            assert "value" not in variable or variable["name"] in ("POSTGRES_USER", "POSTGRES_DB", "PGDATA")
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_a_gateway_may_write_nothing_but_backends_objects_in_their_namespace(cell):
+    assert of_kind(cell, "ClusterRole", "ClusterRoleBinding") == []
+    (role,) = of_kind(cell, "Role")
+    assert role["metadata"]["namespace"] == "domicile-backends"
+    assert not any("*" in (*rule["verbs"], *rule["resources"], *rule["apiGroups"]) for rule in role["rules"])
+    granted = {resource for rule in role["rules"] for resource in rule["resources"]}
+    assert not granted & {"pods", "pods/exec", "nodes", "serviceaccounts", "roles", "configmaps"}
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_both_namespaces_deny_what_no_policy_allows(cell):
+    policies = {(p["metadata"]["namespace"], p["metadata"]["name"]): p["spec"] for p in of_kind(cell, "NetworkPolicy")}
+    for namespace in ("domicile", "domicile-backends"):
+        assert policies[namespace, "default-deny"] == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
+    for name in ("postgres", "valkey", "otel-collector"):
+        (rule,) = policies["domicile", name]["ingress"]
+        assert rule["from"] == [{"podSelector": {"matchLabels": {"app.kubernetes.io/name": "domicile-gateway"}}}]
+        assert "egress" not in policies["domicile", name]
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_the_gateway_s_configuration_is_one_that_it_accepts(cell, tmp_path):
+    from gateway.settings import load_settings
+
+    (config,) = [each for each in of_kind(cell, "ConfigMap") if each["metadata"]["name"].startswith("gateway")]
+    file = tmp_path / "config.yaml"
+    file.write_text(config["data"]["config.yaml"])
+    settings = load_settings(file)
+    assert settings.listen.port == 8443 and settings.listen.cert_file == Path("/run/tls/tls.crt")
+
+
+def test_two_gateways_are_replaced_one_after_the_other_and_keep_their_names():
+    (gateway,) = [each for each in of_kind("eu-fr", "StatefulSet") if each["metadata"]["name"] == "gateway"]
+    assert gateway["spec"]["replicas"] == 2
+    (container,) = gateway["spec"]["template"]["spec"]["containers"]
+    named = {each["name"]: each["valueFrom"] for each in container["env"]}
+    assert named["DOMICILE__NODE"] == {"fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.name"}} or named[
+        "DOMICILE__NODE"
+    ] == {"fieldRef": {"fieldPath": "metadata.name"}}
+    probes = {name: container[name]["httpGet"]["path"] for name in ("livenessProbe", "readinessProbe")}
+    assert probes == {"livenessProbe": "/healthz", "readinessProbe": "/readyz"}
+
+
+def test_a_manifest_with_a_mistake_is_found():
+    import kubernetes_validate
+
+    broken = of_kind("eu-fr", "StatefulSet")[0]
+    broken["spec"]["replicas"] = "two"
+    with warnings.catch_warnings(), pytest.raises(kubernetes_validate.ValidationError):
+        warnings.simplefilter("ignore")
+        check(broken)

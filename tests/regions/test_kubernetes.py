@@ -1,0 +1,215 @@
+"""Backends on a cluster: made, found, scaled, renewed and deleted through an API server that checks each object."""
+
+import asyncio
+from base64 import b64decode
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+
+from regions.authority import CertificateAuthority
+from regions.cluster import Cluster
+from regions.errors import ClusterError, LaunchError
+from regions.identity import BackendIdentity
+from regions.kubernetes import KubernetesLauncher
+from regions.launcher import BackendSpec
+from tests.fakes.kubernetes import FakeKubernetes, running
+
+NAME = "backend-acme-1"
+
+
+def spec(backend="acme-1", cell="eu-fr", **more):
+    tenant = backend.rpartition("-")[0]
+    return BackendSpec(BackendIdentity(cell, tenant, "eu-fr-par", backend), Path("/m/llama-8b"), "llama", **more)
+
+
+@pytest.fixture
+async def server(tmp_path):
+    fake = FakeKubernetes()
+    async with running(fake, tmp_path / "account") as fake.url:
+        yield fake
+
+
+@pytest.fixture
+async def cluster(server, tmp_path, monkeypatch):
+    monkeypatch.setattr("regions.cluster.FIRST_PAUSE_S", 0.01)
+    account = tmp_path / "account"
+    async with Cluster(
+        server.url, "domicile-backends", token_file=account / "token", ca_file=account / "ca.crt"
+    ) as made:
+        yield made
+
+
+@pytest.fixture
+def authority(tmp_path):
+    return CertificateAuthority.open(tmp_path / "ca", "eu-fr")
+
+
+@pytest.fixture
+async def launcher(cluster, tmp_path, authority):
+    async with KubernetesLauncher(cluster, tmp_path, authority, ready_within_s=5, poll_s=0.01) as made:
+        yield made
+
+
+async def test_a_started_backend_is_five_objects_and_is_told_when_its_pod_is_ready(server, launcher):
+    server.slow_s = 0.1
+    said = []
+    started = await launcher.start(spec(), progress=said.append)
+    assert sorted(kind for kind, _ in server.objects) == [
+        "deployments", "networkpolicies", "poddisruptionbudgets", "secrets", "services",
+    ]  # fmt: skip
+    assert started.backend.url == "https://backend-acme-1.domicile-backends.svc:8443"
+    assert started.backend.uri == "spiffe://domicile.eu-fr/tenant/acme/region/eu-fr-par/backend/acme-1"
+    assert started.backend.tenant == "acme" and started.backend.models == ("llama",)
+    assert dict(launcher.running) == {"acme-1": started} and started.pid is None
+    assert said[-1] == "acme-1: ready"
+
+
+async def test_the_secret_holds_a_leaf_of_this_backend_alone(server, launcher):
+    await launcher.start(spec())
+    data = server.get("secrets", NAME)["data"]
+    leaf = x509.load_pem_x509_certificate(b64decode(data["cert.pem"]))
+    names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert names.get_values_for_type(x509.UniformResourceIdentifier) == [spec().identity.uri]
+    assert "ca.key" not in data
+
+
+async def test_stopping_deletes_all_of_it_and_twice_is_harmless(server, launcher):
+    await launcher.start(spec())
+    await launcher.start(spec("globex-1"))
+    await launcher.stop("acme-1")
+    await launcher.stop("acme-1")
+    assert {name for _, name in server.objects} == {"backend-globex-1"}
+    assert list(launcher.running) == ["globex-1"]
+
+
+async def test_a_gateway_that_goes_leaves_backends_to_the_next_which_finds_them_unchanged(
+    server, cluster, tmp_path, authority
+):
+    async with KubernetesLauncher(cluster, tmp_path, authority, poll_s=0.01) as first:
+        await first.start(spec())
+    generation = server.get("deployments", NAME)["metadata"]["generation"]
+    async with KubernetesLauncher(cluster, tmp_path, authority, poll_s=0.01) as second:
+        assert [each.backend for each in await second.found()] == ["acme-1"]
+        await second.start(spec())
+    assert server.get("deployments", NAME)["metadata"]["generation"] == generation, "its pod is not replaced"
+
+
+async def test_only_backends_of_this_cell_are_found_and_all_pages_are_read(server, launcher, cluster):
+    for number in range(5):
+        await launcher.start(spec(f"acme-{number}"))
+    strange = {**server.get("deployments", NAME)}
+    strange = {**strange, "metadata": {**strange["metadata"], "labels": {"app.kubernetes.io/managed-by": "domicile"}}}
+    server.objects["deployments", "strange"] = strange
+    assert [each.backend for each in await launcher.found()] == [f"acme-{number}" for number in range(5)]
+
+
+async def test_scaling_to_zero_keeps_the_objects_and_back_waits_for_the_pod(server, launcher):
+    await launcher.start(spec())
+    await launcher.scale("acme-1", 0)
+    assert server.get("deployments", NAME)["spec"]["replicas"] == 0
+    server.slow_s = 0.1
+    await launcher.scale("acme-1", 1)
+    assert server.get("deployments", NAME)["status"]["availableReplicas"] == 1
+    assert server.calls.count("patch deployments/scale") == 2
+    with pytest.raises(LaunchError, match="no Deployment"):
+        await launcher.scale("acme-9", 1)
+
+
+async def test_a_pod_that_never_gets_ready_is_refused_with_the_cluster_s_reason_and_nothing_stays(server, launcher):
+    server.stuck = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu"
+    with pytest.raises(LaunchError, match=r"Insufficient nvidia\.com/gpu"):
+        await launcher.start(spec(card="h100"))
+    assert server.objects == {} and not launcher.running
+
+
+async def test_a_failed_update_leaves_the_backend_that_ran(server, launcher):
+    await launcher.start(spec())
+    server.stuck = "the new image cannot be pulled"
+    with pytest.raises(LaunchError, match="cannot be pulled"):
+        await launcher.start(spec(threads=3))
+    assert server.get("deployments", NAME) is not None, "its old pod goes on"
+
+
+async def test_a_start_that_is_cancelled_leaves_nothing(server, launcher):
+    server.slow_s = 60
+    starting = asyncio.create_task(launcher.start(spec()))
+    async with asyncio.timeout(5):
+        while server.get("deployments", NAME) is None:
+            await asyncio.sleep(0.01)
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    assert server.objects == {}
+
+
+async def test_what_may_succeed_later_is_tried_again(server, launcher):
+    server.faults = [500, None, 409]
+    assert (await launcher.start(spec())).backend.id == "acme-1"
+
+
+async def test_what_is_forbidden_is_not_and_the_reason_is_the_server_s(server, launcher):
+    server.rules = [rule for rule in server.rules if rule[1] != "networkpolicies"]
+    with pytest.raises(LaunchError, match="403 cannot patch networkpolicies"):
+        await launcher.start(spec())
+    assert server.calls.count("patch networkpolicies") == 1
+    assert ("secrets", NAME) not in server.objects
+
+
+async def test_the_role_of_a_gateway_is_what_it_uses_and_no_more(server, launcher):
+    """Every rule of deploy/ but the two of scripts and people is used here, and none is missing."""
+    await launcher.start(spec())
+    await launcher.scale("acme-1", 1)
+    await launcher.found()
+    await launcher.stop("acme-1")
+    used = {tuple(call.split()) for call in server.calls}
+    allowed = {(verb, resource) for _, resource, verb in server.rules}
+    assert used <= allowed
+    unused = {(verb, resource) for verb, resource in allowed - used if verb not in ("get", "list")}
+    assert {verb for verb, _ in unused} <= {"create"}, unused  # an apply of what is not there counts as one
+
+
+async def test_leaves_are_renewed_in_their_last_third_and_applied(server, cluster, tmp_path, authority):
+    launcher = KubernetesLauncher(
+        cluster, tmp_path, authority, poll_s=0.01, renewal_check_s=0.05, leaf_lifetime=timedelta(seconds=1)
+    )
+    async with launcher:
+        await launcher.start(spec())
+        first = server.get("secrets", NAME)["data"]["cert.pem"]
+        pods = server.get("deployments", NAME)["metadata"]["generation"]
+        server.faults = [500] * 4  # a look that fails is followed by another
+        async with asyncio.timeout(10):
+            while server.get("secrets", NAME)["data"]["cert.pem"] == first:
+                await asyncio.sleep(0.02)
+        assert not server.faults
+        assert server.get("deployments", NAME)["metadata"]["generation"] == pods, "no pod is replaced for it"
+
+
+async def test_a_token_that_kubelet_replaced_is_used(server, cluster, tmp_path):
+    (tmp_path / "account" / "token").write_text("old")
+    with pytest.raises(ClusterError, match="401"):
+        await cluster.get("Deployment", NAME)
+    (tmp_path / "account" / "token").write_text("a-pod-s-token")
+    assert await cluster.get("Deployment", NAME) is None
+
+
+async def test_a_server_of_another_authority_gets_no_token(server, tmp_path):
+    from tests.backend.certificates import Authority
+
+    Authority(tmp_path / "other")
+    token, ca = tmp_path / "account" / "token", tmp_path / "other" / "ca.pem"
+    async with Cluster(server.url, "domicile-backends", token_file=token, ca_file=ca) as cluster:
+        with pytest.raises(ClusterError, match=r"(?i)certificate"):
+            await cluster.get("Deployment", NAME)
+    assert server.calls == []
+
+
+def test_plain_http_is_refused_and_outside_of_a_pod_it_says_so(tmp_path, monkeypatch):
+    with pytest.raises(ClusterError, match="not https"):
+        Cluster("http://10.0.0.1", "x", token_file=tmp_path / "t", ca_file=tmp_path / "c")
+    with pytest.raises(ClusterError, match="CA"):
+        Cluster("https://10.0.0.1", "x", token_file=tmp_path / "t", ca_file=tmp_path / "c")
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    with pytest.raises(ClusterError, match="no pod"):
+        Cluster.of_this_pod("x", tmp_path)
