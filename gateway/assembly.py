@@ -29,6 +29,7 @@ from gateway.inventory import Inventory
 from gateway.judge import Judge
 from gateway.ledger import Ledger, log_name
 from gateway.limits import Limiter, LimitStore
+from gateway.machines import Machines
 from gateway.memory_limits import MemoryLimitStore
 from gateway.meter import Meter
 from gateway.names import NameFinder
@@ -109,12 +110,13 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
                 lambda: open_reader(installation.audit_log),
                 lambda: directory.prices,
             ) as ledger,
+            _machines(provider, settings.oidc) as machines,
             _limit_store(database, ledger) as limit_store,
             Limiter(limit_store) as limiter,
         ):
             recorder = Recorder(log, telemetry)
             pipeline = Pipeline(
-                authenticator=Authenticator(directory, recorder, telemetry),
+                authenticator=Authenticator(directory, recorder, telemetry, machines),
                 meter=Meter(
                     limiter, lambda model: directory.prices.at(model, time()), settings.requests.default_max_tokens
                 ),
@@ -175,6 +177,15 @@ def _provider(settings: Oidc) -> "IdentityProvider":
     from gateway.identity.provider import IdentityProvider  # with its HTTP client, only where there is a provider
 
     return IdentityProvider(settings)
+
+
+@asynccontextmanager
+async def _machines(provider: "IdentityProvider | None", settings: Oidc) -> AsyncIterator[Machines | None]:
+    if provider is None or not settings.projects:
+        yield None
+        return
+    async with Machines(provider, settings.projects, settings.groups_claim) as machines:
+        yield machines
 
 
 @asynccontextmanager

@@ -12,7 +12,7 @@ from gateway.admin.once import Call
 from gateway.admin.problems import Forbidden
 from gateway.admin.shapes import GRAMMAR
 from gateway.identity.grants import grants_of, groups_of, subject_digest
-from gateway.identity.jwt import JwtRefused, looks_like_jwt
+from gateway.identity.jwt import JwtRefused, looks_like_jwt, reason_of
 from gateway.identity.keys import KeyHasher, KeyRefused, KeyUnknown, parse_key
 from gateway.identity.roles import INSTALLATION, Actor, Permission, check
 from gateway.policy_room import PolicyRoom
@@ -111,11 +111,6 @@ class Desk:
             raise JwtRefused("jwt_groups", "no group that the token names has a role here")
         name = subject_digest(claims["iss"], claims["sub"])[:16]
         return Actor(name, own, grants[own], name, "machine")
-
-
-def reason_of(error: KeyRefused) -> str:
-    """As the record names why somebody was refused."""
-    return error.reason if isinstance(error, JwtRefused) else type(error).__name__.removeprefix("Key").lower()
 
 
 def desk_of(request: Request) -> Desk:
