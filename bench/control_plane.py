@@ -5,7 +5,7 @@
 - start: 10,000 tenants with 10 keys each, on SQLite and PostgreSQL: seconds until the directory answers, and of a whole
   gateway, Python's own start included, until it listens; peak memory of its process (budget: 3 s, 300 MB).
 - request: CPU of a key check and of reserving and settling under seven quotas of three levels, one after another and 64
-  at once, for each store (budget: 150 µs a request, warm, in memory).
+  at once, for each store (budget: 150 µs a request, warm).
 - cluster: 4 gateways, each a process, on one PostgreSQL, under load, which is crashed and started again in the middle:
   whether limits were exact, connections stayed within the pools and the ledger is the sum of the record.
 
@@ -36,6 +36,7 @@ from gateway.installation import Installation
 from gateway.limits import Cost, Level, Limiter, Limits, counters
 from gateway.memory_limits import MemoryLimitStore
 from gateway.redis_limits import RedisLimitStore
+from gateway.serve import run
 from gateway.store.database import Database
 from gateway.store.postgres_limits import PostgresLimitStore
 from gateway.store.tables import ApiKeyRow, ConfigEpochRow, ProjectRow, TenantRow
@@ -151,9 +152,11 @@ async def request_costs(postgresql, redis, calls):
             figures[f"limits_{name}_{at_once}_at_once"] = await _limits(store, quotas, few, at_once)
         await store.close()
     database.close()
-    figures["key_check_and_limits_us"] = round(
-        figures["key_check_us"] + figures["limits_memory_1_at_once"]["cpu_us"], 1
-    )
+    figures["key_check_and_limits_us"] = {
+        name.removeprefix("limits_"): round(figures["key_check_us"] + cost["cpu_us"], 1)
+        for name, cost in figures.items()
+        if name.startswith("limits_")
+    }
     return figures
 
 
@@ -220,13 +223,16 @@ def own_redis(folder):
 def missed(figures):
     """What is over its budget or did not hold, in words."""
     found = []
-    for name, run in figures.get("start", {}).items():
-        if run["seconds"] > START_S:
-            found.append(f"start on {name}: {run['seconds']} s, over {START_S}")
-        if run["worker"]["peak_mb"] > MEMORY_MB:
-            found.append(f"memory of a worker on {name}: {run['worker']['peak_mb']} MB, over {MEMORY_MB}")
-    if (cost := figures.get("request", {}).get("key_check_and_limits_us", 0)) > REQUEST_US:
-        found.append(f"key check and limits: {cost} µs, over {REQUEST_US}")
+    for name, started in figures.get("start", {}).items():
+        worker = started["worker"]
+        for what, seconds in (("the directory", started["seconds"]), ("a worker", worker["seconds"])):
+            if seconds > START_S:
+                found.append(f"start of {what} on {name}: {seconds} s, over {START_S}")
+        if worker["peak_mb"] > MEMORY_MB:
+            found.append(f"memory of a worker on {name}: {worker['peak_mb']} MB, over {MEMORY_MB}")
+    for where, cost in figures.get("request", {}).get("key_check_and_limits_us", {}).items():
+        if cost > REQUEST_US:
+            found.append(f"key check and limits in {where}: {cost} µs, over {REQUEST_US}")
     return found + figures.get("cluster", {}).get("faults", [])
 
 
@@ -253,7 +259,7 @@ def main():
         if "request" in parts:
             server, redis = own_redis(folder)
             with own_postgresql() as (url, _):
-                figures["request"] = asyncio.run(request_costs(url, redis, arguments.calls))
+                figures["request"] = run(request_costs(url, redis, arguments.calls))
             if server is not None:
                 server.terminate()
                 server.wait()

@@ -10,6 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from math import nan
 from pathlib import Path
 from time import time
+from typing import TYPE_CHECKING
 
 from audit import AuditLog, AuditSettings, open_sided
 from audit.place import open_reader
@@ -25,12 +26,12 @@ from gateway.credentials import TenantCredentials, certificate_end
 from gateway.directory import Directory
 from gateway.errors import BackendUnavailable
 from gateway.health import Check, Health
-from gateway.identity.provider import IdentityProvider
 from gateway.installation import Installation
 from gateway.inventory import Inventory
 from gateway.judge import Judge
 from gateway.ledger import Ledger, log_name
 from gateway.limits import Limiter, LimitStore
+from gateway.machines import Machines
 from gateway.memory_limits import MemoryLimitStore
 from gateway.meter import Meter
 from gateway.names import NameFinder
@@ -41,7 +42,7 @@ from gateway.prices import configured
 from gateway.probe import BackendProbe
 from gateway.recorder import Recorder
 from gateway.routes import Routes
-from gateway.settings import Settings
+from gateway.settings import Oidc, Settings
 from gateway.store.database import Database
 from gateway.store.postgres_limits import PostgresLimitStore
 from gateway.store.usage_report import spent
@@ -50,6 +51,9 @@ from gateway.upstream import Upstream
 from gateway.weaknesses import Weakness, observe, weaknesses
 from regions.fleet import Backend, Fleet
 from regions.health import Prober
+
+if TYPE_CHECKING:
+    from gateway.identity.provider import IdentityProvider
 
 RENEWAL_CHECK_S = 600
 
@@ -75,11 +79,12 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
         tracer = exporting_tracer(settings.telemetry.otlp_endpoint, settings.telemetry.sample_ratio, settings.node)
     telemetry = Telemetry(max_tenant_labels=settings.telemetry.max_tenant_labels, tracer=tracer)
     fleet = Fleet()
-    inventory = Inventory(fleet, installation.catalogue())
+    inventory, policies = Inventory(fleet, installation.catalogue()), installation.policies()
     credentials = installation.credentials()
     routes = Routes(fleet, inventory, credentials, settings.requests.max_attempts)
     database = installation.database(pool_size=settings.database.pool_size)
     keys, signer = installation.keys, installation.signer()
+    provider = _provider(settings.oidc) if settings.oidc.issuer else None
     audit_settings = AuditSettings(limits=AuditLimits(reserve_bytes=settings.audit.reserve_bytes))
     try:
         async with (
@@ -97,23 +102,24 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
                 database,
                 cell=installation.cell,
                 hasher=installation.hasher(),
-                compile_policy=installation.policies().compile,
+                compile_policy=policies.compile,
                 on_change=lambda directory: inventory.replace(directory.backends()),
                 prices=configured({model: price.amounts for model, price in settings.prices.items()}),
             ) as directory,
             Ledger(
                 database,
-                log_name(installation.signer().verifier_key),
+                log_name(signer.verifier_key),
                 lambda: open_reader(installation.audit_log),
                 lambda: directory.prices,
             ) as ledger,
+            _machines(provider, settings.oidc) as machines,
             _limit_store(database, ledger) as limit_store,
             Limiter(limit_store) as limiter,
         ):
             _tell_ends(telemetry, credentials, settings.listen.cert_file)
             recorder = Recorder(log, telemetry)
             pipeline = Pipeline(
-                authenticator=Authenticator(directory, recorder, telemetry),
+                authenticator=Authenticator(directory, recorder, telemetry, machines),
                 meter=Meter(
                     limiter, lambda model: directory.prices.at(model, time()), settings.requests.default_max_tokens
                 ),
@@ -150,9 +156,9 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
                         database,
                         cell=installation.cell,
                         hasher=installation.hasher,
-                        check_policy=installation.policies().check,
+                        check_policy=policies.check,
                         on_event=on_event,
-                        provider=IdentityProvider(settings.oidc) if settings.oidc.issuer else None,
+                        provider=provider,
                         on_refused=_told_from_threads(recorder, telemetry),
                         policy_room=lambda store: PolicyRoom(store, installation.catalogue(), installation.audit_log),
                     )
@@ -168,6 +174,21 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
                         await task
     finally:
         database.close()
+
+
+def _provider(settings: Oidc) -> "IdentityProvider":
+    from gateway.identity.provider import IdentityProvider  # with its HTTP client, only where there is a provider
+
+    return IdentityProvider(settings)
+
+
+@asynccontextmanager
+async def _machines(provider: "IdentityProvider | None", settings: Oidc) -> AsyncIterator[Machines | None]:
+    if provider is None or not settings.projects:
+        yield None
+        return
+    async with Machines(provider, settings.projects, settings.groups_claim) as machines:
+        yield machines
 
 
 @asynccontextmanager

@@ -1,11 +1,17 @@
-"""Who calls: from the key in the headers to a principal. Nobody is told more than that a key does not work."""
+"""Who calls: from the key in the headers, or the token of a machine, to a principal.
+
+Nobody is told more than that a key does not work.
+"""
 
 from collections.abc import Mapping
 
 from gateway.directory import Address, Directory, DirectoryStale
-from gateway.errors import DirectoryUnavailable, NotAuthenticated
+from gateway.errors import DirectoryUnavailable, IdentityUnavailable, NotAuthenticated
+from gateway.identity.jwt import looks_like_jwt, reason_of
 from gateway.identity.keys import KeyElsewhere, KeyExpired, KeyRefused, KeyRevoked
+from gateway.identity.login import ProviderUnavailable
 from gateway.identity.principal import Principal
+from gateway.machines import Machines
 from gateway.recorder import Recorder
 from gateway.telemetry import Telemetry
 
@@ -13,26 +19,38 @@ BEARER = "bearer "
 
 
 class Authenticator:
-    def __init__(self, directory: Directory, recorder: Recorder, telemetry: Telemetry) -> None:
+    """`machines`: those of the identity provider, where they may call models."""
+
+    def __init__(
+        self, directory: Directory, recorder: Recorder, telemetry: Telemetry, machines: Machines | None = None
+    ) -> None:
         self._directory = directory
+        self._machines = machines
         self._recorder = recorder
         self._telemetry = telemetry
 
     async def authenticate(self, headers: Mapping[str, str], address: Address | None) -> Principal:
         """The bearer of the key in `authorization`, who calls from `address`.
 
-        Raises NotAuthenticated, or DirectoryUnavailable when it is not known which keys are valid now.
+        Raises NotAuthenticated; DirectoryUnavailable, IdentityUnavailable when it is not known who is valid now.
         """
+        bearer = _bearer(headers.get("authorization", ""))
         try:
-            return await self._directory.authenticate(_bearer(headers.get("authorization", "")), address)
+            if self._machines is not None and looks_like_jwt(bearer):
+                return self._directory.machine(await self._machines.identify(bearer))
+            return await self._directory.authenticate(bearer, address)
         except KeyRefused as error:
-            reason = type(error).__name__.removeprefix("Key").lower()
+            reason = reason_of(error)
             self._telemetry.auth_failures.labels(reason).inc()
             self._recorder.auth_failed(reason)
             raise NotAuthenticated(_sentence(error), code=_code(error)) from None
         except DirectoryStale as error:
             raise DirectoryUnavailable(
                 "Keys and policies cannot be checked now, so no request is processed", retry_after_s=2
+            ) from error
+        except ProviderUnavailable as error:
+            raise IdentityUnavailable(
+                "The identity provider does not answer, so its tokens cannot be checked now", retry_after_s=10
             ) from error
 
 

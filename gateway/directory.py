@@ -24,13 +24,14 @@ from gateway.identity.keys import ApiKey, KeyElsewhere, KeyExpired, KeyHasher, K
 from gateway.identity.principal import PolicyInForce, Principal
 from gateway.levels import binding
 from gateway.limits import Limits
+from gateway.machines import Machine
 from gateway.prices import Price, PriceBook
 from gateway.store.changes import Changes, KeyEntry, PolicyText, read_changes
 from gateway.store.database import Database
 from gateway.store.epoch import read_epoch
 from gateway.store.listener import EpochListener
 from gateway.store.lookup import OPERATOR, TENANT_SCOPE
-from gateway.store.records import BackendRecord, ProjectRecord
+from gateway.store.records import UNBOUNDED, BackendRecord, ProjectRecord, Scopes
 from gateway.store.uses import Rehash, write_rehashes, write_uses
 
 log = logging.getLogger(__name__)
@@ -39,6 +40,7 @@ POLL_INTERVAL_S = 0.25
 STALE_AFTER_S = 5.0
 FORCED_CHECK_INTERVAL_S = 0.1
 WRITE_BACK_INTERVAL_S = 60.0
+MAX_MACHINES = 4096
 _NO_DIGEST = bytes(32)
 
 Address = IPv4Address | IPv6Address
@@ -64,6 +66,7 @@ class Snapshot:
     limits: Mapping[tuple[str, str, str], Limits] = field(default_factory=dict)
     prices: Mapping[tuple[str, int], Price] = field(default_factory=dict)
     principals: dict[str, Principal] = field(default_factory=dict)
+    machines: dict[Machine, Principal] = field(default_factory=dict)
 
     def after(self, changes: Changes) -> "Snapshot":
         return Snapshot(
@@ -194,8 +197,26 @@ class Directory:
             self._rehashes[key.id] = Rehash(hasher.digest(key), hasher.generation)
         if (known := snapshot.principals.get(key.id)) is not None:
             return known
-        principal = self._principal(snapshot, key.id, entry, project)
+        principal = self._principal(snapshot, key.id, project, entry.scopes, entry.expires_at)
         snapshot.principals[key.id] = principal
+        return principal
+
+    def machine(self, machine: Machine) -> Principal:
+        """The principal that a machine of the identity provider is in its project, from memory.
+
+        Raises KeyRevoked, also where there is no such project, or DirectoryStale.
+        """
+        self.check_fresh()
+        snapshot = self._snapshot
+        project = snapshot.projects.get((machine.tenant, machine.project))
+        if project is None or project.revoked_at or not snapshot.is_living(machine.tenant):
+            raise KeyRevoked("the project that the token is for is not there")
+        if (known := snapshot.machines.get(machine)) is not None:
+            return known
+        if len(snapshot.machines) >= MAX_MACHINES:
+            snapshot.machines.clear()
+        principal = self._principal(snapshot, machine.name, project, UNBOUNDED, None)
+        snapshot.machines[machine] = principal
         return principal
 
     def backends(self) -> tuple[BackendRecord, ...]:
@@ -212,24 +233,26 @@ class Directory:
         """All versions there are, the configuration's included."""
         return self._prices
 
-    def _principal(self, snapshot: Snapshot, key_id: str, entry: KeyEntry, project: ProjectRecord) -> Principal:
-        in_force = self._policy(snapshot, entry.tenant, entry.project)
+    def _principal(
+        self, snapshot: Snapshot, key_id: str, project: ProjectRecord, scopes: Scopes, expires_at: datetime | None
+    ) -> Principal:
+        in_force = self._policy(snapshot, project.tenant, project.id)
         return Principal(
-            tenant=entry.tenant,
-            project=entry.project,
+            tenant=project.tenant,
+            project=project.id,
             key_id=key_id,
             purpose=project.purpose,
             legal_basis=project.legal_basis,
             data_classes=project.data_classes,
             risk_class=project.risk_class,
             ai_system_id=project.ai_system_id,
-            scopes=entry.scopes,
-            expires_at=entry.expires_at,
+            scopes=scopes,
+            expires_at=expires_at,
             in_force=None if isinstance(in_force, str) else in_force,
             policy_error=in_force if isinstance(in_force, str) else None,
             counters=binding(
-                entry.tenant,
-                entry.project,
+                project.tenant,
+                project.id,
                 key_id,
                 snapshot.limits,
                 None if isinstance(in_force, str) else in_force.policy.limits,

@@ -19,6 +19,7 @@
     ├── BackendUnavailable        503  no backend could be reached
     ├── AuditUnavailable          503  nothing may be processed that cannot be recorded
     ├── DirectoryUnavailable      503  keys and policies cannot be trusted to be current
+    ├── IdentityUnavailable       503  the identity provider that signed the caller's token does not answer
     ├── LimitsUnavailable         503  what was used already is not known
     └── BackendTimeout            504
 
@@ -203,6 +204,11 @@ class AuditUnavailable(GatewayError):
 class DirectoryUnavailable(GatewayError):
     status = 503
     code = "directory_unavailable"
+
+
+class IdentityUnavailable(GatewayError):
+    status = 503
+    code = "identity_unavailable"
 
 
 class LimitsUnavailable(GatewayError):

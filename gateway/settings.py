@@ -171,6 +171,14 @@ class GroupRole(Section):
         return self
 
 
+class ProjectGrant(Section):
+    """A machine whose token names `group` calls models for `project` of `tenant`, as a key of that project would."""
+
+    group: str = Field(min_length=1, max_length=256)
+    tenant: str = Field(pattern=f"^{NAME.pattern}$")
+    project: str = Field(pattern=f"^{NAME.pattern}$")
+
+
 class Oidc(Section):
     """The identity provider through which people log in (with `redirect_uri`) and machines show tokens (`audience`)."""
 
@@ -182,6 +190,7 @@ class Oidc(Section):
     scope: str = "openid profile"
     groups_claim: str = "groups"
     roles: tuple[GroupRole, ...] = Field(default_factory=tuple)
+    projects: tuple[ProjectGrant, ...] = Field(default_factory=tuple)
     session_minutes: int = Field(60, ge=1, le=720)
     clock_skew_s: int = Field(60, ge=0, le=300)
     keys_max_age_s: int = Field(14400, ge=60, le=86400)
@@ -189,7 +198,8 @@ class Oidc(Section):
     @model_validator(mode="after")
     def whole(self) -> Self:
         if self.issuer is None:
-            if any((self.client_id, self.client_secret_file, self.redirect_uri, self.audience, self.roles)):
+            set_alone = (self.client_id, self.client_secret_file, self.redirect_uri, self.audience)
+            if any(set_alone) or self.roles or self.projects:
                 raise ValueError("without issuer the rest has no meaning")
             return self
         for name, url in (("issuer", self.issuer), ("redirect_uri", self.redirect_uri)):
@@ -199,6 +209,8 @@ class Oidc(Section):
             raise ValueError("set redirect_uri for people to log in, audience for machines' tokens, or both")
         if self.redirect_uri is not None and self.client_id is None:
             raise ValueError("redirect_uri needs client_id")
+        if self.projects and self.audience is None:
+            raise ValueError("projects are called by machines, whose tokens need an audience")
         if self.audience is not None and self.audience == self.client_id:
             raise ValueError("audience must not be the client_id: a person's ID token would open what a machine's does")
         if "openid" not in self.scope.split():

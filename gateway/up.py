@@ -1,6 +1,7 @@
 """``domicile up``: the gateway in the foreground."""
 
 import asyncio
+import gc
 import logging
 import shlex
 import sys
@@ -24,6 +25,8 @@ async def run_gateway(settings: Settings) -> int:
             stop = stop_signal()  # before anybody can be promised an answer
             async with serving(gateway.app, settings.listen) as port:
                 scheme, host = "https" if settings.listen.cert_file else "http", settings.listen.host
+                gc.freeze()  # modules and tenants are there to stay: not to be looked through again, in mid-answer
+                gc.enable()
                 log_weaknesses(gateway.weaknesses)
                 print(f"domicile: listening on {scheme}://{host}:{port}/v1", file=sys.stderr, flush=True)
                 if not await asyncio.to_thread(gateway.has_operator):

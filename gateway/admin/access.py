@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from fastapi import Depends, Header, Request
 
@@ -12,9 +12,8 @@ from gateway.admin.once import Call
 from gateway.admin.problems import Forbidden
 from gateway.admin.shapes import GRAMMAR
 from gateway.identity.grants import grants_of, groups_of, subject_digest
-from gateway.identity.jwt import JwtRefused, looks_like_jwt
+from gateway.identity.jwt import JwtRefused, looks_like_jwt, reason_of
 from gateway.identity.keys import KeyHasher, KeyRefused, KeyUnknown, parse_key
-from gateway.identity.provider import IdentityProvider
 from gateway.identity.roles import INSTALLATION, Actor, Permission, check
 from gateway.policy_room import PolicyRoom
 from gateway.store.answers import Answers
@@ -24,6 +23,9 @@ from gateway.store.database import Database
 from gateway.store.errors import NotFound
 from gateway.store.inventory import Inventory
 from gateway.store.pages import Pages
+
+if TYPE_CHECKING:
+    from gateway.identity.provider import IdentityProvider
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,7 @@ class Desk:
     on_event: OnEvent
     policy_room: Callable[[Inventory], PolicyRoom] | None = None
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
-    provider: IdentityProvider | None = None
+    provider: "IdentityProvider | None" = None
     on_refused: Callable[[str], None] = lambda reason: None
 
     @property
@@ -98,7 +100,7 @@ class Desk:
     def _bearer(self, credential: str) -> Bearer:
         return find_bearer(self.database, self.cell, self.hasher(), parse_key(credential, "admin"), self.now())
 
-    def _machine(self, provider: IdentityProvider, token: str, tenant: str | None) -> Actor:
+    def _machine(self, provider: "IdentityProvider", token: str, tenant: str | None) -> Actor:
         """As staff, if its groups say so; else in the tenant that it asks for, or the only one that it has roles in."""
         claims = provider.machine(token)
         grants = grants_of(groups_of(claims, provider.settings.groups_claim), provider.settings.roles)
@@ -109,11 +111,6 @@ class Desk:
             raise JwtRefused("jwt_groups", "no group that the token names has a role here")
         name = subject_digest(claims["iss"], claims["sub"])[:16]
         return Actor(name, own, grants[own], name, "machine")
-
-
-def reason_of(error: KeyRefused) -> str:
-    """As the record names why somebody was refused."""
-    return error.reason if isinstance(error, JwtRefused) else type(error).__name__.removeprefix("Key").lower()
 
 
 def desk_of(request: Request) -> Desk:

@@ -11,7 +11,7 @@ from fastapi import Request, Response
 
 from gateway.admin.problems import Forbidden
 from gateway.identity.keys import KeyUnknown
-from gateway.identity.provider import Attempt
+from gateway.identity.login import Attempt
 from gateway.settings import Oidc
 
 BEARER = "bearer "

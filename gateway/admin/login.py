@@ -6,7 +6,7 @@ browser holds it in a cookie that no script can read.
 
 import hmac
 from datetime import datetime, timedelta
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import JSONResponse, RedirectResponse
@@ -18,10 +18,13 @@ from gateway.admin.problems import LoginRefused
 from gateway.admin.shapes import Name
 from gateway.identity.grants import display_name_of, grants_of, groups_of, subject_digest
 from gateway.identity.jwt import JwtRefused
-from gateway.identity.provider import Attempt, CodeRefused, IdentityProvider
+from gateway.identity.login import Attempt, CodeRefused
 from gateway.identity.roles import Actor
 from gateway.store.errors import Invalid, NotFound
 from gateway.store.records import PersonRecord, Role
+
+if TYPE_CHECKING:
+    from gateway.identity.provider import IdentityProvider
 
 router = APIRouter(tags=["login"])
 
@@ -84,7 +87,7 @@ def logout(actor: Annotated[Actor, Depends(person_calling)], desk: DeskOf, respo
         desk.cookies.forget(response, session=True)
 
 
-def _open(desk: Desk) -> tuple[IdentityProvider, Cookies]:
+def _open(desk: Desk) -> tuple["IdentityProvider", Cookies]:
     if desk.provider is None or desk.cookies is None:
         raise NotFound("nobody can log in here: no identity provider is configured")
     return desk.provider, desk.cookies
@@ -92,7 +95,7 @@ def _open(desk: Desk) -> tuple[IdentityProvider, Cookies]:
 
 def _logged_in(
     desk: Desk,
-    provider: IdentityProvider,
+    provider: "IdentityProvider",
     begun: tuple[Attempt, str | None] | None,
     code: str | None,
     state: str | None,

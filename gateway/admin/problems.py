@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 
 from audit import AuditError
 from gateway.identity.keys import KeyRefused
-from gateway.identity.provider import ProviderUnavailable
+from gateway.identity.login import ProviderUnavailable
 from gateway.store.answers import Pending
 from gateway.store.errors import DatabaseUnavailable, Duplicate, Invalid, NotFound, NotReady, Stale
 

@@ -51,6 +51,11 @@ class JwtRefused(KeyRefused):
         self.reason = reason
 
 
+def reason_of(error: KeyRefused) -> str:
+    """As the record names why somebody was refused."""
+    return error.reason if isinstance(error, JwtRefused) else type(error).__name__.removeprefix("Key").lower()
+
+
 @dataclass(frozen=True, slots=True)
 class Header:
     """What an unverified token says of its signature; good for finding a key, and for nothing else."""

@@ -4,15 +4,13 @@ What it publishes is read again every ten minutes, and for a key that is not kno
 ten seconds, whatever strangers send. If it does not answer, keys known already serve until they are `keys_max_age_s`
 old; after that nobody comes in through it (fail closed).
 
-    ProviderUnavailable   it does not answer, or not as the standards say
-    CodeRefused           it did not accept the code that a login came back with
+Its HTTP client and OAuth library are loaded with it, by gateways that have a provider alone.
 """
 
 import json
-import secrets
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -23,6 +21,7 @@ from authlib.integrations.httpx_client import OAuth2Client
 from joserfc.jwk import Key
 
 from gateway.identity.jwt import JwtRefused, check_claims, check_login, public_keys, read_header, verified_claims
+from gateway.identity.login import Attempt, CodeRefused, ProviderUnavailable
 from gateway.settings import Oidc, is_safe_url
 from regions.secret_file import read_secret
 
@@ -31,14 +30,6 @@ ASK_EVERY_S = 10
 TIMEOUT_S = 5
 MAX_DOCUMENT = 1 << 20
 _ENDPOINTS = ("authorization_endpoint", "token_endpoint", "jwks_uri")
-
-
-class ProviderUnavailable(Exception):
-    """The identity provider does not answer, or not as the standards say; nobody can come in through it now."""
-
-
-class CodeRefused(Exception):
-    """The identity provider did not accept the code: it was used, has expired, or belongs to another login."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,19 +45,6 @@ class Published:
         """The one named `kid`; where a token names none, the only one there is (OpenID Connect Core §10.1)."""
         fitting = [key for key in self.keys if key.kid == kid] if kid is not None else self.keys
         return fitting[0] if len(fitting) == 1 else None
-
-
-@dataclass(frozen=True, slots=True)
-class Attempt:
-    """A login on its way. Each value is random, used once, and only good to the browser that holds it."""
-
-    state: str
-    nonce: str = field(repr=False)
-    verifier: str = field(repr=False)
-
-    @classmethod
-    def new(cls) -> "Attempt":
-        return cls(*(secrets.token_urlsafe(32) for _ in range(3)))
 
 
 class IdentityProvider:

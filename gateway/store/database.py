@@ -5,16 +5,14 @@ calls it from a thread.
 """
 
 import os
+import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from alembic import command
-from alembic.config import Config
-from alembic.util.exc import CommandError
-from sqlalchemy import Connection, Engine, create_engine, event, exc, text
+from sqlalchemy import Connection, Engine, create_engine, event, exc, inspect, text
 from sqlmodel import Session
 
 from gateway.store.errors import DatabaseUnavailable, Invalid
@@ -26,6 +24,7 @@ POOL_SIZE = 10
 POOL_TIMEOUT_S = 10
 CONNECT_TIMEOUT_S = 3
 _MIGRATION_LOCK = 0x646F6D69
+_REVISION = {name: re.compile(rf'^{name} = "([^"]+)"$', re.M) for name in ("revision", "down_revision")}
 
 
 class Database:
@@ -88,13 +87,28 @@ class Database:
 
     def migrate(self, revision: str = "head") -> None:
         """Upgrade to `revision`. Of several processes at once one does it and the others find it done."""
+        if revision == "head" and self._is_at_head():
+            return
+        from alembic import command  # a fifth of a second, for a database that is not of this version yet
+        from alembic.config import Config
+        from alembic.util.exc import CommandError
+
         config = Config()
         config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
         with _translated_errors(), self._writer.begin() as connection:
             if connection.dialect.name == "postgresql":
                 connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _MIGRATION_LOCK})
             config.attributes["connection"] = connection
-            command.upgrade(config, revision)
+            try:
+                command.upgrade(config, revision)
+            except CommandError as error:
+                raise DatabaseUnavailable(f"the control database cannot be migrated: {error}") from error
+
+    def _is_at_head(self) -> bool:
+        with _translated_errors(), self._engine.connect() as connection:
+            if not inspect(connection).has_table("alembic_version"):
+                return False
+            return set(connection.execute(text("SELECT version_num FROM alembic_version")).scalars()) == _heads()
 
     @contextmanager
     def read(self) -> Iterator[Session]:
@@ -110,6 +124,13 @@ class Database:
 
     def close(self) -> None:
         self._engine.dispose()
+
+
+def _heads() -> set[str]:
+    """The newest revisions of this program: those that no other follows."""
+    scripts = [path.read_text() for path in (MIGRATIONS / "versions").glob("*.py")]
+    said = {name: {found[1] for text in scripts if (found := each.search(text))} for name, each in _REVISION.items()}
+    return said["revision"] - said["down_revision"]
 
 
 def _with_driver(url: str) -> str:
@@ -129,8 +150,6 @@ def _translated_errors() -> Iterator[None]:
     except (exc.DBAPIError, exc.TimeoutError, exc.ArgumentError, ImportError, OSError) as error:
         reason = error.orig if isinstance(error, exc.DBAPIError) else error
         raise DatabaseUnavailable(f"the control database failed: {reason}") from error
-    except CommandError as error:
-        raise DatabaseUnavailable(f"the control database cannot be migrated: {error}") from error
 
 
 def _tune_sqlite(engine: Engine) -> None:

@@ -1,7 +1,6 @@
 """Buckets in PostgreSQL, for limits that hold across gateways without a Redis.
 
-What waits while one transaction runs forms the next: a gateway has one at a time, so it needs one connection, however
-many calls run. A transaction locks the rows of its buckets in the order of their names, so that no two wait for each
+A round is a transaction. It locks the rows of its buckets in the order of their names, so that no two wait for each
 other, and reckons in Python, as in memory. The clock is the database's, one for all gateways.
 """
 
@@ -10,21 +9,19 @@ import json
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from time import monotonic
-from typing import Any, Literal
+from typing import Any
 
 from sqlalchemy import Connection
 
-from gateway.errors import LimitsUnavailable
-from gateway.limits import LEASE_S, Cost, LimitExceeded, Reservation, admit
+from gateway.limits import LEASE_S, LimitExceeded, Reservation, admit
 from gateway.quotas import Bucket
+from gateway.rounds import RoundLimitStore, Step, unavailable
 from gateway.store.database import Database
 from gateway.store.errors import StoreError
 
 log = logging.getLogger(__name__)
 
-AT_ONCE = 512
 SWEEP_EVERY_S = 1.0
 SWEEP_AT_ONCE = 500
 
@@ -49,76 +46,31 @@ _DEAD = "SELECT reservation, amounts FROM limit_hold WHERE deadline < %s ORDER B
 _END_DEAD = "DELETE FROM limit_hold WHERE reservation = ANY(%s) AND deadline < %s RETURNING reservation"
 
 
-@dataclass(slots=True, eq=False)
-class _Step:
-    """One call's step, waiting for its transaction."""
-
-    kind: Literal["take", "settle", "renew"]
-    reservation: Reservation
-    actual: Cost
-    waiter: "asyncio.Future[None]"
-
-
-class PostgresLimitStore:
+class PostgresLimitStore(RoundLimitStore):
     """Close it when done; the database stays open. `now`: in place of the database's clock."""
 
     def __init__(self, database: Database, now: Callable[[], float] | None = None) -> None:
+        super().__init__()
         self._database = database
         self._now = now
         self._known: set[str] = set()
-        self._waiting: list[_Step] = []
-        self._running: asyncio.Task[None] | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="limits")
         self._swept_at = float("-inf")
 
-    async def take(self, reservation: Reservation) -> None:
-        await self._do("take", reservation)
-
-    async def settle(self, reservation: Reservation, actual: Cost) -> None:
-        await self._do("settle", reservation, actual)
-
-    async def renew(self, reservations: Sequence[Reservation]) -> None:
-        await asyncio.gather(*(self._do("renew", reservation) for reservation in reservations))
+    async def apply(self, steps: Sequence[Step]) -> Sequence[Exception | None]:
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, self._apply, steps)
+        except StoreError as error:
+            raise unavailable(error) from None
 
     async def close(self) -> None:
-        if self._running is not None:
-            await asyncio.wait([self._running])
+        await super().close()
         self._thread.shutdown()
-
-    async def _do(
-        self, kind: Literal["take", "settle", "renew"], reservation: Reservation, actual: Cost | None = None
-    ) -> None:
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(_Step(kind, reservation, actual or Cost(), waiter))
-        if self._running is None or self._running.done():
-            self._running = asyncio.create_task(self._run(), name="limits")
-        await waiter
-
-    async def _run(self) -> None:
-        loop = asyncio.get_running_loop()
-        while self._waiting:
-            steps, self._waiting = self._waiting[:AT_ONCE], self._waiting[AT_ONCE:]
-            outcomes: Sequence[Exception | None]
-            try:
-                outcomes = await loop.run_in_executor(self._thread, self._apply, steps)
-            except Exception as error:  # whatever it is: what cannot be counted is not let through
-                log.error("limits cannot be counted: %s", type(error).__name__)
-                if not isinstance(error, StoreError):
-                    log.exception("the store of limits failed")
-                message = "Limits cannot be checked now, so no request is processed"
-                outcomes = [LimitsUnavailable(message, retry_after_s=2) for _ in steps]
-            for step, outcome in zip(steps, outcomes, strict=True):
-                if step.waiter.done():
-                    continue
-                if outcome is None:
-                    step.waiter.set_result(None)
-                else:
-                    step.waiter.set_exception(outcome)
 
     # --- in the thread -----------------------------------------------------------------------------------------------
 
-    def _apply(self, steps: Sequence[_Step]) -> list[Exception | None]:
-        """One transaction for all; the outcome of each. A call that is gone already takes nothing."""
+    def _apply(self, steps: Sequence[Step]) -> list[Exception | None]:
+        """One transaction for all; the outcome of each."""
         self._sweep()
         names = {counter.bucket for step in steps for counter in step.reservation.counters if step.kind != "renew"}
         self._make(names - self._known)
@@ -133,7 +85,7 @@ class PostgresLimitStore:
     def _reckon(
         self,
         connection: Connection,
-        steps: Sequence[_Step],
+        steps: Sequence[Step],
         buckets: dict[str, Bucket],
         now: float,
         held: dict[str, str],
@@ -144,7 +96,7 @@ class PostgresLimitStore:
         outcomes: list[Exception | None] = []
         for step in steps:
             outcome: Exception | None = None
-            if step.kind == "take" and not step.waiter.cancelled():
+            if step.kind == "take" and not step.is_void:
                 try:
                     self._take(step.reservation, buckets, now, held)
                 except LimitExceeded as refused:
@@ -221,7 +173,7 @@ def _update(
     connection.exec_driver_sql(_HOLD + _UPDATE if held else _UPDATE, written)
 
 
-def _settle(step: _Step, buckets: dict[str, Bucket], now: float, was_held: bool) -> None:
+def _settle(step: Step, buckets: dict[str, Bucket], now: float, was_held: bool) -> None:
     """What is not held any more was settled before, or its lease ran out: then what was consumed counts still."""
     if not was_held and now <= step.reservation.deadline:
         return

@@ -4,6 +4,7 @@ import sys
 import time
 
 import pytest
+import redis
 
 from gateway.errors import LimitsUnavailable
 from gateway.limits import Cost, Level, Limiter, LimitExceeded, Limits, Reservation, counters
@@ -113,3 +114,75 @@ async def test_names_of_tenants_do_not_run_into_each_other(store):
         assert await limiter.reserve(of(limits, key), Cost())
         with pytest.raises(LimitExceeded):
             await limiter.reserve(of(limits, key), Cost())
+
+
+async def test_a_redis_that_has_forgotten_the_scripts_is_given_them_again(store, redis_url):
+    limiter, limits = Limiter(store), of(Limits.of(rpm=100, tpm=1000))
+    first = await limiter.reserve(limits, Cost(tokens=600))
+    with redis.Redis.from_url(redis_url) as client:
+        client.script_flush()
+    calls = [limiter.settle(first, Cost(tokens=100)), *(limiter.reserve(limits, Cost(tokens=300)) for _ in range(4))]
+    outcomes = await asyncio.gather(*calls, return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes[1:]] == [Reservation] * 3 + [LimitExceeded]
+    assert limiter.owed == 0
+
+
+async def test_a_connection_that_the_server_has_closed_meanwhile_costs_no_call(store, redis_url):
+    limiter, limits = Limiter(store), of(Limits.of(rpm=100))
+    await limiter.reserve(limits, Cost())
+    with redis.Redis.from_url(redis_url) as client:
+        client.client_kill_filter(skipme=True, _type="normal")
+    await asyncio.sleep(0.05)
+    assert (await limiter.reserve(limits, Cost())).used == [pytest.approx(2, abs=0.5)]
+
+
+async def test_what_waits_is_asked_in_one_round_and_each_gets_its_own_answer(store, monkeypatch):
+    rounds = []
+    apply = store.apply
+
+    async def counted(steps):
+        rounds.append(len(steps))
+        return await apply(steps)
+
+    monkeypatch.setattr(store, "apply", counted)
+    limiter = Limiter(store)
+    calls = [limiter.reserve(of(Limits.of(rpm=1), f"acme/{at // 2}"), Cost()) for at in range(60)]
+    outcomes = await asyncio.gather(*calls, return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes] == [Reservation, LimitExceeded] * 30
+    assert len(rounds) <= 2
+
+
+async def test_an_error_of_one_step_is_that_steps_alone(store, redis_url):
+    with redis.Redis.from_url(redis_url) as client:
+        client.set("domicile:limit:{acme}/bad:requests", "no hash")
+    limiter = Limiter(store)
+    calls = [limiter.reserve(of(Limits.of(rpm=5), place), Cost()) for place in ("acme/good", "acme/bad", "acme/fine")]
+    outcomes = await asyncio.gather(*calls, return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes] == [Reservation, LimitsUnavailable, Reservation]
+
+
+async def test_a_server_that_breaks_off_in_the_middle_of_a_round_fails_those_without_an_answer(monkeypatch):
+    """And they alone: what was answered was done."""
+
+    async def half(reader, writer):
+        while count := await reader.readline():
+            words = []
+            for _ in range(int(count[1:])):
+                size = int((await reader.readline())[1:])
+                words.append((await reader.readexactly(size + 2))[:-2])
+            if b"EVALSHA" in words:
+                writer.write(b"$5\r\n0 5 1\r\n")
+                break
+            writer.write(b"%1\r\n+proto\r\n:3\r\n" if b"HELLO" in words else b"+OK\r\n")
+        writer.close()
+        await writer.wait_closed()
+
+    server = await asyncio.start_server(half, "127.0.0.1", 0)
+    store = RedisLimitStore(f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}/0")
+    limiter = Limiter(store)
+    calls = [limiter.reserve(of(Limits.of(rpm=5)), Cost()) for _ in range(3)]
+    outcomes = await asyncio.gather(*calls, return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes] == [Reservation, LimitsUnavailable, LimitsUnavailable]
+    await store.close()
+    server.close()
+    await server.wait_closed()

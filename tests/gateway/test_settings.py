@@ -48,6 +48,13 @@ def test_a_path_in_the_file_is_meant_from_where_the_file_lies(tmp_path):
             "redirect_uri must be an https",
         ),
         ("oidc: {issuer: 'https://i.eu', client_id: x, audience: x}", "must not be the client_id"),
+        ("oidc: {projects: [{group: g, tenant: acme, project: main}]}", "without issuer"),
+        (
+            "oidc: {issuer: 'https://i.eu', client_id: x, redirect_uri: 'https://g.eu/x',"
+            " projects: [{group: g, tenant: acme, project: main}]}",
+            "need an audience",
+        ),
+        ("oidc: {issuer: 'https://i.eu', audience: x, projects: [{group: g, tenant: A/B, project: main}]}", "tenant"),
         ("oidc: {issuer: 'https://i.eu', audience: x, scope: profile}", "must hold openid"),
         ("oidc: {issuer: 'https://i.eu', audience: x, clock_skew_s: 301}", "oidc.clock_skew_s"),
         ("oidc: {roles: [{group: g, role: dpo}]}", "either tenant: NAME or staff: true"),

@@ -1,5 +1,7 @@
 """An upgrade from every revision there was, with a row in every table, on both databases: nothing is lost."""
 
+import subprocess
+import sys
 from datetime import UTC, datetime
 from secrets import token_hex
 
@@ -10,7 +12,7 @@ from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
-from gateway.store.database import MIGRATIONS, Database
+from gateway.store.database import MIGRATIONS, Database, _heads
 from gateway.store.tables import Row
 
 
@@ -104,3 +106,18 @@ def test_revisions_are_one_line():
     config = Config()
     config.set_main_option("script_location", str(MIGRATIONS))
     assert len(ScriptDirectory.from_config(config).get_heads()) == 1
+
+
+def test_whether_the_database_is_of_this_version_is_known_without_alembic(tmp_path):
+    """Which takes a fifth of a second to load, at every start."""
+    assert _heads() == set(ScriptDirectory(str(MIGRATIONS)).get_heads())
+    Database.open(tmp_path).close()
+    again = f"""
+import sys
+from pathlib import Path
+from gateway.store.database import Database
+Database.open(Path({str(tmp_path)!r})).close()
+print([name for name in sys.modules if name.startswith("alembic")])
+"""
+    said = subprocess.run([sys.executable, "-c", again], capture_output=True, text=True, check=True)
+    assert said.stdout.strip() == "[]"

@@ -1,0 +1,29 @@
+"""A login on its way through the identity provider, and how the provider may fail it.
+
+ProviderUnavailable   it does not answer, or not as the standards say
+CodeRefused           it did not accept the code that a login came back with
+"""
+
+import secrets
+from dataclasses import dataclass, field
+
+
+class ProviderUnavailable(Exception):
+    """The identity provider does not answer, or not as the standards say; nobody can come in through it now."""
+
+
+class CodeRefused(Exception):
+    """The identity provider did not accept the code: it was used, has expired, or belongs to another login."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """A login on its way. Each value is random, used once, and only good to the browser that holds it."""
+
+    state: str
+    nonce: str = field(repr=False)
+    verifier: str = field(repr=False)
+
+    @classmethod
+    def new(cls) -> "Attempt":
+        return cls(*(secrets.token_urlsafe(32) for _ in range(3)))
