@@ -143,9 +143,7 @@ class Bench:
         return taken
 
     def forget_prefixes(self) -> None:
-        blocks = self.engine.blocks
-        for block in blocks.blocks:
-            blocks._forget(block)
+        self.engine.blocks.forget_prefixes()
 
     def _look_at_waste(self) -> None:
         running, size = self.engine.scheduler.running, self.engine.config.block_size
