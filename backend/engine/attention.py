@@ -26,7 +26,9 @@ class KVCache:
         self._shape = (model.num_layers, num_blocks, block_size, model.num_kv_heads, model.head_dim)
         self.block_size = block_size
         allocate = allocate or (lambda shape, dtype: torch.empty(shape, dtype=dtype, device=device))
-        self.keys, self.values = allocate(self._shape, dtype).zero_(), allocate(self._shape, dtype).zero_()
+        self.keys, self.values = allocate(self._shape, dtype), allocate(self._shape, dtype)
+        for part in (self.keys, self.values):
+            part.view(torch.uint8).zero_()
 
     def release(self) -> int:
         """Forget everything and give the memory back; returns its bytes. `restore` before the next use."""

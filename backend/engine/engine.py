@@ -108,8 +108,8 @@ class Engine:
 
         require_gpu(config, checkpoint.config)
         model, eos_ids = _load(checkpoint, config, partial(on_stage, Stage.WEIGHTS))
-        runner, cache = gpu_runner(model, config)
-        return cls(model, config, cache, eos_ids, runner=runner)
+        runner, cache, sleeper = gpu_runner(model, config, on_stage)
+        return cls(model, config, cache, eos_ids, runner=runner, sleeper=sleeper)
 
     @property
     def has_work(self) -> bool:

@@ -12,8 +12,9 @@ from backend.engine import graph_runner
 from backend.engine.attention import KVCache
 from backend.engine.config import EngineConfig, size_cache
 from backend.engine.engine import Engine
-from backend.engine.graph_runner import Arriving, GraphRunner, graph_sizes, piece_size
+from backend.engine.graph_runner import GraphRunner
 from backend.engine.progress import Finish
+from backend.engine.replays import Arriving, graph_sizes, piece_size
 from backend.engine.sampling import SamplingParams
 from backend.engine.scheduler import Scheduled
 from backend.engine.sequence import Sequence
