@@ -19,7 +19,7 @@ from torch import Tensor
 
 from backend.engine.attention import KVCache
 from backend.engine.device_tables import DeviceTables, Words, row_of
-from backend.engine.paged_layers import DENSE_FROM, DENSE_STEP, PagedLayers, StepShape, dense_prompts
+from backend.engine.paged_layers import DENSE_STEP, PagedLayers, StepShape, dense_lengths, dense_prompts
 from backend.engine.piecewise import PiecewiseBody
 from backend.engine.replays import PIECE_STEP, Arriving, Replay, piece_size
 from backend.engine.scheduler import Scheduled
@@ -271,7 +271,9 @@ class GraphRunner:
         return replay.drawn
 
     def _mixed(self, decodes: list[Scheduled], prefills: list[Scheduled]) -> tuple[list[Scheduled], Tensor]:
-        dense = [s for s in prefills if s.num_tokens >= DENSE_FROM and not s.sequence.num_computed and self._has_dense]
+        whole = [s for s in prefills if not s.sequence.num_computed and self._has_dense]
+        lengths = dense_lengths([s.num_tokens for s in whole])
+        dense = sorted((s for s in whole if s.num_tokens in lengths), key=lambda s: s.num_tokens)
         chunks = [s for s in prefills if s not in dense]
         ordered = decodes + chunks + dense
         starts = _starts(ordered)
