@@ -75,15 +75,13 @@ def serve(
     backend_id: Annotated[str, typer.Option(help="Which replica it is.")] = "",
 ) -> None:
     from backend.engine.config import EngineConfig
-    from backend.errors import BackendError, ConfigError
+    from backend.errors import BackendError
     from backend.server import Identity
     from backend.serving import serve as run
     from backend.tls import tls_files
 
     on_gpu = device.startswith("cuda")
     try:
-        if on_gpu and speculation:
-            raise ConfigError("speculation is not served on a GPU yet: its checking step awaits its tests on a card")
         config = EngineConfig(
             model=model,
             device=device,

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Final
 
 from backend import errors
+from backend.call import Call
 from backend.engine.config import EngineConfig
-from backend.engine.progress import Progress, Stats
-from backend.errors import BackendError, EngineDead, Overloaded, RequestError
+from backend.engine.progress import Stats
+from backend.errors import Asleep, BackendError, EngineDead, Overloaded, RequestError
 from backend.messages import (
     LENGTH,
     AbortSequences,
@@ -24,13 +25,17 @@ from backend.messages import (
     Failed,
     FromEngine,
     Loading,
+    NotTurned,
     Ping,
     Pong,
     Ready,
     Refused,
+    Sleep,
     Start,
     StepDone,
     ToEngine,
+    Turned,
+    Wake,
     frame,
     from_engine,
 )
@@ -39,72 +44,9 @@ log = logging.getLogger(__name__)
 
 WATCH_INTERVAL_S = 0.5
 ABORT_GRACE_S = 2.0
+TURN_TIMEOUT_S = 180.0  # to fall asleep or to wake
+DRAIN_INTERVAL_S = 0.02
 STOP_GRACE_S = 5.0
-
-
-class ClientGone(Exception):
-    """Whoever asked has left; put into a call's queue by `Call.leave`."""
-
-
-Event = tuple[int, Progress]  # index of the choice, what happened to it
-
-
-class Call:
-    """The sequences of one request. Iterate with `next_event` until all are done; then or earlier, `close`."""
-
-    def __init__(self, client: "EngineClient", ids: Sequence[int]) -> None:
-        self._client = client
-        self._index = {id: index for index, id in enumerate(ids)}
-        self._live = set(ids)
-        self._queue: asyncio.Queue[Event | Exception] = asyncio.Queue()
-
-    @property
-    def ids(self) -> list[int]:
-        return list(self._index)
-
-    @property
-    def done(self) -> bool:
-        """No event is to come, and none is left."""
-        return not self._live and self._queue.empty()
-
-    async def next_event(self) -> Event:
-        """Raises EngineDead, RequestError (the engine refused a sequence) or ClientGone."""
-        item = await self._queue.get()
-        if isinstance(item, Exception):
-            raise item
-        return item
-
-    def stop(self, index: int) -> None:
-        """Abort one choice: its text is complete, and tokens of it that came in the same step are nobody's."""
-        self._drop([id for id, i in self._index.items() if i == index])
-        items = [self._queue.get_nowait() for _ in range(self._queue.qsize())]
-        for item in items:
-            if isinstance(item, Exception) or item[0] != index:
-                self._queue.put_nowait(item)
-
-    def leave(self) -> None:
-        """The client is gone: abort everything at once and wake whoever waits for events."""
-        self.close()
-        self._queue.put_nowait(ClientGone())
-
-    def close(self) -> None:
-        """Abort what still runs. Harmless when nothing does."""
-        self._drop(list(self._live))
-
-    def _drop(self, ids: list[int]) -> None:
-        ids = [id for id in ids if id in self._live]
-        self._live.difference_update(ids)
-        self._client.abort(ids)
-
-    def deliver(self, progress: Progress) -> None:
-        if progress.id in self._live:
-            if progress.finish is not None:
-                self._live.discard(progress.id)
-            self._queue.put_nowait((self._index[progress.id], progress))
-
-    def fail(self, error: Exception) -> None:
-        self._live.clear()
-        self._queue.put_nowait(error)
 
 
 class EngineClient:
@@ -117,11 +59,14 @@ class EngineClient:
         self.config: Final = config
         self.capacity: Final = config.max_num_seqs + config.max_waiting
         self.ready: Ready | None = None
+        self.loading: Loading | None = None  # how far the last long undertaking is
+        self.resting = False  # asleep, or on the way there or back: nothing is submitted
         self._process: subprocess.Popen[bytes] | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._calls: dict[int, Call] = {}
         self._pings: dict[int, asyncio.Future[None]] = {}
+        self._turns: dict[int, asyncio.Future[int]] = {}
         self._next_id = 0
         self._last_heard = 0.0
         self._stats: Stats | None = None
@@ -139,6 +84,10 @@ class EngineClient:
     @property
     def alive(self) -> bool:
         return self.ready is not None and self._dead is None
+
+    @property
+    def dead(self) -> bool:
+        return self._dead is not None
 
     async def start(self, on_loading: Callable[[Loading], None] | None = None) -> Ready:
         """Start the process and wait until it has loaded the model; ``on_loading`` hears how far it is.
@@ -160,6 +109,7 @@ class EngineClient:
         self._send(Start(self.config))
         try:
             while isinstance(first := await _read(reader), Loading):
+                self.loading = first
                 if on_loading:
                     on_loading(first)
         except (asyncio.IncompleteReadError, OSError):
@@ -180,10 +130,12 @@ class EngineClient:
     def submit(self, sequences: Sequence[AddSequence]) -> Call:
         """Queue the sequences of one request; `id` and `leader` in them count from 0 and are replaced.
 
-        Raises EngineDead, Overloaded (they do not all fit into the queue now) or, if they never could,
+        Raises EngineDead, Asleep, Overloaded (they do not all fit into the queue now) or, if they never could,
         InvalidRequest.
         """
-        self._require_alive()
+        self.require_alive()
+        if self.resting:
+            raise Asleep("the backend is asleep")
         if len(sequences) > self.capacity:
             raise errors.InvalidRequest(
                 f"{len(sequences)} sequences in one request; at most {self.capacity}", param="n"
@@ -195,7 +147,7 @@ class EngineClient:
         base = self._next_id
         self._next_id += len(sequences)
         ids = range(base, self._next_id)
-        call = Call(self, ids)
+        call = Call(self.abort, ids)
         for id, sequence in zip(ids, sequences, strict=True):
             self._calls[id] = call
             leader = None if sequence.leader is None else base + sequence.leader
@@ -212,7 +164,7 @@ class EngineClient:
 
     async def ping(self, timeout_s: float) -> None:
         """One round trip through the engine loop. Raises EngineDead when there is no answer in time."""
-        self._require_alive()
+        self.require_alive()
         number = self._next_id
         self._next_id += 1
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -224,6 +176,36 @@ class EngineClient:
             raise EngineDead(f"the engine loop did not answer within {timeout_s:g} s") from None
         finally:
             self._pings.pop(number, None)
+
+    async def drain(self, grace_s: float, error: Exception) -> None:
+        """Wait until no call runs; after `grace_s` seconds, fail the rest with `error`. Set `resting` before."""
+        until = time.monotonic() + grace_s
+        while self._calls and time.monotonic() < until:  # noqa: ASYNC110  (calls end in many places, drains are rare)
+            await asyncio.sleep(DRAIN_INTERVAL_S)
+        for call in set(self._calls.values()):
+            self.abort(call.ids)
+            call.fail(error)
+
+    async def turn(self, to: type[Sleep] | type[Wake]) -> int:
+        """Send the engine to sleep, or wake it; returns the bytes it gave back.
+
+        Raises CannotSleep, CannotWake or ModelError if it stays as it was, EngineDead if it ends over it or does not
+        come to an end of it in TURN_TIMEOUT_S.
+        """
+        self.require_alive()
+        number = self._next_id
+        self._next_id += 1
+        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._turns[number] = future
+        self.loading = None
+        self._send(to(number))
+        try:
+            return await asyncio.wait_for(future, TURN_TIMEOUT_S)
+        except TimeoutError:
+            await self._end_hung()
+            raise EngineDead("the engine hung") from None
+        finally:
+            self._turns.pop(number, None)
 
     async def stop(self) -> None:
         """End the process; waits for it. Harmless when it is gone."""
@@ -238,7 +220,8 @@ class EngineClient:
         if self._process is not None:
             await asyncio.to_thread(_reap, self._process, STOP_GRACE_S)
 
-    def _require_alive(self) -> None:
+    def require_alive(self) -> None:
+        """Raises EngineDead when nobody is there to answer."""
         if self._dead is not None:
             raise EngineDead("the engine of this backend is not running")
         if self.ready is None:
@@ -274,6 +257,17 @@ class EngineClient:
                 future = self._pings.get(number)
                 if future is not None and not future.done():
                     future.set_result(None)
+            case Loading():
+                self.loading = message
+            case Turned(number, released, stats):
+                self._stats = stats
+                turn = self._turns.get(number)
+                if turn is not None and not turn.done():
+                    turn.set_result(released)
+            case NotTurned(number, kind, text):
+                turn = self._turns.get(number)
+                if turn is not None and not turn.done():
+                    turn.set_exception(_error(kind, text, None))
             case Refused(id, kind, text, param):
                 call = self._calls.pop(id, None)
                 if call is not None:
@@ -288,10 +282,13 @@ class EngineClient:
             busy = bool(self._calls or self._pings)
             if busy and time.monotonic() - self._last_heard > self.config.step_timeout_s:
                 log.error("the engine has been silent for %g s; ending it", self.config.step_timeout_s)
-                self._die("the engine hung")
-                if self._process is not None:
-                    self._process.send_signal(signal.SIGABRT)
-                    await asyncio.to_thread(_reap, self._process, ABORT_GRACE_S)
+                await self._end_hung()
+
+    async def _end_hung(self) -> None:
+        self._die("the engine hung")
+        if self._process is not None:
+            self._process.send_signal(signal.SIGABRT)
+            await asyncio.to_thread(_reap, self._process, ABORT_GRACE_S)
 
     def _die(self, why: str) -> None:
         if self._dead is not None:
@@ -300,9 +297,12 @@ class EngineClient:
         calls, self._calls = set(self._calls.values()), {}
         for call in calls:
             call.fail(EngineDead(why))
-        for future in self._pings.values():
-            if not future.done():
-                future.set_exception(EngineDead(why))
+        for ping in self._pings.values():
+            if not ping.done():
+                ping.set_exception(EngineDead(why))
+        for turn in self._turns.values():
+            if not turn.done():
+                turn.set_exception(EngineDead(why))
 
 
 async def _read(reader: asyncio.StreamReader) -> FromEngine:

@@ -11,8 +11,11 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Callable
+from functools import partial
 
 from backend.engine.engine import Engine
+from backend.engine.progress import Stage
 from backend.engine.sampling import SamplingParams
 from backend.errors import BackendError, RequestError
 from backend.messages import (
@@ -22,13 +25,17 @@ from backend.messages import (
     EngineChannel,
     Failed,
     Loading,
+    NotTurned,
     Ping,
     Pong,
     Ready,
     Refused,
+    Sleep,
     Start,
     StepDone,
     ToEngine,
+    Turned,
+    Wake,
 )
 from backend.models.checkpoint import Checkpoint, resolve
 
@@ -64,9 +71,7 @@ def build(channel: EngineChannel) -> Engine | None:
     if not isinstance(first, Start):
         raise ChannelClosed
     try:
-        engine = Engine.from_checkpoint(
-            Checkpoint(resolve(first.config.model)), first.config, on_progress=Told(channel)
-        )
+        engine = Engine.from_checkpoint(Checkpoint(resolve(first.config.model)), first.config, on_stage=Told(channel))
     except BackendError as error:
         channel.send(Failed(type(error).__name__, str(error)))
         return None
@@ -76,17 +81,17 @@ def build(channel: EngineChannel) -> Engine | None:
 
 
 class Told:
-    """Tells the parent how far loading is, at every hundredth."""
+    """Tells the parent how far each stage is, at every hundredth."""
 
     def __init__(self, channel: EngineChannel) -> None:
         self._channel = channel
-        self._last = -1
+        self._last: tuple[Stage, int] | None = None
 
-    def __call__(self, done: int, total: int) -> None:
-        hundredth = done * 100 // max(1, total)
-        if hundredth > self._last:
-            self._last = hundredth
-            self._channel.send(Loading(done, total))
+    def __call__(self, stage: Stage, done: int, total: int) -> None:
+        now = stage, done * 100 // max(1, total)
+        if now != self._last:
+            self._last = now
+            self._channel.send(Loading(stage, done, total))
 
 
 def warm_up(engine: Engine) -> None:
@@ -122,8 +127,21 @@ def handle(message: ToEngine, engine: Engine, channel: EngineChannel) -> None:
                 channel.send(StepDone([], engine.stats))  # else the gauges would stay as they were
         case Ping(number):
             channel.send(Pong(number, engine.stats))
+        case Sleep(number):
+            turn(channel, number, engine, lambda: engine.sleep(partial(Told(channel), Stage.SLEEP)))
+        case Wake(number):
+            turn(channel, number, engine, lambda: engine.wake(partial(Told(channel), Stage.WAKE)))
         case Start():
             raise ChannelClosed
+
+
+def turn(channel: EngineChannel, number: int, engine: Engine, change: Callable[[], int | None]) -> None:
+    try:
+        released = change() or 0
+    except BackendError as error:
+        channel.send(NotTurned(number, type(error).__name__, str(error)))
+    else:
+        channel.send(Turned(number, released, engine.stats))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,10 @@
     │   ├── InvalidRequest       400
     │   ├── ContextLengthExceeded 400
     │   ├── ModelUnknown         404
-    │   └── Overloaded           503 with Retry-After: the waiting queue is full
+    │   ├── Overloaded           503 with Retry-After: the waiting queue is full
+    │   │   └── Asleep           503 with Retry-After: the backend sleeps until its owner wakes it
+    │   ├── CannotSleep          409: there is no room for what must be kept; the backend stays awake
+    │   └── CannotWake           503: the memory is not to be had; the backend stays asleep
     └── EngineDead               503: the engine process is gone or hangs
 
 Messages never hold prompt text.
@@ -77,6 +80,22 @@ class Overloaded(RequestError):
     type = "server_error"
     code = "engine_overloaded"
     retry_after_s = 1
+
+
+class Asleep(Overloaded):
+    code = "backend_asleep"
+    retry_after_s = 5
+
+
+class CannotSleep(RequestError):
+    status = 409
+    code = "cannot_sleep"
+
+
+class CannotWake(RequestError):
+    status = 503
+    type = "server_error"
+    code = "cannot_wake"
 
 
 class EngineDead(BackendError):

@@ -11,7 +11,7 @@ import struct
 import msgspec
 
 from backend.engine.config import EngineConfig
-from backend.engine.progress import Progress, Stats
+from backend.engine.progress import Progress, Stage, Stats
 from backend.engine.sampling import SamplingParams
 
 LENGTH = struct.Struct(">I")
@@ -43,9 +43,22 @@ class Start(msgspec.Struct, frozen=True, tag=True, array_like=True):
     config: EngineConfig
 
 
-class Loading(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """Bytes of the weights that are in place, and how many there are; any number of these come before `Ready`."""
+class Sleep(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """See `Engine.sleep`. Answered, after any number of `Loading`, by `Turned` or `NotTurned` of that number."""
 
+    number: int
+
+
+class Wake(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """See `Engine.wake`; answered like `Sleep`."""
+
+    number: int
+
+
+class Loading(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """How far a stage is; any number of these come before `Ready`, and while an engine falls asleep or wakes."""
+
+    stage: Stage
     done: int
     total: int
 
@@ -61,6 +74,22 @@ class Ready(msgspec.Struct, frozen=True, tag=True, array_like=True):
 class Failed(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """The engine could not be built; ``kind`` is the name of a class in `backend.errors`."""
 
+    kind: str
+    message: str
+
+
+class Turned(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """The engine sleeps, or is awake. released: bytes."""
+
+    number: int
+    released: int
+    stats: Stats
+
+
+class NotTurned(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """It stayed as it was; ``kind`` is the name of a class in `backend.errors`."""
+
+    number: int
     kind: str
     message: str
 
@@ -84,8 +113,8 @@ class Pong(msgspec.Struct, frozen=True, tag=True, array_like=True):
     stats: Stats
 
 
-ToEngine = Start | AddSequence | AbortSequences | Ping
-FromEngine = Loading | Ready | Failed | Refused | StepDone | Pong
+ToEngine = Start | AddSequence | AbortSequences | Ping | Sleep | Wake
+FromEngine = Loading | Ready | Failed | Refused | StepDone | Pong | Turned | NotTurned
 
 _encoder = msgspec.msgpack.Encoder()
 to_engine = msgspec.msgpack.Decoder(ToEngine)

@@ -34,7 +34,10 @@ COUNTERS = {
 class Metrics:
     """One registry a server. `stats` gives the engine's latest figures, None while there is no engine."""
 
-    def __init__(self, model: str, stats: Callable[[], Stats | None], alive: Callable[[], bool]) -> None:
+    def __init__(
+        self, model: str, stats: Callable[[], Stats | None], alive: Callable[[], bool],
+        asleep: Callable[[], bool] = lambda: False,
+    ) -> None:  # fmt: skip
         self._registry = CollectorRegistry()
         labels = ["gen_ai_request_model"]
 
@@ -62,7 +65,7 @@ class Metrics:
             "domicile_backend_requests", "Requests by outcome.", [*labels, "outcome"], registry=self._registry
         )
         self._model = model
-        self._registry.register(_EngineCollector(stats, alive))
+        self._registry.register(_EngineCollector(stats, alive, asleep))
 
     def count_request(self, outcome: str) -> None:
         """`outcome`: completed, aborted, refused or failed."""
@@ -73,13 +76,19 @@ class Metrics:
 
 
 class _EngineCollector(Collector):
-    def __init__(self, stats: Callable[[], Stats | None], alive: Callable[[], bool]) -> None:
+    def __init__(
+        self, stats: Callable[[], Stats | None], alive: Callable[[], bool], asleep: Callable[[], bool]
+    ) -> None:
         self._stats = stats
         self._alive = alive
+        self._asleep = asleep
 
     def collect(self) -> Iterator[Metric]:
         yield GaugeMetricFamily(
             "domicile_backend_engine_up", "1 while the engine process runs.", value=float(self._alive())
+        )
+        yield GaugeMetricFamily(
+            "domicile_backend_asleep", "1 while its memory is given back.", value=float(self._asleep())
         )
         stats = self._stats()
         if stats is None:

@@ -22,9 +22,11 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from backend.answers import Answer, ChatAnswer, CompletionAnswer
+from backend.call import Call, ClientGone
 from backend.choice import Choice
-from backend.engine_client import Call, ClientGone, EngineClient
+from backend.engine_client import EngineClient
 from backend.errors import EngineDead, InvalidRequest, ModelUnknown, Overloaded, RequestError
+from backend.lifecycle import Lifecycle, State
 from backend.metrics import CONTENT_TYPE, Metrics
 from backend.models.tokenizer import TextModel
 from backend.parameters import Job, completion_prompts, job, refuse_unsupported, template_messages
@@ -46,7 +48,6 @@ from backend.wire import (
 log = logging.getLogger(__name__)
 
 MAX_BODY_BYTES = 8 << 20
-PING_TIMEOUT_S = 10.0
 LONG_TEXT = 20_000  # characters; tokenising more than this would hold up other streams, so a thread does it
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 JSON = "application/json"
@@ -69,7 +70,10 @@ class Api:
         self.text_model = text_model
         self.served_name = served_name
         self.identity = identity
-        self.metrics = Metrics(served_name, lambda: engine.stats, lambda: engine.alive)
+        self.lifecycle = Lifecycle(engine, error_response)
+        self.metrics = Metrics(
+            served_name, lambda: engine.stats, lambda: engine.alive, lambda: self.lifecycle.state is State.ASLEEP
+        )
         self._created = int(time.time())
 
     def app(self) -> Starlette:
@@ -80,7 +84,7 @@ class Api:
                 Route("/v1/completions", self._guard(self.completions), methods=["POST"]),
                 Route("/v1/models", self.models),
                 Route("/healthz", self.healthz),
-                Route("/readyz", self.readyz),
+                *self.lifecycle.routes(),
                 Route("/metrics", self.show_metrics),
             ],
             exception_handlers={404: _not_found, 405: _wrong_method},
@@ -127,14 +131,6 @@ class Api:
     async def healthz(self, _: Request) -> Response:
         """This process answers."""
         return Response('{"status":"ok"}', media_type=JSON)
-
-    async def readyz(self, _: Request) -> Response:
-        """The engine answers too: a round trip through its loop."""
-        try:
-            await self.engine.ping(PING_TIMEOUT_S)
-        except EngineDead as error:
-            return error_response(error)
-        return Response('{"status":"ready"}', media_type=JSON)
 
     async def show_metrics(self, _: Request) -> Response:
         return Response(self.metrics.render(), headers={"content-type": CONTENT_TYPE})

@@ -16,6 +16,7 @@ from typing import TextIO
 import uvicorn
 
 from backend.engine.config import EngineConfig
+from backend.engine.progress import Stage
 from backend.engine_client import EngineClient
 from backend.errors import ConfigError
 from backend.heartbeat import beat
@@ -43,8 +44,8 @@ def serve(
 
     heartbeat: a file to touch while the engine loop answers.
 
-    One JSON line on stdout, ``{"event": "ready", "port": …, "pid": …}``, says when requests are welcome. Raises
-    ConfigError, ModelError or EngineDead before that.
+    One JSON line on stdout, ``{"event": "ready", "port": …, "pid": …}``, says when requests are welcome; until then
+    ``/readyz`` says how far loading is. Raises ConfigError, ModelError or EngineDead before that.
     """
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     context = server_context(tls) if tls else None
@@ -66,16 +67,25 @@ def serve(
         log.warning("no TLS: anyone on this machine who can reach %s:%d is served", *listener.getsockname()[:2])
 
     async def live() -> None:
+        server = _Server(settings)
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        starting = asyncio.create_task(engine.start(LoadingBar(sys.stderr)))
+        reloading = asyncio.create_task(reload_when_renewed(context, tls)) if context and tls else None
+        beating = None
         try:
-            ready = await engine.start(LoadingBar(sys.stderr))
-            log.info("engine ready: %d KV blocks, context %d", ready.stats.total_blocks, ready.max_model_len)
-            reloading = asyncio.create_task(reload_when_renewed(context, tls)) if context and tls else None
-            beating = asyncio.create_task(beat(engine.ping, heartbeat)) if heartbeat else None
-            await _Server(settings).serve(sockets=[listener])
-            for task in (reloading, beating):
-                if task is not None:
-                    task.cancel()
+            await asyncio.wait({serving, starting}, return_when=asyncio.FIRST_COMPLETED)
+            if starting.done():
+                ready = starting.result()
+                log.info("engine ready: %d KV blocks, context %d", ready.stats.total_blocks, ready.max_model_len)
+                await server.up.wait()  # long since, as a rule
+                _say_ready(listener)
+                beating = asyncio.create_task(beat(engine.ping, heartbeat)) if heartbeat else None
+            await serving
         finally:
+            server.should_exit = True
+            for task in filter(None, (starting, reloading, beating)):
+                task.cancel()
+            await asyncio.gather(serving, starting, return_exceptions=True)
             await engine.stop()
 
     with asyncio.Runner(loop_factory=settings.get_loop_factory()) as runner:
@@ -83,42 +93,46 @@ def serve(
 
 
 class LoadingBar:
-    """How far the weights are: a bar where someone watches, a line a tenth in a log."""
+    """How far each stage of a start is: a bar where someone watches, a line a tenth in a log."""
 
     WIDTH = 30
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
+        self._stage: Stage | None = None
         self._last = -1
         self._begin = time.monotonic()
 
     def __call__(self, loading: Loading) -> None:
         share = loading.done / loading.total if loading.total else 1.0
+        if loading.stage is not self._stage:
+            self._stage, self._last, self._begin = loading.stage, -1, time.monotonic()
+        weights = loading.stage is Stage.WEIGHTS
+        whole = f"{loading.total / 2**30:.1f} GiB" if weights else str(loading.total)
         if self._out.isatty():
             filled = int(share * self.WIDTH)
             end = "\n" if loading.done >= loading.total else ""
             bar = "█" * filled + "·" * (self.WIDTH - filled)
-            self._out.write(f"\rloading {bar} {share:4.0%} of {loading.total / 2**30:.1f} GiB{end}")
+            self._out.write(f"\r{loading.stage:8} {bar} {share:4.0%} of {whole}{end}")
             self._out.flush()
         elif (tenth := int(share * 10)) > self._last:
             self._last = tenth
             seconds = max(1e-9, time.monotonic() - self._begin)
-            log.info(
-                "loading: %d %% of %.2f GiB, %.2f GB/s",
-                share * 100,
-                loading.total / 2**30,
-                loading.done / 1e9 / seconds,
-            )
+            rate = f", {loading.done / 1e9 / seconds:.2f} GB/s" if weights else ""
+            log.info("%s: %d %% of %s%s", loading.stage, share * 100, whole, rate)
 
 
 class _Server(uvicorn.Server):
-    """Says when it is ready, and takes signals without raising them again after its end: the engine is to be stopped
+    """Says when it is `up`, and takes signals without raising them again after its end: the engine is to be stopped
     first."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.up = asyncio.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        port = sockets[0].getsockname()[1] if sockets else None
-        print(json.dumps({"event": "ready", "port": port, "pid": os.getpid()}), flush=True)
+        self.up.set()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -133,6 +147,10 @@ class _Server(uvicorn.Server):
 
     def _on_signal(self, number: signal.Signals) -> None:
         self.handle_exit(number, None)
+
+
+def _say_ready(listener: socket.socket) -> None:
+    print(json.dumps({"event": "ready", "port": listener.getsockname()[1], "pid": os.getpid()}), flush=True)
 
 
 def _listen(host: str, port: int) -> socket.socket:

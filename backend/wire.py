@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 REQUEST_ID_HEADER = "x-request-id"
 PING_PATH = "/readyz"  # a round trip through the engine loop
+SLEEP_PATH, WAKE_PATH = "/sleep", "/wake"  # POST, for the backend's owner (`backend.lifecycle`)
 MAX_STOP_STRINGS = 16
 
 NonEmpty = Annotated[str, StringConstraints(min_length=1)]
@@ -126,6 +127,45 @@ class ModelList(BaseModel):
 
     object: Literal["list"] = "list"
     data: list[Model]
+
+
+class Readiness(BaseModel):
+    """GET /readyz. status: ready, loading, draining, falling_asleep, asleep or waking; stage, done and total (bytes, or
+    graphs) say how far the last long undertaking is."""
+
+    model_config = ConfigDict(frozen=True)
+
+    status: str
+    stage: str | None = None
+    done: int | None = None
+    total: int | None = None
+
+
+class SleepRequest(BaseModel):
+    """POST /sleep. grace_s: seconds that running answers may go on; then they are aborted."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    grace_s: float = Field(30.0, ge=0, le=3600, allow_inf_nan=False)
+
+
+class Slept(BaseModel):
+    """seconds: with the wait for running answers; released_bytes: 0 if it slept already."""
+
+    model_config = ConfigDict(frozen=True)
+
+    status: str
+    seconds: float
+    released_bytes: int
+
+
+class Woken(BaseModel):
+    """seconds: 0 if it was awake."""
+
+    model_config = ConfigDict(frozen=True)
+
+    status: str
+    seconds: float
 
 
 def sse_data(payload: bytes) -> bytes:

@@ -143,9 +143,7 @@ class Bench:
         return taken
 
     def forget_prefixes(self) -> None:
-        blocks = self.engine.blocks
-        for block in blocks.blocks:
-            blocks._forget(block)
+        self.engine.blocks.forget_prefixes()
 
     def _look_at_waste(self) -> None:
         running, size = self.engine.scheduler.running, self.engine.config.block_size
@@ -160,7 +158,7 @@ def measure(run: str, options: argparse.Namespace) -> None:
     started = time.perf_counter()
     import torch
 
-    from backend.engine import graph_runner
+    from backend.engine import replays
     from backend.engine.config import EngineConfig
     from backend.engine.engine import Engine
     from backend.models.checkpoint import Checkpoint
@@ -186,7 +184,7 @@ def measure(run: str, options: argparse.Namespace) -> None:
         result["memory_gib"] = round(torch.cuda.memory_reserved() / 2**30, 2)
     result["rows"].append({"name": COLD, "value": round(start, 1), "unit": "s"})
 
-    arriving = graph_runner.Arriving.tokens
+    arriving = replays.Arriving.tokens
 
     def timed(self: Any) -> Any:
         begin = time.perf_counter()
@@ -194,7 +192,7 @@ def measure(run: str, options: argparse.Namespace) -> None:
         bench.waited += time.perf_counter() - begin
         return out
 
-    graph_runner.Arriving.tokens = timed  # type: ignore[method-assign]
+    replays.Arriving.tokens = timed  # type: ignore[method-assign]
     gc.collect()
     gc.freeze()
     seed = 1000

@@ -25,6 +25,7 @@ SUITES = [
     "tests/backend/kernels",
     "tests/backend/models/test_fused_decoder.py",
     "tests/backend/engine/test_graph_runner.py",
+    "tests/backend/engine/test_batch_invariance.py",
     "tests/backend/engine/test_device_tables.py",
     "tests/backend/engine/test_paged_layers.py",
 ]

@@ -4,6 +4,7 @@ This is the CPU path, and the twin of the paged kernels: same layout, ``[layers,
 head_dim]`` for keys and for values.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -12,15 +13,32 @@ from torch import Tensor
 
 from backend.models.config import ModelConfig
 
+Allocate = Callable[[tuple[int, ...], torch.dtype], Tensor]  # shape and type -> memory of any content
+
 
 class KVCache:
-    """Keys and values of all layers; zeroed at birth, so that unused slots are finite."""
+    """Keys and values of all layers; zeroed at birth, so that unused slots are finite. allocate: by default torch's."""
 
-    def __init__(self, model: ModelConfig, num_blocks: int, block_size: int, dtype: torch.dtype, device: str) -> None:
-        shape = (model.num_layers, num_blocks, block_size, model.num_kv_heads, model.head_dim)
+    def __init__(
+        self, model: ModelConfig, num_blocks: int, block_size: int, dtype: torch.dtype, device: str,
+        allocate: Allocate | None = None,
+    ) -> None:  # fmt: skip
+        self._shape = (model.num_layers, num_blocks, block_size, model.num_kv_heads, model.head_dim)
         self.block_size = block_size
-        self.keys = torch.zeros(shape, dtype=dtype, device=device)
-        self.values = torch.zeros(shape, dtype=dtype, device=device)
+        allocate = allocate or (lambda shape, dtype: torch.empty(shape, dtype=dtype, device=device))
+        self.keys, self.values = allocate(self._shape, dtype), allocate(self._shape, dtype)
+        for part in (self.keys, self.values):
+            part.view(torch.uint8).zero_()
+
+    def release(self) -> int:
+        """Forget everything and give the memory back; returns its bytes. `restore` before the next use."""
+        given = 2 * self.keys.numel() * self.keys.element_size()
+        self.keys, self.values = (part.zero_().new_empty(0) for part in (self.keys, self.values))
+        return given
+
+    def restore(self) -> None:
+        """As at birth."""
+        self.keys, self.values = self.keys.new_zeros(self._shape), self.values.new_zeros(self._shape)
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,6 +111,11 @@ class BlockManager:
                 block.hash, block.tokens = name, tokens
                 self._by_hash[name] = block_id
 
+    def forget_prefixes(self) -> None:
+        """Let nobody find anything that was computed so far."""
+        for block in self.blocks:
+            self._forget(block)
+
     def disown(self, sequence: Sequence) -> None:
         """Let nobody find its blocks any more, for what was computed is worthless."""
         for block_id in sequence.block_table:

@@ -80,6 +80,14 @@ class DeviceTables:
         self._buffers = [_Buffer(4096, device) for _ in range(BUFFERS)]
         self._turn = 0
 
+    def forget(self) -> None:
+        """As at birth; nothing of anybody's is left, on the device or on its way there. With no sequence running."""
+        self._memory.zero_()
+        self._writes, self._advances, self._described = [], {}, {}
+        self._blocks_sent = [0] * len(self._blocks_sent)
+        for buffer in self._buffers:
+            buffer.clear()
+
     def admit(self, sequence: Sequence) -> None:
         """Everything of a sequence that was not running."""
         row = row_of(sequence)
@@ -161,6 +169,11 @@ class _Buffer:
         self._host = torch.empty(words, dtype=torch.int32, pin_memory=self._sent is not None)
         self._mirror = torch.empty(words, dtype=torch.int32, device=self._device)
         self.host_words: Words = self._host.numpy()
+
+    def clear(self) -> None:
+        self.claim(0)
+        self._host.zero_()
+        self._mirror.zero_()
 
     def claim(self, words: int) -> "_Buffer":
         """Wait until its last content has arrived, and see that it holds `words`."""

@@ -7,6 +7,8 @@ Not thread-safe and without a clock; `backend.engine_process` drives it.
 """
 
 from collections import deque
+from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -16,12 +18,13 @@ from backend.engine.block_manager import BlockManager
 from backend.engine.config import CacheSize, EngineConfig, size_cache
 from backend.engine.model_runner import ModelRunner
 from backend.engine.ngram_drafter import NgramDrafter
-from backend.engine.progress import Finish, Progress, Stats
+from backend.engine.progress import Finish, OnStage, Progress, Stage, Stats
 from backend.engine.sampling import SamplingParams
 from backend.engine.scheduler import Scheduled, Scheduler
 from backend.engine.sequence import Sequence, Status
+from backend.engine.sleeper import HostSleeper, Sleeper
 from backend.engine.speculation import Drafted, Drafter, Speculation, agreed
-from backend.errors import ContextLengthExceeded, InvalidRequest, Overloaded
+from backend.errors import Asleep, CannotSleep, ContextLengthExceeded, InvalidRequest, Overloaded
 from backend.models.checkpoint import Checkpoint
 from backend.models.decoder import Decoder
 from backend.models.direct import OnProgress
@@ -56,10 +59,12 @@ class Runner(Protocol):
 class Engine:
     def __init__(
         self, model: Decoder, config: EngineConfig, cache: CacheSize, eos_ids: frozenset[int] = frozenset(), *,
-        runner: Runner | None = None, drafter: Drafter | None = None,
+        runner: Runner | None = None, drafter: Drafter | None = None, sleeper: Sleeper | None = None,
+        reload: Callable[[OnProgress], Decoder] | None = None,
     ) -> None:  # fmt: skip
         """``runner``: of a cache of that size; by default the plain one, which runs anywhere. ``drafter``: by default
-        what the configuration names."""
+        what the configuration names. ``sleeper``: of that runner; the plain one's forgets the model if it can
+        ``reload`` it."""
         self.config = config
         self.max_model_len = cache.max_model_len
         self.vocab_size = model.config.vocab_size
@@ -69,9 +74,13 @@ class Engine:
         self.scheduler = Scheduler(
             self.blocks, max_num_seqs=config.max_num_seqs, max_num_batched_tokens=config.max_num_batched_tokens
         )
-        self.runner: Runner = runner or ModelRunner(
-            model, KVCache(model.config, cache.num_blocks, config.block_size, model.embedding.dtype, config.device)
-        )
+        if runner is None:
+            pages = KVCache(model.config, cache.num_blocks, config.block_size, model.embedding.dtype, config.device)
+            runner = ModelRunner(model, pages)
+            sleeper = HostSleeper(runner, reload)
+        self.runner: Runner = runner
+        self._sleeper = sleeper
+        self.asleep = False
         drafter = drafter or (NgramDrafter() if config.speculation == "ngram" else None)
         self._speculation = Speculation(drafter) if drafter else None
         self._eos_ids = eos_ids
@@ -82,25 +91,25 @@ class Engine:
 
     @classmethod
     def from_checkpoint(
-        cls, checkpoint: Checkpoint, config: EngineConfig, on_progress: OnProgress | None = None
+        cls, checkpoint: Checkpoint, config: EngineConfig, on_stage: OnStage = lambda stage, done, total: None
     ) -> "Engine":
         """Load and build. Raises ConfigError before loading if the KV cache cannot be as asked, ModelError while."""
         if config.threads is not None:
             torch.set_num_threads(config.threads)
         if config.device.startswith("cuda"):
-            return cls._on_gpu(checkpoint, config, on_progress)
+            return cls._on_gpu(checkpoint, config, on_stage)
         cache = size_cache(config, checkpoint.config, 4 if config.dtype == "float32" else 2)
-        model, eos_ids = _load(checkpoint, config, on_progress)
-        return cls(model, config, cache, eos_ids)
+        model, eos_ids = _load(checkpoint, config, partial(on_stage, Stage.WEIGHTS))
+        return cls(model, config, cache, eos_ids, reload=lambda told: _load(checkpoint, config, told)[0])
 
     @classmethod
-    def _on_gpu(cls, checkpoint: Checkpoint, config: EngineConfig, on_progress: OnProgress | None) -> "Engine":
+    def _on_gpu(cls, checkpoint: Checkpoint, config: EngineConfig, on_stage: OnStage) -> "Engine":
         from backend.engine.gpu import gpu_runner, require_gpu  # Triton is not needed elsewhere
 
         require_gpu(config, checkpoint.config)
-        model, eos_ids = _load(checkpoint, config, on_progress)
-        runner, cache = gpu_runner(model, config)
-        return cls(model, config, cache, eos_ids, runner=runner)
+        model, eos_ids = _load(checkpoint, config, partial(on_stage, Stage.WEIGHTS))
+        runner, cache, sleeper = gpu_runner(model, config, on_stage)
+        return cls(model, config, cache, eos_ids, runner=runner, sleeper=sleeper)
 
     @property
     def has_work(self) -> bool:
@@ -138,6 +147,8 @@ class Engine:
         is full, ContextLengthExceeded when no token fits behind the prompt, InvalidRequest for an empty prompt, a token
         outside the vocabulary or an id in use.
         """
+        if self.asleep:
+            raise Asleep("the backend is asleep")
         if id in self._sequences:
             raise InvalidRequest(f"sequence {id} is already there")
         if not prompt:
@@ -173,6 +184,29 @@ class Engine:
         """Forget a sequence and free its blocks at once. Harmless for an unknown or finished one."""
         if id in self._sequences:
             self._forget(self._sequences[id])
+
+    def sleep(self, on_progress: OnProgress = lambda done, total: None) -> int:
+        """Forget every key, value and prefix, and give memory back until `wake`; returns how many bytes.
+
+        Harmless when it sleeps (0). Raises CannotSleep, and stays awake, while there are sequences, if the runner
+        cannot sleep or if there is no room for what has to be kept.
+        """
+        if self.asleep:
+            return 0
+        if self.has_work:
+            raise CannotSleep(f"{len(self._sequences)} sequences are there")
+        if self._sleeper is None:
+            raise CannotSleep("this engine's memory cannot be given back")
+        given = self._sleeper.sleep(on_progress)
+        self.blocks.forget_prefixes()
+        self.asleep = True
+        return given
+
+    def wake(self, on_progress: OnProgress = lambda done, total: None) -> None:
+        """Serve again, as after the start. Harmless when it is awake. Raises CannotWake or ModelError, still asleep."""
+        if self.asleep and self._sleeper is not None:
+            self._sleeper.wake(on_progress)
+            self.asleep = False
 
     def step(self) -> list[Progress]:
         """Launch one batch, and take in the oldest whose turn it is. An entry for each token that a sequence got, in

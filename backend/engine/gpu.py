@@ -5,14 +5,20 @@ the engine's share of the card, less room for the graphs, becomes KV cache; then
 """
 
 import gc
+from functools import partial
 from pathlib import Path
 
 import torch
 import triton
 
-from backend.engine.attention import KVCache
+from backend.engine.attention import Allocate, KVCache
+from backend.engine.card_memory import CardMemory, supported
+from backend.engine.card_sleeper import CardSleeper, settle
 from backend.engine.config import CacheSize, EngineConfig, size_cache_within
-from backend.engine.graph_runner import GraphRunner, graph_sizes
+from backend.engine.graph_runner import GraphRunner
+from backend.engine.progress import OnStage, Stage
+from backend.engine.replays import graph_sizes
+from backend.engine.sleeper import Sleeper
 from backend.errors import ConfigError
 from backend.kernels import tuning
 from backend.kernels.interface import kernels_for
@@ -52,13 +58,23 @@ def require_gpu(config: EngineConfig, model: ModelConfig) -> None:
     require_room(model, config, card, memory=total, used=max(total - free, card.reserved))
 
 
-def gpu_runner(model: Decoder, config: EngineConfig) -> tuple[GraphRunner, CacheSize]:
-    """A runner with all the cache it may have. Raises ConfigError, naming the number, if one sequence does not fit."""
+def gpu_runner(
+    model: Decoder, config: EngineConfig, on_stage: OnStage
+) -> tuple[GraphRunner, CacheSize, Sleeper | None]:
+    """A runner with all the cache it may have, and what sends it to sleep, if the card can do that.
+
+    Raises ConfigError, naming the number, if one sequence does not fit.
+    """
+    device = model.embedding.device
     tuning.use(tuning.Choices.load(CHOICES, torch.cuda.get_device_name(), triton.__version__))
     dtype = FP8 if config.kv_dtype else model.embedding.dtype
     decoder = InvariantDecoder if config.batch_invariant else FusedDecoder
-    fused = decoder(model, kernels_for(model.embedding.device), fp8=config.quantization == "fp8")
+    fused = decoder(model, kernels_for(device), fp8=config.quantization == "fp8")
+    memory = (CardMemory(device), CardMemory(device)) if supported(device) else None
+    weights = settle(fused.weights(), memory[0]) if memory else []
+    on_stage(Stage.KERNELS, 0, 1)
     activations = _activations(fused, dtype, config)
+    on_stage(Stage.KERNELS, 1, 1)
     free, total = torch.cuda.mem_get_info()
     room = int(config.gpu_memory * total) - (total - free) - activations - GRAPH_MEMORY
     size = size_cache_within(room, config, model.config, dtype.itemsize)
@@ -68,12 +84,13 @@ def gpu_runner(model: Decoder, config: EngineConfig) -> tuple[GraphRunner, Cache
             f"{size.num_blocks} KV blocks take {size.num_blocks * block_bytes} bytes, and {room} are left beside the "
             f"weights; {max(0, room) // block_bytes} would fit"
         )
-    runner = _runner(fused, dtype, config, size)
+    runner = _runner(fused, dtype, config, size, memory[1].empty if memory else None)
     if config.graphs:
-        runner.capture(graph_sizes(min(config.max_num_seqs, LARGEST_GRAPH)))
+        runner.capture(graph_sizes(min(config.max_num_seqs, LARGEST_GRAPH)), partial(on_stage, Stage.GRAPHS))
     runner.rehearse()  # its memory is the allocator's from now on, and its kernels are compiled
     torch.cuda.synchronize()
-    return runner, size
+    cache = (runner.cache.keys, runner.cache.values)
+    return runner, size, CardSleeper(runner, memory[0], weights, memory[1], cache) if memory else None
 
 
 def _activations(model: FusedDecoder, dtype: torch.dtype, config: EngineConfig) -> int:
@@ -93,8 +110,10 @@ def _activations(model: FusedDecoder, dtype: torch.dtype, config: EngineConfig) 
     return peak
 
 
-def _runner(model: FusedDecoder, dtype: torch.dtype, config: EngineConfig, size: CacheSize) -> GraphRunner:
-    cache = KVCache(model.config, size.num_blocks, config.block_size, dtype, config.device)
+def _runner(
+    model: FusedDecoder, dtype: torch.dtype, config: EngineConfig, size: CacheSize, allocate: Allocate | None = None
+) -> GraphRunner:
+    cache = KVCache(model.config, size.num_blocks, config.block_size, dtype, config.device, allocate)
     return GraphRunner(
         model, cache, max_num_seqs=config.max_num_seqs, max_num_batched_tokens=config.max_num_batched_tokens,
         max_model_len=size.max_model_len, speculates=config.speculation is not None,

@@ -11,7 +11,6 @@ Without CUDA the same code runs step by step on the kernels' twins, which is how
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,62 +19,24 @@ from torch import Tensor
 
 from backend.engine.attention import KVCache
 from backend.engine.device_tables import DeviceTables, Words, row_of
-from backend.engine.paged_layers import DENSE_FROM, DENSE_STEP, PagedLayers, StepShape, dense_prompts
+from backend.engine.paged_layers import DENSE_STEP, PagedLayers, StepShape, dense_lengths, dense_prompts
 from backend.engine.piecewise import PiecewiseBody
+from backend.engine.replays import PIECE_STEP, Arriving, Replay, piece_size
 from backend.engine.scheduler import Scheduled
 from backend.engine.speculation import Drafted
 from backend.engine.verifier import SIZES, Verifier
 from backend.kernels.decode_workspace import PREFIX_STEP, DecodeWorkspace, SharedPrefix
 from backend.kernels.launch import FP8
 from backend.kernels.row_state import Draws, StepInputs
+from backend.models.direct import OnProgress
 from backend.models.fused_decoder import FusedDecoder, PagedCache, StepTokens
 
 AHEAD = 1
 INFLIGHT_COPIES = AHEAD + 2
 PROMPT_TOKENS = (32, 64, 128, 256, 512, 1024, 2048)  # sizes of captured steps with prompts
-PIECE_STEP, COARSE_FROM, COARSE_STEP = 256, 2048, 512  # sizes of steps in pieces: captured when first needed
 LAUNCHES_HIDE = 8e11  # bytes of a layer's weights × tokens, from which its work takes longer than its launches
 SHARED_TOKENS, SHARED_SEQUENCES = 512, 16  # a common prefix and a batch from which reading it once is worth a launch
 PROMPT_SEQUENCES = 16  # that such a step has room for, decodes included
-
-
-def piece_size(tokens: int) -> int:
-    """Tokens of the captured pieces that a step of so many runs in."""
-    step = PIECE_STEP if tokens <= COARSE_FROM else COARSE_STEP
-    return -(-tokens // step) * step
-
-
-def graph_sizes(most: int) -> list[int]:
-    """Batch sizes worth a graph of their own: padding costs at most an eighth or so of the rows."""
-    sizes = [n for n in (1, 2, 4, 8) if n < most]
-    sizes += range(16, min(most, 128), 8)
-    sizes += range(128, min(most, 256), 16)
-    sizes += range(256, most, 32)
-    return [*sizes, most]
-
-
-@dataclass(frozen=True, slots=True)
-class Replay:
-    """A captured step of `size` decodes, and where it leaves the drawn tokens ([size] int64)."""
-
-    size: int
-    graph: "torch.cuda.CUDAGraph"
-    drawn: Tensor
-
-
-@dataclass(frozen=True, slots=True)
-class Arriving:
-    """An `engine.Launched`: ids on their way to pinned memory. places: where in it the batch's samplers stand."""
-
-    ids: Tensor
-    places: list[int]
-    arrived: "torch.cuda.Event | None"
-
-    def tokens(self) -> list[int | None]:
-        if self.arrived is not None:
-            self.arrived.synchronize()
-        ids = self.ids.tolist()
-        return [ids[place] if ids[place] >= 0 else None for place in self.places]
 
 
 class GraphRunner:
@@ -178,7 +139,16 @@ class GraphRunner:
         """Nothing to do: the kernels read no slot behind a sequence's end."""
 
     @torch.inference_mode()
-    def capture(self, sizes: list[int]) -> None:
+    def forget(self) -> None:
+        """Leave no token of anybody's behind. With nothing running or on its way."""
+        self.tables.forget()
+        for ids in (self._inputs.token_ids, *self._landing):
+            ids.zero_()
+        if self._verifier:
+            self._verifier.inputs.token_ids.zero_()
+
+    @torch.inference_mode()
+    def capture(self, sizes: list[int], on_progress: OnProgress = lambda done, total: None) -> None:
         """Capture a decode graph for each batch size, and those of prompts, while nothing runs."""
         self._clear_step()
         self._pool = torch.cuda.graph_pool_handle()
@@ -191,10 +161,15 @@ class GraphRunner:
         if most:
             self._pieces_for(most)
         prompts = [tokens for tokens in PROMPT_TOKENS if tokens <= self.max_num_batched_tokens]
+        checks = list(SIZES) if self._verifier else []
+        total = len(prompts) + len(sizes) + len(checks)
         self._prompt_replays = self._captured(prompts, self._prompt_step)
+        on_progress(len(prompts), total)
         self._replays = self._captured(sizes, self._decode_step)
+        on_progress(len(prompts) + len(sizes), total)
         if self._verifier:
-            self._check_replays = self._captured(list(SIZES), self._verifier.step)
+            self._check_replays = self._captured(checks, self._verifier.step)
+            on_progress(total, total)
 
     def _captured(self, sizes: list[int], step_of: Callable[[int], Callable[[], Tensor]]) -> list[Replay]:
         replays = []
@@ -296,7 +271,9 @@ class GraphRunner:
         return replay.drawn
 
     def _mixed(self, decodes: list[Scheduled], prefills: list[Scheduled]) -> tuple[list[Scheduled], Tensor]:
-        dense = [s for s in prefills if s.num_tokens >= DENSE_FROM and not s.sequence.num_computed and self._has_dense]
+        whole = [s for s in prefills if not s.sequence.num_computed and self._has_dense]
+        lengths = dense_lengths([s.num_tokens for s in whole])
+        dense = sorted((s for s in whole if s.num_tokens in lengths), key=lambda s: s.num_tokens)
         chunks = [s for s in prefills if s not in dense]
         ordered = decodes + chunks + dense
         starts = _starts(ordered)

@@ -5,6 +5,7 @@ A long prompt without history needs no cache to attend to: its keys and values a
 library is faster.
 """
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,7 @@ from backend.models.fused_decoder import PagedCache
 
 DENSE_FROM = 1024  # tokens of a prompt from which the dense kernel is faster
 DENSE_STEP = 256  # it plans anew for every length, so lengths are rounded up to this
+DENSE_TOGETHER = 2048  # rows of equally long prompts that one call of it is worth, however short each is
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,13 @@ class DensePrompts:
 
     def covers(self, rows: int) -> bool:
         return self.start == 0 and self.end == rows
+
+
+def dense_lengths(lengths: list[int]) -> set[int]:
+    """Which of these lengths of whole prompts had better take the dense kernel."""
+    count = Counter(lengths)
+    together = {n for n in count if n % DENSE_STEP == 0 and n * count[n] >= DENSE_TOGETHER}
+    return together | {n for n in count if n >= DENSE_FROM}
 
 
 def dense_prompts(start: int, lengths: list[int]) -> tuple[DensePrompts, ...]:

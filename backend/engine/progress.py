@@ -1,5 +1,6 @@
-"""What a step did: plain data that crosses the process border. Does not import torch."""
+"""What a step did, and how far a long undertaking is: plain data that crosses the process border. No torch here."""
 
+from collections.abc import Callable
 from enum import StrEnum
 
 import msgspec
@@ -9,6 +10,19 @@ class Finish(StrEnum):
     STOP = "stop"  # an end token, which is the last token and not part of the text
     LENGTH = "length"
     ERROR = "error"  # the logits were not numbers; there is no last token
+
+
+class Stage(StrEnum):
+    """What takes longer than a step, and what its progress is counted in."""
+
+    WEIGHTS = "weights"  # bytes of the checkpoint that are in place
+    KERNELS = "kernels"  # 1 once the largest step has run, and with it most kernels are compiled
+    GRAPHS = "graphs"  # captured steps
+    SLEEP = "sleep"  # bytes put away
+    WAKE = "wake"  # bytes back in place
+
+
+OnStage = Callable[[Stage, int, int], None]  # what, done, of how many
 
 
 class Progress(msgspec.Struct, frozen=True, array_like=True):

@@ -10,7 +10,7 @@ by token on the way in. The embedding and the head stay as they are.
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Protocol
 
 import torch
@@ -135,6 +135,14 @@ class FusedDecoder:
         quantised = Weight(*self.kernels.quantize_rows(parameter))
         parameter.data = parameter.data.new_empty(0)
         return quantised
+
+    def weights(self) -> list[Tensor]:
+        """All that it multiplies by, each once."""
+        found: list[Tensor | None] = [self.embedding, self.head, self.norm]
+        for layer in self.layers:
+            for part in (getattr(layer, f.name) for f in fields(layer)):
+                found += [part.data, part.scale] if isinstance(part, Weight) else [part]
+        return list({id(tensor): tensor for tensor in found if tensor is not None}.values())
 
     def __call__(self, tokens: StepTokens, cache: PagedCache, attention: CachedAttention) -> Tensor:
         """[rows, vocab_size] in the model's dtype."""

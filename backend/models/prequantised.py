@@ -1,8 +1,8 @@
 """FP8 checkpoints: weights in e4m3 and, beside them, the scales they are to be multiplied by.
 
 Two layouts are common. compressed-tensors: ``x.weight`` with ``x.weight_scale`` of one number, or one an output channel
-[out, 1]. Qwen3 and DeepSeek-V3: ``x.weight_scale_inv``, one number for each block of 128 × 128 (the last ones may be
-cut); despite its name it multiplies. A checkpoint may also bring one scale for keys and one for values of each layer's
+[out, 1], or, by its strategy ``block``, one for each block of 128 × 128 (the last ones may be cut). Qwen3 and
+DeepSeek-V3: ``x.weight_scale_inv``, always by block; despite its name it multiplies. A checkpoint may also bring one scale for keys and one for values of each layer's
 FP8 cache.
 
 Weights become the model's dtype on the way in. An engine that computes in FP8 quantises them by channel again: from
@@ -39,7 +39,7 @@ class Scales:
             return values
         scale = _read(self.weights[stored.name], values.device)
         rows, columns = values.shape
-        if self.weights[stored.name].name.endswith("_inv") and scale.dim() == 2:
+        if scale.shape == _blocks(rows, columns):  # a matrix of one block alone: the same either way
             scale = scale.repeat_interleave(BLOCK, 0)[:rows].repeat_interleave(BLOCK, 1)[:, :columns]
         elif scale.numel() == rows:
             scale = scale.view(rows, 1)
@@ -54,8 +54,8 @@ class Scales:
             raise CorruptCheckpoint(f"tensor {self.weights[name].name} scales nothing")
         for name, scale in self.weights.items():
             rows, columns = quantised[name].shape
-            blocks = (-(-rows // BLOCK), -(-columns // BLOCK))
-            allowed = [blocks] if scale.name.endswith("_inv") else [(), (1,), (rows,), (rows, 1)]
+            blocks = _blocks(rows, columns)
+            allowed = [blocks] if scale.name.endswith("_inv") else [blocks, (), (1,), (rows,), (rows, 1)]
             if scale.shape not in allowed:
                 raise CorruptCheckpoint(f"tensor {scale.name} is {list(scale.shape)}, expected {list(allowed[-1])}")
 
@@ -68,6 +68,10 @@ class Scales:
                 raise CorruptCheckpoint(f"tensor {stored.name} is not one positive number of a layer there is")
             scales[layer, "kv".index(part)] = float(value)
         return scales
+
+
+def _blocks(rows: int, columns: int) -> tuple[int, int]:
+    return -(-rows // BLOCK), -(-columns // BLOCK)
 
 
 def split(stored: list[Stored]) -> tuple[list[Stored], Scales]:

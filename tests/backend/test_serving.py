@@ -187,8 +187,3 @@ def test_the_command_line_itself_imports_nothing_heavy() -> None:
     code = "import sys, backend.cli; print([m for m in ('torch', 'uvicorn', 'numpy', 'gguf') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, timeout=60, check=True)
     assert done.stdout.strip() == b"[]"
-
-
-def test_guesses_are_not_served_on_a_gpu_until_they_were_seen_right_on_one(folder: Path) -> None:
-    said = refuse("--model", str(folder), "--device", "cuda", "--speculation", "ngram")
-    assert "not served on a GPU yet" in said

@@ -15,7 +15,8 @@ import torch
 from backend.engine.attention import KVCache
 from backend.engine.config import EngineConfig, size_cache
 from backend.engine.engine import Engine
-from backend.engine.graph_runner import GraphRunner, graph_sizes
+from backend.engine.graph_runner import GraphRunner
+from backend.engine.replays import graph_sizes
 from backend.engine.sampling import SamplingParams
 from backend.engine.speculation import Drafter
 from backend.kernels.interface import kernels_for

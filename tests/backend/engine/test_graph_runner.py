@@ -12,8 +12,9 @@ from backend.engine import graph_runner
 from backend.engine.attention import KVCache
 from backend.engine.config import EngineConfig, size_cache
 from backend.engine.engine import Engine
-from backend.engine.graph_runner import Arriving, GraphRunner, graph_sizes, piece_size
+from backend.engine.graph_runner import GraphRunner
 from backend.engine.progress import Finish
+from backend.engine.replays import Arriving, graph_sizes, piece_size
 from backend.engine.sampling import SamplingParams
 from backend.engine.scheduler import Scheduled
 from backend.engine.sequence import Sequence
@@ -113,6 +114,21 @@ def test_batched_chunked_preempted_and_in_any_pages(
 def test_alone(model: Decoder, prompts: list[list[int]], expected: list[list[int]], graphs: str) -> None:
     engine = ahead(model, graphs=graphs)
     assert [generate(engine, [prompt])[0] for prompt in prompts] == expected
+
+
+@pytest.mark.parametrize("count", [257, 300, 512])
+@pytest.mark.parametrize("graphs", ["none", "whole"] if GPU else ["none"])
+def test_more_sequences_at_once_than_the_ordinary_limit(graphs: str, count: int) -> None:
+    model = tiny_model(**SHAPES["llama"])
+    rng = random.Random(4)
+    some = [[rng.randrange(320) for _ in range(rng.randrange(1, 6))] for _ in range(9)]
+    expected = generate(tiny_engine(model, prefix_cache=False), some, greedy(4))
+    engine = ahead(
+        model, graphs=graphs, max_num_seqs=512, num_blocks=600, max_num_batched_tokens=1024, max_model_len=32,
+        prefix_cache=False,
+    )  # fmt: skip
+    assert generate(engine, [some[i % 9] for i in range(count)], greedy(4)) == [expected[i % 9] for i in range(count)]
+    assert_idle(engine)
 
 
 @GRAPHS

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from backend.engine.paged_layers import DensePrompts, PagedLayers, StepShape, dense_prompts
+from backend.engine.paged_layers import DensePrompts, PagedLayers, StepShape, dense_lengths, dense_prompts
 from backend.kernels.decode_workspace import DecodeWorkspace
 from backend.kernels.interface import kernels_for
 from backend.models.fused_decoder import PagedCache
@@ -98,6 +98,14 @@ def test_a_prompt_runs_the_dense_kernel_over_what_follows_it_without_a_trace() -
     before = step.attend(shape)[:10].clone()
     step.qkv[10:], step.q[10:] = 1e3, 1e3
     assert torch.equal(step.attend(shape)[:10], before)
+
+
+def test_long_prompts_are_dense_and_short_ones_if_enough_are_equally_long() -> None:
+    assert dense_lengths([1024, 3000, 700]) == {1024, 3000}
+    assert dense_lengths([512] * 4 + [300] * 20) == {512}  # 300 would be padded, and run one by one
+    assert dense_lengths([512] * 3 + [256] * 7) == set()
+    assert dense_lengths([256] * 8) == {256}
+    assert dense_lengths([]) == set()
 
 
 def test_prompts_of_one_length_run_as_one_and_others_by_themselves() -> None:

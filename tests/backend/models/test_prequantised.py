@@ -1,5 +1,6 @@
 """FP8 checkpoints in both layouts give the weights that their numbers and scales say."""
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -48,8 +49,16 @@ def by_block(name: str, weight: Tensor) -> dict[str, Tensor]:
     return {name: quantised, name + "_scale_inv": scale}
 
 
+def by_block_plain(name: str, weight: Tensor) -> dict[str, Tensor]:
+    tensors = by_block(name, weight)
+    return {name: tensors[name], name + "_scale": tensors[name + "_scale_inv"]}
+
+
+BLOCKS = copy.deepcopy(COMPRESSED)
+BLOCKS["config_groups"]["g"]["weights"] |= {"strategy": "block", "block_structure": [128, 128]}
 LAYOUTS: dict[str, tuple[Callable[[str, Tensor], dict[str, Tensor]], dict[str, Any]]] = {
-    "channel": (by_channel, COMPRESSED), "tensor": (by_tensor, COMPRESSED), "block": (by_block, QWEN)
+    "channel": (by_channel, COMPRESSED), "tensor": (by_tensor, COMPRESSED), "block": (by_block, QWEN),
+    "block, compressed-tensors": (by_block_plain, BLOCKS),
 }  # fmt: skip
 
 
@@ -90,11 +99,14 @@ def test_weights_come_back_within_fp8s_rounding_and_the_rest_exactly(
             assert torch.equal(back, original), name
 
 
-def test_a_block_scale_multiplies_its_own_block_and_no_other(wide: Decoder, tmp_path: Path) -> None:
-    folder = write(tmp_path / "m", wide, "block")
+@pytest.mark.parametrize(("layout", "ending"), [("block", "_scale_inv"), ("block, compressed-tensors", "_scale")])
+def test_a_block_scale_multiplies_its_own_block_and_no_other(
+    wide: Decoder, layout: str, ending: str, tmp_path: Path
+) -> None:
+    folder = write(tmp_path / "m", wide, layout)
     name = "model.layers.0.mlp.gate_proj.weight"
     before = load_model(Checkpoint(folder), "float32").places()[name].clone()
-    change(folder, lambda t: t[name + "_scale_inv"][2, 1].mul_(2))  # rows 256 to 271, columns 128 to 159
+    change(folder, lambda t: t[name + ending][2, 1].mul_(2))  # rows 256 to 271, columns 128 to 159
     after = load_model(Checkpoint(folder), "float32").places()[name]
     assert torch.equal(after[256:, 128:], before[256:, 128:] * 2)
     assert torch.equal(after[:256], before[:256])
@@ -111,11 +123,16 @@ Q = "model.layers.1.self_attn.q_proj.weight"
         ("channel", lambda t: t.update({"model.norm.weight_scale": torch.ones(1)}), "norm.weight_scale scales nothing"),
         ("channel", lambda t: t.update({Q + "_scale": torch.ones(7, 1)}), r"weight_scale is \[7, 1\], expected"),
         ("block", lambda t: t.update({Q + "_scale_inv": torch.ones(1, 1)}), r"expected \[2, 2\]"),
+        (
+            "block, compressed-tensors",
+            lambda t: t.update({Q + "_scale": torch.ones(2, 3)}),
+            r"weight_scale is \[2, 3\]",
+        ),
         ("channel", lambda t: t[Q + "_scale"].fill_(float("nan")), "q_proj.weight_scale holds NaN"),
         ("tensor", lambda t: t[Q].view(torch.uint8)[3].fill_(0x7F), "q_proj.weight holds NaN"),
         ("tensor", lambda t: t.update({"model.layers.9.self_attn.k_scale": torch.ones(1)}), "not one positive number"),
     ],
-    ids=["no scale", "no weight", "shape", "blocks", "NaN scale", "NaN weight", "layer"],
+    ids=["no scale", "no weight", "shape", "blocks", "other blocks", "NaN scale", "NaN weight", "layer"],
 )
 def test_what_does_not_fit_together_is_refused_naming_the_tensor(
     wide: Decoder, layout: str, edit: Callable[[dict[str, Tensor]], Any], message: str, tmp_path: Path

@@ -4,13 +4,12 @@ import asyncio
 
 import pytest
 
-from backend.engine.config import EngineConfig
+from backend.call import Call
 from backend.engine.progress import Finish, Progress
-from backend.engine_client import Call, EngineClient
 
 
 def call_of(*ids: int) -> Call:
-    return Call(EngineClient(EngineConfig(model="")), ids)
+    return Call(lambda _: None, ids)
 
 
 async def test_tokens_behind_a_stop_string_in_the_same_step_are_dropped_and_the_other_choice_goes_on() -> None:

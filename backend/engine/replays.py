@@ -1,0 +1,47 @@
+"""Captured steps: in which sizes they are worth having, and what comes back from one."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+PIECE_STEP, COARSE_FROM, COARSE_STEP = 256, 2048, 512  # sizes of steps in pieces: captured when first needed
+
+
+def piece_size(tokens: int) -> int:
+    """Tokens of the captured pieces that a step of so many runs in."""
+    step = PIECE_STEP if tokens <= COARSE_FROM else COARSE_STEP
+    return -(-tokens // step) * step
+
+
+def graph_sizes(most: int) -> list[int]:
+    """Batch sizes worth a graph of their own: padding costs at most an eighth or so of the rows."""
+    sizes = [n for n in (1, 2, 4, 8) if n < most]
+    sizes += range(16, min(most, 128), 8)
+    sizes += range(128, min(most, 256), 16)
+    sizes += range(256, most, 32)
+    return [*sizes, most]
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """A captured step of `size` decodes, and where it leaves the drawn tokens ([size] int64)."""
+
+    size: int
+    graph: "torch.cuda.CUDAGraph"
+    drawn: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Arriving:
+    """An `engine.Launched`: ids on their way to pinned memory. places: where in it the batch's samplers stand."""
+
+    ids: Tensor
+    places: list[int]
+    arrived: "torch.cuda.Event | None"
+
+    def tokens(self) -> list[int | None]:
+        if self.arrived is not None:
+            self.arrived.synchronize()
+        ids = self.ids.tolist()
+        return [ids[place] if ids[place] >= 0 else None for place in self.places]
