@@ -27,6 +27,7 @@ from audit.cli_frame import (
     progress_bar,
 )
 from audit.cli_incident import app as incident_app
+from audit.cli_oversight import app as oversight_app
 from audit.cli_retention import retention_command
 from audit.cli_witness import app as witness_app
 from audit.custody import Custody
@@ -51,6 +52,7 @@ app.add_typer(receipt_app, name="receipt")
 app.add_typer(custody_app)
 app.add_typer(witness_app)
 app.add_typer(incident_app)
+app.add_typer(oversight_app)
 app.command("retention", epilog="Example:\n\n  domicile audit retention --dry-run")(retention_command)
 
 LogOption = Annotated[Path | None, typer.Option("--log", help="A log file, instead of the one in the data folder.")]
