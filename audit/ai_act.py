@@ -87,6 +87,8 @@ def _of_system(
             if kind != "routing.decision":
                 running.discard(request)
             yield seq, event
+        elif kind == "model.changed" and event.get("ai_system_id") is None:
+            yield seq, event  # of whatever the tenant calls, so of this system too
         elif kind in OF_A_SYSTEM and (
             event.get("ai_system_id") == ai_system_id or event.get("incident_id") in incidents
         ):

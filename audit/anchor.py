@@ -5,7 +5,6 @@ From a record the proof leads over the tenant's checkpoint and its leaf in the a
 """
 
 import asyncio
-from collections import deque
 from dataclasses import dataclass, field
 from hashlib import sha256
 
@@ -58,9 +57,9 @@ def _fresh(custody: Custody, anchors: Anchors) -> list[str]:
             anchors.size = reader.head(ANCHOR_TENANT)[0]
         fresh = []
         for tenant in reader.tenants():
-            last = deque(reader.checkpoints(tenant), maxlen=1)
-            if tenant != ANCHOR_TENANT and last:
-                found = digest(open_checkpoint(last[0].note, origin_of(key.name, tenant), key.public_key))
+            last = None if tenant == ANCHOR_TENANT else reader.last_checkpoint(tenant)
+            if last is not None:
+                found = digest(open_checkpoint(last.note, origin_of(key.name, tenant), key.public_key))
                 if found not in anchors.digests:
                     fresh.append(found)
     return fresh

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict
@@ -27,6 +27,7 @@ from audit.cli_frame import (
     progress_bar,
 )
 from audit.cli_incident import app as incident_app
+from audit.cli_oversight import app as oversight_app
 from audit.cli_retention import retention_command
 from audit.cli_witness import app as witness_app
 from audit.custody import Custody
@@ -40,11 +41,10 @@ from audit.side import SideStore
 from audit.sqlite import SqliteReader
 from audit.store import Reader
 from audit.succession import notes_in, with_kin
-from audit.tiles import Folder, publish
+from audit.tiles import TILES, Folder, forget, publish
 from audit.verify import MAX_FINDINGS, Finding, Report, verify_log
 
 KEY_IN_DATA = Path("audit/signer.vkey")
-TILES_BESIDE_LOG = "tiles"
 
 app = typer.Typer(no_args_is_help=True, help="The audit log: verify it, read it, prove one record.")
 receipt_app = typer.Typer(no_args_is_help=True, help="Receipts: the x-domicile-receipt of an answer.")
@@ -52,6 +52,7 @@ app.add_typer(receipt_app, name="receipt")
 app.add_typer(custody_app)
 app.add_typer(witness_app)
 app.add_typer(incident_app)
+app.add_typer(oversight_app)
 app.command("retention", epilog="Example:\n\n  domicile audit retention --dry-run")(retention_command)
 
 LogOption = Annotated[Path | None, typer.Option("--log", help="A log file, instead of the one in the data folder.")]
@@ -173,14 +174,22 @@ def publish_command(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Write each tree as static files (C2SP tlog-tiles), up to its last checkpoint. Again: what was added."""
+    """Write each tree as static files (C2SP tlog-tiles), up to its last checkpoint. Again: what was added.
+
+    The content of records that have expired since they were published is taken out.
+    """
     done = {}
-    with answering(as_json), _open(data, log) as (reader, path):
-        for name in reader.tenants() if tenant is None else tenant:
-            last = deque(reader.checkpoints(name), maxlen=1)
-            if last:
-                folder = Folder((to or path.with_name(TILES_BESIDE_LOG)) / name)
-                done[name] = {"size": last[0].size, "read": publish(reader, name, last[0].note, folder)}
+    with answering(as_json):
+        with _open(data, log) as (reader, path):
+            base = to or path.with_name(TILES)
+            for name in reader.tenants() if tenant is None else tenant:
+                last = reader.last_checkpoint(name)
+                if last is not None:
+                    read = publish(reader, name, last.note, Folder(base / name))
+                    done[name] = {"size": last.size, "read": read}
+        with _open(data, log) as (reader, _):  # a new snapshot: some may have expired while they were written
+            for name, told in done.items():
+                forget(reader, name, Folder(base / name), reader.expired(name, told["size"]))
     if as_json:
         typer.echo(json.dumps({"ok": True, "trees": done}))
     for name, told in done.items():
@@ -199,7 +208,7 @@ def verify_receipt_command(
     """Prove that the record of a receipt is in the log, under a signed checkpoint. Exit code 0 if so, 1 if not."""
     with answering(as_json), _open(data, log) as (reader, path):
         wanted = Receipt.parse(receipt)
-        tiles = Folder(path.with_name(TILES_BESIDE_LOG) / wanted.tenant)
+        tiles = Folder(path.with_name(TILES) / wanted.tenant)
         found = verify_receipt(reader, _key(public_key, path), wanted, tiles)
     if as_json:
         answer = {

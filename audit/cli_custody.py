@@ -38,6 +38,7 @@ from audit.place import is_there, open_reader
 from audit.rights import answer, read, rectify, restrict
 from audit.side import SideStore
 from audit.sided import open_sided
+from audit.tiles import TILES
 from audit.walk import checked_moment
 
 ACTOR = "cli"
@@ -287,6 +288,7 @@ async def _custody(log: Path, backup_days: int) -> AsyncIterator[Custody]:
             keys=keys,
             signer=signer,
             backup_days=backup_days,
+            tiles=log.with_name(TILES),
         )
 
 

@@ -1,4 +1,4 @@
-"""`domicile audit incident | breach | ai-act | oversight | authority`: what went wrong, whom it concerned."""
+"""`domicile audit incident | breach | ai-act`: what went wrong, whom it concerned."""
 
 import json
 from collections.abc import Callable
@@ -19,18 +19,13 @@ from audit.custody import Custody
 from audit.errors import AuditError
 from audit.impact import Impact, Scope, draft, impact
 from audit.incident import Case, case_of, cases, close, notify, open_incident, update
-from audit.incident_event import AuthorityRequest, Oversight
 from audit.rights import log_read
 from audit.stamp import rfc3339
 from audit.walk import checked_moment
 
 app = typer.Typer()
 incident_app = typer.Typer(no_args_is_help=True, help="Incidents: keep their records, know what is due, and when.")
-oversight_app = typer.Typer(no_args_is_help=True, help="Human oversight of AI systems, on record (AI Act 14).")
-authority_app = typer.Typer(no_args_is_help=True, help="Requests of authorities for data, on record (GDPR 48).")
 app.add_typer(incident_app, name="incident")
-app.add_typer(oversight_app, name="oversight")
-app.add_typer(authority_app, name="authority")
 
 TenantArgument = Annotated[str, typer.Option("--tenant", help="Whose record.")]
 LawOption = Annotated[
@@ -272,59 +267,6 @@ def ai_act_command(
         for name, value in found.items():
             told = ", ".join(f"{one} {count}" for one, count in value.items()) if isinstance(value, dict) else value
             typer.echo(printable(f"{name.replace('_', ' ')}: {'unknown yet' if told is None else told or '-'}"))
-
-
-@oversight_app.command(
-    "record",
-    epilog="Example:\n\n  domicile audit oversight record overridden --tenant acme --system cv-screening --request ID",
-)
-def oversight_command(
-    act: Annotated[str, typer.Argument(help="stopped, resumed or overridden.")],
-    tenant: TenantArgument,
-    system: Annotated[str, typer.Option("--system", help="The ai_system_id.")],
-    data: DataOption = None,
-    request: Annotated[str | None, typer.Option("--request", help="The call that was overruled.")] = None,
-    reason: Annotated[str, typer.Option("--reason", help="A code, no words: it goes on record.")] = "judgement",
-    as_json: JsonOption = False,
-) -> None:
-    """Put an act of oversight on record. It stops nothing by itself: revoke the project or its keys for that."""
-    with answering(as_json):
-        fields = {"type": f"oversight.{act}", "tenant": tenant, "actor": ACTOR, "ai_system_id": system}
-        event = Oversight.model_validate(fields | {"request_id": request, "reason": reason})
-        receipt = do(data, lambda custody: custody.record(event))
-        typer.echo(json.dumps({"ok": True, "receipt": str(receipt)}) if as_json else f"On record: {receipt}")
-
-
-@authority_app.command(
-    "record",
-    epilog="Example:\n\n  domicile audit authority record received --tenant acme --authority 'A court' --country US",
-)
-def authority_command(
-    act: Annotated[str, typer.Argument(help="received or answered.")],
-    tenant: TenantArgument,
-    authority: Annotated[str, typer.Option("--authority", help="Who asked.")],
-    country: Annotated[str, typer.Option("--country", help="Whose: two letters.")],
-    data: DataOption = None,
-    matter: Annotated[str | None, typer.Option("--matter", help="Id of the matter, from `received`.")] = None,
-    basis: Annotated[str | None, typer.Option("--basis", help="The legal basis it cited.")] = None,
-    outcome: Annotated[str | None, typer.Option("--outcome", help="A code: refused, redirected, complied.")] = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Put an authority's request for data, or the answer to it, on record."""
-    with answering(as_json):
-
-        async def work(custody: Custody) -> str:
-            fields = {"type": f"authority_request.{act}", "tenant": tenant, "actor": ACTOR, "authority": authority}
-            fields |= {"matter_id": matter or custody.new_id(), "country": country}
-            event = AuthorityRequest.model_validate(fields | {"legal_basis": basis, "outcome": outcome})
-            await custody.record(event)
-            return event.matter_id
-
-        told = do(data, work)
-        typer.echo(json.dumps({"ok": True, "matter_id": told}) if as_json else f"On record: matter {told}")
-
-
-# --- what they share -------------------------------------------------------------------------------------------------
 
 
 def _step(

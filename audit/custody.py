@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
 
 from audit.checkpoint import origin_of
@@ -24,7 +25,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Custody:
-    """`backup_days` is how long the oldest backup of the side store lives; certificates state it.
+    """`backup_days` is how long the oldest backup of the side store lives; certificates state it. `tiles` is where
+    trees are published beside the log, so that what is deleted is deleted there too.
 
     Files are opened anew for each piece of work, in a thread of its own, so that no snapshot outlives it.
     """
@@ -36,6 +38,7 @@ class Custody:
     signer: Signer
     backup_days: int = 30
     clock: Clock = time.time
+    tiles: Path | None = None
 
     async def record(self, event: Event, private: Private | None = None) -> Receipt:
         return await self.log.append(event, private)

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import closing
 from functools import partial
+from itertools import chain
 
 from audit.certificate import Certificate, Recipient, sign_certificate
 from audit.custody import Custody
@@ -31,6 +32,7 @@ from audit.event import InferenceAccepted, RoutingDecision
 from audit.event_base import Event
 from audit.privacy_event import ErasureCompleted, ErasureRefused, ErasureRequested, LegalHold, RetentionRun, Scope
 from audit.side import SideStore
+from audit.tiles import Folder, forget
 
 SCRUB_TRIES = 50
 SCRUB_EVERY_S = 0.1
@@ -102,11 +104,16 @@ def _prune(custody: Custody, certificate: Certificate) -> None:
     """Delete the content of the records that the certificate covers whole; it may have been done before."""
     if RECORD not in certificate.covered:
         return
+    spans = certificate.covered[RECORD]
     with custody.reading() as reader:
         pruner = reader.pruner()
     with closing(pruner):
-        for first, last in certificate.covered[RECORD]:
+        for first, last in spans:
             pruner.prune(certificate.tenant, first, last)
+    if custody.tiles is not None:
+        gone = chain.from_iterable(range(first, last + 1) for first, last in spans)
+        with custody.reading() as reader:
+            forget(reader, certificate.tenant, Folder(custody.tiles / certificate.tenant), gone)
 
 
 def _announcement(certificate: Certificate) -> ErasureCompleted | RetentionRun:

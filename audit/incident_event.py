@@ -3,11 +3,11 @@
 AI Act 14, 26(5), 73; GDPR 33, 34, 48; DORA 17 to 19; NIS2 23; Data Act 32.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, StringConstraints
+from pydantic import Field, StringConstraints, model_validator
 
-from audit.event_base import Actor, Code, Country, Event, Text
+from audit.event_base import Actor, Code, Count, Country, Event, Text
 from audit.stamp import Timestamp, Uuid7
 
 Bound = Annotated[str, StringConstraints(pattern=r"^\d{4}[0-9T:.Z-]{0,20}$")]
@@ -50,9 +50,19 @@ class AuthorityRequest(Event):
 
 
 class Oversight(Event):
-    """A person stopped an AI system, let it go on, or overruled what it answered to `request_id` (AI Act 14(4))."""
+    """A person stopped an AI system or a project, let it go on, or overruled what it answered to `request_id`
+    (AI Act 14(4)). With an `epoch`, gateways refused its calls from that configuration epoch on, or took them again;
+    without one it took place outside them."""
 
     type: Literal["oversight.stopped", "oversight.resumed", "oversight.overridden"]
     actor: Actor
-    ai_system_id: Text
+    ai_system_id: Text | None = None
+    project: Text | None = None
     reason: Code
+    epoch: Count | None = None
+
+    @model_validator(mode="after")
+    def _names_what_it_concerns(self) -> Self:
+        if self.ai_system_id is None and self.project is None:
+            raise ValueError("oversight is of an AI system or of a project")
+        return self

@@ -73,10 +73,10 @@ def window(reader: Reader, key: VerifierKey, tenant: str, since: str | None, unt
     Clocks of several nodes differ, so it may hold a few others at its edges: it has no gaps. Raises
     VerificationFailed if no checkpoint is signed yet, NoteError if the last one does not hold.
     """
-    notes = list(reader.checkpoints(tenant))
-    if not notes:
+    last = reader.last_checkpoint(tenant)
+    if last is None:
         raise VerificationFailed(f"tenant {tenant} has no signed checkpoint yet")
-    checkpoint = open_checkpoint(notes[-1].note, origin_of(key.name, tenant), key.public_keys)
+    checkpoint = open_checkpoint(last.note, origin_of(key.name, tenant), key.public_keys)
     first, end = 0, checkpoint.size
     if since is not None or until is not None:
         inside = (
@@ -87,9 +87,9 @@ def window(reader: Reader, key: VerifierKey, tenant: str, since: str | None, unt
             and leaf.payload
         )
         first = next(inside, -1)
-        last = deque(inside, maxlen=1)
-        end = (last[0] if last else first) + 1
-    return Window(max(first, 0), end, checkpoint, notes[-1].note)
+        latest = deque(inside, maxlen=1)
+        end = (latest[0] if latest else first) + 1
+    return Window(max(first, 0), end, checkpoint, last.note)
 
 
 async def export(

@@ -324,6 +324,15 @@ class PostgresReader:
         )
         yield from map(SignedCheckpoint._make, self._stream(query, (tenant,)))
 
+    def last_checkpoint(self, tenant: str) -> SignedCheckpoint | None:
+        with store_errors():
+            row = self._db.execute(_LAST, (tenant, tenant)).fetchone()
+        return None if row is None else SignedCheckpoint._make(row)
+
+    def expired(self, tenant: str, end: int) -> Iterator[int]:
+        for (seq,) in self._stream(_EXPIRED, (tenant, end)):
+            yield seq
+
     def open_intents(self, tenant: str) -> list[OpenIntent]:
         with store_errors():
             return [
@@ -347,6 +356,14 @@ _LEAVES = (
 )
 _HASHES = (
     "SELECT hash FROM leaf WHERE tree = (SELECT id FROM tree WHERE tenant = %s) AND seq >= %s AND seq < %s ORDER BY seq"
+)
+_LAST = (
+    "SELECT %s::text, size, note FROM checkpoint"
+    " WHERE tree = (SELECT id FROM tree WHERE tenant = %s) ORDER BY size DESC LIMIT 1"
+)
+_EXPIRED = (
+    "SELECT seq FROM leaf WHERE tree = (SELECT id FROM tree WHERE tenant = %s)"
+    " AND seq < %s AND length(payload) = 0 ORDER BY seq"
 )
 _PRUNE = (
     "UPDATE leaf SET payload = '' WHERE tree = (SELECT id FROM tree WHERE tenant = %s)"

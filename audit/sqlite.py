@@ -328,6 +328,18 @@ class SqliteReader:
         with _store_errors():
             yield from map(SignedCheckpoint._make, self._db.execute(query, (tenant,)))
 
+    def last_checkpoint(self, tenant: str) -> SignedCheckpoint | None:
+        query = f"SELECT ?, size, note FROM checkpoint WHERE {_OF_TENANT} ORDER BY size DESC LIMIT 1"  # noqa: S608
+        with _store_errors():
+            row = self._db.execute(query, (tenant, tenant)).fetchone()
+        return None if row is None else SignedCheckpoint._make(row)
+
+    def expired(self, tenant: str, end: int) -> Iterator[int]:
+        query = f"SELECT seq FROM leaf WHERE {_OF_TENANT} AND seq < ? AND length(payload) = 0 ORDER BY seq"  # noqa: S608
+        with _store_errors():
+            for (seq,) in self._db.execute(query, (tenant, end)):
+                yield seq
+
     def open_intents(self, tenant: str) -> list[OpenIntent]:
         with _store_errors():
             return [OpenIntent(*row) for row in self._db.execute(_INTENTS + "WHERE tenant = ? ORDER BY seq", (tenant,))]

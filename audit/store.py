@@ -141,6 +141,12 @@ class Reader(Protocol):
     def checkpoints(self, tenant: str) -> Iterator[SignedCheckpoint]:
         """In order of size."""
 
+    def last_checkpoint(self, tenant: str) -> SignedCheckpoint | None:
+        """The one of the greatest size, unchecked; it is found without reading the others."""
+
+    def expired(self, tenant: str, end: int) -> Iterator[int]:
+        """The records before `end` whose content has expired, in order. It looks at every record's size."""
+
     def open_intents(self, tenant: str) -> list[OpenIntent]: ...
 
     def pruner(self) -> Pruner:

@@ -11,6 +11,7 @@ level, so log256(size) of them. Whoever publishes need not be trusted: what is r
 import os
 import secrets
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 
 from audit.checkpoint import Checkpoint
@@ -20,6 +21,8 @@ from audit.store import Reader
 
 TILE_WIDTH = 256
 TILE_HEIGHT = 8
+TILES = "tiles"
+"""Where trees are published by default: a folder beside the log, with one a tenant in it."""
 MAX_LEVEL = 63 // TILE_HEIGHT
 
 Fetch = Callable[[str], bytes]
@@ -140,6 +143,17 @@ class Folder:
         finally:
             draft.unlink(missing_ok=True)
 
+    def bundles(self, index: int) -> Iterator[tuple[int, str]]:
+        """Width and path of what is published of entry bundle `index`: the full one, and partial ones of before."""
+        full = tile_path("entries", index)
+        if (self.path / full).is_file():
+            yield TILE_WIDTH, full
+        for partial in sorted((self.path / f"{full}.p").glob("[0-9]*")):
+            yield int(partial.name), f"{full}.p/{partial.name}"
+
+    def remove(self, name: str) -> None:
+        (self.path / name).unlink(missing_ok=True)
+
 
 def publish(reader: Reader, tenant: str, note: str, folder: Folder) -> int:
     """Write the tiles of the tree that the checkpoint `note` signs, then `note`; returns how many leaves were read.
@@ -173,6 +187,21 @@ def publish(reader: Reader, tenant: str, note: str, folder: Folder) -> int:
         raise ProofError(f"the records of tenant {tenant} are not those that the checkpoint of size {size} signs")
     folder.write("checkpoint", note.encode())
     return read
+
+
+def forget(reader: Reader, tenant: str, folder: Folder, expired: Iterable[int]) -> None:
+    """Take the content of the records `expired`, in order, out of what is published; tiles of hashes stay.
+
+    A bundle in which a record is left is written anew, with nothing in the place of those that are gone; another is
+    deleted. Raises StoreError, OSError.
+    """
+    for index in dict.fromkeys(seq // TILE_WIDTH for seq in expired):
+        for width, name in list(folder.bundles(index)):
+            left = [leaf.payload for leaf in islice(reader.leaves(tenant, index * TILE_WIDTH), width)]
+            if any(left):
+                folder.write(name, encode_entries(left))
+            else:
+                folder.remove(name)
 
 
 def _write_leaves(folder: Folder, index: int, hashes: bytearray, entries: list[bytes]) -> None:

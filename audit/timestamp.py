@@ -5,7 +5,6 @@ nonce, is over our text and is signed under a root that we trust; anything else 
 ``checkpoint.timestamp_failed``, and the log goes on. A qualified authority's time is presumed accurate (eIDAS 41(2)).
 """
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC
@@ -142,8 +141,8 @@ async def timestamp(
 
 def _last(custody: Custody) -> tuple[str, Checkpoint]:
     with custody.reading() as reader:
-        last = deque(reader.checkpoints(ANCHOR_TENANT), maxlen=1)
-    if not last:
+        last = reader.last_checkpoint(ANCHOR_TENANT)
+    if last is None:
         raise AuditError("there is no checkpoint of the anchor yet: run `domicile audit anchor` first")
     origin = origin_of(custody.signer.name, ANCHOR_TENANT)
-    return last[0].note, open_checkpoint(last[0].note, origin, key_of(custody.signer).public_keys)
+    return last.note, open_checkpoint(last.note, origin, key_of(custody.signer).public_keys)

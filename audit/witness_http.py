@@ -67,10 +67,10 @@ def submit(reader: Reader, key: VerifierKey, tenant: str, url: str, witness: Wit
 
     Raises WitnessError if the witness is out of reach, refuses (it saw another history), or signs something else.
     """
-    notes = list(reader.checkpoints(tenant))
-    if not notes:
+    last = reader.last_checkpoint(tenant)
+    if last is None:
         raise WitnessError(f"tenant {tenant} has no signed checkpoint yet")
-    size, note = notes[-1].size, notes[-1].note
+    size, note = last.size, last.note
     open_checkpoint(note, origin_of(key.name, tenant), key.public_key)
     status, body = _post(url, write_request(0, [], note))
     if status == 409:

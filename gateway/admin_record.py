@@ -7,8 +7,9 @@ from os import getpid
 from threading import Lock
 
 from audit import AuditLog, Receipt
-from audit.event import AdminChanged
+from audit.event import AdminChanged, ModelChanged
 from audit.event_base import Event
+from audit.incident_event import Oversight
 from gateway.installation import Installation
 from gateway.store.control import OnEvent
 from gateway.store.records import AdminEvent
@@ -23,7 +24,8 @@ def recorded_admin(installation: Installation) -> Iterator[OnEvent]:
     with recording(installation) as append:
 
         def on_event(event: AdminEvent) -> None:
-            append(_recorded(event))
+            for recorded in _recorded(event):
+                append(recorded)
 
         yield on_event
 
@@ -50,9 +52,18 @@ def recorded_from_threads(log: AuditLog) -> OnEvent:
 
 
 async def record(log: AuditLog, event: AdminEvent) -> None:
-    await log.append(_recorded(event))
+    for recorded in _recorded(event):
+        await log.append(recorded)
 
 
-def _recorded(event: AdminEvent) -> AdminChanged:
-    fields = event.model_dump(exclude={"action", "cell", "at"}, exclude_none=True)
-    return AdminChanged.model_validate({"type": f"admin.{event.action}", **fields})
+def _recorded(event: AdminEvent) -> Iterator[AdminChanged | Oversight | ModelChanged]:
+    """The change itself, or the act of oversight that it is; then what it means for the models that answer."""
+    if event.action in ("oversight.stopped", "oversight.resumed"):
+        said = event.model_dump(include={"tenant", "project", "actor", "epoch"}, exclude_none=True)
+        yield Oversight.model_validate({"type": event.action, **said, **event.detail})
+        return
+    fields = event.model_dump(exclude={"action", "cell", "at", "models"}, exclude_none=True)
+    yield AdminChanged.model_validate({"type": f"admin.{event.action}", **fields})
+    said = event.model_dump(include={"tenant", "actor", "before", "after"}, exclude_none=True)
+    for model, what in sorted(event.models.items()):
+        yield ModelChanged.model_validate({**said, "model": model, "what": what, "backend_id": event.target})

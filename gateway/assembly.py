@@ -35,6 +35,7 @@ from gateway.machines import Machines
 from gateway.memory_limits import MemoryLimitStore
 from gateway.meter import Meter
 from gateway.names import NameFinder
+from gateway.oversight import Stops
 from gateway.pipeline import Pipeline
 from gateway.policy_clock import activate_scheduled
 from gateway.policy_room import PolicyRoom
@@ -81,6 +82,12 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
     fleet = Fleet()
     inventory, policies = Inventory(fleet, installation.catalogue()), installation.policies()
     credentials = installation.credentials()
+    stops = Stops()
+
+    def changed(directory: Directory) -> None:
+        inventory.replace(directory.backends())
+        stops.replace(directory.stops())
+
     routes = Routes(fleet, inventory, credentials, settings.requests.max_attempts)
     database = installation.database(pool_size=settings.database.pool_size)
     keys, signer = installation.keys, installation.signer()
@@ -103,7 +110,7 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
                 cell=installation.cell,
                 hasher=installation.hasher(),
                 compile_policy=policies.compile,
-                on_change=lambda directory: inventory.replace(directory.backends()),
+                on_change=changed,
                 prices=configured({model: price.amounts for model, price in settings.prices.items()}),
             ) as directory,
             Ledger(
@@ -123,7 +130,7 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
                 meter=Meter(
                     limiter, lambda model: directory.prices.at(model, time()), settings.requests.default_max_tokens
                 ),
-                judge=Judge(inventory, telemetry),
+                judge=Judge(inventory, telemetry, stops=stops),
                 routes=routes,
                 recorder=recorder,
                 upstream=upstream,

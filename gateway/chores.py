@@ -1,11 +1,12 @@
-"""What the record needs done by the clock: interrupted deletions finished, checkpoints anchored, what is over its time
-deleted, the state of the clock told.
+"""What the record needs done by the clock: interrupted deletions finished, checkpoints anchored and time-stamped, what
+is over its time deleted, the state of the clock told.
 
 Of several gateways on one log the one that holds the lock does it; when it ends, another takes over.
 """
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
@@ -15,8 +16,11 @@ from audit import AuditError, AuditUnavailable, Custody
 from audit.anchor import Anchors, anchor
 from audit.clock import record_clock
 from audit.erasure import finish
+from audit.event_base import ANCHOR_TENANT
 from audit.node import NodeLock
+from audit.outside import last_stamped
 from audit.retention import run_all
+from audit.timestamp import load_roots, timestamp
 from gateway.settings import Audit
 
 logger = logging.getLogger("domicile.gateway")
@@ -24,6 +28,7 @@ logger = logging.getLogger("domicile.gateway")
 LOCK = "gateway.chores"
 TAKE_OVER_EVERY_S = 30.0
 CLOCK_EVERY_S = 3600.0
+TIMESTAMP_RETRY_S = 600.0
 
 
 class Chores:
@@ -43,6 +48,9 @@ class Chores:
                 group.create_task(self._every(self._settings.retention_every_s, "retention", self.expire))
                 group.create_task(self._every(self._settings.anchor_every_s, "anchoring", self.anchor))
                 group.create_task(self._every(CLOCK_EVERY_S, "the state of the clock", self.tell_clock))
+                if self._settings.timestamp_url is not None:
+                    often = min(TIMESTAMP_RETRY_S, self._settings.timestamp_every_s)
+                    group.create_task(self._every(often, "time-stamping", self.stamp))
         finally:
             lock.release()
         raise AssertionError("neither ends by itself")
@@ -53,6 +61,19 @@ class Chores:
 
     async def anchor(self) -> None:
         await anchor(self._custody, self._anchors)
+
+    async def stamp(self) -> None:
+        """The anchor, once the last token is old enough: also that of an earlier start, or of the command.
+
+        Raises TimestampError, which is on record then; the log goes on without.
+        """
+        url, ca, every_s = self._settings.timestamp_url, self._settings.timestamp_ca, self._settings.timestamp_every_s
+        if url is None or ca is None or time.time() < (last_stamped(self._folder) or 0) + every_s:
+            return
+        with self._custody.reading() as reader:
+            if reader.last_checkpoint(ANCHOR_TENANT) is None:
+                return  # nothing is anchored yet
+        await timestamp(self._custody, self._folder, url, load_roots(ca))
 
     async def tell_clock(self) -> None:
         await record_clock(self._custody)

@@ -21,6 +21,7 @@ from gateway.control_cli import policy_app, project_app, tenant_app
 from gateway.doctor_cli import doctor
 from gateway.key_cli import key_app
 from gateway.limit_cli import limit_app
+from gateway.oversight_cli import oversight_app
 from gateway.people_cli import person_app
 from gateway.policy_cli import app as policy_life_app
 from gateway.secrets_cli import secrets_app
@@ -47,6 +48,7 @@ for part in (
     project_app,
     key_app,
     limit_app,
+    oversight_app,
     person_app,
     policy_app,
     redact_app,

@@ -31,6 +31,7 @@ from gateway.store.database import Database
 from gateway.store.epoch import read_epoch
 from gateway.store.listener import EpochListener
 from gateway.store.lookup import OPERATOR, TENANT_SCOPE
+from gateway.store.oversight import Place, StopRecord
 from gateway.store.records import UNBOUNDED, BackendRecord, ProjectRecord, Scopes
 from gateway.store.uses import Rehash, write_rehashes, write_uses
 
@@ -65,6 +66,7 @@ class Snapshot:
     backends: Mapping[str, BackendRecord] = field(default_factory=dict)
     limits: Mapping[tuple[str, str, str], Limits] = field(default_factory=dict)
     prices: Mapping[tuple[str, int], Price] = field(default_factory=dict)
+    stops: Mapping[Place, StopRecord] = field(default_factory=dict)
     principals: dict[str, Principal] = field(default_factory=dict)
     machines: dict[Machine, Principal] = field(default_factory=dict)
 
@@ -78,6 +80,7 @@ class Snapshot:
             {**self.backends, **changes.backends},
             {**self.limits, **changes.limits},
             {**self.prices, **changes.prices},
+            {**self.stops, **changes.stops},
         )
 
     def is_living(self, tenant: str) -> bool:
@@ -227,6 +230,10 @@ class Directory:
             for backend in snapshot.backends.values()
             if backend.revoked_at is None and snapshot.is_living(backend.tenant)
         )
+
+    def stops(self) -> Iterable[StopRecord]:
+        """What was ever stopped, also what goes on again."""
+        return self._snapshot.stops.values()
 
     @property
     def prices(self) -> PriceBook:

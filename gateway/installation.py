@@ -23,6 +23,7 @@ from audit.keys import KeyRing
 from audit.master import FileMaster
 from audit.place import open_reader
 from audit.side import SideStore
+from audit.tiles import TILES
 from gateway.credentials import TenantCredentials
 from gateway.identity.keys import KeyHasher
 from gateway.policies import PolicyCompiler
@@ -166,6 +167,7 @@ class Installation:
             keys=keys,
             signer=signer,
             backup_days=backup_days,
+            tiles=self.audit_log.with_name(TILES),
         )
 
     def signer(self) -> "FileSigner | VaultSigner":

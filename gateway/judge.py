@@ -8,6 +8,7 @@ from gateway.errors import PolicyDenied
 from gateway.exchange import Exchange
 from gateway.identity.principal import Principal
 from gateway.inventory import Inventory, no_such_model
+from gateway.oversight import Stops
 from gateway.telemetry import Telemetry
 from policy.compile import CompiledPolicy
 from policy.decision import Decision, Reason, decide
@@ -33,9 +34,14 @@ class _Decided:
 
 class Judge:
     def __init__(
-        self, inventory: Inventory, telemetry: Telemetry, now: Callable[[], datetime] = lambda: datetime.now(UTC)
+        self,
+        inventory: Inventory,
+        telemetry: Telemetry,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        stops: Stops | None = None,
     ) -> None:
         self._inventory = inventory
+        self._stops = stops or Stops()
         self._telemetry = telemetry
         self._now = now
         self._decided: dict[tuple[str, str], _Decided] = {}
@@ -51,6 +57,11 @@ class Judge:
         candidates = self._inventory.facts(principal.tenant, call.model)
         if not candidates:  # first, so that what is recorded below never holds a name that the caller made up
             raise no_such_model(self._inventory.models(principal.tenant))
+        try:
+            self._stops.check(principal)
+        except PolicyDenied as stopped:
+            self._count(exchange, "deny", stopped.reasons[0].rule)
+            raise
         if principal.in_force is None:
             raise self._denied(
                 exchange, [Reason("policy.unknown", None, principal.policy_error or "no policy is active")]
@@ -67,6 +78,10 @@ class Judge:
             raise self._denied(exchange, decision.reasons)
         self._count(exchange, "allow", "")
         return decision, principal.in_force.redactor
+
+    def check_running(self, exchange: Exchange) -> None:
+        """That nobody stopped what the call is part of since it was decided. Raises PolicyDenied."""
+        self._stops.check(exchange.principal)
 
     def _decision(
         self, principal: Principal, policy: CompiledPolicy, model: str, candidates: tuple[BackendFacts, ...]

@@ -124,6 +124,7 @@ class Pipeline:
         step = self.telemetry.step
         for exchange.attempt, route in enumerate(routes):
             exchange.route = route
+            self.judge.check_running(exchange)
             with self.routes.in_flight(exchange, decision, route) as call:  # looked at again, for each attempt
                 with step("write_ahead"):  # 7. durable before the first byte leaves
                     await self.recorder.accepted(exchange, route)
@@ -158,6 +159,7 @@ class Pipeline:
 
     async def _deliver_whole(self, exchange: Exchange, prompt: Prompt, answer: Answer, client: Client) -> None:
         raw = await answer.body(MAX_ANSWER_BYTES)
+        self.judge.check_running(exchange)
         exchange.first_byte = perf_counter()
         with self.telemetry.step("restore"):  # 9.
             try:
@@ -188,6 +190,7 @@ class Pipeline:
         with self.telemetry.step("restore"):  # 9. filtered as it comes
             try:
                 async for piece in relay.pieces(answer.pieces()):
+                    self.judge.check_running(exchange)
                     if exchange.first_byte is None:
                         exchange.first_byte = perf_counter()
                     exchange.bytes_out += len(piece)

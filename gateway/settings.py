@@ -96,6 +96,19 @@ class Audit(Section):
     anchor_every_s: float = Field(60, ge=1, description="how often checkpoints of all tenants are anchored")
     retention_every_s: float = Field(86400, ge=60, description="how often values over their time are deleted")
     backup_days: int = Field(30, ge=0, description="how long backups of side.db live; certificates of erasure state it")
+    timestamp_url: str | None = Field(
+        None, pattern=r"^https?://", description="of a time-stamping authority (RFC 3161)"
+    )
+    timestamp_ca: Path | None = Field(None, description="the roots that its tokens are trusted by, PEM")
+    timestamp_every_s: float = Field(86400, ge=60, description="how often the anchor's checkpoint is time-stamped")
+
+    @model_validator(mode="after")
+    def _authority_has_roots(self) -> Self:
+        if (self.timestamp_url is None) != (self.timestamp_ca is None):
+            raise ValueError(
+                "timestamp_url and timestamp_ca go together: a token that nobody vouches for proves nothing"
+            )
+        return self
 
 
 class Database(Section):

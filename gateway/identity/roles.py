@@ -29,6 +29,7 @@ Permission = Literal[
     "prices.manage",
     "usage.read",
     "usage.read-all",
+    "oversight.act",
 ]
 """``tenants.*``, ``staff.*``, ``prices.*`` and ``usage.read-all`` concern the installation; all others one tenant,
 its projects with ``tenant.read``."""
@@ -45,7 +46,7 @@ ROLE_TABLE: dict[Role, frozenset[Permission]] = {
     "developer": frozenset(
         {"tenant.read", "usage.read", "keys.read", "keys.manage", "policies.read", "policies.submit", "backends.read"}
     ),
-    "dpo": _READ | {"tenants.list", "policies.submit", "policies.approve", "policies.activate"},
+    "dpo": _READ | {"tenants.list", "policies.submit", "policies.approve", "policies.activate", "oversight.act"},
     "auditor": _READ | {"tenants.list", "staff.read", "prices.read", "usage.read", "usage.read-all"},
     "billing": frozenset({"tenants.list", "tenant.read", "prices.read", "usage.read", "usage.read-all"}),
 }

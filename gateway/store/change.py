@@ -134,13 +134,14 @@ class Administration:
         target: str,
         *,
         project: str | None = None,
+        **more: Any,
     ) -> RecordKind:
         before = to_record(row)
         if row.revoked_at is not None:
             return before
         row.revoked_at, row.epoch = change.at, change.epoch
         after = to_record(row)
-        change.tell(action, tenant, target, before, after, project=project)
+        change.tell(action, tenant, target, before, after, project=project, **more)
         return after
 
 

@@ -16,6 +16,7 @@ from gateway.limits import Limits
 from gateway.prices import Price
 from gateway.store.epoch import read_epoch
 from gateway.store.lookup import backend_record
+from gateway.store.oversight import Place, StopRecord, read_stops
 from gateway.store.records import UNBOUNDED, BackendRecord, ProjectRecord, Scopes
 from gateway.store.tables import ApiKeyRow, BackendRow, PolicyVersionRow, ProjectRow, TenantRow
 from gateway.store.usage_records import limits_of, price_of
@@ -54,6 +55,7 @@ class Changes:
     backends: Mapping[str, BackendRecord]
     limits: Mapping[tuple[str, str, str], Limits]
     prices: Mapping[tuple[str, int], Price]
+    stops: Mapping[Place, StopRecord]
 
 
 def read_changes(session: Session, cell: str, since: int) -> Changes:
@@ -82,6 +84,7 @@ def read_changes(session: Session, cell: str, since: int) -> Changes:
         backends={row.id: backend_record(row) for row in backends},
         limits={(row.tenant, row.project, row.key): limits_of(row) for row in limits},
         prices={(row.model, row.number): price_of(row) for row in prices},
+        stops=read_stops(session, cell, since),
     )
 
 

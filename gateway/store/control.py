@@ -13,6 +13,7 @@ from gateway.store.errors import Duplicate, Invalid
 from gateway.store.key_control import KeyControl
 from gateway.store.limit_control import LimitControl
 from gateway.store.lookup import backend_record, project_record, tenant_record
+from gateway.store.oversight_control import OversightControl
 from gateway.store.policy_control import PolicyControl
 from gateway.store.records import BackendRecord, LegalBasis, ProjectRecord, RiskClass, TenantRecord
 from gateway.store.session_control import SessionControl
@@ -23,7 +24,7 @@ from regions.trust import Trust
 __all__ = ["CheckPolicy", "Control", "OnEvent"]
 
 
-class Control(KeyControl, SessionControl, LimitControl, PolicyControl):
+class Control(KeyControl, SessionControl, LimitControl, PolicyControl, OversightControl):
     """Operations of one actor on one cell. All raise DatabaseUnavailable, and what `on_event` raises."""
 
     # Tenants
@@ -116,6 +117,7 @@ class Control(KeyControl, SessionControl, LimitControl, PolicyControl):
             raise Invalid(f"{url!r} is neither https nor on this machine")
         if not models:
             raise Invalid("a backend must serve a model")
+        models = [checked_text(model, "model") for model in models]
         facts = _facts_of_kind(url, kind, single_tenant, trust)
         with self._change() as change:
             lookup.living_tenant(change.session, backend.tenant)
@@ -140,14 +142,25 @@ class Control(KeyControl, SessionControl, LimitControl, PolicyControl):
                 row.kind, row.single_tenant, row.trust = facts["kind"], facts["single_tenant"], facts["trust"]
             change.session.flush()
             record = backend_record(row)
-            change.tell("backend.registered", backend.tenant, backend.backend, before, record)
+            models_changed = _models_changed(before, record)
+            change.tell("backend.registered", backend.tenant, backend.backend, before, record, models=models_changed)
         return record
 
     def revoke_backend(self, tenant: str, backend: str) -> BackendRecord:
         """It gets no more requests. Revoking twice changes nothing. Raises NotFound."""
         with self._change() as change:
             row = lookup.backend(change.session, tenant, backend)
-            return self._revoke(change, row, backend_record, "backend.revoked", tenant, backend)
+            models = dict.fromkeys(row.models, "withdrawn")
+            return self._revoke(change, row, backend_record, "backend.revoked", tenant, backend, models=models)
+
+
+def _models_changed(before: BackendRecord | None, after: BackendRecord) -> dict[str, str]:
+    """What a backend begins to serve, serves no more, or serves as another server than before."""
+    was = set(before.models) if before is not None and before.revoked_at is None else set[str]()
+    changed = {model: "deployed" if model not in was else "moved" for model in after.models}
+    if before == after:
+        changed = {}
+    return changed | dict.fromkeys(was.difference(after.models), "withdrawn")
 
 
 def _facts_of_kind(url: str, kind: str, single_tenant: str | None, trust: Trust | None) -> dict[str, Any]:

@@ -193,7 +193,8 @@ class AdminEvent(BaseModel):
     """One administrator's change, offered to the record before it is committed.
 
     `action` reads ``<what>.<done>``; `target` names the object within `tenant`. `before` and `after` are record
-    digests, None where there was or is nothing. `epoch` is the configuration epoch the change makes.
+    digests, None where there was or is nothing. `epoch` is the configuration epoch the change makes. `models`: of a
+    backend, those that are ``deployed``, ``withdrawn`` or ``moved`` by it.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -222,6 +223,8 @@ class AdminEvent(BaseModel):
         "backend.revoked",
         "limits.changed",
         "price.set",
+        "oversight.stopped",
+        "oversight.resumed",
     ]
     cell: str
     tenant: str
@@ -233,3 +236,4 @@ class AdminEvent(BaseModel):
     after: str | None
     epoch: int
     detail: Mapping[str, str] = Field(default_factory=dict)
+    models: Mapping[str, Literal["deployed", "withdrawn", "moved"]] = Field(default_factory=dict)

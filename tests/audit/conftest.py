@@ -120,7 +120,8 @@ class Home:
     async def custody(self, **more: object) -> AsyncIterator[Custody]:
         """The log, open with its side store."""
         async with await self.open(open_store=self.open_sided, **more) as log:
-            yield Custody(log, self.side, self.reader, self.keys, self.signer)
+            tiles = self.path.with_name("tiles")
+            yield Custody(log, self.side, self.reader, self.keys, self.signer, tiles=tiles)
 
     def events(self, tenant: str) -> list[dict[str, Any]]:
         """What is on record, as plain JSON objects."""

@@ -51,6 +51,15 @@ def test_the_floor_of_six_months_is_met_broken_or_not_yet_reached() -> None:
     assert Summary("acme", SYSTEM).as_json()["floor_days"] == 184
 
 
+async def test_a_change_of_what_serves_the_tenant_is_of_each_of_its_systems(home: Home) -> None:
+    async with await home.open() as log:
+        change = {"tenant": "acme", "actor": "cli", "model": "smol", "what": "deployed", "backend_id": "acme-1"}
+        await log.append(ModelChanged.model_validate(change))
+        await log.append(accepted("a", ai_system_id=SYSTEM))
+    with closing(home.reader()) as reader:
+        assert extract(reader, "acme", SYSTEM).changes == {"deployed": 1}
+
+
 async def test_records_that_expired_are_told_of(home: Home) -> None:
     async with await home.open() as log:
         await log.append(accepted("a", ai_system_id=SYSTEM))

@@ -91,19 +91,6 @@ def test_the_log_of_an_ai_system_is_handed_over(data: Path, home: Home, tmp_path
     assert home.types("acme")[-1] == "log.read"
 
 
-def test_oversight_and_requests_of_authorities_are_put_on_record(data: Path, home: Home) -> None:
-    done = run(data, "oversight", "record", "overridden", "--tenant", "acme", "--system", "cv", "--request", "a")
-    assert done.exit_code == 0, done.output
-    assert home.events("acme")[-1]["request_id"] == "a"
-    assert run(data, "oversight", "record", "shouted", "--tenant", "acme", "--system", "cv").exit_code == 1
-    who = ("--tenant", "acme", "--authority", "A court", "--country", "US")
-    matter = said(run(data, "authority", "record", "received", *who, "--basis", "18 USC 2713", "--json"))["matter_id"]
-    done = run(data, "authority", "record", "answered", *who, "--matter", matter, "--outcome", "refused")
-    assert done.exit_code == 0, done.output
-    assert home.events("acme")[-1]["matter_id"] == matter
-    assert run(data, "authority", "record", "received", *who[:4], "--country", "Texas").exit_code == 1
-
-
 def test_who_looked_at_the_log_is_in_the_log(data: Path, home: Home) -> None:
     assert run(data, "show", "--tenant", "acme", "--limit", "1").exit_code == 0
     last = home.events("acme")[-1]

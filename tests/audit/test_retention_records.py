@@ -15,6 +15,7 @@ from audit.private import Private
 from audit.receipt import Receipt, verify_receipt
 from audit.retention import preview, run, run_all
 from audit.schedule import Schedule
+from audit.tiles import Folder, decode_entries, publish, tile_path
 from tests.audit.conftest import Home, accepted, completed
 
 ON_BOTH_STORES = True
@@ -72,6 +73,22 @@ async def test_nothing_of_an_expired_record_is_left_in_the_files(
         await run(custody, "acme", Schedule())
     everything = b"".join(file.read_bytes() for file in tmp_path.rglob("*") if file.is_file())
     assert b"old0" not in everything and b'"new"' in everything
+
+
+async def test_what_was_published_of_expired_records_goes_with_them(
+    home: Home, told: list[Receipt], tmp_path: Path
+) -> None:
+    folder = Folder(tmp_path / "audit" / "tiles" / "acme")
+    with closing(home.reader()) as reader:
+        publish(reader, "acme", reader.last_checkpoint("acme").note, folder)
+    assert b"old0" in folder(tile_path("entries", 0, 8))
+    async with home.custody() as custody:
+        await run(custody, "acme", Schedule())
+    left = decode_entries(folder(tile_path("entries", 0, 8)))
+    assert left[:6] == [b""] * 6 and b'"new"' in left[6]
+    assert len(folder(tile_path(0, 0, 8))) == 8 * 32
+    with closing(home.reader()) as reader:
+        verify_receipt(reader, home.key, told[0], folder)
 
 
 async def test_without_a_schedule_only_private_values_go(home: Home, told: list[Receipt]) -> None:

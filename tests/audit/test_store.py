@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 
@@ -95,6 +96,28 @@ def test_trees_are_unsigned_until_a_checkpoint_covers_them(store: LeafStore, hom
     reader = home.reader()
     assert list(reader.checkpoints("acme")) == [("acme", 2, "note")]
     reader.close()
+
+
+def test_the_last_checkpoint_is_that_of_the_greatest_size_of_its_own_tree(store: LeafStore, home: Home) -> None:
+    store.append([entry(str(number).encode()) for number in range(12)])
+    for size in (9, 10, 2):
+        store.append([], [SignedCheckpoint("acme", size, f"note {size}")])
+    with closing(home.reader()) as reader:
+        assert reader.last_checkpoint("acme") == SignedCheckpoint("acme", 10, "note 10")
+        assert reader.last_checkpoint("globex") is None
+
+
+def test_the_reader_says_which_records_have_expired(store: LeafStore, home: Home) -> None:
+    store.append([entry(str(number).encode()) for number in range(9)])
+    with closing(home.reader()) as reader:
+        pruner = reader.pruner()
+    pruner.prune("acme", 2, 4)
+    pruner.prune("acme", 7, 7)
+    pruner.close()
+    with closing(home.reader()) as reader:
+        assert list(reader.expired("acme", 9)) == [2, 3, 4, 7]
+        assert list(reader.expired("acme", 4)) == [2, 3]
+        assert list(reader.expired("nobody", 9)) == []
 
 
 def test_writers_in_several_threads_share_one_sequence(home: Home) -> None:

@@ -19,7 +19,7 @@ from audit.merkle import (
 )
 from audit.receipt import verify_receipt
 from audit.store import StoredLeaf
-from audit.tiles import Folder, TiledTree, decode_entries, encode_entries, publish, tile_path, width_of
+from audit.tiles import Folder, TiledTree, decode_entries, encode_entries, forget, publish, tile_path, width_of
 from tests.audit.conftest import VECTORS, Home, accepted
 
 VECTOR = VECTORS / "tlog-tiles" / "log"
@@ -175,3 +175,30 @@ async def test_a_receipt_is_proven_by_published_tiles_and_refused_by_forged_ones
     with pytest.raises(VerificationFailed, match="does not hold"):
         verify_receipt(reader, home.key, receipts[1], folder)
     reader.close()
+
+
+def test_what_has_expired_is_taken_out_of_every_bundle_and_the_hashes_stay(tmp_path: Path) -> None:
+    leaves, folder = Leaves(600), Folder(tmp_path)
+    for size in (300, 600):
+        publish(leaves, "acme", leaves.note(size), folder)
+    before = written(tmp_path)
+    gone = [*range(256), 258, 599]
+    for seq in gone:
+        leaves.payloads[seq] = b""
+    forget(leaves, "acme", folder, gone)
+    after = written(tmp_path)
+    assert tile_path("entries", 0) not in after
+    for name, width in ((tile_path("entries", 1), 256), (tile_path("entries", 1, 44), 44)):
+        left = decode_entries(after[name])
+        assert len(left) == width and [at for at, entry in enumerate(left) if not entry] == [2]
+    assert decode_entries(after[tile_path("entries", 2, 88)])[-1] == b""
+    assert {name: data for name, data in before.items() if "/entries/" not in name} == {
+        name: data for name, data in after.items() if "/entries/" not in name
+    }
+    forget(leaves, "acme", folder, gone)
+    assert written(tmp_path) == after
+
+
+def test_nothing_is_written_of_what_was_never_published(tmp_path: Path) -> None:
+    forget(Leaves(9), "acme", Folder(tmp_path / "tiles"), [1, 2])
+    assert written(tmp_path) == {}

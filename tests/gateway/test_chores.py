@@ -1,20 +1,26 @@
 """What is done by the clock, on a real log: once at start, again in time, by one process, and stopped cleanly."""
 
 import asyncio
+import threading
 import time
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager, closing, contextmanager
+from hashlib import sha256
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from cryptography.hazmat.primitives.serialization import Encoding
 
 from audit import AuditLog, Private, open_sided
 from audit.erasure import erase
 from audit.errors import AuditUnavailable
 from audit.event import Decision, InferenceAccepted
 from audit.node import NodeLock
+from audit.outside import vouchers
 from gateway import chores as chores_module
 from gateway.chores import LOCK, Chores
 from gateway.installation import Installation
 from gateway.settings import Audit
+from tests.fakes.tsa import FakeTsa
 
 OFTEN = Audit.model_construct(retention_every_s=0.05, anchor_every_s=0.05)
 RARELY = Audit()
@@ -112,6 +118,97 @@ async def test_checkpoints_are_anchored_again_and_again(tmp_path):
         before = len(types(custody, "_anchor"))
         await custody.record(intent("b"))
         await until(lambda: len(types(custody, "_anchor")) > before)
+
+
+def stamping(tmp_path, url, **more):
+    """Settings with an authority whose root is trusted; the authority."""
+    tsa = FakeTsa()
+    root = tmp_path / "root.pem"
+    root.write_bytes(tsa.root.public_bytes(Encoding.PEM))
+    return Audit.model_construct(anchor_every_s=0.05, timestamp_url=url, timestamp_ca=root, **more), tsa
+
+
+@contextmanager
+def served(tsa):
+    """By HTTP on this host; yields its URL."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            answer = tsa(self.path, self.rfile.read(int(self.headers["content-length"])))
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(answer)
+
+        def log_message(self, *_):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}/tsr"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+async def test_the_anchor_is_time_stamped_in_its_interval_and_not_again_after_a_restart(tmp_path):
+    folder = tmp_path / "data" / "audit"
+    settings, tsa = stamping(tmp_path, None, timestamp_every_s=0.4)
+    with served(tsa) as url:
+        settings = settings.model_copy(update={"timestamp_url": url})
+        async with custody_of(tmp_path) as custody:
+            await custody.record(intent("a"))
+            async with at_work(Chores(custody, folder, settings)):
+                await until(lambda: types(custody, "_anchor").count("checkpoint.timestamped") >= 2)
+            asked = len(tsa.asked)
+            daily = settings.model_copy(update={"timestamp_every_s": 86400})
+            async with at_work(Chores(custody, folder, daily)):
+                await until(lambda: types(custody, "_system").count("system.clock") == 2)
+                await asyncio.sleep(0.2)
+            assert len(tsa.asked) == asked
+        (voucher, *_) = vouchers(folder)
+        assert voucher.token is not None
+        assert any(sha256(voucher.token).hexdigest() == event.token_sha256 for event in stamps(custody))
+
+
+def stamps(custody):
+    with custody.reading() as reader:
+        leaves = custody.leaves("_anchor", range(reader.head("_anchor")[0]))
+        return [leaf.event for _, leaf in leaves if leaf.event.type == "checkpoint.timestamped"]
+
+
+async def test_an_authority_that_fails_is_on_record_and_stops_nothing(tmp_path, caplog):
+    folder = tmp_path / "data" / "audit"
+    settings, tsa = stamping(tmp_path, None, timestamp_every_s=0.05)
+    tsa.nonce = 7
+    with served(tsa) as url:
+        settings = settings.model_copy(update={"timestamp_url": url})
+        async with custody_of(tmp_path) as custody:
+            await custody.record(intent("a"))
+            async with at_work(Chores(custody, folder, settings)):
+                await until(lambda: types(custody, "_anchor").count("checkpoint.timestamp_failed") >= 2)
+                before = types(custody, "_anchor").count("checkpoint.anchored")
+                await custody.record(intent("b"))
+                await until(lambda: types(custody, "_anchor").count("checkpoint.anchored") > before)
+    assert "time-stamping could not be done" in caplog.text
+    assert vouchers(folder) == []
+
+
+async def test_without_an_authority_nothing_is_stamped(tmp_path):
+    async with custody_of(tmp_path) as custody:
+        chores = Chores(custody, tmp_path / "data" / "audit", RARELY)
+        await custody.record(intent("a"))
+        await chores.anchor()
+        await chores.stamp()
+        assert "checkpoint.timestamped" not in types(custody, "_anchor")
+
+
+def test_an_authority_is_configured_with_the_roots_it_is_trusted_by(tmp_path):
+    with pytest.raises(ValueError, match="go together"):
+        Audit(timestamp_url="https://tsa.example/tsr")
+    with pytest.raises(ValueError, match="timestamp_url"):
+        Audit(timestamp_url="ftp://tsa.example", timestamp_ca=tmp_path)
 
 
 async def test_a_deletion_that_was_interrupted_is_finished_at_start(tmp_path, monkeypatch):

@@ -97,6 +97,8 @@ BODIES = {
     "set_tenant_limits": {"requests_per_minute": 600},
     "set_project_limits": {"eur_per_day": 12.5},
     "set_key_limits": {"concurrent_requests": 0},
+    "stop_system": {"project": "support", "reason": "judgement"},
+    "resume_system": {"project": "support", "reason": "corrected"},
     "set_price": {"model": "small", "input": 0.2, "output": "0.6"},
 }
 """What each route that takes a body is sent, by its function's name."""

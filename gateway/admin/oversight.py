@@ -1,0 +1,44 @@
+"""Human oversight: AI systems and projects are stopped, and let go on (AI Act 14(4)(e), 26(5))."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends
+from pydantic import Field
+
+from gateway.admin.access import DeskOf, Need
+from gateway.admin.once import OnceRoute
+from gateway.admin.shapes import Body, Name
+from gateway.identity.roles import Actor
+from gateway.store.oversight import StopRecord, stops_in
+
+router = APIRouter(tags=["oversight"], route_class=OnceRoute)
+
+Overseer = Annotated[Actor, Depends(Need("oversight.act"))]
+
+
+class Act(Body):
+    """Of an AI system with all its projects, or of one project: one of the two. `reason`: a code, no words."""
+
+    ai_system_id: Annotated[str, Field(min_length=1, max_length=200)] | None = None
+    project: Name | None = None
+    reason: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_.-]{0,63}$")]
+
+
+@router.get("/tenants/{tenant}/oversight", dependencies=[Depends(Need("tenant.read"))])
+def list_stops(desk: DeskOf, tenant: str) -> list[StopRecord]:
+    """What was ever stopped in the tenant: by whom, since when, until when."""
+    return stops_in(desk.database, tenant)
+
+
+@router.post("/tenants/{tenant}/oversight/stop")
+def stop_system(actor: Overseer, desk: DeskOf, tenant: str, act: Act) -> StopRecord:
+    """Every call of it is refused, in every gateway within a second; those that run are cut."""
+    return desk.control(actor.name).stop(tenant, project=act.project, ai_system_id=act.ai_system_id, reason=act.reason)
+
+
+@router.post("/tenants/{tenant}/oversight/resume")
+def resume_system(actor: Overseer, desk: DeskOf, tenant: str, act: Act) -> StopRecord:
+    """Calls of it are taken again."""
+    return desk.control(actor.name).resume(
+        tenant, project=act.project, ai_system_id=act.ai_system_id, reason=act.reason
+    )
