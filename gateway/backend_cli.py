@@ -33,6 +33,9 @@ def register(
         bool,
         typer.Option("--plain", help="It refuses what is not OpenAI's own: send no cache_salt."),
     ] = False,
+    priority: Annotated[
+        bool, typer.Option("--priority", help="It queues by vLLM's parameter `priority`, lower first.")
+    ] = False,
     single_tenant: Annotated[
         bool, typer.Option("--single-tenant", help="Declare that it serves this tenant alone.")
     ] = False,
@@ -61,6 +64,7 @@ def register(
                 pin=None if pin is None else _pin(pin),
                 key_file=None if key_file is None else str(key_file.absolute()),
                 plain=plain,
+                priority=priority,
             )
         except ValidationError as error:
             fail(error.errors()[0]["msg"].removeprefix("Value error, "))
