@@ -152,6 +152,7 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
                         provider=IdentityProvider(settings.oidc) if settings.oidc.issuer else None,
                         on_refused=_told_from_threads(recorder, telemetry),
                         policy_room=lambda store: PolicyRoom(store, installation.catalogue(), installation.audit_log),
+                        backend_keys=installation.backend_keys,
                     )
                 )
                 app = build_app(pipeline, inventory, health, settings.listen.operators, {ADMIN_PREFIX: admin})

@@ -1,6 +1,7 @@
 """``domicile backend register | list | revoke``: servers that a tenant brings, and what is registered."""
 
 from datetime import UTC, date, datetime
+from decimal import Decimal, InvalidOperation
 from hashlib import sha256
 from pathlib import Path
 from typing import Annotated
@@ -39,6 +40,9 @@ def register(
     single_tenant: Annotated[
         bool, typer.Option("--single-tenant", help="Declare that it serves this tenant alone.")
     ] = False,
+    eur_per_million: Annotated[
+        str | None, typer.Option(metavar="EUR", help="What a million tokens cost there, as '0.40'.")
+    ] = None,
     data: Data = DEFAULT_DATA,
     as_json: AsJson = False,
 ) -> None:
@@ -75,6 +79,7 @@ def register(
             kind="openai",
             single_tenant="declared" if single_tenant else None,
             trust=trust if trust != Trust() else None,
+            eur_per_million=_euros(eur_per_million),
         )
     print_one(record, as_json)
 
@@ -87,7 +92,7 @@ def list_backends(tenant: Tenant, data: Data = DEFAULT_DATA, as_json: AsJson = F
     """
     with opened_inventory(data) as inventory:
         records = inventory.backends(tenant)
-    print_table(records, ("id", "kind", "region", "url", "models", "single_tenant", "revoked_at"), as_json)
+    print_table(records, ("id", "kind", "region", "url", "models", "single_tenant", "cost", "revoked_at"), as_json)
 
 
 @app.command("revoke")
@@ -107,6 +112,13 @@ def revoke(
     with opened_control(ctx, data) as control:
         record = control.revoke_backend(tenant, backend)
     print_one(record, as_json)
+
+
+def _euros(said: str | None) -> Decimal | None:
+    try:
+        return None if said is None else Decimal(said)
+    except InvalidOperation:
+        fail(f"{said!r} is no amount of euros")
 
 
 def _today() -> date:

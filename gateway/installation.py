@@ -9,6 +9,7 @@
 <data>/audit/keys/               the keys above side.db, one a tenant
 <data>/secrets/pepper            keys the stored hashes of API keys; pepper.2, pepper.3 ... after rotations
 <data>/secrets/redaction         keys the redaction action `hash`
+<data>/secrets/backends/TENANT/  keys that the tenant's own servers ask for
 <data>/catalogue.yaml            the installation's own places and operators, if it has any
 """
 
@@ -103,6 +104,10 @@ class Installation:
     @property
     def redaction_secret(self) -> Path:
         return self.data / "secrets" / "redaction"
+
+    @property
+    def backend_keys(self) -> Path:
+        return self.data / "secrets" / "backends"
 
     def catalogue(self) -> Catalogue:
         own = self.data / "catalogue.yaml"

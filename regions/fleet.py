@@ -29,7 +29,7 @@ class Backend(BaseModel):
     """One running replica. Its identity, and with it tenant and region, is what its certificate must say.
 
     `kind` openai: a server that is not our engine. Its identity is then our name for it, and it proves who it is by
-    what `trust` says.
+    what `trust` says. `cost`: micro-euros that a million tokens cost there, None where nobody said.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -43,6 +43,7 @@ class Backend(BaseModel):
     kind: Kind = "domicile"
     single_tenant: Tenancy | None = None
     trust: Trust | None = None
+    cost: int | None = None
 
     @model_validator(mode="after")
     def _is_who_its_uri_says(self) -> Self:
