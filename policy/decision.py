@@ -125,11 +125,11 @@ class _Verdict:
 class _Case:
     """What a policy says to one kind of request on one day."""
 
-    __slots__ = ("_facts", "_on", "_policy", "_rules", "refusals", "retention", "verdicts")
+    __slots__ = ("_bounds", "_facts", "_on", "_policy", "refusals", "retention", "verdicts")
 
     def __init__(self, policy: CompiledPolicy, facts: RequestFacts, on: date) -> None:
         self._policy, self._facts, self._on = policy, facts.model_copy(update={"candidates": ()}), on
-        self._rules = tuple(
+        rules = tuple(
             rule
             for rule in policy.rules
             if rule.applies(
@@ -139,7 +139,8 @@ class _Case:
                 risk_class=facts.risk_class or "",
             )
         )
-        self.refusals = (*_refusals_of_request(policy, facts), *_refusals_by_rules(self._rules))
+        self.refusals = (*_refusals_of_request(policy, facts), *_refusals_by_rules(rules))
+        self._bounds = tuple(bound for rule in rules for bound in _bounds_of(rule))
         high_risk = facts.risk_class not in RISK_CLASSES - {"high"}
         self.retention = with_high_risk_floor(policy.retention) if high_risk else policy.retention
         self.verdicts: dict[int, _Verdict] = {}
@@ -148,8 +149,7 @@ class _Case:
         policy, on = self._policy, self._on
         reasons = list(_refusals_of_backend(policy, self._facts, backend, on))
         if backend.tenant == self._facts.tenant:
-            for rule in self._rules:
-                reasons += _refusals_by_rule(rule, backend, on)
+            reasons += _refusals_by_bounds(self._bounds, backend, on)
         basis: str | None = None
         if not reasons:
             basis, why_none = policy.transfer.basis(backend, on)
@@ -257,18 +257,41 @@ def _refusals_by_rules(rules: tuple[ConditionalRule, ...]) -> Iterator[Reason]:
             yield Reason(f"rules.{rule.name}", None, rule.because)
 
 
-def _refusals_by_rule(rule: ConditionalRule, backend: BackendFacts, on: date) -> Iterator[Reason]:
+@dataclass(frozen=True, slots=True)
+class _Bound:
+    """One thing that a conditional rule asks of a backend: a country in `allowed` for one of its facts."""
+
+    rule: str
+    fact: str
+    verb: str
+    allowed: CountryRule
+
+
+def _bounds_of(rule: ConditionalRule) -> Iterator[_Bound | tuple[str, BackendDemand]]:
+    """What it asks, said once, so that the first look at many backends pays only for that."""
     bounds = rule.bounds
     for key, fact, verb, allowed in (
-        ("process_in", backend.compute_country, "computes in", bounds.process_in),
-        ("store_in", backend.storage_country, "stores in", bounds.store_in),
-        ("operator.head_office", backend.operator_hq, "operator is in", bounds.head_office),
-        ("operator.ultimate_parent", backend.parent_country, "parent is in", bounds.ultimate_parent),
+        ("process_in", "compute_country", "computes in", bounds.process_in),
+        ("store_in", "storage_country", "stores in", bounds.store_in),
+        ("operator.head_office", "operator_hq", "operator is in", bounds.head_office),
+        ("operator.ultimate_parent", "parent_country", "parent is in", bounds.ultimate_parent),
     ):
-        if allowed is not None and fact:  # one that is not known is refused as such
-            yield from _outside(f"rules.{rule.name}.{key}", backend, f"{verb} {fact}", fact, allowed, on, "GDPR 44")
+        if allowed is not None:
+            yield _Bound(f"rules.{rule.name}.{key}", fact, verb, allowed)
     if bounds.backend != NO_DEMAND:
-        yield from _refusals_of_server(f"rules.{rule.name}.", bounds.backend, backend)
+        yield f"rules.{rule.name}.", bounds.backend
+
+
+def _refusals_by_bounds(
+    bounds: tuple[_Bound | tuple[str, BackendDemand], ...], backend: BackendFacts, on: date
+) -> Iterator[Reason]:
+    for bound in bounds:
+        if isinstance(bound, tuple):
+            yield from _refusals_of_server(*bound, backend)
+            continue
+        country = getattr(backend, bound.fact)  # one that is not known is refused as such
+        if country and (objection := bound.allowed.objection(country, on, backend.attested_transfer)):
+            yield Reason(bound.rule, backend.backend_id, f"{bound.verb} {country}, {objection}", "GDPR 44")
 
 
 def _refusals_of_server(prefix: str, demand: BackendDemand, backend: BackendFacts) -> Iterator[Reason]:
