@@ -11,7 +11,7 @@ from gateway.inventory import Inventory, no_such_model
 from gateway.telemetry import Telemetry
 from policy.compile import CompiledPolicy
 from policy.decision import Decision, Reason, decide
-from policy.facts import BackendFacts, RequestFacts
+from policy.facts import BackendFacts, RequestFacts, Sink
 from policy.redact.redactor import Redactor
 
 MAX_DECIDED = 100_000
@@ -33,11 +33,17 @@ class _Decided:
 
 class Judge:
     def __init__(
-        self, inventory: Inventory, telemetry: Telemetry, now: Callable[[], datetime] = lambda: datetime.now(UTC)
+        self,
+        inventory: Inventory,
+        telemetry: Telemetry,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        sinks: tuple[Sink, ...] = (),
     ) -> None:
+        """`sinks`: where something of every call comes to lie beside its backend (`gateway.sinks`)."""
         self._inventory = inventory
         self._telemetry = telemetry
         self._now = now
+        self._sinks = sinks
         self._decided: dict[tuple[str, str], _Decided] = {}
 
     def decide(self, exchange: Exchange) -> tuple[Decision, Redactor]:
@@ -92,6 +98,7 @@ class Judge:
             risk_class=principal.risk_class,
             candidates=tuple(c for c in candidates if principal.scopes.allows_region(c.region)),
             catalogue_version=self._inventory.catalogue_version,
+            sinks=self._sinks,
         )
         decision = decide(policy, facts)
         if len(self._decided) >= MAX_DECIDED:

@@ -25,7 +25,7 @@ from policy.diff import Difference, differences
 from policy.document import PolicyDocument, load_document
 from policy.errors import PolicyError
 from policy.explain import Source
-from policy.facts import BackendFacts, RequestFacts
+from policy.facts import BackendFacts, RequestFacts, Sink
 from policy.simulate import Impact, RecordedCalls, simulate
 from regions.catalogue import Catalogue
 from regions.judged import RegionVerdict, judge_region
@@ -61,11 +61,13 @@ class PolicyRoom:
         catalogue: Catalogue,
         audit_log: Path,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        sinks: tuple[Sink, ...] = (),
     ) -> None:
         self._inventory = inventory
         self._catalogue = catalogue
         self._audit_log = audit_log
         self._now = now
+        self._sinks = sinks
 
     def check(self, draft: Draft) -> list[str]:
         """What is wrong with it, with what is above it; nothing if it may be proposed."""
@@ -202,6 +204,7 @@ class PolicyRoom:
             risk_class=project.risk_class,
             candidates=candidates,
             catalogue_version=self._catalogue.version,
+            sinks=self._sinks,
         )
 
     def _backends(self, tenant: str) -> list[BackendRecord]:
