@@ -44,6 +44,7 @@ from gateway.probe import BackendProbe
 from gateway.recorder import Recorder
 from gateway.routes import Routes
 from gateway.settings import Oidc, Settings
+from gateway.sinks import sinks_of, spans_leave
 from gateway.store.database import Database
 from gateway.store.postgres_limits import PostgresLimitStore
 from gateway.store.usage_report import spent
@@ -76,8 +77,8 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
     """Raises what keeps it from starting: InstallationError, DatabaseUnavailable, AuditUnavailable, RegionsError."""
     installation = Installation.open(settings.data, settings.secrets)
     tracer = None
-    if settings.telemetry.otlp_endpoint:
-        tracer = exporting_tracer(settings.telemetry.otlp_endpoint, settings.telemetry.sample_ratio, settings.node)
+    if (spans := settings.telemetry).otlp_endpoint:
+        tracer = exporting_tracer(spans.otlp_endpoint, spans.sample_ratio, settings.node, spans_leave(settings))
     telemetry = Telemetry(max_tenant_labels=settings.telemetry.max_tenant_labels, tracer=tracer)
     fleet = Fleet()
     inventory, policies = Inventory(fleet, installation.catalogue()), installation.policies()
@@ -130,7 +131,7 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
                 meter=Meter(
                     limiter, lambda model: directory.prices.at(model, time()), settings.requests.default_max_tokens
                 ),
-                judge=Judge(inventory, telemetry, stops=stops),
+                judge=Judge(inventory, telemetry, stops=stops, sinks=sinks_of(settings)),
                 routes=routes,
                 recorder=recorder,
                 upstream=upstream,
@@ -167,7 +168,10 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
                         on_event=on_event,
                         provider=provider,
                         on_refused=_told_from_threads(recorder, telemetry),
-                        policy_room=lambda store: PolicyRoom(store, installation.catalogue(), installation.audit_log),
+                        policy_room=lambda store: PolicyRoom(
+                            store, installation.catalogue(), installation.audit_log, sinks=sinks_of(settings)
+                        ),
+                        backend_keys=installation.backend_keys,
                     )
                 )
                 app = build_app(pipeline, inventory, health, settings.listen.operators, {ADMIN_PREFIX: admin})

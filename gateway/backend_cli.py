@@ -1,6 +1,7 @@
 """``domicile backend register | list | revoke``: servers that a tenant brings, and what is registered."""
 
 from datetime import UTC, date, datetime
+from decimal import Decimal, InvalidOperation
 from hashlib import sha256
 from pathlib import Path
 from typing import Annotated
@@ -33,9 +34,15 @@ def register(
         bool,
         typer.Option("--plain", help="It refuses what is not OpenAI's own: send no cache_salt."),
     ] = False,
+    priority: Annotated[
+        bool, typer.Option("--priority", help="It queues by vLLM's parameter `priority`, lower first.")
+    ] = False,
     single_tenant: Annotated[
         bool, typer.Option("--single-tenant", help="Declare that it serves this tenant alone.")
     ] = False,
+    eur_per_million: Annotated[
+        str | None, typer.Option(metavar="EUR", help="What a million tokens cost there, as '0.40'.")
+    ] = None,
     data: Data = DEFAULT_DATA,
     as_json: AsJson = False,
 ) -> None:
@@ -61,6 +68,7 @@ def register(
                 pin=None if pin is None else _pin(pin),
                 key_file=None if key_file is None else str(key_file.absolute()),
                 plain=plain,
+                priority=priority,
             )
         except ValidationError as error:
             fail(error.errors()[0]["msg"].removeprefix("Value error, "))
@@ -71,6 +79,7 @@ def register(
             kind="openai",
             single_tenant="declared" if single_tenant else None,
             trust=trust if trust != Trust() else None,
+            eur_per_million=_euros(eur_per_million),
         )
     print_one(record, as_json)
 
@@ -83,7 +92,7 @@ def list_backends(tenant: Tenant, data: Data = DEFAULT_DATA, as_json: AsJson = F
     """
     with opened_inventory(data) as inventory:
         records = inventory.backends(tenant)
-    print_table(records, ("id", "kind", "region", "url", "models", "single_tenant", "revoked_at"), as_json)
+    print_table(records, ("id", "kind", "region", "url", "models", "single_tenant", "cost", "revoked_at"), as_json)
 
 
 @app.command("revoke")
@@ -103,6 +112,13 @@ def revoke(
     with opened_control(ctx, data) as control:
         record = control.revoke_backend(tenant, backend)
     print_one(record, as_json)
+
+
+def _euros(said: str | None) -> Decimal | None:
+    try:
+        return None if said is None else Decimal(said)
+    except InvalidOperation:
+        fail(f"{said!r} is no amount of euros")
 
 
 def _today() -> date:

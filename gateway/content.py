@@ -72,6 +72,10 @@ class Content:
         self._splitter = EventSplitter()
         self._said: dict[int, dict[str, Any]] = {}
 
+    def leaves(self, sent: bytes) -> None:
+        """A body other than the one that was prepared: as the backend that is called now takes it."""
+        self._sent = sent
+
     def asked(self) -> Private:
         """What goes with the intent."""
         original = {"bytes": len(self._raw), "sha256": sha256(self._raw).hexdigest()}

@@ -9,6 +9,7 @@
 <data>/audit/keys/               the keys above side.db, one a tenant
 <data>/secrets/pepper            keys the stored hashes of API keys; pepper.2, pepper.3 ... after rotations
 <data>/secrets/redaction         keys the redaction action `hash`
+<data>/secrets/backends/TENANT/  keys that the tenant's own servers ask for
 <data>/catalogue.yaml            the installation's own places and operators, if it has any
 """
 
@@ -28,7 +29,8 @@ from gateway.credentials import TenantCredentials
 from gateway.identity.keys import KeyHasher
 from gateway.policies import PolicyCompiler
 from gateway.policy_room import PolicyRoom
-from gateway.settings import Secrets, SettingsError, load_settings
+from gateway.settings import Secrets, Settings, SettingsError, load_settings
+from gateway.sinks import sinks_of
 from gateway.store.control import Control, OnEvent
 from gateway.store.database import POOL_SIZE, Database
 from gateway.store.inventory import Inventory
@@ -49,16 +51,21 @@ class InstallationError(Exception):
     """The folder is not there, or not what was asked for."""
 
 
-def configured_secrets() -> Secrets:
+def configured() -> Settings:
     """As the environment says, and the file that DOMICILE_CONFIG names: what commands have that are given no file.
 
     Raises InstallationError.
     """
     named = os.environ.get("DOMICILE_CONFIG")
     try:
-        return load_settings(Path(named) if named else None).secrets
+        return load_settings(Path(named) if named else None)
     except SettingsError as error:
         raise InstallationError(str(error)) from error
+
+
+def configured_secrets() -> Secrets:
+    """Raises InstallationError."""
+    return configured().secrets
 
 
 @dataclass(frozen=True)
@@ -104,6 +111,10 @@ class Installation:
     @property
     def redaction_secret(self) -> Path:
         return self.data / "secrets" / "redaction"
+
+    @property
+    def backend_keys(self) -> Path:
+        return self.data / "secrets" / "backends"
 
     def catalogue(self) -> Catalogue:
         own = self.data / "catalogue.yaml"
@@ -194,4 +205,4 @@ class Installation:
         return Inventory(database)
 
     def policy_room(self, database: Database) -> PolicyRoom:
-        return PolicyRoom(self.inventory(database), self.catalogue(), self.audit_log)
+        return PolicyRoom(self.inventory(database), self.catalogue(), self.audit_log, sinks=sinks_of(configured()))

@@ -12,7 +12,7 @@ from gateway.oversight import Stops
 from gateway.telemetry import Telemetry
 from policy.compile import CompiledPolicy
 from policy.decision import Decision, Reason, decide
-from policy.facts import BackendFacts, RequestFacts
+from policy.facts import BackendFacts, RequestFacts, Sink
 from policy.redact.redactor import Redactor
 
 MAX_DECIDED = 100_000
@@ -39,11 +39,14 @@ class Judge:
         telemetry: Telemetry,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         stops: Stops | None = None,
+        sinks: tuple[Sink, ...] = (),
     ) -> None:
+        """`sinks`: where something of every call comes to lie beside its backend (`gateway.sinks`)."""
         self._inventory = inventory
         self._stops = stops or Stops()
         self._telemetry = telemetry
         self._now = now
+        self._sinks = sinks
         self._decided: dict[tuple[str, str], _Decided] = {}
 
     def decide(self, exchange: Exchange) -> tuple[Decision, Redactor]:
@@ -107,6 +110,7 @@ class Judge:
             risk_class=principal.risk_class,
             candidates=tuple(c for c in candidates if principal.scopes.allows_region(c.region)),
             catalogue_version=self._inventory.catalogue_version,
+            sinks=self._sinks,
         )
         decision = decide(policy, facts)
         if len(self._decided) >= MAX_DECIDED:

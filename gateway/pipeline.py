@@ -93,7 +93,7 @@ class Pipeline:
                         decision, redactor = self.judge.decide(exchange)
                     with step("redact"):  # 5. an error here denies
                         names = await self.names.names_in(call, redactor, principal.tenant)
-                        prompt = prepare(call, redactor, principal.project, names)
+                        prompt = prepare(call, redactor, principal.project, names, decision.priority)
                         exchange.redactions_in = prompt.counts
                         if days := decision.retention.content_days:
                             exchange.content = Content(call.raw, prompt.body, subject, days)
@@ -125,6 +125,9 @@ class Pipeline:
         for exchange.attempt, route in enumerate(routes):
             exchange.route = route
             self.judge.check_running(exchange)
+            body = prompt.body_for(route.backend)
+            if exchange.content is not None:
+                exchange.content.leaves(body)
             with self.routes.in_flight(exchange, decision, route) as call:  # looked at again, for each attempt
                 with step("write_ahead"):  # 7. durable before the first byte leaves
                     await self.recorder.accepted(exchange, route)
@@ -134,7 +137,7 @@ class Pipeline:
                         async with self.upstream.call(
                             self.routes.target(route.backend),
                             exchange.call.endpoint.path,
-                            prompt.body_for(route.backend),
+                            body,
                             exchange.request_id,
                         ) as answer:
                             call.answered()

@@ -275,7 +275,7 @@ def _acting(
 ) -> "Iterator[tuple[Control, Actor]]":
     """As the person whose `token` it is, if their roles allow it."""
     from gateway.identity.keys import KeyRefused, parse_key
-    from gateway.identity.roles import Actor, check
+    from gateway.identity.roles import OF_OPERATOR, Actor, check
     from gateway.installation import Installation
     from gateway.store.bearers import find_bearer
 
@@ -291,9 +291,10 @@ def _acting(
             if bearer.person is None:
                 fail("a bootstrap token is nobody's")
             actor = Actor(bearer.person.id, bearer.person.tenant, bearer.person.roles, bearer.token)
-            if _owner(tenant) is None and actor.tenant is not None:
-                fail("the operator's policy is for the installation's own staff")
-            verdict = check(actor, permission, tenant)
+            if _owner(tenant) is None:
+                verdict = check(actor, OF_OPERATOR[permission], None)
+            else:
+                verdict = check(actor, permission, tenant)
             if not verdict.allowed:
                 fail(verdict.because)
             record = ctx.obj or (lambda installation: nullcontext(lambda event: None))

@@ -5,7 +5,7 @@ What the commands and the admin API say of a draft comes from here, so that both
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,16 +18,17 @@ from audit.place import open_reader
 from gateway.store.errors import Invalid, NotFound
 from gateway.store.inventory import Inventory
 from gateway.store.records import BackendRecord, ProjectRecord
-from policy.check import run_tests
+from policy.check import Outcome, run_tests
 from policy.compile import CompiledPolicy, compile_policy
 from policy.decision import Decision, decide
 from policy.diff import Difference, differences
 from policy.document import PolicyDocument, load_document
 from policy.errors import PolicyError
 from policy.explain import Source
-from policy.facts import BackendFacts, RequestFacts
+from policy.facts import BackendFacts, RequestFacts, Sink
 from policy.simulate import Impact, RecordedCalls, simulate
 from regions.catalogue import Catalogue
+from regions.judged import RegionVerdict, judge_region
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +61,13 @@ class PolicyRoom:
         catalogue: Catalogue,
         audit_log: Path,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        sinks: tuple[Sink, ...] = (),
     ) -> None:
         self._inventory = inventory
         self._catalogue = catalogue
         self._audit_log = audit_log
         self._now = now
+        self._sinks = sinks
 
     def check(self, draft: Draft) -> list[str]:
         """What is wrong with it, with what is above it; nothing if it may be proposed."""
@@ -74,6 +77,35 @@ class PolicyRoom:
             return str(error).splitlines()
         outcomes = run_tests(compiled, self._catalogue.country_sets())
         return [str(outcome) for outcome in outcomes if not outcome.passed]
+
+    def tests(self, draft: Draft) -> tuple[Outcome, ...]:
+        """Of the tests that it carries; none where it does not compile, which `check` tells."""
+        try:
+            compiled = self._compiled(draft, draft.tenant, draft.project)
+        except PolicyError:
+            return ()
+        return run_tests(compiled, self._catalogue.country_sets())
+
+    @property
+    def catalogue(self) -> Catalogue:
+        return self._catalogue
+
+    def in_force(self, tenant: str | None) -> bool:
+        """Whether there is a document of `tenant`, or of the operator (None), in force."""
+        return self._active(tenant, None) is not None
+
+    def judge_regions(
+        self, tenant: str, regions: Sequence[str] | None = None, draft: Draft | None = None
+    ) -> list[RegionVerdict]:
+        """What the tenant's policy says of an ordinary request answered there; by default of every region there is.
+
+        Raises CatalogueError for a region that is not there.
+        """
+        day = self._now().date()
+        policy = self._compiled(draft, tenant, None)
+        names = sorted({one.id for one in self._catalogue.regions if one.valid_on(day)}) if regions is None else regions
+        places = [self._catalogue.region(name, day) for name in names]
+        return [judge_region(policy, self._catalogue, place, day) for place in places]
 
     def differences(self, draft: Draft) -> list[Difference]:
         """Between what is in force and what would be."""
@@ -172,6 +204,7 @@ class PolicyRoom:
             risk_class=project.risk_class,
             candidates=candidates,
             catalogue_version=self._catalogue.version,
+            sinks=self._sinks,
         )
 
     def _backends(self, tenant: str) -> list[BackendRecord]:

@@ -15,6 +15,7 @@ from gateway.errors import InvalidRequest, RedactionRefused
 from gateway.openai.answer import FilterFactory
 from gateway.openai.endpoint import IDENTIFYING_FIELDS, Call
 from policy.errors import RedactionBlocked, RedactionError
+from policy.facts import Priority
 from policy.redact.pseudonyms import Pseudonyms, nonce_from
 from policy.redact.redactor import NamesByText, Redactor
 from policy.redact.stream import StreamFilter
@@ -53,19 +54,43 @@ class Prompt:
 
     def body_for(self, backend: Backend) -> bytes:
         """As it leaves for `backend`: without what is not OpenAI's own, where that would be refused."""
-        if backend.trust is None or not backend.trust.plain:
+        refused = _refused_by(backend) & self.fields.keys()
+        if not refused:
             return self.body
-        return to_json({name: value for name, value in self.fields.items() if name != "cache_salt"})
+        return to_json({name: value for name, value in self.fields.items() if name not in refused})
 
     @property
     def make_filter(self) -> FilterFactory | None:
         return self.output.make if self.output is not None else None
 
 
-def prepare(call: Call, redactor: Redactor, project: str, names: NamesByText | None = None) -> Prompt:
+def _refused_by(backend: Backend) -> frozenset[str]:
+    trust = backend.trust
+    if trust is not None and trust.plain:
+        return frozenset({"cache_salt", "priority"})
+    if backend.kind == "domicile" or (trust is not None and trust.priority):
+        return frozenset()
+    return frozenset({"priority"})
+
+
+_PLACES: Mapping[Priority, int] = {"high": -1, "normal": 0, "low": 1}
+"""In the engine's queue, by vLLM's meaning: lower runs first."""
+
+
+def place_in_queue(priority: Priority, own: Any) -> int:
+    """Where policy puts the call; `own`, what the client asked for, may only put it further back."""
+    if not isinstance(own, int) or isinstance(own, bool):
+        return _PLACES[priority]
+    return max(_PLACES[priority], min(own, _PLACES["low"]))
+
+
+def prepare(
+    call: Call, redactor: Redactor, project: str, names: NamesByText | None = None, priority: Priority = "normal"
+) -> Prompt:
     """Redact every string of `call`, ask the backend for usage, and keep `project`'s prefix cache to itself.
 
     ``names``: those of persons in its texts, where the policy asks for them (`gateway.names`).
+    ``priority``: what the policy gives its calls; of the client's own word only a later place in the queue counts.
 
     Raises RedactionRefused when a class of data is found that policy blocks, and when anything could not be inspected.
     """
@@ -88,6 +113,8 @@ def prepare(call: Call, redactor: Redactor, project: str, names: NamesByText | N
         raise InvalidRequest("logprobs would tell what redaction hides; ask without them", param="logprobs")
     # A shared prefix answers faster: without a salt, one project could learn from that what another one asks.
     fields = {**redacted.body, "cache_salt": f"{project}:{redacted.body.get('cache_salt') or ''}"}
+    if place := place_in_queue(priority, fields.pop("priority", None)):
+        fields["priority"] = place
     if call.stream and not call.request.wants_usage_chunk:
         # Usage is always asked for: tokens are metered and limited also for clients that do not want to see it.
         fields["stream_options"] = {**(fields.get("stream_options") or {}), "include_usage": True}

@@ -1,7 +1,9 @@
 """A streamed answer on its way from the backend to the client.
 
 Keeps three promises: text leaves only through the output filter; `[DONE]` leaves only after the record is closed, and
-never after an error; usage is always asked for, and shown only to a client that asked.
+never after an error; usage is always asked for, and shown only to a client that asked. Servers that are not ours may
+send no `[DONE]` (``transformers serve``, some versions of TGI): an answer of theirs is whole where every choice has
+said why it ended and the body then ended as HTTP has it end.
 """
 
 from collections.abc import AsyncIterator
@@ -26,15 +28,20 @@ class StreamRelay:
         self._splitter = EventSplitter()
         self._template: dict[str, Any] | None = None  # the last chunk, for those we have to make ourselves
         self._done = False
+        self._ended: set[int] = set()  # choices that have said why
 
     async def pieces(self, source: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-        """Bytes for the client, as they come. Raises BackendFailed when the stream ends before ``[DONE]``."""
+        """Bytes for the client, as they come. Raises BackendFailed when the stream ends before the answer does."""
         async for data in source:
             frames = [frame for payload in self._splitter.feed(data) for frame in self._frames(payload)]
             if frames:
                 yield b"".join(frames)
             if self._done:
                 return
+        if self._splitter.empty and len(self._ended) >= self._exchange.call.choices:
+            if rest := self.remainder():
+                yield rest
+            return
         raise BackendFailed("The backend's stream ended before it was complete", code="stream_truncated")
 
     def remainder(self) -> bytes:
@@ -75,6 +82,7 @@ class StreamRelay:
         for choice in chunk.get("choices") or ():
             if reason := choice.get("finish_reason"):
                 self._exchange.finish_reasons.append(str(reason))
+                self._ended.add(choice.get("index", 0))
         if self._rewriter is None:
             return [sse_data(payload)]
         return [sse_data(sent) for sent in self._rewriter.rewrite(chunk, payload)]

@@ -13,7 +13,7 @@ from policy.decision import Decision
 from regions.errors import IsolationError
 from regions.fleet import Backend, Call, Fleet
 from regions.prefixes import PrefixIndex, block_hashes
-from regions.router import affinity_key, choose
+from regions.router import Candidates, affinity_key, choose
 
 MAX_DECISIONS = 10_000
 
@@ -29,16 +29,16 @@ class Routes:
         self._targets: dict[Backend, Target] = {}
         self._prefixes = PrefixIndex()
         self._caches: dict[str, Backend] = {}  # whose cache the index speaks of
-        self._allowed: dict[int, tuple[Decision, tuple[Backend, ...]]] = {}
+        self._allowed: dict[int, tuple[Decision, Candidates]] = {}
 
     def choose(self, exchange: Exchange, decision: Decision) -> list[Route]:
         """Raises BackendUnavailable when no backend that the decision allows can be called now."""
         tenant = exchange.principal.tenant
-        allowed = self._backends_of(tenant, exchange.call.model, decision)
+        candidates = self._candidates(tenant, exchange.call.model, decision)
         text = exchange.call.leading_text.encode()
         prefix = block_hashes(text, exchange.principal.project.encode())  # each project has a cache of its own
         holders = self._prefixes.longest(prefix)
-        ordered = choose(tenant, allowed, self._fleet.live(), affinity_key(text), holders, self._max_attempts)
+        ordered = choose(candidates, self._fleet.live(), affinity_key(text), holders, self._max_attempts)
         if not ordered:
             raise BackendUnavailable("None of the backends that may answer this is up; try again", retry_after_s=2)
         return [
@@ -46,17 +46,18 @@ class Routes:
             for backend in ordered
         ]
 
-    def _backends_of(self, tenant: str, model: str, decision: Decision) -> tuple[Backend, ...]:
+    def _candidates(self, tenant: str, model: str, decision: Decision) -> Candidates:
         """Those that the decision allows. It is made anew when the fleet changes, so it is looked up by itself."""
         known = self._allowed.get(id(decision))
         if known is not None and known[0] is decision:
             return known[1]
         names = frozenset(decision.backends)
-        allowed = tuple(backend for backend in self._inventory.backends(tenant, model) if backend.id in names)
+        backends = self._inventory.backends(tenant, model)
+        candidates = Candidates(tenant, [backend for backend in backends if backend.id in names])
         if len(self._allowed) >= MAX_DECISIONS:
             self._allowed.clear()
-        self._allowed[id(decision)] = decision, allowed
-        return allowed
+        self._allowed[id(decision)] = decision, candidates
+        return candidates
 
     @contextmanager
     def in_flight(self, exchange: Exchange, decision: Decision, route: Route) -> Iterator[Call]:

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, IPvAnyNetwork, ValidationErro
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from gateway.store.records import Role
+from policy.countries import builtin_countries
 from regions.identity import NAME
 
 MIB = 1 << 20
@@ -167,6 +168,21 @@ class Telemetry(Section):
     max_tenant_labels: int = Field(200, ge=0, description="tenants named in metrics; the rest count as 'other'")
 
 
+class Sinks(Section):
+    """Where, beside its backend, something of every call comes to lie, as ISO 3166 countries: a policy's `store_in`
+    binds it. `record`: this data folder, its database and what counts limits. `telemetry`: where spans are kept."""
+
+    record: str | None = None
+    telemetry: str | None = None
+
+    @field_validator("record", "telemetry")
+    @classmethod
+    def country(cls, value: str | None) -> str | None:
+        if value is not None and value not in builtin_countries().known:
+            raise ValueError("must be an ISO 3166 alpha-2 country code, in upper case")
+        return value
+
+
 class GroupRole(Section):
     """Who is in `group` at the identity provider has `role`: in `tenant`, or as staff of the installation."""
 
@@ -268,6 +284,7 @@ class Settings(BaseSettings):
     database: Database = Database()
     secrets: Secrets = Secrets()
     telemetry: Telemetry = Telemetry()
+    sinks: Sinks = Sinks()
     oidc: Oidc = Oidc()
     prices: dict[str, Price] = Field(default_factory=dict, description="by model; needed where a policy sets a budget")
 

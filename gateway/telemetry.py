@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 from gateway.exchange import Exchange
 from gateway.openai.endpoint import Endpoint
+from gateway.sinks import SPANS
 
 PROVIDER: Final = "domicile"
 
@@ -33,6 +34,7 @@ REGION: Final = "domicile.region"
 BACKEND: Final = "domicile.backend"
 DECISION: Final = "domicile.policy.decision"
 REQUEST_ID: Final = "domicile.request_id"
+MAY_LEAVE: Final = "domicile.policy.spans_may_leave"
 
 # As `gateway.pipeline` takes them; each is a span ``domicile.<step>``.
 STEPS: Final = (
@@ -210,6 +212,8 @@ def _attributes(exchange: Exchange) -> dict[str, str | int | bool | list[str]]:
         attributes |= {REGION: exchange.route.backend.region, BACKEND: exchange.route.backend.id}
     if exchange.decision is not None:
         attributes[DECISION] = f"{exchange.decision.policy_id}@{exchange.decision.version}"
+        if SPANS in exchange.decision.sinks:
+            attributes[MAY_LEAVE] = True
     return attributes
 
 
@@ -248,8 +252,10 @@ class _Series:
         return self._telemetry.tokens.labels(*self._labels, "output")
 
 
-def exporting_tracer(endpoint: str, sample_ratio: float, service_instance: str) -> trace.Tracer:
-    """A tracer that sends spans to `endpoint` (OTLP over HTTP).
+def exporting_tracer(
+    endpoint: str, sample_ratio: float, service_instance: str, by_policy: bool = False
+) -> trace.Tracer:
+    """A tracer that sends spans to `endpoint` (OTLP over HTTP); `by_policy`: only those that a policy lets go there.
 
     Raises ImportError with the extra to install when the OpenTelemetry SDK is absent.
     """
@@ -267,5 +273,11 @@ def exporting_tracer(endpoint: str, sample_ratio: float, service_instance: str) 
         resource=Resource.create({"service.name": "domicile-gateway", "service.instance.id": service_instance}),
         sampler=ParentBased(TraceIdRatioBased(sample_ratio)),
     )
-    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint)))
+    exporting = BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint))
+    if by_policy:
+        from gateway.spans import ResidentSpans
+
+        provider.add_span_processor(ResidentSpans(exporting))
+    else:
+        provider.add_span_processor(exporting)
     return provider.get_tracer("domicile")

@@ -14,6 +14,7 @@ from urllib.parse import parse_qs, urlsplit
 from gateway.installation import Installation
 from gateway.secrets.rotation import lying_in_clear
 from gateway.settings import Settings, is_loopback
+from gateway.sinks import spans_leave
 from gateway.store.database import Database
 from gateway.store.posture import Posture, posture
 
@@ -199,6 +200,14 @@ def _record(settings: Settings, state: State) -> list[Weakness]:
                 "let a second party run domicile audit witness serve, and submit to it",
             )
         )
+    if settings.sinks.record is None:
+        found.append(
+            Weakness(
+                "record_country_unknown",
+                "nobody has said in which country the record is kept, so no policy's store_in binds it",
+                "set sinks.record",
+            )
+        )
     if settings.audit.reserve_bytes == 0:
         found.append(
             Weakness(
@@ -272,6 +281,14 @@ def _process(settings: Settings, state: State) -> list[Weakness]:
                 "telemetry_plain",
                 "spans, which name tenants, leave this host without TLS",
                 "use https:// in telemetry.otlp_endpoint",
+            )
+        )
+    if spans_leave(settings) and settings.sinks.telemetry is None:
+        found.append(
+            Weakness(
+                "spans_stay_here",
+                "nobody has said in which country spans are kept, so no policy lets one leave",
+                "set sinks.telemetry",
             )
         )
     if endpoint is not None and settings.telemetry.sample_ratio == 1.0:

@@ -15,7 +15,7 @@ from datetime import UTC, date, datetime, time, timedelta
 from types import MappingProxyType
 
 from policy.compile import CompiledPolicy, ConditionalRule, Notice
-from policy.facts import BackendFacts, Priority, RequestFacts
+from policy.facts import BackendFacts, Priority, RequestFacts, Sink
 from policy.hours import next_minute
 from policy.purpose import LEGAL_BASES, RISK_CLASSES, SPECIAL_CATEGORIES, legal_basis_name
 from policy.redact.plan import RedactionPlan
@@ -49,6 +49,7 @@ class Reason:
 class Decision:
     """``backends``: allowed ids in the order they were given. ``transfer_basis``: for each of them, by which tool.
 
+    ``sinks``: those of the sinks that are not required to which something of the call may go.
     ``reasons`` names every refused candidate also when another one is allowed. ``holds_until``: before then the same
     facts get the same answer, whatever the time.
     """
@@ -67,6 +68,7 @@ class Decision:
     catalogue_version: str | None
     priority: Priority
     holds_until: datetime
+    sinks: tuple[str, ...] = ()
 
 
 def decide(policy: CompiledPolicy, facts: RequestFacts) -> Decision:
@@ -110,6 +112,7 @@ def decide(policy: CompiledPolicy, facts: RequestFacts) -> Decision:
         catalogue_version=facts.catalogue_version,
         priority=policy.priority,
         holds_until=next_minute(at) if policy.hours else datetime.combine(at.date() + timedelta(1), time(), UTC),
+        sinks=case.sinks if allowed else (),
     )
 
 
@@ -125,11 +128,11 @@ class _Verdict:
 class _Case:
     """What a policy says to one kind of request on one day."""
 
-    __slots__ = ("_facts", "_on", "_policy", "_rules", "refusals", "retention", "verdicts")
+    __slots__ = ("_bounds", "_facts", "_on", "_policy", "refusals", "retention", "sinks", "verdicts")
 
     def __init__(self, policy: CompiledPolicy, facts: RequestFacts, on: date) -> None:
         self._policy, self._facts, self._on = policy, facts.model_copy(update={"candidates": ()}), on
-        self._rules = tuple(
+        rules = tuple(
             rule
             for rule in policy.rules
             if rule.applies(
@@ -139,7 +142,11 @@ class _Case:
                 risk_class=facts.risk_class or "",
             )
         )
-        self.refusals = (*_refusals_of_request(policy, facts), *_refusals_by_rules(self._rules))
+        self.refusals = (*_refusals_of_request(policy, facts), *_refusals_by_rules(rules))
+        unfit = {sink: tuple(_refusals_of_sink(policy, rules, sink, on)) for sink in facts.sinks}
+        self.refusals += tuple(reason for sink, found in unfit.items() if sink.required for reason in found)
+        self.sinks = tuple(sink.name for sink, found in unfit.items() if not sink.required and not found)
+        self._bounds = tuple(bound for rule in rules for bound in _bounds_of(rule))
         high_risk = facts.risk_class not in RISK_CLASSES - {"high"}
         self.retention = with_high_risk_floor(policy.retention) if high_risk else policy.retention
         self.verdicts: dict[int, _Verdict] = {}
@@ -148,8 +155,7 @@ class _Case:
         policy, on = self._policy, self._on
         reasons = list(_refusals_of_backend(policy, self._facts, backend, on))
         if backend.tenant == self._facts.tenant:
-            for rule in self._rules:
-                reasons += _refusals_by_rule(rule, backend, on)
+            reasons += _refusals_by_bounds(self._bounds, backend, on)
         basis: str | None = None
         if not reasons:
             basis, why_none = policy.transfer.basis(backend, on)
@@ -164,7 +170,7 @@ class _Case:
 def _case(policy: CompiledPolicy, facts: RequestFacts, on: date) -> _Case:
     kind = (
         on, facts.tenant, facts.project is None, facts.project == "", facts.model, facts.purpose, facts.legal_basis,
-        facts.data_classes, facts.risk_class,
+        facts.data_classes, facts.risk_class, facts.sinks,
     )  # fmt: skip
     known: _Case | None = policy.judged.get(kind)
     if known is None:
@@ -251,24 +257,64 @@ def _refusals_of_backend(
     yield from _refusals_of_server("", policy.backend, backend)
 
 
+def _refusals_of_sink(
+    policy: CompiledPolicy, rules: tuple[ConditionalRule, ...], sink: Sink, on: date
+) -> Iterator[Reason]:
+    country, article = sink.country, "GDPR 44"
+    if country is None:
+        yield Reason("facts.missing", None, f"where {sink.name} is kept is not known", "GDPR 5(2)")
+        return
+    if country not in policy.known_countries:
+        yield Reason("facts.country", None, f"{sink.name} is kept in {country}, no country we know", "GDPR 5(2)")
+        return
+    bounds = [("residency.store_in", policy.store_in)]
+    bounds += [(f"rules.{rule.name}.store_in", rule.bounds.store_in) for rule in rules if rule.bounds.store_in]
+    for rule_id, allowed in bounds:
+        if objection := allowed.objection(country, on, ()):
+            yield Reason(rule_id, None, f"{sink.name} is kept in {country}, {objection}", article)
+
+
 def _refusals_by_rules(rules: tuple[ConditionalRule, ...]) -> Iterator[Reason]:
     for rule in rules:
         if rule.deny:
             yield Reason(f"rules.{rule.name}", None, rule.because)
 
 
-def _refusals_by_rule(rule: ConditionalRule, backend: BackendFacts, on: date) -> Iterator[Reason]:
+@dataclass(frozen=True, slots=True)
+class _Bound:
+    """One thing that a conditional rule asks of a backend: a country in `allowed` for one of its facts."""
+
+    rule: str
+    fact: str
+    verb: str
+    allowed: CountryRule
+
+
+def _bounds_of(rule: ConditionalRule) -> Iterator[_Bound | tuple[str, BackendDemand]]:
+    """What it asks, said once, so that the first look at many backends pays only for that."""
     bounds = rule.bounds
     for key, fact, verb, allowed in (
-        ("process_in", backend.compute_country, "computes in", bounds.process_in),
-        ("store_in", backend.storage_country, "stores in", bounds.store_in),
-        ("operator.head_office", backend.operator_hq, "operator is in", bounds.head_office),
-        ("operator.ultimate_parent", backend.parent_country, "parent is in", bounds.ultimate_parent),
+        ("process_in", "compute_country", "computes in", bounds.process_in),
+        ("store_in", "storage_country", "stores in", bounds.store_in),
+        ("operator.head_office", "operator_hq", "operator is in", bounds.head_office),
+        ("operator.ultimate_parent", "parent_country", "parent is in", bounds.ultimate_parent),
     ):
-        if allowed is not None and fact:  # one that is not known is refused as such
-            yield from _outside(f"rules.{rule.name}.{key}", backend, f"{verb} {fact}", fact, allowed, on, "GDPR 44")
+        if allowed is not None:
+            yield _Bound(f"rules.{rule.name}.{key}", fact, verb, allowed)
     if bounds.backend != NO_DEMAND:
-        yield from _refusals_of_server(f"rules.{rule.name}.", bounds.backend, backend)
+        yield f"rules.{rule.name}.", bounds.backend
+
+
+def _refusals_by_bounds(
+    bounds: tuple[_Bound | tuple[str, BackendDemand], ...], backend: BackendFacts, on: date
+) -> Iterator[Reason]:
+    for bound in bounds:
+        if isinstance(bound, tuple):
+            yield from _refusals_of_server(*bound, backend)
+            continue
+        country = getattr(backend, bound.fact)  # one that is not known is refused as such
+        if country and (objection := bound.allowed.objection(country, on, backend.attested_transfer)):
+            yield Reason(bound.rule, backend.backend_id, f"{bound.verb} {country}, {objection}", "GDPR 44")
 
 
 def _refusals_of_server(prefix: str, demand: BackendDemand, backend: BackendFacts) -> Iterator[Reason]:

@@ -68,6 +68,17 @@ class BackendFacts(Fact):
     subprocessors_version: str | None = None
 
 
+class Sink(Fact):
+    """Where something of every call comes to lie beside its backend: the record, spans. `country`: where that is.
+
+    `required`: no call is made without it. Nothing goes to one that is not, where a policy does not allow it.
+    """
+
+    name: str
+    country: str | None
+    required: bool = True
+
+
 class RequestFacts(Fact):
     """One request, as its key's project describes it. ``at``: the instant of the decision, with a time zone."""
 
@@ -81,6 +92,7 @@ class RequestFacts(Fact):
     risk_class: str | None = None
     candidates: tuple[BackendFacts, ...] = ()
     catalogue_version: str | None = None
+    sinks: tuple[Sink, ...] = ()
 
 
 class Membership(Fact):

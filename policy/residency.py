@@ -136,7 +136,10 @@ def _periods(rows: Iterable[Membership | Adequacy]) -> dict[str, tuple[Period, .
 
 
 def _covers(periods: tuple[Period, ...], on: date) -> bool:
-    return any(first <= on <= last for first, last in periods)
+    for first, last in periods:  # noqa: SIM110  # a generator takes three times as long, five thousand times a decision
+        if first <= on <= last:
+            return True
+    return False
 
 
 def _common(left: tuple[Period, ...], right: tuple[Period, ...]) -> tuple[Period, ...]:

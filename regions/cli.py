@@ -4,12 +4,12 @@ import json
 import sys
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
 if TYPE_CHECKING:
-    from regions.catalogue import Catalogue, Region
+    from regions.catalogue import Catalogue
 
 app = typer.Typer(name="region", help="Places where backends run, and who controls them.", no_args_is_help=True)
 
@@ -26,8 +26,10 @@ def list_regions(catalogue: File = None, on: Day = None, as_json: AsJson = False
 
     Example: domicile region list --on 2026-12-01
     """
+    from regions.place import place_facts
+
     known, day = _load(catalogue), _day(on)
-    rows = [_facts(known, region, day) for region in known.regions if region.valid_on(day)]
+    rows = [place_facts(known, region, day) for region in known.regions if region.valid_on(day)]
     if as_json:
         typer.echo(json.dumps({"catalogue": known.version, "regions": rows}, indent=2, ensure_ascii=False))
         return
@@ -56,10 +58,11 @@ def show_region(
     Example: domicile region show eu-fr-par
     """
     from regions.errors import CatalogueError
+    from regions.place import place_facts
 
     known, day = _load(catalogue), _day(on)
     try:
-        facts = _facts(known, known.region(region, day), day)
+        facts = place_facts(known, known.region(region, day), day)
     except CatalogueError as error:
         _fail(str(error))
     if as_json:
@@ -108,28 +111,6 @@ def check_regions(
             typer.echo(str(verdict))
     if not any(verdict.allowed for verdict in judged):
         raise typer.Exit(1)
-
-
-def _facts(catalogue: "Catalogue", region: "Region", day: date) -> dict[str, Any]:
-    known = catalogue.backend_facts(backend_id="", tenant="", region=region.id, models=(), day=day)
-    operator = next((o for o in catalogue.operators if o.id == region.operator and o.valid_on(day)), None)
-    return {
-        "region": region.id,
-        "name": region.name,
-        "compute_country": known.compute_country,
-        "storage_country": known.storage_country,
-        "operator": known.operator,
-        "operator_hq": known.operator_hq,
-        "ultimate_parent": known.ultimate_parent,
-        "parent_country": known.parent_country,
-        "subprocessors": ", ".join(f"{s.name} ({s.country})" for s in known.subprocessors) or "none",
-        "subprocessors_version": known.subprocessors_version or "none",
-        "certifications": ", ".join(known.certifications) or "none",
-        "valid_from": region.valid_from.isoformat(),
-        "valid_to": region.valid_to.isoformat() if region.valid_to else "open",
-        "source": region.source,
-        "operator_source": operator and operator.source,
-    }
 
 
 def _cell(value: str | None) -> str:

@@ -6,6 +6,7 @@ own view and lives in memory. A backend whose calls keep failing is left alone f
 is out for twice as long, up to `LONGEST_COOL_DOWN_S`; the first success lets it back in.
 """
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -29,7 +30,7 @@ class Backend(BaseModel):
     """One running replica. Its identity, and with it tenant and region, is what its certificate must say.
 
     `kind` openai: a server that is not our engine. Its identity is then our name for it, and it proves who it is by
-    what `trust` says.
+    what `trust` says. `cost`: micro-euros that a million tokens cost there, None where nobody said.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -43,6 +44,7 @@ class Backend(BaseModel):
     kind: Kind = "domicile"
     single_tenant: Tenancy | None = None
     trust: Trust | None = None
+    cost: int | None = None
 
     @model_validator(mode="after")
     def _is_who_its_uri_says(self) -> Self:
@@ -64,8 +66,9 @@ class Load(NamedTuple):
     """`latency_s`: of the last successful call to its first byte, None before one. `available`: may be called now.
 
     `rank` is what backends are compared by, less is better: calls that run or wait there, by our own count or the
-    engine's where that is more (other gateways call it too), and behind the point how full its cache is and how slow
-    it was. `key` is by what a prompt's favourite is found.
+    engine's where that is more (other gateways call it too); behind the point how full its cache is, in eighths, and
+    after that how slow it was, in doublings from 10 ms. Coarse, so that those that fare alike are alike, and the price
+    decides. `key` is by what a prompt's favourite is found.
     """
 
     in_flight: int
@@ -73,6 +76,10 @@ class Load(NamedTuple):
     available: bool
     rank: float = 0.0
     key: int = 0
+
+
+KEY_BITS = 30  # a machine word of Python's integers, which makes a choice among many a good deal faster
+FASTEST_S = 0.01
 
 
 def short_hash(text: bytes) -> int:
@@ -114,12 +121,17 @@ class _State:
 
     def _rank(self) -> float:
         queue: float = self.in_flight
-        fullness = 0.0
+        eighths = 0
         if self.report is not None:
             others = max(0, self.report.running + self.report.waiting - self.in_flight_at_report)
             queue += others
-            fullness = self.report.kv_use
-        return queue + min(fullness, 1.0) * 0.5 + min(self.latency_s or 0.0, 10.0) * 0.049
+            eighths = min(round(self.report.kv_use * 8), 8)
+        return queue + (eighths * 16 + _doublings(self.latency_s or 0.0)) / 144
+
+
+def _doublings(latency_s: float) -> int:
+    """0 up to 10 ms, 1 up to 20 ms, 2 up to 40 ms ... 15."""
+    return min(max(math.frexp(latency_s / FASTEST_S)[1], 0), 15)
 
 
 class Call:
@@ -164,7 +176,9 @@ class Fleet:
             if new.get(name) == known:
                 new[name] = known  # the same object, so that who holds it is recognised at a glance
         self._states = {
-            name: self._states[name] if self._is_member(backend) else _State(short_hash(name.encode()))
+            name: self._states[name]
+            if self._is_member(backend)
+            else _State(short_hash(name.encode()) >> (64 - KEY_BITS))
             for name, backend in new.items()
         }
         self._backends = new

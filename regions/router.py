@@ -1,16 +1,21 @@
-"""Which of the allowed backends to ask first: one that has the prompt's beginning cached, unless it is too busy.
+"""Which of the allowed backends to ask first: affinity, then load, then latency, then cost.
 
-Whose cache holds most of a prompt comes first (`regions.prefixes`); a prompt that nobody holds goes to the favourite
-of its beginning by rendezvous hashing (Thaler & Ravishankar 1998), so that gateways agree without a word.
-Either gives way when it is too far ahead in load: consistent hashing with bounded loads (Mirrokni, Thorup &
-Zadimoghaddam 2018). Pure: same inputs, same order.
+Whose cache holds most of a prompt comes first (`regions.prefixes`). A prompt that nobody holds goes to the favourite of
+its beginning by rendezvous hashing (Thaler & Ravishankar 1998), so that gateways agree without a word; where costs are
+known, to the favourite of the cheapest. Either gives way when it is too far ahead in load: consistent hashing with
+bounded loads (Mirrokni, Thorup & Zadimoghaddam 2018). Those to be tried after it come by load, which counts the queue,
+then the cache in use, then the latency (`regions.fleet.Load`), and of equals the cheaper first.
+
+Pure: same inputs, same order. A choice takes less than 100 us among 200 backends, so tuples are read by position.
 """
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import takewhile
+from typing import Final
 
 from regions.errors import IsolationError
-from regions.fleet import Backend, Load, short_hash
+from regions.fleet import KEY_BITS, Backend, Load, short_hash
 
 PREFIX_BYTES = 256
 SLACK = 1.25
@@ -22,49 +27,70 @@ def affinity_key(prompt: bytes) -> int:
     return short_hash(prompt[:PREFIX_BYTES])
 
 
+class Candidates:
+    """The backends that a decision allows, all of one tenant, the cheaper first. Made once, for many choices."""
+
+    __slots__ = ("backends", "costs", "ids", "priced")
+
+    def __init__(self, tenant: str, allowed: Sequence[Backend]) -> None:
+        """What nobody put a price on counts as paid for. Raises IsolationError if one is not `tenant`'s."""
+        if {backend.tenant for backend in allowed} - {tenant}:
+            raise IsolationError(f"a backend among {len(allowed)} is not tenant {tenant}'s")
+        self.backends = sorted(allowed, key=lambda backend: backend.cost or 0)
+        self.ids = [backend.id for backend in self.backends]
+        self.costs = [backend.cost or 0 for backend in self.backends]
+        self.priced = len(set(self.costs)) > 1
+
+
 def choose(
-    tenant: str,
-    allowed: Sequence[Backend],
+    candidates: Candidates,
     loads: Mapping[str, Load],
     affinity: int | None = None,
     holders: Iterable[set[str]] = (),
     limit: int | None = None,
 ) -> list[Backend]:
-    """The available ones of `allowed`, best first, `limit` at most; those after the first are for retries.
+    """The available ones of `candidates`, best first, `limit` at most; those after the first are for retries.
 
     First the least loaded of those that hold most of the prompt (`holders`, as `PrefixIndex.longest` gives them), or
-    the favourite of `affinity`, whose load stays within a batch of four or 1.25 times the mean; then by load. Raises
-    IsolationError if one of `allowed` is not `tenant`'s.
+    the favourite of `affinity`, whose load stays within a batch of four or 1.25 times the mean; then by load.
     """
-    if {backend.tenant for backend in allowed} - {tenant}:
-        raise IsolationError(f"a backend among {len(allowed)} is not tenant {tenant}'s")
     free = [
-        (load.rank, number, backend, load.key)
-        for number, backend in enumerate(allowed)
-        if (load := loads.get(backend.id)) is not None and load.available
+        (load[_RANK], number, load[_KEY])
+        for number, load in enumerate(map(loads.get, candidates.ids))
+        if load is not None and load[_AVAILABLE]
     ]
     if not free:
         return []
-    first = None if affinity is None else _favourite(free, affinity, holders)
-    wanted = len(free) if limit is None else min(limit, len(free))
-    ranked = sorted(free)[:wanted]
-    if first is None:
-        return [backend for _, _, backend, _ in ranked]
-    return [first, *(backend for _, _, backend, _ in ranked if backend is not first)][:wanted]
+    order = [number for _, number, _ in sorted(free)[:limit]]
+    if affinity is not None and limit != 0:
+        first = _favourite(candidates, free, affinity, holders)
+        order = [first, *(number for number in order if number != first)][:limit]
+    return [candidates.backends[number] for number in order]
 
 
-_Ranked = tuple[float, int, Backend, int]
+# Where these stand in a Load.
+_AVAILABLE: Final = 2
+_RANK: Final = 3
+_KEY: Final = 4
+_Ranked = tuple[float, int, int]
 
 
-def _favourite(free: list[_Ranked], affinity: int, holders: Iterable[set[str]]) -> Backend:
+def _favourite(candidates: Candidates, free: list[_Ranked], affinity: int, holders: Iterable[set[str]]) -> int:
+    """Its number among the candidates."""
     queues = sum([ranked[0] for ranked in free])
     bound = max(SMALL_BATCH, math.ceil(SLACK * (queues + 1) / len(free)))
-    for level in holders:
-        if able := [ranked for ranked in free if ranked[0] < bound and ranked[2].id in level]:
-            return min(able)[2]
     # At least one is within the bound: not all can be above 1.25 times their mean.
-    return max([((affinity ^ key) * _MIX & _BITS, -n, b) for rank, n, b, key in free if rank < bound])[2]
+    able = [ranked for ranked in free if ranked[0] < bound]
+    for level in holders:
+        if holding := [ranked for ranked in able if candidates.ids[ranked[1]] in level]:
+            return min(holding)[1]
+    if candidates.priced:
+        costs, least = candidates.costs, candidates.costs[able[0][1]]
+        able = list(takewhile(lambda ranked: costs[ranked[1]] == least, able))
+    start = affinity & _BITS
+    scores = [(start ^ key) * _MIX & _BITS for _, _, key in able]
+    return able[scores.index(max(scores))][1]
 
 
-_MIX = 0x9E3779B97F4A7C15  # of the golden ratio (Knuth, TAOCP 3, 6.4)
-_BITS = (1 << 64) - 1
+_BITS = (1 << KEY_BITS) - 1
+_MIX = 0x9E3779B97F4A7C15 >> (64 - KEY_BITS) | 1  # of the golden ratio (Knuth, TAOCP 3, 6.4)

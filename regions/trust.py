@@ -17,7 +17,8 @@ from regions.tls import PinnedContext
 class Trust(BaseModel):
     """A certificate under `ca` (PEM) for `name` (by default the host of the URL), or exactly the one whose SHA-256 is
     `pin` (of its DER form, in hex), or both. `key_file`: what to send as bearer token lies there; it is not stored.
-    `plain`: it refuses parameters that are not OpenAI's own, such as vLLM's ``cache_salt``."""
+    `plain`: it refuses parameters that are not OpenAI's own, such as vLLM's ``cache_salt``. `priority`: it orders its
+    queue by vLLM's parameter of that name, lower first (``--scheduling-policy priority``); others refuse that."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -26,6 +27,7 @@ class Trust(BaseModel):
     pin: str | None = Field(None, pattern=r"^[0-9a-f]{64}$")
     key_file: str | None = None
     plain: bool = False
+    priority: bool = False
 
     @model_validator(mode="after")
     def _ca_is_one(self) -> Self:
@@ -34,6 +36,12 @@ class Trust(BaseModel):
                 ssl.create_default_context(cadata=self.ca)
             except (ssl.SSLError, ValueError):
                 raise ValueError("ca holds no certificate in PEM") from None
+        return self
+
+    @model_validator(mode="after")
+    def _takes_either(self) -> Self:
+        if self.plain and self.priority:
+            raise ValueError("a server that refuses what is not OpenAI's own does not take priority")
         return self
 
     @property

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from fastapi import Depends, Header, Request
@@ -32,7 +33,8 @@ if TYPE_CHECKING:
 class Desk:
     """What the admin API works with. `hasher` gives the one of now: the pepper may have been rotated meanwhile.
 
-    `on_refused` is told, by a code, of everybody who could not come in.
+    `on_refused` is told, by a code, of everybody who could not come in. `backend_keys`: the folder with the keys that
+    servers of tenants ask for, a folder a tenant.
     """
 
     database: Database
@@ -44,6 +46,7 @@ class Desk:
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
     provider: "IdentityProvider | None" = None
     on_refused: Callable[[str], None] = lambda reason: None
+    backend_keys: Path | None = None
 
     @property
     def inventory(self) -> Inventory:

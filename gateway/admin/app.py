@@ -5,7 +5,7 @@ from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gateway.admin import keys, limits, login, oversight, people, policies, tenants, usage
+from gateway.admin import backends, keys, limits, login, oversight, people, policies, study, tenants, usage
 from gateway.admin.access import Desk
 from gateway.admin.openapi import AdminApi
 from gateway.admin.problems import install_handlers
@@ -31,7 +31,10 @@ def build_admin(desk: Desk) -> FastAPI:
         people.entrance,
         login.router,
         tenants.router,
-        policies.router,
+        policies.of_tenant,
+        policies.of_operator,
+        study.router,
+        backends.router,
         keys.router,
         people.of_tenant,
         people.of_staff,
@@ -45,8 +48,8 @@ def build_admin(desk: Desk) -> FastAPI:
 
 
 def operation_id(route: APIRoute) -> str:
-    """The function's name; people of the staff and of tenants share theirs."""
-    return f"{route.name}_of_staff" if route.path.startswith("/staff") else route.name
+    """The function's name; what there is of tenants and of the staff or the operator shares its own."""
+    return f"{route.name}_of_staff" if route.path.startswith(("/staff", "/operator")) else route.name
 
 
 class BoundedBody:

@@ -1,36 +1,34 @@
-"""Policies on their way into force: proposals, what they would change, and the way back."""
+"""Policies on their way into force: proposals, what they would change, and the way back.
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+The same routes twice: a tenant's policies (and its projects'), and the operator's, which stands above them all.
+"""
+
+from collections.abc import Callable
 from datetime import datetime
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Response
+from fastapi import APIRouter, Depends, Query, Response
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
-from gateway.admin.access import Desk, DeskOf, IfMatch, Need
+from gateway.admin.access import DeskOf, IfMatch, Need
 from gateway.admin.once import OnceRoute
-from gateway.admin.shapes import Body, Name, tagged
-from gateway.identity.roles import Actor
-from gateway.policy_room import Draft, PolicyRoom
-from gateway.store.errors import Invalid, NotReady
+from gateway.admin.shapes import Body, Limit, Name, tagged
+from gateway.admin.study import policy_room
+from gateway.identity.roles import OF_OPERATOR, Actor, Permission
+from gateway.policy_room import Draft
+from gateway.store.errors import Invalid
+from gateway.store.pages import Page
 from gateway.store.records import PolicyProposalRecord, PolicyVersionRecord
-from policy.errors import PolicyError
-from policy.explain import explain_json, explain_source
-
-router = APIRouter(prefix="/tenants/{tenant}", tags=["policies"], route_class=OnceRoute)
 
 MAX_POLICY = 256 * 1024
 
-Submitter = Annotated[Actor, Depends(Need("policies.submit"))]
-Approver = Annotated[Actor, Depends(Need("policies.approve"))]
-Activator = Annotated[Actor, Depends(Need("policies.activate"))]
+Document = Annotated[str, Field(max_length=MAX_POLICY)]
 
 
 class NewPolicy(Body):
     """`document`: YAML. `project`: make it this project's, tightening the tenant's."""
 
-    document: Annotated[str, Field(max_length=MAX_POLICY)]
+    document: Document
     project: Name | None = None
 
 
@@ -49,34 +47,37 @@ class Rollback(Body):
 
 
 class Simulation(Body):
-    """A `document`, or `dpf_accepted` false for the tenant's own without the EU-US Data Privacy Framework.
+    """A `document`, or `dpf_accepted` false for the one in force without the EU-US Data Privacy Framework.
 
     `since`: calls recorded from then on.
     """
 
-    document: Annotated[str, Field(max_length=MAX_POLICY)] | None = None
+    document: Document | None = None
     project: Name | None = None
     dpf_accepted: bool | None = None
     since: AwareDatetime | None = None
-
-
-class Question(Body):
-    """What a request of `project` for `model` would be told; `document`: by this document of the tenant instead."""
-
-    project: Name
-    model: Annotated[str, Field(max_length=256)]
-    document: Annotated[str, Field(max_length=MAX_POLICY)] | None = None
 
 
 class Answer(BaseModel):
     model_config = ConfigDict(frozen=True)
 
 
+class TestOutcome(Answer):
+    """`reasons`: why the test's case was refused, if it was."""
+
+    name: str
+    expect: str
+    passed: bool
+    reasons: tuple[str, ...]
+
+
 class Checked(Answer):
-    """`problems`: each with its line; none if the document may be proposed."""
+    """`problems`: each with its line; none if the document may be proposed. `tests`: those that the document carries,
+    where it compiles."""
 
     ok: bool
     problems: tuple[str, ...]
+    tests: tuple[TestOutcome, ...]
 
 
 class RuleDifference(Answer):
@@ -86,145 +87,176 @@ class RuleDifference(Answer):
     note: str
 
 
-class Impact(Answer):
-    """Of the recorded `calls`, how many would stay the `same`; `changes` by effect, project, model and reason."""
+class TenantImpact(Answer):
+    """Of a tenant's recorded `calls`, how many would stay the `same`; `changes` by effect, project, model, reason."""
 
-    differences: tuple[RuleDifference, ...]
+    tenant: str
     calls: int
     same: int
     changes: tuple[dict[str, Any], ...]
     rules: dict[str, int]
 
 
-class Explanation(Answer):
-    decision: dict[str, Any]
-    lines: tuple[str, ...]
+class Impact(Answer):
+    """`differences`: from what is in force, none where nothing is. `tenants`: all that the draft concerns."""
+
+    differences: tuple[RuleDifference, ...]
+    tenants: tuple[TenantImpact, ...]
 
 
-@router.post("/policies/check", dependencies=[Depends(Need("policies.read"))])
-def check_policy(desk: DeskOf, tenant: str, new: NewPolicy) -> Checked:
-    with _room(desk) as room:
-        problems = room.check(Draft(new.document, tenant, new.project))
-    return Checked(ok=not problems, problems=tuple(problems))
+def _policies(prefix: str, owner: Callable[..., str | None], needs: Callable[[Permission], Permission]) -> APIRouter:
+    """The same routes for a tenant's policies and the operator's. `owner`: whose they are, None for the operator's.
+    `needs`: what a route takes that takes this of a tenant's policies."""
+    router = APIRouter(prefix=prefix, tags=["policies"], route_class=OnceRoute)
+    reading = [Depends(Need(needs("policies.read")))]
+    submitter = Annotated[Actor, Depends(Need(needs("policies.submit")))]
+    approver = Annotated[Actor, Depends(Need(needs("policies.approve")))]
+    activator = Annotated[Actor, Depends(Need(needs("policies.activate")))]
+    of = Annotated[str | None, Depends(owner)]
+
+    @router.get("/policies", dependencies=reading)
+    def list_policies(
+        desk: DeskOf,
+        tenant: of,
+        project: Name | None = None,
+        after: Annotated[int, Query(ge=0, le=2**31 - 1)] = 0,
+        limit: Limit = 50,
+    ) -> Page[PolicyVersionRecord]:
+        """Every version ever in force, oldest first; of a tenant's own document, or of one of its projects."""
+        return desk.pages.policies(tenant, project, after, limit)
+
+    @router.post("/policies/check", dependencies=reading)
+    def check_policy(desk: DeskOf, tenant: of, new: NewPolicy) -> Checked:
+        """Read and compile a document with what is above it, and run the tests that it carries."""
+        draft = Draft(new.document, tenant, new.project)
+        with policy_room(desk) as room:
+            problems = room.check(draft)
+        with policy_room(desk) as room:
+            outcomes = room.tests(draft)
+        tests = tuple(
+            TestOutcome(
+                name=one.test.name,
+                expect=one.test.expect,
+                passed=one.passed,
+                reasons=tuple(map(str, one.decision.reasons)),
+            )
+            for one in outcomes
+        )
+        return Checked(ok=not problems, problems=tuple(problems), tests=tests)
+
+    @router.post("/policies/diff", dependencies=reading)
+    def diff_policy(desk: DeskOf, tenant: of, new: NewPolicy) -> tuple[RuleDifference, ...]:
+        """Rule by rule against what is in force, all levels together."""
+        with policy_room(desk) as room:
+            return _shown(room.differences(Draft(new.document, tenant, new.project)))
+
+    @router.post("/policies/simulate", dependencies=reading)
+    def simulate_policy(desk: DeskOf, tenant: of, asked: Simulation) -> Impact:
+        """What a draft would have done to recorded calls. Nothing is changed."""
+        if (asked.document is None) == (asked.dpf_accepted is None) or asked.dpf_accepted:
+            raise Invalid("send either a document, or dpf_accepted: false")
+        with policy_room(desk) as room:
+            draft = room.without_dpf(tenant) if asked.document is None else Draft(asked.document, tenant, asked.project)
+            changed = room.differences(draft) if room.in_force(tenant) else []
+            found = room.simulate(draft, asked.since)
+        tenants = tuple(TenantImpact(tenant=one.tenant, **one.impact.as_json()) for one in found)
+        return Impact(differences=_shown(changed), tenants=tenants)
+
+    @router.post("/policies/rollback", status_code=201)
+    def roll_back_policy(
+        actor: activator, desk: DeskOf, expected: IfMatch, response: Response, tenant: of, back: Rollback
+    ) -> PolicyVersionRecord:
+        """Put the version before the one in force back, as a new version. One person may; it goes one step."""
+        record = desk.control(actor.name, expected).roll_back_policy(tenant, project=back.project)
+        tagged(response, record)
+        return record
+
+    @router.get("/policy-proposals", dependencies=reading)
+    def list_proposals(desk: DeskOf, tenant: of) -> tuple[PolicyProposalRecord, ...]:
+        """Every one there was, oldest first."""
+        return tuple(desk.inventory.proposals(tenant))
+
+    @router.post("/policy-proposals", status_code=201)
+    def submit_policy(
+        actor: submitter, desk: DeskOf, response: Response, tenant: of, new: NewPolicy
+    ) -> PolicyProposalRecord:
+        """Propose a document. It must compile and pass its own tests; a second person approves it."""
+        record = desk.control(actor.name).submit_policy(tenant, new.document, project=new.project, person=actor.person)
+        tagged(response, record)
+        return record
+
+    @router.get("/policy-proposals/{proposal}", dependencies=reading)
+    def show_proposal(
+        desk: DeskOf, response: Response, tenant: of, proposal: int, project: Name | None = None
+    ) -> PolicyProposalRecord:
+        record = desk.inventory.proposal(tenant, proposal, project)
+        tagged(response, record)
+        return record
+
+    @router.post("/policy-proposals/{proposal}/approve")
+    def approve_policy(
+        actor: approver,
+        desk: DeskOf,
+        expected: IfMatch,
+        response: Response,
+        tenant: of,
+        proposal: int,
+        project: Name | None = None,
+    ) -> PolicyProposalRecord:
+        """Say yes to another person's proposal; 409 for one's own."""
+        control = desk.control(actor.name, expected)
+        record = control.approve_policy(tenant, proposal, person=actor.person, project=project)
+        tagged(response, record)
+        return record
+
+    @router.post("/policy-proposals/{proposal}/activate")
+    def activate_policy(
+        actor: activator,
+        desk: DeskOf,
+        expected: IfMatch,
+        response: Response,
+        tenant: of,
+        proposal: int,
+        when: Activation,
+        project: Name | None = None,
+    ) -> PolicyProposalRecord:
+        """Put an approved proposal in force, now or at an instant. If it does not compile by then, what was stays."""
+        at: datetime | None = when.at
+        record = desk.control(actor.name, expected).activate_proposal(tenant, proposal, project=project, at=at)
+        tagged(response, record)
+        return record
+
+    @router.post("/policy-proposals/{proposal}/withdraw")
+    def withdraw_policy(
+        actor: submitter,
+        desk: DeskOf,
+        expected: IfMatch,
+        response: Response,
+        tenant: of,
+        proposal: int,
+        why: Withdrawal,
+        project: Name | None = None,
+    ) -> PolicyProposalRecord:
+        """Take a proposal back that is not in force."""
+        control = desk.control(actor.name, expected)
+        record = control.withdraw_policy(tenant, proposal, project=project, because=why.because)
+        tagged(response, record)
+        return record
+
+    return router
 
 
-@router.post("/policies/simulate", dependencies=[Depends(Need("policies.read"))])
-def simulate_policy(desk: DeskOf, tenant: str, asked: Simulation) -> Impact:
-    """What a draft would have done to recorded calls. Nothing is changed."""
-    if (asked.document is None) == (asked.dpf_accepted is None) or asked.dpf_accepted:
-        raise Invalid("send either a document, or dpf_accepted: false")
-    with _room(desk) as room:
-        draft = room.without_dpf(tenant) if asked.document is None else Draft(asked.document, tenant, asked.project)
-        changed = room.differences(draft)
-        (found,) = room.simulate(draft, asked.since)
-    shown = tuple(RuleDifference(rule=d.rule, before=d.before, after=d.after, note=d.note) for d in changed)
-    return Impact(differences=shown, **found.impact.as_json())
+def _shown(differences: list[Any]) -> tuple[RuleDifference, ...]:
+    return tuple(RuleDifference(rule=d.rule, before=d.before, after=d.after, note=d.note) for d in differences)
 
 
-@router.post("/policies/explain", dependencies=[Depends(Need("policies.read"))])
-def explain_policy(desk: DeskOf, tenant: str, asked: Question) -> Explanation:
-    """Decide as a gateway would now, with the lines of the documents that say so."""
-    draft = None if asked.document is None else Draft(asked.document, tenant)
-    with _room(desk) as room:
-        explained = room.explain(tenant, asked.project, asked.model, draft)
-    lines = explain_source(explained.decision, explained.sources)
-    return Explanation(decision=explain_json(explained.decision), lines=tuple(lines))
+def _in_the_path(tenant: str) -> str:
+    return tenant
 
 
-@router.post("/policies/rollback", status_code=201)
-def roll_back_policy(
-    actor: Activator, desk: DeskOf, expected: IfMatch, response: Response, tenant: str, back: Rollback
-) -> PolicyVersionRecord:
-    """Put the version before the one in force back, as a new version. One person may; it goes one step."""
-    record = desk.control(actor.name, expected).roll_back_policy(tenant, project=back.project)
-    tagged(response, record)
-    return record
+def _of_the_operator() -> None:
+    return None
 
 
-@router.get("/policy-proposals", dependencies=[Depends(Need("policies.read"))])
-def list_proposals(desk: DeskOf, tenant: str) -> tuple[PolicyProposalRecord, ...]:
-    """Every one there was, oldest first."""
-    return tuple(desk.inventory.proposals(tenant))
-
-
-@router.post("/policy-proposals", status_code=201)
-def submit_policy(
-    actor: Submitter, desk: DeskOf, response: Response, tenant: str, new: NewPolicy
-) -> PolicyProposalRecord:
-    """Propose a document. It must compile and pass its own tests; a second person approves it."""
-    record = desk.control(actor.name).submit_policy(tenant, new.document, project=new.project, person=actor.person)
-    tagged(response, record)
-    return record
-
-
-@router.get("/policy-proposals/{proposal}", dependencies=[Depends(Need("policies.read"))])
-def show_proposal(
-    desk: DeskOf, response: Response, tenant: str, proposal: int, project: Name | None = None
-) -> PolicyProposalRecord:
-    record = desk.inventory.proposal(tenant, proposal, project)
-    tagged(response, record)
-    return record
-
-
-@router.post("/policy-proposals/{proposal}/approve")
-def approve_policy(
-    actor: Approver,
-    desk: DeskOf,
-    expected: IfMatch,
-    response: Response,
-    tenant: str,
-    proposal: int,
-    project: Name | None = None,
-) -> PolicyProposalRecord:
-    """Say yes to another person's proposal; 409 for one's own."""
-    control = desk.control(actor.name, expected)
-    record = control.approve_policy(tenant, proposal, person=actor.person, project=project)
-    tagged(response, record)
-    return record
-
-
-@router.post("/policy-proposals/{proposal}/activate")
-def activate_policy(
-    actor: Activator,
-    desk: DeskOf,
-    expected: IfMatch,
-    response: Response,
-    tenant: str,
-    proposal: int,
-    when: Activation,
-    project: Name | None = None,
-) -> PolicyProposalRecord:
-    """Put an approved proposal in force, now or at an instant. If it does not compile by then, what was stays."""
-    at: datetime | None = when.at
-    record = desk.control(actor.name, expected).activate_proposal(tenant, proposal, project=project, at=at)
-    tagged(response, record)
-    return record
-
-
-@router.post("/policy-proposals/{proposal}/withdraw")
-def withdraw_policy(
-    actor: Submitter,
-    desk: DeskOf,
-    expected: IfMatch,
-    response: Response,
-    tenant: str,
-    proposal: int,
-    why: Withdrawal,
-    project: Name | None = None,
-) -> PolicyProposalRecord:
-    """Take a proposal back that is not in force."""
-    control = desk.control(actor.name, expected)
-    record = control.withdraw_policy(tenant, proposal, project=project, because=why.because)
-    tagged(response, record)
-    return record
-
-
-@contextmanager
-def _room(desk: Desk) -> Iterator[PolicyRoom]:
-    """What is wrong with a document is 422, in the policy's own words."""
-    if desk.policy_room is None:
-        raise NotReady("this gateway has no catalogue to judge by")
-    try:
-        yield desk.policy_room(desk.inventory)
-    except PolicyError as error:
-        raise Invalid(str(error)) from error
+of_tenant = _policies("/tenants/{tenant}", _in_the_path, lambda permission: permission)
+of_operator = _policies("/operator", _of_the_operator, OF_OPERATOR.__getitem__)

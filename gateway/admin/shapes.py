@@ -22,6 +22,7 @@ GRAMMAR: Mapping[str, re.Pattern[str]] = {
     **dict.fromkeys(("tenant", "project"), NAME),
     **dict.fromkeys(("key", "person", "token"), re.compile("[0-9A-Za-z]{8}")),
     "proposal": re.compile("[0-9]{1,9}"),
+    **dict.fromkeys(("backend", "region"), NAME),
 }
 """Of what stands in a path, by its parameter."""
 

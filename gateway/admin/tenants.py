@@ -1,8 +1,8 @@
-"""Tenants, their projects, policies and backends."""
+"""Tenants and their projects."""
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query, Response
+from fastapi import APIRouter, Depends, Response
 
 from gateway.admin.access import DeskOf, IfMatch, Need
 from gateway.admin.once import OnceRoute
@@ -10,9 +10,7 @@ from gateway.admin.shapes import After, Body, Limit, Name, tagged
 from gateway.identity.roles import Actor
 from gateway.store.pages import Page
 from gateway.store.records import (
-    BackendRecord,
     LegalBasis,
-    PolicyVersionRecord,
     ProjectRecord,
     RiskClass,
     TenantRecord,
@@ -116,20 +114,3 @@ def revoke_project(
     record = desk.control(actor.name, expected).revoke_project(tenant, project)
     tagged(response, record)
     return record
-
-
-@router.get("/tenants/{tenant}/policies", dependencies=[Depends(Need("policies.read"))])
-def list_policies(
-    desk: DeskOf,
-    tenant: str,
-    project: Name | None = None,
-    after: Annotated[int, Query(ge=0, le=2**31 - 1)] = 0,
-    limit: Limit = 50,
-) -> Page[PolicyVersionRecord]:
-    """Every version ever in force for the tenant, or for one of its projects."""
-    return desk.pages.policies(tenant, project, after, limit)
-
-
-@router.get("/tenants/{tenant}/backends", dependencies=[Depends(Need("backends.read"))])
-def list_backends(desk: DeskOf, tenant: str, after: After = None, limit: Limit = 50) -> Page[BackendRecord]:
-    return desk.pages.backends(tenant, after, limit)

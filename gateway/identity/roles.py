@@ -21,7 +21,12 @@ Permission = Literal[
     "policies.submit",
     "policies.approve",
     "policies.activate",
+    "operator-policy.read",
+    "operator-policy.submit",
+    "operator-policy.approve",
+    "operator-policy.activate",
     "backends.read",
+    "backends.manage",
     "people.read",
     "people.manage",
     "limits.manage",
@@ -31,12 +36,29 @@ Permission = Literal[
     "usage.read-all",
     "oversight.act",
 ]
-"""``tenants.*``, ``staff.*``, ``prices.*`` and ``usage.read-all`` concern the installation; all others one tenant,
-its projects with ``tenant.read``."""
+"""``tenants.*``, ``staff.*``, ``operator-policy.*``, ``prices.*``, ``backends.manage`` (it says where prompts go) and
+``usage.read-all`` concern the installation; all others one tenant, its projects with ``tenant.read``."""
 
 _ALL: frozenset[Permission] = frozenset(get_args(Permission))
-INSTALLATION = frozenset[Permission](
-    {"tenants.list", "tenants.manage", "staff.read", "staff.manage", "prices.read", "prices.manage", "usage.read-all"}
+OF_OPERATOR: dict[Permission, Permission] = {
+    "policies.read": "operator-policy.read",
+    "policies.submit": "operator-policy.submit",
+    "policies.approve": "operator-policy.approve",
+    "policies.activate": "operator-policy.activate",
+}
+"""What it takes to do with the operator's policy what each of them allows with a tenant's."""
+OPERATOR_POLICY = frozenset[Permission](OF_OPERATOR.values())
+INSTALLATION = OPERATOR_POLICY | frozenset[Permission](
+    {
+        "tenants.list",
+        "tenants.manage",
+        "staff.read",
+        "staff.manage",
+        "backends.manage",
+        "prices.read",
+        "prices.manage",
+        "usage.read-all",
+    }
 )
 _READ = frozenset[Permission]({"tenant.read", "keys.read", "policies.read", "backends.read", "people.read"})
 
@@ -46,8 +68,11 @@ ROLE_TABLE: dict[Role, frozenset[Permission]] = {
     "developer": frozenset(
         {"tenant.read", "usage.read", "keys.read", "keys.manage", "policies.read", "policies.submit", "backends.read"}
     ),
-    "dpo": _READ | {"tenants.list", "policies.submit", "policies.approve", "policies.activate", "oversight.act"},
-    "auditor": _READ | {"tenants.list", "staff.read", "prices.read", "usage.read", "usage.read-all"},
+    "dpo": _READ
+    | OPERATOR_POLICY
+    | {"tenants.list", "policies.submit", "policies.approve", "policies.activate", "oversight.act"},
+    "auditor": _READ
+    | {"tenants.list", "staff.read", "operator-policy.read", "prices.read", "usage.read", "usage.read-all"},
     "billing": frozenset({"tenants.list", "tenant.read", "prices.read", "usage.read", "usage.read-all"}),
 }
 

@@ -53,6 +53,13 @@ class Call:
         return asked if asked is not None else self.request.max_tokens
 
     @property
+    def choices(self) -> int:
+        """How many answers it asks for: `n` for each prompt."""
+        prompt = self.body.get("prompt")
+        prompts = len(prompt) if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int) else 1
+        return (self.request.n or 1) * prompts
+
+    @property
     def leading_text(self) -> str:
         """The start of the prompt, for prefix-cache affinity: requests that begin alike go to the same backend."""
         pieces, size = [], 0

@@ -5,7 +5,9 @@ learns of it), offers the change to `on_event`, and only then commits.
 """
 
 from collections.abc import Sequence
+from decimal import Decimal
 from typing import Any, Literal, get_args
+from urllib.parse import urlsplit
 
 from gateway.store import lookup
 from gateway.store.change import CheckPolicy, OnEvent, checked_name, checked_text
@@ -104,8 +106,11 @@ class Control(KeyControl, SessionControl, LimitControl, PolicyControl, Oversight
         kind: Literal["domicile", "openai"] = "domicile",
         single_tenant: Literal["attested", "declared"] | None = None,
         trust: Trust | None = None,
+        eur_per_million: Decimal | None = None,
     ) -> BackendRecord:
         """Add the replica, or move one of the same identity to a new `url`.
+
+        `eur_per_million`: what a million tokens cost there, for the choice among backends; None leaves it as it was.
 
         A ``domicile`` backend attests by its own certificate that it serves one tenant. An ``openai`` one can only
         `single_tenant` declare it, and off this host needs a `trust` that names a CA or a certificate. Raises Invalid,
@@ -113,12 +118,13 @@ class Control(KeyControl, SessionControl, LimitControl, PolicyControl, Oversight
         """
         if backend.cell != self._cell:
             raise Invalid(f"{backend.uri} is not of cell {self._cell!r}")
-        if not url.startswith(("https://", "http://127.0.0.1:")):
-            raise Invalid(f"{url!r} is neither https nor on this machine")
+        if not _is_address(url):
+            raise Invalid(f"{url!r} is no URL of a server: https (http on this machine only), host, port and path")
         if not models:
             raise Invalid("a backend must serve a model")
         models = [checked_text(model, "model") for model in models]
         facts = _facts_of_kind(url, kind, single_tenant, trust)
+        cost = None if eur_per_million is None else _micro_euros(eur_per_million)
         with self._change() as change:
             lookup.living_tenant(change.session, backend.tenant)
             row = change.session.get(BackendRow, backend.backend)
@@ -131,6 +137,7 @@ class Control(KeyControl, SessionControl, LimitControl, PolicyControl, Oversight
                     uri=backend.uri,
                     url=url,
                     models=list(models),
+                    cost=cost,
                     **facts,
                     **change.stamp,
                 )
@@ -140,6 +147,7 @@ class Control(KeyControl, SessionControl, LimitControl, PolicyControl, Oversight
             else:
                 row.url, row.models, row.revoked_at, row.epoch = url, list(models), None, change.epoch
                 row.kind, row.single_tenant, row.trust = facts["kind"], facts["single_tenant"], facts["trust"]
+                row.cost = row.cost if cost is None else cost
             change.session.flush()
             record = backend_record(row)
             models_changed = _models_changed(before, record)
@@ -161,6 +169,23 @@ def _models_changed(before: BackendRecord | None, after: BackendRecord) -> dict[
     if before == after:
         changed = {}
     return changed | dict.fromkeys(was.difference(after.models), "withdrawn")
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname or "", parts.port
+    except ValueError:
+        return False
+    plain = url.isascii() and url.isprintable() and not (parts.query or parts.fragment or "@" in parts.netloc)
+    return plain and bool(host) and (parts.scheme == "https" or (parts.scheme == "http" and host == "127.0.0.1"))
+
+
+def _micro_euros(euros: Decimal) -> int:
+    micro = euros * 10**6
+    if not 0 <= micro <= 10**12 or micro != int(micro):
+        raise Invalid(f"{euros} euros a million tokens is no price: 0 to a million, six decimal places")
+    return int(micro)
 
 
 def _facts_of_kind(url: str, kind: str, single_tenant: str | None, trust: Trust | None) -> dict[str, Any]:

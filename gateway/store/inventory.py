@@ -153,6 +153,10 @@ class Inventory:
             scope = TENANT_SCOPE if project is None else project
             return proposal_record(lookup.proposal(session, tenant or OPERATOR, scope, number))
 
+    def backend(self, tenant: str, backend: str) -> BackendRecord:
+        with self._database.read() as session:
+            return backend_record(lookup.backend(session, tenant, backend))
+
     def backends(self, tenant: str) -> list[BackendRecord]:
         with self._database.read() as session:
             lookup.tenant(session, tenant)

@@ -72,10 +72,14 @@ class Pages:
         query = select(BackendRow).where(BackendRow.tenant == tenant)
         return self._page(query, BackendRow.id, backend_record, after, limit, tenant)
 
-    def policies(self, tenant: str, project: str | None, after: int, limit: int) -> Page[PolicyVersionRecord]:
-        """Versions of the tenant's own document, or of a project's, oldest first; `after`: a number, 0 at first."""
+    def policies(self, tenant: str | None, project: str | None, after: int, limit: int) -> Page[PolicyVersionRecord]:
+        """Versions of the tenant's own document, or of a project's, oldest first; `after`: a number, 0 at first.
+
+        `tenant` None: the operator's.
+        """
         query = select(PolicyVersionRow).where(
-            PolicyVersionRow.tenant == tenant, PolicyVersionRow.project == (project or lookup.TENANT_SCOPE)
+            PolicyVersionRow.tenant == (tenant or lookup.OPERATOR),
+            PolicyVersionRow.project == (project or lookup.TENANT_SCOPE),
         )
         return self._page(query, PolicyVersionRow.number, policy_record, after, limit, tenant)
 

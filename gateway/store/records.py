@@ -177,6 +177,8 @@ class PolicyProposalRecord(Record):
 
 
 class BackendRecord(Record):
+    """`cost`: micro-euros that a million tokens cost there; None where nobody said."""
+
     id: str
     tenant: str
     region: str
@@ -186,6 +188,7 @@ class BackendRecord(Record):
     kind: Literal["domicile", "openai"] = "domicile"
     single_tenant: Literal["attested", "declared"] | None = None
     trust: Trust | None = None
+    cost: int | None = None
     revoked_at: datetime | None
 
 

@@ -6,7 +6,7 @@ since it last looked. Rows are never deleted, only revoked: a deletion would lea
 
 from datetime import UTC, datetime
 
-from sqlalchemy import JSON, DateTime, Dialect, ForeignKeyConstraint, Index, LargeBinary, MetaData, text
+from sqlalchemy import JSON, BigInteger, DateTime, Dialect, ForeignKeyConstraint, Index, LargeBinary, MetaData, text
 from sqlalchemy.orm import registry
 from sqlalchemy.types import TypeDecorator
 from sqlmodel import Field, SQLModel
@@ -164,6 +164,7 @@ class BackendRow(Changed, Row, table=True):
     kind: str = Field("domicile", max_length=16, sa_column_kwargs={"server_default": "domicile"})
     single_tenant: str | None = Field(None, max_length=16)
     trust: dict[str, str | bool] | None = Field(None, sa_type=JSON)
+    cost: int | None = Field(None, sa_type=BigInteger)
     revoked_at: datetime | None = Field(None, sa_type=UtcDateTime)
 
 

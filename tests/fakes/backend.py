@@ -106,6 +106,7 @@ async def running(backend, port=0):
     app.router.add_post("/v1/chat/completions", backend.generate)
     app.router.add_post("/v1/completions", backend.generate)
     app.router.add_get("/readyz", backend.readiness)
+    app.router.add_get("/v1/models", backend.readiness)  # by what a server that is not our engine is asked
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", port)

@@ -161,7 +161,8 @@ async def test_nothing_that_is_sent_to_administer_shows(tmp_path, spans, caplog,
         schemas = DOCUMENT["components"]["schemas"]
         for method, path, operation in admin_operations():
             nobody = dict.fromkeys(("key", "person", "token"), "0" * 8)
-            there = {"tenant": "acme", "project": "main", "proposal": "1", **nobody}
+            nothing = {"backend": "acme-nobody", "region": "eu-fr-par"}
+            there = {"tenant": "acme", "project": "main", "proposal": "1", **nothing, **nobody}
             url = PREFIX + path.format(**there)
             name = operation["operationId"].removesuffix("_of_staff")
             content = json.dumps(BODIES.get(name))

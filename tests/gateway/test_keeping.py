@@ -12,7 +12,9 @@ import pytest
 from typer.testing import CliRunner
 
 from audit.cli import app as audit_app
-from tests.fakes.backend import FakeBackend
+from regions.identity import BackendIdentity
+from regions.trust import Trust
+from tests.fakes.backend import FakeBackend, running
 from tests.fakes.lab import POLICY, chat, lab
 from tests.fakes.vault import TOKEN, running_vault
 
@@ -218,3 +220,19 @@ async def test_with_the_master_key_in_vault_content_is_kept_and_a_sealed_vault_s
             assert (await made.post(chat(QUESTION), key="globex/main")).status == 200
         assert not list(made.data.rglob("root.key"))
         assert not list(made.data.rglob("signer.key"))
+
+
+async def test_what_is_kept_is_what_left_also_for_a_server_that_takes_less(tmp_path):
+    async with running(FakeBackend()) as backend:
+
+        def set_up(made):
+            made.tenant("acme", KEEPING + "priority: low\n")
+            theirs = BackendIdentity("eu-1", "acme", "eu-fr-par", "acme-tgi")
+            made.control.register_backend(
+                theirs, url=backend.url, models=["small"], kind="openai", trust=Trust(plain=True)
+            )
+
+        async with lab(tmp_path, set_up=set_up, backends={}) as made:
+            await asked(made, BOB)
+            values = dict(kept(await audit(made, "dsar", "--tenant", "acme", "--subject", BOB)))
+    assert json.loads(values["inference.accepted"]["input"]) == backend.bodies[0] == chat(QUESTION)

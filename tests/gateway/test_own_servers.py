@@ -108,6 +108,15 @@ async def test_what_is_not_openais_own_is_kept_from_a_server_that_would_refuse_i
     assert ("cache_salt" in server.received[0][1]) is not plain
 
 
+@pytest.mark.parametrize(("trust", "place"), [({}, None), ({"priority": True}, -1), ({"plain": True}, None)], ids=str)
+async def test_the_class_of_the_policy_reaches_a_server_that_queues_by_it_and_no_other(tmp_path, files, trust, place):
+    async with Server(files) as server:
+        set_up = registering(server.url, Trust(pin=pin_of(files), **trust), POLICY + "priority: high\n")
+        async with lab(tmp_path, set_up=set_up, backends={}) as made:
+            assert (await made.post(chat("hello", priority=-5))).status == 200
+    assert server.received[0][1].get("priority") == place
+
+
 async def test_another_certificate_gets_no_byte(tmp_path, files):
     async with (
         Server(files) as server,
@@ -164,6 +173,7 @@ def test_it_is_registered_listed_and_revoked_from_a_shell(tmp_path, files):
         "pin": pin_of(files),
         "key_file": None,
         "plain": False,
+        "priority": False,
     }
     assert "openai" in run("backend", "list", "acme").output
     assert json.loads(run("backend", "revoke", "acme", "acme-vllm", "--yes", "--json").output)["revoked_at"]

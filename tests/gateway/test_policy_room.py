@@ -161,7 +161,7 @@ def test_the_operators_policy_is_for_the_staff(installed, tmp_path):
     file = tmp_path / "ceiling.yaml"
     file.write_text("policy: ceiling\nversion: 1\nresidency: {dpf_accepted: false}\n")
     refused = run(data, "submit", "operator", file, DOMICILE_TOKEN=token)
-    assert refused.exit_code == 1 and "installation's own staff" in refused.stderr
+    assert refused.exit_code == 1 and "do not reach the installation" in refused.stderr
     assert run(data, "activate", "operator", file).exit_code == 0
     explained = json.loads(run(data, "explain", "acme", "main", "--model", "small", "--json").output)
     assert explained["policy"]["id"] == "ceiling+test-default"

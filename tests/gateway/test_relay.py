@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from gateway.errors import BackendFailed
 from gateway.openai.answer import StreamRewriter
+from gateway.openai.endpoint import COMPLETIONS
 from gateway.relay import StreamRelay
-from tests.gateway.parts import exchange
+from tests.gateway.parts import call, exchange
 
 DONE = b"data: [DONE]\n\n"
 USAGE = {"prompt_tokens": 7, "completion_tokens": 2, "total_tokens": 9}
@@ -115,10 +116,34 @@ async def test_nothing_after_done_is_sent():
     assert said(sent) == "a"
 
 
+async def test_a_clean_end_after_every_choice_has_ended_is_a_whole_answer_also_without_done():
+    sent, ending = await relayed([event("Hello") + event(finish="stop") + only_usage()], held=True)
+    assert (said(sent), ending) == ("Hello", DONE)
+    asked = exchange(stream=True, n=2)
+    second = event(choices=[{"index": 1, "delta": {"content": "b"}, "finish_reason": "length"}])
+    sent, ending = await relayed([event("a", finish="stop") + second], asked)
+    assert (said(sent), ending, asked.finish_reasons) == ("ab", DONE, ["stop", "length"])
+
+
+async def test_text_that_was_held_back_of_a_choice_without_an_end_of_its_own_is_not_lost_without_done():
+    unfinished = event(choices=[{"index": 1, "delta": {"content": "left"}, "finish_reason": None}])
+    sent, _ = await relayed([event("a", finish="stop") + unfinished], held=True)
+    assert said(sent) == "aleft"
+
+
+@pytest.mark.parametrize(
+    ("prompt", "n", "choices"),
+    [("a", None, 1), ("a", 3, 3), (["a", "b"], 2, 4), ([1, 2, 3], None, 1), ([[1], [2]], None, 2)],
+)
+def test_a_call_asks_for_as_many_answers_as_prompts_times_n(prompt, n, choices):
+    assert call({"model": "small", "prompt": prompt, "n": n}, COMPLETIONS).choices == choices
+
+
 @pytest.mark.parametrize(
     ("source", "code"),
     [
         ([], "stream_truncated"),
+        ([event("a", finish="stop") + b"data: {"], "stream_truncated"),
         ([event("a")], "stream_truncated"),
         ([event("a"), b"data: [DO"], "stream_truncated"),
         ([b"data: {not json}\n\n" + DONE], "backend_error"),
@@ -126,13 +151,28 @@ async def test_nothing_after_done_is_sent():
         ([b'data: {"error": {"message": "boom"}}\n\n' + DONE], "backend_error"),
         ([event("a", usage={"total_tokens": "many"}) + DONE], "backend_error"),
     ],
-    ids=["nothing", "no end", "half an end", "no JSON", "no object", "an error inside", "usage that is none"],
+    ids=[
+        "nothing",
+        "cut behind its end",
+        "no end",
+        "half an end",
+        "no JSON",
+        "no object",
+        "an error inside",
+        "usage that is none",
+    ],
 )
 async def test_a_stream_that_is_no_answer_fails_and_says_nothing_of_what_it_held(source, code):
     with pytest.raises(BackendFailed) as failed:
         await relayed(source)
     assert failed.value.code == code
     assert "boom" not in failed.value.message
+
+
+async def test_one_choice_of_two_that_ended_is_half_an_answer():
+    with pytest.raises(BackendFailed) as failed:
+        await relayed([event("a", finish="stop")], exchange(stream=True, n=2))
+    assert failed.value.code == "stream_truncated"
 
 
 async def test_of_a_stream_that_breaks_the_held_back_rest_can_still_be_had():

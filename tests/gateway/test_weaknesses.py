@@ -22,10 +22,14 @@ SOUND = State(witnessed=True)
 VAULT = {"provider": "vault", "vault": {"address": "https://v.example", "token_file": "/t"}}
 TLS = {"cert_file": "/c.pem", "key_file": "/k.pem"}
 OTLP = "http://10.0.0.9:4318/v1/traces"
+TRACED = {"otlp_endpoint": "https://otel.example", "sample_ratio": 0.1}
+
+
+SINKS = {"record": "FR", "telemetry": "FR"}
 
 
 def sound(**changed):
-    made = load_settings(**{"secrets": VAULT, **changed})
+    made = load_settings(**{"secrets": VAULT, "sinks": SINKS, **changed})
     return made.model_copy(update={"oidc": SimpleNamespace(issuer="https://idp.example")})
 
 
@@ -65,6 +69,12 @@ def test_an_installation_without_weak_defaults_has_none():
             {"telemetry": {"otlp_endpoint": "https://otel.example", "sample_ratio": 0.5}},
         ),
         ("every_call_traced", {"telemetry": {"otlp_endpoint": "https://otel.example"}}, {"telemetry": {}}),
+        ("record_country_unknown", {"sinks": {"telemetry": "FR"}}, {"sinks": SINKS}),
+        (
+            "spans_stay_here",
+            {"telemetry": TRACED, "sinks": {"record": "FR"}},
+            {"telemetry": TRACED, "sinks": SINKS},
+        ),
     ],
 )
 def test_a_setting_is_named_while_it_is_weak_and_no_longer(code, weak, mended):
@@ -111,7 +121,7 @@ def test_a_state_is_named_while_it_is_weak_and_no_longer(code, weak, mended):
 
 
 def test_without_an_identity_provider_that_is_named():
-    assert codes(load_settings(secrets=VAULT)) == ["no_identity_provider"]
+    assert codes(load_settings(secrets=VAULT, sinks=SINKS)) == ["no_identity_provider"]
 
 
 def test_a_sentence_names_a_few_tenants_and_counts_the_rest_and_no_secret():

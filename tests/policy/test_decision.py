@@ -11,7 +11,7 @@ from policy.countries import builtin_countries
 from policy.decision import decide
 from policy.document import load_document
 from policy.explain import explain_json, explain_lines
-from policy.facts import Attestation, BackendFacts, RequestFacts, Subprocessor
+from policy.facts import Attestation, BackendFacts, RequestFacts, Sink, Subprocessor
 from tests.policy.conftest import ADEQUATE, TENANT
 
 POLICIES = [compile_policy(load_document(text), None, builtin_countries()) for text in (TENANT, ADEQUATE)]
@@ -121,6 +121,19 @@ def test_a_special_category_is_allowed_where_the_policy_gives_a_ground_for_it(bu
     assert decide(build(TENANT + "special_categories: {health: 9(2)(h)}"), health).allowed
     assert rules(decide(build(TENANT + "data_classes: [health]"), health)) == ["data_classes.special"]
     assert rules(decide(build(TENANT + "special_categories: {genetic: 9(2)(j)}"), health)) == ["data_classes.special"]
+
+
+@pytest.mark.parametrize(
+    ("country", "rule"), [("FR", None), ("US", "residency.store_in"), ("XX", "facts.country"), (None, "facts.missing")]
+)
+def test_what_a_call_leaves_behind_must_lie_where_the_policy_allows_it(build, request_facts, country, rule):
+    record = Sink(name="the record", country=country)
+    spans = Sink(name="spans", country=country, required=False)
+    bound = decide(build(), request_facts(sinks=(record,)))
+    assert [reason.rule for reason in bound.reasons] == ([rule] if rule else [])
+    assert bound.allowed == (rule is None)
+    free = decide(build(), request_facts(sinks=(spans,)))
+    assert free.allowed and free.sinks == (() if rule else ("spans",))
 
 
 def test_two_candidates_with_one_id_are_both_refused(build, request_facts, backend):

@@ -4,14 +4,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from regions import router
 from regions.errors import IsolationError
-from regions.fleet import EngineReport, Fleet, Load, short_hash
-from regions.router import PREFIX_BYTES, SMALL_BATCH, affinity_key, choose
+from regions.fleet import KEY_BITS, EngineReport, Fleet, Load, short_hash
+from regions.router import PREFIX_BYTES, SMALL_BATCH, Candidates, affinity_key
 from tests.regions.test_fleet import Clock, backend
 
 IDLE = Load(0, None, True)
-KEYS = [short_hash(f"acme-{number}".encode()) for number in range(4)]
+KEYS = [short_hash(f"acme-{number}".encode()) >> (64 - KEY_BITS) for number in range(4)]
 FOUR = [backend(f"acme-{number}") for number in range(4)]
+
+
+def choose(tenant, allowed, *more):
+    return router.choose(Candidates(tenant, allowed), *more)
 
 
 def loads(*in_flight):
@@ -76,6 +81,13 @@ def test_one_prefix_goes_to_one_backend_while_there_is_room():
     assert len(first) == 1
 
 
+def test_prefixes_spread_evenly_over_many_as_well():
+    allowed = [backend(f"acme-{number}") for number in range(200)]
+    idle = Fleet(allowed).live()
+    firsts = Counter(choose("acme", allowed, idle, affinity_key(str(n).encode()), (), 1)[0].id for n in range(8000))
+    assert len(firsts) == 200 and max(firsts.values()) < 100  # of 40 each
+
+
 def test_prefixes_spread_evenly():
     firsts = Counter(choose("acme", FOUR, loads(0, 0, 0, 0), affinity_key(str(n).encode()))[0].id for n in range(2000))
     assert all(400 < firsts[b.id] < 600 for b in FOUR)
@@ -84,7 +96,9 @@ def test_prefixes_spread_evenly():
 def test_a_favourite_that_is_clearly_busier_is_passed_over():
     key = affinity_key(b"prefix")
     favourite = choose("acme", FOUR, loads(0, 0, 0, 0), key)[0]
-    busy = {b.id: Load(0, None, True, SMALL_BATCH if b is favourite else 0, short_hash(b.id.encode())) for b in FOUR}
+    busy = {
+        b.id: Load(0, None, True, SMALL_BATCH if b is favourite else 0, short_hash(b.id.encode()) >> 34) for b in FOUR
+    }
     order = choose("acme", FOUR, busy, key)
     assert order[0] is not favourite
     assert order[-1] is favourite
@@ -165,6 +179,56 @@ def test_whoever_holds_most_of_the_prompt_comes_first_and_the_least_loaded_of_th
 
 def test_a_holder_that_is_not_allowed_or_not_there_is_never_chosen():
     assert {b.id for b in choose("acme", FOUR[:2], loads(0, 0, 0, 0), 1, [{"acme-2", "gone"}])} == {"acme-0", "acme-1"}
+
+
+def test_a_load_is_read_where_its_fields_stand():
+    load = Load(7, 0.5, True, 7.25, 99)
+    assert (load[router._AVAILABLE], load[router._RANK], load[router._KEY]) == (load.available, load.rank, load.key)
+
+
+def priced(*costs):
+    return [one.model_copy(update={"cost": cost}) for one, cost in zip(FOUR, costs, strict=True)]
+
+
+def test_of_backends_that_fare_alike_the_cheaper_comes_first_and_what_has_no_price_is_paid_for():
+    order = choose("acme", priced(300_000, 200_000, None, 400_000), loads(0, 0, 0, 0))
+    assert [b.id for b in order] == ["acme-2", "acme-1", "acme-0", "acme-3"]
+
+
+def test_load_and_then_latency_come_before_cost():
+    fleet = Fleet(priced(1, 2, 3, 4))
+    zero, one, two, three = sorted(fleet, key=lambda b: b.id)
+    fleet.mark_report(zero, EngineReport(1, 0, 0.0))
+    fleet.mark_report(one, EngineReport(0, 0, 0.5))
+    clock_says(fleet, two, 0.4)
+    clock_says(fleet, three, 0.015)
+    assert choose("acme", list(fleet), fleet.live()) == [three, two, one, zero]
+
+
+def test_two_latencies_of_one_doubling_are_alike_and_the_price_decides():
+    fleet = Fleet(priced(4, 3, 2, 1))
+    for one, seconds in zip(fleet, (0.021, 0.025, 0.03, 0.039), strict=True):
+        clock_says(fleet, one, seconds)
+    assert [b.cost for b in choose("acme", list(fleet), fleet.live())] == [1, 2, 3, 4]
+
+
+def test_a_prompt_that_nobody_holds_goes_to_the_cheapest_until_they_are_too_far_ahead():
+    allowed = priced(5, 5, 9, 9)
+    keys = [affinity_key(str(n).encode()) for n in range(300)]
+    idle = Counter(choose("acme", allowed, loads(0, 0, 0, 0), key)[0].id for key in keys)
+    assert set(idle) == {"acme-0", "acme-1"} and min(idle.values()) > 100
+    busy = Counter(choose("acme", allowed, loads(SMALL_BATCH, SMALL_BATCH, 0, 0), key)[0].id for key in keys)
+    assert set(busy) == {"acme-2", "acme-3"}
+
+
+def test_a_cache_that_holds_the_prompt_is_worth_more_than_a_price():
+    assert choose("acme", priced(1, 1, 1, 9), loads(0, 0, 0, 0), 1, [{"acme-3"}])[0].id == "acme-3"
+
+
+def clock_says(fleet, one, seconds):
+    state = fleet._states[one.id]
+    state.latency_s = seconds
+    fleet._changed(one.id, state)
 
 
 def test_no_more_are_named_than_asked_for():

@@ -82,6 +82,11 @@ def test_what_is_no_trust_is_refused(wrong):
         Trust(**wrong)
 
 
+def test_a_server_that_refuses_what_is_not_openais_own_takes_no_priority():
+    with pytest.raises(ValidationError, match="does not take priority"):
+        Trust(pin="0" * 64, plain=True, priority=True)
+
+
 def test_a_pin_without_a_certificate_fits_nothing():
     with pytest.raises(ssl.SSLCertVerificationError, match="none"):
         check_pin(None, "0" * 64)

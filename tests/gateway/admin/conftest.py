@@ -8,7 +8,10 @@ from gateway.admin.app import build_admin
 from gateway.identity.keys import KeyHasher
 from gateway.policy_room import PolicyRoom
 from regions.catalogue import Catalogue
-from tests.gateway.conftest import ACTIVITY, PEPPER, compile_policy
+from regions.identity import BackendIdentity
+from regions.trust import Trust
+from tests.gateway.conftest import ACTIVITY, PEPPER
+from tests.gateway.parts import COMPILER
 
 DOCUMENT = "policy: acme\nversion: 1\nresidency: {process_in: EEA, store_in: EEA}\n"
 
@@ -33,10 +36,11 @@ def app(database, events, clock, tmp_path):
             database,
             cell="demo",
             hasher=lambda: KeyHasher(PEPPER),
-            check_policy=compile_policy,
+            check_policy=COMPILER.check,
             on_event=events.append,
             policy_room=lambda store: PolicyRoom(store, Catalogue.load(), tmp_path / "log.db"),
             now=clock,
+            backend_keys=tmp_path / "backends",
         )
     )
 
@@ -72,9 +76,15 @@ def objects(acme):
     token, _ = acme.create_token("acme", person.id, expires_at=datetime.now(UTC) + timedelta(days=1))
     acme.activate_policy("acme", DOCUMENT)
     proposal = acme.submit_policy("acme", DOCUMENT)
+    acme.activate_policy(None, DOCUMENT)
+    assert acme.submit_policy(None, DOCUMENT).number == proposal.number
+    theirs = BackendIdentity("demo", "acme", "eu-fr-par", "acme-vllm")
+    acme.register_backend(
+        theirs, url="https://10.0.0.7:8000", models=["small"], kind="openai", trust=Trust(pin="0" * 64)
+    )
     return {
         "tenant": "acme", "project": "support", "key": key.id, "person": person.id, "token": token.id,
-        "proposal": proposal.number,
+        "proposal": proposal.number, "backend": "acme-vllm", "region": "eu-fr-par",
     }  # fmt: skip
 
 
@@ -82,7 +92,17 @@ BODIES = {
     "create_tenant": {"id": "initech"},
     "create_project": {"id": "extra", **ACTIVITY},
     "check_policy": {"document": DOCUMENT},
-    "simulate_policy": {"dpf_accepted": False},
+    "diff_policy": {"document": DOCUMENT},
+    "simulate_policy": {"document": DOCUMENT},
+    "check_regions": {},
+    "register_backend": {
+        "id": "acme-sglang",
+        "region": "eu-de-fra",
+        "url": "https://10.0.0.8:8000",
+        "models": ["small"],
+        "pin": "1" * 64,
+        "eur_per_million": "0.40",
+    },
     "explain_policy": {"project": "support", "model": "small"},
     "roll_back_policy": {},
     "submit_policy": {"document": DOCUMENT},

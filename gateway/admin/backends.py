@@ -1,0 +1,122 @@
+"""A tenant's backends: what is registered, and servers of its own that speak OpenAI's API.
+
+Our own engines are registered by what starts them. Registering says where a tenant's prompts go and by whose facts that
+place is judged, so it is the operator's to do.
+"""
+
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Response
+from pydantic import Field, ValidationError
+
+from gateway.admin.access import Desk, DeskOf, IfMatch, Need
+from gateway.admin.once import OnceRoute
+from gateway.admin.shapes import After, Body, Limit, Name, tagged
+from gateway.admin.study import policy_room
+from gateway.identity.roles import Actor
+from gateway.store.errors import Invalid
+from gateway.store.pages import Page
+from gateway.store.records import BackendRecord
+from regions.identity import BackendIdentity
+from regions.secret_file import LoosePermissions, read_secret
+from regions.trust import Trust
+
+router = APIRouter(prefix="/tenants/{tenant}/backends", tags=["backends"], route_class=OnceRoute)
+
+Reading = Depends(Need("backends.read"))
+Manager = Annotated[Actor, Depends(Need("backends.manage"))]
+Model = Annotated[str, Field(min_length=1, max_length=200)]
+
+
+class NewBackend(Body):
+    """A server of the tenant's own, in a `region` of the catalogue, that answers at `url` (https).
+
+    It is trusted by `ca` (PEM, for the host of the URL or `name`), by `pin` (SHA-256 of its certificate in DER form, in
+    hex), or both. `key`: the file of that name in the gateways' folder ``secrets/backends/TENANT`` holds what it asks
+    for as bearer token. `plain`: it refuses what is not OpenAI's own; `priority`: it queues by vLLM's parameter.
+    `single_tenant`: it is declared to serve this tenant alone. `eur_per_million`: what a million tokens cost there.
+    """
+
+    id: Name
+    region: Name
+    url: Annotated[str, Field(max_length=500)]
+    models: Annotated[tuple[Model, ...], Field(min_length=1, max_length=100)]
+    ca: Annotated[str, Field(max_length=64 * 1024)] | None = None
+    name: Annotated[str, Field(max_length=253)] | None = None
+    pin: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
+    key: Name | None = None
+    plain: bool = False
+    priority: bool = False
+    single_tenant: bool = False
+    eur_per_million: Annotated[Decimal, Field(ge=0, le=10**6, decimal_places=6)] | None = None
+
+
+@router.get("", dependencies=[Reading])
+def list_backends(desk: DeskOf, tenant: str, after: After = None, limit: Limit = 50) -> Page[BackendRecord]:
+    """Ours and theirs, also those that were revoked."""
+    return desk.pages.backends(tenant, after, limit)
+
+
+@router.get("/{backend}", dependencies=[Reading])
+def show_backend(desk: DeskOf, response: Response, tenant: str, backend: str) -> BackendRecord:
+    record = desk.inventory.backend(tenant, backend)
+    tagged(response, record)
+    return record
+
+
+@router.post("", status_code=201)
+def register_backend(actor: Manager, desk: DeskOf, response: Response, tenant: str, new: NewBackend) -> BackendRecord:
+    """Register a server, or change one of the same name and region. It gets requests within a second."""
+    if not new.url.startswith("https://"):
+        raise Invalid("over this API a server is registered by its https URL")
+    with policy_room(desk) as room:
+        room.catalogue.region(new.region, datetime.now(UTC).date())
+    record = desk.control(actor.name).register_backend(
+        BackendIdentity(desk.cell, tenant, new.region, new.id),
+        url=new.url,
+        models=new.models,
+        kind="openai",
+        single_tenant="declared" if new.single_tenant else None,
+        trust=_trust(desk, tenant, new),
+        eur_per_million=new.eur_per_million,
+    )
+    tagged(response, record)
+    return record
+
+
+@router.post("/{backend}/revoke")
+def revoke_backend(
+    actor: Manager, desk: DeskOf, expected: IfMatch, response: Response, tenant: str, backend: str
+) -> BackendRecord:
+    """It gets no more requests from any gateway within a second."""
+    record = desk.control(actor.name, expected).revoke_backend(tenant, backend)
+    tagged(response, record)
+    return record
+
+
+def _trust(desk: Desk, tenant: str, new: NewBackend) -> Trust:
+    try:
+        return Trust(
+            ca=new.ca, name=new.name, pin=new.pin, key_file=_key_file(desk, tenant, new.key), plain=new.plain,
+            priority=new.priority,
+        )  # fmt: skip
+    except ValidationError as error:
+        raise Invalid(error.errors()[0]["msg"].removeprefix("Value error, ")) from error
+
+
+def _key_file(desk: Desk, tenant: str, key: str | None) -> str | None:
+    """By name in a folder for this alone: by a path, any secret of the gateway's could be sent to any server."""
+    if key is None:
+        return None
+    if desk.backend_keys is None:
+        raise Invalid("this gateway has no folder for keys of backends")
+    path = desk.backend_keys / tenant / key
+    try:
+        read_secret(path)
+    except LoosePermissions as error:
+        raise Invalid(f"the file of key {key!r} must be readable by its owner alone") from error
+    except OSError as error:
+        raise Invalid(f"there is no file {tenant}/{key} in the gateway's folder secrets/backends") from error
+    return str(path)
