@@ -6,6 +6,7 @@ written everywhere.
 """
 
 import re
+from collections.abc import Iterable
 
 # Words that are frequent in one language and rare in the others, without their marks (see `Reading.folded`).
 _WORDS: dict[str, str] = {
@@ -72,7 +73,6 @@ _WORD_SET = frozenset(_LANGUAGES)
 _COUNTRY_NAMES = {word: code for code, words in _NAMES.items() for word in words.split()}
 _COUNTRY_NAME_SET = frozenset(_COUNTRY_NAMES)
 _LETTER_SET = frozenset(_LETTERS)
-_WORD = re.compile(r"[^\W\d_]+")
 _CALLED = re.compile(r"(?:\+|\b00)([3-4][0-9]{1,2})")
 _DOMAIN = re.compile(r"@[\w.-]{1,64}\.([a-z]{2})(?![\w-])")
 _ACCOUNT = re.compile(r"\b([A-Z]{2})(?:[0-9]{2} ?[0-9A-Z]{4} ?[0-9A-Z]{4}|U?[0-9]{8,12}\b)")
@@ -80,14 +80,13 @@ _NEAR = 1000  # characters of a longer text that are looked at
 _ENOUGH = 2
 
 
-def countries_of(text: str, folded: str) -> frozenset[str]:
+def countries_of(text: str, words_at: Iterable[tuple[str, int]]) -> frozenset[str]:
     """Countries of the languages that most of the text's small words belong to, and those that its numbers name.
 
-    ``folded``: the same text in small letters without marks. Only the first 1,000 characters count.
+    ``words_at``: its words in small letters without marks, and where each begins. Only the first 1,000 characters count.
     """
     found: set[str] = set()
-    small = folded[:_NEAR]
-    words = set(_WORD.findall(small))
+    words = {word for word, at in words_at if at < _NEAR}
     scores: dict[str, float] = {}
     for word in words & _WORD_SET:
         languages = _LANGUAGES[word]

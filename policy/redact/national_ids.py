@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 from policy.redact.harmless import called_otherwise, shaped_otherwise
 from policy.redact.id_kinds import IDS, IdKind, Needs
-from policy.redact.id_names import Named, named_behind, named_numbers
+from policy.redact.id_names import Named, named_numbers, numbers_before_names
 from policy.redact.mrz import find_zones
 from policy.redact.phone_names import is_called_phone
-from policy.redact.reading import Reading
+from policy.redact.reading import Reading, Spans
 
 _TOKEN = re.compile(r"[A-Za-z0-9]+")
 _GAP = re.compile(r"[ ./+-]{1,3}(?=[A-Za-z0-9])")
@@ -32,6 +32,11 @@ _ITALIAN = re.compile(
 )
 _ITALIAN_NAME = re.compile(r"(?<![A-Za-z0-9_])[A-Za-z](?:[ -]?[A-Za-z]){5}[ -]?\Z")
 _ITALIAN_HEAD = re.compile(r"[0-9][ -]?[0-9][ -]?[ABCDEHLMPRSTabcdehlmprst][ -]?[0-9]")
+_DIGIT_LIKE = str.maketrans("OoIl|", "00111")
+_DIGIT_LIKE_SIGN = re.compile(r"[OoIl|]")
+# Of kinds whose shape says little: where a digit must stand, and O and I are not written (ICAO 9303, codice fiscale).
+_FREE_SHAPES = {"de_id": ("A********", "A********9"), "it_cf": ("AAAAAA99A99A999A",)}
+_LONGEST_WRITTEN = 32
 _LONGEST, _SHORTEST = 20, 5
 _MOST_GROUPS = 10
 _SHAPE = str.maketrans("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz", "9" * 10 + "A" * 52)
@@ -70,13 +75,16 @@ def find_national_ids(text: str, start: int) -> Iterator[tuple[int, int, str]]:
             yield found
         elif named[begin].is_sure:
             settled.add(begin)
+    behind = list(_behind(reading, start))
+    yield from behind
+    before_names = Spans((first, last) for first, last, _ in behind)
     yield from _italian(latin, start)
     for first, last in find_zones(reading, start):
         yield first, last, "mrz"
     done = start
     for match in _START.finditer(latin, start):
         begin = match.start()
-        if begin < done or begin in settled or reading.is_taken(begin):
+        if begin < done or begin in settled or reading.is_taken(begin) or before_names.covers(begin, begin + 1):
             continue
         if found := _best_alone(reading, begin):
             yield found
@@ -108,24 +116,47 @@ def _best_named(reading: Reading, begin: int, named: Named) -> tuple[int, int, s
     begins = [begin]
     if letters := _LETTERS_BEFORE.search(latin, max(0, begin - 4), begin):
         begins.insert(0, letters.start())
+    for at in begins:
+        if found := _named_at(reading, at, named, _chains(latin, at)[::-1]):
+            return found
+    return None
+
+
+def _behind(reading: Reading, start: int) -> Iterator[tuple[int, int, str]]:
+    """Numbers that a name follows, each from the earliest place that gives a valid one."""
+    latin = reading.latin
+    for end, named in numbers_before_names(reading).items():
+        for token in _TOKEN.finditer(latin, max(start, end - _LONGEST_WRITTEN), end):
+            begin = token.start()
+            if begin and (latin[begin - 1].isalnum() or latin[begin - 1] == "_"):
+                continue
+            chains = [chain for chain in _chains(latin, begin) if chain.end == end]
+            if found := _named_at(reading, begin, named, chains):
+                yield found
+                break
+
+
+def _named_at(reading: Reading, at: int, named: Named, chains: list[_Chain]) -> tuple[int, int, str] | None:
+    """The first kind that a name allows and a chain holds."""
+    if not chains:
+        return None
+    latin = reading.latin
     kinds: Iterable[str] = named.kinds
     if len(named.kinds) > 1:
         kinds = sorted(kinds, key=lambda kind: kind[:2] not in reading.countries)
-    for at in begins:
-        chains = _chains(latin, at)[::-1]
-        for kind in kinds:
-            for chain in chains:
-                if _fits(kind, chain.compact) and _holds(IDS[kind], latin, at, chain):
-                    return at, chain.end, kind
-        if not named.is_general:
-            continue
+    for kind in kinds:
         for chain in chains:
-            candidates = _BY_SHAPE.get(chain.compact.translate(_SHAPE), ())
-            at_home = [kind for kind in candidates if kind[:2] in reading.countries]
-            checked = [kind for kind in at_home or candidates if IDS[kind].needs < Needs.NAME or kind in at_home]
-            for kind in sorted(checked, key=lambda kind: IDS[kind].needs):
-                if _holds(IDS[kind], latin, at, chain):
-                    return at, chain.end, kind
+            if _holds(kind, latin, at, chain):
+                return at, chain.end, kind
+    if not named.is_general:
+        return None
+    for chain in chains:
+        candidates = _BY_SHAPE.get(chain.compact.translate(_SHAPE), ())
+        at_home = [kind for kind in candidates if kind[:2] in reading.countries]
+        checked = [kind for kind in at_home or candidates if IDS[kind].needs < Needs.NAME or kind in at_home]
+        for kind in sorted(checked, key=lambda kind: IDS[kind].needs):
+            if _holds(kind, latin, at, chain):
+                return at, chain.end, kind
     return None
 
 
@@ -138,11 +169,9 @@ def _best_alone(reading: Reading, begin: int) -> tuple[int, int, str] | None:
             continue
         whole = chain is chains[-1] and (begin < 2 or not (latin[begin - 1] == " " and latin[begin - 2].isdigit()))
         ranked = sorted((rank, kind) for kind in kinds if (rank := _rank(reading, kind, begin, chain)) is not None)
-        best = next((kind for _, kind in ranked if _holds(IDS[kind], latin, begin, chain)), None)
+        best = next((kind for _, kind in ranked if _holds(kind, latin, begin, chain)), None)
         if best and not _is_free(reading, best, begin, chain, is_whole=whole or chain.groups == 1):
             best = None
-        if best is None and (behind := named_behind(reading, chain.end)):
-            best = next((kind for kind in behind if kind in kinds and _holds(IDS[kind], latin, begin, chain)), None)
         if best:
             return begin, chain.end, best
     return None
@@ -179,16 +208,33 @@ def _is_free(reading: Reading, kind: str, begin: int, chain: _Chain, *, is_whole
 _FIRST = {"fr_nir": "123478", "ch_ahv": "7", "ehic": "8", "lu_nin": "12", "de_idnr": "123456789", "ro_cnp": "123456789"}
 
 
-def _fits(kind: str, compact: str) -> bool:
-    shapes = IDS[kind].shapes
-    return not shapes or compact.translate(_SHAPE) in shapes.split()
+def _holds(kind: str, latin: str, begin: int, chain: _Chain) -> bool:
+    """Whether a number is a valid `kind`, signs that look like digits read as digits where it has some."""
+    each = IDS[kind]
+    shapes = each.shapes.split()
+    if not shapes or chain.compact.translate(_SHAPE) in shapes:
+        if each.is_valid(chain.compact):
+            return True
+        written = latin[begin : chain.end].replace(" ", "")
+        if written != chain.compact and each.is_valid(written):
+            return True
+    if not _DIGIT_LIKE_SIGN.search(chain.compact):
+        return False
+    return any(each.is_valid(plain) for plain in _plain(chain.compact, shapes or _FREE_SHAPES.get(kind, ())))
 
 
-def _holds(kind: IdKind, latin: str, begin: int, chain: _Chain) -> bool:
-    if kind.is_valid(chain.compact):
-        return True
-    written = latin[begin : chain.end].replace(" ", "")
-    return written != chain.compact and bool(kind.is_valid(written))
+def _plain(compact: str, shapes: Iterable[str]) -> Iterator[str]:
+    """`compact` with digits where a shape of its length has them."""
+    for shape in shapes:
+        if len(shape) == len(compact):
+            plain = "".join(
+                sign.translate(_DIGIT_LIKE) if wanted == "9" else sign
+                for sign, wanted in zip(compact, shape, strict=True)
+            )
+            if plain != compact and all(
+                sign.isdigit() for sign, wanted in zip(plain, shape, strict=True) if wanted == "9"
+            ):
+                yield plain
 
 
 def _italian(latin: str, start: int) -> Iterator[tuple[int, int, str]]:
