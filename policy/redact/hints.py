@@ -1,8 +1,8 @@
 # ruff: noqa: E501  # tables read better in one line a row
 """Which countries a text speaks of, from its small words, its letters and its numbers' prefixes.
 
-Used to choose between kinds of numbers that share a shape, never to leave a check out. English says nothing: it is
-written everywhere.
+Used to choose between kinds of numbers that share a shape, never to leave a check out. English says nothing, for it is
+written everywhere; its words only keep others from being taken for another language's.
 """
 
 import re
@@ -16,8 +16,10 @@ _WORDS: dict[str, str] = {
     "de": "der die das und ist nicht ich mein meine guten tag bitte danke fur mit unter kunde herr frau deutschland deutsche"
           " strasse german germany liegt wohnhaft geboren",
     "el": "και το του της η ο μου ειναι με για στο στη κυριος πελατης ευχαριστω ελλαδα σας",
+    "en": "the of and to in is for with you your please my are this that it on as at be by from was not have has he she we"
+          " their them could would can me all gave will do if an or i",
     "es": "el los y es mi gracias para por con senor senora calle cliente buenos dias numero soy espana usted del una",
-    "et": "ja on minu tere palun aitah olen number eesti ei klient see et oma",
+    "et": "ja on minu tere palun aitah olen eesti ei klient see et oma",
     "fi": "ja on minun kiitos hei olen ei puhelin asiakas suomi katu tunnus etta sen",
     "fr": "le les et est je mon ma pour avec vous merci bonjour suis monsieur madame client france ne des du une au",
     "hr": "je i moj moja hvala postovani zovem sam na za broj hrvatska klijent ulica se koji",
@@ -49,7 +51,7 @@ _NAMES: dict[str, str] = {
     "sk": "slovakia slovak", "gb": "uk british england",
 }  # fmt: skip
 _SPOKEN_IN: dict[str, tuple[str, ...]] = {
-    "bg": ("bg",), "cs": ("cz",), "da": ("dk",), "de": ("de", "at", "ch", "li", "lu"), "el": ("gr", "cy"), "es": ("es",),
+    "bg": ("bg",), "cs": ("cz",), "da": ("dk",), "de": ("de", "at", "ch", "li", "lu"), "el": ("gr", "cy"), "en": (), "es": ("es",),
     "et": ("ee",), "fi": ("fi",), "fr": ("fr", "be", "lu", "ch"), "hr": ("hr",), "hu": ("hu",), "is": ("is",),
     "it": ("it", "ch"), "lt": ("lt",), "lv": ("lv",), "mt": ("mt",), "nl": ("nl", "be"), "no": ("no",), "pl": ("pl",),
     "pt": ("pt",), "ro": ("ro",), "sk": ("sk",), "sl": ("si",), "sv": ("se", "fi"),

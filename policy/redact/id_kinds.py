@@ -73,7 +73,7 @@ _SSN_DE = "sozialversicherungs*|sv nummer|sv nr|versicherungsnummer|versicherung
 IDS: dict[str, IdKind] = {
     "it_cf": IdKind("", codicefiscale.is_valid, _N, "codice fisc*|fiscal code it|codice fiscale|cod fisc*|cf|c f|italian tax*|codicefiscale"),
     "fr_nir": IdKind("9" * 15 + " 999999A99999999", nir.is_valid, _N,
-                     "numero d assure*|securite sociale|n secu*|n ss|numero ss|secu*|numero secu*|nir|insee|carte vitale|numero de securite sociale|nss|french social*"),
+                     "numero d assure*|securite sociale|n secu*|n ss|numero ss|secu|numero secu*|nir|insee|carte vitale|numero de securite sociale|nss|french social*"),
     "es_dni": IdKind("99999999A", dni.is_valid, _N, "dni*|d n i|documento nacional*|nif|n i f|spanish id*"),
     "es_nie": IdKind("A9999999A", nie.is_valid, _N, "nie|n i e|extranjer*|nif"),
     "de_idnr": IdKind("99999999999", idnr.is_valid, _N, "steuer ident*|st id nr|steueridnr*|steuer idnr*|steuerid*|steuer id*|steuerliche* id*|steueridentifikation*|idnr|id nr"

@@ -115,12 +115,12 @@ def _named(reading: Reading) -> dict[int, Named]:
     if names and reading.columns:
         for column in reading.columns:
             first, last = bisect_left(names, (column.start,)), bisect_left(names, (column.end,))
-            for name in names[first:last]:
-                if column.start <= name.start and name.end <= column.end and not name.is_short:
-                    for start, end in column.cells:
-                        if number := _NUMBER_START.search(reading.latin, start, end):
-                            found.pop(number.start(), None)
-                            _add(found, number.start(), name)
+            heading = [name for name in names[first:last] if name.end <= column.end and not name.is_short]
+            for start, end in column.cells if heading else ():
+                if number := _NUMBER_START.search(reading.latin, start, end):
+                    found.pop(number.start(), None)
+                    for name in heading:
+                        _add(found, number.start(), name)
     return found
 
 

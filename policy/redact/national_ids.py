@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from policy.redact.harmless import called_otherwise, shaped_otherwise
-from policy.redact.id_kinds import IDS, IdKind, Needs
+from policy.redact.id_kinds import IDS, Needs
 from policy.redact.id_names import Named, named_numbers, numbers_before_names
 from policy.redact.mrz import find_zones
 from policy.redact.phone_names import is_called_phone
@@ -23,7 +23,7 @@ _GAP = re.compile(r"[ ./+-]{1,3}(?=[A-Za-z0-9])")
 _START = re.compile(
     r"(?<![A-Za-z0-9_])(?<![0-9][./-])(?!(?:[0-9]{1,2}[ ./+-]{1,3}){8})(?=(?:[A-Za-z]{0,2}[ ./+-]{0,3}[0-9]){6})(?:[A-Za-z]{0,2}[0-9]|[A-Za-z]{1,2}(?=[ .-]{1,2}[0-9]))"
 )
-_LETTERS_BEFORE = re.compile(r"(?<![A-Za-z0-9_])[A-Za-z]{1,2}[ .-]{1,2}\Z")
+_LETTERS_BEFORE = re.compile(r"(?<![A-Za-z0-9_])[A-Za-z]{1,2}[ .+-]{1,2}\Z")
 _GOES_ON = re.compile(r"_|[./-][0-9]")
 _ITALIAN = re.compile(
     r"[0-9LMNPQRSTUV][ -]?[0-9LMNPQRSTUV][ -]?[ABCDEHLMPRST][ -]?[0-9LMNPQRSTUV][ -]?[0-9LMNPQRSTUV][ -]?"
@@ -152,10 +152,9 @@ def _named_at(reading: Reading, at: int, named: Named, chains: list[_Chain]) -> 
         return None
     for chain in chains:
         candidates = _BY_SHAPE.get(chain.compact.translate(_SHAPE), ())
-        at_home = [kind for kind in candidates if kind[:2] in reading.countries]
-        checked = [kind for kind in at_home or candidates if IDS[kind].needs < Needs.NAME or kind in at_home]
-        for kind in sorted(checked, key=lambda kind: IDS[kind].needs):
-            if _holds(kind, latin, at, chain):
+        ranked = sorted((kind[:2] not in reading.countries, IDS[kind].needs, kind) for kind in candidates)
+        for is_foreign, needs, kind in ranked:
+            if (needs < Needs.NAME or not is_foreign) and _holds(kind, latin, at, chain):
                 return at, chain.end, kind
     return None
 
