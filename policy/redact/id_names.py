@@ -24,7 +24,7 @@ _SHORT_REACH = 8  # for a name of one or two letters, which may be a word
 _BEHIND = 36
 _LONGEST_NAME = 48
 _NUMBER_START = re.compile(r"(?<![A-Za-z0-9_])[A-Za-z]{0,6}[0-9]")
-_NUMBER_END = re.compile(r"(?P<number>[0-9][A-Za-z]{0,3})(?![A-Za-z0-9])[^0-9\n]*\Z")
+_NUMBER_END = re.compile(r"(?P<number>[0-9](?:[A-Za-z]{0,3}|[ .-][A-Z]))(?![A-Za-z0-9])[^0-9\n]*\Z")
 _NUMBER_FOLLOWS = re.compile(r"[^0-9\n]{0,12}[0-9]")
 
 

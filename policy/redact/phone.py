@@ -11,7 +11,7 @@ from functools import cache
 
 import phonenumbers
 
-from policy.redact.harmless import called_otherwise, shaped_otherwise
+from policy.redact.harmless import called_otherwise, follows_a_noun, shaped_otherwise
 from policy.redact.id_names import named_numbers
 from policy.redact.phone_names import is_called_phone
 from policy.redact.reading import Reading
@@ -73,6 +73,8 @@ def _is_phone(reading: Reading, span: str, begin: int, end: int, digits: int) ->
     if bare.startswith("0") and _GROUPED.search(span) and not (_AMOUNT.fullmatch(span) or _PERSONAL.fullmatch(span)):
         return _plans(REGIONS, _USES).fullmatch(number) is not None
     if digits < 8 or not reading.countries or _PERSONAL.fullmatch(span):
+        return False
+    if not _GROUPED.search(span) and bare[0] != "0" and follows_a_noun(reading, begin):
         return False
     if begin and reading[begin - 1] == " " and begin > 1 and reading[begin - 2].isdigit():
         return False

@@ -138,11 +138,11 @@ class Reading(str):
 
     @_Once
     def with_plain_digits(self) -> "Reading | None":
-        """With O, o, I, l and | read as 0 and 1 beside digits, character for character; None if nothing changes."""
-        if not _UNLIKE.search(self):
+        """`latin` with O, o, I, l and | read as 0 and 1 beside digits, character for character; None if that is the same."""
+        if not _UNLIKE.search(self.latin):
             return None
-        changed = _MIXED.sub(_plain_digits, self)
-        return None if changed == self else Reading(changed)
+        changed = _MIXED.sub(_plain_digits, self.latin)
+        return None if changed == self.latin else Reading(changed)
 
 
 def _plain_digits(match: re.Match[str]) -> str:
