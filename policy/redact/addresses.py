@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterator
 
 from policy.redact.alphabet import LETTER
-from policy.redact.normalise import lowered
 from policy.redact.reading import Reading
 
 _UPPER = rf"(?![a-z])[{LETTER}]"
@@ -52,6 +51,7 @@ _IN_FRONT = frozenset({
     "pl.", "str.", "bulevardul", "calea", "aleea", "șoseaua", "ulice", "nám.", "náměstí", "námestie", "cesta", "trg",
     "triq", "οδός", "οδ.", "λεωφόρος", "λεωφ.", "ул.", "бул.",
 })  # fmt: skip
+_INITIALS = frozenset(initial for kind in _IN_FRONT for initial in Reading(kind).initials)
 _OF = r"d[eu]s?|de la|del|della|delle|dei|da|do|dos|das|la|le|les|los|las|von|van|e|y"
 _WORDS = re.compile(
     rf"(?: (?:(?:{_OF}) ){{0,2}}(?:(?:de )?[dl]['’])?|(?<=[/.])){_NAME}"
@@ -109,7 +109,7 @@ def find_addresses(text: str, start: int) -> Iterator[tuple[int, int]]:
             if whole and whole.end() == code.end():
                 yield head.start(), code.end()
                 break
-    if _IN_FRONT.isdisjoint(_KIND.findall(lowered(text), start)):
+    if _INITIALS.isdisjoint(reading.initials):
         return
     for word in _KIND.finditer(text, start):
         if word[0].lower() not in _IN_FRONT:

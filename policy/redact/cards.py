@@ -35,6 +35,8 @@ def find_cards(text: str, start: int) -> Iterator[tuple[int, int]]:
     """Spans of card numbers from `start` on. Other numbers may stand beside one: every group is tried as its first."""
     reading = text if isinstance(text, Reading) else Reading(text)
     for run in _GROUPS.finditer(text, start):
+        if run.end() - run.start() < _SHORTEST:
+            continue
         if _ACCOUNT_HEAD.search(text, max(0, run.start() - 6), run.start()):  # an IBAN with a slip
             continue
         if reading.is_taken(run.start()):

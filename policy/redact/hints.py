@@ -71,10 +71,11 @@ _LANGUAGES: dict[str, list[str]] = {}
 for _language, _words in _WORDS.items():
     for _word in _words.split():
         _LANGUAGES.setdefault(_word, []).append(_language)
+_WEIGHTS = {word: (1 if len(word) > 1 else 0.5) / len(languages) for word, languages in _LANGUAGES.items()}
 _WORD_SET = frozenset(_LANGUAGES)
 _COUNTRY_NAMES = {word: code for code, words in _NAMES.items() for word in words.split()}
 _COUNTRY_NAME_SET = frozenset(_COUNTRY_NAMES)
-_LETTER_SET = frozenset(_LETTERS)
+_TELLING = re.compile(f"[{''.join(_LETTERS)}]")
 _CALLED = re.compile(r"(?:\+|\b00)([3-4][0-9]{1,2})")
 _DOMAIN = re.compile(r"@[\w.-]{1,64}\.([a-z]{2})(?![\w-])")
 _ACCOUNT = re.compile(r"\b([A-Z]{2})(?:[0-9]{2} ?[0-9A-Z]{4} ?[0-9A-Z]{4}|U?[0-9]{8,12}\b)")
@@ -91,11 +92,11 @@ def countries_of(text: str, words_at: Iterable[tuple[str, int]]) -> frozenset[st
     words = {word for word, at in words_at if at < _NEAR}
     scores: dict[str, float] = {}
     for word in words & _WORD_SET:
-        languages = _LANGUAGES[word]
-        for language in languages:
-            scores[language] = scores.get(language, 0) + (1 if len(word) > 1 else 0.5) / len(languages)
+        weight = _WEIGHTS[word]
+        for language in _LANGUAGES[word]:
+            scores[language] = scores.get(language, 0) + weight
     if not text.isascii():
-        for letter in _LETTER_SET.intersection(text[:_NEAR].lower()):
+        for letter in set(_TELLING.findall(text[:_NEAR].lower())):
             scores[_LETTERS[letter]] = scores.get(_LETTERS[letter], 0) + 1
     if scores:
         best = max(scores.values())

@@ -71,6 +71,8 @@ def compose(outer: View, inner: View) -> View:
 def as_read(text: str) -> View:
     """`text` as a detector should read it: escapes of JSON, then those of URLs and HTML, count as what they spell, then
     see `normalise`."""
+    if "\\" not in text and "%" not in text and "&" not in text:
+        return normalise(text)
     view = unescape(text) if "\\" in text else View(text)
     view = compose(view, revealed(view.text))
     return compose(view, normalise(view.text))

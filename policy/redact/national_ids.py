@@ -21,7 +21,7 @@ from policy.redact.reading import Reading, Spans
 _TOKEN = re.compile(r"[A-Za-z0-9]+")
 _GAP = re.compile(r"[ ./+-]{1,3}(?=[A-Za-z0-9])")
 _START = re.compile(
-    r"(?<![A-Za-z0-9_])(?<![0-9][./-])(?!(?:[0-9]{1,2}[ ./+-]{1,3}){8})(?=(?:[A-Za-z]{0,2}[ ./+-]{0,3}[0-9]){6})(?:[A-Za-z]{0,2}[0-9]|[A-Za-z]{1,2}(?=[ .-]{1,2}[0-9]))"
+    r"(?<![A-Za-z0-9_+])(?<![0-9][./-])(?!(?:[0-9]{1,2}[ ./+-]{1,3}){8})(?=(?:[A-Za-z]{0,2}[ ./+-]{0,3}[0-9]){6})(?:[A-Za-z]{0,2}[0-9]|[A-Za-z]{1,2}(?=[ .-]{1,2}[0-9]))"
 )
 _LETTERS_BEFORE = re.compile(r"(?<![A-Za-z0-9_])[A-Za-z]{1,2}[ .+-]{1,2}\Z")
 _GOES_ON = re.compile(r"_|[./-][0-9]")
@@ -44,6 +44,10 @@ _BY_SHAPE: dict[str, list[str]] = {}
 for _kind, _each in IDS.items():
     for _shape in _each.shapes.split():
         _BY_SHAPE.setdefault(_shape, []).append(_kind)
+_ALONE = {
+    shape: tuple(kind for kind in kinds if IDS[kind].needs is not Needs.NAME) for shape, kinds in _BY_SHAPE.items()
+}
+_SHAPES_OF = {kind: tuple(each.shapes.split()) for kind, each in IDS.items()}
 _WRITTEN = {kind: re.compile(each.written) for kind, each in IDS.items() if each.written}
 # Their check alone is met by one random number of eleven digits in sixty: not where the text is another country's.
 _HOME_ONLY = {
@@ -163,35 +167,35 @@ def _best_alone(reading: Reading, begin: int) -> tuple[int, int, str] | None:
     latin = reading.latin
     chains = _chains(latin, begin)
     for chain in reversed(chains):
-        kinds = _BY_SHAPE.get(chain.compact.translate(_SHAPE))
+        kinds = _ALONE.get(chain.compact.translate(_SHAPE))
         if not kinds:
             continue
         whole = chain is chains[-1] and (begin < 2 or not (latin[begin - 1] == " " and latin[begin - 2].isdigit()))
-        ranked = sorted((rank, kind) for kind in kinds if (rank := _rank(reading, kind, begin, chain)) is not None)
-        best = next((kind for _, kind in ranked if _holds(kind, latin, begin, chain)), None)
-        if best and not _is_free(reading, best, begin, chain, is_whole=whole or chain.groups == 1):
-            best = None
-        if best:
-            return begin, chain.end, best
+        for kind in _ranked(reading, kinds, begin, chain):
+            if _holds(kind, latin, begin, chain):
+                if _is_free(reading, kind, begin, chain, is_whole=whole or chain.groups == 1):
+                    return begin, chain.end, kind
+                break
     return None
 
 
-def _rank(reading: Reading, kind: str, begin: int, chain: _Chain) -> int | None:
-    """How much speaks for `kind` where nothing names it, 0 the most; None: too little."""
-    needs = IDS[kind].needs
-    if needs is Needs.NAME:
-        return None
-    if needs is Needs.WRITTEN and _WRITTEN[kind].fullmatch(reading.latin, begin, chain.end):
-        needs = Needs.NOTHING
-    if needs is not Needs.NOTHING:
-        return 1 if kind[:2] in reading.countries else None
-    if kind in _FIRST and chain.compact[0] not in _FIRST[kind]:
-        return None
-    if kind[:2] in reading.countries:
-        return 0
-    if kind in _HOME_ONLY and reading.countries and not reading.countries & _HOME_ONLY[kind]:
-        return None
-    return 2
+def _ranked(reading: Reading, kinds: Iterable[str], begin: int, chain: _Chain) -> list[str]:
+    """Those for which enough speaks where nothing names the number, by how much does."""
+    countries = reading.countries
+    ranked: list[tuple[int, str]] = []
+    for kind in kinds:
+        needs, at_home = IDS[kind].needs, kind[:2] in countries
+        if needs is Needs.WRITTEN and _WRITTEN[kind].fullmatch(reading.latin, begin, chain.end):
+            needs = Needs.NOTHING
+        if needs is not Needs.NOTHING:
+            if at_home:
+                ranked.append((1, kind))
+        elif not (kind in _FIRST and chain.compact[0] not in _FIRST[kind]):
+            if at_home:
+                ranked.append((0, kind))
+            elif not (countries and kind in _HOME_ONLY and not countries & _HOME_ONLY[kind]):
+                ranked.append((2, kind))
+    return [kind for _, kind in sorted(ranked)]
 
 
 def _is_free(reading: Reading, kind: str, begin: int, chain: _Chain, *, is_whole: bool) -> bool:
@@ -210,7 +214,7 @@ _FIRST = {"fr_nir": "123478", "ch_ahv": "7", "ehic": "8", "lu_nin": "12", "de_id
 def _holds(kind: str, latin: str, begin: int, chain: _Chain) -> bool:
     """Whether a number is a valid `kind`, signs that look like digits read as digits where it has some."""
     each = IDS[kind]
-    shapes = each.shapes.split()
+    shapes = _SHAPES_OF[kind]
     if not shapes or chain.compact.translate(_SHAPE) in shapes:
         if each.is_valid(chain.compact):
             return True

@@ -86,12 +86,29 @@ def _is_otherwise(reading: Reading, begin: int, end: int) -> bool:
 
 
 def _is_international(bare: str) -> bool:
-    number = "+" + bare[2:] if bare.startswith("00") else bare
-    number = _EXTENSION.sub("", number).replace("(0)", "")
-    try:
-        return phonenumbers.is_possible_number(phonenumbers.parse(number.replace("(", "").replace(")", ""), None))
-    except phonenumbers.NumberParseException:
-        return False
+    """Whether a number has the length that the plan of its country's code allows, a trunk 0 left in or out."""
+    digits = "".join(filter(str.isdigit, _EXTENSION.sub("", bare).replace("(0)", ""))).removeprefix("00")
+    for width in (2, 3, 1):
+        if lengths := _lengths(digits[:width]):
+            national = digits[width:]
+            return len(national) in lengths or len(national.lstrip("0")) in lengths
+    return False
+
+
+@cache
+def _lengths(code: str) -> frozenset[int]:
+    """How long the national numbers behind a country's calling code may be; none for what is no code."""
+    regions = phonenumbers.COUNTRY_CODE_TO_REGION_CODE.get(int(code or 0), ())
+    lengths: set[int] = set()
+    for region in regions:
+        metadata = (
+            phonenumbers.PhoneMetadata.metadata_for_nongeo_region(int(code))
+            if region == phonenumbers.REGION_CODE_FOR_NON_GEO_ENTITY
+            else phonenumbers.PhoneMetadata.metadata_for_region(region)
+        )
+        if metadata is not None and metadata.general_desc is not None:
+            lengths.update(metadata.general_desc.possible_length, metadata.general_desc.possible_length_local_only)
+    return frozenset(lengths - {-1})
 
 
 @cache

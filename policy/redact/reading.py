@@ -16,11 +16,12 @@ _MIXED = re.compile(
     r"|(?<=[0-9][ ./-])[OoIl]{1,3}(?=[ ./-][0-9])"
 )
 _BESIDE = re.compile(r"(?<=[0-9])[OoIl|]+|[OoIl|]+(?=[0-9])")
-_UNLIKE = re.compile(r"(?<=[0-9])[OoIl|]|[OoIl|](?=[0-9])|\(O\)|[0-9][ ./-][OoIl]{1,3}[ ./-][0-9]")
+_LOOK_ALIKE = re.compile(f"[{''.join(map(chr, LOOK_ALIKES))}]")
+_UNLIKE = re.compile(r"[0-9][OoIl|]|[OoIl|][0-9]|\(O\)|[0-9][ ./-][OoIl]{1,3}[ ./-][0-9]")
 _DIGIT_LIKE = str.maketrans("OoIl|", "00111")
 _DIGITS = re.compile("[0-9]")
 _WORD = re.compile(r"[^\W\d_]+")
-_CAMEL = re.compile(r"(?<=[a-z])[A-Z][A-Za-z]+")
+_CAPITAL = re.compile(r"[A-Z][A-Za-z]+")
 
 
 class _Folded(dict[int, int]):
@@ -105,14 +106,18 @@ class Reading(str):
     @_Once
     def latin(self) -> str:
         """With Cyrillic and Greek letters of the same look as Latin ones, character for character."""
-        return self if self.isascii() else self.translate(LOOK_ALIKES)
+        if self.isascii() or not _LOOK_ALIKE.search(self):
+            return self
+        return self.translate(LOOK_ALIKES)
 
     @_Once
     def words(self) -> tuple[tuple[str, int], ...]:
         """Its words in order, as `folded` has them, and where each begins; in `birthDate` begins a second one."""
-        words = [(word[0], word.start()) for word in _WORD.finditer(self.folded)]
-        if inner := [(self.folded[word.start() : word.end()], word.start()) for word in _CAMEL.finditer(self)]:
-            words = sorted([*words, *inner], key=itemgetter(1))
+        small = self.folded
+        words = [(word[0], word.start()) for word in _WORD.finditer(small)]
+        inner = [word for word in _CAPITAL.finditer(self) if word.start() and self[word.start() - 1].islower()]
+        if inner:
+            words = sorted([*words, *((small[slice(*word.span())], word.start()) for word in inner)], key=itemgetter(1))
         return tuple(words)
 
     @_Once
