@@ -65,7 +65,7 @@ _ENGLISH = re.compile(
     rf"|Gardens|Quay|Boulevard|Crescent|Court|Grove|Parade|Park|Way|Place|Row|Hill|Mews|Walk|Rise)(?![{LETTER}])\.?"
     rf"(?: [A-Z][0-9][0-9W] ?[0-9A-Z]{{4}}(?: {_NAME}){{1,2}})?"
 )
-_HOUSE = re.compile(rf"(?=[0-9])(?<![{LETTER}0-9.,/]){_NUMBER}(?![{LETTER}0-9])")
+_HOUSE = re.compile(rf"[0-9](?<![{LETTER}0-9.,/][0-9]){_NUMBER.replace('{1,4}', '{0,3}', 1)}(?![{LETTER}0-9])")
 _FIRST_DIGIT = re.compile(r"[0-9]{1,4}")
 _NAMES_BEFORE = re.compile(
     rf"(?<![{LETTER}])(?:[{LETTER}]{{2,9}}\. )?(?:{_NAME},? (?:(?:{_OF}|in|am|an der|pri|III?|IV) )?){{1,5}}(?:Nr\.? |č\. |no\. )?\Z"

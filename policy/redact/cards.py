@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from policy.redact.harmless import called_otherwise
 from policy.redact.reading import Reading
 
-_GROUPS = re.compile(r"(?<![A-Za-z0-9_+])(?<![0-9]\.)[0-9]{3,19}(?:[ -][0-9]{1,19})*(?![A-Za-z0-9_]|\.[0-9])")
+_GROUPS = re.compile(
+    r"[0-9](?<![A-Za-z0-9_+][0-9])(?<![0-9]\.[0-9])[0-9]{2,18}(?:[ -][0-9]{1,19})*(?![A-Za-z0-9_]|\.[0-9])"
+)
 _GROUP = re.compile(r"[0-9]+")
 _ACCOUNT_HEAD = re.compile(r"(?<![A-Za-z0-9])[A-Z]{2}[0-9]{2}[ -]\Z")
 _FIRST_DIGITS = frozenset("23456")

@@ -20,10 +20,11 @@ from policy.redact.reading import Reading, Spans
 
 _TOKEN = re.compile(r"[A-Za-z0-9]+")
 _GAP = re.compile(r"[ ./+-]{1,3}(?=[A-Za-z0-9])")
-_START = re.compile(
-    r"(?<![A-Za-z0-9_+])(?<![0-9][./-])(?!(?:[0-9]{1,2}[ ./+-]{1,3}){8})(?=(?:[A-Za-z]{0,2}[ ./+-]{0,3}[0-9]){6})(?:[A-Za-z]{0,2}[0-9]|[A-Za-z]{1,2}(?=[ .-]{1,2}[0-9]))"
+# The first digit of what may be a number: six digits follow, with two letters between each two at most.
+_FIRST_DIGIT = re.compile(
+    r"[0-9](?<![0-9][0-9])(?<![0-9][./-][0-9])(?!(?:[0-9]{0,1}[ ./+-]{1,3}[0-9]){8})(?=(?:[A-Za-z]{0,2}[ ./+-]{0,3}[0-9]){5})"
 )
-_LETTERS_BEFORE = re.compile(r"(?<![A-Za-z0-9_])[A-Za-z]{1,2}[ .+-]{1,2}\Z")
+_LETTERS_BEFORE = re.compile(r"(?<![A-Za-z0-9_+])[A-Za-z]{1,2}(?:[ .+-]{1,2})?\Z")
 _GOES_ON = re.compile(r"_|[./-][0-9]")
 _ITALIAN = re.compile(
     r"[0-9LMNPQRSTUV][ -]?[0-9LMNPQRSTUV][ -]?[ABCDEHLMPRST][ -]?[0-9LMNPQRSTUV][ -]?[0-9LMNPQRSTUV][ -]?"
@@ -86,13 +87,25 @@ def find_national_ids(text: str, start: int) -> Iterator[tuple[int, int, str]]:
     for first, last in find_zones(reading, start):
         yield first, last, "mrz"
     done = start
-    for match in _START.finditer(latin, start):
-        begin = match.start()
-        if begin < done or begin in settled or reading.is_taken(begin) or before_names.covers(begin, begin + 1):
-            continue
-        if found := _best_alone(reading, begin):
-            yield found
-            done = found[1]
+    for match in _FIRST_DIGIT.finditer(latin, start):
+        for begin in _begins(latin, max(start, done), match.start()):
+            if begin in settled or reading.is_taken(begin) or before_names.covers(begin, begin + 1):
+                continue
+            if found := _best_alone(reading, begin):
+                yield found
+                done = found[1]
+                break
+
+
+def _begins(latin: str, start: int, digit: int) -> list[int]:
+    """Where a number may begin whose first digit this is: with the letters before it, or without."""
+    if digit < start:
+        return []
+    if not digit or not (latin[digit - 1].isalnum() or latin[digit - 1] in "_+ .-"):
+        return [digit]
+    letters = _LETTERS_BEFORE.search(latin, max(start, digit - 4), digit)
+    glued = latin[digit - 1] in "_+" or (latin[digit - 1].isascii() and latin[digit - 1].isalnum())
+    return [*([letters.start()] if letters else ()), *(() if glued else (digit,))]
 
 
 def _chains(latin: str, begin: int) -> list[_Chain]:

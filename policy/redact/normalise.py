@@ -1,8 +1,8 @@
 """Text as a detector should read it, with the way back to the text as it was written.
 
-Each character stands for its NFKC form (full-width and mathematical digits, no-break and thin spaces, ligatures, circled
-numbers; Unicode UAX #15), a plain hyphen for any dash, nothing for zero-width characters and soft hyphens. Being local to
-the character, a text cut anywhere reads the same as the whole.
+Each character stands for its NFKC form (full-width and mathematical digits, no-break and thin spaces, ligatures,
+circled numbers; Unicode UAX #15), a plain hyphen for any dash, nothing for zero-width characters and soft hyphens.
+Being local to the character, a text cut anywhere reads the same as the whole.
 """
 
 import re
@@ -52,8 +52,8 @@ class _Table(dict[int, str | None]):
 
 
 def _spelled(form: str) -> str:
-    """What one character stands for, where that is several: all inside a word or all outside, so that `policy.redact.stream`
-    never has to cut between them."""
+    """What one character stands for, where that is several: all inside a word or all outside, so that
+    `policy.redact.stream` never has to cut between them."""
     form = form.translate(_SLASHES)
     inside = "".join(_WORD.findall(form))
     return inside if inside and not unicodedata.combining(inside[0]) else form if not inside else form[0]

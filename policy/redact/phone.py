@@ -1,3 +1,4 @@
+# ruff: noqa: E501  # tables read better in one line a row
 """Phone numbers, judged by the numbering plans in `phonenumbers` (ITU-T E.164), asked only about digit-rich spans.
 
 International numbers (+ or 00) stand alone. A number that the text calls a phone is one, whatever the plans say: people
@@ -21,7 +22,8 @@ REGIONS = ("DE", "FR", "IT", "ES", "PL", "NL", "BE", "AT", "SE", "PT", "GR", "CZ
            "HR", "SK", "SI", "LT", "LV", "EE", "LU", "CY", "MT", "NO", "IS", "LI", "CH", "GB")  # fmt: skip
 
 _SPAN = re.compile(
-    r"(?<![A-Za-z0-9_@#./+-])\(?(?:\+ ?\(?)?[0-9](?:[ ./()-]{0,3}[0-9]){5,16}"
+    r"(?:\((?<![A-Za-z0-9_@#./+-]\()(?:\+ ?\(?)?[0-9]|\+(?<![A-Za-z0-9_@#./+-]\+) ?\(?[0-9]|[0-9](?<![A-Za-z0-9_@#./+-][0-9]))"
+    r"(?:[ ./()-]{0,3}[0-9]){5,16}"
     r"(?: ?(?:x|ext\.? ?|extension |durchwahl |dw ?|int\.? ?|wew\.? ?|poste )[0-9]{1,6})?(?![A-Za-z0-9_@]|[./-][0-9])",
     re.IGNORECASE,
 )

@@ -1,4 +1,4 @@
-# tables read better in one line a row
+# ruff: noqa: E501  # tables read better in one line a row
 """What people call a phone number, in the languages of the EU, before it or at the head of its column."""
 
 import re

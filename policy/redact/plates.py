@@ -1,3 +1,4 @@
+# ruff: noqa: E501  # tables read better in one line a row
 """Licence plates of Europe. They have no check digit, so they count only behind their name."""
 
 import re
@@ -12,7 +13,26 @@ _NAME = re.compile(
     r"|πινακιδ\w*|рег(?:истрационен|\.) номер)"
 )
 _INITIALS = frozenset(
-    "kfz aut ken num lic reg imm pla tar mat rej rek ren spz ecv πιν рег nom kje".split()  # of the names, without marks
+    {
+        "kfz",
+        "aut",
+        "ken",
+        "num",
+        "lic",
+        "reg",
+        "imm",
+        "pla",
+        "tar",
+        "mat",
+        "rej",
+        "rek",
+        "ren",
+        "spz",
+        "ecv",
+        "πιν",
+        "рег",
+        "car",
+    }
 )
 _PLATE = re.compile(
     r"\W{1,4}(?:\w{1,10}\W{1,2}){0,2}?"

@@ -143,7 +143,7 @@ class Reading(str):
 
     @_Once
     def with_plain_digits(self) -> "Reading | None":
-        """`latin` with O, o, I, l and | read as 0 and 1 beside digits, character for character; None if that is the same."""
+        """`latin` with O, o, I, l and | read as 0 and 1 beside digits, character for character; None if it is that."""
         if not _UNLIKE.search(self.latin):
             return None
         changed = _MIXED.sub(_plain_digits, self.latin)

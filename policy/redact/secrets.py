@@ -1,3 +1,4 @@
+# ruff: noqa: E501  # tables read better in one line a row
 """Secrets that show what they are: keys by their vendor's shape (`secret_formats`), JSON Web Tokens (RFC 7519), private
 keys (RFC 7468), log-ins in URLs, and random values beside a word such as `password`.
 """
@@ -19,7 +20,8 @@ _BY_SIGN = {
     "": tuple(p for p in PREFIXED if "_" not in p and "-" not in p),
 }
 
-_LONG = re.compile(r"(?<![A-Za-z0-9_./+=$-])[A-Za-z0-9_./+=$-]{16}")  # shorter is no key
+_LONG = re.compile(r"[A-Za-z0-9_./+=$:-]{16,}")  # shorter is no key
+_DIGIT, _LETTER = re.compile("[0-9]"), re.compile("[A-Za-z]")
 _IN_WORD = re.compile("[A-Za-z0-9_]")
 _LONGEST_INSIDE = 160
 _URL = re.compile(
@@ -55,7 +57,7 @@ PEM_BODY = re.compile(
 
 def find_secrets(text: str, start: int) -> Iterator[tuple[int, int]]:
     """Spans of secrets from `start` on. A PEM block counts without its end: what was sent so far is bad enough."""
-    if _LONG.search(text, start):
+    if any(_DIGIT.search(token) and _LETTER.search(token) for token in _LONG.findall(text, start)):
         yield from _keys(text, start)
     if "://" in text:
         for match in _URL.finditer(text, max(0, start - _NAMES_REACH)):

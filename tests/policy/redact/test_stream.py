@@ -42,7 +42,9 @@ PIECES = [
     "４１１１１１１１１１１１１１１１",
     "4111\u200b1111\u200b1111\u200b1111", "alice\u00ad@example.org",
     "DE89\u00a03704\u00a00044\u00a00532\u00a00130\u00a000",
-    "é", "…", "🙂", "ﬁ@ex.org", "1½", "⑩", "ﷲ", "ŀ", "㎏" * 90, "4111111111111⑪⑪⒈", "x@ofﬁce.example", "¨", "word" * 30, "9" * 50, "a" * 700, "1 " * 100, "eyJ" + "a1" * 500 + ".eyJ" + "b2" * 600,
+    "é", "…", "🙂",
+    "ﬁ@ex.org", "1½", "⑩", "ﷲ", "ŀ", "㎏" * 90, "4111111111111⑪⑪⒈", "x@ofﬁce.example", "¨",
+    "word" * 30, "9" * 50, "a" * 700, "1 " * 100, "eyJ" + "a1" * 500 + ".eyJ" + "b2" * 600,
 ]  # fmt: skip
 LONG_PEM = (
     "-----BEGIN PRIVATE KEY-----\\n" + "MIIEowIBAAKCAQEA3Tz2mr7SZiAMfQyuvBjM9Oi\\n" * 450 + "-----END PRIVATE KEY-----"

@@ -34,7 +34,8 @@ def test_every_character_leads_back_to_its_spelling(plain, hidden):
 @pytest.mark.parametrize(
     ("text", "label"),
     [("GET /a?mail=alice%40example.org&x=1", "email"), ("alice&#64;example.org", "email"),
-     ("?iban=DE89%203704%200044%200532%200130%2000", "iban"), ("IBAN&nbsp;DE89&nbsp;3704&nbsp;0044&nbsp;0532&nbsp;0130&nbsp;00", "iban")],
+     ("?iban=DE89%203704%200044%200532%200130%2000", "iban"),
+     ("IBAN&nbsp;DE89&nbsp;3704&nbsp;0044&nbsp;0532&nbsp;0130&nbsp;00", "iban")],
 )  # fmt: skip
 def test_personal_data_inside_urls_and_html_is_found_as_it_was_written(text, label):
     (start, end, found) = find_labelled(text)[0]
