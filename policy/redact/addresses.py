@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterator
 
 from policy.redact.alphabet import LETTER
-from policy.redact.normalise import lowered
 from policy.redact.reading import Reading
 
 _UPPER = rf"(?![a-z])[{LETTER}]"
@@ -52,6 +51,7 @@ _IN_FRONT = frozenset({
     "pl.", "str.", "bulevardul", "calea", "aleea", "șoseaua", "ulice", "nám.", "náměstí", "námestie", "cesta", "trg",
     "triq", "οδός", "οδ.", "λεωφόρος", "λεωφ.", "ул.", "бул.",
 })  # fmt: skip
+_INITIALS = frozenset(initial for kind in _IN_FRONT for initial in Reading(kind).initials)
 _OF = r"d[eu]s?|de la|del|della|delle|dei|da|do|dos|das|la|le|les|los|las|von|van|e|y"
 _WORDS = re.compile(
     rf"(?: (?:(?:{_OF}) ){{0,2}}(?:(?:de )?[dl]['’])?|(?<=[/.])){_NAME}"
@@ -65,7 +65,7 @@ _ENGLISH = re.compile(
     rf"|Gardens|Quay|Boulevard|Crescent|Court|Grove|Parade|Park|Way|Place|Row|Hill|Mews|Walk|Rise)(?![{LETTER}])\.?"
     rf"(?: [A-Z][0-9][0-9W] ?[0-9A-Z]{{4}}(?: {_NAME}){{1,2}})?"
 )
-_HOUSE = re.compile(rf"(?=[0-9])(?<![{LETTER}0-9.,/]){_NUMBER}(?![{LETTER}0-9])")
+_HOUSE = re.compile(rf"[0-9](?<![{LETTER}0-9.,/][0-9]){_NUMBER.replace('{1,4}', '{0,3}', 1)}(?![{LETTER}0-9])")
 _FIRST_DIGIT = re.compile(r"[0-9]{1,4}")
 _NAMES_BEFORE = re.compile(
     rf"(?<![{LETTER}])(?:[{LETTER}]{{2,9}}\. )?(?:{_NAME},? (?:(?:{_OF}|in|am|an der|pri|III?|IV) )?){{1,5}}(?:Nr\.? |č\. |no\. )?\Z"
@@ -109,7 +109,7 @@ def find_addresses(text: str, start: int) -> Iterator[tuple[int, int]]:
             if whole and whole.end() == code.end():
                 yield head.start(), code.end()
                 break
-    if _IN_FRONT.isdisjoint(_KIND.findall(lowered(text), start)):
+    if _INITIALS.isdisjoint(reading.initials):
         return
     for word in _KIND.finditer(text, start):
         if word[0].lower() not in _IN_FRONT:

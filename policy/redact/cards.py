@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from policy.redact.harmless import called_otherwise
 from policy.redact.reading import Reading
 
-_GROUPS = re.compile(r"(?<![A-Za-z0-9_])(?<![0-9]\.)[0-9]{3,19}(?:[ -][0-9]{1,19})*(?![A-Za-z0-9_]|\.[0-9])")
+_GROUPS = re.compile(
+    r"[0-9](?<![A-Za-z0-9_+][0-9])(?<![0-9]\.[0-9])[0-9]{2,18}(?:[ -][0-9]{1,19})*(?![A-Za-z0-9_]|\.[0-9])"
+)
 _GROUP = re.compile(r"[0-9]+")
 _ACCOUNT_HEAD = re.compile(r"(?<![A-Za-z0-9])[A-Z]{2}[0-9]{2}[ -]\Z")
 _FIRST_DIGITS = frozenset("23456")
@@ -35,6 +37,8 @@ def find_cards(text: str, start: int) -> Iterator[tuple[int, int]]:
     """Spans of card numbers from `start` on. Other numbers may stand beside one: every group is tried as its first."""
     reading = text if isinstance(text, Reading) else Reading(text)
     for run in _GROUPS.finditer(text, start):
+        if run.end() - run.start() < _SHORTEST:
+            continue
         if _ACCOUNT_HEAD.search(text, max(0, run.start() - 6), run.start()):  # an IBAN with a slip
             continue
         if reading.is_taken(run.start()):
@@ -51,13 +55,14 @@ def find_cards(text: str, start: int) -> Iterator[tuple[int, int]]:
 
 
 def _last_group(reading: Reading, groups: list[tuple[int, int]], first: int) -> int | None:
-    digits = ""
+    """The last group of the longest card that begins with the group `first`."""
+    digits, last = "", None
     for index in range(first, len(groups)):
         digits += reading[slice(*groups[index])]
         if len(digits) > _LONGEST:
-            return None
-        if len(digits) >= _SHORTEST and _ISSUERS.fullmatch(digits) and passes_luhn(digits):
-            if len(digits) == 13 and called_otherwise(reading, groups[first][0], groups[index][1]):  # an EAN
-                return None
-            return index
-    return None
+            break
+        if len(digits) < _SHORTEST or not (_ISSUERS.fullmatch(digits) and passes_luhn(digits)):
+            continue
+        if len(digits) > _SHORTEST or not called_otherwise(reading, groups[first][0], groups[index][1]):  # an EAN
+            last = index
+    return last

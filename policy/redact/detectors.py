@@ -55,7 +55,7 @@ _DOMAIN = re.compile(
     rf"@(?:[{ALNUM}](?:[{ALNUM}_-]{{0,61}}[{ALNUM}])?\.){{1,8}}(?:[{LETTER}]{{2,24}}|xn--[a-z0-9-]{{2,59}})"
     rf"(?![{ALNUM}@(]|-[{ALNUM}])"
 )
-_IPV4 = re.compile(r"(?<![A-Za-z0-9_.])(?:[0-9]{1,3}\.){3}[0-9]{1,3}(?![A-Za-z0-9_]|\.[0-9])")
+_IPV4 = re.compile(r"[0-9](?<![A-Za-z0-9_.][0-9])[0-9]{0,2}\.(?:[0-9]{1,3}\.){2}[0-9]{1,3}(?![A-Za-z0-9_]|\.[0-9])")
 _DOT_DIGIT = re.compile(r"\.[0-9]")
 _IPV6 = re.compile(
     r"(?<![A-Za-z0-9_:.])(?=[^.\s]{0,45}[0-9])(?:[0-9A-Fa-f]{0,4}:){2,7}"
@@ -122,10 +122,10 @@ def find_spans(text: str, start: int, detectors: Sequence[Detector]) -> list[Spa
     found = _run(reading, start, detectors, has_digits=has_digits)
     if has_digits and (plain := reading.with_plain_digits) is not None:
         numeric = [each for each in detectors if each.needs_digits]
-        for first, last in _around_changes(text, plain, start):
+        for first, last in _around_changes(reading.latin, plain, start):
             again = _run(Reading(plain[first:last]), max(0, start - first), numeric, has_digits=True)
             moved = (Span(span.start + first, span.end + first, span.label) for span in again)
-            found += [span for span in moved if plain[span.start : span.end] != text[span.start : span.end]]
+            found += [span for span in moved if plain[span.start : span.end] != reading.latin[span.start : span.end]]
     if len(found) < 2:
         return found
     return _merged(found, {each.label: index for index, each in enumerate(reversed(detectors))})

@@ -4,23 +4,26 @@ import re
 from collections.abc import Iterator
 
 from policy.redact.cards import passes_luhn
+from policy.redact.reading import Reading
 from policy.redact.shapes import BEGIN, END, flexible
 
 _IMEI = re.compile(
-    rf"\bIMEI\w*\W{{1,4}}(?:\w{{1,8}}\W{{1,3}}){{0,2}}(?P<number>{BEGIN}{flexible('9' * 15)}){END}", re.IGNORECASE
+    rf"IMEI\w*\W{{1,4}}(?:\w{{1,8}}\W{{1,3}}){{0,2}}(?P<number>{BEGIN}{flexible('9' * 15)}){END}", re.IGNORECASE
 )
 _MAC = re.compile(
     r"(?<![A-Za-z0-9_:.-])(?:(?:[0-9A-Fa-f]{2}:){5}[0-9A-Fa-f]{2}|(?:[0-9A-Fa-f]{2}-){5}[0-9A-Fa-f]{2}"
     r"|(?:[0-9A-Fa-f]{4}\.){2}[0-9A-Fa-f]{4})(?![A-Za-z0-9_]|[:.-][0-9A-Fa-f])"
 )
 _MAC_SIGN = re.compile(r"[0-9A-Fa-f]{2}[:.-][0-9A-Fa-f]{2}")
-_BEFORE = 48
+_INITIALS = frozenset({"ime"})
 
 
 def find_imeis(text: str, start: int) -> Iterator[tuple[int, int]]:
     """Spans of valid IMEIs from `start` on, where the text calls them so."""
-    for match in _IMEI.finditer(text, max(0, start - _BEFORE)):
-        if match.start("number") >= start and passes_luhn("".join(filter(str.isdigit, match["number"]))):
+    reading = text if isinstance(text, Reading) else Reading(text)
+    for at in reading.words_from(_INITIALS):
+        match = _IMEI.match(reading, at)
+        if match and match.start("number") >= start and passes_luhn("".join(filter(str.isdigit, match["number"]))):
             yield match.span("number")
 
 

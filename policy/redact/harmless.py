@@ -19,6 +19,11 @@ _NOUNS = (
     r"|customer (?:no|number|id)|kundennummer|kunden-?nr|numero client|klantnummer|numer klienta|asiakasnumero|error|err"
     r"|line|port|pid|offset|size|length|count|total|sum|amount|betrag|montant|importe|importo|kwota|bedrag|belopp"
     r"|checksum|crc|sha|md5|hash|model|modell|modele|chapter|page|seite|art|section|paragraph|no\. of|item|pos|row|zeile"
+    r"|lieferschein|versand|quittung|receipt|recibo|ricevuta|kvitt|reikning|upphaed|ircevut|ordni|balik|pakk|pakn|товарит|saskait"
+    r"|levering|forsend|fragt|spedi|deliver|shipment|waybill|konsignac|barcode|strichcode|mmsi|imo|cas|cpv|tender|lotto|gps|lat|lon|latitude"
+    r"|longitude|coordin|koordin|chassis|fahrgestell|kilometer|odometer|kenncode|passcode|meeting|webinar|seat|pnr|uid|gid|guid|uuid"
+    r"|score|highscore|level|loss|matrix|constant|revisi|hw|fw|firmware|mac|msg|message id|session|job|task|node|thread|block|tx|hash"
+    r"|polic[ey]\w* (?:no|number)|schaden|claim|vorgang|antrag|dosar|spis|spisova|spraw|sag|mal|arende|asia|toimik|bylos|lieta"
     r"|urteil|bgh|bverfg|celex|population|einwohner|units|steps|seed|nonce|rows|epoch|id_order|order_id|item_id|request_id"
 )
 _NAMED = re.compile(
@@ -35,10 +40,11 @@ _SHAPES = re.compile(
     r"|[A-Z]{2}[0-9]{2}(?:[ -]?[A-Z0-9]{3,4}){3,8}(?:[ -]?[A-Z0-9]{1,3})?"  # account
     r")(?![A-Za-z0-9_])"
     r"|(?:\+ ?|(?<![A-Za-z0-9])(?<![0-9] )00)[(1-9][0-9 ()./-]{6,18}[0-9]"  # international phone
+    r"|(?<![A-Za-z0-9.,])(?:0|[1-9][0-9]{0,2})\.[0-9]{4,16}(?![0-9]|[.,-][0-9])"  # decimal number
 )
 _UNIT = re.compile(
     r"(?:[.,][0-9]{1,2})? ?(?:€|EUR|USD|\$|£|GBP|CHF|kr|SEK|NOK|DKK|PLN|zł|Kč|CZK|HUF|Ft|lei|RON|%|km|kg|m²|MB|GB|kB"
-    r"|Euro?s?|Exemplare|units|people|euros|bytes|ms|tonnes?|Stück|pcs|inhabitants)(?![A-Za-z])|,[0-9]{2}(?![0-9])"
+    r"|Euro?s?|Exemplare|sz\.|számú|számla|units|people|euros|bytes|ms|tonnes?|Stück|pcs|inhabitants)(?![A-Za-z])|,[0-9]{2}(?![0-9])"
 )
 _CURRENCY = re.compile(r"(?:€|EUR|USD|\$|£|GBP|CHF|PLN) ?[0-9 .,']{0,12}\Z")
 _ISO_DATE = re.compile(r"(?:19|20)[0-9]{2}-[01][0-9]-[0-3][0-9](?![0-9])")
@@ -61,3 +67,14 @@ def shaped_otherwise(reading: Reading, start: int, end: int) -> bool:
     if known is None:
         known = reading.__dict__["shaped"] = Spans(match.span() for match in _SHAPES.finditer(reading))
     return known.covers(start, end)
+
+
+_NOUN_BEFORE = re.compile(
+    r"(?<![^\W_])(?!unter |under |oder |eller |alebo |numer|numm|numb|номер|αριθμ|cislo|stevil|broj|numri|numur)"
+    r"[^\W\d_]{4,24}(?: ?[:#] ?| )(?:n[ro°º]?\.? |no\.? |nr\.? |# ?|№ ?)?\Z"
+)
+
+
+def follows_a_noun(reading: Reading, start: int) -> bool:
+    """Whether a word of some length stands right before: then that says what the number is."""
+    return _NOUN_BEFORE.search(reading.folded, max(0, start - 32), start) is not None

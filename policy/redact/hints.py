@@ -1,11 +1,12 @@
 # ruff: noqa: E501  # tables read better in one line a row
 """Which countries a text speaks of, from its small words, its letters and its numbers' prefixes.
 
-Used to choose between kinds of numbers that share a shape, never to leave a check out. English says nothing: it is
-written everywhere.
+Used to choose between kinds of numbers that share a shape, never to leave a check out. English says nothing, for it is
+written everywhere; its words only keep others from being taken for another language's.
 """
 
 import re
+from collections.abc import Iterable
 
 # Words that are frequent in one language and rare in the others, without their marks (see `Reading.folded`).
 _WORDS: dict[str, str] = {
@@ -15,8 +16,10 @@ _WORDS: dict[str, str] = {
     "de": "der die das und ist nicht ich mein meine guten tag bitte danke fur mit unter kunde herr frau deutschland deutsche"
           " strasse german germany liegt wohnhaft geboren",
     "el": "και το του της η ο μου ειναι με για στο στη κυριος πελατης ευχαριστω ελλαδα σας",
+    "en": "the of and to in is for with you your please my are this that it on as at be by from was not have has he she we"
+          " their them could would can me all gave will do if an or i",
     "es": "el los y es mi gracias para por con senor senora calle cliente buenos dias numero soy espana usted del una",
-    "et": "ja on minu tere palun aitah olen number eesti ei klient see et oma",
+    "et": "ja on minu tere palun aitah olen eesti ei klient see et oma",
     "fi": "ja on minun kiitos hei olen ei puhelin asiakas suomi katu tunnus etta sen",
     "fr": "le les et est je mon ma pour avec vous merci bonjour suis monsieur madame client france ne des du une au",
     "hr": "je i moj moja hvala postovani zovem sam na za broj hrvatska klijent ulica se koji",
@@ -48,7 +51,7 @@ _NAMES: dict[str, str] = {
     "sk": "slovakia slovak", "gb": "uk british england",
 }  # fmt: skip
 _SPOKEN_IN: dict[str, tuple[str, ...]] = {
-    "bg": ("bg",), "cs": ("cz",), "da": ("dk",), "de": ("de", "at", "ch", "li", "lu"), "el": ("gr", "cy"), "es": ("es",),
+    "bg": ("bg",), "cs": ("cz",), "da": ("dk",), "de": ("de", "at", "ch", "li", "lu"), "el": ("gr", "cy"), "en": (), "es": ("es",),
     "et": ("ee",), "fi": ("fi",), "fr": ("fr", "be", "lu", "ch"), "hr": ("hr",), "hu": ("hu",), "is": ("is",),
     "it": ("it", "ch"), "lt": ("lt",), "lv": ("lv",), "mt": ("mt",), "nl": ("nl", "be"), "no": ("no",), "pl": ("pl",),
     "pt": ("pt",), "ro": ("ro",), "sk": ("sk",), "sl": ("si",), "sv": ("se", "fi"),
@@ -68,11 +71,11 @@ _LANGUAGES: dict[str, list[str]] = {}
 for _language, _words in _WORDS.items():
     for _word in _words.split():
         _LANGUAGES.setdefault(_word, []).append(_language)
+_WEIGHTS = {word: (1 if len(word) > 1 else 0.5) / len(languages) for word, languages in _LANGUAGES.items()}
 _WORD_SET = frozenset(_LANGUAGES)
 _COUNTRY_NAMES = {word: code for code, words in _NAMES.items() for word in words.split()}
 _COUNTRY_NAME_SET = frozenset(_COUNTRY_NAMES)
-_LETTER_SET = frozenset(_LETTERS)
-_WORD = re.compile(r"[^\W\d_]+")
+_TELLING = re.compile(f"[{''.join(_LETTERS)}]")
 _CALLED = re.compile(r"(?:\+|\b00)([3-4][0-9]{1,2})")
 _DOMAIN = re.compile(r"@[\w.-]{1,64}\.([a-z]{2})(?![\w-])")
 _ACCOUNT = re.compile(r"\b([A-Z]{2})(?:[0-9]{2} ?[0-9A-Z]{4} ?[0-9A-Z]{4}|U?[0-9]{8,12}\b)")
@@ -80,21 +83,20 @@ _NEAR = 1000  # characters of a longer text that are looked at
 _ENOUGH = 2
 
 
-def countries_of(text: str, folded: str) -> frozenset[str]:
+def countries_of(text: str, words_at: Iterable[tuple[str, int]]) -> frozenset[str]:
     """Countries of the languages that most of the text's small words belong to, and those that its numbers name.
 
-    ``folded``: the same text in small letters without marks. Only the first 1,000 characters count.
+    ``words_at``: its words in small letters without marks, and where each begins. Only the first 1,000 characters count.
     """
     found: set[str] = set()
-    small = folded[:_NEAR]
-    words = set(_WORD.findall(small))
+    words = {word for word, at in words_at if at < _NEAR}
     scores: dict[str, float] = {}
     for word in words & _WORD_SET:
-        languages = _LANGUAGES[word]
-        for language in languages:
-            scores[language] = scores.get(language, 0) + (1 if len(word) > 1 else 0.5) / len(languages)
+        weight = _WEIGHTS[word]
+        for language in _LANGUAGES[word]:
+            scores[language] = scores.get(language, 0) + weight
     if not text.isascii():
-        for letter in _LETTER_SET.intersection(text[:_NEAR].lower()):
+        for letter in set(_TELLING.findall(text[:_NEAR].lower())):
             scores[_LETTERS[letter]] = scores.get(_LETTERS[letter], 0) + 1
     if scores:
         best = max(scores.values())

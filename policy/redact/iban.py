@@ -2,6 +2,9 @@
 
 import re
 from collections.abc import Iterator
+from functools import cache
+
+from stdnum import numdb
 
 LENGTHS: dict[str, int] = {
     "AD": 24, "AE": 23, "AL": 28, "AT": 20, "AZ": 28, "BA": 20, "BE": 16, "BG": 22, "BH": 22, "BI": 27, "BR":
@@ -15,14 +18,28 @@ LENGTHS: dict[str, int] = {
     "UA": 29, "VA": 22, "VG": 24, "XK": 20, "YE": 30,
 }  # fmt: skip
 
-_HEAD = re.compile(r"(?<![A-Za-z0-9])[A-Za-z]{2}[ -]?[0-9][ -]?[0-9](?=[ -]?[A-Za-z0-9])")
-_NEXT = re.compile(r"[ -]?([A-Za-z0-9])")
+# Signs that look like digits count as digits where the country's account number has one (`_STRUCTURES`).
+_HEAD = re.compile(
+    r"(?<![A-Za-z0-9])[A-Za-z]{2}[ .-]?[0-9OoIl|][ .-]?[0-9OoIl|](?=[ .-]?[A-Za-z0-9|])(?=[^\n]{0,12}[0-9])"
+)
+_BODIES = {length: re.compile(rf"(?:[ .-]?[A-Za-z0-9|]){{{length - 4}}}") for length in set(LENGTHS.values())}
+_DIGIT_LIKE = str.maketrans("OoIl|", "00111")
+_LETTER_LIKE = str.maketrans("01|", "OII")
+_PIECE = re.compile("([0-9]+)!([nac])")
 _TABLE = {c: str(v) for v, c in enumerate("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ")}
 
 
 def has_valid_check_digits(compact: str) -> bool:
     """`compact`: upper-case letters and digits without separators, country first."""
     return int("".join(_TABLE[c] for c in compact[4:] + compact[:4])) % 97 == 1
+
+
+@cache
+def _structure(country: str) -> str:
+    """For each sign behind the check digits: n a digit, a a letter, c either; from the registry in `python-stdnum`."""
+    known = numdb.get("iban").info(country)
+    pieces = _PIECE.findall(known[0][1].get("bban", "")) if known else []
+    return "".join(kind * int(length) for length, kind in pieces)
 
 
 def find_ibans(text: str, start: int) -> Iterator[tuple[int, int]]:
@@ -32,13 +49,30 @@ def find_ibans(text: str, start: int) -> Iterator[tuple[int, int]]:
     while head := _HEAD.search(text, at):
         at = head.start() + 1
         length = LENGTHS.get(head[0][:2].upper())
-        if length is None:
+        body = _BODIES[length].match(text, head.end()) if length else None
+        if body is None:
             continue
-        compact, end = "".join(filter(str.isalnum, head[0])).upper(), head.end()
-        while len(compact) < length and (step := _NEXT.match(text, end)):
-            compact += step[1].upper()
-            end = step.end()
-        ends_here = end == len(text) or not (text[end].isascii() and text[end].isalnum())
-        if len(compact) == length and ends_here and has_valid_check_digits(compact):
+        end = body.end()
+        if end < len(text) and text[end].isascii() and text[end].isalnum():
+            continue
+        if _is_valid("".join(sign for sign in head[0] + body[0] if sign not in " .-")):
             yield head.start(), end
             at = end
+
+
+def _is_valid(compact: str) -> bool:
+    plain = compact.upper()
+    if "|" not in plain and plain[2:4].isdigit() and has_valid_check_digits(plain):
+        return True
+    country, structure = plain[:2], _structure(plain[:2])
+    if len(structure) != len(compact) - 4:
+        return False
+    check, body = compact[2:4].translate(_DIGIT_LIKE), compact[4:]
+    read = "".join(
+        sign.translate(_DIGIT_LIKE) if kind == "n" else sign.translate(_LETTER_LIKE) if kind == "a" else sign
+        for sign, kind in zip(body, structure, strict=True)
+    )
+    as_digits = "".join(
+        sign.translate(_DIGIT_LIKE) if kind == "c" else sign for sign, kind in zip(read, structure, strict=True)
+    )
+    return any("|" not in each and has_valid_check_digits(country + check + each.upper()) for each in (read, as_digits))

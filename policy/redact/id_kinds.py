@@ -71,56 +71,56 @@ class IdKind(NamedTuple):
 _N, _W, _C, _NAME = Needs
 _SSN_DE = "sozialversicherungs*|sv nummer|sv nr|versicherungsnummer|versicherungsnr"
 IDS: dict[str, IdKind] = {
-    "it_cf": IdKind("", codicefiscale.is_valid, _N, "codice fiscale|cod fisc*|cf|c f|italian tax*|codicefiscale"),
+    "it_cf": IdKind("", codicefiscale.is_valid, _N, "codice fisc*|fiscal code it|codice fiscale|cod fisc*|cf|c f|italian tax*|codicefiscale"),
     "fr_nir": IdKind("9" * 15 + " 999999A99999999", nir.is_valid, _N,
-                     "secu*|numero secu*|nir|insee|carte vitale|numero de securite sociale|nss|french social*"),
+                     "numero d assure*|securite sociale|n secu*|n ss|numero ss|secu|numero secu*|nir|insee|carte vitale|numero de securite sociale|nss|french social*"),
     "es_dni": IdKind("99999999A", dni.is_valid, _N, "dni*|d n i|documento nacional*|nif|n i f|spanish id*"),
     "es_nie": IdKind("A9999999A", nie.is_valid, _N, "nie|n i e|extranjer*|nif"),
-    "de_idnr": IdKind("99999999999", idnr.is_valid, _N, "steuer id*|steuerliche* id*|steueridentifikation*|idnr|id nr"
+    "de_idnr": IdKind("99999999999", idnr.is_valid, _N, "steuer ident*|st id nr|steueridnr*|steuer idnr*|steuerid*|steuer id*|steuerliche* id*|steueridentifikation*|idnr|id nr"
                       "|steuernummer|steuer nr|tin|identifikationsnummer|german tax*"),
     "de_rvnr": IdKind("99999999A999", id_checks.is_german_pension_number, _N,
                       f"renten*|rvnr|rv nummer|{_SSN_DE}|german social*"),
-    "be_nn": IdKind("99999999999", be_ssn.is_valid, _N, "rijksregister*|rijksregisternr|registre national*|niss|insz|nationalregister*"
+    "be_nn": IdKind("99999999999", be_ssn.is_valid, _N, "identificatienummer van het rijksregister|rijksregister*|rijksregisternr|registre national*|niss|insz|nationalregister*"
                     "|rrn|nationaal nummer|numero national|belgian national*|registre nationale|nn"),
     "ch_ahv": IdKind("9999999999999", ssn.is_valid, _N, "ahv*|avs*|navs13|ssn|oasi|sozialversicherungs*|swiss social*|n avs"),
     "fi_hetu": IdKind("999999A999A 9999999999 999999999A 999999A9999", hetu.is_valid, _N,
-                      "hetu*|henkilotunnu*|personbeteckning*|finnish personal*|henkilotunnus*", r"[0-9]{6}[-+A-FU-Ya-fu-y][0-9]{3}[0-9A-Za-z]"),
+                      "sosiaaliturvatun*|sotu|henkilotun*|hetu*|henkilotunnu*|personbeteckning*|finnish personal*|henkilotunnus*", r"[0-9]{6}[-+A-FU-Ya-fu-y][0-9]{3}[0-9A-Za-z]"),
     "ie_pps": IdKind("9999999A 9999999AA", pps.is_valid, _N, "pps*|ppsn|personal public service*|irish pps*"),
-    "ro_cnp": IdKind("9999999999999", cnp.is_valid, _N, "cnp*|cod numeric*|codul numeric*|romanian personal*"),
-    "si_emso": IdKind("9999999999999", emso.is_valid, _N, "emso|maticna stevilk*|maticne stevilk*|enotna maticna*|slovenian*"),
+    "ro_cnp": IdKind("9999999999999", cnp.is_valid, _N, "cod* numeric*|c n p|cnp*|cod numeric*|codul numeric*|romanian personal*"),
+    "si_emso": IdKind("9999999999999", emso.is_valid, _N, "maticn* stevilk*|maticn* st|enotn* maticn*|emso|maticna stevilk*|maticne stevilk*|enotna maticna*|slovenian*"),
     "hr_jmbg": IdKind("9999999999999", emso.is_valid, _NAME, "jmbg|maticni broj"),
     "lu_nin": IdKind("9999999999999", id_checks.is_luxembourg_number, _N,
                      "matricul*|cns|identifiant national|numero d identification*|identification national*|nin"
                      "|luxembourg*|identifikationsnummer"),
-    "pt_cc": IdKind("999999999AA9 999999999A99 9999999999A9", pt_cc.is_valid, _N, "cartao de cidadao|cartao cidadao|cc"
+    "pt_cc": IdKind("999999999AA9 999999999A99 9999999999A9", pt_cc.is_valid, _N, "cartao de cidada*|bilhete de identidade|citizen card*|cartao de cidadao|cartao cidadao|cc"
                     "|n cc|citizen card"),
-    "no_fnr": IdKind("99999999999", fodselsnummer.is_valid, _N, "fodselsn*|fnr|personnummer*|d nummer|norwegian*|fodsels og*"),
-    "se_pnr": IdKind("9999999999 999999999999", personnummer.is_valid, _W, "personn*|samordningsn*|pnr|swedish personal*|person nr",
+    "no_fnr": IdKind("99999999999", fodselsnummer.is_valid, _N, "personnr|fodselsnr|norsk person*|fodselsn*|fnr|personnummer*|d nummer|norwegian*|fodsels og*"),
+    "se_pnr": IdKind("9999999999 999999999999", personnummer.is_valid, _W, "pers nr|persnr|personbeteckning*|swedish identity*|swedish social*|personn*|samordningsn*|pnr|swedish personal*|person nr",
                      r"(?:19|20)?[0-9]{6}[-+][0-9]{4}"),
-    "cz_rc": IdKind("9999999999 999999999", rc.is_valid, _W, "rodne cislo*|rodneho cisla*|rodnym cislem|rodnem cisle|r c|rc"
+    "cz_rc": IdKind("9999999999 999999999", rc.is_valid, _W, "rodn* cisl*|rodn* c|rodne cislo*|rodneho cisla*|rodnym cislem|rodnem cisle|r c|rc"
                     "|rod c|rod cislo|czech birth*|birth number|personal number", r"[0-9]{6}/[0-9]{3,4}"),
-    "sk_rc": IdKind("9999999999 999999999", rc.is_valid, _W, "rodne cislo*|rodneho cisla*|rodnym cislom|r c|rc|rod c|rod cislo"
+    "sk_rc": IdKind("9999999999 999999999", rc.is_valid, _W, "rodn* cisl*|rodn* c|rodne cislo*|rodneho cisla*|rodnym cislom|r c|rc|rod c|rod cislo"
                     "|slovak birth*|birth number", r"[0-9]{6}/[0-9]{3,4}"),
-    "dk_cpr": IdKind("9999999999", cpr.is_valid, _W, "cpr*|personnummer*|danish*", r"[0-9]{6}-[0-9]{4}"),
+    "dk_cpr": IdKind("9999999999", cpr.is_valid, _W, "personnr|cprnr|cpr nr|cpr*|personnummer*|danish*", r"[0-9]{6}-[0-9]{4}"),
     "is_kt": IdKind("9999999999", kennitala.is_valid, _W, "kennital*|kennitol*|kt|icelandic*", r"[0-9]{6}-[0-9]{4}"),
-    "lv_pk": IdKind("99999999999", id_checks.is_latvian_personal_code, _W, "personas kod*|personala kod*|p k|pk|latvian*",
+    "lv_pk": IdKind("99999999999", id_checks.is_latvian_personal_code, _W, "pers kod*|person* kod*|pers k|personas kod*|personala kod*|p k|pk|latvian*",
                     r"[0-9]{6}-[0-9]{5}"),
-    "pl_pesel": IdKind("99999999999", pesel.is_valid, _C, "pesel*"),
-    "ee_ik": IdKind("99999999999", ik.is_valid, _C, "isikukood*|ik|id kood*|estonian*|isikutunnus*"),
-    "lt_ak": IdKind("99999999999", asmens.is_valid, _C, "asmens kod*|asmens koda|a k|ak|lithuanian*"),
-    "hr_oib": IdKind("99999999999", oib.is_valid, _C, "oib*|osobni identifikacijsk*|osobnog identifikacijsk*|croatian*"),
-    "bg_egn": IdKind("9999999999", egn.is_valid, _C, "егн*|egn*|единен граждански*|bulgarian*"),
+    "pl_pesel": IdKind("99999999999", pesel.is_valid, _C, "numer ewidencyjn*|nr ewidencyjn*|powszechny elektroniczny*|pesel*"),
+    "ee_ik": IdKind("99999999999", ik.is_valid, _C, "isikukod*|eesti isik*|isikukood*|ik|id kood*|estonian*|isikutunnus*"),
+    "lt_ak": IdKind("99999999999", asmens.is_valid, _C, "asm kod*|asmens kod*|asmens kod*|asmens koda|a k|ak|lithuanian*"),
+    "hr_oib": IdKind("99999999999", oib.is_valid, _C, "osobn* identifikacijsk*|oib*|osobni identifikacijsk*|osobnog identifikacijsk*|croatian*"),
+    "bg_egn": IdKind("9999999999", egn.is_valid, _C, "единн* граждан*|е г н|егн*|egn*|единен граждански*|bulgarian*"),
     "bg_lnch": IdKind("9999999999", pnf.is_valid, _NAME, "лнч|lnch|личен номер на чужденец"),
     "gr_amka": IdKind("99999999999", amka.is_valid, _C, "αμκα|α μ κ α|amka|κοινωνικης ασφαλισης|greek social*"),
     "at_svnr": IdKind("9999999999", vnr.is_valid, _C, f"svnr|{_SSN_DE}|e card|vsnr|austrian social*|osterreichische sozial*"),
     "hu_szsz": IdKind("99999999999", id_checks.is_hungarian_personal_number, _C, "szemelyi szam*|szemelyi azonosit*|szemelyazonosit*"),
-    "hu_taj": IdKind("999999999", id_checks.is_hungarian_health_number, _C, "taj|taj szam*|taj kartya*|tarsadalombiztosit*|hungarian social*"
+    "hu_taj": IdKind("999999999", id_checks.is_hungarian_health_number, _C, "tajszam*|tarsadalombiztositas*|taj|taj szam*|taj kartya*|tarsadalombiztosit*|hungarian social*"
                      "|taj sz"),
-    "hu_tax": IdKind("9999999999", id_checks.is_hungarian_tax_number, _C, "adoazonosit*|ado azonosit*|adojel*|hungarian tax*"),
+    "hu_tax": IdKind("9999999999", id_checks.is_hungarian_tax_number, _C, "adoszam*|ado azonosito*|adoazonosit*|ado azonosit*|adojel*|hungarian tax*"),
     "de_kvnr": IdKind("A999999999", id_checks.is_german_health_insurance_number, _C,
-                      "kranken*|kvnr|versichertennummer*|versichertennr|gesundheitskarte|egk|german health*|kv nummer|versicherten nr"),
+                      "versicherten id*|krankenkassennr|gkv nummer|kranken*|kvnr|versichertennummer*|versichertennr|gesundheitskarte|egk|german health*|kv nummer|versicherten nr"),
     "pl_nip": IdKind("9999999999", nip.is_valid, _C, "nip*|numer identyfikacji podatkowej|numeru identyfikacji podatkowej"),
-    "nl_bsn": IdKind("999999999", bsn.is_valid, _C, "bsn*|burgerservice*|sofi*|dutch citizen*|burger service*"),
+    "nl_bsn": IdKind("999999999", bsn.is_valid, _C, "persoonsnummer*|burger service*|bsn*|burgerservice*|sofi*|dutch citizen*|burger service*"),
     "pt_nif": IdKind("999999999", nif.is_valid, _C, "nif|n i f|contribuinte*|numero fiscal|identificacao fiscal|numero de contribuinte"
                      "|portuguese tax*|nif*"),
     "gr_afm": IdKind("999999999", gr_vat.is_valid, _C, "αφμ|α φ μ|afm|φορολογικ*|greek tax*|φορολογικου μητρωου"),
@@ -133,7 +133,7 @@ IDS: dict[str, IdKind] = {
     "cy_id": IdKind("999999 9999999 99999999 9999999999", id_checks.is_number, _NAME, "δελτιο ταυτοτητας|αριθμος ταυτοτητας"
                     "|δελτιου ταυτοτητας|αδτ|α δ τ|ταυτοτητ*|cypriot id*|cyprus id*"),
     "mt_id": IdKind("9999A 99999A 999999A 9999999A", id_checks.is_maltese_identity_card, _NAME,
-                    "karta ta*|numru tal karta*|tal identita|maltese id*|id card*|karta tal identita*|numru ta l identita*|malta id*"
+                    "numru tal id*|karta ta l identit*|numru ta l id*|karta ta*|numru tal karta*|tal identita|maltese id*|id card*|karta tal identita*|numru ta l identita*|malta id*"
                     "|identity card*"),
     "li_peid": IdKind("99999 999999 9999999 99999999 999999999 9999999999 99999999999 999999999999", id_checks.is_number, _NAME,
                       "peid*|personenidentifikation*|pe id"),

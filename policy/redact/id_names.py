@@ -21,20 +21,21 @@ GENERAL = (
 )
 REACH = 40  # characters between a name and its number
 _SHORT_REACH = 8  # for a name of one or two letters, which may be a word
-_BEHIND = 24
+_BEHIND = 36
 _LONGEST_NAME = 48
-_WORD = re.compile(r"[^\W\d_]+")
 _NUMBER_START = re.compile(r"(?<![A-Za-z0-9_])[A-Za-z]{0,6}[0-9]")
-_DIGIT = re.compile("[0-9]")
+_NUMBER_END = re.compile(r"(?P<number>[0-9](?:[A-Za-z]{0,3}|[ .-][A-Z]))(?![A-Za-z0-9])[^0-9\n]*\Z")
+_NUMBER_FOLLOWS = re.compile(r"[^0-9\n]{0,12}[0-9]")
 
 
 class Name(NamedTuple):
-    """A name at ``text[start:end]``; ``kinds``: those it may mean, none for a general one; ``is_short``: maybe a word."""
+    """A name at ``text[start:end]``; ``kinds``: those it may mean; ``is_short``: maybe a word; ``is_general``: of any kind."""
 
     start: int
     end: int
     kinds: tuple[str, ...]
     is_short: bool
+    is_general: bool
 
 
 class Named(NamedTuple):
@@ -81,9 +82,9 @@ def names_in(reading: Reading) -> tuple[Name, ...]:
 
 def _find(reading: Reading) -> Iterator[Name]:
     small = reading.folded
-    for word in [word for word in _WORD.finditer(small) if word[0][:3] in _ANY_NAME]:
-        initial, start = word[0][:3], word.start()
-        if _ANY_NAME[initial].match(small, start):
+    for word, start in reading.words:
+        initial = word[:3]
+        if initial in _ANY_NAME and _ANY_NAME[initial].match(small, start):
             found = [
                 (match.end(), kinds, is_short)
                 for pattern, kinds, is_short in _NAMES[initial]
@@ -91,8 +92,9 @@ def _find(reading: Reading) -> Iterator[Name]:
             ]
             end = max(found)[0]
             kinds = tuple(dict.fromkeys(kind for at, kinds, _ in sorted(found, reverse=True) for kind in kinds))
-            is_word = small[end : end + 1] not in ".:\"'" and reading[word.start() : end].islower()
-            yield Name(word.start(), end, kinds, is_word and all(is_short for _, _, is_short in found))
+            is_word = small[end : end + 1] not in ".:\"'" and reading[start:end].islower()
+            is_short = is_word and all(is_short for _, _, is_short in found)
+            yield Name(start, end, kinds, is_short, not all(kinds for _, kinds, _ in found))
 
 
 def named_numbers(reading: Reading) -> dict[int, Named]:
@@ -113,29 +115,30 @@ def _named(reading: Reading) -> dict[int, Named]:
     if names and reading.columns:
         for column in reading.columns:
             first, last = bisect_left(names, (column.start,)), bisect_left(names, (column.end,))
-            for name in names[first:last]:
-                if column.start <= name.start and name.end <= column.end and not name.is_short:
-                    for start, end in column.cells:
-                        if number := _NUMBER_START.search(reading.latin, start, end):
-                            found.pop(number.start(), None)
-                            _add(found, number.start(), name)
+            heading = [name for name in names[first:last] if name.end <= column.end and not name.is_short]
+            for start, end in column.cells if heading else ():
+                if number := _NUMBER_START.search(reading.latin, start, end):
+                    found.pop(number.start(), None)
+                    for name in heading:
+                        _add(found, number.start(), name)
     return found
 
 
-def _add(found: dict[int, Named], start: int, name: Name) -> None:
-    before = found.get(start, Named((), False, False))
-    found[start] = Named(
+def _add(found: dict[int, Named], at: int, name: Name) -> None:
+    before = found.get(at, Named((), False, False))
+    found[at] = Named(
         (*before.kinds, *(kind for kind in name.kinds if kind not in before.kinds)),
-        before.is_general or not name.kinds,
-        before.is_sure or (bool(name.kinds) and not name.is_short),
+        before.is_general or name.is_general,
+        before.is_sure or not (name.is_general or name.is_short),
     )
 
 
-def named_behind(reading: Reading, end: int) -> tuple[str, ...]:
-    """Kinds of a name that follows a number ending at `end` with nothing numeric between: `… is my PESEL`."""
-    names = names_in(reading)
-    at = bisect_left(names, (end,))
-    if at == len(names) or names[at].start > end + _BEHIND:
-        return ()
-    between = reading[end : names[at].start]
-    return () if names[at].is_short or "\n" in between or _DIGIT.search(between) else names[at].kinds
+def numbers_before_names(reading: Reading) -> dict[int, Named]:
+    """Where numbers end that a name follows with nothing numeric between: `… is my PESEL`. A name that a number follows
+    at once is that one's."""
+    found: dict[int, Named] = {}
+    for name in names_in(reading):
+        number = _NUMBER_END.search(reading.latin, max(0, name.start - _BEHIND - 4), name.start)
+        if number and not name.is_short and not _NUMBER_FOLLOWS.match(reading.latin, name.end):
+            _add(found, number.end("number"), name)
+    return found

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable
 
 from policy.redact.normalise import View, normalise
+from policy.redact.web_text import revealed
 
 _SHORT = {'"': '"', "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 _ESCAPE = re.compile(
@@ -68,11 +69,13 @@ def compose(outer: View, inner: View) -> View:
 
 
 def as_read(text: str) -> View:
-    """`text` as a detector should read it: JSON escapes in it count as what they spell, then see `normalise`."""
-    if "\\" not in text:
+    """`text` as a detector should read it: escapes of JSON, then those of URLs and HTML, count as what they spell, then
+    see `normalise`."""
+    if "\\" not in text and "%" not in text and "&" not in text:
         return normalise(text)
-    outer = unescape(text)
-    return compose(outer, normalise(outer.text))
+    view = unescape(text) if "\\" in text else View(text)
+    view = compose(view, revealed(view.text))
+    return compose(view, normalise(view.text))
 
 
 def escaped(text: str) -> str:

@@ -12,18 +12,19 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from policy.redact.harmless import called_otherwise, shaped_otherwise
-from policy.redact.id_kinds import IDS, IdKind, Needs
-from policy.redact.id_names import Named, named_behind, named_numbers
+from policy.redact.id_kinds import IDS, Needs
+from policy.redact.id_names import Named, named_numbers, numbers_before_names
 from policy.redact.mrz import find_zones
 from policy.redact.phone_names import is_called_phone
-from policy.redact.reading import Reading
+from policy.redact.reading import Reading, Spans
 
 _TOKEN = re.compile(r"[A-Za-z0-9]+")
 _GAP = re.compile(r"[ ./+-]{1,3}(?=[A-Za-z0-9])")
-_START = re.compile(
-    r"(?<![A-Za-z0-9_])(?<![0-9][./-])(?!(?:[0-9]{1,2}[ ./+-]{1,3}){8})(?=(?:[A-Za-z]{0,2}[ ./+-]{0,3}[0-9]){6})(?:[A-Za-z]{0,2}[0-9]|[A-Za-z]{1,2}(?=[ .-]{1,2}[0-9]))"
+# The first digit of what may be a number: six digits follow, with two letters between each two at most.
+_FIRST_DIGIT = re.compile(
+    r"[0-9](?<![0-9][0-9])(?<![0-9][./-][0-9])(?!(?:[0-9]{0,1}[ ./+-]{1,3}[0-9]){8})(?=(?:[A-Za-z]{0,2}[ ./+-]{0,3}[0-9]){5})"
 )
-_LETTERS_BEFORE = re.compile(r"(?<![A-Za-z0-9_])[A-Za-z]{1,2}[ .-]{1,2}\Z")
+_LETTERS_BEFORE = re.compile(r"(?<![A-Za-z0-9_+])[A-Za-z]{1,2}(?:[ .+-]{1,2})?\Z")
 _GOES_ON = re.compile(r"_|[./-][0-9]")
 _ITALIAN = re.compile(
     r"[0-9LMNPQRSTUV][ -]?[0-9LMNPQRSTUV][ -]?[ABCDEHLMPRST][ -]?[0-9LMNPQRSTUV][ -]?[0-9LMNPQRSTUV][ -]?"
@@ -32,6 +33,11 @@ _ITALIAN = re.compile(
 )
 _ITALIAN_NAME = re.compile(r"(?<![A-Za-z0-9_])[A-Za-z](?:[ -]?[A-Za-z]){5}[ -]?\Z")
 _ITALIAN_HEAD = re.compile(r"[0-9][ -]?[0-9][ -]?[ABCDEHLMPRSTabcdehlmprst][ -]?[0-9]")
+_DIGIT_LIKE = str.maketrans("OoIl|", "00111")
+_DIGIT_LIKE_SIGN = re.compile(r"[OoIl|]")
+# Of kinds whose shape says little: where a digit must stand, and O and I are not written (ICAO 9303, codice fiscale).
+_FREE_SHAPES = {"de_id": ("A********", "A********9"), "it_cf": ("AAAAAA99A99A999A",)}
+_LONGEST_WRITTEN = 32
 _LONGEST, _SHORTEST = 20, 5
 _MOST_GROUPS = 10
 _SHAPE = str.maketrans("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz", "9" * 10 + "A" * 52)
@@ -39,6 +45,10 @@ _BY_SHAPE: dict[str, list[str]] = {}
 for _kind, _each in IDS.items():
     for _shape in _each.shapes.split():
         _BY_SHAPE.setdefault(_shape, []).append(_kind)
+_ALONE = {
+    shape: tuple(kind for kind in kinds if IDS[kind].needs is not Needs.NAME) for shape, kinds in _BY_SHAPE.items()
+}
+_SHAPES_OF = {kind: tuple(each.shapes.split()) for kind, each in IDS.items()}
 _WRITTEN = {kind: re.compile(each.written) for kind, each in IDS.items() if each.written}
 # Their check alone is met by one random number of eleven digits in sixty: not where the text is another country's.
 _HOME_ONLY = {
@@ -70,17 +80,32 @@ def find_national_ids(text: str, start: int) -> Iterator[tuple[int, int, str]]:
             yield found
         elif named[begin].is_sure:
             settled.add(begin)
+    behind = list(_behind(reading, start))
+    yield from behind
+    before_names = Spans((first, last) for first, last, _ in behind)
     yield from _italian(latin, start)
     for first, last in find_zones(reading, start):
         yield first, last, "mrz"
     done = start
-    for match in _START.finditer(latin, start):
-        begin = match.start()
-        if begin < done or begin in settled or reading.is_taken(begin):
-            continue
-        if found := _best_alone(reading, begin):
-            yield found
-            done = found[1]
+    for match in _FIRST_DIGIT.finditer(latin, start):
+        for begin in _begins(latin, max(start, done), match.start()):
+            if begin in settled or reading.is_taken(begin) or before_names.covers(begin, begin + 1):
+                continue
+            if found := _best_alone(reading, begin):
+                yield found
+                done = found[1]
+                break
+
+
+def _begins(latin: str, start: int, digit: int) -> list[int]:
+    """Where a number may begin whose first digit this is: with the letters before it, or without."""
+    if digit < start:
+        return []
+    if not digit or not (latin[digit - 1].isalnum() or latin[digit - 1] in "_+ .-"):
+        return [digit]
+    letters = _LETTERS_BEFORE.search(latin, max(start, digit - 4), digit)
+    glued = latin[digit - 1] in "_+" or (latin[digit - 1].isascii() and latin[digit - 1].isalnum())
+    return [*([letters.start()] if letters else ()), *(() if glued else (digit,))]
 
 
 def _chains(latin: str, begin: int) -> list[_Chain]:
@@ -108,24 +133,46 @@ def _best_named(reading: Reading, begin: int, named: Named) -> tuple[int, int, s
     begins = [begin]
     if letters := _LETTERS_BEFORE.search(latin, max(0, begin - 4), begin):
         begins.insert(0, letters.start())
+    for at in begins:
+        if found := _named_at(reading, at, named, _chains(latin, at)[::-1]):
+            return found
+    return None
+
+
+def _behind(reading: Reading, start: int) -> Iterator[tuple[int, int, str]]:
+    """Numbers that a name follows, each from the earliest place that gives a valid one."""
+    latin = reading.latin
+    for end, named in numbers_before_names(reading).items():
+        for token in _TOKEN.finditer(latin, max(start, end - _LONGEST_WRITTEN), end):
+            begin = token.start()
+            if begin and (latin[begin - 1].isalnum() or latin[begin - 1] == "_"):
+                continue
+            chains = [chain for chain in _chains(latin, begin) if chain.end == end]
+            if found := _named_at(reading, begin, named, chains):
+                yield found
+                break
+
+
+def _named_at(reading: Reading, at: int, named: Named, chains: list[_Chain]) -> tuple[int, int, str] | None:
+    """The first kind that a name allows and a chain holds."""
+    if not chains:
+        return None
+    latin = reading.latin
     kinds: Iterable[str] = named.kinds
     if len(named.kinds) > 1:
         kinds = sorted(kinds, key=lambda kind: kind[:2] not in reading.countries)
-    for at in begins:
-        chains = _chains(latin, at)[::-1]
-        for kind in kinds:
-            for chain in chains:
-                if _fits(kind, chain.compact) and _holds(IDS[kind], latin, at, chain):
-                    return at, chain.end, kind
-        if not named.is_general:
-            continue
+    for kind in kinds:
         for chain in chains:
-            candidates = _BY_SHAPE.get(chain.compact.translate(_SHAPE), ())
-            at_home = [kind for kind in candidates if kind[:2] in reading.countries]
-            checked = [kind for kind in at_home or candidates if IDS[kind].needs < Needs.NAME or kind in at_home]
-            for kind in sorted(checked, key=lambda kind: IDS[kind].needs):
-                if _holds(IDS[kind], latin, at, chain):
-                    return at, chain.end, kind
+            if _holds(kind, latin, at, chain):
+                return at, chain.end, kind
+    if not named.is_general:
+        return None
+    for chain in chains:
+        candidates = _BY_SHAPE.get(chain.compact.translate(_SHAPE), ())
+        ranked = sorted((kind[:2] not in reading.countries, IDS[kind].needs, kind) for kind in candidates)
+        for is_foreign, needs, kind in ranked:
+            if (needs < Needs.NAME or not is_foreign) and _holds(kind, latin, at, chain):
+                return at, chain.end, kind
     return None
 
 
@@ -133,37 +180,35 @@ def _best_alone(reading: Reading, begin: int) -> tuple[int, int, str] | None:
     latin = reading.latin
     chains = _chains(latin, begin)
     for chain in reversed(chains):
-        kinds = _BY_SHAPE.get(chain.compact.translate(_SHAPE))
+        kinds = _ALONE.get(chain.compact.translate(_SHAPE))
         if not kinds:
             continue
         whole = chain is chains[-1] and (begin < 2 or not (latin[begin - 1] == " " and latin[begin - 2].isdigit()))
-        ranked = sorted((rank, kind) for kind in kinds if (rank := _rank(reading, kind, begin, chain)) is not None)
-        best = next((kind for _, kind in ranked if _holds(IDS[kind], latin, begin, chain)), None)
-        if best and not _is_free(reading, best, begin, chain, is_whole=whole or chain.groups == 1):
-            best = None
-        if best is None and (behind := named_behind(reading, chain.end)):
-            best = next((kind for kind in behind if kind in kinds and _holds(IDS[kind], latin, begin, chain)), None)
-        if best:
-            return begin, chain.end, best
+        for kind in _ranked(reading, kinds, begin, chain):
+            if _holds(kind, latin, begin, chain):
+                if _is_free(reading, kind, begin, chain, is_whole=whole or chain.groups == 1):
+                    return begin, chain.end, kind
+                break
     return None
 
 
-def _rank(reading: Reading, kind: str, begin: int, chain: _Chain) -> int | None:
-    """How much speaks for `kind` where nothing names it, 0 the most; None: too little."""
-    needs = IDS[kind].needs
-    if needs is Needs.NAME:
-        return None
-    if needs is Needs.WRITTEN and _WRITTEN[kind].fullmatch(reading.latin, begin, chain.end):
-        needs = Needs.NOTHING
-    if needs is not Needs.NOTHING:
-        return 1 if kind[:2] in reading.countries else None
-    if kind in _FIRST and chain.compact[0] not in _FIRST[kind]:
-        return None
-    if kind[:2] in reading.countries:
-        return 0
-    if kind in _HOME_ONLY and reading.countries and not reading.countries & _HOME_ONLY[kind]:
-        return None
-    return 2
+def _ranked(reading: Reading, kinds: Iterable[str], begin: int, chain: _Chain) -> list[str]:
+    """Those for which enough speaks where nothing names the number, by how much does."""
+    countries = reading.countries
+    ranked: list[tuple[int, str]] = []
+    for kind in kinds:
+        needs, at_home = IDS[kind].needs, kind[:2] in countries
+        if needs is Needs.WRITTEN and _WRITTEN[kind].fullmatch(reading.latin, begin, chain.end):
+            needs = Needs.NOTHING
+        if needs is not Needs.NOTHING:
+            if at_home:
+                ranked.append((1, kind))
+        elif not (kind in _FIRST and chain.compact[0] not in _FIRST[kind]):
+            if at_home:
+                ranked.append((0, kind))
+            elif not (countries and kind in _HOME_ONLY and not countries & _HOME_ONLY[kind]):
+                ranked.append((2, kind))
+    return [kind for _, kind in sorted(ranked)]
 
 
 def _is_free(reading: Reading, kind: str, begin: int, chain: _Chain, *, is_whole: bool) -> bool:
@@ -179,16 +224,33 @@ def _is_free(reading: Reading, kind: str, begin: int, chain: _Chain, *, is_whole
 _FIRST = {"fr_nir": "123478", "ch_ahv": "7", "ehic": "8", "lu_nin": "12", "de_idnr": "123456789", "ro_cnp": "123456789"}
 
 
-def _fits(kind: str, compact: str) -> bool:
-    shapes = IDS[kind].shapes
-    return not shapes or compact.translate(_SHAPE) in shapes.split()
+def _holds(kind: str, latin: str, begin: int, chain: _Chain) -> bool:
+    """Whether a number is a valid `kind`, signs that look like digits read as digits where it has some."""
+    each = IDS[kind]
+    shapes = _SHAPES_OF[kind]
+    if not shapes or chain.compact.translate(_SHAPE) in shapes:
+        if each.is_valid(chain.compact):
+            return True
+        written = latin[begin : chain.end].replace(" ", "")
+        if written != chain.compact and each.is_valid(written):
+            return True
+    if not _DIGIT_LIKE_SIGN.search(chain.compact):
+        return False
+    return any(each.is_valid(plain) for plain in _plain(chain.compact, shapes or _FREE_SHAPES.get(kind, ())))
 
 
-def _holds(kind: IdKind, latin: str, begin: int, chain: _Chain) -> bool:
-    if kind.is_valid(chain.compact):
-        return True
-    written = latin[begin : chain.end].replace(" ", "")
-    return written != chain.compact and bool(kind.is_valid(written))
+def _plain(compact: str, shapes: Iterable[str]) -> Iterator[str]:
+    """`compact` with digits where a shape of its length has them."""
+    for shape in shapes:
+        if len(shape) == len(compact):
+            plain = "".join(
+                sign.translate(_DIGIT_LIKE) if wanted == "9" else sign
+                for sign, wanted in zip(compact, shape, strict=True)
+            )
+            if plain != compact and all(
+                sign.isdigit() for sign, wanted in zip(plain, shape, strict=True) if wanted == "9"
+            ):
+                yield plain
 
 
 def _italian(latin: str, start: int) -> Iterator[tuple[int, int, str]]:

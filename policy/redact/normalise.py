@@ -1,12 +1,15 @@
 """Text as a detector should read it, with the way back to the text as it was written.
 
-Each character stands for at most one: its NFKC form where that is a single character (full-width and mathematical
-digits, no-break and thin spaces; Unicode UAX #15), a plain hyphen for any dash, nothing for zero-width characters and
-soft hyphens. Being local to the character, a text cut anywhere reads the same as the whole.
+Each character stands for its NFKC form (full-width and mathematical digits, no-break and thin spaces, ligatures,
+circled numbers; Unicode UAX #15), a plain hyphen for any dash, nothing for zero-width characters and soft hyphens.
+Being local to the character, a text cut anywhere reads the same as the whole.
 """
 
+import re
 import unicodedata
 from dataclasses import dataclass
+
+from policy.redact.alphabet import WORD
 
 ZERO_WIDTH = (
     "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180e\u200b\u200c\u200d"
@@ -19,18 +22,41 @@ DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2043\u2212\ufe58\ufe63\uff0d"
 LOOK_ALIKES = str.maketrans("АВЕКМНОРСТУХасеорхуіјЅѕΑΒΕΖΗΙΚΜΝΟΡΤΥΧον", "ABEKMHOPCTYXaceopxyijSsABEZHIKMNOPTYXov")
 
 
+_WORD = re.compile(f"[{WORD}]")
+_SLASHES = str.maketrans("\u2044\u2215", "//")  # as fractions are spelled
+
+
 class _Table(dict[int, str | None]):
-    """A `str.translate` table that learns each character when it first meets it."""
+    """A `str.translate` table that learns each character when it first meets it.
+
+    ``longer``: those met so far that stand for several.
+    """
+
+    def __init__(self, known: dict[int, str | None]) -> None:
+        super().__init__(known)
+        self.longer: set[str] = set()
 
     def __missing__(self, code: int) -> str:
         character = chr(code)
         form = unicodedata.normalize("NFKC", character)
+        if len(form) > 1:
+            form = _spelled(form)
         digit = unicodedata.decimal(
             form if len(form) == 1 else character, None
         )  # digits of other scripts have no NFKC form
-        seen = str(digit) if digit is not None else form if len(form) == 1 else character
+        seen = str(digit) if digit is not None else form
+        if len(seen) > 1:
+            self.longer.add(character)
         self[code] = seen
         return seen
+
+
+def _spelled(form: str) -> str:
+    """What one character stands for, where that is several: all inside a word or all outside, so that
+    `policy.redact.stream` never has to cut between them."""
+    form = form.translate(_SLASHES)
+    inside = "".join(_WORD.findall(form))
+    return inside if inside and not unicodedata.combining(inside[0]) else form if not inside else form[0]
 
 
 _TABLE = _Table({ord(c): None for c in ZERO_WIDTH} | {ord(c): "-" for c in DASHES})
@@ -51,7 +77,10 @@ def contains_any(text: str, words: tuple[str, ...]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """``text``: what detectors see. Character i of it was written at ``starts[i]:ends[i]``; None is i itself."""
+    """``text``: what detectors see. Character i of it was written at ``starts[i]:ends[i]``; None is i itself.
+
+    Neighbours that one written character stands for share their place.
+    """
 
     text: str
     starts: list[int] | None = None
@@ -75,7 +104,11 @@ def normalise(text: str) -> View:
     if text.isascii():
         return View(text)
     seen = text.translate(_TABLE)
-    if len(seen) == len(text):
+    longer = _TABLE.longer
+    if longer and not longer.isdisjoint(text):
+        starts = [i for i, c in enumerate(text) for _ in _TABLE[ord(c)] or ""]
+    elif len(seen) == len(text):
         return View(seen)
-    starts = [i for i, c in enumerate(text) if _TABLE[ord(c)] is not None]
+    else:
+        starts = [i for i, c in enumerate(text) if _TABLE[ord(c)] is not None]
     return View(seen, starts, [i + 1 for i in starts])

@@ -1,3 +1,4 @@
+# ruff: noqa: E501  # tables read better in one line a row
 """Phone numbers, judged by the numbering plans in `phonenumbers` (ITU-T E.164), asked only about digit-rich spans.
 
 International numbers (+ or 00) stand alone. A number that the text calls a phone is one, whatever the plans say: people
@@ -11,7 +12,7 @@ from functools import cache
 
 import phonenumbers
 
-from policy.redact.harmless import called_otherwise, shaped_otherwise
+from policy.redact.harmless import called_otherwise, follows_a_noun, shaped_otherwise
 from policy.redact.id_names import named_numbers
 from policy.redact.phone_names import is_called_phone
 from policy.redact.reading import Reading
@@ -21,7 +22,8 @@ REGIONS = ("DE", "FR", "IT", "ES", "PL", "NL", "BE", "AT", "SE", "PT", "GR", "CZ
            "HR", "SK", "SI", "LT", "LV", "EE", "LU", "CY", "MT", "NO", "IS", "LI", "CH", "GB")  # fmt: skip
 
 _SPAN = re.compile(
-    r"(?<![A-Za-z0-9_@#./+-])\(?(?:\+ ?\(?)?[0-9](?:[ ./()-]{0,3}[0-9]){5,16}"
+    r"(?:\((?<![A-Za-z0-9_@#./+-]\()(?:\+ ?\(?)?[0-9]|\+(?<![A-Za-z0-9_@#./+-]\+) ?\(?[0-9]|[0-9](?<![A-Za-z0-9_@#./+-][0-9]))"
+    r"(?:[ ./()-]{0,3}[0-9]){5,16}"
     r"(?: ?(?:x|ext\.? ?|extension |durchwahl |dw ?|int\.? ?|wew\.? ?|poste )[0-9]{1,6})?(?![A-Za-z0-9_@]|[./-][0-9])",
     re.IGNORECASE,
 )
@@ -74,6 +76,8 @@ def _is_phone(reading: Reading, span: str, begin: int, end: int, digits: int) ->
         return _plans(REGIONS, _USES).fullmatch(number) is not None
     if digits < 8 or not reading.countries or _PERSONAL.fullmatch(span):
         return False
+    if not _GROUPED.search(span) and bare[0] != "0" and follows_a_noun(reading, begin):
+        return False
     if begin and reading[begin - 1] == " " and begin > 1 and reading[begin - 2].isdigit():
         return False
     return any(_plans((code.upper(),), _FIXED_OR_MOBILE).fullmatch(number) for code in reading.countries)
@@ -84,12 +88,29 @@ def _is_otherwise(reading: Reading, begin: int, end: int) -> bool:
 
 
 def _is_international(bare: str) -> bool:
-    number = "+" + bare[2:] if bare.startswith("00") else bare
-    number = _EXTENSION.sub("", number).replace("(0)", "")
-    try:
-        return phonenumbers.is_possible_number(phonenumbers.parse(number.replace("(", "").replace(")", ""), None))
-    except phonenumbers.NumberParseException:
-        return False
+    """Whether a number has the length that the plan of its country's code allows, a trunk 0 left in or out."""
+    digits = "".join(filter(str.isdigit, _EXTENSION.sub("", bare).replace("(0)", ""))).removeprefix("00")
+    for width in (2, 3, 1):
+        if lengths := _lengths(digits[:width]):
+            national = digits[width:]
+            return len(national) in lengths or len(national.lstrip("0")) in lengths
+    return False
+
+
+@cache
+def _lengths(code: str) -> frozenset[int]:
+    """How long the national numbers behind a country's calling code may be; none for what is no code."""
+    regions = phonenumbers.COUNTRY_CODE_TO_REGION_CODE.get(int(code or 0), ())
+    lengths: set[int] = set()
+    for region in regions:
+        metadata = (
+            phonenumbers.PhoneMetadata.metadata_for_nongeo_region(int(code))
+            if region == phonenumbers.REGION_CODE_FOR_NON_GEO_ENTITY
+            else phonenumbers.PhoneMetadata.metadata_for_region(region)
+        )
+        if metadata is not None and metadata.general_desc is not None:
+            lengths.update(metadata.general_desc.possible_length, metadata.general_desc.possible_length_local_only)
+    return frozenset(lengths - {-1})
 
 
 @cache

@@ -1,4 +1,4 @@
-# tables read better in one line a row
+# ruff: noqa: E501  # tables read better in one line a row
 """What people call a phone number, in the languages of the EU, before it or at the head of its column."""
 
 import re
@@ -7,14 +7,20 @@ from policy.redact.reading import Reading, Spans
 
 # In small letters without marks; up to 28 signs without digits may stand between such a word and its number.
 _CONTEXT = re.compile(
-    r"(?:(?<![^\W_])(?:tel|mob|gsm|fax|cell|call|sms|ring|dial|reach|talr|tlf|soi|hp|fon|sim|bel |sun)"
-    r"|fono?|phone|handy|whatsapp|signal:|telegram:|(?<![^\W_])(?:an)?ruf|portable|movil|cellular|telemovel|puh|komork|zadzwon|"
-    r"telefax|τηλ|κιν|φαξ|καλε|тел|моб|факс|обад|gsm|kannykka|puhelin|helista|zvan|skambin|apel|hringdu|simi|sima|volajte|volat"
-    r"|nazov|pokli|hivja|hivj|llam|appel|ligue|ligar|chiam|rufen|erreich|mobil|cempel|contact|kontakt|joign)"
-    r"[^0-9\n]{0,28}\Z"
+    r"(?:(?<![^\W_])(?:tel(?:[ef]\w*|nr|no|s)?(?![^\W\d_])|mob|gsm|fax|faks|cell(?:phone\w*|ular\w*|s)?(?![^\W\d_])"
+    r"|call(?:ing|ed|s|back)?(?![^\W\d_])|sms|ring(?:e|er|t|es|a|id)?(?![^\W\d_])|dial|reach|talr|tlf|soi(?:t|ta|ttakaa|tan)?"
+    r"(?![^\W\d_])|hp(?![^\W\d_])|fon|sim(?:i|a|an\w*|ar\w*|num\w*)(?![^\W\d_])|bel(?:len)?(?![^\W\d_])|sun(?:a|ati|at|at-ne)"
+    r"(?![^\W\d_])|kontakt|contact|contatt|kuntatt|recapit|treff|tref|nas (?:pa|via)|bereikba|disponi|elerhet|kapcsolat|yhtey"
+    r"|sazi[nņ]|joign|επικοιν|връзк"
+    r"|(?:an|ruck)?ruf|puh|zadzwon|zvan|skambin|apel|hringdu|volajte|volat|nazov|pokli|hivj|llam|r?appel|ligue|ligar|chiam"
+    r"|τηλ|κιν|φαξ|καλε|тел|моб|факс|обад|helista|cempel|erreich)"
+    r"|fono?|phone|handy|whatsapp|signal:|telegram:|portable|movil|cellular|komork|kannykka|puhelin|mobil|rufen|[☎☏✆📞📱])"
+    r"(?:[^0-9\n]{0,28}|[^0-9\n]{0,12}\n[^0-9\n]{0,16})\Z"
 )
 _REACH = 44
-_HEADING = re.compile(r"tel|phone|fon|mob|gsm|handy|cell|fax|puh|sim[ia]|τηλ|κιν|тел|моб|movil|portable")
+_HEADING = re.compile(
+    r"tel|phone|fon|mob|gsm|handy|cell|fax|faks|puh|sim[ia]|talr|contact|kontakt|τηλ|κιν|тел|моб|movil|portable"
+)
 
 
 def is_called_phone(reading: Reading, begin: int) -> bool:

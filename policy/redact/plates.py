@@ -1,22 +1,39 @@
+# ruff: noqa: E501  # tables read better in one line a row
 """Licence plates of Europe. They have no check digit, so they count only behind their name."""
 
 import re
 from collections.abc import Iterator
 
-from policy.redact.normalise import contains_any, lowered
+from policy.redact.reading import Reading
 
 _NAME = re.compile(
-    r"(?:(?:kfz-?|auto)?kennzeichen|(?:number|licen[cs]e|registration) ?plates?|immatriculation\w*"
-    r"|plaque\w*"
-    r"|targa|matr[íi]cula|kenteken\w*|rejestracyjn\w*|registreringsnummer|nummerplade|rekisteri\w*|rendsz[áa]m\w*"
-    r"|[sš]pz|[ée][čc]v"
-    r"|număr de înmatriculare|registracij\w*|registarsk\w*|πινακίδ\w*|рег(?:истрационен|\.) номер)"
+    r"(?:(?:kfz|auto)?[ -]?kennzeichen|(?:number|licen[cs]e|registration|car)[ _]?plates?|numberplate|immatriculation\w*"
+    r"|plaque\w*|plate[ _](?:no|number)|targa|matricula|kenteken\w*|rejestracyjn\w*|registreringsn\w*|reg\.? ?nr"
+    r"|nummerplade|rekisteri\w*|rendszam\w*|spz|ecv|numar de inmatriculare|registracij\w*|registarsk\w*"
+    r"|πινακιδ\w*|рег(?:истрационен|\.) номер)"
 )
-# One of these is in every name; most texts hold none.
-_STEMS = (
-    "zeichen", "plate", "immatric", "plaque", "targa", "trícula", "tricula", "kenteken", "rejestra", "registr",
-    "nummerplade",
-"rekisteri", "rendsz", "spz", "špz", "čv", "cv", "év", "ev", "număr", "registar", "πινακ", "рег")  # fmt: skip
+_INITIALS = frozenset(
+    {
+        "kfz",
+        "aut",
+        "ken",
+        "num",
+        "lic",
+        "reg",
+        "imm",
+        "pla",
+        "tar",
+        "mat",
+        "rej",
+        "rek",
+        "ren",
+        "spz",
+        "ecv",
+        "πιν",
+        "рег",
+        "car",
+    }
+)
 _PLATE = re.compile(
     r"\W{1,4}(?:\w{1,10}\W{1,2}){0,2}?"
     r"(?P<plate>[A-ZÄÖÜ]{1,3}[ -][A-Z]{1,2}[ -]?[0-9]{1,4}[EH]?|[A-Z]{2}[ -]?[0-9]{3}[ -]?[A-Z]{2}"
@@ -28,10 +45,9 @@ _PLATE = re.compile(
 
 def find_plates(text: str, start: int) -> Iterator[tuple[int, int]]:
     """Spans of licence plates from `start` on."""
-    small = lowered(text)
-    if not contains_any(small, _STEMS):
-        return
-    for name in _NAME.finditer(small, max(0, start - 64)):
-        plate = _PLATE.match(text, name.end())
+    reading = text if isinstance(text, Reading) else Reading(text)
+    for at in reading.words_from(_INITIALS):
+        name = _NAME.match(reading.folded, at)
+        plate = _PLATE.match(reading, name.end()) if name else None
         if plate and plate.start("plate") >= start:
             yield plate.span("plate")

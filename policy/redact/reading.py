@@ -4,6 +4,7 @@ import re
 import unicodedata
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
+from operator import itemgetter
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from policy.redact.hints import countries_of
@@ -12,12 +13,15 @@ from policy.redact.normalise import LOOK_ALIKES, lowered
 _MOST_COLUMNS = 64
 _MIXED = re.compile(
     r"(?<![^\W\d_])(?=[A-Za-z]{0,4}[OoIl|]{0,8}[0-9])[0-9A-Za-z|]{2,40}(?![^\W\d_])|(?<=\()O(?=\))"
-    r"|(?<=[0-9][ ./-])[OoIl|]{1,3}(?=[ ./-][0-9])"
+    r"|(?<=[0-9][ ./-])[OoIl]{1,3}(?=[ ./-][0-9])"
 )
 _BESIDE = re.compile(r"(?<=[0-9])[OoIl|]+|[OoIl|]+(?=[0-9])")
-_UNLIKE = re.compile(r"(?<=[0-9])[OoIl|]|[OoIl|](?=[0-9])|\(O\)|[0-9][ ./-][OoIl|]{1,3}[ ./-][0-9]")
+_LOOK_ALIKE = re.compile(f"[{''.join(map(chr, LOOK_ALIKES))}]")
+_UNLIKE = re.compile(r"[0-9][OoIl|]|[OoIl|][0-9]|\(O\)|[0-9][ ./-][OoIl]{1,3}[ ./-][0-9]")
 _DIGIT_LIKE = str.maketrans("OoIl|", "00111")
 _DIGITS = re.compile("[0-9]")
+_WORD = re.compile(r"[^\W\d_]+")
+_CAPITAL = re.compile(r"[A-Z][A-Za-z]+")
 
 
 class _Folded(dict[int, int]):
@@ -102,12 +106,35 @@ class Reading(str):
     @_Once
     def latin(self) -> str:
         """With Cyrillic and Greek letters of the same look as Latin ones, character for character."""
-        return self if self.isascii() else self.translate(LOOK_ALIKES)
+        if self.isascii() or not _LOOK_ALIKE.search(self):
+            return self
+        return self.translate(LOOK_ALIKES)
+
+    @_Once
+    def words(self) -> tuple[tuple[str, int], ...]:
+        """Its words in order, as `folded` has them, and where each begins; in `birthDate` begins a second one."""
+        small = self.folded
+        words = [(word[0], word.start()) for word in _WORD.finditer(small)]
+        inner = [word for word in _CAPITAL.finditer(self) if word.start() and self[word.start() - 1].islower()]
+        if inner:
+            words = sorted([*words, *((small[slice(*word.span())], word.start()) for word in inner)], key=itemgetter(1))
+        return tuple(words)
+
+    @_Once
+    def initials(self) -> frozenset[str]:
+        """What its words begin with, three letters at most: enough to know what a text cannot name."""
+        return frozenset(word[:3] for word, _ in self.words)
+
+    def words_from(self, initials: frozenset[str]) -> list[int]:
+        """Where words begin whose first three letters are one of `initials`."""
+        if initials.isdisjoint(self.initials):
+            return []
+        return [start for word, start in self.words if word[:3] in initials]
 
     @_Once
     def countries(self) -> frozenset[str]:
         """Countries whose language or numbers the text shows, as ISO 3166 codes in small letters; see `hints`."""
-        return countries_of(self, self.folded)
+        return countries_of(self, self.words)
 
     @_Once
     def columns(self) -> tuple[Column, ...]:
@@ -116,11 +143,11 @@ class Reading(str):
 
     @_Once
     def with_plain_digits(self) -> "Reading | None":
-        """With O, o, I, l and | read as 0 and 1 beside digits, character for character; None if nothing changes."""
-        if not _UNLIKE.search(self):
+        """`latin` with O, o, I, l and | read as 0 and 1 beside digits, character for character; None if it is that."""
+        if not _UNLIKE.search(self.latin):
             return None
-        changed = _MIXED.sub(_plain_digits, self)
-        return None if changed == self else Reading(changed)
+        changed = _MIXED.sub(_plain_digits, self.latin)
+        return None if changed == self.latin else Reading(changed)
 
 
 def _plain_digits(match: re.Match[str]) -> str:

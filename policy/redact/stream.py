@@ -10,6 +10,7 @@ reaches the window's end is dropped. Nothing is replaced that came from the call
 """
 
 import re
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -229,7 +230,7 @@ class StreamFilter:
                 edits.replace(start, end, replacement)
                 self._dropping = run.rest if end == run.end else None
             until = max(until, end)
-        return until
+        return edits.between_characters(until, at)
 
     def _replacement(self, span: Span, text: str) -> str | None:
         action = action_for(self._actions, span.label)
@@ -267,6 +268,15 @@ class _Edits:
 
     def written_at(self, at: int) -> int:
         return self._view.start(at - self._base, self._whole)
+
+    def between_characters(self, at: int, least: int) -> int:
+        """`at`, or if one written character goes on there: before it, unless it was replaced or stands at `least`."""
+        starts, base = self._view.starts, self._base
+        if starts is None or not 0 < at - base < len(starts) or starts[at - base] != starts[at - base - 1]:
+            return at
+        written = starts[at - base]
+        first, last = bisect_left(starts, written) + base, bisect_right(starts, written) + base
+        return first if first > least and written >= self._sent else last
 
     def replace(self, start: int, end: int, replacement: str) -> None:
         first, last = self._view.span(start - self._base, end - self._base)

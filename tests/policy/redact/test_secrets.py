@@ -1,6 +1,31 @@
+# ruff: noqa: E501  # tables read better in one line a row
+import random
+
 import pytest
 
 from policy.redact.secrets import find_secrets
+from tests.data.redaction.fresh_secrets import FORMATS, secret
+
+AZURE = "Zm9vYmFyMTIzNDU2Nzg5MGFiY2RlZmdoaWprbG1ub3BxcnN0dXZ3eHl6QUJDREVGR0hJSktMTU5PUFFSU1RVVg=="
+
+
+def found(text: str) -> str:
+    return " ".join(text[start:end] for start, end in find_secrets(text, 0))
+
+
+@pytest.mark.parametrize("frame", ["look at {} please", "{}", 'x = "{}"', "({}),", "a\n{}\nb"])
+@pytest.mark.parametrize("vendor", FORMATS)
+def test_every_vendors_key_is_found_whole_without_a_word_that_names_it(vendor, frame):
+    rng = random.Random(vendor)
+    for _ in range(4):
+        key = secret(rng, vendor)
+        assert key.rstrip("=") in found(frame.format(key))
+
+
+@pytest.mark.parametrize("vendor", sorted(set(FORMATS) - {"jwt", "mapbox", "sentry", "fly", "anthropic", "slack app"}))
+def test_the_beginning_of_a_key_alone_is_left_alone(vendor):
+    prefix = FORMATS[vendor].partition("{")[0]
+    assert found(f"keys begin with {prefix} and a word") == found(f"{prefix}-example {prefix}your-key-goes-here") == ""
 
 
 @pytest.mark.parametrize(
@@ -9,7 +34,13 @@ from policy.redact.secrets import find_secrets
      ("Das Kennwort ist Tr0ub4dor3x.", "Tr0ub4dor3x"), ("mot de passe : Xk29vLm4pQ", "Xk29vLm4pQ"),
      ("AWS_SECRET_ACCESS_KEY=wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"),
      ("Authorization: Bearer a8f5f167f44f4964e6", "a8f5f167f44f4964e6"),
-     ("postgres://app:s3cret9x@db.example.org/x", "app:s3cret9x")],
+     ("postgres://app:s3cret9x@db.example.org/x", "app:s3cret9x"), ("redis://:p@ss9word@cache:6379/0", ":p@ss9word"),
+     (f"AccountName=acme;AccountKey={AZURE};EndpointSuffix=core.windows.net", AZURE),
+     ("jdbc:postgresql://db/x?user=app&password=Xk29vLm4pQ", "Xk29vLm4pQ"), ("Server=db;User Id=app;Password=Xk29!vLm4p;", "Xk29!vLm4p"),
+     ("machine db.example.org login app password Xk29vLm4pQ", "Xk29vLm4pQ"), ("Authorization: Basic YXBwOnMzY3JldDl4", "YXBwOnMzY3JldDl4"),
+     ("password: ^8Kd&q(Zp)2!x'", "^8Kd&q(Zp)2!x"), ("password = '^8Kd&q(Zp)2!x'", "^8Kd&q(Zp)2!x"), ("<password>Xk29vLm4pQ</password>", "Xk29vLm4pQ"),
+     ("passord er Xk29vLm4pQ", "Xk29vLm4pQ"), ("--password Xk29vLm4pQ", "Xk29vLm4pQ"), ("X-Api-Key: 8f14e45fceea167a", "8f14e45fceea167a"),
+     ("clientSecret: abCD!efGH$ij", "abCD!efGH$ij"), ("https://acme.blob.core.windows.net/c?sv=2022&sig=Zm9vYmFyMTIzNDU2Nzg5MGFiY2RlZmdoaWprbG1ub3BxcnM%3D", "Zm9vYmFyMTIzNDU2Nzg5MGFiY2RlZmdoaWprbG1ub3BxcnM%3D")],
 )  # fmt: skip
 def test_a_secret_is_found_where_its_name_or_place_shows_it(text, secret):
     assert secret in [text[start:end] for start, end in find_secrets(text, 0)]
@@ -18,7 +49,8 @@ def test_a_secret_is_found_where_its_name_or_place_shows_it(text, secret):
 @pytest.mark.parametrize(
     "text",
     ["password: correcthorse", "the token is counted", "key: 12345678", "secret = aaaaaaaa1", "a8f5f167f44f4964",
-     "https://example.org:8080/x@y"],
+     "https://example.org:8080/x@y", "password = os.environ['DB_PASSWORD1']", "token = get_token(user1)", "PASSWORD=$DB_PASSWORD_1",
+     "the password field1 is empty", "password: ${DB_PASSWORD1}", "token=<your-token-1>", "api_key: str | None = None"],
 )  # fmt: skip
 def test_words_and_plain_numbers_beside_such_names_are_left_alone(text):
     assert list(find_secrets(text, 0)) == []

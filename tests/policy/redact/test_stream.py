@@ -42,7 +42,9 @@ PIECES = [
     "４１１１１１１１１１１１１１１１",
     "4111\u200b1111\u200b1111\u200b1111", "alice\u00ad@example.org",
     "DE89\u00a03704\u00a00044\u00a00532\u00a00130\u00a000",
-    "é", "…", "🙂", "word" * 30, "9" * 50, "a" * 700, "1 " * 100, "eyJ" + "a1" * 500 + ".eyJ" + "b2" * 600,
+    "é", "…", "🙂",
+    "ﬁ@ex.org", "1½", "⑩", "ﷲ", "ŀ", "㎏" * 90, "4111111111111⑪⑪⒈", "x@ofﬁce.example", "¨",
+    "word" * 30, "9" * 50, "a" * 700, "1 " * 100, "eyJ" + "a1" * 500 + ".eyJ" + "b2" * 600,
 ]  # fmt: skip
 LONG_PEM = (
     "-----BEGIN PRIVATE KEY-----\\n" + "MIIEowIBAAKCAQEA3Tz2mr7SZiAMfQyuvBjM9Oi\\n" * 450 + "-----END PRIVATE KEY-----"
@@ -52,7 +54,7 @@ JOINTS = ["", " ", "  ", "\n", ", ", ". ", "\u00a0", "\u200b", " - ", "/", ":", 
 texts = st.lists(st.tuples(st.sampled_from(PIECES), st.sampled_from(JOINTS)), max_size=8).map(
     lambda pairs: "".join(piece + joint for piece, joint in pairs)
 )
-any_texts = st.one_of(texts, st.text(alphabet="aD8 9@.-<>_1\\k7f3EMAIL\u200bé4", max_size=60), st.text(max_size=40))
+any_texts = st.one_of(texts, st.text(alphabet="aD8 9@.-<>_1\\k7f3EMAIL\u200bé4ﬁ½⑩", max_size=60), st.text(max_size=40))
 cuts = st.lists(st.integers(1, 9), min_size=1, max_size=12)
 
 

@@ -1,0 +1,52 @@
+"""Text as the web spells it: percent-encoded inside URLs (RFC 3986 §2.1), character references in HTML (WHATWG §13.5).
+
+Both hide an address as well as any disguise does: ``alice%40example.org``, ``alice&#64;example.org``.
+"""
+
+import re
+from html import unescape
+
+from policy.redact.normalise import View
+
+_HIDDEN = re.compile(r"(?:%[0-9A-Fa-f]{2})+|&(?:#[0-9]{1,7}|#[xX][0-9A-Fa-f]{1,6}|[A-Za-z]{2,8});")
+_BYTES_PER_CHARACTER = 3  # of the text, for each byte: `%C3`
+
+
+def revealed(text: str) -> View:
+    """What a browser would read, character for character; what spells nothing stays as it is."""
+    if ("%" not in text and "&" not in text) or not _HIDDEN.search(text):
+        return View(text)
+    pieces: list[str] = []
+    starts: list[int] = []
+    ends: list[int] = []
+    at = 0
+    for match in _HIDDEN.finditer(text):
+        start, end = match.span()
+        spelled = _characters(match[0])
+        if spelled is None:
+            continue
+        pieces.append(text[at:start])
+        starts.extend(range(at, start))
+        ends.extend(range(at + 1, start + 1))
+        for character, width in spelled:
+            pieces.append(character)
+            starts.append(start)
+            ends.append(start + width)
+            start += width
+        at = end
+    pieces.append(text[at:])
+    starts.extend(range(at, len(text)))
+    ends.extend(range(at + 1, len(text) + 1))
+    return View("".join(pieces), starts, ends)
+
+
+def _characters(hidden: str) -> list[tuple[str, int]] | None:
+    """The characters that `hidden` spells, each with the width of its spelling; None if it spells none."""
+    if hidden[0] == "&":
+        plain = unescape(hidden)
+        return [(plain, len(hidden))] if len(plain) == 1 else None
+    try:
+        plain = bytes.fromhex(hidden.replace("%", "")).decode()
+    except UnicodeDecodeError:
+        return None
+    return [(character, _BYTES_PER_CHARACTER * len(character.encode())) for character in plain]
