@@ -13,10 +13,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from backend import errors
 from backend.engine.config import EngineConfig
 from backend.engine.progress import Progress, Stats
-from backend.errors import BackendError, EngineDead, Overloaded, RequestError
+from backend.errors import BackendError, DeadlineExceeded, EngineDead, Overloaded, ProjectBusy, RequestError
 from backend.messages import (
     LENGTH,
     AbortSequences,
@@ -28,6 +30,8 @@ from backend.messages import (
     Pong,
     Ready,
     Refused,
+    Scrub,
+    Scrubbed,
     Start,
     StepDone,
     ToEngine,
@@ -52,8 +56,9 @@ Event = tuple[int, Progress]  # index of the choice, what happened to it
 class Call:
     """The sequences of one request. Iterate with `next_event` until all are done; then or earlier, `close`."""
 
-    def __init__(self, client: "EngineClient", ids: Sequence[int]) -> None:
+    def __init__(self, client: "EngineClient", ids: Sequence[int], project: bytes = b"") -> None:
         self._client = client
+        self.project = project
         self._index = {id: index for index, id in enumerate(ids)}
         self._live = set(ids)
         self._queue: asyncio.Queue[Event | Exception] = asyncio.Queue()
@@ -86,6 +91,11 @@ class Call:
         """The client is gone: abort everything at once and wake whoever waits for events."""
         self.close()
         self._queue.put_nowait(ClientGone())
+
+    def expire(self) -> None:
+        """Its time is over: abort everything at once and say so to whoever waits for events."""
+        self.close()
+        self._queue.put_nowait(DeadlineExceeded("the request's deadline has passed"))
 
     def close(self) -> None:
         """Abort what still runs. Harmless when nothing does."""
@@ -121,7 +131,7 @@ class EngineClient:
         self._writer: asyncio.StreamWriter | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._calls: dict[int, Call] = {}
-        self._pings: dict[int, asyncio.Future[None]] = {}
+        self._asked: dict[int, asyncio.Future[Pong | Scrubbed]] = {}
         self._next_id = 0
         self._last_heard = 0.0
         self._stats: Stats | None = None
@@ -180,8 +190,8 @@ class EngineClient:
     def submit(self, sequences: Sequence[AddSequence]) -> Call:
         """Queue the sequences of one request; `id` and `leader` in them count from 0 and are replaced.
 
-        Raises EngineDead, Overloaded (they do not all fit into the queue now) or, if they never could,
-        InvalidRequest.
+        Raises EngineDead, Overloaded (they do not all fit into the queue now), ProjectBusy (nor into their project's
+        share of it) or, if they never could, InvalidRequest.
         """
         self._require_alive()
         if len(sequences) > self.capacity:
@@ -190,19 +200,27 @@ class EngineClient:
             )
         if len(self._calls) + len(sequences) > self.capacity:
             raise Overloaded("the engine's queue is full; try again")
+        self._check_share(sequences)
         if not self._calls:
             self._last_heard = time.monotonic()
         base = self._next_id
         self._next_id += len(sequences)
         ids = range(base, self._next_id)
-        call = Call(self, ids)
+        call = Call(self, ids, sequences[0].project if sequences else b"")
         for id, sequence in zip(ids, sequences, strict=True):
             self._calls[id] = call
             leader = None if sequence.leader is None else base + sequence.leader
-            self._send(
-                AddSequence(id, sequence.prompt, sequence.params, sequence.priority, leader, sequence.cache_root)
-            )
+            self._send(msgspec.structs.replace(sequence, id=id, leader=leader))
         return call
+
+    def _check_share(self, sequences: Sequence[AddSequence]) -> None:
+        """Raises ProjectBusy if the project would hold more than its share of queue and batch."""
+        most = self.config.max_per_project
+        if most is None or not sequences:
+            return
+        project = sequences[0].project
+        if sum(call.project == project for call in self._calls.values()) + len(sequences) > most:
+            raise ProjectBusy(f"this project has {most} sequences here already, or would; try again")
 
     def abort(self, ids: list[int]) -> None:
         for id in ids:
@@ -212,18 +230,27 @@ class EngineClient:
 
     async def ping(self, timeout_s: float) -> None:
         """One round trip through the engine loop. Raises EngineDead when there is no answer in time."""
+        await self._ask(Ping, timeout_s)
+
+    async def scrub(self, timeout_s: float) -> Scrubbed:
+        """Zero every KV block that nobody runs on. Raises EngineDead when there is no answer in time."""
+        done = await self._ask(Scrub, timeout_s)
+        assert isinstance(done, Scrubbed)  # noqa: S101
+        return done
+
+    async def _ask(self, question: type[Ping] | type[Scrub], timeout_s: float) -> Pong | Scrubbed:
         self._require_alive()
         number = self._next_id
         self._next_id += 1
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._pings[number] = future
-        self._send(Ping(number))
+        future: asyncio.Future[Pong | Scrubbed] = asyncio.get_running_loop().create_future()
+        self._asked[number] = future
+        self._send(question(number))
         try:
-            await asyncio.wait_for(future, timeout_s)
+            return await asyncio.wait_for(future, timeout_s)
         except TimeoutError:
             raise EngineDead(f"the engine loop did not answer within {timeout_s:g} s") from None
         finally:
-            self._pings.pop(number, None)
+            self._asked.pop(number, None)
 
     async def stop(self) -> None:
         """End the process; waits for it. Harmless when it is gone."""
@@ -269,11 +296,12 @@ class EngineClient:
                         if item.finish is not None:
                             del self._calls[item.id]
                         call.deliver(item)
-            case Pong(number, stats):
-                self._stats = stats
-                future = self._pings.get(number)
+            case Pong(number) | Scrubbed(number):
+                if isinstance(message, Pong):
+                    self._stats = message.stats
+                future = self._asked.get(number)
                 if future is not None and not future.done():
-                    future.set_result(None)
+                    future.set_result(message)
             case Refused(id, kind, text, param):
                 call = self._calls.pop(id, None)
                 if call is not None:
@@ -285,7 +313,7 @@ class EngineClient:
         """A step that does not end is a hang: the process gets SIGABRT, which leaves its stack in the log."""
         while self._dead is None:
             await asyncio.sleep(WATCH_INTERVAL_S)
-            busy = bool(self._calls or self._pings)
+            busy = bool(self._calls or self._asked)
             if busy and time.monotonic() - self._last_heard > self.config.step_timeout_s:
                 log.error("the engine has been silent for %g s; ending it", self.config.step_timeout_s)
                 self._die("the engine hung")
@@ -300,7 +328,7 @@ class EngineClient:
         calls, self._calls = set(self._calls.values()), {}
         for call in calls:
             call.fail(EngineDead(why))
-        for future in self._pings.values():
+        for future in self._asked.values():
             if not future.done():
                 future.set_exception(EngineDead(why))
 

@@ -10,7 +10,9 @@
     │   ├── InvalidRequest       400
     │   ├── ContextLengthExceeded 400
     │   ├── ModelUnknown         404
+    │   ├── DeadlineExceeded     504: the time that the request gave itself is over
     │   └── Overloaded           503 with Retry-After: the waiting queue is full
+    │       └── ProjectBusy      429 with Retry-After: one project's share of the queue is full
     └── EngineDead               503: the engine process is gone or hangs
 
 Messages never hold prompt text.
@@ -77,6 +79,18 @@ class Overloaded(RequestError):
     type = "server_error"
     code = "engine_overloaded"
     retry_after_s = 1
+
+
+class ProjectBusy(Overloaded):
+    status = 429
+    type = "rate_limit_error"
+    code = "project_queue_full"
+
+
+class DeadlineExceeded(RequestError):
+    status = 504
+    type = "server_error"
+    code = "deadline_exceeded"
 
 
 class EngineDead(BackendError):
