@@ -46,9 +46,9 @@ class Grammars:
 
     def __init__(self, text_model: TextModel, vocab_size: int) -> None:
         self._tokenizer = LLTokenizer(
-            TokenizerWrapper(_Vocabulary(text_model)), n_vocab=vocab_size, eos_token=sorted(text_model.eos_ids)
+            TokenizerWrapper(_Vocabulary(text_model, vocab_size)), eos_token=sorted(text_model.eos_ids)
         )
-        self._vocab_size = vocab_size
+        self._words = -(-vocab_size // 32)
         self._compiled: OrderedDict[str, Future[LLMatcher]] = OrderedDict()
         self._threads = ThreadPoolExecutor(COMPILERS, thread_name_prefix="grammar")
 
@@ -64,7 +64,7 @@ class Grammars:
 
     def matcher(self, grammar: str, after: int | None = None) -> "GrammarMatcher":
         """For one sequence. after: token behind whose first the grammar begins to hold; None: from the start."""
-        return GrammarMatcher(self.compiled(grammar), self._vocab_size, after)
+        return GrammarMatcher(self.compiled(grammar), self._tokenizer.vocab_size, self._words, after)
 
     def _compile(self, grammar: str) -> LLMatcher:
         if len(grammar.encode()) > MAX_GRAMMAR_BYTES:
@@ -111,9 +111,10 @@ class GrammarMatcher:
     """A `Matcher`. An end token is allowed where the text so far is a whole one of the grammar, and is not to be
     accepted."""
 
-    def __init__(self, compiled: "Future[LLMatcher]", vocab_size: int, after: int | None) -> None:
+    def __init__(self, compiled: "Future[LLMatcher]", known: int, words: int, after: int | None) -> None:
+        """known: tokens that llguidance knows. words: of the bits that are asked for."""
         self._compiled = compiled
-        self._words = -(-vocab_size // 32)
+        self._known, self._words = known, words
         self._after = after
         self._matcher: LLMatcher | None = None
 
@@ -132,11 +133,11 @@ class GrammarMatcher:
         if self._after is not None:
             return None
         matcher = self._own()
-        bits = np.zeros(self._words, dtype=np.int32)
+        bits = np.zeros(-(-self._known // 32), dtype=np.int32)
         matcher.unsafe_compute_mask_ptr(bits.ctypes.data, bits.nbytes)
         if matcher.is_error():
             raise _refusal(matcher.get_error())
-        return bits
+        return bits[: self._words]
 
     def accept(self, token: int) -> bool:
         if self._after is not None:
@@ -152,14 +153,14 @@ class GrammarMatcher:
 
 
 class _Vocabulary:
-    """What llguidance asks of a tokenizer."""
+    """What llguidance asks of a tokenizer. Control tokens and rows behind the last token are special: no text reaches
+    them."""
 
-    def __init__(self, text_model: TextModel) -> None:
-        spelled = text_model.tokenizer.id_to_token
-        self.tokens = [  # a special one without a spelling would count as the empty text
-            text or (spelled(i) or f"<[{i}]>").encode() for i, text in enumerate(text_model.token_bytes)
-        ]
-        self.special_token_ids = [i for i, text in enumerate(text_model.token_bytes) if not text]
+    def __init__(self, text_model: TextModel, vocab_size: int) -> None:
+        spelled, table = text_model.tokenizer.id_to_token, text_model.token_bytes
+        texts = table + [b""] * (vocab_size - len(table))
+        self.tokens = [text or (spelled(i) or f"<[{i}]>").encode() for i, text in enumerate(texts)]
+        self.special_token_ids = [i for i, text in enumerate(texts) if not text]
         self.eos_token_id = min(text_model.eos_ids)
         self.bos_token_id = text_model.bos_id
         self._tokenizer = text_model.tokenizer
