@@ -5,11 +5,25 @@ Two classes of the same face, one an endpoint. Source: OpenAI API reference, "ch
 """
 
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import msgspec
 
+from backend.logprobs import Entry, chat_logprobs, completion_logprobs
 from backend.wire import JsonObject, Usage, sse_data
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """One whole choice. entries: log probabilities of its tokens, if asked for. prompt: those of the prompt's, in
+    vLLM's shape."""
+
+    text: str
+    finish_reason: str | None
+    entries: list[Entry] | None = None
+    prompt: list[JsonObject | None] | None = None
 
 
 class Answer(Protocol):
@@ -21,11 +35,13 @@ class Answer(Protocol):
         """The frame that comes before a choice's first text, if the endpoint has one."""
         ...
 
-    def chunk(self, index: int, text: str, finish_reason: str | None) -> bytes: ...
+    def chunk(
+        self, index: int, text: str, finish_reason: str | None, entries: Sequence[Entry] | None = None
+    ) -> bytes: ...
 
     def usage_chunk(self, usage: Usage) -> bytes: ...
 
-    def body(self, choices: list[tuple[str, str | None]], usage: Usage) -> bytes: ...
+    def body(self, choices: Sequence[Said], usage: Usage) -> bytes: ...
 
 
 class _Envelope:
@@ -56,7 +72,7 @@ class _Envelope:
     def usage_chunk(self, usage: Usage) -> bytes:
         return self._frame([], usage.model_dump())
 
-    def _body(self, choices: list[JsonObject], usage: Usage) -> bytes:
+    def _body(self, choices: list[JsonObject], usage: Usage, **more: Any) -> bytes:
         return msgspec.json.encode(
             {
                 "id": self.id,
@@ -65,6 +81,7 @@ class _Envelope:
                 "model": self._model,
                 "choices": choices,
                 "usage": usage.model_dump(),
+                **more,
             }
         )
 
@@ -77,16 +94,23 @@ class ChatAnswer(_Envelope):
     def opening(self, index: int) -> bytes | None:
         return self._frame([_choice(index, {"delta": {"role": "assistant", "content": ""}}, None)])
 
-    def chunk(self, index: int, text: str, finish_reason: str | None) -> bytes:
+    def chunk(self, index: int, text: str, finish_reason: str | None, entries: Sequence[Entry] | None = None) -> bytes:
         delta: dict[str, Any] = {"content": text} if text or finish_reason is None else {}
-        return self._frame([_choice(index, {"delta": delta}, finish_reason)])
+        logprobs = chat_logprobs(entries) if entries else None
+        return self._frame([_choice(index, {"delta": delta}, finish_reason, logprobs)])
 
-    def body(self, choices: list[tuple[str, str | None]], usage: Usage) -> bytes:
+    def body(self, choices: Sequence[Said], usage: Usage) -> bytes:
         messages = [
-            _choice(i, {"message": {"role": "assistant", "content": text, "refusal": None}}, reason)
-            for i, (text, reason) in enumerate(choices)
+            _choice(
+                i,
+                {"message": {"role": "assistant", "content": said.text, "refusal": None}},
+                said.finish_reason,
+                None if said.entries is None else chat_logprobs(said.entries),
+            )
+            for i, said in enumerate(choices)
         ]
-        return self._body(messages, usage)
+        of_prompt = choices[0].prompt
+        return self._body(messages, usage, **({} if of_prompt is None else {"prompt_logprobs": of_prompt}))
 
 
 class CompletionAnswer(_Envelope):
@@ -96,12 +120,21 @@ class CompletionAnswer(_Envelope):
     def opening(self, index: int) -> bytes | None:
         return None
 
-    def chunk(self, index: int, text: str, finish_reason: str | None) -> bytes:
-        return self._frame([_choice(index, {"text": text}, finish_reason)])
+    def chunk(self, index: int, text: str, finish_reason: str | None, entries: Sequence[Entry] | None = None) -> bytes:
+        logprobs = completion_logprobs(entries) if entries else None
+        return self._frame([_choice(index, {"text": text}, finish_reason, logprobs)])
 
-    def body(self, choices: list[tuple[str, str | None]], usage: Usage) -> bytes:
-        return self._body([_choice(i, {"text": text}, reason) for i, (text, reason) in enumerate(choices)], usage)
+    def body(self, choices: Sequence[Said], usage: Usage) -> bytes:
+        texts = []
+        for i, said in enumerate(choices):
+            logprobs = None if said.entries is None else completion_logprobs(said.entries)
+            texts.append(_choice(i, {"text": said.text}, said.finish_reason, logprobs))
+            if said.prompt is not None:
+                texts[-1]["prompt_logprobs"] = said.prompt
+        return self._body(texts, usage)
 
 
-def _choice(index: int, content: JsonObject, finish_reason: str | None) -> JsonObject:
-    return {"index": index, **content, "logprobs": None, "finish_reason": finish_reason}
+def _choice(
+    index: int, content: JsonObject, finish_reason: str | None, logprobs: JsonObject | None = None
+) -> JsonObject:
+    return {"index": index, **content, "logprobs": logprobs, "finish_reason": finish_reason}

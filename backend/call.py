@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from backend.engine.progress import Progress
+from backend.errors import DeadlineExceeded
 
 
 class ClientGone(Exception):
@@ -16,11 +17,12 @@ Event = tuple[int, Progress]  # index of the choice, what happened to it
 class Call:
     """The sequences of one request. Iterate with `next_event` until all are done; then or earlier, `close`.
 
-    abort: tells the engine to forget some of them.
+    abort: tells the engine to forget some of them. project: whose share of the queue they take.
     """
 
-    def __init__(self, abort: Callable[[list[int]], None], ids: Sequence[int]) -> None:
+    def __init__(self, abort: Callable[[list[int]], None], ids: Sequence[int], project: bytes = b"") -> None:
         self._abort = abort
+        self.project = project
         self._index = {id: index for index, id in enumerate(ids)}
         self._live = set(ids)
         self._queue: asyncio.Queue[Event | Exception] = asyncio.Queue()
@@ -53,6 +55,11 @@ class Call:
         """The client is gone: abort everything at once and wake whoever waits for events."""
         self.close()
         self._queue.put_nowait(ClientGone())
+
+    def expire(self) -> None:
+        """Its time is over: abort everything at once and say so to whoever waits for events."""
+        self.close()
+        self._queue.put_nowait(DeadlineExceeded("the request's deadline has passed"))
 
     def close(self) -> None:
         """Abort what still runs. Harmless when nothing does."""

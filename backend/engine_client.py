@@ -11,13 +11,15 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+import msgspec
 
 from backend import errors
 from backend.call import Call
 from backend.engine.config import EngineConfig
 from backend.engine.progress import Stats
-from backend.errors import Asleep, BackendError, EngineDead, Overloaded, RequestError
+from backend.errors import Asleep, BackendError, EngineDead, Overloaded, ProjectBusy, RequestError
 from backend.messages import (
     LENGTH,
     AbortSequences,
@@ -30,6 +32,8 @@ from backend.messages import (
     Pong,
     Ready,
     Refused,
+    Scrub,
+    Scrubbed,
     Sleep,
     Start,
     StepDone,
@@ -65,7 +69,7 @@ class EngineClient:
         self._writer: asyncio.StreamWriter | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._calls: dict[int, Call] = {}
-        self._pings: dict[int, asyncio.Future[None]] = {}
+        self._asked: dict[int, asyncio.Future[Pong | Scrubbed]] = {}
         self._turns: dict[int, asyncio.Future[int]] = {}
         self._next_id = 0
         self._last_heard = 0.0
@@ -130,8 +134,8 @@ class EngineClient:
     def submit(self, sequences: Sequence[AddSequence]) -> Call:
         """Queue the sequences of one request; `id` and `leader` in them count from 0 and are replaced.
 
-        Raises EngineDead, Asleep, Overloaded (they do not all fit into the queue now) or, if they never could,
-        InvalidRequest.
+        Raises EngineDead, Asleep, Overloaded (they do not all fit into the queue now), ProjectBusy (nor into their
+        project's share of it) or, if they never could, InvalidRequest.
         """
         self.require_alive()
         if self.resting:
@@ -142,19 +146,27 @@ class EngineClient:
             )
         if len(self._calls) + len(sequences) > self.capacity:
             raise Overloaded("the engine's queue is full; try again")
+        self._check_share(sequences)
         if not self._calls:
             self._last_heard = time.monotonic()
         base = self._next_id
         self._next_id += len(sequences)
         ids = range(base, self._next_id)
-        call = Call(self.abort, ids)
+        call = Call(self.abort, ids, sequences[0].project if sequences else b"")
         for id, sequence in zip(ids, sequences, strict=True):
             self._calls[id] = call
             leader = None if sequence.leader is None else base + sequence.leader
-            self._send(
-                AddSequence(id, sequence.prompt, sequence.params, sequence.priority, leader, sequence.cache_root)
-            )
+            self._send(msgspec.structs.replace(sequence, id=id, leader=leader))
         return call
+
+    def _check_share(self, sequences: Sequence[AddSequence]) -> None:
+        """Raises ProjectBusy if the project would hold more than its share of queue and batch."""
+        most = self.config.max_per_project
+        if most is None or not sequences:
+            return
+        project = sequences[0].project
+        if sum(call.project == project for call in self._calls.values()) + len(sequences) > most:
+            raise ProjectBusy(f"this project has {most} sequences here already, or would; try again")
 
     def abort(self, ids: list[int]) -> None:
         for id in ids:
@@ -164,18 +176,27 @@ class EngineClient:
 
     async def ping(self, timeout_s: float) -> None:
         """One round trip through the engine loop. Raises EngineDead when there is no answer in time."""
+        await self._ask(Ping, timeout_s)
+
+    async def scrub(self, timeout_s: float) -> Scrubbed:
+        """Zero every KV block that nobody runs on. Raises EngineDead when there is no answer in time."""
+        done = await self._ask(Scrub, timeout_s)
+        assert isinstance(done, Scrubbed)  # noqa: S101
+        return done
+
+    async def _ask(self, question: type[Ping] | type[Scrub], timeout_s: float) -> Pong | Scrubbed:
         self.require_alive()
         number = self._next_id
         self._next_id += 1
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._pings[number] = future
-        self._send(Ping(number))
+        future: asyncio.Future[Pong | Scrubbed] = asyncio.get_running_loop().create_future()
+        self._asked[number] = future
+        self._send(question(number))
         try:
-            await asyncio.wait_for(future, timeout_s)
+            return await asyncio.wait_for(future, timeout_s)
         except TimeoutError:
             raise EngineDead(f"the engine loop did not answer within {timeout_s:g} s") from None
         finally:
-            self._pings.pop(number, None)
+            self._asked.pop(number, None)
 
     async def drain(self, grace_s: float, error: Exception) -> None:
         """Wait until no call runs; after `grace_s` seconds, fail the rest with `error`. Set `resting` before."""
@@ -252,11 +273,12 @@ class EngineClient:
                         if item.finish is not None:
                             del self._calls[item.id]
                         call.deliver(item)
-            case Pong(number, stats):
-                self._stats = stats
-                future = self._pings.get(number)
+            case Pong(number) | Scrubbed(number):
+                if isinstance(message, Pong):
+                    self._stats = message.stats
+                future = self._asked.get(number)
                 if future is not None and not future.done():
-                    future.set_result(None)
+                    future.set_result(message)
             case Loading():
                 self.loading = message
             case Turned(number, released, stats):
@@ -279,7 +301,7 @@ class EngineClient:
         """A step that does not end is a hang: the process gets SIGABRT, which leaves its stack in the log."""
         while self._dead is None:
             await asyncio.sleep(WATCH_INTERVAL_S)
-            busy = bool(self._calls or self._pings)
+            busy = bool(self._calls or self._asked)
             if busy and time.monotonic() - self._last_heard > self.config.step_timeout_s:
                 log.error("the engine has been silent for %g s; ending it", self.config.step_timeout_s)
                 await self._end_hung()
@@ -297,12 +319,10 @@ class EngineClient:
         calls, self._calls = set(self._calls.values()), {}
         for call in calls:
             call.fail(EngineDead(why))
-        for ping in self._pings.values():
-            if not ping.done():
-                ping.set_exception(EngineDead(why))
-        for turn in self._turns.values():
-            if not turn.done():
-                turn.set_exception(EngineDead(why))
+        waiting: list[asyncio.Future[Any]] = [*self._asked.values(), *self._turns.values()]
+        for future in waiting:
+            if not future.done():
+                future.set_exception(EngineDead(why))
 
 
 async def _read(reader: asyncio.StreamReader) -> FromEngine:

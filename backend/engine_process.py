@@ -30,6 +30,8 @@ from backend.messages import (
     Pong,
     Ready,
     Refused,
+    Scrub,
+    Scrubbed,
     Sleep,
     Start,
     StepDone,
@@ -115,9 +117,9 @@ def run(engine: Engine, channel: EngineChannel) -> None:
 
 def handle(message: ToEngine, engine: Engine, channel: EngineChannel) -> None:
     match message:
-        case AddSequence(id, prompt, params, priority, leader, cache_root):
+        case AddSequence(id, prompt, params, priority, leader, cache_root, project):
             try:
-                engine.add(id, prompt, params, priority=priority, leader=leader, cache_root=cache_root)
+                engine.add(id, prompt, params, priority=priority, leader=leader, cache_root=cache_root, project=project)
             except RequestError as error:
                 channel.send(Refused(id, type(error).__name__, error.message, error.param))
         case AbortSequences(ids):
@@ -125,6 +127,9 @@ def handle(message: ToEngine, engine: Engine, channel: EngineChannel) -> None:
                 engine.abort(id)
             if not engine.has_work:
                 channel.send(StepDone([], engine.stats))  # else the gauges would stay as they were
+        case Scrub(number):
+            free = engine.blocks.num_free
+            channel.send(Scrubbed(number, free, engine.scrub()))
         case Ping(number):
             channel.send(Pong(number, engine.stats))
         case Sleep(number):

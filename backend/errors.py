@@ -10,7 +10,9 @@
     │   ├── InvalidRequest       400
     │   ├── ContextLengthExceeded 400
     │   ├── ModelUnknown         404
+    │   ├── DeadlineExceeded     504: the time that the request gave itself is over
     │   ├── Overloaded           503 with Retry-After: the waiting queue is full
+    │   │   ├── ProjectBusy      429 with Retry-After: one project's share of the queue is full
     │   │   └── Asleep           503 with Retry-After: the backend sleeps until its owner wakes it
     │   ├── CannotSleep          409: there is no room for what must be kept; the backend stays awake
     │   └── CannotWake           503: the memory is not to be had; the backend stays asleep
@@ -80,6 +82,18 @@ class Overloaded(RequestError):
     type = "server_error"
     code = "engine_overloaded"
     retry_after_s = 1
+
+
+class ProjectBusy(Overloaded):
+    status = 429
+    type = "rate_limit_error"
+    code = "project_queue_full"
+
+
+class DeadlineExceeded(RequestError):
+    status = 504
+    type = "server_error"
+    code = "deadline_exceeded"
 
 
 class Asleep(Overloaded):

@@ -27,10 +27,17 @@ class AddSequence(msgspec.Struct, frozen=True, tag=True, array_like=True):
     priority: int = 0
     leader: int | None = None
     cache_root: bytes = b""
+    project: bytes = b""
 
 
 class AbortSequences(msgspec.Struct, frozen=True, tag=True, array_like=True):
     ids: list[int]
+
+
+class Scrub(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Forget and zero every KV block that nobody runs on; answered with `Scrubbed`."""
+
+    number: int
 
 
 class Ping(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -108,13 +115,21 @@ class StepDone(msgspec.Struct, frozen=True, tag=True, array_like=True):
     stats: Stats
 
 
+class Scrubbed(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """``blocks`` were zeroed; read back, ``residue`` bytes of them are not zero."""
+
+    number: int
+    blocks: int
+    residue: int
+
+
 class Pong(msgspec.Struct, frozen=True, tag=True, array_like=True):
     number: int
     stats: Stats
 
 
-ToEngine = Start | AddSequence | AbortSequences | Ping | Sleep | Wake
-FromEngine = Loading | Ready | Failed | Refused | StepDone | Pong | Turned | NotTurned
+ToEngine = Start | AddSequence | AbortSequences | Scrub | Ping | Sleep | Wake
+FromEngine = Loading | Ready | Failed | Refused | StepDone | Scrubbed | Pong | Turned | NotTurned
 
 _encoder = msgspec.msgpack.Encoder()
 to_engine = msgspec.msgpack.Decoder(ToEngine)

@@ -5,9 +5,11 @@ holds its neutral value.
 """
 
 import secrets
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, cast
 
+from backend.choice import TextOptions
 from backend.engine.sampling import SamplingParams
 from backend.errors import ContextLengthExceeded, InvalidRequest
 from backend.messages import AddSequence
@@ -15,6 +17,7 @@ from backend.wire import ChatCompletionRequest, ChatMessage, CompletionRequest, 
 
 SEED_STEP = 0x9E3779B97F4A7C15  # 2**64 / golden ratio: choices of one request draw from seeds far apart
 SEED_SPACE = 1 << 63
+MAX_BIASES = 1024
 
 IGNORED = {  # they say something about the request and nothing about the answer
     "metadata",
@@ -25,43 +28,45 @@ IGNORED = {  # they say something about the request and nothing about the answer
     "service_tier",
     "store",
 }
-OURS = {"stop_token_ids", "priority", "cache_salt"}  # vLLM's extensions that we implement
 NEUTRAL: dict[str, tuple[Any, ...]] = {  # values that ask for nothing
-    "best_of": (1,),
-    "echo": (False,),
-    "frequency_penalty": (0,),
     "function_call": ("none",),
     "functions": ([],),
-    "logit_bias": ({},),
-    "logprobs": (False,),
-    "min_p": (0,),
-    "min_tokens": (0,),
     "modalities": (["text"],),
-    "presence_penalty": (0,),
     "reasoning_effort": ("none",),
-    "repetition_penalty": (1,),
-    "response_format": ({"type": "text"},),
     "suffix": ("",),
     "tools": ([],),
     "tool_choice": ("none", "auto"),
-    "top_logprobs": (0,),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A request, ready for the engine. Choice i answers prompt ``i // n``."""
+    """A request, ready for the engine.
+
+    Attributes:
+        sequences: `made` for each prompt, one prompt after the other.
+        n: answers a prompt that are given; the best, if more are made.
+        text: how their tokens become text.
+        echo: the prompts, if their text is to stand before the answers.
+        prompt_logprobs: log probabilities of the prompts were asked for by that name.
+        only_echo: no token of an answer is wanted; one is made all the same.
+    """
 
     sequences: list[AddSequence]
-    stops: list[str]
+    text: TextOptions
     prompt_tokens: int
     n: int
+    made: int
+    echo: list[list[int]] | None = None
+    prompt_logprobs: bool = False
+    only_echo: bool = False
+    deadline_s: float | None = None
 
 
 def refuse_unsupported(request: GenerationRequest) -> None:
     """Raises InvalidRequest naming the first parameter that would be ignored. Also looks into messages."""
     for name, value in (request.model_extra or {}).items():
-        if value is None or name in IGNORED or name in OURS:
+        if value is None or name in IGNORED:
             continue
         if name not in NEUTRAL:
             raise InvalidRequest(f"unknown parameter {name!r}", param=name, code="unknown_parameter")
@@ -101,27 +106,36 @@ def completion_prompts(request: CompletionRequest) -> list[str | list[int]]:
 
 
 def job(
-    request: GenerationRequest, prompts: list[list[int]], *, max_model_len: int, vocab_size: int, param: str
+    request: GenerationRequest,
+    prompts: list[list[int]],
+    *,
+    max_model_len: int,
+    vocab_size: int,
+    param: str,
+    project: str = "",
+    grammar: str = "",
+    grammar_after: int | None = None,
 ) -> Job:
     """Sequences for every prompt and choice.
 
     An answer may take what the prompt leaves of the context: a larger ``max_tokens`` is lowered to that, and without
     one it is that. Raises ContextLengthExceeded when nothing is left, InvalidRequest for token ids outside the
-    vocabulary. `param` names the field that prompts came from.
+    vocabulary and for parameters that contradict each other. `param` names the field that prompts came from;
+    `grammar` and what it begins behind are as in `SamplingParams`.
     """
     n = request.n or 1
-    seed = secrets.randbelow(SEED_SPACE) if request.seed is None else request.seed
-    extra = request.model_extra or {}
-    stop_token_ids = _stop_token_ids(extra.get("stop_token_ids"))
-    priority = _integer(extra, "priority")
-    cache_root = _text(extra, "cache_salt").encode()
+    completion = request if isinstance(request, CompletionRequest) else None
+    made = n if completion is None or completion.best_of is None else completion.best_of
+    echo = completion is not None and bool(completion.echo)
     wanted = _max_tokens(request)
+    _refuse_contradictions(request, n, made, wanted, echo=echo, grammar=grammar)
+    seed = secrets.randbelow(SEED_SPACE) if request.seed is None else request.seed
+    logprobs = _logprobs(request)
     sequences: list[AddSequence] = []
     for prompt in prompts:
         if not prompt:
             raise InvalidRequest("the prompt is empty", param=param)
-        if min(prompt) < 0 or max(prompt) >= vocab_size:
-            raise InvalidRequest(f"token ids must be from 0 to {vocab_size - 1}", param=param)
+        _refuse_outside(prompt, vocab_size, param)
         room = max_model_len - len(prompt)
         if room < 1:
             raise ContextLengthExceeded(
@@ -129,51 +143,121 @@ def job(
                 "leaves none for the answer",
                 param=param,
             )
+        most = room if wanted is None else min(wanted, room)
         first = len(sequences)
-        for choice in range(n):
+        for choice in range(made):
             params = SamplingParams(
-                max_tokens=room if wanted is None else min(wanted, room),
+                max_tokens=max(1, most),
                 temperature=1.0 if request.temperature is None else request.temperature,
                 top_k=max(0, request.top_k or 0),
                 top_p=1.0 if request.top_p is None else request.top_p,
+                min_p=request.min_p or 0.0,
+                presence_penalty=request.presence_penalty or 0.0,
+                frequency_penalty=request.frequency_penalty or 0.0,
+                repetition_penalty=1.0 if request.repetition_penalty is None else request.repetition_penalty,
+                logit_bias=_logit_bias(request, vocab_size),
                 seed=(seed + choice * SEED_STEP) % SEED_SPACE,
-                stop_token_ids=stop_token_ids,
+                min_tokens=min(request.min_tokens or 0, max(1, most)),
+                stop_token_ids=_stop_token_ids(request, vocab_size),
                 ignore_eos=bool(request.ignore_eos),
+                logprobs=0 if logprobs is None and made > n else logprobs,
+                prompt_logprobs=_prompt_logprobs(request, echo=echo) if not choice else None,
+                grammar=grammar,
+                grammar_after=grammar_after,
             )
-            leader = first if choice else None
-            sequences.append(AddSequence(0, prompt, params, priority, leader, cache_root))
+            sequences.append(
+                AddSequence(
+                    id=0,
+                    prompt=prompt,
+                    params=params,
+                    priority=request.priority or 0,
+                    leader=first if choice else None,
+                    cache_root=(request.cache_salt or "").encode(),
+                    project=project.encode(),
+                )
+            )
+    return Job(
+        sequences,
+        _text_options(request, logprobs),
+        prompt_tokens=sum(map(len, prompts)),
+        n=n,
+        made=made,
+        echo=prompts if echo else None,
+        prompt_logprobs=request.prompt_logprobs is not None,
+        only_echo=wanted == 0,
+        deadline_s=request.deadline_s,
+    )
+
+
+def _refuse_contradictions(
+    request: GenerationRequest, n: int, made: int, wanted: int | None, *, echo: bool, grammar: str
+) -> None:
+    if made < n:
+        raise InvalidRequest("best_of must be at least n", param="best_of")
+    if made > n and request.stream:
+        raise InvalidRequest("the best is known at the end: best_of cannot be streamed", param="best_of")
+    if wanted == 0 and not echo:
+        raise InvalidRequest("max_tokens must be at least 1, or 0 with echo", param="max_tokens")
+    if request.prompt_logprobs is not None and request.stream:
+        raise InvalidRequest("prompt_logprobs cannot be streamed", param="prompt_logprobs")
+    if isinstance(request, ChatCompletionRequest) and request.top_logprobs and not request.logprobs:
+        raise InvalidRequest("top_logprobs needs logprobs", param="top_logprobs")
+    if grammar and request.min_tokens:
+        raise InvalidRequest("min_tokens contradicts a given form of the answer", param="min_tokens")
+    if request.include_stop_str_in_output and grammar:
+        raise InvalidRequest(
+            "include_stop_str_in_output contradicts a given form of the answer", param="include_stop_str_in_output"
+        )
+
+
+def _refuse_outside(ids: Iterable[int], vocab_size: int, param: str) -> None:
+    if any(not 0 <= i < vocab_size for i in ids):
+        raise InvalidRequest(f"token ids must be from 0 to {vocab_size - 1}", param=param)
+
+
+def _text_options(request: GenerationRequest, logprobs: int | None) -> TextOptions:
     stops = [request.stop] if isinstance(request.stop, str) else request.stop or []
     if not all(stops):
         raise InvalidRequest("a stop string is empty", param="stop")
-    return Job(sequences, stops, sum(map(len, prompts)), n)
+    return TextOptions(
+        stops=tuple(stops),
+        include_stop=bool(request.include_stop_str_in_output),
+        min_tokens=request.min_tokens or 0,
+        logprobs=logprobs is not None,
+    )
+
+
+def _logprobs(request: GenerationRequest) -> int | None:
+    """How many of the likeliest tokens are reported beside each; None: nothing is."""
+    if isinstance(request, ChatCompletionRequest):
+        return (request.top_logprobs or 0) if request.logprobs else None
+    return request.logprobs if isinstance(request, CompletionRequest) else None
+
+
+def _prompt_logprobs(request: GenerationRequest, *, echo: bool) -> int | None:
+    asked = [request.prompt_logprobs, _logprobs(request) if echo else None]
+    return max((number for number in asked if number is not None), default=None)
+
+
+def _logit_bias(request: GenerationRequest, vocab_size: int) -> tuple[tuple[int, float], ...]:
+    bias = request.logit_bias or {}
+    if len(bias) > MAX_BIASES:
+        raise InvalidRequest(f"at most {MAX_BIASES} tokens", param="logit_bias")
+    if not all(key.isascii() and key.isdecimal() and len(key) < 10 for key in bias):
+        raise InvalidRequest("keys must be token ids", param="logit_bias")
+    summed: dict[int, float] = {}
+    for key, value in bias.items():  # "1" and "01" are one token
+        summed[int(key)] = summed.get(int(key), 0.0) + value
+    _refuse_outside(summed, vocab_size, "logit_bias")
+    return tuple(sorted(summed.items()))
+
+
+def _stop_token_ids(request: GenerationRequest, vocab_size: int) -> tuple[int, ...]:
+    ids = tuple(request.stop_token_ids or ())
+    _refuse_outside(ids, vocab_size, "stop_token_ids")
+    return ids
 
 
 def _max_tokens(request: GenerationRequest) -> int | None:
     newer = request.max_completion_tokens if isinstance(request, ChatCompletionRequest) else None
     return newer if newer is not None else request.max_tokens
-
-
-def _stop_token_ids(value: Any) -> tuple[int, ...]:
-    if value is None:
-        return ()
-    if not isinstance(value, list) or not all(type(i) is int for i in value):
-        raise InvalidRequest("stop_token_ids must be a list of integers", param="stop_token_ids")
-    return tuple(value)
-
-
-def _integer(extra: dict[str, Any], name: str) -> int:
-    value = extra.get(name)
-    if value is None:
-        return 0
-    if type(value) is not int or abs(value) >= 1 << 31:
-        raise InvalidRequest(f"{name} must be an integer", param=name)
-    return value
-
-
-def _text(extra: dict[str, Any], name: str) -> str:
-    value = extra.get(name)
-    if value is None:
-        return ""
-    if not isinstance(value, str):
-        raise InvalidRequest(f"{name} must be a string", param=name)
-    return value

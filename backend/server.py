@@ -5,54 +5,49 @@ text here. Whoever leaves is noticed at once, and the engine told. Logs hold no 
 """
 
 import asyncio
-import logging
 import re
 import time
-import traceback
 import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
+import msgspec
 from pydantic import ValidationError
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
 
 from backend.answers import Answer, ChatAnswer, CompletionAnswer
-from backend.call import Call, ClientGone
-from backend.choice import Choice
+from backend.engine.grammar import Grammars, GrammarTooComplex
 from backend.engine_client import EngineClient
-from backend.errors import EngineDead, InvalidRequest, ModelUnknown, Overloaded, RequestError
+from backend.error_bodies import JSON, error_response
+from backend.errors import EngineDead, InvalidRequest, ModelUnknown, RequestError
+from backend.generation import GenerationResponse
 from backend.lifecycle import Lifecycle, State
 from backend.metrics import CONTENT_TYPE, Metrics
 from backend.models.tokenizer import TextModel
 from backend.parameters import Job, completion_prompts, job, refuse_unsupported, template_messages
+from backend.structured import grammar_of
 from backend.wire import (
+    PROJECT_HEADER,
     REQUEST_ID_HEADER,
-    SSE_DONE,
     ChatCompletionRequest,
     CompletionRequest,
-    ErrorBody,
-    ErrorDetail,
     GenerationRequest,
     Model,
     ModelList,
-    PromptTokensDetails,
-    Usage,
-    sse_data,
 )
 
-log = logging.getLogger(__name__)
-
 MAX_BODY_BYTES = 8 << 20
+SCRUB_TIMEOUT_S = 60.0
+COMPILE_TIMEOUT_S = 5.0
 LONG_TEXT = 20_000  # characters; tokenising more than this would hold up other streams, so a thread does it
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
-JSON = "application/json"
 R = TypeVar("R", bound=GenerationRequest)
 T = TypeVar("T")
+MAX_PROJECT = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +70,7 @@ class Api:
             served_name, lambda: engine.stats, lambda: engine.alive, lambda: self.lifecycle.state is State.ASLEEP
         )
         self._created = int(time.time())
+        self._grammars: Grammars | None = None
 
     def app(self) -> Starlette:
         """An ASGI application. The engine's life is its owner's affair (`serving`)."""
@@ -86,6 +82,7 @@ class Api:
                 Route("/healthz", self.healthz),
                 *self.lifecycle.routes(),
                 Route("/metrics", self.show_metrics),
+                Route("/scrub", self._guard(self.scrub), methods=["POST"]),
             ],
             exception_handlers={404: _not_found, 405: _wrong_method},
         )
@@ -112,7 +109,7 @@ class Api:
         length = sum(len(m["content"]) for m in messages)
         ids = await self._encode(self.text_model.encode_chat, messages, length)
         answer = ChatAnswer(_request_id(request), self.served_name, usage_in_chunks=wire.wants_usage_chunk)
-        return self._generate(wire, self._job(wire, [ids], "messages"), answer, arrived)
+        return self._generate(wire, await self._job(request, wire, [ids], "messages"), answer, arrived)
 
     async def completions(self, request: Request) -> Response:
         arrived = time.monotonic()
@@ -122,7 +119,7 @@ class Api:
             for p in completion_prompts(wire)
         ]
         answer = CompletionAnswer(_request_id(request), self.served_name, usage_in_chunks=wire.wants_usage_chunk)
-        return self._generate(wire, self._job(wire, prompts, "prompt"), answer, arrived)
+        return self._generate(wire, await self._job(request, wire, prompts, "prompt"), answer, arrived)
 
     async def models(self, _: Request) -> Response:
         model = Model(id=self.served_name, created=self._created, owned_by=self.identity.tenant or "domicile")
@@ -134,6 +131,11 @@ class Api:
 
     async def show_metrics(self, _: Request) -> Response:
         return Response(self.metrics.render(), headers={"content-type": CONTENT_TYPE})
+
+    async def scrub(self, _: Request) -> Response:
+        """Empty the prefix cache and zero the KV blocks of nobody; says what reading them back found."""
+        done = await self.engine.scrub(SCRUB_TIMEOUT_S)
+        return Response(msgspec.json.encode({"blocks": done.blocks, "residue_bytes": done.residue}), media_type=JSON)
 
     async def _read(self, request: Request, kind: type[R]) -> R:
         body = bytearray()
@@ -153,185 +155,47 @@ class Api:
     async def _encode(self, encode: Callable[[T], list[int]], text: T, length: int) -> list[int]:
         return await asyncio.to_thread(encode, text) if length > LONG_TEXT else encode(text)
 
-    def _job(self, wire: GenerationRequest, prompts: list[list[int]], param: str) -> Job:
+    async def _job(self, request: Request, wire: GenerationRequest, prompts: list[list[int]], param: str) -> Job:
         ready = self.engine.ready
         if ready is None:
             raise EngineDead("the engine of this backend has not started")
-        return job(wire, prompts, max_model_len=ready.max_model_len, vocab_size=ready.vocab_size, param=param)
+        return job(
+            wire,
+            prompts,
+            max_model_len=ready.max_model_len,
+            vocab_size=ready.vocab_size,
+            param=param,
+            project=_project(request),
+            grammar=await self._grammar(wire),
+        )
+
+    async def _grammar(self, wire: GenerationRequest) -> str:
+        """Compiled once here, in a thread, so that the caller hears what is wrong with it before anything runs."""
+        grammar, param = await asyncio.to_thread(grammar_of, wire)
+        if grammar:
+            if not self.text_model.eos_ids:
+                raise InvalidRequest("this model has no end token, so it cannot be held to a form", param=param)
+            if self._grammars is None:
+                self._grammars = await asyncio.to_thread(Grammars, self.text_model, self.text_model.vocab_size)
+            try:
+                await asyncio.wait_for(asyncio.wrap_future(self._grammars.compiled(grammar)), COMPILE_TIMEOUT_S)
+            except InvalidRequest as refused:
+                raise type(refused)(refused.message, param=param) from None
+            except TimeoutError:
+                raise GrammarTooComplex("compiling the grammar takes too long", param=param) from None
+        return grammar
 
     def _generate(self, wire: GenerationRequest, job: Job, answer: Answer, arrived: float) -> Response:
         call = self.engine.submit(job.sequences)
         return GenerationResponse(
-            self, job, call, answer, arrived, stream=bool(wire.stream), usage=wire.wants_usage_chunk
-        )
+            self.text_model, self.metrics, job, call, answer, arrived,
+            stream=bool(wire.stream), usage=wire.wants_usage_chunk,
+        )  # fmt: skip
 
 
 class BodyTooLarge(RequestError):
     status = 413
     code = "request_too_large"
-
-
-class GenerationResponse(Response):
-    """Sends the answer of one call, streamed or whole, while watching for the client's leaving.
-
-    The first event is awaited before anything is sent, so that an engine which fails before its first token can still
-    say so in the status.
-    """
-
-    def __init__(
-        self, api: Api, job: Job, call: Call, answer: Answer, arrived: float, *, stream: bool, usage: bool
-    ) -> None:
-        self.background = None
-        self._api = api
-        self._job = job
-        self._call = call
-        self._answer = answer
-        self._arrived = arrived
-        self._stream = stream
-        self._usage = usage
-        self._choices = [Choice(api.text_model, job.stops) for _ in job.sequences]
-        self._texts: list[list[str]] = [[] for _ in job.sequences]
-        self._first: float | None = None
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        watch = asyncio.create_task(self._watch(receive))
-        started = False
-        outcome = "failed"
-        try:
-            index, text = await self._next()
-            if self._stream:
-                started = True
-                await self._start(send, "text/event-stream")
-                await self._send_stream(send, index, text)
-            else:
-                self._texts[index].append(text)
-                while not self._call.done:
-                    index, text = await self._next()
-                    self._texts[index].append(text)
-                await self._send_whole(send)
-            outcome = "completed"
-        except ClientGone:
-            outcome = "aborted"
-        except Exception as error:
-            outcome = "refused" if isinstance(error, RequestError) else "failed"
-            if started:  # too late for a status: the stream ends with the error, and without [DONE]
-                frame = sse_data(error_body(error).model_dump_json().encode())
-                await send({"type": "http.response.body", "body": frame, "more_body": False})
-            else:
-                await error_response(error)(scope, receive, send)
-        finally:
-            watch.cancel()
-            self._call.close()
-            self._account(outcome)
-
-    async def _watch(self, receive: Receive) -> None:
-        while (await receive())["type"] != "http.disconnect":
-            pass
-        self._call.leave()
-
-    async def _next(self) -> tuple[int, str]:
-        index, progress = await self._call.next_event()
-        if self._first is None:
-            self._first = time.monotonic()
-        choice = self._choices[index]
-        text = choice.feed(progress)
-        if choice.finish_reason == "error":
-            raise ModelFailed("the model's output is not a number; this request cannot be answered")
-        if choice.finish_reason is not None and progress.finish is None:
-            self._call.stop(index)
-        return index, text
-
-    async def _send_stream(self, send: Send, index: int, text: str) -> None:
-        opened: set[int] = set()
-        while True:
-            frames = []
-            if index not in opened:
-                opened.add(index)
-                frames.append(self._answer.opening(index) or b"")
-            reason = self._choices[index].finish_reason
-            if text:
-                frames.append(self._answer.chunk(index, text, None))
-            if reason is not None:
-                frames.append(self._answer.chunk(index, "", reason))
-            if body := b"".join(frames):
-                await send({"type": "http.response.body", "body": body, "more_body": True})
-            if self._call.done:
-                break
-            index, text = await self._next()
-        end = self._answer.usage_chunk(self.usage) if self._usage else b""
-        await send({"type": "http.response.body", "body": end + SSE_DONE, "more_body": False})
-
-    async def _send_whole(self, send: Send) -> None:
-        texts = ["".join(parts) for parts in self._texts]
-        reasons = [choice.finish_reason for choice in self._choices]
-        await self._start(send, JSON)
-        body = self._answer.body(list(zip(texts, reasons, strict=True)), self.usage)
-        await send({"type": "http.response.body", "body": body, "more_body": False})
-
-    async def _start(self, send: Send, content_type: str) -> None:
-        headers = [
-            (b"content-type", content_type.encode()),
-            (b"cache-control", b"no-store"),
-            (REQUEST_ID_HEADER.encode(), self._answer.id.partition("-")[2].encode()),
-        ]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-
-    @property
-    def usage(self) -> Usage:
-        completion = sum(choice.tokens for choice in self._choices)
-        firsts = self._choices[:: self._job.n]  # one choice a prompt: the others find what it computed
-        return Usage(
-            prompt_tokens=self._job.prompt_tokens,
-            completion_tokens=completion,
-            total_tokens=self._job.prompt_tokens + completion,
-            prompt_tokens_details=PromptTokensDetails(cached_tokens=sum(c.cached_tokens for c in firsts)),
-        )
-
-    def _account(self, outcome: str) -> None:
-        metrics, usage, now = self._api.metrics, self.usage, time.monotonic()
-        metrics.count_request(outcome)
-        metrics.request_duration.observe(now - self._arrived)
-        metrics.input_tokens.inc(usage.prompt_tokens)
-        metrics.output_tokens.inc(usage.completion_tokens)
-        if self._first is not None:
-            metrics.time_to_first_token.observe(self._first - self._arrived)
-            per_choice = usage.completion_tokens / len(self._choices)
-            if per_choice > 1:
-                metrics.time_per_output_token.observe((now - self._first) / (per_choice - 1))
-
-
-class ModelFailed(Exception):
-    """Its message may be shown."""
-
-
-def error_body(error: Exception) -> ErrorBody:
-    """What a client may know of an error. The only place that decides it."""
-    match error:
-        case RequestError():
-            return ErrorBody(
-                error=ErrorDetail(message=error.message, type=error.type, param=error.param, code=error.code)
-            )
-        case EngineDead():
-            return ErrorBody(error=ErrorDetail(message=str(error), type="server_error", code="engine_unavailable"))
-        case ModelFailed():
-            return ErrorBody(error=ErrorDetail(message=str(error), type="server_error", code="model_failed"))
-        case _:
-            # Class and lines only: the message of an unforeseen error may quote a prompt.
-            where = "; ".join(f"{f.filename}:{f.lineno}" for f in traceback.extract_tb(error.__traceback__))
-            log.error("unforeseen %s at %s", type(error).__name__, where)
-            return ErrorBody(error=ErrorDetail(message="internal error", type="server_error", code="internal_error"))
-
-
-def error_response(error: Exception) -> Response:
-    headers = {}
-    status = 500
-    if isinstance(error, RequestError):
-        status = error.status
-    elif isinstance(error, EngineDead):
-        status = 503
-    if isinstance(error, Overloaded):
-        headers["retry-after"] = str(error.retry_after_s)
-    return Response(error_body(error).model_dump_json(), status, headers, media_type=JSON)
 
 
 async def _not_found(_request: Request, _: Exception) -> Response:
@@ -367,3 +231,7 @@ def _invalid(invalid: ValidationError) -> InvalidRequest:
 def _request_id(request: Request) -> str:
     given = request.headers.get(REQUEST_ID_HEADER, "")
     return given if REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+
+
+def _project(request: Request) -> str:
+    return request.headers.get(PROJECT_HEADER, "")[:MAX_PROJECT]

@@ -9,10 +9,13 @@ class StopStrings:
     The stop that is complete first wins, and of several complete at once the one that began first: so the cut does not
     depend on where the tokens end. What is held back is the longest end of the text that begins a stop string, never
     more.
+
+    include: the stop itself is shown.
     """
 
-    def __init__(self, stops: Sequence[str]) -> None:
+    def __init__(self, stops: Sequence[str], *, include: bool = False) -> None:
         self._stops = [s for s in stops if s]
+        self._include = include
         self._held = ""
         self.matched = False
 
@@ -27,7 +30,8 @@ class StopStrings:
         if found:
             self.matched = True
             self._held = ""
-            return held[: min(found)[1]]
+            end, begin = min(found)
+            return held[: end if self._include else begin]
         keep = max(_overlap(held, stop) for stop in self._stops)
         self._held = held[len(held) - keep :]
         return held[: len(held) - keep]

@@ -2,7 +2,8 @@
 
 Requests keep every field they came with (``extra="allow"``): an application may use parameters that a gateway older
 than its backend has never heard of. Sources: OpenAI API reference (chat completions, completions), vLLM's extensions
-(``top_k``, ``min_p``, ``ignore_eos``, ``stop_token_ids``).
+(``top_k``, ``min_p``, ``repetition_penalty``, ``min_tokens``, ``stop_token_ids``, ``ignore_eos``, ``prompt_logprobs``,
+``priority``, ``cache_salt``, ``guided_*``, ``structured_outputs``); ``deadline_s`` is ours.
 """
 
 from typing import Annotated, Any, Literal
@@ -10,10 +11,15 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 REQUEST_ID_HEADER = "x-request-id"
+PROJECT_HEADER = "x-domicile-project"  # for whom a call is, set by the gateway: projects share a backend fairly
 PING_PATH = "/readyz"  # a round trip through the engine loop
 SLEEP_PATH, WAKE_PATH = "/sleep", "/wake"  # POST, for the backend's owner (`backend.lifecycle`)
 MAX_STOP_STRINGS = 16
+MAX_STOP_TOKENS = 128
+MAX_LOGPROBS = 20
+MAX_CHOICES = 128
 
+JsonObject = dict[str, Any]
 NonEmpty = Annotated[str, StringConstraints(min_length=1)]
 
 
@@ -57,14 +63,32 @@ class GenerationRequest(WireModel):
     model: NonEmpty
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    n: int | None = Field(None, ge=1, le=128)
+    n: int | None = Field(None, ge=1, le=MAX_CHOICES)
     temperature: float | None = Field(None, ge=0, le=2, strict=False)
     top_p: float | None = Field(None, gt=0, le=1, strict=False)
     top_k: int | None = Field(None, ge=-1)
     seed: int | None = Field(None, ge=-(2**63), lt=2**63)
     stop: str | Annotated[list[str], Field(max_length=MAX_STOP_STRINGS)] | None = None
     max_tokens: int | None = Field(None, ge=1)
+    min_p: float | None = Field(None, ge=0, le=1, strict=False)
+    presence_penalty: float | None = Field(None, ge=-2, le=2, strict=False)
+    frequency_penalty: float | None = Field(None, ge=-2, le=2, strict=False)
+    repetition_penalty: float | None = Field(None, gt=0, le=100, strict=False)
+    logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100, strict=False)]] | None = None
+    min_tokens: int | None = Field(None, ge=0)
+    stop_token_ids: Annotated[list[int], Field(max_length=MAX_STOP_TOKENS)] | None = None
+    include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
+    prompt_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
+    priority: int | None = Field(None, gt=-(2**31), lt=2**31)
+    cache_salt: str | None = None
+    deadline_s: float | None = Field(None, gt=0, le=86_400, strict=False)
+    response_format: JsonObject | None = None
+    guided_json: JsonObject | str | None = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
+    structured_outputs: JsonObject | None = None
     user: str | None = None
 
     @property
@@ -77,12 +101,18 @@ class ChatCompletionRequest(GenerationRequest):
 
     messages: list[ChatMessage] = Field(min_length=1)
     max_completion_tokens: int | None = Field(None, ge=1)
+    logprobs: bool | None = None
+    top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
 
 
 class CompletionRequest(GenerationRequest):
     """POST /v1/completions. ``prompt``: a string, strings, token ids, or lists of token ids."""
 
     prompt: str | list[str] | list[int] | list[list[int]]
+    max_tokens: int | None = Field(None, ge=0)  # 0 with `echo` only
+    best_of: int | None = Field(None, ge=1, le=MAX_CHOICES)
+    echo: bool | None = None
+    logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
 
 
 class PromptTokensDetails(WireModel):
@@ -174,5 +204,3 @@ def sse_data(payload: bytes) -> bytes:
 
 
 SSE_DONE = sse_data(b"[DONE]")
-
-JsonObject = dict[str, Any]

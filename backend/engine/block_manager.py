@@ -2,8 +2,11 @@
 
 PagedAttention (Kwon et al. 2023): a sequence's keys and values lie in blocks of `block_size` tokens, listed in its
 block table. A full block is named by a hash chained over all tokens before it; a new sequence takes over blocks of a
-prefix it shares. A block is written by one sequence only, and only before it is full and named; so sharing needs no
-copy.
+prefix it shares. A block is written by one sequence only, and only before it is full and named; so sharing one needs no
+copy. A fork shares its leader's full blocks whether they are named or not, and copies the one that it will write to.
+
+Nothing of a sequence outlives it but what the prefix cache keeps: a block that loses its last holder without a name, or
+its name, is put on `dirty`, to be zeroed before the next step.
 """
 
 from array import array
@@ -40,6 +43,8 @@ class BlockManager:
         self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(num_blocks))
         self._by_hash: dict[bytes, int] = {}
         self._salt = salt
+        self.copies: list[tuple[int, int]] = []  # (from, to), to be made before the next step runs
+        self.dirty: list[int] = []  # to be zeroed before that
 
     @property
     def num_free(self) -> int:
@@ -55,7 +60,7 @@ class BlockManager:
         At least one token is left to compute, because its logits are needed. Sets ``block_table`` and
         ``num_computed``; returns the number of tokens found.
         """
-        if not self.prefix_cache:
+        if not self.prefix_cache or not sequence.may_adopt:
             return 0
         parent = self._root(sequence)
         packed, step = _packed(sequence.tokens), self.block_size * TOKEN_BYTES
@@ -71,6 +76,25 @@ class BlockManager:
         sequence.num_computed = len(sequence.block_table) * self.block_size
         return sequence.num_computed
 
+    def fork(self, leader: Sequence, sequence: Sequence) -> bool:
+        """Share what `leader` computed of their prompt, all but the last token, with one that holds nothing.
+
+        Copy on write: full blocks have one more holder, the block that both would write to is copied. False, and
+        nothing done, if there is no block for that.
+        """
+        if not self._free:
+            return False
+        whole, rest = divmod(sequence.num_prompt - 1, self.block_size)
+        for block_id in leader.block_table[:whole]:
+            self._take(block_id)
+            sequence.block_table.append(block_id)
+        sequence.block_hashes += leader.block_hashes[:whole]
+        sequence.num_computed = sequence.num_prompt - 1
+        if rest:
+            self.copies.append((leader.block_table[whole], self._claim()))
+            sequence.block_table.append(self.copies[-1][1])
+        return True
+
     def missing(self, sequence: Sequence, num_tokens: int) -> int:
         """How many blocks `sequence` lacks to compute `num_tokens` more."""
         needed = -(-(sequence.num_computed + num_tokens) // self.block_size)
@@ -81,13 +105,17 @@ class BlockManager:
         missing = self.missing(sequence, num_tokens)
         if missing > len(self._free):
             return False
-        for _ in range(missing):
-            block_id, _ = self._free.popitem(last=False)
-            block = self.blocks[block_id]
-            self._forget(block)
-            block.ref_count = 1
-            sequence.block_table.append(block_id)
+        sequence.block_table += [self._claim() for _ in range(missing)]
         return True
+
+    def _claim(self) -> int:
+        block_id, _ = self._free.popitem(last=False)
+        block = self.blocks[block_id]
+        if block.hash is not None:
+            self._forget(block)
+            self.dirty.append(block_id)
+        block.ref_count = 1
+        return block_id
 
     def publish(self, sequence: Sequence, num_tokens: int = 0) -> None:
         """Name the blocks that are full once `num_tokens` more are computed, so that others can find them.
@@ -134,9 +162,16 @@ class BlockManager:
                 self._free[block_id] = None
                 if block.hash is None:
                     self._free.move_to_end(block_id, last=False)  # nothing in it to keep
+                    self.dirty.append(block_id)
         sequence.block_table.clear()
         sequence.block_hashes.clear()
         sequence.num_computed = 0
+
+    def forget_free(self) -> list[int]:
+        """Empty the prefix cache of what nobody runs on; the ids of all free blocks."""
+        for block_id in self._free:
+            self._forget(self.blocks[block_id])
+        return list(self._free)
 
     def _root(self, sequence: Sequence) -> bytes:
         return blake2b(sequence.cache_root, key=self._salt[:64], digest_size=16).digest()

@@ -26,7 +26,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         batch_invariant: on a GPU, a sequence's tokens depend on nothing but itself, whatever runs beside it; slower.
         max_model_len: prompt plus answer, in tokens; None: the model's context, or what the KV cache holds if less.
         max_num_batched_tokens: the token budget of one step; longer prompts run in chunks.
-        max_num_seqs: sequences running at once. max_waiting: further ones that may queue.
+        max_num_seqs: sequences running at once. max_waiting: further ones that may queue. max_per_project: sequences
+            of one project, running or queued; None: no such bound.
         step_timeout_s: a step that takes longer counts as a hang.
         threads: torch's intra-op threads; None: torch's choice.
         cache_salt: secret root of the prefix cache's hash chains.
@@ -47,6 +48,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_num_batched_tokens: int = 512
     max_num_seqs: int = 32
     max_waiting: int = 256
+    max_per_project: int | None = None
     prefix_cache: bool = True
     speculation: str | None = None
     batch_invariant: bool = False
@@ -80,7 +82,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
                 f"max_num_batched_tokens ({self.max_num_batched_tokens}) must be at least max_num_seqs "
                 f"({self.max_num_seqs}), or running sequences could not all take a step"
             )
-        for name in ("num_blocks", "max_model_len", "threads"):
+        for name in ("num_blocks", "max_model_len", "threads", "max_per_project"):
             value = getattr(self, name)
             if value is not None and value <= 0:
                 raise ConfigError(f"{name} must be positive, not {value}")

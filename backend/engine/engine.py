@@ -12,13 +12,15 @@ from functools import partial
 from typing import Protocol
 
 import torch
+from torch import Tensor
 
 from backend.engine.attention import KVCache
 from backend.engine.block_manager import BlockManager
 from backend.engine.config import CacheSize, EngineConfig, size_cache
+from backend.engine.grammar import Grammars
 from backend.engine.model_runner import ModelRunner
 from backend.engine.ngram_drafter import NgramDrafter
-from backend.engine.progress import Finish, OnStage, Progress, Stage, Stats
+from backend.engine.progress import Finish, OnStage, Progress, Stage, Stats, TokenLogprobs
 from backend.engine.sampling import SamplingParams
 from backend.engine.scheduler import Scheduled, Scheduler
 from backend.engine.sequence import Sequence, Status
@@ -30,6 +32,9 @@ from backend.models.decoder import Decoder
 from backend.models.direct import OnProgress
 from backend.models.loader import dummy_model, load_model
 
+GRAMMAR_WAIT_S = 0.02
+Masks = Callable[[], dict[int, Tensor]]
+
 
 class Launched(Protocol):
     """A step on its way."""
@@ -38,21 +43,42 @@ class Launched(Protocol):
         """One for each of the batch that samples, in its order; None: its logits were not numbers. Waits for it."""
         ...
 
+    def logprobs(self) -> list[TokenLogprobs | None]:
+        """Those of the same tokens, where they were asked for. Waits for it."""
+        ...
+
+    def prompt_logprobs(self) -> list[tuple[Sequence, int, list[TokenLogprobs]]]:
+        """What is known of prompts: from which place in `Sequence.prompt_logprobs` on, and what. Waits for it."""
+        ...
+
 
 class Runner(Protocol):
-    """ahead: steps that may be on their way when the next one is launched."""
+    """ahead: steps that may be on their way when the next one is launched. plain_only: it draws from logits as they
+    are, and reports nothing of them."""
 
     ahead: int
+    plain_only: bool
 
-    def launch(self, batch: list[Scheduled]) -> Launched: ...
+    def launch(self, batch: list[Scheduled], masks: Masks | None = None) -> Launched:
+        """``masks`` is called once the model runs, or has run, and before anything is drawn: the tokens that sequences
+        with a grammar may draw, as `shaping.forbid` takes them, by id; it may wait for earlier steps."""
+        ...
 
     def verify(self, batch: list[Drafted]) -> list[list[int | None]]:
         """What is drawn behind each sequence's last token and behind each of its guesses, or the first draws of these.
         Waits for it; nothing else is on its way meanwhile."""
         ...
 
+    def copy(self, pairs: list[tuple[int, int]]) -> None:
+        """Copy KV blocks, (from, to), behind the steps that are on their way."""
+        ...
+
     def scrub(self, blocks: list[int]) -> None:
-        """These blocks may hold what is not a number, and go back to be used again."""
+        """Zero KV blocks, behind the steps that are on their way."""
+        ...
+
+    def residue(self, blocks: list[int]) -> int:
+        """Bytes of these blocks that are not zero, read back from the cache. Waits for it."""
         ...
 
 
@@ -60,11 +86,11 @@ class Engine:
     def __init__(
         self, model: Decoder, config: EngineConfig, cache: CacheSize, eos_ids: frozenset[int] = frozenset(), *,
         runner: Runner | None = None, drafter: Drafter | None = None, sleeper: Sleeper | None = None,
-        reload: Callable[[OnProgress], Decoder] | None = None,
+        reload: Callable[[OnProgress], Decoder] | None = None, grammars: Grammars | None = None,
     ) -> None:  # fmt: skip
         """``runner``: of a cache of that size; by default the plain one, which runs anywhere. ``drafter``: by default
         what the configuration names. ``sleeper``: of that runner; the plain one's forgets the model if it can
-        ``reload`` it."""
+        ``reload`` it. ``grammars``: for the model's vocabulary; without, no grammar is taken."""
         self.config = config
         self.max_model_len = cache.max_model_len
         self.vocab_size = model.config.vocab_size
@@ -84,6 +110,7 @@ class Engine:
         drafter = drafter or (NgramDrafter() if config.speculation == "ngram" else None)
         self._speculation = Speculation(drafter) if drafter else None
         self._eos_ids = eos_ids
+        self._grammars = grammars
         self._sequences: dict[int, Sequence] = {}
         self._launched: deque[tuple[list[Sequence], Launched]] = deque()
         self._arrivals = 0
@@ -100,7 +127,10 @@ class Engine:
             return cls._on_gpu(checkpoint, config, on_stage)
         cache = size_cache(config, checkpoint.config, 4 if config.dtype == "float32" else 2)
         model, eos_ids = _load(checkpoint, config, partial(on_stage, Stage.WEIGHTS))
-        return cls(model, config, cache, eos_ids, reload=lambda told: _load(checkpoint, config, told)[0])
+        grammars = _grammars(checkpoint, eos_ids)
+        return cls(
+            model, config, cache, eos_ids, reload=lambda told: _load(checkpoint, config, told)[0], grammars=grammars
+        )
 
     @classmethod
     def _on_gpu(cls, checkpoint: Checkpoint, config: EngineConfig, on_stage: OnStage) -> "Engine":
@@ -109,7 +139,8 @@ class Engine:
         require_gpu(config, checkpoint.config)
         model, eos_ids = _load(checkpoint, config, partial(on_stage, Stage.WEIGHTS))
         runner, cache, sleeper = gpu_runner(model, config, on_stage)
-        return cls(model, config, cache, eos_ids, runner=runner, sleeper=sleeper)
+        grammars = _grammars(checkpoint, eos_ids)
+        return cls(model, config, cache, eos_ids, runner=runner, sleeper=sleeper, grammars=grammars)
 
     @property
     def has_work(self) -> bool:
@@ -140,12 +171,13 @@ class Engine:
         priority: int = 0,
         leader: int | None = None,
         cache_root: bytes = b"",
+        project: bytes = b"",
     ) -> None:
         """Queue a sequence.
 
-        ``leader``: id of a sequence with the same prompt, to share its blocks (n > 1). Raises Overloaded when the queue
-        is full, ContextLengthExceeded when no token fits behind the prompt, InvalidRequest for an empty prompt, a token
-        outside the vocabulary or an id in use.
+        ``leader``: id of a sequence with the same prompt, to share its blocks (n > 1). ``project``: for whom, so that
+        none is served at another's cost. Raises Overloaded when the queue is full, ContextLengthExceeded when no token
+        fits behind the prompt, InvalidRequest for an empty prompt, a token outside the vocabulary or an id in use.
         """
         if self.asleep:
             raise Asleep("the backend is asleep")
@@ -162,6 +194,14 @@ class Engine:
             )
         if len(self.scheduler.waiting) >= self.config.max_waiting + self._free_places:
             raise Overloaded(f"{len(self.scheduler.waiting)} sequences are waiting")
+        if params.grammar and (self._grammars is None or not self._eos_ids):
+            raise InvalidRequest("this model takes no grammar", param="response_format")
+        if self.runner.plain_only and not params.plain:
+            raise InvalidRequest(
+                "this device gives tokens drawn from logits as they are: no penalties, biases, grammars, logprobs",
+                code="unsupported_parameter",
+            )
+        ignores_eos = params.ignore_eos and not params.grammar  # behind a whole text of it nothing else can come
         sequence = Sequence(
             id,
             prompt,
@@ -170,7 +210,12 @@ class Engine:
             priority=priority,
             leader=self._sequences.get(leader) if leader is not None else None,
             cache_root=cache_root,
+            project=project,
+            matcher=self._grammars.matcher(params.grammar, params.grammar_after)
+            if params.grammar and self._grammars
+            else None,
             max_length=self.max_model_len,
+            ends=frozenset(params.stop_token_ids) | (frozenset() if ignores_eos else self._eos_ids),
         )
         self._arrivals += 1
         self._sequences[id] = sequence
@@ -184,6 +229,17 @@ class Engine:
         """Forget a sequence and free its blocks at once. Harmless for an unknown or finished one."""
         if id in self._sequences:
             self._forget(self._sequences[id])
+            self._tidy()
+
+    def scrub(self) -> int:
+        """Empty the prefix cache of what nobody runs on, and zero all free blocks; returns how many bytes of them are
+        not zero when read back. Asleep there is nothing: its memory was zeroed and given back."""
+        if self.asleep:
+            return 0
+        free = self.blocks.forget_free()
+        self.blocks.dirty.clear()
+        self.runner.scrub(free)
+        return self.runner.residue(free)
 
     def sleep(self, on_progress: OnProgress = lambda done, total: None) -> int:
         """Forget every key, value and prefix, and give memory back until `wake`; returns how many bytes.
@@ -214,20 +270,66 @@ class Engine:
         progress = self._catch_up()
         batch = self.scheduler.schedule()
         self._steps += 1
+        self._tidy()
         if self._speculation and not self._launched:
             drafted = self._speculation.draft(batch, self.blocks, self.config.max_num_batched_tokens)
             if drafted:
                 return progress + self._verify(drafted)
         if batch:
-            sampling = [s.sequence for s in batch if s.samples]
-            self._launched.append((sampling, self.runner.launch(batch)))
-            for scheduled in batch:
-                scheduled.sequence.num_computed += scheduled.num_tokens
-            for sequence in sampling:
-                sequence.num_pending += 1
+            self._launch(batch, progress)
         if self._launched and (len(self._launched) > self.runner.ahead or not batch):
             progress += self._take_in(*self._launched.popleft())
+        elif not batch:
+            self._await_grammar()
+        self._tidy()
         return progress
+
+    def _launch(self, batch: list[Scheduled], progress: list[Progress]) -> None:
+        sampling = [s.sequence for s in batch if s.samples]
+        guided = [sequence for sequence in sampling if sequence.matcher]
+
+        def masks() -> dict[int, Tensor]:
+            """What is allowed depends on tokens that are still on their way."""
+            while self._launched:
+                progress.extend(self._take_in(*self._launched.popleft()))
+            return self._allowed(guided, progress)
+
+        launched = self.runner.launch(batch, masks if guided else None)
+        for scheduled in batch:
+            scheduled.sequence.num_computed += scheduled.num_tokens
+        for sequence in sampling:
+            sequence.num_pending += 1
+        self._launched.append((sampling, launched))
+
+    def _allowed(self, guided: list[Sequence], progress: list[Progress]) -> dict[int, Tensor]:
+        allowed = {}
+        for sequence in guided:
+            if sequence.status is Status.FINISHED or sequence.matcher is None:
+                continue
+            try:
+                bits = sequence.matcher.allowed()
+            except InvalidRequest:
+                progress.append(Progress(sequence.id, None, Finish.GRAMMAR, sequence.num_cached or 0))
+                self._forget(sequence)
+            else:
+                if bits is not None:
+                    allowed[sequence.id] = torch.from_numpy(bits)
+        return allowed
+
+    def _await_grammar(self) -> None:
+        """Nothing can run before a grammar is compiled: wait a little, so that the caller does not spin."""
+        compiling = (s.matcher for s in self.scheduler.waiting if s.matcher is not None and not s.matcher.ready)
+        if matcher := next(compiling, None):
+            matcher.wait(GRAMMAR_WAIT_S)
+
+    def _tidy(self) -> None:
+        """Zero what was left behind, then make the copies that forks need."""
+        if self.blocks.dirty:
+            self.runner.scrub(self.blocks.dirty)
+            self.blocks.dirty = []
+        if self.blocks.copies:
+            self.runner.copy(self.blocks.copies)
+            self.blocks.copies = []
 
     def _catch_up(self) -> list[Progress]:
         """Wait for what is on its way if a drafter then has something to guess from."""
@@ -237,15 +339,19 @@ class Engine:
 
     def _take_in(self, sequences: list[Sequence], launched: Launched) -> list[Progress]:
         progress = []
-        for sequence, token in zip(sequences, launched.tokens(), strict=True):
+        tokens = launched.tokens()
+        for sequence, first, logprobs in launched.prompt_logprobs():
+            sequence.prompt_logprobs[first:] = logprobs
+        for sequence, token, found in zip(sequences, tokens, launched.logprobs(), strict=True):
             if sequence.status is Status.FINISHED:
                 continue  # it ran on because its end was not known yet
             sequence.num_pending -= 1
-            progress.append(self._append(sequence, token))
+            progress.append(self._append(sequence, token, found))
         return progress
 
     def _verify(self, batch: list[Drafted]) -> list[Progress]:
         assert self._speculation is not None  # noqa: S101
+        self._tidy()  # guesses may have taken blocks
         progress = []
         for drafted, drawn in zip(batch, self.runner.verify(batch), strict=True):
             sequence = drafted.sequence
@@ -258,7 +364,7 @@ class Engine:
                     break  # what was drawn behind an end is nobody's
         return progress
 
-    def _append(self, sequence: Sequence, token: int | None) -> Progress:
+    def _append(self, sequence: Sequence, token: int | None, logprobs: TokenLogprobs | None = None) -> Progress:
         if token is None:
             self.blocks.disown(sequence)
             self.runner.scrub(self.blocks.private(sequence))
@@ -269,7 +375,8 @@ class Engine:
             if token is not None:
                 self.blocks.publish(sequence)
             self._forget(sequence)
-        return Progress(sequence.id, token, finish, sequence.num_cached or 0)
+        prompt = sequence.prompt_logprobs if sequence.num_output == 1 and sequence.prompt_logprobs else None
+        return Progress(sequence.id, token, finish, sequence.num_cached or 0, logprobs, prompt)
 
     def _forget(self, sequence: Sequence) -> None:
         del self._sequences[sequence.id]
@@ -278,14 +385,20 @@ class Engine:
             self._speculation.forget(sequence.id)
 
     def _finish(self, sequence: Sequence, token: int | None) -> Finish | None:
-        params = sequence.params
         if token is None:
             return Finish.ERROR
-        if token in params.stop_token_ids or (token in self._eos_ids and not params.ignore_eos):
+        if token in sequence.ends:
             return Finish.STOP
+        if sequence.matcher and not sequence.matcher.accept(token):
+            return Finish.GRAMMAR
         if len(sequence.tokens) >= sequence.max_length:
             return Finish.LENGTH
         return None
+
+
+def _grammars(checkpoint: Checkpoint, eos_ids: frozenset[int]) -> Grammars | None:
+    """None for random weights: they come without a tokenizer."""
+    return Grammars(checkpoint.text, checkpoint.config.vocab_size) if eos_ids else None
 
 
 def _load(

@@ -17,11 +17,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from backend.engine.arriving import Arriving
 from backend.engine.attention import KVCache
 from backend.engine.device_tables import DeviceTables, Words, row_of
+from backend.engine.model_runner import Masks
 from backend.engine.paged_layers import DENSE_STEP, PagedLayers, StepShape, dense_lengths, dense_prompts
+from backend.engine.pages import Pages
 from backend.engine.piecewise import PiecewiseBody
-from backend.engine.replays import PIECE_STEP, Arriving, Replay, piece_size
+from backend.engine.replays import PIECE_STEP, Replay, piece_size
 from backend.engine.scheduler import Scheduled
 from backend.engine.speculation import Drafted
 from backend.engine.verifier import SIZES, Verifier
@@ -48,6 +51,7 @@ class GraphRunner:
     """
 
     ahead = AHEAD
+    plain_only = True
 
     def __init__(
         self, model: FusedDecoder, cache: KVCache, *, max_num_seqs: int, max_num_batched_tokens: int,
@@ -67,6 +71,7 @@ class GraphRunner:
                 given[:, part, None].repeat(1, config.num_kv_heads).to(device).contiguous() for part in (0, 1)
             )
         self.cache = PagedCache(cache.keys, cache.values, k_scale, v_scale)
+        self._pages = Pages(cache.keys, cache.values)
         self.tables = DeviceTables(max_num_seqs, max_model_len, block_size, self.kernels, device)
         max_blocks = -(-max_model_len // block_size)
         most_tokens = piece_size(max_num_batched_tokens + DENSE_STEP)
@@ -103,7 +108,7 @@ class GraphRunner:
         )  # fmt: skip
 
     @torch.inference_mode()
-    def launch(self, batch: list[Scheduled]) -> Arriving:
+    def launch(self, batch: list[Scheduled], masks: Masks | None = None) -> Arriving:
         tables = self.tables
         decodes = [s for s in batch if s.num_tokens == 1]
         for scheduled in batch:
@@ -135,8 +140,14 @@ class GraphRunner:
             drawn = replay.drawn
         return self._verifier.settle(batch, drawn[:rows].tolist())
 
+    def copy(self, pairs: list[tuple[int, int]]) -> None:
+        self._pages.copy(pairs)
+
     def scrub(self, blocks: list[int]) -> None:
-        """Nothing to do: the kernels read no slot behind a sequence's end."""
+        self._pages.zero(blocks)
+
+    def residue(self, blocks: list[int]) -> int:
+        return self._pages.residue(blocks)
 
     @torch.inference_mode()
     def forget(self) -> None:

@@ -1,5 +1,6 @@
 """One step on the device: a scheduled batch in, one sampled token a finished prompt or decode out."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
 
@@ -7,9 +8,13 @@ import torch
 from torch import Tensor
 
 from backend.engine.attention import Decodes, KVCache, PagedAttention, Prefill
+from backend.engine.logprobs import logprobs_of
+from backend.engine.pages import Pages
+from backend.engine.progress import TokenLogprobs
 from backend.engine.sampler import Draw, sample
 from backend.engine.scheduler import Scheduled
 from backend.engine.sequence import Sequence
+from backend.engine.shaping import forbid, shape
 from backend.engine.speculation import Drafted
 from backend.models.decoder import Decoder
 
@@ -19,9 +24,20 @@ class Done:
     """An `engine.Launched` that has arrived already."""
 
     drawn: list[int | None]
+    reported: list[TokenLogprobs | None]
+    of_prompts: list[tuple[Sequence, int, list[TokenLogprobs]]]
 
     def tokens(self) -> list[int | None]:
         return self.drawn
+
+    def logprobs(self) -> list[TokenLogprobs | None]:
+        return self.reported
+
+    def prompt_logprobs(self) -> list[tuple[Sequence, int, list[TokenLogprobs]]]:
+        return self.of_prompts
+
+
+Masks = Callable[[], dict[int, Tensor]]  # see `engine.Runner.launch`
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,26 +49,44 @@ class _Run:
     num_tokens: int
     num_draws: int
 
+    @property
+    def prompt_rows(self) -> range:
+        """Which of the tokens have one of the prompt behind them whose log probability is asked for, and not known."""
+        sequence = self.sequence
+        if sequence.params.prompt_logprobs is None:
+            return range(0)
+        known = len(sequence.prompt_logprobs) - sequence.num_computed
+        return range(max(0, known), min(self.num_tokens, sequence.num_prompt - 1 - sequence.num_computed))
+
 
 class ModelRunner:
     """The plain `engine.Runner`: each step is done when `launch` returns."""
 
     ahead = 0
+    plain_only = False
 
     def __init__(self, model: Decoder, cache: KVCache) -> None:
         self.model = model
         self.cache = cache
+        self._pages = Pages(cache.keys, cache.values)
 
     @torch.inference_mode()
-    def launch(self, batch: list[Scheduled]) -> Done:
+    def launch(self, batch: list[Scheduled], masks: Masks | None = None) -> Done:
         runs = [_Run(s.sequence, s.sequence.tokens, s.num_tokens, 1 if s.samples else 0) for s in batch]
-        return Done([token for drawn in self._drawn(runs) for token in drawn])
+        logits, of_prompts = self._forward(runs)
+        allowed = masks() if masks else {}
+        drawn: list[int | None] = []
+        reported: list[TokenLogprobs | None] = []
+        for tokens, logprobs in self._drawn(runs, logits, allowed):
+            drawn += tokens
+            reported += logprobs
+        return Done(drawn, reported, of_prompts)
 
     @torch.inference_mode()
     def verify(self, batch: list[Drafted]) -> list[list[int | None]]:
         """The draws behind each sequence's last token and each of its guesses; without the latter where a guess led to
         what is not a number, for here that spoils the rows before it, too: masked, 0 times NaN is NaN still."""
-        drawn = self._drawn(
+        drawn = self._checked(
             [_Run(d.sequence, d.sequence.tokens + d.guesses, d.num_tokens, d.num_tokens) for d in batch]
         )
         for i, item in enumerate(batch):
@@ -60,14 +94,21 @@ class ModelRunner:
                 last = len(item.sequence.tokens) - 1
                 slots = self._slots(item.sequence, range(last, last + item.num_tokens))
                 self._clear(torch.tensor(slots))
-                drawn[i] = self._drawn([_Run(item.sequence, item.sequence.tokens, 1, 1)])[0]
+                drawn[i] = self._checked([_Run(item.sequence, item.sequence.tokens, 1, 1)])[0]
         return drawn
 
-    @torch.inference_mode()
+    def _checked(self, runs: list[_Run]) -> list[list[int | None]]:
+        return [tokens for tokens, _ in self._drawn(runs, self._forward(runs)[0], {})]
+
+    def copy(self, pairs: list[tuple[int, int]]) -> None:
+        self._pages.copy(pairs)
+
     def scrub(self, blocks: list[int]) -> None:
-        """Zero them: stale slots behind a sequence's end are read, and have to be finite."""
-        size = self.cache.block_size
-        self._clear(torch.tensor([block * size + i for block in blocks for i in range(size)], dtype=torch.int64))
+        """Zero them; also because stale slots behind a sequence's end are read here, and have to be finite."""
+        self._pages.zero(blocks)
+
+    def residue(self, blocks: list[int]) -> int:
+        return self._pages.residue(blocks)
 
     def _clear(self, slots: Tensor) -> None:
         for part in (self.cache.keys, self.cache.values):
@@ -77,32 +118,70 @@ class ModelRunner:
         table, size = sequence.block_table, self.cache.block_size
         return [table[p // size] * size + p % size for p in positions]
 
-    def _drawn(self, runs: list[_Run]) -> list[list[int | None]]:
-        """What each run draws."""
+    def _forward(self, runs: list[_Run]) -> tuple[list[Tensor], list[tuple[Sequence, int, list[TokenLogprobs]]]]:
+        """The logits behind the tokens that something is drawn behind, [num_draws, vocab_size] of each run, and what is
+        asked for of prompts."""
         # Decodes stand first, so that they are one slice of the rows.
         ordered = sorted(runs, key=lambda r: r.num_tokens > 1)
         ids: list[int] = []
         positions: list[int] = []
         slots: list[int] = []
         rows: list[int] = []
-        draws: list[Draw] = []
         for run in ordered:
-            sequence, start = run.sequence, run.sequence.num_computed
+            start = run.sequence.num_computed
             span = range(start, start + run.num_tokens)
+            rows += [len(ids) + i for i in run.prompt_rows]
             ids += run.tokens[span.start : span.stop]
             positions += span
-            slots += self._slots(sequence, span)
+            slots += self._slots(run.sequence, span)
             rows += range(len(ids) - run.num_draws, len(ids))
-            draws += [Draw(sequence.params, p + 1) for p in span[run.num_tokens - run.num_draws :]]
         logits = self.model(
             torch.tensor(ids),
             torch.tensor(positions),
             PagedAttention(self.cache, torch.tensor(slots), self._decodes(ordered), self._prefills(ordered)),
             torch.tensor(rows, dtype=torch.int64),
         )
-        drawn = iter(sample(logits, draws) if draws else [])
-        drawn_by = {run.sequence.id: list(islice(drawn, run.num_draws)) for run in ordered}
-        return [drawn_by[run.sequence.id] for run in runs]
+        logits_by: dict[int, Tensor] = {}
+        of_prompts = []
+        at = 0
+        for run in ordered:
+            sequence, wanted = run.sequence, run.prompt_rows
+            if wanted:
+                first = sequence.num_computed + wanted.start + 1
+                tokens = sequence.tokens[first : first + len(wanted)]
+                tops = [sequence.params.prompt_logprobs or 0] * len(wanted)
+                of_prompts.append((sequence, first - 1, logprobs_of(logits[at : at + len(wanted)], tokens, tops)))
+                at += len(wanted)
+            logits_by[sequence.id] = logits[at : at + run.num_draws]
+            at += run.num_draws
+        return [logits_by[run.sequence.id] for run in runs], of_prompts
+
+    def _drawn(
+        self, runs: list[_Run], logits: list[Tensor], allowed: dict[int, Tensor]
+    ) -> list[tuple[list[int | None], list[TokenLogprobs | None]]]:
+        """What each run draws, and the log probabilities of that."""
+        draws: list[Draw] = []
+        shaped: list[Tensor] = []
+        for run, own in zip(runs, logits, strict=True):
+            sequence, params = run.sequence, run.sequence.params
+            first = sequence.num_computed + run.num_tokens - run.num_draws + 1
+            draws += [Draw(params, first + i) for i in range(run.num_draws)]
+            if not params.shaped:
+                shaped.append(own)
+                continue
+            own = own.float().clone()
+            for i, row in enumerate(own):
+                output = run.tokens[sequence.num_prompt : first + i]
+                shape(row, params, run.tokens[: sequence.num_prompt], output, sequence.ends)
+                if sequence.id in allowed:
+                    forbid(row, allowed[sequence.id])
+            shaped.append(own)
+        drawn = iter(sample(torch.cat(shaped), draws) if draws else [])
+        results = []
+        for run, own in zip(runs, logits, strict=True):
+            tokens = list(islice(drawn, run.num_draws))
+            results.append((tokens, _reported(run, own, tokens)))
+        return results
 
     def _decodes(self, runs: list[_Run]) -> Decodes | None:
         sequences = [run.sequence for run in runs if run.num_tokens == 1]
@@ -135,3 +214,13 @@ class ModelRunner:
                 prefills.append(Prefill(start, end, context, torch.tensor(blocks)))
             start = end
         return prefills
+
+
+def _reported(run: _Run, logits: Tensor, tokens: list[int | None]) -> list[TokenLogprobs | None]:
+    wanted = run.sequence.params.logprobs
+    if wanted is None:
+        return [None] * len(tokens)
+    return [
+        None if token is None else logprobs_of(row.unsqueeze(0), [token], [wanted])[0]
+        for row, token in zip(logits, tokens, strict=True)
+    ]

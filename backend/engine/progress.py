@@ -10,6 +10,16 @@ class Finish(StrEnum):
     STOP = "stop"  # an end token, which is the last token and not part of the text
     LENGTH = "length"
     ERROR = "error"  # the logits were not numbers; there is no last token
+    GRAMMAR = "grammar"  # it cannot be followed within its limits
+
+
+class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
+    """A token's log probability (nats), its rank among all (1 is the likeliest), and the likeliest ones there:
+    (token, log probability), likeliest first."""
+
+    logprob: float
+    rank: int
+    top: list[tuple[int, float]]
 
 
 class Stage(StrEnum):
@@ -28,13 +38,17 @@ OnStage = Callable[[Stage, int, int], None]  # what, done, of how many
 class Progress(msgspec.Struct, frozen=True, array_like=True):
     """What one step did for one sequence.
 
-    ``token`` is None only with Finish.ERROR; ``cached`` is the number of prompt tokens found in the prefix cache.
+    ``token`` is None only with Finish.ERROR or GRAMMAR; ``cached`` is the number of prompt tokens found in the prefix
+    cache. ``logprobs`` are there if they were asked for; ``prompt`` likewise, with the first token, one for each token
+    of the prompt but its first.
     """
 
     id: int
     token: int | None
     finish: Finish | None
     cached: int
+    logprobs: TokenLogprobs | None = None
+    prompt: list[TokenLogprobs] | None = None
 
 
 class Stats(msgspec.Struct, frozen=True, array_like=True):

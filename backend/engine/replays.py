@@ -1,4 +1,4 @@
-"""Captured steps: in which sizes they are worth having, and what comes back from one."""
+"""Captured steps, and in which sizes they are worth having."""
 
 from dataclasses import dataclass
 
@@ -30,18 +30,3 @@ class Replay:
     size: int
     graph: "torch.cuda.CUDAGraph"
     drawn: Tensor
-
-
-@dataclass(frozen=True, slots=True)
-class Arriving:
-    """An `engine.Launched`: ids on their way to pinned memory. places: where in it the batch's samplers stand."""
-
-    ids: Tensor
-    places: list[int]
-    arrived: "torch.cuda.Event | None"
-
-    def tokens(self) -> list[int | None]:
-        if self.arrived is not None:
-            self.arrived.synchronize()
-        ids = self.ids.tolist()
-        return [ids[place] if ids[place] >= 0 else None for place in self.places]

@@ -5,6 +5,7 @@ A draw is a function of (logits, parameters, seed, position) and nothing else: t
 after preemption, as far as its logits are the same.
 """
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +20,7 @@ UINT64 = 1 << 64
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """What one row is drawn with. position: index of the token to be drawn, in its sequence."""
+    """What one row of shaped logits is drawn with. position: index of the token to be drawn, in its sequence."""
 
     params: SamplingParams
     position: int
@@ -55,12 +56,17 @@ def _draw(logits: Tensor, draws: list[Draw]) -> list[int]:
     tokens = [0] * len(draws)
     whole = [row for row, d in enumerate(draws) if not _truncates(d.params)]
     if whole:
-        probabilities = scaled[whole].softmax(-1)
+        kept = scaled[whole]
+        for row, at in enumerate(whole):
+            if draws[at].params.min_p > 0:
+                kept[row].masked_fill_(kept[row] < kept[row].max() + math.log(draws[at].params.min_p), float("-inf"))
+        probabilities = kept.softmax(-1)
         for row, token in zip(whole, _invert(probabilities, [draws[r] for r in whole]), strict=True):
             tokens[row] = token
     for row, draw in enumerate(draws):
         if _truncates(draw.params):
-            probabilities, ids = truncate(scaled[row], draw.params.top_k, draw.params.top_p)
+            params = draw.params
+            probabilities, ids = truncate(scaled[row], params.top_k, params.top_p, params.min_p)
             tokens[row] = int(ids[_invert(probabilities.unsqueeze(0), [draw])[0]])
     return tokens
 
@@ -69,12 +75,19 @@ def _truncates(params: SamplingParams) -> bool:
     return params.top_k > 0 or params.top_p < 1
 
 
-def truncate(logits: Tensor, top_k: int, top_p: float) -> tuple[Tensor, Tensor]:
+def truncate(logits: Tensor, top_k: int, top_p: float, min_p: float = 0.0) -> tuple[Tensor, Tensor]:
     """The kept tokens, likeliest first: (unnormalised probabilities, ids).
 
     top-k first (Fan et al. 2018; 0 keeps all), then the smallest set whose probability, among what top-k kept, reaches
-    top-p (Holtzman et al. 2019); at least one token. logits: [vocab_size].
+    top-p (Holtzman et al. 2019), and of these what is at least ``min_p`` times as likely as the likeliest (Nguyen et
+    al. 2024); at least one token. logits: [vocab_size].
     """
+    probabilities, ids = _nucleus(logits, top_k, top_p)
+    keep = max(1, int((probabilities >= min_p * probabilities[0]).sum()))
+    return probabilities[:keep], ids[:keep]
+
+
+def _nucleus(logits: Tensor, top_k: int, top_p: float) -> tuple[Tensor, Tensor]:
     size = logits.shape[0]
     k = min(top_k, size) if top_k > 0 else size
     if top_p >= 1:

@@ -5,12 +5,19 @@ al. 2023, Sarathi). There are no phases: each sequence has tokens that are not c
 when new or preempted. Running ones come first, every decode is kept its one token, and the rest of the budget goes to
 prompts in order. When blocks run out, the last in order is preempted: its blocks are freed and all its tokens are
 computed again later.
+
+Who waits is admitted by priority, then by how little its project was served (`fairness`), then by arrival. One of a
+better priority does not wait for those of a worse: they are preempted until it fits, so batch work stands still while
+interactive work needs the place.
 """
 
 from bisect import insort
+from collections import deque
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
 
 from backend.engine.block_manager import BlockManager
+from backend.engine.fairness import FairShare
 from backend.engine.sequence import Sequence, Status
 
 
@@ -41,16 +48,35 @@ class Scheduler:
         self.num_preemptions = 0
         self.prefix_queries = 0  # tokens looked up in the prefix cache, and found there
         self.prefix_hits = 0
+        self.shares = FairShare()
 
     def add(self, sequence: Sequence) -> None:
+        self.shares.join(sequence.project)
+        self._queue(sequence)
+
+    def _queue(self, sequence: Sequence) -> None:
         insort(self.waiting, sequence, key=_order)
 
     def schedule(self) -> list[Scheduled]:
         """The next step's batch; empty only if nothing can run."""
+        self._make_way()
         batch, preempted = self._schedule_running()
         if not preempted:
             batch += self._admit(self.budget - sum(s.num_tokens for s in batch))
         return batch
+
+    def _make_way(self) -> None:
+        """Preempt those of worse priority for the first in the queue, if it then fits."""
+        urgent = next((s for s in self.waiting if not s.is_held), None)
+        if urgent is None or not self.running or self.running[-1].priority <= urgent.priority:
+            return
+        worse = [s for s in self.running if s.priority > urgent.priority]
+        room = self.blocks.num_free + sum(len(self.blocks.private(s)) for s in worse)
+        needed = self.blocks.missing(urgent, min(urgent.num_uncomputed, self.budget))
+        if needed > room:
+            return
+        while worse and (len(self.running) >= self.max_num_seqs or needed > self.blocks.num_free):
+            self.preempt(worse.pop())
 
     def _schedule_running(self) -> tuple[list[Scheduled], bool]:
         batch: list[Scheduled] = []
@@ -73,44 +99,70 @@ class Scheduler:
                 preempted = True
                 if victim is sequence:
                     return batch, preempted
-            self.blocks.publish(sequence, num_tokens)
-            batch.append(Scheduled(sequence, num_tokens))
+            batch.append(self._run(sequence, num_tokens))
             budget -= num_tokens
             at += 1
         return batch, preempted
 
+    def _run(self, sequence: Sequence, num_tokens: int, *, admitted: bool = False) -> Scheduled:
+        scheduled = Scheduled(sequence, num_tokens, admitted)
+        self.blocks.publish(sequence, num_tokens)
+        self.shares.charge(sequence.project, num_tokens - scheduled.samples, int(scheduled.samples))
+        return scheduled
+
     def _admit(self, budget: int) -> list[Scheduled]:
         batch: list[Scheduled] = []
-        for sequence in list(self.waiting):
-            if budget <= 0 or len(self.running) >= self.max_num_seqs:
+        queues: dict[tuple[int, bytes], deque[Sequence]] = {}
+        for sequence in self.waiting:
+            if not sequence.is_held:
+                queues.setdefault((sequence.priority, sequence.project), deque()).append(sequence)
+        heads = [self._rank(queue[0]) for queue in queues.values()]
+        heapify(heads)
+        while heads and budget > 0 and len(self.running) < self.max_num_seqs:
+            queue = queues[heappop(heads)[-1]]
+            scheduled = self._admitted(queue.popleft(), budget)
+            if scheduled is None:
                 break
-            if sequence.waits_for_leader or sequence.num_pending:
-                continue  # pending: preempted, with a token of it still to come from the device
-            found = self.blocks.adopt_prefix(sequence)
-            num_tokens = min(sequence.num_uncomputed, budget)
-            if not self.blocks.grow(sequence, num_tokens):
-                self.blocks.release(sequence)
-                break
-            if sequence.num_cached is None:  # counted once, when it really runs for the first time
-                sequence.num_cached = found
+            batch.append(scheduled)
+            budget -= scheduled.num_tokens
+            if queue:
+                heappush(heads, self._rank(queue[0]))
+        return batch
+
+    def _rank(self, sequence: Sequence) -> tuple[int, int, int, tuple[int, bytes]]:
+        """Place in the queue, and which of the queues it heads."""
+        priority, project = sequence.priority, sequence.project
+        return priority, self.shares.served(project), sequence.arrival, (priority, project)
+
+    def _admitted(self, sequence: Sequence, budget: int) -> Scheduled | None:
+        """It runs from now on; None if there are no blocks for it."""
+        leader = sequence.leader
+        forks = leader is not None and leader.status is Status.RUNNING and sequence.may_adopt
+        if forks and leader is not None and not self.blocks.fork(leader, sequence):
+            return None
+        found = sequence.num_computed if forks else self.blocks.adopt_prefix(sequence)
+        num_tokens = min(sequence.num_uncomputed, budget)
+        if not self.blocks.grow(sequence, num_tokens):
+            self.blocks.release(sequence)
+            return None
+        if sequence.num_cached is None:  # counted once, when it really runs for the first time
+            sequence.num_cached = found
+            if not forks:
                 self.prefix_queries += sequence.num_prompt
                 self.prefix_hits += found
-            sequence.leader = None
-            sequence.status = Status.RUNNING
-            sequence.row = self._free_rows.pop()
-            self.waiting.remove(sequence)
-            insort(self.running, sequence, key=_order)
-            self.blocks.publish(sequence, num_tokens)
-            batch.append(Scheduled(sequence, num_tokens, admitted=True))
-            budget -= num_tokens
-        return batch
+        sequence.leader = None
+        sequence.status = Status.RUNNING
+        sequence.row = self._free_rows.pop()
+        self.waiting.remove(sequence)
+        insort(self.running, sequence, key=_order)
+        return self._run(sequence, num_tokens, admitted=True)
 
     def preempt(self, sequence: Sequence) -> None:
         """Back to waiting, to be computed anew. For a running sequence."""
         self._leave(sequence)
         sequence.status = Status.WAITING
         self.num_preemptions += 1
-        self.add(sequence)
+        self._queue(sequence)
 
     def finish(self, sequence: Sequence) -> None:
         """Forget it, wherever it is, and free its blocks. Harmless when already finished."""
@@ -121,6 +173,7 @@ class Scheduler:
         else:
             self.waiting.remove(sequence)
         sequence.status = Status.FINISHED
+        self.shares.leave(sequence.project)
 
     def _leave(self, sequence: Sequence) -> None:
         self.running.remove(sequence)

@@ -2,6 +2,8 @@
 
 from enum import Enum, auto
 
+from backend.engine.grammar import Matcher
+from backend.engine.progress import TokenLogprobs
 from backend.engine.sampling import SamplingParams
 
 
@@ -27,8 +29,10 @@ class Sequence:
         "block_hashes",
         "block_table",
         "cache_root",
+        "ends",
         "id",
         "leader",
+        "matcher",
         "max_length",
         "num_cached",
         "num_computed",
@@ -36,6 +40,8 @@ class Sequence:
         "num_prompt",
         "params",
         "priority",
+        "project",
+        "prompt_logprobs",
         "row",
         "status",
         "tokens",
@@ -51,14 +57,20 @@ class Sequence:
         priority: int = 0,
         leader: "Sequence | None" = None,
         cache_root: bytes = b"",
+        project: bytes = b"",
+        matcher: Matcher | None = None,
         max_length: int | None = None,
+        ends: frozenset[int] = frozenset(),
     ) -> None:
         """
         Args:
             priority: lower runs first.
-            leader: a sequence of the same prompt to wait for, so that its blocks are found in the prefix cache.
+            leader: a sequence of the same prompt to wait for, whose blocks it then shares.
             cache_root: sequences of different roots never share blocks.
+            project: for whom it runs; see `fairness`.
+            matcher: follows the grammar that the answer has to match.
             max_length: tokens, prompt and answer, at which it ends; by default what prompt and ``max_tokens`` make.
+            ends: tokens that end it.
         """
         self.id = id
         self.tokens = list(prompt)
@@ -68,8 +80,12 @@ class Sequence:
         self.priority = priority
         self.leader = leader
         self.cache_root = cache_root
+        self.project = project
+        self.matcher = matcher
         full = len(prompt) + params.max_tokens
         self.max_length = full if max_length is None else min(full, max_length)
+        self.ends = ends
+        self.prompt_logprobs: list[TokenLogprobs] = []  # as far as they are known, of the tokens behind the first
         self.status = Status.WAITING
         self.row: int | None = None  # its place in the device's tables, while it runs
         self.num_computed = 0
@@ -96,6 +112,17 @@ class Sequence:
     @property
     def num_output(self) -> int:
         return len(self.tokens) - self.num_prompt
+
+    @property
+    def may_adopt(self) -> bool:
+        """Whether blocks of others serve it: not while log probabilities of its prompt are to be computed."""
+        return self.params.prompt_logprobs is None or len(self.prompt_logprobs) >= self.num_prompt - 1
+
+    @property
+    def is_held(self) -> bool:
+        """It cannot run yet: a token of it is still to come from the device, its grammar is being compiled, or its
+        leader's prompt is not computed."""
+        return bool(self.num_pending) or (self.matcher is not None and not self.matcher.ready) or self.waits_for_leader
 
     @property
     def waits_for_leader(self) -> bool:

@@ -7,6 +7,8 @@ one token. This is rejection sampling for a draft that is certain of itself: a g
 otherwise the token comes from p without x. So the tokens are those of the engine without a drafter, one by one, greedy
 or not, as far as the logits are the same.
 
+A step in which somebody's draws are shaped or reported (penalties, grammars, log probabilities) makes no guesses.
+
 It pays while steps are bound by reading weights: with many sequences, and for a sequence whose guesses fail, it rests.
 """
 
@@ -83,7 +85,7 @@ class Speculation:
         """
         most = self.most(len(running))
         trusted = [s for s in running if self._rested(s)]
-        if not most or not trusted:
+        if not most or not trusted or not all(s.params.plain for s in running):
             return False
         guesses = self.drafter.propose([(s, s.num_pending + 1) for s in trusted])
         return any(len(g) > s.num_pending for s, g in zip(trusted, guesses, strict=True))
@@ -93,6 +95,8 @@ class Speculation:
         most = self.most(len(batch))
         if not most or any(s.num_tokens > 1 or s.admitted or not s.samples for s in batch):
             return []
+        if not all(s.sequence.params.plain for s in batch):
+            return []  # what shapes or reports a draw depends on the tokens before it, which are not certain here
         rooms = [self._room(s.sequence, most) for s in batch]
         wanted = [(s.sequence, room) for s, room in zip(batch, rooms, strict=True) if room > 0]
         found = {s.id: g for (s, _), g in zip(wanted, self.drafter.propose(wanted), strict=True) if g}

@@ -12,6 +12,7 @@ from pydantic_core import to_json
 TEXT_FIELDS = ("content", "reasoning_content", "refusal")
 # A field that is not known may hold text that nobody has looked at: it does not pass (fail closed).
 SAYING_FIELDS = frozenset({*TEXT_FIELDS, "role", "tool_calls"})
+TELLING_FIELDS = frozenset({"logprobs", "prompt_logprobs"})  # their tokens would tell what the filter hides
 
 
 class TextFilter(Protocol):
@@ -28,9 +29,10 @@ FilterFactory = Callable[[bool], TextFilter]
 
 def rewrite_body(body: dict[str, Any], make_filter: FilterFactory) -> None:
     """Filter a whole answer in place: every choice's text, chat or completion."""
+    body.pop("prompt_logprobs", None)
     for choice in body.get("choices") or []:
-        if "logprobs" in choice:
-            choice["logprobs"] = None  # its tokens would tell what the filter hides
+        for field in choice.keys() & TELLING_FIELDS:
+            choice[field] = None
         if isinstance(choice.get("text"), str):
             choice["text"] = _whole(choice["text"], make_filter(False))
         message = choice.get("message")
@@ -63,8 +65,9 @@ class StreamRewriter:
         tails: list[dict[str, Any]] = []
         for choice in chunk.get("choices") or []:
             index = choice.get("index", 0)
-            if choice.get("logprobs") is not None:
-                choice["logprobs"], changed = None, True
+            for field in choice.keys() & TELLING_FIELDS:
+                changed = changed or choice[field] is not None
+                choice[field] = None
             delta = choice.get("delta")
             if delta and (unknown := delta.keys() - SAYING_FIELDS):
                 for field in unknown:

@@ -221,19 +221,30 @@ BAD_REQUESTS: dict[str, tuple[dict[str, Any], int, str | None, str | None]] = {
     "no tokens wanted": ({"prompt": "x", "max_tokens": 0}, 400, "max_tokens", None),
     "an empty stop string": ({"prompt": "x", "stop": ["a", ""]}, 400, "stop", None),
     "too many choices": ({"prompt": "x", "n": 100}, 400, "n", None),
-    "logprobs": ({"prompt": "x", "logprobs": 3}, 400, "logprobs", "unsupported_parameter"),
-    "echo": ({"prompt": "x", "echo": True}, 400, "echo", "unsupported_parameter"),
-    "penalties": ({"prompt": "x", "frequency_penalty": 0.5}, 400, "frequency_penalty", "unsupported_parameter"),
-    "logit bias": ({"prompt": "x", "logit_bias": {"5": 1}}, 400, "logit_bias", "unsupported_parameter"),
-    "json": (
-        {"prompt": "x", "response_format": {"type": "json_object"}},
+    "more likeliest tokens than are told": ({"prompt": "x", "logprobs": 21}, 400, "logprobs", None),
+    "fewer made than given": ({"prompt": "x", "n": 3, "best_of": 2}, 400, "best_of", None),
+    "a penalty out of range": ({"prompt": "x", "frequency_penalty": 2.5}, 400, "frequency_penalty", None),
+    "a repetition penalty of nought": ({"prompt": "x", "repetition_penalty": 0}, 400, "repetition_penalty", None),
+    "a bias for a word": ({"prompt": "x", "logit_bias": {"the": 1}}, 400, "logit_bias", None),
+    "a bias for no token": ({"prompt": "x", "logit_bias": {"320": 1}}, 400, "logit_bias", None),
+    "a bias out of range": ({"prompt": "x", "logit_bias": {"5": 101}}, 400, "logit_bias", None),
+    "a stop token that is none": ({"prompt": "x", "stop_token_ids": [-1]}, 400, "stop_token_ids", None),
+    "no time": ({"prompt": "x", "deadline_s": 0}, 400, "deadline_s", None),
+    "an unknown form": ({"prompt": "x", "response_format": {"type": "xml"}}, 400, "response_format.type", None),
+    "a form without a schema": (
+        {"prompt": "x", "response_format": {"type": "json_schema", "json_schema": {"name": "a"}}},
         400,
-        "response_format",
-        "unsupported_parameter",
+        "response_format.json_schema.schema",
+        None,
     ),
+    "two forms": ({"prompt": "x", "guided_regex": "a", "guided_choice": ["b"]}, 400, "guided_choice", None),
+    "a regex that is none": ({"prompt": "x", "guided_regex": "(a"}, 400, "guided_regex", None),
+    "a grammar that is none": ({"prompt": "x", "guided_grammar": "start ="}, 400, "guided_grammar", None),
+    "no choices": ({"prompt": "x", "guided_choice": []}, 400, "guided_choice", None),
+    "a form and a least length": ({"prompt": "x", "guided_regex": "a", "min_tokens": 3}, 400, "min_tokens", None),
     "tools": ({"prompt": "x", "tools": [{"type": "function"}]}, 400, "tools", "unsupported_parameter"),
     "something unheard of": ({"prompt": "x", "tempreature": 0}, 400, "tempreature", "unknown_parameter"),
-    "stop tokens that are words": ({"prompt": "x", "stop_token_ids": ["a"]}, 400, "stop_token_ids", None),
+    "stop tokens that are words": ({"prompt": "x", "stop_token_ids": ["a"]}, 400, "stop_token_ids[0]", None),
     "a priority that is a word": ({"prompt": "x", "priority": "high"}, 400, "priority", None),
 }
 
@@ -254,7 +265,12 @@ async def test_a_bad_request_is_told_what_is_wrong_with_it(
 NEUTRAL = {
     "frequency_penalty": 0,
     "presence_penalty": 0.0,
+    "repetition_penalty": 1,
     "logprobs": False,
+    "top_logprobs": 0,
+    "min_tokens": 0,
+    "include_stop_str_in_output": False,
+    "structured_outputs": {},
     "logit_bias": {},
     "response_format": {"type": "text"},
     "tools": [],
@@ -423,6 +439,11 @@ async def test_the_openai_sdk_runs_unchanged(backend: Backend) -> None:
         with pytest.raises(openai.NotFoundError):
             await sdk.chat.completions.create(model="other", messages=messages)
         with pytest.raises(openai.BadRequestError) as refused:
-            await sdk.chat.completions.create(model=MODEL, messages=messages, logprobs=True)
-        assert refused.value.param == "logprobs"
+            await sdk.chat.completions.create(model=MODEL, messages=messages, top_logprobs=3)
+        assert refused.value.param == "top_logprobs"
+        told = await sdk.chat.completions.create(
+            model=MODEL, messages=messages, max_tokens=4, temperature=0, logprobs=True, top_logprobs=2
+        )
+        assert told.choices[0].logprobs is not None and told.choices[0].logprobs.content is not None
+        assert len(told.choices[0].logprobs.content) == 4
         assert (await sdk.models.list()).data[0].id == MODEL

@@ -9,12 +9,14 @@ import pytest
 import torch
 
 from backend.engine import graph_runner
+from backend.engine.arriving import Arriving
 from backend.engine.attention import KVCache
 from backend.engine.config import EngineConfig, size_cache
 from backend.engine.engine import Engine
 from backend.engine.graph_runner import GraphRunner
+from backend.engine.model_runner import Masks
 from backend.engine.progress import Finish
-from backend.engine.replays import Arriving, graph_sizes, piece_size
+from backend.engine.replays import graph_sizes, piece_size
 from backend.engine.sampling import SamplingParams
 from backend.engine.scheduler import Scheduled
 from backend.engine.sequence import Sequence
@@ -360,9 +362,9 @@ def test_guessing_and_running_ahead_take_turns(model: Decoder, graphs: bool) -> 
     class Watched(GraphRunner):
         """Tells how many steps were on their way when it was given one more."""
 
-        def launch(self, batch: list[Scheduled]) -> Arriving:
+        def launch(self, batch: list[Scheduled], masks: Masks | None = None) -> Arriving:
             launched.append(len(engine._launched))
-            return super().launch(batch)
+            return super().launch(batch, masks)
 
         def verify(self, batch: list[Drafted]) -> list[list[int | None]]:
             verified.append(len(engine._launched))

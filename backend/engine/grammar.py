@@ -1,0 +1,171 @@
+"""Answers that have to match a grammar: which tokens may come next.
+
+llguidance (an Earley parser over derivatives of regular expressions) compiles a grammar and, for each state it can be
+in, computes the set of tokens that keep the text inside the language. A grammar is the caller's, so it counts as
+hostile: its size, the work of compiling it and of each step, and the states of its lexer are bounded, and it is
+compiled beside the loop that others wait for.
+"""
+
+from collections import OrderedDict
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Protocol
+
+import numpy as np
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
+from numpy.typing import NDArray
+
+from backend.errors import InvalidRequest
+from backend.models.tokenizer import TextModel
+
+MAX_GRAMMAR_BYTES = 128 << 10
+KEPT = 64  # compiled grammars; agents send the same few again and again
+LIMITS = LLParserLimits(
+    initial_lexer_fuel=1_000_000,  # some 20 ms
+    step_lexer_fuel=60_000,  # some 4 ms
+    step_max_items=20_000,  # some 1 ms
+    max_lexer_states=20_000,  # some 40 MB
+    max_grammar_size=100_000,
+    verbose_errors=False,  # they would quote the grammar
+)
+COMPILERS = 2  # threads
+
+Bits = NDArray[np.int32]  # [ceil(vocab_size / 32)]
+
+
+class GrammarTooComplex(InvalidRequest):
+    """Compiling it, or following it, takes more than we give."""
+
+    code = "grammar_too_complex"
+
+
+class Grammars:
+    """Compiles for one vocabulary.
+
+    vocab_size: of the model, which may have rows behind the tokenizer's last token; they are never allowed.
+    """
+
+    def __init__(self, text_model: TextModel, vocab_size: int) -> None:
+        self._tokenizer = LLTokenizer(
+            TokenizerWrapper(_Vocabulary(text_model, vocab_size)), eos_token=sorted(text_model.eos_ids)
+        )
+        self._words = -(-vocab_size // 32)
+        self._compiled: OrderedDict[str, Future[LLMatcher]] = OrderedDict()
+        self._threads = ThreadPoolExecutor(COMPILERS, thread_name_prefix="grammar")
+
+    def compiled(self, grammar: str) -> "Future[LLMatcher]":
+        """At its beginning, to be copied. Its error is GrammarTooComplex, or InvalidRequest for what is no grammar."""
+        future = self._compiled.get(grammar)
+        if future is None:
+            future = self._compiled[grammar] = self._threads.submit(self._compile, grammar)
+            while len(self._compiled) > KEPT:
+                self._compiled.popitem(last=False)
+        self._compiled.move_to_end(grammar)
+        return future
+
+    def matcher(self, grammar: str, after: int | None = None) -> "GrammarMatcher":
+        """For one sequence. after: token behind whose first the grammar begins to hold; None: from the start."""
+        return GrammarMatcher(self.compiled(grammar), self._tokenizer.vocab_size, self._words, after)
+
+    def _compile(self, grammar: str) -> LLMatcher:
+        if len(grammar.encode()) > MAX_GRAMMAR_BYTES:
+            raise GrammarTooComplex(f"a grammar may have {MAX_GRAMMAR_BYTES} bytes")
+        matcher = LLMatcher(self._tokenizer, grammar, log_level=0, limits=LIMITS)
+        if not matcher.is_error():
+            matcher.deep_copy().compute_bitmask()  # the first is the costly one
+        if matcher.is_error():
+            raise _refusal(matcher.get_error())
+        return matcher
+
+
+def _refusal(error: str) -> InvalidRequest:
+    """Says why without quoting the grammar, which is the caller's text."""
+    if any(word in error for word in ("too large", "too many", "limit", "fuel", "max is", "too complex")):
+        return GrammarTooComplex("the grammar is too complex")
+    if error.startswith("Unimplemented keys"):
+        return InvalidRequest(f"the JSON schema uses keywords that are not supported: {error.split(':', 1)[1].strip()}")
+    return InvalidRequest("the grammar cannot be read")
+
+
+class Matcher(Protocol):
+    """Follows one sequence through its grammar."""
+
+    @property
+    def ready(self) -> bool:
+        """It can be asked; until then its sequence does not run."""
+        ...
+
+    def wait(self, timeout_s: float) -> None:
+        """Until it is ready, or not longer than that."""
+        ...
+
+    def allowed(self) -> Bits | None:
+        """Bits of the tokens that may come next; None: all may. Raises InvalidRequest where there is no saying."""
+        ...
+
+    def accept(self, token: int) -> bool:
+        """Take the next token. False: the grammar cannot be followed any further."""
+        ...
+
+
+class GrammarMatcher:
+    """A `Matcher`. An end token is allowed where the text so far is a whole one of the grammar, and is not to be
+    accepted."""
+
+    def __init__(self, compiled: "Future[LLMatcher]", known: int, words: int, after: int | None) -> None:
+        """known: tokens that llguidance knows. words: of the bits that are asked for."""
+        self._compiled = compiled
+        self._known, self._words = known, words
+        self._after = after
+        self._matcher: LLMatcher | None = None
+
+    @property
+    def ready(self) -> bool:
+        return self._compiled.done()
+
+    def wait(self, timeout_s: float) -> None:
+        try:
+            self._compiled.exception(timeout_s)
+        except TimeoutError:
+            return
+
+    def allowed(self) -> Bits | None:
+        """Raises InvalidRequest or GrammarTooComplex where compiling or computing failed."""
+        if self._after is not None:
+            return None
+        matcher = self._own()
+        bits = np.zeros(-(-self._known // 32), dtype=np.int32)
+        matcher.unsafe_compute_mask_ptr(bits.ctypes.data, bits.nbytes)
+        if matcher.is_error():
+            raise _refusal(matcher.get_error())
+        return bits[: self._words]
+
+    def accept(self, token: int) -> bool:
+        if self._after is not None:
+            if token == self._after:
+                self._after = None
+            return True
+        return bool(self._own().consume_token(token))
+
+    def _own(self) -> LLMatcher:
+        if self._matcher is None:
+            self._matcher = self._compiled.result().deep_copy()
+        return self._matcher
+
+
+class _Vocabulary:
+    """What llguidance asks of a tokenizer. Control tokens and rows behind the last token are special: no text reaches
+    them."""
+
+    def __init__(self, text_model: TextModel, vocab_size: int) -> None:
+        spelled, table = text_model.tokenizer.id_to_token, text_model.token_bytes
+        texts = table + [b""] * (vocab_size - len(table))
+        self.tokens = [text or (spelled(i) or f"<[{i}]>").encode() for i, text in enumerate(texts)]
+        self.special_token_ids = [i for i, text in enumerate(texts) if not text]
+        self.eos_token_id = min(text_model.eos_ids)
+        self.bos_token_id = text_model.bos_id
+        self._tokenizer = text_model.tokenizer
+
+    def __call__(self, text: str | bytes) -> list[int]:
+        plain = text.decode("utf-8", errors="ignore") if isinstance(text, bytes) else text
+        ids: list[int] = self._tokenizer.encode(plain, add_special_tokens=False).ids
+        return ids

@@ -1,0 +1,274 @@
+"""What a request may ask, over the routes of a real backend: streamed and whole say the same."""
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from backend.models.checkpoint import Checkpoint
+from tests.backend.asked import USER, Asked, asked
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"n": {"type": "integer"}, "tags": {"type": "array", "items": {"enum": ["a", "b"]}, "maxItems": 2}},
+    "required": ["n", "tags"],
+    "additionalProperties": False,
+}
+SCHEMA_FORMAT = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA, "strict": True}}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def backend(folder: Path) -> AsyncIterator[Asked]:
+    async with asked(folder) as one:
+        yield one
+
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+def joined(chunks: list[dict[str, Any]]) -> dict[int, tuple[str, list[Any], str | None]]:
+    """By choice: text, log probabilities, finish reason of a stream."""
+    found: dict[int, tuple[str, list[Any], str | None]] = {}
+    for chunk in chunks:
+        for choice in chunk["choices"]:
+            text, entries, reason = found.get(choice["index"], ("", [], None))
+            text += choice["delta"].get("content", "") if "delta" in choice else choice["text"]
+            told = choice["logprobs"] or {}
+            entries = entries + (told.get("content") or told.get("token_logprobs") or [])
+            found[choice["index"]] = (text, entries, choice["finish_reason"] or reason)
+    return found
+
+
+CHATS: list[dict[str, Any]] = [
+    {},
+    {"n": 3, "temperature": 1.0, "seed": 5},
+    {"presence_penalty": 1.0, "frequency_penalty": 0.5, "repetition_penalty": 1.2, "max_tokens": 30},
+    {"logit_bias": {"70": 5, "71": -100}, "min_p": 0.1, "temperature": 1.0, "seed": 3},
+    {"stop": ["e", "th"], "max_tokens": 60, "temperature": 1.5, "seed": 4},
+    {"stop": ["e", "th"], "max_tokens": 60, "temperature": 1.5, "seed": 4, "include_stop_str_in_output": True},
+    {"stop": ["e"], "max_tokens": 60, "temperature": 1.5, "seed": 4, "min_tokens": 40},
+    {"logprobs": True, "top_logprobs": 3, "max_tokens": 40, "temperature": 1.5, "seed": 9},
+    {"logprobs": True, "stop": ["e", "th"], "max_tokens": 60, "temperature": 1.5, "seed": 4},
+    {"response_format": {"type": "json_object"}, "max_tokens": 60, "temperature": 1.0, "seed": 1},
+    {"response_format": SCHEMA_FORMAT, "max_tokens": 120, "temperature": 1.0, "seed": 2, "n": 2},
+    {"guided_regex": "[a-f]{3}-[0-9]{2,4}", "max_tokens": 30, "logprobs": True},
+    {"guided_choice": ["the sea", "the rain", "wind"], "max_tokens": 30},
+    {"max_completion_tokens": 3, "max_tokens": 30},
+]
+
+
+@pytest.mark.parametrize("body", CHATS, ids=str)
+async def test_a_stream_says_what_the_whole_answer_says(backend: Asked, body: dict[str, Any]) -> None:
+    whole = await backend.chat(**body)
+    streamed = joined(await backend.chunks("/v1/chat/completions", messages=USER, **body))
+    for choice in whole["choices"]:
+        text, entries, reason = streamed[choice["index"]]
+        assert text == choice["message"]["content"]
+        assert "\ufffd" not in text
+        assert reason == choice["finish_reason"]
+        assert entries == (choice["logprobs"]["content"] if choice["logprobs"] else [])
+
+
+async def test_answers_under_a_schema_match_it_alone_and_together(backend: Asked) -> None:
+    bodies = [{"response_format": SCHEMA_FORMAT, "max_tokens": 200, "temperature": 1.2, "seed": i} for i in range(12)]
+    alone = [await backend.chat(**body) for body in bodies[:3]]
+    together = await asyncio.gather(*(backend.chat(**body) for body in bodies))
+    for answer in together:
+        (choice,) = answer["choices"]
+        if choice["finish_reason"] == "stop":
+            value = json.loads(choice["message"]["content"])
+            assert set(value) == {"n", "tags"} and isinstance(value["n"], int) and set(value["tags"]) <= {"a", "b"}
+    assert sum(answer["choices"][0]["finish_reason"] == "stop" for answer in together) > 6
+    assert [a["choices"] for a in alone] == [a["choices"] for a in together[:3]]
+
+
+@pytest.mark.parametrize(
+    ("asked_for", "pattern"),
+    [
+        ({"guided_regex": "[0-9]{4}"}, "[0-9]{4}"),
+        ({"guided_choice": ["yes", 'n"o']}, 'yes|n"o'),
+        ({"guided_grammar": 'root ::= "a" [0-9] "b"'}, "a[0-9]b"),
+        ({"guided_grammar": 'start: "x" /[yz]/'}, "x[yz]"),
+        ({"guided_json": {"type": "boolean"}}, "true|false"),
+        ({"guided_json": '{"enum": [1, 2]}'}, "1|2"),
+        ({"structured_outputs": {"regex": "a{2,3}"}}, "aa|aaa"),
+        ({"structured_outputs": {"choice": ["p", "q"]}}, "p|q"),
+        ({"structured_outputs": {"json": {"const": "k"}}}, '"k"'),
+    ],
+)
+async def test_the_form_of_an_answer_in_all_its_words(backend: Asked, asked_for: dict[str, Any], pattern: str) -> None:
+    answer = await backend.complete("the sea", max_tokens=20, ignore_eos=True, temperature=1.5, **asked_for)
+    (choice,) = answer["choices"]
+    assert choice["finish_reason"] == "stop"
+    assert re.fullmatch(pattern, choice["text"])
+
+
+def nested(depth: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "string"}
+    for _ in range(depth):
+        schema = {"type": "object", "properties": {"x": schema}}
+    return schema
+
+
+HOSTILE: dict[str, dict[str, Any]] = {
+    "deep": {"guided_json": nested(200)},
+    "large": {"guided_json": {"enum": ["x" * 100] * 2000}},
+    "wide": {
+        "guided_json": {"allOf": [{"anyOf": [{"type": "string", "pattern": f"^a{i}b*$"} for i in range(30)]}] * 10}
+    },
+    "remote": {"guided_json": {"$ref": "http://127.0.0.1:1/schema"}},
+    "not a schema": {"guided_json": {"type": 5}},
+    "unsupported": {"guided_json": {"type": "array", "uniqueItems": True}},
+    "not JSON": {"guided_json": "{"},
+    "too many choices": {"guided_choice": [str(i) for i in range(1001)]},
+    "a long regex": {"guided_regex": "a" * 70_000},
+    "a grammar without a start": {"guided_grammar": 'a: "x"'},
+    "an unknown word": {"structured_outputs": {"xml": "a"}},
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+async def test_a_hostile_form_is_refused_quickly_and_not_quoted(backend: Asked, name: str) -> None:
+    body = HOSTILE[name]
+    began = asyncio.get_running_loop().time()
+    status, answer = await backend.post("/v1/completions", prompt="x", **body)
+    assert status == 400, answer
+    assert asyncio.get_running_loop().time() - began < 5
+    assert answer["error"]["param"].startswith(next(iter(body)))
+    assert "127.0.0.1" not in answer["error"]["message"] and "xxx" not in answer["error"]["message"]
+
+
+@pytest.mark.parametrize("pattern", ["(a*)*b", "((a{1,1000}){1,1000}){1,1000}", "(.*a.{20}){20}", "(a|a)*" * 50])
+async def test_a_hostile_regex_ends_for_its_own_request_alone(backend: Asked, pattern: str) -> None:
+    hostile = backend.post("/v1/completions", prompt="x", guided_regex=pattern, max_tokens=40, temperature=1.5, seed=1)
+    (status, answer), innocent = await asyncio.wait_for(asyncio.gather(hostile, backend.chat(max_tokens=20)), 20)
+    assert status == 200 or answer["error"]["code"] in ("grammar_too_complex", "model_failed")
+    assert innocent["usage"]["completion_tokens"] == 20
+
+
+async def test_json_does_not_run_away_in_blanks(backend: Asked) -> None:
+    space = Checkpoint(Path(backend.engine.config.model)).text.encode_completion(" ")[-1]
+    answer = await backend.chat(
+        response_format={"type": "json_object"}, max_tokens=300, logit_bias={str(space): 100}, temperature=1.0, seed=1
+    )
+    assert " " * 33 not in answer["choices"][0]["message"]["content"].split('"')[0]
+
+
+async def test_logprobs_of_a_completion_line_up_with_its_text(backend: Asked) -> None:
+    answer = await backend.complete("the sea", logprobs=2, max_tokens=12, temperature=1.0, seed=2)
+    (choice,) = answer["choices"]
+    told = choice["logprobs"]
+    assert len(told["tokens"]) == len(told["token_logprobs"]) == len(told["text_offset"]) == 12
+    for token, offset in zip(told["tokens"], told["text_offset"], strict=True):
+        assert token.startswith("bytes:") or choice["text"][offset:].startswith(token)
+    for token, logprob, top in zip(told["tokens"], told["token_logprobs"], told["top_logprobs"], strict=True):
+        assert logprob <= 0
+        assert top[token] >= logprob
+
+
+async def test_echo_gives_the_prompt_back_with_its_log_probabilities(backend: Asked) -> None:
+    plain = await backend.complete("the rain in", logprobs=0, max_tokens=4)
+    echoed = await backend.complete("the rain in", logprobs=0, max_tokens=4, echo=True)
+    (before,), (after,) = plain["choices"], echoed["choices"]
+    assert after["text"] == "the rain in" + before["text"]
+    count = echoed["usage"]["prompt_tokens"]
+    assert after["logprobs"]["token_logprobs"][0] is None
+    assert after["logprobs"]["token_logprobs"][count:] == pytest.approx(before["logprobs"]["token_logprobs"], abs=1e-4)
+    assert after["logprobs"]["text_offset"][count] == len("the rain in")
+    chunks = joined(await backend.chunks("/v1/completions", prompt="the rain in", logprobs=0, max_tokens=4, echo=True))
+    assert chunks[0][0] == after["text"]
+    assert chunks[0][1] == after["logprobs"]["token_logprobs"]
+
+
+async def test_scoring_a_prompt_makes_no_answer(backend: Asked) -> None:
+    answer = await backend.complete("the rain in", logprobs=1, max_tokens=0, echo=True)
+    (choice,) = answer["choices"]
+    assert choice["text"] == "the rain in"
+    assert len(choice["logprobs"]["tokens"]) == answer["usage"]["prompt_tokens"] == answer["usage"]["total_tokens"]
+    assert choice["finish_reason"] == "length"
+
+
+async def test_prompt_logprobs_are_told_for_every_token_but_the_first(backend: Asked) -> None:
+    answer = await backend.chat(prompt_logprobs=1)
+    told = answer["prompt_logprobs"]
+    assert len(told) == answer["usage"]["prompt_tokens"]
+    assert told[0] is None
+    assert all(1 in {entry["rank"] for entry in row.values()} for row in told[1:])
+    completion = await backend.complete(["the sea", "the wind on"], prompt_logprobs=0)
+    assert [len(c["prompt_logprobs"]) for c in completion["choices"]] != [0, 0]
+
+
+async def test_the_best_of_several_is_the_likeliest_on_average(backend: Asked) -> None:
+    asked_for = {"temperature": 1.5, "seed": 8, "max_tokens": 6, "logprobs": 0}
+    every = await backend.complete("the sea", n=5, **asked_for)
+    best = await backend.complete("the sea", n=2, best_of=5, **asked_for)
+    means = {c["text"]: sum(c["logprobs"]["token_logprobs"]) / 6 for c in every["choices"]}
+    expected = sorted(means, key=lambda text: -means[text])[:2]
+    assert [c["text"] for c in best["choices"]] == expected
+    assert [c["index"] for c in best["choices"]] == [0, 1]
+    assert best["usage"]["completion_tokens"] == 30
+
+
+async def test_a_seed_gives_the_same_alone_and_among_others(backend: Asked) -> None:
+    body = {"temperature": 1.3, "seed": 11, "max_tokens": 20, "presence_penalty": 0.7}
+    alone = await backend.chat(**body)
+    others = [backend.chat(temperature=1.0, max_tokens=15, seed=i) for i in range(8)]
+    among, *_ = await asyncio.gather(backend.chat(**body), *others)
+    assert among["choices"] == alone["choices"]
+
+
+async def test_a_stop_string_can_be_shown(backend: Asked) -> None:
+    body = {"stop": ["e"], "max_tokens": 80, "temperature": 1.5, "seed": 4}
+    cut = (await backend.chat(**body))["choices"][0]
+    shown = (await backend.chat(**body, include_stop_str_in_output=True))["choices"][0]
+    assert cut["finish_reason"] == shown["finish_reason"] == "stop"
+    assert shown["message"]["content"] == cut["message"]["content"] + "e"
+
+
+async def test_log_probabilities_never_tell_what_a_stop_string_cut_off(backend: Asked) -> None:
+    body = {"stop": ["e"], "max_tokens": 80, "temperature": 1.5, "seed": 4, "logprobs": True}
+    (choice,) = (await backend.chat(**body))["choices"]
+    *before, last = [bytes(entry["bytes"]) for entry in choice["logprobs"]["content"]]
+    shown = choice["message"]["content"]
+    assert b"e" not in b"".join(before)
+    assert b"".join(before).decode(errors="ignore") != shown  # the last one begins in what is shown
+    assert b"".join([*before, last]).decode(errors="ignore").startswith(shown)
+
+
+async def test_a_request_whose_time_is_over_is_ended_and_its_blocks_are_free(backend: Asked) -> None:
+    status, answer = await backend.post("/v1/completions", prompt="x", max_tokens=3000, ignore_eos=True, deadline_s=0.2)
+    assert (status, answer["error"]["code"]) == (504, "deadline_exceeded")
+    for _ in range(50):
+        await backend.engine.ping(5)
+        if backend.engine.stats and not backend.engine.stats.running:
+            break
+        await asyncio.sleep(0.02)
+    assert backend.engine.stats is not None
+    assert backend.engine.stats.used_blocks == 0
+
+
+async def test_scrubbing_zeroes_the_cache_and_says_so(backend: Asked) -> None:
+    await backend.chat()
+    answer = await backend.http.post("/scrub")
+    assert answer.status_code == 200
+    assert answer.json()["blocks"] == 600
+    assert answer.json()["residue_bytes"] == 0
+    assert (await backend.chat())["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+
+
+async def test_one_project_cannot_fill_the_queue_of_all(folder: Path) -> None:
+    async with asked(folder, max_per_project=3, max_num_seqs=2) as backend:
+        body = {"model": "tiny", "prompt": "x", "max_tokens": 200, "ignore_eos": True}
+        mine, other = {"x-domicile-project": "p1"}, {"x-domicile-project": "p2"}
+        calls = [backend.http.post("/v1/completions", json=body, headers=mine) for _ in range(6)]
+        answers = await asyncio.gather(*calls, backend.http.post("/v1/completions", json=body, headers=other))
+        assert sorted(a.status_code for a in answers[:6]) == [200] * 3 + [429] * 3
+        assert answers[6].status_code == 200
+        refused = next(a for a in answers if a.status_code == 429)
+        assert refused.json()["error"]["code"] == "project_queue_full"
+        assert int(refused.headers["retry-after"]) >= 1
