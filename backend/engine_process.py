@@ -65,7 +65,7 @@ def build(channel: EngineChannel) -> Engine | None:
         raise ChannelClosed
     try:
         engine = Engine.from_checkpoint(
-            Checkpoint(resolve(first.config.model)), first.config, on_progress=Told(channel)
+            Checkpoint(resolve(first.config.model), first.config.max_model_len), first.config, on_progress=Told(channel)
         )
     except BackendError as error:
         channel.send(Failed(type(error).__name__, str(error)))
