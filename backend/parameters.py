@@ -26,6 +26,7 @@ IGNORED = {  # they say something about the request and nothing about the answer
     "store",
 }
 OURS = {"stop_token_ids", "priority", "cache_salt"}  # vLLM's extensions that we implement
+OF_CHATS = {"tools", "tool_choice", "chat_template_kwargs", "include_reasoning"}  # see `conversation`
 NEUTRAL: dict[str, tuple[Any, ...]] = {  # values that ask for nothing
     "best_of": (1,),
     "echo": (False,),
@@ -62,6 +63,8 @@ def refuse_unsupported(request: GenerationRequest) -> None:
     """Raises InvalidRequest naming the first parameter that would be ignored. Also looks into messages."""
     for name, value in (request.model_extra or {}).items():
         if value is None or name in IGNORED or name in OURS:
+            continue
+        if name in OF_CHATS and isinstance(request, ChatCompletionRequest):
             continue
         if name not in NEUTRAL:
             raise InvalidRequest(f"unknown parameter {name!r}", param=name, code="unknown_parameter")

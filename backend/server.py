@@ -21,13 +21,17 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from backend.answers import Answer, ChatAnswer, CompletionAnswer
+from backend.answers import Answer, CompletionAnswer
+from backend.chat_answer import chat_answer
 from backend.choice import Choice
+from backend.conversation import ChatModel
 from backend.engine_client import Call, ClientGone, EngineClient
 from backend.errors import EngineDead, InvalidRequest, ModelUnknown, Overloaded, RequestError
+from backend.messages import Ready
 from backend.metrics import CONTENT_TYPE, Metrics
 from backend.models.tokenizer import TextModel
-from backend.parameters import Job, completion_prompts, job, refuse_unsupported, template_messages
+from backend.parameters import Job, completion_prompts, job, refuse_unsupported
+from backend.tokenization import Tokenization
 from backend.wire import (
     REQUEST_ID_HEADER,
     SSE_DONE,
@@ -40,6 +44,7 @@ from backend.wire import (
     ModelList,
     PromptTokensDetails,
     Usage,
+    WireModel,
     sse_data,
 )
 
@@ -50,8 +55,10 @@ PING_TIMEOUT_S = 10.0
 LONG_TEXT = 20_000  # characters; tokenising more than this would hold up other streams, so a thread does it
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 JSON = "application/json"
-R = TypeVar("R", bound=GenerationRequest)
+G = TypeVar("G", bound=GenerationRequest)
+R = TypeVar("R", bound=WireModel)
 T = TypeVar("T")
+E = TypeVar("E")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +71,14 @@ class Identity:
 
 
 class Api:
-    def __init__(self, engine: EngineClient, text_model: TextModel, served_name: str, identity: Identity) -> None:
+    def __init__(
+        self, engine: EngineClient, text_model: TextModel, served_name: str, identity: Identity,
+        chats: ChatModel | None = None,
+    ) -> None:  # fmt: skip
+        """``chats``: by default what the model's template says."""
         self.engine = engine
         self.text_model = text_model
+        self.chats = chats or ChatModel(text_model)
         self.served_name = served_name
         self.identity = identity
         self.metrics = Metrics(served_name, lambda: engine.stats, lambda: engine.alive)
@@ -74,10 +86,13 @@ class Api:
 
     def app(self) -> Starlette:
         """An ASGI application. The engine's life is its owner's affair (`serving`)."""
+        tokens = Tokenization(self._body, self.chats, self.text_model, lambda: self._ready().max_model_len)
         return Starlette(
             routes=[
                 Route("/v1/chat/completions", self._guard(self.chat), methods=["POST"]),
                 Route("/v1/completions", self._guard(self.completions), methods=["POST"]),
+                Route("/tokenize", self._guard(tokens.tokenize), methods=["POST"]),
+                Route("/detokenize", self._guard(tokens.detokenize), methods=["POST"]),
                 Route("/v1/models", self.models),
                 Route("/healthz", self.healthz),
                 Route("/readyz", self.readyz),
@@ -104,21 +119,21 @@ class Api:
     async def chat(self, request: Request) -> Response:
         arrived = time.monotonic()
         wire = await self._read(request, ChatCompletionRequest)
-        messages = template_messages(wire)
-        length = sum(len(m["content"]) for m in messages)
-        ids = await self._encode(self.text_model.encode_chat, messages, length)
-        answer = ChatAnswer(_request_id(request), self.served_name, usage_in_chunks=wire.wants_usage_chunk)
-        return self._generate(wire, self._job(wire, [ids], "messages"), answer, arrived)
+        turn = await self._aside(self.chats.turn, wire, sum(len(str(m.content or "")) for m in wire.messages))
+        if turn.grammar:
+            raise InvalidRequest("this backend cannot force a call", param="tool_choice", code="unsupported_parameter")
+        answer = chat_answer(_request_id(request), self.served_name, turn, usage_in_chunks=wire.wants_usage_chunk)
+        return self._generate(wire, self._job(wire, [turn.prompt], "messages"), answer, arrived, turn.text_model)
 
     async def completions(self, request: Request) -> Response:
         arrived = time.monotonic()
         wire = await self._read(request, CompletionRequest)
         prompts = [
-            await self._encode(self.text_model.encode_completion, p, len(p)) if isinstance(p, str) else p
+            await self._aside(self.text_model.encode_completion, p, len(p)) if isinstance(p, str) else p
             for p in completion_prompts(wire)
         ]
         answer = CompletionAnswer(_request_id(request), self.served_name, usage_in_chunks=wire.wants_usage_chunk)
-        return self._generate(wire, self._job(wire, prompts, "prompt"), answer, arrived)
+        return self._generate(wire, self._job(wire, prompts, "prompt"), answer, arrived, self.text_model)
 
     async def models(self, _: Request) -> Response:
         model = Model(id=self.served_name, created=self._created, owned_by=self.identity.tenant or "domicile")
@@ -139,7 +154,12 @@ class Api:
     async def show_metrics(self, _: Request) -> Response:
         return Response(self.metrics.render(), headers={"content-type": CONTENT_TYPE})
 
-    async def _read(self, request: Request, kind: type[R]) -> R:
+    async def _read(self, request: Request, kind: type[G]) -> G:
+        wire = await self._body(request, kind)
+        refuse_unsupported(wire)
+        return wire
+
+    async def _body(self, request: Request, kind: type[R]) -> R:
         body = bytearray()
         async for chunk in request.stream():
             body += chunk
@@ -149,25 +169,31 @@ class Api:
             wire = kind.model_validate_json(bytes(body))
         except ValidationError as invalid:
             raise _invalid(invalid) from None
-        if wire.model != self.served_name:
+        if getattr(wire, "model", None) not in (self.served_name, None):
             raise ModelUnknown(f"this backend serves {self.served_name!r} only", param="model")
-        refuse_unsupported(wire)
         return wire
 
-    async def _encode(self, encode: Callable[[T], list[int]], text: T, length: int) -> list[int]:
-        return await asyncio.to_thread(encode, text) if length > LONG_TEXT else encode(text)
+    async def _aside(self, work: Callable[[T], E], subject: T, length: int) -> E:
+        """In a thread, if the text is long."""
+        return await asyncio.to_thread(work, subject) if length > LONG_TEXT else work(subject)
+
+    def _ready(self) -> Ready:
+        if self.engine.ready is None:
+            raise EngineDead("the engine of this backend has not started")
+        return self.engine.ready
 
     def _job(self, wire: GenerationRequest, prompts: list[list[int]], param: str) -> Job:
-        ready = self.engine.ready
-        if ready is None:
-            raise EngineDead("the engine of this backend has not started")
+        ready = self._ready()
         return job(wire, prompts, max_model_len=ready.max_model_len, vocab_size=ready.vocab_size, param=param)
 
-    def _generate(self, wire: GenerationRequest, job: Job, answer: Answer, arrived: float) -> Response:
+    def _generate(
+        self, wire: GenerationRequest, job: Job, answer: Answer, arrived: float, text_model: TextModel
+    ) -> Response:
         call = self.engine.submit(job.sequences)
         return GenerationResponse(
-            self, job, call, answer, arrived, stream=bool(wire.stream), usage=wire.wants_usage_chunk
-        )
+            self, job, call, answer, arrived, stream=bool(wire.stream), usage=wire.wants_usage_chunk,
+            text_model=text_model,
+        )  # fmt: skip
 
 
 class BodyTooLarge(RequestError):
@@ -183,8 +209,9 @@ class GenerationResponse(Response):
     """
 
     def __init__(
-        self, api: Api, job: Job, call: Call, answer: Answer, arrived: float, *, stream: bool, usage: bool
-    ) -> None:
+        self, api: Api, job: Job, call: Call, answer: Answer, arrived: float, *, stream: bool, usage: bool,
+        text_model: TextModel,
+    ) -> None:  # fmt: skip
         self.background = None
         self._api = api
         self._job = job
@@ -193,7 +220,7 @@ class GenerationResponse(Response):
         self._arrived = arrived
         self._stream = stream
         self._usage = usage
-        self._choices = [Choice(api.text_model, job.stops) for _ in job.sequences]
+        self._choices = [Choice(text_model, job.stops) for _ in job.sequences]
         self._texts: list[list[str]] = [[] for _ in job.sequences]
         self._first: float | None = None
 

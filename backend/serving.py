@@ -14,6 +14,7 @@ from typing import TextIO
 
 import uvicorn
 
+from backend.conversation import AUTO, ChatModel
 from backend.engine.config import EngineConfig
 from backend.engine_client import EngineClient
 from backend.errors import ConfigError
@@ -28,8 +29,9 @@ DRAIN_S = 30  # how long answers may go on after SIGTERM
 
 
 def serve(
-    config: EngineConfig, *, served_name: str, host: str, port: int, tls: TlsFiles | None, identity: Identity
-) -> None:
+    config: EngineConfig, *, served_name: str, host: str, port: int, tls: TlsFiles | None, identity: Identity,
+    tool_call_parser: str = AUTO, reasoning_parser: str = AUTO,
+) -> None:  # fmt: skip
     """Run until SIGTERM or SIGINT; then no connection is taken, and running answers get DRAIN_S to end.
 
     One JSON line on stdout, ``{"event": "ready", "port": …, "pid": …}``, says when requests are welcome. Raises
@@ -39,9 +41,10 @@ def serve(
     context = server_context(tls) if tls else None
     listener = _listen(host, port)
     text_model = Checkpoint(resolve(config.model)).text
+    chats = ChatModel(text_model, tool_call_parser, reasoning_parser)
     engine = EngineClient(config)
     settings = uvicorn.Config(
-        Api(engine, text_model, served_name, identity).app(),
+        Api(engine, text_model, served_name, identity, chats).app(),
         loop="uvloop",
         http="httptools",
         lifespan="off",
