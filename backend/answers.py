@@ -75,15 +75,15 @@ class ChatAnswer(_Envelope):
     body_object = "chat.completion"
 
     def opening(self, index: int) -> bytes | None:
-        return self._frame([choice(index, {"delta": {"role": "assistant", "content": ""}}, None)])
+        return self._frame([_choice(index, {"delta": {"role": "assistant", "content": ""}}, None)])
 
     def chunk(self, index: int, text: str, finish_reason: str | None) -> bytes:
         delta: dict[str, Any] = {"content": text} if text or finish_reason is None else {}
-        return self._frame([choice(index, {"delta": delta}, finish_reason)])
+        return self._frame([_choice(index, {"delta": delta}, finish_reason)])
 
     def body(self, choices: list[tuple[str, str | None]], usage: Usage) -> bytes:
         messages = [
-            choice(i, {"message": {"role": "assistant", "content": text, "refusal": None}}, reason)
+            _choice(i, {"message": {"role": "assistant", "content": text, "refusal": None}}, reason)
             for i, (text, reason) in enumerate(choices)
         ]
         return self._body(messages, usage)
@@ -97,11 +97,11 @@ class CompletionAnswer(_Envelope):
         return None
 
     def chunk(self, index: int, text: str, finish_reason: str | None) -> bytes:
-        return self._frame([choice(index, {"text": text}, finish_reason)])
+        return self._frame([_choice(index, {"text": text}, finish_reason)])
 
     def body(self, choices: list[tuple[str, str | None]], usage: Usage) -> bytes:
-        return self._body([choice(i, {"text": text}, reason) for i, (text, reason) in enumerate(choices)], usage)
+        return self._body([_choice(i, {"text": text}, reason) for i, (text, reason) in enumerate(choices)], usage)
 
 
-def choice(index: int, content: JsonObject, finish_reason: str | None) -> JsonObject:
+def _choice(index: int, content: JsonObject, finish_reason: str | None) -> JsonObject:
     return {"index": index, **content, "logprobs": None, "finish_reason": finish_reason}

@@ -4,7 +4,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from backend.answers import Answer, ChatAnswer, choice
+from backend.answers import Answer, ChatAnswer
 from backend.conversation import Turn
 from backend.interpreter import Interpreter
 from backend.tools.parts import Arguments, CallStart, Content, Part, Reasoning
@@ -46,9 +46,9 @@ class InterpretedAnswer(ChatAnswer):
         for part in parts:
             called += isinstance(part, CallStart)
             deltas.append(self._delta(part, called - 1))
-        frames = [self._frame([choice(index, {"delta": delta}, None)]) for delta in deltas]
+        frames = [self._frame([_choice(index, {"delta": delta}, None)]) for delta in deltas]
         if finish_reason is not None:
-            frames.append(self._frame([choice(index, {"delta": {}}, _reason(finish_reason, reading))]))
+            frames.append(self._frame([_choice(index, {"delta": {}}, _reason(finish_reason, reading))]))
         return b"".join(frames)
 
     def _delta(self, part: Part, call: int) -> JsonObject:
@@ -70,7 +70,7 @@ class InterpretedAnswer(ChatAnswer):
         for index, (text, reason) in enumerate(choices):
             reading = self._make()
             message = self._message([*reading.feed(text), *reading.finish()])
-            bodies.append(choice(index, {"message": message}, _reason(reason, reading)))
+            bodies.append(_choice(index, {"message": message}, _reason(reason, reading)))
         return self._body(bodies, usage)
 
     def _message(self, parts: list[Part]) -> JsonObject:
@@ -98,3 +98,7 @@ class InterpretedAnswer(ChatAnswer):
 
 def _reason(reason: str | None, reading: Interpreter) -> str | None:
     return "tool_calls" if reason == "stop" and reading.calls else reason
+
+
+def _choice(index: int, content: JsonObject, finish_reason: str | None) -> JsonObject:
+    return {"index": index, **content, "logprobs": None, "finish_reason": finish_reason}
