@@ -31,7 +31,7 @@ class Turn:
         text_model: of the answer's text, in which the control tokens that have to be read are seen.
         interpreter: makes what reads one choice of the answer; None: all of it is words.
         call_id: names a call.
-        grammar: what the answer has to match (Lark), "" for anything.
+        grammar: what the answer has to match (llguidance), "" for anything.
         thoughts_end: the token that ends the thoughts which the answer begins with; None where there are none.
     """
 

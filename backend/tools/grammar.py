@@ -3,6 +3,8 @@
 import json
 from collections.abc import Callable
 
+from llguidance import LLMatcher
+
 from backend.tools.formats import ToolFormat
 from backend.tools.request import Tools
 
@@ -12,7 +14,7 @@ MOST_CALLS = 16  # in one answer that is forced; a small model may not find an e
 
 
 def forced_calls(form: ToolFormat, tools: Tools, control_token: Callable[[str], int | None]) -> str:
-    """At least one call of the functions in ``tools.forced``, and only one unless calls may be parallel.
+    """For llguidance: at least one call of the functions in ``tools.forced``, and only one unless calls may be parallel.
 
     control_token: the id of a control token by its spelling, None for what is ordinary text.
     """
@@ -28,7 +30,7 @@ def forced_calls(form: ToolFormat, tools: Tools, control_token: Callable[[str], 
         head = f'{{"name": {json.dumps(name)}, {json.dumps(shape.arguments)}: '
         lines.append(f"f{i}: {_text(head)} a{i} {_text('}')}")
         lines.append(f"a{i}: %json {json.dumps({**tools.parameters[name], 'x-guidance': JSON_OPTIONS})}")
-    return "\n".join(lines)
+    return LLMatcher.grammar_from_lark("\n".join(lines))
 
 
 def _text(text: str) -> str:

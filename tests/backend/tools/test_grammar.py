@@ -32,7 +32,7 @@ def offered(choice: Any = "required", **more: Any) -> Tools:
 def accepted(form: ToolFormat, tools: Tools, text: str) -> bool:
     """The whole of it, and that it may end there."""
     grammar = forced_calls(form, tools, lambda _: None)
-    matcher = LLMatcher(LLTokenizer("byte"), LLMatcher.grammar_from_lark(grammar))
+    matcher = LLMatcher(LLTokenizer("byte"), grammar)
     assert not matcher.is_error(), matcher.get_error()
     return bool(matcher.consume_tokens(list(text.encode())) and matcher.is_accepting())
 
@@ -82,7 +82,7 @@ def test_without_parallel_calls_there_is_one(form: ToolFormat) -> None:
 
 
 def test_a_control_token_stands_in_the_grammar_as_a_token() -> None:
-    assert forced_calls(MISTRAL, offered(), {"[TOOL_CALLS]": 7}.get).startswith('start: <[7]> "["')
+    assert forced_calls(MISTRAL, offered(), {"[TOOL_CALLS]": 7}.get).count("start: <[7]> ") == 1
     assert "<[" not in forced_calls(LLAMA3, offered(), {"<|python_tag|>": 7}.get)
 
 
