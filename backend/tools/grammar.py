@@ -14,7 +14,7 @@ MOST_CALLS = 16  # in one answer that is forced; a small model may not find an e
 
 
 def forced_calls(form: ToolFormat, tools: Tools, control_token: Callable[[str], int | None]) -> str:
-    """For llguidance: at least one call of the functions in ``tools.forced``, and only one unless calls may be parallel.
+    """For llguidance: a call of the functions in ``tools.forced``, or several where calls may be parallel.
 
     control_token: the id of a control token by its spelling, None for what is ordinary text.
     """
