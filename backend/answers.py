@@ -92,16 +92,16 @@ class ChatAnswer(_Envelope):
     body_object = "chat.completion"
 
     def opening(self, index: int) -> bytes | None:
-        return self._frame([_choice(index, {"delta": {"role": "assistant", "content": ""}}, None)])
+        return self._frame([choice_of(index, {"delta": {"role": "assistant", "content": ""}}, None)])
 
     def chunk(self, index: int, text: str, finish_reason: str | None, entries: Sequence[Entry] | None = None) -> bytes:
         delta: dict[str, Any] = {"content": text} if text or finish_reason is None else {}
         logprobs = chat_logprobs(entries) if entries else None
-        return self._frame([_choice(index, {"delta": delta}, finish_reason, logprobs)])
+        return self._frame([choice_of(index, {"delta": delta}, finish_reason, logprobs)])
 
     def body(self, choices: Sequence[Said], usage: Usage) -> bytes:
         messages = [
-            _choice(
+            choice_of(
                 i,
                 {"message": {"role": "assistant", "content": said.text, "refusal": None}},
                 said.finish_reason,
@@ -122,19 +122,20 @@ class CompletionAnswer(_Envelope):
 
     def chunk(self, index: int, text: str, finish_reason: str | None, entries: Sequence[Entry] | None = None) -> bytes:
         logprobs = completion_logprobs(entries) if entries else None
-        return self._frame([_choice(index, {"text": text}, finish_reason, logprobs)])
+        return self._frame([choice_of(index, {"text": text}, finish_reason, logprobs)])
 
     def body(self, choices: Sequence[Said], usage: Usage) -> bytes:
         texts = []
         for i, said in enumerate(choices):
             logprobs = None if said.entries is None else completion_logprobs(said.entries)
-            texts.append(_choice(i, {"text": said.text}, said.finish_reason, logprobs))
+            texts.append(choice_of(i, {"text": said.text}, said.finish_reason, logprobs))
             if said.prompt is not None:
                 texts[-1]["prompt_logprobs"] = said.prompt
         return self._body(texts, usage)
 
 
-def _choice(
+def choice_of(
     index: int, content: JsonObject, finish_reason: str | None, logprobs: JsonObject | None = None
 ) -> JsonObject:
+    """One element of ``choices``."""
     return {"index": index, **content, "logprobs": logprobs, "finish_reason": finish_reason}

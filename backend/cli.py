@@ -61,6 +61,13 @@ def serve(
     batch_invariant: Annotated[
         bool, typer.Option(help="On a GPU: the same tokens whatever runs beside a request; slower.")
     ] = False,
+    tool_call_parser: Annotated[
+        str,
+        typer.Option(help="How the model writes calls: auto, from its template; none, hermes, llama3_json, mistral."),
+    ] = "auto",
+    reasoning_parser: Annotated[
+        str, typer.Option(help="Whether the model thinks aloud: auto, from its template; none, think.")
+    ] = "auto",
     step_timeout: Annotated[float, typer.Option(help="Seconds after which a step counts as a hang.")] = 120.0,
     threads: Annotated[int | None, typer.Option(help="CPU threads of the engine.")] = None,
     cert: Annotated[Path | None, typer.Option(help="This backend's certificate, PEM.")] = None,
@@ -110,6 +117,8 @@ def serve(
             tls=tls_files(cert, key, ca, peer_uri, host=host),
             identity=Identity(tenant, region, backend_id),
             heartbeat=heartbeat,
+            tool_call_parser=tool_call_parser,
+            reasoning_parser=reasoning_parser,
         )
     except BackendError as error:
         typer.echo(f"error: {error}", err=True)

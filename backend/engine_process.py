@@ -73,7 +73,8 @@ def build(channel: EngineChannel) -> Engine | None:
     if not isinstance(first, Start):
         raise ChannelClosed
     try:
-        engine = Engine.from_checkpoint(Checkpoint(resolve(first.config.model)), first.config, on_stage=Told(channel))
+        checkpoint = Checkpoint(resolve(first.config.model), first.config.max_model_len)
+        engine = Engine.from_checkpoint(checkpoint, first.config, on_stage=Told(channel))
     except BackendError as error:
         channel.send(Failed(type(error).__name__, str(error)))
         return None

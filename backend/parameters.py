@@ -28,6 +28,7 @@ IGNORED = {  # they say something about the request and nothing about the answer
     "service_tier",
     "store",
 }
+OF_CHATS = {"tools", "tool_choice", "chat_template_kwargs", "include_reasoning"}  # see `conversation`
 NEUTRAL: dict[str, tuple[Any, ...]] = {  # values that ask for nothing
     "function_call": ("none",),
     "functions": ([],),
@@ -67,6 +68,8 @@ def refuse_unsupported(request: GenerationRequest) -> None:
     """Raises InvalidRequest naming the first parameter that would be ignored. Also looks into messages."""
     for name, value in (request.model_extra or {}).items():
         if value is None or name in IGNORED:
+            continue
+        if name in OF_CHATS and isinstance(request, ChatCompletionRequest):
             continue
         if name not in NEUTRAL:
             raise InvalidRequest(f"unknown parameter {name!r}", param=name, code="unknown_parameter")

@@ -35,7 +35,9 @@ def plan(
     try:
         if gpu not in CARDS:
             raise ConfigError(f"no card {gpu!r}; known are {', '.join(CARDS)}")
-        shape = Checkpoint(resolve(model)).config
+        shape = Checkpoint(resolve(model), context).config
+        if shape.cpu_only is not None:
+            raise ConfigError(f"on a GPU this model cannot be served: {shape.cpu_only}")
         length = context or shape.max_position
         tokens_in = prompt or min(512, max(1, length // 2))
         config = EngineConfig(

@@ -19,17 +19,21 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from backend.answers import Answer, ChatAnswer, CompletionAnswer
+from backend.answers import Answer, CompletionAnswer
+from backend.chat_answer import chat_answer
+from backend.conversation import ChatModel
 from backend.engine.grammar import Grammars, GrammarTooComplex
 from backend.engine_client import EngineClient
 from backend.error_bodies import JSON, error_response
 from backend.errors import EngineDead, InvalidRequest, ModelUnknown, RequestError
 from backend.generation import GenerationResponse
 from backend.lifecycle import Lifecycle, State
+from backend.messages import Ready
 from backend.metrics import CONTENT_TYPE, Metrics
 from backend.models.tokenizer import TextModel
-from backend.parameters import Job, completion_prompts, job, refuse_unsupported, template_messages
+from backend.parameters import Job, completion_prompts, job, refuse_unsupported
 from backend.structured import grammar_of
+from backend.tokenization import Tokenization
 from backend.wire import (
     PROJECT_HEADER,
     REQUEST_ID_HEADER,
@@ -38,6 +42,7 @@ from backend.wire import (
     GenerationRequest,
     Model,
     ModelList,
+    WireModel,
 )
 
 MAX_BODY_BYTES = 8 << 20
@@ -45,8 +50,10 @@ SCRUB_TIMEOUT_S = 60.0
 COMPILE_TIMEOUT_S = 5.0
 LONG_TEXT = 20_000  # characters; tokenising more than this would hold up other streams, so a thread does it
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
-R = TypeVar("R", bound=GenerationRequest)
+G = TypeVar("G", bound=GenerationRequest)
+R = TypeVar("R", bound=WireModel)
 T = TypeVar("T")
+E = TypeVar("E")
 MAX_PROJECT = 128
 
 
@@ -60,9 +67,14 @@ class Identity:
 
 
 class Api:
-    def __init__(self, engine: EngineClient, text_model: TextModel, served_name: str, identity: Identity) -> None:
+    def __init__(
+        self, engine: EngineClient, text_model: TextModel, served_name: str, identity: Identity,
+        chats: ChatModel | None = None,
+    ) -> None:  # fmt: skip
+        """``chats``: by default what the model's template says."""
         self.engine = engine
         self.text_model = text_model
+        self.chats = chats or ChatModel(text_model)
         self.served_name = served_name
         self.identity = identity
         self.lifecycle = Lifecycle(engine, error_response)
@@ -74,10 +86,13 @@ class Api:
 
     def app(self) -> Starlette:
         """An ASGI application. The engine's life is its owner's affair (`serving`)."""
+        tokens = Tokenization(self._body, self.chats, self.text_model, lambda: self._ready().max_model_len)
         return Starlette(
             routes=[
                 Route("/v1/chat/completions", self._guard(self.chat), methods=["POST"]),
                 Route("/v1/completions", self._guard(self.completions), methods=["POST"]),
+                Route("/tokenize", self._guard(tokens.tokenize), methods=["POST"]),
+                Route("/detokenize", self._guard(tokens.detokenize), methods=["POST"]),
                 Route("/v1/models", self.models),
                 Route("/healthz", self.healthz),
                 *self.lifecycle.routes(),
@@ -105,21 +120,23 @@ class Api:
     async def chat(self, request: Request) -> Response:
         arrived = time.monotonic()
         wire = await self._read(request, ChatCompletionRequest)
-        messages = template_messages(wire)
-        length = sum(len(m["content"]) for m in messages)
-        ids = await self._encode(self.text_model.encode_chat, messages, length)
-        answer = ChatAnswer(_request_id(request), self.served_name, usage_in_chunks=wire.wants_usage_chunk)
-        return self._generate(wire, await self._job(request, wire, [ids], "messages"), answer, arrived)
+        turn = await self._aside(self.chats.turn, wire, sum(len(str(m.content or "")) for m in wire.messages))
+        answer = chat_answer(_request_id(request), self.served_name, turn, usage_in_chunks=wire.wants_usage_chunk)
+        job = await self._job(
+            request, wire, [turn.prompt], "messages", calls=turn.grammar, thoughts_end=turn.thoughts_end
+        )
+        return self._generate(wire, job, answer, arrived, turn.text_model)
 
     async def completions(self, request: Request) -> Response:
         arrived = time.monotonic()
         wire = await self._read(request, CompletionRequest)
         prompts = [
-            await self._encode(self.text_model.encode_completion, p, len(p)) if isinstance(p, str) else p
+            await self._aside(self.text_model.encode_completion, p, len(p)) if isinstance(p, str) else p
             for p in completion_prompts(wire)
         ]
         answer = CompletionAnswer(_request_id(request), self.served_name, usage_in_chunks=wire.wants_usage_chunk)
-        return self._generate(wire, await self._job(request, wire, prompts, "prompt"), answer, arrived)
+        job = await self._job(request, wire, prompts, "prompt")
+        return self._generate(wire, job, answer, arrived, self.text_model)
 
     async def models(self, _: Request) -> Response:
         model = Model(id=self.served_name, created=self._created, owned_by=self.identity.tenant or "domicile")
@@ -137,7 +154,12 @@ class Api:
         done = await self.engine.scrub(SCRUB_TIMEOUT_S)
         return Response(msgspec.json.encode({"blocks": done.blocks, "residue_bytes": done.residue}), media_type=JSON)
 
-    async def _read(self, request: Request, kind: type[R]) -> R:
+    async def _read(self, request: Request, kind: type[G]) -> G:
+        wire = await self._body(request, kind)
+        refuse_unsupported(wire)
+        return wire
+
+    async def _body(self, request: Request, kind: type[R]) -> R:
         body = bytearray()
         async for chunk in request.stream():
             body += chunk
@@ -147,18 +169,25 @@ class Api:
             wire = kind.model_validate_json(bytes(body))
         except ValidationError as invalid:
             raise _invalid(invalid) from None
-        if wire.model != self.served_name:
+        if getattr(wire, "model", None) not in (self.served_name, None):
             raise ModelUnknown(f"this backend serves {self.served_name!r} only", param="model")
-        refuse_unsupported(wire)
         return wire
 
-    async def _encode(self, encode: Callable[[T], list[int]], text: T, length: int) -> list[int]:
-        return await asyncio.to_thread(encode, text) if length > LONG_TEXT else encode(text)
+    async def _aside(self, work: Callable[[T], E], subject: T, length: int) -> E:
+        """In a thread, if the text is long."""
+        return await asyncio.to_thread(work, subject) if length > LONG_TEXT else work(subject)
 
-    async def _job(self, request: Request, wire: GenerationRequest, prompts: list[list[int]], param: str) -> Job:
-        ready = self.engine.ready
-        if ready is None:
+    def _ready(self) -> Ready:
+        if self.engine.ready is None:
             raise EngineDead("the engine of this backend has not started")
+        return self.engine.ready
+
+    async def _job(
+        self, request: Request, wire: GenerationRequest, prompts: list[list[int]], param: str, *,
+        calls: str = "", thoughts_end: int | None = None,
+    ) -> Job:  # fmt: skip
+        """calls: the grammar of forced calls. thoughts_end: the token behind which a grammar begins to hold."""
+        ready = self._ready()
         return job(
             wire,
             prompts,
@@ -166,12 +195,17 @@ class Api:
             vocab_size=ready.vocab_size,
             param=param,
             project=_project(request),
-            grammar=await self._grammar(wire),
+            grammar=await self._grammar(wire, calls),
+            grammar_after=thoughts_end,
         )
 
-    async def _grammar(self, wire: GenerationRequest) -> str:
+    async def _grammar(self, wire: GenerationRequest, calls: str) -> str:
         """Compiled once here, in a thread, so that the caller hears what is wrong with it before anything runs."""
         grammar, param = await asyncio.to_thread(grammar_of, wire)
+        if calls:
+            if grammar:
+                raise InvalidRequest("an answer cannot be a call and of another form at once", param="tool_choice")
+            grammar, param = calls, "tool_choice"
         if grammar:
             if not self.text_model.eos_ids:
                 raise InvalidRequest("this model has no end token, so it cannot be held to a form", param=param)
@@ -185,10 +219,12 @@ class Api:
                 raise GrammarTooComplex("compiling the grammar takes too long", param=param) from None
         return grammar
 
-    def _generate(self, wire: GenerationRequest, job: Job, answer: Answer, arrived: float) -> Response:
+    def _generate(
+        self, wire: GenerationRequest, job: Job, answer: Answer, arrived: float, text_model: TextModel
+    ) -> Response:
         call = self.engine.submit(job.sequences)
         return GenerationResponse(
-            self.text_model, self.metrics, job, call, answer, arrived,
+            text_model, self.metrics, job, call, answer, arrived,
             stream=bool(wire.stream), usage=wire.wants_usage_chunk,
         )  # fmt: skip
 

@@ -15,6 +15,7 @@ from typing import TextIO
 
 import uvicorn
 
+from backend.conversation import AUTO, ChatModel
 from backend.engine.config import EngineConfig
 from backend.engine.progress import Stage
 from backend.engine_client import EngineClient
@@ -39,6 +40,8 @@ def serve(
     tls: TlsFiles | None,
     identity: Identity,
     heartbeat: Path | None = None,
+    tool_call_parser: str = AUTO,
+    reasoning_parser: str = AUTO,
 ) -> None:
     """Run until SIGTERM or SIGINT; then no connection is taken, and running answers get DRAIN_S to end.
 
@@ -51,9 +54,10 @@ def serve(
     context = server_context(tls) if tls else None
     listener = _listen(host, port)
     text_model = Checkpoint(resolve(config.model)).text
+    chats = ChatModel(text_model, tool_call_parser, reasoning_parser)
     engine = EngineClient(config)
     settings = uvicorn.Config(
-        Api(engine, text_model, served_name, identity).app(),
+        Api(engine, text_model, served_name, identity, chats).app(),
         loop="uvloop",
         http="httptools",
         lifespan="off",

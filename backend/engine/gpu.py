@@ -45,6 +45,8 @@ def require_gpu(config: EngineConfig, model: ModelConfig) -> None:
         raise ConfigError(f"device {config.device!r} was asked for, and there is no CUDA device")
     if config.block_size < 16 or config.block_size & (config.block_size - 1):
         raise ConfigError(f"on a GPU block_size is a power of two, at least 16, not {config.block_size}")
+    if model.cpu_only is not None:
+        raise ConfigError(f"on a GPU this model cannot be served: {model.cpu_only}")
     if not 16 <= model.head_dim <= 256:
         raise ConfigError(f"on a GPU heads are 16 to 256 wide, not {model.head_dim}")
     if config.quantization:

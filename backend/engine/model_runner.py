@@ -194,14 +194,7 @@ class ModelRunner:
         for sequence in sequences:
             table = sequence.block_table[:width]
             blocks += table + table[-1:] * (width - len(table))
-        return Decodes(len(sequences), torch.tensor(blocks), self._bias(lengths, width * size))
-
-    def _bias(self, lengths: list[int], slots: int) -> Tensor | None:
-        if all(length == slots for length in lengths):
-            return None
-        behind = torch.arange(slots) >= torch.tensor(lengths).unsqueeze(-1)
-        bias = torch.zeros(behind.shape, dtype=self.cache.keys.dtype).masked_fill_(behind, float("-inf"))
-        return bias[:, None, None, :]
+        return Decodes(torch.tensor(blocks), torch.tensor(lengths), width * size, self.cache.keys.dtype)
 
     def _prefills(self, runs: list[_Run]) -> list[Prefill]:
         prefills = []

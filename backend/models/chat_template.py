@@ -43,15 +43,28 @@ class ChatTemplate:
             self._template = environment.from_string(source)
         except jinja2.TemplateSyntaxError as broken:
             raise CorruptCheckpoint(f"chat template, line {broken.lineno}: {broken.message}") from None
+        self.source = source
         self._variables = dict(variables)
 
-    def render(self, messages: Sequence[Mapping[str, Any]]) -> str:
-        """The prompt text, ready for the assistant's turn.
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        *,
+        add_generation_prompt: bool = True,
+        options: Mapping[str, Any] | None = None,
+    ) -> str:
+        """The prompt text, ready for the assistant's turn unless `add_generation_prompt` is off.
 
-        Raises InvalidRequest when the template refuses the conversation (roles out of order, say).
+        ``options`` are variables that the template may know besides (``chat_template_kwargs``), such as Qwen3's
+        ``enable_thinking``. Raises InvalidRequest when the template refuses the conversation (roles out of order, say),
+        or when an option would take the place of what is not the caller's to say.
         """
+        own = {"messages": messages, "tools": tools, "add_generation_prompt": add_generation_prompt, **self._variables}
+        if taken := own.keys() & (options or {}).keys():
+            raise InvalidRequest(f"{min(taken)} is not an option of the template", param="chat_template_kwargs")
         try:
-            return self._template.render(messages=messages, add_generation_prompt=True, **self._variables)
+            return self._template.render({**(options or {}), **own})
         except _Refused as refusal:
             raise InvalidRequest(
                 f"the model's chat template refuses these messages: {refusal}", param="messages"

@@ -13,10 +13,14 @@ DEMO_ALIAS = "demo"
 
 
 class Checkpoint:
-    """Raises ModelNotFound or UnsupportedModel when the path is neither format; the parts raise when they are read."""
+    """Raises ModelNotFound or UnsupportedModel when the path is neither format; the parts raise when they are read.
 
-    def __init__(self, path: Path) -> None:
+    ``context``: the longest sequence, in tokens, that it is wanted for; None: the model's.
+    """
+
+    def __init__(self, path: Path, context: int | None = None) -> None:
         self.path = path
+        self._context = context
         if path.is_dir():
             self._file = None
         elif path.suffix == ".gguf":
@@ -28,7 +32,8 @@ class Checkpoint:
 
     @cached_property
     def config(self) -> ModelConfig:
-        return gguf.model_config(self._file) if self._file else safetensors.model_config(self.path)
+        whole = gguf.model_config(self._file) if self._file else safetensors.model_config(self.path)
+        return whole.within(self._context)
 
     @cached_property
     def text(self) -> TextModel:

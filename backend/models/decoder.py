@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from backend.errors import CorruptCheckpoint
 from backend.models.config import ModelConfig
+from backend.models.experts import ExpertLayer
 from backend.models.linear import linear
 
 
@@ -59,8 +60,13 @@ class DecoderLayer(nn.Module):
         self.k_norm = empty(self.head_dim) if config.qk_norm else None
         self.out = empty(config.hidden_size, q)
         self.post_norm = empty(config.hidden_size)
-        self.gate_up = empty(2 * config.intermediate_size, config.hidden_size)
-        self.down = empty(config.hidden_size, config.intermediate_size)
+        experts = config.experts
+        if experts is not None and index not in experts.dense_layers:
+            self.experts: ExpertLayer | None = ExpertLayer(experts, config.hidden_size, dtype, device)
+        else:
+            self.experts = None
+            self.gate_up = empty(2 * config.intermediate_size, config.hidden_size)
+            self.down = empty(config.hidden_size, config.intermediate_size)
 
     def forward(self, hidden: Tensor, cos: Tensor, sin: Tensor, attention: Attention) -> Tensor:
         tokens = hidden.shape[0]
@@ -73,7 +79,11 @@ class DecoderLayer(nn.Module):
         q, k = rotate(rotated, cos, sin).tensor_split((self.heads,), 1)
         attended = attention(self.index, q, k, v).reshape(tokens, -1)
         hidden = hidden + linear(attended, self.out)
-        gate, up = linear(rms_norm(hidden, self.post_norm, self.eps), self.gate_up).chunk(2, -1)
+        x = rms_norm(hidden, self.post_norm, self.eps)
+        if self.experts is not None:
+            mixed: Tensor = self.experts(x)
+            return hidden + mixed
+        gate, up = linear(x, self.gate_up).chunk(2, -1)
         return hidden + linear(F.silu(gate) * up, self.down)
 
 
@@ -101,8 +111,9 @@ class Decoder(nn.Module):
         self.kv_scales: Tensor | None = None  # [layers, 2] float32 on the CPU, of an FP8 cache; None: 1
         frequencies = torch.tensor(config.inverse_frequencies(), dtype=torch.float32, device=device)
         angles = torch.outer(torch.arange(config.max_position, dtype=torch.float32, device=device), frequencies)
-        self.register_buffer("cos", angles.cos().to(dtype).unsqueeze(1), persistent=False)
-        self.register_buffer("sin", angles.sin().to(dtype).unsqueeze(1), persistent=False)
+        magnitude = config.rope_scaling.magnitude
+        self.register_buffer("cos", (angles.cos() * magnitude).to(dtype).unsqueeze(1), persistent=False)
+        self.register_buffer("sin", (angles.sin() * magnitude).to(dtype).unsqueeze(1), persistent=False)
 
     @torch.inference_mode()
     def forward(self, ids: Tensor, positions: Tensor, attention: Attention, logit_rows: Tensor) -> Tensor:
@@ -157,6 +168,9 @@ class Decoder(nn.Module):
                 places[at + "self_attn.q_norm.weight"] = layer.q_norm
                 places[at + "self_attn.k_norm.weight"] = layer.k_norm
             places[at + "self_attn.o_proj.weight"] = layer.out
+            if layer.experts is not None:
+                places |= {at + name: place for name, place in layer.experts.places().items()}
+                continue
             for name, part in zip(("gate", "up"), layer.gate_up.chunk(2), strict=True):
                 places[f"{at}mlp.{name}_proj.weight"] = part
             places[at + "mlp.down_proj.weight"] = layer.down

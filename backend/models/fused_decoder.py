@@ -121,7 +121,7 @@ class FusedDecoder:
         self.layers = [self._layer(layer) for layer in model.layers if isinstance(layer, DecoderLayer)]
         frequencies = torch.tensor(self.config.inverse_frequencies(), dtype=torch.float32, device=device)
         angles = torch.outer(torch.arange(self.config.max_position, dtype=torch.float32, device=device), frequencies)
-        self.cos_sin = torch.cat((angles.cos(), angles.sin()), -1)
+        self.cos_sin = torch.cat((angles.cos(), angles.sin()), -1) * self.config.rope_scaling.magnitude
 
     def _layer(self, layer: DecoderLayer) -> FusedLayer:
         return FusedLayer(

@@ -16,14 +16,15 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 from gguf.quants import dequantize
 
 from backend.errors import CorruptCheckpoint, ModelNotFound, UnsupportedModel
+from backend.models import families
 from backend.models.config import ModelConfig
+from backend.models.rope import Linear, PerFrequency, RopeScaling, Unscaled, Yarn, yarn_magnitude
 
 MAGIC = b"GGUF"
 DEFAULT_ALIGNMENT = 32
 STRING, ARRAY = 8, 9
 SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 
-FAMILIES = {"llama", "qwen2", "qwen3"}
 LAYER_NAMES = {  # ours are Hugging Face's
     "attn_norm": "input_layernorm",
     "attn_q": "self_attn.q_proj",
@@ -39,6 +40,7 @@ LAYER_NAMES = {  # ours are Hugging Face's
 }
 TOP_NAMES = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 ROPE_FACTORS = "rope_freqs.weight"
+ROPE_SCALINGS = ("none", "linear", "yarn")
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,12 +158,9 @@ class GGUFFile:
 def model_config(file: GGUFFile) -> ModelConfig:
     """Read the hyper-parameters. Raises UnsupportedModel or CorruptCheckpoint (naming the missing key)."""
     meta = file.metadata
-    family = meta.get("general.architecture")
-    if family not in FAMILIES:
-        raise UnsupportedModel(f"GGUF architecture {family!r} is not one of {', '.join(sorted(FAMILIES))}")
-    scaling = meta.get(f"{family}.rope.scaling.type", "none")
-    if scaling not in ("none", "linear"):
-        raise UnsupportedModel(f"RoPE scaling {scaling!r}; none and linear are computed")
+    family = families.of_gguf(meta.get("general.architecture")).gguf
+    if meta.get(f"{family}.expert_count"):
+        raise UnsupportedModel("a mixture of experts is read from safetensors, not from GGUF")
 
     def need(key: str) -> Any:
         if f"{family}.{key}" not in meta:
@@ -169,7 +168,7 @@ def model_config(file: GGUFFile) -> ModelConfig:
         return meta[f"{family}.{key}"]
 
     heads, hidden = need("attention.head_count"), need("embedding_length")
-    factors = file.read(ROPE_FACTORS).tolist() if ROPE_FACTORS in file.tensors else None
+    window = meta.get(f"{family}.attention.sliding_window")
     return ModelConfig(
         vocab_size=meta.get(f"{family}.vocab_size") or len(meta.get("tokenizer.ggml.tokens", ())),
         hidden_size=hidden,
@@ -184,9 +183,36 @@ def model_config(file: GGUFFile) -> ModelConfig:
         tie_word_embeddings="output.weight" not in file.tensors,
         qkv_bias="blk.0.attn_q.bias" in file.tensors,
         qk_norm="blk.0.attn_q_norm.weight" in file.tensors,
-        rope_linear_factor=meta.get(f"{family}.rope.scaling.factor", 1.0) if scaling == "linear" else 1.0,
-        rope_factors=tuple(factors) if factors is not None else None,
-    )
+        rope_scaling=_rope_scaling(file, f"{family}.rope.scaling"),
+        windows=(window,) * need("block_count") if window else (),
+    ).within(None)
+
+
+def _rope_scaling(file: GGUFFile, at: str) -> RopeScaling:
+    """Raises UnsupportedModel for a kind that is not computed exactly."""
+    meta = file.metadata
+    kind = meta.get(f"{at}.type", "none")
+    if kind not in ROPE_SCALINGS:
+        raise UnsupportedModel(f"RoPE scaling {kind!r} is not one of {', '.join(ROPE_SCALINGS)}")
+    if ROPE_FACTORS in file.tensors:
+        if kind != "none":
+            raise UnsupportedModel(f"RoPE scaling {kind!r} with factors by frequency beside it is not computed")
+        return PerFrequency(tuple(file.read(ROPE_FACTORS).tolist()))
+    factor = meta.get(f"{at}.factor") or 1.0
+    if kind == "linear":
+        return Linear(factor)
+    if kind == "yarn":
+        original = meta.get(f"{at}.original_context_length")
+        if not original:
+            raise CorruptCheckpoint(f"GGUF metadata has no {at}.original_context_length")
+        return Yarn(
+            factor=factor,
+            original_context=original,
+            magnitude=yarn_magnitude(factor) * (meta.get(f"{at}.attn_factor") or 1.0),
+            beta_fast=meta.get(f"{at}.yarn_beta_fast") or 32.0,
+            beta_slow=meta.get(f"{at}.yarn_beta_slow") or 1.0,
+        )
+    return Unscaled()
 
 
 def weights(file: GGUFFile, config: ModelConfig) -> Iterator[tuple[str, np.ndarray[Any, np.dtype[np.float32]]]]:
@@ -195,7 +221,7 @@ def weights(file: GGUFFile, config: ModelConfig) -> Iterator[tuple[str, np.ndarr
     Converting to GGUF interleaves the two halves of each rotated head of Llama's q and k, because ggml rotates
     neighbouring pairs; it is undone here, as our RoPE rotates halves.
     """
-    interleaved = file.metadata["general.architecture"] == "llama"
+    interleaved = families.of_gguf(file.metadata["general.architecture"]).interleaved
     heads = {"attn_q": config.num_heads, "attn_k": config.num_kv_heads}
     for name in file.tensors:
         if name == ROPE_FACTORS:

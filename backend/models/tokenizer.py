@@ -8,8 +8,8 @@ character.
 import codecs
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from secrets import token_hex
@@ -23,6 +23,7 @@ from backend.models.gguf import GGUFFile
 from backend.models.safetensors import read_json
 
 CONTROL, USER_DEFINED, UNUSED = 3, 4, 5  # tokenizer.ggml.token_type
+MORE_TEMPLATES = "additional_chat_templates"  # transformers' folder of named ones
 SPACE_MARK = "\u2581"  # SentencePiece's visible space
 
 _WORDS = r"[^\r\n\p{L}\p{N}]?\p{L}+"
@@ -38,7 +39,8 @@ SPLITS = {  # tokenizer.ggml.pre -> how text is cut before BPE; the models' own 
 class TextModel:
     """A model's text side: everything the HTTP process needs of a checkpoint.
 
-    ``token_bytes[i]`` is what id i contributes to the text: b"" for control tokens.
+    ``token_bytes[i]`` is what id i contributes to the text: b"" for control tokens. ``tool_template``: the one that the
+    checkpoint keeps for conversations with tools, if that is another.
     """
 
     tokenizer: Tokenizer
@@ -46,6 +48,7 @@ class TextModel:
     eos_ids: frozenset[int]
     bos_id: int | None
     chat_template: ChatTemplate | None
+    tool_template: ChatTemplate | None = None
 
     @cached_property
     def vocab_size(self) -> int:
@@ -58,13 +61,22 @@ class TextModel:
             return ids[1:]
         return ids
 
-    def encode_chat(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+    def encode_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        *,
+        add_generation_prompt: bool = True,
+        options: Mapping[str, Any] | None = None,
+    ) -> list[int]:
         """A conversation, as the model's template writes it; the template writes its own BOS, so none is added.
 
-        A control token that somebody spells inside a message stays text: only the template opens and closes turns, so
-        no message can pass itself off as the system's. Raises InvalidRequest if there is no template, or it refuses.
+        A control token that somebody spells inside a message, a tool or an option stays text: only the template opens
+        and closes turns, so no message can pass itself off as the system's. Raises InvalidRequest if there is no
+        template, or it refuses.
         """
-        if self.chat_template is None:
+        template = self.tool_template if tools and self.tool_template is not None else self.chat_template
+        if template is None:
             raise InvalidRequest("this model has no chat template; use /v1/completions", param="messages")
         spelled: list[str] = []
         mark = f"x{token_hex(8)}x"  # nobody can guess it, and no template escapes it
@@ -73,7 +85,15 @@ class TextModel:
             spelled.append(match[0])
             return f"{mark}{len(spelled) - 1}x"
 
-        rendered = self.chat_template.render([_map_strings(m, lambda s: self._controls.sub(hide, s)) for m in messages])
+        def as_text(value: Any) -> Any:
+            return _map_strings(value, lambda s: self._controls.sub(hide, s))
+
+        rendered = template.render(
+            [as_text(m) for m in messages],
+            None if tools is None else [as_text(tool) for tool in tools],
+            add_generation_prompt=add_generation_prompt,
+            options=as_text(options or {}),
+        )
         ids: list[int] = []
         for at, piece in enumerate(re.split(f"{mark}(\\d+)x", rendered)):
             ids += self._controls_as_text[spelled[int(piece)]] if at % 2 else self._encode_rendered(piece)
@@ -96,6 +116,19 @@ class TextModel:
         added = self.tokenizer.get_added_tokens_decoder().values()
         return {t.content: plain.encode(t.content, add_special_tokens=False).ids for t in added if t.special}
 
+    def showing(self, markers: Iterable[str]) -> "TextModel":
+        """The same, but that these control tokens, where it has them, are text in what the model writes."""
+        shown = list(self.token_bytes)
+        for marker in markers:
+            if (token := self.control_token(marker)) is not None:
+                shown[token] = marker.encode()
+        return replace(self, token_bytes=shown)
+
+    def control_token(self, spelling: str) -> int | None:
+        """The id of a control token; None for what is ordinary text to this model."""
+        token: int | None = self.tokenizer.token_to_id(spelling)
+        return token if token is not None and not self.token_bytes[token] else None
+
     def decode(self, ids: Sequence[int]) -> str:
         """The text of `ids`; equal to the concatenation of any streaming of them."""
         detokenizer = Detokenizer(self.token_bytes)
@@ -103,11 +136,11 @@ class TextModel:
 
 
 def _map_strings(value: Any, change: Callable[[str], str]) -> Any:
-    """`value` with every string in it changed, keys apart."""
+    """`value` with every string in it changed, keys as well."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, Mapping):
-        return {key: _map_strings(inner, change) for key, inner in value.items()}
+        return {change(key): _map_strings(inner, change) for key, inner in value.items()}
     if isinstance(value, list):
         return [_map_strings(inner, change) for inner in value]
     return value
@@ -161,7 +194,7 @@ def from_gguf(file: GGUFFile) -> TextModel:
     eos = [meta[k] for k in ("tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id") if k in meta]
     if bos is not None and meta.get("tokenizer.ggml.add_bos_token", False):
         _prepend_bos(tokenizer, tokens[bos], bos)
-    template = meta.get("tokenizer.chat_template")
+    template, tool_template = meta.get("tokenizer.chat_template"), meta.get("tokenizer.chat_template.tool_use")
     variables = {"bos_token": tokens[bos] if bos is not None else "", "eos_token": tokens[eos[0]] if eos else ""}
     return TextModel(
         tokenizer=tokenizer,
@@ -169,6 +202,7 @@ def from_gguf(file: GGUFFile) -> TextModel:
         eos_ids=frozenset(eos),
         bos_id=bos,
         chat_template=ChatTemplate(template, variables) if template else None,
+        tool_template=ChatTemplate(tool_template, variables) if tool_template else None,
     )
 
 
@@ -215,13 +249,15 @@ def from_folder(folder: Path) -> TextModel:
     ids = {name: tokenizer.token_to_id(text) if text else None for name, text in named.items()}
     if ids["eos_token"] is not None:
         eos.add(ids["eos_token"])
-    template = _folder_template(folder, settings)
+    variables = {name: text or "" for name, text in named.items()}
+    templates = {name: ChatTemplate(source, variables) for name, source in _folder_templates(folder, settings).items()}
     return TextModel(
         tokenizer=tokenizer,
         token_bytes=token_bytes(tokenizer),
         eos_ids=frozenset(eos),
         bos_id=ids["bos_token"],
-        chat_template=ChatTemplate(template, {k: v or "" for k, v in named.items()}) if template else None,
+        chat_template=templates.get("default"),
+        tool_template=templates.get("tool_use"),
     )
 
 
@@ -234,14 +270,19 @@ def _token_text(value: Any) -> str | None:
     return value.get("content") if isinstance(value, dict) else value
 
 
-def _folder_template(folder: Path, settings: dict[str, Any]) -> str | None:
-    path = folder / "chat_template.jinja"
-    if path.is_file():
-        return path.read_text(encoding="utf-8")
-    template = settings.get("chat_template")
-    if isinstance(template, list):  # several named ones
-        template = {entry["name"]: entry["template"] for entry in template}.get("default")
-    return template
+def _folder_templates(folder: Path, settings: dict[str, Any]) -> dict[str, str]:
+    """By name, ``default`` first of all: in files of their own, or in tokenizer_config.json, one or several."""
+    written = settings.get("chat_template")
+    templates: dict[str, str] = {}
+    if isinstance(written, str):
+        templates["default"] = written
+    elif isinstance(written, list):
+        templates |= {entry["name"]: entry["template"] for entry in written}
+    for path in (*folder.glob(f"{MORE_TEMPLATES}/*.jinja"), folder / "chat_template.jinja"):
+        if path.is_file():
+            name = "default" if path.parent == folder else path.stem
+            templates[name] = path.read_text(encoding="utf-8")
+    return templates
 
 
 def token_bytes(tokenizer: Tokenizer) -> list[bytes]:

@@ -197,6 +197,59 @@ async def test_a_tool_call_arrives_with_its_arguments_restored_whole_and_streame
         assert MAIL not in backend.received
 
 
+class ThinkingBackend(FakeBackend):
+    """Says the prompt twice: as its thoughts and as its answer, in pieces of a few characters."""
+
+    def whole(self, body, chat):
+        said = echo(body)
+        message = {"role": "assistant", "content": said, "reasoning_content": said}
+        choice = {"index": 0, "message": message, "finish_reason": "stop"}
+        return {**super().whole(body, chat), "choices": [choice]}
+
+    async def stream(self, request, body, chat):
+        said = echo(body)
+        pieces = [said[start : start + 4] for start in range(0, len(said), 4)]
+        deltas = [{field: piece} for field in ("reasoning_content", "content") for piece in pieces]
+        choices = [[{"index": 0, "delta": delta, "finish_reason": None}] for delta in deltas]
+        choices.append([{"index": 0, "delta": {}, "finish_reason": "stop"}])
+        return await CallingBackend.events(
+            self, request, [{"choices": choice} for choice in choices] + [{"choices": [], "usage": USAGE}]
+        )
+
+
+async def test_thoughts_are_restored_as_the_answer_is_whole_and_streamed(tmp_path):
+    messages = [{"role": "user", "content": f"{MAIL} {IBAN}"}]
+    async with talking(tmp_path, ThinkingBackend()) as (_, backend, client):
+        whole = await client.chat.completions.create(model="small", messages=messages)
+        assert whole.choices[0].message.reasoning_content == whole.choices[0].message.content == f"{MAIL} {IBAN}"
+        heard = {"reasoning_content": "", "content": ""}
+        stream = await client.chat.completions.create(model="small", messages=messages, stream=True)
+        async for chunk in stream:
+            for field in heard:
+                heard[field] += getattr(chunk.choices[0].delta, field, None) or ""
+        assert heard == {"reasoning_content": f"{MAIL} {IBAN}", "content": f"{MAIL} {IBAN}"}
+        assert MAIL not in backend.received
+
+
+async def test_tools_options_and_earlier_calls_pass_redacted(tmp_path):
+    call = {"id": "call_1", "type": "function", "function": {"name": "send", "arguments": json.dumps({"to": MAIL})}}
+    messages = [
+        {"role": "user", "content": "hello"},
+        {"role": "assistant", "content": None, "tool_calls": [call], "reasoning_content": f"It goes to {MAIL}"},
+        {"role": "tool", "tool_call_id": "call_1", "content": json.dumps({"from": MAIL})},
+    ]
+    tools = [{"type": "function", "function": {"name": "send", "description": f"Not to {MAIL}"}}]
+    extra = {"chat_template_kwargs": {"enable_thinking": False, "note": MAIL}, "include_reasoning": False}
+    async with talking(tmp_path, FakeBackend()) as (_, backend, client):
+        await client.chat.completions.create(model="small", messages=messages, tools=tools, extra_body=extra)
+        (body,) = json.loads(backend.received)
+        assert body["chat_template_kwargs"]["enable_thinking"] is False
+        assert body["include_reasoning"] is False
+        assert body["tools"][0]["function"]["name"] == "send"
+        assert json.loads(body["messages"][1]["tool_calls"][0]["function"]["arguments"])["to"] != MAIL
+        assert MAIL not in backend.received
+
+
 async def test_the_headers_say_where_it_ran_and_extra_parameters_pass(tmp_path):
     async with talking(tmp_path) as (_, backend, client):
         raw = await client.chat.completions.with_raw_response.create(

@@ -38,6 +38,43 @@ def test_templates_render_as_transformers_renders_them(name: str) -> None:
     assert ChatTemplate(TEMPLATES[name], variables).render(TALK) == rendered[0]
 
 
+TOOL_TALK = [
+    {"role": "user", "content": "Oslo?"},
+    {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [{"type": "function", "function": {"name": "f", "arguments": {"é": [1, None]}}}],
+    },
+    {"role": "tool", "content": "12 °C", "name": "f"},
+]
+TOOLS = [{"type": "function", "function": {"name": "f", "description": "<b>", "parameters": {"type": "object"}}}]
+
+
+def test_tools_calls_and_options_render_as_transformers_renders_them() -> None:
+    from transformers.utils.chat_template_utils import render_jinja_template
+
+    source = (
+        "{% if tools %}{% for t in tools %}{{ t | tojson }}\n{% endfor %}{% endif %}{% for m in messages %}"
+        "{% if m.tool_calls %}{% for c in m.tool_calls %}{{ c.function.arguments | tojson }}{% endfor %}{% endif %}"
+        "{{ m.content }}{% endfor %}{% if add_generation_prompt %}>{% endif %}{{ thinking }}{{ tools is none }}"
+    )
+    for tools, prompt in ((TOOLS, True), (None, False)):
+        rendered, _ = render_jinja_template(
+            conversations=[TOOL_TALK], tools=tools, chat_template=source, add_generation_prompt=prompt, thinking="on"
+        )
+        ours = ChatTemplate(source, {}).render(
+            TOOL_TALK, tools, add_generation_prompt=prompt, options={"thinking": "on"}
+        )
+        assert ours == rendered[0]
+
+
+@pytest.mark.parametrize("name", ["messages", "tools", "add_generation_prompt", "bos_token"])
+def test_an_option_does_not_take_the_place_of_what_is_not_the_callers_to_say(name: str) -> None:
+    with pytest.raises(InvalidRequest, match=name) as refused:
+        ChatTemplate("x", {"bos_token": "<s>"}).render(TALK, options={name: "y"})
+    assert refused.value.param == "chat_template_kwargs"
+
+
 def test_a_templates_refusal_is_told() -> None:
     template = ChatTemplate("{{ raise_exception('roles must alternate') }}", {})
     with pytest.raises(InvalidRequest, match="roles must alternate"):

@@ -4,6 +4,7 @@ import pytest
 
 from backend.errors import CorruptCheckpoint, UnsupportedModel
 from backend.models.config import from_hugging_face
+from backend.models.rope import Linear, Unscaled, Yarn
 from tests.backend.tiny import tiny_config
 
 CONFIG: dict[str, Any] = {
@@ -40,7 +41,7 @@ def test_what_is_not_said_takes_its_usual_value() -> None:
 )
 def test_rope_is_read_in_both_spellings(rope: dict[str, Any]) -> None:
     config = from_hugging_face({**CONFIG, **rope})
-    assert (config.rope_theta, config.rope_linear_factor) == (5.0, 2.0)
+    assert (config.rope_theta, config.rope_scaling) == (5.0, Linear(2.0))
     assert config.inverse_frequencies()[0] == 0.5
 
 
@@ -51,11 +52,45 @@ def test_llama_3_scaling_leaves_short_waves_and_stretches_long_ones() -> None:
     assert scaled[-1] == plain[-1] / 8
 
 
-def test_a_sliding_window_bounds_the_context() -> None:
-    mistral = {**CONFIG, "architectures": ["MistralForCausalLM"], "sliding_window": 100}
-    assert from_hugging_face(mistral).max_position == 100
-    qwen = {**CONFIG, "architectures": ["Qwen2ForCausalLM"], "sliding_window": 100, "use_sliding_window": False}
-    assert from_hugging_face(qwen).max_position == 256
+MISTRAL = {**CONFIG, "architectures": ["MistralForCausalLM"], "sliding_window": 100}
+QWEN = {**CONFIG, "architectures": ["Qwen2ForCausalLM"], "sliding_window": 100, "max_window_layers": 1}
+
+
+def test_a_sliding_window_is_read_for_the_layers_that_have_it() -> None:
+    assert from_hugging_face(MISTRAL).windows == (100, 100)
+    assert from_hugging_face({**QWEN, "use_sliding_window": True}).windows == (None, 100)
+    named = {**QWEN, "use_sliding_window": True, "layer_types": ["sliding_attention", "full_attention"]}
+    assert from_hugging_face(named).windows == (100, None)
+    assert from_hugging_face({**QWEN, "use_sliding_window": False}).windows == ()
+
+
+def test_a_window_that_no_sequence_reaches_is_none() -> None:
+    assert from_hugging_face({**MISTRAL, "sliding_window": 256}).windows == ()
+    config = from_hugging_face(MISTRAL)
+    assert config.within(101).windows == (100, 100)
+    assert config.within(100).windows == ()
+    assert config.within(100).max_position == 100
+    assert config.within(10_000).max_position == 256
+
+
+def test_what_a_gpu_cannot_compute_is_said_with_what_would_do() -> None:
+    config = from_hugging_face(MISTRAL)
+    assert "max_model_len of 100" in (config.cpu_only or "")
+    assert config.within(100).cpu_only is None
+    moe = {**CONFIG, "architectures": ["MixtralForCausalLM"], "num_local_experts": 4, "num_experts_per_tok": 2}
+    assert "mixture of experts" in (from_hugging_face(moe).cpu_only or "")
+
+
+def test_yarn_by_one_key_stretches_the_context_beyond_what_the_file_says() -> None:
+    scaling = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 256}
+    config = from_hugging_face({**CONFIG, "rope_scaling": scaling})
+    assert config.max_position == 1024
+    assert isinstance(config.rope_scaling, Yarn)
+
+
+def test_dynamic_scaling_is_served_for_as_long_as_it_changes_nothing() -> None:
+    config = from_hugging_face({**CONFIG, "rope_scaling": {"rope_type": "dynamic", "factor": 4.0}})
+    assert (config.max_position, config.rope_scaling) == (256, Unscaled())
 
 
 @pytest.mark.parametrize(
@@ -67,12 +102,23 @@ def test_a_sliding_window_bounds_the_context() -> None:
         ({"attention_bias": True}, "bias"),
         ({"mlp_bias": True}, "bias"),
         ({"quantization_config": {"quant_method": "awq"}}, "quant_method 'awq' is not one of"),
-        ({"rope_scaling": {"rope_type": "yarn", "factor": 4}}, "yarn"),
+        ({"rope_scaling": {"rope_type": "proportional"}}, "'proportional' is not one of default, linear"),
+        ({"partial_rotary_factor": 0.5}, "part of each head"),
+        ({"architectures": ["Qwen3ForCausalLM"], "attention_bias": True}, "bias"),
+        (
+            {"architectures": ["Qwen2ForCausalLM"], "layer_types": ["full_attention", "linear_attention"]},
+            "layers of linear_attention",
+        ),
     ],
 )
 def test_what_we_would_compute_wrongly_is_refused_by_name(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(UnsupportedModel, match=message):
         from_hugging_face({**CONFIG, **changes})
+
+
+def test_the_refusal_of_an_architecture_names_those_that_are_served() -> None:
+    with pytest.raises(UnsupportedModel, match=r"LlamaForCausalLM, MistralForCausalLM, .*Qwen3ForCausalLM"):
+        from_hugging_face({**CONFIG, "architectures": ["GPT2LMHeadModel"]})
 
 
 @pytest.mark.parametrize("key", [k for k in CONFIG if k != "architectures"])
@@ -88,6 +134,8 @@ def test_a_missing_key_is_named(key: str) -> None:
         {"head_dim": 7},
         {"num_layers": 0},
         {"vocab_size": -1},
+        {"windows": (4,)},
+        {"windows": (4, 0)},
     ],
 )
 def test_shapes_that_cannot_be_are_corrupt(changes: dict[str, int]) -> None:

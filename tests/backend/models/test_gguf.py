@@ -11,6 +11,7 @@ import torch
 
 from backend.errors import CorruptCheckpoint, ModelError, ModelNotFound, UnsupportedModel
 from backend.models import gguf as ours
+from backend.models import rope
 from backend.models.checkpoint import Checkpoint
 from backend.models.decoder import Decoder
 from backend.models.loader import load_model
@@ -44,8 +45,9 @@ def write(path: Path, model: Decoder, architecture: str = "llama", leave_out: st
             writer.add_uint32(f"{architecture}.{key}", value)
     writer.add_float32(f"{architecture}.attention.layer_norm_rms_epsilon", c.rms_norm_eps)
     writer.add_float32(f"{architecture}.rope.freq_base", c.rope_theta)
+    add = {str: writer.add_string, int: writer.add_uint32, float: writer.add_float32}
     for key, value in metadata.items():
-        writer.add_string(key.replace("__", "."), value)
+        add[type(value)](key.replace("__", "."), value)
     for name, tensor in model.places().items():
         stem, suffix = name.rsplit(".", 1)
         if stem.startswith("model.layers."):
@@ -186,6 +188,33 @@ def test_a_missing_hyper_parameter_is_named(tmp_path: Path, source: Decoder) -> 
 
 
 def test_rope_scaling_we_do_not_compute_is_refused(tmp_path: Path, source: Decoder) -> None:
-    file = ours.GGUFFile(write(tmp_path / "x.gguf", source, llama__rope__scaling__type="yarn"))
-    with pytest.raises(UnsupportedModel, match="yarn"):
+    file = ours.GGUFFile(write(tmp_path / "x.gguf", source, llama__rope__scaling__type="longrope"))
+    with pytest.raises(UnsupportedModel, match="'longrope' is not one of none, linear, yarn"):
         ours.model_config(file)
+
+
+def test_yarn_is_read_as_from_config_json(tmp_path: Path, source: Decoder) -> None:
+    at = "llama__rope__scaling__"
+    settings: dict[str, Any] = {at + "type": "yarn", at + "factor": 4.0, at + "original_context_length": 64}
+    config = ours.model_config(ours.GGUFFile(write(tmp_path / "x.gguf", source, **settings)))
+    scaling = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
+    theirs = rope.from_hugging_face({"max_position_embeddings": 256, "rope_scaling": scaling})
+    assert config.rope_scaling == theirs.scaling
+
+
+def test_yarn_without_its_original_length_is_corrupt(tmp_path: Path, source: Decoder) -> None:
+    file = ours.GGUFFile(write(tmp_path / "x.gguf", source, llama__rope__scaling__type="yarn"))
+    with pytest.raises(CorruptCheckpoint, match=r"llama\.rope\.scaling\.original_context_length"):
+        ours.model_config(file)
+
+
+def test_a_mixture_of_experts_in_gguf_is_refused_and_told_where_it_is_read(tmp_path: Path, source: Decoder) -> None:
+    file = ours.GGUFFile(write(tmp_path / "x.gguf", source, llama__expert_count=8))
+    with pytest.raises(UnsupportedModel, match="from safetensors"):
+        ours.model_config(file)
+
+
+def test_a_sliding_window_is_read(tmp_path: Path, source: Decoder) -> None:
+    path = write(tmp_path / "x.gguf", source, llama__attention__sliding_window=32)
+    assert Checkpoint(path).config.windows == (32, 32)
+    assert Checkpoint(path, 32).config.windows == ()

@@ -1,0 +1,125 @@
+"""A chat request as its model knows chats: what the prompt is, and how the answer is to be read.
+
+Which form calls and thoughts take follows from the checkpoint's own template, unless it is said.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from backend.errors import ConfigError, InvalidRequest
+from backend.interpreter import Interpreter
+from backend.models.tokenizer import TextModel
+from backend.parameters import template_messages
+from backend.reasoning import CLOSE, OPEN, ThinkParser, opens_thoughts
+from backend.tools import formats, teaching
+from backend.tools.formats import ToolFormat
+from backend.tools.grammar import forced_calls
+from backend.tools.request import Tools, for_template, read_tools
+from backend.wire import ChatCompletionRequest, JsonObject
+
+AUTO, NONE, THINK = "auto", "none", "think"
+PROMPT_END = 16  # tokens that tell whether the prompt ends inside the model's thoughts
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """The model's turn in a conversation.
+
+    Attributes:
+        prompt: token ids.
+        text_model: of the answer's text, in which the control tokens that have to be read are seen.
+        interpreter: makes what reads one choice of the answer; None: all of it is words.
+        call_id: names a call.
+        grammar: what the answer has to match (llguidance), "" for anything.
+        thoughts_end: the token that ends the thoughts which the answer begins with; None where there are none.
+    """
+
+    prompt: list[int]
+    text_model: TextModel
+    interpreter: Callable[[], Interpreter] | None
+    call_id: Callable[[], str]
+    grammar: str = ""
+    thoughts_end: int | None = None
+
+
+class ChatModel:
+    """tool_call_parser: auto, none, or a name of `tools.formats`. reasoning_parser: auto, none or think. Raises
+    ConfigError for others."""
+
+    def __init__(self, text_model: TextModel, tool_call_parser: str = AUTO, reasoning_parser: str = AUTO) -> None:
+        template = text_model.tool_template or text_model.chat_template
+        source = template.source if template else ""
+        if reasoning_parser not in (AUTO, NONE, THINK):
+            raise ConfigError(f"reasoning parser {reasoning_parser!r} is not one of auto, none, think")
+        self._thinks = reasoning_parser == THINK or (reasoning_parser == AUTO and (OPEN in source or CLOSE in source))
+        self._format: ToolFormat | None = None
+        if tool_call_parser == AUTO:
+            self._format = formats.of_template(source)
+        elif tool_call_parser != NONE:
+            self._format = formats.named(tool_call_parser)
+        self._taught = formats.takes_tools(source)
+        self._plain = text_model
+        self._thinking = text_model.showing([OPEN, CLOSE])
+        self._calling = self._thinking.showing(self._format.markers if self._format else ())
+
+    def turn(self, request: ChatCompletionRequest) -> Turn:
+        """Raises InvalidRequest."""
+        extra = request.model_extra or {}
+        tools = read_tools(extra)
+        if tools is not None and self._format is None:
+            raise InvalidRequest("this backend does not read the calls of this model", param="tools")
+        prompt = self.prompt(request, tools)
+        end = self._thinking.decode(prompt[-PROMPT_END:])
+        opened = self._thinks and opens_thoughts(end)
+        thinks = opened or (self._thinks and not end.rstrip().endswith(CLOSE))
+        form = self._format if tools is not None else None
+        include_reasoning = _flag(extra, "include_reasoning", default=True)
+
+        def interpreter() -> Interpreter:
+            return Interpreter(
+                ThinkParser(opened=opened) if self._thinks else None,
+                form.parser(tools.names) if form and tools else None,
+                tell_thoughts=include_reasoning,
+                parallel=tools is None or tools.parallel,
+            )
+
+        forced = form is not None and tools is not None and bool(tools.forced)
+        return Turn(
+            prompt=prompt,
+            text_model=self._calling if form else self._thinking if self._thinks else self._plain,
+            interpreter=interpreter if self._thinks or form else None,
+            call_id=(self._format or formats.HERMES).call_id,
+            grammar=forced_calls(form, tools, self._plain.control_token) if forced and form and tools else "",
+            thoughts_end=self._plain.tokenizer.token_to_id(CLOSE) if thinks else None,
+        )
+
+    def prompt(
+        self, request: ChatCompletionRequest, tools: Tools | None, *, add_generation_prompt: bool = True
+    ) -> list[int]:
+        """Token ids of the conversation. Raises InvalidRequest."""
+        messages = [for_template(message) for message in template_messages(request)]
+        definitions = tools.definitions if tools else None
+        if not self._taught:
+            messages = [teaching.as_text(message) for message in messages]
+            messages = teaching.with_tools(messages, definitions) if definitions else messages
+            definitions = None
+        return self._plain.encode_chat(
+            messages, definitions, add_generation_prompt=add_generation_prompt, options=_options(request)
+        )
+
+
+def _options(request: ChatCompletionRequest) -> JsonObject:
+    options = (request.model_extra or {}).get("chat_template_kwargs")
+    if options is not None and not isinstance(options, dict):
+        raise InvalidRequest("it is an object", param="chat_template_kwargs")
+    return options or {}
+
+
+def _flag(extra: dict[str, Any], name: str, *, default: bool) -> bool:
+    value = extra.get(name)
+    if value is None:
+        return default
+    if not isinstance(value, bool):
+        raise InvalidRequest("it is true or false", param=name)
+    return value

@@ -1,0 +1,35 @@
+"""The models that are served, a file each: one that joins adds its module and its name here.
+
+``python -m backend.models.families`` prints the table in docs/models.md.
+"""
+
+from backend.errors import UnsupportedModel
+from backend.models.families import llama, mistral, mixtral, qwen2, qwen3, qwen3_moe
+from backend.models.families.family import Family
+
+FAMILIES: tuple[Family, ...] = (
+    llama.FAMILY,
+    mistral.FAMILY,
+    qwen2.FAMILY,
+    qwen3.FAMILY,
+    mixtral.FAMILY,
+    qwen3_moe.FAMILY,
+)
+
+
+def of_architecture(name: str | None) -> Family:
+    """By config.json's name. Raises UnsupportedModel naming those that are served."""
+    for family in FAMILIES:
+        if family.architecture == name:
+            return family
+    served = ", ".join(sorted(family.architecture for family in FAMILIES))
+    raise UnsupportedModel(f"architecture {name!r} is not one of {served}")
+
+
+def of_gguf(name: str | None) -> Family:
+    """By GGUF's name. Raises UnsupportedModel naming those that are read."""
+    for family in FAMILIES:
+        if family.gguf is not None and family.gguf == name:
+            return family
+    read = ", ".join(sorted(family.gguf for family in FAMILIES if family.gguf))
+    raise UnsupportedModel(f"GGUF architecture {name!r} is not one of {read}")

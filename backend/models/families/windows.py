@@ -1,0 +1,30 @@
+"""Which layers attend to a sliding window only, and how wide it is (Beltagy et al. 2020; Jiang et al. 2023)."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from backend.errors import UnsupportedModel
+
+FULL, SLIDING = "full_attention", "sliding_attention"
+
+
+def in_every_layer(config: Mapping[str, Any]) -> tuple[int | None, ...]:
+    """Mistral's: all layers alike."""
+    width = config.get("sliding_window")
+    return () if width is None else (int(width),) * int(config["num_hidden_layers"])
+
+
+def by_layer(config: Mapping[str, Any]) -> tuple[int | None, ...]:
+    """Qwen's: where ``use_sliding_window`` is on, in the layers that ``layer_types`` names, or from
+    ``max_window_layers`` on. Raises UnsupportedModel for a layer that is neither full nor sliding."""
+    layers = int(config["num_hidden_layers"])
+    width = config.get("sliding_window")
+    kinds = config.get("layer_types")
+    if kinds is not None and (strange := set(kinds) - {FULL, SLIDING}):
+        raise UnsupportedModel(f"layers of {', '.join(sorted(map(str, strange)))}; only full and sliding are computed")
+    if not config.get("use_sliding_window", False) or width is None:
+        return ()
+    if kinds is None:
+        first = int(config["max_window_layers"])
+        kinds = [SLIDING if layer >= first else FULL for layer in range(layers)]
+    return tuple(int(width) if kind == SLIDING else None for kind in kinds)

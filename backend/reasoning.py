@@ -1,0 +1,35 @@
+"""The thoughts of a model that thinks aloud: ``<think>…</think>`` before its answer (DeepSeek-R1, Qwen3, QwQ)."""
+
+from backend.tools.parts import Content, Reasoning
+from backend.tools.script import Reading, Script
+
+OPEN, CLOSE = "<think>", "</think>"
+
+
+class ThinkParser(Script):
+    """Parts an answer from the thoughts before it; white space at either's borders belongs to neither.
+
+    opened: the prompt ends inside the thoughts already, as some templates have it. Thoughts come first or not at all:
+    a ``<think>`` inside an answer is text.
+    """
+
+    def __init__(self, *, opened: bool) -> None:
+        self._opened = opened
+        super().__init__()
+
+    def run(self) -> Reading[None]:
+        if not self._opened:
+            self.remember()
+            self.give_back((yield from self.after()))
+            before = self.remembered()
+            if not (yield from self.follows(OPEN)):
+                self.say(Content(before))
+                return (yield from self.rest())
+        yield from self.prose(CLOSE, trim=True, kind=Reasoning)
+        yield from self.rest(trim=True)
+        return None
+
+
+def opens_thoughts(prompt_end: str) -> bool:
+    """Whether a prompt that ends so leaves the model thinking."""
+    return prompt_end.rstrip().endswith(OPEN)

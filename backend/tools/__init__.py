@@ -1,0 +1,1 @@
+"""Tools that a model may call: what a request offers, how models write calls, how an answer is held to be one."""

@@ -1,0 +1,31 @@
+"""Calls as Llama 3.1 and later write them: the answer is ``{"name": …, "parameters": {…}}``, perhaps behind the control
+token ``<|python_tag|>``, several with semicolons between (Meta, prompt format of Llama 3.1)."""
+
+from backend.tools.call import CallScript
+from backend.tools.parts import Content
+from backend.tools.script import END, SPACE, Reading
+
+TAG = "<|python_tag|>"
+
+
+class Llama3Parser(CallScript):
+    """A call may stand where the answer begins, behind another call and behind the tag; an object elsewhere is text,
+    and so is one that calls nothing that was offered. The tag is never text."""
+
+    def run(self) -> Reading[None]:
+        called = False
+        while True:
+            self.remember()
+            character = yield from self.after(SPACE + ";," if called else SPACE)
+            self.give_back(character)
+            before = self.remembered()
+            if (yield from self.follows(TAG)):
+                continue
+            if character == "{" and (yield from self.call()):
+                called = True
+                continue
+            if character == END and called:
+                return
+            self.say(Content("" if called else before))
+            if not (yield from self.prose(TAG)):
+                return

@@ -1,0 +1,110 @@
+"""What a request says of tools: those it offers, and whether the answer has to call one (OpenAI API reference)."""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from backend.errors import InvalidRequest
+from backend.wire import JsonObject
+
+MAX_TOOLS = 128
+NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,128}")
+ANYTHING: JsonObject = {"type": "object", "properties": {}}
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """The functions on offer.
+
+    Attributes:
+        definitions: as they came, for the chat template. parameters: of each function by name, a JSON schema.
+        forced: names of which one has to be called; empty: as the model likes.
+        parallel: several calls in one answer are welcome.
+    """
+
+    definitions: list[JsonObject]
+    parameters: dict[str, JsonObject]
+    forced: tuple[str, ...] = ()
+    parallel: bool = True
+
+    @property
+    def names(self) -> frozenset[str]:
+        return frozenset(self.parameters)
+
+
+def read_tools(extra: Mapping[str, Any]) -> Tools | None:
+    """From a request's fields; None where no tool may be called. Raises InvalidRequest naming the field."""
+    tools, choice = extra.get("tools"), extra.get("tool_choice")
+    parallel = extra.get("parallel_tool_calls")
+    if parallel is not None and not isinstance(parallel, bool):
+        raise InvalidRequest("it is true or false", param="parallel_tool_calls")
+    if not tools:
+        if tools not in (None, []):
+            raise InvalidRequest("it is a list", param="tools")
+        if choice not in (None, "none", "auto"):
+            raise InvalidRequest("tool_choice asks for a tool and there are none", param="tool_choice")
+        return None
+    if not isinstance(tools, list) or len(tools) > MAX_TOOLS:
+        raise InvalidRequest(f"it is a list of at most {MAX_TOOLS}", param="tools")
+    parameters: dict[str, JsonObject] = {}
+    for i, tool in enumerate(tools):
+        name, schema = _function(tool, f"tools[{i}]")
+        if name in parameters:
+            raise InvalidRequest("this name is there twice", param=f"tools[{i}].function.name")
+        parameters[name] = schema
+    forced = _forced(choice, parameters)
+    if forced is None:
+        return None
+    return Tools(tools, parameters, forced, parallel is not False and not isinstance(choice, dict))
+
+
+def _function(tool: Any, at: str) -> tuple[str, JsonObject]:
+    if not isinstance(tool, dict) or tool.get("type", "function") != "function":
+        raise InvalidRequest("a tool is an object of type function", param=at)
+    function = tool.get("function")
+    if not isinstance(function, dict):
+        raise InvalidRequest("a tool describes a function", param=f"{at}.function")
+    name = function.get("name")
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        raise InvalidRequest(f"a name matches {NAME.pattern}", param=f"{at}.function.name")
+    if not isinstance(function.get("description") or "", str):
+        raise InvalidRequest("it is a string", param=f"{at}.function.description")
+    schema = function.get("parameters")
+    if schema is not None and not isinstance(schema, dict):
+        raise InvalidRequest("parameters are a JSON schema", param=f"{at}.function.parameters")
+    return name, schema or ANYTHING
+
+
+def _forced(choice: Any, parameters: Mapping[str, JsonObject]) -> tuple[str, ...] | None:
+    """None: no call is wanted."""
+    match choice:
+        case "none":
+            return None
+        case None | "auto":
+            return ()
+        case "required":
+            return tuple(parameters)
+        case {"type": "function", "function": {"name": str(name)}}:
+            if name not in parameters:
+                raise InvalidRequest("this function is not among the tools", param="tool_choice.function.name")
+            return (name,)
+    raise InvalidRequest("it is none, auto, required or a function's name", param="tool_choice")
+
+
+def for_template(message: JsonObject) -> JsonObject:
+    """A message of the conversation so far as chat templates want it: a call's arguments are what their JSON says."""
+    calls = message.get("tool_calls")
+    if not calls:
+        return {name: value for name, value in message.items() if name != "tool_calls"}
+    return {**message, "tool_calls": [_for_template(call) for call in calls]}
+
+
+def _for_template(call: JsonObject) -> JsonObject:
+    function = call.get("function") or {}
+    try:
+        arguments = json.loads(function.get("arguments") or "{}")
+    except ValueError:
+        return call
+    return {**call, "function": {**function, "arguments": arguments}} if isinstance(arguments, dict) else call

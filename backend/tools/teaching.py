@@ -1,0 +1,35 @@
+"""Tools for a model whose chat template knows none: described in a system turn, in the words of no one model."""
+
+import json
+from collections.abc import Sequence
+
+from backend.tools import hermes
+from backend.wire import JsonObject
+
+
+def with_tools(messages: Sequence[JsonObject], definitions: Sequence[JsonObject]) -> list[JsonObject]:
+    """The conversation with the tools in its system turn, which may be new."""
+    described = "\n".join(json.dumps(tool.get("function", tool), ensure_ascii=False) for tool in definitions)
+    text = (
+        "You may call functions. Each line describes one, its parameters as a JSON schema:\n"
+        f"{described}\n"
+        "To call one, write nothing but this, once for each call:\n"
+        f'{hermes.OPEN}\n{{"name": "the function", "arguments": {{"of": "the call"}}}}\n{hermes.CLOSE}'
+    )
+    if messages[0]["role"] == "system":
+        return [{**messages[0], "content": f"{messages[0]['content']}\n\n{text}"}, *messages[1:]]
+    return [{"role": "system", "content": text}, *messages]
+
+
+def as_text(message: JsonObject) -> JsonObject:
+    """A call or its result, which such a template does not know either, as the text that it was."""
+    if message["role"] == "tool":
+        return {"role": "user", "content": f"<tool_response>\n{message['content']}\n</tool_response>"}
+    calls = message.get("tool_calls")
+    if not calls:
+        return message
+    written = [
+        f"{hermes.OPEN}\n{json.dumps(call.get('function') or {}, ensure_ascii=False)}\n{hermes.CLOSE}" for call in calls
+    ]
+    content = "\n".join(filter(None, [message.get("content") or "", *written]))
+    return {name: value for name, value in message.items() if name != "tool_calls"} | {"content": content}

@@ -1,0 +1,157 @@
+"""Every family and every way to stretch RoPE, against transformers on the same random checkpoint read from disk."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from backend.engine.attention import KVCache, PagedAttention, Prefill
+from backend.errors import CorruptCheckpoint
+from backend.models.checkpoint import Checkpoint
+from backend.models.decoder import Decoder
+from backend.models.families import FAMILIES
+from backend.models.loader import load_model
+from tests.backend.tiny import generate, greedy, tiny_engine
+
+TOKENS = 120
+SHAPE: dict[str, Any] = {
+    "vocab_size": 101,
+    "hidden_size": 48,
+    "intermediate_size": 80,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+    "rms_norm_eps": 1e-5,
+    "tie_word_embeddings": False,
+}
+EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 24, "head_dim": 16}
+
+
+def rope(kind: str, **settings: Any) -> dict[str, Any]:
+    return {"rope_parameters": {"rope_type": kind, "rope_theta": 1000.0, **settings}}
+
+
+STRETCH = {"factor": 4.0, "original_max_position_embeddings": 64}
+FACTORS = {"short_factor": [1.0, 1.1, 1.2, 1.3], "long_factor": [1.0, 2.0, 3.0, 4.0]}
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("LlamaForCausalLM", rope("default")),
+    "llama, tied": ("LlamaForCausalLM", {"tie_word_embeddings": True}),
+    "llama, linear": ("LlamaForCausalLM", rope("linear", factor=4.0)),
+    "llama, dynamic within its length": ("LlamaForCausalLM", rope("dynamic", factor=4.0)),
+    "llama, llama3": ("LlamaForCausalLM", rope("llama3", **STRETCH, low_freq_factor=1.0, high_freq_factor=4.0)),
+    "llama, yarn": ("LlamaForCausalLM", rope("yarn", **STRETCH)),
+    "llama, yarn with every key": (
+        "LlamaForCausalLM",
+        rope("yarn", **STRETCH, beta_fast=16.0, beta_slow=2.0, truncate=False, attention_factor=1.3),
+    ),
+    "llama, yarn with mscale": ("LlamaForCausalLM", rope("yarn", **STRETCH, mscale=0.7, mscale_all_dim=0.4)),
+    "llama, longrope beyond": ("LlamaForCausalLM", rope("longrope", **STRETCH, **FACTORS)),
+    "llama, longrope, given magnitude": (
+        "LlamaForCausalLM",
+        rope("longrope", **STRETCH, **FACTORS, attention_factor=1.2),
+    ),
+    "mistral": ("MistralForCausalLM", {"sliding_window": None}),
+    "mistral with a window": ("MistralForCausalLM", {"sliding_window": 20}),
+    "qwen2": ("Qwen2ForCausalLM", {}),
+    "qwen2, yarn": ("Qwen2ForCausalLM", rope("yarn", **STRETCH)),
+    "qwen2 with windows above": (
+        "Qwen2ForCausalLM",
+        {"use_sliding_window": True, "sliding_window": 20, "max_window_layers": 1},
+    ),
+    "qwen3": ("Qwen3ForCausalLM", {"head_dim": 16}),
+    "qwen3 with windows by layer": (
+        "Qwen3ForCausalLM",
+        {
+            "head_dim": 16,
+            "use_sliding_window": True,
+            "sliding_window": 24,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        },
+    ),
+    "mixtral": ("MixtralForCausalLM", {"num_local_experts": 4, "num_experts_per_tok": 2}),
+    "qwen3-moe": ("Qwen3MoeForCausalLM", {**EXPERTS, "num_experts": 6, "norm_topk_prob": True}),
+    "qwen3-moe, some layers dense": (
+        "Qwen3MoeForCausalLM",
+        {**EXPERTS, "num_experts": 6, "norm_topk_prob": False, "mlp_only_layers": [1]},
+    ),
+}
+
+
+def theirs(architecture: str, changes: dict[str, Any]) -> Any:
+    import transformers
+
+    config = getattr(transformers, architecture.replace("ForCausalLM", "Config"))(**{**SHAPE, **changes})
+    torch.manual_seed(1)
+    model = getattr(transformers, architecture)(config).eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, 0.5 if parameter.dim() == 1 else 0.0, 0.2)
+    return model
+
+
+def logits(model: Decoder, ids: list[int]) -> Tensor:
+    """Of every position, through the paged cache."""
+    cache = KVCache(model.config, -(-len(ids) // 4), 4, model.embedding.dtype, "cpu")
+    rows = torch.arange(len(ids))
+    attention = PagedAttention(cache, rows, None, [Prefill(0, len(ids), 0, torch.arange(-(-len(ids) // 4)))])
+    return model(torch.tensor(ids), rows, attention, rows)
+
+
+def reference(model: Any, ids: list[int]) -> Tensor:
+    with torch.no_grad():
+        found: Tensor = model(torch.tensor([ids])).logits[0]
+    return found
+
+
+def test_there_is_a_case_for_every_family() -> None:
+    assert {architecture for architecture, _ in CASES.values()} == {family.architecture for family in FAMILIES}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_logits_and_tokens_equal_transformers(case: str, tmp_path: Path) -> None:
+    original = theirs(*CASES[case])
+    original.save_pretrained(tmp_path, max_shard_size="40KB")  # so that most come in shards
+    ours = load_model(Checkpoint(tmp_path), "float32")
+    ids = [(13 * i + i * i) % 101 for i in range(TOKENS)]
+    expected = reference(original, ids)
+    assert expected.abs().max() > 1
+    torch.testing.assert_close(logits(ours, ids), expected, atol=5e-4, rtol=2e-4)
+
+    engine = tiny_engine(ours, max_num_batched_tokens=32, block_size=4)  # chunks, then single tokens, of two sequences
+    prompts = [ids[:90], ids[7:83]]
+    for prompt, answer in zip(prompts, generate(engine, prompts, greedy(16)), strict=True):
+        wanted = reference(original, prompt + answer)[len(prompt) - 1 : -1]
+        assert answer == wanted.argmax(-1).tolist()
+
+
+def test_longrope_takes_its_short_factors_where_no_more_than_the_original_context_is_served(tmp_path: Path) -> None:
+    original = theirs("LlamaForCausalLM", rope("longrope", **STRETCH, **FACTORS))
+    original.save_pretrained(tmp_path)
+    ids = [(13 * i + i * i) % 101 for i in range(60)]
+    short = load_model(Checkpoint(tmp_path, 64), "float32")
+    torch.testing.assert_close(logits(short, ids), reference(original, ids), atol=5e-4, rtol=2e-4)
+    long = load_model(Checkpoint(tmp_path), "float32")
+    assert (logits(long, ids) - logits(short, ids)).abs().max() > 0.1
+
+
+def test_a_token_is_seen_from_within_the_window_and_from_nowhere_else(tmp_path: Path) -> None:
+    theirs("MistralForCausalLM", {"sliding_window": 20, "num_hidden_layers": 1}).save_pretrained(tmp_path)
+    ids = [(13 * i + i * i) % 101 for i in range(40)]
+    model = load_model(Checkpoint(tmp_path), "float32")
+    apart = (logits(model, ids) - logits(model, [ids[0] ^ 1, *ids[1:]])).abs().amax(-1)
+    assert (apart[:20] > 0).all()
+    assert (apart[20:] == 0).all()
+
+
+@pytest.mark.parametrize("gone", ["model.layers.1.mlp.experts.3.up_proj.weight", "model.layers.2.mlp.gate.weight"])
+def test_a_missing_expert_is_named(gone: str, tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    theirs(*CASES["qwen3-moe"]).save_pretrained(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    del tensors[gone]
+    save_file(tensors, tmp_path / "model.safetensors")
+    with pytest.raises(CorruptCheckpoint, match=gone):
+        load_model(Checkpoint(tmp_path), "float32")
