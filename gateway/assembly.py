@@ -22,6 +22,7 @@ from gateway.chores import Chores
 from gateway.credentials import TenantCredentials
 from gateway.directory import Directory
 from gateway.errors import BackendUnavailable
+from gateway.fleet_room import fleet_at_work
 from gateway.health import Check, Health
 from gateway.identity.provider import IdentityProvider
 from gateway.installation import Installation
@@ -32,6 +33,7 @@ from gateway.limits import Limiter, LimitStore
 from gateway.memory_limits import MemoryLimitStore
 from gateway.meter import Meter
 from gateway.names import NameFinder
+from gateway.parking import Parking
 from gateway.pipeline import Pipeline
 from gateway.policy_clock import activate_scheduled
 from gateway.policy_room import PolicyRoom
@@ -41,11 +43,14 @@ from gateway.recorder import Recorder
 from gateway.routes import Routes
 from gateway.settings import Settings
 from gateway.store.database import Database
+from gateway.store.errors import Invalid
 from gateway.store.postgres_limits import PostgresLimitStore
 from gateway.store.usage_report import spent
 from gateway.telemetry import Telemetry, exporting_tracer
 from gateway.upstream import Upstream
 from gateway.weaknesses import Weakness, observe, weaknesses
+from regions.demand import Book
+from regions.errors import CatalogueError
 from regions.fleet import Backend, Fleet
 from regions.health import Prober
 
@@ -75,7 +80,14 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
     fleet = Fleet()
     inventory = Inventory(fleet, installation.catalogue())
     credentials = installation.credentials()
-    routes = Routes(fleet, inventory, credentials, settings.requests.max_attempts)
+    book = Book()
+    parking = Parking(inventory, fleet, book, settings.fleet.waiting_per_tenant)
+    routes = Routes(fleet, inventory, credentials, settings.requests.max_attempts, book)
+
+    def on_change(directory: Directory) -> None:
+        inventory.replace(directory.backends(), directory.deployments())
+        parking.look()
+
     database = installation.database(pool_size=settings.database.pool_size)
     keys, signer = installation.keys, installation.signer()
     audit_settings = AuditSettings(limits=AuditLimits(reserve_bytes=settings.audit.reserve_bytes))
@@ -96,7 +108,7 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
                 cell=installation.cell,
                 hasher=installation.hasher(),
                 compile_policy=installation.policies().compile,
-                on_change=lambda directory: inventory.replace(directory.backends()),
+                on_change=on_change,
                 prices=configured({model: price.amounts for model, price in settings.prices.items()}),
             ) as directory,
             Ledger(
@@ -107,6 +119,7 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
             ) as ledger,
             _limit_store(database, ledger) as limit_store,
             Limiter(limit_store) as limiter,
+            fleet_at_work(settings, installation, database, fleet, inventory, book, recorded_from_threads(log)),
         ):
             recorder = Recorder(log, telemetry)
             pipeline = Pipeline(
@@ -116,6 +129,7 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
                 ),
                 judge=Judge(inventory, telemetry),
                 routes=routes,
+                parking=parking,
                 recorder=recorder,
                 upstream=upstream,
                 names=names,
@@ -150,6 +164,7 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
                         check_policy=installation.policies().check,
                         on_event=on_event,
                         provider=IdentityProvider(settings.oidc) if settings.oidc.issuer else None,
+                        check_region=_region_of(installation),
                         on_refused=_told_from_threads(recorder, telemetry),
                         policy_room=lambda store: PolicyRoom(store, installation.catalogue(), installation.audit_log),
                     )
@@ -165,6 +180,16 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
                         await task
     finally:
         database.close()
+
+
+def _region_of(installation: Installation) -> Callable[[str], None]:
+    def check(region: str) -> None:
+        try:
+            installation.catalogue().region(region, datetime.now(UTC).date())
+        except CatalogueError as error:
+            raise Invalid(str(error)) from error
+
+    return check
 
 
 @asynccontextmanager

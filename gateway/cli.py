@@ -17,6 +17,7 @@ from backend.cli import plan
 from gateway.backend_cli import app as backends_app
 from gateway.config_cli import config_app
 from gateway.control_cli import policy_app, project_app, tenant_app
+from gateway.deployment_cli import deployment_app
 from gateway.doctor_cli import doctor
 from gateway.key_cli import key_app
 from gateway.limit_cli import limit_app
@@ -41,6 +42,7 @@ policy_app.registered_commands += policy_files_app.registered_commands + policy_
 backend_app.registered_commands += backends_app.registered_commands
 for part in (
     config_app,
+    deployment_app,
     tenant_app,
     project_app,
     key_app,

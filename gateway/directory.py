@@ -32,6 +32,7 @@ from gateway.store.listener import EpochListener
 from gateway.store.lookup import OPERATOR, TENANT_SCOPE
 from gateway.store.records import BackendRecord, ProjectRecord
 from gateway.store.uses import Rehash, write_rehashes, write_uses
+from regions.deployment import Deployment
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +64,7 @@ class Snapshot:
     backends: Mapping[str, BackendRecord] = field(default_factory=dict)
     limits: Mapping[tuple[str, str, str], Limits] = field(default_factory=dict)
     prices: Mapping[tuple[str, int], Price] = field(default_factory=dict)
+    deployments: Mapping[tuple[str, str], Deployment | None] = field(default_factory=dict)
     principals: dict[str, Principal] = field(default_factory=dict)
 
     def after(self, changes: Changes) -> "Snapshot":
@@ -75,6 +77,7 @@ class Snapshot:
             {**self.backends, **changes.backends},
             {**self.limits, **changes.limits},
             {**self.prices, **changes.prices},
+            {**self.deployments, **changes.deployments},
         )
 
     def is_living(self, tenant: str) -> bool:
@@ -206,6 +209,11 @@ class Directory:
             for backend in snapshot.backends.values()
             if backend.revoked_at is None and snapshot.is_living(backend.tenant)
         )
+
+    def deployments(self) -> tuple[Deployment, ...]:
+        """Those that live, and whose tenants do."""
+        found = self._snapshot.deployments.values()
+        return tuple(each for each in found if each is not None and self._snapshot.is_living(each.tenant))
 
     @property
     def prices(self) -> PriceBook:

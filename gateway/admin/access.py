@@ -30,7 +30,8 @@ from gateway.store.pages import Pages
 class Desk:
     """What the admin API works with. `hasher` gives the one of now: the pepper may have been rotated meanwhile.
 
-    `on_refused` is told, by a code, of everybody who could not come in.
+    `on_refused` is told, by a code, of everybody who could not come in. `check_region` raises Invalid for a place that
+    the catalogue does not have today.
     """
 
     database: Database
@@ -42,6 +43,7 @@ class Desk:
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
     provider: IdentityProvider | None = None
     on_refused: Callable[[str], None] = lambda reason: None
+    check_region: Callable[[str], None] = lambda region: None
 
     @property
     def inventory(self) -> Inventory:

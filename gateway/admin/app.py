@@ -5,7 +5,7 @@ from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gateway.admin import keys, limits, login, people, policies, tenants, usage
+from gateway.admin import deployments, keys, limits, login, people, policies, tenants, usage
 from gateway.admin.access import Desk
 from gateway.admin.openapi import AdminApi
 from gateway.admin.problems import install_handlers
@@ -36,6 +36,7 @@ def build_admin(desk: Desk) -> FastAPI:
         people.of_tenant,
         people.of_staff,
         limits.router,
+        deployments.router,
         usage.router,
     ):
         app.include_router(router)

@@ -22,6 +22,7 @@ Permission = Literal[
     "policies.approve",
     "policies.activate",
     "backends.read",
+    "deployments.manage",
     "people.read",
     "people.manage",
     "limits.manage",

@@ -222,6 +222,15 @@ class AdminEvent(BaseModel):
         "backend.revoked",
         "limits.changed",
         "price.set",
+        "deployment.created",
+        "deployment.scaled",
+        "deployment.drained",
+        "deployment.deleted",
+        "replica.starting",
+        "replica.ready",
+        "replica.draining",
+        "replica.stopped",
+        "replica.failed",
     ]
     cell: str
     tenant: str

@@ -2,7 +2,8 @@
 
 from alembic import context
 
-import gateway.store.usage_tables  # noqa: F401  # whose tables are in the metadata too
+import gateway.store.fleet_tables  # whose tables are in the metadata too
+import gateway.store.usage_tables  # noqa: F401
 from gateway.store.tables import Row
 
 context.configure(

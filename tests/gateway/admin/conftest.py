@@ -8,6 +8,7 @@ from gateway.admin.app import build_admin
 from gateway.identity.keys import KeyHasher
 from gateway.policy_room import PolicyRoom
 from regions.catalogue import Catalogue
+from regions.deployment import Deployment
 from tests.gateway.conftest import ACTIVITY, PEPPER, compile_policy
 
 DOCUMENT = "policy: acme\nversion: 1\nresidency: {process_in: EEA, store_in: EEA}\n"
@@ -72,9 +73,12 @@ def objects(acme):
     token, _ = acme.create_token("acme", person.id, expires_at=datetime.now(UTC) + timedelta(days=1))
     acme.activate_policy("acme", DOCUMENT)
     proposal = acme.submit_policy("acme", DOCUMENT)
+    deployment = acme.create_deployment(
+        Deployment(tenant="acme", id="large", model="large", weights="large", regions=("eu-fr-par",))
+    )
     return {
         "tenant": "acme", "project": "support", "key": key.id, "person": person.id, "token": token.id,
-        "proposal": proposal.number,
+        "proposal": proposal.number, "deployment": deployment.id,
     }  # fmt: skip
 
 
@@ -97,6 +101,8 @@ BODIES = {
     "set_tenant_limits": {"requests_per_minute": 600},
     "set_project_limits": {"eur_per_day": 12.5},
     "set_key_limits": {"concurrent_requests": 0},
+    "create_deployment": {"id": "little", "model": "little", "weights": "m.gguf", "regions": ["eu-fr-par"]},
+    "scale_deployment": {"min_replicas": 1, "max_replicas": 3},
     "set_price": {"model": "small", "input": 0.2, "output": "0.6"},
 }
 """What each route that takes a body is sent, by its function's name."""
