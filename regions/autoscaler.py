@@ -44,11 +44,11 @@ def desired(scale: Scale, replicas: int, samples: Sequence[Sample], now: float) 
     need = _need(scale, samples[-1])
     if need >= replicas:
         return _within(scale, need)
+    if _idle(samples, now) >= scale.idle_s:
+        return scale.min_replicas
     held = max(_need(scale, sample) for sample in samples if now - sample.at <= DOWN_S or sample is samples[-1])
     if held >= replicas:
         return _within(scale, replicas)
-    if _idle(samples, now) >= scale.idle_s:
-        return scale.min_replicas
     if any(sample.replicas != replicas for sample in samples if now - sample.at < STEP_S):
         return _within(scale, replicas)  # what was changed last has not shown its effect
     return _within(scale, max(held, replicas - 1, 1))
