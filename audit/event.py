@@ -243,6 +243,15 @@ class AdminChanged(Event):
         "admin.backend.revoked",
         "admin.limits.changed",
         "admin.price.set",
+        "admin.deployment.created",
+        "admin.deployment.scaled",
+        "admin.deployment.drained",
+        "admin.deployment.deleted",
+        "admin.replica.starting",
+        "admin.replica.ready",
+        "admin.replica.draining",
+        "admin.replica.stopped",
+        "admin.replica.failed",
     ]
     actor: Actor
     target: Text

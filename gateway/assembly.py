@@ -25,6 +25,7 @@ from gateway.chores import Chores
 from gateway.credentials import TenantCredentials, certificate_end
 from gateway.directory import Directory
 from gateway.errors import BackendUnavailable
+from gateway.fleet_room import fleet_at_work
 from gateway.health import Check, Health
 from gateway.installation import Installation
 from gateway.inventory import Inventory
@@ -36,6 +37,7 @@ from gateway.memory_limits import MemoryLimitStore
 from gateway.meter import Meter
 from gateway.names import NameFinder
 from gateway.oversight import Stops
+from gateway.parking import Parking
 from gateway.pipeline import Pipeline
 from gateway.policy_clock import activate_scheduled
 from gateway.policy_room import PolicyRoom
@@ -46,11 +48,14 @@ from gateway.routes import Routes
 from gateway.settings import Oidc, Settings
 from gateway.sinks import sinks_of, spans_leave
 from gateway.store.database import Database
+from gateway.store.errors import Invalid
 from gateway.store.postgres_limits import PostgresLimitStore
 from gateway.store.usage_report import spent
 from gateway.telemetry import Telemetry, exporting_tracer
 from gateway.upstream import Upstream
 from gateway.weaknesses import Weakness, observe, weaknesses
+from regions.demand import Book
+from regions.errors import CatalogueError
 from regions.fleet import Backend, Fleet
 from regions.health import Prober
 
@@ -83,13 +88,16 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
     fleet = Fleet()
     inventory, policies = Inventory(fleet, installation.catalogue()), installation.policies()
     credentials = installation.credentials()
+    book = Book()
+    parking = Parking(inventory, fleet, book, settings.fleet.waiting_per_tenant)
     stops = Stops()
+    routes = Routes(fleet, inventory, credentials, settings.requests.max_attempts, book)
 
     def changed(directory: Directory) -> None:
-        inventory.replace(directory.backends())
+        inventory.replace(directory.backends(), directory.deployments())
         stops.replace(directory.stops())
+        parking.look()
 
-    routes = Routes(fleet, inventory, credentials, settings.requests.max_attempts)
     database = installation.database(pool_size=settings.database.pool_size)
     keys, signer = installation.keys, installation.signer()
     provider = _provider(settings.oidc) if settings.oidc.issuer else None
@@ -123,6 +131,7 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
             _machines(provider, settings.oidc) as machines,
             _limit_store(database, ledger) as limit_store,
             Limiter(limit_store) as limiter,
+            fleet_at_work(settings, installation, database, fleet, inventory, book, recorded_from_threads(log)),
         ):
             _tell_ends(telemetry, credentials, settings.listen.cert_file)
             recorder = Recorder(log, telemetry)
@@ -133,6 +142,7 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
                 ),
                 judge=Judge(inventory, telemetry, stops=stops, sinks=sinks_of(settings)),
                 routes=routes,
+                parking=parking,
                 recorder=recorder,
                 upstream=upstream,
                 names=names,
@@ -167,6 +177,7 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
                         check_policy=policies.check,
                         on_event=on_event,
                         provider=provider,
+                        check_region=_region_of(installation),
                         on_refused=_told_from_threads(recorder, telemetry),
                         policy_room=lambda store: PolicyRoom(
                             store, installation.catalogue(), installation.audit_log, sinks=sinks_of(settings)
@@ -200,6 +211,16 @@ async def _machines(provider: "IdentityProvider | None", settings: Oidc) -> Asyn
         return
     async with Machines(provider, settings.projects, settings.groups_claim) as machines:
         yield machines
+
+
+def _region_of(installation: Installation) -> Callable[[str], None]:
+    def check(region: str) -> None:
+        try:
+            installation.catalogue().region(region, datetime.now(UTC).date())
+        except CatalogueError as error:
+            raise Invalid(str(error)) from error
+
+    return check
 
 
 @asynccontextmanager

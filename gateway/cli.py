@@ -18,6 +18,7 @@ from gateway.backend_cli import app as backends_app
 from gateway.backup_cli import backup_app, init
 from gateway.config_cli import config_app
 from gateway.control_cli import policy_app, project_app, tenant_app
+from gateway.deployment_cli import deployment_app
 from gateway.doctor_cli import doctor
 from gateway.key_cli import key_app
 from gateway.limit_cli import limit_app
@@ -44,6 +45,7 @@ backend_app.registered_commands += backends_app.registered_commands
 for part in (
     backup_app,
     config_app,
+    deployment_app,
     tenant_app,
     project_app,
     key_app,

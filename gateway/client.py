@@ -37,9 +37,10 @@ def headers_of(scope: MutableMapping[str, Any]) -> dict[str, str]:
 
 
 class Client:
-    """One request's sender. `started` tells whether status and headers are out; then only the body can say more."""
+    """One request's sender. `started` tells whether status and headers are out; then only the body can say more.
+    `held`: nothing of the answer is."""
 
-    __slots__ = ("_more_body", "_receive", "_send", "_watch", "address", "gone", "headers", "started", "status")
+    __slots__ = ("_more_body", "_receive", "_send", "_watch", "address", "gone", "headers", "held", "started", "status")
 
     def __init__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         self.headers = headers_of(scope)
@@ -49,6 +50,7 @@ class Client:
         self._more_body = True
         self._watch: asyncio.Task[None] | None = None
         self.started = False
+        self.held = False
         self.gone = False
         self.status = 0
 
@@ -100,7 +102,21 @@ class Client:
             self._watch.cancel()
             self._watch = None
 
+    async def hold(self, headers: Iterable[Header]) -> None:
+        """Keep a stream open that has nothing to say yet; `headers` go out the first time. Nothing of the answer is
+        sent by that: what it will begin with, `start`, can still be anything."""
+        if not self.started:
+            await self.start(200, headers)
+            self.held = True
+        await self.write(b": waiting for a backend\n\n")
+
     async def start(self, status: int, headers: Iterable[Header]) -> None:
+        """Of a stream that was held, the headers that are ours follow as comments: the others are out."""
+        if self.held:
+            self.held = False
+            ours = (b": %s: %s\n" % header for header in headers if header[0].startswith(b"x-domicile-"))
+            await self.write(b"".join(ours) + b"\n")
+            return
         self.started, self.status = True, status
         await self._send({"type": "http.response.start", "status": status, "headers": list(headers)})
 

@@ -6,6 +6,7 @@ they are put into the folder from outside, and read again from time to time.
 
 import logging
 import ssl
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
@@ -33,8 +34,17 @@ def certificate_end(file: Path) -> datetime | None:
 class TenantCredentials:
     """TLS contexts for calls to backends: one each, pinned to that backend, showing its tenant's certificate."""
 
-    def __init__(self, folder: Path, cell: str, root: Path, authority: CertificateAuthority | None) -> None:
-        """`folder` holds a subfolder a tenant; `root` is the certificate that backends are judged by."""
+    def __init__(
+        self,
+        folder: Path,
+        cell: str,
+        root: Path,
+        authority: CertificateAuthority | None,
+        find: Callable[[], CertificateAuthority | None] = lambda: None,
+    ) -> None:
+        """`folder` holds a subfolder a tenant; `root` is the certificate that backends are judged by. `find` looks for
+        an authority again where there was none: the first backend that is started here makes it."""
+        self._find = find
         self._folder = folder
         self._cell = cell
         self._root = root
@@ -81,6 +91,8 @@ class TenantCredentials:
 
     def _files(self, tenant: str) -> CredentialFiles:
         folder = self._folder / tenant
+        if self._authority is None:
+            self._authority = self._find()
         if self._authority is not None:
             self._authority.renew_if_due(GatewayIdentity(self._cell, tenant), folder)
         return CredentialFiles(folder / "cert.pem", folder / "key.pem", self._root)

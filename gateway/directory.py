@@ -34,6 +34,7 @@ from gateway.store.lookup import OPERATOR, TENANT_SCOPE
 from gateway.store.oversight import Place, StopRecord
 from gateway.store.records import UNBOUNDED, BackendRecord, ProjectRecord, Scopes
 from gateway.store.uses import Rehash, write_rehashes, write_uses
+from regions.deployment import Deployment
 
 log = logging.getLogger(__name__)
 
@@ -67,6 +68,7 @@ class Snapshot:
     limits: Mapping[tuple[str, str, str], Limits] = field(default_factory=dict)
     prices: Mapping[tuple[str, int], Price] = field(default_factory=dict)
     stops: Mapping[Place, StopRecord] = field(default_factory=dict)
+    deployments: Mapping[tuple[str, str], Deployment | None] = field(default_factory=dict)
     principals: dict[str, Principal] = field(default_factory=dict)
     machines: dict[Machine, Principal] = field(default_factory=dict)
 
@@ -81,6 +83,7 @@ class Snapshot:
             {**self.limits, **changes.limits},
             {**self.prices, **changes.prices},
             {**self.stops, **changes.stops},
+            {**self.deployments, **changes.deployments},
         )
 
     def is_living(self, tenant: str) -> bool:
@@ -234,6 +237,11 @@ class Directory:
     def stops(self) -> Iterable[StopRecord]:
         """What was ever stopped, also what goes on again."""
         return self._snapshot.stops.values()
+
+    def deployments(self) -> tuple[Deployment, ...]:
+        """Those that live, and whose tenants do."""
+        found = self._snapshot.deployments.values()
+        return tuple(each for each in found if each is not None and self._snapshot.is_living(each.tenant))
 
     @property
     def prices(self) -> PriceBook:

@@ -71,6 +71,8 @@ class Exchange:
     finish_reasons: list[str] = field(default_factory=list)
     bytes_out: int = 0
     chunks_out: int = 0
+    waited_since: float | None = None
+    comments: int = 0
 
     @property
     def used(self) -> Used | None:

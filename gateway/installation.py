@@ -131,8 +131,10 @@ class Installation:
         return self.data / "ca" / "ca.key"
 
     def credentials(self) -> TenantCredentials:
-        authority = self.authority() if self.authority_key.exists() else None
-        return TenantCredentials(self.data / "gateway", self.cell, self.data / "ca" / "ca.pem", authority)
+        def find() -> CertificateAuthority | None:
+            return self.authority() if self.authority_key.exists() else None
+
+        return TenantCredentials(self.data / "gateway", self.cell, self.data / "ca" / "ca.pem", find(), find)
 
     @property
     def audit_log(self) -> Path:

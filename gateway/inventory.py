@@ -7,6 +7,7 @@ from gateway.errors import ModelNotFound
 from gateway.store.records import BackendRecord
 from policy.facts import BackendFacts
 from regions.catalogue import Catalogue
+from regions.deployment import Deployment
 from regions.fleet import Backend, Fleet
 
 BACKEND_FIELDS = set(Backend.model_fields)
@@ -22,26 +23,34 @@ class Inventory:
         self._day: date | None = None
         self._facts: dict[Backend, BackendFacts] = {}
         self._candidates: dict[tuple[str, str], tuple[BackendFacts, ...]] = {}
+        self._deployments: dict[tuple[str, str], Deployment] = {}
 
     @property
     def catalogue_version(self) -> str:
         return self._catalogue.version
 
-    def replace(self, records: Iterable[BackendRecord]) -> None:
+    def replace(self, records: Iterable[BackendRecord], deployments: Iterable[Deployment] = ()) -> None:
         """Take over what the control store says now."""
+        self._deployments = {(each.tenant, each.model): each for each in deployments if not each.draining}
         self._fleet.replace(Backend.model_validate(r.model_dump(include=BACKEND_FIELDS)) for r in records)
         self._day = None
 
     def models(self, tenant: str) -> tuple[str, ...]:
-        return self._fleet.models(tenant)
+        promised = {model for owner, model in self._deployments if owner == tenant}
+        return tuple(sorted(promised.union(self._fleet.models(tenant))))
+
+    def deployment(self, tenant: str, model: str) -> Deployment | None:
+        """What starts backends for `model`, if anything does."""
+        return self._deployments.get((tenant, model))
 
     def facts(self, tenant: str, model: str) -> tuple[BackendFacts, ...]:
-        """Of every backend of `tenant` that serves `model`, however it fares: where a call may go does not hang on
-        who is up. The same tuple until something changes."""
+        """Of every backend of `tenant` that serves `model`, however it fares, and of those that a deployment can start:
+        where a call may go does not hang on who is up. The same tuple until something changes."""
         self._begin_day()
         known = self._candidates.get((tenant, model))
         if known is None:
             known = tuple(self.facts_of(backend) for backend in self._fleet.candidates(tenant, model))
+            known += self._potential(tenant, model, {fact.region for fact in known})
             if known:  # names that are made up are not kept
                 self._candidates[tenant, model] = known
         return known
@@ -63,6 +72,25 @@ class Inventory:
                 single_tenant=backend.single_tenant,
             )
         return known
+
+    def _potential(self, tenant: str, model: str, up: set[str | None]) -> tuple[BackendFacts, ...]:
+        """Of one backend of our own in each region of the deployment where none is."""
+        deployment = self._deployments.get((tenant, model))
+        if deployment is None:
+            return ()
+        return tuple(
+            self._catalogue.backend_facts(
+                backend_id=deployment.potential(region),
+                tenant=tenant,
+                region=region,
+                models=(model,),
+                day=self._begin_day(),
+                kind="domicile",
+                single_tenant="attested",
+            )
+            for region in deployment.regions
+            if region not in up
+        )
 
     def _begin_day(self) -> date:
         """Rows of the catalogue begin and end by the day."""

@@ -35,6 +35,7 @@ from gateway.names import NameFinder
 from gateway.openai.answer import StreamRewriter, rewrite_body
 from gateway.openai.endpoint import Endpoint, parse_call
 from gateway.openai.sse import sse_data
+from gateway.parking import Parking
 from gateway.prompt import Prompt, output_refused, prepare
 from gateway.recorder import Recorder
 from gateway.relay import StreamRelay
@@ -65,6 +66,7 @@ class Pipeline:
     meter: Meter
     judge: Judge
     routes: Routes
+    parking: Parking
     recorder: Recorder
     upstream: Upstream
     names: NameFinder
@@ -89,16 +91,7 @@ class Pipeline:
                 with step("limit"):  # 3.
                     held = await self.meter.reserve(exchange)
                 async with held:  # settled with real usage on the way out
-                    with step("decide"):  # 4. pure: the policy and the facts
-                        decision, redactor = self.judge.decide(exchange)
-                    with step("redact"):  # 5. an error here denies
-                        names = await self.names.names_in(call, redactor, principal.tenant)
-                        prompt = prepare(call, redactor, principal.project, names, decision.priority)
-                        exchange.redactions_in = prompt.counts
-                        if days := decision.retention.content_days:
-                            exchange.content = Content(call.raw, prompt.body, subject, days)
-                    with step("route"):  # 6. this tenant's backends that the decision allows, best first
-                        routes = self.routes.choose(exchange, decision)
+                    decision, prompt, routes = await self._find_way(exchange, client)  # 4 to 6
                     await self._forward(exchange, decision, prompt, routes, client)  # 7 to 10
             except ClientGone:
                 return
@@ -117,6 +110,26 @@ class Pipeline:
             finally:
                 client.stop_watching()
                 self.telemetry.finished(endpoint, exchange, client.status)
+
+    async def _find_way(self, exchange: Exchange, client: Client) -> tuple[Decision, Prompt, list[Route]]:
+        """Once more from the beginning after waiting for a backend: key and policy may be others by then."""
+        step, call = self.telemetry.step, exchange.call
+        while True:
+            with step("decide"):  # 4. pure: the policy and the facts
+                decision, redactor = self.judge.decide(exchange)
+            with step("redact"):  # 5. an error here denies
+                names = await self.names.names_in(call, redactor, exchange.principal.tenant)
+                prompt = prepare(call, redactor, exchange.principal.project, names, decision.priority)
+                exchange.redactions_in = prompt.counts
+                if days := decision.retention.content_days:
+                    exchange.content = Content(call.raw, prompt.body, exchange.subject, days)
+            try:
+                with step("route"):  # 6. this tenant's backends that the decision allows, best first
+                    return decision, prompt, self.routes.choose(exchange, decision)
+            except BackendUnavailable:
+                if not await self.parking.wait(exchange, client, [*EVENT_STREAM, *_provenance(exchange, None)]):
+                    raise
+                exchange.principal = await self.authenticator.authenticate(client.headers, client.address)
 
     async def _forward(
         self, exchange: Exchange, decision: Decision, prompt: Prompt, routes: list[Route], client: Client
@@ -140,7 +153,7 @@ class Pipeline:
                             body,
                             exchange.request_id,
                         ) as answer:
-                            call.answered()
+                            self.routes.answered(exchange, call)
                             await self._deliver(exchange, prompt, answer, client)  # 9 and 10
                     return
                 except BackendRefused:
@@ -150,7 +163,7 @@ class Pipeline:
                     exchange.called = None  # it is not the caller who pays for a backend that failed
                     call.failed()
                     logger.warning("%s: backend %s: %s", exchange.request_id, route.backend.id, error.message)
-                    unsent = isinstance(error, BackendUnavailable) and not client.started
+                    unsent = isinstance(error, BackendUnavailable) and (client.held or not client.started)
                     if not unsent or exchange.attempt + 1 == len(routes):
                         raise
 

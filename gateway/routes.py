@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from time import perf_counter
 
 from gateway.credentials import TenantCredentials
 from gateway.errors import BackendUnavailable, InternalError
@@ -10,6 +11,7 @@ from gateway.exchange import Exchange, Route
 from gateway.inventory import Inventory
 from gateway.upstream import Target
 from policy.decision import Decision
+from regions.demand import Book
 from regions.errors import IsolationError
 from regions.fleet import Backend, Call, Fleet
 from regions.prefixes import PrefixIndex, block_hashes
@@ -21,7 +23,15 @@ MAX_DECISIONS = 10_000
 class Routes:
     """`max_attempts`: backends tried for one request before its first byte."""
 
-    def __init__(self, fleet: Fleet, inventory: Inventory, credentials: TenantCredentials, max_attempts: int) -> None:
+    def __init__(
+        self,
+        fleet: Fleet,
+        inventory: Inventory,
+        credentials: TenantCredentials,
+        max_attempts: int,
+        book: Book | None = None,
+    ) -> None:
+        self._book = book or Book()
         self._fleet = fleet
         self._inventory = inventory
         self._credentials = credentials
@@ -68,11 +78,21 @@ class Routes:
         if route.backend.id not in decision.backends:
             raise InternalError("A backend outside the decision was about to be called; nothing was sent")
         try:
-            with self._fleet.call(route.backend, tenant=exchange.principal.tenant) as call:
+            with (
+                self._fleet.call(route.backend, tenant=exchange.principal.tenant) as call,
+                self._book.running(exchange.principal.tenant, exchange.call.model),
+            ):
                 self._remember(route)
                 yield call
         except IsolationError:
             raise BackendUnavailable("The backend was taken out of service", retry_after_s=1) from None
+
+    def answered(self, exchange: Exchange, call: Call) -> None:
+        """The backend has begun to answer; a stream by its first token."""
+        call.answered()
+        if exchange.call.stream and exchange.called is not None:
+            waited_ms = (perf_counter() - exchange.called) * 1000
+            self._book.first_token(exchange.principal.tenant, exchange.call.model, waited_ms)
 
     def _remember(self, route: Route) -> None:
         name = route.backend.id

@@ -183,6 +183,16 @@ class Sinks(Section):
         return value
 
 
+class Fleet(Section):
+    """Of deployments. `launcher` local: backends are processes of this machine."""
+
+    launcher: Literal["local", "none"] = "local"
+    models: Path | None = Field(None, description="folder of weights; default: models in the data folder")
+    gpus: tuple[int, ...] = Field(default_factory=tuple, description="device numbers that backends may be given")
+    waiting_per_tenant: int = Field(64, ge=0, le=100_000, description="calls that may wait for a backend to start")
+    every_s: float = Field(1.0, ge=0.05, le=60, description="how often what runs is compared with what shall")
+
+
 class GroupRole(Section):
     """Who is in `group` at the identity provider has `role`: in `tenant`, or as staff of the installation."""
 
@@ -285,6 +295,7 @@ class Settings(BaseSettings):
     secrets: Secrets = Secrets()
     telemetry: Telemetry = Telemetry()
     sinks: Sinks = Sinks()
+    fleet: Fleet = Fleet()
     oidc: Oidc = Oidc()
     prices: dict[str, Price] = Field(default_factory=dict, description="by model; needed where a policy sets a budget")
 

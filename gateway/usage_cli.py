@@ -48,6 +48,59 @@ def show_usage(
     print_table(lines, columns, as_json)
 
 
+@usage_app.command("cost")
+def show_cost(
+    tenant: OfTenant = None,
+    by: Annotated[
+        str,
+        typer.Option(help="What to sum up by: tenant, deployment, model, region, gpu, replica, day; commas between."),
+    ] = "tenant,deployment",
+    since: Since = None,
+    until: Until = None,
+    what_if: Annotated[
+        list[str] | None,
+        typer.Option("--what-if", help="CARD=EUR an hour: what the deployments would cost on it; repeatable."),
+    ] = None,
+    data: Data = DEFAULT_DATA,
+    as_json: AsJson = False,
+) -> None:
+    """Show what the time of deployments costs, how much of it was idle, and the cost per million tokens.
+
+    With --what-if, the planner's figures for deployments that live: of a replica at full use on another card.
+
+    Example: domicile usage cost --by tenant,deployment --since 2026-11-01
+    """
+    from gateway.cost_what_if import Card, on_cards
+    from gateway.store.cost_report import cost, cost_dimensions
+
+    with opened_database(data) as (installation, database):
+        if what_if:
+            try:
+                cards = [Card.parse(said) for said in what_if]
+            except ValueError as error:
+                fail(str(error))
+            plans = on_cards(database, installation, tenant, cards)
+            shown = (
+                "tenant",
+                "deployment",
+                "card",
+                "eur_per_hour",
+                "tokens_per_second",
+                "eur_per_million_tokens",
+                "refusal",
+            )
+            print_table(plans, shown, as_json)
+            return
+        groups = cost_dimensions(by)
+        lines = cost(database, tenant=tenant, by=groups, span=_span(since, until))
+    columns = (
+        *dict.fromkeys(groups),
+        *("up_seconds", "busy_seconds", "idle_share", "eur", "requests", "tokens_in", "tokens_out"),
+        *("tokens_per_second", "eur_per_million_tokens", "token_eur"),
+    )
+    print_table(lines, columns, as_json)
+
+
 @usage_app.command("export")
 def export_usage(
     file: Annotated[Path | None, typer.Argument(help="Where to [default: standard output].")] = None,

@@ -268,6 +268,11 @@ class Fleet:
             state.report, state.in_flight_at_report = report, state.in_flight
             self._changed(backend.id, state)
 
+    def report(self, backend_id: str) -> EngineReport | None:
+        """What the backend said last."""
+        state = self._states.get(backend_id)
+        return None if state is None else state.report
+
     def _is_member(self, backend: Backend) -> bool:
         known = self._backends.get(backend.id)
         return known is backend or known == backend

@@ -1,6 +1,6 @@
 """What it means to start and stop a backend, wherever it runs. `regions.local` runs processes on this machine."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -47,6 +47,11 @@ class Launcher(Protocol):
 
     async def stop(self, backend_id: str) -> None:
         """Returns when nothing of it runs any more. Stopping what does not run does nothing."""
+        ...
+
+    @property
+    def running(self) -> Mapping[str, RunningBackend]:
+        """What runs, by id."""
         ...
 
     async def close(self) -> None:

@@ -14,7 +14,7 @@ import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
@@ -22,6 +22,7 @@ from typing import Self
 
 from regions import leash
 from regions.authority import LEAF_LIFETIME, CertificateAuthority
+from regions.deployment import CPU
 from regions.errors import LaunchError
 from regions.fleet import Backend
 from regions.identity import GatewayIdentity
@@ -57,13 +58,14 @@ class LocalLauncher:
     """A `Launcher`. Also an async context manager, which closes it.
 
     `on_change` is called with the id and the running backend whenever a start succeeds (after a crash the port is
-    another), and with the id and None when a backend has crashed.
+    another), and with the id and None when a backend has crashed. `gpus`: device numbers that it may hand out, one a
+    backend, where a spec names a kind of card and no device.
     """
 
     def __init__(
         self,
         data: Path,
-        authority: CertificateAuthority,
+        authority: CertificateAuthority | Callable[[], CertificateAuthority],
         *,
         command: Sequence[str] = COMMAND,
         ready_within_s: float = READY_WITHIN_S,
@@ -71,19 +73,21 @@ class LocalLauncher:
         leaf_lifetime: timedelta = LEAF_LIFETIME,
         renewal_check_s: float = RENEWAL_CHECK_S,
         restart: RestartPolicy | None = None,
+        gpus: Sequence[int] = (),
         on_change: Callable[[str, RunningBackend | None], None] = lambda backend_id, running: None,
     ) -> None:
         self._folder = data.resolve() / "backends"
-        self._authority = authority
+        self._open_authority = authority
         self._command = tuple(command)
         self._ready_within_s = ready_within_s
         self._grace_s = grace_s
         self._leaf_lifetime = leaf_lifetime
         self._renewal_check_s = renewal_check_s
         self._restart = restart
+        self._gpus = tuple(gpus)
         self._on_change = on_change
         self._children: dict[str, _Child] = {}
-        self._starting: set[str] = set()
+        self._starting: dict[str, tuple[int, ...]] = {}  # with its GPUs
 
     async def __aenter__(self) -> Self:
         return self
@@ -98,11 +102,12 @@ class LocalLauncher:
         name = spec.identity.backend
         if name in self._children or name in self._starting:
             raise LaunchError(f"backend {name} runs already")
-        self._starting.add(name)
+        spec = self._with_gpu(spec)
+        self._starting[name] = spec.gpus
         try:
             child = await self._launch(spec, progress)
         finally:
-            self._starting.discard(name)
+            del self._starting[name]
         self._children[name] = child
         child.watching = asyncio.create_task(self._watch(child), name=f"watch {name}")
         self._on_change(name, child.running)
@@ -122,9 +127,28 @@ class LocalLauncher:
         await asyncio.gather(*(self.stop(name) for name in list(self._children)))
 
     @property
+    def _authority(self) -> CertificateAuthority:
+        if not isinstance(self._open_authority, CertificateAuthority):
+            self._open_authority = self._open_authority()
+        return self._open_authority
+
+    @property
     def running(self) -> dict[str, RunningBackend]:
         """By id; one that crashed and waits to be started again is not among them."""
         return {name: c.running for name, c in self._children.items() if c.process.returncode is None}
+
+    def _with_gpu(self, spec: BackendSpec) -> BackendSpec:
+        """One of our GPUs that nobody has, where it is to have a card. Raises LaunchError if there is none."""
+        if spec.card in (None, CPU) or spec.gpus:
+            return spec
+        taken = {gpu for gpus in self._starting.values() for gpu in gpus}
+        taken |= {gpu for child in self._children.values() for gpu in child.spec.gpus}
+        free = next((gpu for gpu in self._gpus if gpu not in taken), None)
+        if free is None:
+            raise LaunchError(
+                f"no GPU of this machine is free for {spec.identity.backend}; it may use {self._gpus or 'none'}"
+            )
+        return replace(spec, gpus=(free,), options=("--device", "cuda", *spec.options))
 
     async def _launch(self, spec: BackendSpec, progress: Progress) -> _Child:
         name = spec.identity.backend

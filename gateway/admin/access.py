@@ -34,7 +34,8 @@ class Desk:
     """What the admin API works with. `hasher` gives the one of now: the pepper may have been rotated meanwhile.
 
     `on_refused` is told, by a code, of everybody who could not come in. `backend_keys`: the folder with the keys that
-    servers of tenants ask for, a folder a tenant.
+    servers of tenants ask for, a folder a tenant. `check_region` raises Invalid for a place that the catalogue does not
+    have today.
     """
 
     database: Database
@@ -47,6 +48,7 @@ class Desk:
     provider: "IdentityProvider | None" = None
     on_refused: Callable[[str], None] = lambda reason: None
     backend_keys: Path | None = None
+    check_region: Callable[[str], None] = lambda region: None
 
     @property
     def inventory(self) -> Inventory:

@@ -5,7 +5,19 @@ from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gateway.admin import backends, keys, limits, login, oversight, people, policies, study, tenants, usage
+from gateway.admin import (
+    backends,
+    deployments,
+    keys,
+    limits,
+    login,
+    oversight,
+    people,
+    policies,
+    study,
+    tenants,
+    usage,
+)
 from gateway.admin.access import Desk
 from gateway.admin.openapi import AdminApi
 from gateway.admin.problems import install_handlers
@@ -39,6 +51,7 @@ def build_admin(desk: Desk) -> FastAPI:
         people.of_tenant,
         people.of_staff,
         limits.router,
+        deployments.router,
         usage.router,
         oversight.router,
     ):

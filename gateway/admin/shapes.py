@@ -19,7 +19,7 @@ Name = Annotated[str, Field(pattern=f"^{NAME.pattern}$", min_length=2, max_lengt
 
 
 GRAMMAR: Mapping[str, re.Pattern[str]] = {
-    **dict.fromkeys(("tenant", "project"), NAME),
+    **dict.fromkeys(("tenant", "project", "deployment"), NAME),
     **dict.fromkeys(("key", "person", "token"), re.compile("[0-9A-Za-z]{8}")),
     "proposal": re.compile("[0-9]{1,9}"),
     **dict.fromkeys(("backend", "region"), NAME),

@@ -8,6 +8,7 @@ from fastapi.responses import Response, StreamingResponse
 
 from gateway.admin.access import DeskOf, Need
 from gateway.admin.once import OnceRoute
+from gateway.store.cost_report import Cost, CostDimension, cost
 from gateway.store.inventory import Inventory
 from gateway.store.usage_report import Dimension, LedgerEntry, Span, Usage, entries, usage
 from gateway.usage_table import csv_lines
@@ -42,6 +43,32 @@ def show_all_usage(desk: DeskOf, span: SpanOf, by: By = [], format: Format = "js
     return _report(usage(desk.database, by=by, span=span), format)
 
 
+CostBy = Annotated[list[CostDimension], Query(description="what to sum up by; may be repeated")]
+
+
+@router.get(
+    "/tenants/{tenant}/usage/cost",
+    dependencies=[Depends(Need("usage.read"))],
+    response_model=list[Cost],
+    responses=AS_CSV,
+)
+def show_cost(
+    desk: DeskOf,
+    tenant: str,
+    span: SpanOf,
+    by: CostBy = [],  # noqa: B006  # FastAPI copies it
+    format: Format = "json",
+) -> list[Cost] | Response:
+    """What the time of the tenant's deployments costs, how much of it was idle, and what a million tokens cost so."""
+    return _costs(cost(desk.database, tenant=tenant, by=by, span=span), format)
+
+
+@router.get("/usage/cost", dependencies=[Depends(Need("usage.read-all"))], response_model=list[Cost], responses=AS_CSV)
+def show_all_cost(desk: DeskOf, span: SpanOf, by: CostBy = [], format: Format = "json") -> list[Cost] | Response:  # noqa: B006
+    """The same of all tenants."""
+    return _costs(cost(desk.database, by=by, span=span), format)
+
+
 @router.get(
     "/tenants/{tenant}/usage/calls",
     dependencies=[Depends(Need("usage.read"))],
@@ -53,6 +80,10 @@ def export_calls(desk: DeskOf, tenant: str, span: SpanOf) -> StreamingResponse:
     Inventory(desk.database).tenant(tenant)  # 404 before the first byte
     lines = csv_lines(entries(desk.database, tenant=tenant, span=span), LedgerEntry)
     return StreamingResponse((line.encode() for line in lines), media_type=CSV)
+
+
+def _costs(lines: list[Cost], format: str) -> list[Cost] | Response:
+    return Response("".join(csv_lines(lines, Cost)), media_type=CSV) if format == "csv" else lines
 
 
 def _report(lines: list[Usage], format: str) -> list[Usage] | Response:

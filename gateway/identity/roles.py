@@ -27,6 +27,7 @@ Permission = Literal[
     "operator-policy.activate",
     "backends.read",
     "backends.manage",
+    "deployments.manage",
     "people.read",
     "people.manage",
     "limits.manage",

@@ -15,12 +15,15 @@ from sqlmodel import Session, col, select
 from gateway.limits import Limits
 from gateway.prices import Price
 from gateway.store.epoch import read_epoch
+from gateway.store.fleet_records import deployment_of
+from gateway.store.fleet_tables import DeploymentRow
 from gateway.store.lookup import backend_record
 from gateway.store.oversight import Place, StopRecord, read_stops
 from gateway.store.records import UNBOUNDED, BackendRecord, ProjectRecord, Scopes
 from gateway.store.tables import ApiKeyRow, BackendRow, PolicyVersionRow, ProjectRow, TenantRow
 from gateway.store.usage_records import limits_of, price_of
 from gateway.store.usage_tables import LimitSettingRow, PriceRow
+from regions.deployment import Deployment
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +48,7 @@ class PolicyText:
 @dataclass(frozen=True, slots=True)
 class Changes:
     """`tenants`: revoked or not. Projects and policies by (tenant, project), '' for a tenant's own policy; limits by
-    (tenant, project, key), prices by (model, number)."""
+    (tenant, project, key), prices by (model, number); deployments by (tenant, name), None for one that was deleted."""
 
     epoch: int
     tenants: Mapping[str, bool]
@@ -56,6 +59,7 @@ class Changes:
     limits: Mapping[tuple[str, str, str], Limits]
     prices: Mapping[tuple[str, int], Price]
     stops: Mapping[Place, StopRecord]
+    deployments: Mapping[tuple[str, str], Deployment | None]
 
 
 def read_changes(session: Session, cell: str, since: int) -> Changes:
@@ -74,6 +78,7 @@ def read_changes(session: Session, cell: str, since: int) -> Changes:
         ).where(PolicyVersionRow.cell == cell, PolicyVersionRow.epoch > since, col(PolicyVersionRow.active).is_(True))
     )
     limits = session.exec(select(LimitSettingRow).where(LimitSettingRow.cell == cell, LimitSettingRow.epoch > since))
+    deployments = session.exec(select(DeploymentRow).where(DeploymentRow.cell == cell, DeploymentRow.epoch > since))
     prices = session.exec(select(PriceRow).where(PriceRow.cell == cell, PriceRow.epoch > since))
     return Changes(
         epoch=epoch,
@@ -85,6 +90,9 @@ def read_changes(session: Session, cell: str, since: int) -> Changes:
         limits={(row.tenant, row.project, row.key): limits_of(row) for row in limits},
         prices={(row.model, row.number): price_of(row) for row in prices},
         stops=read_stops(session, cell, since),
+        deployments={
+            (row.tenant, row.id): deployment_of(row) if row.deleted_at is None else None for row in deployments
+        },
     )
 
 

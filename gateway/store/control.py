@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from gateway.store import lookup
 from gateway.store.change import CheckPolicy, OnEvent, checked_name, checked_text
+from gateway.store.deployment_control import DeploymentControl
 from gateway.store.errors import Duplicate, Invalid
 from gateway.store.key_control import KeyControl
 from gateway.store.limit_control import LimitControl
@@ -26,7 +27,7 @@ from regions.trust import Trust
 __all__ = ["CheckPolicy", "Control", "OnEvent"]
 
 
-class Control(KeyControl, SessionControl, LimitControl, PolicyControl, OversightControl):
+class Control(KeyControl, SessionControl, LimitControl, PolicyControl, OversightControl, DeploymentControl):
     """Operations of one actor on one cell. All raise DatabaseUnavailable, and what `on_event` raises."""
 
     # Tenants

@@ -228,6 +228,15 @@ class AdminEvent(BaseModel):
         "price.set",
         "oversight.stopped",
         "oversight.resumed",
+        "deployment.created",
+        "deployment.scaled",
+        "deployment.drained",
+        "deployment.deleted",
+        "replica.starting",
+        "replica.ready",
+        "replica.draining",
+        "replica.stopped",
+        "replica.failed",
     ]
     cell: str
     tenant: str

@@ -8,6 +8,7 @@ from gateway.admin.app import build_admin
 from gateway.identity.keys import KeyHasher
 from gateway.policy_room import PolicyRoom
 from regions.catalogue import Catalogue
+from regions.deployment import Deployment
 from regions.identity import BackendIdentity
 from regions.trust import Trust
 from tests.gateway.conftest import ACTIVITY, PEPPER
@@ -76,6 +77,9 @@ def objects(acme):
     token, _ = acme.create_token("acme", person.id, expires_at=datetime.now(UTC) + timedelta(days=1))
     acme.activate_policy("acme", DOCUMENT)
     proposal = acme.submit_policy("acme", DOCUMENT)
+    deployment = acme.create_deployment(
+        Deployment(tenant="acme", id="large", model="large", weights="large", regions=("eu-fr-par",))
+    )
     acme.activate_policy(None, DOCUMENT)
     assert acme.submit_policy(None, DOCUMENT).number == proposal.number
     theirs = BackendIdentity("demo", "acme", "eu-fr-par", "acme-vllm")
@@ -84,7 +88,7 @@ def objects(acme):
     )
     return {
         "tenant": "acme", "project": "support", "key": key.id, "person": person.id, "token": token.id,
-        "proposal": proposal.number, "backend": "acme-vllm", "region": "eu-fr-par",
+        "proposal": proposal.number, "backend": "acme-vllm", "region": "eu-fr-par", "deployment": deployment.id,
     }  # fmt: skip
 
 
@@ -119,6 +123,8 @@ BODIES = {
     "set_key_limits": {"concurrent_requests": 0},
     "stop_system": {"project": "support", "reason": "judgement"},
     "resume_system": {"project": "support", "reason": "corrected"},
+    "create_deployment": {"id": "little", "model": "little", "weights": "m.gguf", "regions": ["eu-fr-par"]},
+    "scale_deployment": {"min_replicas": 1, "max_replicas": 3},
     "set_price": {"model": "small", "input": 0.2, "output": "0.6"},
 }
 """What each route that takes a body is sent, by its function's name."""

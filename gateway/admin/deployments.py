@@ -1,0 +1,110 @@
+"""Deployments: what shall run of a tenant's models; and what does."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query, Response
+from pydantic import Field
+
+from gateway.admin.access import DeskOf, IfMatch, Need
+from gateway.admin.once import OnceRoute
+from gateway.admin.shapes import After, Body, Limit, tagged
+from gateway.identity.roles import Actor
+from gateway.prices import MICRO
+from gateway.store.errors import Invalid
+from gateway.store.fleet_inventory import deployment_at, deployments_in, replicas_of
+from gateway.store.fleet_records import DeploymentRecord, ReplicaRecord
+from gateway.store.pages import Page
+from regions.deployment import CPU, MAX_NAME, Deployment, Place, Scale
+
+router = APIRouter(tags=["deployments"], route_class=OnceRoute)
+
+Reading = Depends(Need("backends.read"))
+Manager = Annotated[Actor, Depends(Need("deployments.manage"))]
+Weights = Annotated[
+    str, Field(max_length=200, pattern=r"^[A-Za-z0-9_-][A-Za-z0-9._-]*(/[A-Za-z0-9_-][A-Za-z0-9._-]*)*$")
+]
+
+
+class Figures(Body, Scale):
+    """How many replicas, and by what they are judged too few."""
+
+
+class NewDeployment(Figures):
+    """`weights`: a file or folder inside the installation's folder of models. `eur_per_hour`: of one replica."""
+
+    id: Annotated[Place, Field(max_length=MAX_NAME)]
+    model: Annotated[str, Field(min_length=1, max_length=200)]
+    weights: Weights
+    regions: Annotated[tuple[Place, ...], Field(min_length=1, max_length=16)]
+    gpu: Annotated[str, Field(pattern=r"^[a-z0-9-]{1,32}$")] = CPU
+    wait_s: Annotated[int, Field(ge=1, le=3600)] = 120
+    eur_per_hour: Annotated[float, Field(ge=0, le=10**6, allow_inf_nan=False)] = 0.0
+
+
+@router.get("/tenants/{tenant}/deployments", dependencies=[Reading])
+def list_deployments(desk: DeskOf, tenant: str, after: After = None, limit: Limit = 50) -> Page[DeploymentRecord]:
+    return deployments_in(desk.database, tenant, after, limit)
+
+
+@router.post("/tenants/{tenant}/deployments", status_code=201)
+def create_deployment(
+    actor: Manager, desk: DeskOf, response: Response, tenant: str, new: NewDeployment
+) -> DeploymentRecord:
+    """Backends are started within seconds of a need, and are the tenant's alone. One deployment serves a model."""
+    for region in new.regions:
+        desk.check_region(region)
+    if new.gpu == "auto":
+        raise Invalid("name a card, or cpu; `domicile deployment create --gpu auto` lets the planner choose one")
+    wanted = Deployment(
+        tenant=tenant,
+        **new.model_dump(exclude={"eur_per_hour"}),
+        micro_eur_per_hour=round(new.eur_per_hour * MICRO),
+    )
+    return _tagged(response, desk.control(actor.name).create_deployment(wanted))
+
+
+@router.get("/tenants/{tenant}/deployments/{deployment}", dependencies=[Reading])
+def show_deployment(desk: DeskOf, response: Response, tenant: str, deployment: str) -> DeploymentRecord:
+    return _tagged(response, deployment_at(desk.database, tenant, deployment))
+
+
+@router.put("/tenants/{tenant}/deployments/{deployment}/scale")
+def scale_deployment(
+    actor: Manager, desk: DeskOf, expected: IfMatch, response: Response, tenant: str, deployment: str, figures: Figures
+) -> DeploymentRecord:
+    """Replace its figures; one that was drained works again."""
+    scale = Scale(**figures.model_dump())
+    return _tagged(response, desk.control(actor.name, expected).scale_deployment(tenant, deployment, scale))
+
+
+@router.post("/tenants/{tenant}/deployments/{deployment}/drain")
+def drain_deployment(
+    actor: Manager, desk: DeskOf, expected: IfMatch, response: Response, tenant: str, deployment: str
+) -> DeploymentRecord:
+    """Running answers end, then its backends. It starts none until it is scaled again."""
+    return _tagged(response, desk.control(actor.name, expected).drain_deployment(tenant, deployment))
+
+
+@router.post("/tenants/{tenant}/deployments/{deployment}/delete")
+def delete_deployment(
+    actor: Manager, desk: DeskOf, expected: IfMatch, response: Response, tenant: str, deployment: str
+) -> DeploymentRecord:
+    """It is drained, and gone for good. What it cost stays known."""
+    return _tagged(response, desk.control(actor.name, expected).delete_deployment(tenant, deployment))
+
+
+@router.get("/tenants/{tenant}/deployments/{deployment}/replicas", dependencies=[Reading])
+def list_replicas(
+    desk: DeskOf,
+    tenant: str,
+    deployment: str,
+    after: After = None,
+    limit: Limit = 50,
+    ended: Annotated[bool, Query(description="those too that run no more")] = False,
+) -> Page[ReplicaRecord]:
+    return replicas_of(desk.database, tenant, deployment, after, limit, ended=ended)
+
+
+def _tagged(response: Response, record: DeploymentRecord) -> DeploymentRecord:
+    tagged(response, record)
+    return record

@@ -1,0 +1,51 @@
+"""What deployments and replicas there are, as frozen records. All raise DatabaseUnavailable, NotFound."""
+
+from sqlmodel import col, select
+
+from gateway.store import deployment_control, lookup
+from gateway.store.database import Database
+from gateway.store.fleet_records import DeploymentRecord, ReplicaRecord, deployment_record, replica_record
+from gateway.store.fleet_tables import DeploymentRow, ReplicaRow
+from gateway.store.pages import Page
+
+
+def deployments_in(
+    database: Database, tenant: str, after: str | None = None, limit: int = 10_000
+) -> Page[DeploymentRecord]:
+    """By name, those deleted too."""
+    with database.read() as session:
+        lookup.tenant(session, tenant)
+        query = select(DeploymentRow).where(DeploymentRow.tenant == tenant).order_by(DeploymentRow.id)
+        if after is not None:
+            query = query.where(DeploymentRow.id > after)
+        rows = session.exec(query.limit(limit + 1)).all()
+        items = tuple(deployment_record(row) for row in rows[:limit])
+    return Page(items=items, next=items[-1].id if len(rows) > limit else None)
+
+
+def deployment_at(database: Database, tenant: str, deployment: str) -> DeploymentRecord:
+    with database.read() as session:
+        lookup.tenant(session, tenant)
+        return deployment_record(deployment_control.find(session, tenant, deployment))
+
+
+def replicas_of(
+    database: Database,
+    tenant: str,
+    deployment: str,
+    after: str | None = None,
+    limit: int = 10_000,
+    *,
+    ended: bool = False,
+) -> Page[ReplicaRecord]:
+    """By id; those that have ended only where that is asked for."""
+    with database.read() as session:
+        deployment_control.find(session, tenant, deployment)
+        query = select(ReplicaRow).where(ReplicaRow.tenant == tenant, ReplicaRow.deployment == deployment)
+        if not ended:
+            query = query.where(col(ReplicaRow.ended_at).is_(None))
+        if after is not None:
+            query = query.where(ReplicaRow.id > after)
+        rows = session.exec(query.order_by(ReplicaRow.id).limit(limit + 1)).all()
+        items = tuple(replica_record(row) for row in rows[:limit])
+    return Page(items=items, next=items[-1].id if len(rows) > limit else None)

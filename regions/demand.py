@@ -1,0 +1,113 @@
+"""What there is to do for a model of a tenant: as one gateway sees it, and as all of them do.
+
+A `Book` is one gateway's own. It is for one event loop.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+TTFT_WINDOW_S = 15.0
+TTFT_KEPT = 512
+
+
+class Demand(NamedTuple):
+    """Calls that run at backends and that wait for one. `ttft_ms`: the 95th percentile of the last 15 s. `regions`:
+    where those that wait may be answered."""
+
+    in_flight: int = 0
+    parked: int = 0
+    ttft_ms: float | None = None
+    regions: frozenset[str] = frozenset()
+
+
+NOTHING = Demand()
+
+
+class Told(NamedTuple):
+    tenant: str
+    model: str
+    demand: Demand
+
+
+def add_up(told: Iterable[Told]) -> dict[tuple[str, str], Demand]:
+    """Of several gateways, by tenant and model: the slowest first tokens of all count."""
+    sums: dict[tuple[str, str], Demand] = {}
+    for tenant, model, one in told:
+        known = sums.get((tenant, model), NOTHING)
+        late = [ms for ms in (known.ttft_ms, one.ttft_ms) if ms is not None]
+        sums[tenant, model] = Demand(
+            known.in_flight + one.in_flight,
+            known.parked + one.parked,
+            max(late, default=None),
+            known.regions | one.regions,
+        )
+    return sums
+
+
+@dataclass(slots=True)
+class _Entry:
+    in_flight: int = 0
+    parked: list[Collection[str]] = field(default_factory=list)
+    ttft: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=TTFT_KEPT))
+
+
+class Book:
+    def __init__(self, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._urgent: Callable[[], None] = lambda: None
+        self._monotonic = monotonic
+        self._entries: dict[tuple[str, str], _Entry] = {}
+
+    def when_waiting(self, urgent: Callable[[], None]) -> None:
+        """Call this whenever a call begins to wait: somebody should start a backend."""
+        self._urgent = urgent
+
+    @contextmanager
+    def running(self, tenant: str, model: str) -> Iterator[None]:
+        """A call runs at a backend while the block does."""
+        entry = self._entry(tenant, model)
+        entry.in_flight += 1
+        try:
+            yield
+        finally:
+            entry.in_flight -= 1
+
+    @contextmanager
+    def waiting(self, tenant: str, model: str, regions: Collection[str]) -> Iterator[None]:
+        """A call waits for a backend in one of `regions` while the block runs."""
+        entry = self._entry(tenant, model)
+        entry.parked.append(regions)
+        self._urgent()
+        try:
+            yield
+        finally:
+            entry.parked.remove(regions)
+
+    def first_token(self, tenant: str, model: str, ms: float) -> None:
+        """A backend took so long to begin its answer."""
+        self._entry(tenant, model).ttft.append((self._monotonic(), ms))
+
+    def told(self) -> list[Told]:
+        """Of each model that has any; what is over is told once more, as nothing, and then forgotten."""
+        since = self._monotonic() - TTFT_WINDOW_S
+        found = []
+        for (tenant, model), entry in list(self._entries.items()):
+            while entry.ttft and entry.ttft[0][0] < since:
+                entry.ttft.popleft()
+            late = sorted(ms for _, ms in entry.ttft)
+            demand = Demand(
+                entry.in_flight,
+                len(entry.parked),
+                late[min(len(late) - 1, int(len(late) * 0.95))] if late else None,
+                frozenset(region for regions in entry.parked for region in regions),
+            )
+            found.append(Told(tenant, model, demand))
+            if demand == NOTHING:
+                del self._entries[tenant, model]
+        return found
+
+    def _entry(self, tenant: str, model: str) -> _Entry:
+        return self._entries.setdefault((tenant, model), _Entry())

@@ -1,0 +1,48 @@
+"""Which card a model needs: asked of the backend's planner, by its command, since only the backend knows engines."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from regions.errors import LaunchError
+
+CARDS = ("l40s", "a100-80gb", "h100", "h200")
+"""That the planner knows, the cheaper first."""
+TIMEOUT_S = 60
+PLAN = "import typer; from backend.plan_cli import plan; typer.run(plan)"
+
+
+def card_for(weights: Path, *, calls: int) -> str:
+    """The first of `CARDS` that holds the model at `weights` with `calls` at one time. Raises LaunchError, with the
+    planner's own reason of the largest, where none does."""
+    refusal = ""
+    for card in CARDS:
+        made = plan(weights, card, calls=calls)
+        if made["refusal"] is None:
+            return card
+        refusal = str(made["refusal"])
+    raise LaunchError(f"no card holds {weights.name}: {refusal}")
+
+
+def plan(weights: Path, card: str, *, calls: int) -> dict[str, Any]:
+    """The planner's prediction (`domicile plan --json`). Raises LaunchError where it can say nothing."""
+    command = [sys.executable, "-c", PLAN, "--model", str(weights), "--gpu", card]
+    try:
+        done = subprocess.run(  # noqa: S603  # our own command, as a list
+            [*command, "--concurrency", str(calls), "--json"],
+            capture_output=True,
+            timeout=TIMEOUT_S,
+            cwd=Path(__file__).parent.parent,
+            check=False,
+        )
+        made: dict[str, Any] = json.loads(done.stdout)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise LaunchError(f"the planner did not answer: {type(error).__name__}") from None
+    except ValueError:
+        said = done.stderr.decode(errors="replace").strip().splitlines()
+        raise LaunchError(
+            f"the planner cannot read {weights.name}: {said[-1] if said else 'it said nothing'}"
+        ) from None
+    return made

@@ -1,0 +1,326 @@
+"""Brings what runs to what shall run: one of all gateways leads, looks, and starts or stops backends by a launcher.
+
+Level-triggered (as Kubernetes' controllers): each pass compares the whole wish with the whole of what there is, and
+begins what is missing; nothing hangs on having seen an event. Starts and stops take their time beside the passes.
+
+What the leader's launcher does not hold is not running: a gateway that dies takes its local backends with it, so the
+next leader starts others and bills nothing of the time between. One that cannot keep its lease lets go of its own.
+"""
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from regions.autoscaler import Sample, desired, trimmed
+from regions.demand import NOTHING, Demand
+from regions.deployment import Deployment, Replica, State
+from regions.errors import LaunchError
+from regions.fleet import Backend, EngineReport
+from regions.identity import BackendIdentity
+from regions.launcher import BackendSpec, Launcher
+
+log = logging.getLogger(__name__)
+
+EVERY_S = 1.0
+METER_EVERY_S = 5.0
+SETTLE_S = 2.0
+"""By then no gateway sends more to a backend that was taken out of service: each learns of it within a second."""
+STARTS_AT_ONCE = 8
+FIRST_BACK_OFF_S, LONGEST_BACK_OFF_S, MAX_FAILURES, STEADY_S = 1.0, 60.0, 16, 300.0
+
+Key = tuple[str, str]
+Report = Callable[[str], EngineReport | None]
+
+
+class NotLeading(Exception):
+    """Another leads by now, or has taken the replica further."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What the store says: the wish by tenant and name, replicas that have not ended, demand by tenant and model."""
+
+    deployments: Mapping[Key, Deployment]
+    replicas: tuple[Replica, ...]
+    demand: Mapping[tuple[str, str], Demand]
+
+
+class Store(Protocol):
+    """Called from threads. Every change is durable, and on record, when it returns; each raises NotLeading where the
+    term is not that of the leader any more."""
+
+    def lead(self) -> int | None: ...
+
+    def resign(self) -> None: ...
+
+    def view(self) -> View: ...
+
+    def begin(self, term: int, deployment: Deployment, region: str) -> Replica: ...
+
+    def ready(self, term: int, replica: Replica, backend: Backend) -> None: ...
+
+    def drain(self, term: int, replica: Replica, reason: str) -> None: ...
+
+    def end(self, term: int, replica: Replica, state: State, reason: str, *, seen: bool) -> None: ...
+
+    def meter(self, term: int, busy: Mapping[str, bool]) -> None: ...
+
+
+@dataclass(slots=True)
+class _Kept:
+    """What is remembered of a deployment between passes."""
+
+    samples: list[Sample] = field(default_factory=list)
+    failures: int = 0
+    failed_at: float = float("-inf")
+    not_before: float = 0.0
+
+
+class Reconciler:
+    """``asyncio.create_task(reconciler.run())``; then `close`. `report`: what a backend said of itself, by id.
+
+    `models`: the folder that weights are found in.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        launcher: Launcher,
+        *,
+        cell: str,
+        models: Path,
+        report: Report = lambda replica: None,
+        every_s: float = EVERY_S,
+        settle_s: float = SETTLE_S,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store = store
+        self._launcher = launcher
+        self._cell = cell
+        self._models = models
+        self._report = report
+        self._every_s = every_s
+        self._settle_s = settle_s
+        self._monotonic = monotonic
+        self._news = asyncio.Event()
+        self._gate = asyncio.Semaphore(STARTS_AT_ONCE)
+        self._term: int | None = None
+        self._acting: dict[str, asyncio.Task[None]] = {}
+        self._ours: set[str] = set()  # those that were ready here
+        self._kept: dict[Key, _Kept] = {}
+        self._metered_at = float("-inf")
+
+    @property
+    def leads(self) -> bool:
+        return self._term is not None
+
+    def nudge(self) -> None:
+        """There is something to do now."""
+        self._news.set()
+
+    async def run(self) -> None:
+        while True:
+            self._news.clear()
+            try:
+                await self.reconcile()
+            except Exception as error:  # whatever it is: the next pass sees the whole again
+                log.warning("the fleet waits: %s: %s", type(error).__name__, error)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._news.wait(), self._every_s)
+
+    async def reconcile(self) -> None:
+        """One pass. Raises what the store raises."""
+        term = await asyncio.to_thread(self._store.lead)
+        if term != self._term and self._term is not None:
+            await self._let_go()
+        self._term = term
+        if term is None:
+            return
+        view = await asyncio.to_thread(self._store.view)
+        alive = await self._bury(term, view)
+        up: dict[Key, list[Replica]] = {key: [] for key in view.deployments}
+        for replica in alive:
+            if replica.state is State.DRAINING:
+                self._act(replica.id, self._finish(term, replica, "taken_over"))
+            elif replica.key in up and not view.deployments[replica.key].draining:
+                up[replica.key].append(replica)
+            else:
+                self._act(replica.id, self._drain(term, replica, "withdrawn"))
+        self._kept = {key: self._kept.get(key) or _Kept() for key in up}
+        for key, replicas in up.items():
+            deployment = view.deployments[key]
+            if not deployment.draining:
+                demand = view.demand.get((deployment.tenant, deployment.model), NOTHING)
+                await self._scale(term, deployment, replicas, demand)
+        await self._meter(term, alive)
+
+    async def settled(self) -> None:
+        """Returns when what was begun is done."""
+        while self._acting:
+            await asyncio.gather(*self._acting.values(), return_exceptions=True)
+
+    async def close(self) -> None:
+        """Stop all that is ours, and let another lead."""
+        term, self._term = self._term, None
+        await self._cancel_all()
+        held = set(self._launcher.running)
+        await self._launcher.close()
+        if term is None:
+            return
+        try:
+            view = await asyncio.to_thread(self._store.view)
+            for replica in view.replicas:
+                if replica.id in held:
+                    await self._end(term, replica, State.STOPPED, "gateway_stopped", seen=True)
+            await asyncio.to_thread(self._store.resign)
+        except Exception as error:  # the next leader will find them gone
+            log.warning("the fleet could not be handed over: %s: %s", type(error).__name__, error)
+
+    async def _let_go(self) -> None:
+        """Another may lead: what we hold is not ours to run any more. The other takes it out of service."""
+        log.warning("another gateway leads the fleet; ending the backends of this one")
+        await self._cancel_all()
+        for replica in list(self._launcher.running):
+            await self._launcher.stop(replica)
+        self._kept.clear()
+
+    async def _cancel_all(self) -> None:
+        tasks = list(self._acting.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._acting.clear()
+
+    async def _bury(self, term: int, view: View) -> list[Replica]:
+        """Note the end of those that run no more; stop what nobody knows. Returns those that live."""
+        running = self._launcher.running
+        alive = []
+        for replica in view.replicas:
+            if replica.id in running or replica.id in self._acting:
+                alive.append(replica)
+                continue
+            ours = replica.id in self._ours
+            await self._end(term, replica, State.FAILED, "crashed" if ours else "lost", seen=False)
+            if ours:
+                self._back_off(replica)
+        known = {replica.id for replica in view.replicas}
+        for stray in [each for each in running if each not in known and each not in self._acting]:
+            self._act(stray, self._launcher.stop(stray))
+        return alive
+
+    async def _scale(self, term: int, deployment: Deployment, replicas: list[Replica], demand: Demand) -> None:
+        kept, now = self._kept[deployment.key], self._monotonic()
+        kept.samples = trimmed([*kept.samples, self._sample(replicas, demand, now)], now)
+        wanted = desired(deployment, len(replicas), kept.samples, now)
+        if demand.regions and not demand.regions & {replica.region for replica in replicas}:
+            wanted = min(max(wanted, len(replicas) + 1), deployment.max_replicas)
+        if now >= kept.not_before:
+            while len(replicas) < wanted:
+                replica = await asyncio.to_thread(
+                    self._store.begin, term, deployment, _place(deployment, replicas, demand)
+                )
+                replicas.append(replica)
+                self._act(replica.id, self._start(term, deployment, replica))
+        for replica in _least_missed(replicas, self._report)[: max(0, len(replicas) - wanted)]:
+            self._act(replica.id, self._drain(term, replica, "scaled_down"))
+
+    def _sample(self, replicas: Sequence[Replica], demand: Demand, now: float) -> Sample:
+        if not replicas and demand is NOTHING:
+            return Sample(now, 0, 0)
+        said = [report for replica in replicas if (report := self._report(replica.id)) is not None]
+        waiting = sum(report.waiting for report in said)
+        calls = max(demand.in_flight, sum(report.running for report in said) + waiting) + demand.parked
+        fullest = max((report.kv_use for report in said), default=0.0)
+        return Sample(now, len(replicas), calls, waiting + demand.parked, fullest, demand.ttft_ms)
+
+    async def _start(self, term: int, deployment: Deployment, replica: Replica) -> None:
+        identity = BackendIdentity(self._cell, replica.tenant, replica.region, replica.id)
+        spec = BackendSpec(identity, self._models / deployment.weights, deployment.model, card=deployment.gpu)
+        try:
+            async with self._gate:
+                running = await self._launcher.start(spec)
+        except LaunchError as error:
+            log.warning("%s", error)
+            self._back_off(replica)
+            await self._end(term, replica, State.FAILED, "did_not_start", seen=True)
+            return
+        try:
+            await asyncio.to_thread(self._store.ready, term, replica, running.backend)
+            self._ours.add(replica.id)
+        except BaseException:  # nobody may learn of it, so nobody is to pay for it
+            await self._launcher.stop(replica.id)
+            raise
+
+    async def _drain(self, term: int, replica: Replica, reason: str) -> None:
+        await asyncio.to_thread(self._store.drain, term, replica, reason)
+        await self._finish(term, replica, reason)
+
+    async def _finish(self, term: int, replica: Replica, reason: str) -> None:
+        await asyncio.sleep(self._settle_s)
+        await self._launcher.stop(replica.id)
+        await self._end(term, replica, State.STOPPED, reason, seen=True)
+
+    async def _end(self, term: int, replica: Replica, state: State, reason: str, *, seen: bool) -> None:
+        self._ours.discard(replica.id)
+        await asyncio.to_thread(self._store.end, term, replica, state, reason, seen=seen)
+
+    async def _meter(self, term: int, alive: Sequence[Replica]) -> None:
+        now = self._monotonic()
+        if alive and now - self._metered_at >= METER_EVERY_S:
+            await asyncio.to_thread(self._store.meter, term, {replica.id: self._busy(replica) for replica in alive})
+            self._metered_at = now
+
+    def _busy(self, replica: Replica) -> bool:
+        report = self._report(replica.id)
+        return report is not None and report.running + report.waiting > 0
+
+    def _back_off(self, replica: Replica) -> None:
+        """The more often it fails, the longer nothing is started; five quiet minutes forgive."""
+        kept = self._kept.get(replica.key)
+        if kept is None:
+            return
+        now = self._monotonic()
+        if now - kept.failed_at >= STEADY_S:
+            kept.failures = 0
+        kept.failures, kept.failed_at = min(kept.failures + 1, MAX_FAILURES), now
+        kept.not_before = now + min(FIRST_BACK_OFF_S * 2 ** (kept.failures - 1), LONGEST_BACK_OFF_S)
+
+    def _act(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        """Beside the passes; one thing at a time for one replica."""
+        if name in self._acting:
+            work.close()
+            return
+        self._acting[name] = task = asyncio.create_task(work, name=f"fleet {name}")
+
+        def done(task: asyncio.Task[None]) -> None:
+            if self._acting.get(name) is task:
+                del self._acting[name]
+            if not task.cancelled() and (error := task.exception()) is not None:
+                log.warning("replica %s: %s: %s", name, type(error).__name__, error)
+            self.nudge()
+
+        task.add_done_callback(done)
+
+
+def _place(deployment: Deployment, replicas: Sequence[Replica], demand: Demand) -> str:
+    """Where waiting calls may be answered, if nothing is there yet; else where the fewest are, the preferred first."""
+    count = Counter(replica.region for replica in replicas)
+    asked = [region for region in deployment.regions if region in demand.regions]
+    choices = asked if asked and not any(count[region] for region in asked) else deployment.regions
+    return min(choices, key=lambda region: count[region])
+
+
+def _least_missed(replicas: Sequence[Replica], report: Report) -> list[Replica]:
+    """Those that do least first, of these the youngest: the old have the fuller prefix caches."""
+
+    def missed(replica: Replica) -> tuple[int, float]:
+        said = report(replica.id)
+        return (0 if said is None else said.running + said.waiting), -replica.started_at
+
+    return sorted((replica for replica in replicas if replica.state is State.READY), key=missed)

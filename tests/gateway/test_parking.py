@@ -1,0 +1,162 @@
+"""Calls for a model that sleeps: through a real gateway, whose launcher starts backends in its own process."""
+
+import asyncio
+import time
+
+import pytest
+
+from gateway import fleet_room, parking
+from regions.deployment import Deployment
+from tests.fakes.lab import OPEN_POLICY, chat, lab
+from tests.fakes.launcher import FakeLauncher
+
+WISH = Deployment(tenant="acme", id="small", model="small", weights="small.gguf", regions=("eu-fr-par",), wait_s=20)
+
+
+@pytest.fixture
+def sleeping(tmp_path, monkeypatch):
+    """Makes a lab whose deployment has no replica."""
+    launchers = []
+
+    def make(*, launcher=None, policy=OPEN_POLICY, wish=WISH, **fleet):
+        def local(data, authority, *, on_change, **_):
+            made = launcher or FakeLauncher()
+            made.on_change = on_change
+            launchers.append(made)
+            return made
+
+        monkeypatch.setattr(fleet_room, "LocalLauncher", local)
+
+        def set_up(made):
+            made.tenant("acme", policy)
+            made.control.create_deployment(wish)
+
+        made = lab(tmp_path, set_up=set_up, backends={}, fleet={"every_s": 0.1, **fleet})
+        made.launchers = launchers
+        return made
+
+    return make
+
+
+async def test_a_call_for_a_model_that_sleeps_wakes_it_and_is_answered(sleeping):
+    async with sleeping() as made:
+        answer = await made.post(chat("hi"))
+        assert (answer.status, answer.text) == (200, "The capital is Paris.")
+        assert answer.headers["x-domicile-backend"].startswith("small-")
+        assert made.types()[-2:] == ["inference.accepted", "inference.completed"]
+        assert "admin.replica.ready" in made.types()
+
+
+async def test_all_that_wait_are_answered_by_the_one_that_comes_up(sleeping):
+    launcher = FakeLauncher(takes_s=0.5)
+    async with sleeping(launcher=launcher) as made:
+        answers = await asyncio.gather(*(made.post(chat(f"hi {n}", stream=n % 2 == 0)) for n in range(12)))
+        assert {answer.status for answer in answers} == {200}
+        assert {answer.text for answer in answers} == {"The capital is Paris."}
+        assert len(launcher.specs) == 1
+
+
+async def test_the_model_is_offered_while_it_sleeps(sleeping):
+    async with sleeping() as made:
+        assert [each["id"] for each in (await made.get("/v1/models")).json["data"]] == ["small"]
+
+
+async def test_a_stream_that_waits_is_kept_alive_and_then_says_where_it_ran(sleeping, monkeypatch):
+    monkeypatch.setattr(parking, "COMMENT_S", 0.2)
+    async with sleeping(launcher=FakeLauncher(takes_s=1.5)) as made:
+        answer = await made.post(chat("hi", stream=True))
+        assert answer.status == 200
+        assert "x-domicile-backend" not in answer.headers
+        said = answer.body.decode()
+        assert said.startswith(": waiting for a backend\n\n")
+        assert ": x-domicile-backend: small-" in said
+        assert ": x-domicile-receipt: acme/" in said
+        assert (answer.text, answer.events[-1]) == ("The capital is Paris.", "[DONE]")
+
+
+async def test_what_is_not_ready_in_time_is_refused_and_nothing_is_on_the_bill(sleeping):
+    wish = WISH.model_copy(update={"wait_s": 1})
+    async with sleeping(launcher=FakeLauncher(takes_s=30), wish=wish) as made:
+        answer = await made.post(chat("hi"))
+        assert (answer.status, answer.error["code"]) == (503, "backend_starting")
+        assert int(answer.headers["retry-after"]) >= 1
+        assert "inference.accepted" not in made.types()
+
+
+async def test_a_stream_that_is_kept_alive_is_refused_inside(sleeping, monkeypatch):
+    monkeypatch.setattr(parking, "COMMENT_S", 0.2)
+    wish = WISH.model_copy(update={"wait_s": 1})
+    async with sleeping(launcher=FakeLauncher(takes_s=30), wish=wish) as made:
+        answer = await made.post(chat("hi", stream=True))
+        assert answer.status == 200
+        assert [event["error"]["code"] for event in answer.events] == ["backend_starting"]
+
+
+async def test_more_than_may_wait_are_refused_at_once(sleeping):
+    async with sleeping(launcher=FakeLauncher(takes_s=1.0), waiting_per_tenant=2) as made:
+        began = time.monotonic()
+        first = [asyncio.create_task(made.post(chat("hi"))) for _ in range(2)]
+        await asyncio.sleep(0.2)
+        answer = await made.post(chat("hi"))
+        assert time.monotonic() - began < 0.9
+        assert (answer.status, answer.error["code"]) == (503, "too_many_waiting")
+        assert "retry-after" in answer.headers
+        assert [done.status for done in await asyncio.gather(*first)] == [200, 200]
+
+
+async def test_what_policy_denies_wakes_nothing(sleeping):
+    policy = "policy: us\nversion: 1\nresidency: {process_in: [US], store_in: [US]}\n"
+    launcher = FakeLauncher()
+    async with sleeping(launcher=launcher, policy=policy) as made:
+        answer = await made.post(chat("hi"))
+        assert (answer.status, answer.error["code"]) == (403, "residency_denied")
+        await asyncio.sleep(0.3)
+        assert launcher.specs == []
+
+
+async def test_what_redaction_blocks_wakes_nothing(sleeping):
+    policy = OPEN_POLICY + "redaction: {input: {iban: block}}\n"
+    launcher = FakeLauncher()
+    async with sleeping(launcher=launcher, policy=policy) as made:
+        answer = await made.post(chat("pay to DE89 3704 0044 0532 0130 00"))
+        assert answer.status == 422
+        await asyncio.sleep(0.3)
+        assert launcher.specs == []
+
+
+async def test_a_key_that_is_revoked_while_it_waits_gets_no_answer(sleeping):
+    async with sleeping(launcher=FakeLauncher(takes_s=2.0)) as made:
+        waiting = asyncio.create_task(made.post(chat("hi")))
+        await asyncio.sleep(0.5)
+        made.control.revoke_project("acme", "main")
+        assert (await waiting).status == 401
+        assert "inference.accepted" not in made.types()
+
+
+async def test_who_leaves_while_waiting_leaves_no_trace_in_the_queue(sleeping):
+    async with sleeping(launcher=FakeLauncher(takes_s=1.0), waiting_per_tenant=1) as made:
+        waiting = asyncio.create_task(made.post(chat("hi")))
+        await asyncio.sleep(0.3)
+        waiting.cancel()
+        await asyncio.sleep(0.2)
+        assert (await made.post(chat("hi"))).status == 200
+
+
+async def test_a_drained_deployment_keeps_nobody_waiting(sleeping):
+    async with sleeping() as made:
+        made.control.drain_deployment("acme", "small")
+        await asyncio.sleep(0.6)
+        answer = await made.post(chat("hi"))
+        assert (answer.status, answer.error["code"]) == (404, "model_not_found")
+
+
+async def test_a_crashed_backend_s_successor_answers_who_came_meanwhile(sleeping):
+    launcher = FakeLauncher()
+    async with sleeping(launcher=launcher, wish=WISH.model_copy(update={"min_replicas": 1})) as made:
+        assert (await made.post(chat("hi"))).status == 200
+        (only,) = launcher.running
+        await launcher.crash(only)
+        await asyncio.sleep(0.5)
+        answer = await made.post(chat("hi"))
+        assert answer.status == 200
+        assert answer.headers["x-domicile-backend"] != only
