@@ -12,7 +12,7 @@ from pathlib import Path
 from time import time
 from typing import TYPE_CHECKING
 
-from audit import AuditLog, AuditSettings, open_sided
+from audit import AuditLog, AuditSettings, Signer, open_sided
 from audit.place import open_reader
 from audit.sequencer import Limits as AuditLimits
 from gateway.admin.access import Desk
@@ -21,6 +21,8 @@ from gateway.admin.app import build_admin
 from gateway.admin_record import recorded_from_threads
 from gateway.app import GatewayApp, build_app
 from gateway.authentication import Authenticator
+from gateway.cells import PREFIX as CELLS_PREFIX
+from gateway.cells import build_cells
 from gateway.chores import Chores
 from gateway.credentials import TenantCredentials, certificate_end
 from gateway.directory import Directory
@@ -47,6 +49,7 @@ from gateway.recorder import Recorder
 from gateway.routes import Routes
 from gateway.settings import Oidc, Settings
 from gateway.sinks import sinks_of, spans_leave
+from gateway.store.control import Control
 from gateway.store.database import Database
 from gateway.store.errors import Invalid
 from gateway.store.postgres_limits import PostgresLimitStore
@@ -158,9 +161,11 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
             chores = Chores(custody, installation.audit_log.parent, settings.audit)
             on_event = recorded_from_threads(log)
 
+            def by_itself() -> Control:
+                return installation.control(database, actor="system", on_event=on_event)
+
             def due() -> int:
-                control = installation.control(database, actor="system", on_event=on_event)
-                return len(control.activate_due())
+                return len(by_itself().activate_due())
 
             background = [
                 asyncio.create_task(Prober(fleet, is_ready).run(), name="prober"),
@@ -168,6 +173,8 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
                 asyncio.create_task(chores.run(), name="chores"),
                 asyncio.create_task(activate_scheduled(due), name="scheduled policies"),
             ]
+            if settings.cells.pull:
+                background.append(asyncio.create_task(_pull(settings, installation, signer, by_itself), name="bundles"))
             try:
                 admin = build_admin(
                     Desk(
@@ -185,7 +192,8 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
                         backend_keys=installation.backend_keys,
                     )
                 )
-                app = build_app(pipeline, inventory, health, settings.listen.operators, {ADMIN_PREFIX: admin})
+                mounts = {ADMIN_PREFIX: admin, CELLS_PREFIX: build_cells(database, installation.cell, signer)}
+                app = build_app(pipeline, inventory, health, settings.listen.operators, mounts)
                 state = await asyncio.to_thread(observe, settings, installation, database)
                 has_operator = installation.inventory(database).has_operator
                 yield Gateway(app, directory, log, telemetry, has_operator, tuple(weaknesses(settings, state)))
@@ -211,6 +219,12 @@ async def _machines(provider: "IdentityProvider | None", settings: Oidc) -> Asyn
         return
     async with Machines(provider, settings.projects, settings.groups_claim) as machines:
         yield machines
+
+
+async def _pull(settings: Settings, installation: Installation, signer: Signer, control: Callable[[], Control]) -> None:
+    from gateway.cell_puller import Puller  # with its HTTP client, only where another cell is asked
+
+    await Puller(installation.cell, settings.cells.pull, signer, control, settings.cells.every_s).run()
 
 
 def _region_of(installation: Installation) -> Callable[[str], None]:

@@ -23,6 +23,9 @@ def init(
     export: Annotated[
         Path | None, typer.Option("--export-keys", help="Write the key set there, for further gateways and for safety.")
     ] = None,
+    pepper: Annotated[
+        Path | None, typer.Option("--pepper", help="Key set of another cell: tenants' keys may then work in both.")
+    ] = None,
     data: Data = DEFAULT_DATA,
     as_json: AsJson = False,
 ) -> None:
@@ -35,14 +38,18 @@ def init(
       domicile init --cell eu-fr --export-keys /media/safe/eu-fr
 
       domicile init --keys /run/keys        (a second gateway of that cell, or a restored one)
+
+      domicile init --cell eu-de --pepper /media/safe/eu-fr        (a cell that serves tenants of eu-fr too)
     """
     from gateway.installation import Installation
-    from gateway.key_set import export_keys, import_keys, key_files, make_whole
+    from gateway.key_set import export_keys, import_keys, import_pepper, key_files, make_whole
 
     with plain_errors():
         if keys is not None:
             import_keys(data, keys)
         installation = Installation.create(data, cell)
+        if pepper is not None:
+            import_pepper(data, pepper)
         make_whole(installation)
         exported = export_keys(installation, export) if export else []
         held = list(key_files(data))

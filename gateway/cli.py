@@ -16,6 +16,7 @@ from backend.cli import app as backend_app
 from backend.cli import plan
 from gateway.backend_cli import app as backends_app
 from gateway.backup_cli import backup_app, init
+from gateway.cell_cli import cell_app
 from gateway.config_cli import config_app
 from gateway.control_cli import policy_app, project_app, tenant_app
 from gateway.deployment_cli import deployment_app
@@ -44,6 +45,7 @@ policy_app.registered_commands += policy_files_app.registered_commands + policy_
 backend_app.registered_commands += backends_app.registered_commands
 for part in (
     backup_app,
+    cell_app,
     config_app,
     deployment_app,
     tenant_app,

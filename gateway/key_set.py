@@ -42,6 +42,17 @@ def import_keys(data: Path, folder: Path) -> list[str]:
     return [_put(data / path, files[name].read_bytes(), str(path)) for name, path in sorted(paths.items())]
 
 
+def import_pepper(data: Path, folder: Path) -> list[str]:
+    """Take only the pepper of API keys over from another cell's key set, so that keys may work in both.
+
+    Raises InstallationError if there is none in `folder`, or another in the data folder.
+    """
+    files = sorted(file for file in folder.glob("secrets__pepper*") if file.is_file())
+    if not files:
+        raise InstallationError(f"{folder} holds no pepper: name the folder that `--export-keys` wrote")
+    return [_put(data / file.name.replace("__", "/"), file.read_bytes(), file.name) for file in files]
+
+
 def key_files(data: Path) -> Iterator[str]:
     """Paths under `data` of the keys that are there, sorted."""
     for pattern in PATTERNS:

@@ -168,6 +168,29 @@ class Telemetry(Section):
     max_tenant_labels: int = Field(200, ge=0, description="tenants named in metrics; the rest count as 'other'")
 
 
+class Peer(Section):
+    """Another cell that is asked for what it says of its tenants."""
+
+    cell: str = Field(pattern=f"^{NAME.pattern}$")
+    url: str
+    verifier_key_file: Path
+    ca_file: Path | None = None
+
+    @field_validator("url")
+    @classmethod
+    def safe(cls, value: str) -> str:
+        if not is_safe_url(value):
+            raise ValueError("must be an https URL (http only on this machine), without query or fragment")
+        return value
+
+
+class Cells(Section):
+    """`pull`: cells whose tenants are served here too."""
+
+    pull: tuple[Peer, ...] = Field(default_factory=tuple)
+    every_s: float = Field(5, ge=0.1, le=3600, description="seconds between two questions to each")
+
+
 class Sinks(Section):
     """Where, beside its backend, something of every call comes to lie, as ISO 3166 countries: a policy's `store_in`
     binds it. `record`: this data folder, its database and what counts limits. `telemetry`: where spans are kept."""
@@ -295,6 +318,7 @@ class Settings(BaseSettings):
     secrets: Secrets = Secrets()
     telemetry: Telemetry = Telemetry()
     sinks: Sinks = Sinks()
+    cells: Cells = Cells()
     fleet: Fleet = Fleet()
     oidc: Oidc = Oidc()
     prices: dict[str, Price] = Field(default_factory=dict, description="by model; needed where a policy sets a budget")

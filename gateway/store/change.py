@@ -14,6 +14,7 @@ from sqlmodel import Session
 
 from gateway.identity.keys import KeyHasher
 from gateway.identity.principal import PolicyInForce
+from gateway.store.cell_tables import TenantHomeRow
 from gateway.store.database import Database
 from gateway.store.epoch import bump_epoch
 from gateway.store.errors import Duplicate, Invalid, Stale
@@ -21,6 +22,9 @@ from gateway.store.records import AdminEvent, Record
 from gateway.store.tables import AccessTokenRow, ApiKeyRow, BackendRow, PersonRow, ProjectRow, Row, TenantRow
 from regions.errors import IdentityError
 from regions.identity import check_name
+
+AT_HOME_ONLY = frozenset({"tenant", "project", "key", "policy", "limits"})
+"""What of a tenant taken over from another cell is changed there; its backends here are this cell's affair."""
 
 OnEvent = Callable[[AdminEvent], None]
 CheckPolicy = Callable[[str, str, str | None, str | None], PolicyInForce]
@@ -66,7 +70,9 @@ class Change:
             raise Stale("it was changed since you last read it")
 
     def tell(self, action: str, tenant: str, target: str, before: Record | None, after: Record, **more: Any) -> None:
-        """Raises Stale where something else was expected `before`."""
+        """Raises Stale where something else was expected `before`, Invalid for what only the tenant's home may do."""
+        if action.partition(".")[0] in AT_HOME_ONLY and (home := self.session.get(TenantHomeRow, tenant)) is not None:
+            raise Invalid(f"tenant {tenant!r} is administered in its home cell {home.home!r}")
         if before is not None and self._expected is not None and before.digest() != self._expected:
             raise Stale(f"{target!r} was changed since you last read it")
         self.session.flush()

@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args
 from urllib.parse import urlsplit
 
 from gateway.store import lookup
+from gateway.store.cell_control import CellControl
 from gateway.store.change import CheckPolicy, OnEvent, checked_name, checked_text
 from gateway.store.deployment_control import DeploymentControl
 from gateway.store.errors import Duplicate, Invalid
@@ -27,7 +28,9 @@ from regions.trust import Trust
 __all__ = ["CheckPolicy", "Control", "OnEvent"]
 
 
-class Control(KeyControl, SessionControl, LimitControl, PolicyControl, OversightControl, DeploymentControl):
+class Control(
+    KeyControl, SessionControl, LimitControl, PolicyControl, OversightControl, DeploymentControl, CellControl
+):
     """Operations of one actor on one cell. All raise DatabaseUnavailable, and what `on_event` raises."""
 
     # Tenants

@@ -2,6 +2,7 @@
 
 from alembic import context
 
+import gateway.store.cell_tables
 import gateway.store.fleet_tables
 import gateway.store.oversight
 import gateway.store.usage_tables  # noqa: F401  # whose tables are in the metadata too

@@ -1,0 +1,54 @@
+"""What a cell answers to others: to each peer the configuration that it may know, and nothing else."""
+
+import logging
+from collections.abc import Callable
+from time import time
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from audit.errors import AuditError, NoteError
+from audit.note import VerifierKey
+from audit.signer import Signer
+from gateway.bundle import sign_bundle
+from gateway.pull import MAX_QUESTION, PATH, PullRefused, asker, check_question, key_name
+from gateway.store.cell_records import bundle_for, peer
+from gateway.store.database import Database
+from gateway.store.errors import NotFound, StoreError
+
+logger = logging.getLogger("domicile.gateway")
+
+PREFIX = "/cells"
+
+
+def build_cells(database: Database, cell: str, signer: Signer, now: Callable[[], float] = time) -> Starlette:
+    """To be mounted at PREFIX: ``POST /cells/v1/bundle`` answers a peer's signed question with its bundle.
+
+    403 for whoever is no peer, whatever is wrong with the question: it says no more to a stranger.
+    """
+
+    async def bundle(request: Request) -> Response:
+        question = b""
+        async for chunk in request.stream():
+            question += chunk
+            if len(question) > MAX_QUESTION:
+                return Response(status_code=413)
+        try:
+            return Response(await run_in_threadpool(answer, question), media_type="application/json")
+        except (PullRefused, NotFound, NoteError, UnicodeDecodeError) as error:
+            logger.warning("a cell's question was refused: %s", error)
+            return Response(status_code=403)
+        except (StoreError, AuditError) as error:
+            logger.error("a cell's question could not be answered: %s", error)
+            return Response(status_code=503, headers={"retry-after": "5"})
+
+    def answer(question: bytes) -> bytes:
+        text = question.decode()
+        known = peer(database, asker(text))
+        check_question(text, VerifierKey.parse(known.verifier_key), peer=known.id, home=cell, now=now())
+        return sign_bundle(bundle_for(database, cell, known.id), key_name(cell), signer)
+
+    return Starlette(routes=[Route(PATH.removeprefix(PREFIX), bundle, methods=["POST"])])
