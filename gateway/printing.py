@@ -2,7 +2,8 @@
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -41,6 +42,24 @@ def print_table(records: "Sequence[BaseModel]", columns: Sequence[str], as_json:
     for row in rows:
         table.add_row(*(_short(column, row[column]) for column in columns))
     Console(file=sys.stdout, markup=False).print(table)
+
+
+@contextmanager
+def progress(what: str, total: int | None, *, hidden: bool = False) -> Iterator[Callable[[int], None]]:
+    """A bar of so many `what`, advanced by what is yielded; on standard error, if that is a terminal, and gone after.
+
+    `hidden`: where a machine reads, or where the answer itself goes to the terminal.
+    """
+    if hidden or not sys.stderr.isatty():
+        yield lambda count: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda count: bar.advance(task, count)
 
 
 def _short(column: str, value: Any) -> str:

@@ -1,0 +1,51 @@
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BAR = """
+import sys
+from gateway.printing import progress
+with progress("calls", 3, hidden={hidden}) as advance:
+    for _ in range(3):
+        advance(1)
+print("done")
+"""
+
+
+def run(hidden, terminal):
+    """What a program with a bar writes to standard error, a terminal or a pipe, and to standard output."""
+    ours, theirs = pty.openpty() if terminal else os.pipe()
+    command = [sys.executable, "-c", BAR.format(hidden=hidden)]
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+        text=True,
+        check=True,
+        cwd=root,
+        env={**os.environ, "TERM": "xterm"},
+    )
+    os.close(theirs)
+    os.set_blocking(ours, False)
+    try:
+        said = os.read(ours, 1 << 16)
+    except (BlockingIOError, OSError):  # a terminal that nobody wrote to
+        said = b""
+    os.close(ours)
+    return said.decode(), done.stdout
+
+
+def test_on_a_terminal_a_bar_says_how_far_it_is_and_standard_output_stays_clean():
+    said, out = run(hidden=False, terminal=True)
+    assert "calls" in said and "3/3" in said
+    assert out == "done\n"
+
+
+@pytest.mark.parametrize(("hidden", "terminal"), [(True, True), (False, False)])
+def test_neither_a_machine_nor_a_pipe_gets_a_bar(hidden, terminal):
+    assert run(hidden, terminal) == ("", "done\n")
