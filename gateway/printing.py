@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
     from gateway.store.records import Record
 
+PIPE_WIDTH = 250
+"""Of a table that no terminal has to hold."""
+
 
 def print_json(value: Any) -> None:
     typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
@@ -38,10 +41,12 @@ def print_table(records: "Sequence[BaseModel]", columns: Sequence[str], as_json:
 
     table = Table(box=None, pad_edge=False)
     for column in columns:
-        table.add_column(column.replace("_", " "), overflow="fold")
+        words = column.split("_")
+        table.add_column(" ".join(words), overflow="fold", min_width=max(map(len, words)))
     for row in rows:
         table.add_row(*(_short(column, row[column]) for column in columns))
-    Console(file=sys.stdout, markup=False).print(table)
+    width = None if sys.stdout.isatty() else PIPE_WIDTH
+    Console(file=sys.stdout, markup=False, width=width).print(table)
 
 
 @contextmanager
