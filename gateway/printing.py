@@ -2,7 +2,8 @@
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -11,6 +12,9 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from gateway.store.records import Record
+
+PIPE_WIDTH = 250
+"""Of a table that no terminal has to hold."""
 
 
 def print_json(value: Any) -> None:
@@ -37,10 +41,30 @@ def print_table(records: "Sequence[BaseModel]", columns: Sequence[str], as_json:
 
     table = Table(box=None, pad_edge=False)
     for column in columns:
-        table.add_column(column.replace("_", " "), overflow="fold")
+        words = column.split("_")
+        table.add_column(" ".join(words), overflow="fold", min_width=max(map(len, words)))
     for row in rows:
         table.add_row(*(_short(column, row[column]) for column in columns))
-    Console(file=sys.stdout, markup=False).print(table)
+    width = None if sys.stdout.isatty() else PIPE_WIDTH
+    Console(file=sys.stdout, markup=False, width=width).print(table)
+
+
+@contextmanager
+def progress(what: str, total: int | None, *, hidden: bool = False) -> Iterator[Callable[[int], None]]:
+    """A bar of so many `what`, advanced by what is yielded; on standard error, if that is a terminal, and gone after.
+
+    `hidden`: where a machine reads, or where the answer itself goes to the terminal.
+    """
+    if hidden or not sys.stderr.isatty():
+        yield lambda count: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda count: bar.advance(task, count)
 
 
 def _short(column: str, value: Any) -> str:

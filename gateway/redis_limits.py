@@ -82,14 +82,14 @@ local function store(b)
 end
 """.replace("KEEP", str(KEEP_S))
 
-# Returns "0 now used...", or "1 which wait used..."; which from 0, wait -1 where it never fits.
+# Then the lease. Returns "0 now used...", or "1 which wait used..."; which from 0, wait -1 where it never fits.
 _TAKE = (
     _COMMON
     + """
-local count = (#ARGV - 4) / 3
+local count = (#ARGV - 5) / 3
 local buckets, asks, used, never, worst, which = {}, {}, {}, nil, nil, nil
 for n = 1, count do
-  local a = 2 + 3 * n
+  local a = 3 + 3 * n
   local kind, drain, capacity = ARGV[a], tonumber(ARGV[a + 1]), tonumber(ARGV[a + 2])
   local b = open(2 * n - 1, kind, drain)
   if kind ~= 'requests' then
@@ -113,17 +113,17 @@ if never then return table.concat({'1', never - 1, '-1', unpack(used)}, ' ') end
 if worst then return table.concat({'1', which - 1, number(worst), unpack(used)}, ' ') end
 for n = 1, count do
   local b = buckets[n]
-  if ARGV[2 + 3 * n] == 'requests' then
+  if ARGV[3 + 3 * n] == 'requests' then
     b.level = b.level + 1
   else
     b.held = b.held + tonumber(asks[n])
-    redis.call('ZADD', b.holds, now + LEASE, ARGV[2] .. ' ' .. asks[n])
+    redis.call('ZADD', b.holds, now + tonumber(ARGV[5]), ARGV[2] .. ' ' .. asks[n])
   end
   store(b)
   used[n] = number(b.level + b.held)
 end
 return table.concat({'0', number(now), unpack(used)}, ' ')
-""".replace("RETRY", str(RETRY_CONCURRENT_S)).replace("LEASE", str(LEASE_S))
+""".replace("RETRY", str(RETRY_CONCURRENT_S))
 )
 
 # Then the deadline, and what was used in tokens and in money; of the counters those that hold.
@@ -144,18 +144,18 @@ return ''
 """
 )
 
-# Of the counters those that hold. Returns now, or '' where the lease had run out.
+# Then the lease; of the counters those that hold. Returns now, or '' where the lease had run out.
 _RENEW = (
     _COMMON
     + """
 local holds = {}
-for n = 1, (#ARGV - 4) / 3 do
-  holds[n] = ARGV[2] .. ' ' .. of(ARGV[2 + 3 * n], ARGV[3], ARGV[4])
+for n = 1, (#ARGV - 5) / 3 do
+  holds[n] = ARGV[2] .. ' ' .. of(ARGV[3 + 3 * n], ARGV[3], ARGV[4])
   if not redis.call('ZSCORE', KEYS[2 * n], holds[n]) then return '' end
 end
-for n, hold in ipairs(holds) do redis.call('ZADD', KEYS[2 * n], now + LEASE, hold) end
+for n, hold in ipairs(holds) do redis.call('ZADD', KEYS[2 * n], now + tonumber(ARGV[5]), hold) end
 return number(now)
-""".replace("LEASE", str(LEASE_S))
+"""
 )
 
 
@@ -215,10 +215,9 @@ def _command(step: Step, now: bytes) -> bytes:
     packed = _packed(tuple(step.reservation.counters))
     cost = step.reservation.cost
     call = (now, step.reservation.id.encode(), b"%r" % float(cost.tokens), b"%r" % float(cost.money))
-    if step.kind == "take":
-        return packed.take.command(*call)
-    if step.kind == "renew":
-        return packed.renew.command(*call)
+    if step.kind != "settle":
+        script = packed.take if step.kind == "take" else packed.renew
+        return script.command(*call, b"%r" % LEASE_S)
     used = (b"%r" % float(step.actual.tokens), b"%r" % float(step.actual.money))
     return packed.settle.command(*call, b"%r" % step.reservation.deadline, *used)
 
@@ -261,7 +260,7 @@ class _Packed:
 @lru_cache(maxsize=4096)
 def _packed(counters: tuple[Counter, ...]) -> _Packed:
     holding = [counter for counter in counters if counter.kind != "requests"]
-    return _Packed(_script(_TAKE, counters, 4), _script(_SETTLE, holding, 7), _script(_RENEW, holding, 4))
+    return _Packed(_script(_TAKE, counters, 5), _script(_SETTLE, holding, 7), _script(_RENEW, holding, 5))
 
 
 def _script(script: str, counters: Sequence[Counter], arguments: int) -> _Script:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gateway.admin_shell import ACTOR, DEFAULT_DATA, AsJson, Data, Yes, confirm, plain_errors
-from gateway.printing import print_json
+from gateway.printing import print_json, progress
 
 if TYPE_CHECKING:
     from gateway.installation import Installation
-    from gateway.secrets.rotation import Progress, Record
+    from gateway.secrets.rotation import Record
 
 secrets_app = typer.Typer(name="secrets", help="The keys above all others.", no_args_is_help=True)
 
@@ -55,8 +55,8 @@ def rotate_master(data: Data = DEFAULT_DATA, as_json: AsJson = False) -> None:
 
     with _installation(data) as installation, _recording(installation) as record:
         version = rotate(installation, record, ACTOR)
-        with _progress(len(installation.keys.owners()), as_json) as progress:
-            changed = rewrap(installation, record, ACTOR, progress)
+        with progress("keys", len(installation.keys.owners()), hidden=as_json) as advance:
+            changed = rewrap(installation, record, ACTOR, advance)
     _tell({"version": version, "rewrapped": changed}, as_json, f"version {version} wraps; {changed} keys moved to it")
 
 
@@ -71,8 +71,8 @@ def rewrap_keys(data: Data = DEFAULT_DATA, as_json: AsJson = False) -> None:
     from gateway.secrets.rotation import rewrap
 
     with _installation(data) as installation, _recording(installation) as record:
-        with _progress(len(installation.keys.owners()), as_json) as progress:
-            changed = rewrap(installation, record, ACTOR, progress)
+        with progress("keys", len(installation.keys.owners()), hidden=as_json) as advance:
+            changed = rewrap(installation, record, ACTOR, advance)
         version = installation.keys.state().newest
     _tell({"version": version, "rewrapped": changed}, as_json, f"{changed} keys moved to version {version}")
 
@@ -105,8 +105,12 @@ def renew_owner(
     """
     from gateway.secrets.rotation import renew
 
-    with _installation(data) as installation, _recording(installation) as record, _progress(None, as_json) as progress:
-        generation, count = renew(installation, owner, record, ACTOR, progress)
+    with (
+        _installation(data) as installation,
+        _recording(installation) as record,
+        progress("keys", None, hidden=as_json) as advance,
+    ):
+        generation, count = renew(installation, owner, record, ACTOR, advance)
     _tell(
         {"tenant": owner, "generation": generation, "rewrapped": count},
         as_json,
@@ -128,17 +132,6 @@ def _recording(installation: "Installation") -> "Iterator[Record]":
 
     with recording(installation) as record:
         yield record
-
-
-@contextmanager
-def _progress(total: int | None, hidden: bool) -> "Iterator[Progress]":
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
-    with Progress(*columns, console=Console(stderr=True), transient=True, disable=hidden) as bar:
-        task = bar.add_task("keys", total=total)
-        yield lambda count: bar.advance(task, count)
 
 
 def _tell(answer: dict[str, object], as_json: bool, sentence: str) -> None:

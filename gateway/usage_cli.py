@@ -1,17 +1,20 @@
 """``domicile usage``: what was used, what it cost, and what it costs."""
 
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
 from gateway.admin_shell import DEFAULT_DATA, AsJson, Data, fail, opened_control, opened_database
-from gateway.printing import print_one, print_table
+from gateway.printing import print_one, print_table, progress
 
 if TYPE_CHECKING:
     from gateway.store.usage_report import Span
+
+Row = TypeVar("Row")
 
 usage_app = typer.Typer(name="usage", help="Tokens, backend seconds and cost, from the ledger.", no_args_is_help=True)
 
@@ -114,18 +117,31 @@ def export_usage(
 
     Example: domicile usage export november.csv --since 2026-11-01 --until 2026-11-30
     """
-    from gateway.store.usage_report import LedgerEntry, entries
+    from gateway.store.usage_report import LedgerEntry, calls, entries
     from gateway.usage_table import csv_lines
 
     with opened_database(data) as (_, database):
-        rows = entries(database, tenant=tenant, span=_span(since, until))
-        lines = (f"{row.model_dump_json()}\n" for row in rows) if as_json else csv_lines(rows, LedgerEntry)
+        span = _span(since, until)
+
+        def lines(advance: Callable[[int], None]) -> Iterator[str]:
+            rows = _advancing(entries(database, tenant=tenant, span=span), advance)
+            return (f"{row.model_dump_json()}\n" for row in rows) if as_json else csv_lines(rows, LedgerEntry)
+
         if file is None:
-            for line in lines:
+            for line in lines(lambda count: None):
                 typer.echo(line, nl=False)
             return
-        with file.open("x", encoding="utf-8", newline="") as out:
-            out.writelines(lines)
+        with (
+            file.open("x", encoding="utf-8", newline="") as out,
+            progress("calls", calls(database, tenant=tenant, span=span), hidden=as_json) as advance,
+        ):
+            out.writelines(lines(advance))
+
+
+def _advancing(rows: Iterable[Row], advance: Callable[[int], None]) -> Iterator[Row]:
+    for row in rows:
+        yield row
+        advance(1)
 
 
 @usage_app.command("prices")

@@ -1,15 +1,18 @@
-"""Who calls the admin API and whether they may: a dependency that every route names its permission to."""
+"""Who calls the admin API and whether they may: a dependency that every route names its permission to.
 
+The route asks it before a byte of the body is read (`gateway.admin.door`).
+"""
+
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Generic, TypeVar
 
 from fastapi import Depends, Header, Request
 
 from gateway.admin.caller import Cookies, credential_of
-from gateway.admin.once import Call
 from gateway.admin.problems import Forbidden
 from gateway.admin.shapes import GRAMMAR
 from gateway.identity.grants import grants_of, groups_of, subject_digest
@@ -27,6 +30,9 @@ from gateway.store.pages import Pages
 
 if TYPE_CHECKING:
     from gateway.identity.provider import IdentityProvider
+
+
+Admitted = TypeVar("Admitted")
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,13 +133,33 @@ def person_calling(request: Request) -> Actor:
     return desk_of(request).actor(request)
 
 
+class Guard(ABC, Generic[Admitted]):
+    """As a dependency: who is let in. Asked once a request, by the route."""
+
+    def __call__(self, request: Request) -> Admitted:
+        admitted: Admitted = request.state.admitted[self]
+        return admitted
+
+    @abstractmethod
+    def admit(self, request: Request) -> Admitted:
+        """Raises a KeyRefused, Forbidden, NotFound, ProviderUnavailable, DatabaseUnavailable."""
+
+
 @dataclass(frozen=True)
-class Need:
-    """As a dependency: the actor, if they may. Another tenant is 404, whether it exists or not; 403 says why."""
+class Bootstrapping(Guard[str]):
+    """The id of the bootstrap token that was shown."""
+
+    def admit(self, request: Request) -> str:
+        return desk_of(request).bootstrap_token(request)
+
+
+@dataclass(frozen=True)
+class Need(Guard[Actor]):
+    """The actor, if they may. Another tenant is 404, whether it exists or not; 403 says why."""
 
     permission: Permission
 
-    def __call__(self, request: Request) -> Actor:
+    def admit(self, request: Request) -> Actor:
         actor = person_calling(request)
         tenant = request.path_params.get("tenant")
         if not all(GRAMMAR[name].fullmatch(value) for name, value in request.path_params.items()):
@@ -143,10 +169,6 @@ class Need:
         verdict = check(actor, self.permission, None if self.permission in INSTALLATION else tenant)
         if not verdict.allowed:
             raise Forbidden(verdict.because)
-        call: Call | None = getattr(request.state, "once", None)
-        if call is not None:
-            desk = desk_of(request)
-            call.claim(desk.answers(actor, credential_of(request, desk.cookies)), desk.now())
         return actor
 
 

@@ -8,18 +8,21 @@ that hold a secret are kept.
 import json
 import re
 from collections.abc import Callable, Coroutine
+from datetime import datetime
 from hashlib import sha256
 from typing import Any
 
 from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.routing import APIRoute
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
+from gateway.admin.access import desk_of
+from gateway.admin.caller import credential_of
+from gateway.admin.door import GuardedRoute
 from gateway.admin.problems import STATUS
 from gateway.store.answers import Answers, Pending
-from gateway.store.errors import Invalid
+from gateway.store.errors import DatabaseUnavailable, Invalid
 
 HEADER = "idempotency-key"
 REPLAYED = "idempotency-replayed"
@@ -27,31 +30,28 @@ MAX_KEY = 255
 KEY = re.compile(r'"[!#-~]+"|[!#-~]+')
 METHODS = frozenset({"POST", "PUT"})
 _KEPT_HEADERS = ("content-type", "etag", "cache-control")
-_NOTHING_CHANGED: tuple[type[Exception], ...] = (*STATUS, HTTPException, RequestValidationError)
+_NOTHING_CHANGED: tuple[type[Exception], ...] = (
+    *(STATUS.keys() - {DatabaseUnavailable}),  # which, in the middle of a commit, says nothing of what came of it
+    HTTPException,
+    RequestValidationError,
+)
 
 
-class Replay(Exception):
-    """Not an error: the answer is known already."""
+class OnceRoute(GuardedRoute):
+    """A route whose calls may carry a key. Whoever calls is known, and may, before the key is looked at."""
 
-    def __init__(self, response: Response) -> None:
-        super().__init__("answered before")
-        self.response = response
-
-
-class OnceRoute(APIRoute):
-    """A route whose calls may carry a key. Whoever calls is known, and may, before the key is looked at (`Need`)."""
-
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        answer = super().get_route_handler()
+    def unguarded(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        answer = super().unguarded()
 
         async def answer_once(request: Request) -> Response:
             if request.method not in METHODS or HEADER not in request.headers:
                 return await answer(request)
-            call = request.state.once = Call(_key(request), await _fingerprint(request))
+            call = Call(_answers(request), _key(request), await _fingerprint(request))
+            known = await run_in_threadpool(call.claim, desk_of(request).now())
+            if known is not None:
+                return known
             try:
                 response = await answer(request)
-            except Replay as replay:
-                return replay.response
             except _NOTHING_CHANGED:
                 await run_in_threadpool(call.release)
                 raise
@@ -62,40 +62,45 @@ class OnceRoute(APIRoute):
 
 
 class Call:
-    """One call with a key. `fingerprint`: of everything that it asks for."""
+    """One call with a key. `answers`: its caller's. `fingerprint`: of everything that it asks for."""
 
-    def __init__(self, key: str, fingerprint: str) -> None:
+    def __init__(self, answers: Answers, key: str, fingerprint: str) -> None:
+        self._answers = answers
         self._key = key
         self._fingerprint = fingerprint
-        self._answers: Answers | None = None
 
-    def claim(self, answers: Answers, now: Any) -> None:
-        """Raises Replay where it was answered before, Invalid where that was another call, Pending."""
-        sealed = answers.claim(self._key, now)
+    def claim(self, now: datetime) -> Response | None:
+        """The answer of the first call with the key, None where this is it. Raises Invalid where that was another call;
+        Pending."""
+        sealed = self._answers.claim(self._key, now)
         if sealed is None:
-            self._answers = answers  # ours to keep or release from here on
-            return
-        opened = answers.opened(self._key, sealed)
+            return None
+        opened = self._answers.opened(self._key, sealed)
         if opened is None:
             raise Pending("this Idempotency-Key was used with another token; the answer cannot be shown again")
         kept = json.loads(opened)
         if kept["fingerprint"] != self._fingerprint:
             raise Invalid("this Idempotency-Key was used for another call")
-        raise Replay(Response(kept["body"], kept["status"], headers={**kept["headers"], REPLAYED: "true"}))
+        return Response(kept["body"], kept["status"], headers={**kept["headers"], REPLAYED: "true"})
 
     def keep(self, response: Response) -> None:
-        if self._answers is not None:
-            kept = {
-                "fingerprint": self._fingerprint,
-                "status": response.status_code,
-                "headers": {name: response.headers[name] for name in _KEPT_HEADERS if name in response.headers},
-                "body": bytes(response.body).decode(),
-            }
-            self._answers.keep(self._key, json.dumps(kept).encode())
+        kept = {
+            "fingerprint": self._fingerprint,
+            "status": response.status_code,
+            "headers": {name: response.headers[name] for name in _KEPT_HEADERS if name in response.headers},
+            "body": bytes(response.body).decode(),
+        }
+        self._answers.keep(self._key, json.dumps(kept).encode())
 
     def release(self) -> None:
-        if self._answers is not None:
-            self._answers.release(self._key)
+        self._answers.release(self._key)
+
+
+def _answers(request: Request) -> Answers:
+    """Of who was let in, by the one guard that such a route has."""
+    (actor,) = request.state.admitted.values()
+    desk = desk_of(request)
+    return desk.answers(actor, credential_of(request, desk.cookies))
 
 
 def _key(request: Request) -> str:

@@ -4,10 +4,11 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Depends, Response
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
-from gateway.admin.access import DeskOf, IfMatch, Need, person_calling
+from gateway.admin.access import Bootstrapping, DeskOf, IfMatch, Need, person_calling
+from gateway.admin.door import GuardedRoute
 from gateway.admin.once import OnceRoute
 from gateway.admin.shapes import After, Body, Limit, tagged
 from gateway.identity.roles import ROLE_TABLE, Actor, Permission
@@ -59,13 +60,14 @@ class Me(BaseModel):
     permissions: tuple[Permission, ...]
 
 
-entrance = APIRouter(tags=["people"])
+entrance = APIRouter(tags=["people"], route_class=GuardedRoute)
 
 
 @entrance.post("/bootstrap", status_code=201)
-def bootstrap(request: Request, desk: DeskOf, response: Response, first: FirstOperator) -> Welcome:
+def bootstrap(
+    token: Annotated[str, Depends(Bootstrapping())], desk: DeskOf, response: Response, first: FirstOperator
+) -> Welcome:
     """Spend the one-time bootstrap token (as bearer) on the first operator, who gets an access token."""
-    token = desk.bootstrap_token(request)
     expires_at = desk.now() + timedelta(days=first.token_days)
     person, record, secret = desk.control(f"key:{token}").bootstrap(token, first.display_name, expires_at=expires_at)
     return Welcome(person=person, token=_shown_once(response, record, secret.token))

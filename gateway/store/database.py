@@ -110,6 +110,11 @@ class Database:
                 return False
             return set(connection.execute(text("SELECT version_num FROM alembic_version")).scalars()) == _heads()
 
+    def connect(self) -> Connection:
+        """One of the pool's connections, for who keeps it. Raises DatabaseUnavailable."""
+        with _translated_errors():
+            return self._engine.connect()
+
     @contextmanager
     def read(self) -> Iterator[Session]:
         """One consistent view; nothing is written."""

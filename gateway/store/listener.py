@@ -53,8 +53,12 @@ class EpochListener:
             connection = pooled.connection.dbapi_connection
             assert connection is not None  # noqa: S101  # just connected
             connection.autocommit = True
-            connection.execute(f"LISTEN {CHANNEL}")
-            self._on_news()  # what changed before we listened
-            while not self._stopped.is_set():
-                if any(note.payload == self._cell for note in connection.notifies(timeout=WAIT_S)):
-                    self._on_news()
+            try:
+                connection.execute(f"LISTEN {CHANNEL}")
+                self._on_news()  # what changed before we listened
+                while not self._stopped.is_set():
+                    if any(note.payload == self._cell for note in connection.notifies(timeout=WAIT_S)):
+                        self._on_news()
+            except self._database.driver_error:
+                pooled.invalidate()  # else the pool would roll back on what is broken, and log how that fails
+                raise

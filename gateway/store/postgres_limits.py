@@ -2,23 +2,25 @@
 
 A round is a transaction. It locks the rows of its buckets in the order of their names, so that no two wait for each
 other, and reckons in Python, as in memory. The clock is the database's, one for all gateways.
+
+It takes two ways there and back, and is committed to disk before anybody is let in: so limits are exact over a crash of
+the database too (docs/adr/0015).
 """
 
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
 from typing import Any
-
-from sqlalchemy import Connection
 
 from gateway.limits import LEASE_S, LimitExceeded, Reservation, admit
 from gateway.quotas import Bucket
 from gateway.rounds import RoundLimitStore, Step, unavailable
 from gateway.store.database import Database
 from gateway.store.errors import StoreError
+from gateway.store.kept_connection import KeptConnection, Statement
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +28,6 @@ SWEEP_EVERY_S = 1.0
 SWEEP_AT_ONCE = 500
 
 _MAKE = "INSERT INTO limit_bucket (name, level, held, at) SELECT unnest(%s::text[]), 0, 0, 0 ON CONFLICT DO NOTHING"
-_CLOCK = "SELECT extract(epoch FROM clock_timestamp())::float8"
 _LOCK = (
     "SELECT name, level, held, at, extract(epoch FROM clock_timestamp())::float8"
     " FROM limit_bucket WHERE name = ANY(%s) ORDER BY name FOR UPDATE"
@@ -36,14 +37,23 @@ _UPDATE = (
     " FROM unnest(%s::text[], %s::float8[], %s::float8[], %s::float8[]) AS n (name, level, held, at)"
     " WHERE b.name = n.name"
 )
-_HOLD = (  # in front of _UPDATE, for one way there and back
-    "WITH held AS (INSERT INTO limit_hold (reservation, deadline, amounts)"
-    " SELECT r, %s, a::json FROM unnest(%s::text[], %s::text[]) AS n (r, a)) "
+_HOLD = (
+    "INSERT INTO limit_hold (reservation, deadline, amounts)"
+    " SELECT r, %s, a::json FROM unnest(%s::text[], %s::text[]) AS n (r, a)"
 )
 _END = "DELETE FROM limit_hold WHERE reservation = ANY(%s) RETURNING reservation"
-_RENEW = "UPDATE limit_hold SET deadline = %s WHERE reservation = ANY(%s) RETURNING reservation"
-_DEAD = "SELECT reservation, amounts FROM limit_hold WHERE deadline < %s ORDER BY deadline LIMIT %s"
-_END_DEAD = "DELETE FROM limit_hold WHERE reservation = ANY(%s) AND deadline < %s RETURNING reservation"
+_RENEW = (
+    "UPDATE limit_hold SET deadline = coalesce(%s, extract(epoch FROM clock_timestamp())::float8) + %s"
+    " WHERE reservation = ANY(%s) RETURNING reservation, deadline"
+)
+_DEAD = (
+    "SELECT reservation, amounts FROM limit_hold"
+    " WHERE deadline < coalesce(%s, extract(epoch FROM clock_timestamp())::float8) ORDER BY deadline LIMIT %s"
+)
+_END_DEAD = (
+    "DELETE FROM limit_hold WHERE reservation = ANY(%s)"
+    " AND deadline < coalesce(%s, extract(epoch FROM clock_timestamp())::float8) RETURNING reservation"
+)
 
 
 class PostgresLimitStore(RoundLimitStore):
@@ -51,7 +61,7 @@ class PostgresLimitStore(RoundLimitStore):
 
     def __init__(self, database: Database, now: Callable[[], float] | None = None) -> None:
         super().__init__()
-        self._database = database
+        self._connection = KeptConnection(database)
         self._now = now
         self._known: set[str] = set()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="limits")
@@ -65,6 +75,7 @@ class PostgresLimitStore(RoundLimitStore):
 
     async def close(self) -> None:
         await super().close()
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._connection.close)
         self._thread.shutdown()
 
     # --- in the thread -----------------------------------------------------------------------------------------------
@@ -74,59 +85,30 @@ class PostgresLimitStore(RoundLimitStore):
         self._sweep()
         names = {counter.bucket for step in steps for counter in step.reservation.counters if step.kind != "renew"}
         self._make(names - self._known)
-        with self._database.write() as session:
-            connection = session.connection()
-            buckets, now = self._lock(connection, names)
-            held: dict[str, str] = {}
-            outcomes = self._reckon(connection, steps, buckets, now, held)
-            _update(connection, buckets, now + LEASE_S, held)
-        return outcomes
-
-    def _reckon(
-        self,
-        connection: Connection,
-        steps: Sequence[Step],
-        buckets: dict[str, Bucket],
-        now: float,
-        held: dict[str, str],
-    ) -> list[Exception | None]:
-        """`held`: gets what each call that is let in holds, as JSON."""
-        settled = [step.reservation.id for step in steps if step.kind == "settle"]
-        ended = _ids(connection, _END, settled) if settled else set()
-        outcomes: list[Exception | None] = []
-        for step in steps:
-            outcome: Exception | None = None
-            if step.kind == "take" and not step.is_void:
-                try:
-                    self._take(step.reservation, buckets, now, held)
-                except LimitExceeded as refused:
-                    outcome = refused
-            elif step.kind == "settle":
-                _settle(step, buckets, now, step.reservation.id in ended)
-                ended.discard(step.reservation.id)  # were it told twice in one transaction
-            outcomes.append(outcome)
         renewing = {step.reservation.id: step.reservation for step in steps if step.kind == "renew"}
-        if renewing:
-            for renewed in _ids(connection, _RENEW, list(renewing), now + LEASE_S):
-                renewing[renewed].deadline = now + LEASE_S
+        settled = [step.reservation.id for step in steps if step.kind == "settle"]
+        with self._connection.transaction(
+            (_LOCK, (sorted(names),)),
+            (_END, (settled,)),
+            (_RENEW, (self._time(), LEASE_S, list(renewing))),
+        ) as step:
+            rows, ended, renewed = step.read
+            for reservation, deadline in renewed:
+                renewing[reservation].deadline = deadline
+            buckets = _buckets(rows)
+            now = self._now() if self._now is not None else max((row[4] for row in rows), default=0.0)
+            held: dict[str, str] = {}
+            outcomes = _reckon(steps, buckets, now, {row[0] for row in ended}, held)
+            if held:
+                step.write.append((_HOLD, (now + LEASE_S, list(held), list(held.values()))))
+            step.write.append(_update(buckets))
         return outcomes
-
-    def _take(self, reservation: Reservation, buckets: dict[str, Bucket], now: float, held: dict[str, str]) -> None:
-        own = [buckets[counter.bucket] for counter in reservation.counters]
-        for counter, bucket in zip(reservation.counters, own, strict=True):
-            bucket.drain(counter.quota, now)
-        admit(reservation, own, now)
-        if reservation.holds:
-            asked = reservation.cost.asked()
-            amounts = {c.bucket: asked[c.kind] for c in reservation.counters if c.kind != "requests"}
-            held[reservation.id] = json.dumps(amounts)
 
     def _make(self, names: Iterable[str]) -> None:
-        """In a transaction of its own, so that it is over before any row is locked."""
+        """On its own, so that it is over before any row is locked."""
         missing = sorted(names)
         if missing:
-            with self._database.write() as session:
-                session.connection().exec_driver_sql(_MAKE, (missing,))
+            self._connection.ask((_MAKE, (missing,)))
             self._known.update(missing)
 
     def _sweep(self) -> None:
@@ -134,43 +116,66 @@ class PostgresLimitStore(RoundLimitStore):
         if self._now is None and monotonic() - self._swept_at < SWEEP_EVERY_S:
             return
         self._swept_at = monotonic()
-        with self._database.write() as session:
-            connection = session.connection()
-            now = self._clock(connection)
-            found = connection.exec_driver_sql(_DEAD, (now, SWEEP_AT_ONCE))
-            dead: dict[str, dict[str, float]] = {reservation: amounts for reservation, amounts in found}
-            if not dead:
-                return
-            buckets, _ = self._lock(connection, {name for amounts in dead.values() for name in amounts})
-            for ended in _ids(connection, _END_DEAD, list(dead), now):
-                for name, amount in dead[ended].items():
+        (found,) = self._connection.ask((_DEAD, (self._time(), SWEEP_AT_ONCE)))
+        dead: dict[str, dict[str, float]] = dict(found)
+        if not dead:
+            return
+        names = sorted({name for amounts in dead.values() for name in amounts})
+        with self._connection.transaction((_LOCK, (names,)), (_END_DEAD, (list(dead), self._time()))) as step:
+            rows, ended = step.read
+            buckets = _buckets(rows)
+            for (reservation,) in ended:
+                for name, amount in dead[reservation].items():
                     if name in buckets:
                         buckets[name].release(amount)
-            _update(connection, buckets)
+            step.write.append(_update(buckets))
         log.warning("%d leases of limits ran out", len(dead))
 
-    def _lock(self, connection: Connection, names: Iterable[str]) -> tuple[dict[str, Bucket], float]:
-        """The buckets, in the order of their names, and now."""
-        rows = connection.exec_driver_sql(_LOCK, (sorted(names),)).all()
-        buckets = {name: Bucket(level, held, at) for name, level, held, at, _ in rows}
-        if self._now is not None or not rows:
-            return buckets, self._clock(connection)
-        return buckets, max(row[4] for row in rows)
-
-    def _clock(self, connection: Connection) -> float:
-        return self._now() if self._now is not None else float(connection.exec_driver_sql(_CLOCK).scalar_one())
+    def _time(self) -> float | None:
+        """None where it is the database that knows."""
+        return self._now() if self._now is not None else None
 
 
-def _update(
-    connection: Connection, buckets: dict[str, Bucket], deadline: float = 0.0, held: Mapping[str, str] | None = None
-) -> None:
-    if not buckets:
-        return
-    levels, helds, ats = zip(*((b.level, b.held, b.at) for b in buckets.values()), strict=True)
-    written: tuple[Any, ...] = (list(buckets), list(levels), list(helds), list(ats))
-    if held:
-        written = (deadline, list(held), list(held.values()), *written)
-    connection.exec_driver_sql(_HOLD + _UPDATE if held else _UPDATE, written)
+def _buckets(rows: Iterable[Any]) -> dict[str, Bucket]:
+    """In the order of their names."""
+    return {name: Bucket(level, held, at) for name, level, held, at, _ in rows}
+
+
+def _update(buckets: dict[str, Bucket]) -> Statement:
+    """The levels of all: one statement, also where there are none."""
+    values = buckets.values()
+    return _UPDATE, (list(buckets), [b.level for b in values], [b.held for b in values], [b.at for b in values])
+
+
+def _reckon(
+    steps: Sequence[Step], buckets: dict[str, Bucket], now: float, ended: set[str], held: dict[str, str]
+) -> list[Exception | None]:
+    """The outcome of each step. `ended`: reservations that were held until now. `held`: gets what each call that is let
+    in holds from now on, as JSON."""
+    outcomes: list[Exception | None] = []
+    for step in steps:
+        outcome: Exception | None = None
+        if step.kind == "take" and not step.is_void:
+            try:
+                _take(step.reservation, buckets, now, held)
+            except LimitExceeded as refused:
+                outcome = refused
+        elif step.kind == "settle":
+            _settle(step, buckets, now, step.reservation.id in ended)
+            ended.discard(step.reservation.id)  # were it told twice in one round
+        outcomes.append(outcome)
+    return outcomes
+
+
+def _take(reservation: Reservation, buckets: dict[str, Bucket], now: float, held: dict[str, str]) -> None:
+    own = [buckets[counter.bucket] for counter in reservation.counters]
+    for counter, bucket in zip(reservation.counters, own, strict=True):
+        bucket.drain(counter.quota, now)
+    admit(reservation, own, now)
+    if reservation.holds:
+        asked = reservation.cost.asked()
+        amounts = {c.bucket: asked[c.kind] for c in reservation.counters if c.kind != "requests"}
+        held[reservation.id] = json.dumps(amounts)
 
 
 def _settle(step: Step, buckets: dict[str, Bucket], now: float, was_held: bool) -> None:
@@ -183,8 +188,3 @@ def _settle(step: Step, buckets: dict[str, Bucket], now: float, was_held: bool) 
             bucket = buckets[counter.bucket]
             bucket.drain(counter.quota, now)
             bucket.release(held[counter.kind] if was_held else 0.0, consumed[counter.kind])
-
-
-def _ids(connection: Connection, statement: str, ids: list[str], *more: Any) -> set[str]:
-    parameters = (*more, ids) if statement == _RENEW else (ids, *more)
-    return {row[0] for row in connection.exec_driver_sql(statement, parameters)}

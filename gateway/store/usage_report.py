@@ -143,6 +143,14 @@ def entries(database: Database, *, tenant: str | None = None, span: Span = EVER)
         place = rows[-1]["day"], rows[-1]["tenant"], rows[-1]["request_id"]
 
 
+def calls(database: Database, *, tenant: str | None = None, span: Span = EVER) -> int:
+    """How many `entries` there are."""
+    with database.read() as session:
+        return int(
+            session.connection().execute(_closed(select(func.count()).select_from(_L), tenant, span)).scalar_one()
+        )
+
+
 def spent(database: Database, today: date) -> dict[str, float]:
     """Euros of the day and the month of `today`, by bucket: what a budget's bucket begins with."""
     found: dict[str, float] = {}

@@ -302,6 +302,38 @@ def test_the_openapi_document_is_published_and_loads_nothing_from_elsewhere(clie
     assert client.get("/docs").status_code == client.get("/redoc").status_code == 404
 
 
+WITH_BODY = [route for route in ROUTES if route[0] in BODIES]
+
+
+@pytest.mark.parametrize(("name", "method", "path", "permission"), WITH_BODY, ids=[each[0] for each in WITH_BODY])
+async def test_not_a_byte_is_read_of_the_body_of_who_may_not_come_in(
+    app, objects, login, name, method, path, permission
+):
+    cases = [({}, 401), ({"authorization": f"Bearer {generate_key(kind='admin').token}"}, 401)]
+    if permission:
+        cases.append((login(None, next(role for role in ROLES if permission not in ROLE_TABLE[role])), 403))
+    for headers, status in cases:
+        answered = []
+
+        async def receive():
+            raise AssertionError("the body was asked for")
+
+        async def send(message, answered=answered):
+            answered.append(message)
+
+        sent = {"content-type": "application/json", "content-length": "1000000", "idempotency-key": "k1", **headers}
+        scope = {
+            "type": "http",
+            "method": method,
+            "path": path.format(**objects),
+            "query_string": b"",
+            "root_path": "",
+            "headers": [(key.encode(), value.encode()) for key, value in sent.items()],
+        }
+        await app(scope, receive, send)
+        assert answered[0]["status"] == status
+
+
 def test_the_page_of_routes_in_the_documentation_is_complete():
     page = Path("docs/admin-api.md").read_text()
     for _, method, path, permission in ROUTES:

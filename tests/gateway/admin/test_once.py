@@ -9,6 +9,8 @@ from starlette.testclient import TestClient
 
 from gateway.admin.app import build_admin
 from gateway.store.answers import KEPT_FOR, Answers, Pending
+from gateway.store.control import Control
+from gateway.store.errors import DatabaseUnavailable
 from tests.gateway.conftest import ACTIVITY
 
 ON_BOTH_DATABASES = True
@@ -115,6 +117,25 @@ def test_a_call_that_was_cut_off_is_not_made_again_blindly(app, operator, invent
         monkeypatch.undo()
         again = client.post(KEYS, headers=keyed(operator), json={"project": "support"})
     assert again.status_code == 409
+    assert len(inventory.keys("acme")) == 1
+
+
+def test_after_a_database_that_broke_off_in_the_middle_of_a_commit_nothing_is_made_twice(
+    client, operator, inventory, monkeypatch
+):
+    """It was committed, and the connection broke before the database could say so."""
+    created = Control.create_key
+
+    def broken_off(self, *args, **more):
+        created(self, *args, **more)
+        raise DatabaseUnavailable("the control database failed: server closed the connection unexpectedly")
+
+    monkeypatch.setattr(Control, "create_key", broken_off)
+    assert client.post(KEYS, headers=keyed(operator), json={"project": "support"}).status_code == 503
+    monkeypatch.undo()
+    again = client.post(KEYS, headers=keyed(operator), json={"project": "support"})
+    assert again.status_code == 409
+    assert "see what there is" in again.json()["detail"]
     assert len(inventory.keys("acme")) == 1
 
 

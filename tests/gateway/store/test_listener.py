@@ -46,7 +46,7 @@ def test_what_was_rolled_back_and_what_is_of_another_cell_is_not_told(database, 
     assert not news.wait(0.7)
 
 
-def test_a_broken_connection_is_made_again(database, control, listener, news):
+def test_a_broken_connection_is_made_again(database, control, listener, news, caplog):
     if not database.tells_of_changes:
         return
     assert news.wait(5)
@@ -57,6 +57,7 @@ def test_a_broken_connection_is_made_again(database, control, listener, news):
         ).scalar_one()
     assert ended == 1
     assert news.wait(5)  # it listens again
+    assert [record.name for record in caplog.records] == ["gateway.store.listener"], "one sentence, no traceback"
     news.clear()
     control.create_tenant("acme")
     assert news.wait(2)
