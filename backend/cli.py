@@ -62,6 +62,9 @@ def serve(
         bool, typer.Option(help="On a GPU: the same tokens whatever runs beside a request; slower.")
     ] = False,
     step_timeout: Annotated[float, typer.Option(help="Seconds after which a step counts as a hang.")] = 120.0,
+    restarts: Annotated[
+        int, typer.Option(min=0, help="Times in ten minutes that an engine which died is replaced; then it stays dead.")
+    ] = 3,
     threads: Annotated[int | None, typer.Option(help="CPU threads of the engine.")] = None,
     cert: Annotated[Path | None, typer.Option(help="This backend's certificate, PEM.")] = None,
     key: Annotated[Path | None, typer.Option(help="Its private key, PEM.")] = None,
@@ -106,6 +109,7 @@ def serve(
             port=port,
             tls=tls_files(cert, key, ca, peer_uri, host=host),
             identity=Identity(tenant, region, backend_id),
+            restarts=restarts,
         )
     except BackendError as error:
         typer.echo(f"error: {error}", err=True)

@@ -21,6 +21,7 @@ from backend.errors import ConfigError
 from backend.messages import Loading
 from backend.models.checkpoint import Checkpoint, resolve
 from backend.server import Api, Identity
+from backend.supervision import RESTARTS, supervise
 from backend.tls import TlsFiles, reload_when_renewed, server_context
 
 log = logging.getLogger(__name__)
@@ -29,8 +30,9 @@ DRAIN_S = 30  # how long answers may go on after SIGTERM
 
 
 def serve(
-    config: EngineConfig, *, served_name: str, host: str, port: int, tls: TlsFiles | None, identity: Identity
-) -> None:
+    config: EngineConfig, *, served_name: str, host: str, port: int, tls: TlsFiles | None, identity: Identity,
+    restarts: int = RESTARTS,
+) -> None:  # fmt: skip
     """Run until SIGTERM or SIGINT; then no connection is taken, and running answers get DRAIN_S to end.
 
     One JSON line on stdout, ``{"event": "ready", "port": …, "pid": …}``, says when requests are welcome; until then
@@ -58,7 +60,9 @@ def serve(
     async def live() -> None:
         server = _Server(settings)
         serving = asyncio.create_task(server.serve(sockets=[listener]))
-        starting = asyncio.create_task(engine.start(LoadingBar(sys.stderr)))
+        bar = LoadingBar(sys.stderr)
+        starting = asyncio.create_task(engine.start(bar))
+        supervising: asyncio.Task[None] | None = None
         reloading = asyncio.create_task(reload_when_renewed(context, tls)) if context and tls else None
         try:
             await asyncio.wait({serving, starting}, return_when=asyncio.FIRST_COMPLETED)
@@ -67,12 +71,13 @@ def serve(
                 log.info("engine ready: %d KV blocks, context %d", ready.stats.total_blocks, ready.max_model_len)
                 await server.up.wait()  # long since, as a rule
                 _say_ready(listener)
+                supervising = asyncio.create_task(supervise(engine, restarts, bar))
             await serving
         finally:
             server.should_exit = True
-            for task in filter(None, (starting, reloading)):
+            for task in filter(None, (starting, reloading, supervising)):
                 task.cancel()
-            await asyncio.gather(serving, starting, return_exceptions=True)
+            await asyncio.gather(*filter(None, (serving, starting, supervising)), return_exceptions=True)
             await engine.stop()
 
     with asyncio.Runner(loop_factory=settings.get_loop_factory()) as runner:
