@@ -69,6 +69,9 @@ def serve(
         str, typer.Option(help="Whether the model thinks aloud: auto, from its template; none, think.")
     ] = "auto",
     step_timeout: Annotated[float, typer.Option(help="Seconds after which a step counts as a hang.")] = 120.0,
+    restarts: Annotated[
+        int, typer.Option(min=0, help="Times in ten minutes that an engine which died is replaced; then it stays dead.")
+    ] = 3,
     threads: Annotated[int | None, typer.Option(help="CPU threads of the engine.")] = None,
     cert: Annotated[Path | None, typer.Option(help="This backend's certificate, PEM.")] = None,
     key: Annotated[Path | None, typer.Option(help="Its private key, PEM.")] = None,
@@ -119,6 +122,7 @@ def serve(
             heartbeat=heartbeat,
             tool_call_parser=tool_call_parser,
             reasoning_parser=reasoning_parser,
+            restarts=restarts,
         )
     except BackendError as error:
         typer.echo(f"error: {error}", err=True)

@@ -54,9 +54,9 @@ STOP_GRACE_S = 5.0
 
 
 class EngineClient:
-    """One engine process.
+    """One engine process at a time.
 
-    Once dead it stays dead: every call raises EngineDead, and whoever launched this backend replaces it.
+    Once dead it stays dead until `restart` (see `supervision`): every call raises EngineDead.
     """
 
     def __init__(self, config: EngineConfig) -> None:
@@ -75,6 +75,7 @@ class EngineClient:
         self._last_heard = 0.0
         self._stats: Stats | None = None
         self._dead: str | None = None
+        self.died = asyncio.Event()
 
     @property
     def stats(self) -> Stats | None:
@@ -228,6 +229,19 @@ class EngineClient:
         finally:
             self._turns.pop(number, None)
 
+    async def restart(self, on_loading: Callable[[Loading], None] | None = None) -> Ready:
+        """`start` again, with a new process, once this one is dead. Raises what `start` raises, dead again."""
+        await self.stop()
+        self._dead, self.ready, self.loading = None, None, None
+        self.resting = False
+        self.died.clear()
+        try:
+            return await self.start(on_loading)
+        except BaseException:
+            self._dead = self._dead or "it did not start again"
+            self.died.set()
+            raise
+
     async def stop(self) -> None:
         """End the process; waits for it. Harmless when it is gone."""
         self._die("stopped")
@@ -316,6 +330,7 @@ class EngineClient:
         if self._dead is not None:
             return
         self._dead = why
+        self.died.set()
         calls, self._calls = set(self._calls.values()), {}
         for call in calls:
             call.fail(EngineDead(why))

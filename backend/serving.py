@@ -24,6 +24,7 @@ from backend.heartbeat import beat
 from backend.messages import Loading
 from backend.models.checkpoint import Checkpoint, resolve
 from backend.server import Api, Identity
+from backend.supervision import RESTARTS, supervise
 from backend.tls import TlsFiles, reload_when_renewed, server_context
 
 log = logging.getLogger(__name__)
@@ -42,6 +43,7 @@ def serve(
     heartbeat: Path | None = None,
     tool_call_parser: str = AUTO,
     reasoning_parser: str = AUTO,
+    restarts: int = RESTARTS,
 ) -> None:
     """Run until SIGTERM or SIGINT; then no connection is taken, and running answers get DRAIN_S to end.
 
@@ -73,7 +75,9 @@ def serve(
     async def live() -> None:
         server = _Server(settings)
         serving = asyncio.create_task(server.serve(sockets=[listener]))
-        starting = asyncio.create_task(engine.start(LoadingBar(sys.stderr)))
+        bar = LoadingBar(sys.stderr)
+        starting = asyncio.create_task(engine.start(bar))
+        supervising: asyncio.Task[None] | None = None
         reloading = asyncio.create_task(reload_when_renewed(context, tls)) if context and tls else None
         beating = None
         try:
@@ -84,12 +88,13 @@ def serve(
                 await server.up.wait()  # long since, as a rule
                 _say_ready(listener)
                 beating = asyncio.create_task(beat(engine.ping, heartbeat)) if heartbeat else None
+                supervising = asyncio.create_task(supervise(engine, restarts, bar))
             await serving
         finally:
             server.should_exit = True
-            for task in filter(None, (starting, reloading, beating)):
+            for task in filter(None, (starting, reloading, beating, supervising)):
                 task.cancel()
-            await asyncio.gather(serving, starting, return_exceptions=True)
+            await asyncio.gather(*filter(None, (serving, starting, supervising)), return_exceptions=True)
             await engine.stop()
 
     with asyncio.Runner(loop_factory=settings.get_loop_factory()) as runner:

@@ -181,7 +181,8 @@ def measure(run: str, options: argparse.Namespace) -> None:
     result["machine"] = machine()
     result |= {"blocks": len(engine.blocks.blocks), "block_size": config.block_size}
     if torch.cuda.is_available():
-        result["memory_gib"] = round(torch.cuda.memory_reserved() / 2**30, 2)
+        free, total = torch.cuda.mem_get_info()
+        result["memory_gib"] = round((total - free) / 2**30, 2)
     result["rows"].append({"name": COLD, "value": round(start, 1), "unit": "s"})
 
     arriving = replays.Arriving.tokens

@@ -29,7 +29,11 @@ SUITES = [
     "tests/backend/engine/test_device_tables.py",
     "tests/backend/engine/test_paged_layers.py",
 ]
-ALONE = ["tests/backend/engine/test_gpu.py"]
+ALONE = [
+    "tests/backend/engine/test_gpu.py",
+    "tests/backend/engine/test_card_sleeper.py",
+    "tests/backend/test_faults.py",
+]
 
 
 def main(out: Path) -> int:

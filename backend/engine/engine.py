@@ -249,10 +249,12 @@ class Engine:
         """
         if self.asleep:
             return 0
-        if self.has_work:
+        if self._sequences:
             raise CannotSleep(f"{len(self._sequences)} sequences are there")
         if self._sleeper is None:
             raise CannotSleep("this engine's memory cannot be given back")
+        while self._launched:  # of sequences that are over, but whose last step ran on
+            self._take_in(*self._launched.popleft())
         given = self._sleeper.sleep(on_progress)
         self.blocks.forget_prefixes()
         self.asleep = True

@@ -1,6 +1,6 @@
 """FP8 checkpoints: weights in e4m3 and, beside them, the scales they are to be multiplied by.
 
-Two layouts are common. compressed-tensors: ``x.weight`` with ``x.weight_scale`` of one number, or one an output channel
+Two layouts are common. compressed-tensors: ``x.weight`` with ``x.weight_scale`` of one number, one an output channel
 [out, 1], or, by its strategy ``block``, one for each block of 128 × 128 (the last ones may be cut). Qwen3 and
 DeepSeek-V3: ``x.weight_scale_inv``, always by block; despite its name it multiplies. A checkpoint may also bring one
 scale for keys and one for values of each layer's FP8 cache.

@@ -40,7 +40,7 @@ def gone(process: psutil.Process, within: float) -> bool:
 async def test_when_the_engine_dies_streams_end_with_an_error_and_requests_get_503(
     folder: Path, tmp_path: Path
 ) -> None:
-    with start(folder, tmp_path) as backend:
+    with start(folder, tmp_path, "--restarts", "0") as backend:
         async with aiohttp.ClientSession(backend.url) as http:
             answer = await http.post("/v1/completions", json={**LONG, "stream": True})
             await answer.content.readline()
@@ -59,7 +59,7 @@ async def test_when_the_engine_dies_streams_end_with_an_error_and_requests_get_5
 
 
 async def test_a_hung_engine_is_noticed_its_requests_failed_and_its_process_ended(folder: Path, tmp_path: Path) -> None:
-    with start(folder, tmp_path, "--step-timeout", "1") as backend:
+    with start(folder, tmp_path, "--step-timeout", "1", "--restarts", "0") as backend:
         engine = backend.engine
         async with aiohttp.ClientSession(backend.url) as http:
             answer = await http.post("/v1/completions", json={**LONG, "stream": True})
@@ -75,7 +75,7 @@ async def test_a_hung_engine_is_noticed_its_requests_failed_and_its_process_ende
 
 
 async def test_a_ping_that_is_not_answered_fails_readiness(folder: Path, tmp_path: Path) -> None:
-    with start(folder, tmp_path, "--step-timeout", "1") as backend:
+    with start(folder, tmp_path, "--step-timeout", "1", "--restarts", "0") as backend:
         backend.engine.suspend()
         async with aiohttp.ClientSession(backend.url) as http, http.get("/readyz") as ready:
             assert ready.status == 503

@@ -18,6 +18,7 @@ from tests.backend.tiny import generate, greedy, tiny_model, write_folder
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 MIB = 1 << 20
+KERNELS = 256 * MIB  # what loading kernels and page tables may take in between
 PROMPTS = [[5, 6, 7] * 9, [1, 2, 3], [9] * 40, [4] * 200]
 CARD = torch.device("cuda", 0)
 
@@ -68,16 +69,15 @@ def test_a_host_without_room_refuses_before_anything_is_touched(monkeypatch: pyt
 def test_memory_goes_and_comes_back_under_the_same_address() -> None:
     memory = CardMemory(CARD)
     before = free()
-    tensor = memory.empty((96, MIB // 2), torch.bfloat16)
+    tensor = memory.empty((1024, MIB // 2), torch.bfloat16)
     tensor.normal_()
-    taken = before - free()
-    assert taken >= 96 * MIB
+    assert before - free() >= 1024 * MIB
     address = tensor.data_ptr()
-    assert memory.release() == memory.size >= 96 * MIB
-    assert free() >= before
+    assert memory.release() == memory.size >= 1024 * MIB
+    assert free() >= before - KERNELS
     memory.restore()
     memory.restore()
-    assert free() <= before - 96 * MIB
+    assert free() <= before - 1024 * MIB
     tensor.fill_(3)
     assert tensor.data_ptr() == address
     assert tensor.eq(3).all()
@@ -88,15 +88,15 @@ def test_memory_goes_and_comes_back_under_the_same_address() -> None:
 def test_the_last_reference_gives_the_memory_back_for_good() -> None:
     memory = CardMemory(CARD)
     before = free()
-    tensor = memory.empty((64 * MIB,), torch.uint8)
+    tensor = memory.empty((1024 * MIB,), torch.uint8)
     view = tensor[5:].view(-1)
     del tensor
     gc.collect()
     view.fill_(1)
-    assert free() <= before - 64 * MIB
+    assert free() <= before - 1024 * MIB
     del view
     gc.collect()
-    assert free() >= before
+    assert free() >= before - KERNELS
     assert memory.size == 0
 
 

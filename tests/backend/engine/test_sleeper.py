@@ -8,10 +8,11 @@ import torch
 
 from backend.engine.config import EngineConfig
 from backend.engine.engine import Engine
-from backend.engine.model_runner import ModelRunner
+from backend.engine.model_runner import Done, ModelRunner
 from backend.errors import Asleep, CannotSleep, CannotWake, ModelError
 from backend.models.checkpoint import Checkpoint
 from backend.models.decoder import Decoder
+from tests.backend.engine.test_graph_runner import ahead
 from tests.backend.tiny import generate, greedy, run, tiny_engine
 
 PROMPTS = [[5, 6, 7] * 9, [1, 2, 3], [9] * 40]
@@ -107,6 +108,38 @@ def test_a_checkpoint_that_is_gone_keeps_the_engine_asleep_until_it_is_back(fold
     (tmp_path / "elsewhere").rename(weights)
     engine.wake()
     assert generate(engine, PROMPTS) == expected
+
+
+class Counting:
+    """Gives nothing back, and counts."""
+
+    def __init__(self) -> None:
+        self.slept = 0
+
+    def sleep(self, on_progress: object) -> int:
+        self.slept += 1
+        return 1
+
+    def wake(self, on_progress: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize("end", ["aborted", "finished"])
+def test_a_step_that_is_still_on_its_way_is_waited_for(model: Decoder, end: str) -> None:
+    engine = ahead(model)
+    engine._sleeper = sleeper = Counting()
+    expected = generate(ahead(model), PROMPTS[1:2], greedy(4))
+    engine.add(0, PROMPTS[1], greedy(4 if end == "finished" else 100))
+    while engine._sequences:
+        engine.step()
+        if end == "aborted" and engine.stats.steps == 3:
+            engine.abort(0)
+    engine._launched.extend([] if engine._launched else [([], Done([]))])
+    assert engine.has_work
+    assert engine.sleep() == 1
+    assert (sleeper.slept, engine.has_work) == (1, False)
+    engine.wake()
+    assert generate(engine, PROMPTS[1:2], greedy(4)) == expected
 
 
 class NoRoom:
