@@ -55,6 +55,16 @@ _EVENT_HEADER = (
 _EVENT_COLUMNS = _EVENT_HEADER.split(",")
 
 
+TRANSFER_TOOLS = {
+    "intra_eea": "no transfer",
+    "adequacy": "GDPR 45",
+    "scc": "GDPR 46(2)(c)",
+    "bcr": "GDPR 47",
+    "derogation": "GDPR 49",
+}
+"""What a call's place may rest on: within the EEA, or the tools of GDPR chapter V."""
+
+
 class Tables:
     """`take` each record once; then `files`. Memory grows with distinct routes and administrative acts, not records."""
 
@@ -75,10 +85,14 @@ class Tables:
         self._access: list[tuple[object, ...]] = []
         self._runs: list[tuple[object, ...]] = []
         self.policies: list[dict[str, Any]] = []
+        self.months: set[str] = set()
+        self.first = self.last = ""
 
     def take(self, seq: int, leaf: Leaf) -> None:
         event, ts = leaf.event, leaf.stamp.ts
         self.types[event.type] += 1
+        self.months.add(ts[:7])
+        self.first, self.last = self.first or ts, ts
         if isinstance(event, InferenceAccepted | InferenceDenied):
             denied = isinstance(event, InferenceDenied)
             self.days[ts[:10], "denied" if denied else "allowed"] += 1
@@ -124,7 +138,7 @@ class Tables:
             "transfer_report.csv": table(
                 "month,inference_country,storage_country,operator_entity,operator_hq,ultimate_parent,"
                 "ultimate_parent_country,region,transfer_basis,calls",
-                ((*route, calls) for route, calls in sorted(self.transfers.items())),
+                [(*route, calls) for route, calls in sorted(self.transfers.items())] + self._without_calls(),
             ),
             "denied.csv": table(
                 "rule,article,because,calls", ((*why, calls) for why, calls in sorted(self.denials.items()))
@@ -136,6 +150,19 @@ class Tables:
                 self._runs,
             ),
         }
+
+    def by_tool(self) -> dict[tuple[str, str], int]:
+        """Calls by month and tool, those without any too. A call that rests on two tools is counted for each."""
+        counts = {(month, tool): 0 for month in sorted(self.months) for tool in TRANSFER_TOOLS}
+        for route, calls in self.transfers.items():
+            for part in route[-1].split("+"):
+                tool = part.partition(":")[0]
+                counts[route[0], tool] = counts.get((route[0], tool), 0) + calls
+        return counts
+
+    def _without_calls(self) -> list[tuple[object, ...]]:
+        """That nothing was transferred on some basis is said, month by month."""
+        return [(month, *[""] * 7, tool, 0) for (month, tool), calls in self.by_tool().items() if not calls]
 
     @staticmethod
     def event_row(seq: int, event: dict[str, Any]) -> bytes:
