@@ -29,7 +29,7 @@ from audit.note import VerifierKey, sign_note
 from audit.ocsf import ocsf
 from audit.outside import Voucher, outside_proofs, vouched_by
 from audit.pack_dsar import dsar_files
-from audit.pack_registers import registers
+from audit.pack_registers import last_selftests, registers
 from audit.pack_report import html_report
 from audit.pack_tables import Tables
 from audit.privacy_event import LogExported
@@ -222,7 +222,9 @@ class _Pack:
         outside = outside_proofs(
             self._reader, self._key, self._tenant, *self._range(), self._window.checkpoint.size, self.given.vouchers
         )
-        everything = self._tables.files() | registers(self._tables, self.given.evidence) | outside
+        everything = (
+            self._tables.files() | registers(self._tables, self.given.evidence, last_selftests(self._reader)) | outside
+        )
         for package in self.given.dsar:
             everything |= dsar_files(package)
         for name, content in everything.items():

@@ -98,6 +98,23 @@ def html_report(
         "</p>"
         if tables.expired
         else "",
+        "<h2>AI systems</h2>",
+        _table(
+            ("system", "risk class", "calls", "refused", "acts and changes", "incidents", "stopped since"),
+            [
+                (
+                    name,
+                    ", ".join(sorted(one.risk_classes)) or "-",
+                    one.calls,
+                    one.refused.total(),
+                    len(one.acts),
+                    len(one.incidents),
+                    one.stopped_since or "-",
+                )
+                for name, one in sorted(tables.systems.by_id.items())
+            ],
+            "No call is part of a registered AI system.",
+        ),
         "<h2>Who vouches for it from outside</h2>",
         _table(
             ("who", "what", "when", "leaves of the anchor"),
@@ -149,6 +166,7 @@ _FILES = [
     ),
     ("retention_run.csv, erasure_certificate.json", "what was deleted, when and why"),
     ("subprocessors.csv, backends.json, dora_register.csv", "who processes where, and who controls them"),
+    ("ai_systems.json", "each AI system: how it was used, who stopped, changed or overruled it"),
     ("incidents.json, authority_requests.csv", "registers, also of nothing"),
     ("control_mapping.csv", "C5, ISO 27001, AI Act, DORA: what asks for it, what answers it, which test shows it"),
     ("dsar_.../", "access packages, where they were asked for"),

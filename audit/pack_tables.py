@@ -12,10 +12,18 @@ from typing import Any, ClassVar
 
 from audit.anchor_event import KeyRotated
 from audit.certificate import Certificate
-from audit.event import AdminChanged, InferenceAccepted, InferenceDenied, ModelChanged, RoutingDecision
+from audit.event import (
+    AdminChanged,
+    BackendConnected,
+    InferenceAccepted,
+    InferenceDenied,
+    ModelChanged,
+    RoutingDecision,
+)
 from audit.incident import Case
 from audit.incident_event import AuthorityRequest, Incident, Oversight
 from audit.leaf import Leaf
+from audit.pack_systems import Systems
 from audit.privacy_event import (
     ContentAccessed,
     DsarAnswered,
@@ -80,6 +88,7 @@ class Tables:
         self.cases: dict[str, Case] = {}
         self.authority_requests: list[tuple[object, ...]] = []
         self.backends: set[str] = set()
+        self.connections: dict[tuple[str, ...], Connections] = {}
         self.expired = 0
         self.activities: dict[str, Flows] = {}
         self._access: list[tuple[object, ...]] = []
@@ -87,10 +96,12 @@ class Tables:
         self.policies: list[dict[str, Any]] = []
         self.months: set[str] = set()
         self.first = self.last = ""
+        self.systems = Systems()
 
     def take(self, seq: int, leaf: Leaf) -> None:
         event, ts = leaf.event, leaf.stamp.ts
         self.types[event.type] += 1
+        self.systems.take(seq, leaf)
         self.months.add(ts[:7])
         self.first, self.last = self.first or ts, ts
         if isinstance(event, InferenceAccepted | InferenceDenied):
@@ -114,6 +125,9 @@ class Tables:
                 activity.recipients.add(f"{event.operator_entity} ({event.operator_hq})")
                 activity.transfers.add(f"{event.inference_country}: {event.transfer_basis}")
             self.backends.add(event.backend_id)
+        if isinstance(event, BackendConnected):
+            seen = event.backend_id, event.region, event.kind, event.address, event.peer_sha256, event.peer_uri or ""
+            self.connections.setdefault((*seen, event.tls_version or ""), Connections(ts)).take(ts)
         if isinstance(event, Incident):
             case = self.cases.setdefault(event.incident_id, Case(event.incident_id, event.tenant, ts))
             case.take(seq, {"ts": ts, **event.model_dump(mode="json", exclude_none=True)})
@@ -170,6 +184,18 @@ class Tables:
         decision = event.get("decision") or {}
         flat = event | {"seq": seq, "outcome": decision.get("outcome", "")}
         return _line([flat.get(name, "") for name in _EVENT_COLUMNS]).encode()
+
+
+class Connections:
+    """How often a backend showed itself the same way, and from when to when."""
+
+    def __init__(self, first: str) -> None:
+        self.first = self.last = first
+        self.count = 0
+
+    def take(self, ts: str) -> None:
+        self.count += 1
+        self.last = ts
 
 
 class Flows:
