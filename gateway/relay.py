@@ -75,6 +75,7 @@ class StreamRelay:
         for choice in chunk.get("choices") or ():
             if reason := choice.get("finish_reason"):
                 self._exchange.finish_reasons.append(str(reason))
+            self._exchange.count_tool_calls(choice.get("delta"))
         if self._rewriter is None:
             return [sse_data(payload)]
         return [sse_data(sent) for sent in self._rewriter.rewrite(chunk, payload)]
