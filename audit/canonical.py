@@ -14,7 +14,9 @@ from audit.errors import CanonicalError
 
 MAX_INTEGER = 2**53 - 1  # RFC 8785 §3.2.2.3: numbers are IEEE 754 doubles; beyond this they are not exact
 
-_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), sort_keys=True).encode
+_encode = json.JSONEncoder(
+    ensure_ascii=False, allow_nan=False, separators=(",", ":"), sort_keys=True, check_circular=False
+).encode  # a circle is found before, by `_is_plain`
 _ATOMS = frozenset({str, bool, type(None)})
 
 

@@ -24,6 +24,7 @@ from audit.note import VerifierKey
 from audit.outside import WITNESSED
 from audit.place import is_there, open_reader
 from audit.rotation import rotate
+from audit.selftest import selftest
 from audit.signer import FileSigner
 from audit.stamp import rfc3339
 from audit.tiles import Folder
@@ -57,6 +58,24 @@ def clock_command(data: DataOption = None, as_json: JsonOption = False) -> None:
         says = "synchronised" if state.synchronised else "NOT synchronised"
         told = f"The clock is {says}, {state.offset_ms} ms off, at most {state.max_error_ms} ms."
         typer.echo(json.dumps({"ok": True, **asdict(state)}) if as_json else told)
+
+
+@app.command("selftest", epilog="Example:\n\n  domicile audit selftest")
+def selftest_command(data: DataOption = None, as_json: JsonOption = False) -> None:
+    """Test the record's safeguards: proofs, private values, erasures, a restore. For a scheduler, weekly.
+
+    Each result goes on record. Exit code 1 if one does not pass.
+    """
+    with answering(as_json):
+        log = (data or DEFAULT_DATA) / LOG_IN_DATA
+        outcomes = do(data, lambda custody: selftest(custody, log if log.is_file() else None))
+        passed = all(one.passed for one in outcomes)
+        if as_json:
+            typer.echo(json.dumps({"ok": passed, "checks": [asdict(one) for one in outcomes]}, indent=2))
+        else:
+            for one in outcomes:
+                typer.echo(f"{'pass' if one.passed else 'FAIL'}  {one.check:15} {printable(one.says)}")
+    raise typer.Exit(0 if passed else 1)
 
 
 @app.command("rotate", epilog="Example:\n\n  domicile audit rotate --reason scheduled")

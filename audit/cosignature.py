@@ -5,14 +5,17 @@ A cosignature is a line in the note beside the log's own signature: key id, 8 by
 """
 
 from base64 import b64decode, b64encode
+from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import sha256
 
 from audit.errors import NoteError
 from audit.note import KEY_SIZE, NoteSigner, VerifierKey
+from audit.stamp import rfc3339
 
 COSIGNATURE = b"\x04"  # signature type of tlog-cosignature
 TIME_SIZE = 8
+SIGNATURE_SIZE = 64
 
 _LINE = "\u2014 "
 
@@ -77,6 +80,18 @@ def cosigned_at(note: str, key: WitnessKey) -> int:
             raise NoteError(f"the cosignature of {key.name} is wrong")
         return now
     raise NoteError(f"the witness {key.name} did not sign it")
+
+
+def cosigners(note: str, log: str) -> Iterator[tuple[str, str]]:
+    """Name and time (RFC 3339) of each cosignature on a checkpoint of `log`, unchecked: that takes a witness's key."""
+    for line in note.rpartition("\n\n")[2].splitlines():
+        name, _, encoded = line.removeprefix(_LINE).partition(" ")
+        try:
+            raw = b64decode(encoded, validate=True)
+        except ValueError:
+            continue
+        if name != log and len(raw) == 4 + TIME_SIZE + SIGNATURE_SIZE:
+            yield name, rfc3339(int.from_bytes(raw[4 : 4 + TIME_SIZE], "big") * 1000)
 
 
 def _message(text: str, now: int) -> bytes:

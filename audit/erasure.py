@@ -49,8 +49,8 @@ async def erase(
 ) -> str:
     """Erase what is kept of `subject`, or of `records` (first, last), or of the whole tenant; returns the certificate.
 
-    Raises HeldError, with nothing deleted, if a legal hold stands; AuditError if nothing is kept of the subject;
-    AuditUnavailable or StoreError if it could not be carried through: `finish` then does the rest.
+    Raises HeldError, with nothing deleted, if a legal hold stands; AuditError if nothing is kept of the subject or the
+    records; AuditUnavailable or StoreError if it could not be carried through: `finish` then does the rest.
     """
     scope: Scope = "subject" if subject is not None else "records" if records is not None else "tenant"
     key_id = None
@@ -58,6 +58,8 @@ async def erase(
         key_id = await custody.at_side(lambda side: side.subject_key(tenant, subject))
         if key_id is None:
             raise AuditError("nothing is kept under this subject")
+    if records is not None and not await custody.at_side(lambda side: _keeps(side, tenant, *records)):
+        raise AuditError(f"nothing is kept of records {records[0]} to {records[1]}")
     erasure_id = custody.new_id()
     requested = ErasureRequested(tenant=tenant, erasure_id=erasure_id, scope=scope, actor=actor, reason=reason)
     await custody.record(requested)
@@ -98,6 +100,10 @@ async def finish(custody: Custody) -> list[str]:
 
 async def certificates(custody: Custody, tenant: str) -> list[str]:
     return await custody.at_side(lambda side: certificates_of(side, tenant))
+
+
+def _keeps(side: SideStore, tenant: str, first: int, last: int) -> bool:
+    return next(side.kept(tenant, start=first, end=last + 1), None) is not None
 
 
 def _prune(custody: Custody, certificate: Certificate) -> None:

@@ -7,6 +7,7 @@ Witnessed checkpoints and timestamp tokens lie in folders beside the log, as `do
 """
 
 import json
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import sha256
@@ -15,6 +16,7 @@ from typing import Any
 
 from audit.anchor import digest
 from audit.checkpoint import Checkpoint, open_checkpoint, origin_of
+from audit.cosignature import cosigners
 from audit.errors import NoteError
 from audit.event_base import ANCHOR_TENANT
 from audit.merkle import inclusion_proof, tree_hash
@@ -24,6 +26,7 @@ from audit.walk import parsed
 
 WITNESSED = "witnessed"
 TIMESTAMPS = "timestamps"
+MAX_TOLD = 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,32 @@ def outside_proofs(
         if (found := leaves.get(digest(checkpoint))) is not None:
             return _files(reader, key, note, *found, given)
     return {}
+
+
+def vouched_by(reader: Reader, given: list[Voucher]) -> list[tuple[str, str, str, int]]:
+    """Who vouched, by what, when, and for how many leaves of the anchor, as the log has it: the last timestamps, what
+    failed since, and the witnesses of `given`."""
+    if ANCHOR_TENANT not in reader.tenants():
+        return []
+    rows: deque[tuple[str, str, str, int]] = deque(maxlen=MAX_TOLD)
+    failed: list[dict[str, Any]] = []
+    for stored in reader.leaves(ANCHOR_TENANT):
+        if b'"checkpoint.timestamp' not in stored.payload:
+            continue
+        event = parsed(stored.payload)
+        if event.get("type") == "checkpoint.timestamped":
+            rows.append((str(event["tsa"]), "timestamp (RFC 3161)", str(event["gen_time"]), event["size"]))
+            failed = []
+        else:
+            failed.append(event)
+    if failed:
+        last = failed[-1]
+        what = f"no timestamp since, {len(failed)} attempts failed: {last['reason']}"
+        rows.append((str(last["tsa"]), what, str(last["ts"]), last["size"]))
+    for voucher in given:
+        text, size = voucher.note.partition("\n\n")[0], int(voucher.note.splitlines()[1])
+        rows.extend((name, "cosignature", at, size) for name, at in cosigners(voucher.note, text.splitlines()[0]))
+    return list(rows)
 
 
 def _rebuilt(

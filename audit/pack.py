@@ -27,9 +27,9 @@ from audit.leaf import Leaf, decode_leaf
 from audit.merkle import Frontier, inclusion_proof, tree_hash
 from audit.note import VerifierKey, sign_note
 from audit.ocsf import ocsf
-from audit.outside import Voucher, outside_proofs
+from audit.outside import Voucher, outside_proofs, vouched_by
 from audit.pack_dsar import dsar_files
-from audit.pack_registers import registers
+from audit.pack_registers import last_selftests, registers
 from audit.pack_report import html_report
 from audit.pack_tables import Tables
 from audit.privacy_event import LogExported
@@ -222,7 +222,9 @@ class _Pack:
         outside = outside_proofs(
             self._reader, self._key, self._tenant, *self._range(), self._window.checkpoint.size, self.given.vouchers
         )
-        everything = self._tables.files() | registers(self._tables, self.given.evidence) | outside
+        everything = (
+            self._tables.files() | registers(self._tables, self.given.evidence, last_selftests(self._reader)) | outside
+        )
         for package in self.given.dsar:
             everything |= dsar_files(package)
         for name, content in everything.items():
@@ -233,7 +235,9 @@ class _Pack:
         self._out.add("schema.json", json.dumps(event_schema(), indent=1))
         self._out.add("verify.py", (files("audit") / "pack_verifier.py").read_bytes())
         about = self._about(pack_id, made_at)
-        self._out.add("README.html", html_report(about, self._tables, self._states))
+        self._out.add(
+            "README.html", html_report(about, self._tables, self._states, vouched_by(self._reader, self.given.vouchers))
+        )
         manifest = json.dumps(about | {"files": self._out.digests}, indent=1).encode()
         total = len(self._out.digests)
         text = f"{about['origin']} evidence pack\n{sha256(manifest).hexdigest()}\n"

@@ -4,18 +4,24 @@ Records of processing (GDPR 30, both views), sub-processors, backends, the colum
 policy texts with the time they were in force, residency evidence, incidents, requests of authorities, controls.
 """
 
+import csv
 import json
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
+from audit.event_base import SYSTEM_TENANT
 from audit.evidence import Activity, Evidence
 from audit.incident import Case
 from audit.pack_tables import Flows, Tables, table
+from audit.store import Reader
+from audit.walk import parsed
+
+SELFTESTS_READ = 500_000
 
 
-def registers(tables: Tables, evidence: Evidence) -> dict[str, str]:
-    """Name and content of every file."""
+def registers(tables: Tables, evidence: Evidence, tested: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Name and content of every file. `tested`: how the self-tests last ended, by check (`last_selftests`)."""
     controller, processor = _ropa_controller(tables.activities, evidence), _ropa_processor(tables.activities, evidence)
     return {
         "ropa_controller.json": _json(controller),
@@ -28,11 +34,12 @@ def registers(tables: Tables, evidence: Evidence) -> dict[str, str]:
         "policy_history.json": _json(_policies(tables.policies, evidence)),
         "residency_evidence.json": _json(_residency(tables)),
         "incidents.json": _json(_incidents(tables.cases)),
+        "ai_systems.json": _json(tables.systems.as_json()),
         "authority_requests.csv": table(
             "seq,ts,type,matter_id,authority,country,legal_basis,outcome",
             tables.authority_requests or [("", "", "none", "", "No request of an authority is on record.", "", "", "")],
         ),
-        "control_mapping.csv": control_mapping(),
+        "control_mapping.csv": control_mapping(tested or {}),
     }
 
 
@@ -51,9 +58,25 @@ _DORA = (
 )
 
 
-def control_mapping() -> str:
-    """Control to feature to the test that shows it (docs/control-mapping.md)."""
-    return files("audit").joinpath("controls.csv").read_text(encoding="utf-8").replace("\n", "\r\n")
+def control_mapping(tested: Mapping[str, str]) -> str:
+    """Control to feature to the test that shows it (docs/control-mapping.md), and how the self-test of it last ended
+    here, where there is one."""
+    text = files("audit").joinpath("controls.csv").read_text(encoding="utf-8")
+    rows = list(csv.DictReader(text.splitlines()))
+    told = [[*list(row.values())[:-1], tested.get(row["check"], "")] for row in rows]
+    return table("framework,control,asks for,feature,test,last self-test", told)
+
+
+def last_selftests(reader: Reader) -> dict[str, str]:
+    """By check, how it ended and when, of the last SELFTESTS_READ records of the log's own tree."""
+    if SYSTEM_TENANT not in reader.tenants():
+        return {}
+    found = {}
+    for stored in reader.leaves(SYSTEM_TENANT, max(0, reader.head(SYSTEM_TENANT)[0] - SELFTESTS_READ)):
+        if b'"passed":' in stored.payload:
+            event = parsed(stored.payload)
+            found[str(event.get("check"))] = f"{'passed' if event.get('passed') else 'FAILED'} {event.get('ts')}"
+    return found
 
 
 def _ropa_controller(flows: Mapping[str, Flows], evidence: Evidence) -> list[dict[str, Any]]:
@@ -173,6 +196,10 @@ def _residency(tables: Tables) -> dict[str, Any]:
         "routes": [
             dict(zip(names, route, strict=True)) | {"calls": n} for route, n in sorted(tables.transfers.items())
         ],
+        "connections": [
+            dict(zip(_PEER, seen, strict=True)) | {"connections": one.count, "first": one.first, "last": one.last}
+            for seen, one in sorted(tables.connections.items())
+        ],
         "denied": [
             {"rule": rule, "article": article, "because": because, "calls": calls}
             for (rule, article, because), calls in sorted(tables.denials.items())
@@ -199,6 +226,7 @@ def _incidents(cases: Mapping[str, Case]) -> dict[str, Any]:
     return {"statement": f"{len(told)} incidents are on record in this period.", "incidents": told}
 
 
+_PEER = ("backend_id", "region", "kind", "address", "peer_sha256", "peer_uri", "tls_version")
 _ROUTE = (
     "month,inference_country,storage_country,operator_entity,operator_hq,ultimate_parent,ultimate_parent_country,"
     "region,transfer_basis"

@@ -1,38 +1,50 @@
 """The readable face of an evidence pack: one HTML page, no script, no network, charts as inline SVG, printable."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from audit.pack_tables import Tables
+from audit.pack_tables import TRANSFER_TOOLS, Tables
 
 BAR_WIDTH, BAR_HEIGHT, LABEL_WIDTH = 320, 18, 260
+CHART = 640
 MAX_DAYS = 92
 MAX_ROWS = 50
+MAX_MONTHS = 12
+SHORT = 24  # characters that are not broken into lines
+
+_MOMENT = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(?:\.\d+)?Z")
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1b1f24; --paper: #fff; --line: #d0d7de; --ok: #1a7f5a; --no: #b3261e; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e6edf3; --paper: #14181d; --line: #3a424c; } }
+@media screen and (prefers-color-scheme: dark) { :root { --ink: #e6edf3; --paper: #14181d; --line: #3a424c;
+  --ok: #3fb68b; --no: #ff8a80; } }
 body { font: 16px/1.55 system-ui, sans-serif; color: var(--ink); background: var(--paper); max-width: 60rem;
   margin: 2rem auto; padding: 0 1rem; }
-table { border-collapse: collapse; width: 100%; font-size: .9rem; }
+table { border-collapse: collapse; width: 100%; font-size: .9rem; margin: .8rem 0 1.6rem; }
 th, td { text-align: left; padding: .3rem .6rem; border-bottom: 1px solid var(--line); vertical-align: top; }
-td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; }
+td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; } td.s { white-space: nowrap; }
 code, pre { font: .85rem ui-monospace, monospace; overflow-wrap: anywhere; white-space: pre-wrap; }
 svg { max-width: 100%; height: auto; } svg text { fill: var(--ink); font: 12px system-ui, sans-serif; }
-.ok { fill: var(--ok); } .no { fill: var(--no); } figure { margin: 1rem 0; }
-@media print { body { max-width: none; margin: 0; } h2 { break-after: avoid; } tr, figure { break-inside: avoid; } }
+.ok { fill: var(--ok); } .no { fill: url(#no); } #no rect { fill: var(--no); } #no path { stroke: var(--paper); }
+.axis { stroke: var(--line); } figure { margin: 1rem 0; }
+@media print { body { max-width: none; margin: 0; font-size: 11pt; print-color-adjust: exact; }
+  h2 { break-after: avoid; } tr, figure { break-inside: avoid; } }
 """
 
 
-def html_report(about: Mapping[str, Any], tables: Tables, states: Mapping[str, int]) -> str:
-    """The page. `about` are the fields of the manifest, `states` how many private values are in each state."""
+def html_report(
+    about: Mapping[str, Any], tables: Tables, states: Mapping[str, int], outside: Sequence[Sequence[object]] = ()
+) -> str:
+    """The page. `about` are the fields of the manifest, `states` how many private values are in each state, `outside`
+    the rows of who vouches for the log (`audit.outside.vouched_by`)."""
     calls = {kind: sum(count for (_, said), count in tables.days.items() if said == kind) for kind in _KINDS}
     title = f"Evidence pack: {about['tenant']}"
     body = [
         f"<h1>{escape(title)}</h1>",
-        f"<p>Records {about['first']} to {about['end'] - 1} of the log <code>{escape(about['origin'])}</code>, made "
-        f"{escape(about['made_at'])}.</p>"
+        f"<p>Records {about['first']} to {about['end'] - 1} of the log <code>{escape(about['origin'])}</code>"
+        f"{_period(tables)}. This pack was made on {_plain(about['made_at'])}.</p>"
         if about["end"] > about["first"]
         else "<p>There are no records in this period.</p>",
         "<h2>How to check it</h2>",
@@ -41,7 +53,7 @@ def html_report(about: Mapping[str, Any], tables: Tables, states: Mapping[str, i
         f"<p>The key is <code>{escape(about['key'])}</code>. Compare it with the one you were given elsewhere. "
         "Keep the file <code>checkpoint</code>: next time it shows that history was not rewritten in between.</p>",
         "<h2>Calls</h2>",
-        f"<p>{calls['allowed']} calls were allowed and {calls['denied']} were refused by policy.</p>",
+        f"<p>{calls['allowed']} calls were allowed and {calls['denied']} were refused.</p>",
         _days(tables.days),
         _figure("Records by type", tables.types.most_common()),
         "<h2>Where calls went</h2>",
@@ -52,8 +64,8 @@ def html_report(about: Mapping[str, Any], tables: Tables, states: Mapping[str, i
                 "stored in",
                 "operator",
                 "head office",
-                "parent",
-                "of",
+                "its parent",
+                "in",
                 "region",
                 "basis",
                 "calls",
@@ -61,6 +73,9 @@ def html_report(about: Mapping[str, Any], tables: Tables, states: Mapping[str, i
             [(*route, calls) for route, calls in sorted(tables.transfers.items())],
             "No call left for any backend.",
         ),
+        "<p>What the place of processing rests on, in calls a month; 0 says that none did. Countries are those of ISO "
+        "3166.</p>",
+        _tools(tables),
         "<h2>What was refused, and why</h2>",
         _table(
             ("rule", "article", "because", "calls"),
@@ -83,7 +98,30 @@ def html_report(about: Mapping[str, Any], tables: Tables, states: Mapping[str, i
         "</p>"
         if tables.expired
         else "",
-        "<h2>What a person did</h2>",
+        "<h2>AI systems</h2>",
+        _table(
+            ("system", "risk class", "calls", "refused", "acts and changes", "incidents", "stopped since"),
+            [
+                (
+                    name,
+                    ", ".join(sorted(one.risk_classes)) or "-",
+                    one.calls,
+                    one.refused.total(),
+                    len(one.acts),
+                    len(one.incidents),
+                    one.stopped_since or "-",
+                )
+                for name, one in sorted(tables.systems.by_id.items())
+            ],
+            "No call is part of a registered AI system.",
+        ),
+        "<h2>Who vouches for it from outside</h2>",
+        _table(
+            ("who", "what", "when", "leaves of the anchor"),
+            outside,
+            "Nobody yet: the proof rests on the log's own key alone.",
+        ),
+        "<h2>What people did</h2>",
         _table(
             ("act", "times"),
             sorted((kind, count) for kind, count in tables.types.items() if kind.startswith(_ACTS)),
@@ -128,6 +166,7 @@ _FILES = [
     ),
     ("retention_run.csv, erasure_certificate.json", "what was deleted, when and why"),
     ("subprocessors.csv, backends.json, dora_register.csv", "who processes where, and who controls them"),
+    ("ai_systems.json", "each AI system: how it was used, who stopped, changed or overruled it"),
     ("incidents.json, authority_requests.csv", "registers, also of nothing"),
     ("control_mapping.csv", "C5, ISO 27001, AI Act, DORA: what asks for it, what answers it, which test shows it"),
     ("dsar_.../", "access packages, where they were asked for"),
@@ -138,14 +177,39 @@ _FILES = [
 def _table(header: Sequence[str], rows: Sequence[Sequence[object]], empty: str) -> str:
     if not rows:
         return f"<p>{escape(empty)}</p>"
-    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in header)
+    kinds = [' class="n"' if isinstance(value, int) else "" for value in rows[0]]
+    head = "".join(f'<th scope="col"{kind}>{escape(name)}</th>' for name, kind in zip(header, kinds, strict=True))
     lines = "".join("<tr>" + "".join(map(_cell, row)) + "</tr>" for row in rows[:MAX_ROWS])
     more = f"<p>And {len(rows) - MAX_ROWS} more, in the CSV file.</p>" if len(rows) > MAX_ROWS else ""
     return f"<table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>{more}"
 
 
 def _cell(value: object) -> str:
-    return f'<td class="n">{value}</td>' if isinstance(value, int) else f"<td>{escape(str(value))}</td>"
+    if isinstance(value, int):
+        return f'<td class="n">{value}</td>'
+    text = _plain(str(value))
+    return f'<td class="s">{text}</td>' if len(text) <= SHORT else f"<td>{text}</td>"
+
+
+def _plain(text: str) -> str:
+    """For the page; a moment to the second, as people read it."""
+    return escape(_MOMENT.sub(r"\1 \2 UTC", text))
+
+
+def _period(tables: Tables) -> str:
+    return f", from {_plain(tables.first)} to {_plain(tables.last)}" if tables.first else ""
+
+
+def _tools(tables: Tables) -> str:
+    """A row for each tool, a column for each of the last months."""
+    counts = tables.by_tool()
+    months = sorted(tables.months)[-MAX_MONTHS:]
+    tools = list(dict.fromkeys([*TRANSFER_TOOLS, *(tool for _, tool in counts)]))
+    rows = [
+        (tool.replace("_", " "), TRANSFER_TOOLS.get(tool, ""), *(counts.get((month, tool), 0) for month in months))
+        for tool in tools
+    ]
+    return _table(("basis", "article", *months), rows, "") if months else "<p>There are no records in this period.</p>"
 
 
 def _figure(caption: str, bars: Sequence[tuple[str, int]]) -> str:
@@ -169,8 +233,12 @@ def _days(days: Mapping[tuple[str, str], int]) -> str:
     if not names:
         return ""
     most = max(days.get((day, "allowed"), 0) + days.get((day, "denied"), 0) for day in names)
-    step = min(40.0, 640 / len(names))
-    lines = []
+    step = min(40.0, CHART / len(names))
+    lines = [
+        _HATCH,
+        f'<path class="axis" d="M0 .5H{CHART}M0 120.5H{CHART}"/>',
+        f'<text x="{CHART + 6}" y="10">{most}</text>',
+    ]
     for at, day in enumerate(names):
         allowed, denied = (round(120 * days.get((day, kind), 0) / most) for kind in _KINDS)
         told = f"{day}: {days.get((day, 'allowed'), 0)} allowed, {days.get((day, 'denied'), 0)} refused"
@@ -182,8 +250,16 @@ def _days(days: Mapping[tuple[str, str], int]) -> str:
         )
     lines.append(f'<text x="0" y="138">{names[0]}</text>')
     if len(names) > 1:
-        lines.append(f'<text x="640" y="138" text-anchor="end">{names[-1]}</text>')
-    return _svg(f"Calls a day (refused in red, on top; at most {most})", 640, 142, lines)
+        end = max(round(step * len(names)), 170)
+        lines.append(f'<text x="{end}" y="138" text-anchor="end">{names[-1]}</text>')
+    return _svg("Calls a day; hatched, on top: refused", CHART + 60, 142, lines)
+
+
+_HATCH = (
+    '<defs><pattern id="no" width="5" height="5" patternUnits="userSpaceOnUse"><rect width="5" height="5"/>'
+    '<path d="M0 5L5 0" stroke-width="1.2"/></pattern></defs>'
+)
+"""Refused is told from allowed without colour too: on paper, and by who does not see the two apart."""
 
 
 def _svg(caption: str, width: int, height: int, lines: Iterable[str]) -> str:

@@ -12,10 +12,18 @@ from typing import Any, ClassVar
 
 from audit.anchor_event import KeyRotated
 from audit.certificate import Certificate
-from audit.event import AdminChanged, InferenceAccepted, InferenceDenied, ModelChanged, RoutingDecision
+from audit.event import (
+    AdminChanged,
+    BackendConnected,
+    InferenceAccepted,
+    InferenceDenied,
+    ModelChanged,
+    RoutingDecision,
+)
 from audit.incident import Case
 from audit.incident_event import AuthorityRequest, Incident, Oversight
 from audit.leaf import Leaf
+from audit.pack_systems import Systems
 from audit.privacy_event import (
     ContentAccessed,
     DsarAnswered,
@@ -55,6 +63,16 @@ _EVENT_HEADER = (
 _EVENT_COLUMNS = _EVENT_HEADER.split(",")
 
 
+TRANSFER_TOOLS = {
+    "intra_eea": "no transfer",
+    "adequacy": "GDPR 45",
+    "scc": "GDPR 46(2)(c)",
+    "bcr": "GDPR 47",
+    "derogation": "GDPR 49",
+}
+"""What a call's place may rest on: within the EEA, or the tools of GDPR chapter V."""
+
+
 class Tables:
     """`take` each record once; then `files`. Memory grows with distinct routes and administrative acts, not records."""
 
@@ -70,15 +88,22 @@ class Tables:
         self.cases: dict[str, Case] = {}
         self.authority_requests: list[tuple[object, ...]] = []
         self.backends: set[str] = set()
+        self.connections: dict[tuple[str, ...], Connections] = {}
         self.expired = 0
         self.activities: dict[str, Flows] = {}
         self._access: list[tuple[object, ...]] = []
         self._runs: list[tuple[object, ...]] = []
         self.policies: list[dict[str, Any]] = []
+        self.months: set[str] = set()
+        self.first = self.last = ""
+        self.systems = Systems()
 
     def take(self, seq: int, leaf: Leaf) -> None:
         event, ts = leaf.event, leaf.stamp.ts
         self.types[event.type] += 1
+        self.systems.take(seq, leaf)
+        self.months.add(ts[:7])
+        self.first, self.last = self.first or ts, ts
         if isinstance(event, InferenceAccepted | InferenceDenied):
             denied = isinstance(event, InferenceDenied)
             self.days[ts[:10], "denied" if denied else "allowed"] += 1
@@ -100,6 +125,9 @@ class Tables:
                 activity.recipients.add(f"{event.operator_entity} ({event.operator_hq})")
                 activity.transfers.add(f"{event.inference_country}: {event.transfer_basis}")
             self.backends.add(event.backend_id)
+        if isinstance(event, BackendConnected):
+            seen = event.backend_id, event.region, event.kind, event.address, event.peer_sha256, event.peer_uri or ""
+            self.connections.setdefault((*seen, event.tls_version or ""), Connections(ts)).take(ts)
         if isinstance(event, Incident):
             case = self.cases.setdefault(event.incident_id, Case(event.incident_id, event.tenant, ts))
             case.take(seq, {"ts": ts, **event.model_dump(mode="json", exclude_none=True)})
@@ -124,7 +152,7 @@ class Tables:
             "transfer_report.csv": table(
                 "month,inference_country,storage_country,operator_entity,operator_hq,ultimate_parent,"
                 "ultimate_parent_country,region,transfer_basis,calls",
-                ((*route, calls) for route, calls in sorted(self.transfers.items())),
+                [(*route, calls) for route, calls in sorted(self.transfers.items())] + self._without_calls(),
             ),
             "denied.csv": table(
                 "rule,article,because,calls", ((*why, calls) for why, calls in sorted(self.denials.items()))
@@ -137,12 +165,37 @@ class Tables:
             ),
         }
 
+    def by_tool(self) -> dict[tuple[str, str], int]:
+        """Calls by month and tool, those without any too. A call that rests on two tools is counted for each."""
+        counts = {(month, tool): 0 for month in sorted(self.months) for tool in TRANSFER_TOOLS}
+        for route, calls in self.transfers.items():
+            for part in route[-1].split("+"):
+                tool = part.partition(":")[0]
+                counts[route[0], tool] = counts.get((route[0], tool), 0) + calls
+        return counts
+
+    def _without_calls(self) -> list[tuple[object, ...]]:
+        """That nothing was transferred on some basis is said, month by month."""
+        return [(month, *[""] * 7, tool, 0) for (month, tool), calls in self.by_tool().items() if not calls]
+
     @staticmethod
     def event_row(seq: int, event: dict[str, Any]) -> bytes:
         """One line of events.csv; of an expired record only its number."""
         decision = event.get("decision") or {}
         flat = event | {"seq": seq, "outcome": decision.get("outcome", "")}
         return _line([flat.get(name, "") for name in _EVENT_COLUMNS]).encode()
+
+
+class Connections:
+    """How often a backend showed itself the same way, and from when to when."""
+
+    def __init__(self, first: str) -> None:
+        self.first = self.last = first
+        self.count = 0
+
+    def take(self, ts: str) -> None:
+        self.count += 1
+        self.last = ts
 
 
 class Flows:

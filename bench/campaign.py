@@ -2,6 +2,8 @@
 
     python bench/campaign.py --factor 25 --out bench/results/campaign-2026-11-28.json
 
+    python bench/campaign.py --factor 26 --out FILE.json tests/audit/test_crash_matrix.py   (1,040 runs, both stores)
+
 The ordinary suite runs the same properties on a seeded sample. A failure prints how to reproduce it.
 """
 
@@ -43,6 +45,7 @@ def main() -> int:
         "properties": int(suite.get("tests")),
         "failures": int(suite.get("failures")) + int(suite.get("errors")),
         "tests": [f"{case.get('classname')}::{case.get('name')}" for case in suite.iter("testcase")],
+        "examples": sum(int(one.get("value")) for one in suite.iter("property") if one.get("name") == "examples"),
         "versions": {"python": platform.python_version(), "hypothesis": version("hypothesis")},
     }
     text = json.dumps(report, indent=2)

@@ -66,6 +66,7 @@ class Exchange:
     called: float | None = None
     intent: Receipt | None = None
     closed: bool = False
+    tool_calls: int = 0
     first_byte: float | None = None
     usage: Usage | None = None
     finish_reasons: list[str] = field(default_factory=list)
@@ -73,6 +74,12 @@ class Exchange:
     chunks_out: int = 0
     waited_since: float | None = None
     comments: int = 0
+
+    def count_tool_calls(self, message: object) -> None:
+        """Those that a message holds, or that a piece of one begins: what goes on with one has no id."""
+        calls = message.get("tool_calls") if isinstance(message, dict) else None
+        if isinstance(calls, list):
+            self.tool_calls += sum(isinstance(call, dict) and bool(call.get("id")) for call in calls)
 
     @property
     def used(self) -> Used | None:

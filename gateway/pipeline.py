@@ -182,6 +182,8 @@ class Pipeline:
                 body = from_json(raw)
                 exchange.usage = Usage.model_validate(body["usage"]) if body.get("usage") else None
                 exchange.finish_reasons += [str(choice["finish_reason"]) for choice in body["choices"]]
+                for choice in body["choices"]:
+                    exchange.count_tool_calls(choice.get("message"))
             except (ValueError, KeyError, TypeError, AttributeError):
                 raise BackendFailed("The backend's answer is not an OpenAI answer") from None
             if prompt.output is not None:

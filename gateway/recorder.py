@@ -232,6 +232,7 @@ def _outcome(exchange: Exchange, status: int | None) -> dict[str, Any]:
         "tokens_estimated": True if used and used.estimated else None,
         "backend_ms": exchange.backend_ms,
         "bytes_out": exchange.bytes_out,
+        "tool_calls_count": exchange.tool_calls or None,
         "ttft_ms": exchange.ttft_ms,
         "latency_ms": exchange.latency_ms,
         "redaction": _redaction(exchange.redactions_out),

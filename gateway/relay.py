@@ -83,6 +83,7 @@ class StreamRelay:
             if reason := choice.get("finish_reason"):
                 self._exchange.finish_reasons.append(str(reason))
                 self._ended.add(choice.get("index", 0))
+            self._exchange.count_tool_calls(choice.get("delta"))
         if self._rewriter is None:
             return [sse_data(payload)]
         return [sse_data(sent) for sent in self._rewriter.rewrite(chunk, payload)]

@@ -24,6 +24,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if chosen is not None:
             more = settings(chosen, max_examples=chosen.max_examples * CAMPAIGN)
             test._hypothesis_internal_use_settings = more
+            item.user_properties.append(("examples", more.max_examples))
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -233,3 +233,11 @@ async def test_nothing_can_be_erased_of_somebody_unknown(home: Home) -> None:
         with pytest.raises(AuditError, match="nothing is kept"):
             await erase(custody, "acme", subject="carol@example.com")
     assert "erasure.requested" not in home.types("acme")
+
+
+async def test_records_of_which_nothing_is_kept_are_not_certified_as_erased(home: Home) -> None:
+    async with home.custody() as custody:
+        await custody.record(accepted("a"))
+        with pytest.raises(AuditError, match="nothing is kept of records 0 to 7"):
+            await erase(custody, "acme", records=(0, 7))
+    assert home.types("acme") == ["inference.accepted"]

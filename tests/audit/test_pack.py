@@ -116,6 +116,9 @@ async def test_every_part_of_a_pack_is_there_and_says_what_happened(pack: Path) 
     manifest = json.loads(files["manifest.json"])
     assert set(manifest["files"]) == set(files) - {"manifest.json", "manifest.sig"}
     assert files["transfer_report.csv"].splitlines()[1].endswith(f",eu-fr-par,intra_eea,{CALLS}")
+    month = files["transfer_report.csv"].splitlines()[1][:7]
+    for tool in ("adequacy", "scc", "bcr", "derogation"):
+        assert f"{month},,,,,,,,{tool},0\r\n" in files["transfer_report.csv"]
     assert "residency.process_in" in files["denied.csv"]
     assert "erasure.completed" in files["admin_access.csv"]
     assert "Example SAS (FR)" in files["ropa_processor.csv"]

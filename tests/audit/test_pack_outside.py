@@ -1,6 +1,7 @@
 """What stands for a pack from outside the log, and what of it verify.py can tell false."""
 
 import json
+import zipfile
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from audit.anchor import anchor
 from audit.checkpoint import Checkpoint, origin_of, sign_checkpoint
 from audit.cosignature import WitnessKey, cosign
+from audit.errors import TimestampError
 from audit.merkle import leaf_hash, tree_hash
 from audit.outside import WITNESSED, vouchers
 from audit.pack import export
@@ -63,6 +65,30 @@ async def test_witness_and_timestamp_are_told_with_what_was_not_checked(
     code, report = verify(pack, "--key", home.key, "--witness", WitnessKey(witness.name, witness.public_key))
     assert code == 0
     assert any(note.endswith("its signature holds") for note in report["notes"])
+
+
+def test_the_page_says_who_vouches_and_when(pack: Path) -> None:
+    with zipfile.ZipFile(pack) as archive:
+        page = archive.read("README.html").decode()
+    assert ">second.example/witness<" in page and ">cosignature<" in page and ">2027-01-15 08:00:00 UTC<" in page
+    assert ">tsa.example<" in page and ">timestamp (RFC 3161)<" in page
+    assert "attempts failed" not in page and "Nobody yet" not in page
+
+
+async def test_the_page_says_that_timestamps_fail(home: Home, tmp_path: Path) -> None:
+    tsa = FakeTsa()
+    async with home.custody() as custody:
+        await custody.record(accepted("a"))
+        await settled(home)
+        await anchor(custody)
+        await settled(home, "_anchor")
+        tsa.nonce = 7
+        for _ in range(2):
+            with pytest.raises(TimestampError):
+                await timestamp(custody, home.path.parent, URL, [tsa.root], tsa)
+        await export(custody, "acme", tmp_path / "pack.zip")
+    with zipfile.ZipFile(tmp_path / "pack.zip") as archive:
+        assert "2 attempts failed: wrong_nonce" in archive.read("README.html").decode()
 
 
 def anchor_of(files: Files) -> dict[str, object]:

@@ -3,12 +3,13 @@
 import csv
 import io
 import json
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from audit.errors import AuditError
-from audit.event import AdminChanged
+from audit.event import AdminChanged, BackendConnected, ModelChanged, SystemSelftest
 from audit.evidence import (
     Activity,
     Backend,
@@ -20,12 +21,13 @@ from audit.evidence import (
     evidence_of,
     evidence_sources,
 )
+from audit.incident_event import Oversight
 from audit.leaf import Leaf
 from audit.ocsf import ocsf
-from audit.pack_registers import control_mapping, registers
+from audit.pack_registers import control_mapping, last_selftests, registers
 from audit.pack_tables import Tables
 from audit.stamp import Stamp
-from tests.audit.conftest import accepted
+from tests.audit.conftest import Home, accepted
 from tests.audit.test_event import EVENT_CLASSES
 
 ROOT = Path(__file__).parents[2]
@@ -132,15 +134,62 @@ def test_residency_is_told_from_the_recorded_routes() -> None:
     assert told["backends_seen"] == ["acme-1"]
 
 
-@pytest.mark.parametrize("row", rows(control_mapping()), ids=lambda row: f"{row['framework']} {row['control']}")
+def test_who_answered_each_connection_is_residency_evidence() -> None:
+    fields = {"tenant": "acme", "backend_id": "acme-1", "region": "eu-fr-par", "kind": "domicile"}
+    fields |= {
+        "address": "192.0.2.1:9000",
+        "peer_sha256": "a" * 64,
+        "peer_uri": "spiffe://eu-1/acme",
+        "tls_version": "TLSv1.3",
+    }
+    same = BackendConnected.model_validate(fields)
+    other = BackendConnected.model_validate(fields | {"peer_sha256": "b" * 64})
+    told = json.loads(made(KNOWN, same, same, other)["residency_evidence.json"])["connections"]
+    assert [(one["peer_sha256"][0], one["connections"]) for one in told] == [("a", 2), ("b", 1)]
+    assert told[0]["first"] <= told[0]["last"]
+
+
+def test_an_ai_system_is_told_with_its_stop_and_its_changes() -> None:
+    act = {"tenant": "acme", "actor": "cli", "reason": "bias", "ai_system_id": "cv"}
+    stopped = Oversight.model_validate(act | {"type": "oversight.stopped", "epoch": 3})
+    resumed = Oversight.model_validate(act | {"type": "oversight.resumed", "epoch": 4})
+    part = Oversight.model_validate(act | {"type": "oversight.resumed", "project": "web"})
+    change = {"tenant": "acme", "actor": "cli", "model": "small", "what": "weights"}
+    calls = accepted(ai_system_id="cv", risk_class="high"), accepted(ai_system_id="cv"), accepted()
+    events = (*calls, stopped, part, ModelChanged.model_validate(change | {"ai_system_id": "cv"}))
+    told = json.loads(made(KNOWN, *events, ModelChanged.model_validate(change))["ai_systems.json"])
+    (system,) = told["systems"]
+    assert (system["calls"], system["risk_classes"], system["models"]) == (2, ["high"], ["smol"])
+    assert system["oversight_and_changes"][0]["type"] == "oversight.stopped"
+    assert len(system["oversight_and_changes"]) == 3 and len(told["of_no_system_or_of_all"]) == 1
+    assert system["stopped_since"] == system["oversight_and_changes"][0]["ts"]
+    again = json.loads(made(KNOWN, *events, resumed)["ai_systems.json"])
+    assert again["systems"][0]["stopped_since"] is None
+    assert json.loads(made(KNOWN, accepted())["ai_systems.json"])["systems"] == []
+
+
+async def test_how_the_self_tests_ended_stands_beside_their_controls(home: Home) -> None:
+    async with await home.open() as log:
+        await log.append(SystemSelftest(check="restore", passed=True))
+        await log.append(SystemSelftest(check="restore", passed=False))
+        await log.append(SystemSelftest())
+    with closing(home.reader()) as reader:
+        tested = last_selftests(reader)
+    assert list(tested) == ["restore"] and tested["restore"].startswith("FAILED 20")
+    told = {row["test"]: row["last self-test"] for row in rows(control_mapping(tested))}
+    assert told["tests/audit/test_selftest.py"] in ("", tested["restore"])
+    assert tested["restore"] in {row["last self-test"] for row in rows(control_mapping(tested))}
+
+
+@pytest.mark.parametrize("row", rows(control_mapping({})), ids=lambda row: f"{row['framework']} {row['control']}")
 def test_every_control_points_to_a_test_that_exists(row: dict[str, str]) -> None:
-    assert all(row.values()), row
+    assert all(value for name, value in row.items() if name != "last self-test"), row
     assert (ROOT / row["test"]).is_file()
     assert f"| {row['framework']} | {row['control']} |" in (ROOT / "docs/control-mapping.md").read_text()
 
 
 def test_the_mapping_covers_the_four_frameworks() -> None:
-    assert {row["framework"] for row in rows(control_mapping())} >= {"C5", "ISO 27001", "AI Act", "DORA"}
+    assert {row["framework"] for row in rows(control_mapping({}))} >= {"C5", "ISO 27001", "AI Act", "DORA"}
 
 
 def test_evidence_comes_from_a_file_or_from_whoever_offers_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -162,3 +162,24 @@ async def test_a_flood_of_wrong_keys_is_one_event_a_second_of_each_kind(recorder
     await asyncio.sleep(0.05)
     failed = [event["reason"] for event in recorded("_system") if event["type"] == "auth.failed"]
     assert sorted(failed) == ["revoked", "unknown"]
+
+
+@pytest.mark.parametrize(
+    ("messages", "calls"),
+    [
+        ([{"tool_calls": [{"id": "a"}, {"id": "b"}]}], 2),
+        (
+            [{"tool_calls": [{"index": 0, "id": "a"}]}, {"tool_calls": [{"index": 0, "function": {"arguments": "{"}}]}],
+            1,
+        ),
+        ([{"content": "no"}, None, {"tool_calls": None}, {"tool_calls": "x"}, {"tool_calls": [1, {}]}], None),
+    ],
+)
+async def test_tool_calls_are_counted_once_each_and_never_shown(recorder, recorded, world, messages, calls):
+    asked = world.decided(exchange())
+    asked.route = world.route()
+    await recorder.accepted(asked, asked.route)
+    for message in messages:
+        asked.count_tool_calls(message)
+    await recorder.completed(asked)
+    assert recorded()[-1].get("tool_calls_count") == calls

@@ -1,0 +1,63 @@
+"""verify.py runs wherever an auditor has a Python: from 3.9 on, with nothing beside it."""
+
+import ast
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import audit
+from audit.pack import export
+from tests.audit.conftest import Home, accepted, completed
+from tests.audit.test_pack import settled
+from tests.fakes.needs import missing
+
+SOURCE = Path(audit.__file__).parent / "pack_verifier.py"
+PYTHONS = [f"python3.{minor}" for minor in range(9, 15)]
+
+
+def found(python: str) -> str | None:
+    """Where it is, by its name or as pyenv keeps it; a name may be a shim of what is not installed."""
+    kept = sorted(Path.home().glob(f".pyenv/versions/{python.removeprefix('python')}.*/bin/python3"))
+    for one in [shutil.which(python), *map(str, kept)]:
+        if one and subprocess.run([one, "-c", ""], capture_output=True, check=False).returncode == 0:
+            return one
+    return None
+
+
+def test_it_is_written_in_the_oldest_python_it_promises_and_imports_nothing_else() -> None:
+    tree = ast.parse(SOURCE.read_text(encoding="utf-8"), feature_version=(3, 9))
+    modules = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    modules |= {str(node.module) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    assert {name.partition(".")[0] for name in modules} <= sys.stdlib_module_names
+    assert not modules & {"socket", "ssl", "http.client", "urllib.request", "subprocess", "tomllib"}
+
+
+@pytest.fixture
+async def pack(home: Home, tmp_path: Path) -> Path:
+    async with home.custody() as custody:
+        await custody.record(accepted("a"))
+        await custody.record(completed("a"))
+        await settled(home)
+        await export(custody, "acme", tmp_path / "pack.zip")
+    return tmp_path / "pack.zip"
+
+
+@pytest.mark.parametrize("python", PYTHONS)
+def test_a_pack_holds_under_each_python(pack: Path, python: str) -> None:
+    there = found(python)
+    if there is None:
+        if python != "python3.9":
+            return  # one of them is enough, and the suite itself runs on one
+        if not any(map(found, PYTHONS)):
+            missing("no python3.9 to 3.14 is on the path under its own name")
+        return
+    with zipfile.ZipFile(pack) as archive:
+        archive.extractall(pack.parent / "out")
+    command = [there, "-I", "-W", "error", pack.parent / "out" / "verify.py", pack]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    assert "The pack holds." in done.stdout
