@@ -61,7 +61,7 @@ def test_conversations_under_one_system_prompt_begin_where_there_is_room_and_sta
     way, system = routes(world), "You are a helpful clerk. " * 40
 
     def ask(number, turns):
-        said = "".join(f"turn {turn} of conversation {number}: {str(number * 7919) * 60}" for turn in range(turns))
+        said = "".join(f"turn {turn} of conversation {number}: {str(number * 7919) * 120}" for turn in range(turns))
         body = {
             "model": "small",
             "messages": [{"role": "system", "content": system}, {"role": "user", "content": said}],
