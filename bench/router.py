@@ -1,12 +1,14 @@
 """What routing costs, and how much of the prefix cache it keeps: ``python -m bench.router``.
 
 Budgets: 100 us for a choice among 200 backends; over four backends 90 % of the prefix hits that one engine with the
-memory of all four would have. The hit rate is simulated: engines are LRU caches of chained blocks, as the real one
-keeps; conversations that grow, under shared system prompts, come in a random order.
+memory of all four would have. The hit rate is simulated; `--engines` measures it on real ones. Simulated engines are
+LRU caches of chained blocks, as the real one keeps; conversations that grow, under shared system prompts, come in a
+random order.
 """
 
 import json
 import random
+import sys
 from collections import OrderedDict
 from collections.abc import Callable
 from time import thread_time_ns
@@ -37,6 +39,8 @@ def cost(known: bool, size: int = BACKENDS, rounds: int = ROUNDS) -> list[float]
     allowed = backends.of("acme")
     candidates = Candidates("acme", allowed)
     prompts = [random.Random(n).randbytes(4096) for n in range(50)]
+    for number in range(size):
+        index.remember(allowed[number].id, block_hashes(random.Random(-1 - number).randbytes(4096)))
     for number, prompt in enumerate(prompts):
         if known:
             index.remember(allowed[number % size].id, block_hashes(prompt))
@@ -45,7 +49,8 @@ def cost(known: bool, size: int = BACKENDS, rounds: int = ROUNDS) -> list[float]
         prompt = prompts[number % len(prompts)]
         began = thread_time_ns()
         hashes = block_hashes(prompt)
-        choose(candidates, backends.live(), affinity_key(prompt), index.longest(hashes), 3)
+        contents = None if index.settled(hashes) else index.contents
+        choose(candidates, backends.live(), affinity_key(prompt), index.longest(hashes), 3, contents)
         times.append((thread_time_ns() - began) / 1000)
     return sorted(times)
 
@@ -96,21 +101,23 @@ def hit_rate(route: Callable[[bytes, list[int]], Engine], traffic: list[bytes]) 
     return hit / asked
 
 
-def kept(seed: int = 7) -> dict[str, float]:
-    traffic = prompts(seed)
-    single = Engine(ENGINES * CACHE_BLOCKS)
+def kept(seed: int = 7, traffic: list[bytes] | None = None, blocks: int = CACHE_BLOCKS) -> dict[str, float]:
+    """Hit rates of one engine with all the memory, and of `ENGINES` with `blocks` each."""
+    traffic = prompts(seed) if traffic is None else traffic
+    single = Engine(ENGINES * blocks)
     alone = hit_rate(lambda prompt, hashes: single, traffic)
-    backends, index = fleet(ENGINES), PrefixIndex(CACHE_BLOCKS)
+    backends, index = fleet(ENGINES), PrefixIndex()
     candidates = Candidates("acme", backends.of("acme"))
-    engines = {backend.id: Engine(CACHE_BLOCKS) for backend in backends}
+    engines = {backend.id: Engine(blocks) for backend in backends}
     draw = random.Random(seed)
 
     def by_prefix(prompt: bytes, hashes: list[int]) -> Engine:
-        order = choose(candidates, backends.live(), affinity_key(prompt), index.longest(hashes), 1)
+        contents = None if index.settled(hashes) else index.contents
+        order = choose(candidates, backends.live(), affinity_key(prompt), index.longest(hashes), 1, contents)
         index.remember(order[0].id, hashes)
         return engines[order[0].id]
 
-    spread = [Engine(CACHE_BLOCKS) for _ in range(ENGINES)]
+    spread = [Engine(blocks) for _ in range(ENGINES)]
     routed = hit_rate(by_prefix, traffic)
     at_random = hit_rate(lambda prompt, hashes: draw.choice(spread), traffic)
     return {"single": alone, "routed": routed, "at_random": at_random, "kept": routed / alone}
@@ -128,4 +135,9 @@ def measure() -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(measure(), indent=1))
+    if "--engines" in sys.argv[1:]:
+        from bench.router_engines import measure as measure_engines
+
+        print(json.dumps(measure_engines(), indent=1))
+    else:
+        print(json.dumps(measure(), indent=1))

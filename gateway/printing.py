@@ -71,6 +71,8 @@ def _short(column: str, value: Any) -> str:
     """What a table has room for; ``show`` and ``--json`` give the whole."""
     if value is not None and column.endswith("_at"):
         return str(value)[:16].replace("T", " ")
+    if column == "cost" and value is not None:
+        return f"{value / 10**6:g} EUR/M"
     if column == "sha256":
         return str(value)[:12]
     return _cell(value)

@@ -1,7 +1,7 @@
 """Asks a backend whether it is ready, and what its queue and cache look like, on one kept connection.
 
 Our engine answers ``/readyz`` by a round trip through its loop; any other server is ready when it lists its models.
-Both tell of their queue in Prometheus text at ``/metrics``, ours by our names, vLLM and its kin by theirs; one that
+Both tell of their queue in Prometheus text at ``/metrics``, ours by our names, vLLM, SGLang and TGI by theirs; one that
 does not is judged by our own calls alone.
 """
 
@@ -18,10 +18,20 @@ MODELS_PATH = "/v1/models"
 METRICS_PATH = "/metrics"
 
 _SAMPLE = re.compile(rb"^([a-z_:]+)(?:\{[^}\n]*\})? ([0-9.eE+-]+)$", re.MULTILINE)
-_RUNNING = (b"domicile_backend_sequences_running", b"vllm:num_requests_running")
-_WAITING = (b"domicile_backend_sequences_waiting", b"vllm:num_requests_waiting")
+_RUNNING = (
+    b"domicile_backend_sequences_running",
+    b"vllm:num_requests_running",
+    b"sglang:num_running_reqs",
+    b"tgi_batch_current_size",
+)
+_WAITING = (
+    b"domicile_backend_sequences_waiting",
+    b"vllm:num_requests_waiting",
+    b"sglang:num_queue_reqs",
+    b"tgi_queue_size",
+)
 _USED, _BLOCKS = b"domicile_backend_kv_blocks_used", b"domicile_backend_kv_blocks"
-_SHARE = (b"vllm:kv_cache_usage_perc", b"vllm:gpu_cache_usage_perc")
+_SHARE = (b"vllm:kv_cache_usage_perc", b"vllm:gpu_cache_usage_perc", b"sglang:token_usage")
 
 
 class BackendProbe:

@@ -66,11 +66,13 @@ class Prompt:
 
 def _refused_by(backend: Backend) -> frozenset[str]:
     trust = backend.trust
-    if trust is not None and trust.plain:
-        return frozenset({"cache_salt", "priority"})
-    if backend.kind == "domicile" or (trust is not None and trust.priority):
+    if backend.kind == "domicile":
         return frozenset()
-    return frozenset({"priority"})
+    if trust is not None and trust.plain:
+        return frozenset({"cache_salt", "priority", "deadline_s"})
+    if trust is not None and trust.priority:
+        return frozenset({"deadline_s"})
+    return frozenset({"priority", "deadline_s"})
 
 
 _PLACES: Mapping[Priority, int] = {"high": -1, "normal": 0, "low": 1}

@@ -48,7 +48,10 @@ class Routes:
         text = exchange.call.leading_text.encode()
         prefix = block_hashes(text, exchange.principal.project.encode())  # each project has a cache of its own
         holders = self._prefixes.longest(prefix)
-        ordered = choose(candidates, self._fleet.live(), affinity_key(text), holders, self._max_attempts)
+        contents = None if self._prefixes.settled(prefix) else self._prefixes.contents
+        ordered = choose(
+            candidates, self._fleet.live(), affinity_key(text), holders, self._max_attempts, contents=contents
+        )
         if not ordered:
             raise BackendUnavailable("None of the backends that may answer this is up; try again", retry_after_s=2)
         return [

@@ -15,11 +15,9 @@ from types import TracebackType
 from typing import Any, Self
 from urllib.parse import urlsplit
 
-from pydantic import ValidationError
-
-from backend.wire import ErrorBody
 from gateway.errors import BackendFailed, BackendRefused, BackendTimeout, BackendUnavailable, GatewayError
 from gateway.http1 import ConnectError, Connection, ConnectionLost, Peer, Pool, ProtocolError, Response
+from gateway.openai.refusal import refusal
 from gateway.settings import Requests, is_loopback
 from regions.fleet import Backend
 from regions.secret_file import read_secret
@@ -232,9 +230,9 @@ async def _error_body(response: Response, silence_s: float) -> Mapping[str, Any]
             body += piece
             if len(body) > MAX_ERROR_BYTES:
                 return None
-        return ErrorBody.model_validate_json(body).error.model_dump()
-    except (ValidationError, ConnectionLost, ProtocolError, TimeoutError):
+    except (ConnectionLost, ProtocolError, TimeoutError):
         return None
+    return refusal(body)
 
 
 def _seconds(value: str) -> float | None:

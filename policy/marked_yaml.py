@@ -43,7 +43,8 @@ class MarkedYaml:
 def parse_yaml(text: str) -> MarkedYaml:
     """Read one document. Raises PolicyDocumentError naming the line."""
     if len(text) > MAX_CHARACTERS:
-        raise PolicyDocumentError(Problem(0, "", f"{len(text)} characters, at most {MAX_CHARACTERS} are read"))
+        last = text.count("\n", 0, MAX_CHARACTERS) + 1
+        raise PolicyDocumentError(Problem(last, "", f"{len(text)} characters, at most {MAX_CHARACTERS} are read"))
     try:
         _refuse_marks(text)
         root = yaml.compose(text, Loader=yaml.SafeLoader)

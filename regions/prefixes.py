@@ -9,6 +9,7 @@ secret of the process: they mean nothing outside of it.
 
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 BLOCK_BYTES = 256  # about 64 tokens of text: four blocks of the engine
 MAX_BLOCKS = 64
@@ -33,6 +34,10 @@ class PrefixIndex:
         self._free: list[int] = []
         self._holders: dict[int, int] = {}  # hash -> a bit for each backend that holds the block
         self._held: dict[str, OrderedDict[int, None]] = {}
+        self._next: dict[int, int] = {}  # what followed a block first
+        self._parting: set[int] = set()  # blocks that different ones have followed
+        self.contents: dict[str, int] = {}
+        """How many blocks each backend is thought to hold; to be read only."""
 
     def remember(self, backend_id: str, hashes: Sequence[int]) -> None:
         """`backend_id` has just computed this prompt."""
@@ -44,8 +49,12 @@ class PrefixIndex:
             else:
                 held[name] = None
                 holders[name] = holders.get(name, 0) | bit
+        for name, following in pairwise(hashes):
+            if self._next.setdefault(name, following) != following:
+                self._parting.add(name)
         while len(held) > self._capacity:
             self._drop(held.popitem(last=False)[0], bit)
+        self.contents[backend_id] = len(held)
 
     def forget(self, backend_id: str) -> None:
         number = self._numbers.pop(backend_id, None)
@@ -53,6 +62,18 @@ class PrefixIndex:
             for name in self._held.pop(backend_id):
                 self._drop(name, 1 << number)
             self._free.append(number)
+            del self.contents[backend_id]
+
+    def settled(self, hashes: Sequence[int]) -> bool:
+        """Whether a prompt goes on where another one ended, as a conversation does with each turn. One that only shares
+        a beginning with others, such as a system prompt, parts from them there, and may as well be computed elsewhere.
+        """
+        deepest = None
+        for name in hashes:
+            if name not in self._holders:
+                break
+            deepest = name
+        return deepest is not None and deepest not in self._parting
 
     def longest(self, hashes: Sequence[int]) -> Iterator[set[str]]:
         """Backends that hold the beginning of a prompt: first those that hold most of it, then those with less."""
@@ -84,3 +105,5 @@ class PrefixIndex:
             self._holders[name] = left
         else:
             del self._holders[name]
+            self._next.pop(name, None)
+            self._parting.discard(name)

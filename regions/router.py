@@ -3,15 +3,17 @@
 Whose cache holds most of a prompt comes first (`regions.prefixes`). A prompt that nobody holds goes to the favourite of
 its beginning by rendezvous hashing (Thaler & Ravishankar 1998), so that gateways agree without a word; where costs are
 known, to the favourite of the cheapest. Either gives way when it is too far ahead in load: consistent hashing with
-bounded loads (Mirrokni, Thorup & Zadimoghaddam 2018). Those to be tried after it come by load, which counts the queue,
-then the cache in use, then the latency (`regions.fleet.Load`), and of equals the cheaper first.
+bounded loads (Mirrokni, Thorup & Zadimoghaddam 2018). The same bound, put on what caches hold, keeps a system prompt
+that many share from gathering all their conversations in one cache, where they would push each other out: one that
+begins goes where there is room, and stays there. Those to be tried after it come by load, which counts the queue, then
+the cache in use, then the latency (`regions.fleet.Load`), and of equals the cheaper first.
 
 Pure: same inputs, same order. A choice takes less than 100 us among 200 backends, so tuples are read by position.
 """
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import takewhile
+from itertools import repeat, takewhile
 from typing import Final
 
 from regions.errors import IsolationError
@@ -19,6 +21,7 @@ from regions.fleet import KEY_BITS, Backend, Load, short_hash
 
 PREFIX_BYTES = 256
 SLACK = 1.25
+ROOM = 4  # blocks that a cache may hold beyond its share
 SMALL_BATCH = 4  # calls that a backend runs together at about the price of one
 
 
@@ -48,11 +51,14 @@ def choose(
     affinity: int | None = None,
     holders: Iterable[set[str]] = (),
     limit: int | None = None,
+    contents: Mapping[str, int] | None = None,
 ) -> list[Backend]:
     """The available ones of `candidates`, best first, `limit` at most; those after the first are for retries.
 
     First the least loaded of those that hold most of the prompt (`holders`, as `PrefixIndex.longest` gives them), or
     the favourite of `affinity`, whose load stays within a batch of four or 1.25 times the mean; then by load.
+    `contents`: how many blocks each one's cache holds, for a prompt that is not bound to one of them; it goes to none
+    that holds more than 1.25 times the mean.
     """
     free = [
         (load[_RANK], number, load[_KEY])
@@ -63,7 +69,7 @@ def choose(
         return []
     order = [number for _, number, _ in sorted(free)[:limit]]
     if affinity is not None and limit != 0:
-        first = _favourite(candidates, free, affinity, holders)
+        first = _favourite(candidates, free, affinity & _BITS, holders, contents)
         order = [first, *(number for number in order if number != first)][:limit]
     return [candidates.backends[number] for number in order]
 
@@ -75,20 +81,38 @@ _KEY: Final = 4
 _Ranked = tuple[float, int, int]
 
 
-def _favourite(candidates: Candidates, free: list[_Ranked], affinity: int, holders: Iterable[set[str]]) -> int:
+def _favourite(
+    candidates: Candidates,
+    free: list[_Ranked],
+    affinity: int,
+    holders: Iterable[set[str]],
+    contents: Mapping[str, int] | None,
+) -> int:
     """Its number among the candidates."""
+    ids = candidates.ids
     queues = sum([ranked[0] for ranked in free])
     bound = max(SMALL_BATCH, math.ceil(SLACK * (queues + 1) / len(free)))
     # At least one is within the bound: not all can be above 1.25 times their mean.
     able = [ranked for ranked in free if ranked[0] < bound]
+    most = math.inf
+    held: Mapping[str, int] = {}
+    if contents:
+        held, most = contents, ROOM + SLACK * sum(map(contents.get, ids, repeat(0))) / len(ids)
     for level in holders:
-        if holding := [ranked for ranked in able if candidates.ids[ranked[1]] in level]:
+        holding = [one for one in able if ids[one[1]] in level and held.get(ids[one[1]], 0) <= most]
+        if holding:
             return min(holding)[1]
     if candidates.priced:
         costs, least = candidates.costs, candidates.costs[able[0][1]]
         able = list(takewhile(lambda ranked: costs[ranked[1]] == least, able))
-    start = affinity & _BITS
-    scores = [(start ^ key) * _MIX & _BITS for _, _, key in able]
+    first = _by_hash(able, affinity)
+    if held.get(ids[first], 0) > most:
+        first = _by_hash([one for one in able if held.get(ids[one[1]], 0) <= most] or able, affinity)
+    return first
+
+
+def _by_hash(able: list[_Ranked], affinity: int) -> int:
+    scores = [(affinity ^ key) * _MIX & _BITS for _, _, key in able]
     return able[scores.index(max(scores))][1]
 
 

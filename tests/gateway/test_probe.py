@@ -23,6 +23,12 @@ def test_our_engine_and_vllm_tell_of_their_queue_and_cache():
     assert (report.running, report.waiting, round(report.kv_use, 2)) == (3, 4, 0.6)
 
 
+def test_sglang_and_tgi_tell_by_names_of_their_own():
+    sglang = b'sglang:num_running_reqs{m="x"} 2.0\nsglang:num_queue_reqs{m="x"} 1.0\nsglang:token_usage{m="x"} 0.4\n'
+    assert parse_report(sglang) == EngineReport(2, 1, 0.4)
+    assert parse_report(b"tgi_batch_current_size 3\ntgi_queue_size 5\n") == EngineReport(3, 5, 0.0)
+
+
 @pytest.mark.parametrize(
     "text",
     [b"", b"<html>", b"vllm:num_requests_running 1", OURS.replace(b"3.0", b"-3"), OURS.replace(b"2.0", b"1e999"),

@@ -10,7 +10,7 @@ from gateway.exchange import Exchange
 from gateway.routes import Routes
 from regions.fleet import FAILURES
 from tests.fakes.lab import OPEN_POLICY
-from tests.gateway.parts import World, call, exchange, principal
+from tests.gateway.parts import World, call, exchange, principal, record
 
 HOME = ("acme/eu-fr-par/acme-1", "acme/eu-de-fra/acme-2", "acme/eu-fr-par/acme-3", "acme/eu-fr-par/acme-4")
 PLACES = (*HOME, "acme/us-east/acme-us", "globex/eu-fr-par/globex-1")
@@ -55,6 +55,38 @@ def test_calls_that_begin_alike_go_to_the_same_backend_and_others_elsewhere(worl
 
     assert len({first("You are a helpful clerk.") for _ in range(5)}) == 1
     assert len({first(f"You are clerk number {number}.") for number in range(40)}) == 4
+
+
+def test_conversations_under_one_system_prompt_begin_where_there_is_room_and_stay_where_they_began(world):
+    way, system = routes(world), "You are a helpful clerk. " * 40
+
+    def ask(number, turns):
+        said = "".join(f"turn {turn} of conversation {number}: {str(number * 7919) * 120}" for turn in range(turns))
+        body = {
+            "model": "small",
+            "messages": [{"role": "system", "content": system}, {"role": "user", "content": said}],
+        }
+        asked, decision = decided(world, exchange(body))
+        route = way.choose(asked, decision)[0]
+        with way.in_flight(asked, decision, route) as attempt:
+            attempt.answered()
+        return route.backend.id
+
+    began = {number: ask(number, 1) for number in range(1, 25)}
+    assert len(set(began.values())) >= 3
+    assert max(list(began.values()).count(name) for name in began.values()) <= 12
+    for turns in (2, 3):
+        assert {number: ask(number, turns) for number in began} == began
+
+
+def test_prices_of_backends_reach_the_choice(world):
+    records = [record(place).model_copy(update={"cost": cost}) for place, cost in zip(HOME, (9, 9, 1, 9), strict=True)]
+    world.inventory.replace(records)
+    firsts = {
+        names(routes(world).choose(*decided(world, exchange({"model": "small", "messages": [
+            {"role": "user", "content": f"question {number}"}]}))))[0] for number in range(20)
+    }  # fmt: skip
+    assert firsts == {"acme-3"}
 
 
 def test_one_that_is_down_is_not_asked_and_when_all_are_it_says_so(world):

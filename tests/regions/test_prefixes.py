@@ -41,6 +41,27 @@ def test_a_cache_that_is_full_forgets_the_tail_of_what_was_used_longest_ago():
     assert list(index.longest(block_hashes(prompt("a", "b")))) == []
 
 
+def test_a_conversation_is_settled_where_it_went_on_and_one_that_only_shares_a_beginning_is_not():
+    index = PrefixIndex()
+    system, first, second = b"s" * 512, b"1" * 300, b"2" * 300
+    assert not index.settled(block_hashes(system))  # nobody holds it
+    index.remember("a", block_hashes(system + first))
+    assert index.settled(block_hashes(system + first + first))
+    index.remember("a", block_hashes(system + second))
+    assert not index.settled(block_hashes(system + b"3" * 300))
+    assert index.settled(block_hashes(system + first + first)) and index.settled(block_hashes(system + second))
+    assert not index.settled([])
+
+
+def test_what_it_keeps_of_blocks_goes_with_them():
+    index = PrefixIndex(blocks_a_backend=6)
+    for number in range(50):
+        index.remember("a", block_hashes(b"s" * 512 + bytes([number]) * 512))
+        assert index.contents == {"a": min(index.blocks("a"), 6)}
+    index.forget("a")
+    assert index.contents == index._next == {} and index._parting == set()
+
+
 def test_one_that_is_forgotten_holds_nothing_and_its_place_is_taken_by_another():
     index = PrefixIndex()
     index.remember("old", block_hashes(prompt("a")))

@@ -1,3 +1,4 @@
+import random
 from collections import Counter
 
 import pytest
@@ -225,6 +226,19 @@ def test_a_cache_that_holds_the_prompt_is_worth_more_than_a_price():
     assert choose("acme", priced(1, 1, 1, 9), loads(0, 0, 0, 0), 1, [{"acme-3"}])[0].id == "acme-3"
 
 
+def test_what_is_not_bound_to_a_cache_goes_to_none_that_holds_too_much():
+    keys = [affinity_key(str(n).encode()) for n in range(200)]
+    contents = {"acme-0": 100, "acme-1": 100, "acme-2": 20}
+    firsts = {choose("acme", FOUR, loads(0, 0, 0, 0), key, (), 1, contents)[0].id for key in keys}
+    assert firsts == {"acme-2", "acme-3"}
+    kept = choose("acme", FOUR, loads(0, 0, 0, 0), 1, [{"acme-0", "acme-2"}], 1, contents)
+    assert kept[0].id == "acme-2"
+    elsewhere = choose("acme", FOUR, loads(0, 0, 0, 0), 1, [{"acme-0", "acme-1"}], 1, contents)
+    assert elsewhere[0].id in firsts
+    full = choose("acme", FOUR, loads(0, 0, SMALL_BATCH, SMALL_BATCH), 1, (), 1, contents)
+    assert full[0].id in {"acme-0", "acme-1"}  # rather than one that is too busy
+
+
 def clock_says(fleet, one, seconds):
     state = fleet._states[one.id]
     state.latency_s = seconds
@@ -260,6 +274,25 @@ def test_one_whose_cool_down_is_over_is_seen_without_any_call():
     assert choose("acme", [one], fleet.live()) == []
     clock.at += 60
     assert choose("acme", [one], fleet.live()) == [one]
+
+
+@pytest.mark.parametrize("systems", [1, 2, 8, 24])
+def test_however_many_share_a_system_prompt_the_caches_of_four_hold_what_that_of_one_would(systems):
+    """With caches that are just large enough, so that conversations on one heap would push each other out."""
+    from bench import router as bench
+
+    draw = random.Random(systems)
+    prompts = [draw.randbytes(draw.randint(1000, 3000)) for _ in range(systems)]
+    under_way = [draw.choice(prompts) for _ in range(24)]
+    traffic = []
+    for _ in range(600):
+        at = draw.randrange(len(under_way))
+        if len(under_way[at]) > 8000 or draw.random() < 0.03:
+            under_way[at] = draw.choice(prompts)
+        under_way[at] += draw.randbytes(draw.randint(200, 1000))
+        traffic.append(under_way[at])
+    found = bench.kept(traffic=traffic, blocks=200)
+    assert found["kept"] >= 0.9, found
 
 
 def test_routing_keeps_the_prefix_hits_of_one_large_engine():
