@@ -27,6 +27,7 @@ from gateway.errors import (
     BackendUnavailable,
     GatewayError,
     InternalError,
+    RedactionRefused,
 )
 from gateway.exchange import Exchange, Route
 from gateway.judge import Judge
@@ -35,7 +36,7 @@ from gateway.names import NameFinder
 from gateway.openai.answer import StreamRewriter, rewrite_body
 from gateway.openai.endpoint import Endpoint, parse_call
 from gateway.openai.sse import sse_data
-from gateway.prompt import Prompt, output_refused, prepare
+from gateway.prompt import Prompt, output_refused, prepare, unredacted
 from gateway.recorder import Recorder
 from gateway.relay import StreamRelay
 from gateway.routes import Routes
@@ -44,6 +45,7 @@ from gateway.telemetry import Telemetry
 from gateway.upstream import Answer, Upstream
 from policy.decision import Decision
 from policy.errors import RedactionError
+from policy.redact.redactor import Redactor
 
 logger = logging.getLogger("domicile.gateway")
 
@@ -91,12 +93,8 @@ class Pipeline:
                 async with held:  # settled with real usage on the way out
                     with step("decide"):  # 4. pure: the policy and the facts
                         decision, redactor = self.judge.decide(exchange)
-                    with step("redact"):  # 5. an error here denies
-                        names = await self.names.names_in(call, redactor, principal.tenant)
-                        prompt = prepare(call, redactor, principal.project, names)
-                        exchange.redactions_in = prompt.counts
-                        if days := decision.retention.content_days:
-                            exchange.content = Content(call.raw, prompt.body, subject, days)
+                    with step("redact"):  # 5. an error here denies, or leaves sovereign backends alone
+                        decision, prompt = await self._inspected(exchange, decision, redactor)
                     with step("route"):  # 6. this tenant's backends that the decision allows, best first
                         routes = self.routes.choose(exchange, decision)
                     await self._forward(exchange, decision, prompt, routes, client)  # 7 to 10
@@ -117,6 +115,18 @@ class Pipeline:
             finally:
                 client.stop_watching()
                 self.telemetry.finished(endpoint, exchange, client.status)
+
+    async def _inspected(self, exchange: Exchange, decision: Decision, redactor: Redactor) -> tuple[Decision, Prompt]:
+        call, principal = exchange.call, exchange.principal
+        try:
+            names = await self.names.names_in(call, redactor, principal.tenant)
+            prompt = prepare(call, redactor, principal.project, names)
+        except RedactionRefused as failure:
+            return self.judge.narrowed(exchange, decision, failure), unredacted(call, redactor, principal.project)
+        exchange.redactions_in = prompt.counts
+        if days := decision.retention.content_days:  # never of a prompt that could not be inspected
+            exchange.content = Content(call.raw, prompt.body, exchange.subject, days)
+        return decision, prompt
 
     async def _forward(
         self, exchange: Exchange, decision: Decision, prompt: Prompt, routes: list[Route], client: Client

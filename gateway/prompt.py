@@ -16,7 +16,7 @@ from gateway.openai.answer import FilterFactory
 from gateway.openai.endpoint import IDENTIFYING_FIELDS, Call
 from policy.errors import RedactionBlocked, RedactionError
 from policy.redact.pseudonyms import Pseudonyms, nonce_from
-from policy.redact.redactor import NamesByText, Redactor
+from policy.redact.redactor import NamesByText, RedactedBody, Redactor
 from policy.redact.stream import StreamFilter
 from regions.fleet import Backend
 
@@ -83,6 +83,16 @@ def prepare(call: Call, redactor: Redactor, project: str, names: NamesByText | N
         ) from None
     except RedactionError as error:
         raise RedactionRefused(f"The request could not be inspected and was not sent: {error}") from None
+    return _leaving(call, redactor, project, redacted)
+
+
+def unredacted(call: Call, redactor: Redactor, project: str) -> Prompt:
+    """`call` as it is, for a backend that may get it so (`policy.sovereign`). The answer is filtered as any other."""
+    fields = {name: value for name, value in call.body.items() if name not in IDENTIFYING_FIELDS}
+    return _leaving(call, redactor, project, RedactedBody(fields, False, {}, Pseudonyms(nonce_from(token_bytes(6)))))
+
+
+def _leaving(call: Call, redactor: Redactor, project: str, redacted: RedactedBody) -> Prompt:
     needs_filter = not redactor.stream_filter(redacted.pseudonyms).is_identity
     if needs_filter and (call.body.get("logprobs") or call.body.get("prompt_logprobs")):
         raise InvalidRequest("logprobs would tell what redaction hides; ask without them", param="logprobs")

@@ -49,6 +49,7 @@ class Reason:
 class Decision:
     """``backends``: allowed ids in the order they were given. ``transfer_basis``: for each of them, by which tool.
 
+    ``sovereign``: those of them that may get a prompt which could not be inspected, see `policy.sovereign`.
     ``reasons`` names every refused candidate also when another one is allowed. ``holds_until``: before then the same
     facts get the same answer, whatever the time.
     """
@@ -67,6 +68,7 @@ class Decision:
     catalogue_version: str | None
     priority: Priority
     holds_until: datetime
+    sovereign: tuple[str, ...] = ()
 
 
 def decide(policy: CompiledPolicy, facts: RequestFacts) -> Decision:
@@ -78,6 +80,7 @@ def decide(policy: CompiledPolicy, facts: RequestFacts) -> Decision:
             reasons.append(Reason("hours", None, f"policy answers on {window} only"))
     refused = bool(reasons)
     basis_of: dict[str, str] = {}
+    sovereign: list[str] = []
     candidates, verdicts = facts.candidates, case.verdicts
     for backend in candidates:
         known = verdicts.get(id(backend))
@@ -85,6 +88,8 @@ def decide(policy: CompiledPolicy, facts: RequestFacts) -> Decision:
             known = case.judge(backend)
         if known.basis is not None:
             basis_of[backend.backend_id] = known.basis
+            if known.is_sovereign:
+                sovereign.append(backend.backend_id)
         else:
             reasons += known.reasons
     if not candidates:
@@ -110,6 +115,7 @@ def decide(policy: CompiledPolicy, facts: RequestFacts) -> Decision:
         catalogue_version=facts.catalogue_version,
         priority=policy.priority,
         holds_until=next_minute(at) if policy.hours else datetime.combine(at.date() + timedelta(1), time(), UTC),
+        sovereign=tuple(name for name in sovereign if name in basis_of) if allowed else (),
     )
 
 
@@ -120,6 +126,7 @@ class _Verdict:
     backend: BackendFacts
     reasons: tuple[Reason, ...]
     basis: str | None
+    is_sovereign: bool
 
 
 class _Case:
@@ -157,7 +164,9 @@ class _Case:
                 reasons.append(Reason("residency.transfer_basis", backend.backend_id, why_none, "GDPR 44-49"))
         if len(self.verdicts) >= MAX_VERDICTS:
             self.verdicts.clear()
-        verdict = self.verdicts[id(backend)] = _Verdict(backend, tuple(reasons), basis)
+        verdict = self.verdicts[id(backend)] = _Verdict(
+            backend, tuple(reasons), basis, policy.on_failure.admits(backend, on)
+        )
         return verdict
 
 
