@@ -90,6 +90,8 @@ def _is_otherwise(reading: Reading, begin: int, end: int) -> bool:
 def _is_international(bare: str) -> bool:
     """Whether a number has the length that the plan of its country's code allows, a trunk 0 left in or out."""
     digits = "".join(filter(str.isdigit, _EXTENSION.sub("", bare).replace("(0)", ""))).removeprefix("00")
+    if digits.startswith("0"):  # no code does
+        return False
     for width in (2, 3, 1):
         if lengths := _lengths(digits[:width]):
             national = digits[width:]
