@@ -25,7 +25,8 @@ def test_prose_with_numbers_is_no_address(text):
 
 @pytest.mark.parametrize("address", [
     "ул. „Иван Вазов“ 157, 1382 София", "174 Main Street, Dublin 8", "91, Triq ir-Repubblika, Valletta VLT 1440",
-    "József attila utca 160.\nH-2834 Veszprém", "Avenida Francisco Reis, S/N, 5593-927 Tavira", "Strada Stan, Moreni, 572227",
+    "József attila utca 160.\nH-2834 Veszprém", "Avenida Francisco Reis, S/N, 5593-927 Tavira",
+    "Strada Stan, Moreni, 572227",
     "Grafenauerjeva ulica 324, 4956 Celje", "Ulica svornosti 489, 845 61 Čižatice", "Roosstrasse 9, 3134 Biel/Bienne",
     "Δουλάμη 60,, ΤΚ 57744 Ιωάννινα", "Kraljevečki odvojak 6b, 15971 Zabok",
 ])  # fmt: skip
