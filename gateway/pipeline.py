@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from secrets import token_hex
 from time import perf_counter
+from typing import Any
 from urllib.parse import quote
 
 from pydantic_core import from_json, to_json
@@ -34,6 +35,7 @@ from gateway.judge import Judge
 from gateway.meter import Meter
 from gateway.names import NameFinder
 from gateway.openai.answer import StreamRewriter, rewrite_body
+from gateway.openai.embeddings import read_embeddings
 from gateway.openai.endpoint import Endpoint, parse_call
 from gateway.openai.sse import sse_data
 from gateway.prompt import Prompt, output_refused, prepare, unredacted
@@ -170,12 +172,11 @@ class Pipeline:
         raw = await answer.body(MAX_ANSWER_BYTES)
         exchange.first_byte = perf_counter()
         with self.telemetry.step("restore"):  # 9.
-            try:
-                body = from_json(raw)
-                exchange.usage = Usage.model_validate(body["usage"]) if body.get("usage") else None
-                exchange.finish_reasons += [str(choice["finish_reason"]) for choice in body["choices"]]
-            except (ValueError, KeyError, TypeError, AttributeError):
-                raise BackendFailed("The backend's answer is not an OpenAI answer") from None
+            if exchange.call.endpoint.generates:
+                body = _generated(exchange, raw)
+            else:
+                body, exchange.usage = read_embeddings(raw)
+                raw = to_json(body)
             if prompt.output is not None:
                 rewrite_body(body, prompt.output.make)
                 exchange.redactions_out = prompt.output.counts
@@ -231,6 +232,17 @@ class Pipeline:
             headers += [(b"x-request-id", exchange.request_id.encode()), *exchange.rates]
         await client.start(error.http_status, headers)
         await client.end(body)
+
+
+def _generated(exchange: Exchange, raw: bytes) -> dict[str, Any]:
+    """A whole answer, parsed; its usage and ends are noted."""
+    try:
+        body: dict[str, Any] = from_json(raw)
+        exchange.usage = Usage.model_validate(body["usage"]) if body.get("usage") else None
+        exchange.finish_reasons += [str(choice["finish_reason"]) for choice in body["choices"]]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise BackendFailed("The backend's answer is not an OpenAI answer") from None
+    return body
 
 
 def _without_content(error: BaseException) -> str:

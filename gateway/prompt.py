@@ -96,6 +96,8 @@ def _leaving(call: Call, redactor: Redactor, project: str, redacted: RedactedBod
     needs_filter = not redactor.stream_filter(redacted.pseudonyms).is_identity
     if needs_filter and (call.body.get("logprobs") or call.body.get("prompt_logprobs")):
         raise InvalidRequest("logprobs would tell what redaction hides; ask without them", param="logprobs")
+    if not call.endpoint.generates:
+        return Prompt(to_json(redacted.body), redacted.body, redacted.counts, None)
     # A shared prefix answers faster: without a salt, one project could learn from that what another one asks.
     fields = {**redacted.body, "cache_salt": f"{project}:{redacted.body.get('cache_salt') or ''}"}
     if call.stream and not call.request.wants_usage_chunk:
