@@ -32,8 +32,8 @@ class Routes:
         self._allowed: dict[int, tuple[Decision, tuple[Backend, ...]]] = {}
 
     def choose(self, exchange: Exchange, decision: Decision) -> list[Route]:
-        """Raises BackendUnavailable when no backend that the decision allows can be called now, InvalidRequest when none
-        of them does what is asked: our own engine makes no embeddings."""
+        """Raises BackendUnavailable when no backend that the decision allows can be called now, InvalidRequest when
+        none of them does what is asked: our own engine makes no embeddings."""
         tenant = exchange.principal.tenant
         allowed = self._backends_of(tenant, exchange.call.model, decision)
         if not exchange.call.endpoint.generates:

@@ -164,7 +164,7 @@ async def test_every_path_is_documented_and_answers_and_no_other_is_in_the_appli
             body = chat("hi", prompt="hi", input="hi") if method == "POST" else None
             answer = await (made.post(body, path) if body else made.get(path.replace("{model}", "small")))
             assert answer.status == (200 if path != EMBEDDINGS.path else 400), path  # which our own engine does not do
-        assert (await made.get("/v1/embeddings")).error["code"] == "unknown_url"
+        assert (await made.get("/v1/responses")).error["code"] == "unknown_url"
 
 
 def test_every_metric_is_documented_with_its_labels_and_no_other():
