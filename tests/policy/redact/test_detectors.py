@@ -242,7 +242,15 @@ def test_a_number_that_a_noun_or_a_point_explains_is_no_phone(text):
 
 @pytest.mark.parametrize(
     "text",
-    ["☎ 32-11-29-27", "Phone:\n030 901820", "Treffes på 41 23 45 67", "Rückruf unter 030-169756", "(+49) 30 901820"],
+    [
+        "☎ 32-11-29-27",
+        "Phone:\n030 901820",
+        "Treffes på 41 23 45 67",
+        "Rückruf unter 030-169756",
+        "(+49) 30 901820",
+        "O meu telemóvel é (351) 914501690",
+        "Farsíminn minn er 612 2484",
+    ],
 )
 def test_a_sign_a_line_or_a_verb_calls_a_phone(text):
     assert [label for label, _ in found(text)] == ["phone"]

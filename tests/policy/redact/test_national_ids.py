@@ -100,7 +100,7 @@ def test_what_stands_before_the_start_is_context_only():
 @pytest.mark.parametrize(
     ("text", "kind"),
     [("44051401359 is my PESEL", "pl_pesel"), ("gave 44051401359 as the nr ewidencyjny PESEL", "pl_pesel"),
-     ("{\"customerPesel\": \"44051401359\"}", "pl_pesel"), ("PESEL 44O5l4O1359", "pl_pesel"), ("tax identification number 57 243 441 804", "de_idnr"),
+     ("{\"customerPesel\": \"44051401359\"}", "pl_pesel"), ("PESEL 44O5l4O1359", "pl_pesel"), ("hetu 131O52-3O8T", "fi_hetu"), ("tax identification number 57 243 441 804", "de_idnr"),
      ("his SSN was 039-14-4111", "us_ssn"), ("L01X00T471 is the Personalausweisnummer", "de_id"), ("pers.nr 811218-9876", "se_pnr")],
 )  # fmt: skip
 def test_a_name_before_or_behind_or_inside_another_word_names_its_number(text, kind):
