@@ -60,6 +60,13 @@ def find_phones(text: str, start: int) -> Iterator[tuple[int, int]]:
             yield begin, match.end()
 
 
+def compile_plans() -> None:
+    """All that `find_phones` otherwise compiles with the first number that needs it."""
+    _plans(REGIONS, _USES)
+    for region in REGIONS:
+        _plans((region,), _FIXED_OR_MOBILE)
+
+
 def _is_phone(reading: Reading, span: str, begin: int, end: int, digits: int) -> bool:
     bare = span.lstrip("(")
     if bare.startswith(("+", "00")) and digits >= 7 and _is_international(bare):

@@ -88,6 +88,7 @@ def test_a_value_is_found_whole_in_whatever_stands_around_it(label, value, frame
         "room 030 on floor 3",
         "+1 2 3",
         "1.2.3.4.5 and v1.2.3.4",
+        "VERSION: '0.12.0.0' and version 10.0.19.45",
         "999.1.1.1",
         "12:30:45",
         "std::vector<int>::iterator",
