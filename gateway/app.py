@@ -23,7 +23,7 @@ from gateway.client import Client, Receive, Send, caller_address, headers_of
 from gateway.errors import GatewayError, InternalError, MethodNotAllowed, RouteNotFound
 from gateway.health import Health
 from gateway.inventory import Inventory, no_such_model
-from gateway.openai.endpoint import CHAT, COMPLETIONS, Endpoint
+from gateway.openai.endpoint import ENDPOINTS, Endpoint
 from gateway.pipeline import Pipeline
 
 OTHER_METHODS = ["GET", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS"]
@@ -39,7 +39,7 @@ class GatewayApp:
     def __init__(self, pipeline: Pipeline, others: Starlette) -> None:
         self._pipeline = pipeline
         self._others = others
-        self._endpoints: dict[tuple[str, str], Endpoint] = {("POST", e.path): e for e in (CHAT, COMPLETIONS)}
+        self._endpoints: dict[tuple[str, str], Endpoint] = {("POST", e.path): e for e in ENDPOINTS}
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         endpoint = self._endpoints.get((scope.get("method", ""), scope.get("path", "")))
@@ -95,7 +95,7 @@ def build_app(
         return await _refused(request, MethodNotAllowed(f"Use POST at {request.url.path}"))
 
     routes = [
-        *(Route(endpoint.path, wrong_method, methods=OTHER_METHODS) for endpoint in (CHAT, COMPLETIONS)),
+        *(Route(endpoint.path, wrong_method, methods=OTHER_METHODS) for endpoint in ENDPOINTS),
         Route("/v1/models", models, methods=["GET"]),
         Route("/v1/models/{model:path}", model, methods=["GET"]),
         Route("/healthz", alive, methods=["GET"]),

@@ -1,10 +1,10 @@
 """From a request to a decision: gather the facts, ask the policy, and say no in its own words."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from gateway.errors import PolicyDenied
+from gateway.errors import PolicyDenied, RedactionRefused
 from gateway.exchange import Exchange
 from gateway.identity.principal import Principal
 from gateway.inventory import Inventory, no_such_model
@@ -16,6 +16,7 @@ from policy.facts import BackendFacts, RequestFacts, Sink
 from policy.redact.redactor import Redactor
 
 MAX_DECIDED = 100_000
+ON_FAILURE = "redaction.on_failure"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +118,28 @@ class Judge:
             self._decided.clear()
         self._decided[key] = _Decided(principal, candidates, now, decision)
         return decision
+
+    def narrowed(self, exchange: Exchange, decision: Decision, failure: RedactionRefused) -> Decision:
+        """Where a call may go whose prompt could not be inspected: `policy.sovereign`, or nowhere.
+
+        Raises `failure` where the policy names no such place, or where what was found is blocked.
+        """
+        if failure.code == "redaction_blocked":
+            raise failure
+        if not decision.sovereign:
+            self._count(exchange, "deny", ON_FAILURE)
+            raise failure
+        self._count(exchange, "allow", ON_FAILURE)
+        exchange.decision = replace(
+            decision,
+            backends=decision.sovereign,
+            transfer_basis={name: decision.transfer_basis[name] for name in decision.sovereign},
+            reasons=(
+                *decision.reasons,
+                Reason(ON_FAILURE, None, f"redaction failed ({failure.code}); unredacted, sovereign only", "GDPR 32"),
+            ),
+        )
+        return exchange.decision
 
     def _denied(self, exchange: Exchange, reasons: list[Reason] | tuple[Reason, ...]) -> PolicyDenied:
         self._count(exchange, "deny", reasons[0].rule)

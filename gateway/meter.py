@@ -45,7 +45,8 @@ class Meter:
                     because = f"a budget is set, and no price is known for {call.model[:80]}"
                     raise PolicyDenied([Reason(f"limits.eur_per_{counter.kind}", None, because)])
         exchange.prompt_estimate = prompt = len(call.raw) // CHARACTERS_PER_TOKEN
-        answer = (call.max_tokens or self._default_max_tokens) * (call.request.n or 1)
+        most = (call.max_tokens or self._default_max_tokens) * (call.request.n or 1)
+        answer = most if call.endpoint.generates else 0
         try:
             reservation = await self._limiter.reserve(counters, _cost(prompt, answer, 0, price))
         except LimitExceeded as error:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from secrets import token_hex
 from time import perf_counter
+from typing import Any
 from urllib.parse import quote
 
 from pydantic_core import from_json, to_json
@@ -27,16 +28,18 @@ from gateway.errors import (
     BackendUnavailable,
     GatewayError,
     InternalError,
+    RedactionRefused,
 )
 from gateway.exchange import Exchange, Route
 from gateway.judge import Judge
 from gateway.meter import Meter
 from gateway.names import NameFinder
 from gateway.openai.answer import StreamRewriter, rewrite_body
+from gateway.openai.embeddings import read_embeddings
 from gateway.openai.endpoint import Endpoint, parse_call
 from gateway.openai.sse import sse_data
 from gateway.parking import Parking
-from gateway.prompt import Prompt, output_refused, prepare
+from gateway.prompt import Prompt, output_refused, prepare, unredacted
 from gateway.recorder import Recorder
 from gateway.relay import StreamRelay
 from gateway.routes import Routes
@@ -45,6 +48,7 @@ from gateway.telemetry import Telemetry
 from gateway.upstream import Answer, Upstream
 from policy.decision import Decision
 from policy.errors import RedactionError
+from policy.redact.redactor import Redactor
 
 logger = logging.getLogger("domicile.gateway")
 
@@ -113,16 +117,12 @@ class Pipeline:
 
     async def _find_way(self, exchange: Exchange, client: Client) -> tuple[Decision, Prompt, list[Route]]:
         """Once more from the beginning after waiting for a backend: key and policy may be others by then."""
-        step, call = self.telemetry.step, exchange.call
+        step = self.telemetry.step
         while True:
             with step("decide"):  # 4. pure: the policy and the facts
                 decision, redactor = self.judge.decide(exchange)
-            with step("redact"):  # 5. an error here denies
-                names = await self.names.names_in(call, redactor, exchange.principal.tenant)
-                prompt = prepare(call, redactor, exchange.principal.project, names, decision.priority)
-                exchange.redactions_in = prompt.counts
-                if days := decision.retention.content_days:
-                    exchange.content = Content(call.raw, prompt.body, exchange.subject, days)
+            with step("redact"):  # 5. an error here denies, or leaves sovereign backends alone
+                decision, prompt = await self._inspected(exchange, decision, redactor)
             try:
                 with step("route"):  # 6. this tenant's backends that the decision allows, best first
                     return decision, prompt, self.routes.choose(exchange, decision)
@@ -130,6 +130,19 @@ class Pipeline:
                 if not await self.parking.wait(exchange, client, [*EVENT_STREAM, *_provenance(exchange, None)]):
                     raise
                 exchange.principal = await self.authenticator.authenticate(client.headers, client.address)
+
+    async def _inspected(self, exchange: Exchange, decision: Decision, redactor: Redactor) -> tuple[Decision, Prompt]:
+        call, principal = exchange.call, exchange.principal
+        try:
+            names = await self.names.names_in(call, redactor, principal.tenant)
+            prompt = prepare(call, redactor, principal.project, names, decision.priority)
+        except RedactionRefused as failure:
+            narrowed = self.judge.narrowed(exchange, decision, failure)
+            return narrowed, unredacted(call, redactor, principal.project, decision.priority)
+        exchange.redactions_in = prompt.counts
+        if days := decision.retention.content_days:  # never of a prompt that could not be inspected
+            exchange.content = Content(call.raw, prompt.body, exchange.subject, days)
+        return decision, prompt
 
     async def _forward(
         self, exchange: Exchange, decision: Decision, prompt: Prompt, routes: list[Route], client: Client
@@ -178,14 +191,11 @@ class Pipeline:
         self.judge.check_running(exchange)
         exchange.first_byte = perf_counter()
         with self.telemetry.step("restore"):  # 9.
-            try:
-                body = from_json(raw)
-                exchange.usage = Usage.model_validate(body["usage"]) if body.get("usage") else None
-                exchange.finish_reasons += [str(choice["finish_reason"]) for choice in body["choices"]]
-                for choice in body["choices"]:
-                    exchange.count_tool_calls(choice.get("message"))
-            except (ValueError, KeyError, TypeError, AttributeError):
-                raise BackendFailed("The backend's answer is not an OpenAI answer") from None
+            if exchange.call.endpoint.generates:
+                body = _generated(exchange, raw)
+            else:
+                body, exchange.usage = read_embeddings(raw)
+                raw = to_json(body)
             if prompt.output is not None:
                 rewrite_body(body, prompt.output.make)
                 exchange.redactions_out = prompt.output.counts
@@ -243,6 +253,19 @@ class Pipeline:
             headers += [(b"x-request-id", exchange.request_id.encode()), *exchange.rates]
         await client.start(error.http_status, headers)
         await client.end(body)
+
+
+def _generated(exchange: Exchange, raw: bytes) -> dict[str, Any]:
+    """A whole answer, parsed; its usage and ends are noted."""
+    try:
+        body: dict[str, Any] = from_json(raw)
+        exchange.usage = Usage.model_validate(body["usage"]) if body.get("usage") else None
+        exchange.finish_reasons += [str(choice["finish_reason"]) for choice in body["choices"]]
+        for choice in body["choices"]:
+            exchange.count_tool_calls(choice.get("message"))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise BackendFailed("The backend's answer is not an OpenAI answer") from None
+    return body
 
 
 def _without_content(error: BaseException) -> str:

@@ -17,7 +17,7 @@ from gateway.openai.endpoint import IDENTIFYING_FIELDS, Call
 from policy.errors import RedactionBlocked, RedactionError
 from policy.facts import Priority
 from policy.redact.pseudonyms import Pseudonyms, nonce_from
-from policy.redact.redactor import NamesByText, Redactor
+from policy.redact.redactor import NamesByText, RedactedBody, Redactor
 from policy.redact.stream import StreamFilter
 from regions.fleet import Backend
 
@@ -110,9 +110,22 @@ def prepare(
         ) from None
     except RedactionError as error:
         raise RedactionRefused(f"The request could not be inspected and was not sent: {error}") from None
+    return _leaving(call, redactor, project, redacted, priority)
+
+
+def unredacted(call: Call, redactor: Redactor, project: str, priority: Priority = "normal") -> Prompt:
+    """`call` as it is, for a backend that may get it so (`policy.sovereign`). The answer is filtered as any other."""
+    fields = {name: value for name, value in call.body.items() if name not in IDENTIFYING_FIELDS}
+    redacted = RedactedBody(fields, False, {}, Pseudonyms(nonce_from(token_bytes(6))))
+    return _leaving(call, redactor, project, redacted, priority)
+
+
+def _leaving(call: Call, redactor: Redactor, project: str, redacted: RedactedBody, priority: Priority) -> Prompt:
     needs_filter = not redactor.stream_filter(redacted.pseudonyms).is_identity
     if needs_filter and (call.body.get("logprobs") or call.body.get("prompt_logprobs")):
         raise InvalidRequest("logprobs would tell what redaction hides; ask without them", param="logprobs")
+    if not call.endpoint.generates:
+        return Prompt(to_json(redacted.body), redacted.body, redacted.counts, None)
     # A shared prefix answers faster: without a salt, one project could learn from that what another one asks.
     fields = {**redacted.body, "cache_salt": f"{project}:{redacted.body.get('cache_salt') or ''}"}
     if place := place_in_queue(priority, fields.pop("priority", None)):

@@ -23,6 +23,7 @@ from policy.presets import preset_document
 from policy.redact.plan import RedactionPlan
 from policy.residency import CountryRule, Selector, TransferRule, country_rule, transfer_rule
 from policy.retention import RetentionClass, parse_content_days, parse_days
+from policy.sovereign import OnFailure
 from policy.tighten import BackendDemand, Demanded
 
 DEFAULT_METADATA = "12mo"
@@ -101,6 +102,7 @@ class CompiledPolicy:
     hours: tuple[Window, ...]
     priority: Priority
     redaction: RedactionPlan
+    on_failure: OnFailure
     retention: RetentionClass
     limits: Limits
     notices: tuple[Notice, ...]
@@ -164,6 +166,7 @@ def compile_policy(
         hours=state.hours,
         priority=state.priority or "normal",
         redaction=_known_custom(RedactionPlan(state.redact_input, state.redact_output, state.words, state.patterns)),
+        on_failure=state.on_failure,
         retention=RetentionClass(state.metadata_days or 0, state.content_days or 0),
         limits=state.limits,
         notices=(ART50_NOTICE,) if state.notice == "header" else (),
@@ -200,6 +203,7 @@ class _State:
     redact_output: Mapping[Any, Any] = field(default_factory=lambda: MappingProxyType({}))
     words: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
     patterns: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    on_failure: OnFailure = field(default_factory=OnFailure)
     metadata_days: int | None = None
     content_days: int | None = None
     limits: Limits = field(default_factory=Limits)
@@ -249,6 +253,7 @@ class _State:
             redact_output=tighten.actions("redaction.output", self.redact_output, document.redaction.output, whose),
             words=_added_words(self.words, document.redaction.dictionaries),
             patterns=_added_patterns(self.patterns, document.redaction.patterns),
+            on_failure=self.on_failure.tightened(document.redaction, table, whose),
             metadata_days=tighten.days(
                 "retention.metadata", self.metadata_days, retention.metadata, parse_days, whose
             ),
@@ -311,6 +316,7 @@ def _settled(state: _State, tenant: Sequence[PolicyDocument]) -> _State:
         state,
         transfer=transfer,
         special_categories={} if silent else state.special_categories,
+        on_failure=state.on_failure.settled(),
         metadata_days=metadata,
         content_days=content,
     )

@@ -50,6 +50,7 @@ class Decision:
     """``backends``: allowed ids in the order they were given. ``transfer_basis``: for each of them, by which tool.
 
     ``sinks``: those of the sinks that are not required to which something of the call may go.
+    ``sovereign``: those of them that may get a prompt which could not be inspected, see `policy.sovereign`.
     ``reasons`` names every refused candidate also when another one is allowed. ``holds_until``: before then the same
     facts get the same answer, whatever the time.
     """
@@ -69,6 +70,7 @@ class Decision:
     priority: Priority
     holds_until: datetime
     sinks: tuple[str, ...] = ()
+    sovereign: tuple[str, ...] = ()
 
 
 def decide(policy: CompiledPolicy, facts: RequestFacts) -> Decision:
@@ -80,6 +82,7 @@ def decide(policy: CompiledPolicy, facts: RequestFacts) -> Decision:
             reasons.append(Reason("hours", None, f"policy answers on {window} only"))
     refused = bool(reasons)
     basis_of: dict[str, str] = {}
+    sovereign: list[str] = []
     candidates, verdicts = facts.candidates, case.verdicts
     for backend in candidates:
         known = verdicts.get(id(backend))
@@ -87,6 +90,8 @@ def decide(policy: CompiledPolicy, facts: RequestFacts) -> Decision:
             known = case.judge(backend)
         if known.basis is not None:
             basis_of[backend.backend_id] = known.basis
+            if known.is_sovereign:
+                sovereign.append(backend.backend_id)
         else:
             reasons += known.reasons
     if not candidates:
@@ -113,6 +118,7 @@ def decide(policy: CompiledPolicy, facts: RequestFacts) -> Decision:
         priority=policy.priority,
         holds_until=next_minute(at) if policy.hours else datetime.combine(at.date() + timedelta(1), time(), UTC),
         sinks=case.sinks if allowed else (),
+        sovereign=tuple(name for name in sovereign if name in basis_of) if allowed else (),
     )
 
 
@@ -123,6 +129,7 @@ class _Verdict:
     backend: BackendFacts
     reasons: tuple[Reason, ...]
     basis: str | None
+    is_sovereign: bool
 
 
 class _Case:
@@ -163,7 +170,9 @@ class _Case:
                 reasons.append(Reason("residency.transfer_basis", backend.backend_id, why_none, "GDPR 44-49"))
         if len(self.verdicts) >= MAX_VERDICTS:
             self.verdicts.clear()
-        verdict = self.verdicts[id(backend)] = _Verdict(backend, tuple(reasons), basis)
+        verdict = self.verdicts[id(backend)] = _Verdict(
+            backend, tuple(reasons), basis, policy.on_failure.admits(backend, on)
+        )
         return verdict
 
 

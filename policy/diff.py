@@ -45,6 +45,8 @@ def effective(policy: CompiledPolicy) -> dict[str, str]:
     said |= {f"special_categories.{category}": ground for category, ground in policy.special_categories.items()}
     said |= {f"redaction.input.{label}": action for label, action in policy.redaction.input.items()}
     said |= {f"redaction.output.{label}": action for label, action in policy.redaction.output.items()}
+    said["redaction.on_failure"] = policy.on_failure.mode or "deny"
+    said |= {f"redaction.sovereign.{name}": rule.name for name, rule in policy.on_failure.bounds.items()}
     said |= {f"limits.{name}": f"{value:g}" for name, value in policy.limits if value is not None}
     said |= _bounds("", Bounds(None, None, policy.head_office, policy.ultimate_parent, policy.backend))
     for rule in policy.rules:

@@ -179,13 +179,37 @@ WordList = Annotated[tuple[str, ...], AfterValidator(_word_list)]
 CustomName = Annotated[str, StringConstraints(pattern=rf"^{CUSTOM_NAME.pattern}$")]
 
 
+class Sovereign(Section):
+    """Where a prompt may go when redaction fails. All four are asked for: what is not bounded would be anywhere."""
+
+    process_in: CountrySelector
+    store_in: CountrySelector
+    operator: OperatorRule
+
+    @model_validator(mode="after")
+    def _bounds_who_operates(self) -> Self:
+        if self.operator.head_office is None or self.operator.ultimate_parent is None:
+            raise ValueError("operator needs head_office and ultimate_parent")
+        return self
+
+
 class Redaction(Section):
+    """`on_failure`: what happens to a prompt that could not be inspected; ``deny`` where nothing is said."""
+
     dictionaries: Mapping[CustomName, Annotated[tuple[str, ...], AfterValidator(_word_list)]] = Field(
         default_factory=dict
     )
     patterns: Mapping[CustomName, Annotated[str, AfterValidator(check_pattern)]] = Field(default_factory=dict)
     input: Mapping[Annotated[str, _label_of(INPUT_LABELS, "prompts")], Action] = Field(default_factory=dict)
     output: Mapping[Annotated[str, _label_of(OUTPUT_LABELS, "answers")], OutputAction] = Field(default_factory=dict)
+    on_failure: Literal["deny", "sovereign"] | None = None
+    sovereign: Sovereign | None = None
+
+    @model_validator(mode="after")
+    def _sovereign_says_where(self) -> Self:
+        if (self.on_failure == "sovereign") != (self.sovereign is not None):
+            raise ValueError("on_failure: sovereign and sovereign: go together")
+        return self
 
 
 class Retention(Section):

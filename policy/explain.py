@@ -23,6 +23,7 @@ def explain_lines(decision: Decision) -> list[str]:
             lines.append(
                 f"  in the {direction}: " + ", ".join(f"{action} {label}" for label, action in actions.items())
             )
+    lines += [f"  if redaction fails, {name} may get the prompt as it is" for name in decision.sovereign]
     lines.append(f"  kept: {decision.retention}")
     if decision.retention.because:
         lines.append(f"    because {decision.retention.because}")
@@ -42,6 +43,7 @@ def explain_json(decision: Decision) -> dict[str, Any]:
             for r in decision.reasons
         ],
         "redaction": {"input": dict(decision.redaction.input), "output": dict(decision.redaction.output)},
+        "if_redaction_fails": list(decision.sovereign),
         "retention": {
             "metadata_days": decision.retention.metadata_days,
             "content_days": decision.retention.content_days,

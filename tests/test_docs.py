@@ -17,7 +17,7 @@ from pydantic import BaseModel
 
 from gateway import errors
 from gateway.cli import app
-from gateway.openai.endpoint import CHAT, COMPLETIONS
+from gateway.openai.endpoint import EMBEDDINGS, ENDPOINTS
 from gateway.settings import Settings
 from gateway.telemetry import STEPS
 from tests.fakes.backend import FakeBackend
@@ -158,13 +158,13 @@ def test_every_error_code_is_documented_with_its_status_and_no_other():
 async def test_every_path_is_documented_and_answers_and_no_other_is_in_the_application(tmp_path):
     told = {tuple(row[0].strip("`").split()) for row in rows("docs/api.md") if re.match("`(GET|POST) /", row[0])}
     routed = {path.replace(":path", "") for path in re.findall(r'Route\("([^"]+)"', read("gateway/app.py"))}
-    assert {path for _, path in told} == routed | {CHAT.path, COMPLETIONS.path}
+    assert {path for _, path in told} == routed | {endpoint.path for endpoint in ENDPOINTS}
     async with lab(tmp_path) as made:
         for method, path in told:
-            body = chat("hi", prompt="hi") if method == "POST" else None
+            body = chat("hi", prompt="hi", input="hi") if method == "POST" else None
             answer = await (made.post(body, path) if body else made.get(path.replace("{model}", "small")))
-            assert answer.status == 200, path
-        assert (await made.get("/v1/embeddings")).error["code"] == "unknown_url"
+            assert answer.status == (200 if path != EMBEDDINGS.path else 400), path  # which our own engine does not do
+        assert (await made.get("/v1/responses")).error["code"] == "unknown_url"
 
 
 def test_every_metric_is_documented_with_its_labels_and_no_other():

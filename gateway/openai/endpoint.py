@@ -9,6 +9,7 @@ from pydantic_core import from_json
 
 from backend.wire import ChatCompletionRequest, CompletionRequest, GenerationRequest
 from gateway.errors import InvalidRequest, invalid_body
+from gateway.openai.embeddings import EmbeddingsRequest
 
 # Fields that say who the person is and that no model needs (GDPR 5(1)(c)): they stay on this side.
 IDENTIFYING_FIELDS = ("user", "metadata", "safety_identifier")
@@ -18,16 +19,19 @@ LEADING_CHARACTERS = 16 << 10
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One inference route. `operation` is the OpenTelemetry GenAI word for it."""
+    """One inference route. `operation` is the OpenTelemetry GenAI word for it. `generates`: the answer is of tokens."""
 
-    name: Literal["chat", "completions"]
+    name: Literal["chat", "completions", "embeddings"]
     path: str
     operation: str
     request_type: type[GenerationRequest]
+    generates: bool = True
 
 
 CHAT = Endpoint("chat", "/v1/chat/completions", "chat", ChatCompletionRequest)
 COMPLETIONS = Endpoint("completions", "/v1/completions", "text_completion", CompletionRequest)
+EMBEDDINGS = Endpoint("embeddings", "/v1/embeddings", "embeddings", EmbeddingsRequest, generates=False)
+ENDPOINTS = (CHAT, COMPLETIONS, EMBEDDINGS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +93,7 @@ def parse_call(endpoint: Endpoint, raw: bytes) -> Call:
 def _prompt_strings(body: dict[str, Any]) -> Iterator[str]:
     messages = body.get("messages")
     if messages is None:
-        prompt = body.get("prompt")
+        prompt = body.get("prompt", body.get("input"))
         yield prompt if isinstance(prompt, str) else repr(prompt)[:LEADING_CHARACTERS]
         return
     for message in messages:

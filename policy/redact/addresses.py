@@ -21,7 +21,7 @@ _CODE = (
 )
 _TOWN = (
     rf"{_NAME}(?:[ -](?:(?:am|an|an der|im|in|bei|vor|vorm|ob|der|den|van|sur|sous|de|la|le|en|lès|près|di|del|do|da|dos|pri|nad|na|pod"
-    rf"|u|i|aan|op|cu)[ -](?:der |la |el )?)?{_NAME}){{0,3}}(?: \([A-Z]{{2}}\))?"
+    rf"|u|i|aan|op|cu)[ -](?:der |la |el )?)?{_NAME}){{0,3}}(?:/{_NAME})?(?: \([A-Z]{{2}}\))?"
 )
 # Floor, door, staircase and block, as they stand behind the house's number.
 _INSIDE = (
@@ -29,8 +29,8 @@ _INSIDE = (
     r"|th|tv|[0-9]{1,2}[ºª.]) ?[0-9A-Za-zºª]{0,5}){0,4}"
 )
 _TAIL = re.compile(
-    rf"{_INSIDE}\.?(?:,? ?(?:\n ?|(?<=[ ,])){_CODE},? ?\n?{_TOWN}(?![{LETTER}])|,? {_CODE},? {_TOWN}(?![{LETTER}])"
-    rf"|\.?, ?{_TOWN}(?:,? {_CODE})?(?![{LETTER}])|[ ,]{{0,2}}\n ?{_TOWN}, (?:[A-Z]{{2}} )?[0-9]{{5,6}}(?![0-9])"
+    rf"{_INSIDE}\.?(?:,{{0,2}} ?(?:\n ?|(?<=[ ,])){_CODE},? ?\n?{_TOWN}(?![{LETTER}])|,? {_CODE},? {_TOWN}(?![{LETTER}])"
+    rf"|\.?, ?{_TOWN}(?:,? {_CODE}| [0-9]{{1,2}}(?![0-9]|[.,:][0-9]))?(?![{LETTER}])|[ ,]{{0,2}}\n ?{_TOWN}, (?:[A-Z]{{2}} )?[0-9]{{5,6}}(?![0-9])"
     rf"|[ ,]{{1,2}}{_TOWN}, (?:[A-Z]{{2}} )?(?:LV-)?[0-9]{{4,6}}(?![0-9]))"
 )
 
@@ -42,6 +42,7 @@ _BEHIND = (
     "vei", "vegur", "stræti", "braut", "katu", "tie", "kuja", "polku",  # sv, da, no, is, fi
     "utca", "út", "útja", "tér", "tere", "körút", "iela", "prospekts", "gatvė", "g.", "pr.", "tn", "tänav", "mnt",
     "maantee", "pst",  # hu, lv, lt, et
+    "ulica", "cesta", "pot", "steza", "trg", "put", "odvojak", "vijenac", "prilaz", "naselje", "obala", "nábrežie", "třída", "sady",  # sl, hr, cs, sk
 )  # fmt: skip
 # Kinds of street in front of the name; the number stands before them or behind the name.
 _IN_FRONT = frozenset({
@@ -49,14 +50,14 @@ _IN_FRONT = frozenset({
     "square", "calle", "c/", "avenida", "avda.", "plaza", "paseo", "camino", "ronda", "via", "viale", "piazza", "corso",
     "vicolo", "borgo", "contrada", "incrocio", "stretto", "rotonda", "alameda", "callejón", "pasadizo", "glorieta", "cuesta", "av", "largo", "strada", "rua", "travessa", "praça", "estrada", "ul.", "ulica", "al.", "aleja", "os.", "plac",
     "pl.", "str.", "bulevardul", "calea", "aleea", "șoseaua", "ulice", "nám.", "náměstí", "námestie", "cesta", "trg",
-    "triq", "οδός", "οδ.", "λεωφόρος", "λεωφ.", "ул.", "бул.",
+    "triq", "intrarea", "drumul", "splaiul", "piața", "bld.", "bul.", "osiedle", "οδός", "οδ.", "λεωφόρος", "λεωφ.", "ул.", "бул.",
 })  # fmt: skip
 _INITIALS = frozenset(initial for kind in _IN_FRONT for initial in Reading(kind).initials)
-_OF = r"d[eu]s?|de la|del|della|delle|dei|da|do|dos|das|la|le|les|los|las|von|van|e|y"
+_OF = r"d[eu]s?|aos?|às?|de la|del|della|delle|dei|da|do|dos|das|la|le|les|los|las|von|van|e|y"
 _WORDS = re.compile(
-    rf"(?: (?:(?:{_OF}) ){{0,2}}(?:(?:de )?[dl]['’])?|(?<=[/.])){_NAME}"
-    rf"(?:[ -](?:(?:{_OF}) ){{0,2}}(?:[dl]['’])?{_NAME}){{0,3}}"
-    rf"(?P<number>,? (?:n[r.°º]{{1,2}} ?)?{_NUMBER}(?![{LETTER}0-9]))?"
+    rf"(?: (?:(?:{_OF}) ){{0,2}}(?:(?:de )?[dl]['’]|[a-z]{{1,3}}-)?|(?<=[/.]))[„“\"»«]?{_NAME}"
+    rf"(?:[ -](?:(?:{_OF}) ){{0,2}}(?:[dl]['’])?{_NAME}){{0,3}}[”“\"»«]?"
+    rf"(?P<number>,? (?:(?:n[r.°º]{{1,2}} ?)?{_NUMBER}|[Ss]/[Nn])(?![{LETTER}0-9]))?"
 )
 _KIND = re.compile(rf"[{LETTER}]+[./]?")
 _NUMBER_BEFORE = re.compile(rf"(?<![{LETTER}0-9]){_NUMBER}(?: (?:bis|ter))?,? \Z")
@@ -71,12 +72,18 @@ _NAMES_BEFORE = re.compile(
     rf"(?<![{LETTER}])(?:[{LETTER}]{{2,9}}\. )?(?:{_NAME},? (?:(?:{_OF}|in|am|an der|pri|III?|IV) )?){{1,5}}(?:Nr\.? |č\. |no\. )?\Z"
 )
 # A capital somewhere: `by the way 12` is no street, `Hoher Weg 12` and `Unter den Eichen-Allee 3` are.
-_STREET = re.compile(rf"(?:(?<![{LETTER}]){_NAME}[ -]){{1,3}}[{LETTER}]{{1,12}}\.?\Z|(?<![{LETTER}]){_NAME}\Z")
+_STREET = re.compile(
+    rf"(?<![{LETTER}]){_NAME}[ -](?:[{LETTER}]{{1,24}}[ -]){{0,3}}[{LETTER}]{{1,12}}\.?\Z|(?<![{LETTER}]){_NAME}\Z"
+)
 _CODE_AND_TOWN = re.compile(
-    rf"{_INSIDE}\.?(?:, ?|,? ?\n ?)(?!(?:19|20)[0-9]{{2}} ){_CODE},? ?\n?{_TOWN}(?![{LETTER}])"
+    rf"{_INSIDE}\.?(?:,{{1,2}} ?|,? ?\n ?)(?!(?:19|20)[0-9]{{2}} ){_CODE},? ?\n?{_TOWN}(?![{LETTER}])"
     rf"|{_INSIDE}(?:, ?| ?\n ?){_TOWN}, (?:[A-Z]{{2}} )?[0-9]{{5,6}}(?![0-9])"
 )
-_LINE_AND_TOWN = re.compile(rf"(?:,? ?\n|, ){_CODE} {_TOWN}(?![{LETTER}])")
+_LINE_AND_TOWN = re.compile(rf"(?:,? ?\n|, )(?:{_CODE} {_TOWN}(?![{LETTER}])|{_TOWN}, [0-9]{{6}}(?![0-9]))")
+# `Ulica svornosti 489, 845 61 Čižatice`: in small letters a street's name counts where postal code and town follow.
+_SMALL_WORDS = re.compile(
+    rf"(?: [0-9]{{1,2}}\.)?(?: [{LETTER}]{{2,16}}){{1,3}} {_NUMBER}(?:, ?|,? ?\n ?){_CODE} {_TOWN}(?![{LETTER}])"
+)
 _LONGEST_NAME = 96
 # The United Kingdom's codes are rare enough to lead back over the lines above them.
 _BRITISH = re.compile(
@@ -115,6 +122,8 @@ def find_addresses(text: str, start: int) -> Iterator[tuple[int, int]]:
         if word[0].lower() not in _IN_FRONT:
             continue
         name = _WORDS.match(text, word.end())
+        if (name is None or not name["number"]) and (line := _SMALL_WORDS.match(text, word.end())):
+            yield word.start(), line.end()
         if name is None:
             continue
         first = _NUMBER_BEFORE.search(text, max(start, word.start() - 16), word.start())

@@ -8,6 +8,7 @@ of them found is left over.
 import ipaddress
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import NamedTuple
 
 from policy.errors import RedactionError
@@ -17,9 +18,9 @@ from policy.redact.bic import find_bics
 from policy.redact.births import find_births
 from policy.redact.cards import find_cards
 from policy.redact.devices import find_imeis, find_macs
-from policy.redact.iban import find_ibans
+from policy.redact.iban import find_ibans, load_structures
 from policy.redact.national_ids import find_national_ids
-from policy.redact.phone import find_phones
+from policy.redact.phone import compile_plans, find_phones
 from policy.redact.plates import find_plates
 from policy.redact.reading import Reading
 from policy.redact.secrets import find_secrets
@@ -56,6 +57,7 @@ _DOMAIN = re.compile(
     rf"(?![{ALNUM}@(]|-[{ALNUM}])"
 )
 _IPV4 = re.compile(r"[0-9](?<![A-Za-z0-9_.][0-9])[0-9]{0,2}\.(?:[0-9]{1,3}\.){2}[0-9]{1,3}(?![A-Za-z0-9_]|\.[0-9])")
+_VERSION = re.compile(r"(?i:version|release|build|revision)[\"']?\s{0,2}[:= ]\s{0,2}[\"'v]?\Z")
 _DOT_DIGIT = re.compile(r"\.[0-9]")
 _IPV6 = re.compile(
     r"(?<![A-Za-z0-9_:.])(?=[^.\s]{0,45}[0-9])(?:[0-9A-Fa-f]{0,4}:){2,7}"
@@ -81,7 +83,7 @@ def find_ips(text: str, start: int) -> Iterator[tuple[int, int]]:
     """IPv4 and IPv6 addresses that `ipaddress` accepts."""
     if _DOT_DIGIT.search(text, start):
         for match in _IPV4.finditer(text, start):
-            if _is_address(match[0]):
+            if _is_address(match[0]) and not _VERSION.search(text, max(0, match.start() - 16), match.start()):
                 yield match.span()
     if text.count(":", start) > 1:
         for match in _IPV6.finditer(text, start):
@@ -113,6 +115,13 @@ DETECTORS: tuple[Detector, ...] = (
     Detector("plate", find_plates),
     Detector("address", find_addresses),
 )
+
+
+@cache
+def warm() -> None:
+    """Do what detectors otherwise do with the first text that needs it, so that no caller waits for it."""
+    compile_plans()
+    load_structures()
 
 
 def find_spans(text: str, start: int, detectors: Sequence[Detector]) -> list[Span]:

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from policy.errors import RedactionError
-from policy.redact.detectors import DETECTORS, Detector, find_spans
+from policy.redact.detectors import DETECTORS, Detector, find_spans, warm
 from policy.redact.json_text import as_read
 from policy.redact.labels import PERSON, canonical, is_right
 
@@ -115,6 +115,7 @@ def evaluate(cases: Iterable[tuple[str, str, str, str, Sequence[Labelled]]], fin
     A span counts as found where findings cover every letter and digit of it, as named where one of them has its label
     (see `labels`), and a finding as right where it meets a span of its label. Raises RedactionError if `find` does.
     """
+    warm()
     tables: dict[str, Counter[tuple[str, str]]] = {
         name: Counter() for name in ("total", "label", "lang", "variant", "structured", "names")
     }

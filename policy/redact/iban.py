@@ -42,6 +42,12 @@ def _structure(country: str) -> str:
     return "".join(kind * int(length) for length, kind in pieces)
 
 
+def load_structures() -> None:
+    """All that `find_ibans` otherwise loads with the first account that needs it."""
+    for country in LENGTHS:
+        _structure(country)
+
+
 def find_ibans(text: str, start: int) -> Iterator[tuple[int, int]]:
     """Spans of valid IBANs from `start` on, grouped or not. The country's length decides where one ends, so a word
     behind it changes nothing."""

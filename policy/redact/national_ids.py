@@ -25,6 +25,7 @@ _FIRST_DIGIT = re.compile(
     r"[0-9](?<![0-9][0-9])(?<![0-9][./-][0-9])(?!(?:[0-9]{0,1}[ ./+-]{1,3}[0-9]){8})(?=(?:[A-Za-z]{0,2}[ ./+-]{0,3}[0-9]){5})"
 )
 _LETTERS_BEFORE = re.compile(r"(?<![A-Za-z0-9_+])[A-Za-z]{1,2}(?:[ .+-]{1,2})?\Z")
+_AREA_BEFORE = re.compile(r"\(\+?[0-9]{1,4}\) ?\Z")  # a phone's
 _GOES_ON = re.compile(r"_|[./-][0-9]")
 _ITALIAN = re.compile(
     r"[0-9LMNPQRSTUV][ -]?[0-9LMNPQRSTUV][ -]?[ABCDEHLMPRST][ -]?[0-9LMNPQRSTUV][ -]?[0-9LMNPQRSTUV][ -]?"
@@ -213,7 +214,7 @@ def _ranked(reading: Reading, kinds: Iterable[str], begin: int, chain: _Chain) -
 
 def _is_free(reading: Reading, kind: str, begin: int, chain: _Chain, *, is_whole: bool) -> bool:
     """Whether nothing speaks against it: other digits around it, another shape, another name."""
-    if shaped_otherwise(reading, begin, chain.end):
+    if shaped_otherwise(reading, begin, chain.end) or _AREA_BEFORE.search(reading, max(0, begin - 8), begin):
         return False
     if IDS[kind].needs is Needs.NOTHING and kind not in _HOME_ONLY:
         return True
@@ -236,7 +237,17 @@ def _holds(kind: str, latin: str, begin: int, chain: _Chain) -> bool:
             return True
     if not _DIGIT_LIKE_SIGN.search(chain.compact):
         return False
-    return any(each.is_valid(plain) for plain in _plain(chain.compact, shapes or _FREE_SHAPES.get(kind, ())))
+    spelled = latin[begin : chain.end].replace(" ", "")
+    return any(
+        each.is_valid(plain) or each.is_valid(_spelled(plain, spelled))
+        for plain in _plain(chain.compact, shapes or _FREE_SHAPES.get(kind, ()))
+    )
+
+
+def _spelled(compact: str, written: str) -> str:
+    """`compact` with the separators of `written`."""
+    signs = iter(compact)
+    return "".join(next(signs) if sign.isalnum() else sign for sign in written)
 
 
 def _plain(compact: str, shapes: Iterable[str]) -> Iterator[str]:

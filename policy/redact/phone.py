@@ -60,6 +60,13 @@ def find_phones(text: str, start: int) -> Iterator[tuple[int, int]]:
             yield begin, match.end()
 
 
+def compile_plans() -> None:
+    """All that `find_phones` otherwise compiles with the first number that needs it."""
+    _plans(REGIONS, _USES)
+    for region in REGIONS:
+        _plans((region,), _FIXED_OR_MOBILE)
+
+
 def _is_phone(reading: Reading, span: str, begin: int, end: int, digits: int) -> bool:
     bare = span.lstrip("(")
     if bare.startswith(("+", "00")) and digits >= 7 and _is_international(bare):
@@ -90,6 +97,8 @@ def _is_otherwise(reading: Reading, begin: int, end: int) -> bool:
 def _is_international(bare: str) -> bool:
     """Whether a number has the length that the plan of its country's code allows, a trunk 0 left in or out."""
     digits = "".join(filter(str.isdigit, _EXTENSION.sub("", bare).replace("(0)", ""))).removeprefix("00")
+    if digits.startswith("0"):  # no code does
+        return False
     for width in (2, 3, 1):
         if lengths := _lengths(digits[:width]):
             national = digits[width:]

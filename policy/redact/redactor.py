@@ -11,7 +11,7 @@ from policy.errors import Finding, RedactionBlocked, RedactionError
 from policy.redact import json_text
 from policy.redact.actions import keyed_hash, mask, require_key
 from policy.redact.custom import CUSTOM, custom_detector
-from policy.redact.detectors import DETECTORS, Detector, Span, find_spans
+from policy.redact.detectors import DETECTORS, Detector, Span, find_spans, warm
 from policy.redact.json_text import as_read
 from policy.redact.labels import PERSON
 from policy.redact.plan import KINDS, Action, RedactionPlan, action_for, general_label
@@ -46,6 +46,7 @@ class Redactor:
     def __init__(
         self, plan: RedactionPlan, *, hash_key: bytes | None = None, detectors: Sequence[Detector] = DETECTORS
     ) -> None:
+        warm()
         found = {detector.label for detector in detectors} | {PERSON}
         if plan.words or plan.patterns:
             detectors = (*detectors, custom_detector(plan.words, plan.patterns))

@@ -18,6 +18,7 @@ from policy.document import (
     Residency,
     Retention,
     Rule,
+    Sovereign,
     load_document,
 )
 from policy.facts import CountrySets
@@ -29,7 +30,8 @@ PAGE = (Path(__file__).parents[2] / "docs" / "policy-reference.md").read_text(en
 
 
 SECTIONS = (
-    PolicyDocument, Residency, OperatorRule, BackendRule, Redaction, Retention, Limits, Hours, Condition, Rule, Given,
+    PolicyDocument, Residency, OperatorRule, BackendRule, Redaction, Sovereign,
+    Retention, Limits, Hours, Condition, Rule, Given,
 )  # fmt: skip
 
 

@@ -21,3 +21,18 @@ def test_an_address_is_found_with_its_town(address, frame):
                                   "on 12 May 2024", "place an order", "step 4 of route planning"])  # fmt: skip
 def test_prose_with_numbers_is_no_address(text):
     assert list(find_addresses(text, 0)) == []
+
+
+@pytest.mark.parametrize("address", [
+    "ул. „Иван Вазов“ 157, 1382 София", "174 Main Street, Dublin 8", "91, Triq ir-Repubblika, Valletta VLT 1440",
+    "József attila utca 160.\nH-2834 Veszprém", "Avenida Francisco Reis, S/N, 5593-927 Tavira",
+    "Strada Stan, Moreni, 572227",
+    "Grafenauerjeva ulica 324, 4956 Celje", "Ulica svornosti 489, 845 61 Čižatice", "Roosstrasse 9, 3134 Biel/Bienne",
+    "Δουλάμη 60,, ΤΚ 57744 Ιωάννινα", "Kraljevečki odvojak 6b, 15971 Zabok",
+])  # fmt: skip
+@pytest.mark.parametrize("frame", ["{}", "I live at {}.", "Send it to {}, please."])
+def test_an_address_is_found_whole_as_each_country_writes_it(address, frame):
+    text = frame.format(address)
+    start = text.index(address)
+    covered = {at for first, last in find_addresses(text, 0) for at in range(first, last)}
+    assert {at for at in range(start, start + len(address)) if text[at].isalnum()} <= covered

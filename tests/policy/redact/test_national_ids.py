@@ -1,9 +1,11 @@
+# ruff: noqa: E501  # tables read better in one line a row
 import random
 
 import pytest
 
 from policy.redact.id_kinds import IDS, Needs
 from policy.redact.national_ids import find_national_ids
+from policy.redact.reading import Reading
 from tests.data.redaction.numbers import COUNTRIES, NUMBERS, number, with_a_slip
 from tests.data.redaction.phrases import TUNED
 
@@ -93,3 +95,27 @@ def test_what_stands_before_the_start_is_context_only():
     text = "PESEL 44051401359 and 44051401359"
     assert list(find_national_ids(text, 6)) == [(6, 17, "pl_pesel")]
     assert list(find_national_ids(text, 18)) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [("44051401359 is my PESEL", "pl_pesel"), ("gave 44051401359 as the nr ewidencyjny PESEL", "pl_pesel"),
+     ("{\"customerPesel\": \"44051401359\"}", "pl_pesel"), ("PESEL 44O5l4O1359", "pl_pesel"), ("hetu 131O52-3O8T", "fi_hetu"), ("tax identification number 57 243 441 804", "de_idnr"),
+     ("his SSN was 039-14-4111", "us_ssn"), ("L01X00T471 is the Personalausweisnummer", "de_id"), ("pers.nr 811218-9876", "se_pnr")],
+)  # fmt: skip
+def test_a_name_before_or_behind_or_inside_another_word_names_its_number(text, kind):
+    assert kind in [found for found, _ in kinds(text)]
+
+
+@pytest.mark.parametrize("text", ["order 44051401358 (PESEL missing)", "5 people know what a PESEL is", "44051401358 is my PESEL",
+                                  "PESEL: 44051401358, BSN: 111222334", "loss 0.69536181 after 12345.67890"])  # fmt: skip
+def test_a_name_beside_a_number_that_is_none_finds_nothing(text):
+    assert kinds(text) == []
+
+
+def test_a_name_between_two_numbers_belongs_to_the_one_behind_it():
+    assert kinds("111222333 BSN 123456782") == [("nl_bsn", "123456782")]
+
+
+def test_english_words_speak_for_no_other_country():
+    assert Reading("Could you check the number 57243441804 for me, is it on the list?").countries == frozenset()

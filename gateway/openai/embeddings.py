@@ -1,0 +1,66 @@
+"""POST /v1/embeddings: what is asked and what comes back. Our own engine makes none; servers of OpenAI's kind do."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, field_validator
+from pydantic_core import from_json
+
+from backend.wire import GenerationRequest, Usage
+from gateway.errors import BackendFailed
+
+MOST_INPUTS = 2048
+
+NonEmptyText = Annotated[str, Field(min_length=1)]
+Inputs = Field(min_length=1, max_length=MOST_INPUTS)
+
+
+class EmbeddingsRequest(GenerationRequest):
+    """``input``: a string, strings, token ids, or lists of token ids; at most 2,048 of them."""
+
+    input: (
+        NonEmptyText
+        | Annotated[list[NonEmptyText], Inputs]
+        | Annotated[list[int], Inputs]
+        | Annotated[list[list[int]], Inputs]
+    )
+    dimensions: int | None = Field(None, ge=1)
+    encoding_format: Literal["float", "base64"] | None = None
+
+    @field_validator("stream")
+    @classmethod
+    def _comes_whole(cls, stream: bool | None) -> bool | None:
+        if stream:
+            raise ValueError("embeddings are not streamed")
+        return stream
+
+
+def read_embeddings(raw: bytes) -> tuple[dict[str, Any], Usage | None]:
+    """A backend's answer, with nothing in it but vectors, their places, the model and the usage.
+
+    What else a server says of its input, nobody has looked at. Raises BackendFailed for what is no such answer.
+    """
+    try:
+        said = from_json(raw)
+        usage = Usage.model_validate(said["usage"]) if said.get("usage") else None
+        data = [
+            {"object": "embedding", "index": int(each["index"]), "embedding": _vector(each["embedding"])}
+            for each in said["data"]
+        ]
+        body: dict[str, Any] = {"object": "list", "data": data, "model": str(said.get("model", ""))}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise BackendFailed("The backend's answer is not an OpenAI answer") from None
+    if usage is not None:
+        body["usage"] = {"prompt_tokens": usage.prompt_tokens, "total_tokens": usage.total_tokens}
+    return body, usage
+
+
+def _vector(embedding: Any) -> list[float] | str:
+    """Numbers, or base64 of them."""
+    if isinstance(embedding, str):
+        if not set(embedding) <= _BASE64:
+            raise ValueError("not base64")
+        return embedding
+    return [float(number) for number in embedding]
+
+
+_BASE64 = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/=")

@@ -1,0 +1,71 @@
+"""Embeddings, by a tenant's own server: decided, redacted, recorded and metered as any call."""
+
+import pytest
+
+from regions.trust import Trust
+from tests.fakes.lab import chat, lab
+from tests.gateway import test_own_servers
+from tests.gateway.openai.test_embeddings import ANSWER
+from tests.gateway.test_own_servers import Server, files, pin_of, registering  # noqa: F401  # `files` is a fixture
+
+PATH = "/v1/embeddings"
+POLICY = """
+policy: embeds
+version: 1
+residency: {process_in: EEA, store_in: EEA}
+redaction: {input: {email: mask, secret: block}, output: {email: mask}}
+limits: {rpm: 100, tpm: 100000}
+"""
+
+
+@pytest.fixture(autouse=True)
+def vectors(monkeypatch):
+    monkeypatch.setattr(test_own_servers, "ANSWER", ANSWER)
+
+
+async def test_an_input_leaves_redacted_and_the_vectors_come_back_on_record(tmp_path, files):  # noqa: F811
+    async with Server(files) as server:
+        set_up = registering(server.url, Trust(pin=pin_of(files)), POLICY)
+        async with lab(tmp_path, set_up=set_up, backends={}) as made:
+            answer = await made.post(
+                {"model": "small", "input": ["write to jan@example.org", "b"], "user": "u"}, path=PATH
+            )
+            assert answer.status == 200 and answer.json == ANSWER
+            assert answer.headers["x-domicile-receipt"] and answer.headers["x-domicile-country"] == "FR"
+            accepted, completed = [event for event in made.events() if event["type"].startswith("inference.")]
+    (head, body) = server.received[0]
+    assert head.startswith(b"POST /v1/embeddings ")
+    assert body == {"model": "small", "input": ["write to [EMAIL]", "b"]}, "no user, no salt of a prefix cache"
+    assert accepted["endpoint"] == PATH and accepted["redaction"]["counts_by_type"] == {"email": 1}
+    assert (completed["tokens_in"], completed["tokens_out"]) == (3, 0)
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [({"input": "AKIAIOSFODNN7EXAMPLE"}, "redaction_blocked"), ({"input": [1, 2, 3]}, "redaction_blocked")],
+)
+async def test_what_is_blocked_or_cannot_be_read_reaches_no_server(tmp_path, files, fields, code):  # noqa: F811
+    async with Server(files) as server:
+        set_up = registering(server.url, Trust(pin=pin_of(files)), POLICY)
+        async with lab(tmp_path, set_up=set_up, backends={}) as made:
+            answer = await made.post({"model": "small", **fields}, path=PATH)
+            assert (answer.status, answer.error["code"]) == (422, code)
+    assert server.received == []
+
+
+async def test_our_own_engine_is_not_asked_for_what_it_does_not_do(tmp_path):
+    async with lab(tmp_path) as made:
+        answer = await made.post({"model": "small", "input": "a"}, path=PATH)
+        assert (answer.status, answer.error["code"]) == (400, "no_embeddings")
+        assert made.backends["acme-1"].bodies == []
+        assert (await made.post(chat("hi"))).status == 200
+
+
+async def test_an_answer_of_another_kind_is_the_servers_failure(tmp_path, files, monkeypatch):  # noqa: F811
+    monkeypatch.setattr(test_own_servers, "ANSWER", {"choices": [{"text": "jan@example.org"}]})
+    async with Server(files) as server:
+        set_up = registering(server.url, Trust(pin=pin_of(files)), POLICY)
+        async with lab(tmp_path, set_up=set_up, backends={}) as made:
+            answer = await made.post({"model": "small", "input": "a"}, path=PATH)
+            assert answer.status == 502 and "jan@" not in answer.body.decode()
+            assert made.types()[-1] == "inference.aborted"
