@@ -8,7 +8,6 @@ from collections import Counter
 from functools import lru_cache
 from typing import Any
 
-import numpy as np
 import torch
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
@@ -16,12 +15,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from backend.engine.config import EngineConfig, size_cache
 from backend.engine.engine import Engine
-from backend.engine.grammar import Bits
 from backend.engine.progress import Finish, Progress
 from backend.engine.sampler import Draw, sample
 from backend.engine.sampling import SamplingParams
 from backend.models.decoder import Decoder
 from tests.backend.engine.test_engine import NaiveAttention
+from tests.backend.engine.toy_grammar import ToyGrammars, allowed_after
 from tests.backend.tiny import tiny_model
 
 VOCAB, EOS, MAX_LEN = 48, 0, 28
@@ -42,36 +41,6 @@ def logits_behind(tokens: tuple[int, ...]) -> torch.Tensor:
         return small_model()(torch.tensor(tokens), torch.arange(len(tokens)), NaiveAttention(), last)[0]
 
 
-def allowed_after(grammar: str, output: list[int]) -> set[int]:
-    """A toy grammar: odd and even tokens in turn, at most `grammar` of them, then the end."""
-    return {EOS} if len(output) >= int(grammar) else {t for t in range(1, VOCAB) if t % 2 == len(output) % 2}
-
-
-class ToyMatcher:
-    ready = True
-
-    def __init__(self, grammar: str) -> None:
-        self._grammar = grammar
-        self._output: list[int] = []
-
-    def wait(self, timeout_s: float) -> None: ...
-
-    def allowed(self) -> Bits | None:
-        bits = np.zeros(-(-VOCAB // 32), dtype=np.uint32)
-        for token in allowed_after(self._grammar, self._output):
-            bits[token // 32] |= np.uint32(1 << token % 32)
-        return bits.view(np.int32)
-
-    def accept(self, token: int) -> bool:
-        self._output.append(token)
-        return True
-
-
-class ToyGrammars:
-    def matcher(self, grammar: str, after: int | None = None) -> ToyMatcher:
-        return ToyMatcher(grammar)
-
-
 def answer(prompt: list[int], p: SamplingParams) -> tuple[list[int], Finish]:
     """What a sequence says, alone."""
     output: list[int] = []
@@ -86,7 +55,7 @@ def answer(prompt: list[int], p: SamplingParams) -> tuple[list[int], Finish]:
         for token, times in Counter(output).items():
             x[token] -= p.frequency_penalty * times + p.presence_penalty
         if p.grammar:
-            keep = allowed_after(p.grammar, output)
+            keep = allowed_after(p.grammar, output, EOS, VOCAB)
             x[[t for t in range(VOCAB) if t not in keep]] = float("-inf")
         (token,) = sample(x[None], [Draw(p, len(prompt) + len(output))])
         assert token is not None
@@ -150,7 +119,7 @@ class WholeEngine(RuleBasedStateMachine):
             max_num_batched_tokens=budget, max_num_seqs=seqs, prefix_cache=prefix_cache, max_waiting=1000,
         )  # fmt: skip
         cache = size_cache(config, small_model().config, 8)
-        grammars: Any = ToyGrammars()
+        grammars: Any = ToyGrammars(EOS, VOCAB)
         self.engine = Engine(small_model(), config, cache, frozenset({EOS}), grammars=grammars)
 
     def add(self, prompt: list[int], params: SamplingParams, **more: Any) -> int:
