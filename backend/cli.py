@@ -53,6 +53,9 @@ def serve(
         int | None, typer.Option(help="Sequences that run at once; default: 256 on a GPU, else 32.")
     ] = None,
     max_waiting: Annotated[int, typer.Option(help="Sequences that may queue; beyond that, 503.")] = 256,
+    max_per_project: Annotated[
+        int | None, typer.Option(help="Sequences of one project, running or queued; beyond that, 429.")
+    ] = None,
     max_num_batched_tokens: Annotated[
         int | None, typer.Option(help="Token budget of one step; default: 8192 on a GPU, else 512.")
     ] = None,
@@ -95,6 +98,7 @@ def serve(
             max_num_batched_tokens=max_num_batched_tokens or (8192 if on_gpu else 512),
             max_num_seqs=max_num_seqs or (256 if on_gpu else 32),
             max_waiting=max_waiting,
+            max_per_project=max_per_project,
             prefix_cache=prefix_cache,
             speculation=speculation,
             batch_invariant=batch_invariant,

@@ -126,8 +126,8 @@ class GraphRunner:
             for layer in model.layers[:1]
             for weight in (layer.qkv, layer.out, layer.gate_up, layer.down)
         )
-        heads = config.num_heads, config.head_dim
-        self._shared = SharedPrefix.allocate(self.tables.shared_length, max_num_seqs, *heads)
+        shape = max_num_seqs, config.num_heads, config.head_dim
+        self._shared = SharedPrefix.allocate(self.tables.shared_length, *shape)
 
     @torch.inference_mode()
     def launch(self, batch: list[Scheduled], masks: Masks | None = None) -> Arriving:
@@ -153,14 +153,13 @@ class GraphRunner:
 
     def _launch_shaped(self, batch: list[Scheduled], masks: Masks | None) -> Arriving:
         """A step whose draws are shaped or reported: the model runs as ever, up to the logits; the draw is not
-        captured, for what it does depends on who runs."""
+        captured, for what it does depends on who runs. What is asked is read before `masks`, which ends sequences."""
         decodes = [s for s in batch if s.num_tokens == 1]
         if len(decodes) == len(batch) and not any(s.prompt_rows for s in batch):
             ordered, logits, starts = batch, self._decode(batch, draws=False), self._one_each
         else:
             ordered, logits = self._mixed(decodes, [s for s in batch if s.num_tokens > 1], draws=False)
             starts = self.tables.query_start
-        # What is asked of the batch has to be read before `masks`, which takes in what ends sequences.
         of_prompts, logits = ArrivingLogprobs.of_prompts(ordered, logits)
         plan, places = self._shaping.plan(ordered), places_of(ordered, batch)
         told = {i: top for i, s in enumerate(ordered) if s.samples and (top := s.sequence.params.logprobs) is not None}
