@@ -9,11 +9,14 @@ probabilities; and, on a GPU, plain with `batch_invariant`. Prints one line a ru
 
 import argparse
 import json
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import msgspec
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from backend.engine.config import EngineConfig
 from backend.engine.engine import Engine
