@@ -6,10 +6,12 @@ from typing import Annotated
 import typer
 
 from backend.plan_cli import plan
+from backend.scrub_cli import scrub
 
 __all__ = ["app", "plan"]
 
 app = typer.Typer(help="A tenant's inference backend: the engine and its server.", no_args_is_help=True)
+app.command()(scrub)
 
 SERVE_EXAMPLES = """
 Serve a model over OpenAI's API.
