@@ -6,10 +6,12 @@ from typing import Annotated
 import typer
 
 from backend.plan_cli import plan
+from backend.scrub_cli import scrub
 
 __all__ = ["app", "plan"]
 
 app = typer.Typer(help="A tenant's inference backend: the engine and its server.", no_args_is_help=True)
+app.command()(scrub)
 
 SERVE_EXAMPLES = """
 Serve a model over OpenAI's API.
@@ -53,6 +55,9 @@ def serve(
         int | None, typer.Option(help="Sequences that run at once; default: 256 on a GPU, else 32.")
     ] = None,
     max_waiting: Annotated[int, typer.Option(help="Sequences that may queue; beyond that, 503.")] = 256,
+    max_per_project: Annotated[
+        int | None, typer.Option(help="Sequences of one project, running or queued; beyond that, 429.")
+    ] = None,
     max_num_batched_tokens: Annotated[
         int | None, typer.Option(help="Token budget of one step; default: 8192 on a GPU, else 512.")
     ] = None,
@@ -106,6 +111,7 @@ def serve(
             max_num_batched_tokens=max_num_batched_tokens or (8192 if on_gpu else 512),
             max_num_seqs=max_num_seqs or (256 if on_gpu else 32),
             max_waiting=max_waiting,
+            max_per_project=max_per_project,
             prefix_cache=prefix_cache,
             speculation=speculation,
             batch_invariant=batch_invariant,

@@ -102,7 +102,7 @@ class DeviceTables:
         seed = np.array([params.seed % (1 << 64)], dtype=np.uint64).view(np.int32)
         self._writes.append((self._start["seeds"] + 2 * row, seed))
         temperature = 0.0 if params.greedy else params.temperature
-        for name, value in (("temperature", temperature), ("top_p", params.top_p), ("min_p", 0.0)):
+        for name, value in (("temperature", temperature), ("top_p", params.top_p), ("min_p", params.min_p)):
             self._writes.append((self._start[name] + row, np.array([value], dtype=np.float32).view(np.int32)))
         self._write("top_k", row, [params.top_k])
 

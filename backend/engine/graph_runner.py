@@ -11,14 +11,16 @@ Without CUDA the same code runs step by step on the kernels' twins, which is how
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from backend.engine.arriving import Arriving
+from backend.engine.arriving import Arriving, Landing, places_of
 from backend.engine.attention import KVCache
+from backend.engine.device_shaping import ArrivingLogprobs, DeviceShaping, prompt_places
 from backend.engine.device_tables import DeviceTables, Words, row_of
 from backend.engine.model_runner import Masks
 from backend.engine.paged_layers import DENSE_STEP, PagedLayers, StepShape, dense_lengths, dense_prompts
@@ -43,7 +45,7 @@ PROMPT_SEQUENCES = 16  # that such a step has room for, decodes included
 
 
 class GraphRunner:
-    """An `engine.Runner`.
+    """A `runner.Runner`.
 
     Args:
         max_num_seqs, max_num_batched_tokens, max_model_len: as the scheduler keeps to.
@@ -51,7 +53,7 @@ class GraphRunner:
     """
 
     ahead = AHEAD
-    plain_only = True
+    plain_only = False
 
     def __init__(
         self, model: FusedDecoder, cache: KVCache, *, max_num_seqs: int, max_num_batched_tokens: int,
@@ -72,6 +74,7 @@ class GraphRunner:
             )
         self.cache = PagedCache(cache.keys, cache.values, k_scale, v_scale)
         self._pages = Pages(cache.keys, cache.values)
+        self._shaping = DeviceShaping(max_num_seqs, config.vocab_size, self.kernels, device)
         self.tables = DeviceTables(max_num_seqs, max_model_len, block_size, self.kernels, device)
         max_blocks = -(-max_model_len // block_size)
         most_tokens = piece_size(max_num_batched_tokens + DENSE_STEP)
@@ -81,11 +84,7 @@ class GraphRunner:
             device, max_num_seqs, config.num_heads, config.num_kv_heads, config.head_dim
         )
         self._one_each = torch.arange(max_num_seqs + 1, dtype=torch.int32, device=device)
-        self._landing = [
-            torch.empty(max_num_seqs, dtype=torch.int64, pin_memory=device.type == "cuda")
-            for _ in range(INFLIGHT_COPIES)
-        ]
-        self._turn = 0
+        self._landing = Landing(max_num_seqs, INFLIGHT_COPIES, device)
         self.batch_invariant = batch_invariant
         self._verifier = (
             Verifier.allocate(model, self.cache, self.tables, block_size, batch_invariant=batch_invariant)
@@ -95,6 +94,7 @@ class GraphRunner:
         self._check_replays: list[Replay] = []
         self._replays: list[Replay] = []
         self._prompt_replays: list[Replay] = []
+        self._logit_replays: dict[int, Replay] = {}  # of steps that draw outside of them; captured when first needed
         self._shared_replays: dict[int, Replay] = {}  # captured when first needed
         self._pieces: dict[int, PiecewiseBody] = {}  # likewise
         self._pool: Any = None  # memory of all graphs, once there are any
@@ -103,9 +103,8 @@ class GraphRunner:
             for layer in model.layers[:1]
             for weight in (layer.qkv, layer.out, layer.gate_up, layer.down)
         )
-        self._shared = SharedPrefix.allocate(
-            self.tables.shared_length, max_num_seqs, config.num_heads, config.head_dim
-        )  # fmt: skip
+        shape = max_num_seqs, config.num_heads, config.head_dim
+        self._shared = SharedPrefix.allocate(self.tables.shared_length, *shape)
 
     @torch.inference_mode()
     def launch(self, batch: list[Scheduled], masks: Masks | None = None) -> Arriving:
@@ -114,8 +113,11 @@ class GraphRunner:
         for scheduled in batch:
             if scheduled.admitted:
                 tables.admit(scheduled.sequence)
+                self._shaping.admit(scheduled.sequence)
             else:
                 tables.extend(scheduled.sequence)
+        if not all(s.sequence.params.plain for s in batch):
+            return self._launch_shaped(batch, masks)
         tokens = sum(s.num_tokens for s in batch)
         prompts = next((r for r in self._prompt_replays if r.size >= tokens), None)
         if len(decodes) == len(batch):
@@ -124,7 +126,24 @@ class GraphRunner:
             ordered, drawn = batch, self._prompts(batch, prompts)
         else:
             ordered, drawn = self._mixed(decodes, [s for s in batch if s.num_tokens > 1])
-        return self._bring_home(drawn, ordered, batch)
+        return self._landing.bring(drawn[: len(ordered)], places_of(ordered, batch))
+
+    def _launch_shaped(self, batch: list[Scheduled], masks: Masks | None) -> Arriving:
+        """A step whose draws are shaped or reported: the model runs as ever, up to the logits; the draw is not
+        captured, for what it does depends on who runs. What is asked is read before `masks`, which ends sequences."""
+        decodes = [s for s in batch if s.num_tokens == 1]
+        if len(decodes) == len(batch) and not any(s.prompt_rows for s in batch):
+            ordered, logits, starts = batch, self._decode(batch, draws=False), self._one_each
+        else:
+            ordered, logits = self._mixed(decodes, [s for s in batch if s.num_tokens > 1], draws=False)
+            starts = self.tables.query_start
+        of_prompts, logits = ArrivingLogprobs.of_prompts(ordered, logits)
+        plan, places = self._shaping.plan(ordered), places_of(ordered, batch)
+        told = {i: top for i, s in enumerate(ordered) if s.samples and (top := s.sequence.params.logprobs) is not None}
+        x = self._shaping.shaped(logits[: len(ordered)], plan, masks() if masks else {})
+        drawn = self._drawn(x, self._draws.first(len(x)), self.tables.step_rows[: len(x)], starts[: len(x) + 1])
+        self._shaping.count(plan, drawn)
+        return self._landing.bring(drawn, places, told, ArrivingLogprobs.of(logits, drawn, told), of_prompts)
 
     @torch.inference_mode()
     def verify(self, batch: list[Drafted]) -> list[list[int | None]]:
@@ -153,8 +172,8 @@ class GraphRunner:
     def forget(self) -> None:
         """Leave no token of anybody's behind. With nothing running or on its way."""
         self.tables.forget()
-        for ids in (self._inputs.token_ids, *self._landing):
-            ids.zero_()
+        self._inputs.token_ids.zero_()
+        self._landing.forget()
         if self._verifier:
             self._verifier.inputs.token_ids.zero_()
 
@@ -227,11 +246,17 @@ class GraphRunner:
         self.tables.describe("query_start", np.zeros(self.max_num_seqs + 1, dtype=np.int32))
         self.tables.flush()
 
-    def _decode(self, batch: list[Scheduled]) -> Tensor:
+    def _decode(self, batch: list[Scheduled], *, draws: bool = True) -> Tensor:
+        """The tokens drawn, or, unless it ``draws``, the logits."""
         count = len(batch)
         replay = next((r for r in self._replays if r.size >= count), None)
         size = replay.size if replay else count
-        common = self._common_prefix(batch)
+        if replay and not draws:
+            if size not in self._logit_replays:
+                self._clear_step()  # as for `_shared_replays`
+                self._logit_replays[size] = self._captured([size], lambda n: self._decode_step(n, draws=False))[0]
+            replay = self._logit_replays[size]
+        common = self._common_prefix(batch) if draws else 0
         if common and replay:
             if size not in self._shared_replays:
                 self._clear_step()  # a step runs before it is captured: of nobody
@@ -244,12 +269,12 @@ class GraphRunner:
         self.tables.describe("step_rows", rows)
         self.tables.flush()
         if replay is None:
-            return self._decode_step(size, shared=common > 0)()
+            return self._decode_step(size, shared=common > 0, draws=draws)()
         replay.graph.replay()
         return replay.drawn
 
-    def _decode_step(self, size: int, shared: bool = False) -> Callable[[], Tensor]:
-        return self._step(self._one_each[: size + 1], StepShape(size, shared), size, self._one_each[:1])
+    def _decode_step(self, size: int, shared: bool = False, draws: bool = True) -> Callable[[], Tensor]:
+        return self._step(self._one_each[: size + 1], StepShape(size, shared), size, self._one_each[:1], draws=draws)
 
     def _common_prefix(self, batch: list[Scheduled]) -> int:
         """Tokens that all have in the same blocks, in whole tiles; 0 if that is not worth a kernel of its own."""
@@ -259,9 +284,8 @@ class GraphRunner:
         if len(tables) < SHARED_SEQUENCES or any(table[0] != tables[0][0] for table in tables):
             return 0
         first, last = min(tables), max(tables)  # what these two share, all share
-        same = next(
-            (i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last))
-        )
+        pairs = zip(first, last, strict=False)
+        same = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(first), len(last)))
         tokens = same * self.block_size // PREFIX_STEP * PREFIX_STEP
         return tokens if tokens >= SHARED_TOKENS else 0
 
@@ -281,7 +305,11 @@ class GraphRunner:
         replay.graph.replay()
         return replay.drawn
 
-    def _mixed(self, decodes: list[Scheduled], prefills: list[Scheduled]) -> tuple[list[Scheduled], Tensor]:
+    def _mixed(
+        self, decodes: list[Scheduled], prefills: list[Scheduled], *, draws: bool = True
+    ) -> tuple[list[Scheduled], Tensor]:
+        """The batch in the order that it runs in, and the tokens drawn, or, unless it ``draws``, the logits: of tokens
+        of prompts that are asked for, then of each sequence's last."""
         whole = [s for s in prefills if not s.sequence.num_computed and self._has_dense]
         lengths = dense_lengths([s.num_tokens for s in whole])
         dense = sorted((s for s in whole if s.num_tokens in lengths), key=lambda s: s.num_tokens)
@@ -301,7 +329,7 @@ class GraphRunner:
         count = len(ordered)
         step = self._step(
             tables.query_start[: count + 1], shape, pieces.size if pieces else tokens,
-            tables.prefill_start[: len(chunks) + 1], pieces,
+            tables.prefill_start[: len(chunks) + 1], pieces, draws=draws, also=prompt_places(ordered, self.device),
         )  # fmt: skip
         return ordered, step()
 
@@ -315,11 +343,11 @@ class GraphRunner:
 
     def _step(
         self, query_start: Tensor, shape: StepShape, tokens: int, chunk_start: Tensor,
-        pieces: PiecewiseBody | None = None,
+        pieces: PiecewiseBody | None = None, *, draws: bool = True, also: Tensor | None = None,
     ) -> Callable[[], Tensor]:  # fmt: skip
         """A step of the rows in the tables, as a function that may be called or (not in pieces) captured; returns the
-        drawn tokens."""
-        tables, kernels, all_inputs, all_draws = self.tables, self.kernels, self._inputs, self._draws
+        drawn tokens, or, unless it ``draws``, the logits of the tokens at ``also`` and of each sequence's last."""
+        tables, kernels, all_inputs = self.tables, self.kernels, self._inputs
         count = len(query_start) - 1
         rows = tables.step_rows[:count]
         inputs = StepInputs(
@@ -330,7 +358,7 @@ class GraphRunner:
             block_tables=all_inputs.block_tables[:count],
             last=all_inputs.last[:count],
         )
-        draws = Draws(**{name: getattr(all_draws, name)[:count] for name in all_draws.__dataclass_fields__})
+        wanted = self._draws.first(count)
         attention = PagedLayers(
             self.model.config, kernels, self.cache, self._workspace, shape, inputs.block_tables, inputs.seq_lens,
             query_start if self.batch_invariant else chunk_start, self._shared, batch_invariant=self.batch_invariant,
@@ -340,29 +368,23 @@ class GraphRunner:
 
         def step() -> Tensor:
             kernels.prepare_step(rows, query_start, tables.state, self.block_size, inputs)
-            kernels.gather_draws(rows, tables.state.known, tables.sampling, draws)
+            kernels.gather_draws(rows, tables.state.known, tables.sampling, wanted)
+            rows_wanted = last if also is None else torch.cat((also, inputs.last))
             if pieces is None:
-                logits = self.model(step_tokens, self.cache, attention)
+                logits = self.model(replace(step_tokens, last=rows_wanted), self.cache, attention)
             else:
-                logits = self.model.logits(pieces(attention, shape.tokens), last)
-            threshold = kernels.sampling_threshold(logits, draws.temperature, draws.top_k, draws.top_p, draws.min_p)
-            drawn = kernels.sample(logits, draws.temperature, draws.seeds, draws.positions, threshold)
-            kernels.commit_step(rows, query_start, drawn, tables.state)
-            return drawn
+                logits = self.model.logits(pieces(attention, shape.tokens), rows_wanted)
+            return self._drawn(logits, wanted, rows, query_start) if draws else logits
 
         return step
 
-    def _bring_home(self, drawn: Tensor, ordered: list[Scheduled], batch: list[Scheduled]) -> Arriving:
-        place_of = {s.sequence.id: i for i, s in enumerate(ordered)}
-        places = [place_of[s.sequence.id] for s in batch if s.samples]
-        self._turn = (self._turn + 1) % INFLIGHT_COPIES
-        ids = self._landing[self._turn][: len(ordered)]
-        ids.copy_(drawn[: len(ordered)], non_blocking=True)
-        arrived = None
-        if self.device.type == "cuda":
-            arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            arrived.record()
-        return Arriving(ids, places, arrived)
+    def _drawn(self, logits: Tensor, draws: Draws, rows: Tensor, query_start: Tensor) -> Tensor:
+        """The token drawn for each row, taken note of in the tables."""
+        kernels = self.kernels
+        threshold = kernels.sampling_threshold(logits, draws.temperature, draws.top_k, draws.top_p, draws.min_p)
+        drawn = kernels.sample(logits, draws.temperature, draws.seeds, draws.positions, threshold)
+        kernels.commit_step(rows, query_start, drawn, self.tables.state)
+        return drawn
 
 
 def _starts(batch: list[Scheduled]) -> Words:

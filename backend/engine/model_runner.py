@@ -21,7 +21,7 @@ from backend.models.decoder import Decoder
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """An `engine.Launched` that has arrived already."""
+    """A `runner.Launched` that has arrived already."""
 
     drawn: list[int | None]
     reported: list[TokenLogprobs | None]
@@ -48,15 +48,7 @@ class _Run:
     tokens: list[int]
     num_tokens: int
     num_draws: int
-
-    @property
-    def prompt_rows(self) -> range:
-        """Which of the tokens have one of the prompt behind them whose log probability is asked for, and not known."""
-        sequence = self.sequence
-        if sequence.params.prompt_logprobs is None:
-            return range(0)
-        known = len(sequence.prompt_logprobs) - sequence.num_computed
-        return range(max(0, known), min(self.num_tokens, sequence.num_prompt - 1 - sequence.num_computed))
+    prompt_rows: range = range(0)  # see `Scheduled`
 
 
 class ModelRunner:
@@ -72,7 +64,7 @@ class ModelRunner:
 
     @torch.inference_mode()
     def launch(self, batch: list[Scheduled], masks: Masks | None = None) -> Done:
-        runs = [_Run(s.sequence, s.sequence.tokens, s.num_tokens, 1 if s.samples else 0) for s in batch]
+        runs = [_Run(s.sequence, s.sequence.tokens, s.num_tokens, int(s.samples), s.prompt_rows) for s in batch]
         logits, of_prompts = self._forward(runs)
         allowed = masks() if masks else {}
         drawn: list[int | None] = []

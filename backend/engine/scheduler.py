@@ -11,6 +11,7 @@ better priority does not wait for those of a worse: they are preempted until it 
 interactive work needs the place.
 """
 
+import sys
 from bisect import insort
 from collections import deque
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ from heapq import heapify, heappop, heappush
 from backend.engine.block_manager import BlockManager
 from backend.engine.fairness import FairShare
 from backend.engine.sequence import Sequence, Status
+
+PROMPT_ROWS = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,15 @@ class Scheduled:
     @property
     def samples(self) -> bool:
         return self.num_tokens == self.sequence.num_uncomputed
+
+    @property
+    def prompt_rows(self) -> range:
+        """Which of its tokens have one of the prompt behind them whose log probability is asked for, and not known."""
+        sequence = self.sequence
+        if sequence.params.prompt_logprobs is None:
+            return range(0)
+        known = len(sequence.prompt_logprobs) - sequence.num_computed
+        return range(max(0, known), min(self.num_tokens, sequence.num_prompt - 1 - sequence.num_computed))
 
 
 class Scheduler:
@@ -88,7 +100,7 @@ class Scheduler:
             sequence = self.running[at]
             runnable = sequence.num_runnable
             decodes_left -= runnable == 1
-            num_tokens = min(runnable, budget - decodes_left)
+            num_tokens = min(runnable, budget - decodes_left, _most(sequence))
             if num_tokens <= 0:
                 at += 1
                 continue
@@ -141,7 +153,7 @@ class Scheduler:
         if forks and leader is not None and not self.blocks.fork(leader, sequence):
             return None
         found = sequence.num_computed if forks else self.blocks.adopt_prefix(sequence)
-        num_tokens = min(sequence.num_uncomputed, budget)
+        num_tokens = min(sequence.num_uncomputed, budget, _most(sequence))
         if not self.blocks.grow(sequence, num_tokens):
             self.blocks.release(sequence)
             return None
@@ -181,6 +193,11 @@ class Scheduler:
         if sequence.row is not None:
             self._free_rows.append(sequence.row)
             sequence.row = None
+
+
+def _most(sequence: Sequence) -> int:
+    """Tokens of it that one step computes at most: each row of logits of a prompt takes the memory of a vocabulary."""
+    return sys.maxsize if sequence.may_adopt else PROMPT_ROWS
 
 
 def _order(sequence: Sequence) -> tuple[int, int]:

@@ -116,7 +116,7 @@ def nested(depth: int) -> dict[str, Any]:
 
 
 HOSTILE: dict[str, dict[str, Any]] = {
-    "deep": {"guided_json": nested(200)},
+    "deep": {"guided_json": nested(40)},
     "large": {"guided_json": {"enum": ["x" * 100] * 2000}},
     "wide": {
         "guided_json": {"allOf": [{"anyOf": [{"type": "string", "pattern": f"^a{i}b*$"} for i in range(30)]}] * 10}

@@ -5,6 +5,7 @@ import copy
 import random
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 
@@ -15,7 +16,7 @@ from backend.engine.config import EngineConfig, size_cache
 from backend.engine.engine import Engine
 from backend.engine.graph_runner import GraphRunner
 from backend.engine.model_runner import Masks
-from backend.engine.progress import Finish
+from backend.engine.progress import Finish, Progress
 from backend.engine.replays import graph_sizes, piece_size
 from backend.engine.sampling import SamplingParams
 from backend.engine.scheduler import Scheduled
@@ -25,6 +26,7 @@ from backend.kernels.interface import kernels_for
 from backend.models.decoder import Decoder
 from backend.models.fused_decoder import FusedDecoder
 from tests.backend.engine.drafters import Oracle
+from tests.backend.engine.toy_grammar import ToyGrammars
 from tests.backend.tiny import generate, greedy, run, tiny_engine, tiny_model
 
 GPU = torch.cuda.is_available()
@@ -374,3 +376,83 @@ def test_guessing_and_running_ahead_take_turns(model: Decoder, graphs: bool) -> 
     assert generate(engine, [[3, 4, 5]], greedy(40)) == expected
     assert set(verified) == {0}  # nothing else was on its way
     assert 1 in launched  # and where nothing was guessed, the next step was launched before the last came home
+
+
+SHAPED: list[dict[str, Any]] = [
+    {},
+    {"presence_penalty": 1.5, "frequency_penalty": 0.5},
+    {"repetition_penalty": 1.6},
+    {"logit_bias": ((7, 3.0), (9, -100.0)), "logprobs": 2},
+    {"min_tokens": 9, "ignore_eos": False, "logit_bias": ((3, 50.0),)},
+    {"logprobs": 0, "prompt_logprobs": 1},
+    {"min_p": 0.2, "temperature": 1.0, "seed": 5, "repetition_penalty": 0.8},
+    {"grammar": "7"},
+]
+
+
+def told(engine: Engine, prompts: list[list[int]], params: list[SamplingParams]) -> list[list[Progress]]:
+    for id, (prompt, p) in enumerate(zip(prompts, params, strict=True)):
+        engine.add(id, prompt, p)
+    found: list[list[Progress]] = [[] for _ in prompts]
+    while engine.has_work:
+        for item in engine.step():
+            found[item.id].append(item)
+    return found
+
+
+@GRAPHS
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"max_num_batched_tokens": 16}, {"num_blocks": 12, "max_model_len": 120}, {"max_num_seqs": 3}],
+    ids=str,
+)
+def test_shaped_and_reported_draws_are_those_of_the_plain_runner(
+    model: Decoder, prompts: list[list[int]], changes: dict[str, Any], graphs: str
+) -> None:
+    params = [greedy(12, **SHAPED[i % len(SHAPED)]) for i in range(len(prompts))]
+    params = [p if p.temperature == 0 else msgspec.structs.replace(p, temperature=0.0) for p in params]
+    grammars: Any = ToyGrammars()
+    plain, runs_ahead = (
+        tiny_engine(model, frozenset({3})),
+        ahead(model, eos_ids=frozenset({3}), graphs=graphs, **changes),
+    )
+    for engine in (plain, runs_ahead):
+        engine._grammars = grammars
+    expected = told(plain, prompts, params)
+    for _ in range(2):  # the second time in used rows
+        found = told(runs_ahead, prompts, params)
+        assert [[i.token for i in one] for one in found] == [[i.token for i in one] for one in expected]
+        assert [one[-1].finish for one in found] == [one[-1].finish for one in expected]
+        for one, other in zip(found, expected, strict=True):
+            for item, reference in zip(one, other, strict=True):
+                assert (item.logprobs is None) == (reference.logprobs is None)
+                if item.logprobs is not None and reference.logprobs is not None:
+                    assert item.logprobs.logprob == pytest.approx(reference.logprobs.logprob, abs=2e-3)
+                    assert len(item.logprobs.top) == len(reference.logprobs.top)
+                assert (item.prompt is None) == (reference.prompt is None)
+                if item.prompt is not None and reference.prompt is not None:
+                    expected_prompt = [p.logprob for p in reference.prompt]
+                    assert [p.logprob for p in item.prompt] == pytest.approx(expected_prompt, abs=2e-3)
+        assert_idle(runs_ahead)
+
+
+@GRAPHS
+def test_forks_share_blocks_on_the_device_too(model: Decoder, prompts: list[list[int]], graphs: str) -> None:
+    params = [SamplingParams(max_tokens=8, temperature=0, ignore_eos=True, logit_bias=((i, 2.0),)) for i in range(4)]
+    expected = [generate(tiny_engine(model), [prompts[4]], p)[0] for p in params]
+    engine = ahead(model, graphs=graphs, prefix_cache=False)
+    for id, p in enumerate(params):
+        engine.add(id, prompts[4], p, leader=0 if id else None)
+    assert run(engine) == dict(enumerate(expected))
+    assert_idle(engine)
+
+
+@GRAPHS
+def test_blocks_are_zeroed_on_the_device(model: Decoder, prompts: list[list[int]], graphs: str) -> None:
+    engine = ahead(model, graphs=graphs, prefix_cache=False)
+    generate(engine, prompts)
+    assert engine.runner.residue(list(range(64))) == 0
+    cached = ahead(model, graphs=graphs)
+    generate(cached, prompts)
+    assert cached.runner.residue(list(range(64))) > 0
+    assert cached.scrub() == 0
