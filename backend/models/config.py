@@ -18,7 +18,7 @@ class ModelConfig:
     """A Llama-shaped decoder: pre-norm, RoPE (half-rotated), grouped-query attention, gated SiLU.
 
     ``qkv_bias`` is Qwen2's, ``qk_norm`` Qwen3's, ``fused_names`` Phi-3's (see `families`). ``windows``: for each layer
-    how many of the newest tokens, its own included, a token attends to, None for all; empty: all of them in every layer.
+    how many of the newest tokens, its own included, a token attends to, None for all; empty: all in every layer.
     ``experts`` take the place of the MLP (Mixtral, Qwen3-MoE).
     """
 
