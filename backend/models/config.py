@@ -80,16 +80,8 @@ class ModelConfig:
 
     @property
     def cpu_only(self) -> str | None:
-        """What the kernels of the GPU do not compute of this model, and what may be done about it; None: nothing."""
-        if self.experts is not None:
-            return "a mixture of experts is computed on the CPU only"
-        narrowest = min((window for window in self.windows if window is not None), default=None)
-        if narrowest is not None:
-            return (
-                f"a sliding window of {narrowest} is computed on the CPU only; with a max_model_len of {narrowest} or "
-                "less it changes nothing"
-            )
-        return None
+        """What the kernels of the GPU do not compute of this model; None: nothing."""
+        return None if self.experts is None else "a mixture of experts is computed on the CPU only"
 
 
 def from_hugging_face(config: Mapping[str, Any]) -> ModelConfig:

@@ -16,5 +16,4 @@ FAMILY = Family(
     models="Phi-3 and Phi-3.5 mini and medium, Phi-4 (14B)",
     features="LongRoPE; sliding window in every layer, where config.json has one",
     traits=_traits,
-    gpu="within the window",
 )
