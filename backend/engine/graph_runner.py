@@ -279,7 +279,7 @@ class GraphRunner:
     def _common_prefix(self, batch: list[Scheduled]) -> int:
         """Tokens that all have in the same blocks, in whole tiles; 0 if that is not worth a kernel of its own."""
         tables = [s.sequence.block_table for s in batch]
-        if self.batch_invariant:
+        if self.batch_invariant or self.model.config.windows:
             return 0
         if len(tables) < SHARED_SEQUENCES or any(table[0] != tables[0][0] for table in tables):
             return 0
@@ -337,6 +337,7 @@ class GraphRunner:
     def _has_dense(self) -> bool:
         return (
             not self.batch_invariant
+            and not self.model.config.windows
             and self.device.type == "cuda"
             and self.model.embedding.dtype in (torch.bfloat16, torch.float16)
         )

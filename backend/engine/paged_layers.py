@@ -112,7 +112,10 @@ class PagedLayers:
         zeros in new memory, and are left alone in what was given."""
         cache, shape = self.cache, self.shape
         keys, values, decodes, chunks = cache.keys[layer], cache.values[layer], shape.decodes, shape.chunks
-        scales: dict[str, Any] = {"scale": self.scale, **cache.scales(layer)}
+        windows = self.config.windows
+        scales: dict[str, Any] = {
+            "scale": self.scale, "window": windows[layer] if windows else None, **cache.scales(layer)
+        }  # fmt: skip
         if self.batch_invariant:
             tables, lengths = self.block_tables, self.seq_lens
             return self.kernels.paged_attention(

@@ -17,9 +17,9 @@ from backend.models.rope import RopeScaling, Unscaled
 class ModelConfig:
     """A Llama-shaped decoder: pre-norm, RoPE (half-rotated), grouped-query attention, gated SiLU.
 
-    ``qkv_bias`` is Qwen2's, ``qk_norm`` Qwen3's. ``windows``: for each layer how many of the newest tokens, its own
-    included, a token attends to, None for all; empty: all of them in every layer. ``experts`` take the place of the MLP
-    (Mixtral, Qwen3-MoE).
+    ``qkv_bias`` is Qwen2's, ``qk_norm`` Qwen3's, ``fused_names`` Phi-3's (see `families`). ``windows``: for each layer
+    how many of the newest tokens, its own included, a token attends to, None for all; empty: all in every layer.
+    ``experts`` take the place of the MLP (Mixtral, Qwen3-MoE).
     """
 
     vocab_size: int
@@ -36,6 +36,7 @@ class ModelConfig:
     qkv_bias: bool = False
     qk_norm: bool = False
     rope_scaling: RopeScaling = Unscaled()  # noqa: RUF009 -- frozen
+    fused_names: bool = False
     windows: tuple[int | None, ...] = ()
     experts: Experts | None = None
 
@@ -79,16 +80,8 @@ class ModelConfig:
 
     @property
     def cpu_only(self) -> str | None:
-        """What the kernels of the GPU do not compute of this model, and what may be done about it; None: nothing."""
-        if self.experts is not None:
-            return "a mixture of experts is computed on the CPU only"
-        narrowest = min((window for window in self.windows if window is not None), default=None)
-        if narrowest is not None:
-            return (
-                f"a sliding window of {narrowest} is computed on the CPU only; with a max_model_len of {narrowest} or "
-                "less it changes nothing"
-            )
-        return None
+        """What the kernels of the GPU do not compute of this model; None: nothing."""
+        return None if self.experts is None else "a mixture of experts is computed on the CPU only"
 
 
 def from_hugging_face(config: Mapping[str, Any]) -> ModelConfig:
@@ -125,6 +118,7 @@ def from_hugging_face(config: Mapping[str, Any]) -> ModelConfig:
             tie_word_embeddings=bool(config.get("tie_word_embeddings", False)),
             qkv_bias=traits.qkv_bias,
             qk_norm=traits.qk_norm,
+            fused_names=traits.fused_names,
             windows=traits.windows,
             experts=traits.experts,
         ).within(None)

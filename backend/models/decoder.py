@@ -159,8 +159,11 @@ class Decoder(nn.Module):
             at = f"model.layers.{i}."
             places[at + "input_layernorm.weight"] = layer.input_norm
             places[at + "post_attention_layernorm.weight"] = layer.post_norm
-            for name, part in zip("qkv", layer.qkv.tensor_split((q, q + kv)), strict=True):
-                places[f"{at}self_attn.{name}_proj.weight"] = part
+            if c.fused_names:
+                places[at + "self_attn.qkv_proj.weight"] = layer.qkv
+            else:
+                for name, part in zip("qkv", layer.qkv.tensor_split((q, q + kv)), strict=True):
+                    places[f"{at}self_attn.{name}_proj.weight"] = part
             if layer.qkv_bias is not None:
                 for name, part in zip("qkv", layer.qkv_bias.tensor_split((q, q + kv)), strict=True):
                     places[f"{at}self_attn.{name}_proj.bias"] = part
@@ -171,8 +174,11 @@ class Decoder(nn.Module):
             if layer.experts is not None:
                 places |= {at + name: place for name, place in layer.experts.places().items()}
                 continue
-            for name, part in zip(("gate", "up"), layer.gate_up.chunk(2), strict=True):
-                places[f"{at}mlp.{name}_proj.weight"] = part
+            if c.fused_names:
+                places[at + "mlp.gate_up_proj.weight"] = layer.gate_up
+            else:
+                for name, part in zip(("gate", "up"), layer.gate_up.chunk(2), strict=True):
+                    places[f"{at}mlp.{name}_proj.weight"] = part
             places[at + "mlp.down_proj.weight"] = layer.down
         return places
 

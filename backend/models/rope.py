@@ -233,4 +233,5 @@ KINDS = {
     "llama3": _llama3,
     "yarn": _yarn,
     "longrope": _longrope,
+    "su": _longrope,  # its name in Phi-3's first releases
 }

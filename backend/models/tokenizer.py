@@ -15,24 +15,15 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import Tokenizer
 
 from backend.errors import CorruptCheckpoint, InvalidRequest, ModelNotFound, UnsupportedModel
+from backend.models import gguf_tokenizer
 from backend.models.chat_template import ChatTemplate
 from backend.models.gguf import GGUFFile
 from backend.models.safetensors import read_json
 
-CONTROL, USER_DEFINED, UNUSED = 3, 4, 5  # tokenizer.ggml.token_type
 MORE_TEMPLATES = "additional_chat_templates"  # transformers' folder of named ones
-SPACE_MARK = "\u2581"  # SentencePiece's visible space
-
-_WORDS = r"[^\r\n\p{L}\p{N}]?\p{L}+"
-_ENGLISH_ENDINGS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
-_TAIL = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-SPLITS = {  # tokenizer.ggml.pre -> how text is cut before BPE; the models' own published patterns
-    "llama-bpe": rf"{_ENGLISH_ENDINGS}|{_WORDS}|\p{{N}}{{1,3}}|{_TAIL}",
-    "qwen2": rf"{_ENGLISH_ENDINGS}|{_WORDS}|\p{{N}}|{_TAIL}",
-}
 
 
 @dataclass(frozen=True)
@@ -167,33 +158,11 @@ def from_gguf(file: GGUFFile) -> TextModel:
     Raises UnsupportedModel for a tokenizer kind or pre-split that we do not reproduce exactly.
     """
     meta = file.metadata
-    kind = meta.get("tokenizer.ggml.model")
-    if kind != "gpt2":
-        raise UnsupportedModel(f"GGUF tokenizer {kind!r}; byte-level BPE ('gpt2') is read")
-    try:
-        tokens: list[str] = meta["tokenizer.ggml.tokens"]
-        merges = [tuple(pair.split(" ", 1)) for pair in meta["tokenizer.ggml.merges"]]
-    except KeyError as missing:
-        raise CorruptCheckpoint(f"GGUF metadata has no {missing.args[0]}") from None
-    types: list[int] = meta.get("tokenizer.ggml.token_type", [1] * len(tokens))
-    vocabulary = {token: i for i, token in enumerate(tokens)}
-    try:
-        tokenizer = Tokenizer(
-            models.BPE(vocabulary, merges, ignore_merges=meta.get("tokenizer.ggml.pre") == "llama-bpe")
-        )
-    except Exception as broken:  # the Rust side raises a bare Exception
-        raise CorruptCheckpoint(f"tokenizer: {broken}") from None
-    tokenizer.pre_tokenizer = _pre_tokenizer(meta.get("tokenizer.ggml.pre", "default"))
-    tokenizer.decoder = decoders.ByteLevel()
-    special = [t for t, kind in zip(tokens, types, strict=True) if kind == CONTROL]
-    defined = [t for t, kind in zip(tokens, types, strict=True) if kind == USER_DEFINED]
-    tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in special])
-    tokenizer.add_tokens([AddedToken(t, special=False, normalized=False) for t in defined])
-
+    tokenizer, tokens = gguf_tokenizer.read(meta)
     bos = meta.get("tokenizer.ggml.bos_token_id")
     eos = [meta[k] for k in ("tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id") if k in meta]
-    if bos is not None and meta.get("tokenizer.ggml.add_bos_token", False):
-        _prepend_bos(tokenizer, tokens[bos], bos)
+    if bos is not None and meta.get("tokenizer.ggml.add_bos_token", gguf_tokenizer.is_sentencepiece(meta)):
+        gguf_tokenizer.prepend_bos(tokenizer, tokens[bos], bos)
     template, tool_template = meta.get("tokenizer.chat_template"), meta.get("tokenizer.chat_template.tool_use")
     variables = {"bos_token": tokens[bos] if bos is not None else "", "eos_token": tokens[eos[0]] if eos else ""}
     return TextModel(
@@ -203,27 +172,6 @@ def from_gguf(file: GGUFFile) -> TextModel:
         bos_id=bos,
         chat_template=ChatTemplate(template, variables) if template else None,
         tool_template=ChatTemplate(tool_template, variables) if tool_template else None,
-    )
-
-
-def _pre_tokenizer(name: str) -> Any:
-    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    if name in SPLITS:
-        return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(SPLITS[name]), "isolated"), byte_level])
-    gpt2 = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
-    if name == "smollm":
-        return pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), gpt2])
-    if name == "gpt-2":
-        return gpt2
-    known = ", ".join(sorted({*SPLITS, "smollm", "gpt-2"}))
-    raise UnsupportedModel(f"GGUF pre-tokenizer {name!r} is not one of {known}")
-
-
-def _prepend_bos(tokenizer: Tokenizer, token: str, token_id: int) -> None:
-    from tokenizers.processors import TemplateProcessing
-
-    tokenizer.post_processor = TemplateProcessing(
-        single=[token, "$A"], pair=[token, "$A", token, "$B"], special_tokens=[(token, token_id)]
     )
 
 
@@ -329,4 +277,4 @@ def _byte_level_bytes(token: str) -> bytes:
 def _sentencepiece_bytes(token: str) -> bytes:
     if len(token) == 6 and token.startswith("<0x") and token.endswith(">"):
         return bytes([int(token[3:5], 16)])
-    return token.replace(SPACE_MARK, " ").encode()
+    return token.replace(gguf_tokenizer.SPACE_MARK, " ").encode()

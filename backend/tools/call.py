@@ -12,6 +12,7 @@ from backend.tools.script import END, SPACE, Reading, Script
 
 ARGUMENTS = ("arguments", "parameters")
 NO_ARGUMENTS = "{}"
+MOST_FAILURES = 32  # objects of one answer that turn out to be no calls, each read twice; behind them all is text
 
 
 class CallScript(Script):
@@ -19,10 +20,13 @@ class CallScript(Script):
 
     def __init__(self, names: Collection[str]) -> None:
         self.names = names
+        self._failures = 0
         super().__init__()
 
     def call(self) -> Reading[bool]:
         """Read an object and say its call. False: it calls nothing that was offered, and was given back whole."""
+        if self._failures == MOST_FAILURES:
+            return False
         self.remember()
         name: str | None = None
         waiting: str | None = None
@@ -60,6 +64,7 @@ class CallScript(Script):
         read = self.remembered()
         if name is None:
             self.give_back(read)
+            self._failures += 1
             return False
         if character not in ("}", END):
             self.give_back(character)  # a call that began is one, whatever comes behind

@@ -20,7 +20,7 @@ class Script:
 
     def __init__(self) -> None:
         self._said: list[Part] = []
-        self._again = ""  # given back, to be read before anything new
+        self._again: list[str] = []  # given back, to be read before anything new; the next one stands last
         self._read: list[str] | None = None  # since `remember`
         self._ended = False
         self._running = self.run()
@@ -52,22 +52,21 @@ class Script:
     def next(self) -> Reading[str]:
         """The next character, or END."""
         if self._again:
-            character, self._again = self._again[0], self._again[1:]
+            character = self._again.pop()
         elif self._ended:
             return END
         else:
             character = yield
             self._ended = character == END
         if self._read is not None:
-            self._read.append(character)
+            self._read += character
         return character
 
     def give_back(self, text: str) -> None:
         """It is read again, before what follows."""
-        self._again = text + self._again
+        self._again += reversed(text)
         if self._read is not None and text:
-            read = "".join(self._read)
-            self._read = [read.removesuffix(text)]
+            del self._read[-len(text) :]
 
     def remember(self) -> None:
         """From here on keep what is read, for `remembered`."""
@@ -107,6 +106,10 @@ class Script:
         held = ""
         while (character := (yield from self.next())) != END:
             if trim and not held and character in SPACE:
+                continue
+            if not held and character not in SPACE and character != marker[0]:
+                self.say(kind(character))
+                trim = False
                 continue
             held += character
             if held.endswith(marker):

@@ -20,6 +20,17 @@ from gateway.demo.scene import Keys
 
 MAIL, IBAN = "anna.schmidt@example.org", "DE89 3704 0044 0532 0130 00"
 TIMEOUT_S = 180
+CITY = {"type": "string", "pattern": "^[A-Z][a-z]{2,15}$"}
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "The weather in a city",
+        "parameters": {
+            "type": "object", "properties": {"city": CITY}, "required": ["city"], "additionalProperties": False
+        },
+    },
+}  # fmt: skip
 
 
 class CheckFailed(Exception):
@@ -43,6 +54,7 @@ def run_checks(console: Console, base: str, keys: Keys, data: Path) -> bool:
     checks: list[tuple[str, Callable[[], str]]] = [
         ("an answer, with curl", bench.answer_with_curl),
         ("an answer and a stream, with OpenAI's Python SDK", bench.sdk),
+        ("a call of a function, held to its schema", bench.tool_call),
         ("personal data reaches the model only as placeholders", bench.personal_data),
         ("a US-owned backend is refused, with the reason", bench.refusal),
         ("the same backend serves the project whose policy allows it", bench.other_project),
@@ -84,6 +96,16 @@ class _Bench:
         whole = self._ask(self.keys.acme, chat_body(QUESTION)).text.strip()
         _expect(streamed == whole, "the stream says what the whole answer says", f"{streamed!r} and {whole!r}")
         return f"streamed: {streamed}"
+
+    def tool_call(self) -> str:
+        body = chat_body(
+            "What is the weather in Paris?", tools=[WEATHER], tool_choice="required", parallel_tool_calls=False
+        )
+        choice = self._ask(self.keys.acme, body).body["choices"][0]
+        (call,) = choice["message"]["tool_calls"]
+        arguments = json.loads(call["function"]["arguments"])
+        _expect(list(arguments) == ["city"] and choice["finish_reason"] == "tool_calls", "one city", str(choice))
+        return f"{call['function']['name']}({call['function']['arguments']})"
 
     def personal_data(self) -> str:
         reply = self._ask(self.keys.acme, chat_body(PERSONAL), {"x-domicile-debug": "upstream"})

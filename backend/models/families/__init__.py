@@ -4,7 +4,7 @@
 """
 
 from backend.errors import UnsupportedModel
-from backend.models.families import llama, mistral, mixtral, qwen2, qwen3, qwen3_moe
+from backend.models.families import llama, mistral, mixtral, phi3, qwen2, qwen3, qwen3_moe
 from backend.models.families.family import Family
 
 FAMILIES: tuple[Family, ...] = (
@@ -12,6 +12,7 @@ FAMILIES: tuple[Family, ...] = (
     mistral.FAMILY,
     qwen2.FAMILY,
     qwen3.FAMILY,
+    phi3.FAMILY,
     mixtral.FAMILY,
     qwen3_moe.FAMILY,
 )

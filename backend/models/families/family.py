@@ -41,10 +41,12 @@ class Experts:
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """Fields of `ModelConfig` that tell one family from another."""
+    """Fields of `ModelConfig` that tell one family from another. ``fused_names``: q, k and v are one tensor in the
+    checkpoint, and so are gate and up."""
 
     qkv_bias: bool = False
     qk_norm: bool = False
+    fused_names: bool = False
     windows: tuple[int | None, ...] = ()
     experts: Experts | None = None
 

@@ -16,5 +16,4 @@ FAMILY = Family(
     models="Mistral 7B 0.1 to 0.3, Nemo, Small; Zephyr",
     features="sliding window in every layer, where config.json has one",
     traits=_traits,
-    gpu="within the window",
 )

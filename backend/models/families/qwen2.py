@@ -17,5 +17,4 @@ FAMILY = Family(
     features="q, k, v biases; YaRN; sliding window by layer",
     traits=_traits,
     gguf="qwen2",
-    gpu="yes; windows only within their width",
 )

@@ -21,5 +21,4 @@ FAMILY = Family(
     features="q and k norms; YaRN; sliding window by layer",
     traits=traits,
     gguf="qwen3",
-    gpu="yes; windows only within their width",
 )

@@ -1,4 +1,5 @@
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -179,3 +180,30 @@ def test_without_a_template_a_chat_is_refused(tmp_path: Path, model: Decoder) ->
     (folder / "tokenizer_config.json").unlink()
     with pytest.raises(InvalidRequest, match="no chat template"):
         Checkpoint(folder).text.encode_chat([{"role": "user", "content": "x"}])
+
+
+def test_a_checkpoint_may_keep_a_template_of_its_own_for_tools(folder: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(folder, tmp_path / "model")
+    config = json.loads((copy / "tokenizer_config.json").read_text())
+    one, other = "{{ messages[0].content }}", "{{ tools | length }} tools: {{ messages[0].content }}"
+    config["chat_template"] = [{"name": "default", "template": one}, {"name": "tool_use", "template": other}]
+    (copy / "tokenizer_config.json").write_text(json.dumps(config))
+    talk = [{"role": "user", "content": "the sea"}]
+    for _ in range(2):
+        model = ours.from_folder(copy)
+        assert model.decode(model.encode_chat(talk)) == "the sea"
+        assert model.decode(model.encode_chat(talk, [{}, {}])) == "2 tools: the sea"
+        config["chat_template"] = one  # the second time in a file of its own, as newer checkpoints have it
+        (copy / "tokenizer_config.json").write_text(json.dumps(config))
+        (copy / "additional_chat_templates").mkdir(exist_ok=True)
+        (copy / "additional_chat_templates" / "tool_use.jinja").write_text(other)
+
+
+def test_a_control_token_may_be_shown_in_what_the_model_writes(folder: Path) -> None:
+    model = ours.from_folder(folder)
+    token = model.control_token("<|im_start|>")
+    assert token is not None
+    assert model.decode([token]) == ""
+    shown = model.showing(["<|im_start|>", "<|not there|>"])
+    assert shown.decode([token]) == "<|im_start|>"
+    assert shown.control_token("<|im_start|>") is None

@@ -166,3 +166,12 @@ def test_other_cards_are_said_to_be_scaled(folder: Path) -> None:
     shown = CliRunner().invoke(app, ["plan", "--model", str(folder), "--context", "8192", "--gpu", "h200"])
     assert "scaled from an H100, not measured" in shown.stdout
     assert isinstance(LLAMA, ModelConfig)
+
+
+def test_a_model_that_no_card_computes_is_not_planned_for(folder: Path, tmp_path: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    experts = {"architectures": ["MixtralForCausalLM"], "num_local_experts": 4, "num_experts_per_tok": 2}
+    (tmp_path / "config.json").write_text(json.dumps(config | experts))
+    refused = CliRunner().invoke(app, ["plan", "--model", str(tmp_path)])
+    assert refused.exit_code == 1
+    assert "mixture of experts" in refused.output

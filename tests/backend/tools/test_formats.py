@@ -1,6 +1,7 @@
 """Calls in every format: whole, cut anywhere, malformed. What is no call is text, and nothing is lost."""
 
 import json
+from time import process_time
 from typing import Any
 
 import pytest
@@ -178,6 +179,17 @@ def test_hermes_a_marker_that_opens_nothing_is_text_and_the_next_one_may_be_a_ca
     parts = whole(HERMES, '<tool_call><tool_call>{"name": "now", "arguments": {}}</tool_call>')
     assert calls(parts) == [("now", {})]
     assert content(parts) == "<tool_call>"
+
+
+@pytest.mark.parametrize("form", FORMATS.values(), ids=lambda f: f.name)
+def test_an_answer_that_opens_calls_inside_calls_is_read_in_time(form: ToolFormat) -> None:
+    opening = (form.shape.before or form.shape.opening or LLAMA3.markers[0]).strip()
+    text = f'{opening}{{"a": "' * 4_000
+    began = process_time()
+    parts = whole(form, text)
+    assert process_time() - began < 10  # about two seconds; read again for each opening it would be minutes
+    assert calls(parts) == []
+    assert content(parts).count('{"a": "') == 4_000
 
 
 def test_llama_an_object_behind_words_is_text_unless_the_tag_says_otherwise() -> None:

@@ -71,6 +71,16 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
         },
     ),
+    "phi3": ("Phi3ForCausalLM", {"pad_token_id": 0}),
+    "phi3 with a window, and longrope beyond": (
+        "Phi3ForCausalLM",
+        {
+            "pad_token_id": 0,
+            "sliding_window": 20,
+            "original_max_position_embeddings": 64,
+            **rope("longrope", **FACTORS),
+        },
+    ),
     "mixtral": ("MixtralForCausalLM", {"num_local_experts": 4, "num_experts_per_tok": 2}),
     "qwen3-moe": ("Qwen3MoeForCausalLM", {**EXPERTS, "num_experts": 6, "norm_topk_prob": True}),
     "qwen3-moe, some layers dense": (
