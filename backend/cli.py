@@ -67,6 +67,9 @@ def serve(
     key: Annotated[Path | None, typer.Option(help="Its private key, PEM.")] = None,
     ca: Annotated[Path | None, typer.Option(help="The CA that signs peers, PEM.")] = None,
     peer_uri: Annotated[str | None, typer.Option(help="The one URI SAN that may connect.")] = None,
+    request_key: Annotated[
+        Path | None, typer.Option(help="Public key, PEM: answer only calls with a token that it verifies.")
+    ] = None,
     tenant: Annotated[str, typer.Option(help="Whose backend this is.")] = "",
     region: Annotated[str, typer.Option(help="Where it runs.")] = "",
     backend_id: Annotated[str, typer.Option(help="Which replica it is.")] = "",
@@ -108,6 +111,7 @@ def serve(
             port=port,
             tls=tls_files(cert, key, ca, peer_uri, host=host),
             identity=Identity(tenant, region, backend_id),
+            request_key=request_key,
         )
     except BackendError as error:
         typer.echo(f"error: {error}", err=True)

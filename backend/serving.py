@@ -10,15 +10,18 @@ import socket
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TextIO
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from backend.engine.config import EngineConfig
 from backend.engine_client import EngineClient
 from backend.errors import ConfigError
 from backend.messages import Loading
 from backend.models.checkpoint import Checkpoint, resolve
+from backend.request_lock import RequestLock, read_key
 from backend.server import Api, Identity
 from backend.tls import TlsFiles, reload_when_renewed, server_context
 
@@ -28,7 +31,14 @@ DRAIN_S = 30  # how long answers may go on after SIGTERM
 
 
 def serve(
-    config: EngineConfig, *, served_name: str, host: str, port: int, tls: TlsFiles | None, identity: Identity
+    config: EngineConfig,
+    *,
+    served_name: str,
+    host: str,
+    port: int,
+    tls: TlsFiles | None,
+    identity: Identity,
+    request_key: Path | None = None,
 ) -> None:
     """Run until SIGTERM or SIGINT; then no connection is taken, and running answers get DRAIN_S to end.
 
@@ -37,11 +47,15 @@ def serve(
     """
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     context = server_context(tls) if tls else None
+    lock = read_key(request_key) if request_key else None
     listener = _listen(host, port)
     text_model = Checkpoint(resolve(config.model)).text
     engine = EngineClient(config)
+    app: ASGIApp = Api(engine, text_model, served_name, identity).app()
+    if lock is not None:
+        app = RequestLock(app, lock, tenant=identity.tenant, backend=identity.backend_id)
     settings = uvicorn.Config(
-        Api(engine, text_model, served_name, identity).app(),
+        app,
         loop="uvloop",
         http="httptools",
         lifespan="off",

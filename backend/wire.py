@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 REQUEST_ID_HEADER = "x-request-id"
+REQUEST_TOKEN_HEADER = "x-domicile-token"  # noqa: S105  # its name
 PING_PATH = "/readyz"  # a round trip through the engine loop
 MAX_STOP_STRINGS = 16
 

@@ -102,7 +102,11 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
                 open_store=open_sided(installation.side_store, keys),
             ) as log,
             NameFinder(settings.names) as names,
-            Upstream(settings.requests, lambda backend, peer: recorder.connected(backend, peer)) as upstream,
+            Upstream(
+                settings.requests,
+                lambda backend, peer: recorder.connected(backend, peer),
+                installation.find_request_signer,
+            ) as upstream,
             Directory(
                 database,
                 cell=installation.cell,

@@ -58,6 +58,7 @@ async def fleet_at_work(
         installation.authority,  # made when the first backend is started: before that nobody needs one
         grace_s=GRACE_S,
         gpus=settings.fleet.gpus,
+        options=lambda: ("--request-key", str(installation.request_key())),
         on_change=lambda replica, running: reconciler.nudge(),
     )
     reconciler = Reconciler(

@@ -249,12 +249,12 @@ class Pool:
         self._idle: list[Connection] = []
         self._all: set[Connection] = set()
 
-    def head(self, method: str, path: str, length: int, request_id: str) -> bytes:
-        """Request line and fields. `path` and `request_id` are ours, never a caller's words."""
+    def head(self, method: str, path: str, length: int, request_id: str, more: str = "") -> bytes:
+        """Request line and fields. `path`, `request_id` and `more`, whole lines, are ours, never a caller's words."""
         return (
             f"{method} {self._prefix}{path} HTTP/1.1\r\nhost: {self._authority}\r\naccept: */*\r\n"
             f"content-type: application/json\r\ncontent-length: {length}\r\nx-request-id: {request_id}\r\n"
-            f"{self._more}\r\n"
+            f"{self._more}{more}\r\n"
         ).encode("latin-1")
 
     async def acquire(self) -> tuple[Connection, bool]:

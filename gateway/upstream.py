@@ -20,6 +20,7 @@ from pydantic import ValidationError
 from backend.wire import ErrorBody
 from gateway.errors import BackendFailed, BackendRefused, BackendTimeout, BackendUnavailable, GatewayError
 from gateway.http1 import ConnectError, Connection, ConnectionLost, Peer, Pool, ProtocolError, Response
+from gateway.request_token import RequestSigner
 from gateway.settings import Requests, is_loopback
 from regions.fleet import Backend
 from regions.secret_file import read_secret
@@ -86,7 +87,15 @@ class Answer:
 class Upstream:
     """The one HTTP client. Use as an async context manager."""
 
-    def __init__(self, settings: Requests, connected: Connected = _nobody) -> None:
+    def __init__(
+        self,
+        settings: Requests,
+        connected: Connected = _nobody,
+        find_signer: Callable[[], RequestSigner | None] = lambda: None,
+    ) -> None:
+        """`find_signer` looks for the key that tokens are signed by; the first backend started here makes it."""
+        self._find_signer = find_signer
+        self._signer: RequestSigner | None = None
         self._settings = settings
         self._connected = connected
         self._pools: dict[str, tuple[Target, Pool]] = {}
@@ -102,9 +111,11 @@ class Upstream:
             pool.close()
 
     @asynccontextmanager
-    async def call(self, target: Target, path: str, body: bytes, request_id: str) -> AsyncIterator[Answer]:
-        """POST `body`; yields once the backend has answered 200. Leaving early closes the connection, which
-        cancels the sequence in the engine.
+    async def call(
+        self, target: Target, path: str, body: bytes, request_id: str, decision: str = ""
+    ) -> AsyncIterator[Answer]:
+        """POST `body`, with a token of `decision` to a backend of our own; yields once it has answered 200. Leaving
+        early closes the connection, which cancels the sequence in the engine.
 
         Raises:
             BackendUnavailable: no connection, or 503: nothing was processed, another backend may be tried.
@@ -113,7 +124,9 @@ class Upstream:
         """
         pool = self._pool(target)
         silence_s = self._settings.silence_timeout_s
-        connection, response = await self._send(target, pool, pool.head("POST", path, len(body), request_id), body)
+        token = self._token(target.backend, request_id, decision, body)
+        head = pool.head("POST", path, len(body), request_id, token)
+        connection, response = await self._send(target, pool, head, body)
         try:
             if response.status != 200:
                 raise await _refusal(response, silence_s)
@@ -172,6 +185,17 @@ class Upstream:
                 if isinstance(error, ProtocolError):
                     raise BackendFailed("The backend did not answer in HTTP") from error
                 raise
+
+    def _token(self, backend: Backend | None, request_id: str, decision: str, body: bytes) -> str:
+        if backend is None or backend.kind != "domicile":
+            return ""
+        if self._signer is None:
+            self._signer = self._find_signer()
+        if self._signer is None:
+            return ""
+        return self._signer.field(
+            tenant=backend.tenant, backend=backend.id, request_id=request_id, decision=decision, body=body
+        )
 
     def _pool(self, target: Target) -> Pool:
         known = self._pools.get(target.backend_id)

@@ -59,7 +59,7 @@ class LocalLauncher:
 
     `on_change` is called with the id and the running backend whenever a start succeeds (after a crash the port is
     another), and with the id and None when a backend has crashed. `gpus`: device numbers that it may hand out, one a
-    backend, where a spec names a kind of card and no device.
+    backend, where a spec names a kind of card and no device. `options`: more of `backend serve`, for every backend.
     """
 
     def __init__(
@@ -74,6 +74,7 @@ class LocalLauncher:
         renewal_check_s: float = RENEWAL_CHECK_S,
         restart: RestartPolicy | None = None,
         gpus: Sequence[int] = (),
+        options: Callable[[], Sequence[str]] = tuple,
         on_change: Callable[[str, RunningBackend | None], None] = lambda backend_id, running: None,
     ) -> None:
         self._folder = data.resolve() / "backends"
@@ -85,6 +86,7 @@ class LocalLauncher:
         self._renewal_check_s = renewal_check_s
         self._restart = restart
         self._gpus = tuple(gpus)
+        self._options = options
         self._on_change = on_change
         self._children: dict[str, _Child] = {}
         self._starting: dict[str, tuple[int, ...]] = {}  # with its GPUs
@@ -200,7 +202,7 @@ class LocalLauncher:
         command += ["--tenant", identity.tenant, "--region", identity.region, "--backend-id", identity.backend]
         if spec.threads is not None:
             command += ["--threads", str(spec.threads)]
-        return [*command, *spec.options]
+        return [*command, *self._options(), *spec.options]
 
     async def _ready(self, process: Process, log: Path, began_at: int) -> tuple[int, int]:
         """Port and pid, from the line in its log that says so.
