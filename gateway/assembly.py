@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from time import time
 
@@ -40,6 +41,7 @@ from gateway.policy_room import PolicyRoom
 from gateway.prices import configured
 from gateway.probe import BackendProbe
 from gateway.recorder import Recorder
+from gateway.release import release
 from gateway.routes import Routes
 from gateway.settings import Settings
 from gateway.store.database import Database
@@ -86,6 +88,10 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
 
     def on_change(directory: Directory) -> None:
         inventory.replace(directory.backends(), directory.deployments())
+        living = {backend.id for backend in fleet}
+        credentials.forget(living)
+        routes.forget()
+        upstream.forget(living)
         parking.look()
 
     database = installation.database(pool_size=settings.database.pool_size)
@@ -123,7 +129,16 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
             ) as ledger,
             _limit_store(database, ledger) as limit_store,
             Limiter(limit_store) as limiter,
-            fleet_at_work(settings, installation, database, fleet, inventory, book, recorded_from_threads(log)),
+            fleet_at_work(
+                settings,
+                installation,
+                database,
+                fleet,
+                inventory,
+                book,
+                recorded_from_threads(log),
+                partial(release, upstream, routes),
+            ),
         ):
             recorder = Recorder(log, telemetry)
             pipeline = Pipeline(

@@ -16,7 +16,7 @@ from gateway.store.fleet_store import FleetStore
 from regions.demand import NOTHING, Book, Told
 from regions.fleet import Fleet
 from regions.local import LocalLauncher
-from regions.reconciler import Reconciler
+from regions.reconciler import Reconciler, Release
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +42,7 @@ async def fleet_at_work(
     inventory: Inventory,
     book: Book,
     on_event: OnEvent,
+    release: Release,
 ) -> AsyncIterator[None]:
     """While the block runs, demand is told, and deployments are seen to if this gateway leads. Leaving stops the
     backends that it started."""
@@ -67,6 +68,7 @@ async def fleet_at_work(
         cell=installation.cell,
         models=settings.fleet.models or installation.data / "models",
         report=fleet.report,
+        release=release,
         every_s=settings.fleet.every_s,
     )
     telling = asyncio.create_task(_tell(database, installation.cell, node, book, inventory, reconciler.nudge))

@@ -7,7 +7,7 @@ certificate is the tenant's, so a backend of another tenant refuses us as well.
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -110,6 +110,11 @@ class Upstream:
         for _, pool in pools.values():
             pool.close()
 
+    def forget(self, living: Collection[str]) -> None:
+        """Let go of the connections to backends that are not among `living`, by id; answers that run go on."""
+        for backend_id in [each for each in self._pools if each not in living]:
+            self._pools.pop(backend_id)[1].close_idle()
+
     @asynccontextmanager
     async def call(
         self, target: Target, path: str, body: bytes, request_id: str, decision: str = ""
@@ -138,13 +143,16 @@ class Upstream:
         """Whether `path` answers 200 within `timeout_s` seconds."""
         return await self.fetch(target, path, timeout_s) is not None
 
-    async def fetch(self, target: Target, path: str, timeout_s: float) -> bytes | None:
-        """What `path` answers, up to 1 MiB; None where that is not 200, more, or not there in `timeout_s` seconds."""
+    async def fetch(self, target: Target, path: str, timeout_s: float, body: bytes | None = None) -> bytes | None:
+        """What `path` answers, to a POST if there is a `body`, up to 1 MiB; None where that is not 200, more, or not
+        there in `timeout_s` seconds."""
         pieces, size = [], 0
         try:
             async with asyncio.timeout(timeout_s):
                 pool = self._pool(target)
-                connection, response = await self._send(target, pool, pool.head("GET", path, 0, "readiness"), b"")
+                sent = body or b""
+                head = pool.head("GET" if body is None else "POST", path, len(sent), "readiness")
+                connection, response = await self._send(target, pool, head, sent)
                 try:
                     async for piece in response.pieces(timeout_s):
                         size += len(piece)

@@ -11,10 +11,11 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from regions.autoscaler import Sample, desired, trimmed
@@ -36,6 +37,11 @@ FIRST_BACK_OFF_S, LONGEST_BACK_OFF_S, MAX_FAILURES, STEADY_S = 1.0, 60.0, 16, 30
 
 Key = tuple[str, str]
 Report = Callable[[str], EngineReport | None]
+Release = Callable[[Backend], Awaitable[Mapping[str, str]]]
+
+
+async def _nothing(backend: Backend) -> Mapping[str, str]:
+    return {}
 
 
 class NotLeading(Exception):
@@ -67,7 +73,9 @@ class Store(Protocol):
 
     def drain(self, term: int, replica: Replica, reason: str) -> None: ...
 
-    def end(self, term: int, replica: Replica, state: State, reason: str, *, seen: bool) -> None: ...
+    def end(
+        self, term: int, replica: Replica, state: State, reason: str, *, seen: bool, detail: Mapping[str, str]
+    ) -> None: ...
 
     def meter(self, term: int, busy: Mapping[str, bool]) -> None: ...
 
@@ -85,7 +93,8 @@ class _Kept:
 class Reconciler:
     """``asyncio.create_task(reconciler.run())``; then `close`. `report`: what a backend said of itself, by id.
 
-    `models`: the folder that weights are found in.
+    `models`: the folder that weights are found in. `release` is awaited for a backend that nobody calls any more,
+    before it is stopped; what it returns goes on record with the end. It must not raise.
     """
 
     def __init__(
@@ -96,6 +105,7 @@ class Reconciler:
         cell: str,
         models: Path,
         report: Report = lambda replica: None,
+        release: Release = _nothing,
         every_s: float = EVERY_S,
         settle_s: float = SETTLE_S,
         monotonic: Callable[[], float] = time.monotonic,
@@ -105,6 +115,7 @@ class Reconciler:
         self._cell = cell
         self._models = models
         self._report = report
+        self._release = release
         self._every_s = every_s
         self._settle_s = settle_s
         self._monotonic = monotonic
@@ -263,12 +274,23 @@ class Reconciler:
 
     async def _finish(self, term: int, replica: Replica, reason: str) -> None:
         await asyncio.sleep(self._settle_s)
+        running = self._launcher.running.get(replica.id)
+        released = await self._release(running.backend) if running is not None else {}
         await self._launcher.stop(replica.id)
-        await self._end(term, replica, State.STOPPED, reason, seen=True)
+        await self._end(term, replica, State.STOPPED, reason, seen=True, detail=released)
 
-    async def _end(self, term: int, replica: Replica, state: State, reason: str, *, seen: bool) -> None:
+    async def _end(
+        self,
+        term: int,
+        replica: Replica,
+        state: State,
+        reason: str,
+        *,
+        seen: bool,
+        detail: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         self._ours.discard(replica.id)
-        await asyncio.to_thread(self._store.end, term, replica, state, reason, seen=seen)
+        await asyncio.to_thread(self._store.end, term, replica, state, reason, seen=seen, detail=detail)
 
     async def _meter(self, term: int, alive: Sequence[Replica]) -> None:
         now = self._monotonic()

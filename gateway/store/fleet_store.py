@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Any
 
 from sqlalchemy import Connection, select
@@ -126,14 +127,23 @@ class FleetStore:
             row = self._moved(session, replica, State.DRAINING, reason)
             self._tell(self._revoked(session, row), row, replica)
 
-    def end(self, term: int, replica: Replica, state: State, reason: str, *, seen: bool) -> None:
-        """It runs no more, and what it had in memory is gone with it. `seen`: it ran until now, and is billed so."""
+    def end(
+        self,
+        term: int,
+        replica: Replica,
+        state: State,
+        reason: str,
+        *,
+        seen: bool,
+        detail: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """It runs no more. `seen`: it ran until now, and is billed so. `detail` goes on record: how it was released."""
         with self._turn(term) as (session, at):
             if seen:
                 meter(session.connection(), self._cell, {replica.id: False}, at)
             row = self._moved(session, replica, state, reason)
             row.ended_at = at
-            self._tell(self._revoked(session, row), row, replica)
+            self._tell(self._revoked(session, row), row, replica, detail)
 
     def meter(self, term: int, busy: Mapping[str, bool]) -> None:
         """Bill these replicas up to now."""
@@ -171,8 +181,10 @@ class FleetStore:
         return change
 
     @staticmethod
-    def _tell(change: Change, row: ReplicaRow, before: Replica | None) -> None:
-        told = {"deployment": row.deployment, "region": row.region, "gpu": row.gpu}
+    def _tell(
+        change: Change, row: ReplicaRow, before: Replica | None, detail: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        told = {"deployment": row.deployment, "region": row.region, "gpu": row.gpu, **detail}
         if row.reason:
             told["reason"] = row.reason
         if before is not None:

@@ -42,12 +42,12 @@ class Scene:
         )  # fmt: skip
         self.control.create_tenant("acme")
 
-    def gateway(self, node="one", launcher=None, lease_s=10.0):
+    def gateway(self, node="one", launcher=None, lease_s=10.0, **more):
         launcher = launcher or FakeLauncher()
         store = FleetStore(self.database, cell="demo", node=node, on_event=self.events.append, lease_s=lease_s)
         made = Reconciler(
             store, launcher, cell="demo", models=Path("/models"), report=self.reports.get, settle_s=0.0,
-            monotonic=self.clock,
+            monotonic=self.clock, **more,
         )  # fmt: skip
         made.launcher = launcher
         return made
@@ -362,3 +362,24 @@ async def test_time_up_is_billed_while_it_runs_and_to_the_end(scene):
     assert row.replica == ended.id
     life = (ended.ended_at - ended.created_at).total_seconds() * 1000
     assert abs(row.up_ms - life) <= 2
+
+
+async def test_before_it_stops_it_is_released_and_the_record_says_how(scene):
+    seen = []
+
+    async def release(backend):
+        seen.append((backend.id, backend.id in one.launcher.running, scene.offered()))
+        return {"cache": "zeroed", "released_bytes": "4096"}
+
+    scene.wish()
+    one = scene.gateway(release=release)
+    await passes(one)
+    (name,) = scene.offered()
+    scene.control.drain_deployment("acme", "small")
+    await passes(one)
+    assert seen == [(name, True, [])]
+    stopped = scene.events[-1]
+    assert (stopped.action, stopped.detail["cache"], stopped.detail["released_bytes"]) == (
+        "replica.stopped", "zeroed", "4096",
+    )  # fmt: skip
+    await one.close()
