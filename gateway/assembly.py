@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from time import time
 
@@ -41,7 +40,7 @@ from gateway.policy_room import PolicyRoom
 from gateway.prices import configured
 from gateway.probe import BackendProbe
 from gateway.recorder import Recorder
-from gateway.release import release
+from gateway.rest import EngineRest
 from gateway.routes import Routes
 from gateway.settings import Settings
 from gateway.store.database import Database
@@ -137,7 +136,7 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
                 inventory,
                 book,
                 recorded_from_threads(log),
-                partial(release, upstream, routes),
+                EngineRest(upstream, routes),
             ),
         ):
             recorder = Recorder(log, telemetry)

@@ -16,7 +16,7 @@ from gateway.store.fleet_store import FleetStore
 from regions.demand import NOTHING, Book, Told
 from regions.fleet import Fleet
 from regions.local import LocalLauncher
-from regions.reconciler import Reconciler, Release
+from regions.reconciler import Reconciler, Rest
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ async def fleet_at_work(
     inventory: Inventory,
     book: Book,
     on_event: OnEvent,
-    release: Release,
+    rest: Rest,
 ) -> AsyncIterator[None]:
     """While the block runs, demand is told, and deployments are seen to if this gateway leads. Leaving stops the
     backends that it started."""
@@ -68,7 +68,7 @@ async def fleet_at_work(
         cell=installation.cell,
         models=settings.fleet.models or installation.data / "models",
         report=fleet.report,
-        release=release,
+        rest=rest,
         every_s=settings.fleet.every_s,
     )
     telling = asyncio.create_task(_tell(database, installation.cell, node, book, inventory, reconciler.nudge))

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,11 +37,35 @@ FIRST_BACK_OFF_S, LONGEST_BACK_OFF_S, MAX_FAILURES, STEADY_S = 1.0, 60.0, 16, 30
 
 Key = tuple[str, str]
 Report = Callable[[str], EngineReport | None]
-Release = Callable[[Backend], Awaitable[Mapping[str, str]]]
 
 
-async def _nothing(backend: Backend) -> Mapping[str, str]:
-    return {}
+class Rest(Protocol):
+    """What an engine does besides answering. None raises."""
+
+    async def release(self, backend: Backend) -> Mapping[str, str]:
+        """End what runs and wipe the cache, before it is stopped; what goes on record with its end."""
+        ...
+
+    async def sleep(self, backend: Backend) -> Mapping[str, str] | None:
+        """Give its GPU's memory back and stay; what goes on record. None: it cannot, or did not."""
+        ...
+
+    async def wake(self, backend: Backend) -> bool:
+        """Whether it answers again."""
+        ...
+
+
+class NoRest:
+    """Of engines that can do nothing but end."""
+
+    async def release(self, backend: Backend) -> Mapping[str, str]:
+        return {}
+
+    async def sleep(self, backend: Backend) -> Mapping[str, str] | None:
+        return None
+
+    async def wake(self, backend: Backend) -> bool:
+        return False
 
 
 class NotLeading(Exception):
@@ -71,6 +95,10 @@ class Store(Protocol):
 
     def ready(self, term: int, replica: Replica, backend: Backend) -> None: ...
 
+    def withdraw(self, term: int, replica: Replica) -> None: ...
+
+    def asleep(self, term: int, replica: Replica, detail: Mapping[str, str]) -> None: ...
+
     def drain(self, term: int, replica: Replica, reason: str) -> None: ...
 
     def end(
@@ -93,8 +121,7 @@ class _Kept:
 class Reconciler:
     """``asyncio.create_task(reconciler.run())``; then `close`. `report`: what a backend said of itself, by id.
 
-    `models`: the folder that weights are found in. `release` is awaited for a backend that nobody calls any more,
-    before it is stopped; what it returns goes on record with the end. It must not raise.
+    `models`: the folder that weights are found in. `rest`: what engines are asked besides.
     """
 
     def __init__(
@@ -105,7 +132,7 @@ class Reconciler:
         cell: str,
         models: Path,
         report: Report = lambda replica: None,
-        release: Release = _nothing,
+        rest: Rest | None = None,
         every_s: float = EVERY_S,
         settle_s: float = SETTLE_S,
         monotonic: Callable[[], float] = time.monotonic,
@@ -115,7 +142,8 @@ class Reconciler:
         self._cell = cell
         self._models = models
         self._report = report
-        self._release = release
+        self._rest = rest or NoRest()
+        self._slept_at: dict[str, float] = {}
         self._every_s = every_s
         self._settle_s = settle_s
         self._monotonic = monotonic
@@ -227,10 +255,19 @@ class Reconciler:
 
     async def _scale(self, term: int, deployment: Deployment, replicas: list[Replica], demand: Demand) -> None:
         kept, now = self._kept[deployment.key], self._monotonic()
+        sleeping = [replica for replica in replicas if replica.state is State.ASLEEP]
+        replicas = [replica for replica in replicas if replica.state is not State.ASLEEP]
         kept.samples = trimmed([*kept.samples, self._sample(replicas, demand, now)], now)
         wanted = desired(deployment, len(replicas), kept.samples, now)
         if demand.regions and not demand.regions & {replica.region for replica in replicas}:
             wanted = min(max(wanted, len(replicas) + 1), deployment.max_replicas)
+        for replica in _nearest(sleeping, demand)[: max(0, wanted - len(replicas))]:
+            sleeping.remove(replica)
+            replicas.append(replica)
+            self._act(replica.id, self._wake(term, replica))
+        for replica in sleeping:
+            if now - self._slept_at.setdefault(replica.id, now) >= deployment.asleep_s:
+                self._act(replica.id, self._drain(term, replica, "slept_long"))
         if now >= kept.not_before:
             while len(replicas) < wanted:
                 replica = await asyncio.to_thread(
@@ -239,7 +276,8 @@ class Reconciler:
                 replicas.append(replica)
                 self._act(replica.id, self._start(term, deployment, replica))
         for replica in _least_missed(replicas, self._report)[: max(0, len(replicas) - wanted)]:
-            self._act(replica.id, self._drain(term, replica, "scaled_down"))
+            spare = self._sleep(term, replica) if deployment.asleep_s else self._drain(term, replica, "scaled_down")
+            self._act(replica.id, spare)
 
     def _sample(self, replicas: Sequence[Replica], demand: Demand, now: float) -> Sample:
         if not replicas and demand is NOTHING:
@@ -268,6 +306,27 @@ class Reconciler:
             await self._launcher.stop(replica.id)
             raise
 
+    async def _sleep(self, term: int, replica: Replica) -> None:
+        """Out of service, then asleep; one that cannot sleep is stopped."""
+        await asyncio.to_thread(self._store.withdraw, term, replica)
+        await asyncio.sleep(self._settle_s)
+        running = self._launcher.running.get(replica.id)
+        slept = await self._rest.sleep(running.backend) if running is not None else None
+        if slept is None:
+            await self._drain(term, replica, "scaled_down")
+            return
+        self._slept_at[replica.id] = self._monotonic()
+        await asyncio.to_thread(self._store.asleep, term, replica, slept)
+
+    async def _wake(self, term: int, replica: Replica) -> None:
+        """In service again; one that does not wake is stopped, and the next pass starts another."""
+        self._slept_at.pop(replica.id, None)
+        running = self._launcher.running.get(replica.id)
+        if running is not None and await self._rest.wake(running.backend):
+            await asyncio.to_thread(self._store.ready, term, replica, running.backend)
+        else:
+            await self._drain(term, replica, "did_not_wake")
+
     async def _drain(self, term: int, replica: Replica, reason: str) -> None:
         await asyncio.to_thread(self._store.drain, term, replica, reason)
         await self._finish(term, replica, reason)
@@ -275,7 +334,7 @@ class Reconciler:
     async def _finish(self, term: int, replica: Replica, reason: str) -> None:
         await asyncio.sleep(self._settle_s)
         running = self._launcher.running.get(replica.id)
-        released = await self._release(running.backend) if running is not None else {}
+        released = await self._rest.release(running.backend) if running is not None else {}
         await self._launcher.stop(replica.id)
         await self._end(term, replica, State.STOPPED, reason, seen=True, detail=released)
 
@@ -290,6 +349,7 @@ class Reconciler:
         detail: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self._ours.discard(replica.id)
+        self._slept_at.pop(replica.id, None)
         await asyncio.to_thread(self._store.end, term, replica, state, reason, seen=seen, detail=detail)
 
     async def _meter(self, term: int, alive: Sequence[Replica]) -> None:
@@ -336,6 +396,13 @@ def _place(deployment: Deployment, replicas: Sequence[Replica], demand: Demand) 
     asked = [region for region in deployment.regions if region in demand.regions]
     choices = asked if asked and not any(count[region] for region in asked) else deployment.regions
     return min(choices, key=lambda region: count[region])
+
+
+def _nearest(sleeping: Sequence[Replica], demand: Demand) -> list[Replica]:
+    """Those first that may answer who waits; none where they all may not."""
+    if demand.regions:
+        sleeping = [replica for replica in sleeping if replica.region in demand.regions]
+    return sorted(sleeping, key=lambda replica: replica.started_at)
 
 
 def _least_missed(replicas: Sequence[Replica], report: Report) -> list[Replica]:

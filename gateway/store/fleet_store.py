@@ -111,15 +111,32 @@ class FleetStore:
         with self._turn(term) as (session, _):
             row = self._moved(session, replica, State.READY)
             change = self._change(session, bump_epoch(session, self._cell))
-            registered = BackendRow(
-                **backend.model_dump(include={"id", "tenant", "region", "url", "uri"}),
-                models=list(backend.models),
-                single_tenant="attested",
-                **change.stamp,
-            )
-            session.add(registered)
-            change.tell("backend.registered", row.tenant, row.id, None, backend_record(registered))
+            registered = session.get(BackendRow, row.id)
+            before = None if registered is None else backend_record(registered)
+            if registered is None:
+                registered = BackendRow(
+                    **backend.model_dump(include={"id", "tenant", "region", "url", "uri"}),
+                    models=list(backend.models),
+                    single_tenant="attested",
+                    **change.stamp,
+                )
+                session.add(registered)
+            registered.url, registered.revoked_at, registered.epoch = backend.url, None, change.epoch
+            change.tell("backend.registered", row.tenant, row.id, before, backend_record(registered))
             self._tell(change, row, replica)
+
+    def asleep(self, term: int, replica: Replica, detail: Mapping[str, str]) -> None:
+        """It sleeps, out of service since it was to; `detail` goes on record."""
+        with self._turn(term) as (session, _):
+            row = self._moved(session, replica, State.ASLEEP, "scaled_down")
+            self._tell(self._revoked(session, row), row, replica, detail)
+
+    def withdraw(self, term: int, replica: Replica) -> None:
+        """No gateway may call it from now on, though it is ready."""
+        with self._turn(term) as (session, _):
+            row = session.get(ReplicaRow, replica.id)
+            if row is not None:
+                self._revoked(session, row)
 
     def drain(self, term: int, replica: Replica, reason: str) -> None:
         """No gateway may call it from now on; what runs goes on."""

@@ -4,7 +4,7 @@ from contextlib import asynccontextmanager
 import pytest
 from aiohttp import web
 
-from gateway.release import WITH_PROCESS, release
+from gateway.rest import WITH_PROCESS, EngineRest
 from gateway.routes import Routes
 from gateway.settings import Requests
 from gateway.upstream import Upstream
@@ -18,11 +18,12 @@ async def sleeper(answer):
     asked = []
 
     async def sleep(request):
-        asked.append(await request.json())
+        asked.append(await request.json() if request.can_read_body else None)
         return answer()
 
     app = web.Application()
     app.router.add_post("/sleep", sleep)
+    app.router.add_post("/wake", sleep)
     runner = web.AppRunner(app)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
@@ -38,9 +39,9 @@ async def sleeper(answer):
     await runner.cleanup()
 
 
-async def released(backend):
+async def asked_to(what, backend):
     async with Upstream(Requests()) as upstream:
-        return await release(upstream, Routes(Fleet(), None, None, 1), backend)
+        return await getattr(EngineRest(upstream, Routes(Fleet(), None, None, 1)), what)(backend)
 
 
 async def test_an_engine_that_sleeps_has_wiped_its_cache_and_says_how_much():
@@ -48,8 +49,12 @@ async def test_an_engine_that_sleeps_has_wiped_its_cache_and_says_how_much():
         asked,
         backend,
     ):
-        assert await released(backend) == {"cache": "zeroed", "released_bytes": "7"}
-        assert asked == [{"grace_s": 30}]
+        assert (
+            await asked_to("sleep", backend)
+            == await asked_to("release", backend)
+            == {"cache": "zeroed", "released_bytes": "7"}
+        )
+        assert asked == [{"grace_s": 30}] * 2
 
 
 @pytest.mark.parametrize(
@@ -65,11 +70,26 @@ async def test_an_engine_that_sleeps_has_wiped_its_cache_and_says_how_much():
 )
 async def test_without_that_proof_the_record_does_not_claim_it(answer):
     async with sleeper(answer) as (_, backend):
-        assert await released(backend) == WITH_PROCESS
+        assert await asked_to("release", backend) == WITH_PROCESS
+        assert await asked_to("sleep", backend) is None
+
+
+@pytest.mark.parametrize(
+    ("answer", "woken"),
+    [
+        (lambda: web.json_response({"status": "ready", "seconds": 0.2}), True),
+        (lambda: web.json_response({"status": "asleep"}), False),
+        (lambda: web.Response(status=404), False),
+        (lambda: web.Response(text="ready"), False),
+    ],
+)
+async def test_it_is_awake_when_it_says_so(answer, woken):
+    async with sleeper(answer) as (_, backend):
+        assert await asked_to("wake", backend) is woken
 
 
 async def test_one_that_is_gone_ended_with_its_process():
     async with sleeper(lambda: None) as (_, backend):
         pass
     await asyncio.sleep(0)
-    assert await released(backend) == WITH_PROCESS
+    assert await asked_to("release", backend) == WITH_PROCESS
