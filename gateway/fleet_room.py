@@ -16,7 +16,8 @@ from gateway.store.fleet_store import FleetStore
 from regions.demand import NOTHING, Book, Told
 from regions.fleet import Fleet
 from regions.local import LocalLauncher
-from regions.reconciler import Reconciler, Rest
+from regions.reconciler import Reconciler
+from regions.reconciler_ports import Rest
 
 log = logging.getLogger(__name__)
 

@@ -31,7 +31,7 @@ class Rested(BaseModel):
 
 
 class EngineRest:
-    """A `regions.reconciler.Rest`."""
+    """A `regions.reconciler_ports.Rest`."""
 
     def __init__(self, upstream: Upstream, routes: Routes) -> None:
         self._upstream = upstream

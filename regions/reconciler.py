@@ -16,15 +16,16 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
 from regions.autoscaler import Sample, desired, trimmed
 from regions.demand import NOTHING, Demand
 from regions.deployment import Deployment, Replica, State
 from regions.errors import LaunchError
-from regions.fleet import Backend, EngineReport
+from regions.fleet import EngineReport
 from regions.identity import BackendIdentity
 from regions.launcher import BackendSpec, Launcher
+from regions.reconciler_ports import Key, NoRest, Rest, Store, View
 
 log = logging.getLogger(__name__)
 
@@ -35,77 +36,7 @@ SETTLE_S = 2.0
 STARTS_AT_ONCE = 8
 FIRST_BACK_OFF_S, LONGEST_BACK_OFF_S, MAX_FAILURES, STEADY_S = 1.0, 60.0, 16, 300.0
 
-Key = tuple[str, str]
 Report = Callable[[str], EngineReport | None]
-
-
-class Rest(Protocol):
-    """What an engine does besides answering. None raises."""
-
-    async def release(self, backend: Backend) -> Mapping[str, str]:
-        """End what runs and wipe the cache, before it is stopped; what goes on record with its end."""
-        ...
-
-    async def sleep(self, backend: Backend) -> Mapping[str, str] | None:
-        """Give its GPU's memory back and stay; what goes on record. None: it cannot, or did not."""
-        ...
-
-    async def wake(self, backend: Backend) -> bool:
-        """Whether it answers again."""
-        ...
-
-
-class NoRest:
-    """Of engines that can do nothing but end."""
-
-    async def release(self, backend: Backend) -> Mapping[str, str]:
-        return {}
-
-    async def sleep(self, backend: Backend) -> Mapping[str, str] | None:
-        return None
-
-    async def wake(self, backend: Backend) -> bool:
-        return False
-
-
-class NotLeading(Exception):
-    """Another leads by now, or has taken the replica further."""
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """What the store says: the wish by tenant and name, replicas that have not ended, demand by tenant and model."""
-
-    deployments: Mapping[Key, Deployment]
-    replicas: tuple[Replica, ...]
-    demand: Mapping[tuple[str, str], Demand]
-
-
-class Store(Protocol):
-    """Called from threads. Every change is durable, and on record, when it returns; each raises NotLeading where the
-    term is not that of the leader any more."""
-
-    def lead(self) -> int | None: ...
-
-    def resign(self) -> None: ...
-
-    def view(self) -> View: ...
-
-    def begin(self, term: int, deployment: Deployment, region: str) -> Replica: ...
-
-    def ready(self, term: int, replica: Replica, backend: Backend) -> None: ...
-
-    def withdraw(self, term: int, replica: Replica) -> None: ...
-
-    def asleep(self, term: int, replica: Replica, detail: Mapping[str, str]) -> None: ...
-
-    def drain(self, term: int, replica: Replica, reason: str) -> None: ...
-
-    def end(
-        self, term: int, replica: Replica, state: State, reason: str, *, seen: bool, detail: Mapping[str, str]
-    ) -> None: ...
-
-    def meter(self, term: int, busy: Mapping[str, bool]) -> None: ...
 
 
 @dataclass(slots=True)

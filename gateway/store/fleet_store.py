@@ -21,7 +21,7 @@ from gateway.store.tables import BackendRow, TenantRow
 from gateway.store.uptime import meter
 from regions.deployment import NEXT, Deployment, Replica, State, replica_name
 from regions.fleet import Backend
-from regions.reconciler import NotLeading, View
+from regions.reconciler_ports import NotLeading, View
 
 LEASE_S = 10.0
 ACTOR = "system"
@@ -32,7 +32,8 @@ _TENANT: Any = TenantRow.__table__  # type: ignore[attr-defined]
 
 
 class FleetStore:
-    """A `regions.reconciler.Store` of one cell for the process `node`. All raise DatabaseUnavailable, NotLeading."""
+    """A `regions.reconciler_ports.Store` of one cell for the process `node`. All raise DatabaseUnavailable and
+    NotLeading."""
 
     def __init__(
         self,
