@@ -253,6 +253,7 @@ class AdminChanged(Event):
         "admin.deployment.deleted",
         "admin.replica.starting",
         "admin.replica.ready",
+        "admin.replica.asleep",
         "admin.replica.draining",
         "admin.replica.stopped",
         "admin.replica.failed",

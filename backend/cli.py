@@ -85,6 +85,9 @@ def serve(
     heartbeat: Annotated[
         Path | None, typer.Option(help="File to touch while the engine answers, for probes without a certificate.")
     ] = None,
+    request_key: Annotated[
+        Path | None, typer.Option(help="Public key, PEM: answer only calls with a token that it verifies.")
+    ] = None,
     tenant: Annotated[str, typer.Option(help="Whose backend this is.")] = "",
     region: Annotated[str, typer.Option(help="Where it runs.")] = "",
     backend_id: Annotated[str, typer.Option(help="Which replica it is.")] = "",
@@ -129,6 +132,7 @@ def serve(
             tool_call_parser=tool_call_parser,
             reasoning_parser=reasoning_parser,
             restarts=restarts,
+            request_key=request_key,
         )
     except BackendError as error:
         typer.echo(f"error: {error}", err=True)

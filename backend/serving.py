@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TextIO
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from backend.conversation import AUTO, ChatModel
 from backend.engine.config import EngineConfig
@@ -23,6 +24,7 @@ from backend.errors import ConfigError
 from backend.heartbeat import beat
 from backend.messages import Loading
 from backend.models.checkpoint import Checkpoint, resolve
+from backend.request_lock import RequestLock, read_key
 from backend.server import Api, Identity
 from backend.supervision import RESTARTS, supervise
 from backend.tls import TlsFiles, reload_when_renewed, server_context
@@ -44,6 +46,7 @@ def serve(
     tool_call_parser: str = AUTO,
     reasoning_parser: str = AUTO,
     restarts: int = RESTARTS,
+    request_key: Path | None = None,
 ) -> None:
     """Run until SIGTERM or SIGINT; then no connection is taken, and running answers get DRAIN_S to end.
 
@@ -54,12 +57,16 @@ def serve(
     """
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     context = server_context(tls) if tls else None
+    lock = read_key(request_key) if request_key else None
     listener = _listen(host, port)
     text_model = Checkpoint(resolve(config.model)).text
     chats = ChatModel(text_model, tool_call_parser, reasoning_parser)
     engine = EngineClient(config)
+    app: ASGIApp = Api(engine, text_model, served_name, identity, chats).app()
+    if lock is not None:
+        app = RequestLock(app, lock, tenant=identity.tenant, backend=identity.backend_id)
     settings = uvicorn.Config(
-        Api(engine, text_model, served_name, identity, chats).app(),
+        app,
         loop="uvloop",
         http="httptools",
         lifespan="off",

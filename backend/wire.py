@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 REQUEST_ID_HEADER = "x-request-id"
 PROJECT_HEADER = "x-domicile-project"  # for whom a call is, set by the gateway: projects share a backend fairly
+REQUEST_TOKEN_HEADER = "x-domicile-token"  # noqa: S105  # its name
 PING_PATH = "/readyz"  # a round trip through the engine loop
 SLEEP_PATH, WAKE_PATH = "/sleep", "/wake"  # POST, for the backend's owner (`backend.lifecycle`)
 MAX_STOP_STRINGS = 16

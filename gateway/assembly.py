@@ -46,6 +46,7 @@ from gateway.policy_room import PolicyRoom
 from gateway.prices import configured
 from gateway.probe import BackendProbe
 from gateway.recorder import Recorder
+from gateway.rest import EngineRest
 from gateway.routes import Routes
 from gateway.settings import Oidc, Settings
 from gateway.sinks import sinks_of, spans_leave
@@ -99,6 +100,10 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
     def changed(directory: Directory) -> None:
         inventory.replace(directory.backends(), directory.deployments())
         stops.replace(directory.stops())
+        living = {backend.id for backend in fleet}
+        credentials.forget(living)
+        routes.forget()
+        upstream.forget(living)
         parking.look()
 
     database = installation.database(pool_size=settings.database.pool_size)
@@ -116,7 +121,11 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
                 open_store=open_sided(installation.side_store, keys),
             ) as log,
             NameFinder(settings.names) as names,
-            Upstream(settings.requests, lambda backend, peer: recorder.connected(backend, peer)) as upstream,
+            Upstream(
+                settings.requests,
+                lambda backend, peer: recorder.connected(backend, peer),
+                installation.find_request_signer,
+            ) as upstream,
             Directory(
                 database,
                 cell=installation.cell,
@@ -134,7 +143,16 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
             _machines(provider, settings.oidc) as machines,
             _limit_store(database, ledger) as limit_store,
             Limiter(limit_store) as limiter,
-            fleet_at_work(settings, installation, database, fleet, inventory, book, recorded_from_threads(log)),
+            fleet_at_work(
+                settings,
+                installation,
+                database,
+                fleet,
+                inventory,
+                book,
+                recorded_from_threads(log),
+                EngineRest(upstream, routes),
+            ),
         ):
             _tell_ends(telemetry, credentials, settings.listen.cert_file)
             recorder = Recorder(log, telemetry)

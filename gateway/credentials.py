@@ -6,7 +6,7 @@ they are put into the folder from outside, and read again from time to time.
 
 import logging
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import datetime
 from pathlib import Path
 
@@ -69,6 +69,10 @@ class TenantCredentials:
             ) from error
         self._contexts[backend.id] = backend.uri, context
         return context
+
+    def forget(self, living: Collection[str]) -> None:
+        """Let go of the contexts for backends that are not among `living`, by id."""
+        self._contexts = {name: kept for name, kept in self._contexts.items() if name in living}
 
     def renew(self) -> None:
         """Renew what is in its last third. Called from time to time; connections to come use the new ones.

@@ -23,6 +23,9 @@ Idle = Annotated[int | None, typer.Option("--idle-s", help="Seconds without a ca
 Ttft = Annotated[
     int | None, typer.Option("--ttft-ms", help="Time to the first token to stay under, in 95 of 100 calls.")
 ]
+Asleep = Annotated[
+    int | None, typer.Option("--asleep-s", help="Seconds that replicas that are not needed sleep before they end.")
+]
 Each = Annotated[int | None, typer.Option("--calls-each", help="Calls that a replica should have at one time.")]
 
 
@@ -42,6 +45,7 @@ def create(
     idle_s: Idle = None,
     ttft_ms: Ttft = None,
     calls_each: Each = None,
+    asleep_s: Asleep = None,
     wait_s: Annotated[int, typer.Option("--wait-s", help="Seconds that a call may wait for a replica.")] = 120,
     eur_per_hour: Annotated[str, typer.Option(help="Euros an hour of one replica.")] = "0",
     data: Data = DEFAULT_DATA,
@@ -64,7 +68,7 @@ def create(
             "regions": tuple(region),
             "wait_s": wait_s,
             "micro_eur_per_hour": int(_euros(eur_per_hour) * MICRO),
-            **_figures(least, most, idle_s, ttft_ms, calls_each),
+            **_figures(least, most, idle_s, ttft_ms, calls_each, asleep_s),
         },
     )
     with opened_control(ctx, data) as control:
@@ -133,6 +137,7 @@ def scale(
     idle_s: Idle = None,
     ttft_ms: Ttft = None,
     calls_each: Each = None,
+    asleep_s: Asleep = None,
     data: Data = DEFAULT_DATA,
     as_json: AsJson = False,
 ) -> None:
@@ -145,7 +150,7 @@ def scale(
         from regions.deployment import Scale
 
         known = deployment_at(database, tenant, deployment).model_dump(include=set(Scale.model_fields))
-        figures = _valid("Scale", known | _figures(least, most, idle_s, ttft_ms, calls_each))
+        figures = _valid("Scale", known | _figures(least, most, idle_s, ttft_ms, calls_each, asleep_s))
         record = control.scale_deployment(tenant, deployment, figures)
     print_one(record, as_json)
 
@@ -183,7 +188,12 @@ def delete(
 
 
 def _figures(
-    least: int | None, most: int | None, idle_s: int | None, ttft_ms: int | None, calls_each: int | None
+    least: int | None,
+    most: int | None,
+    idle_s: int | None,
+    ttft_ms: int | None,
+    calls_each: int | None,
+    asleep_s: int | None,
 ) -> dict[str, int]:
     named = {
         "min_replicas": least,
@@ -191,6 +201,7 @@ def _figures(
         "idle_s": idle_s,
         "ttft_ms": ttft_ms,
         "calls_each": calls_each,
+        "asleep_s": asleep_s,
     }
     return {name: value for name, value in named.items() if value is not None}
 

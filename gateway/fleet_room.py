@@ -17,6 +17,7 @@ from regions.demand import NOTHING, Book, Told
 from regions.fleet import Fleet
 from regions.local import LocalLauncher
 from regions.reconciler import Reconciler
+from regions.reconciler_ports import Rest
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +43,7 @@ async def fleet_at_work(
     inventory: Inventory,
     book: Book,
     on_event: OnEvent,
+    rest: Rest,
 ) -> AsyncIterator[None]:
     """While the block runs, demand is told, and deployments are seen to if this gateway leads. Leaving stops the
     backends that it started."""
@@ -58,6 +60,7 @@ async def fleet_at_work(
         installation.authority,  # made when the first backend is started: before that nobody needs one
         grace_s=GRACE_S,
         gpus=settings.fleet.gpus,
+        options=lambda: ("--request-key", str(installation.request_key())),
         on_change=lambda replica, running: reconciler.nudge(),
     )
     reconciler = Reconciler(
@@ -66,6 +69,7 @@ async def fleet_at_work(
         cell=installation.cell,
         models=settings.fleet.models or installation.data / "models",
         report=fleet.report,
+        rest=rest,
         every_s=settings.fleet.every_s,
     )
     telling = asyncio.create_task(_tell(database, installation.cell, node, book, inventory, reconciler.nudge))

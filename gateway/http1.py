@@ -248,13 +248,14 @@ class Pool:
         self._connect_s = connect_s
         self._idle: list[Connection] = []
         self._all: set[Connection] = set()
+        self._retired = False
 
-    def head(self, method: str, path: str, length: int, request_id: str) -> bytes:
-        """Request line and fields. `path` and `request_id` are ours, never a caller's words."""
+    def head(self, method: str, path: str, length: int, request_id: str, more: str = "") -> bytes:
+        """Request line and fields. `path`, `request_id` and `more`, whole lines, are ours, never a caller's words."""
         return (
             f"{method} {self._prefix}{path} HTTP/1.1\r\nhost: {self._authority}\r\naccept: */*\r\n"
             f"content-type: application/json\r\ncontent-length: {length}\r\nx-request-id: {request_id}\r\n"
-            f"{self._more}\r\n"
+            f"{self._more}{more}\r\n"
         ).encode("latin-1")
 
     async def acquire(self) -> tuple[Connection, bool]:
@@ -279,11 +280,17 @@ class Pool:
 
     def release(self, connection: Connection) -> None:
         """Give a connection back; one with an unfinished answer is closed."""
-        if connection.usable and connection.complete and not connection.pending:
+        if not self._retired and connection.usable and connection.complete and not connection.pending:
             connection.idle_since = asyncio.get_running_loop().time()
             self._idle.append(connection)
         else:
             self._drop(connection)
+
+    def close_idle(self) -> None:
+        """Keep none any more; those in use are closed when they are given back."""
+        self._retired = True
+        while self._idle:
+            self._drop(self._idle.pop())
 
     def close(self) -> None:
         for connection in list(self._all):

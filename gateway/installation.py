@@ -10,6 +10,7 @@
 <data>/secrets/pepper            keys the stored hashes of API keys; pepper.2, pepper.3 ... after rotations
 <data>/secrets/redaction         keys the redaction action `hash`
 <data>/secrets/backends/TENANT/  keys that the tenant's own servers ask for
+<data>/secrets/requests          signs the tokens of calls to backends; they check by ca/requests.pem
 <data>/catalogue.yaml            the installation's own places and operators, if it has any
 """
 
@@ -29,6 +30,7 @@ from gateway.credentials import TenantCredentials
 from gateway.identity.keys import KeyHasher
 from gateway.policies import PolicyCompiler
 from gateway.policy_room import PolicyRoom
+from gateway.request_token import RequestSigner
 from gateway.settings import Secrets, Settings, SettingsError, load_settings
 from gateway.sinks import sinks_of
 from gateway.store.control import Control, OnEvent
@@ -135,6 +137,21 @@ class Installation:
             return self.authority() if self.authority_key.exists() else None
 
         return TenantCredentials(self.data / "gateway", self.cell, self.data / "ca" / "ca.pem", find(), find)
+
+    def request_signer(self) -> RequestSigner:
+        """Signs the tokens of calls to our own backends; its key is made on first use."""
+        return RequestSigner.open(self.request_secret, self.secret_files)
+
+    def find_request_signer(self) -> RequestSigner | None:
+        return self.request_signer() if self.request_secret.exists() else None
+
+    def request_key(self) -> Path:
+        """What backends check those tokens by."""
+        return self.request_signer().write_public(self.data / "ca" / "requests.pem")
+
+    @property
+    def request_secret(self) -> Path:
+        return self.data / "secrets" / "requests"
 
     @property
     def audit_log(self) -> Path:

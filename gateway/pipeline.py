@@ -165,6 +165,7 @@ class Pipeline:
                             exchange.call.endpoint.path,
                             body,
                             exchange.request_id,
+                            str(exchange.intent or ""),  # its token says that it is on record
                         ) as answer:
                             self.routes.answered(exchange, call)
                             await self._deliver(exchange, prompt, answer, client)  # 9 and 10

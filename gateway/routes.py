@@ -109,6 +109,14 @@ class Routes:
             self._caches[name] = route.backend
         self._prefixes.remember(name, route.prefix)
 
+    def forget(self) -> None:
+        """Let go of what is kept of backends that have left the fleet."""
+        living = set(self._fleet)
+        self._targets = {backend: target for backend, target in self._targets.items() if backend in living}
+        for name in [name for name, backend in self._caches.items() if backend not in living]:
+            self._prefixes.forget(name)
+            del self._caches[name]
+
     def target(self, backend: Backend) -> Target:
         known = self._targets.get(backend)
         if known is None:

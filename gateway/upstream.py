@@ -7,7 +7,7 @@ certificate is the tenant's, so a backend of another tenant refuses us as well.
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 from gateway.errors import BackendFailed, BackendRefused, BackendTimeout, BackendUnavailable, GatewayError
 from gateway.http1 import ConnectError, Connection, ConnectionLost, Peer, Pool, ProtocolError, Response
 from gateway.openai.refusal import refusal
+from gateway.request_token import RequestSigner
 from gateway.settings import Requests, is_loopback
 from regions.fleet import Backend
 from regions.secret_file import read_secret
@@ -84,7 +85,15 @@ class Answer:
 class Upstream:
     """The one HTTP client. Use as an async context manager."""
 
-    def __init__(self, settings: Requests, connected: Connected = _nobody) -> None:
+    def __init__(
+        self,
+        settings: Requests,
+        connected: Connected = _nobody,
+        find_signer: Callable[[], RequestSigner | None] = lambda: None,
+    ) -> None:
+        """`find_signer` looks for the key that tokens are signed by; the first backend started here makes it."""
+        self._find_signer = find_signer
+        self._signer: RequestSigner | None = None
         self._settings = settings
         self._connected = connected
         self._pools: dict[str, tuple[Target, Pool]] = {}
@@ -99,10 +108,17 @@ class Upstream:
         for _, pool in pools.values():
             pool.close()
 
+    def forget(self, living: Collection[str]) -> None:
+        """Let go of the connections to backends that are not among `living`, by id; answers that run go on."""
+        for backend_id in [each for each in self._pools if each not in living]:
+            self._pools.pop(backend_id)[1].close_idle()
+
     @asynccontextmanager
-    async def call(self, target: Target, path: str, body: bytes, request_id: str) -> AsyncIterator[Answer]:
-        """POST `body`; yields once the backend has answered 200. Leaving early closes the connection, which
-        cancels the sequence in the engine.
+    async def call(
+        self, target: Target, path: str, body: bytes, request_id: str, decision: str = ""
+    ) -> AsyncIterator[Answer]:
+        """POST `body`, with a token of `decision` to a backend of our own; yields once it has answered 200. Leaving
+        early closes the connection, which cancels the sequence in the engine.
 
         Raises:
             BackendUnavailable: no connection, or 503: nothing was processed, another backend may be tried.
@@ -111,7 +127,9 @@ class Upstream:
         """
         pool = self._pool(target)
         silence_s = self._settings.silence_timeout_s
-        connection, response = await self._send(target, pool, pool.head("POST", path, len(body), request_id), body)
+        token = self._token(target.backend, request_id, decision, body)
+        head = pool.head("POST", path, len(body), request_id, token)
+        connection, response = await self._send(target, pool, head, body)
         try:
             if response.status != 200:
                 raise await _refusal(response, silence_s)
@@ -123,13 +141,16 @@ class Upstream:
         """Whether `path` answers 200 within `timeout_s` seconds."""
         return await self.fetch(target, path, timeout_s) is not None
 
-    async def fetch(self, target: Target, path: str, timeout_s: float) -> bytes | None:
-        """What `path` answers, up to 1 MiB; None where that is not 200, more, or not there in `timeout_s` seconds."""
+    async def fetch(self, target: Target, path: str, timeout_s: float, body: bytes | None = None) -> bytes | None:
+        """What `path` answers, to a POST if there is a `body`, up to 1 MiB; None where that is not 200, more, or not
+        there in `timeout_s` seconds."""
         pieces, size = [], 0
         try:
             async with asyncio.timeout(timeout_s):
                 pool = self._pool(target)
-                connection, response = await self._send(target, pool, pool.head("GET", path, 0, "readiness"), b"")
+                sent = body or b""
+                head = pool.head("GET" if body is None else "POST", path, len(sent), "readiness")
+                connection, response = await self._send(target, pool, head, sent)
                 try:
                     async for piece in response.pieces(timeout_s):
                         size += len(piece)
@@ -170,6 +191,17 @@ class Upstream:
                 if isinstance(error, ProtocolError):
                     raise BackendFailed("The backend did not answer in HTTP") from error
                 raise
+
+    def _token(self, backend: Backend | None, request_id: str, decision: str, body: bytes) -> str:
+        if backend is None or backend.kind != "domicile":
+            return ""
+        if self._signer is None:
+            self._signer = self._find_signer()
+        if self._signer is None:
+            return ""
+        return self._signer.field(
+            tenant=backend.tenant, backend=backend.id, request_id=request_id, decision=decision, body=body
+        )
 
     def _pool(self, target: Target) -> Pool:
         known = self._pools.get(target.backend_id)

@@ -1,7 +1,8 @@
 """What shall run (`Deployment`) and what does (`Replica`): frozen values that cross rooms.
 
-A replica's life: starting -> ready -> draining -> stopped, or failed from any of them. It is never used again: its
-successor has another id, and with it another certificate, so that whoever holds the old one is nobody.
+A replica's life: starting -> ready -> draining -> stopped, or failed from any of them; from ready it may fall asleep,
+and wake up again, any number of times. Once it has ended it is never used again: its successor has another id, and
+with it another certificate, so that whoever holds the old one is nobody.
 """
 
 from collections.abc import Mapping
@@ -24,7 +25,8 @@ Place = Annotated[str, Field(pattern=f"^{NAME.pattern}$")]
 
 class Scale(BaseModel):
     """How many replicas, and by what they are judged too few. `idle_s`: without a call for so long, down to
-    `min_replicas`, also where that is 0. `ttft_ms`: the time to the first token that 95 of 100 calls should stay
+    `min_replicas`, also where that is 0; those that go sleep for `asleep_s` before they end, ready to come back soon.
+    `ttft_ms`: the time to the first token that 95 of 100 calls should stay
     under. `calls_each`: calls that a replica should have at one time."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -34,6 +36,7 @@ class Scale(BaseModel):
     idle_s: int = Field(300, ge=1, le=7 * 86400)
     ttft_ms: int = Field(2000, ge=1, le=600_000)
     calls_each: int = Field(8, ge=1, le=4096)
+    asleep_s: int = Field(0, ge=0, le=7 * 86400)
 
 
 class Deployment(Scale):
@@ -65,6 +68,7 @@ class Deployment(Scale):
 class State(StrEnum):
     STARTING = "starting"
     READY = "ready"
+    ASLEEP = "asleep"
     DRAINING = "draining"
     STOPPED = "stopped"
     FAILED = "failed"
@@ -73,7 +77,8 @@ class State(StrEnum):
 ENDED = frozenset({State.STOPPED, State.FAILED})
 NEXT: Mapping[State, frozenset[State]] = {
     State.STARTING: frozenset({State.READY, State.DRAINING, State.STOPPED, State.FAILED}),
-    State.READY: frozenset({State.DRAINING, State.STOPPED, State.FAILED}),
+    State.READY: frozenset({State.ASLEEP, State.DRAINING, State.STOPPED, State.FAILED}),
+    State.ASLEEP: frozenset({State.READY, State.DRAINING, State.STOPPED, State.FAILED}),
     State.DRAINING: frozenset({State.STOPPED, State.FAILED}),
     State.STOPPED: frozenset(),
     State.FAILED: frozenset(),

@@ -10,6 +10,7 @@ Leaves are renewed in their last third, in place: a backend reads its files agai
 import asyncio
 import json
 import os
+import shutil
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Callable, Sequence
@@ -27,6 +28,7 @@ from regions.errors import LaunchError
 from regions.fleet import Backend
 from regions.identity import GatewayIdentity
 from regions.launcher import BackendSpec, Progress, RunningBackend, silent
+from regions.secret_file import shred_secret
 
 COMMAND = (sys.executable, "-m", "backend", "serve")
 READY_WITHIN_S = 180.0
@@ -34,6 +36,8 @@ READY_POLL_S = 0.05
 GRACE_S = 10.0
 RENEWAL_CHECK_S = 600.0
 TAIL_LINES = 20
+KEPT_LOGS = 100
+"""Backends that have ended whose logs are kept."""
 PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "CUDA_HOME", "TRITON_CACHE_DIR")
 
 
@@ -59,7 +63,7 @@ class LocalLauncher:
 
     `on_change` is called with the id and the running backend whenever a start succeeds (after a crash the port is
     another), and with the id and None when a backend has crashed. `gpus`: device numbers that it may hand out, one a
-    backend, where a spec names a kind of card and no device.
+    backend, where a spec names a kind of card and no device. `options`: more of `backend serve`, for every backend.
     """
 
     def __init__(
@@ -74,6 +78,7 @@ class LocalLauncher:
         renewal_check_s: float = RENEWAL_CHECK_S,
         restart: RestartPolicy | None = None,
         gpus: Sequence[int] = (),
+        options: Callable[[], Sequence[str]] = tuple,
         on_change: Callable[[str, RunningBackend | None], None] = lambda backend_id, running: None,
     ) -> None:
         self._folder = data.resolve() / "backends"
@@ -85,6 +90,7 @@ class LocalLauncher:
         self._renewal_check_s = renewal_check_s
         self._restart = restart
         self._gpus = tuple(gpus)
+        self._options = options
         self._on_change = on_change
         self._children: dict[str, _Child] = {}
         self._starting: dict[str, tuple[int, ...]] = {}  # with its GPUs
@@ -122,6 +128,7 @@ class LocalLauncher:
             with suppress(asyncio.CancelledError):
                 await child.watching
         await self._let_go(child.process)
+        await asyncio.to_thread(self._tidy, backend_id)
 
     async def close(self) -> None:
         await asyncio.gather(*(self.stop(name) for name in list(self._children)))
@@ -200,7 +207,7 @@ class LocalLauncher:
         command += ["--tenant", identity.tenant, "--region", identity.region, "--backend-id", identity.backend]
         if spec.threads is not None:
             command += ["--threads", str(spec.threads)]
-        return [*command, *spec.options]
+        return [*command, *self._options(), *spec.options]
 
     async def _ready(self, process: Process, log: Path, began_at: int) -> tuple[int, int]:
         """Port and pid, from the line in its log that says so.
@@ -236,6 +243,17 @@ class LocalLauncher:
             process.kill()
             await process.wait()
 
+    def _tidy(self, name: str) -> None:
+        """Nobody is to be it again: its key goes, and of the logs of those that have ended the oldest."""
+        with suppress(OSError):
+            shred_secret(self._folder / name / "key.pem")
+            (self._folder / name / "cert.pem").unlink()
+        with suppress(OSError):  # another launcher of the same folder may be at it too
+            ended = [folder for folder in self._folder.iterdir() if not (folder / "key.pem").exists()]
+            ended = [folder for folder in ended if folder.name not in self._starting.keys() | self._children.keys()]
+            for folder in sorted(ended, key=lambda each: each.stat().st_mtime)[:-KEPT_LOGS]:
+                shutil.rmtree(folder)
+
     async def _watch(self, child: _Child) -> None:
         """Tell of a crash, and start again if that is wanted."""
         loop = asyncio.get_running_loop()
@@ -247,6 +265,7 @@ class LocalLauncher:
             self._on_change(name, None)
             if self._restart is None:
                 self._children.pop(name, None)
+                await asyncio.to_thread(self._tidy, name)
                 return
             if loop.time() - began >= self._restart.steady_s:
                 delay = self._restart.first_s

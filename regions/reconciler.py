@@ -15,15 +15,17 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from types import MappingProxyType
+from typing import Any
 
 from regions.autoscaler import Sample, desired, trimmed
 from regions.demand import NOTHING, Demand
 from regions.deployment import Deployment, Replica, State
 from regions.errors import LaunchError
-from regions.fleet import Backend, EngineReport
+from regions.fleet import EngineReport
 from regions.identity import BackendIdentity
 from regions.launcher import BackendSpec, Launcher
+from regions.reconciler_ports import Key, NoRest, Rest, Store, View
 
 log = logging.getLogger(__name__)
 
@@ -34,42 +36,7 @@ SETTLE_S = 2.0
 STARTS_AT_ONCE = 8
 FIRST_BACK_OFF_S, LONGEST_BACK_OFF_S, MAX_FAILURES, STEADY_S = 1.0, 60.0, 16, 300.0
 
-Key = tuple[str, str]
 Report = Callable[[str], EngineReport | None]
-
-
-class NotLeading(Exception):
-    """Another leads by now, or has taken the replica further."""
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """What the store says: the wish by tenant and name, replicas that have not ended, demand by tenant and model."""
-
-    deployments: Mapping[Key, Deployment]
-    replicas: tuple[Replica, ...]
-    demand: Mapping[tuple[str, str], Demand]
-
-
-class Store(Protocol):
-    """Called from threads. Every change is durable, and on record, when it returns; each raises NotLeading where the
-    term is not that of the leader any more."""
-
-    def lead(self) -> int | None: ...
-
-    def resign(self) -> None: ...
-
-    def view(self) -> View: ...
-
-    def begin(self, term: int, deployment: Deployment, region: str) -> Replica: ...
-
-    def ready(self, term: int, replica: Replica, backend: Backend) -> None: ...
-
-    def drain(self, term: int, replica: Replica, reason: str) -> None: ...
-
-    def end(self, term: int, replica: Replica, state: State, reason: str, *, seen: bool) -> None: ...
-
-    def meter(self, term: int, busy: Mapping[str, bool]) -> None: ...
 
 
 @dataclass(slots=True)
@@ -85,7 +52,7 @@ class _Kept:
 class Reconciler:
     """``asyncio.create_task(reconciler.run())``; then `close`. `report`: what a backend said of itself, by id.
 
-    `models`: the folder that weights are found in.
+    `models`: the folder that weights are found in. `rest`: what engines are asked besides.
     """
 
     def __init__(
@@ -96,6 +63,7 @@ class Reconciler:
         cell: str,
         models: Path,
         report: Report = lambda replica: None,
+        rest: Rest | None = None,
         every_s: float = EVERY_S,
         settle_s: float = SETTLE_S,
         monotonic: Callable[[], float] = time.monotonic,
@@ -105,6 +73,8 @@ class Reconciler:
         self._cell = cell
         self._models = models
         self._report = report
+        self._rest = rest or NoRest()
+        self._slept_at: dict[str, float] = {}
         self._every_s = every_s
         self._settle_s = settle_s
         self._monotonic = monotonic
@@ -216,10 +186,19 @@ class Reconciler:
 
     async def _scale(self, term: int, deployment: Deployment, replicas: list[Replica], demand: Demand) -> None:
         kept, now = self._kept[deployment.key], self._monotonic()
+        sleeping = [replica for replica in replicas if replica.state is State.ASLEEP]
+        replicas = [replica for replica in replicas if replica.state is not State.ASLEEP]
         kept.samples = trimmed([*kept.samples, self._sample(replicas, demand, now)], now)
         wanted = desired(deployment, len(replicas), kept.samples, now)
         if demand.regions and not demand.regions & {replica.region for replica in replicas}:
             wanted = min(max(wanted, len(replicas) + 1), deployment.max_replicas)
+        for replica in _nearest(sleeping, demand)[: max(0, wanted - len(replicas))]:
+            sleeping.remove(replica)
+            replicas.append(replica)
+            self._act(replica.id, self._wake(term, replica))
+        for replica in sleeping:
+            if now - self._slept_at.setdefault(replica.id, now) >= deployment.asleep_s:
+                self._act(replica.id, self._drain(term, replica, "slept_long"))
         if now >= kept.not_before:
             while len(replicas) < wanted:
                 replica = await asyncio.to_thread(
@@ -228,7 +207,8 @@ class Reconciler:
                 replicas.append(replica)
                 self._act(replica.id, self._start(term, deployment, replica))
         for replica in _least_missed(replicas, self._report)[: max(0, len(replicas) - wanted)]:
-            self._act(replica.id, self._drain(term, replica, "scaled_down"))
+            spare = self._sleep(term, replica) if deployment.asleep_s else self._drain(term, replica, "scaled_down")
+            self._act(replica.id, spare)
 
     def _sample(self, replicas: Sequence[Replica], demand: Demand, now: float) -> Sample:
         if not replicas and demand is NOTHING:
@@ -257,18 +237,51 @@ class Reconciler:
             await self._launcher.stop(replica.id)
             raise
 
+    async def _sleep(self, term: int, replica: Replica) -> None:
+        """Out of service, then asleep; one that cannot sleep is stopped."""
+        await asyncio.to_thread(self._store.withdraw, term, replica)
+        await asyncio.sleep(self._settle_s)
+        running = self._launcher.running.get(replica.id)
+        slept = await self._rest.sleep(running.backend) if running is not None else None
+        if slept is None:
+            await self._drain(term, replica, "scaled_down")
+            return
+        self._slept_at[replica.id] = self._monotonic()
+        await asyncio.to_thread(self._store.asleep, term, replica, slept)
+
+    async def _wake(self, term: int, replica: Replica) -> None:
+        """In service again; one that does not wake is stopped, and the next pass starts another."""
+        self._slept_at.pop(replica.id, None)
+        running = self._launcher.running.get(replica.id)
+        if running is not None and await self._rest.wake(running.backend):
+            await asyncio.to_thread(self._store.ready, term, replica, running.backend)
+        else:
+            await self._drain(term, replica, "did_not_wake")
+
     async def _drain(self, term: int, replica: Replica, reason: str) -> None:
         await asyncio.to_thread(self._store.drain, term, replica, reason)
         await self._finish(term, replica, reason)
 
     async def _finish(self, term: int, replica: Replica, reason: str) -> None:
         await asyncio.sleep(self._settle_s)
+        running = self._launcher.running.get(replica.id)
+        released = await self._rest.release(running.backend) if running is not None else {}
         await self._launcher.stop(replica.id)
-        await self._end(term, replica, State.STOPPED, reason, seen=True)
+        await self._end(term, replica, State.STOPPED, reason, seen=True, detail=released)
 
-    async def _end(self, term: int, replica: Replica, state: State, reason: str, *, seen: bool) -> None:
+    async def _end(
+        self,
+        term: int,
+        replica: Replica,
+        state: State,
+        reason: str,
+        *,
+        seen: bool,
+        detail: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         self._ours.discard(replica.id)
-        await asyncio.to_thread(self._store.end, term, replica, state, reason, seen=seen)
+        self._slept_at.pop(replica.id, None)
+        await asyncio.to_thread(self._store.end, term, replica, state, reason, seen=seen, detail=detail)
 
     async def _meter(self, term: int, alive: Sequence[Replica]) -> None:
         now = self._monotonic()
@@ -314,6 +327,13 @@ def _place(deployment: Deployment, replicas: Sequence[Replica], demand: Demand) 
     asked = [region for region in deployment.regions if region in demand.regions]
     choices = asked if asked and not any(count[region] for region in asked) else deployment.regions
     return min(choices, key=lambda region: count[region])
+
+
+def _nearest(sleeping: Sequence[Replica], demand: Demand) -> list[Replica]:
+    """Those first that may answer who waits; none where they all may not."""
+    if demand.regions:
+        sleeping = [replica for replica in sleeping if replica.region in demand.regions]
+    return sorted(sleeping, key=lambda replica: replica.started_at)
 
 
 def _least_missed(replicas: Sequence[Replica], report: Report) -> list[Replica]:

@@ -54,7 +54,10 @@ async def run_demo(data: Path, port: int, model: Path | None, *, check: bool) ->
         task.add_done_callback(moved.discard)
 
     async with AsyncExitStack() as stack:
-        launcher = LocalLauncher(installation.data, authority, restart=RestartPolicy(), on_change=on_change)
+        key = ("--request-key", str(installation.request_key()))
+        launcher = LocalLauncher(
+            installation.data, authority, restart=RestartPolicy(), options=lambda: key, on_change=on_change
+        )
         await stack.enter_async_context(launcher)
         with console.status("the backends load their model"):
             await asyncio.gather(*(launcher.start(spec, progress=say) for spec in scene.specs(model)))

@@ -129,6 +129,7 @@ def secret_files_of(installation: Installation) -> list[Path]:
         *pepper_files(installation.pepper).values(),
         installation.redaction_secret,
         installation.authority_key,
+        installation.request_secret,
     ]
     return [path for path in candidates if path.exists()]
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Any
 
 from sqlalchemy import Connection, select
@@ -20,7 +21,7 @@ from gateway.store.tables import BackendRow, TenantRow
 from gateway.store.uptime import meter
 from regions.deployment import NEXT, Deployment, Replica, State, replica_name
 from regions.fleet import Backend
-from regions.reconciler import NotLeading, View
+from regions.reconciler_ports import NotLeading, View
 
 LEASE_S = 10.0
 ACTOR = "system"
@@ -31,7 +32,8 @@ _TENANT: Any = TenantRow.__table__  # type: ignore[attr-defined]
 
 
 class FleetStore:
-    """A `regions.reconciler.Store` of one cell for the process `node`. All raise DatabaseUnavailable, NotLeading."""
+    """A `regions.reconciler_ports.Store` of one cell for the process `node`. All raise DatabaseUnavailable and
+    NotLeading."""
 
     def __init__(
         self,
@@ -110,15 +112,32 @@ class FleetStore:
         with self._turn(term) as (session, _):
             row = self._moved(session, replica, State.READY)
             change = self._change(session, bump_epoch(session, self._cell))
-            registered = BackendRow(
-                **backend.model_dump(include={"id", "tenant", "region", "url", "uri"}),
-                models=list(backend.models),
-                single_tenant="attested",
-                **change.stamp,
-            )
-            session.add(registered)
-            change.tell("backend.registered", row.tenant, row.id, None, backend_record(registered))
+            registered = session.get(BackendRow, row.id)
+            before = None if registered is None else backend_record(registered)
+            if registered is None:
+                registered = BackendRow(
+                    **backend.model_dump(include={"id", "tenant", "region", "url", "uri"}),
+                    models=list(backend.models),
+                    single_tenant="attested",
+                    **change.stamp,
+                )
+                session.add(registered)
+            registered.url, registered.revoked_at, registered.epoch = backend.url, None, change.epoch
+            change.tell("backend.registered", row.tenant, row.id, before, backend_record(registered))
             self._tell(change, row, replica)
+
+    def asleep(self, term: int, replica: Replica, detail: Mapping[str, str]) -> None:
+        """It sleeps, out of service since it was to; `detail` goes on record."""
+        with self._turn(term) as (session, _):
+            row = self._moved(session, replica, State.ASLEEP, "scaled_down")
+            self._tell(self._revoked(session, row), row, replica, detail)
+
+    def withdraw(self, term: int, replica: Replica) -> None:
+        """No gateway may call it from now on, though it is ready."""
+        with self._turn(term) as (session, _):
+            row = session.get(ReplicaRow, replica.id)
+            if row is not None:
+                self._revoked(session, row)
 
     def drain(self, term: int, replica: Replica, reason: str) -> None:
         """No gateway may call it from now on; what runs goes on."""
@@ -126,14 +145,23 @@ class FleetStore:
             row = self._moved(session, replica, State.DRAINING, reason)
             self._tell(self._revoked(session, row), row, replica)
 
-    def end(self, term: int, replica: Replica, state: State, reason: str, *, seen: bool) -> None:
-        """It runs no more, and what it had in memory is gone with it. `seen`: it ran until now, and is billed so."""
+    def end(
+        self,
+        term: int,
+        replica: Replica,
+        state: State,
+        reason: str,
+        *,
+        seen: bool,
+        detail: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """It runs no more. `seen`: it ran until now, and is billed so. `detail` goes on record: how it was released."""
         with self._turn(term) as (session, at):
             if seen:
                 meter(session.connection(), self._cell, {replica.id: False}, at)
             row = self._moved(session, replica, state, reason)
             row.ended_at = at
-            self._tell(self._revoked(session, row), row, replica)
+            self._tell(self._revoked(session, row), row, replica, detail)
 
     def meter(self, term: int, busy: Mapping[str, bool]) -> None:
         """Bill these replicas up to now."""
@@ -171,8 +199,10 @@ class FleetStore:
         return change
 
     @staticmethod
-    def _tell(change: Change, row: ReplicaRow, before: Replica | None) -> None:
-        told = {"deployment": row.deployment, "region": row.region, "gpu": row.gpu}
+    def _tell(
+        change: Change, row: ReplicaRow, before: Replica | None, detail: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        told = {"deployment": row.deployment, "region": row.region, "gpu": row.gpu, **detail}
         if row.reason:
             told["reason"] = row.reason
         if before is not None:

@@ -24,6 +24,7 @@ class DeploymentRow(Changed, Row, table=True):
     idle_s: int
     ttft_ms: int
     calls_each: int
+    asleep_s: int
     wait_s: int
     micro_eur_per_hour: int = Field(sa_type=BigInteger)
     draining: bool

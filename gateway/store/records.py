@@ -238,6 +238,7 @@ class AdminEvent(BaseModel):
         "deployment.deleted",
         "replica.starting",
         "replica.ready",
+        "replica.asleep",
         "replica.draining",
         "replica.stopped",
         "replica.failed",

@@ -1,5 +1,8 @@
 import json
+import re
+import shlex
 import shutil
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -99,3 +102,18 @@ def test_what_if_names_what_it_cannot_read(run):
     (line,) = json.loads(run("usage", "cost", "--what-if", "h100=2.5", "--json"))
     assert (line["deployment"], line["tokens_per_second"]) == ("small", None)
     assert "the planner cannot read m.gguf" in line["refusal"]
+
+
+def shown_in_the_document():
+    """Every command of docs/fleet.md, a line each."""
+    text = (Path(__file__).parents[2] / "docs" / "fleet.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```bash\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    return [shlex.split(line) for line in "".join(blocks).replace("\\\n", " ").splitlines()]
+
+
+def test_what_the_document_shows_works_in_its_order(run):
+    lines = shown_in_the_document()
+    assert len(lines) >= 7
+    for program, *arguments in lines:
+        assert program == "domicile"
+        run(*arguments)

@@ -137,3 +137,32 @@ async def test_leaving_an_answer_early_closes_the_connection():
             async for _ in answer.pieces():
                 break
         await asyncio.wait_for(backend.closed.wait(), 5)
+
+
+async def test_of_backends_that_left_no_connection_is_kept():
+    async with scripted() as (backend, upstream, target):
+        await body(upstream, target)
+        upstream.forget({"b-1"})
+        await body(upstream, target)
+        assert backend.connections == 1
+        upstream.forget(set())
+        await asyncio.wait_for(backend.closed.wait(), 2)
+        await body(upstream, target)
+        assert backend.connections == 2
+
+
+async def test_an_answer_that_runs_goes_on_when_its_backend_left():
+    async with scripted() as (backend, upstream, target):
+        head, piece = OK.removesuffix(b"{}"), b"{"
+        backend.answer = [head + piece, 0.2, b"}"]
+        async with upstream.call(target, "/v1/chat/completions", b"{}", "req-1") as answer:
+            upstream.forget(set())
+            assert await answer.body(100) == b"{}"
+        await asyncio.wait_for(backend.closed.wait(), 2)
+
+
+async def test_what_is_fetched_with_a_body_is_posted():
+    async with scripted() as (backend, upstream, target):
+        assert await upstream.fetch(target, "/sleep", 2, b'{"grace_s": 30}') == b"{}"
+        assert backend.received[0].startswith(b"POST /sleep ")
+        assert backend.received[0].endswith(b'{"grace_s": 30}')

@@ -10,7 +10,20 @@ import time
 from pathlib import Path
 
 parser = argparse.ArgumentParser()
-NAMES = ["model", "served-name", "host", "cert", "key", "ca", "peer-uri", "tenant", "region", "backend-id", "threads"]
+NAMES = [
+    "model",
+    "served-name",
+    "host",
+    "cert",
+    "key",
+    "ca",
+    "peer-uri",
+    "tenant",
+    "region",
+    "backend-id",
+    "threads",
+    "device",
+]
 for option in [*NAMES, "behave"]:
     parser.add_argument(f"--{option}")
 parser.add_argument("--port", type=int)

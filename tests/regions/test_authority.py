@@ -1,13 +1,20 @@
+import asyncio
 import stat
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
 from cryptography.x509.verification import PolicyBuilder, Store
 
+from backend.tls import TlsFiles, server_context
 from regions.authority import LEAF_LIFETIME, CertificateAuthority
 from regions.errors import AuthorityError
 from regions.identity import BackendIdentity, GatewayIdentity
+from regions.tls import client_context
 
 ACME = GatewayIdentity("demo", "acme")
 BACKEND = BackendIdentity("demo", "acme", "eu-fr-par", "acme-1")
@@ -127,3 +134,104 @@ def test_a_leaf_that_would_not_serve_is_renewed_at_once(authority, tmp_path, har
         (folder / "cert.pem").write_text("not a certificate")
     assert authority.renew_if_due(ACME, folder)
     assert not authority.renew_if_due(ACME, folder)
+
+
+# --- of an authority that the organisation has -----------------------------------------------------------------------
+
+
+def certificate(name, key, by=None, by_key=None, *, ca=True, organization="domicile.demo", days=30):
+    now = datetime.now(UTC)
+    subject = x509.Name(
+        [x509.NameAttribute(NameOID.ORGANIZATION_NAME, organization), x509.NameAttribute(NameOID.COMMON_NAME, name)]
+    )
+    number = x509.SubjectKeyIdentifier(name.encode().ljust(20, b"-")[:20])  # numbered as nobody else does
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(by.subject if by else subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(hours=1))
+        .not_valid_after(now + timedelta(days=days))
+        .add_extension(x509.BasicConstraints(ca=ca, path_length=None), critical=True)
+        .add_extension(
+            x509.KeyUsage(
+                digital_signature=False, key_cert_sign=True, crl_sign=True, content_commitment=False,
+                key_encipherment=False, data_encipherment=False, key_agreement=False, encipher_only=False,
+                decipher_only=False,
+            ),
+            critical=True,
+        )
+        .add_extension(number, critical=False)
+    )  # fmt: skip
+    above = by.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value if by else number
+    made = made.add_extension(x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(above), critical=False)
+    return made.sign(by_key or key, hashes.SHA256())
+
+
+@pytest.fixture
+def organisation(tmp_path):
+    """Puts what an organisation's authority gave us where ours would be."""
+    keys = [ec.generate_private_key(ec.SECP256R1()) for _ in range(3)]
+
+    def put(*, upto=3, key=None, **issuer):
+        root = certificate("Root", keys[0], organization="Acme Holding")
+        middle = certificate("Middle", keys[1], root, keys[0], organization="Acme Holding")
+        ours = certificate("Cell", keys[2], middle, keys[1], **issuer)
+        pem = (key or keys[2]).private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        chain = [ours, middle, root][:upto]
+        (tmp_path / "ca").mkdir(mode=0o700, exist_ok=True)
+        (tmp_path / "ca" / "ca.key").write_bytes(pem + b"".join(each.public_bytes(Encoding.PEM) for each in chain))
+        (tmp_path / "ca" / "ca.key").chmod(0o600)
+        return root
+
+    return put
+
+
+def test_given_by_another_authority_its_leaves_come_with_the_chain_to_that_root(organisation, tmp_path):
+    root = organisation()
+    authority = CertificateAuthority.open(tmp_path / "ca", "demo")
+    assert authority.root_file.read_bytes() == root.public_bytes(Encoding.PEM)
+    files = authority.issue(BACKEND, tmp_path / "leaf")
+    leaf, *above = x509.load_pem_x509_certificates(files.certificate.read_bytes())
+    assert len(above) == 2
+    verified = PolicyBuilder().store(Store([root])).build_client_verifier().verify(leaf, above)
+    assert verified.subjects == [x509.UniformResourceIdentifier(BACKEND.uri)]
+    assert not authority.renew_if_due(BACKEND, tmp_path / "leaf")
+
+
+async def test_both_ends_shake_hands_over_such_a_chain(organisation, tmp_path):
+    organisation()
+    authority = CertificateAuthority.open(tmp_path / "ca", "demo")
+    server = authority.issue(BACKEND, tmp_path / "backend")
+    client = client_context(authority.issue(ACME, tmp_path / "gateway"), BACKEND)
+    context = server_context(TlsFiles(cert=server.certificate, key=server.key, ca=server.root, peer_uri=ACME.uri))
+    listener = await asyncio.start_server(lambda _, writer: writer.write(b"hello\n"), "127.0.0.1", 0, ssl=context)
+    async with listener:
+        port = listener.sockets[0].getsockname()[1]
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=client, server_hostname="")
+        assert await reader.readline() == b"hello\n"
+        writer.close()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"upto": 2}, "may not issue, or not by the next"),
+        ({"upto": 1}, "may not issue, or not by the next"),
+        ({"ca": False}, "may not issue"),
+        ({"organization": "domicile.other"}, "not of cell 'demo'"),
+        ({"days": -0.01}, "expired on"),
+        ({"key": ec.generate_private_key(ec.SECP256R1())}, "not that of its certificate"),
+    ],
+)
+def test_a_chain_that_does_not_hold_is_refused(organisation, tmp_path, wrong, said):
+    organisation(**wrong)
+    with pytest.raises(AuthorityError, match=said):
+        CertificateAuthority.open(tmp_path / "ca", "demo")
+
+
+def test_no_leaf_outlives_any_of_the_chain(organisation, tmp_path):
+    organisation(days=0.5)
+    with pytest.raises(AuthorityError, match="outlive"):
+        CertificateAuthority.open(tmp_path / "ca", "demo").issue(ACME, tmp_path / "leaf")

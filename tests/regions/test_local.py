@@ -7,6 +7,7 @@ import stat
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -73,21 +74,21 @@ async def test_it_is_told_who_it_is_and_whom_to_answer(launch, folder):
     async with launch() as launcher:
         await launcher.start(spec(threads=2))
         options = seen(folder)["options"]
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(options["cert"], options["key"])
+        context.load_verify_locations(options["ca"])
     assert (options["tenant"], options["region"], options["backend_id"]) == ("acme", "eu-fr-par", "acme-1")
     assert options["peer_uri"] == "spiffe://domicile.demo/tenant/acme/gateway"
     assert (options["host"], options["port"], options["threads"]) == ("127.0.0.1", 0, "2")
     assert Path(options["model"]).is_absolute()
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(options["cert"], options["key"])
-    context.load_verify_locations(options["ca"])
 
 
 async def test_its_files_are_for_the_owner_alone(launch, folder):
     async with launch() as launcher:
         await launcher.start(spec())
-    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-    for name in ("cert.pem", "key.pem", "backend.log"):
-        assert stat.S_IMODE((folder / name).stat().st_mode) == 0o600
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+        for name in ("cert.pem", "key.pem", "backend.log"):
+            assert stat.S_IMODE((folder / name).stat().st_mode) == 0o600
 
 
 async def test_it_inherits_no_secret_and_sees_only_its_gpus(launch, folder, monkeypatch):
@@ -298,3 +299,50 @@ async def test_nothing_is_left_running_when_the_leash_is_killed(launch):
         running = await launcher.start(spec("stubborn"))
         os.kill(psutil.Process(running.pid).ppid(), signal.SIGKILL)
         await until(lambda: not is_running(running.pid))
+
+
+async def test_who_has_ended_keeps_its_log_and_not_its_key(launch, folder):
+    async with launch() as launcher:
+        await launcher.start(spec())
+        assert (folder / "key.pem").exists()
+        await launcher.stop("acme-1")
+        assert sorted(each.name for each in folder.iterdir()) == ["backend.log", "seen.json"]
+
+
+async def test_of_those_that_have_ended_the_oldest_logs_go(launch, folder, monkeypatch):
+    monkeypatch.setattr("regions.local.KEPT_LOGS", 2)
+    for number in range(4):
+        old = folder.with_name(f"old-{number}")
+        old.mkdir(parents=True)
+        (old / "backend.log").touch()
+        os.utime(old, (number, number))
+    alive = folder.with_name("another-gateways")
+    alive.mkdir()
+    (alive / "key.pem").touch()
+    async with launch() as launcher:
+        await launcher.start(spec())
+        await launcher.stop("acme-1")
+    assert sorted(each.name for each in folder.parent.iterdir()) == ["acme-1", "another-gateways", "old-3"]
+
+
+async def test_a_backend_that_is_to_have_a_card_gets_one_of_its_own(launch, folder):
+    def on_card(name):
+        return replace(spec(card="h100"), identity=BackendIdentity("demo", "acme", "eu-fr-par", name), options=())
+
+    async with launch(gpus=(4, 7), command=(*FAKE, "--behave", "well")) as launcher:
+        await launcher.start(on_card("acme-1"))
+        await launcher.start(on_card("acme-2"))
+        shown = [seen(folder.with_name(name))["env"]["CUDA_VISIBLE_DEVICES"] for name in ("acme-1", "acme-2")]
+        assert shown == ["4", "7"]
+        with pytest.raises(LaunchError, match="no GPU of this machine is free"):
+            await launcher.start(on_card("acme-3"))
+        await launcher.stop("acme-1")
+        await launcher.start(on_card("acme-3"))
+        assert seen(folder.with_name("acme-3"))["env"]["CUDA_VISIBLE_DEVICES"] == "4"
+        assert seen(folder.with_name("acme-3"))["options"]["device"] == "cuda"
+
+
+async def test_one_without_a_card_sees_none(launch, folder):
+    async with launch(gpus=(0,)) as launcher:
+        await launcher.start(spec(card="cpu"))
+        assert seen(folder)["env"]["CUDA_VISIBLE_DEVICES"] == ""

@@ -42,12 +42,12 @@ class Scene:
         )  # fmt: skip
         self.control.create_tenant("acme")
 
-    def gateway(self, node="one", launcher=None, lease_s=10.0):
+    def gateway(self, node="one", launcher=None, lease_s=10.0, **more):
         launcher = launcher or FakeLauncher()
         store = FleetStore(self.database, cell="demo", node=node, on_event=self.events.append, lease_s=lease_s)
         made = Reconciler(
             store, launcher, cell="demo", models=Path("/models"), report=self.reports.get, settle_s=0.0,
-            monotonic=self.clock,
+            monotonic=self.clock, **more,
         )  # fmt: skip
         made.launcher = launcher
         return made
@@ -362,3 +362,125 @@ async def test_time_up_is_billed_while_it_runs_and_to_the_end(scene):
     assert row.replica == ended.id
     life = (ended.ended_at - ended.created_at).total_seconds() * 1000
     assert abs(row.up_ms - life) <= 2
+
+
+class FakeRest:
+    """`able`: whether it can sleep. `wakes`: whether it wakes up again."""
+
+    def __init__(self, able=True, wakes=True):
+        self.able, self.wakes, self.asked = able, wakes, []
+
+    async def release(self, backend):
+        self.asked.append(("release", backend.id))
+        return {"cache": "zeroed", "released_bytes": "4096"}
+
+    async def sleep(self, backend):
+        self.asked.append(("sleep", backend.id))
+        return {"cache": "zeroed", "released_bytes": "4096"} if self.able else None
+
+    async def wake(self, backend):
+        self.asked.append(("wake", backend.id))
+        return self.wakes
+
+
+async def test_before_it_stops_it_is_released_and_the_record_says_how(scene):
+    scene.wish()
+    rest = FakeRest()
+    one = scene.gateway(rest=rest)
+    await passes(one)
+    (name,) = scene.offered()
+    scene.control.drain_deployment("acme", "small")
+    await passes(one)
+    assert rest.asked == [("release", name)]
+    stopped = scene.events[-1]
+    assert (stopped.action, stopped.detail["cache"], stopped.detail["released_bytes"]) == (
+        "replica.stopped", "zeroed", "4096",
+    )  # fmt: skip
+    await one.close()
+
+
+async def asleep(scene, **rest):
+    """A deployment whose one replica has fallen asleep; the gateway, what was asked of engines, the replica's name."""
+    scene.wish(min_replicas=0, idle_s=60, asleep_s=600)
+    made = FakeRest(**rest)
+    one = scene.gateway(rest=made)
+    scene.demand(parked=1, regions=PAR)
+    await passes(one)
+    (name,) = scene.offered()
+    scene.demand()
+    scene.clock.now += 61
+    await passes(one, 2)
+    return one, made, name
+
+
+async def test_when_idle_it_sleeps_out_of_service_and_is_woken_by_the_next_call(scene):
+    one, rest, name = await asleep(scene)
+    assert scene.offered() == []
+    assert [(each.id, each.state) for each in scene.replicas()] == [(name, "asleep")]
+    scene.demand(parked=1, regions=PAR)
+    await passes(one)
+    assert scene.offered() == [name]
+    assert len(one.launcher.specs) == 1
+    assert rest.asked == [("sleep", name), ("wake", name)]
+    told = ["replica.starting", "replica.ready", "replica.asleep", "replica.ready"]
+    assert scene.told() == told
+    await one.close()
+
+
+async def test_one_that_slept_long_is_stopped(scene):
+    one, rest, name = await asleep(scene)
+    scene.clock.now += 599
+    await passes(one)
+    assert [each.state for each in scene.replicas()] == ["asleep"]
+    scene.clock.now += 2
+    await passes(one)
+    assert scene.replicas() == ()
+    assert one.launcher.stopped == [name]
+    assert rest.asked[-1] == ("release", name)
+    await one.close()
+
+
+async def test_an_engine_that_cannot_sleep_is_stopped_at_once(scene):
+    one, _, name = await asleep(scene, able=False)
+    assert scene.replicas() == ()
+    assert one.launcher.stopped == [name]
+    assert "replica.asleep" not in scene.told()
+    await one.close()
+
+
+async def test_one_that_does_not_wake_is_stopped_and_another_started(scene):
+    one, _, name = await asleep(scene, wakes=False)
+    scene.demand(parked=1, regions=PAR)
+    await passes(one, 2)
+    (other,) = scene.offered()
+    assert other != name
+    assert one.launcher.stopped == [name]
+    await one.close()
+
+
+async def test_one_that_sleeps_elsewhere_than_the_call_may_go_is_left_asleep(scene):
+    one, _, name = await asleep(scene)
+    scene.demand(parked=1, regions=FRA)
+    await passes(one)
+    assert [each.region for each in scene.replicas() if each.state == "ready"] == ["eu-de-fra"]
+    assert [each.id for each in scene.replicas() if each.state == "asleep"] == [name]
+    await one.close()
+
+
+async def test_one_that_dies_asleep_is_noted(scene):
+    one, _, name = await asleep(scene)
+    await one.launcher.crash(name)
+    await passes(one)
+    assert scene.replicas() == ()
+    assert scene.told()[-1] == "replica.failed"
+    await one.close()
+
+
+async def test_a_deployment_that_is_drained_wakes_nobody_and_stops_those_asleep(scene):
+    one, rest, name = await asleep(scene)
+    scene.control.drain_deployment("acme", "small")
+    scene.demand(parked=1, regions=PAR)
+    await passes(one)
+    assert one.launcher.stopped == [name]
+    assert ("wake", name) not in rest.asked
+    await one.close()

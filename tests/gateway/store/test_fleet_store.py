@@ -14,7 +14,7 @@ from regions.demand import Demand, Told
 from regions.deployment import Deployment, Scale, State
 from regions.fleet import Backend
 from regions.identity import BackendIdentity
-from regions.reconciler import NotLeading
+from regions.reconciler_ports import NotLeading
 
 ON_BOTH_DATABASES = True
 

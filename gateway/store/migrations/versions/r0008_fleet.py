@@ -28,6 +28,7 @@ def upgrade() -> None:
         sa.Column("idle_s", sa.Integer(), nullable=False),
         sa.Column("ttft_ms", sa.Integer(), nullable=False),
         sa.Column("calls_each", sa.Integer(), nullable=False),
+        sa.Column("asleep_s", sa.Integer(), nullable=False),
         sa.Column("wait_s", sa.Integer(), nullable=False),
         sa.Column("micro_eur_per_hour", sa.BigInteger(), nullable=False),
         sa.Column("draining", sa.Boolean(), nullable=False),

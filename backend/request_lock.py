@@ -1,0 +1,124 @@
+"""The second lock: behind mutual TLS, a call is answered only with a token that the cell signed for it.
+
+The token names this tenant and this backend, the decision that let the call go, and the body's SHA-256, and holds for
+a minute. Whoever gets hold of a gateway's certificate, or of the socket, cannot make one. See `gateway.request_token`.
+"""
+
+import json
+import time
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from backend.errors import ConfigError
+from backend.wire import REQUEST_TOKEN_HEADER, ErrorBody, ErrorDetail
+
+MAX_TOKEN = 4096
+MAX_BODY_BYTES = 8 << 20
+SKEW_S = 30.0
+"""How far the gateway's clock may be from ours."""
+_FIELD = REQUEST_TOKEN_HEADER.encode()
+
+
+class TokenRefused(Exception):
+    """Its message names the rule, and nothing of the token."""
+
+
+class RequestLock:
+    """An ASGI application around `app`: every POST under ``/v1/`` needs a token; 401 otherwise."""
+
+    def __init__(
+        self, app: ASGIApp, key: Ed25519PublicKey, *, tenant: str, backend: str, now: Callable[[], float] = time.time
+    ) -> None:
+        self._app = app
+        self._key = key
+        self._tenant = tenant
+        self._backend = backend
+        self._now = now
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] != "POST" or not scope["path"].startswith("/v1/"):
+            await self._app(scope, receive, send)
+            return
+        try:
+            digest = self.check([value for name, value in scope["headers"] if name == _FIELD])
+            messages = await _whole(receive)
+            if sha256(b"".join(message.get("body", b"") for message in messages)).digest() != digest:
+                raise TokenRefused("the body is not the one that the token is for")
+        except TokenRefused as error:
+            await _refuse(send, str(error))
+            return
+
+        async def again() -> Message:
+            return messages.pop(0) if messages else await receive()
+
+        await self._app(scope, again, send)
+
+    def check(self, sent: list[bytes]) -> bytes:
+        """The digest of the body that the one token in `sent` is for. Raises TokenRefused."""
+        if len(sent) != 1 or len(sent[0]) > MAX_TOKEN:
+            raise TokenRefused("a call needs one request token")
+        signed, _, signature = sent[0].rpartition(b".")
+        try:
+            self._key.verify(_decoded(signature), signed)
+            head, claims = (json.loads(_decoded(part)) for part in signed.split(b"."))
+            digest = _decoded(claims["bod"].encode())
+            issued, expires = float(claims["iat"]), float(claims["exp"])
+            whom = claims["ten"], claims["aud"]
+        except (InvalidSignature, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            raise TokenRefused("the request token is not one of this cell's") from None
+        if head != {"alg": "EdDSA", "typ": "domicile-request+jwt"}:
+            raise TokenRefused("the request token is of another kind")
+        if whom != (self._tenant, self._backend):
+            raise TokenRefused("the request token is for another backend")
+        if not issued - SKEW_S <= self._now() <= expires + SKEW_S:
+            raise TokenRefused("the request token is out of its time")
+        return digest
+
+
+def read_key(path: Path) -> Ed25519PublicKey:
+    """PEM. Raises ConfigError."""
+    try:
+        key = serialization.load_pem_public_key(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path} holds no public key: {error}") from None
+    if not isinstance(key, Ed25519PublicKey):
+        raise ConfigError(f"{path} holds a key that is not Ed25519")
+    return key
+
+
+async def _whole(receive: Receive) -> list[Message]:
+    """The messages of a body up to its end, or to where the client left, or it grew too large for anybody."""
+    messages: list[Message] = []
+    size = 0
+    while True:
+        message = await receive()
+        messages.append(message)
+        size += len(message.get("body", b""))
+        if message["type"] != "http.request" or not message.get("more_body", False):
+            return messages
+        if size > MAX_BODY_BYTES:
+            raise TokenRefused(f"the body is larger than {MAX_BODY_BYTES} bytes")
+
+
+async def _refuse(send: Send, because: str) -> None:
+    detail = ErrorDetail(message=because, type="invalid_request_error", code="request_token")
+    body = ErrorBody(error=detail).model_dump_json().encode()
+    headers: Any = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    await send({"type": "http.response.start", "status": 401, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def _decoded(value: bytes) -> bytes:
+    """Base64url without padding, and in its one spelling. Raises ValueError."""
+    decoded = urlsafe_b64decode(value + b"=" * (-len(value) % 4))
+    if urlsafe_b64encode(decoded).rstrip(b"=") != value:
+        raise ValueError("not base64url")
+    return decoded
