@@ -15,6 +15,7 @@ from gateway.store.demand import FRESH_S, write_demand
 from gateway.store.fleet_store import FleetStore
 from regions.demand import NOTHING, Book, Told
 from regions.fleet import Fleet
+from regions.launcher import Launcher
 from regions.local import LocalLauncher
 from regions.reconciler import Reconciler
 from regions.reconciler_ports import Rest
@@ -31,7 +32,7 @@ def launches_here(settings: Settings, installation: Installation) -> bool:
     issued_elsewhere = (
         installation.authority_key.with_name("ca.pem").exists() and not installation.authority_key.exists()
     )
-    return settings.fleet.launcher == "local" and not issued_elsewhere
+    return settings.fleet.launcher != "none" and not issued_elsewhere
 
 
 @asynccontextmanager
@@ -55,31 +56,59 @@ async def fleet_at_work(
         finally:
             await _ended(telling)
         return
-    launcher = LocalLauncher(
+    async with _launcher(settings, installation, lambda: reconciler.nudge()) as launcher:
+        reconciler = Reconciler(
+            FleetStore(database, cell=installation.cell, node=node, on_event=on_event),
+            launcher,
+            cell=installation.cell,
+            models=settings.fleet.models or installation.data / "models",
+            report=fleet.report,
+            rest=rest,
+            every_s=settings.fleet.every_s,
+        )
+        telling = asyncio.create_task(_tell(database, installation.cell, node, book, inventory, reconciler.nudge))
+        running = asyncio.create_task(reconciler.run(), name="fleet")
+        try:
+            yield
+        finally:
+            await _ended(telling)
+            await _ended(running)
+            await reconciler.close()
+
+
+@asynccontextmanager
+async def _launcher(
+    settings: Settings, installation: Installation, nudge: Callable[[], None]
+) -> AsyncIterator[Launcher]:
+    """Raises ClusterError where there is no cluster to launch in."""
+    # An authority is made when the first backend is started: before that nobody needs one.
+    if settings.fleet.launcher == "kubernetes":
+        from regions.cluster import Cluster  # with its HTTP client, only where there is a cluster
+        from regions.kubernetes import KubernetesLauncher
+        from regions.manifests import ClusterSettings
+
+        where = ClusterSettings(**settings.fleet.kubernetes.model_dump())
+        async with (
+            Cluster.of_this_pod(where.namespace) as cluster,
+            KubernetesLauncher(
+                cluster,
+                installation.data,
+                installation.authority,
+                where,
+                request_key=installation.request_key,
+                on_change=lambda replica, running: nudge(),
+            ) as launcher,
+        ):
+            yield launcher
+        return
+    yield LocalLauncher(
         installation.data,
-        installation.authority,  # made when the first backend is started: before that nobody needs one
+        installation.authority,
         grace_s=GRACE_S,
         gpus=settings.fleet.gpus,
         options=lambda: ("--request-key", str(installation.request_key())),
-        on_change=lambda replica, running: reconciler.nudge(),
+        on_change=lambda replica, running: nudge(),
     )
-    reconciler = Reconciler(
-        FleetStore(database, cell=installation.cell, node=node, on_event=on_event),
-        launcher,
-        cell=installation.cell,
-        models=settings.fleet.models or installation.data / "models",
-        report=fleet.report,
-        rest=rest,
-        every_s=settings.fleet.every_s,
-    )
-    telling = asyncio.create_task(_tell(database, installation.cell, node, book, inventory, reconciler.nudge))
-    running = asyncio.create_task(reconciler.run(), name="fleet")
-    try:
-        yield
-    finally:
-        await _ended(telling)
-        await _ended(running)
-        await reconciler.close()
 
 
 async def _tell(

@@ -12,7 +12,7 @@ from pathlib import Path
 from audit.secret_file import create_secret, read_secret
 from gateway.installation import Installation, InstallationError
 
-PATTERNS = ("cell", "secrets/*", "ca/ca.key", "audit/signer.key", "audit/keys/*")
+PATTERNS = ("cell", "secrets/*", "secrets/backends/*/*", "ca/ca.key", "audit/signer.key", "audit/keys/*")
 
 
 def export_keys(installation: Installation, folder: Path) -> list[str]:
@@ -37,7 +37,7 @@ def import_keys(data: Path, folder: Path) -> list[str]:
         raise InstallationError(f"{folder} holds no key set: it has no file 'cell'")
     paths = {name: Path(name.replace("__", "/")) for name in files}
     for name, path in paths.items():
-        if len(path.parts) > 3 or ".." in path.parts or not any(path.match(pattern) for pattern in PATTERNS):
+        if len(path.parts) > 4 or ".." in path.parts or not any(path.match(pattern) for pattern in PATTERNS):
             raise InstallationError(f"{folder / name} is not a file of a key set")
     return [_put(data / path, files[name].read_bytes(), str(path)) for name, path in sorted(paths.items())]
 
@@ -62,11 +62,12 @@ def key_files(data: Path) -> Iterator[str]:
 
 
 def make_whole(installation: Installation) -> None:
-    """Make what the first request or record would: pepper, redaction secret, authority, signer, master key."""
+    """Make what the first request or record would: pepper, redaction secret, authority, signers, master key."""
     installation.hasher()
     installation.policies()
     installation.authority()
     installation.signer()
+    installation.request_key()
     _ = installation.keys
 
 

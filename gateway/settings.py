@@ -206,10 +206,25 @@ class Sinks(Section):
         return value
 
 
-class Fleet(Section):
-    """Of deployments. `launcher` local: backends are processes of this machine."""
+class Kubernetes(Section):
+    """Where backends are pods; see `regions.manifests.ClusterSettings`."""
 
-    launcher: Literal["local", "none"] = "local"
+    namespace: str = "domicile-backends"
+    image: str = "domicile-backend:0.1.0"
+    models: str = Field("models", description="claim whose volume holds the weights")
+    kernels: str | None = Field(None, description="claim for compiled kernels, kept over restarts")
+    runtime_class: str | None = None
+    gateway_namespace: str = "domicile"
+    cpu: str = "4"
+    memory: str = "32Gi"
+    surge: bool = Field(True, description="on an update the new pod before the old goes; needs a second GPU")
+
+
+class Fleet(Section):
+    """Of deployments. `launcher` local: backends are processes of this machine; kubernetes: pods of this cluster."""
+
+    launcher: Literal["local", "kubernetes", "none"] = "local"
+    kubernetes: Kubernetes = Kubernetes()
     models: Path | None = Field(None, description="folder of weights; default: models in the data folder")
     gpus: tuple[int, ...] = Field(default_factory=tuple, description="device numbers that backends may be given")
     waiting_per_tenant: int = Field(64, ge=0, le=100_000, description="calls that may wait for a backend to start")

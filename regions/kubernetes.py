@@ -18,7 +18,7 @@ from regions.errors import ClusterError, LaunchError, RegionsError
 from regions.fleet import Backend
 from regions.identity import BackendIdentity
 from regions.launcher import BackendSpec, Progress, RunningBackend, silent
-from regions.manifests import MANAGER, ClusterSettings, object_name, objects, secret, url
+from regions.manifests import MANAGER, MODEL, REQUEST_KEY, ClusterSettings, object_name, objects, secret, url
 
 logger = logging.getLogger("domicile.regions")
 
@@ -39,9 +39,10 @@ class KubernetesLauncher:
         self,
         cluster: Cluster,
         data: Path,
-        authority: CertificateAuthority,
+        authority: Callable[[], CertificateAuthority],
         settings: ClusterSettings | None = None,
         *,
+        request_key: Callable[[], Path] | None = None,
         ready_within_s: float = READY_WITHIN_S,
         poll_s: float = POLL_S,
         renewal_check_s: float = RENEWAL_CHECK_S,
@@ -51,16 +52,26 @@ class KubernetesLauncher:
         self._cluster = cluster
         self._folder = data.resolve() / "backends"
         self._authority = authority
+        self._request_key = request_key
         self._settings = settings or ClusterSettings()
         self._ready_within_s = ready_within_s
         self._poll_s = poll_s
         self._renewal_check_s = renewal_check_s
         self._leaf_lifetime = leaf_lifetime
         self._on_change = on_change
-        self._specs: dict[str, BackendSpec] = {}
+        self._identities: dict[str, BackendIdentity] = {}
         self._running: dict[str, RunningBackend] = {}
         self._applied: dict[str, bytes] = {}  # the leaf that the cluster has, by backend
         self._background: asyncio.Task[None] | None = None
+
+    outlives = True
+
+    async def adopt(self) -> None:
+        """What the cluster keeps of this cell, whoever started it. Raises ClusterError."""
+        for identity, model in await self._kept():
+            self._identities[identity.backend] = identity
+            running = RunningBackend(self._backend(identity, model), None, None)
+            self._running.setdefault(identity.backend, running)
 
     async def __aenter__(self) -> Self:
         self._background = asyncio.create_task(self._renew_forever(), name="renew leaves")
@@ -94,7 +105,7 @@ class KubernetesLauncher:
         before: Mapping[str, Any] | None = None
         try:
             before = await self._cluster.get("Deployment", object_name(name))
-            files = self._identity_files(spec)
+            files = self._identity_files(spec.identity)
             for object in objects(spec, files, self._settings):
                 await self._cluster.apply(object)
             self._applied[name] = files["cert.pem"]
@@ -106,15 +117,15 @@ class KubernetesLauncher:
             if isinstance(error, RegionsError):
                 raise LaunchError(f"backend {name} did not start: {error}") from error
             raise
-        running = self._running[name] = RunningBackend(self._backend(spec), None, None)
-        self._specs[name] = spec
+        running = self._running[name] = RunningBackend(self._backend(spec.identity, spec.served_name), None, None)
+        self._identities[name] = spec.identity
         self._on_change(name, running)
         progress(f"{name}: ready")
         return running
 
     async def stop(self, backend_id: str) -> None:
         """Returns when no pod of it is left; each got its grace to finish answers. Raises LaunchError if one stays."""
-        self._specs.pop(backend_id, None)
+        self._identities.pop(backend_id, None)
         self._running.pop(backend_id, None)
         await self._delete(backend_id)
 
@@ -127,13 +138,18 @@ class KubernetesLauncher:
         except RegionsError as error:
             raise LaunchError(f"backend {backend_id} was not scaled to {replicas}: {error}") from error
 
-    async def found(self) -> list[BackendIdentity]:
-        """Backends of this cell that the cluster keeps, whoever started them. Raises ClusterError."""
-        cell = self._authority.cell
+    async def _kept(self) -> list[tuple[BackendIdentity, str]]:
+        """Each backend of this cell in the cluster, and its model's name."""
+        cell = self._authority().cell
         mine = {"app.kubernetes.io/managed-by": MANAGER, "domicile.eu/cell": cell}
-        kept = [each["metadata"]["labels"] for each in await self._cluster.list("Deployment", mine)]
+        kept = [each["metadata"] for each in await self._cluster.list("Deployment", mine)]
         return [
-            BackendIdentity(cell, each["domicile.eu/tenant"], each["domicile.eu/region"], each["domicile.eu/backend"])
+            (
+                BackendIdentity(
+                    cell, *(each["labels"][f"domicile.eu/{name}"] for name in ("tenant", "region", "backend"))
+                ),
+                each.get("annotations", {}).get(MODEL, ""),
+            )
             for each in kept
         ]
 
@@ -143,10 +159,10 @@ class KubernetesLauncher:
         Raises RegionsError; what was issued and not applied then is, the next time.
         """
         renewed = []
-        for name, spec in list(self._specs.items()):
-            files = self._identity_files(spec)
+        for name, identity in list(self._identities.items()):
+            files = self._identity_files(identity)
             if files["cert.pem"] != self._applied.get(name):
-                await self._cluster.apply(secret(spec, files, self._settings))
+                await self._cluster.apply(secret(identity, files, self._settings))
                 self._applied[name] = files["cert.pem"]
                 renewed.append(name)
         return renewed
@@ -159,25 +175,24 @@ class KubernetesLauncher:
             except RegionsError as error:  # the old leaves go on for hours; the next look tries again
                 logger.error("leaves of backends could not be renewed: %s", error)
 
-    def _identity_files(self, spec: BackendSpec) -> dict[str, bytes]:
-        folder = self._folder / spec.identity.backend
+    def _identity_files(self, identity: BackendIdentity) -> dict[str, bytes]:
+        folder, authority = self._folder / identity.backend, self._authority()
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._authority.renew_if_due(spec.identity, folder, lifetime=self._leaf_lifetime)
+        authority.renew_if_due(identity, folder, lifetime=self._leaf_lifetime)
         return {
             "cert.pem": (folder / "cert.pem").read_bytes(),
             "key.pem": (folder / "key.pem").read_bytes(),
-            "ca.pem": self._authority.root_file.read_bytes(),
-        }
+            "ca.pem": authority.root_file.read_bytes(),
+        } | ({REQUEST_KEY: self._request_key().read_bytes()} if self._request_key else {})
 
-    def _backend(self, spec: BackendSpec) -> Backend:
-        identity = spec.identity
+    def _backend(self, identity: BackendIdentity, model: str) -> Backend:
         return Backend(
             id=identity.backend,
             tenant=identity.tenant,
             region=identity.region,
             url=url(identity.backend, self._settings),
             uri=identity.uri,
-            models=(spec.served_name,),
+            models=(model,),
         )
 
     async def _ready(self, backend_id: str) -> None:

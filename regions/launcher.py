@@ -39,7 +39,14 @@ class RunningBackend:
 
 
 class Launcher(Protocol):
-    """Starts and stops backends; all of them are stopped when it closes."""
+    """Starts and stops backends. Unless they outlive it, all of them are stopped when it closes."""
+
+    outlives: bool
+    """Backends go on when it is gone, and whoever leads next adopts them."""
+
+    async def adopt(self) -> None:
+        """Find what earlier ones left, so that it is `running`. Raises RegionsError."""
+        ...
 
     async def start(self, spec: BackendSpec, *, progress: Progress = silent) -> RunningBackend:
         """Returns when it is ready. Raises LaunchError, with nothing left running, if it does not get there."""
@@ -55,5 +62,5 @@ class Launcher(Protocol):
         ...
 
     async def close(self) -> None:
-        """Stop all."""
+        """Stop all, or let go of all that outlives it."""
         ...

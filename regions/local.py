@@ -95,6 +95,11 @@ class LocalLauncher:
         self._children: dict[str, _Child] = {}
         self._starting: dict[str, tuple[int, ...]] = {}  # with its GPUs
 
+    outlives = False
+
+    async def adopt(self) -> None:
+        """Nothing: processes die with what launched them."""
+
     async def __aenter__(self) -> Self:
         return self
 

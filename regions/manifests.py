@@ -9,13 +9,15 @@ from base64 import b64encode
 from dataclasses import dataclass, field
 from typing import Any
 
-from regions.identity import GatewayIdentity
+from regions.identity import BackendIdentity, GatewayIdentity
 from regions.launcher import BackendSpec
 
 Object = dict[str, Any]
 
 PORT = 8443
 PREFIX = "backend-"
+MODEL = "domicile.eu/model"  # annotation: the name that the model is asked for by
+REQUEST_KEY = "requests.pem"
 MANAGER = "domicile"
 GRACE_S = 45  # longer than a backend's own drain of 30 s
 HEARTBEAT = "/run/domicile/heartbeat"
@@ -61,19 +63,19 @@ def url(backend_id: str, settings: ClusterSettings) -> str:
 def objects(spec: BackendSpec, identity_files: dict[str, bytes], settings: ClusterSettings) -> list[Object]:
     """In the order in which they are to be applied: what a pod needs before the pod.
 
-    identity_files: ``cert.pem``, ``key.pem`` and ``ca.pem``.
+    identity_files: ``cert.pem``, ``key.pem`` and ``ca.pem``; with ``requests.pem``, only calls with a token that this
+    key verifies are answered.
     """
     return [
-        secret(spec, identity_files, settings),
+        secret(spec.identity, identity_files, settings),
         network_policy(spec, settings),
         service(spec, settings),
         disruption_budget(spec, settings),
-        deployment(spec, settings),
+        deployment(spec, settings, locked=REQUEST_KEY in identity_files),
     ]
 
 
-def labels(spec: BackendSpec) -> dict[str, str]:
-    identity = spec.identity
+def labels(identity: BackendIdentity) -> dict[str, str]:
     return {
         "app.kubernetes.io/name": "domicile-backend",
         "app.kubernetes.io/managed-by": MANAGER,
@@ -84,16 +86,22 @@ def labels(spec: BackendSpec) -> dict[str, str]:
     }
 
 
-def secret(spec: BackendSpec, identity_files: dict[str, bytes], settings: ClusterSettings) -> Object:
+def secret(identity: BackendIdentity, identity_files: dict[str, bytes], settings: ClusterSettings) -> Object:
     data = {name: b64encode(content).decode() for name, content in identity_files.items()}
-    return {"apiVersion": "v1", "kind": "Secret", "metadata": _metadata(spec, settings), "type": "Opaque", "data": data}
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": _metadata(identity, settings),
+        "type": "Opaque",
+        "data": data,
+    }
 
 
 def service(spec: BackendSpec, settings: ClusterSettings) -> Object:
     return {
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": _metadata(spec, settings),
+        "metadata": _metadata(spec.identity, settings),
         "spec": {
             "selector": _selector(spec),
             "ports": [{"name": "https", "port": PORT, "targetPort": "https", "protocol": "TCP"}],
@@ -110,7 +118,7 @@ def network_policy(spec: BackendSpec, settings: ClusterSettings) -> Object:
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
-        "metadata": _metadata(spec, settings),
+        "metadata": _metadata(spec.identity, settings),
         "spec": {
             "podSelector": {"matchLabels": _selector(spec)},
             "policyTypes": ["Ingress", "Egress"],
@@ -125,29 +133,29 @@ def disruption_budget(spec: BackendSpec, settings: ClusterSettings) -> Object:
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
-        "metadata": _metadata(spec, settings),
+        "metadata": _metadata(spec.identity, settings),
         "spec": {"minAvailable": 1, "selector": {"matchLabels": _selector(spec)}},
     }
 
 
-def deployment(spec: BackendSpec, settings: ClusterSettings) -> Object:
+def deployment(spec: BackendSpec, settings: ClusterSettings, *, locked: bool = False) -> Object:
     rolling = {"maxSurge": 1, "maxUnavailable": 0} if settings.surge else {"maxSurge": 0, "maxUnavailable": 1}
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
-        "metadata": _metadata(spec, settings),
+        "metadata": _metadata(spec.identity, settings) | {"annotations": {MODEL: spec.served_name}},
         "spec": {
             "replicas": 1,
             "revisionHistoryLimit": 2,
             "progressDeadlineSeconds": 900,
             "strategy": {"type": "RollingUpdate", "rollingUpdate": rolling},
             "selector": {"matchLabels": _selector(spec)},
-            "template": {"metadata": {"labels": labels(spec)}, "spec": _pod(spec, settings)},
+            "template": {"metadata": {"labels": labels(spec.identity)}, "spec": _pod(spec, settings, locked)},
         },
     }
 
 
-def _pod(spec: BackendSpec, settings: ClusterSettings) -> Object:
+def _pod(spec: BackendSpec, settings: ClusterSettings, locked: bool) -> Object:
     tenant = spec.identity.tenant
     kernels: Object = {"emptyDir": {"sizeLimit": "4Gi"}}
     if settings.kernels is not None:
@@ -168,7 +176,7 @@ def _pod(spec: BackendSpec, settings: ClusterSettings) -> Object:
             "fsGroup": 10001,
             "seccompProfile": {"type": "RuntimeDefault"},
         },
-        "containers": [_container(spec, settings)],
+        "containers": [_container(spec, settings, locked)],
         "volumes": [
             # 0440 for the group above; the process reads the files again when kubelet has renewed them.
             {"name": "identity", "secret": {"secretName": object_name(spec.identity.backend), "defaultMode": 0o440}},
@@ -186,13 +194,13 @@ def _pod(spec: BackendSpec, settings: ClusterSettings) -> Object:
     return pod
 
 
-def _container(spec: BackendSpec, settings: ClusterSettings) -> Object:
+def _container(spec: BackendSpec, settings: ClusterSettings, locked: bool) -> Object:
     gpus = gpu_count(spec)
     limits = {"memory": settings.memory} | ({"nvidia.com/gpu": str(gpus)} if gpus else {})
     return {
         "name": "backend",
         "image": settings.image,
-        "args": arguments(spec),
+        "args": arguments(spec, locked=locked),
         "ports": [{"name": "https", "containerPort": PORT, "protocol": "TCP"}],
         # A model takes its time to load; then a silent engine loop is noticed within seconds, and ended after a minute.
         "startupProbe": {"exec": _fresh(60), "periodSeconds": 2, "failureThreshold": 450},
@@ -217,12 +225,13 @@ def _container(spec: BackendSpec, settings: ClusterSettings) -> Object:
     }
 
 
-def arguments(spec: BackendSpec) -> list[str]:
+def arguments(spec: BackendSpec, *, locked: bool = False) -> list[str]:
     """Of ``domicile backend serve`` in the container."""
     identity = spec.identity
     command = ["--model", f"{MODELS}/{spec.model.name}", "--served-name", spec.served_name]
     command += ["--host", "0.0.0.0", "--port", str(PORT), "--heartbeat", HEARTBEAT]  # noqa: S104  # mutual TLS below
     command += ["--cert", f"{IDENTITY}/cert.pem", "--key", f"{IDENTITY}/key.pem", "--ca", f"{IDENTITY}/ca.pem"]
+    command += ["--request-key", f"{IDENTITY}/{REQUEST_KEY}"] if locked else []
     command += ["--peer-uri", GatewayIdentity(identity.cell, identity.tenant).uri]
     command += ["--tenant", identity.tenant, "--region", identity.region, "--backend-id", identity.backend]
     if gpu_count(spec) and "--device" not in spec.options:
@@ -243,11 +252,11 @@ def _fresh(seconds: int) -> Object:
     return {"command": ["/bin/sh", "-c", look]}
 
 
-def _metadata(spec: BackendSpec, settings: ClusterSettings) -> Object:
+def _metadata(identity: BackendIdentity, settings: ClusterSettings) -> Object:
     return {
-        "name": object_name(spec.identity.backend),
+        "name": object_name(identity.backend),
         "namespace": settings.namespace,
-        "labels": labels(spec),
+        "labels": labels(identity),
     }
 
 

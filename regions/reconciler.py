@@ -5,6 +5,7 @@ begins what is missing; nothing hangs on having seen an event. Starts and stops 
 
 What the leader's launcher does not hold is not running: a gateway that dies takes its local backends with it, so the
 next leader starts others and bills nothing of the time between. One that cannot keep its lease lets go of its own.
+Where backends outlive a gateway (`regions.kubernetes`), the next leader adopts them instead.
 """
 
 import asyncio
@@ -109,6 +110,8 @@ class Reconciler:
         term = await asyncio.to_thread(self._store.lead)
         if term != self._term and self._term is not None:
             await self._let_go()
+        if term is not None and term != self._term:
+            await self._launcher.adopt()  # before anything is taken for lost; if it fails, the next pass begins here
         self._term = term
         if term is None:
             return
@@ -136,7 +139,7 @@ class Reconciler:
             await asyncio.gather(*self._acting.values(), return_exceptions=True)
 
     async def close(self) -> None:
-        """Stop all that is ours, and let another lead."""
+        """Stop all that is ours, unless it outlives us, and let another lead."""
         term, self._term = self._term, None
         await self._cancel_all()
         held = set(self._launcher.running)
@@ -146,7 +149,7 @@ class Reconciler:
         try:
             view = await asyncio.to_thread(self._store.view)
             for replica in view.replicas:
-                if replica.id in held:
+                if replica.id in held and not self._launcher.outlives:
                     await self._end(term, replica, State.STOPPED, "gateway_stopped", seen=True)
             await asyncio.to_thread(self._store.resign)
         except Exception as error:  # the next leader will find them gone
@@ -154,10 +157,13 @@ class Reconciler:
 
     async def _let_go(self) -> None:
         """Another may lead: what we hold is not ours to run any more. The other takes it out of service."""
-        log.warning("another gateway leads the fleet; ending the backends of this one")
         await self._cancel_all()
-        for replica in list(self._launcher.running):
-            await self._launcher.stop(replica)
+        if self._launcher.outlives:
+            log.warning("another gateway leads the fleet")
+        else:
+            log.warning("another gateway leads the fleet; ending the backends of this one")
+            for replica in list(self._launcher.running):
+                await self._launcher.stop(replica)
         self._kept.clear()
 
     async def _cancel_all(self) -> None:

@@ -13,6 +13,11 @@ from tests.fakes.backend import FakeBackend, running
 class FakeLauncher:
     """`takes_s`: a start. `fails`: how many starts to come do."""
 
+    outlives = False
+
+    async def adopt(self):
+        pass
+
     def __init__(self, *, takes_s=0.0, fails=0, on_change=lambda replica, running: None):
         self.takes_s, self.fails = takes_s, fails
         self.on_change = on_change

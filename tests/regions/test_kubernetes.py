@@ -2,12 +2,14 @@
 
 import asyncio
 from base64 import b64decode
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from cryptography import x509
 
+from gateway.store.database import Database
 from regions.authority import CertificateAuthority
 from regions.cluster import Cluster
 from regions.errors import ClusterError, LaunchError
@@ -15,6 +17,7 @@ from regions.identity import BackendIdentity
 from regions.kubernetes import KubernetesLauncher
 from regions.launcher import BackendSpec
 from tests.fakes.kubernetes import FakeKubernetes, running
+from tests.regions.test_reconciler import Scene, passes
 
 NAME = "backend-acme-1"
 
@@ -43,7 +46,8 @@ async def cluster(server, tmp_path, monkeypatch):
 
 @pytest.fixture
 def authority(tmp_path):
-    return CertificateAuthority.open(tmp_path / "ca", "eu-fr")
+    made = CertificateAuthority.open(tmp_path / "ca", "eu-fr")
+    return lambda: made
 
 
 @pytest.fixture
@@ -75,6 +79,20 @@ async def test_the_secret_holds_a_leaf_of_this_backend_alone(server, launcher):
     assert "ca.key" not in data
 
 
+async def test_a_backend_that_answers_only_signed_calls_gets_the_key_with_its_certificate(
+    server, cluster, tmp_path, authority
+):
+    (tmp_path / "requests.pem").write_text("a public key")
+    async with KubernetesLauncher(
+        cluster, tmp_path, authority, poll_s=0.01, request_key=lambda: tmp_path / "requests.pem"
+    ) as launcher:
+        await launcher.start(spec())
+    assert b64decode(server.get("secrets", NAME)["data"]["requests.pem"]) == b"a public key"
+    (container,) = server.get("deployments", NAME)["spec"]["template"]["spec"]["containers"]
+    at = container["args"].index("--request-key")
+    assert container["args"][at + 1] == "/run/identity/requests.pem"
+
+
 async def test_stopping_deletes_all_of_it_and_twice_is_harmless(server, launcher):
     await launcher.start(spec())
     await launcher.start(spec("globex-1"))
@@ -91,18 +109,24 @@ async def test_a_gateway_that_goes_leaves_backends_to_the_next_which_finds_them_
         await first.start(spec())
     generation = server.get("deployments", NAME)["metadata"]["generation"]
     async with KubernetesLauncher(cluster, tmp_path, authority, poll_s=0.01) as second:
-        assert [each.backend for each in await second.found()] == ["acme-1"]
+        assert not second.running
+        await second.adopt()
+        assert second.running["acme-1"].backend == first.running["acme-1"].backend
         await second.start(spec())
     assert server.get("deployments", NAME)["metadata"]["generation"] == generation, "its pod is not replaced"
 
 
-async def test_only_backends_of_this_cell_are_found_and_all_pages_are_read(server, launcher, cluster):
+async def test_only_backends_of_this_cell_are_adopted_and_all_pages_are_read(
+    server, launcher, cluster, tmp_path, authority
+):
     for number in range(5):
         await launcher.start(spec(f"acme-{number}"))
     strange = {**server.get("deployments", NAME)}
     strange = {**strange, "metadata": {**strange["metadata"], "labels": {"app.kubernetes.io/managed-by": "domicile"}}}
     server.objects["deployments", "strange"] = strange
-    assert [each.backend for each in await launcher.found()] == [f"acme-{number}" for number in range(5)]
+    async with KubernetesLauncher(cluster, tmp_path, authority) as other:
+        await other.adopt()
+        assert list(other.running) == [f"acme-{number}" for number in range(5)]
 
 
 async def test_scaling_to_zero_keeps_the_objects_and_back_waits_for_the_pod(server, launcher):
@@ -161,7 +185,7 @@ async def test_the_role_of_a_gateway_is_what_it_uses_and_no_more(server, launche
     """Every rule of deploy/ but the two of scripts and people is used here, and none is missing."""
     await launcher.start(spec())
     await launcher.scale("acme-1", 1)
-    await launcher.found()
+    await launcher.adopt()
     await launcher.stop("acme-1")
     used = {tuple(call.split()) for call in server.calls}
     allowed = {(verb, resource) for _, resource, verb in server.rules}
@@ -213,3 +237,59 @@ def test_plain_http_is_refused_and_outside_of_a_pod_it_says_so(tmp_path, monkeyp
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     with pytest.raises(ClusterError, match="no pod"):
         Cluster.of_this_pod("x", tmp_path)
+
+
+# --- led by a reconciler ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def scene(tmp_path):
+    database = Database.open(tmp_path / "data")
+    yield Scene(database)
+    database.close()
+
+
+@asynccontextmanager
+async def leading(scene, node, cluster, tmp_path, authority):
+    """A gateway that may lead, with a launcher of its own; leaving is its end."""
+    async with KubernetesLauncher(cluster, tmp_path, lambda: authority, ready_within_s=5, poll_s=0.01) as launcher:
+        reconciler = scene.gateway(node, launcher)
+        yield reconciler
+        await reconciler.close()
+
+
+async def test_the_next_leader_goes_on_with_the_backends_of_the_last(scene, server, cluster, tmp_path):
+    authority = CertificateAuthority.open(tmp_path / "ca", "demo")
+    scene.wish()
+    async with leading(scene, "one", cluster, tmp_path, authority) as one:
+        await passes(one)
+        (replica,) = scene.replicas()
+        assert replica.state == "ready"
+    assert scene.replicas()[0].state == "ready", "it was not stopped with its gateway"
+    assert scene.offered() == [replica.id]
+    async with leading(scene, "two", cluster, tmp_path, authority) as two:
+        await passes(two, 2)
+        assert [each.id for each in scene.replicas()] == [replica.id], "none is started in its place"
+        assert scene.told() == ["replica.starting", "replica.ready"]
+        scene.control.delete_deployment("acme", "small")
+        await passes(two, 2)
+    assert not scene.replicas() and server.objects == {}
+
+
+async def test_what_the_cluster_keeps_and_nobody_knows_is_stopped(scene, server, cluster, tmp_path):
+    authority = CertificateAuthority.open(tmp_path / "ca", "demo")
+    async with KubernetesLauncher(cluster, tmp_path, lambda: authority, poll_s=0.01) as lost:
+        await lost.start(spec(cell="demo"))
+    async with leading(scene, "one", cluster, tmp_path, authority) as one:
+        await passes(one)
+        assert server.objects == {}
+
+
+async def test_a_leader_that_loses_its_lease_leaves_the_backends_to_the_next(scene, server, cluster, tmp_path):
+    authority = CertificateAuthority.open(tmp_path / "ca", "demo")
+    scene.wish()
+    async with leading(scene, "one", cluster, tmp_path, authority) as one:
+        await passes(one)
+        one._store.lead = lambda: None
+        await passes(one)
+        assert len([kind for kind, _ in server.objects if kind == "deployments"]) == 1
