@@ -40,6 +40,8 @@ _YEARS = re.compile(r"(?:19|20)[0-9]{2} ?[-/–] ?(?:19|20)[0-9]{2}")
 _AMERICAN = re.compile(
     r"(?:1[ .-])?(?:\([2-9][0-9]{2}\) ?|[2-9][0-9]{2}[.-])[2-9][0-9]{2}[.-][0-9]{4}(?: ?x[0-9]{1,6})?"
 )
+_RECORD = 120  # characters of a line to either side
+_CELL_BEFORE, _CELL_AFTER = re.compile(r"[;,|\t] ?[\"']?\Z"), re.compile(r"[\"']? ?(?:[;,|\t]|\Z)")
 _USES = ("fixed_line", "mobile", "toll_free", "premium_rate", "shared_cost", "personal_number", "voip", "uan")
 _FIXED_OR_MOBILE = _USES[:2]
 
@@ -76,7 +78,7 @@ def _is_phone(reading: Reading, span: str, begin: int, end: int, digits: int) ->
         return True
     if digits < 7 or named_id or _is_otherwise(reading, begin, end):
         return False
-    if _AMERICAN.fullmatch(span):
+    if _AMERICAN.fullmatch(span) or (digits >= 8 and _stands_in_a_record(reading, begin, end)):
         return True
     number = "".join(filter(str.isdigit, _EXTENSION.sub("", span)))
     if bare.startswith("0") and _GROUPED.search(span) and not (_AMOUNT.fullmatch(span) or _PERSONAL.fullmatch(span)):
@@ -88,6 +90,16 @@ def _is_phone(reading: Reading, span: str, begin: int, end: int, digits: int) ->
     if begin and reading[begin - 1] == " " and begin > 1 and reading[begin - 2].isdigit():
         return False
     return any(_plans((code.upper(),), _FIXED_OR_MOBILE).fullmatch(number) for code in reading.countries)
+
+
+def _stands_in_a_record(reading: Reading, begin: int, end: int) -> bool:
+    """Whether a number fills a cell of a line that holds an e-mail address too: `Anna;4580 7302;anna@example.org`."""
+    first = max(reading.rfind("\n", 0, begin) + 1, begin - _RECORD)
+    until = reading.find("\n", end, end + _RECORD)
+    last = min(len(reading), end + _RECORD) if until < 0 else until
+    if "@" not in reading[first:last]:
+        return False
+    return bool(_CELL_BEFORE.search(reading, first, begin) and _CELL_AFTER.match(reading, end, last))
 
 
 def _is_otherwise(reading: Reading, begin: int, end: int) -> bool:

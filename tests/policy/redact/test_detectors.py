@@ -181,7 +181,7 @@ HOSTILE = [
     "token abc12", "Straße 1, ", "Rue De ", "Aa ", "DE1", "a://b:", "https://a:b", "IMEI 1", "born ", "born 1 ", "Via Aa 1, 1000 Bb ",
     "00:", "r. č. 9", "%41", "&#64;", "\\u0041", "sig=", ":AA", "Q~", "2/1", "AccountKey=", "a1b2", "O0", "l|1 ", "IT60X", "x;y\n",
     "1;2\n", "½", "\u200b", "ID 1 is ID ", "123456782 BSN ", "aB", "12 Main ", "M.G", "s.a", "access_token$", "1234.56", "FR76 3",
-    "A<<", "-us1", "99 99 99 99 99 ", "Dr. Aa Bb Cc ", "((+1",
+    "A<<", "-us1", "12345678;a@b.cc;", "99 99 99 99 99 ", "Dr. Aa Bb Cc ", "((+1",
 ]  # fmt: skip
 
 
@@ -255,3 +255,24 @@ def test_a_number_that_a_noun_or_a_point_explains_is_no_phone(text):
 )
 def test_a_sign_a_line_or_a_verb_calls_a_phone(text):
     assert [label for label, _ in found(text)] == ["phone"]
+
+
+@pytest.mark.parametrize("number", ["4580 7302", "54 06 13 58", "0154990951", "612345678"])
+@pytest.mark.parametrize(
+    "row", ["Anna Aas;{};anna@example.org", "Anna Aas | {} | anna@example.org", '"Anna","{}","anna@example.org"\n']
+)
+def test_a_number_in_a_row_with_an_address_is_a_phone(number, row):
+    assert [text for _, text in found(row.format(number)) if "@" not in text] == [number]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "17;45807302;open",
+        "45807302\nanna@example.org",
+        "anna@example.org ordered 45807302 things",
+        "a;12 345,00 EUR;anna@example.org",
+    ],
+)
+def test_a_number_in_another_row_or_a_sentence_is_none(text):
+    assert [label for label, _ in found(text) if label != "email"] == []

@@ -8,6 +8,7 @@ import pytest
 from pydantic import BaseModel
 
 from backend.wire import ChatCompletionRequest, CompletionRequest
+from gateway.openai.embeddings import EmbeddingsRequest
 from policy.errors import RedactionBlocked
 from policy.redact.plan import LABELS, RedactionPlan
 from policy.redact.redactor import Redactor
@@ -52,10 +53,14 @@ def body_with(path: tuple[str | int, ...], base: dict[str, Any]) -> dict[str, An
     return {**base, str(path[0]): value}
 
 
-CHAT = {"model": "m", "messages": []}
+BASES = {
+    "chat": {"model": "m", "messages": []}, "completions": {"model": "m", "prompt": "x"},
+    "embeddings": {"model": "m", "input": "x"},
+}  # fmt: skip
 PATHS = [
     *(("chat", path) for path in strings(ChatCompletionRequest) if path[0] not in EXEMPT),
     *(("completions", path) for path in strings(CompletionRequest) if path[0] not in EXEMPT),
+    *(("embeddings", path) for path in strings(EmbeddingsRequest) if path[0] not in EXEMPT),
 ]
 
 
@@ -67,7 +72,7 @@ def test_the_walk_finds_what_is_there():
 
 @pytest.mark.parametrize(("endpoint", "path"), PATHS)
 def test_no_string_of_the_wire_models_leaves_as_it_came(endpoint, path):
-    body = body_with(path, CHAT if endpoint == "chat" else {"model": "m", "prompt": "x"})
+    body = body_with(path, BASES[endpoint])
     try:
         sent = json.dumps(REDACTOR.redact_body(body, endpoint, "k7f3").body)
     except RedactionBlocked:
