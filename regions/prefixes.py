@@ -37,8 +37,8 @@ class PrefixIndex:
         self._next: dict[int, int] = {}  # what followed a block first
         self._parting: set[int] = set()  # blocks that different ones have followed
         self.contents: dict[str, int] = {}
-        """How many blocks each backend computed lately, to be read only. Not how many it holds: caches that are full all
-        hold as much, however unlike what is asked of them. All are halved when one has computed a cacheful."""
+        """How many blocks each backend computed lately, to be read only. Not how many it holds: caches that are full
+        all hold as much, however unlike what is asked of them. All are halved when one has computed a cacheful."""
 
     def remember(self, backend_id: str, hashes: Sequence[int]) -> None:
         """`backend_id` has just computed this prompt."""
