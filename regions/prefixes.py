@@ -37,24 +37,29 @@ class PrefixIndex:
         self._next: dict[int, int] = {}  # what followed a block first
         self._parting: set[int] = set()  # blocks that different ones have followed
         self.contents: dict[str, int] = {}
-        """How many blocks each backend is thought to hold; to be read only."""
+        """How many blocks each backend computed lately, to be read only. Not how many it holds: caches that are full
+        all hold as much, however unlike what is asked of them. All are halved when one has computed a cacheful."""
 
     def remember(self, backend_id: str, hashes: Sequence[int]) -> None:
         """`backend_id` has just computed this prompt."""
         bit = 1 << self._number(backend_id)
-        held, holders = self._held[backend_id], self._holders
+        held, holders, fresh = self._held[backend_id], self._holders, 0
         for name in reversed(hashes):  # a prompt's tail is forgotten before its head
             if name in held:
                 held.move_to_end(name)
             else:
                 held[name] = None
+                fresh += 1
                 holders[name] = holders.get(name, 0) | bit
         for name, following in pairwise(hashes):
             if self._next.setdefault(name, following) != following:
                 self._parting.add(name)
         while len(held) > self._capacity:
             self._drop(held.popitem(last=False)[0], bit)
-        self.contents[backend_id] = len(held)
+        self.contents[backend_id] = self.contents.get(backend_id, 0) + fresh
+        if self.contents[backend_id] > self._capacity:
+            for backend in self.contents:
+                self.contents[backend] //= 2
 
     def forget(self, backend_id: str) -> None:
         number = self._numbers.pop(backend_id, None)

@@ -21,7 +21,7 @@ from regions.fleet import KEY_BITS, Backend, Load, short_hash
 
 PREFIX_BYTES = 256
 SLACK = 1.25
-ROOM = 4  # blocks that a cache may hold beyond its share
+ROOM = 4  # blocks that a cache may be given beyond its share
 SMALL_BATCH = 4  # calls that a backend runs together at about the price of one
 
 
@@ -57,8 +57,8 @@ def choose(
 
     First the least loaded of those that hold most of the prompt (`holders`, as `PrefixIndex.longest` gives them), or
     the favourite of `affinity`, whose load stays within a batch of four or 1.25 times the mean; then by load.
-    `contents`: how many blocks each one's cache holds, for a prompt that is not bound to one of them; it goes to none
-    that holds more than 1.25 times the mean.
+    `contents`: how many blocks each one's cache was given lately, for a prompt that is not bound to one of them; it
+    goes to none that was given more than 1.25 times the mean.
     """
     free = [
         (load[_RANK], number, load[_KEY])
