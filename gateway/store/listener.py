@@ -60,5 +60,6 @@ class EpochListener:
                     if any(note.payload == self._cell for note in connection.notifies(timeout=WAIT_S)):
                         self._on_news()
             except self._database.driver_error:
+                connection.close()
                 pooled.invalidate()  # else the pool would roll back on what is broken, and log how that fails
                 raise
