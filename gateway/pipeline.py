@@ -135,6 +135,7 @@ class Pipeline:
                             exchange.call.endpoint.path,
                             prompt.body_for(route.backend),
                             exchange.request_id,
+                            exchange.principal.project or "",
                         ) as answer:
                             call.answered()
                             await self._deliver(exchange, prompt, answer, client)  # 9 and 10

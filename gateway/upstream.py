@@ -102,7 +102,9 @@ class Upstream:
             pool.close()
 
     @asynccontextmanager
-    async def call(self, target: Target, path: str, body: bytes, request_id: str) -> AsyncIterator[Answer]:
+    async def call(
+        self, target: Target, path: str, body: bytes, request_id: str, project: str = ""
+    ) -> AsyncIterator[Answer]:
         """POST `body`; yields once the backend has answered 200. Leaving early closes the connection, which
         cancels the sequence in the engine.
 
@@ -113,7 +115,8 @@ class Upstream:
         """
         pool = self._pool(target)
         silence_s = self._settings.silence_timeout_s
-        connection, response = await self._send(target, pool, pool.head("POST", path, len(body), request_id), body)
+        head = pool.head("POST", path, len(body), request_id, project)
+        connection, response = await self._send(target, pool, head, body)
         try:
             if response.status != 200:
                 raise await _refusal(response, silence_s)
