@@ -134,7 +134,7 @@ class TestAnAbortInFlightDoesNotStopTheLoop:  # vllm 6586, sglang 14972
         engine.abort(0)
         engine.abort(0)
         found = finished(engine)
-        said = [[first[id]] + tokens(found[id]) if id in first else tokens(found[id]) for id in (1, 2, 3)]
+        said = [[first[id], *tokens(found[id])] if id in first else tokens(found[id]) for id in (1, 2, 3)]
         assert said == alone[1:]
 
 
