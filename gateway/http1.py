@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import AsyncIterator
 from hashlib import sha256
 from typing import NamedTuple, cast
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import httptools
 
@@ -250,12 +250,16 @@ class Pool:
         self._all: set[Connection] = set()
         self._retired = False
 
-    def head(self, method: str, path: str, length: int, request_id: str, more: str = "") -> bytes:
-        """Request line and fields. `path`, `request_id` and `more`, whole lines, are ours, never a caller's words."""
+    def head(
+        self, method: str, path: str, length: int, request_id: str, more: str = "", *, project: str = ""
+    ) -> bytes:
+        """Request line and fields. `path`, `request_id` and `more`, whole lines, are ours, never a caller's words;
+        `project` tells a backend for whom it works, so that it can be fair."""
+        of_project = f"x-domicile-project: {quote(project, safe='')}\r\n" if project else ""
         return (
             f"{method} {self._prefix}{path} HTTP/1.1\r\nhost: {self._authority}\r\naccept: */*\r\n"
             f"content-type: application/json\r\ncontent-length: {length}\r\nx-request-id: {request_id}\r\n"
-            f"{self._more}{more}\r\n"
+            f"{of_project}{self._more}{more}\r\n"
         ).encode("latin-1")
 
     async def acquire(self) -> tuple[Connection, bool]:

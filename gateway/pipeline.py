@@ -166,6 +166,7 @@ class Pipeline:
                             body,
                             exchange.request_id,
                             str(exchange.intent or ""),  # its token says that it is on record
+                            exchange.principal.project or "",
                         ) as answer:
                             self.routes.answered(exchange, call)
                             await self._deliver(exchange, prompt, answer, client)  # 9 and 10

@@ -115,7 +115,7 @@ class Upstream:
 
     @asynccontextmanager
     async def call(
-        self, target: Target, path: str, body: bytes, request_id: str, decision: str = ""
+        self, target: Target, path: str, body: bytes, request_id: str, decision: str = "", project: str = ""
     ) -> AsyncIterator[Answer]:
         """POST `body`, with a token of `decision` to a backend of our own; yields once it has answered 200. Leaving
         early closes the connection, which cancels the sequence in the engine.
@@ -128,7 +128,7 @@ class Upstream:
         pool = self._pool(target)
         silence_s = self._settings.silence_timeout_s
         token = self._token(target.backend, request_id, decision, body)
-        head = pool.head("POST", path, len(body), request_id, token)
+        head = pool.head("POST", path, len(body), request_id, token, project=project)
         connection, response = await self._send(target, pool, head, body)
         try:
             if response.status != 200:

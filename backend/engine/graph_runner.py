@@ -172,6 +172,7 @@ class GraphRunner:
     def forget(self) -> None:
         """Leave no token of anybody's behind. With nothing running or on its way."""
         self.tables.forget()
+        self._shaping.forget()
         self._inputs.token_ids.zero_()
         self._landing.forget()
         if self._verifier:

@@ -108,7 +108,7 @@ async def test_who_the_user_is_stays_on_this_side(tmp_path):
         backend = made.backends["acme-1"]
         assert not {"user", "metadata"} & backend.bodies[0].keys()
         sent = {name.lower() for name in backend.headers[0]}
-        assert sent == {"host", "content-type", "content-length", "x-request-id", "accept"}
+        assert sent == {"host", "content-type", "content-length", "x-request-id", "accept", "x-domicile-project"}
         assert made.key() not in json.dumps(backend.headers)
 
 
