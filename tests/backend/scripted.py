@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import openai
@@ -54,6 +54,15 @@ def text_model(folder: Path, template: str) -> TextModel:
     return tokenizer.from_folder(folder)
 
 
+class Forgets:
+    """Takes word that sequences are to be aborted: what is scripted has been said already."""
+
+    def __call__(self, ids: list[int]) -> None:
+        """Nothing is left to do."""
+
+    abort = __call__
+
+
 class ScriptedEngine:
     """Stands in for `EngineClient`: every choice is made of the same tokens, one an event."""
 
@@ -73,16 +82,13 @@ class ScriptedEngine:
 
     def submit(self, sequences: Sequence[AddSequence]) -> Call:
         self.asked = list(sequences)
-        call = Call(self, range(len(sequences)))  # type: ignore[arg-type]
+        call = Call(cast("Any", Forgets()), range(len(sequences)))
         end = [min(self.model.eos_ids)] if self.finish is Finish.STOP else []
         tokens = [*self.tokens, *end]
         for at, token in enumerate(tokens):
             for id in range(len(sequences)):
                 call.deliver(Progress(id, token, self.finish if at == len(tokens) - 1 else None, 0))
         return call
-
-    def abort(self, ids: list[int]) -> None:
-        pass
 
     @property
     def prompt(self) -> str:
