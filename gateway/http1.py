@@ -250,9 +250,7 @@ class Pool:
         self._all: set[Connection] = set()
         self._retired = False
 
-    def head(
-        self, method: str, path: str, length: int, request_id: str, more: str = "", *, project: str = ""
-    ) -> bytes:
+    def head(self, method: str, path: str, length: int, request_id: str, more: str = "", *, project: str = "") -> bytes:
         """Request line and fields. `path`, `request_id` and `more`, whole lines, are ours, never a caller's words;
         `project` tells a backend for whom it works, so that it can be fair."""
         of_project = f"x-domicile-project: {quote(project, safe='')}\r\n" if project else ""

@@ -280,6 +280,7 @@ async def test_what_the_cluster_keeps_and_nobody_knows_is_stopped(scene, server,
     authority = CertificateAuthority.open(tmp_path / "ca", "demo")
     async with KubernetesLauncher(cluster, tmp_path, lambda: authority, poll_s=0.01) as lost:
         await lost.start(spec(cell="demo"))
+    scene.wish(min_replicas=0)
     async with leading(scene, "one", cluster, tmp_path, authority) as one:
         await passes(one)
         assert server.objects == {}
