@@ -53,7 +53,7 @@ def on_cards(
 ) -> list[Planned]:
     """Of every living deployment of `tenant`, or of all tenants."""
     tenants = [tenant] if tenant else [each.id for each in installation.inventory(database).tenants()]
-    models = installation.data / "models"
+    models = installation.models()
     found = []
     for each in tenants:
         for deployment in deployments_in(database, each).items:

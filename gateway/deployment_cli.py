@@ -78,7 +78,7 @@ def create(
         for each in region:
             installation.catalogue().region(each, datetime.now(UTC).date())
         if gpu == "auto":
-            gpu = card_for(installation.data / "models" / weights, calls=wanted.calls_each)
+            gpu = card_for(installation.models() / weights, calls=wanted.calls_each)
         record = control.create_deployment(wanted.model_copy(update={"gpu": gpu}))
     print_one(record, as_json)
 

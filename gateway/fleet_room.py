@@ -61,7 +61,7 @@ async def fleet_at_work(
             FleetStore(database, cell=installation.cell, node=node, on_event=on_event),
             launcher,
             cell=installation.cell,
-            models=settings.fleet.models or installation.data / "models",
+            models=installation.models(settings),
             report=fleet.report,
             rest=rest,
             every_s=settings.fleet.every_s,

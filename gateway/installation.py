@@ -103,6 +103,10 @@ class Installation:
         url = url or os.environ.get("DOMICILE_DATABASE_URL") or None
         return Database.open(self.data, url=url, pool_size=pool_size)
 
+    def models(self, settings: Settings | None = None) -> Path:
+        """The folder that weights of deployments are found in. Raises InstallationError."""
+        return (settings or configured()).fleet.models or self.data / "models"
+
     def hasher(self) -> KeyHasher:
         return KeyHasher.open(self.pepper, self.secret_files)
 

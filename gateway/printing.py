@@ -84,6 +84,8 @@ def _cell(value: Any) -> str:
             return "-"
         case bool():
             return "yes" if value else "no"
+        case float():
+            return f"{value:.6g}"  # the whole is in --json
         case list():
             return ", ".join(map(str, value)) or "-"
         case dict():
