@@ -35,6 +35,7 @@ from backend.parameters import Job, completion_prompts, job, refuse_unsupported
 from backend.structured import grammar_of
 from backend.tokenization import Tokenization
 from backend.wire import (
+    FIELDS,
     PROJECT_HEADER,
     REQUEST_ID_HEADER,
     ChatCompletionRequest,
@@ -255,7 +256,7 @@ def _invalid(invalid: ValidationError) -> InvalidRequest:
     for part in first["loc"]:
         if isinstance(part, int):
             path += f"[{part}]"
-        elif part.isidentifier() and part not in ("str", "int", "list"):  # pydantic names union members in the path
+        elif part in FIELDS and part not in ("str", "int", "list"):  # pydantic names union members in the path
             path += f".{part}" if path else part
         else:
             break

@@ -24,10 +24,19 @@ JsonObject = dict[str, Any]
 NonEmpty = Annotated[str, StringConstraints(min_length=1)]
 
 
+FIELDS: set[str] = set()
+"""Names of all fields of all wire models: what an error may name of a path. Another part of it, such as a key of
+``logit_bias``, is the caller's own word."""
+
+
 class WireModel(BaseModel):
     """Unknown fields travel on; numbers are not read from strings."""
 
     model_config = ConfigDict(extra="allow", strict=True, frozen=True)
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_: Any) -> None:
+        FIELDS.update(cls.model_fields)
 
 
 class StreamOptions(WireModel):

@@ -67,7 +67,7 @@ def create(installation: Installation, target: Path, progress: Progress = lambda
         manifest = Manifest(
             cell=installation.cell,
             made_at=datetime.now(UTC),
-            files={str(file.relative_to(data)): _digest(file) for file in _files(data)},
+            files={str(file.relative_to(data)): _sha256(file) for file in _files(data)},
             elsewhere=tuple(n for n in ("DOMICILE_DATABASE_URL", "DOMICILE_AUDIT_DATABASE_URL") if os.environ.get(n)),
         )
         (target / "manifest.json").write_text(manifest.model_dump_json(indent=2) + "\n", encoding="utf-8")
@@ -86,8 +86,8 @@ def check(backup: Path) -> Manifest:
         raise BackupError(f"{data / min(missing)} is missing")
     if strange := found - manifest.files.keys():
         raise BackupError(f"{data / min(strange)} is not in the manifest")
-    for name, digest in manifest.files.items():
-        if _digest(data / name) != digest:
+    for name, sha256 in manifest.files.items():
+        if _sha256(data / name) != sha256:
             raise BackupError(f"{data / name} is not what it was when the backup was made")
         if name in DATABASES:
             with closing(sqlite3.connect(f"{(data / name).absolute().as_uri()}?immutable=1", uri=True)) as database:
@@ -155,6 +155,6 @@ def _files(folder: Path) -> Iterator[Path]:
     return (file for file in sorted(folder.rglob("*")) if file.is_file())
 
 
-def _digest(file: Path) -> str:
+def _sha256(file: Path) -> str:
     with file.open("rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()

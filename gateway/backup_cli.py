@@ -37,9 +37,12 @@ def init(
 
       domicile init --cell eu-fr --export-keys /media/safe/eu-fr
 
-      domicile init --keys /run/keys        (a second gateway of that cell, or a restored one)
+      domicile init --keys /run/keys
 
-      domicile init --cell eu-de --pepper /media/safe/eu-fr        (a cell that serves tenants of eu-fr too)
+      domicile init --cell eu-de --pepper /media/safe/eu-fr
+
+    The third makes a second gateway of the cell, or begins to restore one; the last a cell that may serve tenants of
+    eu-fr too.
     """
     from gateway.installation import Installation
     from gateway.key_set import export_keys, import_keys, import_pepper, key_files, make_whole

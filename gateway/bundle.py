@@ -98,13 +98,13 @@ class Bundle(_Part):
     limits: tuple[BundledLimits, ...] = ()
 
     @property
-    def digest(self) -> str:
+    def sha256(self) -> str:
         return sha256(_canonical(self)).hexdigest()
 
 
 def sign_bundle(bundle: Bundle, name: str, signer: NoteSigner) -> bytes:
     """Raises SignerError."""
-    note = sign_note(_statement(bundle, bundle.digest), name, signer)
+    note = sign_note(_statement(bundle, bundle.sha256), name, signer)
     return json.dumps({"note": note, "content": json.loads(_canonical(bundle))}, ensure_ascii=False).encode()
 
 
@@ -127,7 +127,7 @@ def open_bundle(data: bytes, key: VerifierKey, *, home: str, peer: str) -> Bundl
         raise BundleError(f"the bundle is of cell {bundle.home!r} for {bundle.peer!r}, not of {home!r} for {peer!r}")
     if key.name != f"{trust_domain(home)}/audit":
         raise BundleError(f"the key is of {key.name}, not of cell {home!r}")
-    if said != _statement(bundle, bundle.digest):
+    if said != _statement(bundle, bundle.sha256):
         raise BundleError("the bundle's content is not what was signed")
     return bundle
 

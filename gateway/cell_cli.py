@@ -112,7 +112,7 @@ def bundle(
         made = bundle_for(database, installation.cell, peer)
         output.write_bytes(sign_bundle(made, key_name(installation.cell), installation.signer()))
         output.chmod(0o600)
-    said = {"home": made.home, "peer": peer, "epoch": made.epoch, "sha256": made.digest, "tenants": len(made.tenants)}
+    said = {"home": made.home, "peer": peer, "epoch": made.epoch, "sha256": made.sha256, "tenants": len(made.tenants)}
     if as_json:
         print_json(said)
     else:

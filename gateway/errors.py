@@ -28,11 +28,13 @@ No message ever quotes a prompt, an answer or a key.
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from math import ceil
 from typing import Any, ClassVar
 
 from pydantic_core import ErrorDetails, to_json
 
+from backend.wire import FIELDS
 from policy.decision import Reason
 
 
@@ -224,14 +226,19 @@ class BackendTimeout(GatewayError):
 def invalid_body(errors: Sequence[ErrorDetails]) -> InvalidRequest:
     """Name the first field that is wrong. Only the place and the rule: never the value (it may be a prompt)."""
     first = errors[0]
-    place = [str(part) for part in first["loc"] if not _names_a_union_branch(part)]
-    param = ".".join(place) or None
+    told = takewhile(_is_ours, (part for part in first["loc"] if not _names_a_union_branch(part)))
+    param = ".".join(map(str, told)) or None
     if first["type"] == "json_invalid":
         reason = str(first.get("ctx", {}).get("error", "")).split(" while ")[0] or first["msg"]
         return InvalidRequest(f"The body is not valid JSON: {reason}", code="invalid_json")
     more = f" ({len(errors) - 1} more)" if len(errors) > 1 else ""
     code = "missing_required_parameter" if first["type"] == "missing" else "invalid_type"
     return InvalidRequest(f"{param or 'body'}: {first['msg']}{more}", param=param, code=code)
+
+
+def _is_ours(part: int | str) -> bool:
+    """A place in a list or a field of the API; a key of an object with free keys is the caller's word."""
+    return isinstance(part, int) or part in FIELDS
 
 
 def _names_a_union_branch(part: int | str) -> bool:

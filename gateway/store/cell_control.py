@@ -86,16 +86,16 @@ class CellControl(Administration):
             last = change.session.get(BundleRow, bundle.home)
             if last is not None and bundle.epoch < last.epoch:
                 raise Invalid(f"cell {bundle.home!r} has said newer things: epoch {last.epoch}, not {bundle.epoch}")
-            if last is not None and last.sha256 == bundle.digest:
+            if last is not None and last.sha256 == bundle.sha256:
                 return []
             changed = _Taking(change, bundle.home).all_of(bundle)
             self._check_policies(change, bundle, changed)
             if last is None:
                 last = BundleRow(home=bundle.home, epoch=0, sha256="", applied_at=change.at)
                 change.session.add(last)
-            last.epoch, last.sha256, last.applied_at = bundle.epoch, bundle.digest, change.at
+            last.epoch, last.sha256, last.applied_at = bundle.epoch, bundle.sha256, change.at
             change.session.flush()
-            detail = {"bundle": bundle.digest, "home_epoch": str(bundle.epoch)}
+            detail = {"bundle": bundle.sha256, "home_epoch": str(bundle.epoch)}
             for tenant in sorted(changed):
                 record = tenant_record(lookup.tenant(change.session, tenant))
                 change.tell("bundle.applied", tenant, bundle.home, None, record, detail=detail)

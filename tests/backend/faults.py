@@ -44,9 +44,9 @@ def arm(folder: str) -> None:
 def _arm(runner: Any, ordered: Path) -> None:
     plain = runner.launch
 
-    def launch(self: Any, batch: Any) -> Any:
+    def launch(self: Any, batch: Any, masks: Any = None) -> Any:
         if not ordered.exists():
-            return plain(self, batch)
+            return plain(self, batch, masks)
         fault = ordered.read_text()
         ordered.unlink()
         match fault:
@@ -61,8 +61,8 @@ def _arm(runner: Any, ordered: Path) -> None:
             case "fault-kernel":
                 _write_nowhere()
             case "nan":
-                return _NotNumbers(plain(self, batch))
-        return plain(self, batch)
+                return _NotNumbers(plain(self, batch, masks))
+        return plain(self, batch, masks)
 
     runner.launch = launch
 
@@ -76,6 +76,12 @@ class _NotNumbers:
     def tokens(self) -> list[int | None]:
         drawn: list[int | None] = self._launched.tokens()
         return [None, *drawn[1:]]
+
+    def logprobs(self) -> Any:
+        return self._launched.logprobs()
+
+    def prompt_logprobs(self) -> Any:
+        return self._launched.prompt_logprobs()
 
 
 def _write_nowhere() -> None:

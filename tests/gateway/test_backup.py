@@ -90,7 +90,7 @@ async def test_a_database_that_was_damaged_before_it_was_copied_is_found(tmp_pat
     content = bytearray(broken.read_bytes())
     content[4096:8192] = bytes(4096)
     broken.write_bytes(content)
-    manifest = made.model_copy(update={"files": made.files | {"control.db": backup._digest(broken)}})
+    manifest = made.model_copy(update={"files": made.files | {"control.db": backup._sha256(broken)}})
     (tmp_path / "copy" / "manifest.json").write_text(manifest.model_dump_json())
     with pytest.raises(BackupError, match="damaged"):
         backup.check(tmp_path / "copy")

@@ -161,7 +161,7 @@ async def test_nothing_that_is_sent_to_administer_shows(tmp_path, spans, caplog,
         schemas = DOCUMENT["components"]["schemas"]
         for method, path, operation in admin_operations():
             nobody = dict.fromkeys(("key", "person", "token"), "0" * 8)
-            nothing = {"backend": "acme-nobody", "region": "eu-fr-par"}
+            nothing = {"backend": "acme-nobody", "region": "eu-fr-par", "deployment": "nothing"}
             there = {"tenant": "acme", "project": "main", "proposal": "1", **nothing, **nobody}
             url = PREFIX + path.format(**there)
             name = operation["operationId"].removesuffix("_of_staff")
@@ -179,6 +179,8 @@ async def test_nothing_that_is_sent_to_administer_shows(tmp_path, spans, caplog,
             if "requestBody" in operation:
                 schema = operation["requestBody"]["content"]["application/json"]["schema"]
                 for body in bodies_of(schema, schemas, BODIES[name]):
+                    if isinstance(body, dict) and CANARY in body.get("models", ()):
+                        continue  # the record names the models that answer (AI Act 12(2)); gateways offer them by name
                     # who writes a policy is told what is wrong with it in its own words
                     quotes = isinstance(body, dict) and CANARY in str(body.get("document"))
                     await watch.send(method, url, operator, data=json.dumps(body), what=(url, body), quotes=quotes)

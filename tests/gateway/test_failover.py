@@ -31,8 +31,11 @@ def two(first, second=None):
     return dict(zip(TWO, (first, second or FakeBackend()), strict=True))
 
 
+OVER = ("inference.completed", "inference.aborted")
+
+
 def outcomes(made):
-    return [event for event in made.events() if event["type"] in ("inference.completed", "inference.aborted")]
+    return [event for event in made.events() if event["type"] in OVER]
 
 
 async def ask_until(made, broken, stream):
@@ -278,12 +281,17 @@ async def test_twenty_rounds_of_failure_under_load_lose_no_record_and_duplicate_
         for caller in callers:
             caller.cancel()
         await asyncio.gather(*callers, return_exceptions=True)
-        await asyncio.sleep(0.6)
         database = made.control._database
-        events = made.events()
+        async with asyncio.timeout(30):
+            while True:  # those that were cut just now are closed in a moment
+                events = made.events()
+                if sum(e["type"] == "inference.accepted" for e in events) == sum(e["type"] in OVER for e in events):
+                    break
+                await asyncio.sleep(0.1)
+        await asyncio.sleep(0.6)
         made.verify()
     intents = [event["request_id"] for event in events if event["type"] == "inference.accepted"]
-    ended = [e["request_id"] for e in events if e["type"] in ("inference.completed", "inference.aborted")]
+    ended = [e["request_id"] for e in events if e["type"] in OVER]
     completed = {event["request_id"] for event in events if event["type"] == "inference.completed"}
     assert len(intents) == len(set(intents))
     assert sorted(ended) == sorted(intents)  # one outcome each

@@ -49,7 +49,7 @@ def saying(*pieces):
 
 
 def test_a_project_is_named_in_a_way_that_cannot_end_a_header():
-    head = Pool("http://127.0.0.1:1", None, 1).head("POST", "/", 0, "r", "a\r\nx: y\u20ac")
+    head = Pool("http://127.0.0.1:1", None, 1).head("POST", "/", 0, "r", project="a\r\nx: y\u20ac")
     assert b"x-domicile-project: a%0D%0Ax%3A%20y%E2%82%AC\r\n" in head
     assert b"x-domicile-project" not in Pool("http://127.0.0.1:1", None, 1).head("POST", "/", 0, "r")
 

@@ -116,7 +116,6 @@ def test_no_two_projects_share_a_prefix_cache_whatever_they_ask_for():
     [
         ("high", None, -1), ("normal", None, 0), ("low", None, 1),
         ("high", 0, 0), ("high", 7, 1), ("normal", -100, 0), ("low", -100, 1), ("normal", 3, 1),
-        ("normal", "first", 0), ("normal", True, 0), ("normal", -0.5, 0), ("normal", [-1], 0),
     ],
 )  # fmt: skip
 def test_policy_gives_the_place_in_the_queue_and_a_client_can_only_step_back(priority, own, place):
@@ -124,6 +123,12 @@ def test_policy_gives_the_place_in_the_queue_and_a_client_can_only_step_back(pri
     fields = prepare(asked, principal().redactor, "main", priority=priority).fields
     assert fields.get("priority", 0) == place
     assert "priority" not in fields or place
+
+
+@pytest.mark.parametrize("own", ["first", True, -0.5, [-1]])
+def test_a_place_that_is_no_number_is_refused(own):
+    with pytest.raises(InvalidRequest, match="priority"):
+        call(chat("hi", priority=own))
 
 
 def test_an_answer_that_may_not_pass_is_another_refusal_than_one_that_cannot_be_read():

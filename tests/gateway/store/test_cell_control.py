@@ -69,7 +69,7 @@ def test_what_the_home_says_is_in_force_there_in_one_epoch(home, database, there
     assert found.limits["acme", "", ""] == Limits.of(rpm=60)
     (event,) = there.told
     assert (event.action, event.tenant, event.target) == ("bundle.applied", "acme", "demo")
-    assert event.detail["bundle"] == told(database).digest
+    assert event.detail["bundle"] == told(database).sha256
     (record,) = taken(there.database)
     assert (record.home, record.tenants) == ("demo", ("acme",))
 

@@ -27,7 +27,7 @@ def strings(model: type[BaseModel], path: tuple[str | int, ...] = ()) -> Any:
 
 def _strings(annotation: Any, path: tuple[str | int, ...]) -> Any:
     origin = get_origin(annotation)
-    if annotation is str:
+    if annotation is str or annotation is Any:  # any JSON: a string is one
         yield path
     elif isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield from strings(annotation, path)

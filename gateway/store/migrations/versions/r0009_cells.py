@@ -51,3 +51,8 @@ def upgrade() -> None:
         sa.Column("applied_at", INSTANT, nullable=False),
         sa.PrimaryKeyConstraint("home", name="pk_bundle"),
     )
+
+
+def downgrade() -> None:
+    for table in ("bundle", "tenant_home", "tenant_cell", "cell_peer"):
+        op.drop_table(table)
