@@ -410,6 +410,10 @@ async def test_metrics_count_what_happened(http: aiohttp.ClientSession) -> None:
     before = await metric(http, "gen_ai_server_time_to_first_token_seconds_count")
     _, body = await chat(http)
     assert await metric(http, "gen_ai_server_time_to_first_token_seconds_count") == before + 1
+    names = "domicile_backend_queue_time_seconds", "gen_ai_server_time_to_first_token_seconds"
+    waited, first = [[await metric(http, f"{name}_{what}") for what in ("count", "sum")] for name in names]
+    assert waited[0] == first[0]
+    assert 0 < waited[1] < first[1]
     async with http.get("/metrics") as answer:
         text = await answer.text()
     assert 'domicile_backend_requests_total{gen_ai_request_model="tiny",outcome="aborted"}' in text
