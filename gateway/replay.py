@@ -16,7 +16,7 @@ from pydantic_core import from_json
 from audit import AuditError, Custody
 from audit.deletion import certificates_of
 from audit.disclosure import vouch
-from audit.event import InferenceAborted, InferenceAccepted, InferenceCompleted, InferenceDenied
+from audit.event import InferenceAborted, InferenceAccepted, InferenceCompleted, InferenceDenied, ModelChanged
 from audit.event_base import Event
 from audit.leaf import decode_leaf
 from audit.privacy_event import ContentReplayed
@@ -42,7 +42,8 @@ class NotReplayable(AuditError):
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A call as it is kept. `seq`: of its intent; `sent`: the body; `backend_id` and `region`: who answered."""
+    """A call as it is kept. `seq`: of its intent; `sent`: the body; `backend_id` and `region`: who answered; `changed`:
+    what of its model is another since then, by the record, as (seq, what)."""
 
     tenant: str
     seq: int
@@ -54,6 +55,7 @@ class Kept:
     region: str
     sent: bytes
     said: Said
+    changed: Sequence[tuple[int, str]] = ()
 
 
 class Difference(NamedTuple):
@@ -95,7 +97,19 @@ async def kept_call(custody: Custody, tenant: str, request_id: str, *, actor: st
         region=outcome.region or intent.region,
         sent=asked["input"].encode(),
         said=told["output"],
+        changed=await custody.in_thread(lambda: _changes(custody, tenant, intent.model_requested, intent_seq)),
     )
+
+
+def _changes(custody: Custody, tenant: str, model: str, since: int) -> list[tuple[int, str]]:
+    changes = []
+    with custody.reading() as reader:
+        for stored in reader.leaves(tenant, since):
+            if b'"model.changed"' in stored.payload:
+                event = decode_leaf(stored.payload).event
+                if isinstance(event, ModelChanged) and event.model == model:
+                    changes.append((stored.seq, event.what))
+    return changes
 
 
 def _records(custody: Custody, tenant: str, request_id: str) -> tuple[int, InferenceAccepted, int, InferenceCompleted]:

@@ -11,6 +11,8 @@ from gateway.admin_shell import ACTOR, DEFAULT_DATA, AsJson, Data, Tenant, fail
 from gateway.printing import print_json
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from audit import Custody
     from gateway.http1 import Peer
     from gateway.installation import Installation
@@ -78,6 +80,7 @@ class Replayed:
     request_id: str
     asked: str
     said: "Said"
+    changed: "Sequence[tuple[int, str]]"
     exact: bool
     difference: "Difference | None"
 
@@ -91,6 +94,7 @@ class Replayed:
                     "exact": self.exact,
                     "choices": len(self.said),
                     "tokens": self._tokens,
+                    "model_changes": [{"seq": seq, "what": what} for seq, what in self.changed],
                     "characters": self._characters,
                     "difference": None if self.difference is None else self.difference._asdict(),
                 }
@@ -107,6 +111,8 @@ class Replayed:
             f"different: choice {self.difference.choice}, {self.difference.field}, behind {self.difference.at} {unit}\n"
             f"  kept: {self.difference.was!r}\n  now:  {self.difference.now!r}\n{NEEDED}"
         )
+        for seq, what in self.changed:
+            typer.echo(f"Since then the model is another: {what}, by record {seq}.")
 
     @property
     def _tokens(self) -> int | None:
@@ -148,7 +154,7 @@ async def _replay(
     exact = first_difference(kept.said, now) is None
     await record_replay(custody, kept, known, exact, actor=ACTOR)
     asked = known.id if known is not None else url or ""
-    return Replayed(kept.request_id, asked, kept.said, exact, first_difference(kept.said, now, tolerance))
+    return Replayed(kept.request_id, asked, kept.said, kept.changed, exact, first_difference(kept.said, now, tolerance))
 
 
 def _check_local(url: str) -> None:

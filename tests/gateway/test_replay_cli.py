@@ -101,6 +101,20 @@ async def test_a_server_on_this_host_can_be_asked_instead_of_the_one_that_answer
         assert "acme has no backend acme-1 in service" in gone.output
 
 
+async def test_what_the_record_says_of_the_model_since_then_is_told_beside_a_difference(tmp_path):
+    backend = FakeBackend()
+    async with lab(tmp_path, set_up=keeping, backends={"acme/eu-fr-par/acme-1": backend}) as made:
+        line = ["model", "record", "--tenant", "acme", "--model", "small", "--what"]
+        await audit(made, *line, "guardrails")
+        request_id = await asked(made)
+        await audit(made, *line, "weights")
+        backend.say = "The capital is Rome."
+        done = await replayed(made, request_id, json=False)
+        seq = len(made.events()) - 1 - made.types()[::-1].index("model.changed")
+        assert f"the model is another: weights, by record {seq}." in done.output
+        assert "guardrails" not in done.output
+
+
 @pytest.mark.parametrize("url", ["http://192.0.2.7:8000", "https://127.0.0.1:1", "http://example.org", "127.0.0.1:80"])
 async def test_kept_content_is_sent_to_no_server_off_this_host_that_no_region_vouches_for(tmp_path, url):
     async with lab(tmp_path, set_up=keeping) as made:
