@@ -32,6 +32,7 @@ from audit.keyring_event import KeyringChanged
 from audit.privacy_event import (
     CheckpointAnchored,
     ContentAccessed,
+    ContentReplayed,
     DsarAnswered,
     DsarRectified,
     DsarRestricted,
@@ -350,6 +351,7 @@ AnyEvent = Annotated[
     | DsarRectified
     | DsarRestricted
     | ContentAccessed
+    | ContentReplayed
     | LogRead
     | LogExported
     | KeyRotated

@@ -26,6 +26,7 @@ from audit.leaf import Leaf
 from audit.pack_systems import Systems
 from audit.privacy_event import (
     ContentAccessed,
+    ContentReplayed,
     DsarAnswered,
     DsarRectified,
     DsarRestricted,
@@ -48,6 +49,7 @@ ACCESS = (
     | DsarRectified
     | DsarRestricted
     | ContentAccessed
+    | ContentReplayed
     | LogExported
     | LogRead
     | ModelChanged

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from audit.event_base import ANCHOR_TENANT, Actor, Code, Count, Event, Sha256, TenantId
+from audit.event_base import ANCHOR_TENANT, Actor, Code, Count, Event, Sha256, TenantId, Text
 from audit.stamp import Timestamp, Uuid7
 
 Scope = Literal["subject", "records", "tenant"]
@@ -110,6 +110,19 @@ class ContentAccessed(Event):
     seq: Count
     fields: Annotated[tuple[Code, ...], Field(strict=False)]
     reason: Code
+
+
+class ContentReplayed(Event):
+    """The kept call of intent `seq` was asked once more, at `backend_id` or at a server on this host that is none of
+    the directory's; `equal` says whether the answer was the kept one, to the last bit. Its content was
+    `content.accessed` before."""
+
+    type: Literal["content.replayed"] = "content.replayed"
+    actor: Actor
+    seq: Count
+    equal: bool
+    backend_id: Text | None = None
+    region: Text | None = None
 
 
 class LogRead(Event):

@@ -51,6 +51,7 @@ class GenerationResponse(Response):
         self._of_prompts: list[list[TokenLogprobs]] = [[] for _ in job.sequences[:: job.made]]
         self._before = [len(text_model.decode(prompt)) for prompt in job.echo or ()]
         self._first: float | None = None
+        self._started: float | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         watch = asyncio.create_task(self._watch(receive))
@@ -100,6 +101,7 @@ class GenerationResponse(Response):
         index, progress = await self._call.next_event()
         if self._first is None:
             self._first = time.monotonic()
+            self._started = progress.started
         if progress.prompt is not None:
             self._of_prompts[index // self._job.made] = progress.prompt
         choice = self._choices[index]
@@ -211,6 +213,8 @@ class GenerationResponse(Response):
         metrics.request_duration.observe(now - self._arrived)
         metrics.input_tokens.inc(usage.prompt_tokens)
         metrics.output_tokens.inc(usage.completion_tokens)
+        if self._started is not None:
+            metrics.count_run(self._arrived, self._started, now, len(self._choices))
         if self._first is not None:
             metrics.time_to_first_token.observe(self._first - self._arrived)
             per_choice = usage.completion_tokens / len(self._choices)

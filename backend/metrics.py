@@ -11,9 +11,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from backend.engine.progress import Stats
+from backend.gpu_meter import GpuMeter
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 SECONDS = (0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
+JOULES = (0.1, 0.3, 1, 3, 10, 30, 100, 300, 1e3, 3e3, 1e4, 3e4)
 
 GAUGES = {  # field of Stats -> (name, help)
     "running": ("domicile_backend_sequences_running", "Sequences in the running batch."),
@@ -29,20 +31,27 @@ COUNTERS = {
     "draft_tokens": ("domicile_backend_draft_tokens", "Tokens guessed by speculative decoding."),
     "draft_tokens_accepted": ("domicile_backend_draft_tokens_accepted", "Guessed tokens that the model confirmed."),
 }
+OF_THE_CARD = {  # field of Reading -> (name, help)
+    "memory_used": ("domicile_backend_gpu_memory_used_bytes", "Memory of the card in use, by whomever."),
+    "memory_total": ("domicile_backend_gpu_memory_bytes", "Memory of the card."),
+    "utilisation": ("domicile_backend_gpu_utilisation_ratio", "Share of time in which a kernel ran, by NVML."),
+    "watts": ("domicile_backend_gpu_power_watts", "What the card draws."),
+}
 
 
 class Metrics:
-    """One registry a server. `stats` gives the engine's latest figures, None while there is no engine."""
+    """One registry a server. `stats` gives the engine's latest figures, None while there is no engine; `meter` watches
+    its card, if it has one that can be watched."""
 
     def __init__(
         self, model: str, stats: Callable[[], Stats | None], alive: Callable[[], bool],
-        asleep: Callable[[], bool] = lambda: False,
+        asleep: Callable[[], bool] = lambda: False, meter: GpuMeter | None = None,
     ) -> None:  # fmt: skip
         self._registry = CollectorRegistry()
         labels = ["gen_ai_request_model"]
 
-        def histogram(name: str, text: str) -> Histogram:
-            return Histogram(name, text, labels, buckets=SECONDS, registry=self._registry).labels(model)
+        def histogram(name: str, text: str, buckets: tuple[float, ...] = SECONDS) -> Histogram:
+            return Histogram(name, text, labels, buckets=buckets, registry=self._registry).labels(model)
 
         self.time_to_first_token = histogram(
             "gen_ai_server_time_to_first_token_seconds", "From a request's arrival to its first token."
@@ -53,6 +62,16 @@ class Metrics:
         self.request_duration = histogram(
             "gen_ai_server_request_duration_seconds", "From a request's arrival to the end of its answer."
         )
+        self._queue_time = histogram(
+            "domicile_backend_queue_time_seconds", "From a request's arrival to when it first ran."
+        )
+        self._meter = meter
+        if meter is not None:
+            self._energy = histogram(
+                "domicile_backend_request_energy_joules",
+                "What the card drew while a request ran, in equal parts for each sequence that ran.",
+                JOULES,
+            )
         self._tokens = Counter(
             "domicile_backend_tokens",
             "Tokens read and written.",
@@ -66,10 +85,18 @@ class Metrics:
         )
         self._model = model
         self._registry.register(_EngineCollector(stats, alive, asleep))
+        if meter is not None:
+            self._registry.register(_CardCollector(meter))
 
     def count_request(self, outcome: str) -> None:
         """`outcome`: completed, aborted, refused or failed."""
         self._requests.labels(self._model, outcome).inc()
+
+    def count_run(self, arrived: float, started: float, ended: float, sequences: int) -> None:
+        """Of a request that ran, with so many answers; times in seconds of the monotonic clock."""
+        self._queue_time.observe(max(0.0, started - arrived))
+        if self._meter is not None:
+            self._energy.observe(sequences * self._meter.taken(started, ended))
 
     def render(self) -> bytes:
         return generate_latest(self._registry)
@@ -97,3 +124,17 @@ class _EngineCollector(Collector):
             yield GaugeMetricFamily(name, text, value=getattr(stats, field))
         for field, (name, text) in COUNTERS.items():
             yield CounterMetricFamily(name, text, value=getattr(stats, field))
+
+
+class _CardCollector(Collector):
+    def __init__(self, meter: GpuMeter) -> None:
+        self._meter = meter
+
+    def collect(self) -> Iterator[Metric]:
+        for field, (name, text) in OF_THE_CARD.items():
+            value = getattr(self._meter.reading, field)
+            if value is not None:
+                yield GaugeMetricFamily(name, text, value=value)
+        yield CounterMetricFamily(
+            "domicile_backend_gpu_energy_joules", "What the card took since the start.", value=self._meter.joules
+        )

@@ -175,7 +175,7 @@ def job(
                     params=params,
                     priority=request.priority or 0,
                     leader=first if choice else None,
-                    cache_root=(request.cache_salt or "").encode(),
+                    cache_root=_cache_root(project, request.cache_salt or ""),
                     project=project.encode(),
                 )
             )
@@ -190,6 +190,14 @@ def job(
         only_echo=wanted == 0,
         deadline_s=request.deadline_s,
     )
+
+
+def _cache_root(project: str, salt: str) -> bytes:
+    """What a sequence's chain of blocks begins from: of its project whatever its body says, so that no two share any.
+
+    A header holds no NUL, so no salt can pass for another project's root.
+    """
+    return f"{project}\0{salt}".encode() if project or salt else b""
 
 
 def _refuse_contradictions(

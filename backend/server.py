@@ -27,6 +27,7 @@ from backend.engine_client import EngineClient
 from backend.error_bodies import JSON, error_response
 from backend.errors import EngineDead, InvalidRequest, ModelUnknown, RequestError
 from backend.generation import GenerationResponse
+from backend.gpu_meter import GpuMeter
 from backend.lifecycle import Lifecycle, State
 from backend.messages import Ready
 from backend.metrics import CONTENT_TYPE, Metrics
@@ -70,9 +71,9 @@ class Identity:
 class Api:
     def __init__(
         self, engine: EngineClient, text_model: TextModel, served_name: str, identity: Identity,
-        chats: ChatModel | None = None,
+        chats: ChatModel | None = None, meter: GpuMeter | None = None,
     ) -> None:  # fmt: skip
-        """``chats``: by default what the model's template says."""
+        """``chats``: by default what the model's template says. ``meter``: of the engine's card."""
         self.engine = engine
         self.text_model = text_model
         self.chats = chats or ChatModel(text_model)
@@ -80,7 +81,7 @@ class Api:
         self.identity = identity
         self.lifecycle = Lifecycle(engine, error_response)
         self.metrics = Metrics(
-            served_name, lambda: engine.stats, lambda: engine.alive, lambda: self.lifecycle.state is State.ASLEEP
+            served_name, lambda: engine.stats, lambda: engine.alive, lambda: self.lifecycle.state is State.ASLEEP, meter
         )
         self._created = int(time.time())
         self._grammars: Grammars | None = None

@@ -21,6 +21,7 @@ from backend.engine.config import EngineConfig
 from backend.engine.progress import Stage
 from backend.engine_client import EngineClient
 from backend.errors import ConfigError
+from backend.gpu_meter import GpuMeter, open_probe
 from backend.heartbeat import beat
 from backend.messages import Loading
 from backend.models.checkpoint import Checkpoint, resolve
@@ -62,7 +63,8 @@ def serve(
     text_model = Checkpoint(resolve(config.model)).text
     chats = ChatModel(text_model, tool_call_parser, reasoning_parser)
     engine = EngineClient(config)
-    app: ASGIApp = Api(engine, text_model, served_name, identity, chats).app()
+    meter = _meter(config, engine)
+    app: ASGIApp = Api(engine, text_model, served_name, identity, chats, meter).app()
     if lock is not None:
         app = RequestLock(app, lock, tenant=identity.tenant, backend=identity.backend_id)
     settings = uvicorn.Config(
@@ -104,8 +106,19 @@ def serve(
             await asyncio.gather(*filter(None, (serving, starting, supervising)), return_exceptions=True)
             await engine.stop()
 
-    with asyncio.Runner(loop_factory=settings.get_loop_factory()) as runner:
-        runner.run(live())
+    if meter is not None:
+        meter.start()
+    try:
+        with asyncio.Runner(loop_factory=settings.get_loop_factory()) as runner:
+            runner.run(live())
+    finally:
+        if meter is not None:
+            meter.stop()
+
+
+def _meter(config: EngineConfig, engine: EngineClient) -> GpuMeter | None:
+    probe = open_probe(config.device)
+    return None if probe is None else GpuMeter(probe, lambda: engine.stats.running if engine.stats else 0)
 
 
 class LoadingBar:

@@ -26,6 +26,7 @@ from gateway.limit_cli import limit_app
 from gateway.oversight_cli import oversight_app
 from gateway.people_cli import person_app
 from gateway.policy_cli import app as policy_life_app
+from gateway.replay_cli import app as replay_app
 from gateway.secrets_cli import secrets_app
 from gateway.usage_cli import usage_app
 from policy.cli import app as policy_files_app
@@ -42,7 +43,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,  # its tracebacks show local variables: prompts and keys
 )
 policy_app.registered_commands += policy_files_app.registered_commands + policy_life_app.registered_commands
-backend_app.registered_commands += backends_app.registered_commands
+backend_app.registered_commands += backends_app.registered_commands + replay_app.registered_commands
 for part in (
     backup_app,
     cell_app,

@@ -1,14 +1,16 @@
 """What one call says, held only where its policy keeps content: from here it goes into the side store, nowhere else.
 
-Kept are what left for the backend (`input`, byte for byte), what the client received (`output`, by choice), of what the
-client had sent before redaction only a digest (`input_original`), and the person the call is about (`subject`). Where
-the policy keeps no content, none of these is held, not even a commitment to it.
+Kept are what left for the backend (`input`, byte for byte), what the client received (`output`, by choice, with its
+tokens and their log probabilities if it asked for these), of what the client had sent before redaction only a digest
+(`input_original`), and the person the call is about (`subject`). Where the policy keeps no content, none of these is
+held, not even a commitment to it.
 """
 
 import time
 import unicodedata
 from collections.abc import Mapping
 from hashlib import sha256
+from math import isfinite
 from typing import Any
 
 from pydantic_core import from_json
@@ -101,6 +103,8 @@ class Content:
         index = choice["index"] if isinstance(choice.get("index"), int) else 0
         said = self._said.setdefault(index, {"index": index})
         _add(said, "text", choice)
+        if tokens := _tokens(choice.get("logprobs")):
+            said.setdefault("logprobs", []).extend(tokens)
         if isinstance(message, Mapping):
             for field in TEXT_FIELDS:
                 _add(said, field, message)
@@ -115,6 +119,23 @@ class Content:
 
     def _private(self, values: dict[Any, Any]) -> Private:
         return Private(values, self._subject, f"content_{self._days}d", self._expires)
+
+
+def _tokens(logprobs: object) -> list[list[Any]]:
+    """Each token and its log probability (nats), as chats or completions tell them; other likely ones are not kept."""
+    if not isinstance(logprobs, Mapping):
+        return []
+    if isinstance(entries := logprobs.get("content"), list):
+        return [[str(one.get("token")), _number(one.get("logprob"))] for one in entries if isinstance(one, Mapping)]
+    tokens, values = logprobs.get("tokens"), logprobs.get("token_logprobs")
+    if isinstance(tokens, list) and isinstance(values, list):
+        return [[str(token), _number(value)] for token, value in zip(tokens, values, strict=False)]
+    return []
+
+
+def _number(value: object) -> float | None:
+    """None also for what canonical JSON has no form for."""
+    return float(value) if isinstance(value, int | float) and isfinite(value) else None
 
 
 def _add(said: dict[str, Any], field: str, source: Mapping[str, Any]) -> None:

@@ -125,19 +125,8 @@ class Recorder:
 
         Raises AuditUnavailable; then nothing may be sent on it.
         """
-        if peer.certificate_sha256 is not None:
-            await self._append(
-                BackendConnected(
-                    tenant=backend.tenant,
-                    backend_id=backend.id,
-                    region=backend.region,
-                    kind=backend.kind,
-                    address=peer.address,
-                    peer_sha256=peer.certificate_sha256,
-                    peer_uri=peer.uri,
-                    tls_version=peer.tls_version,
-                )
-            )
+        if (event := connection_of(backend, peer)) is not None:
+            await self._append(event)
 
     def auth_failed(self, reason: str) -> None:
         """Record that somebody tried a key in vain; at most one event a second and reason, in the background."""
@@ -166,6 +155,22 @@ class Recorder:
             raise InternalError("The call could not be recorded, so it was not processed") from error
         finally:
             self._telemetry.audit_append.observe(perf_counter() - began)
+
+
+def connection_of(backend: Backend, peer: Peer) -> BackendConnected | None:
+    """Who answered, as its certificate says; None where it showed none."""
+    if peer.certificate_sha256 is None:
+        return None
+    return BackendConnected(
+        tenant=backend.tenant,
+        backend_id=backend.id,
+        region=backend.region,
+        kind=backend.kind,
+        address=peer.address,
+        peer_sha256=peer.certificate_sha256,
+        peer_uri=peer.uri,
+        tls_version=peer.tls_version,
+    )
 
 
 def _call(exchange: Exchange) -> dict[str, Any]:

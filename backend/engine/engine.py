@@ -330,8 +330,10 @@ class Engine:
             if token is not None:
                 self.blocks.publish(sequence)
             self._forget(sequence)
-        prompt = sequence.prompt_logprobs if sequence.num_output == 1 and sequence.prompt_logprobs else None
-        return Progress(sequence.id, token, finish, sequence.num_cached or 0, logprobs, prompt)
+        first = sequence.num_output == 1
+        prompt = sequence.prompt_logprobs if first and sequence.prompt_logprobs else None
+        started = sequence.started if first else None
+        return Progress(sequence.id, token, finish, sequence.num_cached or 0, logprobs, prompt, started)
 
     def _forget(self, sequence: Sequence) -> None:
         del self._sequences[sequence.id]

@@ -40,7 +40,8 @@ class Progress(msgspec.Struct, frozen=True, array_like=True):
 
     ``token`` is None only with Finish.ERROR or GRAMMAR; ``cached`` is the number of prompt tokens found in the prefix
     cache. ``logprobs`` are there if they were asked for; ``prompt`` likewise, with the first token, one for each token
-    of the prompt but its first.
+    of the prompt but its first. ``started`` comes with the first token: when the sequence ran for the first time, in
+    seconds of the host's monotonic clock, which is the same in every process.
     """
 
     id: int
@@ -49,6 +50,7 @@ class Progress(msgspec.Struct, frozen=True, array_like=True):
     cached: int
     logprobs: TokenLogprobs | None = None
     prompt: list[TokenLogprobs] | None = None
+    started: float | None = None
 
 
 class Stats(msgspec.Struct, frozen=True, array_like=True):

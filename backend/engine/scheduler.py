@@ -12,6 +12,7 @@ interactive work needs the place.
 """
 
 import sys
+import time
 from bisect import insort
 from collections import deque
 from dataclasses import dataclass
@@ -159,6 +160,7 @@ class Scheduler:
             return None
         if sequence.num_cached is None:  # counted once, when it really runs for the first time
             sequence.num_cached = found
+            sequence.started = time.monotonic()
             if not forks:
                 self.prefix_queries += sequence.num_prompt
                 self.prefix_hits += found

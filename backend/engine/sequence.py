@@ -43,6 +43,7 @@ class Sequence:
         "project",
         "prompt_logprobs",
         "row",
+        "started",
         "status",
         "tokens",
     )
@@ -91,6 +92,7 @@ class Sequence:
         self.num_computed = 0
         self.num_pending = 0
         self.num_cached: int | None = None
+        self.started: float | None = None  # monotonic seconds, once it ran
         self.block_table: list[int] = []
         self.block_hashes: list[bytes] = []
 

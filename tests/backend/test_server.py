@@ -174,6 +174,20 @@ async def test_a_repeated_prompt_is_found_in_the_cache(http: aiohttp.ClientSessi
     assert other["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
 
 
+async def test_projects_share_no_block_whatever_salt_a_body_brings(http: aiohttp.ClientSession) -> None:
+    body = {"model": MODEL, "messages": [{"role": "user", "content": "the oak by the mill " * 20}], "max_tokens": 1}
+
+    async def cached(project: str, salt: str | None) -> int:
+        sent, headers = {**body, "cache_salt": salt}, {"x-domicile-project": project} if project else {}
+        async with http.post("/v1/chat/completions", json=sent, headers=headers) as answer:
+            found: int = (await answer.json())["usage"]["prompt_tokens_details"]["cached_tokens"]
+            return found
+
+    callers = [(project, salt) for project in ("one", "two", "") for salt in (None, "one", "two", "one:")]
+    assert [await cached(*caller) for caller in callers] == [0] * len(callers)
+    assert all([await cached(*caller) for caller in callers])  # each finds what it left itself
+
+
 async def test_a_stop_string_ends_the_answer_before_it_in_both_modes(http: aiohttp.ClientSession) -> None:
     options = {"max_tokens": 40, "temperature": 1.0, "seed": 8}
     _, body = await chat(http, **options)
@@ -396,6 +410,10 @@ async def test_metrics_count_what_happened(http: aiohttp.ClientSession) -> None:
     before = await metric(http, "gen_ai_server_time_to_first_token_seconds_count")
     _, body = await chat(http)
     assert await metric(http, "gen_ai_server_time_to_first_token_seconds_count") == before + 1
+    names = "domicile_backend_queue_time_seconds", "gen_ai_server_time_to_first_token_seconds"
+    waited, first = [[await metric(http, f"{name}_{what}") for what in ("count", "sum")] for name in names]
+    assert waited[0] == first[0]
+    assert 0 < waited[1] < first[1]
     async with http.get("/metrics") as answer:
         text = await answer.text()
     assert 'domicile_backend_requests_total{gen_ai_request_model="tiny",outcome="aborted"}' in text

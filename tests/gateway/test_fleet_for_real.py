@@ -6,7 +6,9 @@ import ssl
 
 import aiohttp
 import psutil
+from typer.testing import CliRunner
 
+from gateway.cli import app
 from regions.deployment import Deployment
 from tests.backend.tiny import tiny_model, write_folder
 from tests.fakes.lab import OPEN_POLICY, chat, lab
@@ -40,14 +42,14 @@ async def test_a_sleeping_model_answers_its_second_lock_holds_and_nothing_is_lef
     )  # fmt: skip
 
     def set_up(made):
-        made.tenant("acme", OPEN_POLICY)
+        made.tenant("acme", OPEN_POLICY + "retention: {metadata: 12mo, content: 'encrypted, 30d'}\n")
         made.control.create_deployment(wish)
 
     async with lab(tmp_path, set_up=set_up, backends={}, fleet={"models": str(models)}) as made:
         assert backends_of(made.data) == []
         first = await made.post(chat("hi", stream=True, max_tokens=4))
         assert (first.status, first.events[-1]) == (200, "[DONE]")
-        second = await made.post(chat("hi", max_tokens=4))
+        second = await made.post(chat("hi", max_tokens=4, seed=1))
         assert second.status == 200
         name = second.headers["x-domicile-backend"]
         (log,) = (made.data / "backends").glob("*/backend.log")
@@ -58,6 +60,9 @@ async def test_a_sleeping_model_answers_its_second_lock_holds_and_nothing_is_lef
         assert (status, said["error"]["code"]) == (401, "request_token")
         connected = next(event for event in made.events() if event["type"] == "routing.connected")
         assert connected["peer_uri"] == f"spiffe://domicile.eu-1/tenant/acme/region/eu-fr-par/backend/{name}"
+        line = ["backend", "replay", "acme", second.headers["x-request-id"], "--data", str(made.data)]
+        replayed = await asyncio.to_thread(CliRunner().invoke, app, line)  # over its TLS, with a token of its own
+        assert (replayed.exit_code, f"equal: {name}" in replayed.output) == (0, True), replayed.output
         psutil.Process(ready["pid"]).kill()
         await asyncio.sleep(1.5)
         third = await made.post(chat("hi", max_tokens=4))
