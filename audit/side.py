@@ -34,6 +34,7 @@ from audit.private import Sealed
 from audit.sqlite import read_only_uri
 from audit.stamp import uuid7
 from audit.store import Refused
+from audit.wal import switch_to_wal
 
 NONCE_SIZE = 12
 APPLICATION_ID = 0x444F4D53  # "DOMS"
@@ -130,7 +131,7 @@ class SideStore:
             os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
             db = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None)
             try:
-                db.execute("PRAGMA journal_mode=WAL")
+                switch_to_wal(db, BUSY_SECONDS)
                 db.execute("PRAGMA synchronous=FULL")
                 db.execute("PRAGMA secure_delete=ON")
                 _prepare(db)

@@ -26,6 +26,7 @@ from audit.store import (
     keeps_no_values,
     not_open,
 )
+from audit.wal import switch_to_wal
 
 FORMAT_VERSION = 1
 BUSY_SECONDS = 5.0
@@ -90,7 +91,7 @@ class SqliteStore:
                 _create_durably(path)
             db = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None)
             try:
-                db.execute("PRAGMA journal_mode=WAL")
+                switch_to_wal(db, BUSY_SECONDS)
                 db.execute("PRAGMA synchronous=FULL")
                 db.execute("PRAGMA journal_size_limit=67108864")
                 db.execute("PRAGMA secure_delete=FAST")  # a closed intent leaves no trace of its request

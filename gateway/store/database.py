@@ -15,6 +15,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, create_engine, event, exc, inspect, text
 from sqlmodel import Session
 
+from audit.wal import switch_to_wal
 from gateway.store.errors import DatabaseUnavailable, Invalid
 
 MIGRATIONS = Path(__file__).with_name("migrations")
@@ -161,7 +162,8 @@ def _tune_sqlite(engine: Engine) -> None:
     @event.listens_for(engine, "connect")
     def set_pragmas(connection: sqlite3.Connection, _record: Any) -> None:
         connection.isolation_level = None  # the driver's own BEGIN comes too late for a consistent read
-        for pragma in ("journal_mode=WAL", "synchronous=FULL", f"busy_timeout={BUSY_TIMEOUT_MS}", "foreign_keys=ON"):
+        switch_to_wal(connection, BUSY_TIMEOUT_MS / 1000)
+        for pragma in ("synchronous=FULL", f"busy_timeout={BUSY_TIMEOUT_MS}", "foreign_keys=ON"):
             connection.execute(f"PRAGMA {pragma}")
 
     @event.listens_for(engine, "begin")
