@@ -151,7 +151,7 @@ class Installation:
 
     def request_key(self) -> Path:
         """What backends check those tokens by."""
-        return self.request_signer().write_public(self.data / "ca" / "requests.pem")
+        return self.request_signer().write_public(self.data / "ca" / "requests.pem").absolute()
 
     @property
     def request_secret(self) -> Path:

@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 
 from gateway.installation import Installation, InstallationError
@@ -53,3 +55,10 @@ def test_its_parts_open_and_belong_together(data):
     assert events[0].cell == "demo"
     installation.authority().issue(GatewayIdentity("demo", "acme"), data / "gateway")
     database.close()
+
+
+def test_the_key_that_backends_check_calls_by_is_named_for_processes_elsewhere(tmp_path, monkeypatch):
+    """A backend runs in a folder of its own, so a path from here would lead it nowhere."""
+    monkeypatch.chdir(tmp_path)
+    key = Installation.create(Path("data"), "eu-1").request_key()
+    assert key.is_absolute() and b"PUBLIC KEY" in key.read_bytes()
