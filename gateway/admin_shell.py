@@ -119,6 +119,14 @@ def print_secret(record: "Record", secret: str, what: str, as_json: bool, *, fie
     typer.echo(secret)
 
 
+def read_text(file: Path) -> str:
+    """Of a small ASCII file that an option names: a certificate, a key."""
+    try:
+        return file.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        fail(f"{file} cannot be read: {error}")
+
+
 def fail(sentence: str, status: int = 1) -> NoReturn:
     typer.echo(f"error: {sentence}", err=True)
     raise typer.Exit(status)

@@ -8,7 +8,18 @@ from typing import Annotated
 
 import typer
 
-from gateway.admin_shell import DEFAULT_DATA, AsJson, Data, Tenant, Yes, confirm, fail, opened_control, opened_inventory
+from gateway.admin_shell import (
+    DEFAULT_DATA,
+    AsJson,
+    Data,
+    Tenant,
+    Yes,
+    confirm,
+    fail,
+    opened_control,
+    opened_inventory,
+    read_text,
+)
 from gateway.printing import print_one, print_table
 
 app = typer.Typer(name="backend")
@@ -63,7 +74,7 @@ def register(
         installation.catalogue().region(region, _today())
         try:
             trust = Trust(
-                ca=None if ca is None else _read(ca),
+                ca=None if ca is None else read_text(ca),
                 name=name,
                 pin=None if pin is None else _pin(pin),
                 key_file=None if key_file is None else str(key_file.absolute()),
@@ -125,17 +136,10 @@ def _today() -> date:
     return datetime.now(UTC).date()
 
 
-def _read(file: Path) -> str:
-    try:
-        return file.read_text(encoding="ascii")
-    except (OSError, UnicodeDecodeError) as error:
-        fail(f"{file} cannot be read: {error}")
-
-
 def _pin(file: Path) -> str:
     import ssl
 
     try:
-        return sha256(ssl.PEM_cert_to_DER_cert(_read(file).strip())).hexdigest()
+        return sha256(ssl.PEM_cert_to_DER_cert(read_text(file).strip())).hexdigest()
     except ValueError:
         fail(f"{file} holds no certificate in PEM")

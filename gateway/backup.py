@@ -18,7 +18,6 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -30,8 +29,8 @@ DATABASES = ("control.db", "audit/log.db", "audit/side.db")
 PUBLIC = ("catalogue.yaml", "ca/ca.pem", "audit/signer.vkey")
 PAGES = 2000  # copied between two looks at the clock of whoever watches; the writer goes on between them
 
-Progress = Callable[[str, float], None]
-"""A file and the share of it that is done."""
+Progress = Callable[[int], None]
+"""How many pages more are copied."""
 
 
 class BackupError(Exception):
@@ -50,7 +49,7 @@ class Manifest(BaseModel):
     elsewhere: tuple[str, ...] = ()
 
 
-def create(installation: Installation, target: Path, progress: Progress = lambda file, share: None) -> Manifest:
+def create(installation: Installation, target: Path, progress: Progress = lambda pages: None) -> Manifest:
     """Copy into `target`, which must not exist or be empty. Raises BackupError, with nothing left in `target`."""
     if target.exists() and any(target.iterdir()):
         raise BackupError(f"{target} is not empty: name a new folder")
@@ -59,7 +58,7 @@ def create(installation: Installation, target: Path, progress: Progress = lambda
         data = target / "data"
         for name in DATABASES:
             if (installation.data / name).exists():
-                _copy_database(installation.data / name, data / name, partial(progress, name))
+                _copy_database(installation.data / name, data / name, progress)
         for name in PUBLIC:
             if (installation.data / name).exists():
                 (data / name).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -132,7 +131,7 @@ def _manifest(backup: Path) -> Manifest:
     return manifest
 
 
-def _copy_database(source: Path, target: Path, progress: Callable[[float], None]) -> None:
+def _copy_database(source: Path, target: Path, progress: Progress) -> None:
     target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     with (
@@ -142,7 +141,14 @@ def _copy_database(source: Path, target: Path, progress: Callable[[float], None]
         # One read transaction around the copy: a busy writer would else make it begin again and again.
         running.execute("BEGIN")
         running.execute("SELECT count(*) FROM sqlite_schema").fetchone()
-        running.backup(copy, pages=PAGES, progress=lambda _, left, total: progress(1 - left / max(total, 1)))
+        done = 0
+
+        def tell(_status: int, left: int, total: int) -> None:
+            nonlocal done
+            progress(total - left - done)
+            done = total - left
+
+        running.backup(copy, pages=PAGES, progress=tell)
         copy.execute("PRAGMA journal_mode=DELETE")  # one file, and no -wal that could be forgotten
     descriptor = os.open(target, os.O_RDONLY)
     try:

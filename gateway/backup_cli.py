@@ -1,6 +1,6 @@
 """``domicile init`` and ``domicile backup``: how a cell begins, and how it comes back."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from gateway.admin_shell import DEFAULT_DATA, AsJson, Data, fail, plain_errors
-from gateway.printing import print_json
+from gateway.printing import print_json, progress
 
 backup_app = typer.Typer(name="backup", help="Copies from which the cell can go on.", no_args_is_help=True)
 
@@ -79,8 +79,8 @@ def create(
 
     with plain_errors(), _sentences():
         installation = Installation.open(data)
-        with _bar("copying", as_json) as progress:
-            made = backup.create(installation, folder, progress)
+        with progress("pages", None, hidden=as_json) as advance:
+            made = backup.create(installation, folder, advance)
     if as_json:
         print_json(made.model_dump(mode="json"))
         return
@@ -139,21 +139,3 @@ def _sentences() -> Iterator[None]:
         yield
     except BackupError as error:
         fail(str(error))
-
-
-@contextmanager
-def _bar(what: str, as_json: bool) -> Iterator[Callable[[str, float], None]]:
-    """A bar on stderr for a terminal; nothing for machines."""
-    from rich.console import Console
-    from rich.progress import Progress, TaskID
-
-    console = Console(stderr=True)
-    with Progress(console=console, disable=as_json or not console.is_terminal, transient=True) as shown:
-        tasks: dict[str, TaskID] = {}
-
-        def progress(file: str, share: float) -> None:
-            if file not in tasks:
-                tasks[file] = shown.add_task(f"{what} {file}", total=1.0)
-            shown.update(tasks[file], completed=share)
-
-        yield progress

@@ -15,6 +15,7 @@ from gateway.admin_shell import (
     fail,
     opened_control,
     opened_database,
+    read_text,
 )
 from gateway.printing import print_json, print_one, print_table
 
@@ -31,7 +32,7 @@ def register(ctx: typer.Context, peer: Peer, key: KeyFile, data: Data = DEFAULT_
     Example: domicile cell register eu-de --verifier-key eu-de.vkey
     """
     with opened_control(ctx, data) as control:
-        record = control.register_peer(peer, _read(key))
+        record = control.register_peer(peer, read_text(key))
     print_one(record, as_json)
 
 
@@ -140,7 +141,7 @@ def apply(
     with opened_control(ctx, data) as control:
         try:
             opened = open_bundle(
-                file.read_bytes(), VerifierKey.parse(_read(key)), home=home, peer=Installation.open(data).cell
+                file.read_bytes(), VerifierKey.parse(read_text(key)), home=home, peer=Installation.open(data).cell
             )
         except (BundleError, NoteError) as error:
             fail(str(error))
@@ -149,10 +150,3 @@ def apply(
         print_json({"home": home, "epoch": opened.epoch, "changed": changed})
     else:
         typer.echo(f"{len(changed)} tenants changed: {', '.join(changed)}" if changed else "Nothing changed.")
-
-
-def _read(file: Path) -> str:
-    try:
-        return file.read_text(encoding="ascii").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        fail(f"{file} cannot be read: {error}")

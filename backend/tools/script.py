@@ -4,6 +4,7 @@ A script is a generator that is sent one character at a time and says parts of t
 them. So what it says cannot depend on where tokens end, and what it has not said yet is all that is held back.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator
 from typing import TypeVar
 
@@ -15,7 +16,7 @@ T = TypeVar("T")
 Reading = Generator[None, str, T]
 
 
-class Script:
+class Script(ABC):
     """A subclass's `run` reads to the end of the text with `next` and its like, and says parts with `say`."""
 
     def __init__(self) -> None:
@@ -26,8 +27,9 @@ class Script:
         self._running = self.run()
         next(self._running)
 
+    @abstractmethod
     def run(self) -> Reading[None]:
-        raise NotImplementedError
+        """Reads to the end of the text."""
 
     def feed(self, text: str) -> list[Part]:
         for character in text:

@@ -13,6 +13,7 @@ import yaml
 from backend.metrics import COUNTERS, GAUGES
 from gateway.cli import app
 from gateway.settings import load_settings
+from tests.fakes.needs import missing
 from tests.gateway.test_telemetry import METRICS
 
 TREE = Path(__file__).parents[2]
@@ -152,7 +153,7 @@ def test_errors_that_alerts_count_are_codes_of_the_gateway():
 
 def test_promtool_accepts_the_rules_and_their_tests_pass():
     if not shutil.which("promtool"):
-        pytest.skip("no promtool (Debian: prometheus): the alerts' own tests were not run here")
+        missing("no promtool: install Debian's prometheus, which `.ci/run` does")
     said = run("promtool", "check", "rules", "rules.yaml", cwd=DEPLOY / "prometheus")
     assert said.returncode == 0, said.stderr
     said = run("promtool", "test", "rules", "rules_test.yaml", cwd=DEPLOY / "prometheus")
