@@ -33,6 +33,7 @@ ALONE = [
     "tests/backend/engine/test_gpu.py",
     "tests/backend/engine/test_card_sleeper.py",
     "tests/backend/test_faults.py",
+    "tests/backend/test_gpu_meter.py",
 ]
 
 
