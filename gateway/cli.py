@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="domicile",
-    help="Sovereign, multi-tenant inference: a gateway that judges, answers and records.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,  # its tracebacks show local variables: prompts and keys
 )
@@ -69,6 +68,24 @@ app.add_typer(retention_app, name="retention")
 
 app.command()(init)
 app.command()(doctor)
+
+
+def _say_version(wanted: bool) -> None:
+    if wanted:
+        from gateway.version import build
+
+        typer.echo(build())
+        raise typer.Exit
+
+
+@app.callback()
+def domicile(
+    version: Annotated[
+        bool, typer.Option("--version", help="Say which version this is.", is_eager=True, callback=_say_version)
+    ] = False,
+) -> None:
+    """Sovereign, multi-tenant inference: a gateway that judges, answers and records."""
+
 
 DataOption = Annotated[Path, typer.Option("--data", envvar="DOMICILE_DATA", help="Folder for everything it keeps.")]
 

@@ -20,6 +20,7 @@ from gateway.cli import app
 from gateway.identity.keys import parse_key
 from gateway.settings import load_settings
 from gateway.up import run_gateway
+from gateway.version import build
 from tests.fakes.lab import POLICY, lab
 
 ROOT = typer.main.get_command(app)
@@ -75,6 +76,10 @@ def test_the_commands_are_those_of_every_package():
         "demo", "up", "config", "tenant", "project", "key", "policy", "region", "backend", "audit",
     }  # fmt: skip
     assert {path[1] for path in COMMANDS if path[0] == "policy"} >= {"activate", "list", "show", "check", "test"}
+
+
+def test_it_says_its_version_as_the_record_does(run):
+    assert run("--version").stdout == f"{build()}\n"
 
 
 @pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
