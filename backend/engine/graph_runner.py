@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from backend.engine.arriving import Arriving, Landing, places_of
+from backend.engine.arriving import Arriving, Landing, longest_first, places_of
 from backend.engine.attention import KVCache
 from backend.engine.device_shaping import ArrivingLogprobs, DeviceShaping, prompt_places
 from backend.engine.device_tables import DeviceTables, Words, row_of
@@ -121,7 +121,8 @@ class GraphRunner:
         tokens = sum(s.num_tokens for s in batch)
         prompts = next((r for r in self._prompt_replays if r.size >= tokens), None)
         if len(decodes) == len(batch):
-            ordered, drawn = batch, self._decode(batch)
+            ordered = longest_first(batch)
+            drawn = self._decode(ordered)
         elif prompts and len(batch) <= PROMPT_SEQUENCES:
             ordered, drawn = batch, self._prompts(batch, prompts)
         else:
@@ -133,7 +134,8 @@ class GraphRunner:
         captured, for what it does depends on who runs. What is asked is read before `masks`, which ends sequences."""
         decodes = [s for s in batch if s.num_tokens == 1]
         if len(decodes) == len(batch) and not any(s.prompt_rows for s in batch):
-            ordered, logits, starts = batch, self._decode(batch, draws=False), self._one_each
+            ordered = longest_first(batch)
+            logits, starts = self._decode(ordered, draws=False), self._one_each
         else:
             ordered, logits = self._mixed(decodes, [s for s in batch if s.num_tokens > 1], draws=False)
             starts = self.tables.query_start
@@ -315,6 +317,7 @@ class GraphRunner:
         lengths = dense_lengths([s.num_tokens for s in whole])
         dense = sorted((s for s in whole if s.num_tokens in lengths), key=lambda s: s.num_tokens)
         chunks = [s for s in prefills if s not in dense]
+        decodes = longest_first(decodes)
         ordered = decodes + chunks + dense
         starts = _starts(ordered)
         chunk_rows = sum(s.num_tokens for s in chunks)
