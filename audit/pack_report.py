@@ -161,7 +161,7 @@ _FILES = [
         "where calls went and on what basis; what was refused",
     ),
     (
-        "admin_access.csv, policy_history.json",
+        "admin_access.csv, policy_history.json, policies_in_force.json",
         "who changed, read, erased or exported what; each policy in force, with text",
     ),
     ("retention_run.csv, erasure_certificate.json", "what was deleted, when and why"),

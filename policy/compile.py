@@ -111,10 +111,45 @@ class CompiledPolicy:
     judged: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
 
 
-def document_hash(*documents: PolicyDocument | None) -> str:
-    """sha256 over the RFC 8785 form of the document, or of the list of them, from the top level down."""
+def canonical_documents(*documents: PolicyDocument | None) -> bytes:
+    """The RFC 8785 form of the document, or of the list of them, from the top level down."""
     said: list[Any] = [d.model_dump(mode="json", exclude_unset=True, by_alias=True) for d in documents if d is not None]
-    return sha256(rfc8785.dumps(said if len(said) > 1 else said[0])).hexdigest()
+    return rfc8785.dumps(said if len(said) > 1 else said[0])
+
+
+def document_hash(*documents: PolicyDocument | None) -> str:
+    """sha256 over `canonical_documents`, in hex."""
+    return sha256(canonical_documents(*documents)).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What a policy is called, and the text that its hash is of."""
+
+    policy_id: str
+    version: str
+    canonical: bytes
+
+    @property
+    def hash(self) -> str:
+        return sha256(self.canonical).hexdigest()
+
+
+def identity_of(
+    tenant: PolicyDocument,
+    project: PolicyDocument | None = None,
+    *,
+    operator: PolicyDocument | None = None,
+    library: Library = preset_document,
+) -> Identity:
+    """Of what these documents make together, without making it. Raises PolicyDocumentError for a wrong ``extends``."""
+    named = [document for document in (operator, tenant, project) if document is not None]
+    extended = [each for one in named for each in (*bases_of(one, library), one)]
+    return Identity(
+        policy_id="+".join(document.policy for document in named),
+        version="+".join(str(document.version) for document in named),
+        canonical=canonical_documents(*extended),
+    )
 
 
 def compile_policy(
@@ -142,12 +177,11 @@ def compile_policy(
         state = state.tightened(level, table)
     if state.bounds.process_in is None or state.bounds.store_in is None or state.subprocessors is None:
         raise AssertionError("settled, so both are there")
-    named = [document for document in (operator, tenant, project) if document is not None]
-    extended = [level.document for level in (*above, *own, *below)] if any(d.extends for d in named) else named
+    identity = identity_of(tenant, project, operator=operator, library=library)
     return CompiledPolicy(
-        policy_id="+".join(document.policy for document in named),
-        version="+".join(str(document.version) for document in named),
-        hash=document_hash(*extended),
+        policy_id=identity.policy_id,
+        version=identity.version,
+        hash=identity.hash,
         countries_version=countries.version,
         known_countries=countries.known,
         process_in=state.bounds.process_in,
