@@ -8,9 +8,9 @@ from functools import lru_cache
 
 from audit.evidence import OPERATOR_SCOPE, Part, Ruling
 from gateway.store.records import PolicyVersionRecord
-from policy.compile import Identity, identity_of
 from policy.document import PolicyDocument, load_document
 from policy.errors import PolicyError
+from policy.identity import Identity, identity_of
 
 
 def rulings(operator: Iterable[PolicyVersionRecord], own: Iterable[PolicyVersionRecord]) -> tuple[Ruling, ...]:

@@ -7,17 +7,15 @@ level above is an error that names the rule and its line, never a silent cut.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from hashlib import sha256
 from types import MappingProxyType
 from typing import Any
-
-import rfc8785
 
 from policy import tighten
 from policy.document import Condition, Hours, Limits, PolicyDocument, PolicyTest
 from policy.errors import LooseningError, PolicyDocumentError, Problem
 from policy.facts import CountrySets, Priority
 from policy.hours import DAYS, Window, parse_minute, parse_zone
+from policy.identity import identity_of
 from policy.inherit import Library, bases_of
 from policy.presets import preset_document
 from policy.redact.plan import RedactionPlan
@@ -109,47 +107,6 @@ class CompiledPolicy:
     rules: tuple[ConditionalRule, ...]
     tests: tuple[PolicyTest, ...]
     judged: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
-
-
-def canonical_documents(*documents: PolicyDocument | None) -> bytes:
-    """The RFC 8785 form of the document, or of the list of them, from the top level down."""
-    said: list[Any] = [d.model_dump(mode="json", exclude_unset=True, by_alias=True) for d in documents if d is not None]
-    return rfc8785.dumps(said if len(said) > 1 else said[0])
-
-
-def document_hash(*documents: PolicyDocument | None) -> str:
-    """sha256 over `canonical_documents`, in hex."""
-    return sha256(canonical_documents(*documents)).hexdigest()
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """What a policy is called, and the text that its hash is of."""
-
-    policy_id: str
-    version: str
-    canonical: bytes
-
-    @property
-    def hash(self) -> str:
-        return sha256(self.canonical).hexdigest()
-
-
-def identity_of(
-    tenant: PolicyDocument,
-    project: PolicyDocument | None = None,
-    *,
-    operator: PolicyDocument | None = None,
-    library: Library = preset_document,
-) -> Identity:
-    """Of what these documents make together, without making it. Raises PolicyDocumentError for a wrong ``extends``."""
-    named = [document for document in (operator, tenant, project) if document is not None]
-    extended = [each for one in named for each in (*bases_of(one, library), one)]
-    return Identity(
-        policy_id="+".join(document.policy for document in named),
-        version="+".join(str(document.version) for document in named),
-        canonical=canonical_documents(*extended),
-    )
 
 
 def compile_policy(

@@ -76,6 +76,7 @@ def test_compose_publishes_on_loopback_alone_and_holds_no_password():
 def test_what_compose_configures_is_accepted(tmp_path):
     (tmp_path / "c.yaml").write_text(compose()["configs"]["gateway"]["content"])
     assert load_settings(tmp_path / "c.yaml").telemetry.sample_ratio == 0.1
+    assert "DOMICILE_COUNTRY:?" in compose()["services"]["gateway"]["environment"]["DOMICILE__SINKS__RECORD"]
 
 
 # --- units -----------------------------------------------------------------------------------------------------------
