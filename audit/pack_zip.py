@@ -23,6 +23,8 @@ class Writer:
         """In place once it is whole; nothing is left of one that is not."""
         if target.exists():
             raise AuditError(f"{target.name} exists already")
+        if not target.absolute().parent.is_dir():
+            raise AuditError(f"there is no folder {target.absolute().parent} to write the pack into")
         draft = target.with_name(f".{target.name}.part")
         try:
             with zipfile.ZipFile(draft, "w", zipfile.ZIP_DEFLATED) as archive:

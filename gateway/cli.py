@@ -70,6 +70,24 @@ app.add_typer(retention_app, name="retention")
 app.command()(init)
 app.command()(doctor)
 
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from gateway.assembly import build
+
+        typer.echo(build())
+        raise typer.Exit
+
+
+@app.callback(epilog="Example: domicile demo")
+def domicile(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
+    ] = False,
+) -> None:
+    """Sovereign, multi-tenant inference: a gateway that judges, answers and records."""
+
+
 DataOption = Annotated[Path, typer.Option("--data", envvar="DOMICILE_DATA", help="Folder for everything it keeps.")]
 
 
@@ -80,7 +98,7 @@ def demo(
     check: Annotated[
         bool, typer.Option("--check", help="Try everything, print pass or FAIL for each, and stop.")
     ] = False,
-    model: Annotated[Path | None, typer.Option(help="GGUF file or safetensors folder [default: SmolLM2-135M].")] = None,
+    model: Annotated[Path | None, typer.Option(help="GGUF file or safetensors folder (default: SmolLM2-135M).")] = None,
 ) -> None:
     """Two tenants, three regions, a backend for each tenant and the gateway, on this machine.
 

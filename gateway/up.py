@@ -23,7 +23,7 @@ async def run_gateway(settings: Settings) -> int:
     try:
         async with open_gateway(settings) as gateway:
             stop = stop_signal()  # before anybody can be promised an answer
-            async with serving(gateway.app, settings.listen) as port:
+            async with serving(gateway.app, settings.listen, settings.requests.body_timeout_s) as port:
                 scheme, host = "https" if settings.listen.cert_file else "http", settings.listen.host
                 gc.freeze()  # modules and tenants are there to stay: not to be looked through again, in mid-answer
                 gc.enable()
