@@ -96,7 +96,8 @@ class Tables:
         self._access: list[tuple[object, ...]] = []
         self._runs: list[tuple[object, ...]] = []
         self.policies: list[dict[str, Any]] = []
-        self.policy_calls: Counter[str] = Counter()
+        self.policy_calls: Counter[str] = Counter()  # by hash
+        self.deciders: Counter[tuple[str, str, str]] = Counter()  # policy, version, hash
         self.months: set[str] = set()
         self.first = self.last = ""
         self.systems = Systems()
@@ -113,6 +114,7 @@ class Tables:
             activity = self.activities.setdefault(event.activity_id or event.project, Flows())
             activity.calls += 1
             activity.projects.add(event.project)
+            self.deciders[event.policy_id or "-", event.policy_version or "-", event.policy_hash or "-"] += 1
             self.policy_calls[event.policy_hash or ""] += not denied or event.policy_hash is not None
             if event.redaction is not None:
                 self.redacted.update(event.redaction.counts_by_type)

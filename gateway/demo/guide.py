@@ -49,7 +49,10 @@ def commands(base: str, keys: Keys, data: Path) -> list[tuple[str, str]]:
             "Refused: this project's policy wants EU ownership, and the only backend is US-owned",
             curl(base, keys.patients, chat_body(QUESTION)),
         ),
-        ("The record, verified without the gateway", f"{domicile} audit verify --data {shlex.quote(str(data))}"),
+        (
+            "The record, verified without the gateway",
+            f"{domicile} audit verify --data {shlex.quote(str(data.absolute()))}",
+        ),
     ]
 
 

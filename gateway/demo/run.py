@@ -3,7 +3,6 @@
 import asyncio
 import fcntl
 import logging
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from importlib.util import find_spec
@@ -16,6 +15,7 @@ from gateway.assembly import open_gateway
 from gateway.demo import guide, scene
 from gateway.demo.checks import run_checks
 from gateway.installation import Installation
+from gateway.log_lines import log_to_stderr
 from gateway.serve import listening, serving, stop_signal
 from gateway.settings import Listen, load_settings
 from regions.launcher import RunningBackend
@@ -30,7 +30,7 @@ async def run_demo(data: Path, port: int, model: Path | None, *, check: bool) ->
 
     Raises RegionsError when a backend does not start, OSError when the port is taken or the model is not there.
     """
-    logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
+    log_to_stderr(logging.WARNING, "%(levelname)s %(name)s: %(message)s")
     console = Console(highlight=False, stderr=False)
     began = perf_counter()
 

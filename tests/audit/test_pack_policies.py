@@ -102,6 +102,8 @@ async def test_a_call_whose_policy_is_in_the_pack_and_was_in_force_passes(home: 
     assert any(note.endswith("register says: version 1 of the tenant's policy") for note in report["notes"])
     with zipfile.ZipFile(pack) as archive:
         told = json.loads(archive.read("policy_history.json"))
+        page = archive.read("README.html").decode()
+    assert f"<td>2</td><td>{NEW_RULING.policy_hash[:16]}</td>" in page.replace(' class="n"', "")
     assert [(one["number"], one["records"]) for one in told] == [(1, []), (2, [0])]
 
 
