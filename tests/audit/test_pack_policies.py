@@ -103,7 +103,7 @@ async def test_a_call_whose_policy_is_in_the_pack_and_was_in_force_passes(home: 
     with zipfile.ZipFile(pack) as archive:
         told = json.loads(archive.read("policy_history.json"))
         page = archive.read("README.html").decode()
-    assert f"<td>2</td><td>{NEW_RULING.policy_hash[:16]}</td>" in page.replace(' class="n"', "")
+    assert NEW_RULING.policy_hash[:16] in page
     assert [(one["number"], one["records"]) for one in told] == [(1, []), (2, [0])]
 
 

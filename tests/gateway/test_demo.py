@@ -12,7 +12,7 @@ async def test_a_second_demo_in_a_folder_is_refused_before_it_starts_anything(tm
     data, model = tmp_path / "data", tmp_path / "model.gguf"
     data.mkdir()
     with alone(data):
-        with pytest.raises(OSError, match="a demo runs in .*data already: stop it, or give this one --data FOLDER"):
+        with pytest.raises(OSError, match=r"a demo runs in .*data already: stop it, or give this one --data FOLDER"):
             await run_demo(data, 0, model, check=True)
         assert [file.name for file in data.iterdir()] == ["demo.lock"]
     with alone(data):
