@@ -86,6 +86,7 @@ def test_the_password_that_compose_says_to_make_fits_a_url_and_can_be_read_in_th
 def test_what_compose_configures_is_accepted(tmp_path):
     (tmp_path / "c.yaml").write_text(compose()["configs"]["gateway"]["content"])
     assert load_settings(tmp_path / "c.yaml").telemetry.sample_ratio == 0.1
+    assert "DOMICILE_COUNTRY:?" in compose()["services"]["gateway"]["environment"]["DOMICILE__SINKS__RECORD"]
 
 
 # --- units -----------------------------------------------------------------------------------------------------------
