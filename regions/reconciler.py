@@ -223,7 +223,8 @@ class Reconciler:
         waiting = sum(report.waiting for report in said)
         calls = max(demand.in_flight, sum(report.running for report in said) + waiting) + demand.parked
         fullest = max((report.kv_use for report in said), default=0.0)
-        return Sample(now, len(replicas), calls, waiting + demand.parked, fullest, demand.ttft_ms)
+        starting = sum(replica.state is State.STARTING for replica in replicas)
+        return Sample(now, len(replicas), calls, waiting + demand.parked, fullest, demand.ttft_ms, starting)
 
     async def _start(self, term: int, deployment: Deployment, replica: Replica) -> None:
         identity = BackendIdentity(self._cell, replica.tenant, replica.region, replica.id)

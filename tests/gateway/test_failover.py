@@ -19,6 +19,7 @@ from regions.authority import CertificateAuthority
 from regions.deployment import Deployment
 from regions.fleet import Backend
 from regions.identity import BackendIdentity, GatewayIdentity
+from tests.conftest import CAMPAIGN
 from tests.fakes.backend import FakeBackend
 from tests.fakes.lab import OPEN_POLICY, chat, lab
 from tests.fakes.launcher import FakeLauncher
@@ -191,6 +192,7 @@ async def test_certificates_of_both_ends_change_under_an_open_stream(tmp_path):
 # --- rounds of kills, hangs and restarts -----------------------------------------------------------------------------
 
 ROUNDS, CALLERS = 20, 8
+SEED = 20261128
 WISH = Deployment(
     tenant="acme", id="small", model="small", weights="m.gguf", regions=("eu-fr-par",), min_replicas=2, max_replicas=3,
     wait_s=20,
@@ -222,7 +224,16 @@ class TalkingLauncher(FakeLauncher):
         return started
 
 
-async def test_twenty_rounds_of_failure_under_load_lose_no_record_and_duplicate_no_text(tmp_path, monkeypatch):
+@pytest.mark.campaign
+@pytest.mark.timeout(3600)
+async def test_twenty_rounds_of_failure_under_load_lose_no_record_and_duplicate_no_text(
+    tmp_path, monkeypatch, record_property
+):
+    rounds = ROUNDS * max(1, CAMPAIGN)
+    seed = random.SystemRandom().randrange(2**32) if CAMPAIGN else SEED
+    record_property("examples", rounds)
+    record_property("seed", seed)
+    print(f"seed {seed}")  # shown where it fails
     launcher = TalkingLauncher()
 
     def local(*_, on_change, **__):
@@ -236,7 +247,7 @@ async def test_twenty_rounds_of_failure_under_load_lose_no_record_and_duplicate_
     monkeypatch.setattr(fleet_room, "LocalLauncher", local)
     monkeypatch.setattr("regions.reconciler.FIRST_BACK_OFF_S", 0.1)
     monkeypatch.setattr("regions.reconciler.LONGEST_BACK_OFF_S", 0.3)
-    chance, promised, whole, refused = random.Random(20261128), [], [], []
+    chance, promised, whole, refused = random.Random(seed), [], [], []
 
     async with lab(
         tmp_path, set_up=set_up, backends={}, fleet={"every_s": 0.1}, requests={"silence_timeout_s": 0.5}
@@ -263,7 +274,7 @@ async def test_twenty_rounds_of_failure_under_load_lose_no_record_and_duplicate_
                     whole.append(answer.headers["x-request-id"])
 
         callers = [asyncio.create_task(ask_for_ever(caller)) for caller in range(CALLERS)]
-        for _ in range(ROUNDS):
+        for _ in range(rounds):
             before = len(whole)
             while len(launcher.running) < 2 or len(whole) < before + 10:
                 assert not any(caller.done() for caller in callers), [c.exception() for c in callers if c.done()]
@@ -301,4 +312,4 @@ async def test_twenty_rounds_of_failure_under_load_lose_no_record_and_duplicate_
     assert line.requests == len(intents)
     assert line.tokens_out <= 5 * len(intents) + 12 * line.aborted
     assert set(refused) <= {"backend_error", "backend_timeout", "backend_unavailable", "stream_truncated"}
-    assert len(whole) > ROUNDS * 10
+    assert len(whole) > rounds * 10
