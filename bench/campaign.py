@@ -36,8 +36,8 @@ def main() -> int:
         junit = Path(folder) / "junit.xml"
         began = time.monotonic()
         status = subprocess.run(
-            [sys.executable, "-m", "pytest", "-m", "hypothesis or campaign", "-n", str(options.jobs), "--timeout", "3600",
-             f"--junitxml={junit}", *options.tests],
+            [sys.executable, "-m", "pytest", "-m", "hypothesis or campaign", "-n", str(options.jobs),
+             "--timeout", "3600", f"--junitxml={junit}", *options.tests],
             cwd=ROOT, env={**os.environ, "DOMICILE_CAMPAIGN": str(options.factor)}, check=False,
         ).returncode  # fmt: skip
         suite = ElementTree.parse(junit).getroot().find("testsuite")
