@@ -102,6 +102,72 @@ async def test_stopping_deletes_all_of_it_and_twice_is_harmless(server, launcher
     assert list(launcher.running) == ["globex-1"]
 
 
+async def test_one_that_does_not_go_is_running_still_and_can_be_stopped_again(server, launcher, monkeypatch):
+    monkeypatch.setattr("regions.kubernetes.GONE_WITHIN_S", 0.1)
+    await launcher.start(spec())
+    server.faults = [500] * 100
+    with pytest.raises(LaunchError, match="did not go"):
+        await launcher.stop("acme-1")
+    assert list(launcher.running) == ["acme-1"], "who forgets it now leaves a card taken for ever"
+    server.faults.clear()
+    assert await launcher.renew() == [], "its key does not come back meanwhile"
+    await launcher.stop("acme-1")
+    assert (dict(launcher.running), server.objects) == ({}, {})
+
+
+async def test_what_somebody_else_deleted_is_told_and_what_a_failed_start_left_is_found(
+    server, cluster, tmp_path, authority
+):
+    changes = []
+    launcher = KubernetesLauncher(
+        cluster, tmp_path, authority, poll_s=0.01, look_s=0.05, on_change=lambda name, running: changes.append(name)
+    )
+    other = KubernetesLauncher(cluster, tmp_path, authority, poll_s=0.01)
+    async with launcher:
+        await launcher.start(spec())
+        await other.start(spec("globex-1"))
+        server.faults = [500] * 8  # a look that fails is followed by another
+        async with asyncio.timeout(10):
+            while server.faults or set(launcher.running) != {"acme-1", "globex-1"}:
+                await asyncio.sleep(0.02)
+            await other.stop("acme-1")
+            while set(launcher.running) != {"globex-1"}:
+                await asyncio.sleep(0.02)
+    assert changes == ["acme-1", "globex-1", "acme-1"]
+
+
+async def test_a_start_that_is_under_way_is_not_taken_for_a_backend(server, cluster, tmp_path, authority):
+    server.slow_s = 0.5
+    async with KubernetesLauncher(cluster, tmp_path, authority, poll_s=0.01, look_s=3600) as launcher:
+        starting = asyncio.create_task(launcher.start(spec()))
+        while ("deployments", NAME) not in server.objects:
+            await asyncio.sleep(0.01)
+        await launcher.look()
+        assert dict(launcher.running) == {}
+        await starting
+        assert list(launcher.running) == ["acme-1"]
+
+
+async def test_a_disk_that_is_full_does_not_end_the_renewal_of_leaves(server, cluster, tmp_path, authority, caplog):
+    launcher = KubernetesLauncher(cluster, tmp_path, authority, poll_s=0.01, renewal_check_s=0.05)
+    real, failed = launcher.renew, []
+
+    async def renew():
+        if len(failed) < 2:
+            failed.append(1)
+            raise OSError("no space left on device")
+        launcher.renew = real
+        failed.append(2)
+        return await real()
+
+    launcher.renew = renew
+    async with launcher:
+        async with asyncio.timeout(5):
+            while 2 not in failed:
+                await asyncio.sleep(0.02)
+    assert "leaves of backends could not be renewed: OSError" in caplog.text
+
+
 async def test_a_gateway_that_goes_leaves_backends_to_the_next_which_finds_them_unchanged(
     server, cluster, tmp_path, authority
 ):
