@@ -16,14 +16,15 @@ from gateway.store.cost_report import cost
 from gateway.store.fleet_inventory import replicas_of
 from regions.deployment import Deployment
 from tests.backend.tiny import tiny_model, write_folder
-from tests.fakes.lab import OPEN_POLICY, chat, lab
+from tests.fakes.lab import OPEN_POLICY, Lab, chat, lab, open_control
+from tests.gateway.nursery import listening, nursery
 
 
 def backends_of(data):
     return [
         process
         for process in psutil.process_iter(["cmdline"])
-        if str(data) in " ".join(process.info["cmdline"] or []) and process.status() != psutil.STATUS_ZOMBIE
+        if f"{data}/backends/" in " ".join(process.info["cmdline"] or []) and process.status() != psutil.STATUS_ZOMBIE
     ]
 
 
@@ -157,3 +158,77 @@ async def test_an_engine_sleeps_when_idle_wakes_for_a_call_and_ends_when_it_slep
     assert line.busy_seconds < line.up_seconds / 2
     assert line.requests == 2
     assert line.nano_eur == int(round(line.up_seconds * 1000) * 2_500_000 * 1000 // 3_600_000)
+
+
+async def test_a_stream_that_runs_when_its_deployment_is_drained_is_answered_whole(tmp_path, monkeypatch):
+    monkeypatch.setattr("gateway.rest.ASKED", b'{"grace_s": 200.0}')  # however slow this machine is
+    monkeypatch.setattr("gateway.rest.TIMEOUT_S", 230.0)
+    async with lab(tmp_path, **tiny(tmp_path)) as made:
+        assert (await made.post(chat("hi", max_tokens=1))).status == 200
+        body = chat("hi", stream=True, max_tokens=700, temperature=0, ignore_eos=True)
+        headers = {"authorization": f"Bearer {made.key()}"}
+        async with made.http.post(f"{made.base}/v1/chat/completions", json=body, headers=headers) as answer:
+            await answer.content.readany()
+            made.control.drain_deployment("acme", "small")
+            await state(made, "draining")
+            async with asyncio.timeout(10):
+                while (await made.post(chat("hi", max_tokens=1))).status != 404:
+                    await asyncio.sleep(0.1)
+            text = (await answer.read()).decode()
+        assert text.endswith("data: [DONE]\n\n")
+        assert text.count('"finish_reason":"length"') + text.count('"finish_reason": "length"') == 1
+        await state(made, "stopped")
+        assert backends_of(made.data) == []
+        (stopped,) = [event for event in made.events() if event["type"] == "admin.replica.stopped"]
+        assert stopped["detail"]["cache"] == "zeroed"
+
+
+async def test_a_backend_that_hangs_is_drained_all_the_same_and_nothing_is_left_of_it(tmp_path, monkeypatch):
+    monkeypatch.setattr("gateway.rest.TIMEOUT_S", 1.0)
+    monkeypatch.setattr("gateway.fleet_room.GRACE_S", 1.0)
+    async with lab(tmp_path, **tiny(tmp_path)) as made:
+        assert (await made.post(chat("hi", max_tokens=1))).status == 200
+        hung = backends_of(made.data)
+        for process in hung:
+            if (
+                "backend" in process.cmdline()
+                and "serve" in process.cmdline()
+                and "leash.py" not in " ".join(process.cmdline())
+            ):
+                process.suspend()
+        made.control.drain_deployment("acme", "small")
+        await state(made, "stopped", within_s=20)
+        assert backends_of(made.data) == []
+        (stopped,) = [event for event in made.events() if event["type"] == "admin.replica.stopped"]
+        assert stopped["detail"]["cache"] == "ended_with_process", "what it did not prove is not claimed"
+
+
+async def test_a_gateway_that_is_killed_takes_its_backends_along_and_the_next_one_starts_others(tmp_path, monkeypatch):
+    models = tiny(tmp_path)["fleet"]["models"]
+    made = Lab(tmp_path / "data", open_control(tmp_path / "data"))
+    tiny(tmp_path)["set_up"](made)
+    monkeypatch.setenv("DOMICILE__FLEET__MODELS", models)
+    headers = {"authorization": f"Bearer {made.key()}"}
+
+    async def ask(base):
+        body = chat("hi", max_tokens=4)
+        url = f"{base}/v1/chat/completions"
+        async with aiohttp.ClientSession() as http, http.post(url, json=body, headers=headers) as answer:
+            return answer.status, answer.headers.get("x-domicile-backend")
+
+    async with nursery(made.data) as gateways:
+        first = await gateways.start("one", tmp_path / "first.log")
+        status, name = await ask(await listening(tmp_path / "first.log"))
+        assert status == 200
+        old = backends_of(made.data)
+        assert old
+        await gateways.end(first, "KILL")
+        second = await gateways.start("one", tmp_path / "second.log")
+        status, other = await ask(await listening(tmp_path / "second.log"))  # it waits until the lease has run out
+        assert (status, other != name) == (200, True)
+        assert not [process for process in old if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
+        assert await gateways.end(second, "TERM") == 0
+    assert backends_of(made.data) == []
+    ended = {each.id: each.reason for each in replicas_of(made.control._database, "acme", "small", ended=True).items}
+    assert ended == {name: "lost", other: "gateway_stopped"}
+    made.control._database.close()
