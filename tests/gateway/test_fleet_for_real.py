@@ -165,7 +165,7 @@ async def test_a_stream_that_runs_when_its_deployment_is_drained_is_answered_who
     monkeypatch.setattr("gateway.rest.TIMEOUT_S", 230.0)
     async with lab(tmp_path, **tiny(tmp_path)) as made:
         assert (await made.post(chat("hi", max_tokens=1))).status == 200
-        body = chat("hi", stream=True, max_tokens=700, temperature=0, ignore_eos=True)
+        body = chat("hi", stream=True, max_tokens=400, temperature=0, ignore_eos=True)
         headers = {"authorization": f"Bearer {made.key()}"}
         async with made.http.post(f"{made.base}/v1/chat/completions", json=body, headers=headers) as answer:
             await answer.content.readany()
