@@ -20,6 +20,7 @@ from types import MappingProxyType
 from typing import Any
 
 from regions.autoscaler import Sample, desired, trimmed
+from regions.back_off import BackOff
 from regions.demand import NOTHING, Demand
 from regions.deployment import Deployment, Replica, State
 from regions.errors import LaunchError
@@ -38,7 +39,6 @@ STARTS_AT_ONCE = 8
 STARTS_OF_A_TENANT = 4
 """Of these: whose backends take long to start, or never do, does not hold up the others."""
 CLOCK_SLACK_S = 2.0
-FIRST_BACK_OFF_S, LONGEST_BACK_OFF_S, MAX_FAILURES, STEADY_S = 1.0, 60.0, 16, 300.0
 
 
 @dataclass(slots=True)
@@ -46,9 +46,7 @@ class _Kept:
     """What is remembered of a deployment between passes."""
 
     samples: list[Sample] = field(default_factory=list)
-    failures: int = 0
-    failed_at: float = float("-inf")
-    not_before: float = 0.0
+    back_off: BackOff = field(default_factory=BackOff)
 
 
 class Reconciler:
@@ -84,6 +82,7 @@ class Reconciler:
         self._gate = asyncio.Semaphore(STARTS_AT_ONCE)
         self._gates: dict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(STARTS_OF_A_TENANT))
         self._starting: set[str] = set()
+        self._as_wished: set[str] = set()  # what outlives a gateway, and this one has seen to
         self._term: int | None = None
         self._acting: dict[str, asyncio.Task[None]] = {}
         self._ours: set[str] = set()  # those that were ready here
@@ -120,6 +119,7 @@ class Reconciler:
             await self._let_go()
         if term is not None and term != self._term:
             await self._launcher.adopt()  # before anything is taken for lost; if it fails, the next pass begins here
+            self._as_wished.clear()
         self._term = term
         if term is None:
             return
@@ -135,6 +135,7 @@ class Reconciler:
                 self._withdraw(term, replica)  # revoked by hand, or half-way to sleep when something broke
             else:
                 up[replica.key].append(replica)
+                self._adopt(term, view.deployments[replica.key], replica)
         self._kept = {key: self._kept.get(key) or _Kept() for key in up}
         for key, replicas in up.items():
             deployment = view.deployments[key]
@@ -219,7 +220,7 @@ class Reconciler:
         for replica in sleeping:
             if now - self._slept_at.setdefault(replica.id, now) >= deployment.asleep_s:
                 self._act(replica.id, self._drain(term, replica, "slept_long"))
-        if now >= kept.not_before:
+        if now >= kept.back_off.not_before:
             while len(replicas) < wanted:
                 replica = await asyncio.to_thread(
                     self._store.begin, term, deployment, place(deployment, replicas, demand)
@@ -240,13 +241,34 @@ class Reconciler:
         starting = sum(replica.state is State.STARTING for replica in replicas)
         return Sample(now, len(replicas), calls, waiting + demand.parked, fullest, demand.ttft_ms, starting)
 
-    async def _start(self, term: int, deployment: Deployment, replica: Replica) -> None:
-        identity = BackendIdentity(self._cell, replica.tenant, replica.region, replica.id)
-        spec = BackendSpec(identity, self._models / deployment.weights, deployment.model, card=deployment.gpu)
-        self._starting.add(replica.id)
+    def _adopt(self, term: int, deployment: Deployment, replica: Replica) -> None:
+        """What an earlier leader began and did not see to its end, or started with settings that are others by now."""
+        if replica.id in self._acting or not self._launcher.outlives:
+            return
+        if replica.state is State.STARTING:
+            self._act(replica.id, self._start(term, deployment, replica))
+        elif replica.state is State.READY and replica.id not in self._as_wished:
+            self._as_wished.add(replica.id)
+            self._act(replica.id, self._update(deployment, replica))
+
+    async def _update(self, deployment: Deployment, replica: Replica) -> None:
+        """It answers meanwhile, and if it fails, too: the old goes when the new is ready."""
         try:
             async with self._gates[replica.tenant], self._gate:
-                running = await self._launcher.start(spec)
+                await self._launcher.start(self._spec(deployment, replica))
+        except LaunchError as error:
+            log.warning("%s", error)
+
+    def _spec(self, deployment: Deployment, replica: Replica) -> BackendSpec:
+        identity = BackendIdentity(self._cell, replica.tenant, replica.region, replica.id)
+        return BackendSpec(identity, self._models / deployment.weights, deployment.model, card=deployment.gpu)
+
+    async def _start(self, term: int, deployment: Deployment, replica: Replica) -> None:
+        self._starting.add(replica.id)
+        self._as_wished.add(replica.id)
+        try:
+            async with self._gates[replica.tenant], self._gate:
+                running = await self._launcher.start(self._spec(deployment, replica))
         except LaunchError as error:
             log.warning("%s", error)
             self._back_off(replica)
@@ -321,6 +343,7 @@ class Reconciler:
             self._store.end, term, replica, state, reason, seen=seen, detail=detail, within_s=within
         )
         self._ours.discard(replica.id)
+        self._as_wished.discard(replica.id)
         self._slept_at.pop(replica.id, None)
 
     async def _meter(self, term: int, alive: Sequence[Replica]) -> None:
@@ -341,15 +364,8 @@ class Reconciler:
         return report is not None and report.running + report.waiting > 0
 
     def _back_off(self, replica: Replica) -> None:
-        """The more often it fails, the longer nothing is started; five quiet minutes forgive."""
-        kept = self._kept.get(replica.key)
-        if kept is None:
-            return
-        now = self._monotonic()
-        if now - kept.failed_at >= STEADY_S:
-            kept.failures = 0
-        kept.failures, kept.failed_at = min(kept.failures + 1, MAX_FAILURES), now
-        kept.not_before = now + min(FIRST_BACK_OFF_S * 2 ** (kept.failures - 1), LONGEST_BACK_OFF_S)
+        if (kept := self._kept.get(replica.key)) is not None:
+            kept.back_off.failed(self._monotonic())
 
     def _act(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         """Beside the passes; one thing at a time for one replica."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import ssl
 from datetime import timedelta
 
 import aiohttp
@@ -12,6 +13,7 @@ from audit.receipt import Receipt
 from backend.tls import TlsFiles, reload_when_renewed, server_context
 from gateway import fleet_room
 from gateway.credentials import TenantCredentials
+from gateway.installation import Installation
 from gateway.settings import Requests
 from gateway.store.usage_report import usage
 from gateway.upstream import Target, Upstream
@@ -116,6 +118,32 @@ async def test_a_server_that_is_not_who_it_must_be_gets_nothing(tmp_path):
         assert broken.bodies == []
         assert outcomes(made)[-1]["type"] == "inference.aborted"
         assert outcomes(made)[-1].get("tokens_out") is None
+
+
+async def test_another_s_backend_on_the_port_of_one_that_is_gone_gets_nothing(tmp_path):
+    """Ports are given again: a stale address must not lead a prompt to the next tenant."""
+    async with lab(tmp_path) as made:
+        authority = Installation.open(made.data).authority()
+        stranger = BackendIdentity("eu-1", "globex", "eu-fr-par", "globex-1")
+        files = authority.issue(stranger, tmp_path / "globex")
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)  # of the same cell; and it would let in anybody
+        context.load_cert_chain(files.certificate, files.key)
+        heard = FakeBackend()
+        app = web.Application()
+        app.router.add_route("*", "/{path:.*}", heard.generate)
+        runner = web.AppRunner(app)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context)
+        await site.start()
+        url = f"https://127.0.0.1:{site._server.sockets[0].getsockname()[1]}"
+        made.control.register_backend(BackendIdentity("eu-1", "acme", "eu-fr-par", "acme-1"), url=url, models=["small"])
+        await asyncio.sleep(0.6)
+        answer = await made.post(chat("hi"))
+        assert (answer.status, answer.error["code"]) == (503, "backend_identity")
+        assert heard.bodies == []
+        assert outcomes(made)[-1]["type"] == "inference.aborted"
+        assert outcomes(made)[-1].get("tokens_out") is None
+        await runner.cleanup()
 
 
 async def test_one_that_keeps_failing_is_left_alone_and_one_that_recovers_is_asked_again(tmp_path):
@@ -245,8 +273,8 @@ async def test_twenty_rounds_of_failure_under_load_lose_no_record_and_duplicate_
         made.control.create_deployment(WISH)
 
     monkeypatch.setattr(fleet_room, "LocalLauncher", local)
-    monkeypatch.setattr("regions.reconciler.FIRST_BACK_OFF_S", 0.1)
-    monkeypatch.setattr("regions.reconciler.LONGEST_BACK_OFF_S", 0.3)
+    monkeypatch.setattr("regions.back_off.FIRST_BACK_OFF_S", 0.1)
+    monkeypatch.setattr("regions.back_off.LONGEST_BACK_OFF_S", 0.3)
     chance, promised, whole, refused = random.Random(seed), [], [], []
 
     async with lab(

@@ -16,6 +16,7 @@ from regions.errors import ClusterError, LaunchError
 from regions.identity import BackendIdentity
 from regions.kubernetes import KubernetesLauncher
 from regions.launcher import BackendSpec
+from regions.manifests import ClusterSettings
 from tests.fakes.kubernetes import FakeKubernetes, running
 from tests.regions.test_reconciler import Scene, passes
 
@@ -316,9 +317,11 @@ def scene(tmp_path):
 
 
 @asynccontextmanager
-async def leading(scene, node, cluster, tmp_path, authority):
+async def leading(scene, node, cluster, tmp_path, authority, settings=None):
     """A gateway that may lead, with a launcher of its own; leaving is its end."""
-    async with KubernetesLauncher(cluster, tmp_path, lambda: authority, ready_within_s=5, poll_s=0.01) as launcher:
+    async with KubernetesLauncher(
+        cluster, tmp_path, lambda: authority, settings, ready_within_s=5, poll_s=0.01
+    ) as launcher:
         reconciler = scene.gateway(node, launcher)
         yield reconciler
         await reconciler.close()
@@ -360,3 +363,63 @@ async def test_a_leader_that_loses_its_lease_leaves_the_backends_to_the_next(sce
         one._store.lead = lambda: None
         await passes(one)
         assert len([kind for kind, _ in server.objects if kind == "deployments"]) == 1
+
+
+def image(server):
+    (deployment,) = [object for (kind, _), object in server.objects.items() if kind == "deployments"]
+    return deployment["spec"]["template"]["spec"]["containers"][0]["image"]
+
+
+async def test_after_an_upgrade_the_next_leader_updates_what_runs_while_it_answers(scene, server, cluster, tmp_path):
+    authority = CertificateAuthority.open(tmp_path / "ca", "demo")
+    scene.wish()
+    async with leading(scene, "one", cluster, tmp_path, authority) as one:
+        await passes(one)
+        before = image(server)
+    newer = ClusterSettings(image="domicile-backend:0.2.0")
+    async with leading(scene, "two", cluster, tmp_path, authority, newer) as two:
+        server.slow_s = 0.3
+        (name,) = scene.offered()
+        await two.reconcile()
+        await two.reconcile()
+        assert scene.offered() == [name], "it answers while its pod is replaced"
+        await two.settled()
+        assert (before, image(server)) == ("domicile-backend:0.1.0", "domicile-backend:0.2.0")
+        applied = len([call for call in server.calls if call.startswith("patch")])
+        await passes(two, 3)
+        assert len([call for call in server.calls if call.startswith("patch")]) == applied, "once is enough"
+    assert scene.told() == ["replica.starting", "replica.ready"]
+
+
+async def test_an_update_that_fails_leaves_what_answers(scene, server, cluster, tmp_path):
+    authority = CertificateAuthority.open(tmp_path / "ca", "demo")
+    scene.wish()
+    async with leading(scene, "one", cluster, tmp_path, authority) as one:
+        await passes(one)
+    server.stuck = "ImagePullBackOff"
+    async with leading(scene, "two", cluster, tmp_path, authority, ClusterSettings(image="no-such:1")) as two:
+        await passes(two, 2)
+        assert len(scene.offered()) == len(scene.replicas()) == 1
+    assert scene.told() == ["replica.starting", "replica.ready"]
+
+
+async def test_a_start_that_its_leader_did_not_live_to_see_is_seen_by_the_next(scene, server, cluster, tmp_path):
+    authority = CertificateAuthority.open(tmp_path / "ca", "demo")
+    scene.wish()
+    server.slow_s = 0.2
+    launcher = KubernetesLauncher(cluster, tmp_path, lambda: authority, ready_within_s=5, poll_s=0.01)
+    one = scene.gateway("one", launcher)
+    await one.reconcile()
+    while not [kind for kind, _ in server.objects if kind == "deployments"]:
+        await asyncio.sleep(0.01)
+    (task,) = one._acting.values()
+    real, launcher._delete = launcher._delete, None  # killed: nothing is tidied up
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    await asyncio.to_thread(one._store.resign)
+    launcher._delete = real
+    async with leading(scene, "two", cluster, tmp_path, authority) as two:
+        await passes(two)
+        (replica,) = scene.replicas()
+        assert (replica.state, scene.offered()) == ("ready", [replica.id])
+    assert scene.told() == ["replica.starting", "replica.ready"]

@@ -577,7 +577,7 @@ async def test_a_stop_that_could_not_be_written_is_no_crash(scene):
     await passes(one, 2)
     (ended,) = scene.replicas(ended=True)
     assert ended.state == "stopped"
-    assert one._kept[ended.tenant, ended.deployment].failures == 0
+    assert one._kept[ended.tenant, ended.deployment].back_off.failures == 0
     await one.close()
 
 
