@@ -6,9 +6,10 @@ than its backend has never heard of. Sources: OpenAI API reference (chat complet
 ``priority``, ``cache_salt``, ``guided_*``, ``structured_outputs``); ``deadline_s`` is ours.
 """
 
+from math import isfinite
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
 REQUEST_ID_HEADER = "x-request-id"
 PROJECT_HEADER = "x-domicile-project"  # for whom a call is, set by the gateway: projects share a backend fairly
@@ -19,6 +20,8 @@ MAX_STOP_STRINGS = 16
 MAX_STOP_TOKENS = 128
 MAX_LOGPROBS = 20
 MAX_CHOICES = 128
+MAX_JOULES = 1e9
+"""No call takes more, 278 kWh: what says so did not measure."""
 
 JsonObject = dict[str, Any]
 NonEmpty = Annotated[str, StringConstraints(min_length=1)]
@@ -129,11 +132,21 @@ class PromptTokensDetails(WireModel):
     cached_tokens: int = 0
 
 
+def _measured(said: object) -> float | None:
+    """Energy is information: what makes no sense is unknown, and no reason to refuse an answer."""
+    if isinstance(said, bool) or not isinstance(said, int | float):
+        return None
+    return float(said) if isfinite(said) and 0 <= said <= MAX_JOULES else None
+
+
 class Usage(WireModel):
+    """energy_joules (ours): what the call took of the card (`backend.gpu_meter`); absent where nobody measured."""
+
     prompt_tokens: int = 0
     completion_tokens: int = 0
     total_tokens: int = 0
     prompt_tokens_details: PromptTokensDetails | None = None
+    energy_joules: Annotated[float | None, BeforeValidator(_measured)] = None
 
 
 class ErrorDetail(BaseModel):
