@@ -354,15 +354,16 @@ class Engine:
 
 
 def _grammars(checkpoint: Checkpoint, eos_ids: frozenset[int]) -> Grammars | None:
-    """None for random weights: they come without a tokenizer."""
+    """None without a token that ends an answer: random weights may come without a tokenizer."""
     return Grammars(checkpoint.text, checkpoint.config.vocab_size) if eos_ids else None
 
 
 def _load(
     checkpoint: Checkpoint, config: EngineConfig, on_progress: OnProgress | None
 ) -> tuple[Decoder, frozenset[int]]:
-    """The model, and the ids that end its answers; random weights have no such ids."""
+    """The model, and the ids that end its answers; random weights without a tokenizer have no such ids."""
     if config.load_format == "dummy":
-        return dummy_model(checkpoint.config, config.dtype, config.device), frozenset()
+        eos_ids = checkpoint.text.eos_ids if checkpoint.has_text else frozenset()
+        return dummy_model(checkpoint.config, config.dtype, config.device), eos_ids
     eos_ids = checkpoint.text.eos_ids
     return load_model(checkpoint, config.dtype, config.device, on_progress), eos_ids
