@@ -213,8 +213,6 @@ def _refuse_contradictions(
         raise InvalidRequest("prompt_logprobs cannot be streamed", param="prompt_logprobs")
     if isinstance(request, ChatCompletionRequest) and request.top_logprobs and not request.logprobs:
         raise InvalidRequest("top_logprobs needs logprobs", param="top_logprobs")
-    if grammar and request.min_tokens:
-        raise InvalidRequest("min_tokens contradicts a given form of the answer", param="min_tokens")
     if request.include_stop_str_in_output and grammar:
         raise InvalidRequest(
             "include_stop_str_in_output contradicts a given form of the answer", param="include_stop_str_in_output"

@@ -2,7 +2,7 @@
 
 from enum import Enum, auto
 
-from backend.engine.grammar import Matcher
+from backend.engine.grammar import GrammarMatcher
 from backend.engine.progress import TokenLogprobs
 from backend.engine.sampling import SamplingParams
 
@@ -59,7 +59,7 @@ class Sequence:
         leader: "Sequence | None" = None,
         cache_root: bytes = b"",
         project: bytes = b"",
-        matcher: Matcher | None = None,
+        matcher: GrammarMatcher | None = None,
         max_length: int | None = None,
         ends: frozenset[int] = frozenset(),
     ) -> None:
@@ -114,6 +114,11 @@ class Sequence:
     @property
     def num_output(self) -> int:
         return len(self.tokens) - self.num_prompt
+
+    @property
+    def may_not_end(self) -> bool:
+        """The next token that is drawn may not be one that ends it."""
+        return bool(self.ends) and self.num_output + self.num_pending < self.params.min_tokens
 
     @property
     def may_adopt(self) -> bool:

@@ -108,6 +108,15 @@ async def test_the_form_of_an_answer_in_all_its_words(backend: Asked, asked_for:
     assert re.fullmatch(pattern, choice["text"])
 
 
+@pytest.mark.parametrize(("least", "pattern"), [(0, "[0-9]*"), (6, "[0-9]{6,}"), (30, "[0-9]{30}")])
+async def test_a_least_length_holds_as_far_as_the_form_goes(backend: Asked, least: int, pattern: str) -> None:
+    asked_for = {"guided_regex": "[0-9]{0,30}", "min_tokens": least, "max_tokens": 60, "temperature": 2.0, "seed": 1}
+    ends = {str(next(iter(Checkpoint(Path(backend.engine.config.model)).text.eos_ids))): 20}
+    (choice,) = (await backend.complete("the sea", **asked_for, logit_bias=ends))["choices"]
+    assert choice["finish_reason"] == "stop"
+    assert re.fullmatch(pattern, choice["text"])
+
+
 def nested(depth: int) -> dict[str, Any]:
     schema: dict[str, Any] = {"type": "string"}
     for _ in range(depth):

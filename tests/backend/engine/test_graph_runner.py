@@ -15,9 +15,9 @@ from backend.engine.attention import KVCache
 from backend.engine.config import EngineConfig, size_cache
 from backend.engine.engine import Engine
 from backend.engine.graph_runner import GraphRunner
-from backend.engine.model_runner import Masks
 from backend.engine.progress import Finish, Progress
 from backend.engine.replays import graph_sizes, piece_size
+from backend.engine.runner import Masks
 from backend.engine.sampling import SamplingParams
 from backend.engine.scheduler import Scheduled
 from backend.engine.sequence import Sequence

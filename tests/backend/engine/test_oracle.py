@@ -48,7 +48,7 @@ def answer(prompt: list[int], p: SamplingParams) -> tuple[list[int], Finish]:
         x = logits_behind((*prompt, *output)).clone().float()
         for token, value in p.logit_bias:
             x[token] += value
-        if len(output) < p.min_tokens and not p.ignore_eos:
+        if len(output) < p.min_tokens and not p.ignore_eos and not p.grammar:
             x[EOS] = float("-inf")
         for token in {*prompt, *output}:
             x[token] = x[token] / p.repetition_penalty if x[token] > 0 else x[token] * p.repetition_penalty
@@ -95,8 +95,7 @@ PROMPTS = st.builds(
 
 
 def without_contradiction(fields: dict[str, Any]) -> SamplingParams:
-    if "grammar" in fields:
-        fields.pop("min_tokens", None)
+    fields = dict(fields)
     if "min_tokens" in fields:
         fields["min_tokens"] = min(fields["min_tokens"], fields["max_tokens"])
     return SamplingParams(**fields)
