@@ -18,6 +18,7 @@ from backend.engine.config import CacheSize, EngineConfig, size_cache
 from backend.engine.model_runner import ModelRunner
 from backend.engine.ngram_drafter import NgramDrafter
 from backend.engine.progress import Finish, OnStage, Progress, Stage, Stats, TokenLogprobs
+from backend.engine.restriction import Restriction
 from backend.engine.runner import Launched, Runner
 from backend.engine.sampling import SamplingParams
 from backend.engine.scheduler import Scheduled, Scheduler
@@ -166,6 +167,7 @@ class Engine:
             matcher=self._grammars.matcher(params.grammar, params.grammar_after)
             if params.grammar and self._grammars
             else None,
+            restriction=Restriction(params, self.vocab_size) if params.restricted else None,
             max_length=self.max_model_len,
             ends=frozenset(params.stop_token_ids) | (frozenset() if ignores_eos else self._eos_ids),
         )
@@ -240,7 +242,7 @@ class Engine:
 
     def _launch(self, batch: list[Scheduled], progress: list[Progress]) -> None:
         sampling = [s.sequence for s in batch if s.samples]
-        guided = [sequence for sequence in sampling if sequence.matcher]
+        guided = [sequence for sequence in sampling if sequence.matcher or sequence.restriction]
 
         def masks() -> Allowed:
             """What is allowed depends on tokens that are still on their way."""
@@ -256,14 +258,19 @@ class Engine:
         self._launched.append((sampling, launched))
 
     def _allowed(self, guided: list[Sequence], progress: list[Progress]) -> Allowed:
-        assert self._grammars is not None  # noqa: S101  (nobody is guided otherwise)
-        there = [(s.id, s.matcher) for s in guided if s.status is not Status.FINISHED and s.matcher is not None]
-        allowed, failed = self._grammars.allowed(there)
-        for id in failed:
+        there = [s for s in guided if s.status is not Status.FINISHED]
+        matchers = [(s.id, s.matcher) for s in there if s.matcher is not None]
+        allowed, failed = Allowed.nothing(self.vocab_size), list[int]()
+        if matchers and self._grammars is not None:
+            allowed, failed = self._grammars.allowed(matchers)
+        others = {s.id: s.restriction for s in there if s.restriction is not None and s.id not in failed}
+        outputs = {s.id: s.tokens[s.num_prompt :] for s in there}
+        allowed, left_nothing = allowed.restricted({id: r.allowed(outputs[id]) for id, r in others.items()})
+        for id in failed + left_nothing:
             sequence = self._sequences[id]
             progress.append(Progress(id, None, Finish.GRAMMAR, sequence.num_cached or 0))
             self._forget(sequence)
-        allowed.withhold({s.id: s.ends for s in guided if s.may_not_end})
+        allowed.withhold({s.id: s.ends for s in there if s.may_not_end})
         return allowed
 
     def _await_grammar(self) -> None:

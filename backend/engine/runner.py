@@ -37,8 +37,8 @@ class Runner(Protocol):
 
     def launch(self, batch: list[Scheduled], masks: Masks | None = None) -> Launched:
         """``masks`` is called once the model runs, or has run, and before anything is drawn: the tokens that sequences
-        with a grammar may draw, their end where `min_tokens` allows it; it may wait for earlier steps. The bits last
-        until the next call."""
+        with a grammar or a restriction may draw, their end where `min_tokens` allows it; it may wait for earlier steps.
+        The bits last until the next call."""
         ...
 
     def verify(self, batch: list[Drafted]) -> list[list[int | None]]:

@@ -14,6 +14,7 @@ from llguidance import LLExecutor, LLMatcher
 from torch import Tensor
 
 from backend.engine.grammar import GrammarMatcher, Grammars
+from backend.engine.restriction import Words, without
 from backend.errors import InvalidRequest
 from backend.models.tokenizer import TextModel
 
@@ -28,6 +29,11 @@ class Allowed:
     ids: list[int]
     bits: Tensor
 
+    @classmethod
+    def nothing(cls, vocab_size: int) -> "Allowed":
+        """Of no sequence."""
+        return cls([], torch.empty(0, -(-vocab_size // 32), dtype=torch.int32))
+
     def rows(self) -> dict[int, Tensor]:
         """By id."""
         return dict(zip(self.ids, self.bits, strict=True))
@@ -37,11 +43,20 @@ class Allowed:
         for id, bits in self.rows().items():
             if id in tokens:
                 words = bits.numpy().view(np.uint32)
-                other = words.copy()
-                for token in tokens[id]:
-                    other[token // 32] &= ~np.uint32(1 << token % 32)
-                if other.any():
-                    words[:] = other
+                fewer = without(words, tokens[id])
+                if fewer.any():
+                    words[:] = fewer
+
+    def restricted(self, others: dict[int, Words]) -> tuple["Allowed", list[int]]:
+        """By id, only these of them; and the ids of those that are left with nothing."""
+        if not others:
+            return self, []
+        mine = {id: bits.numpy().view(np.uint32) for id, bits in self.rows().items()}
+        mine |= {id: words & mine[id] if id in mine else words for id, words in others.items()}
+        failed = [id for id in others if not mine[id].any()]
+        ids = [id for id in mine if id not in failed]
+        bits = np.stack([mine[id] for id in ids]) if ids else np.empty((0, self.bits.shape[1]), np.uint32)
+        return Allowed(ids, torch.from_numpy(bits.view(np.int32))), failed
 
 
 class MaskedGrammars(Grammars):

@@ -117,6 +117,72 @@ async def test_a_least_length_holds_as_far_as_the_form_goes(backend: Asked, leas
     assert re.fullmatch(pattern, choice["text"])
 
 
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_bad_words_are_never_written(backend: Asked, streamed: bool) -> None:
+    body = {"max_tokens": 200, "temperature": 1.5, "seed": 4, "ignore_eos": True}
+    (free,) = (await backend.complete("the sea", **body))["choices"]
+    words = ["e", "t", "th"]
+    assert any(word in free["text"] for word in words)
+    if streamed:
+        chunks = await backend.chunks("/v1/completions", prompt="the sea", bad_words=words, **body)
+        text = joined(chunks)[0][0]
+    else:
+        text = (await backend.complete("the sea", bad_words=words, **body))["choices"][0]["text"]
+    tokens = Checkpoint(Path(backend.engine.config.model)).text
+    spelled = {tuple(tokens.encode_words(space + word)) for word in words for space in ("", " ")}
+    assert all(
+        word not in (tuple(tokens.encode_words(text))[i : i + len(word)] for i in range(200)) for word in spelled
+    )
+    assert len(text) > 20
+
+
+async def test_only_allowed_tokens_are_written(backend: Asked) -> None:
+    tokens = Checkpoint(Path(backend.engine.config.model)).text
+    ids = tokens.encode_words("abc")
+    answer = await backend.complete("the sea", allowed_token_ids=ids, max_tokens=40, temperature=2.0, seed=1)
+    assert re.fullmatch("[abc]{40}", answer["choices"][0]["text"])
+    digits = tokens.encode_words("01") + sorted(tokens.eos_ids)
+    body = {"allowed_token_ids": digits, "guided_regex": "[0-9]{6}", "temperature": 2.0, "max_tokens": 20}
+    assert re.fullmatch("[01]{6}", (await backend.complete("the sea", **body))["choices"][0]["text"])
+
+
+@pytest.mark.parametrize("most", [1, 3, 500, -1])
+async def test_of_a_long_prompt_the_last_tokens_are_kept(backend: Asked, most: int) -> None:
+    text = Checkpoint(Path(backend.engine.config.model)).text
+    ids = text.encode_completion("the rain in the sea " * 900)
+    kept = ids[-most:] if most > 0 else ids[-(4096 - 8) :]
+    answer = await backend.complete(ids, truncate_prompt_tokens=most, echo=True, seed=3)
+    assert answer["usage"]["prompt_tokens"] == len(kept)
+    assert answer["choices"] == (await backend.complete(kept, echo=True, seed=3))["choices"]
+
+
+async def test_control_tokens_are_shown_on_request(backend: Asked) -> None:
+    text = Checkpoint(Path(backend.engine.config.model)).text
+    start = text.tokenizer.token_to_id("<|im_start|>")
+    body = {"logit_bias": {str(start): 100}, "max_tokens": 3, "ignore_eos": True}
+    hidden = await backend.chat(**body)
+    shown = await backend.chat(**body, skip_special_tokens=False)
+    assert hidden["choices"][0]["message"]["content"] == ""
+    assert shown["choices"][0]["message"]["content"] == "<|im_start|>" * 3
+    streamed = joined(await backend.chunks("/v1/chat/completions", messages=USER, **body, skip_special_tokens=False))
+    assert streamed[0][0] == "<|im_start|>" * 3
+
+
+async def test_an_answer_that_was_begun_is_gone_on_with_in_the_same_words(backend: Asked) -> None:
+    whole = (await backend.chat(max_tokens=30))["choices"][0]["message"]["content"]
+    begun = whole[: len(whole) // 2]
+    messages = [*USER, {"role": "assistant", "content": begun}]
+    answer = await backend.chat(messages=messages, continue_final_message=True, max_tokens=4)
+    plain = await backend.chat(max_tokens=30)
+    text = Checkpoint(Path(backend.engine.config.model)).text
+    prompt = text.encode_chat(messages, continued=True)
+    assert text.decode(prompt).endswith(begun)
+    assert answer["usage"]["prompt_tokens"] == len(prompt)
+    completion = await backend.complete(prompt, max_tokens=4)
+    assert answer["choices"][0]["message"]["content"] == completion["choices"][0]["text"]
+    assert plain["choices"][0]["message"]["content"] == whole
+
+
 def nested(depth: int) -> dict[str, Any]:
     schema: dict[str, Any] = {"type": "string"}
     for _ in range(depth):

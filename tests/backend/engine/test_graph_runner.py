@@ -390,6 +390,7 @@ SHAPED: list[dict[str, Any]] = [
     {"logprobs": 0, "prompt_logprobs": 1},
     {"min_p": 0.2, "temperature": 1.0, "seed": 5, "repetition_penalty": 0.8},
     {"grammar": "7"},
+    {"bad_words": ((5,), (7, 9), (9, 7)), "allowed_token_ids": (3, 5, 7, 9, 11), "min_tokens": 3, "ignore_eos": False},
 ]
 
 

@@ -57,6 +57,10 @@ def answer(prompt: list[int], p: SamplingParams) -> tuple[list[int], Finish]:
         if p.grammar:
             keep = allowed_after(p.grammar, output, EOS, VOCAB)
             x[[t for t in range(VOCAB) if t not in keep]] = float("-inf")
+        if p.restricted:
+            banned = [t for t in range(VOCAB) if p.allowed_token_ids and t not in p.allowed_token_ids]
+            banned += [word[-1] for word in p.bad_words if tuple(output[len(output) - len(word) + 1 :]) == word[:-1]]
+            x[banned] = float("-inf")
         (token,) = sample(x[None], [Draw(p, len(prompt) + len(output))])
         assert token is not None
         output.append(token)
@@ -85,6 +89,10 @@ PARAMS = st.fixed_dictionaries(
         "logprobs": st.integers(0, 2),
         "prompt_logprobs": st.integers(0, 1),
         "grammar": st.sampled_from(["1", "3"]),
+        "allowed_token_ids": st.sampled_from([(EOS, *range(2, 24)), tuple(range(20, VOCAB))]),
+        "bad_words": st.lists(
+            st.tuples(st.integers(1, 9), st.integers(1, 9)) | st.tuples(st.integers(1, 5)), max_size=3
+        ).map(tuple),
     },
 )
 PROMPTS = st.builds(
@@ -96,6 +104,8 @@ PROMPTS = st.builds(
 
 def without_contradiction(fields: dict[str, Any]) -> SamplingParams:
     fields = dict(fields)
+    if "grammar" in fields:
+        fields.pop("allowed_token_ids", None)  # an end that is not allowed leaves nothing: see `test_restriction`
     if "min_tokens" in fields:
         fields["min_tokens"] = min(fields["min_tokens"], fields["max_tokens"])
     return SamplingParams(**fields)
