@@ -74,6 +74,34 @@ async def test_a_stream_says_what_the_whole_answer_says(backend: Asked, body: di
         assert entries == (choice["logprobs"]["content"] if choice["logprobs"] else [])
 
 
+COMPLETIONS: list[dict[str, Any]] = [
+    {"prompt": ["the sea", "the wind on", "x"], "max_tokens": 20},
+    {"prompt": ["the sea", "the wind on"], "n": 2, "temperature": 1.5, "seed": 1, "max_tokens": 20, "logprobs": 2},
+    {"prompt": "the rain", "best_of": 3, "n": 3, "temperature": 1.5, "seed": 1, "max_tokens": 20},
+    {"prompt": ["the rain", "é🙂"], "echo": True, "logprobs": 1, "n": 2, "temperature": 2.0, "seed": 6},
+    {"prompt": "🙂 日本", "echo": True, "stop": ["e", "th"], "temperature": 1.5, "seed": 4, "max_tokens": 60},
+    {"prompt": "the sea", "guided_json": SCHEMA, "max_tokens": 120, "temperature": 1.0, "seed": 2, "logprobs": 0},
+    {"prompt": "the sea", "bad_words": ["e", "th"], "max_tokens": 60, "temperature": 1.5, "seed": 4},
+]
+
+
+@pytest.mark.parametrize("body", COMPLETIONS, ids=str)
+async def test_a_completion_is_streamed_as_it_is_told_whole(backend: Asked, body: dict[str, Any]) -> None:
+    whole = await backend.complete(**body)
+    chunks = await backend.chunks("/v1/completions", stream_options={"include_usage": True}, **body)
+    streamed = joined(chunks)
+    assert len(streamed) == len(whole["choices"]) > 0
+    for choice in whole["choices"]:
+        text, entries, reason = streamed[choice["index"]]
+        assert (text, reason) == (choice["text"], choice["finish_reason"])
+        assert "\ufffd" not in text
+        expected = choice["logprobs"]["token_logprobs"] if choice["logprobs"] else []
+        assert [e is None for e in entries] == [e is None for e in expected]
+        assert [e or 0 for e in entries] == pytest.approx([e or 0 for e in expected], abs=1e-4)  # other batches
+    told = {**chunks[-1]["usage"], "prompt_tokens_details": None}  # the second time more is found in the cache
+    assert told == {**whole["usage"], "prompt_tokens_details": None}
+
+
 async def test_answers_under_a_schema_match_it_alone_and_together(backend: Asked) -> None:
     bodies = [{"response_format": SCHEMA_FORMAT, "max_tokens": 200, "temperature": 1.2, "seed": i} for i in range(12)]
     alone = [await backend.chat(**body) for body in bodies[:3]]
