@@ -26,6 +26,19 @@ LIMITS = LLParserLimits(
     verbose_errors=False,  # they would quote the grammar
 )
 COMPILERS = 2  # threads
+# What llguidance says of a grammar begins so; the rest may quote it.
+REASONS = {
+    "oneOf constraints": "oneOf is supported only where no two of its schemas can hold at once; use anyOf",
+    "Unknown format": "a format is not among those that are supported",
+    "regex parse error": "a pattern is not a regular expression that is supported: no look-around, no back reference",
+    "Pointer": "a $ref points to nothing",
+    "Resource": "a $ref leaves the schema",
+    "Failed to generate regex for": "minimum or maximum is beyond the numbers that are supported",
+    "type must be": "type is the name of a type, or a list of names",
+    "Unsatisfiable schema": "nothing can match the schema",
+    "patternProperty": "two of patternProperties can match one name",
+    "min/maxProperties": "minProperties and maxProperties need all of properties to be required",
+}
 
 
 class GrammarTooComplex(InvalidRequest):
@@ -124,7 +137,8 @@ def _refusal(error: str) -> InvalidRequest:
         return GrammarTooComplex("the grammar is too complex")
     if error.startswith("Unimplemented keys"):
         return InvalidRequest(f"the JSON schema uses keywords that are not supported: {error.split(':', 1)[1].strip()}")
-    return InvalidRequest("the grammar cannot be read")
+    known = (reason for beginning, reason in REASONS.items() if error.startswith(beginning))
+    return InvalidRequest(next(known, "the grammar cannot be read"))
 
 
 class _Vocabulary:

@@ -115,27 +115,6 @@ async def test_answers_under_a_schema_match_it_alone_and_together(backend: Asked
     assert [a["choices"] for a in alone] == [a["choices"] for a in together[:3]]
 
 
-@pytest.mark.parametrize(
-    ("asked_for", "pattern"),
-    [
-        ({"guided_regex": "[0-9]{4}"}, "[0-9]{4}"),
-        ({"guided_choice": ["yes", 'n"o']}, 'yes|n"o'),
-        ({"guided_grammar": 'root ::= "a" [0-9] "b"'}, "a[0-9]b"),
-        ({"guided_grammar": 'start: "x" /[yz]/'}, "x[yz]"),
-        ({"guided_json": {"type": "boolean"}}, "true|false"),
-        ({"guided_json": '{"enum": [1, 2]}'}, "1|2"),
-        ({"structured_outputs": {"regex": "a{2,3}"}}, "aa|aaa"),
-        ({"structured_outputs": {"choice": ["p", "q"]}}, "p|q"),
-        ({"structured_outputs": {"json": {"const": "k"}}}, '"k"'),
-    ],
-)
-async def test_the_form_of_an_answer_in_all_its_words(backend: Asked, asked_for: dict[str, Any], pattern: str) -> None:
-    answer = await backend.complete("the sea", max_tokens=20, ignore_eos=True, temperature=1.5, **asked_for)
-    (choice,) = answer["choices"]
-    assert choice["finish_reason"] == "stop"
-    assert re.fullmatch(pattern, choice["text"])
-
-
 @pytest.mark.parametrize(("least", "pattern"), [(0, "[0-9]*"), (6, "[0-9]{6,}"), (30, "[0-9]{30}")])
 async def test_a_least_length_holds_as_far_as_the_form_goes(backend: Asked, least: int, pattern: str) -> None:
     asked_for = {"guided_regex": "[0-9]{0,30}", "min_tokens": least, "max_tokens": 60, "temperature": 2.0, "seed": 1}
@@ -209,57 +188,6 @@ async def test_an_answer_that_was_begun_is_gone_on_with_in_the_same_words(backen
     completion = await backend.complete(prompt, max_tokens=4)
     assert answer["choices"][0]["message"]["content"] == completion["choices"][0]["text"]
     assert plain["choices"][0]["message"]["content"] == whole
-
-
-def nested(depth: int) -> dict[str, Any]:
-    schema: dict[str, Any] = {"type": "string"}
-    for _ in range(depth):
-        schema = {"type": "object", "properties": {"x": schema}}
-    return schema
-
-
-HOSTILE: dict[str, dict[str, Any]] = {
-    "deep": {"guided_json": nested(40)},
-    "large": {"guided_json": {"enum": ["x" * 100] * 2000}},
-    "wide": {
-        "guided_json": {"allOf": [{"anyOf": [{"type": "string", "pattern": f"^a{i}b*$"} for i in range(30)]}] * 10}
-    },
-    "remote": {"guided_json": {"$ref": "http://127.0.0.1:1/schema"}},
-    "not a schema": {"guided_json": {"type": 5}},
-    "unsupported": {"guided_json": {"type": "array", "uniqueItems": True}},
-    "not JSON": {"guided_json": "{"},
-    "too many choices": {"guided_choice": [str(i) for i in range(1001)]},
-    "a long regex": {"guided_regex": "a" * 70_000},
-    "a grammar without a start": {"guided_grammar": 'a: "x"'},
-    "an unknown word": {"structured_outputs": {"xml": "a"}},
-}
-
-
-@pytest.mark.parametrize("name", HOSTILE)
-async def test_a_hostile_form_is_refused_quickly_and_not_quoted(backend: Asked, name: str) -> None:
-    body = HOSTILE[name]
-    began = asyncio.get_running_loop().time()
-    status, answer = await backend.post("/v1/completions", prompt="x", **body)
-    assert status == 400, answer
-    assert asyncio.get_running_loop().time() - began < 5
-    assert answer["error"]["param"].startswith(next(iter(body)))
-    assert "127.0.0.1" not in answer["error"]["message"] and "xxx" not in answer["error"]["message"]
-
-
-@pytest.mark.parametrize("pattern", ["(a*)*b", "((a{1,1000}){1,1000}){1,1000}", "(.*a.{20}){20}", "(a|a)*" * 50])
-async def test_a_hostile_regex_ends_for_its_own_request_alone(backend: Asked, pattern: str) -> None:
-    hostile = backend.post("/v1/completions", prompt="x", guided_regex=pattern, max_tokens=40, temperature=1.5, seed=1)
-    (status, answer), innocent = await asyncio.wait_for(asyncio.gather(hostile, backend.chat(max_tokens=20)), 20)
-    assert status == 200 or answer["error"]["code"] in ("grammar_too_complex", "model_failed")
-    assert innocent["usage"]["completion_tokens"] == 20
-
-
-async def test_json_does_not_run_away_in_blanks(backend: Asked) -> None:
-    space = Checkpoint(Path(backend.engine.config.model)).text.encode_completion(" ")[-1]
-    answer = await backend.chat(
-        response_format={"type": "json_object"}, max_tokens=300, logit_bias={str(space): 100}, temperature=1.0, seed=1
-    )
-    assert " " * 33 not in answer["choices"][0]["message"]["content"].split('"')[0]
 
 
 async def test_logprobs_of_a_completion_line_up_with_its_text(backend: Asked) -> None:
