@@ -10,6 +10,7 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 import msgspec
@@ -32,9 +33,10 @@ from backend.lifecycle import Lifecycle, State
 from backend.messages import Ready
 from backend.metrics import CONTENT_TYPE, Metrics
 from backend.models.tokenizer import TextModel
-from backend.parameters import Job, completion_prompts, job, refuse_unsupported
+from backend.parameters import Job, bad_word_tokens, completion_prompts, job
 from backend.structured import grammar_of
 from backend.tokenization import Tokenization
+from backend.unsupported import refuse_unsupported
 from backend.wire import (
     FIELDS,
     PROJECT_HEADER,
@@ -132,10 +134,8 @@ class Api:
     async def completions(self, request: Request) -> Response:
         arrived = time.monotonic()
         wire = await self._read(request, CompletionRequest)
-        prompts = [
-            await self._aside(self.text_model.encode_completion, p, len(p)) if isinstance(p, str) else p
-            for p in completion_prompts(wire)
-        ]
+        encode = partial(self.text_model.encode_completion, add_special_tokens=wire.add_special_tokens is not False)
+        prompts = [await self._aside(encode, p, len(p)) if isinstance(p, str) else p for p in completion_prompts(wire)]
         answer = CompletionAnswer(_request_id(request), self.served_name, usage_in_chunks=wire.wants_usage_chunk)
         job = await self._job(request, wire, prompts, "prompt")
         return self._generate(wire, job, answer, arrived, self.text_model)
@@ -199,6 +199,7 @@ class Api:
             project=_project(request),
             grammar=await self._grammar(wire, calls),
             grammar_after=thoughts_end,
+            bad_words=bad_word_tokens(wire.bad_words or (), self.text_model.encode_words),
         )
 
     async def _grammar(self, wire: GenerationRequest, calls: str) -> str:
@@ -224,6 +225,8 @@ class Api:
     def _generate(
         self, wire: GenerationRequest, job: Job, answer: Answer, arrived: float, text_model: TextModel
     ) -> Response:
+        if wire.skip_special_tokens is False:
+            text_model = text_model.outspoken
         call = self.engine.submit(job.sequences)
         return GenerationResponse(
             text_model, self.metrics, job, call, answer, arrived,

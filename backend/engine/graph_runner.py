@@ -22,11 +22,11 @@ from backend.engine.arriving import Arriving, Landing, longest_first, places_of
 from backend.engine.attention import KVCache
 from backend.engine.device_shaping import ArrivingLogprobs, DeviceShaping, prompt_places
 from backend.engine.device_tables import DeviceTables, Words, row_of
-from backend.engine.model_runner import Masks
 from backend.engine.paged_layers import DENSE_STEP, PagedLayers, StepShape, dense_lengths, dense_prompts
 from backend.engine.pages import Pages
 from backend.engine.piecewise import PiecewiseBody
 from backend.engine.replays import PIECE_STEP, Replay, piece_size
+from backend.engine.runner import Masks
 from backend.engine.scheduler import Scheduled
 from backend.engine.speculation import Drafted
 from backend.engine.verifier import SIZES, Verifier
@@ -142,7 +142,7 @@ class GraphRunner:
         of_prompts, logits = ArrivingLogprobs.of_prompts(ordered, logits)
         plan, places = self._shaping.plan(ordered), places_of(ordered, batch)
         told = {i: top for i, s in enumerate(ordered) if s.samples and (top := s.sequence.params.logprobs) is not None}
-        x = self._shaping.shaped(logits[: len(ordered)], plan, masks() if masks else {})
+        x = self._shaping.shaped(logits[: len(ordered)], plan, masks() if masks else None)
         drawn = self._drawn(x, self._draws.first(len(x)), self.tables.step_rows[: len(x)], starts[: len(x) + 1])
         self._shaping.count(plan, drawn)
         return self._landing.bring(drawn, places, told, ArrivingLogprobs.of(logits, drawn, told), of_prompts)
