@@ -138,7 +138,7 @@ def job(
     for prompt in prompts:
         if not prompt:
             raise InvalidRequest("the prompt is empty", param=param)
-        _refuse_outside(prompt, vocab_size, param)
+        refuse_outside(prompt, vocab_size, param)
         room = max_model_len - len(prompt)
         if room < 1:
             raise ContextLengthExceeded(
@@ -175,7 +175,7 @@ def job(
                     params=params,
                     priority=request.priority or 0,
                     leader=first if choice else None,
-                    cache_root=_cache_root(project, request.cache_salt or ""),
+                    cache_root=cache_root(project, request.cache_salt or ""),
                     project=project.encode(),
                 )
             )
@@ -192,7 +192,7 @@ def job(
     )
 
 
-def _cache_root(project: str, salt: str) -> bytes:
+def cache_root(project: str, salt: str) -> bytes:
     """What a sequence's chain of blocks begins from: of its project whatever its body says, so that no two share any.
 
     A header holds no NUL, so no salt can pass for another project's root.
@@ -221,7 +221,8 @@ def _refuse_contradictions(
         )
 
 
-def _refuse_outside(ids: Iterable[int], vocab_size: int, param: str) -> None:
+def refuse_outside(ids: Iterable[int], vocab_size: int, param: str) -> None:
+    """Raises InvalidRequest for a token that is none."""
     if any(not 0 <= i < vocab_size for i in ids):
         raise InvalidRequest(f"token ids must be from 0 to {vocab_size - 1}", param=param)
 
@@ -259,13 +260,13 @@ def _logit_bias(request: GenerationRequest, vocab_size: int) -> tuple[tuple[int,
     summed: dict[int, float] = {}
     for key, value in bias.items():  # "1" and "01" are one token
         summed[int(key)] = summed.get(int(key), 0.0) + value
-    _refuse_outside(summed, vocab_size, "logit_bias")
+    refuse_outside(summed, vocab_size, "logit_bias")
     return tuple(sorted(summed.items()))
 
 
 def _stop_token_ids(request: GenerationRequest, vocab_size: int) -> tuple[int, ...]:
     ids = tuple(request.stop_token_ids or ())
-    _refuse_outside(ids, vocab_size, "stop_token_ids")
+    refuse_outside(ids, vocab_size, "stop_token_ids")
     return ids
 
 

@@ -1,14 +1,14 @@
 """The contract between gateway and backend: OpenAI's request and answer shapes, and a few names of our own.
 
 Requests keep every field they came with (``extra="allow"``): an application may use parameters that a gateway older
-than its backend has never heard of. Sources: OpenAI API reference (chat completions, completions), vLLM's extensions
-(``top_k``, ``min_p``, ``repetition_penalty``, ``min_tokens``, ``stop_token_ids``, ``ignore_eos``, ``prompt_logprobs``,
-``priority``, ``cache_salt``, ``guided_*``, ``structured_outputs``); ``deadline_s`` is ours.
+than its backend has never heard of. Sources: OpenAI API reference (chat completions, completions, embeddings), vLLM's
+extensions (``top_k``, ``min_p``, ``repetition_penalty``, ``min_tokens``, ``stop_token_ids``, ``ignore_eos``,
+``prompt_logprobs``, ``priority``, ``cache_salt``, ``guided_*``, ``structured_outputs``); ``deadline_s`` is ours.
 """
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator
 
 REQUEST_ID_HEADER = "x-request-id"
 PROJECT_HEADER = "x-domicile-project"  # for whom a call is, set by the gateway: projects share a backend fairly
@@ -19,6 +19,8 @@ MAX_STOP_STRINGS = 16
 MAX_STOP_TOKENS = 128
 MAX_LOGPROBS = 20
 MAX_CHOICES = 128
+MAX_INPUTS = 2048  # texts of one call for embeddings (OpenAI API)
+Inputs = Field(min_length=1, max_length=MAX_INPUTS)
 
 JsonObject = dict[str, Any]
 NonEmpty = Annotated[str, StringConstraints(min_length=1)]
@@ -123,6 +125,27 @@ class CompletionRequest(GenerationRequest):
     best_of: int | None = Field(None, ge=1, le=MAX_CHOICES)
     echo: bool | None = None
     logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
+
+
+class EmbeddingsRequest(GenerationRequest):
+    """POST /v1/embeddings. ``input``: a string, strings, token ids, or lists of token ids; at most MAX_INPUTS of them.
+    Of what asks for tokens of an answer, nothing has a meaning here."""
+
+    input: (
+        NonEmpty
+        | Annotated[list[NonEmpty], Inputs]
+        | Annotated[list[int], Field(min_length=1)]
+        | Annotated[list[Annotated[list[int], Field(min_length=1)]], Inputs]
+    )
+    dimensions: int | None = Field(None, ge=1)
+    encoding_format: Literal["float", "base64"] | None = None
+
+    @field_validator("stream")
+    @classmethod
+    def _comes_whole(cls, stream: bool | None) -> bool | None:
+        if stream:
+            raise ValueError("embeddings are not streamed")
+        return stream
 
 
 class PromptTokensDetails(WireModel):

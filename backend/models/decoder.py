@@ -11,13 +11,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from backend.errors import CorruptCheckpoint
 from backend.models.arithmetic import Attention, rms_norm, rotate
 from backend.models.config import ModelConfig
 from backend.models.experts import ExpertLayer
 from backend.models.linear import linear
 from backend.models.rope import Rope
+from backend.models.tensors import Expected, require_finite
 from backend.models.variant_layer import VariantLayer, cap, norm
+
+BODY = "model."
 
 
 class DecoderLayer(nn.Module):
@@ -177,8 +179,12 @@ class Decoder(nn.Module):
                 place.copy_(tensor)
         found.require_all()
 
-    def expected(self) -> "Expected":
+    def expected(self) -> Expected:
         return Expected(self.places(), {"lm_head.weight"} if self.config.tie_word_embeddings else set())
+
+    def own_names(self, names: list[str]) -> list[str]:
+        """As `places` spells them: what was saved without its head names its tensors from the body on."""
+        return names if any(name.startswith(BODY) for name in names) else [BODY + name for name in names]
 
     def places(self) -> dict[str, Tensor]:
         """Hugging Face name -> where it goes, as views into the fused weights."""
@@ -189,41 +195,3 @@ class Decoder(nn.Module):
             assert isinstance(layer, DecoderLayer | VariantLayer)  # noqa: S101  (ModuleList forgets its element type)
             places |= {f"model.layers.{i}.{name}": place for name, place in layer.places().items()}
         return places
-
-
-class Expected:
-    """The tensors that a checkpoint is to bring, each once. ``ignored`` may come, too: some exports repeat a shared
-    matrix."""
-
-    def __init__(self, places: dict[str, Tensor], ignored: set[str]) -> None:
-        self._places = places
-        self._ignored = ignored
-        self._missing = set(places)
-
-    def place(self, name: str, shape: tuple[int, ...]) -> Tensor | None:
-        """Where it goes; None to pass it over. Raises CorruptCheckpoint if it is unknown, there twice or misshapen."""
-        if name in self._ignored:
-            return None
-        if name not in self._places:
-            raise CorruptCheckpoint(f"tensor {name} has no place in this architecture")
-        if name not in self._missing:
-            raise CorruptCheckpoint(f"tensor {name} is there twice")
-        place = self._places[name]
-        if shape != tuple(place.shape):
-            raise CorruptCheckpoint(f"tensor {name} is {list(shape)}, expected {list(place.shape)}")
-        self._missing.remove(name)
-        return place
-
-    def require_all(self) -> None:
-        if self._missing:
-            raise CorruptCheckpoint(f"{len(self._missing)} tensors are missing, the first is {min(self._missing)}")
-
-
-def require_finite(tensors: list[tuple[str, Tensor]]) -> None:
-    """Raises CorruptCheckpoint naming the first that holds NaN or infinity. Waits for the device once."""
-    if not tensors:
-        return
-    extremes = torch.stack([torch.stack(tensor.aminmax()).isfinite().all() for _, tensor in tensors])  # NaN is either's
-    for (name, _), finite in zip(tensors, extremes.tolist(), strict=True):
-        if not finite:
-            raise CorruptCheckpoint(f"tensor {name} holds NaN or infinity")
