@@ -97,13 +97,13 @@ def job(
     seed = secrets.randbelow(SEED_SPACE) if request.seed is None else request.seed
     logprobs = _logprobs(request)
     allowed = tuple(request.allowed_token_ids or ())
-    _refuse_outside(allowed, vocab_size, "allowed_token_ids")
+    refuse_outside(allowed, vocab_size, "allowed_token_ids")
     sequences: list[AddSequence] = []
     prompts = _truncated(prompts, request.truncate_prompt_tokens, max_model_len - max(1, wanted or 1))
     for prompt in prompts:
         if not prompt:
             raise InvalidRequest("the prompt is empty", param=param)
-        _refuse_outside(prompt, vocab_size, param)
+        refuse_outside(prompt, vocab_size, param)
         room = max_model_len - len(prompt)
         if room < 1:
             raise ContextLengthExceeded(
@@ -142,7 +142,7 @@ def job(
                     params=params,
                     priority=request.priority or 0,
                     leader=first if choice else None,
-                    cache_root=_cache_root(project, request.cache_salt or ""),
+                    cache_root=cache_root(project, request.cache_salt or ""),
                     project=project.encode(),
                 )
             )
@@ -175,7 +175,7 @@ def bad_word_tokens(words: Sequence[str], encode: Callable[[str], list[int]]) ->
     return tuple(sorted(tokens for tokens in spelled if tokens))
 
 
-def _cache_root(project: str, salt: str) -> bytes:
+def cache_root(project: str, salt: str) -> bytes:
     """What a sequence's chain of blocks begins from: of its project whatever its body says, so that no two share any.
 
     A header holds no NUL, so no salt can pass for another project's root.
@@ -202,7 +202,8 @@ def _refuse_contradictions(
         )
 
 
-def _refuse_outside(ids: Iterable[int], vocab_size: int, param: str) -> None:
+def refuse_outside(ids: Iterable[int], vocab_size: int, param: str) -> None:
+    """Raises InvalidRequest for a token that is none."""
     if any(not 0 <= i < vocab_size for i in ids):
         raise InvalidRequest(f"token ids must be from 0 to {vocab_size - 1}", param=param)
 
@@ -240,13 +241,13 @@ def _logit_bias(request: GenerationRequest, vocab_size: int) -> tuple[tuple[int,
     summed: dict[int, float] = {}
     for key, value in bias.items():  # "1" and "01" are one token
         summed[int(key)] = summed.get(int(key), 0.0) + value
-    _refuse_outside(summed, vocab_size, "logit_bias")
+    refuse_outside(summed, vocab_size, "logit_bias")
     return tuple(sorted(summed.items()))
 
 
 def _stop_token_ids(request: GenerationRequest, vocab_size: int) -> tuple[int, ...]:
     ids = tuple(request.stop_token_ids or ())
-    _refuse_outside(ids, vocab_size, "stop_token_ids")
+    refuse_outside(ids, vocab_size, "stop_token_ids")
     return ids
 
 

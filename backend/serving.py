@@ -17,16 +17,18 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from backend.conversation import AUTO, ChatModel
+from backend.embedding_server import EmbeddingApi
 from backend.engine.config import EngineConfig
 from backend.engine.progress import Stage
 from backend.engine_client import EngineClient
 from backend.errors import ConfigError
+from backend.face import Identity
 from backend.gpu_meter import GpuMeter, open_probe
 from backend.heartbeat import beat
 from backend.messages import Loading
 from backend.models.checkpoint import Checkpoint, resolve
 from backend.request_lock import RequestLock, read_key
-from backend.server import Api, Identity
+from backend.server import Api
 from backend.supervision import RESTARTS, supervise
 from backend.tls import TlsFiles, reload_when_renewed, server_context
 
@@ -61,11 +63,15 @@ def serve(
     context = server_context(tls) if tls else None
     lock = read_key(request_key) if request_key else None
     listener = _listen(host, port)
-    text_model = Checkpoint(resolve(config.model)).text
-    chats = ChatModel(text_model, tool_call_parser, reasoning_parser)
+    checkpoint = Checkpoint(resolve(config.model), config.max_model_len)
     engine = EngineClient(config)
     meter = _meter(config, engine)
-    app: ASGIApp = Api(engine, text_model, served_name, identity, chats, meter).app()
+    app: ASGIApp
+    if checkpoint.embedding is not None:
+        app = EmbeddingApi(engine, checkpoint.embedding_text, checkpoint.embedding, served_name, identity, meter).app()
+    else:
+        chats = ChatModel(checkpoint.text, tool_call_parser, reasoning_parser)
+        app = Api(engine, checkpoint.text, served_name, identity, chats, meter).app()
     if lock is not None:
         app = RequestLock(app, lock, tenant=identity.tenant, backend=identity.backend_id)
     settings = uvicorn.Config(

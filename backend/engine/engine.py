@@ -30,6 +30,7 @@ from backend.errors import Asleep, CannotSleep, ContextLengthExceeded, InvalidRe
 from backend.models.checkpoint import Checkpoint
 from backend.models.decoder import Decoder
 from backend.models.direct import OnProgress
+from backend.models.encoder import Encoder
 from backend.models.loader import dummy_model, load_model
 
 GRAMMAR_WAIT_S = 0.02
@@ -37,23 +38,30 @@ GRAMMAR_WAIT_S = 0.02
 
 class Engine:
     def __init__(
-        self, model: Decoder, config: EngineConfig, cache: CacheSize, eos_ids: frozenset[int] = frozenset(), *,
+        self, model: Decoder | Encoder, config: EngineConfig, cache: CacheSize,
+        eos_ids: frozenset[int] = frozenset(), *,
         runner: Runner | None = None, drafter: Drafter | None = None, sleeper: Sleeper | None = None,
         reload: Callable[[OnProgress], Decoder] | None = None, grammars: MaskedGrammars | None = None,
+        whole: bool = False,
     ) -> None:  # fmt: skip
         """``runner``: of a cache of that size; by default the plain one, which runs anywhere. ``drafter``: by default
         what the configuration names. ``sleeper``: of that runner; the plain one's forgets the model if it can
-        ``reload`` it. ``grammars``: for the model's vocabulary; without, no grammar is taken."""
+        ``reload`` it. ``grammars``: for the model's vocabulary; without, no grammar is taken. ``whole``: no prompt is
+        cut into chunks."""
         self.config = config
         self.max_model_len = cache.max_model_len
+        self._longest = self.max_model_len  # tokens at which a sequence ends
         self.vocab_size = model.config.vocab_size
+        self.vector_size = 0  # of what a text becomes, where that is a vector
         self.blocks = BlockManager(
             cache.num_blocks, config.block_size, prefix_cache=config.prefix_cache, salt=config.cache_salt
         )
         self.scheduler = Scheduler(
-            self.blocks, max_num_seqs=config.max_num_seqs, max_num_batched_tokens=config.max_num_batched_tokens
-        )
+            self.blocks, max_num_seqs=config.max_num_seqs, max_num_batched_tokens=config.max_num_batched_tokens,
+            whole=whole,
+        )  # fmt: skip
         if runner is None:
+            assert isinstance(model, Decoder)  # noqa: S101 -- an encoder comes with its runner
             pages = KVCache(model.config, cache.num_blocks, config.block_size, model.embedding.dtype, config.device)
             runner = ModelRunner(model, pages)
             sleeper = HostSleeper(runner, reload)
@@ -140,7 +148,7 @@ class Engine:
             raise InvalidRequest("the prompt is empty", param="prompt")
         if min(prompt) < 0 or max(prompt) >= self.vocab_size:
             raise InvalidRequest(f"token ids must be from 0 to {self.vocab_size - 1}", param="prompt")
-        if len(prompt) >= self.max_model_len:
+        if len(prompt) >= self._longest:
             raise ContextLengthExceeded(
                 f"the prompt has {len(prompt)} tokens; with at least one of answer at most {self.max_model_len} fit",
                 param="prompt",
@@ -168,7 +176,7 @@ class Engine:
             if params.grammar and self._grammars
             else None,
             restriction=Restriction(params, self.vocab_size) if params.restricted else None,
-            max_length=self.max_model_len,
+            max_length=self._longest,
             ends=frozenset(params.stop_token_ids) | (frozenset() if ignores_eos else self._eos_ids),
         )
         self._arrivals += 1

@@ -70,3 +70,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     def plain(self) -> bool:
         """A token and nothing else is wanted, from logits as they are."""
         return not self.shaped and self.logprobs is None and self.prompt_logprobs is None
+
+
+NOTHING_DRAWN = SamplingParams(max_tokens=1)
+"""Of a text whose vector is wanted: the one place behind it is never computed."""

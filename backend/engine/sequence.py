@@ -1,6 +1,7 @@
 """One sequence: a prompt that is growing an answer."""
 
 from enum import Enum, auto
+from typing import Any
 
 from backend.engine.grammar import GrammarMatcher
 from backend.engine.progress import TokenLogprobs
@@ -40,6 +41,7 @@ class Sequence:
         "num_pending",
         "num_prompt",
         "params",
+        "partial",
         "priority",
         "project",
         "prompt_logprobs",
@@ -92,6 +94,7 @@ class Sequence:
         self.max_length = full if max_length is None else min(full, max_length)
         self.ends = ends
         self.prompt_logprobs: list[TokenLogprobs] = []  # as far as they are known, of the tokens behind the first
+        self.partial: Any = None  # what its runner keeps from one part of the prompt to the next
         self.status = Status.WAITING
         self.row: int | None = None  # its place in the device's tables, while it runs
         self.num_computed = 0

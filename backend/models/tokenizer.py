@@ -190,8 +190,8 @@ def from_gguf(file: GGUFFile) -> TextModel:
     )
 
 
-def from_folder(folder: Path) -> TextModel:
-    """Tokenizer, special tokens and chat template of a Hugging Face folder."""
+def read_tokenizer(folder: Path) -> Tokenizer:
+    """Raises ModelNotFound or CorruptCheckpoint."""
     path = folder / "tokenizer.json"
     if not path.is_file():
         raise ModelNotFound(f"no tokenizer.json in {folder}")
@@ -201,6 +201,12 @@ def from_folder(folder: Path) -> TextModel:
         raise CorruptCheckpoint(f"tokenizer.json: {broken}") from None
     tokenizer.no_truncation()
     tokenizer.no_padding()
+    return tokenizer
+
+
+def from_folder(folder: Path) -> TextModel:
+    """Tokenizer, special tokens and chat template of a Hugging Face folder."""
+    tokenizer = read_tokenizer(folder)
     settings = _optional_json(folder / "tokenizer_config.json")
     generation = _optional_json(folder / "generation_config.json")
     config = _optional_json(folder / "config.json")
