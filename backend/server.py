@@ -85,6 +85,7 @@ class Api:
         self.metrics = Metrics(
             served_name, lambda: engine.stats, lambda: engine.alive, lambda: self.lifecycle.state is State.ASLEEP, meter
         )
+        self.fingerprint: str | None = None  # see `backend.fingerprint`; until it is known, answers have none
         self._created = int(time.time())
         self._grammars: Grammars | None = None
 
@@ -125,7 +126,10 @@ class Api:
         arrived = time.monotonic()
         wire = await self._read(request, ChatCompletionRequest)
         turn = await self._aside(self.chats.turn, wire, sum(len(str(m.content or "")) for m in wire.messages))
-        answer = chat_answer(_request_id(request), self.served_name, turn, usage_in_chunks=wire.wants_usage_chunk)
+        answer = chat_answer(
+            _request_id(request), self.served_name, turn, usage_in_chunks=wire.wants_usage_chunk,
+            fingerprint=self.fingerprint,
+        )  # fmt: skip
         job = await self._job(
             request, wire, [turn.prompt], "messages", calls=turn.grammar, thoughts_end=turn.thoughts_end
         )
@@ -136,7 +140,10 @@ class Api:
         wire = await self._read(request, CompletionRequest)
         encode = partial(self.text_model.encode_completion, add_special_tokens=wire.add_special_tokens is not False)
         prompts = [await self._aside(encode, p, len(p)) if isinstance(p, str) else p for p in completion_prompts(wire)]
-        answer = CompletionAnswer(_request_id(request), self.served_name, usage_in_chunks=wire.wants_usage_chunk)
+        answer = CompletionAnswer(
+            _request_id(request), self.served_name, usage_in_chunks=wire.wants_usage_chunk,
+            fingerprint=self.fingerprint,
+        )  # fmt: skip
         job = await self._job(request, wire, prompts, "prompt")
         return self._generate(wire, job, answer, arrived, self.text_model)
 

@@ -21,6 +21,7 @@ from backend.engine.config import EngineConfig
 from backend.engine.progress import Stage
 from backend.engine_client import EngineClient
 from backend.errors import ConfigError
+from backend.fingerprint import fingerprint
 from backend.gpu_meter import GpuMeter, open_probe
 from backend.heartbeat import beat
 from backend.messages import Loading
@@ -65,7 +66,8 @@ def serve(
     chats = ChatModel(text_model, tool_call_parser, reasoning_parser)
     engine = EngineClient(config)
     meter = _meter(config, engine)
-    app: ASGIApp = Api(engine, text_model, served_name, identity, chats, meter).app()
+    api = Api(engine, text_model, served_name, identity, chats, meter)
+    app: ASGIApp = api.app()
     if lock is not None:
         app = RequestLock(app, lock, tenant=identity.tenant, backend=identity.backend_id)
     settings = uvicorn.Config(
@@ -90,6 +92,7 @@ def serve(
         supervising: asyncio.Task[None] | None = None
         reloading = asyncio.create_task(reload_when_renewed(context, tls)) if context and tls else None
         beating = None
+        reading: asyncio.Task[None] | None = None
         try:
             await asyncio.wait({serving, starting}, return_when=asyncio.FIRST_COMPLETED)
             if starting.done():
@@ -99,10 +102,11 @@ def serve(
                 _say_ready(listener)
                 beating = asyncio.create_task(beat(engine.ping, heartbeat)) if heartbeat else None
                 supervising = asyncio.create_task(supervise(engine, restarts, bar))
+                reading = asyncio.create_task(_read_fingerprint(api, config))
             await serving
         finally:
             server.should_exit = True
-            for task in filter(None, (starting, reloading, beating, supervising)):
+            for task in filter(None, (starting, reloading, beating, supervising, reading)):
                 task.cancel()
             await asyncio.gather(*filter(None, (serving, starting, supervising)), return_exceptions=True)
             await engine.stop()
@@ -115,6 +119,18 @@ def serve(
     finally:
         if meter is not None:
             meter.stop()
+
+
+async def _read_fingerprint(api: Api, config: EngineConfig) -> None:
+    """Beside the first requests: a start does not wait until every byte of a checkpoint is read once more."""
+    if config.load_format == "dummy":
+        return
+    try:
+        api.fingerprint = await asyncio.to_thread(fingerprint, resolve(config.model), config)
+    except OSError as error:
+        log.warning("no fingerprint, for the checkpoint cannot be read: %s", error.strerror)
+    else:
+        log.info("fingerprint %s", api.fingerprint)
 
 
 def _meter(config: EngineConfig, engine: EngineClient) -> GpuMeter | None:
