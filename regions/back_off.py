@@ -1,4 +1,4 @@
-"""How long to wait before the next start of what keeps failing: twice as long each time, until it was quiet for a while."""
+"""How long to wait before the next start of what keeps failing: twice as long each time, until it was quiet a while."""
 
 from dataclasses import dataclass
 
