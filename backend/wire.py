@@ -1,15 +1,17 @@
 """The contract between gateway and backend: OpenAI's request and answer shapes, and a few names of our own.
 
 Requests keep every field they came with (``extra="allow"``): an application may use parameters that a gateway older
-than its backend has never heard of. Sources: OpenAI API reference (chat completions, completions), vLLM's extensions
-(``top_k``, ``min_p``, ``repetition_penalty``, ``min_tokens``, ``stop_token_ids``, ``ignore_eos``, ``prompt_logprobs``,
-``priority``, ``cache_salt``, ``guided_*``, ``structured_outputs``); ``deadline_s`` is ours.
+than its backend has never heard of. Sources: OpenAI API reference (chat completions, completions, embeddings), vLLM's
+extensions (``top_k``, ``min_p``, ``repetition_penalty``, ``min_tokens``, ``stop_token_ids``, ``ignore_eos``,
+``prompt_logprobs``, ``priority``, ``cache_salt``, ``guided_*``, ``structured_outputs``, ``bad_words``,
+``allowed_token_ids``, ``truncate_prompt_tokens``, ``skip_special_tokens``, ``add_special_tokens``,
+``add_generation_prompt``, ``continue_final_message``); ``deadline_s`` is ours.
 """
 
 from math import isfinite
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, field_validator
 
 REQUEST_ID_HEADER = "x-request-id"
 PROJECT_HEADER = "x-domicile-project"  # for whom a call is, set by the gateway: projects share a backend fairly
@@ -20,8 +22,12 @@ MAX_STOP_STRINGS = 16
 MAX_STOP_TOKENS = 128
 MAX_LOGPROBS = 20
 MAX_CHOICES = 128
+MAX_BAD_WORDS = 512
+MAX_ALLOWED_TOKENS = 8192
 MAX_JOULES = 1e9
 """No call takes more, 278 kWh: what says so did not measure."""
+MAX_INPUTS = 2048  # texts of one call for embeddings (OpenAI API)
+Inputs = Field(min_length=1, max_length=MAX_INPUTS)
 
 JsonObject = dict[str, Any]
 NonEmpty = Annotated[str, StringConstraints(min_length=1)]
@@ -92,6 +98,10 @@ class GenerationRequest(WireModel):
     stop_token_ids: Annotated[list[int], Field(max_length=MAX_STOP_TOKENS)] | None = None
     include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
+    bad_words: Annotated[list[NonEmpty], Field(max_length=MAX_BAD_WORDS)] | None = None
+    allowed_token_ids: Annotated[list[int], Field(min_length=1, max_length=MAX_ALLOWED_TOKENS)] | None = None
+    truncate_prompt_tokens: int | None = Field(None, ge=-1)
+    skip_special_tokens: bool | None = None
     prompt_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
     priority: int | None = Field(None, gt=-(2**31), lt=2**31)
     cache_salt: str | None = None
@@ -116,6 +126,8 @@ class ChatCompletionRequest(GenerationRequest):
     max_completion_tokens: int | None = Field(None, ge=1)
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
 
 
 class CompletionRequest(GenerationRequest):
@@ -126,6 +138,28 @@ class CompletionRequest(GenerationRequest):
     best_of: int | None = Field(None, ge=1, le=MAX_CHOICES)
     echo: bool | None = None
     logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
+    add_special_tokens: bool | None = None
+
+
+class EmbeddingsRequest(GenerationRequest):
+    """POST /v1/embeddings. ``input``: a string, strings, token ids, or lists of token ids; at most MAX_INPUTS of them.
+    Of what asks for tokens of an answer, nothing has a meaning here."""
+
+    input: (
+        NonEmpty
+        | Annotated[list[NonEmpty], Inputs]
+        | Annotated[list[int], Field(min_length=1)]
+        | Annotated[list[Annotated[list[int], Field(min_length=1)]], Inputs]
+    )
+    dimensions: int | None = Field(None, ge=1)
+    encoding_format: Literal["float", "base64"] | None = None
+
+    @field_validator("stream")
+    @classmethod
+    def _comes_whole(cls, stream: bool | None) -> bool | None:
+        if stream:
+            raise ValueError("embeddings are not streamed")
+        return stream
 
 
 class PromptTokensDetails(WireModel):

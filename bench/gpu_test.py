@@ -27,12 +27,15 @@ SUITES = [
     "tests/backend/engine/test_graph_runner.py",
     "tests/backend/engine/test_batch_invariance.py",
     "tests/backend/engine/test_device_tables.py",
+    "tests/backend/engine/test_guided.py",
+    "tests/backend/engine/test_oracle_ahead.py",
     "tests/backend/engine/test_paged_layers.py",
 ]
 ALONE = [
     "tests/backend/engine/test_gpu.py",
     "tests/backend/engine/test_card_sleeper.py",
     "tests/backend/test_faults.py",
+    "tests/backend/test_gpu_meter.py",
 ]
 
 

@@ -108,7 +108,7 @@ def show_cost(
 
 @usage_app.command("export")
 def export_usage(
-    file: Annotated[Path | None, typer.Argument(help="Where to [default: standard output].")] = None,
+    file: Annotated[Path | None, typer.Argument(help="Where to (default: standard output).")] = None,
     tenant: OfTenant = None,
     since: Since = None,
     until: Until = None,
@@ -166,10 +166,10 @@ def set_price(
     input_: Annotated[str, typer.Option("--input", help="Euros a million prompt tokens.")],
     output: Annotated[str, typer.Option(help="Euros a million answer tokens.")],
     cached: Annotated[
-        str | None, typer.Option(help="Euros a million prompt tokens found in a cache [default: as --input].")
+        str | None, typer.Option(help="Euros a million prompt tokens found in a cache (default: as --input).")
     ] = None,
     valid_from: Annotated[
-        datetime | None, typer.Option(formats=["%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%d"], help="From then on [default: now].")
+        datetime | None, typer.Option(formats=["%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%d"], help="From then on (default: now).")
     ] = None,
     data: Data = DEFAULT_DATA,
     as_json: AsJson = False,

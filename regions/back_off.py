@@ -1,4 +1,4 @@
-"""How long to wait before the next start of what keeps failing: twice as long each time, until it was quiet a while."""
+"""How long to wait before the next start of what keeps failing: twice as long each time, until it is quiet."""
 
 from dataclasses import dataclass
 

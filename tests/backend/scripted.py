@@ -13,11 +13,12 @@ from tokenizers import AddedToken
 from backend.conversation import ChatModel
 from backend.engine.progress import Finish, Progress, Stats
 from backend.engine_client import Call
+from backend.face import Identity
 from backend.gpu_meter import GpuMeter
 from backend.messages import AddSequence, Ready
 from backend.models import tokenizer
 from backend.models.tokenizer import TextModel
-from backend.server import Api, Identity
+from backend.server import Api
 from tests.backend.tiny import tiny_tokenizer
 
 MODEL = "scripted"

@@ -75,9 +75,20 @@ def test_compose_publishes_on_loopback_alone_and_holds_no_password():
     assert set(services) == {"gateway", "postgres", "valkey", "otel-collector"}
 
 
+def test_the_password_that_compose_says_to_make_fits_a_url_and_can_be_read_in_the_containers_alone(tmp_path):
+    text = (DEPLOY / "compose" / "compose.yaml").read_text()
+    (line,) = (line[1:].strip() for line in text.splitlines() if "/dev/urandom" in line)
+    (tmp_path / "deploy" / "compose").mkdir(parents=True)
+    assert run("sh", "-c", f"umask 022; {line}", cwd=tmp_path).returncode == 0
+    folder = tmp_path / "deploy" / "compose" / "secrets"
+    assert re.fullmatch("[0-9a-f]{48}", (folder / "postgres").read_text())
+    assert folder.stat().st_mode & 0o777 == 0o700 and (folder / "postgres").stat().st_mode & 0o004
+
+
 def test_what_compose_configures_is_accepted(tmp_path):
     (tmp_path / "c.yaml").write_text(compose()["configs"]["gateway"]["content"])
     assert load_settings(tmp_path / "c.yaml").telemetry.sample_ratio == 0.1
+    assert "DOMICILE_COUNTRY:?" in compose()["services"]["gateway"]["environment"]["DOMICILE__SINKS__RECORD"]
 
 
 # --- units -----------------------------------------------------------------------------------------------------------

@@ -48,6 +48,9 @@ class FakeBackend:
         if self.status != 200:
             headers = {"retry-after": self.retry_after} if self.retry_after else {}
             return web.json_response({"error": self.error}, status=self.status, headers=headers)
+        if request.path.endswith("/embeddings"):
+            vector = {"object": "embedding", "index": 0, "embedding": [0.5, -1]}
+            return web.json_response({"object": "list", "model": self.model, "data": [vector], "usage": USAGE})
         chat = request.path.endswith("/chat/completions")
         try:
             if body.get("stream"):
@@ -110,6 +113,7 @@ async def running(backend, port=0):
     app = web.Application(client_max_size=64 << 20)
     app.router.add_post("/v1/chat/completions", backend.generate)
     app.router.add_post("/v1/completions", backend.generate)
+    app.router.add_post("/v1/embeddings", backend.generate)
     app.router.add_get("/readyz", backend.readiness)
     app.router.add_get("/v1/models", backend.readiness)  # by what a server that is not our engine is asked
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)

@@ -4,7 +4,20 @@
 """
 
 from backend.errors import UnsupportedModel
-from backend.models.families import llama, mistral, mixtral, phi3, qwen2, qwen3, qwen3_moe
+from backend.models.families import (
+    gemma2,
+    gemma3,
+    granite,
+    llama,
+    mistral,
+    mixtral,
+    olmo2,
+    phi3,
+    qwen2,
+    qwen3,
+    qwen3_moe,
+    smollm3,
+)
 from backend.models.families.family import Family
 
 FAMILIES: tuple[Family, ...] = (
@@ -13,6 +26,11 @@ FAMILIES: tuple[Family, ...] = (
     qwen2.FAMILY,
     qwen3.FAMILY,
     phi3.FAMILY,
+    gemma2.FAMILY,
+    gemma3.FAMILY,
+    granite.FAMILY,
+    olmo2.FAMILY,
+    smollm3.FAMILY,
     mixtral.FAMILY,
     qwen3_moe.FAMILY,
 )

@@ -182,7 +182,7 @@ def test_asleep_no_token_key_or_value_is_left_on_the_card_or_in_pinned_memory(tm
     tables = runner.tables  # type: ignore[attr-defined]
     assert tables._memory.abs().sum() == 0
     assert all(buffer._host.abs().sum() == 0 for buffer in tables._buffers)
-    assert all(ids.abs().sum() == 0 for ids in runner._landing)  # type: ignore[attr-defined]
+    assert all(ids.abs().sum() == 0 for ids in runner._landing._places)  # type: ignore[attr-defined]
     engine.wake()
     assert keys.float().abs().sum() == 0
 

@@ -89,13 +89,58 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
 }
 
+TOKENS_OF_SMOLLM3 = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+GEMMA = {"head_dim": 16, "pad_token_id": 0, "query_pre_attn_scalar": 24, "tie_word_embeddings": True}
+CASES |= {
+    "ministral: heads wider than the model has room for": (
+        "MistralForCausalLM",
+        {"head_dim": 32, "sliding_window": None},
+    ),
+    "gemma2": (
+        "Gemma2ForCausalLM",
+        {**GEMMA, "sliding_window": 20, "attn_logit_softcapping": 5.0, "final_logit_softcapping": 3.0},
+    ),
+    "gemma2, without caps": (
+        "Gemma2ForCausalLM",
+        {**GEMMA, "sliding_window": 20, "attn_logit_softcapping": None, "final_logit_softcapping": None},
+    ),
+    "gemma3": (
+        "Gemma3ForCausalLM",
+        {
+            **GEMMA,
+            "num_hidden_layers": 7,
+            "sliding_window": 20,
+            "rope_parameters": {
+                "full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 2000.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+            },
+        },
+    ),
+    "granite": (
+        "GraniteForCausalLM",
+        {
+            "embedding_multiplier": 3.0,
+            "logits_scaling": 0.25,
+            "residual_multiplier": 0.4,
+            "attention_multiplier": 0.2,
+        },
+    ),
+    "olmo2": ("Olmo2ForCausalLM", {"pad_token_id": 0}),
+    "smollm3": ("SmolLM3ForCausalLM", {"num_hidden_layers": 5, **TOKENS_OF_SMOLLM3}),
+    "smollm3, other layers without positions": (
+        "SmolLM3ForCausalLM",
+        {"num_hidden_layers": 3, "no_rope_layers": [0, 1, 1], "tie_word_embeddings": True, **TOKENS_OF_SMOLLM3},
+    ),
+}
+
 
 def theirs(architecture: str, changes: dict[str, Any]) -> Any:
     import transformers
 
-    config = getattr(transformers, architecture.replace("ForCausalLM", "Config"))(**{**SHAPE, **changes})
+    kind = getattr(transformers, architecture)
+    config = kind.config_class(**{**SHAPE, **changes})
     torch.manual_seed(1)
-    model = getattr(transformers, architecture)(config).eval()
+    model = kind(config).eval()
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, 0.5 if parameter.dim() == 1 else 0.0, 0.2)
     return model
