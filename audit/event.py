@@ -165,6 +165,7 @@ class _Outcome(Event):
     bytes_in: Count | None = None
     bytes_out: Count | None = None
     backend_ms: Count | None = None
+    energy_mj: Count | None = None  # as the backend measured it; absent where it does not
     ttft_ms: Count | None = None
     latency_ms: Count | None = None
     tool_calls_count: Count | None = None

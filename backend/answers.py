@@ -70,7 +70,7 @@ class _Envelope:
         return sse_data(msgspec.json.encode(chunk))
 
     def usage_chunk(self, usage: Usage) -> bytes:
-        return self._frame([], usage.model_dump())
+        return self._frame([], usage.model_dump(exclude_none=True))
 
     def _body(self, choices: list[JsonObject], usage: Usage, **more: Any) -> bytes:
         return msgspec.json.encode(
@@ -80,7 +80,7 @@ class _Envelope:
                 "created": self._created,
                 "model": self._model,
                 "choices": choices,
-                "usage": usage.model_dump(),
+                "usage": usage.model_dump(exclude_none=True),
                 **more,
             }
         )

@@ -18,7 +18,8 @@ from backend.face import Face, Identity, project_of, request_id
 from backend.gpu_meter import GpuMeter
 from backend.messages import AddSequence
 from backend.models.pooling import Embedding, EmbeddingText
-from backend.parameters import cache_root, refuse_outside, refuse_unsupported
+from backend.parameters import cache_root, refuse_outside
+from backend.unsupported import refuse_unsupported
 from backend.wire import EmbeddingsRequest
 
 MEANT = {

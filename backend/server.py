@@ -6,6 +6,7 @@ text here. Whoever leaves is noticed at once, and the engine told. Logs hold no 
 
 import asyncio
 import time
+from functools import partial
 from typing import TypeVar
 
 from starlette.applications import Starlette
@@ -22,9 +23,10 @@ from backend.face import Face, Identity, project_of, request_id
 from backend.generation import GenerationResponse
 from backend.gpu_meter import GpuMeter
 from backend.models.tokenizer import TextModel
-from backend.parameters import Job, completion_prompts, job, refuse_unsupported
+from backend.parameters import Job, bad_word_tokens, completion_prompts, job
 from backend.structured import grammar_of
 from backend.tokenization import Tokenization
+from backend.unsupported import refuse_unsupported
 from backend.wire import ChatCompletionRequest, CompletionRequest, GenerationRequest
 
 COMPILE_TIMEOUT_S = 5.0
@@ -67,10 +69,8 @@ class Api(Face):
     async def completions(self, request: Request) -> Response:
         arrived = time.monotonic()
         wire = await self._read(request, CompletionRequest)
-        prompts = [
-            await self.aside(self.text_model.encode_completion, p, len(p)) if isinstance(p, str) else p
-            for p in completion_prompts(wire)
-        ]
+        encode = partial(self.text_model.encode_completion, add_special_tokens=wire.add_special_tokens is not False)
+        prompts = [await self.aside(encode, p, len(p)) if isinstance(p, str) else p for p in completion_prompts(wire)]
         answer = CompletionAnswer(request_id(request), self.served_name, usage_in_chunks=wire.wants_usage_chunk)
         job = await self._job(request, wire, prompts, "prompt")
         return self._generate(wire, job, answer, arrived, self.text_model)
@@ -100,6 +100,7 @@ class Api(Face):
             project=project_of(request),
             grammar=await self._grammar(wire, calls),
             grammar_after=thoughts_end,
+            bad_words=bad_word_tokens(wire.bad_words or (), self.text_model.encode_words),
         )
 
     async def _grammar(self, wire: GenerationRequest, calls: str) -> str:
@@ -125,6 +126,8 @@ class Api(Face):
     def _generate(
         self, wire: GenerationRequest, job: Job, answer: Answer, arrived: float, text_model: TextModel
     ) -> Response:
+        if wire.skip_special_tokens is False:
+            text_model = text_model.outspoken
         call = self.engine.submit(job.sequences)
         return GenerationResponse(
             text_model, self.metrics, job, call, answer, arrived,

@@ -9,7 +9,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TextIO
 
@@ -51,7 +51,8 @@ def serve(
     restarts: int = RESTARTS,
     request_key: Path | None = None,
 ) -> None:
-    """Run until SIGTERM or SIGINT; then no connection is taken, and running answers get DRAIN_S to end.
+    """Run until SIGTERM or SIGINT; then no connection is taken, running answers get DRAIN_S to end, and what waits for
+    its turn is refused, to be asked of another.
 
     heartbeat: a file to touch while the engine loop answers.
 
@@ -88,7 +89,7 @@ def serve(
         log.warning("no TLS: anyone on this machine who can reach %s:%d is served", *listener.getsockname()[:2])
 
     async def live() -> None:
-        server = _Server(settings)
+        server = _Server(settings, engine.leave)
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         bar = LoadingBar(sys.stderr)
         starting = asyncio.create_task(engine.start(bar))
@@ -159,10 +160,11 @@ class LoadingBar:
 
 class _Server(uvicorn.Server):
     """Says when it is `up`, and takes signals without raising them again after its end: the engine is to be stopped
-    first."""
+    first. ``leave`` is called at the first signal."""
 
-    def __init__(self, config: uvicorn.Config) -> None:
+    def __init__(self, config: uvicorn.Config, leave: Callable[[], None]) -> None:
         super().__init__(config)
+        self._leave = leave
         self.up = asyncio.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -181,6 +183,7 @@ class _Server(uvicorn.Server):
                 loop.remove_signal_handler(number)
 
     def _on_signal(self, number: signal.Signals) -> None:
+        self._leave()
         self.handle_exit(number, None)
 
 

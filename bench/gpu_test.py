@@ -27,6 +27,8 @@ SUITES = [
     "tests/backend/engine/test_graph_runner.py",
     "tests/backend/engine/test_batch_invariance.py",
     "tests/backend/engine/test_device_tables.py",
+    "tests/backend/engine/test_guided.py",
+    "tests/backend/engine/test_oracle_ahead.py",
     "tests/backend/engine/test_paged_layers.py",
 ]
 ALONE = [

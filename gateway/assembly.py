@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from math import nan
 from pathlib import Path
 from time import time
@@ -57,6 +56,7 @@ from gateway.store.postgres_limits import PostgresLimitStore
 from gateway.store.usage_report import spent
 from gateway.telemetry import Telemetry, exporting_tracer
 from gateway.upstream import Upstream
+from gateway.version import build
 from gateway.weaknesses import Weakness, observe, weaknesses
 from regions.demand import Book
 from regions.errors import CatalogueError
@@ -284,14 +284,6 @@ def _told_from_threads(recorder: Recorder, telemetry: Telemetry) -> Callable[[st
         loop.call_soon_threadsafe(recorder.auth_failed, reason)
 
     return refused
-
-
-def build() -> str:
-    """Name and version of this program, as the record names it."""
-    try:
-        return f"domicile {version('domicile')}"
-    except PackageNotFoundError:
-        return "domicile (not installed)"
 
 
 def _durable(log: AuditLog) -> Check:

@@ -1,6 +1,6 @@
-"""``domicile backend register | list | revoke``: servers that a tenant brings, and what is registered."""
+"""``domicile backend register | enrol | list | revoke``: servers that run where no launcher reaches."""
 
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from hashlib import sha256
 from pathlib import Path
@@ -36,7 +36,7 @@ def register(
     url: Annotated[str, typer.Option(help="https://host:port, and a path if it has one before /v1.")],
     model: Annotated[list[str], typer.Option(help="A model that it serves, by the name clients ask for; repeatable.")],
     ca: Annotated[Path | None, typer.Option(help="PEM file of the private CA that signed its certificate.")] = None,
-    name: Annotated[str | None, typer.Option(help="The name in its certificate [default: the URL's host].")] = None,
+    name: Annotated[str | None, typer.Option(help="The name in its certificate (default: the URL's host).")] = None,
     pin: Annotated[Path | None, typer.Option(help="PEM file of its very certificate.")] = None,
     key_file: Annotated[
         Path | None, typer.Option(help="File (mode 0600) with the key it asks for, read by the gateway.")
@@ -93,6 +93,49 @@ def register(
             eur_per_million=_euros(eur_per_million),
         )
     print_one(record, as_json)
+
+
+@app.command("enrol")
+def enrol(
+    ctx: typer.Context,
+    tenant: Tenant,
+    backend: Id,
+    region: Annotated[str, typer.Option(help="Where it runs, a region of the catalogue.")],
+    url: Annotated[str, typer.Option(help="Where gateways reach it: https://host:port.")],
+    model: Annotated[str, typer.Option(help="The model that it serves, by the name clients ask for.")],
+    out: Annotated[Path, typer.Option(help="Folder to write, for /etc/domicile/backends/BACKEND of that host.")],
+    weights: Annotated[str | None, typer.Option(help="Its file or folder there [default: models/MODEL].")] = None,
+    days: Annotated[int, typer.Option(min=1, max=90, help="How long its certificate is valid.")] = 7,
+    eur_per_million: Annotated[
+        str | None, typer.Option(metavar="EUR", help="What a million tokens cost there, as '0.40'.")
+    ] = None,
+    data: Data = DEFAULT_DATA,
+    as_json: AsJson = False,
+) -> None:
+    """Register a backend of our engine that you start yourself, and issue its certificate.
+
+    Run it again before the certificate ends and carry the folder over: the backend takes it up as it runs.
+
+    Example: domicile backend enrol acme a-1 --region eu-fr-par --url https://gpu-1.lan:8443 --model llama-8b --out a-1
+    """
+    from gateway.enrolment import Enrolment, Place
+    from gateway.installation import Installation
+    from regions.identity import BackendIdentity
+
+    with opened_control(ctx, data) as control:
+        installation = Installation.open(data)
+        installation.catalogue().region(region, _today())
+        identity = BackendIdentity(installation.cell, tenant, region, backend)
+        if not url.startswith("https://"):
+            fail(f"{url!r}: a backend on another host speaks TLS; name it as https://host:port")
+        place = Place(url, model, weights or f"/var/lib/domicile-backend/models/{model}")
+        enrolment = Enrolment.prepare(installation, identity, place)
+        record = control.register_backend(
+            identity, url=url, models=[model], kind="domicile", eur_per_million=_euros(eur_per_million)
+        )
+        ends = enrolment.write(out, timedelta(days=days))
+    print_one(record, as_json)
+    typer.echo(f"{out}: carry it to the host before {ends:%Y-%m-%d %H:%M} UTC, and keep it from others", err=True)
 
 
 @app.command("list")

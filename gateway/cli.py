@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="domicile",
-    help="Sovereign, multi-tenant inference: a gateway that judges, answers and records.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,  # its tracebacks show local variables: prompts and keys
 )
@@ -70,6 +69,24 @@ app.add_typer(retention_app, name="retention")
 app.command()(init)
 app.command()(doctor)
 
+
+def _say_version(wanted: bool) -> None:
+    if wanted:
+        from gateway.version import build
+
+        typer.echo(build())
+        raise typer.Exit
+
+
+@app.callback(epilog="Example: domicile demo")
+def domicile(
+    version: Annotated[
+        bool, typer.Option("--version", help="Say which version this is.", is_eager=True, callback=_say_version)
+    ] = False,
+) -> None:
+    """Sovereign, multi-tenant inference: a gateway that judges, answers and records."""
+
+
 DataOption = Annotated[Path, typer.Option("--data", envvar="DOMICILE_DATA", help="Folder for everything it keeps.")]
 
 
@@ -80,7 +97,7 @@ def demo(
     check: Annotated[
         bool, typer.Option("--check", help="Try everything, print pass or FAIL for each, and stop.")
     ] = False,
-    model: Annotated[Path | None, typer.Option(help="GGUF file or safetensors folder [default: SmolLM2-135M].")] = None,
+    model: Annotated[Path | None, typer.Option(help="GGUF file or safetensors folder (default: SmolLM2-135M).")] = None,
 ) -> None:
     """Two tenants, three regions, a backend for each tenant and the gateway, on this machine.
 

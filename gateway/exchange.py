@@ -95,6 +95,12 @@ class Exchange:
         return Used(self.prompt_estimate, self.chunks_out or self.bytes_out // CHARACTERS_PER_TOKEN, estimated=True)
 
     @property
+    def energy_mj(self) -> int | None:
+        """Millijoules that the backend says it took; None where it has not measured, or not come to say."""
+        joules = None if self.usage is None else self.usage.energy_joules
+        return None if joules is None else round(joules * 1000)
+
+    @property
     def backend_ms(self) -> int | None:
         """How long the backend worked for this call, as seen from here."""
         return None if self.called is None else round((perf_counter() - self.called) * 1000)

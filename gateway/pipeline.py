@@ -130,6 +130,7 @@ class Pipeline:
                 if not await self.parking.wait(exchange, client, [*EVENT_STREAM, *_provenance(exchange, None)]):
                     raise
                 exchange.principal = await self.authenticator.authenticate(client.headers, client.address)
+                exchange.decision = None  # made under what was in force before the wait
 
     async def _inspected(self, exchange: Exchange, decision: Decision, redactor: Redactor) -> tuple[Decision, Prompt]:
         call, principal = exchange.call, exchange.principal

@@ -236,6 +236,7 @@ def _outcome(exchange: Exchange, status: int | None) -> dict[str, Any]:
         "tokens_out": used.answer if used else None,
         "tokens_estimated": True if used and used.estimated else None,
         "backend_ms": exchange.backend_ms,
+        "energy_mj": exchange.energy_mj,
         "bytes_out": exchange.bytes_out,
         "tool_calls_count": exchange.tool_calls or None,
         "ttft_ms": exchange.ttft_ms,

@@ -34,7 +34,7 @@ def replay(
     tenant: Tenant,
     request: Annotated[str, typer.Argument(metavar="REQUEST", help="Its x-request-id, as 'req-1f0c…'.")],
     backend: Annotated[
-        str | None, typer.Option(help="Ask this one, of the same region [default: the one that answered].")
+        str | None, typer.Option(help="Ask this one, of the same region (default: the one that answered).")
     ] = None,
     url: Annotated[
         str | None, typer.Option(help="Ask a server on this host instead, as http://127.0.0.1:8000.")

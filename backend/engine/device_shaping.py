@@ -17,13 +17,14 @@ from backend.engine.logprobs import LOWEST
 from backend.engine.progress import TokenLogprobs
 from backend.engine.scheduler import Scheduled
 from backend.engine.sequence import Sequence
+from backend.engine.token_masks import Allowed
 from backend.kernels.interface import Kernels
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """By place in the batch: biases (place, token, value), table rows of those with penalties (-1: none) and their
-    sizes, masks that are known; and the place of each sequence that draws, by id."""
+    sizes, masks of those that may not end yet; and the place of each sequence that draws, by id."""
 
     places: dict[int, int]
     biases: list[tuple[int, int, float]]
@@ -74,12 +75,12 @@ class DeviceShaping:
                 [s.sequence.params.frequency_penalty for s in batch],
                 [s.sequence.params.presence_penalty for s in batch],
             ],
-            masks={i: self._all_but(s.ends) for i, s in samplers if _too_short(s)},
+            masks={i: self._all_but(s.ends) for i, s in samplers if s.may_not_end},
         )
 
-    def shaped(self, logits: Tensor, plan: "Plan", allowed: dict[int, Tensor]) -> Tensor:
+    def shaped(self, logits: Tensor, plan: "Plan", allowed: Allowed | None) -> Tensor:
         """What is drawn from: [rows, vocab] float32. logits: [rows, vocab] of the batch that `plan` is of, left as they
-        are. allowed: by id, as `engine.Runner.launch` is given it."""
+        are. allowed: see `engine.Runner.launch`."""
         x = logits.to(torch.float32, copy=True)
         if plan.biases:
             places, tokens, values = zip(*plan.biases, strict=True)
@@ -89,11 +90,17 @@ class DeviceShaping:
             bits, counts = self._tables()
             sizes = self._sent(plan.sizes, torch.float32).unbind(0)
             self._kernels.apply_penalties(x, self._sent(plan.penalised, torch.int32), bits, counts, *sizes)
-        masks = {**plan.masks, **{plan.places[id]: bits for id, bits in allowed.items()}}
-        if masks:
-            stacked = self._pinned(torch.stack(list(masks.values())))
-            self._kernels.apply_bitmask(x, stacked, self._sent(list(masks), torch.int32))
+        unended = plan.masks
+        if allowed is not None and allowed.ids:
+            guided = [plan.places[id] for id in allowed.ids]
+            self._forbid(x, guided, allowed.bits)
+            unended = {place: bits for place, bits in unended.items() if place not in guided}
+        if unended:
+            self._forbid(x, list(unended), torch.stack(list(unended.values())))
         return x
+
+    def _forbid(self, logits: Tensor, places: list[int], bits: Tensor) -> None:
+        self._kernels.apply_bitmask(logits, self._pinned(bits), self._sent(places, torch.int32))
 
     def count(self, plan: "Plan", drawn: Tensor) -> None:
         """Take note of what was drawn, for the penalties of the next step. drawn: [rows] int64."""
@@ -119,12 +126,9 @@ class DeviceShaping:
 
     def _pinned(self, host: Tensor) -> Tensor:
         """Without waiting for what is on its way."""
-        return host.pin_memory().to(self._device, non_blocking=True) if self._device.type == "cuda" else host
-
-
-def _too_short(sequence: Sequence) -> bool:
-    """Whether its next token may not end it."""
-    return bool(sequence.ends) and sequence.num_output + sequence.num_pending < sequence.params.min_tokens
+        if self._device.type != "cuda":
+            return host
+        return (host if host.is_pinned() else host.pin_memory()).to(self._device, non_blocking=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from backend.engine.model_runner import Masks
 from backend.engine.pooling_runner import Pooled, as_bytes
+from backend.engine.runner import Masks
 from backend.engine.scheduler import Scheduled
 from backend.engine.speculation import Drafted
 from backend.models.encoder import Encoder

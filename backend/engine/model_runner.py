@@ -1,6 +1,5 @@
 """One step on the device: a scheduled batch in, one sampled token a finished prompt or decode out."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
 
@@ -11,7 +10,7 @@ from backend.engine.attention import Decodes, KVCache, PagedAttention, Prefill
 from backend.engine.logprobs import logprobs_of
 from backend.engine.pages import Pages
 from backend.engine.progress import TokenLogprobs
-from backend.engine.runner import Launched
+from backend.engine.runner import Launched, Masks
 from backend.engine.sampler import Draw, sample
 from backend.engine.scheduler import Scheduled
 from backend.engine.sequence import Sequence
@@ -36,9 +35,6 @@ class Done:
 
     def prompt_logprobs(self) -> list[tuple[Sequence, int, list[TokenLogprobs]]]:
         return self.of_prompts
-
-
-Masks = Callable[[], dict[int, Tensor]]  # see `engine.Runner.launch`
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +72,7 @@ class ModelRunner:
     def launch(self, batch: list[Scheduled], masks: Masks | None = None) -> Launched:
         runs = [Run(s.sequence, s.sequence.tokens, s.num_tokens, int(s.samples), s.prompt_rows) for s in batch]
         logits, of_prompts = self._forward(runs)
-        allowed = masks() if masks else {}
+        allowed = masks().rows() if masks else {}
         drawn: list[int | None] = []
         reported: list[TokenLogprobs | None] = []
         for tokens, logprobs in self._drawn(runs, logits, allowed):
@@ -177,9 +173,11 @@ class ModelRunner:
             own = own.float().clone()
             for i, row in enumerate(own):
                 output = run.tokens[sequence.num_prompt : first + i]
-                shape(row, params, run.tokens[: sequence.num_prompt], output, sequence.ends)
-                if sequence.id in allowed:
-                    forbid(row, allowed[sequence.id])
+                mask = allowed.get(sequence.id)
+                ends = sequence.ends if mask is None else frozenset[int]()  # what is allowed knows of them
+                shape(row, params, run.tokens[: sequence.num_prompt], output, ends)
+                if mask is not None:
+                    forbid(row, mask)
             shaped.append(own)
         drawn = iter(sample(torch.cat(shaped), draws) if draws else [])
         results = []

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from backend.engine.attention import KVCache
-from backend.engine.model_runner import Masks, ModelRunner, Run, in_order
+from backend.engine.model_runner import ModelRunner, Run, in_order
 from backend.engine.progress import TokenLogprobs
+from backend.engine.runner import Masks
 from backend.engine.scheduler import Scheduled
 from backend.engine.sequence import Sequence
 from backend.models.decoder import Decoder

@@ -3,7 +3,8 @@
 1. `logit_bias` is added;
 2. tokens that would end the sequence are forbidden until `min_tokens`;
 3. repetition, then frequency and presence penalties, as `kernels.penalties` defines them;
-4. tokens that a grammar forbids are forbidden.
+4. tokens that a grammar or a restriction forbids are forbidden; under one, step 2 leaves an end where nothing else
+   may come.
 
 The order of the first three is vLLM's. All of it depends on the sequence's own tokens and nothing else.
 """

@@ -73,6 +73,11 @@ class Checkpoint:
         return tokenizer.from_gguf(self._file) if self._file else tokenizer.from_folder(self.path)
 
     @property
+    def has_text(self) -> bool:
+        """Whether it brings a tokenizer; a shape for random weights need not."""
+        return self._file is not None or (self.path / "tokenizer.json").is_file()
+
+    @property
     def gguf_file(self) -> gguf.GGUFFile | None:
         return self._file
 

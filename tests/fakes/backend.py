@@ -28,6 +28,11 @@ class FakeBackend:
     delay_s: float = 0.0
     left: int = 0
     ready: bool = True
+    joules: object = None  # what it says that a call took; None: it does not measure
+
+    @property
+    def usage(self):
+        return USAGE if self.joules is None else {**USAGE, "energy_joules": self.joules}
 
     @property
     def received(self):
@@ -60,7 +65,7 @@ class FakeBackend:
         said = {"message": {"role": "assistant", "content": self.text(body)}} if chat else {"text": self.text(body)}
         return {
             "id": "x", "object": "chat.completion" if chat else "text_completion", "created": 1, "model": self.model,
-            "choices": [{"index": 0, **said, "finish_reason": "stop"}], "usage": USAGE,
+            "choices": [{"index": 0, **said, "finish_reason": "stop"}], "usage": self.usage,
         }  # fmt: skip
 
     async def stream(self, request, body, chat):
@@ -94,7 +99,7 @@ class FakeBackend:
             await send(choice(text[at : at + size]))
         await send(choice(None, "stop"))
         if (body.get("stream_options") or {}).get("include_usage"):
-            await send([], usage=USAGE)
+            await send([], usage=self.usage)
         await response.write(b"data: [DONE]\n\n")
         await response.write_eof()
         return response

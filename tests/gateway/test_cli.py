@@ -20,6 +20,7 @@ from gateway.cli import app
 from gateway.identity.keys import parse_key
 from gateway.settings import load_settings
 from gateway.up import run_gateway
+from gateway.version import build
 from tests.fakes.lab import POLICY, lab
 
 ROOT = typer.main.get_command(app)
@@ -77,6 +78,10 @@ def test_the_commands_are_those_of_every_package():
     assert {path[1] for path in COMMANDS if path[0] == "policy"} >= {"activate", "list", "show", "check", "test"}
 
 
+def test_it_says_its_version_as_the_record_does(run):
+    assert run("--version").stdout == f"{build()}\n"
+
+
 @pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
 def test_every_command_has_help_with_an_example_that_parses(run, path):
     shown = run(*path, "--help")
@@ -99,6 +104,18 @@ RUNNING = {("demo",), ("up",), ("backend", "serve"), ("audit", "witness", "serve
 @pytest.mark.parametrize("path", [path for path in COMMANDS if path not in RUNNING])
 def test_every_command_that_answers_can_answer_in_json(path):
     assert "--json" in {option for parameter in COMMANDS[path].params for option in parameter.opts}
+
+
+def test_it_says_its_version(run):
+    shown = run("--version")
+    assert shown.exit_code == 0
+    assert shown.output.startswith("domicile ")
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_no_word_of_a_help_is_lost_to_the_markup(run, path):
+    """What stands in square brackets, as ``[default: x]``, a terminal takes for a style."""
+    assert not re.search(r"\w \.( |$)", run(*path, "--help").output)
 
 
 def test_without_a_word_it_says_what_there_is(run):
@@ -136,7 +153,10 @@ def test_without_a_word_it_says_what_there_is(run):
         ("up -c binary", 2, "binary is not UTF-8 text"),
         ("up -c open.yaml", 2, "open.yaml: listen: "),
         ("config show -c typo.yaml", 2, "typo.yaml: listen.prot: "),
-        ("config check -c typo.yaml", 2, "typo.yaml: listen.prot: "),
+        ("config check -c typo.yaml", 2, "typo.yaml: listen.prot: unknown key; did you mean port?"),
+        ("config check -c other.yaml", 2, "other.yaml: zzz: unknown key; docs/configuration.md lists them all"),
+        ("config check -c served.yaml", 1, "sinks.record: say in which country the record is kept"),
+        ("cell register eu-de --verifier-key absent --data nowhere", 1, "error: "),
         ("demo --port 70000", 2, "less than or equal to 65535"),
     ],
 )
@@ -146,6 +166,8 @@ def test_a_mistake_is_a_sentence_and_a_status(run, tmp_path, line, status, says)
     (tmp_path / "list.yaml").write_text("- one\n")
     (tmp_path / "open.yaml").write_text("listen: {host: 0.0.0.0}\n")
     (tmp_path / "typo.yaml").write_text("listen: {prot: 1}\n")
+    (tmp_path / "other.yaml").write_text("zzz: 1\n")
+    (tmp_path / "served.yaml").write_text("listen: {host: 0.0.0.0, tls_ended_by_proxy: true}\n")
     result = run(*line.split())
     assert result.exit_code == status
     assert says in result.output + result.stderr

@@ -150,6 +150,24 @@ async def test_a_drained_deployment_keeps_nobody_waiting(sleeping):
         assert (answer.status, answer.error["code"]) == (404, "model_not_found")
 
 
+@pytest.mark.parametrize("end", ["drain", "delete", "revoke"])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_who_waits_for_what_will_not_come_is_told_soon(sleeping, monkeypatch, end, stream):
+    monkeypatch.setattr(parking, "COMMENT_S", 0.1)
+    async with sleeping(launcher=FakeLauncher(takes_s=3600)) as made:
+        waiting = asyncio.create_task(made.post(chat("hi", stream=stream)))
+        await asyncio.sleep(1.0)
+        if end == "revoke":
+            made.control.revoke_tenant("acme")
+        else:
+            getattr(made.control, f"{end}_deployment")("acme", "small")
+        async with asyncio.timeout(5):
+            answer = await waiting
+        error = answer.events[-1]["error"] if stream else answer.error
+        assert error["code"] == ("revoked_api_key" if end == "revoke" else "model_not_found")
+        assert "inference.accepted" not in made.types()
+
+
 async def test_a_crashed_backend_s_successor_answers_who_came_meanwhile(sleeping):
     launcher = FakeLauncher()
     async with sleeping(launcher=launcher, wish=WISH.model_copy(update={"min_replicas": 1})) as made:
