@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 from backend.call import Call, ClientGone
 from backend.engine_client import EngineClient
 from backend.error_bodies import JSON, ModelFailed, error_response
-from backend.errors import Asleep, DeadlineExceeded, Overloaded, RequestError
+from backend.errors import Asleep, DeadlineExceeded, Leaving, Overloaded, RequestError
 from backend.messages import AddSequence
 from backend.metrics import Metrics
 from backend.wire import REQUEST_ID_HEADER
@@ -48,7 +48,8 @@ class Form:
 class EmbeddingResponse(Response):
     """Sends the vectors of one call, while watching for the client's leaving.
 
-    ``sequences`` are its texts. The first part may be refused for want of a place; later ones wait for theirs.
+    ``sequences`` are its texts. The first part may be refused for want of a place; later ones wait for theirs, unless
+    the backend falls asleep or stops: nothing was sent yet, so another may answer all of it.
     """
 
     def __init__(
@@ -134,7 +135,7 @@ class EmbeddingResponse(Response):
             try:
                 return self._engine.submit(part)
             except Overloaded as busy:
-                if not patient or isinstance(busy, Asleep):
+                if not patient or isinstance(busy, Asleep | Leaving):
                     raise
             await asyncio.sleep(RETRY_S)
 

@@ -19,7 +19,9 @@ from backend.models.rope import Rope
 from backend.models.tensors import Expected, require_finite
 from backend.models.variant_layer import VariantLayer, cap, norm
 
-BODY = "model."
+BODY, HEAD = "model.", "lm_head.weight"
+TEXT_PARTS = ("language_model.", "model.language_model.")  # as in releases, and as transformers 5 has them in memory
+IMAGE_PARTS = ("vision_tower.", "multi_modal_projector.")
 
 
 class DecoderLayer(nn.Module):
@@ -180,18 +182,30 @@ class Decoder(nn.Module):
         found.require_all()
 
     def expected(self) -> Expected:
-        return Expected(self.places(), {"lm_head.weight"} if self.config.tie_word_embeddings else set())
+        return Expected(self.places(), {HEAD} if self.config.tie_word_embeddings else set())
 
-    def own_names(self, names: list[str]) -> list[str]:
-        """As `places` spells them: what was saved without its head names its tensors from the body on."""
-        return names if any(name.startswith(BODY) for name in names) else [BODY + name for name in names]
+    def own_names(self, names: list[str]) -> list[str | None]:
+        """As `places` spells them; None for what is another model's. One that was saved without its head names its
+        tensors from the body on, one that reads images, too, by its parts."""
+        if any(name.startswith(TEXT_PARTS) for name in names):
+            return [_of_text_part(name) for name in names]
+        return list(names) if any(name.startswith(BODY) for name in names) else [BODY + name for name in names]
 
     def places(self) -> dict[str, Tensor]:
         """Hugging Face name -> where it goes, as views into the fused weights."""
         places: dict[str, Tensor] = {"model.embed_tokens.weight": self.embedding, "model.norm.weight": self.norm}
         if not self.config.tie_word_embeddings:
-            places["lm_head.weight"] = self.head
+            places[HEAD] = self.head
         for i, layer in enumerate(self.layers):
             assert isinstance(layer, DecoderLayer | VariantLayer)  # noqa: S101  (ModuleList forgets its element type)
             places |= {f"model.layers.{i}.{name}": place for name, place in layer.places().items()}
         return places
+
+
+def _of_text_part(name: str) -> str | None:
+    """What is nobody's stays as it is, so that it is found to have no place."""
+    if name.startswith("language_model."):
+        return name.removeprefix("language_model.")
+    if name.removeprefix(BODY).startswith(IMAGE_PARTS):
+        return None
+    return name.replace("model.language_model.", BODY, 1)

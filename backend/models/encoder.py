@@ -95,11 +95,11 @@ class Encoder(nn.Module):
     def expected(self) -> Expected:
         return Expected(self.places(), NOT_NEEDED)
 
-    def own_names(self, names: list[str]) -> list[str]:
+    def own_names(self, names: list[str]) -> list[str | None]:
         """As `places` spells them."""
         for wrapper in WRAPPERS:
             names = [name.removeprefix(wrapper) for name in names]
-        return names
+        return list(names)
 
     def places(self) -> dict[str, Tensor]:
         """Hugging Face name -> where it goes, as views into the fused weights."""

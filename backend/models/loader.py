@@ -7,11 +7,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from backend.errors import ConfigError
+from backend.errors import ConfigError, CorruptCheckpoint
 from backend.models import gguf, prequantised
 from backend.models.checkpoint import Checkpoint
 from backend.models.config import ModelConfig
-from backend.models.decoder import Decoder
+from backend.models.decoder import HEAD, Decoder
 from backend.models.direct import OnProgress, Stored, fill, stored_tensors
 from backend.models.encoder import Encoder
 from backend.models.tensors import require_finite
@@ -27,9 +27,23 @@ def load_model(
     model = Decoder(checkpoint.config, DTYPES[_known(dtype)], device)
     if checkpoint.gguf_file is None:
         load_folder(model, checkpoint.path, on_progress)
+        if model.config.tie_word_embeddings and checkpoint.embedding is None:
+            _require_one_table(model, checkpoint.path)
     else:
         model.load(named_weights(checkpoint))
     return model.eval()
+
+
+def _require_one_table(model: Decoder, folder: Path) -> None:
+    """Raises CorruptCheckpoint if the head that a tied model's files repeat is another one: whose word counts?"""
+    stored = stored_tensors(folder)
+    for name, tensor in zip(model.own_names([tensor.name for tensor in stored]), stored, strict=True):
+        if name != HEAD:
+            continue
+        head = torch.empty(tensor.shape, dtype=tensor.dtype, device=model.embedding.device)
+        fill([(tensor, head)])
+        if not torch.equal(head.to(model.embedding.dtype), model.embedding):
+            raise CorruptCheckpoint(f"config.json says that head and embedding are one, and {HEAD} is another")
 
 
 def load_encoder(checkpoint: Checkpoint, dtype: str, on_progress: OnProgress | None = None) -> Encoder:
@@ -51,7 +65,7 @@ def load_folder(model: Decoder | Encoder, folder: Path, on_progress: OnProgress 
     buffer on the device; FP8 ones are multiplied by their scales on the way (`prequantised`)."""
     stored = stored_tensors(folder)
     names = model.own_names([tensor.name for tensor in stored])
-    stored = [replace(tensor, name=name) for tensor, name in zip(stored, names, strict=True)]
+    stored = [replace(tensor, name=name) for tensor, name in zip(stored, names, strict=True) if name is not None]
     total = sum(s.size for s in stored)
     done = 0
 

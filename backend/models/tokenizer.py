@@ -240,13 +240,17 @@ def _token_text(value: Any) -> str | None:
 
 
 def _folder_templates(folder: Path, settings: dict[str, Any]) -> dict[str, str]:
-    """By name, ``default`` first of all: in files of their own, or in tokenizer_config.json, one or several."""
+    """By name, ``default`` first of all: in files of their own, or in tokenizer_config.json, one or several. Of two the
+    one in a file of its own counts."""
     written = settings.get("chat_template")
     templates: dict[str, str] = {}
     if isinstance(written, str):
         templates["default"] = written
     elif isinstance(written, list):
         templates |= {entry["name"]: entry["template"] for entry in written}
+    beside = _optional_json(folder / "chat_template.json").get("chat_template")  # of releases that read images
+    if isinstance(beside, str):
+        templates["default"] = beside
     for path in (*folder.glob(f"{MORE_TEMPLATES}/*.jinja"), folder / "chat_template.jinja"):
         if path.is_file():
             name = "default" if path.parent == folder else path.stem

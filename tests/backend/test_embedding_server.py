@@ -123,6 +123,7 @@ async def test_2048_texts_of_one_call_come_in_order_through_a_queue_of_eight(htt
         ({"input": "a", "max_tokens": 3}, "max_tokens", "unsupported_parameter"),
         ({"input": "a", "stream": True}, "stream", None),
         ({"input": "a", "truncate_prompt_tokens": 5}, "truncate_prompt_tokens", "unsupported_parameter"),
+        ({"input": "a", "pooling": "max"}, "pooling", "unknown_parameter"),
         ({}, "input", None),
     ],
 )
@@ -211,15 +212,23 @@ async def test_it_sleeps_wakes_and_scrubs_as_any_backend(http: aiohttp.ClientSes
         assert (await answer.json())["residue_bytes"] == 0
 
 
-async def test_sigterm_lets_a_running_call_end(theirs: tuple[Path, Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("texts", "status", "code"), [(8, 200, None), (100, 503, "backend_leaving")], ids=["one part", "several"]
+)
+async def test_at_sigterm_a_part_that_began_ends_and_what_was_not_begun_is_for_another_backend(
+    theirs: tuple[Path, Any], tmp_path: Path, texts: int, status: int, code: str | None
+) -> None:
     with Backend(tmp_path / "log", "--model", str(theirs[0]), *OPTIONS) as running:
         async with aiohttp.ClientSession(running.url) as http:
-            call = asyncio.create_task(ask(http, input=[[3 + i % 200] * 100 for i in range(100)]))
-            while await metric(http, "domicile_backend_steps_total") < 5:
-                await asyncio.sleep(0.01)
+            call = asyncio.create_task(ask(http, input=[[3 + i % 200] * 250 for i in range(texts)]))
+            begun = await metric(http, "domicile_backend_steps_total")
+            while await metric(http, "domicile_backend_steps_total") < begun + 16:  # of 64 for eight; the first is done
+                await asyncio.sleep(0.002)
             stopped = asyncio.create_task(asyncio.to_thread(running.stop))
-            status, answer = await call
-        assert (status, len(answer["data"])) == (200, 100)
+            found, answer = await call
+        assert (found, answer.get("error", {}).get("code"), len(answer.get("data", ()))) == (
+            status, code, texts if code is None else 0,
+        )  # fmt: skip
         assert await stopped == 0
 
 
@@ -233,3 +242,11 @@ async def test_an_encoder_is_served_alike(tmp_path: Path) -> None:
     expected = reference(theirs, tokens(tmp_path / "bert", "the rain"), "mean", normalised=False)
     torch.testing.assert_close(torch.tensor(found), expected, atol=1e-4, rtol=1e-4)
     assert (status, answer["error"]["code"]) == (400, "context_length_exceeded")
+
+
+async def test_a_project_with_a_small_share_has_its_many_texts_part_by_part(
+    theirs: tuple[Path, Any], tmp_path: Path
+) -> None:
+    with Backend(tmp_path / "log", "--model", str(theirs[0]), *OPTIONS, "--max-per-project", "2") as running:
+        async with aiohttp.ClientSession(running.url) as http:
+            assert len(await vectors(http, input=TEXTS)) == len(TEXTS)

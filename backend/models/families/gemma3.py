@@ -14,7 +14,7 @@ THETA, LOCAL_THETA = 1_000_000.0, 10_000.0
 LOCAL = "local_rope_parameters"  # our name for what releases spell in two ways
 
 
-def _spelling(config: Mapping[str, Any]) -> Mapping[str, Any]:
+def spelling(config: Mapping[str, Any]) -> Mapping[str, Any]:
     by_kind = config.get("rope_parameters") or {}
     whole = by_kind.get(windows.FULL) or config.get("rope_scaling") or {}
     local = by_kind.get(windows.SLIDING) or {}
@@ -25,7 +25,7 @@ def _spelling(config: Mapping[str, Any]) -> Mapping[str, Any]:
     }
 
 
-def _traits(config: Mapping[str, Any]) -> Traits:
+def traits(config: Mapping[str, Any]) -> Traits:
     kinds = windows.kinds(config, every=int(config.get("sliding_window_pattern") or PATTERN))
     made = gemma2.variant(config, "Gemma 3's norms and its two kinds of positions")
     context = config["max_position_embeddings"]
@@ -41,10 +41,10 @@ def _traits(config: Mapping[str, Any]) -> Traits:
 
 FAMILY = Family(
     architecture="Gemma3ForCausalLM",
-    models="Gemma 3 270M and 1B; of the larger ones what a text-only export holds",
+    models="Gemma 3 270M and 1B; text-only exports of the larger ones",
     features="q and k norms, norms before and after; sliding window in five of six layers, with RoPE of its own; GELU",
-    traits=_traits,
-    spelling=_spelling,
+    traits=traits,
+    spelling=spelling,
     activation=GELU_TANH,
     gpu="no",
 )

@@ -70,6 +70,17 @@ def test_an_encoders_vectors_equal_transformers(pooling: str, kind: str, tmp_pat
         torch.testing.assert_close(found, expected, atol=CLOSE, rtol=CLOSE)
 
 
+@pytest.mark.parametrize("write", [write_decoder, write_encoder])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_in_half_the_precision_vectors_point_the_same_way(dtype: str, write: Any, tmp_path: Path) -> None:
+    write(tmp_path)
+    ids = tokens(tmp_path)
+    exact, rough = vectors(engine_of(tmp_path), ids), vectors(engine_of(tmp_path, dtype=dtype), ids)
+    for one, other in zip(exact, rough, strict=True):
+        assert torch.cosine_similarity(one, other, 0) > 0.99
+        assert not torch.equal(one, other)
+
+
 def test_an_encoders_text_of_exactly_its_length_is_served_and_one_more_is_refused(tmp_path: Path) -> None:
     theirs = write_encoder(tmp_path, kind="Roberta")
     engine = engine_of(tmp_path)

@@ -1,6 +1,7 @@
 """Gemma's config.json in the spellings of its releases, and what is refused; its logits are compared in test_parity."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,10 @@ from backend.models.checkpoint import Checkpoint
 from backend.models.config import ModelConfig, from_hugging_face
 from backend.models.families.family import Variant
 from backend.models.loader import load_model
+from tests.backend.asked import asked
 from tests.backend.models.families.test_parity import CASES, reference, theirs
-from tests.backend.tiny import generate, greedy, tiny_config, tiny_engine
+from tests.backend.models.test_chat_template import WITHOUT_SYSTEM
+from tests.backend.tiny import generate, greedy, tiny_config, tiny_engine, tiny_tokenizer
 
 SHAPE: dict[str, Any] = {
     "vocab_size": 100,
@@ -147,7 +150,7 @@ def test_a_gpu_is_told_by_name_what_it_does_not_compute(case: str) -> None:
         "qwen3-moe": "mixture of experts",
     }
     architecture, changes = CASES[case]
-    expected = names.get(case.partition(",")[0])
+    expected = names.get(re.split(",| with", case)[0])
     said = from_hugging_face(
         {**theirs(architecture, changes).config.to_dict(), "architectures": [architecture]}
     ).cpu_only
@@ -180,3 +183,18 @@ def test_a_checkpoint_for_the_cpu_only_is_refused_on_a_gpu_before_it_is_loaded(
     config = EngineConfig(model=str(tmp_path), device="cuda", dtype="bfloat16")
     with pytest.raises(ConfigError, match="on a GPU this model cannot be served: Gemma 2's soft caps"):
         Engine.from_checkpoint(Checkpoint(tmp_path), config)
+
+
+async def test_a_chat_with_gemma_is_answered_and_its_system_turn_a_400_with_the_templates_word(tmp_path: Path) -> None:
+    theirs("Gemma2ForCausalLM", {**CASES["gemma2"][1], "vocab_size": 320}).save_pretrained(tmp_path)
+    tiny_tokenizer().save(str(tmp_path / "tokenizer.json"))
+    settings = {"chat_template": WITHOUT_SYSTEM, "bos_token": "<|endoftext|>", "eos_token": "<|im_end|>"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    user = {"role": "user", "content": "the rain"}
+    async with asked(tmp_path, num_blocks=64) as backend:
+        answer = await backend.chat(messages=[user], ignore_eos=True)
+        assert answer["usage"]["completion_tokens"] == 8
+        system = {"role": "system", "content": "be brief"}
+        status, refused = await backend.post("/v1/chat/completions", messages=[system, user])
+    assert (status, refused["error"]["param"]) == (400, "messages")
+    assert "no turn for a system" in refused["error"]["message"]
