@@ -11,6 +11,7 @@ The order of the first three is vLLM's. All of it depends on the sequence's own 
 
 from collections import Counter
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -47,5 +48,5 @@ def _penalise(row: Tensor, params: SamplingParams, prompt: list[int], output: li
 
 def forbid(row: Tensor, allowed: Tensor) -> None:
     """Step 4, in place. allowed: [ceil(vocab_size / 32)] int32, bit ``token % 32`` of word ``token // 32`` set."""
-    bits = (allowed.unsqueeze(-1) >> torch.arange(32, dtype=torch.int32)) & 1
-    row.masked_fill_(bits.flatten()[: len(row)] == 0, FORBIDDEN)
+    bits = np.unpackbits(allowed.numpy().view(np.uint8), bitorder="little")[: len(row)]
+    row.masked_fill_(torch.from_numpy(bits) == 0, FORBIDDEN)

@@ -55,7 +55,10 @@ class Script:
     def submit(self, sequences: Sequence[AddSequence]) -> Call:
         call = Call(cast("Any", Forgets()), range(len(sequences)))
         said = [iter(self._progress(id, sequence)) for id, sequence in enumerate(sequences)]
-        turns = [i % len(said) for i in self.order]
+        leaders = [
+            id for id, sequence in enumerate(sequences) if sequence.leader is None
+        ]  # others wait for their prompt
+        turns = [*leaders, *(i % len(said) for i in self.order)]
         for id in [*turns, *(i for i in range(len(said)) for _ in self.tokens[i % len(self.tokens)] + [0])]:
             if (progress := next(said[id], None)) is not None:
                 call.deliver(progress)
