@@ -173,12 +173,14 @@ class _Outcome(Event):
 
 
 class InferenceCompleted(_Outcome):
-    """The answer: durable before its last chunk, or its body, leaves for the client."""
+    """The answer: durable before its last chunk, or its body, leaves for the client. `fingerprint`: what the backend
+    says it came from, its weights and how it computes."""
 
     step: ClassVar[Step] = Step.CLOSES
 
     type: Literal["inference.completed"] = "inference.completed"
     finish_reason: Code | None = None
+    fingerprint: Text | None = None
 
 
 class InferenceAborted(_Outcome):

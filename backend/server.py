@@ -42,6 +42,7 @@ class Api(Face):
         super().__init__(engine, served_name, identity, meter)
         self.text_model = text_model
         self.chats = chats or ChatModel(text_model)
+        self.fingerprint: str | None = None  # see `backend.fingerprint`; until it is known, answers have none
         self._grammars: Grammars | None = None
 
     def app(self) -> Starlette:
@@ -60,7 +61,10 @@ class Api(Face):
         arrived = time.monotonic()
         wire = await self._read(request, ChatCompletionRequest)
         turn = await self.aside(self.chats.turn, wire, sum(len(str(m.content or "")) for m in wire.messages))
-        answer = chat_answer(request_id(request), self.served_name, turn, usage_in_chunks=wire.wants_usage_chunk)
+        answer = chat_answer(
+            request_id(request), self.served_name, turn, usage_in_chunks=wire.wants_usage_chunk,
+            fingerprint=self.fingerprint,
+        )  # fmt: skip
         job = await self._job(
             request, wire, [turn.prompt], "messages", calls=turn.grammar, thoughts_end=turn.thoughts_end
         )
@@ -71,7 +75,10 @@ class Api(Face):
         wire = await self._read(request, CompletionRequest)
         encode = partial(self.text_model.encode_completion, add_special_tokens=wire.add_special_tokens is not False)
         prompts = [await self.aside(encode, p, len(p)) if isinstance(p, str) else p for p in completion_prompts(wire)]
-        answer = CompletionAnswer(request_id(request), self.served_name, usage_in_chunks=wire.wants_usage_chunk)
+        answer = CompletionAnswer(
+            request_id(request), self.served_name, usage_in_chunks=wire.wants_usage_chunk,
+            fingerprint=self.fingerprint,
+        )  # fmt: skip
         job = await self._job(request, wire, prompts, "prompt")
         return self._generate(wire, job, answer, arrived, self.text_model)
 

@@ -23,6 +23,7 @@ from backend.engine.progress import Stage
 from backend.engine_client import EngineClient
 from backend.errors import ConfigError
 from backend.face import Identity
+from backend.fingerprint import fingerprint
 from backend.gpu_meter import GpuMeter, open_probe
 from backend.heartbeat import beat
 from backend.messages import Loading
@@ -67,11 +68,13 @@ def serve(
     engine = EngineClient(config)
     meter = _meter(config, engine)
     app: ASGIApp
+    api: Api | None = None
     if checkpoint.embedding is not None:
         app = EmbeddingApi(engine, checkpoint.embedding_text, checkpoint.embedding, served_name, identity, meter).app()
     else:
         chats = ChatModel(checkpoint.text, tool_call_parser, reasoning_parser)
-        app = Api(engine, checkpoint.text, served_name, identity, chats, meter).app()
+        api = Api(engine, checkpoint.text, served_name, identity, chats, meter)
+        app = api.app()
     if lock is not None:
         app = RequestLock(app, lock, tenant=identity.tenant, backend=identity.backend_id)
     settings = uvicorn.Config(
@@ -96,6 +99,7 @@ def serve(
         supervising: asyncio.Task[None] | None = None
         reloading = asyncio.create_task(reload_when_renewed(context, tls)) if context and tls else None
         beating = None
+        reading: asyncio.Task[None] | None = None
         try:
             await asyncio.wait({serving, starting}, return_when=asyncio.FIRST_COMPLETED)
             if starting.done():
@@ -105,10 +109,11 @@ def serve(
                 _say_ready(listener)
                 beating = asyncio.create_task(beat(engine.ping, heartbeat)) if heartbeat else None
                 supervising = asyncio.create_task(supervise(engine, restarts, bar))
+                reading = asyncio.create_task(_read_fingerprint(api, config)) if api else None
             await serving
         finally:
             server.should_exit = True
-            for task in filter(None, (starting, reloading, beating, supervising)):
+            for task in filter(None, (starting, reloading, beating, supervising, reading)):
                 task.cancel()
             await asyncio.gather(*filter(None, (serving, starting, supervising)), return_exceptions=True)
             await engine.stop()
@@ -121,6 +126,18 @@ def serve(
     finally:
         if meter is not None:
             meter.stop()
+
+
+async def _read_fingerprint(api: Api, config: EngineConfig) -> None:
+    """Beside the first requests: a start does not wait until every byte of a checkpoint is read once more."""
+    if config.load_format == "dummy":
+        return
+    try:
+        api.fingerprint = await asyncio.to_thread(fingerprint, resolve(config.model), config)
+    except OSError as error:
+        log.warning("no fingerprint, for the checkpoint cannot be read: %s", error.strerror)
+    else:
+        log.info("fingerprint %s", api.fingerprint)
 
 
 def _meter(config: EngineConfig, engine: EngineClient) -> GpuMeter | None:

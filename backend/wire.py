@@ -8,6 +8,7 @@ extensions (``top_k``, ``min_p``, ``repetition_penalty``, ``min_tokens``, ``stop
 ``add_generation_prompt``, ``continue_final_message``); ``deadline_s`` is ours.
 """
 
+import re
 from math import isfinite
 from typing import Annotated, Any, Literal
 
@@ -28,6 +29,9 @@ MAX_JOULES = 1e9
 """No call takes more, 278 kWh: what says so did not measure."""
 MAX_INPUTS = 2048  # texts of one call for embeddings (OpenAI API)
 Inputs = Field(min_length=1, max_length=MAX_INPUTS)
+
+FINGERPRINT = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
+OUR_FINGERPRINT = re.compile(r"fp_(?P<weights>[0-9a-f]{16})_[0-9a-f]{8}")  # `backend.fingerprint`
 
 JsonObject = dict[str, Any]
 NonEmpty = Annotated[str, StringConstraints(min_length=1)]
@@ -261,3 +265,22 @@ def sse_data(payload: bytes) -> bytes:
 
 
 SSE_DONE = sse_data(b"[DONE]")
+
+
+def fingerprint_of(answer: JsonObject) -> str | None:
+    """An answer's ``system_fingerprint``, if it is one word."""
+    found = answer.get("system_fingerprint")
+    return found if isinstance(found, str) and FINGERPRINT.fullmatch(found) else None
+
+
+def same_weights(one: str | None, other: str | None) -> bool | None:
+    """Whether two answers came from the same weights, by their fingerprints; None where that is not known: one has
+    none, or they are another server's and differ."""
+    if one is None or other is None:
+        return None
+    if one == other:
+        return True
+    ours = [OUR_FINGERPRINT.fullmatch(fingerprint) for fingerprint in (one, other)]
+    if ours[0] is None or ours[1] is None:
+        return None
+    return ours[0]["weights"] == ours[1]["weights"]

@@ -70,6 +70,7 @@ class Exchange:
     first_byte: float | None = None
     usage: Usage | None = None
     finish_reasons: list[str] = field(default_factory=list)
+    fingerprint: str | None = None
     bytes_out: int = 0
     chunks_out: int = 0
     waited_since: float | None = None

@@ -17,7 +17,7 @@ from urllib.parse import quote
 from pydantic_core import from_json, to_json
 
 from audit.receipt import Receipt
-from backend.wire import Usage
+from backend.wire import Usage, fingerprint_of
 from gateway.authentication import Authenticator
 from gateway.client import Client, ClientGone, Header
 from gateway.content import Content, subject_of
@@ -263,6 +263,7 @@ def _generated(exchange: Exchange, raw: bytes) -> dict[str, Any]:
     try:
         body: dict[str, Any] = from_json(raw)
         exchange.usage = Usage.model_validate(body["usage"]) if body.get("usage") else None
+        exchange.fingerprint = fingerprint_of(body)
         exchange.finish_reasons += [str(choice["finish_reason"]) for choice in body["choices"]]
         for choice in body["choices"]:
             exchange.count_tool_calls(choice.get("message"))

@@ -76,7 +76,11 @@ class Recorder:
         exchange.closed = True
         reasons = exchange.finish_reasons
         return await self._append(
-            InferenceCompleted(**_outcome(exchange, 200), finish_reason=reasons[-1] if reasons else None),
+            InferenceCompleted(
+                **_outcome(exchange, 200),
+                finish_reason=reasons[-1] if reasons else None,
+                fingerprint=exchange.fingerprint,
+            ),
             exchange.content.answered() if exchange.content else None,
         )
 

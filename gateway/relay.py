@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import from_json, to_json
 
-from backend.wire import SSE_DONE, Usage, sse_data
+from backend.wire import SSE_DONE, Usage, fingerprint_of, sse_data
 from gateway.errors import BackendFailed
 from gateway.exchange import Exchange
 from gateway.openai.answer import StreamRewriter
@@ -78,6 +78,8 @@ class StreamRelay:
             return []
         if self._template is None:
             self._template = {key: value for key, value in chunk.items() if key not in ("choices", "usage")}
+        if self._exchange.fingerprint is None:
+            self._exchange.fingerprint = fingerprint_of(chunk)
         self._exchange.chunks_out += 1
         for choice in chunk.get("choices") or ():
             if reason := choice.get("finish_reason"):

@@ -54,6 +54,7 @@ async def serving(app: ASGIApp, listen: Listen, body_timeout_s: float = BODY_S) 
         ssl_keyfile=str(listen.key_file) if listen.key_file else None,
         ssl_context_factory=_tls if listen.cert_file else None,
     )
+    config.load()
     listener = listening(listen.host, listen.port)
     server = _Server(config)
     running = asyncio.create_task(server.serve(sockets=[listener]))
@@ -72,7 +73,12 @@ async def serving(app: ASGIApp, listen: Listen, body_timeout_s: float = BODY_S) 
 
 def _tls(config: uvicorn.Config, make: Callable[[], ssl.SSLContext]) -> ssl.SSLContext:
     """TLS 1.2 and above, whatever the system's OpenSSL would allow (RFC 9325 §3.1.1)."""
-    context = make()
+    try:
+        context = make()
+    except OSError as error:  # ssl.SSLError is one; neither names a file
+        named = f"listen.cert_file {config.ssl_certfile} or listen.key_file {config.ssl_keyfile}"
+        missing = isinstance(error, FileNotFoundError | PermissionError)
+        raise OSError(f"{named}: {error.strerror if missing else 'it is no certificate with its key, PEM'}") from error
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
     return context

@@ -35,9 +35,9 @@ EVERY_S = 1.0
 METER_EVERY_S = 5.0
 SETTLE_S = 2.0
 """By then no gateway sends more to a backend that was taken out of service: each learns of it within a second."""
-STARTS_AT_ONCE = 8
-STARTS_OF_A_TENANT = 4
-"""Of these: whose backends take long to start, or never do, does not hold up the others."""
+STARTS_HERE, STARTS_ELSEWHERE = 8, 64
+"""At once, on a gateway's own machine and on others. Of a tenant half of them at most: whose backends take long to
+start, or never do, does not hold up the others."""
 CLOCK_SLACK_S = 2.0
 
 
@@ -79,8 +79,10 @@ class Reconciler:
         self._settle_s = settle_s
         self._monotonic = monotonic
         self._news = asyncio.Event()
-        self._gate = asyncio.Semaphore(STARTS_AT_ONCE)
-        self._gates: dict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(STARTS_OF_A_TENANT))
+        at_once = STARTS_ELSEWHERE if launcher.outlives else STARTS_HERE
+        self._gate = asyncio.Semaphore(at_once)
+        self._gates: dict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(at_once // 2))
+        self._updates = asyncio.Semaphore(STARTS_HERE)  # apart, since starts are awaited by calls
         self._starting: set[str] = set()
         self._as_wished: set[str] = set()  # what outlives a gateway, and this one has seen to
         self._term: int | None = None
@@ -254,7 +256,7 @@ class Reconciler:
     async def _update(self, deployment: Deployment, replica: Replica) -> None:
         """It answers meanwhile, and if it fails, too: the old goes when the new is ready."""
         try:
-            async with self._gates[replica.tenant], self._gate:
+            async with self._updates:
                 await self._launcher.start(self._spec(deployment, replica))
         except LaunchError as error:
             log.warning("%s", error)

@@ -263,7 +263,7 @@ async def test_what_the_readme_shows_works_when_pasted(tmp_path):
                 done = await paste("bash", "-euc", domicile + block.replace(DEMO_BASE, made.base))
                 assert said in done.stdout or "verified" in done.stdout or "holds" in done.stdout, done.stdout
         (program,) = blocks("python")
-        program = program.replace(DEMO_BASE, made.base).replace("KEY", repr(made.key()))
+        program = program.replace(DEMO_BASE, made.base)
         assert (await paste(sys.executable, "-c", program)).stdout == said
         assert len(made.backends["acme-1"].bodies) == 2
     shown = [block for block in blocks("bash") if "make " not in block]

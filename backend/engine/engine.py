@@ -271,9 +271,12 @@ class Engine:
         allowed, failed = Allowed.nothing(self.vocab_size), list[int]()
         if matchers and self._grammars is not None:
             allowed, failed = self._grammars.allowed(matchers)
-        others = {s.id: s.restriction for s in there if s.restriction is not None and s.id not in failed}
-        outputs = {s.id: s.tokens[s.num_prompt :] for s in there}
-        allowed, left_nothing = allowed.restricted({id: r.allowed(outputs[id]) for id, r in others.items()})
+        others = {
+            s.id: s.restriction.allowed(s.tokens[s.num_prompt :])
+            for s in there
+            if s.restriction is not None and s.id not in failed
+        }
+        allowed, left_nothing = allowed.restricted(others)
         for id in failed + left_nothing:
             sequence = self._sequences[id]
             progress.append(Progress(id, None, Finish.GRAMMAR, sequence.num_cached or 0))

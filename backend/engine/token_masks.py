@@ -40,7 +40,7 @@ class Allowed:
 
     def withhold(self, tokens: dict[int, Iterable[int]]) -> None:
         """By id, forbid these as well, unless nothing else is allowed."""
-        for id, bits in self.rows().items():
+        for id, bits in self.rows().items() if tokens else ():
             if id in tokens:
                 words = bits.numpy().view(np.uint32)
                 fewer = without(words, tokens[id])

@@ -118,7 +118,7 @@ class Answers:
         raise Pending("a call with this Idempotency-Key is running, or was cut off: try again", wait)
 
     @staticmethod
-    def _take_over(session: Session, holder: str, mine: Claim, now: datetime) -> bool:
+    def _take_over(session: Session, holder: str | None, mine: Claim, now: datetime) -> bool:
         """Waits for a transaction that is noting a change; then there is one, and nothing to take over."""
         dead = (
             col(AnswerRow.id) == mine.name,

@@ -214,5 +214,5 @@ class AnswerRow(Row, table=True):
     cell: str = Field(max_length=31)
     created_at: datetime = Field(sa_type=UtcDateTime, index=True)
     sealed: bytes | None = Field(None, sa_type=LargeBinary)
-    holder: str = Field("", max_length=32)
+    holder: str | None = Field(None, max_length=32)
     made: str | None = Field(None, max_length=400)

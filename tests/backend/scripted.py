@@ -106,8 +106,8 @@ class Scripted:
     def __init__(self, folder: Path, template: str, meter: GpuMeter | None = None, **parsers: str) -> None:
         model = text_model(folder, template)
         self.engine = ScriptedEngine(model)
-        api = Api(self.engine, model, MODEL, Identity(), ChatModel(model, **parsers), meter)  # type: ignore[arg-type]
-        self.http = httpx.AsyncClient(transport=httpx.ASGITransport(app=api.app()), base_url="http://backend")
+        self.api = Api(self.engine, model, MODEL, Identity(), ChatModel(model, **parsers), meter)  # type: ignore[arg-type]
+        self.http = httpx.AsyncClient(transport=httpx.ASGITransport(app=self.api.app()), base_url="http://backend")
         self.openai = openai.AsyncOpenAI(
             api_key="-", base_url="http://backend/v1", http_client=self.http, max_retries=0
         )

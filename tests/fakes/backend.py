@@ -29,6 +29,7 @@ class FakeBackend:
     left: int = 0
     ready: bool = True
     joules: object = None  # what it says that a call took; None: it does not measure
+    fingerprint: object = None
 
     @property
     def usage(self):
@@ -65,8 +66,12 @@ class FakeBackend:
         said = {"message": {"role": "assistant", "content": self.text(body)}} if chat else {"text": self.text(body)}
         return {
             "id": "x", "object": "chat.completion" if chat else "text_completion", "created": 1, "model": self.model,
-            "choices": [{"index": 0, **said, "finish_reason": "stop"}], "usage": self.usage,
+            **self.more, "choices": [{"index": 0, **said, "finish_reason": "stop"}], "usage": self.usage,
         }  # fmt: skip
+
+    @property
+    def more(self):
+        return {} if self.fingerprint is None else {"system_fingerprint": self.fingerprint}
 
     async def stream(self, request, body, chat):
         response = web.StreamResponse(headers={"content-type": "text/event-stream"})
@@ -74,7 +79,15 @@ class FakeBackend:
 
         async def send(choices, **more):
             kind = "chat.completion.chunk" if chat else "text_completion"
-            event = {"id": "x", "object": kind, "created": 1, "model": self.model, "choices": choices, **more}
+            event = {
+                "id": "x",
+                "object": kind,
+                "created": 1,
+                "model": self.model,
+                "choices": choices,
+                **self.more,
+                **more,
+            }
             await response.write(b"data: " + json.dumps(event).encode() + b"\n\n")
 
         def choice(text, finish=None, **more):

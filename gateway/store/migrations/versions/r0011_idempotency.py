@@ -11,7 +11,7 @@ depends_on = None
 
 def upgrade() -> None:
     with op.batch_alter_table("idempotent_answer") as table:
-        table.add_column(sa.Column("holder", sa.String(32), nullable=False, server_default=""))
+        table.add_column(sa.Column("holder", sa.String(32), nullable=True))
         table.add_column(sa.Column("made", sa.String(400), nullable=True))
 
 
