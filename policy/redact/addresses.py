@@ -141,7 +141,7 @@ def _street_before(before: str) -> int:
     if not words.lower().endswith(_BEHIND):
         return 0
     name = _STREET.search(words)
-    return len(before) - name.start() if name else 0
+    return len(before) - name.start() if name and name[0].lower() not in _BEHIND else 0
 
 
 def _with_town(text: str, end: int) -> int:

@@ -9,6 +9,7 @@ import ipaddress
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
+from operator import itemgetter
 from typing import NamedTuple
 
 from policy.errors import RedactionError
@@ -20,6 +21,7 @@ from policy.redact.cards import find_cards
 from policy.redact.devices import find_imeis, find_macs
 from policy.redact.iban import find_ibans, load_structures
 from policy.redact.national_ids import find_national_ids
+from policy.redact.normalise import lowered
 from policy.redact.phone import compile_plans, find_phones
 from policy.redact.plates import find_plates
 from policy.redact.reading import Reading
@@ -57,7 +59,15 @@ _DOMAIN = re.compile(
     rf"(?![{ALNUM}@(]|-[{ALNUM}])"
 )
 _IPV4 = re.compile(r"[0-9](?<![A-Za-z0-9_.][0-9])[0-9]{0,2}\.(?:[0-9]{1,3}\.){2}[0-9]{1,3}(?![A-Za-z0-9_]|\.[0-9])")
-_VERSION = re.compile(r"(?i:version|release|build|revision)[\"']?\s{0,2}[:= ]\s{0,2}[\"'v]?\Z")
+_VERSION = re.compile(
+    r"(?:version|release|build|revision|section|chapter|firmware|kernel|patch|clause|abschnitt|kapitel|paragraph"
+    r"|upgraded? to|v)"
+    r"[\"']?\s{0,2}[:= ]{0,2}\s{0,2}[\"'v]?\Z"
+)
+_PRODUCT = re.compile(r"(?:^|[ ;(])[A-Z][A-Za-z]{2,24}/\Z")  # `Chrome/120.0.0.0`
+_HOST = re.compile(r"\b(?:ip|ipv4|host|server|addr|dns|gateway|client|peer|remote|proxy|login|from|ping|ssh|via)")
+_BEFORE_IP = 32
+_SMALL = "32"
 _DOT_DIGIT = re.compile(r"\.[0-9]")
 _IPV6 = re.compile(
     r"(?<![A-Za-z0-9_:.])(?=[^.\s]{0,45}[0-9])(?:[0-9A-Fa-f]{0,4}:){2,7}"
@@ -83,12 +93,28 @@ def find_ips(text: str, start: int) -> Iterator[tuple[int, int]]:
     """IPv4 and IPv6 addresses that `ipaddress` accepts."""
     if _DOT_DIGIT.search(text, start):
         for match in _IPV4.finditer(text, start):
-            if _is_address(match[0]) and not _VERSION.search(text, max(0, match.start() - 16), match.start()):
+            if _is_address(match[0]) and not _is_version(text, match):
                 yield match.span()
     if text.count(":", start) > 1:
         for match in _IPV6.finditer(text, start):
             if _is_address(match[0]):
                 yield match.span()
+
+
+def _is_version(text: str, match: re.Match[str]) -> bool:
+    """Whether it is a release or a section: what stands before says so, or four small numbers are not called a host."""
+    written = text[max(0, match.start() - _BEFORE_IP) : match.start()]
+    before = lowered(written)
+    if _VERSION.search(before) or _PRODUCT.search(written):
+        return True
+    parts = match[0].split(".")
+    return (
+        all(len(part) == 1 or part < _SMALL for part in parts if len(part) < 3)
+        and max(map(len, parts)) < 3
+        and parts[0] != "10"
+        and len(set(parts)) > 1
+        and not _HOST.search(before)
+    )
 
 
 def _is_address(text: str) -> bool:
@@ -176,7 +202,7 @@ def _run(reading: Reading, start: int, detectors: Iterable[Detector], *, has_dig
 
 def _merged(spans: list[Span], order: Mapping[str, int]) -> list[Span]:
     merged: list[Span] = []
-    for span in sorted(spans):
+    for span in sorted(spans, key=itemgetter(0)):  # of two that begin together, what was found first
         if merged and span.start < merged[-1].end:
             last = merged[-1]
             label = span.label if order[_first(span.label)] > order[_first(last.label)] else last.label

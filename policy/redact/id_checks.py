@@ -7,6 +7,7 @@ from datetime import date
 
 from stdnum import luhn, verhoeff
 from stdnum.exceptions import ValidationError
+from stdnum.fi import hetu
 
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
@@ -31,12 +32,22 @@ def is_german_pension_number(number: str) -> bool:
 
 def is_document_number(number: str) -> bool:
     """Identity card or passport number: nine signs, with or without check digit (ICAO 9303 part 3, weights 7, 3, 1)."""
+    if not (number.isascii() and number.isalnum()):
+        return False
     if len(number) == 9:
-        return number.isascii() and number.isalnum() and _is_mixed(number)
-    if len(number) != 10 or not number[9].isdigit() or not number.isalnum() or not number.isascii():
+        return _is_mixed(number)
+    if len(number) != 10 or not number[9].isdigit():
         return False
     total = sum(int(sign, 36) * (7, 3, 1)[at % 3] for at, sign in enumerate(number[:9]))
     return any(sign.isdigit() for sign in number[:9]) and total % 10 == int(number[9])
+
+
+def is_travel_document(number: str) -> bool:
+    """Passports and identity cards of any state: six to twelve signs, at least five digits, at most three letters."""
+    digits = sum(map(str.isdigit, number))
+    return (
+        number.isascii() and number.isalnum() and 6 <= len(number) <= 12 and digits >= 5 and len(number) - digits <= 3
+    )
 
 
 def is_hungarian_health_number(number: str) -> bool:
@@ -55,6 +66,22 @@ def is_hungarian_personal_number(number: str) -> bool:
         return False
     weights = range(1, 11) if number[0] in "1256" else range(10, 0, -1)
     return any(_weighted(number[:10], each) % 11 == int(number[10]) for each in (weights, range(10, 0, -1)))
+
+
+def is_finnish_identity_code(number: str) -> bool:
+    """Henkilötunnus: date of birth, the century's sign, serial, check sign (modulo 31).
+
+    The century may have got lost where somebody regrouped it: the check does not need it, and a letter at the end
+    tells the rest from a phone.
+    """
+    if hetu.is_valid(number):
+        return True
+    return (
+        len(number) == 10
+        and _digits(number[:9])
+        and number[9].isalpha()
+        and bool(hetu.is_valid(f"{number[:6]}-{number[6:]}"))
+    )
 
 
 def is_latvian_personal_code(number: str) -> bool:

@@ -4,6 +4,7 @@
 import re
 from bisect import bisect_left
 from collections.abc import Iterator
+from operator import itemgetter
 from typing import NamedTuple
 
 from policy.redact.id_kinds import IDS
@@ -12,7 +13,7 @@ from policy.redact.reading import Reading
 # Names that any kind may have.
 GENERAL = (
     "national id*|national identi*|national insurance*|national number|national no|personal id*|personal code*"
-    "|personal number*|personal no|personal identi*|identity number*|identity no|identity code|identification number*"
+    "|personal number*|personal no|personal nr|person id|person number|person no|personal identi*|identity number*|identity no|identity code|identification number*"
     "|identification no|identification code|id number*|id no|id nr|id code|id card*|id card number|tax id*|tax number*|tax no"
     "|tax code|tax ref*|taxpayer*|citizen id*|citizen number|citizen service*|social security*|social insurance*|ssn|ss number|nin"
     "|numero de identificacion*|numero identificativo|identidad|identite|identita|identiteit*|id nummer*|idnummer*|gov id"
@@ -22,9 +23,14 @@ GENERAL = (
 REACH = 40  # characters between a name and its number
 _SHORT_REACH = 8  # for a name of one or two letters, which may be a word
 _BEHIND = 36
+_BRIEF = 8
 _LONGEST_NAME = 48
-_NUMBER_START = re.compile(r"(?<![A-Za-z0-9_])[A-Za-z]{0,6}[0-9]")
-_NUMBER_END = re.compile(r"(?P<number>[0-9](?:[A-Za-z]{0,3}|[ .-][A-Z]))(?![A-Za-z0-9])[^0-9\n]*\Z")
+# Not `11` in `fødselsnummer (11 siffer): `.
+_NUMBER_START = re.compile(r"(?<![A-Za-z0-9_])[A-Za-z]{0,6}(?![0-9]{1,3}(?:[)\]:,;]| [^\W\d_]{3}))[0-9]")
+_NUMBER_END = re.compile(
+    r"(?P<number>[0-9][A-Za-z]{0,3})(?![A-Za-z0-9])(?P<letter>[ ./-][A-Z](?![A-Za-z0-9]))?[^0-9\n]*\Z"
+)
+_CLOSING_TAG = re.compile(r"</(?:[\w-]{1,12}[:_-])?\Z")  # it names what stands before it
 _NUMBER_FOLLOWS = re.compile(r"[^0-9\n]{0,12}[0-9]")
 
 
@@ -51,24 +57,35 @@ def _expression(name: str) -> str:
     return r"[ _.\-–'’°]{0,3}".join(parts) + r"(?![^\W\d_])"
 
 
-def _table() -> dict[str, list[tuple[re.Pattern[str], tuple[str, ...], bool]]]:
+class _Entry(NamedTuple):
+    """A name as an expression, the kinds that it may mean, whether it is short and whether any kind may have it."""
+
+    pattern: re.Pattern[str]
+    kinds: tuple[str, ...]
+    is_short: bool
+    is_general: bool
+
+
+def _table() -> dict[str, list[_Entry]]:
     meant: dict[str, list[str]] = {}
+    general = frozenset(GENERAL.split("|"))
     for kind, each in IDS.items():
         for name in filter(None, each.names.split("|")):
             meant.setdefault(name, []).append(kind)
     for name in GENERAL.split("|"):
         meant.setdefault(name, [])
-    table: dict[str, list[tuple[re.Pattern[str], tuple[str, ...], bool]]] = {}
+    table: dict[str, list[_Entry]] = {}
     for name, kinds in meant.items():
         first, joined = name.split(" ")[0].rstrip("*"), name.replace(" ", "").rstrip("*")
         for initial in {first[:3], joined[:3]}:
-            table.setdefault(initial, []).append((re.compile(_expression(name)), tuple(kinds), len(joined) <= 2))
+            entry = _Entry(re.compile(_expression(name)), tuple(kinds), len(joined) <= 2, name in general)
+            table.setdefault(initial, []).append(entry)
     return table
 
 
 _NAMES = _table()
 _ANY_NAME = {
-    initial: re.compile("|".join(pattern.pattern for pattern, _, _ in entries)) for initial, entries in _NAMES.items()
+    initial: re.compile("|".join(entry.pattern.pattern for entry in entries)) for initial, entries in _NAMES.items()
 }
 
 
@@ -82,19 +99,28 @@ def names_in(reading: Reading) -> tuple[Name, ...]:
 
 def _find(reading: Reading) -> Iterator[Name]:
     small = reading.folded
-    for word, start in reading.words:
+    words = reading.words
+    for index, (word, start) in enumerate(words):
         initial = word[:3]
-        if initial in _ANY_NAME and _ANY_NAME[initial].match(small, start):
-            found = [
-                (match.end(), kinds, is_short)
-                for pattern, kinds, is_short in _NAMES[initial]
-                if (match := pattern.match(small, start))
-            ]
-            end = max(found)[0]
-            kinds = tuple(dict.fromkeys(kind for at, kinds, _ in sorted(found, reverse=True) for kind in kinds))
+        if word == "nino" and not reading[start : start + 4].isascii():  # Niño, a person
+            continue
+        if initial not in _ANY_NAME or _CLOSING_TAG.search(small, max(0, start - 16), start):
+            continue
+        last = len(small)
+        if not _ANY_NAME[initial].match(small, start):
+            if index + 1 == len(words) or words[index + 1][1] >= start + len(word):
+                continue
+            last = words[index + 1][1]  # `tajNumber`
+        found = [
+            (match.end(), entry) for entry in _NAMES[initial] if (match := entry.pattern.match(small, start, last))
+        ]
+        if found:
+            found.sort(key=itemgetter(0), reverse=True)
+            end = found[0][0]
+            kinds = tuple(dict.fromkeys(kind for _, entry in found for kind in entry.kinds))
             is_word = small[end : end + 1] not in ".:\"'" and reading[start:end].islower()
-            is_short = is_word and all(is_short for _, _, is_short in found)
-            yield Name(start, end, kinds, is_short, not all(kinds for _, kinds, _ in found))
+            is_short = is_word and all(entry.is_short for _, entry in found)
+            yield Name(start, end, kinds, is_short, any(entry.is_general for _, entry in found))
 
 
 def named_numbers(reading: Reading) -> dict[int, Named]:
@@ -115,12 +141,13 @@ def _named(reading: Reading) -> dict[int, Named]:
     if names and reading.columns:
         for column in reading.columns:
             first, last = bisect_left(names, (column.start,)), bisect_left(names, (column.end,))
-            heading = [name for name in names[first:last] if name.end <= column.end and not name.is_short]
+            is_brief = column.end - column.start <= _BRIEF  # `lv_pk`, `rc`: the heading is nothing but the name
+            heading = [name for name in names[first:last] if name.end <= column.end and (is_brief or not name.is_short)]
             for start, end in column.cells if heading else ():
                 if number := _NUMBER_START.search(reading.latin, start, end):
                     found.pop(number.start(), None)
                     for name in heading:
-                        _add(found, number.start(), name)
+                        _add(found, number.start(), name._replace(is_short=False))
     return found
 
 
@@ -141,4 +168,6 @@ def numbers_before_names(reading: Reading) -> dict[int, Named]:
         number = _NUMBER_END.search(reading.latin, max(0, name.start - _BEHIND - 4), name.start)
         if number and not name.is_short and not _NUMBER_FOLLOWS.match(reading.latin, name.end):
             _add(found, number.end("number"), name)
+            if number["letter"]:
+                _add(found, number.end("letter"), name)
     return found

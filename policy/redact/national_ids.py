@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from policy.redact.harmless import called_otherwise, shaped_otherwise
-from policy.redact.id_kinds import IDS, Needs
+from policy.redact.id_kinds import IDS, UNCHECKED, Needs
 from policy.redact.id_names import Named, named_numbers, numbers_before_names
 from policy.redact.mrz import find_zones
 from policy.redact.phone_names import is_called_phone
@@ -24,16 +24,16 @@ _GAP = re.compile(r"[ ./+-]{1,3}(?=[A-Za-z0-9])")
 _FIRST_DIGIT = re.compile(
     r"[0-9](?<![0-9][0-9])(?<![0-9][./-][0-9])(?!(?:[0-9]{0,1}[ ./+-]{1,3}[0-9]){8})(?=(?:[A-Za-z]{0,2}[ ./+-]{0,3}[0-9]){5})"
 )
-_LETTERS_BEFORE = re.compile(r"(?<![A-Za-z0-9_+])[A-Za-z]{1,2}(?:[ .+-]{1,2})?\Z")
+_LETTERS_BEFORE = re.compile(r"(?<![A-Za-z0-9_+])(?!(?i:n[or]?)[ .])[A-Za-z]{1,2}(?:[ .+-]{1,2})?\Z")
 _AREA_BEFORE = re.compile(r"\(\+?[0-9]{1,4}\) ?\Z")  # a phone's
-_GOES_ON = re.compile(r"_|[./-][0-9]")
+_GOES_ON = re.compile(r"_|[./-][0-9]|[./-]?\|[0-9]")
 _ITALIAN = re.compile(
-    r"[0-9LMNPQRSTUV][ -]?[0-9LMNPQRSTUV][ -]?[ABCDEHLMPRST][ -]?[0-9LMNPQRSTUV][ -]?[0-9LMNPQRSTUV][ -]?"
-    r"[A-Z](?:[ -]?[0-9LMNPQRSTUV]){3}[ -]?[A-Z](?![A-Za-z0-9_])",
+    r"[0-9LMNPQRSTUV][ ./-]?[0-9LMNPQRSTUV][ ./-]?[ABCDEHLMPRST][ ./-]?[0-9LMNPQRSTUV][ ./-]?[0-9LMNPQRSTUV][ ./-]?"
+    r"[A-Z](?:[ ./-]?[0-9LMNPQRSTUV]){3}[ ./-]?[A-Z](?![A-Za-z0-9_])",
     re.IGNORECASE,
 )
-_ITALIAN_NAME = re.compile(r"(?<![A-Za-z0-9_])[A-Za-z](?:[ -]?[A-Za-z]){5}[ -]?\Z")
-_ITALIAN_HEAD = re.compile(r"[0-9][ -]?[0-9][ -]?[ABCDEHLMPRSTabcdehlmprst][ -]?[0-9]")
+_ITALIAN_NAME = re.compile(r"(?<![A-Za-z0-9_])[A-Za-z](?:[ ./-]?[A-Za-z]){5}[ ./-]?\Z")
+_ITALIAN_HEAD = re.compile(r"[0-9][ ./-]?[0-9][ ./-]?[ABCDEHLMPRSTabcdehlmprst][ ./-]?[0-9]")
 _DIGIT_LIKE = str.maketrans("OoIl|", "00111")
 _DIGIT_LIKE_SIGN = re.compile(r"[OoIl|]")
 # Of kinds whose shape says little: where a digit must stand, and O and I are not written (ICAO 9303, codice fiscale).
@@ -60,8 +60,9 @@ _HOME_ONLY = {
 
 
 class _Chain(NamedTuple):
-    """A number's letters and digits up to `end`, and how many groups they are written in."""
+    """A number's letters and digits in ``text[begin:end]``, and how many groups they are written in."""
 
+    begin: int
     end: int
     compact: str
     groups: int
@@ -79,7 +80,7 @@ def find_national_ids(text: str, start: int) -> Iterator[tuple[int, int, str]]:
         if found := _best_named(reading, begin, named[begin]):
             settled.add(begin)
             yield found
-        elif named[begin].is_sure:
+        elif named[begin].is_sure or _is_a_slip(reading, begin, named[begin]):
             settled.add(begin)
     behind = list(_behind(reading, start))
     yield from behind
@@ -121,7 +122,7 @@ def _chains(latin: str, begin: int) -> list[_Chain]:
         if len(compact) > _LONGEST:
             break
         if len(compact) >= _SHORTEST and not _GOES_ON.match(latin, end):
-            chains.append(_Chain(end, compact, groups))
+            chains.append(_Chain(begin, end, compact, groups))
         gap = _GAP.match(latin, end)
         if gap is None or groups == _MOST_GROUPS:
             break
@@ -140,6 +141,12 @@ def _best_named(reading: Reading, begin: int, named: Named) -> tuple[int, int, s
     return None
 
 
+def _is_a_slip(reading: Reading, begin: int, named: Named) -> bool:
+    """Whether a number that holds no check has the shape of what its name means."""
+    chains = _chains(reading.latin, begin)
+    return bool(chains) and chains[-1].compact.translate(_SHAPE) in _shapes_meant(reading, named)
+
+
 def _behind(reading: Reading, start: int) -> Iterator[tuple[int, int, str]]:
     """Numbers that a name follows, each from the earliest place that gives a valid one."""
     latin = reading.latin
@@ -155,26 +162,79 @@ def _behind(reading: Reading, start: int) -> Iterator[tuple[int, int, str]]:
 
 
 def _named_at(reading: Reading, at: int, named: Named, chains: list[_Chain]) -> tuple[int, int, str] | None:
-    """The first kind that a name allows and a chain holds."""
+    """The first kind that a name allows and a chain holds: of a name that any kind may have, those without a check last."""
     if not chains:
         return None
-    latin = reading.latin
-    kinds: Iterable[str] = named.kinds
-    if len(named.kinds) > 1:
-        kinds = sorted(kinds, key=lambda kind: kind[:2] not in reading.countries)
-    for kind in kinds:
-        for chain in chains:
-            if _holds(kind, latin, at, chain):
-                return at, chain.end, kind
-    if not named.is_general:
-        return None
-    for chain in chains:
-        candidates = _BY_SHAPE.get(chain.compact.translate(_SHAPE), ())
-        ranked = sorted((kind[:2] not in reading.countries, IDS[kind].needs, kind) for kind in candidates)
-        for is_foreign, needs, kind in ranked:
-            if (needs < Needs.NAME or not is_foreign) and _holds(kind, latin, at, chain):
-                return at, chain.end, kind
+    for kind, chain in _named_order(reading, named, chains):
+        if chain.groups > _FEW_GROUPS and IDS[kind].needs > Needs.WRITTEN and _goes_on(reading, chain):
+            continue
+        if kind in _LAX and _is_something_else(reading.latin[at : chain.end], kind):
+            continue
+        if _holds(kind, reading.latin, at, chain):
+            return at, chain.end, kind
     return None
+
+
+def _is_something_else(written: str, kind: str) -> bool:
+    """Whether a date, or words beside a number, would pass for a number whose check lets much pass."""
+    return _A_DATE.fullmatch(written) is not None or (kind in _MIXED and _LONE_LETTERS.match(written) is not None)
+
+
+def _named_order(reading: Reading, named: Named, chains: list[_Chain]) -> Iterator[tuple[str, _Chain]]:
+    """What may be tried, first to last: kinds of the text's countries before others, checked before unchecked ones.
+
+    A name that any kind may have allows others than its own: those that need no name, and its country's.
+    """
+    countries = reading.countries
+    if not named.is_general:
+        for kind in sorted(named.kinds, key=lambda kind: (kind[:2] not in countries, kind in UNCHECKED)):
+            for chain in chains:
+                yield kind, chain
+        return
+    mistaken = _shapes_meant(reading, named)
+    ranked: list[tuple[bool, bool, bool, int, Needs, str]] = []
+    for index, chain in enumerate(chains):
+        shape = chain.compact.translate(_SHAPE)
+        for kind in {*_BY_SHAPE.get(shape, ()), *named.kinds}:
+            is_foreign, is_own = kind[:2] not in countries, kind in named.kinds
+            if kind in UNCHECKED:
+                is_strange = is_foreign and kind != "us_ssn" and len(chain.compact) > _SHORT_NUMBER
+                if not is_own or is_strange or _goes_on(reading, chain):
+                    continue
+                ranked.append(
+                    (
+                        False,
+                        kind != "us_ssn" or not _is_written(kind, reading.latin, chain),
+                        not is_own,
+                        index,
+                        IDS[kind].needs,
+                        kind,
+                    )
+                )
+            elif is_own or not (
+                is_foreign and (IDS[kind].needs is Needs.NAME or shape in mistaken or _is_old(kind, chain))
+            ):
+                ranked.append((is_foreign, False, not is_own, index, IDS[kind].needs, kind))
+    for _, _, _, index, _, kind in sorted(ranked):
+        yield kind, chains[index]
+
+
+def _shapes_meant(reading: Reading, named: Named) -> frozenset[str]:
+    """Shapes of the kinds that a name means in the text's countries: a number of such a shape is of that kind or none."""
+    return frozenset(
+        shape
+        for kind in named.kinds
+        if kind[:2] in reading.countries and kind not in UNCHECKED
+        for shape in _SHAPES_OF[kind]
+    )
+
+
+def _goes_on(reading: Reading, chain: _Chain) -> bool:
+    return _NUMBER_GOES_ON.match(reading.latin, chain.end) is not None
+
+
+def _is_written(kind: str, latin: str, chain: _Chain) -> bool:
+    return kind in _WRITTEN and _WRITTEN[kind].fullmatch(latin, chain.begin, chain.end) is not None
 
 
 def _best_alone(reading: Reading, begin: int) -> tuple[int, int, str] | None:
@@ -199,8 +259,10 @@ def _ranked(reading: Reading, kinds: Iterable[str], begin: int, chain: _Chain) -
     ranked: list[tuple[int, str]] = []
     for kind in kinds:
         needs, at_home = IDS[kind].needs, kind[:2] in countries
-        if needs is Needs.WRITTEN and _WRITTEN[kind].fullmatch(reading.latin, begin, chain.end):
+        if needs is Needs.WRITTEN and _is_written(kind, reading.latin, chain):
             needs = Needs.NOTHING
+        elif _is_old(kind, chain):
+            continue
         if needs is not Needs.NOTHING:
             if at_home:
                 ranked.append((1, kind))
@@ -212,6 +274,11 @@ def _ranked(reading: Reading, kinds: Iterable[str], begin: int, chain: _Chain) -
     return [kind for _, kind in sorted(ranked)]
 
 
+def _is_old(kind: str, chain: _Chain) -> bool:
+    """Whether it may be a birth number from before 1954, which has no check digit."""
+    return len(chain.compact) == _OLD_BIRTH_NUMBER and kind in ("cz_rc", "sk_rc")
+
+
 def _is_free(reading: Reading, kind: str, begin: int, chain: _Chain, *, is_whole: bool) -> bool:
     """Whether nothing speaks against it: other digits around it, another shape, another name."""
     if shaped_otherwise(reading, begin, chain.end) or _AREA_BEFORE.search(reading, max(0, begin - 8), begin):
@@ -221,6 +288,16 @@ def _is_free(reading: Reading, kind: str, begin: int, chain: _Chain, *, is_whole
     return is_whole and not called_otherwise(reading, begin, chain.end) and not is_called_phone(reading, begin)
 
 
+_FEW_GROUPS = 3
+_SHORT_NUMBER = 9  # digits; few numbers with a check are as short, so this one was meant
+_A_DATE = re.compile(
+    r"(?:[0-3]?[0-9]([./-])[01]?[0-9]\1(?:19|20)?[0-9]{2}|(?:19|20)[0-9]{2}([./-])[01]?[0-9]\2[0-3]?[0-9])"
+)
+_LONE_LETTERS = re.compile(r"[A-Za-z][ .-]|.*[ .-][A-Za-z]+\Z")
+_MIXED = frozenset({"de_id", "passport"})
+_LAX = UNCHECKED | _MIXED
+_OLD_BIRTH_NUMBER = 9  # digits
+_NUMBER_GOES_ON = re.compile("[ ./-]{1,3}[0-9]")
 # What else could be told at a glance is not worth asking a validator.
 _FIRST = {"fr_nir": "123478", "ch_ahv": "7", "ehic": "8", "lu_nin": "12", "de_idnr": "123456789", "ro_cnp": "123456789"}
 

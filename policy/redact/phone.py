@@ -33,6 +33,7 @@ _EXTENSION = re.compile(r" ?[a-z]+\.? ?[0-9]{1,6}\Z", re.IGNORECASE)
 _DATE = re.compile(
     r"(?:19|20)[0-9]{2}[./ -][01]?[0-9][./ -][0-3]?[0-9].*|[0-3]?[0-9][./ -][01]?[0-9][./ -](?:19|20)[0-9]{2}.*"
 )
+_FILE = re.compile(r"[1-9][0-9]{1,6}/(?:19|20)[0-9]{2}")  # a number and its year
 _PERSONAL = re.compile(r"[0-3][0-9][01][0-9]{3}[ -][0-9]{4,5}")  # date of birth and serial, as north of the Baltic
 _AMOUNT = re.compile(r"[1-9][0-9]{0,2}(?:[. ][0-9]{3}){2,}")
 _ACCOUNT_SO_FAR = re.compile(r"(?<![A-Za-z0-9])[A-Z]{2}[0-9]{2} (?:[A-Z0-9]{4} ){0,6}\Z")
@@ -56,7 +57,7 @@ def find_phones(text: str, start: int) -> Iterator[tuple[int, int]]:
         if reading.is_taken(begin + 1):
             continue
         digits = sum(map(str.isdigit, _EXTENSION.sub("", span)))
-        if not 6 <= digits <= 17 or _DATE.fullmatch(span) or _YEARS.fullmatch(span):
+        if not 6 <= digits <= 17 or _DATE.fullmatch(span) or _YEARS.fullmatch(span) or _FILE.fullmatch(span):
             continue
         if _is_phone(reading, span, begin, match.end(), digits):
             yield begin, match.end()

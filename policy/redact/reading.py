@@ -3,14 +3,14 @@
 import re
 import unicodedata
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from operator import itemgetter
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 
 from policy.redact.hints import countries_of
 from policy.redact.normalise import LOOK_ALIKES, lowered
+from policy.redact.tables import Column, columns_of
 
-_MOST_COLUMNS = 64
 _MIXED = re.compile(
     r"(?<![^\W\d_])(?=[A-Za-z]{0,4}[OoIl|]{0,8}[0-9])[0-9A-Za-z|]{2,40}(?![^\W\d_])|(?<=\()O(?=\))"
     r"|(?<=[0-9][ ./-])[OoIl]{1,3}(?=[ ./-][0-9])"
@@ -34,14 +34,6 @@ class _Folded(dict[int, int]):
 
 
 _FOLDED = _Folded({ord(marked): ord(plain) for marked, plain in zip("łøđħŧıßæœðþ", "lodhtisaodt", strict=True)})
-
-
-class Column(NamedTuple):
-    """A table's heading at ``text[start:end]`` and the places of the cells below it."""
-
-    start: int
-    end: int
-    cells: tuple[tuple[int, int], ...]
 
 
 T = TypeVar("T")
@@ -138,8 +130,8 @@ class Reading(str):
 
     @_Once
     def columns(self) -> tuple[Column, ...]:
-        """Columns of the tables in it: comma or semicolon separated, tabs or Markdown's bars."""
-        return tuple(_columns(self)) if "\n" in self else ()
+        """Columns of the tables in it, see `tables`."""
+        return columns_of(self)
 
     @_Once
     def with_plain_digits(self) -> "Reading | None":
@@ -158,38 +150,3 @@ def _plain_digits(match: re.Match[str]) -> str:
     if not like or digits < 2 or (digits + like) * 3 < len(word) * 2 - 8:
         return word
     return _BESIDE.sub(lambda letters: letters[0].translate(_DIGIT_LIKE), word)
-
-
-def _columns(text: str) -> Iterator[Column]:
-    lines: list[tuple[int, int]] = []
-    at = 0
-    for line in text.split("\n"):
-        lines.append((at, at + len(line)))
-        at += len(line) + 1
-    first = 0
-    while first < len(lines) - 1:
-        start, end = lines[first]
-        heading = text[start:end]
-        sign = max(";,\t|", key=heading.count)
-        count = heading.count(sign)
-        if not 0 < count <= _MOST_COLUMNS or _DIGITS.search(heading):
-            first += 1
-            continue
-        last = first + 1
-        rows = []
-        while last < len(lines) and text.count(sign, *lines[last]) == count:
-            rows.append(_cells(text, lines[last], sign))
-            last += 1
-        if rows:
-            for index, (left, right) in enumerate(_cells(text, lines[first], sign)):
-                yield Column(left, right, tuple(row[index] for row in rows))
-        first = last
-
-
-def _cells(text: str, line: tuple[int, int], sign: str) -> list[tuple[int, int]]:
-    cells = []
-    at, end = line
-    while (cut := text.find(sign, at, end)) >= 0:
-        cells.append((at, cut))
-        at = cut + 1
-    return [*cells, (at, end)]

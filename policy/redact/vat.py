@@ -37,6 +37,7 @@ _ITALIAN = re.compile(
 )
 _HEAD = re.compile("[A-Z]{2}(?=[A-Z0-9 .-])")
 _HEADS = frozenset(country[:2] for country in _SAMPLES)
+_ACCOUNT = re.compile(r"[A-Z]{2}[0-9]{2}(?: [A-Z0-9]{4}){3}")  # an IBAN with a slip
 _BEFORE = 48
 
 
@@ -44,7 +45,7 @@ def find_vat_numbers(text: str, start: int) -> Iterator[tuple[int, int]]:
     """Spans of valid VAT numbers from `start` on."""
     for head in _HEAD.finditer(text, start):
         match = _VAT.match(text, head.start()) if head[0] in _HEADS else None
-        if match is None:
+        if match is None or _ACCOUNT.match(text, head.start()):
             continue
         country = match.lastgroup or ""
         if _is_valid(country, "".join(filter(str.isalnum, match[country]))):
