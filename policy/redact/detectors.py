@@ -7,7 +7,7 @@ of them found is left over.
 
 import ipaddress
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from operator import itemgetter
 from typing import NamedTuple
@@ -24,7 +24,7 @@ from policy.redact.national_ids import find_national_ids
 from policy.redact.normalise import lowered
 from policy.redact.phone import compile_plans, find_phones
 from policy.redact.plates import find_plates
-from policy.redact.reading import Reading
+from policy.redact.reading import Reading, Spans
 from policy.redact.secrets import find_secrets
 from policy.redact.vat import find_vat_numbers
 
@@ -74,6 +74,7 @@ _IPV6 = re.compile(
     r"(?:(?:[0-9]{1,3}\.){3}[0-9]{1,3}|[0-9A-Fa-f]{1,4})?(?![A-Za-z0-9_:])"
 )
 _CONTEXT = 96
+_PROVEN = frozenset({"secret", "email", "iban", "card", "national_id"})
 _DIGIT_RICH = re.compile(r"[0-9OIl](?:[^0-9\n]{0,8}[0-9OIl]){4}")
 
 
@@ -157,20 +158,24 @@ def find_spans(text: str, start: int, detectors: Sequence[Detector]) -> list[Spa
     found = _run(reading, start, detectors, has_digits=has_digits)
     if has_digits and (plain := reading.with_plain_digits) is not None:
         numeric = [each for each in detectors if each.needs_digits]
-        for first, last in _around_changes(reading.latin, plain, start):
+        for first, last in _around_changes(reading.latin, plain, start, found):
             again = _run(Reading(plain[first:last]), max(0, start - first), numeric, has_digits=True)
             moved = (Span(span.start + first, span.end + first, span.label) for span in again)
             found += [span for span in moved if plain[span.start : span.end] != reading.latin[span.start : span.end]]
     if len(found) < 2:
         return found
-    return _merged(found, {each.label: index for index, each in enumerate(reversed(detectors))})
+    return _merged(found, detectors)
 
 
-def _around_changes(text: str, changed: str, start: int) -> Iterator[tuple[int, int]]:
-    """Stretches of a text with room for context around the places from `start` on where the two differ."""
+def _around_changes(text: str, changed: str, start: int, found: Sequence[Span]) -> Iterator[tuple[int, int]]:
+    """Stretches of a text with room for context around the places from `start` on where the two differ.
+
+    What a proven span holds was read rightly, and is no reason to read it again.
+    """
+    known = Spans((span.start, span.end) for span in found if _first(span.label) in _PROVEN)
     first = last = -1
     for at in range(start, len(text)):
-        if text[at] == changed[at]:
+        if text[at] == changed[at] or known.covers(at, at + 1):
             continue
         if last >= 0 and at - last > 2 * _CONTEXT:
             yield max(0, first - _CONTEXT), last + _CONTEXT
@@ -184,28 +189,29 @@ def _around_changes(text: str, changed: str, start: int) -> Iterator[tuple[int, 
 
 def _run(reading: Reading, start: int, detectors: Iterable[Detector], *, has_digits: bool) -> list[Span]:
     found: list[Span] = []
-    for label, find, needs_digits, reads_through in detectors:
-        if needs_digits and not has_digits:
-            continue
-        try:
-            spans = [
-                Span(first, last, f"{label}.{kind[0]}" if kind else label)
-                for first, last, *kind in find(reading.latin if reads_through else reading, start)
-            ]
-            if spans:
-                found += spans
-                reading.taken += spans
-        except Exception as error:  # whatever it was, the text is not known to be clean
-            raise RedactionError(f"detector {label} failed with {type(error).__name__}") from None
+    label = ""
+    try:
+        for label, find, needs_digits, reads_through in detectors:
+            if needs_digits and not has_digits:
+                continue
+            before = len(found)
+            for first, last, *kind in find(reading.latin if reads_through else reading, start):
+                found.append(Span(first, last, f"{label}.{kind[0]}" if kind else label))
+            if len(found) > before:
+                reading.taken += found[before:]
+    except Exception as error:  # whatever it was, the text is not known to be clean
+        raise RedactionError(f"detector {label} failed with {type(error).__name__}") from None
     return found
 
 
-def _merged(spans: list[Span], order: Mapping[str, int]) -> list[Span]:
+def _merged(spans: list[Span], detectors: Sequence[Detector]) -> list[Span]:
     merged: list[Span] = []
+    order: dict[str, int] = {}
     for span in sorted(spans, key=itemgetter(0)):  # of two that begin together, what was found first
         if merged and span.start < merged[-1].end:
+            order = order or {each.label: index for index, each in enumerate(detectors)}
             last = merged[-1]
-            label = span.label if order[_first(span.label)] > order[_first(last.label)] else last.label
+            label = span.label if order[_first(span.label)] < order[_first(last.label)] else last.label
             merged[-1] = Span(last.start, max(last.end, span.end), label)
         else:
             merged.append(span)

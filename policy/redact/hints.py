@@ -7,6 +7,7 @@ written everywhere; its words only keep others from being taken for another lang
 
 import re
 from collections.abc import Iterable
+from operator import itemgetter
 
 # Words that are frequent in one language and rare in the others, without their marks (see `Reading.folded`).
 _WORDS: dict[str, str] = {
@@ -99,12 +100,17 @@ _LANGUAGES: dict[str, list[str]] = {}
 for _language, _words in _WORDS.items():
     for _word in _words.split():
         _LANGUAGES.setdefault(_word, []).append(_language)
-_WEIGHTS = {word: (1 if len(word) > 1 else 0.5) / len(languages) for word, languages in _LANGUAGES.items()}
+_VOTES = {
+    word: tuple((language, (1 if len(word) > 1 else 0.5) / len(languages)) for language in languages)
+    for word, languages in _LANGUAGES.items()
+}
 _ENGLISH = frozenset(_WORDS["en"].split())
 _WORD_SET = frozenset(_LANGUAGES)
 _COUNTRY_NAMES = {word: code for code, words in _NAMES.items() for word in words.split()}
-_COUNTRY_NAME_SET = frozenset(_COUNTRY_NAMES)
-_TELLING = re.compile(f"[{''.join(_LETTERS)}]")
+_TELLING = {
+    form: language for letter, language in _LETTERS.items() for form in (letter, letter.upper()) if len(form) == 1
+}
+_TELLING_LETTER = re.compile(f"[{''.join(_TELLING)}]")
 _CALLED = re.compile(r"(?:\+|\b00)([3-4][0-9]{1,2})")
 _DOMAIN = re.compile(r"@[\w.-]{1,64}\.([a-z]{2})(?![\w-])")
 _ACCOUNT = re.compile(r"\b([A-Z]{2})(?:[0-9]{2}[ -]?[0-9A-Z]{4}[ -]?[0-9A-Z]{4}|U?[0-9]{8,12}\b)")
@@ -119,25 +125,24 @@ def countries_of(text: str, words_at: Iterable[tuple[str, int]]) -> frozenset[st
     ``words_at``: its words in small letters without marks, and where each begins. Only the first 1,000 characters count.
     """
     found: set[str] = set()
-    words = {word for word, at in words_at if at < _NEAR}
+    words = {word for word, at in words_at if at < _NEAR} if len(text) > _NEAR else set(map(itemgetter(0), words_at))
     scores: dict[str, float] = {}
     known = words & _WORD_SET
     is_english = not known.isdisjoint(_ENGLISH)
     for word in known:
-        weight = _WEIGHTS[word]
-        for language in _LANGUAGES[word]:
+        for language, weight in _VOTES[word]:
             scores[language] = scores.get(language, 0) + weight
     if not text.isascii():
-        for letter in set(_TELLING.findall(text[:_NEAR].lower())):
-            scores[_LETTERS[letter]] = scores.get(_LETTERS[letter], 0) + 1
+        for letter in set(_TELLING_LETTER.findall(text, 0, _NEAR)):
+            scores[_TELLING[letter]] = scores.get(_TELLING[letter], 0) + 1
     if scores:
         best = max(scores.values())
         if best >= 0.5:
             for language, score in scores.items():
                 if score * _ENOUGH > best and not (is_english and score < _SURE):
                     found.update(_SPOKEN_IN[language])
-    for word in words & _COUNTRY_NAME_SET:
-        found.add(_COUNTRY_NAMES[word])
+    if not words.isdisjoint(_COUNTRY_NAMES):
+        found.update(_COUNTRY_NAMES[word] for word in words & _COUNTRY_NAMES.keys())
     head = text[:_NEAR]
     codes = [code.lower() for code in _ACCOUNT.findall(head)]
     if "+" in head or "00" in head:

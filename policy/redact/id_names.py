@@ -66,7 +66,12 @@ class _Entry(NamedTuple):
     is_general: bool
 
 
-def _table() -> dict[str, list[_Entry]]:
+_Stems = dict[str, tuple[re.Pattern[str], list[_Entry]]]
+
+
+def _table() -> dict[str, list[tuple[int, _Stems]]]:
+    """By the first three letters of a word: what may begin with it, by the length and the letters of its first part, in
+    one expression and one by one."""
     meant: dict[str, list[str]] = {}
     general = frozenset(GENERAL.split("|"))
     for kind, each in IDS.items():
@@ -74,19 +79,25 @@ def _table() -> dict[str, list[_Entry]]:
             meant.setdefault(name, []).append(kind)
     for name in GENERAL.split("|"):
         meant.setdefault(name, [])
-    table: dict[str, list[_Entry]] = {}
+    entries: dict[str, dict[str, list[_Entry]]] = {}
     for name, kinds in meant.items():
         first, joined = name.split(" ")[0].rstrip("*"), name.replace(" ", "").rstrip("*")
+        entry = _Entry(re.compile(_expression(name)), tuple(kinds), len(joined) <= 2, name in general)
         for initial in {first[:3], joined[:3]}:
-            entry = _Entry(re.compile(_expression(name)), tuple(kinds), len(joined) <= 2, name in general)
-            table.setdefault(initial, []).append(entry)
+            entries.setdefault(initial, {}).setdefault(first, []).append(entry)
+    table: dict[str, list[tuple[int, _Stems]]] = {}
+    for initial, by_stem in entries.items():
+        for length in sorted(set(map(len, by_stem))):
+            stems = {
+                stem: (re.compile("|".join(entry.pattern.pattern for entry in each)), each)
+                for stem, each in by_stem.items()
+                if len(stem) == length
+            }
+            table.setdefault(initial, []).append((length, stems))
     return table
 
 
 _NAMES = _table()
-_ANY_NAME = {
-    initial: re.compile("|".join(entry.pattern.pattern for entry in entries)) for initial, entries in _NAMES.items()
-}
 
 
 def names_in(reading: Reading) -> tuple[Name, ...]:
@@ -101,26 +112,40 @@ def _find(reading: Reading) -> Iterator[Name]:
     small = reading.folded
     words = reading.words
     for index, (word, start) in enumerate(words):
-        initial = word[:3]
+        by_length = _NAMES.get(word[:3])
+        if by_length is None:
+            continue
+        found = _starting_at(small, start, len(small), word, by_length)
+        if not found and index + 1 < len(words) and words[index + 1][1] < start + len(word):  # `tajNumber`
+            found = _starting_at(small, start, words[index + 1][1], word, by_length)
+        if not found or _CLOSING_TAG.search(small, max(0, start - 16), start):
+            continue
         if word == "nino" and not reading[start : start + 4].isascii():  # Niño, a person
             continue
-        if initial not in _ANY_NAME or _CLOSING_TAG.search(small, max(0, start - 16), start):
+        found.sort(key=itemgetter(0), reverse=True)
+        end = found[0][0]
+        kinds = tuple(dict.fromkeys(kind for _, entry in found for kind in entry.kinds))
+        is_word = small[end : end + 1] not in ".:\"'" and reading[start:end].islower()
+        is_short = is_word and all(entry.is_short for _, entry in found)
+        yield Name(start, end, kinds, is_short, any(entry.is_general for _, entry in found))
+
+
+def _starting_at(
+    small: str, start: int, last: int, word: str, by_length: list[tuple[int, _Stems]]
+) -> list[tuple[int, _Entry]]:
+    """Where each name that begins at `start` ends."""
+    found: list[tuple[int, _Entry]] = []
+    for length, stems in by_length:
+        known = stems.get(word[:length])
+        if known is None:
             continue
-        last = len(small)
-        if not _ANY_NAME[initial].match(small, start):
-            if index + 1 == len(words) or words[index + 1][1] >= start + len(word):
-                continue
-            last = words[index + 1][1]  # `tajNumber`
-        found = [
-            (match.end(), entry) for entry in _NAMES[initial] if (match := entry.pattern.match(small, start, last))
-        ]
-        if found:
-            found.sort(key=itemgetter(0), reverse=True)
-            end = found[0][0]
-            kinds = tuple(dict.fromkeys(kind for _, entry in found for kind in entry.kinds))
-            is_word = small[end : end + 1] not in ".:\"'" and reading[start:end].islower()
-            is_short = is_word and all(entry.is_short for _, entry in found)
-            yield Name(start, end, kinds, is_short, any(entry.is_general for _, entry in found))
+        any_of_them, entries = known
+        if len(entries) > 1 and not any_of_them.match(small, start, last):
+            continue
+        for entry in entries:
+            if match := entry.pattern.match(small, start, last):
+                found.append((match.end(), entry))
+    return found
 
 
 def named_numbers(reading: Reading) -> dict[int, Named]:

@@ -21,7 +21,8 @@ _UNLIKE = re.compile(r"[0-9][OoIl|]|[OoIl|][0-9]|\(O\)|[0-9][ ./-][OoIl]{1,3}[ .
 _DIGIT_LIKE = str.maketrans("OoIl|", "00111")
 _DIGITS = re.compile("[0-9]")
 _WORD = re.compile(r"[^\W\d_]+")
-_CAPITAL = re.compile(r"[A-Z][A-Za-z]+")
+_INNER = re.compile(r"[a-z\u00df-\u00ff]([A-Z][A-Za-z]+)")
+_FEW = 9
 
 
 class _Folded(dict[int, int]):
@@ -82,7 +83,11 @@ class Reading(str):
 
     def is_taken(self, at: int) -> bool:
         """Whether the character at `at` belongs to a finding."""
-        if not self.taken:
+        taken = self.taken
+        if len(taken) < _FEW:
+            for start, end, _ in taken:  # noqa: SIM110  # asked of every number; a generator costs twice as much
+                if start <= at < end:
+                    return True
             return False
         known: tuple[int, Spans] | None = self.__dict__.get("taken_spans")
         if known is None or known[0] != len(self.taken):
@@ -106,16 +111,21 @@ class Reading(str):
     def words(self) -> tuple[tuple[str, int], ...]:
         """Its words in order, as `folded` has them, and where each begins; in `birthDate` begins a second one."""
         small = self.folded
-        words = [(word[0], word.start()) for word in _WORD.finditer(small)]
-        inner = [word for word in _CAPITAL.finditer(self) if word.start() and self[word.start() - 1].islower()]
-        if inner:
-            words = sorted([*words, *((small[slice(*word.span())], word.start()) for word in inner)], key=itemgetter(1))
+        words: list[tuple[str, int]] = []
+        at = 0
+        for word in _WORD.findall(small):  # cheaper than a match for each
+            at = small.index(word, at)
+            words.append((word, at))
+            at += len(word)
+        if _INNER.search(self):
+            inner = [(small[slice(*word.span(1))], word.start(1)) for word in _INNER.finditer(self)]
+            words = sorted([*words, *inner], key=itemgetter(1))
         return tuple(words)
 
     @_Once
     def initials(self) -> frozenset[str]:
         """What its words begin with, three letters at most: enough to know what a text cannot name."""
-        return frozenset(word[:3] for word, _ in self.words)
+        return frozenset({word[:3] for word, _ in self.words})
 
     def words_from(self, initials: frozenset[str]) -> list[int]:
         """Where words begin whose first three letters are one of `initials`."""
