@@ -67,6 +67,7 @@ _ENGLISH = re.compile(
     rf"(?: [A-Z][0-9][0-9W] ?[0-9A-Z]{{4}}(?: {_NAME}){{1,2}})?"
 )
 _HOUSE = re.compile(rf"[0-9](?<![{LETTER}0-9.,/][0-9]){_NUMBER.replace('{1,4}', '{0,3}', 1)}(?![{LETTER}0-9])")
+_NAME_ENDS = re.compile(rf"(?:[{LETTER}.'’”\"»«°)],? ?|, ?)\Z")
 _FIRST_DIGIT = re.compile(r"[0-9]{1,4}")
 _NAMES_BEFORE = re.compile(
     rf"(?<![{LETTER}])(?:[{LETTER}]{{2,9}}\. )?(?:{_NAME},? (?:(?:{_OF}|in|am|an der|pri|III?|IV) )?){{1,5}}(?:Nr\.? |č\. |no\. )?\Z"
@@ -105,6 +106,8 @@ def find_addresses(text: str, start: int) -> Iterator[tuple[int, int]]:
             continue
         if english := _ENGLISH.match(text, house.start()):
             yield house.start(), _with_town(text, english.end())
+        if not _NAME_ENDS.search(text, max(start, house.start() - 3), house.start()):
+            continue
         before = text[max(start, house.start() - _LONGEST_NAME) : house.start()]
         if street := _street_before(before):
             yield house.start() - street, _with_town(text, house.end())
@@ -116,10 +119,9 @@ def find_addresses(text: str, start: int) -> Iterator[tuple[int, int]]:
             if whole and whole.end() == code.end():
                 yield head.start(), code.end()
                 break
-    if _INITIALS.isdisjoint(reading.initials):
-        return
-    for word in _KIND.finditer(text, start):
-        if word[0].lower() not in _IN_FRONT:
+    for at in reading.words_from(_INITIALS):
+        word = _KIND.match(text, at)
+        if at < start or word is None or word[0].lower() not in _IN_FRONT:
             continue
         name = _WORDS.match(text, word.end())
         if (name is None or not name["number"]) and (line := _SMALL_WORDS.match(text, word.end())):

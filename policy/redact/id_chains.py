@@ -39,13 +39,12 @@ def chains_at(latin: str, begin: int) -> list[Chain]:
     if run is None:
         return []
     chains: list[Chain] = []
-    compact, groups = "", 0
-    for token in _TOKEN.finditer(latin, begin, run.end()):
+    compact = ""
+    for groups, token in enumerate(_TOKEN.finditer(latin, begin, run.end()), 1):
         word = token[0]
-        if groups and len(word) > _LONGEST_WORD and word.isalpha():
+        if groups > 1 and len(word) > _LONGEST_WORD and word.isalpha():
             break
         compact += word
-        groups += 1
         length = len(compact)
         if length > _LONGEST:
             break

@@ -10,12 +10,10 @@ from typing import NamedTuple
 
 from stdnum import luhn
 from stdnum.at import tin, vnr
-from stdnum.be import ssn as be_ssn
 from stdnum.bg import egn, pnf
 from stdnum.ch import ssn
 from stdnum.cy import vat as cy_vat
 from stdnum.cz import rc
-from stdnum.de import idnr
 from stdnum.dk import cpr
 from stdnum.ee import ik
 from stdnum.es import cif, dni, nie
@@ -30,13 +28,9 @@ from stdnum.is_ import kennitala
 from stdnum.it import codicefiscale
 from stdnum.lt import asmens
 from stdnum.nl import bsn
-from stdnum.no import fodselsnummer
 from stdnum.pl import nip, pesel, regon
-from stdnum.pt import cc as pt_cc
-from stdnum.pt import nif
-from stdnum.ro import cnp
 from stdnum.se import personnummer
-from stdnum.si import ddv, emso
+from stdnum.si import ddv
 
 from policy.redact import id_checks
 
@@ -79,13 +73,13 @@ IDS: dict[str, IdKind] = {
                     "|numero de dni|num dni|nro dni|no dni|spanish national*|identificacion fiscal"),
     "es_nie": IdKind("A9999999A", nie.is_valid, _N, "nie|n i e|extranjer*|nif"
                     "|identidad de extranj*|spanish foreign*"),
-    "de_idnr": IdKind("99999999999", idnr.is_valid, _N, "tax n*|tax id*|tax code*|steuer ident*|st id nr|steueridnr*|steuer idnr*|steuerid*|steuer id*|steuerliche* id*|steueridentifikation*|idnr|id nr"
+    "de_idnr": IdKind("99999999999", id_checks.is_german_tax_number, _N, "tax n*|tax id*|tax code*|steuer ident*|st id nr|steueridnr*|steuer idnr*|steuerid*|steuer id*|steuerliche* id*|steueridentifikation*|idnr|id nr"
                       "|steuernummer|steuer nr|tin|identifikationsnummer|german tax*"
                     "|ident nr|identnr|steuerl id*|steuerliche identif*|numero fiscal allemand|deutsche steuer*"),
     "de_rvnr": IdKind("99999999A999", id_checks.is_german_pension_number, _N,
                       f"renten*|rvnr|rv nummer|{_SSN_DE}|german social*"
                     "|vsnr|drv nummer|drv nr|versicherungs nr|vers nr|versnr|sv ausweis|sozialvers*|german pension*|rv nr|rvnummer"),
-    "be_nn": IdKind("99999999999", be_ssn.is_valid, _N, "identificatienummer van het rijksregister|rijksregister*|rijksregisternr|registre national*|niss|insz|nationalregister*"
+    "be_nn": IdKind("99999999999", id_checks.is_belgian_national_number, _N, "identificatienummer van het rijksregister|rijksregister*|rijksregisternr|registre national*|niss|insz|nationalregister*"
                     "|rrn|nationaal nummer|numero national|belgian national*|registre nationale|nn"
                     "|rijksregister nr|rijks reg*|registre nat*|numero de registre*|securite sociale|insz nr|niss nr|numero d identification nat*|bis nummer|numero bis|national register*"),
     "ch_ahv": IdKind("9999999999999", ssn.is_valid, _N, "ahv*|avs*|navs13|ssn|oasi|sozialversicherungs*|swiss social*|n avs"
@@ -95,19 +89,19 @@ IDS: dict[str, IdKind] = {
                     "|henk tun*|finnish social*|finnish id*|finnish national*", r"[0-9]{6}[-+A-FU-Ya-fu-y][0-9]{3}[0-9A-Za-z]"),
     "ie_pps": IdKind("9999999A 9999999AA", pps.is_valid, _N, "pps*|ppsn|personal public service*|irish pps*"
                     "|uimhir psp|uimhir p s p|uimhir phearsanta*|psp|p p s|irish personal*|irish social*"),
-    "ro_cnp": IdKind("9999999999999", cnp.is_valid, _N, "cod* numeric*|c n p|cnp*|cod numeric*|codul numeric*|romanian personal*"
+    "ro_cnp": IdKind("9999999999999", id_checks.is_romanian_personal_number, _N, "cod* numeric*|c n p|cnp*|cod numeric*|codul numeric*|romanian personal*"
                     "|cod personal"),
-    "si_emso": IdKind("9999999999999", emso.is_valid, _N, "maticn* stevilk*|maticn* st|enotn* maticn*|emso|maticna stevilk*|maticne stevilk*|enotna maticna*"
+    "si_emso": IdKind("9999999999999", id_checks.is_yugoslav_personal_number, _N, "maticn* stevilk*|maticn* st|enotn* maticn*|emso|maticna stevilk*|maticne stevilk*|enotna maticna*"
                     "|emso*"),
-    "hr_jmbg": IdKind("9999999999999", emso.is_valid, _NAME, "jmbg|maticni broj"),
+    "hr_jmbg": IdKind("9999999999999", id_checks.is_yugoslav_personal_number, _NAME, "jmbg|maticni broj"),
     "lu_nin": IdKind("9999999999999", id_checks.is_luxembourg_number, _N,
                      "matricul*|cns|identifiant national|numero d identification*|identification national*|nin"
                      "|identifikationsnummer"
                     "|securite sociale|matrikel*|sozialvers*|numero national|matr nat*|national id*"),
-    "pt_cc": IdKind("999999999AA9 999999999A99 9999999999A9", pt_cc.is_valid, _N, "cartao de cidada*|bilhete de identidade|citizen card*|cartao de cidadao|cartao cidadao|cc"
+    "pt_cc": IdKind("999999999AA9 999999999A99 9999999999A9", id_checks.is_portuguese_citizen_card, _N, "cartao de cidada*|bilhete de identidade|citizen card*|cartao de cidadao|cartao cidadao|cc"
                     "|n cc|citizen card"
                     "|cartao de cid*|cartao cid*|documento de identificacao|bi cc|cc bi|portuguese citizen*|portuguese id*"),
-    "no_fnr": IdKind("99999999999", fodselsnummer.is_valid, _N, "personnr|fodselsnr|norsk person*|fodselsn*|fnr|personnummer*|d nummer|fodsels og*"
+    "no_fnr": IdKind("99999999999", id_checks.is_norwegian_birth_number, _N, "personnr|fodselsnr|norsk person*|fodselsn*|fnr|personnummer*|d nummer|fodsels og*"
                     "|fodsels nr|fods nr|fodselsnummer og*|fnr dnr|dnr|birth number|foedsels*"),
     "se_pnr": IdKind("9999999999 999999999999", personnummer.is_valid, _W, "pers nr|persnr|personbeteckning*|swedish identity*|swedish social*|personn*|samordningsn*|pnr|swedish personal*|person nr"
                     "|svenskt pers*|personlig identitet*|person nummer",
@@ -154,7 +148,7 @@ IDS: dict[str, IdKind] = {
                     "|polish tax*|nr identyfikacji podatkowej|identyfikacji podatkowej|numer podatnika"),
     "nl_bsn": IdKind("999999999", bsn.is_valid, _C, "persoonsnummer*|burger service*|bsn*|burgerservice*|sofi*|dutch citizen*|burger service*"
                     "|burgerserv*|citizen service*|service number|persoonsnr|sofi nr"),
-    "pt_nif": IdKind("999999999", nif.is_valid, _C, "n fiscal|no fiscal|tax n*|tax id*|tax code*|nif|n i f|contribuinte*|numero fiscal|identificacao fiscal|numero de contribuinte"
+    "pt_nif": IdKind("999999999", id_checks.is_portuguese_tax_number, _C, "n fiscal|no fiscal|tax n*|tax id*|tax code*|nif|n i f|contribuinte*|numero fiscal|identificacao fiscal|numero de contribuinte"
                      "|portuguese tax*|nif*"
                     "|n contribuinte|num contribuinte|contrib|identificacao fisc*|nipc"),
     "gr_afm": IdKind("999999999", gr_vat.is_valid, _C, "tax n*|tax id*|tax code*|αφμ|α φ μ|afm|φορολογικ*|greek tax*|φορολογικου μητρωου"

@@ -58,20 +58,21 @@ def _expression(name: str) -> str:
 
 
 class _Entry(NamedTuple):
-    """A name as an expression, the kinds that it may mean, whether it is short and whether any kind may have it."""
+    """A name as an expression, what its second word begins with, the kinds that it may mean, whether it is short and
+    whether any kind may have it."""
 
     pattern: re.Pattern[str]
+    second: str
     kinds: tuple[str, ...]
     is_short: bool
     is_general: bool
 
 
-_Stems = dict[str, tuple[re.Pattern[str], list[_Entry]]]
+_Stems = dict[str, list[_Entry]]
 
 
 def _table() -> dict[str, list[tuple[int, _Stems]]]:
-    """By the first three letters of a word: what may begin with it, by the length and the letters of its first part, in
-    one expression and one by one."""
+    """By the first three letters of a word: what may begin with it, by the length and the letters of its first part."""
     meant: dict[str, list[str]] = {}
     general = frozenset(GENERAL.split("|"))
     for kind, each in IDS.items():
@@ -79,22 +80,21 @@ def _table() -> dict[str, list[tuple[int, _Stems]]]:
             meant.setdefault(name, []).append(kind)
     for name in GENERAL.split("|"):
         meant.setdefault(name, [])
-    entries: dict[str, dict[str, list[_Entry]]] = {}
+    entries: dict[str, _Stems] = {}
     for name, kinds in meant.items():
-        first, joined = name.split(" ")[0].rstrip("*"), name.replace(" ", "").rstrip("*")
-        entry = _Entry(re.compile(_expression(name)), tuple(kinds), len(joined) <= 2, name in general)
+        parts = [part.rstrip("*") for part in name.split(" ")]
+        first, joined = parts[0], "".join(parts)
+        second = parts[1] if len(parts) > 1 and not name.startswith(f"{first}*") else ""
+        entry = _Entry(re.compile(_expression(name)), second, tuple(kinds), len(joined) <= 2, name in general)
         for initial in {first[:3], joined[:3]}:
             entries.setdefault(initial, {}).setdefault(first, []).append(entry)
-    table: dict[str, list[tuple[int, _Stems]]] = {}
-    for initial, by_stem in entries.items():
-        for length in sorted(set(map(len, by_stem))):
-            stems = {
-                stem: (re.compile("|".join(entry.pattern.pattern for entry in each)), each)
-                for stem, each in by_stem.items()
-                if len(stem) == length
-            }
-            table.setdefault(initial, []).append((length, stems))
-    return table
+    return {
+        initial: [
+            (length, {stem: each for stem, each in by_stem.items() if len(stem) == length})
+            for length in sorted(set(map(len, by_stem)))
+        ]
+        for initial, by_stem in entries.items()
+    }
 
 
 _NAMES = _table()
@@ -115,34 +115,38 @@ def _find(reading: Reading) -> Iterator[Name]:
         by_length = _NAMES.get(word[:3])
         if by_length is None:
             continue
-        found = _starting_at(small, start, len(small), word, by_length)
-        if not found and index + 1 < len(words) and words[index + 1][1] < start + len(word):  # `tajNumber`
-            found = _starting_at(small, start, words[index + 1][1], word, by_length)
+        following, at = words[index + 1] if index + 1 < len(words) else ("", len(small))
+        found = _starting_at(small, start, len(small), word, following, by_length)
+        if not found and at < start + len(word):  # `tajNumber`
+            found = _starting_at(small, start, at, small[start:at], "", by_length)
         if not found or _CLOSING_TAG.search(small, max(0, start - 16), start):
             continue
         if word == "nino" and not reading[start : start + 4].isascii():  # Niño, a person
             continue
-        found.sort(key=itemgetter(0), reverse=True)
-        end = found[0][0]
-        kinds = tuple(dict.fromkeys(kind for _, entry in found for kind in entry.kinds))
-        is_word = small[end : end + 1] not in ".:\"'" and reading[start:end].islower()
-        is_short = is_word and all(entry.is_short for _, entry in found)
-        yield Name(start, end, kinds, is_short, any(entry.is_general for _, entry in found))
+        end, (_, _, kinds, is_short, is_general) = found[0]
+        if len(found) > 1:
+            found.sort(key=itemgetter(0), reverse=True)
+            end = found[0][0]
+            kinds = tuple(dict.fromkeys(kind for _, entry in found for kind in entry.kinds))
+            is_short = all(entry.is_short for _, entry in found)
+            is_general = any(entry.is_general for _, entry in found)
+        is_word = is_short and small[end : end + 1] not in ".:\"'" and reading[start:end].islower()
+        yield Name(start, end, kinds, is_word, is_general)
 
 
 def _starting_at(
-    small: str, start: int, last: int, word: str, by_length: list[tuple[int, _Stems]]
+    small: str, start: int, last: int, word: str, following: str, by_length: list[tuple[int, _Stems]]
 ) -> list[tuple[int, _Entry]]:
-    """Where each name that begins at `start` ends."""
+    """Where each name that begins at `start` ends. ``following``: the word behind `word`."""
     found: list[tuple[int, _Entry]] = []
     for length, stems in by_length:
-        known = stems.get(word[:length])
-        if known is None:
+        entries = stems.get(word[:length])
+        if entries is None:
             continue
-        any_of_them, entries = known
-        if len(entries) > 1 and not any_of_them.match(small, start, last):
-            continue
+        is_whole = len(word) == length
         for entry in entries:
+            if is_whole and entry.second and not following.startswith(entry.second):
+                continue
             if match := entry.pattern.match(small, start, last):
                 found.append((match.end(), entry))
     return found
@@ -177,7 +181,10 @@ def _named(reading: Reading) -> dict[int, Named]:
 
 
 def _add(found: dict[int, Named], at: int, name: Name) -> None:
-    before = found.get(at, Named((), False, False))
+    before = found.get(at)
+    if before is None:
+        found[at] = Named(name.kinds, name.is_general, not (name.is_general or name.is_short))
+        return
     found[at] = Named(
         (*before.kinds, *(kind for kind in name.kinds if kind not in before.kinds)),
         before.is_general or name.is_general,

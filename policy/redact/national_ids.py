@@ -20,10 +20,14 @@ from policy.redact.phone_names import is_called_phone
 from policy.redact.reading import Reading, Spans
 
 _TOKEN = re.compile(r"[A-Za-z0-9]+")
-# The first digit of what may be a number: six digits follow, with two letters between each two at most.
+# The first digit of what may be a number: nine digits, or eight behind a letter, or six to eight and a letter. No date.
 _FIRST_DIGIT = re.compile(
-    r"[0-9](?<![0-9][0-9])(?<![0-9][./-][0-9])(?!(?:[0-9]{0,1}[ ./+-]{1,3}[0-9]){8})(?=(?:[A-Za-z]{0,2}[ ./+-]{0,3}[0-9]){5})"
+    r"[0-9](?<![0-9][0-9])(?<![0-9][./-][0-9])(?!(?:[0-9]{0,1}[ ./+-]{1,3}[0-9]){8})"
+    r"(?=(?:[ ./+-]{0,3}[0-9]){5}(?:(?:[ ./+-]{0,3}[0-9]){3}|(?:[ ./+-]{0,3}[0-9]){1,2}[ ./+-]{0,3}[A-Za-z]{1,2}(?![A-Za-z])"
+    r"|[ ./+-]{0,3}(?:[A-Za-z][ ./+-]{0,3}[0-9]|[A-DTa-dt](?![A-Za-z0-9]))|[0-9]{2}(?:(?<=[A-Za-z][0-9]{8})|(?<=[A-Za-z][ .-][0-9]{8}))))"
+    r"(?!(?:[0-9]?[./-][01]?[0-9][./-](?:19|20)[0-9]{2}|[0-9]{3}-[01][0-9]-[0-3][0-9])(?![0-9./-]| [0-9]))"
 )
+_BRITISH = re.compile(r"[A-Za-z]{2}[ .-]{0,2}(?:[0-9][ .-]?){6}[A-DTa-dt](?![A-Za-z0-9])")
 _LETTERS_BEFORE = re.compile(r"(?<![A-Za-z0-9_+])(?!(?i:n[or]?)[ .])[A-Za-z]{1,2}(?:[ .+-]{1,2})?\Z")
 _AREA_BEFORE = re.compile(r"\(\+?[0-9]{1,4}\) ?\Z")  # a phone's
 _ITALIAN = re.compile(
@@ -110,6 +114,8 @@ def _begins(latin: str, start: int, digit: int) -> list[int]:
     if not digit or not (latin[digit - 1].isalnum() or latin[digit - 1] in "_+ .-"):
         return [digit]
     letters = _LETTERS_BEFORE.search(latin, max(start, digit - 4), digit)
+    if letters and letters[0][1:2].isalpha() and not _BRITISH.match(latin, letters.start()):
+        letters = None  # no other number begins with two
     glued = latin[digit - 1] in "_+" or (latin[digit - 1].isascii() and latin[digit - 1].isalnum())
     return [*([letters.start()] if letters else ()), *(() if glued else (digit,))]
 
@@ -170,14 +176,15 @@ def _named_order(reading: Reading, named: Named, chains: list[Chain]) -> Iterato
     A name that any kind may have allows others than its own: those that need no name, and its country's.
     """
     if not named.is_general:
-        kinds: Iterable[str] = named.kinds
-        if len(named.kinds) > 1:
-            kinds = sorted(kinds, key=lambda kind: (kind[:2] not in reading.countries, kind in UNCHECKED))
-        for kind in kinds:
-            shapes = SHAPES_OF[kind]
-            for chain in chains:
-                if not shapes or chain.shape in shapes or not chain.compact.isdigit():
-                    yield kind, chain
+        fitting = [
+            (kind, chain)
+            for kind in named.kinds
+            for chain in chains
+            if chain.shape in SHAPES_OF[kind] or not (SHAPES_OF[kind] and chain.compact.isdigit())
+        ]
+        if len(fitting) > 1 and len(named.kinds) > 1:
+            fitting.sort(key=lambda each: (each[0][:2] not in reading.countries, each[0] in UNCHECKED))
+        yield from fitting
         return
     countries = reading.countries
     mistaken = _shapes_meant(reading, named)

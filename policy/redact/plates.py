@@ -47,6 +47,8 @@ def find_plates(text: str, start: int) -> Iterator[tuple[int, int]]:
     """Spans of licence plates from `start` on."""
     reading = text if isinstance(text, Reading) else Reading(text)
     for at in reading.words_from(_INITIALS):
+        if at > 1 and reading[at - 2].isupper() and reading[at].isupper():  # `BEF SPZ 89T`: part of a number
+            continue
         name = _NAME.match(reading.folded, at)
         plate = _PLATE.match(reading, name.end()) if name else None
         if plate and plate.start("plate") >= start:

@@ -17,7 +17,7 @@ _MIXED = re.compile(
 )
 _BESIDE = re.compile(r"(?<=[0-9])[OoIl|]+|[OoIl|]+(?=[0-9])")
 _LOOK_ALIKE = re.compile(f"[{''.join(map(chr, LOOK_ALIKES))}]")
-_UNLIKE = re.compile(r"[0-9][OoIl|]|[OoIl|][0-9]|\(O\)|[0-9][ ./-][OoIl]{1,3}[ ./-][0-9]")
+_UNLIKE = re.compile(r"[0-9](?:[OoIl|]|[ ./-][OoIl]{1,3}[ ./-][0-9])|[OoIl|](?<![OoIl|][OoIl|])[OoIl|]*[0-9]|\(O\)")
 _DIGIT_LIKE = str.maketrans("OoIl|", "00111")
 _DIGITS = re.compile("[0-9]")
 _WORD = re.compile(r"[^\W\d_]+")

@@ -14,6 +14,7 @@ from stdnum.it import iva
 from stdnum.no import orgnr
 
 from policy.redact.normalise import lowered
+from policy.redact.reading import Reading
 from policy.redact.shapes import BEGIN, END, flexible
 
 _SAMPLES = {
@@ -45,7 +46,7 @@ def find_vat_numbers(text: str, start: int) -> Iterator[tuple[int, int]]:
                 continue
             if _is_valid(country, "".join(filter(str.isalnum, match[1]))):
                 yield match.span()
-    small = lowered(text)
+    small = text.folded if isinstance(text, Reading) else lowered(text)
     if "iva" not in small:
         return
     for match in _ITALIAN.finditer(small, max(0, start - _BEFORE)):
