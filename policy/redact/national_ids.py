@@ -8,7 +8,7 @@ with a slip is not taken for somebody's OIB.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from policy.redact.harmless import called_otherwise, shaped_otherwise
