@@ -176,7 +176,7 @@ IDS: dict[str, IdKind] = {
     "si_tax": IdKind("99999999", ddv.is_valid, _NAME, "davcn* stevilk*|davcn*|slovenian tax*|id za ddv"
                     "|si tax*|tax n*|tax id*|tax code*|davc st*|dav st*|ds|slowenische steuer*|id st za ddv"),
     "de_id": IdKind("", id_checks.is_document_number, _NAME, "personalausweis*|reisepass*|ausweis*|passport*|passnummer|pass nr|perso nr"
-                    "|passeport|pasaporte|passaporto|paspoort*|paszport*|identity card*|id karte"
+                    "|identity card*|id karte"
                     "|personalausw*|perso|id karte*|german id*|german passport*|id card*|identity document*|document n*|document id|documentnumber|dokumentennummer|dokumenten nr|identitatskarte*|carte d identite*|carta d identita*"),
     "passport": IdKind("", id_checks.is_travel_document, _NAME,
                        "passport*|passeport*|pasaporte*|passaporto*|passaporte*|passaport|reisepass*|passnummer|passnr|pass nr|pass no|paszport*|nr paszportu|paspoort*|pasnummer"

@@ -45,11 +45,15 @@ class Name(NamedTuple):
 
 
 class Named(NamedTuple):
-    """``kinds``: what a number's names may mean, nearest first; ``is_general``: any kind; ``is_sure``: or none."""
+    """``kinds``: what a number's names may mean, nearest first; ``is_general``: any kind; ``is_sure``: or none.
+
+    ``after``: where the nearest of them ends, where that is before the number.
+    """
 
     kinds: tuple[str, ...]
     is_general: bool
     is_sure: bool
+    after: int = 0
 
 
 def _expression(name: str) -> str:
@@ -183,12 +187,13 @@ def _named(reading: Reading) -> dict[int, Named]:
 def _add(found: dict[int, Named], at: int, name: Name) -> None:
     before = found.get(at)
     if before is None:
-        found[at] = Named(name.kinds, name.is_general, not (name.is_general or name.is_short))
+        found[at] = Named(name.kinds, name.is_general, not (name.is_general or name.is_short), min(name.end, at))
         return
     found[at] = Named(
         (*before.kinds, *(kind for kind in name.kinds if kind not in before.kinds)),
         before.is_general or name.is_general,
         before.is_sure or not (name.is_general or name.is_short),
+        before.after,
     )
 
 

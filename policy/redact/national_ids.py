@@ -123,7 +123,7 @@ def _begins(latin: str, start: int, digit: int) -> list[int]:
 def _best_named(reading: Reading, begin: int, named: Named) -> tuple[int, int, str] | None:
     latin = reading.latin
     begins = [begin]
-    if letters := _LETTERS_BEFORE.search(latin, max(0, begin - 4), begin):
+    if letters := _LETTERS_BEFORE.search(latin, max(named.after, begin - 4), begin):
         begins.insert(0, letters.start())
     for at in begins:
         if found := _named_at(reading, at, named, chains_at(latin, at)[::-1]):

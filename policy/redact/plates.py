@@ -38,6 +38,7 @@ _INITIALS = frozenset(
 _LETTER = "A-Z\u00c4\u00d6\u00dc\u0391-\u03a9\u0410-\u042f\u0160\u017d\u010c"
 _PLATE = re.compile(
     r"\W{1,4}(?:\w{1,10}\W{1,2}){0,2}?"
+    r"(?![0-9.]{1,8} (?:EUR|USD|GBP|CHF|PLN|SEK|NOK|DKK|CZK|HUF|RON)(?![A-Z]))"
     rf"(?P<plate>(?=[{_LETTER} .-]{{0,9}}[0-9])(?=[0-9 .-]{{0,9}}[{_LETTER}]|[0-9]{{5}})"
     rf"(?>[{_LETTER}0-9]{{1,8}}(?:[ .-][{_LETTER}0-9]{{1,6}}){{0,3}}))(?![A-Za-z0-9_])"
 )

@@ -66,7 +66,10 @@ def _of_lines(text: str) -> Iterator[Column]:
         slack = 1 if sign in _OFTEN_UNEVEN else 0
         rows = [heading]
         last = first + 1
-        while last < len(lines) and abs(len(cells := _cells(text, lines[last], sign)) - len(heading)) <= slack:
+        while last < len(lines):
+            cells = _cells(text, lines[last], sign)
+            if len(cells) < 2 or abs(len(cells) - len(heading)) > slack:
+                break
             rows.append(cells)
             last += 1
         for index in range(min(_MOST_HEADINGS, len(rows) - 1)):
@@ -78,6 +81,8 @@ def _of_lines(text: str) -> Iterator[Column]:
 
 def _below(heading: list[Cell], rows: list[list[Cell]]) -> Iterator[Column]:
     """A row with a cell more or less than the heading counts as shifted by one or not."""
+    if not rows:
+        return
     for index, (start, end) in enumerate(heading):
         cells = [row[index] for row in rows if index < len(row)]
         for row in rows:
