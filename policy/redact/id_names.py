@@ -24,6 +24,7 @@ REACH = 40  # characters between a name and its number
 _SHORT_REACH = 8  # for a name of one or two letters, which may be a word
 _BEHIND = 36
 _BRIEF = 8
+_LETTERS_OF_A_NUMBER = 2  # `KT 08 69 22 C` begins with two that are a name elsewhere
 _LONGEST_NAME = 48
 # Not `11` in `fødselsnummer (11 siffer): `.
 _NUMBER_START = re.compile(r"(?<![A-Za-z0-9_])[A-Za-z]{0,6}(?![0-9]{1,3}(?:[)\]:,;]| [^\W\d_]{3}))[0-9]")
@@ -185,15 +186,17 @@ def _named(reading: Reading) -> dict[int, Named]:
 
 
 def _add(found: dict[int, Named], at: int, name: Name) -> None:
+    after = min(name.end, at) if name.end - name.start > _LETTERS_OF_A_NUMBER else 0
+    is_sure = not (name.is_general or name.is_short)
     before = found.get(at)
     if before is None:
-        found[at] = Named(name.kinds, name.is_general, not (name.is_general or name.is_short), min(name.end, at))
+        found[at] = Named(name.kinds, name.is_general, is_sure, after)
         return
     found[at] = Named(
         (*before.kinds, *(kind for kind in name.kinds if kind not in before.kinds)),
         before.is_general or name.is_general,
-        before.is_sure or not (name.is_general or name.is_short),
-        before.after,
+        before.is_sure or is_sure,
+        before.after or after,
     )
 
 

@@ -370,3 +370,20 @@ def test_towers_files_and_gates_are_neither_phones_nor_streets(text):
 def test_reading_tables_is_linear_in_the_length_of_hostile_text(unit):
     cost(unit * 100)
     assert growth(unit, 60_000) < 2.8
+
+
+@pytest.mark.parametrize("text", [
+    "my number is 4580 7302", "text 7757 4476 if late", "61 54 61 11 is my phone number", "22766155 ist meine Handynummer",
+    "Elias Christensen\n25465809\nelias@example.dk", "Best regards,\nGunhild Overgaard\n9511 3717", "Med venlig hilsen\nGunhild\n9511 3717\n",
+    "Kirsten Steffensen (2276 6155)", "T: 74228754", "ph: 22370 80 427", "msisdn=69045265", "You can get Anna Berg at 66299447 after five.",
+])  # fmt: skip
+def test_a_phone_is_known_by_what_stands_around_it(text):
+    assert "phone" in [label for label, _ in found(text)]
+
+
+@pytest.mark.parametrize("text", [
+    "2014-03-07T07:06:01.491989 INFO", "The total\n25465809\nwas counted", "Total Units (22766155)", "T = 74228754 K", "my order is 45807302",
+    "35.88.3494 04:52:32", "61546111 is my order", "Best regards,\nthe team\n\nPage 95113717 of it",
+])  # fmt: skip
+def test_a_number_with_nothing_of_a_phone_around_it_is_none(text):
+    assert "phone" not in [label for label, _ in found(text)]

@@ -166,6 +166,11 @@ def test_a_name_in_brackets_with_a_small_number_names_the_one_behind():
     assert kinds("fødselsnummer (11 siffer): 131052 30850") == kinds("fødselsnummer: 131052 30850")
 
 
+def test_letters_that_begin_a_number_are_part_of_it_even_where_they_name_another():
+    assert kinds("National Insurance number: KT 08 69 22 C.") == [("gb_nino", "KT 08 69 22 C")]
+    assert kinds("číslo OP 123456789") == [("passport", "123456789")]
+
+
 def test_a_closing_tag_names_nothing_behind_it():
     assert kinds("<peid>40321</peid><row>7654321</row>") == [("li_peid", "40321")]
 
