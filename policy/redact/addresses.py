@@ -42,7 +42,8 @@ _BEHIND = (
     "vei", "vegur", "stræti", "braut", "katu", "tie", "kuja", "polku",  # sv, da, no, is, fi
     "utca", "út", "útja", "tér", "tere", "körút", "iela", "prospekts", "gatvė", "g.", "pr.", "tn", "tänav", "mnt",
     "maantee", "pst",  # hu, lv, lt, et
-    "ulica", "cesta", "pot", "steza", "trg", "put", "odvojak", "vijenac", "prilaz", "naselje", "obala", "nábrežie", "třída", "sady",  # sl, hr, cs, sk
+    "ulica", "cesta", "pot", "steza", "trg", "put", "odvojak", "vijenac", "prilaz", "naselje", "obala", "nábrežie", "třída", "sady", "záhrady", "zvijezda", "perivoj",
+    "stube", "šetalište", "poljana", "klanac", "prolaz", "løkka", "svingen", "tunet", "haugen", "jordet", "kroken", "feltet",  # sl, hr, cs, sk
 )  # fmt: skip
 # Kinds of street in front of the name; the number stands before them or behind the name.
 _IN_FRONT = frozenset({
@@ -72,6 +73,12 @@ _FIRST_DIGIT = re.compile(r"[0-9]{1,4}")
 _NAMES_BEFORE = re.compile(
     rf"(?<![{LETTER}])(?:[{LETTER}]{{2,9}}\. )?(?:{_NAME},? (?:(?:{_OF}|in|am|an der|pri|III?|IV) )?){{1,5}}(?:Nr\.? |č\. |no\. )?\Z"
 )
+# `Pod bregom 987, 2991 Tržič`: in small letters behind a preposition or a way, where code and town follow.
+_SMALL_NAMES_BEFORE = re.compile(
+    rf"(?<![{LETTER}])(?:Na|Pri|Při|Ob|Pod|Nad|Za|Ke?|U|Ve?|Med|Pot|Cesta|Ulica|Perivoj|Do|Od|Mezi|Medzi|Kod|Iza|Ispod|Pred)"
+    rf" (?:[{LETTER}]{{1,16}}\.? ){{1,4}}\Z"
+)
+_ROMAN = re.compile(r" [IVX]{1,5}\.?\Z")
 # A capital somewhere: `by the way 12` is no street, `Hoher Weg 12` and `Unter den Eichen-Allee 3` are.
 _STREET = re.compile(
     rf"(?<![{LETTER}]){_NAME}[ -](?:[{LETTER}]{{1,24}}[ -]){{0,3}}[{LETTER}]{{1,12}}\.?\Z|(?<![{LETTER}]){_NAME}\Z"
@@ -111,7 +118,9 @@ def find_addresses(text: str, start: int) -> Iterator[tuple[int, int]]:
         before = text[max(start, house.start() - _LONGEST_NAME) : house.start()]
         if street := _street_before(before):
             yield house.start() - street, _with_town(text, house.end())
-        elif (town := _CODE_AND_TOWN.match(text, house.end())) and (names := _NAMES_BEFORE.search(before)):
+        elif (town := _CODE_AND_TOWN.match(text, house.end())) and (
+            names := _SMALL_NAMES_BEFORE.search(before) or _NAMES_BEFORE.search(before)
+        ):
             yield house.start() - len(names[0]), town.end()
     for code in _BRITISH_CODE.finditer(text, start) if _BRITISH_END.search(text, start) else ():
         for head in _BRITISH_HEAD.finditer(text, max(start, code.start() - 90), code.start()):
@@ -140,6 +149,7 @@ def _street_before(before: str) -> int:
     words = before.removesuffix(" ").removesuffix(",")
     for said in (" nr", " nr.", " Nr."):
         words = words.removesuffix(said)
+    words = _ROMAN.sub("", words)
     if not words.lower().endswith(_BEHIND):
         return 0
     name = _STREET.search(words)
