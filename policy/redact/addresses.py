@@ -31,7 +31,7 @@ _INSIDE = (
 _TAIL = re.compile(
     rf"{_INSIDE}\.?(?:,{{0,2}} ?(?:\n ?|(?<=[ ,])){_CODE},? ?\n?{_TOWN}(?![{LETTER}])|,? {_CODE},? {_TOWN}(?![{LETTER}])"
     rf"|\.?, ?{_TOWN}(?:,? {_CODE}| [0-9]{{1,2}}(?![0-9]|[.,:][0-9]))?(?![{LETTER}])|[ ,]{{0,2}}\n ?{_TOWN}, (?:[A-Z]{{2}} )?[0-9]{{5,6}}(?![0-9])"
-    rf"|[ ,]{{1,2}}{_TOWN}, (?:[A-Z]{{2}} )?(?:LV-)?[0-9]{{4,6}}(?![0-9]))"
+    rf"|[ ,]{{1,3}}{_TOWN}, (?:[A-Z]{{2}} )?(?:LV-)?[0-9]{{4,6}}(?![0-9]))"
 )
 
 # Kinds of street behind the name, as its ending or as a word of their own; the number follows.
@@ -43,12 +43,12 @@ _BEHIND = (
     "utca", "út", "útja", "tér", "tere", "körút", "iela", "prospekts", "gatvė", "g.", "pr.", "tn", "tänav", "mnt",
     "maantee", "pst",  # hu, lv, lt, et
     "ulica", "cesta", "pot", "steza", "trg", "put", "odvojak", "vijenac", "prilaz", "naselje", "obala", "nábrežie", "třída", "sady", "záhrady", "zvijezda", "perivoj",
-    "stube", "šetalište", "poljana", "klanac", "prolaz", "løkka", "svingen", "tunet", "haugen", "jordet", "kroken", "feltet",  # sl, hr, cs, sk
+    "stube", "šetalište", "poljana", "klanac", "prolaz", "breg", "brána", "dolina", "dol", "prečac", "løkka", "svingen", "tunet", "haugen", "jordet", "kroken", "feltet",  # sl, hr, cs, sk
 )  # fmt: skip
 # Kinds of street in front of the name; the number stands before them or behind the name.
 _IN_FRONT = frozenset({
     "rue", "avenue", "av.", "boulevard", "bd", "bd.", "place", "chemin", "allée", "impasse", "quai", "route", "cours",
-    "square", "calle", "c/", "avenida", "avda.", "plaza", "paseo", "camino", "ronda", "via", "viale", "piazza", "corso",
+    "square", "calle", "c/", "cañada", "urbanización", "acceso", "pasaje", "vial", "rambla", "soseaua", "canale", "r.", "avenida", "avda.", "plaza", "paseo", "camino", "ronda", "via", "viale", "piazza", "corso",
     "vicolo", "borgo", "contrada", "incrocio", "stretto", "rotonda", "alameda", "callejón", "pasadizo", "glorieta", "cuesta", "av", "largo", "strada", "rua", "travessa", "praça", "estrada", "ul.", "ulica", "al.", "aleja", "os.", "plac",
     "pl.", "str.", "bulevardul", "calea", "aleea", "șoseaua", "ulice", "nám.", "náměstí", "námestie", "cesta", "trg",
     "triq", "intrarea", "drumul", "splaiul", "piața", "bld.", "bul.", "osiedle", "οδός", "οδ.", "λεωφόρος", "λεωφ.", "ул.", "бул.",
@@ -92,7 +92,16 @@ _LINE_AND_TOWN = re.compile(rf"(?:,? ?\n|, )(?:{_CODE} {_TOWN}(?![{LETTER}])|{_T
 _SMALL_WORDS = re.compile(
     rf"(?: [0-9]{{1,2}}\.)?(?: [{LETTER}]{{2,16}}){{1,3}} {_NUMBER}(?:, ?|,? ?\n ?){_CODE} {_TOWN}(?![{LETTER}])"
 )
+_BARE = "r."  # a rua where a town follows, else anybody's first name
 _LONGEST_NAME = 96
+# State and ZIP code lead back over one line or two; so do the posts of the armed forces.
+_AMERICAN_CODE = re.compile(r"(?<![A-Za-z0-9])[A-Z]{2} [0-9]{5}(?:-[0-9]{4})?(?![A-Za-z0-9])")
+_AMERICAN = re.compile(
+    rf"(?:[0-9]{{2,5}} {_NAME}(?: {_NAME}){{1,3}}(?: (?:Apt|Suite|Unit)\.? [0-9]{{1,4}})?(?:, ?| ?\n){_NAME}(?: {_NAME}){{0,2}},"
+    rf"|(?:Unit [0-9]{{3,4}}|PSC [0-9]{{3,4}},) Box [0-9]{{3,4}}(?:, ?| ?\n)[ADF]PO|US(?:S|NS|NV|CGC) {_NAME}(?:, ?| ?\n)[ADF]PO)"
+    r" [A-Z]{2} [0-9]{5}(?:-[0-9]{4})?"
+)
+_AMERICAN_HEAD = re.compile(r"(?<![A-Za-z0-9])(?:[0-9]{2,5} |Unit |PSC |US[SNC])")
 # The United Kingdom's codes are rare enough to lead back over the lines above them.
 _BRITISH = re.compile(
     rf"(?:(?:Flat|Studio|Unit|Apartment) [0-9]{{1,4}}[A-Za-z]?(?:, ?| ?\n))?(?:[0-9]{{1,4}}[A-Za-z]? )?{_NAME}(?: {_NAME}){{0,4}}"
@@ -128,6 +137,12 @@ def find_addresses(text: str, start: int) -> Iterator[tuple[int, int]]:
             if whole and whole.end() == code.end():
                 yield head.start(), code.end()
                 break
+    for code in _AMERICAN_CODE.finditer(text, start):
+        for head in _AMERICAN_HEAD.finditer(text, max(start, code.start() - 100), code.start()):
+            whole = _AMERICAN.match(text, head.start())
+            if whole and whole.end() == code.end():
+                yield head.start(), code.end()
+                break
     for at in reading.words_from(_INITIALS):
         word = _KIND.match(text, at)
         if at < start or word is None or word[0].lower() not in _IN_FRONT:
@@ -140,6 +155,8 @@ def find_addresses(text: str, start: int) -> Iterator[tuple[int, int]]:
         first = _NUMBER_BEFORE.search(text, max(start, word.start() - 16), word.start())
         if not first and not name["number"] and (line := _LINE_AND_TOWN.match(text, name.end())):
             yield word.start(), line.end()
+        if word[0].lower() == _BARE and _with_town(text, name.end()) == name.end():
+            continue
         if first or name["number"]:
             yield first.start() if first else word.start(), _with_town(text, name.end())
 

@@ -367,7 +367,7 @@ def test_towers_files_and_gates_are_neither_phones_nor_streets(text):
 @pytest.mark.parametrize(
     "unit", ['"a,', "(a, b) VALUES ('", "COPY t (pesel) FROM stdin;\n", "<tr><td>", "a;b\na;b;c\n", "pesel ", "a  b\n"]
 )
-def test_reading_tables_is_linear_in_the_length_of_hostile_text(unit):
+def test_tables_and_codes_are_read_in_time_linear_in_hostile_text(unit):
     cost(unit * 100)
     assert growth(unit, 60_000) < 2.8
 
