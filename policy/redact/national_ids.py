@@ -31,12 +31,12 @@ _BRITISH = re.compile(r"[A-Za-z]{2}[ .-]{0,2}(?:[0-9][ .-]?){6}[A-DTa-dt](?![A-Z
 _LETTERS_BEFORE = re.compile(r"(?<![A-Za-z0-9_+])(?!(?i:n[or]?)[ .])[A-Za-z]{1,2}(?:[ .+-]{1,2})?\Z")
 _AREA_BEFORE = re.compile(r"\(\+?[0-9]{1,4}\) ?\Z")  # a phone's
 _ITALIAN = re.compile(
-    r"[0-9LMNPQRSTUV][ ./-]?[0-9LMNPQRSTUV][ ./-]?[ABCDEHLMPRST][ ./-]?[0-9LMNPQRSTUV][ ./-]?[0-9LMNPQRSTUV][ ./-]?"
-    r"[A-Z](?:[ ./-]?[0-9LMNPQRSTUV]){3}[ ./-]?[A-Z](?![A-Za-z0-9_])",
+    r"[0-9LMNPQRSTUV][ ./+-]?[0-9LMNPQRSTUV][ ./+-]?[ABCDEHLMPRST][ ./+-]?[0-9LMNPQRSTUV][ ./+-]?[0-9LMNPQRSTUV][ ./+-]?"
+    r"[A-Z](?:[ ./+-]?[0-9LMNPQRSTUV]){3}[ ./+-]?[A-Z](?![A-Za-z0-9_])",
     re.IGNORECASE,
 )
-_ITALIAN_NAME = re.compile(r"(?<![A-Za-z0-9_])[A-Za-z](?:[ ./-]?[A-Za-z]){5}[ ./-]?\Z")
-_ITALIAN_HEAD = re.compile(r"[0-9][ ./-]?[0-9][ ./-]?[ABCDEHLMPRSTabcdehlmprst][ ./-]?[0-9]")
+_ITALIAN_NAME = re.compile(r"(?<![A-Za-z0-9_])[A-Za-z](?:[ ./+-]?[A-Za-z]){5}[ ./+-]?\Z")
+_ITALIAN_HEAD = re.compile(r"[0-9][ ./+-]?[0-9][ ./+-]?[ABCDEHLMPRSTabcdehlmprst][ ./+-]?[0-9]")
 _LONGEST_WRITTEN = 32
 _BY_SHAPE: dict[str, list[str]] = {}
 for _kind, _each in IDS.items():
@@ -145,6 +145,8 @@ def _behind(reading: Reading, start: int) -> Iterator[tuple[int, int, str]]:
             begin = token.start()
             if begin and (latin[begin - 1].isalnum() or latin[begin - 1] == "_"):
                 continue
+            if begin > 1 and latin[begin - 1] in "./-" and latin[begin - 2].isdigit():  # inside a date
+                continue
             chains = [chain for chain in chains_at(latin, begin) if chain.end == end]
             if found := _named_at(reading, begin, named, chains):
                 yield found
@@ -199,7 +201,7 @@ def _named_order(reading: Reading, named: Named, chains: list[Chain]) -> Iterato
                     continue
                 ranked.append(
                     (
-                        False,
+                        is_foreign and kind != "us_ssn",
                         kind != "us_ssn" or not _is_written(kind, reading.latin, chain),
                         not is_own,
                         index,

@@ -34,7 +34,9 @@ _EXTENSION = re.compile(r" ?[a-z]+\.? ?[0-9]{1,6}\Z", re.IGNORECASE)
 _DATE = re.compile(
     r"(?:19|20)[0-9]{2}[./ -][01]?[0-9][./ -][0-3]?[0-9].*|[0-3]?[0-9][./ -][01]?[0-9][./ -](?:19|20)[0-9]{2}.*"
 )
-_FILE = re.compile(r"[1-9][0-9]{1,6}/(?:19|20)[0-9]{2}|[0-9]{2}\.[0-9]{2}\.[0-9]{4}")  # a number and its year, a date
+_FILE = re.compile(
+    r"[1-9][0-9]{1,6}/(?:19|20)[0-9]{2}|[0-9]{2}\.[0-9]{2}\.[0-9]{4}|[0-3]?[0-9]([./-])[01]?[0-9]\1[0-9]{2}"
+)  # a number and its year, a date
 _PERSONAL = re.compile(r"[0-3][0-9][01][0-9]{3}[ -][0-9]{4,5}")  # date of birth and serial, as north of the Baltic
 _AMOUNT = re.compile(r"[1-9][0-9]{0,2}(?:[. ][0-9]{3}){2,}")
 _ACCOUNT_SO_FAR = re.compile(r"(?<![A-Za-z0-9])[A-Z]{2}[0-9]{2} (?:[A-Z0-9]{4} ){0,6}\Z")
@@ -74,9 +76,11 @@ def compile_plans() -> None:
 
 def _is_phone(reading: Reading, span: str, begin: int, end: int, digits: int) -> bool:
     bare = span.lstrip("(")
-    if bare.startswith(("+", "00")) and digits >= 7 and _is_international(bare):
-        return bare[0] == "+" or _ACCOUNT_SO_FAR.search(reading, max(0, begin - 32), begin) is None
     named_id = named_numbers(reading).get(begin)
+    if bare.startswith(("+", "00")) and digits >= 7 and _is_international(bare):
+        if bare[0] == "+":
+            return True
+        return not (named_id and named_id.is_sure) and not _ACCOUNT_SO_FAR.search(reading, max(0, begin - 32), begin)
     if digits <= 15 and not (named_id and named_id.is_sure) and is_called_phone(reading, begin):
         return True
     if digits < 7 or named_id or _is_otherwise(reading, begin, end):

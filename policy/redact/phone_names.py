@@ -14,7 +14,7 @@ _CONTEXT = re.compile(
     r"|sazi[nņ]|joign|επικοιν|връзк"
     r"|(?:an|ruck)?ruf|puh|zadzwon|zvan|skambin|apel|hringdu|volajte|volat|nazov|pokli|hivj|llam|r?appel|ligue|ligar|chiam"
     r"|τηλ|κιν|φαξ|καλε|тел|моб|факс|обад|helista|cempel|erreich)"
-    r"|fono?|phone|handy|whatsapp|signal:|telegram:|portable|movil|cellular|komork|(?:far|heima|vinnu)sim|kannykka|puhelin|mobil|rufen|[☎☏✆📞📱])"
+    r"|fono?n?(?![^\W\d_])|phone|handy|whatsapp|signal:|telegram:|portable|movil|cellular|komork|(?:far|heima|vinnu)sim|kannykka|puhelin|mobil|rufen|[☎☏✆📞📱])"
     r"(?:[^0-9\n]{0,28}|[^0-9\n]{0,12}\n[^0-9\n]{0,16})\Z"
 )
 _IS = "is|was|ist|war|est|es|e|er|ar|on|to|je|jest|este|yra|ir|van|е|ειναι"

@@ -97,6 +97,8 @@ def _cells(text: str, line: Cell, sign: str) -> list[Cell]:
     at, end = line
     cells: list[Cell] = []
     if sign == "  ":
+        indent = _BLANKS.match(text, at, end)
+        at = indent.end() if indent else at
         for gap in _BLANKS.finditer(text, at, end):
             cells.append((at, gap.start()))
             at = gap.end()

@@ -387,3 +387,14 @@ def test_a_phone_is_known_by_what_stands_around_it(text):
 ])  # fmt: skip
 def test_a_number_with_nothing_of_a_phone_around_it_is_none(text):
     assert "phone" not in [label for label, _ in found(text)]
+
+
+def test_a_date_beside_a_named_number_is_no_number_and_no_phone():
+    labels = [label for label, _ in found("Utente Mauro Fonseca, nascido a 17.04.88, contribuinte: 118 135 287.")]
+    assert "date_of_birth" in labels and "phone" not in labels
+    assert ("date_of_birth", "10.01.1991") in found("nato il 10.01.1991, Steuernummer folgt")
+
+
+def test_indentation_makes_no_table_of_an_object():
+    text = '{\n    "reisepassnummer": "-",\n    "accounts": [],\n    "phones": ["+4930178891"]\n  }'
+    assert found(text) == [("phone", "+4930178891")]
