@@ -396,5 +396,5 @@ def test_a_date_beside_a_named_number_is_no_number_and_no_phone():
 
 
 def test_indentation_makes_no_table_of_an_object():
-    text = '{\n    "reisepassnummer": "-",\n    "accounts": [],\n    "phones": ["+4930178891"]\n  }'
-    assert found(text) == [("phone", "+4930178891")]
+    text = '{\n    "reisepassnummer": "LT76E814G8",\n    "accounts": [],\n    "phones": ["+4930178891"]\n  }'
+    assert found(text) == [("national_id", "LT76E814G8"), ("phone", "+4930178891")]
