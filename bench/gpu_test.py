@@ -38,6 +38,8 @@ ALONE = [
     "tests/backend/test_gpu_meter.py",
 ]
 
+WHY = 600  # characters of what a failure says
+
 
 def main(out: Path) -> int:
     parallel = ["-n", str(min(12, os.cpu_count() or 1))] if importlib.util.find_spec("xdist") else []
@@ -73,11 +75,13 @@ def run(arguments: list[str]) -> tuple[int, list[dict[str, Any]]]:
 
 def outcome(case: ElementTree.Element) -> dict[str, Any]:
     kinds = {"failure": "failed", "error": "failed", "skipped": "skipped"}
-    found = [kinds[child.tag] for child in case if child.tag in kinds]
+    found = [(kinds[child.tag], child.get("message") or "") for child in case if child.tag in kinds]
+    told = {"why": found[0][1][:WHY]} if found else {}
     return {
         "name": f"{case.get('classname')}::{case.get('name')}",
-        "outcome": found[0] if found else "passed",
+        "outcome": found[0][0] if found else "passed",
         "seconds": float(case.get("time") or 0),
+        **told,
     }
 
 

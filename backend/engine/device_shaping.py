@@ -20,6 +20,8 @@ from backend.engine.sequence import Sequence
 from backend.engine.token_masks import Allowed
 from backend.kernels.interface import Kernels
 
+TIES = 8
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -142,26 +144,30 @@ class ArrivingLogprobs:
     tops: list[int]
 
     @classmethod
-    def send(cls, logits: Tensor, tokens: Tensor, tops: list[int]) -> "ArrivingLogprobs":
-        """logits: [rows, vocab], of the model. tokens: [rows] int64, on the same device; -1 counts as 0."""
+    def send(cls, kernels: Kernels, logits: Tensor, tokens: Tensor, tops: list[int]) -> "ArrivingLogprobs":
+        """logits: [rows, vocab], of the model. tokens: [rows] int64, on the same device; -1 counts as 0.
+
+        A row's sum is the same to the bit whatever rows are beside it: torch's `logsumexp` adds in another order from
+        16 rows on. Of equally likely tokens a few more are brought than asked for, and told by their numbers.
+        """
         x = logits.float()
-        total = x.logsumexp(-1, keepdim=True)
-        own = x.gather(1, tokens.clamp_min(0).unsqueeze(1))
-        values, ids = x.topk(max(1, *tops), dim=-1)
-        ranks = (x > own).sum(-1) + 1
-        return cls(_home((own - total).squeeze(1)), _home(ranks), _home(ids), _home(values - total), tops)
+        own = tokens.clamp_min(0).unsqueeze(1)
+        ids = x.topk(min(max(1, *tops) + TIES, x.shape[1]), dim=-1).indices
+        values = kernels.token_logprobs(x, torch.cat((own, ids), dim=1))
+        ranks = (x > x.gather(1, own)).sum(-1) + 1
+        return cls(_home(values[:, 0]), _home(ranks), _home(ids), _home(values[:, 1:]), tops)
 
     @classmethod
-    def of(cls, logits: Tensor, drawn: Tensor, tops: dict[int, int]) -> "ArrivingLogprobs | None":
+    def of(cls, kernels: Kernels, logits: Tensor, drawn: Tensor, tops: dict[int, int]) -> "ArrivingLogprobs | None":
         """For some of the rows: how many of the likeliest, by row. None for none."""
         if not tops:
             return None
         rows = torch.tensor(list(tops)).to(logits.device, non_blocking=True)
-        return cls.send(logits[rows], drawn[rows], list(tops.values()))
+        return cls.send(kernels, logits[rows], drawn[rows], list(tops.values()))
 
     @classmethod
     def of_prompts(
-        cls, batch: list[Scheduled], logits: Tensor
+        cls, kernels: Kernels, batch: list[Scheduled], logits: Tensor
     ) -> "tuple[list[tuple[Sequence, int, ArrivingLogprobs]], Tensor]":
         """What is asked for of prompts, whose rows of logits come first, each with the place of its first in
         `Sequence.prompt_logprobs`; and the other rows."""
@@ -172,7 +178,7 @@ class ArrivingLogprobs:
                 first = sequence.num_computed + rows.start
                 own = torch.tensor(sequence.tokens[first + 1 : first + 1 + len(rows)]).to(logits.device)
                 tops = [sequence.params.prompt_logprobs or 0] * len(rows)
-                sent.append((sequence, first, cls.send(logits[at : at + len(rows)], own, tops)))
+                sent.append((sequence, first, cls.send(kernels, logits[at : at + len(rows)], own, tops)))
                 at += len(rows)
         return sent, logits[at:]
 
@@ -182,11 +188,13 @@ class ArrivingLogprobs:
             self.own.tolist(), self.ranks.tolist(), self.ids.tolist(), self.values.tolist(), self.tops, strict=True
         )
         return [
-            TokenLogprobs(
-                max(own, LOWEST), rank, [(i, max(v, LOWEST)) for i, v in zip(ids[:n], values[:n], strict=True)]
-            )
+            TokenLogprobs(max(own, LOWEST), rank, [(i, max(v, LOWEST)) for i, v in _likeliest(ids, values)[:n]])
             for own, rank, ids, values, n in rows
         ]
+
+
+def _likeliest(ids: list[int], values: list[float]) -> list[tuple[int, float]]:
+    return sorted(zip(ids, values, strict=True), key=lambda each: (-each[1], each[0]))
 
 
 def prompt_places(batch: list[Scheduled], device: torch.device) -> Tensor | None:

@@ -139,13 +139,15 @@ class GraphRunner:
         else:
             ordered, logits = self._mixed(decodes, [s for s in batch if s.num_tokens > 1], draws=False)
             starts = self.tables.query_start
-        of_prompts, logits = ArrivingLogprobs.of_prompts(ordered, logits)
+        of_prompts, logits = ArrivingLogprobs.of_prompts(self.kernels, ordered, logits)
         plan, places = self._shaping.plan(ordered), places_of(ordered, batch)
         told = {i: top for i, s in enumerate(ordered) if s.samples and (top := s.sequence.params.logprobs) is not None}
         x = self._shaping.shaped(logits[: len(ordered)], plan, masks() if masks else None)
         drawn = self._drawn(x, self._draws.first(len(x)), self.tables.step_rows[: len(x)], starts[: len(x) + 1])
         self._shaping.count(plan, drawn)
-        return self._landing.bring(drawn, places, told, ArrivingLogprobs.of(logits, drawn, told), of_prompts)
+        return self._landing.bring(
+            drawn, places, told, ArrivingLogprobs.of(self.kernels, logits, drawn, told), of_prompts
+        )
 
     @torch.inference_mode()
     def verify(self, batch: list[Drafted]) -> list[list[int | None]]:
