@@ -45,15 +45,19 @@ def main(out: Path) -> int:
     parallel = ["-n", str(min(12, os.cpu_count() or 1))] if importlib.util.find_spec("xdist") else []
     begin = time.monotonic()
     status, tests = run([*parallel, *SUITES])
+    write(out, tests, status, begin)  # should the rest not come to its end
     alone, others = run(ALONE)
-    tests += others
+    write(out, tests + others, status or alone, begin)
+    return status or alone
+
+
+def write(out: Path, tests: list[dict[str, Any]], status: int, begin: float) -> None:
     counts = {kind: sum(t["outcome"] == kind for t in tests) for kind in ("passed", "failed", "skipped")}
     taken = round(time.monotonic() - begin, 1)
-    report = {"machine": machine(), "exit": status or alone, "seconds": taken, **counts, "tests": tests}
+    report = {"machine": machine(), "exit": status, "seconds": taken, **counts, "tests": tests}
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(report, indent=1) + "\n")
     print(counts, f"-> {out}")
-    return status or alone
 
 
 def run(arguments: list[str]) -> tuple[int, list[dict[str, Any]]]:

@@ -75,7 +75,7 @@ class ScriptedEngine:
         self.started: float | None = None
         self.asked: list[AddSequence] = []
         self.alive = True
-        self.dead = False
+        self.dead = self.leaving = False
         self.stats = Stats(*[0] * len(Stats.__struct_fields__))
         self.ready = Ready(max_model_len=4096, vocab_size=model.vocab_size, stats=self.stats)
 
