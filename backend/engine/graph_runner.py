@@ -25,7 +25,7 @@ from backend.engine.device_tables import DeviceTables, Words, row_of
 from backend.engine.paged_layers import DENSE_STEP, PagedLayers, StepShape, dense_lengths, dense_prompts
 from backend.engine.pages import Pages
 from backend.engine.piecewise import PiecewiseBody
-from backend.engine.replays import PIECE_STEP, Replay, piece_size
+from backend.engine.replays import PIECE_STEP, Replay, capturing, piece_size
 from backend.engine.runner import Masks
 from backend.engine.scheduler import Scheduled
 from backend.engine.speculation import Drafted
@@ -213,7 +213,7 @@ class GraphRunner:
             step()  # compiles, and lets the libraries allocate, outside the capture
             torch.cuda.synchronize()
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=self._pool):
+            with capturing(graph, self._pool):
                 drawn = step()
             replays.append(Replay(size, graph, drawn))
         return replays[::-1]

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from backend.engine.replays import uncollected
 from backend.models.fused_decoder import FusedDecoder, Hidden, PagedCache, StepTokens
 
 Attention = Callable[[int, Tensor, Tensor, Tensor], Tensor]  # layer, q, qkv, where to leave the result
@@ -47,7 +48,7 @@ class PiecewiseBody:
         model.body(tokens, cache, _Rehearsal(self._attended))  # compiles, and lets the libraries allocate
         capture = _Capture(self._attended, pool)
         torch.cuda.synchronize()
-        with torch.cuda.stream(stream):
+        with uncollected(), torch.cuda.stream(stream):
             capture.begin()
             try:
                 hidden = model.body(tokens, cache, capture)

@@ -1,6 +1,10 @@
 """Captured steps, and in which sizes they are worth having."""
 
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,6 +25,25 @@ def graph_sizes(most: int) -> list[int]:
     sizes += range(128, min(most, 256), 16)
     sizes += range(256, most, 32)
     return [*sizes, most]
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """The collector keeps still: freeing what somebody else held on the card would end a capture."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+@contextmanager
+def capturing(graph: "torch.cuda.CUDAGraph", pool: Any) -> Iterator[None]:
+    """What this thread launches goes into `graph`; what others do on the card meanwhile does not end it."""
+    with uncollected(), torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+        yield
 
 
 @dataclass(frozen=True, slots=True)

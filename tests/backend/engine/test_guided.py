@@ -22,7 +22,7 @@ from backend.models.decoder import Decoder
 from backend.models.tokenizer import TextModel
 from tests.backend.engine.drafters import Oracle
 from tests.backend.engine.test_graph_runner import ahead
-from tests.backend.tiny import tiny_engine
+from tests.backend.tiny import tiny_engine, tiny_model
 
 SCHEMA = {
     "type": "array", "minItems": 2, "maxItems": 4,
@@ -35,6 +35,11 @@ PROMPTS = [[(7 * i + 3 * j) % 300 for j in range(length)] for i, length in enume
 ENDS = frozenset({2})
 
 Answers = dict[int, tuple[list[int], Finish | None]]
+
+
+@pytest.fixture(scope="session")
+def model() -> Decoder:
+    return tiny_model(1, head_dim=16)  # the kernels' smallest
 
 
 @pytest.fixture(scope="module")
