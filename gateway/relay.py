@@ -15,7 +15,7 @@ from pydantic_core import from_json, to_json
 from backend.wire import SSE_DONE, Usage, sse_data
 from gateway.errors import BackendFailed
 from gateway.exchange import Exchange
-from gateway.openai.answer import StreamRewriter
+from gateway.openai.answer import BODY_FIELDS, StreamRewriter
 from gateway.openai.sse import DONE, EventSplitter
 
 
@@ -77,7 +77,8 @@ class StreamRelay:
         if not payload:
             return []
         if self._template is None:
-            self._template = {key: value for key, value in chunk.items() if key not in ("choices", "usage")}
+            known = chunk.keys() if self._rewriter is None else BODY_FIELDS
+            self._template = {key: chunk[key] for key in chunk if key in known and key not in ("choices", "usage")}
         self._exchange.chunks_out += 1
         for choice in chunk.get("choices") or ():
             if reason := choice.get("finish_reason"):

@@ -12,6 +12,16 @@ from pydantic_core import to_json
 TEXT_FIELDS = ("content", "reasoning_content", "refusal")
 # A field that is not known may hold text that nobody has looked at: it does not pass (fail closed).
 SAYING_FIELDS = frozenset({*TEXT_FIELDS, "role", "tool_calls"})
+CHOICE_FIELDS = frozenset(
+    {"index", "text", "message", "delta", "finish_reason", "stop_reason", "logprobs", "prompt_logprobs"}
+)
+BODY_FIELDS = frozenset(
+    {"id", "object", "created", "model", "choices", "usage", "system_fingerprint", "service_tier", "error"}
+)
+# What a tool call says, and whether that is itself JSON: a function's arguments are, a custom tool's input is not.
+CALL_TEXTS = (("function", "arguments", True), ("custom", "input", False))
+_HOLDERS = {field: kind for kind, field, _ in CALL_TEXTS}
+CALL_FIELDS = frozenset({"id", "index", "type", *(kind for kind, _, _ in CALL_TEXTS)})
 TELLING_FIELDS = frozenset({"logprobs", "prompt_logprobs"})  # their tokens would tell what the filter hides
 
 
@@ -29,24 +39,68 @@ FilterFactory = Callable[[bool], TextFilter]
 
 def rewrite_body(body: dict[str, Any], make_filter: FilterFactory) -> None:
     """Filter a whole answer in place: every choice's text, chat or completion."""
-    body.pop("prompt_logprobs", None)
+    _drop_unknown(body, BODY_FIELDS)
     for choice in body.get("choices") or []:
+        _drop_unknown(choice, CHOICE_FIELDS)
         for field in choice.keys() & TELLING_FIELDS:
             choice[field] = None
-        if isinstance(choice.get("text"), str):
-            choice["text"] = _whole(choice["text"], make_filter(False))
+        if choice.get("text") is not None:
+            choice["text"] = _whole(_as_text(choice["text"]), make_filter(False))
         message = choice.get("message")
         if not isinstance(message, dict):
+            choice.pop("message", None)
             continue
+        _drop_unknown(message, SAYING_FIELDS)
         for field in TEXT_FIELDS:
-            if isinstance(message.get(field), str):
-                message[field] = _whole(message[field], make_filter(False))
-        for unknown in message.keys() - SAYING_FIELDS:
-            del message[unknown]
+            if message.get(field) is not None:
+                message[field] = _whole(_as_text(message[field]), make_filter(False))
         for call in message.get("tool_calls") or []:
-            function = call.get("function")
-            if isinstance(function, dict) and isinstance(function.get("arguments"), str):
-                function["arguments"] = _whole(function["arguments"], make_filter(True))
+            _put_right(call)
+            for holder, field, is_json in _said_by(call):
+                holder[field] = _whole(holder[field], make_filter(is_json))
+
+
+def _drop_unknown(holder: dict[str, Any], known: frozenset[str]) -> bool:
+    """Take out what may hold text that nobody has looked at; whether there was any."""
+    if holder.keys() <= known:
+        return False
+    for field in holder.keys() - known:
+        del holder[field]
+    return True
+
+
+def _as_text(value: Any) -> str:
+    """A text, or the text of a list's parts: some servers send their thoughts as parts. Anything else says nothing."""
+    if isinstance(value, list):
+        parts = (part.get("text") for part in value if isinstance(part, dict))
+        return "".join(part for part in parts if isinstance(part, str))
+    return value if isinstance(value, str) else ""
+
+
+def _put_right(call: dict[str, Any]) -> bool:
+    """Leave of a tool call what is known; arguments that came as an object become the text that they stand for.
+    Whether anything had to be done."""
+    changed = _drop_unknown(call, CALL_FIELDS)
+    for kind, field, _ in CALL_TEXTS:
+        holder = call.get(kind)
+        if holder is None:
+            continue
+        if not isinstance(holder, dict):
+            del call[kind]
+            changed = True
+            continue
+        changed = _drop_unknown(holder, frozenset({"name", field})) or changed
+        if holder.get(field) is not None and not isinstance(holder[field], str):
+            holder[field] = to_json(holder[field]).decode()
+            changed = True
+    return changed
+
+
+def _said_by(call: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str, bool]]:
+    """Where a tool call says something: its holder, its field, whether it is JSON."""
+    for kind, field, is_json in CALL_TEXTS:
+        if (holder := call.get(kind)) and holder.get(field):
+            yield holder, field, is_json
 
 
 class StreamRewriter:
@@ -61,21 +115,26 @@ class StreamRewriter:
 
         None while the text is held back; two when a choice ends and a held-back rest goes out before its end.
         """
-        changed, says_something = False, not chunk.get("choices")
+        changed, says_something = _drop_unknown(chunk, BODY_FIELDS), not chunk.get("choices")
         tails: list[dict[str, Any]] = []
         for choice in chunk.get("choices") or []:
             index = choice.get("index", 0)
+            changed = _drop_unknown(choice, CHOICE_FIELDS) or changed
             for field in choice.keys() & TELLING_FIELDS:
                 changed = changed or choice[field] is not None
                 choice[field] = None
             delta = choice.get("delta")
-            if delta and (unknown := delta.keys() - SAYING_FIELDS):
-                for field in unknown:
-                    del delta[field]
+            if isinstance(delta, dict):
+                changed = _drop_unknown(delta, SAYING_FIELDS) or changed
+                for call in delta.get("tool_calls") or []:
+                    changed = _put_right(call) or changed
+            elif delta is not None:
+                del choice["delta"]
                 changed = True
             for holder, field, key in _texts(choice, index):
                 before = holder[field]
-                holder[field] = after = self._filter(key).feed(before)
+                text = before if isinstance(before, str) else _as_text(before)
+                holder[field] = after = self._filter(key).feed(text)
                 changed = changed or after != before
                 says_something = says_something or bool(after)
             if choice.get("finish_reason") is not None:
@@ -105,8 +164,8 @@ class StreamRewriter:
             if not rest:
                 continue
             _, field, call = key
-            if field == "arguments":
-                said.setdefault("tool_calls", []).append({"index": call, "function": {"arguments": rest}})
+            if holder := _HOLDERS.get(field):
+                said.setdefault("tool_calls", []).append({"index": call, holder: {field: rest}})
             else:
                 said[field] = rest
         if not said:
@@ -125,9 +184,8 @@ def _texts(choice: dict[str, Any], index: int) -> Iterator[tuple[dict[str, Any],
         if delta.get(field):
             yield delta, field, (index, field, 0)
     for position, call in enumerate(delta.get("tool_calls") or []):
-        function = call.get("function")
-        if isinstance(function, dict) and function.get("arguments"):
-            yield function, "arguments", (index, "arguments", call.get("index", position))
+        for holder, field, _ in _said_by(call):
+            yield holder, field, (index, field, call.get("index", position))
 
 
 def _says_more_than_text(choice: dict[str, Any]) -> bool:
@@ -138,7 +196,10 @@ def _says_more_than_text(choice: dict[str, Any]) -> bool:
         return False
     if delta.get("role"):
         return True
-    return any(call.get("id") or (call.get("function") or {}).get("name") for call in delta.get("tool_calls") or [])
+    return any(
+        call.get("id") or any((call.get(kind) or {}).get("name") for kind, _, _ in CALL_TEXTS)
+        for call in delta.get("tool_calls") or []
+    )
 
 
 def _whole(text: str, text_filter: TextFilter) -> str:

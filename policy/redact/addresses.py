@@ -31,7 +31,7 @@ _INSIDE = (
 _TAIL = re.compile(
     rf"{_INSIDE}\.?(?:,{{0,2}} ?(?:\n ?|(?<=[ ,])){_CODE},? ?\n?{_TOWN}(?![{LETTER}])|,? {_CODE},? {_TOWN}(?![{LETTER}])"
     rf"|\.?, ?{_TOWN}(?:,? {_CODE}| [0-9]{{1,2}}(?![0-9]|[.,:][0-9]))?(?![{LETTER}])|[ ,]{{0,2}}\n ?{_TOWN}, (?:[A-Z]{{2}} )?[0-9]{{5,6}}(?![0-9])"
-    rf"|[ ,]{{1,2}}{_TOWN}, (?:[A-Z]{{2}} )?(?:LV-)?[0-9]{{4,6}}(?![0-9]))"
+    rf"|[ ,]{{1,3}}{_TOWN}, (?:[A-Z]{{2}} )?(?:LV-)?[0-9]{{4,6}}(?![0-9]))"
 )
 
 # Kinds of street behind the name, as its ending or as a word of their own; the number follows.
@@ -42,12 +42,13 @@ _BEHIND = (
     "vei", "vegur", "stræti", "braut", "katu", "tie", "kuja", "polku",  # sv, da, no, is, fi
     "utca", "út", "útja", "tér", "tere", "körút", "iela", "prospekts", "gatvė", "g.", "pr.", "tn", "tänav", "mnt",
     "maantee", "pst",  # hu, lv, lt, et
-    "ulica", "cesta", "pot", "steza", "trg", "put", "odvojak", "vijenac", "prilaz", "naselje", "obala", "nábrežie", "třída", "sady",  # sl, hr, cs, sk
+    "ulica", "cesta", "pot", "steza", "trg", "put", "odvojak", "vijenac", "prilaz", "naselje", "obala", "nábrežie", "třída", "sady", "záhrady", "zvijezda", "perivoj",
+    "stube", "šetalište", "poljana", "klanac", "prolaz", "breg", "brána", "dolina", "dol", "prečac", "løkka", "svingen", "tunet", "haugen", "jordet", "kroken", "feltet",  # sl, hr, cs, sk
 )  # fmt: skip
 # Kinds of street in front of the name; the number stands before them or behind the name.
 _IN_FRONT = frozenset({
     "rue", "avenue", "av.", "boulevard", "bd", "bd.", "place", "chemin", "allée", "impasse", "quai", "route", "cours",
-    "square", "calle", "c/", "avenida", "avda.", "plaza", "paseo", "camino", "ronda", "via", "viale", "piazza", "corso",
+    "square", "calle", "c/", "cañada", "urbanización", "acceso", "pasaje", "vial", "rambla", "soseaua", "canale", "r.", "avenida", "avda.", "plaza", "paseo", "camino", "ronda", "via", "viale", "piazza", "corso",
     "vicolo", "borgo", "contrada", "incrocio", "stretto", "rotonda", "alameda", "callejón", "pasadizo", "glorieta", "cuesta", "av", "largo", "strada", "rua", "travessa", "praça", "estrada", "ul.", "ulica", "al.", "aleja", "os.", "plac",
     "pl.", "str.", "bulevardul", "calea", "aleea", "șoseaua", "ulice", "nám.", "náměstí", "námestie", "cesta", "trg",
     "triq", "intrarea", "drumul", "splaiul", "piața", "bld.", "bul.", "osiedle", "οδός", "οδ.", "λεωφόρος", "λεωφ.", "ул.", "бул.",
@@ -67,10 +68,17 @@ _ENGLISH = re.compile(
     rf"(?: [A-Z][0-9][0-9W] ?[0-9A-Z]{{4}}(?: {_NAME}){{1,2}})?"
 )
 _HOUSE = re.compile(rf"[0-9](?<![{LETTER}0-9.,/][0-9]){_NUMBER.replace('{1,4}', '{0,3}', 1)}(?![{LETTER}0-9])")
+_NAME_ENDS = re.compile(rf"(?:[{LETTER}.'’”\"»«°)],? ?|, ?)\Z")
 _FIRST_DIGIT = re.compile(r"[0-9]{1,4}")
 _NAMES_BEFORE = re.compile(
     rf"(?<![{LETTER}])(?:[{LETTER}]{{2,9}}\. )?(?:{_NAME},? (?:(?:{_OF}|in|am|an der|pri|III?|IV) )?){{1,5}}(?:Nr\.? |č\. |no\. )?\Z"
 )
+# `Pod bregom 987, 2991 Tržič`: in small letters behind a preposition or a way, where code and town follow.
+_SMALL_NAMES_BEFORE = re.compile(
+    rf"(?<![{LETTER}])(?:Na|Pri|Při|Ob|Pod|Nad|Za|Ke?|U|Ve?|Med|Pot|Cesta|Ulica|Perivoj|Do|Od|Mezi|Medzi|Kod|Iza|Ispod|Pred)"
+    rf" (?:[{LETTER}]{{1,16}}\.? ){{1,4}}\Z"
+)
+_ROMAN = re.compile(r" [IVX]{1,5}\.?\Z")
 # A capital somewhere: `by the way 12` is no street, `Hoher Weg 12` and `Unter den Eichen-Allee 3` are.
 _STREET = re.compile(
     rf"(?<![{LETTER}]){_NAME}[ -](?:[{LETTER}]{{1,24}}[ -]){{0,3}}[{LETTER}]{{1,12}}\.?\Z|(?<![{LETTER}]){_NAME}\Z"
@@ -84,7 +92,16 @@ _LINE_AND_TOWN = re.compile(rf"(?:,? ?\n|, )(?:{_CODE} {_TOWN}(?![{LETTER}])|{_T
 _SMALL_WORDS = re.compile(
     rf"(?: [0-9]{{1,2}}\.)?(?: [{LETTER}]{{2,16}}){{1,3}} {_NUMBER}(?:, ?|,? ?\n ?){_CODE} {_TOWN}(?![{LETTER}])"
 )
+_BARE = "r."  # a rua where a town follows, else anybody's first name
 _LONGEST_NAME = 96
+# State and ZIP code lead back over one line or two; so do the posts of the armed forces.
+_AMERICAN_CODE = re.compile(r"(?<![A-Za-z0-9])[A-Z]{2} [0-9]{5}(?:-[0-9]{4})?(?![A-Za-z0-9])")
+_AMERICAN = re.compile(
+    rf"(?:[0-9]{{2,5}} {_NAME}(?: {_NAME}){{1,3}}(?: (?:Apt|Suite|Unit)\.? [0-9]{{1,4}})?(?:, ?| ?\n){_NAME}(?: {_NAME}){{0,2}},"
+    rf"|(?:Unit [0-9]{{3,4}}|PSC [0-9]{{3,4}},) Box [0-9]{{3,4}}(?:, ?| ?\n)[ADF]PO|US(?:S|NS|NV|CGC) {_NAME}(?:, ?| ?\n)[ADF]PO)"
+    r" [A-Z]{2} [0-9]{5}(?:-[0-9]{4})?"
+)
+_AMERICAN_HEAD = re.compile(r"(?<![A-Za-z0-9])(?:[0-9]{2,5} |Unit |PSC |US[SNC])")
 # The United Kingdom's codes are rare enough to lead back over the lines above them.
 _BRITISH = re.compile(
     rf"(?:(?:Flat|Studio|Unit|Apartment) [0-9]{{1,4}}[A-Za-z]?(?:, ?| ?\n))?(?:[0-9]{{1,4}}[A-Za-z]? )?{_NAME}(?: {_NAME}){{0,4}}"
@@ -105,10 +122,14 @@ def find_addresses(text: str, start: int) -> Iterator[tuple[int, int]]:
             continue
         if english := _ENGLISH.match(text, house.start()):
             yield house.start(), _with_town(text, english.end())
+        if not _NAME_ENDS.search(text, max(start, house.start() - 3), house.start()):
+            continue
         before = text[max(start, house.start() - _LONGEST_NAME) : house.start()]
         if street := _street_before(before):
             yield house.start() - street, _with_town(text, house.end())
-        elif (town := _CODE_AND_TOWN.match(text, house.end())) and (names := _NAMES_BEFORE.search(before)):
+        elif (town := _CODE_AND_TOWN.match(text, house.end())) and (
+            names := _SMALL_NAMES_BEFORE.search(before) or _NAMES_BEFORE.search(before)
+        ):
             yield house.start() - len(names[0]), town.end()
     for code in _BRITISH_CODE.finditer(text, start) if _BRITISH_END.search(text, start) else ():
         for head in _BRITISH_HEAD.finditer(text, max(start, code.start() - 90), code.start()):
@@ -116,10 +137,15 @@ def find_addresses(text: str, start: int) -> Iterator[tuple[int, int]]:
             if whole and whole.end() == code.end():
                 yield head.start(), code.end()
                 break
-    if _INITIALS.isdisjoint(reading.initials):
-        return
-    for word in _KIND.finditer(text, start):
-        if word[0].lower() not in _IN_FRONT:
+    for code in _AMERICAN_CODE.finditer(text, start):
+        for head in _AMERICAN_HEAD.finditer(text, max(start, code.start() - 100), code.start()):
+            whole = _AMERICAN.match(text, head.start())
+            if whole and whole.end() == code.end():
+                yield head.start(), code.end()
+                break
+    for at in reading.words_from(_INITIALS):
+        word = _KIND.match(text, at)
+        if at < start or word is None or word[0].lower() not in _IN_FRONT:
             continue
         name = _WORDS.match(text, word.end())
         if (name is None or not name["number"]) and (line := _SMALL_WORDS.match(text, word.end())):
@@ -129,6 +155,8 @@ def find_addresses(text: str, start: int) -> Iterator[tuple[int, int]]:
         first = _NUMBER_BEFORE.search(text, max(start, word.start() - 16), word.start())
         if not first and not name["number"] and (line := _LINE_AND_TOWN.match(text, name.end())):
             yield word.start(), line.end()
+        if word[0].lower() == _BARE and _with_town(text, name.end()) == name.end():
+            continue
         if first or name["number"]:
             yield first.start() if first else word.start(), _with_town(text, name.end())
 
@@ -138,10 +166,11 @@ def _street_before(before: str) -> int:
     words = before.removesuffix(" ").removesuffix(",")
     for said in (" nr", " nr.", " Nr."):
         words = words.removesuffix(said)
+    words = _ROMAN.sub("", words)
     if not words.lower().endswith(_BEHIND):
         return 0
     name = _STREET.search(words)
-    return len(before) - name.start() if name else 0
+    return len(before) - name.start() if name and name[0].lower() not in _BEHIND else 0
 
 
 def _with_town(text: str, end: int) -> int:

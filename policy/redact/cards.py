@@ -4,24 +4,30 @@ import re
 from collections.abc import Iterator
 
 from policy.redact.harmless import called_otherwise
+from policy.redact.id_kinds import IDS, UNCHECKED
+from policy.redact.id_names import named_numbers
 from policy.redact.reading import Reading
 
 _GROUPS = re.compile(
     r"[0-9](?<![A-Za-z0-9_+][0-9])(?<![0-9]\.[0-9])[0-9]{2,18}(?:[ -][0-9]{1,19})*(?![A-Za-z0-9_]|\.[0-9])"
 )
 _GROUP = re.compile(r"[0-9]+")
-_ACCOUNT_HEAD = re.compile(r"(?<![A-Za-z0-9])[A-Z]{2}[0-9]{2}[ -]\Z")
-_FIRST_DIGITS = frozenset("23456")
-_SHORTEST, _LONGEST = 13, 19
+_ACCOUNT_HEAD = re.compile(r"(?<![A-Za-z0-9])[A-Z]{2}[0-9]{2}[ -](?:[A-Z0-9]{4}[ -]){0,6}\Z")
+_FIRST_DIGITS = frozenset("0123456")
+_SHORTEST, _LONGEST = 12, 19
+_LONGEST_ID = 15
+_SURE = 14  # shorter ones are told from articles and parcels by what they are called
 _ISSUERS = re.compile(
     r"4(?:[0-9]{12}|[0-9]{15}|[0-9]{18})"  # Visa
     r"|(?:5[1-5][0-9]{2}|222[1-9]|22[3-9][0-9]|2[3-6][0-9]{2}|27[01][0-9]|2720)[0-9]{12}"  # Mastercard
     r"|3[47][0-9]{13}"  # American Express
     r"|3(?:0[0-5]|[689][0-9])[0-9]{11}"  # Diners Club
     r"|(?:6011|64[4-9][0-9]|65[0-9]{2})[0-9]{12,15}"  # Discover
-    r"|35(?:2[89]|[3-8][0-9])[0-9]{12,15}"  # JCB
+    r"|35[0-9]{14,17}|(?:2131|1800)[0-9]{11}"  # JCB
     r"|62[0-9]{14,17}"  # UnionPay
-    r"|(?:5018|5020|5038|5893|6304|6759|676[1-3])[0-9]{9,15}"  # Maestro
+    r"|(?:5018|5020|5038|5893|6304|6390|6759|676[1-3])[0-9]{8,15}"  # Maestro
+    r"|(?:0604|5[678][0-9]{2})(?:[0-9]{8}|[0-9]{12})"
+    r"|5019[0-9]{12}"  # Dankort
     r"|220[0-4][0-9]{12}"  # Mir
 )
 _DOUBLED = (0, 2, 4, 6, 8, 1, 3, 5, 7, 9)
@@ -39,7 +45,7 @@ def find_cards(text: str, start: int) -> Iterator[tuple[int, int]]:
     for run in _GROUPS.finditer(text, start):
         if run.end() - run.start() < _SHORTEST:
             continue
-        if _ACCOUNT_HEAD.search(text, max(0, run.start() - 6), run.start()):  # an IBAN with a slip
+        if _ACCOUNT_HEAD.search(text, max(0, run.start() - 36), run.start()):  # an IBAN with a slip
             continue
         if reading.is_taken(run.start()):
             continue
@@ -63,6 +69,13 @@ def _last_group(reading: Reading, groups: list[tuple[int, int]], first: int) -> 
             break
         if len(digits) < _SHORTEST or not (_ISSUERS.fullmatch(digits) and passes_luhn(digits)):
             continue
-        if len(digits) > _SHORTEST or not called_otherwise(reading, groups[first][0], groups[index][1]):  # an EAN
+        if len(digits) >= _SURE or not called_otherwise(reading, groups[first][0], groups[index][1]):
             last = index
+        if len(digits) <= _LONGEST_ID and _is_named_id(reading, groups[first][0], digits):
+            return None
     return last
+
+
+def _is_named_id(reading: Reading, begin: int, digits: str) -> bool:
+    named = named_numbers(reading).get(begin)
+    return named is not None and any(IDS[kind].is_valid(digits) for kind in named.kinds if kind not in UNCHECKED)

@@ -7,8 +7,9 @@ of them found is left over.
 
 import ipaddress
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
+from operator import itemgetter
 from typing import NamedTuple
 
 from policy.errors import RedactionError
@@ -20,9 +21,10 @@ from policy.redact.cards import find_cards
 from policy.redact.devices import find_imeis, find_macs
 from policy.redact.iban import find_ibans, load_structures
 from policy.redact.national_ids import find_national_ids
+from policy.redact.normalise import lowered
 from policy.redact.phone import compile_plans, find_phones
 from policy.redact.plates import find_plates
-from policy.redact.reading import Reading
+from policy.redact.reading import Reading, Spans
 from policy.redact.secrets import find_secrets
 from policy.redact.vat import find_vat_numbers
 
@@ -57,13 +59,22 @@ _DOMAIN = re.compile(
     rf"(?![{ALNUM}@(]|-[{ALNUM}])"
 )
 _IPV4 = re.compile(r"[0-9](?<![A-Za-z0-9_.][0-9])[0-9]{0,2}\.(?:[0-9]{1,3}\.){2}[0-9]{1,3}(?![A-Za-z0-9_]|\.[0-9])")
-_VERSION = re.compile(r"(?i:version|release|build|revision)[\"']?\s{0,2}[:= ]\s{0,2}[\"'v]?\Z")
+_VERSION = re.compile(
+    r"(?:version|release|build|revision|section|chapter|firmware|kernel|patch|clause|abschnitt|kapitel|paragraph"
+    r"|upgraded? to|v)"
+    r"[\"']?\s{0,2}[:= ]{0,2}\s{0,2}[\"'v]?\Z"
+)
+_PRODUCT = re.compile(r"(?:^|[ ;(])[A-Z][A-Za-z]{2,24}/\Z")  # `Chrome/120.0.0.0`
+_HOST = re.compile(r"\b(?:ip|ipv4|host|server|addr|dns|gateway|client|peer|remote|proxy|login|from|ping|ssh|via)")
+_BEFORE_IP = 32
+_SMALL = "32"
 _DOT_DIGIT = re.compile(r"\.[0-9]")
 _IPV6 = re.compile(
     r"(?<![A-Za-z0-9_:.])(?=[^.\s]{0,45}[0-9])(?:[0-9A-Fa-f]{0,4}:){2,7}"
     r"(?:(?:[0-9]{1,3}\.){3}[0-9]{1,3}|[0-9A-Fa-f]{1,4})?(?![A-Za-z0-9_:])"
 )
 _CONTEXT = 96
+_PROVEN = frozenset({"secret", "email", "iban", "card", "national_id"})
 _DIGIT_RICH = re.compile(r"[0-9OIl](?:[^0-9\n]{0,8}[0-9OIl]){4}")
 
 
@@ -83,12 +94,28 @@ def find_ips(text: str, start: int) -> Iterator[tuple[int, int]]:
     """IPv4 and IPv6 addresses that `ipaddress` accepts."""
     if _DOT_DIGIT.search(text, start):
         for match in _IPV4.finditer(text, start):
-            if _is_address(match[0]) and not _VERSION.search(text, max(0, match.start() - 16), match.start()):
+            if _is_address(match[0]) and not _is_version(text, match):
                 yield match.span()
     if text.count(":", start) > 1:
         for match in _IPV6.finditer(text, start):
             if _is_address(match[0]):
                 yield match.span()
+
+
+def _is_version(text: str, match: re.Match[str]) -> bool:
+    """Whether it is a release or a section: what stands before says so, or four small numbers are not called a host."""
+    written = text[max(0, match.start() - _BEFORE_IP) : match.start()]
+    before = lowered(written)
+    if _VERSION.search(before) or _PRODUCT.search(written):
+        return True
+    parts = match[0].split(".")
+    return (
+        all(len(part) == 1 or part < _SMALL for part in parts if len(part) < 3)
+        and max(map(len, parts)) < 3
+        and parts[0] != "10"
+        and len(set(parts)) > 1
+        and not _HOST.search(before)
+    )
 
 
 def _is_address(text: str) -> bool:
@@ -131,20 +158,24 @@ def find_spans(text: str, start: int, detectors: Sequence[Detector]) -> list[Spa
     found = _run(reading, start, detectors, has_digits=has_digits)
     if has_digits and (plain := reading.with_plain_digits) is not None:
         numeric = [each for each in detectors if each.needs_digits]
-        for first, last in _around_changes(reading.latin, plain, start):
+        for first, last in _around_changes(reading.latin, plain, start, found):
             again = _run(Reading(plain[first:last]), max(0, start - first), numeric, has_digits=True)
             moved = (Span(span.start + first, span.end + first, span.label) for span in again)
             found += [span for span in moved if plain[span.start : span.end] != reading.latin[span.start : span.end]]
     if len(found) < 2:
         return found
-    return _merged(found, {each.label: index for index, each in enumerate(reversed(detectors))})
+    return _merged(found, detectors)
 
 
-def _around_changes(text: str, changed: str, start: int) -> Iterator[tuple[int, int]]:
-    """Stretches of a text with room for context around the places from `start` on where the two differ."""
+def _around_changes(text: str, changed: str, start: int, found: Sequence[Span]) -> Iterator[tuple[int, int]]:
+    """Stretches of a text with room for context around the places from `start` on where the two differ.
+
+    What a proven span holds was read rightly, and is no reason to read it again.
+    """
+    known = Spans((span.start, span.end) for span in found if _first(span.label) in _PROVEN)
     first = last = -1
     for at in range(start, len(text)):
-        if text[at] == changed[at]:
+        if text[at] == changed[at] or known.covers(at, at + 1):
             continue
         if last >= 0 and at - last > 2 * _CONTEXT:
             yield max(0, first - _CONTEXT), last + _CONTEXT
@@ -158,28 +189,29 @@ def _around_changes(text: str, changed: str, start: int) -> Iterator[tuple[int, 
 
 def _run(reading: Reading, start: int, detectors: Iterable[Detector], *, has_digits: bool) -> list[Span]:
     found: list[Span] = []
-    for label, find, needs_digits, reads_through in detectors:
-        if needs_digits and not has_digits:
-            continue
-        try:
-            spans = [
-                Span(first, last, f"{label}.{kind[0]}" if kind else label)
-                for first, last, *kind in find(reading.latin if reads_through else reading, start)
-            ]
-            if spans:
-                found += spans
-                reading.taken += spans
-        except Exception as error:  # whatever it was, the text is not known to be clean
-            raise RedactionError(f"detector {label} failed with {type(error).__name__}") from None
+    label = ""
+    try:
+        for label, find, needs_digits, reads_through in detectors:
+            if needs_digits and not has_digits:
+                continue
+            before = len(found)
+            for first, last, *kind in find(reading.latin if reads_through else reading, start):
+                found.append(Span(first, last, f"{label}.{kind[0]}" if kind else label))
+            if len(found) > before:
+                reading.taken += found[before:]
+    except Exception as error:  # whatever it was, the text is not known to be clean
+        raise RedactionError(f"detector {label} failed with {type(error).__name__}") from None
     return found
 
 
-def _merged(spans: list[Span], order: Mapping[str, int]) -> list[Span]:
+def _merged(spans: list[Span], detectors: Sequence[Detector]) -> list[Span]:
     merged: list[Span] = []
-    for span in sorted(spans):
+    order: dict[str, int] = {}
+    for span in sorted(spans, key=itemgetter(0)):  # of two that begin together, what was found first
         if merged and span.start < merged[-1].end:
+            order = order or {each.label: index for index, each in enumerate(detectors)}
             last = merged[-1]
-            label = span.label if order[_first(span.label)] > order[_first(last.label)] else last.label
+            label = span.label if order[_first(span.label)] < order[_first(last.label)] else last.label
             merged[-1] = Span(last.start, max(last.end, span.end), label)
         else:
             merged.append(span)

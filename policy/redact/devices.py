@@ -29,7 +29,7 @@ def find_imeis(text: str, start: int) -> Iterator[tuple[int, int]]:
 
 def find_macs(text: str, start: int) -> Iterator[tuple[int, int]]:
     """Spans of MAC addresses from `start` on, written with colons, hyphens or dots. One of a single digit is none."""
-    if _MAC_SIGN.search(text, start):
+    if (text.count(":") > 4 or text.count("-") > 4 or text.count(".") > 1) and _MAC_SIGN.search(text, start):
         for match in _MAC.finditer(text, start):
             if len(set(match[0]) - set(":.-")) > 1:
                 yield match.span()

@@ -7,36 +7,65 @@ written everywhere; its words only keep others from being taken for another lang
 
 import re
 from collections.abc import Iterable
+from operator import itemgetter
 
 # Words that are frequent in one language and rare in the others, without their marks (see `Reading.folded`).
 _WORDS: dict[str, str] = {
-    "bg": "и на за от се да не моят моята ми номер здравейте благодаря казвам аз съм клиент град българия",
-    "cs": "jsem prosim dekuji moje muj dobry den cislo jmenuji bydlim jako nebo ktery ulice ceska cesko zakaznik pani je",
-    "da": "jeg og er ikke hedder mit hej tak med paa venlig hilsen kunde gade danmark dansk danske kunden bor min",
-    "de": "der die das und ist nicht ich mein meine guten tag bitte danke fur mit unter kunde herr frau deutschland deutsche"
-          " strasse german germany liegt wohnhaft geboren",
-    "el": "και το του της η ο μου ειναι με για στο στη κυριος πελατης ευχαριστω ελλαδα σας",
-    "en": "the of and to in is for with you your please my are this that it on as at be by from was not have has he she we"
-          " their them could would can me all gave will do if an or i",
-    "es": "el los y es mi gracias para por con senor senora calle cliente buenos dias numero soy espana usted del una",
-    "et": "ja on minu tere palun aitah olen eesti ei klient see et oma",
-    "fi": "ja on minun kiitos hei olen ei puhelin asiakas suomi katu tunnus etta sen",
-    "fr": "le les et est je mon ma pour avec vous merci bonjour suis monsieur madame client france ne des du une au",
-    "hr": "je i moj moja hvala postovani zovem sam na za broj hrvatska klijent ulica se koji",
-    "hu": "es az egy vagyok koszonom tisztelt szam hogy nem ugyfel magyarorszag a neve cimem kerem",
-    "is": "og er ekki eg min mitt takk godan dag heiti simi islandi vid hja",
-    "it": "il lo gli e sono mio mia grazie per con buongiorno signor signora cliente via italia che della nel una di",
-    "lt": "ir yra mano aciu laba diena esu numeris lietuva klientas gatve as kad su",
-    "lv": "un ir mans mana paldies labdien mani sauc numurs latvija klients iela es ar",
-    "mt": "u huwa tieghi grazzi bongu jien in numru malta il tal lil",
-    "nl": "de het een en is mijn ik ben niet dank goedemiddag met voor klant nederland straat aan van u op",
-    "no": "jeg og er ikke heter mitt hei takk med kunde norge gate pa til norsk bor",
-    "pl": "jest nie to moj moja dziekuje prosze dzien dobry nazywam sie pan pani klient polska ulica numer oraz w z na do",
-    "pt": "o os e meu minha obrigado obrigada bom dia chamo com para cliente portugal sou numero nao uma em da do",
-    "ro": "si este meu mea multumesc buna ziua numesc cu pentru client romania strada sunt nu o la",
-    "sk": "som prosim dakujem moje moj dobry den cislo volam byvam alebo ktory ulica slovensko zakaznik je sa pre",
-    "sl": "in je moj moja hvala dober dan ime mi stevilka slovenija stranka ulica sem za ni",
-    "sv": "jag och ar inte heter mitt hej tack med kund sverige gata pa till svensk bor det",
+    "bg": "и на за от се да не моят моята ми номер здравейте благодаря казвам аз съм клиент град българия уважаеми "
+          "уважаема господин госпожа относно пациент роден родена телефон имейл сметка адрес живее клиентът моля подпис",
+    "cs": "jsem prosim dekuji moje muj dobry den cislo jmenuji bydlim jako nebo ktery ulice ceska cesko zakaznik pani "
+          "je vazeny vazena ahoj vec narozen narozena bydli uctu stezuje uvedl zadost jmeno prijmeni",
+    "da": "jeg og er ikke hedder mit hej tak med paa venlig hilsen kunde gade danmark dansk danske kunden bor min kaere "
+          "vedr fodt klager oplyste borgeren kontonummer navn adresse sagsbehandler",
+    "de": "der die das und ist nicht ich mein meine guten tag bitte danke fur mit unter kunde herr frau deutschland "
+          "deutsche strasse german germany liegt wohnhaft geboren sehr geehrte geehrter damen herren betreff patientin "
+          "geb klagt wohnt antragsteller versicherte vorname nachname anschrift konto lautet wurde sind nach auf bei "
+          "hier noch",
+    "el": "και το του της η ο μου ειναι με για στο στη κυριος πελατης ευχαριστω ελλαδα σας θεμα αγαπητε αξιοτιμε "
+          "ασθενης γεννηθηκε τηλεφωνο κατοικει λογαριασμος διευθυνση ονομα παρακαλω γεια που",
+    "en": "the of and to in is for with you your please my are this that it on as at be by from was not have has he she "
+          "we their them could would can me all gave will do if an or i",
+    "es": "el los y es mi gracias para por con senor senora calle cliente buenos dias numero soy espana usted del una "
+          "estimado estimada asunto paciente nacido nacida reside telefono correo cuenta hola nombre apellidos "
+          "domicilio solicitante indico",
+    "et": "ja on minu tere palun aitah olen eesti ei klient see et oma teema lugupeetud patsient sundinud kaebab konto "
+          "elab nimi aadress siin nagu",
+    "fi": "ja on minun kiitos hei olen ei puhelin asiakas suomi katu tunnus etta sen aihe hyva potilas syntynyt "
+          "valittaa sahkoposti tilinumero asuu nimi osoite moi tassa",
+    "fr": "le les et est je mon ma pour avec vous merci bonjour suis monsieur madame client france ne des du une au "
+          "objet nee telephone courriel habite cher chere nom prenom adresse votre veuillez compte voila",
+    "hr": "je i moj moja hvala postovani zovem sam na za broj hrvatska klijent ulica se koji predmet pacijent roden "
+          "rodena racun stanuje adresi prezime zali molim evo bok",
+    "hu": "es az egy vagyok koszonom tisztelt szam hogy nem ugyfel magyarorszag a neve cimem kerem targy beteg "
+          "szuletett bankszamla lakcime nev cim szia itt panaszkodik",
+    "is": "og er ekki eg min mitt takk godan dag heiti simi islandi vid hja efni kaeri sjuklingur faeddur faedd netfang "
+          "reikningur kvartar nafn heimilisfang vidskiptavinur hae her",
+    "it": "il lo gli e sono mio mia grazie per con buongiorno signor signora cliente via italia che della nel una di "
+          "oggetto gentile egregio paziente nato nata residente risiede telefono conto cognome indirizzo ciao "
+          "richiedente",
+    "lt": "ir yra mano aciu laba diena esu numeris lietuva klientas gatve as kad su gerbiamas gerbiamasis pacientas "
+          "gimes gime telefonas saskaita vardas pavarde adresas skundziasi labas prasome gyvena",
+    "lv": "un ir mans mana paldies labdien mani sauc numurs latvija klients iela es ar par godatais pacients dzimis "
+          "dzimusi talrunis konts vards uzvards adrese sudzas ludzu cau dzivo pasts",
+    "mt": "u huwa tieghi grazzi bongu jien in numru malta il tal lil suggett ghaziz pazjent twieled twieldet kont isem "
+          "kunjom indirizz",
+    "nl": "de het een en is mijn ik ben niet dank goedemiddag met voor klant nederland straat aan van u op betreft "
+          "geachte heer mevrouw geb telefoon rekening woont naam adres klaagt hier hoi aanvrager groetjes",
+    "no": "jeg og er ikke heter mitt hei takk med kunde norge gate pa til norsk bor vedr kjaere pasient fodt klager "
+          "kontonr navn adresse soker saksbehandler",
+    "pl": "jest nie to moj moja dziekuje prosze dzien dobry nazywam sie pan pani klient polska ulica numer oraz w z na "
+          "do dotyczy szanowny szanowna pacjent pacjentka ur urodzony urodzona konto imie nazwisko adres mieszka "
+          "zglasza czesc wnioskodawca",
+    "pt": "o os e meu minha obrigado obrigada bom dia chamo com para cliente portugal sou numero nao uma em da do "
+          "assunto exmo exma utente nascido nascida telefone conta morada reside ola queixa requerente segue",
+    "ro": "si este meu mea multumesc buna ziua numesc cu pentru client romania strada sunt nu o la referitor stimate "
+          "stimata domn doamna nascut nascuta cont nume prenume locuieste acuza salut solicitantul",
+    "sk": "som prosim dakujem moje moj dobry den cislo volam byvam alebo ktory ulica slovensko zakaznik je sa pre vec "
+          "vazeny vazena narodeny narodena byva ucet meno priezvisko stazuje ahoj ziadatel poistenec",
+    "sl": "in je moj moja hvala dober dan ime mi stevilka slovenija stranka ulica sem za ni zadeva spostovani rojen "
+          "rojena stanuje racun priimek naslov zivjo tozi tukaj",
+    "sv": "jag och ar inte heter mitt hej tack med kund sverige gata pa till svensk bor det ang basta fodd konto namn "
+          "adress klagar handlaggare sokande kommer",
 }  # fmt: skip
 # Only a foreign text's word for a country tells more than the words above: `the Polish customer`.
 _NAMES: dict[str, str] = {
@@ -61,7 +90,7 @@ _LETTERS: dict[str, str] = {
     "ł": "pl", "ń": "pl", "ś": "pl", "ź": "pl", "ő": "hu", "ű": "hu", "ř": "cs", "ě": "cs", "ů": "cs", "ľ": "sk",
     "ĺ": "sk", "ŕ": "sk", "ș": "ro", "ț": "ro", "ă": "ro", "ã": "pt", "ß": "de", "þ": "is", "ð": "is", "ħ": "mt",
     "ġ": "mt", "ċ": "mt", "ė": "lt", "ų": "lt", "į": "lt", "ļ": "lv", "ņ": "lv", "ķ": "lv", "ģ": "lv", "ī": "lv",
-    "ñ": "es", "đ": "hr", "ъ": "bg", "щ": "bg", "ω": "el", "ς": "el",
+    "ñ": "es", "đ": "hr", "ъ": "bg", "щ": "bg", "ω": "el", "ς": "el", "ę": "pl", "õ": "et",
 }  # fmt: skip
 _CALLING = {"30": "gr", "31": "nl", "32": "be", "33": "fr", "34": "es", "36": "hu", "39": "it", "40": "ro", "41": "ch",
             "43": "at", "44": "gb", "45": "dk", "46": "se", "47": "no", "48": "pl", "49": "de", "351": "pt", "352": "lu",
@@ -71,16 +100,23 @@ _LANGUAGES: dict[str, list[str]] = {}
 for _language, _words in _WORDS.items():
     for _word in _words.split():
         _LANGUAGES.setdefault(_word, []).append(_language)
-_WEIGHTS = {word: (1 if len(word) > 1 else 0.5) / len(languages) for word, languages in _LANGUAGES.items()}
+_VOTES = {
+    word: tuple((language, (1 if len(word) > 1 else 0.5) / len(languages)) for language in languages)
+    for word, languages in _LANGUAGES.items()
+}
+_ENGLISH = frozenset(_WORDS["en"].split())
 _WORD_SET = frozenset(_LANGUAGES)
 _COUNTRY_NAMES = {word: code for code, words in _NAMES.items() for word in words.split()}
-_COUNTRY_NAME_SET = frozenset(_COUNTRY_NAMES)
-_TELLING = re.compile(f"[{''.join(_LETTERS)}]")
+_TELLING = {
+    form: language for letter, language in _LETTERS.items() for form in (letter, letter.upper()) if len(form) == 1
+}
+_TELLING_LETTER = re.compile(f"[{''.join(_TELLING)}]")
 _CALLED = re.compile(r"(?:\+|\b00)([3-4][0-9]{1,2})")
 _DOMAIN = re.compile(r"@[\w.-]{1,64}\.([a-z]{2})(?![\w-])")
-_ACCOUNT = re.compile(r"\b([A-Z]{2})(?:[0-9]{2} ?[0-9A-Z]{4} ?[0-9A-Z]{4}|U?[0-9]{8,12}\b)")
+_ACCOUNT = re.compile(r"\b([A-Z]{2})(?:[0-9]{2}[ -]?[0-9A-Z]{4}[ -]?[0-9A-Z]{4}|U?[0-9]{8,12}\b)")
 _NEAR = 1000  # characters of a longer text that are looked at
 _ENOUGH = 2
+_SURE = 0.6  # of a language in a text with English words: more than a word that it has in common with English
 
 
 def countries_of(text: str, words_at: Iterable[tuple[str, int]]) -> frozenset[str]:
@@ -89,23 +125,24 @@ def countries_of(text: str, words_at: Iterable[tuple[str, int]]) -> frozenset[st
     ``words_at``: its words in small letters without marks, and where each begins. Only the first 1,000 characters count.
     """
     found: set[str] = set()
-    words = {word for word, at in words_at if at < _NEAR}
+    words = {word for word, at in words_at if at < _NEAR} if len(text) > _NEAR else set(map(itemgetter(0), words_at))
     scores: dict[str, float] = {}
-    for word in words & _WORD_SET:
-        weight = _WEIGHTS[word]
-        for language in _LANGUAGES[word]:
+    known = words & _WORD_SET
+    is_english = not known.isdisjoint(_ENGLISH)
+    for word in known:
+        for language, weight in _VOTES[word]:
             scores[language] = scores.get(language, 0) + weight
     if not text.isascii():
-        for letter in set(_TELLING.findall(text[:_NEAR].lower())):
-            scores[_LETTERS[letter]] = scores.get(_LETTERS[letter], 0) + 1
+        for letter in set(_TELLING_LETTER.findall(text, 0, _NEAR)):
+            scores[_TELLING[letter]] = scores.get(_TELLING[letter], 0) + 1
     if scores:
         best = max(scores.values())
         if best >= 0.5:
             for language, score in scores.items():
-                if score * _ENOUGH > best:
+                if score * _ENOUGH > best and not (is_english and score < _SURE):
                     found.update(_SPOKEN_IN[language])
-    for word in words & _COUNTRY_NAME_SET:
-        found.add(_COUNTRY_NAMES[word])
+    if not words.isdisjoint(_COUNTRY_NAMES):
+        found.update(_COUNTRY_NAMES[word] for word in words & _COUNTRY_NAMES.keys())
     head = text[:_NEAR]
     codes = [code.lower() for code in _ACCOUNT.findall(head)]
     if "+" in head or "00" in head:

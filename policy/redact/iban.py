@@ -66,11 +66,18 @@ def find_ibans(text: str, start: int) -> Iterator[tuple[int, int]]:
             at = end
 
 
+def _has_a_word(body: str, structure: str) -> bool:
+    """Whether letters stand where the country has digits: one number in a hundred passes the check, words or not."""
+    return not body.isdigit() and any(
+        kind == "n" and sign.isalpha() and sign not in "OIL" for sign, kind in zip(body, structure, strict=False)
+    )
+
+
 def _is_valid(compact: str) -> bool:
     plain = compact.upper()
-    if "|" not in plain and plain[2:4].isdigit() and has_valid_check_digits(plain):
-        return True
     country, structure = plain[:2], _structure(plain[:2])
+    if "|" not in plain and plain[2:4].isdigit() and has_valid_check_digits(plain):
+        return not _has_a_word(plain[4:], structure)
     if len(structure) != len(compact) - 4:
         return False
     check, body = compact[2:4].translate(_DIGIT_LIKE), compact[4:]
@@ -81,4 +88,9 @@ def _is_valid(compact: str) -> bool:
     as_digits = "".join(
         sign.translate(_DIGIT_LIKE) if kind == "c" else sign for sign, kind in zip(read, structure, strict=True)
     )
-    return any("|" not in each and has_valid_check_digits(country + check + each.upper()) for each in (read, as_digits))
+    return any(
+        "|" not in each
+        and has_valid_check_digits(country + check + each.upper())
+        and not _has_a_word(each.upper(), structure)
+        for each in (read, as_digits)
+    )

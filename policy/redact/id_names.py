@@ -4,6 +4,7 @@
 import re
 from bisect import bisect_left
 from collections.abc import Iterator
+from operator import itemgetter
 from typing import NamedTuple
 
 from policy.redact.id_kinds import IDS
@@ -12,7 +13,7 @@ from policy.redact.reading import Reading
 # Names that any kind may have.
 GENERAL = (
     "national id*|national identi*|national insurance*|national number|national no|personal id*|personal code*"
-    "|personal number*|personal no|personal identi*|identity number*|identity no|identity code|identification number*"
+    "|personal number*|personal no|personal nr|person id|person number|person no|personal identi*|identity number*|identity no|identity code|identification number*"
     "|identification no|identification code|id number*|id no|id nr|id code|id card*|id card number|tax id*|tax number*|tax no"
     "|tax code|tax ref*|taxpayer*|citizen id*|citizen number|citizen service*|social security*|social insurance*|ssn|ss number|nin"
     "|numero de identificacion*|numero identificativo|identidad|identite|identita|identiteit*|id nummer*|idnummer*|gov id"
@@ -22,9 +23,15 @@ GENERAL = (
 REACH = 40  # characters between a name and its number
 _SHORT_REACH = 8  # for a name of one or two letters, which may be a word
 _BEHIND = 36
+_BRIEF = 8
+_LETTERS_OF_A_NUMBER = 2  # `KT 08 69 22 C` begins with two that are a name elsewhere
 _LONGEST_NAME = 48
-_NUMBER_START = re.compile(r"(?<![A-Za-z0-9_])[A-Za-z]{0,6}[0-9]")
-_NUMBER_END = re.compile(r"(?P<number>[0-9](?:[A-Za-z]{0,3}|[ .-][A-Z]))(?![A-Za-z0-9])[^0-9\n]*\Z")
+# Not `11` in `fødselsnummer (11 siffer): `.
+_NUMBER_START = re.compile(r"(?<![A-Za-z0-9_])[A-Za-z]{0,6}(?![0-9]{1,3}(?:[)\]:,;]| [^\W\d_]{3}))[0-9]")
+_NUMBER_END = re.compile(
+    r"(?P<number>[0-9][A-Za-z]{0,3})(?![A-Za-z0-9])(?P<letter>[ ./-][A-Z](?![A-Za-z0-9]))?[^0-9\n]*\Z"
+)
+_CLOSING_TAG = re.compile(r"</(?:[\w-]{1,12}[:_-])?\Z")  # it names what stands before it
 _NUMBER_FOLLOWS = re.compile(r"[^0-9\n]{0,12}[0-9]")
 
 
@@ -39,11 +46,15 @@ class Name(NamedTuple):
 
 
 class Named(NamedTuple):
-    """``kinds``: what a number's names may mean, nearest first; ``is_general``: any kind; ``is_sure``: or none."""
+    """``kinds``: what a number's names may mean, nearest first; ``is_general``: any kind; ``is_sure``: or none.
+
+    ``after``: where the nearest of them ends, where that is before the number.
+    """
 
     kinds: tuple[str, ...]
     is_general: bool
     is_sure: bool
+    after: int = 0
 
 
 def _expression(name: str) -> str:
@@ -51,25 +62,47 @@ def _expression(name: str) -> str:
     return r"[ _.\-–'’°]{0,3}".join(parts) + r"(?![^\W\d_])"
 
 
-def _table() -> dict[str, list[tuple[re.Pattern[str], tuple[str, ...], bool]]]:
+class _Entry(NamedTuple):
+    """A name as an expression, what its second word begins with, the kinds that it may mean, whether it is short and
+    whether any kind may have it."""
+
+    pattern: re.Pattern[str]
+    second: str
+    kinds: tuple[str, ...]
+    is_short: bool
+    is_general: bool
+
+
+_Stems = dict[str, list[_Entry]]
+
+
+def _table() -> dict[str, list[tuple[int, _Stems]]]:
+    """By the first three letters of a word: what may begin with it, by the length and the letters of its first part."""
     meant: dict[str, list[str]] = {}
+    general = frozenset(GENERAL.split("|"))
     for kind, each in IDS.items():
         for name in filter(None, each.names.split("|")):
             meant.setdefault(name, []).append(kind)
     for name in GENERAL.split("|"):
         meant.setdefault(name, [])
-    table: dict[str, list[tuple[re.Pattern[str], tuple[str, ...], bool]]] = {}
+    entries: dict[str, _Stems] = {}
     for name, kinds in meant.items():
-        first, joined = name.split(" ")[0].rstrip("*"), name.replace(" ", "").rstrip("*")
+        parts = [part.rstrip("*") for part in name.split(" ")]
+        first, joined = parts[0], "".join(parts)
+        second = parts[1] if len(parts) > 1 and not name.startswith(f"{first}*") else ""
+        entry = _Entry(re.compile(_expression(name)), second, tuple(kinds), len(joined) <= 2, name in general)
         for initial in {first[:3], joined[:3]}:
-            table.setdefault(initial, []).append((re.compile(_expression(name)), tuple(kinds), len(joined) <= 2))
-    return table
+            entries.setdefault(initial, {}).setdefault(first, []).append(entry)
+    return {
+        initial: [
+            (length, {stem: each for stem, each in by_stem.items() if len(stem) == length})
+            for length in sorted(set(map(len, by_stem)))
+        ]
+        for initial, by_stem in entries.items()
+    }
 
 
 _NAMES = _table()
-_ANY_NAME = {
-    initial: re.compile("|".join(pattern.pattern for pattern, _, _ in entries)) for initial, entries in _NAMES.items()
-}
 
 
 def names_in(reading: Reading) -> tuple[Name, ...]:
@@ -82,19 +115,46 @@ def names_in(reading: Reading) -> tuple[Name, ...]:
 
 def _find(reading: Reading) -> Iterator[Name]:
     small = reading.folded
-    for word, start in reading.words:
-        initial = word[:3]
-        if initial in _ANY_NAME and _ANY_NAME[initial].match(small, start):
-            found = [
-                (match.end(), kinds, is_short)
-                for pattern, kinds, is_short in _NAMES[initial]
-                if (match := pattern.match(small, start))
-            ]
-            end = max(found)[0]
-            kinds = tuple(dict.fromkeys(kind for at, kinds, _ in sorted(found, reverse=True) for kind in kinds))
-            is_word = small[end : end + 1] not in ".:\"'" and reading[start:end].islower()
-            is_short = is_word and all(is_short for _, _, is_short in found)
-            yield Name(start, end, kinds, is_short, not all(kinds for _, kinds, _ in found))
+    words = reading.words
+    for index, (word, start) in enumerate(words):
+        by_length = _NAMES.get(word[:3])
+        if by_length is None:
+            continue
+        following, at = words[index + 1] if index + 1 < len(words) else ("", len(small))
+        found = _starting_at(small, start, len(small), word, following, by_length)
+        if not found and at < start + len(word):  # `tajNumber`
+            found = _starting_at(small, start, at, small[start:at], "", by_length)
+        if not found or _CLOSING_TAG.search(small, max(0, start - 16), start):
+            continue
+        if word == "nino" and not reading[start : start + 4].isascii():  # Niño, a person
+            continue
+        end, (_, _, kinds, is_short, is_general) = found[0]
+        if len(found) > 1:
+            found.sort(key=itemgetter(0), reverse=True)
+            end = found[0][0]
+            kinds = tuple(dict.fromkeys(kind for _, entry in found for kind in entry.kinds))
+            is_short = all(entry.is_short for _, entry in found)
+            is_general = any(entry.is_general for _, entry in found)
+        is_word = is_short and small[end : end + 1] not in ".:\"'" and reading[start:end].islower()
+        yield Name(start, end, kinds, is_word, is_general)
+
+
+def _starting_at(
+    small: str, start: int, last: int, word: str, following: str, by_length: list[tuple[int, _Stems]]
+) -> list[tuple[int, _Entry]]:
+    """Where each name that begins at `start` ends. ``following``: the word behind `word`."""
+    found: list[tuple[int, _Entry]] = []
+    for length, stems in by_length:
+        entries = stems.get(word[:length])
+        if entries is None:
+            continue
+        is_whole = len(word) == length
+        for entry in entries:
+            if is_whole and entry.second and not following.startswith(entry.second):
+                continue
+            if match := entry.pattern.match(small, start, last):
+                found.append((match.end(), entry))
+    return found
 
 
 def named_numbers(reading: Reading) -> dict[int, Named]:
@@ -115,21 +175,28 @@ def _named(reading: Reading) -> dict[int, Named]:
     if names and reading.columns:
         for column in reading.columns:
             first, last = bisect_left(names, (column.start,)), bisect_left(names, (column.end,))
-            heading = [name for name in names[first:last] if name.end <= column.end and not name.is_short]
+            is_brief = column.end - column.start <= _BRIEF  # `lv_pk`, `rc`: the heading is nothing but the name
+            heading = [name for name in names[first:last] if name.end <= column.end and (is_brief or not name.is_short)]
             for start, end in column.cells if heading else ():
                 if number := _NUMBER_START.search(reading.latin, start, end):
                     found.pop(number.start(), None)
                     for name in heading:
-                        _add(found, number.start(), name)
+                        _add(found, number.start(), name._replace(is_short=False))
     return found
 
 
 def _add(found: dict[int, Named], at: int, name: Name) -> None:
-    before = found.get(at, Named((), False, False))
+    after = min(name.end, at) if name.end - name.start > _LETTERS_OF_A_NUMBER else 0
+    is_sure = not (name.is_general or name.is_short)
+    before = found.get(at)
+    if before is None:
+        found[at] = Named(name.kinds, name.is_general, is_sure, after)
+        return
     found[at] = Named(
         (*before.kinds, *(kind for kind in name.kinds if kind not in before.kinds)),
         before.is_general or name.is_general,
-        before.is_sure or not (name.is_general or name.is_short),
+        before.is_sure or is_sure,
+        before.after or after,
     )
 
 
@@ -141,4 +208,6 @@ def numbers_before_names(reading: Reading) -> dict[int, Named]:
         number = _NUMBER_END.search(reading.latin, max(0, name.start - _BEHIND - 4), name.start)
         if number and not name.is_short and not _NUMBER_FOLLOWS.match(reading.latin, name.end):
             _add(found, number.end("number"), name)
+            if number["letter"]:
+                _add(found, number.end("letter"), name)
     return found

@@ -20,6 +20,7 @@ _CUT_OR_PAIR = re.compile(
     r"(?P<cut>\\(?:u[0-9a-fA-F]{0,3}|u[dD][89abAB][0-9a-fA-F]{2}(?:\\(?:u[0-9a-fA-F]{0,3})?)?)?\Z)|\\.", re.DOTALL
 )
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|-?[0-9][0-9.eE+-]*', re.DOTALL)
+_MOST_EXACT = 1e22  # what a float holds to the last digit
 _LONG_NUMBER = 7  # digits; shorter numbers identify nobody
 
 
@@ -91,6 +92,17 @@ def is_json(text: str) -> bool:
     return True
 
 
+def digits_of(number: str) -> str:
+    """A JSON number without the point and the exponent that a whole one may be written with: `4.1e15`, `850.0`."""
+    if number.lstrip("-").isdigit():
+        return number
+    try:
+        value = float(number)
+    except ValueError:
+        return number
+    return str(int(value)) if abs(value) < _MOST_EXACT and value.is_integer() else number
+
+
 def map_values(text: str, rewrite: Callable[[str], str]) -> str:
     """Put every string (names too) and every long number of a JSON text through `rewrite`.
 
@@ -107,9 +119,10 @@ def map_values(text: str, rewrite: Callable[[str], str]) -> str:
                 plain = raw[1:-1]
             changed = rewrite(plain)
             return raw if changed == plain else json.dumps(changed, ensure_ascii=False)
-        if len(raw) < _LONG_NUMBER:
+        plain = digits_of(raw)
+        if len(plain) < _LONG_NUMBER:
             return raw
-        changed = rewrite(raw)
-        return raw if changed == raw else json.dumps(changed, ensure_ascii=False)
+        changed = rewrite(plain)
+        return raw if changed == plain else json.dumps(changed, ensure_ascii=False)
 
     return _TOKEN.sub(token, text)

@@ -8,48 +8,59 @@ with a slip is not taken for somebody's OIB.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from policy.redact.harmless import called_otherwise, shaped_otherwise
-from policy.redact.id_kinds import IDS, Needs
+from policy.redact.id_chains import SHAPES_OF, Chain, chains_at, goes_on, holds
+from policy.redact.id_kinds import IDS, UNCHECKED, Needs
 from policy.redact.id_names import Named, named_numbers, numbers_before_names
 from policy.redact.mrz import find_zones
 from policy.redact.phone_names import is_called_phone
 from policy.redact.reading import Reading, Spans
 
 _TOKEN = re.compile(r"[A-Za-z0-9]+")
-_GAP = re.compile(r"[ ./+-]{1,3}(?=[A-Za-z0-9])")
-# The first digit of what may be a number: six digits follow, with two letters between each two at most.
+# The first digit of what may be a number: nine digits, or eight behind a letter, or six to eight and a letter. No date.
 _FIRST_DIGIT = re.compile(
-    r"[0-9](?<![0-9][0-9])(?<![0-9][./-][0-9])(?!(?:[0-9]{0,1}[ ./+-]{1,3}[0-9]){8})(?=(?:[A-Za-z]{0,2}[ ./+-]{0,3}[0-9]){5})"
+    r"[0-9](?<![0-9][0-9])(?<![0-9][./-][0-9])(?!(?:[0-9]{0,1}[ ./+-]{1,3}[0-9]){8})"
+    r"(?=(?:[ ./+-]{0,3}[0-9]){5}(?:(?:[ ./+-]{0,3}[0-9]){3}|(?:[ ./+-]{0,3}[0-9]){1,2}[ ./+-]{0,3}[A-Za-z]{1,2}(?![A-Za-z])"
+    r"|[ ./+-]{0,3}(?:[A-Za-z][ ./+-]{0,3}[0-9]|[A-DTa-dt](?![A-Za-z0-9]))|[0-9]{2}(?:(?<=[A-Za-z][0-9]{8})|(?<=[A-Za-z][ .-][0-9]{8}))))"
+    r"(?!(?:[0-9]?[./-][01]?[0-9][./-](?:19|20)[0-9]{2}|[0-9]{3}-[01][0-9]-[0-3][0-9])(?![0-9./-]| [0-9]))"
 )
-_LETTERS_BEFORE = re.compile(r"(?<![A-Za-z0-9_+])[A-Za-z]{1,2}(?:[ .+-]{1,2})?\Z")
+_BRITISH = re.compile(r"[A-Za-z]{2}[ .-]{0,2}(?:[0-9][ .-]?){6}[A-DTa-dt](?![A-Za-z0-9])")
+_LETTERS_BEFORE = re.compile(r"(?<![A-Za-z0-9_+])(?!(?i:n[or]?)[ .])[A-Za-z]{1,2}(?:[ .+-]{1,2})?\Z")
 _AREA_BEFORE = re.compile(r"\(\+?[0-9]{1,4}\) ?\Z")  # a phone's
-_GOES_ON = re.compile(r"_|[./-][0-9]")
 _ITALIAN = re.compile(
-    r"[0-9LMNPQRSTUV][ -]?[0-9LMNPQRSTUV][ -]?[ABCDEHLMPRST][ -]?[0-9LMNPQRSTUV][ -]?[0-9LMNPQRSTUV][ -]?"
-    r"[A-Z](?:[ -]?[0-9LMNPQRSTUV]){3}[ -]?[A-Z](?![A-Za-z0-9_])",
+    r"[0-9LMNPQRSTUV][ ./+-]?[0-9LMNPQRSTUV][ ./+-]?[ABCDEHLMPRST][ ./+-]?[0-9LMNPQRSTUV][ ./+-]?[0-9LMNPQRSTUV][ ./+-]?"
+    r"[A-Z](?:[ ./+-]?[0-9LMNPQRSTUV]){3}[ ./+-]?[A-Z](?![A-Za-z0-9_])",
     re.IGNORECASE,
 )
-_ITALIAN_NAME = re.compile(r"(?<![A-Za-z0-9_])[A-Za-z](?:[ -]?[A-Za-z]){5}[ -]?\Z")
-_ITALIAN_HEAD = re.compile(r"[0-9][ -]?[0-9][ -]?[ABCDEHLMPRSTabcdehlmprst][ -]?[0-9]")
-_DIGIT_LIKE = str.maketrans("OoIl|", "00111")
-_DIGIT_LIKE_SIGN = re.compile(r"[OoIl|]")
-# Of kinds whose shape says little: where a digit must stand, and O and I are not written (ICAO 9303, codice fiscale).
-_FREE_SHAPES = {"de_id": ("A********", "A********9"), "it_cf": ("AAAAAA99A99A999A",)}
+_ITALIAN_NAME = re.compile(r"(?<![A-Za-z0-9_])[A-Za-z](?:[ ./+-]?[A-Za-z]){5}[ ./+-]?\Z")
+_ITALIAN_HEAD = re.compile(r"[0-9][ ./+-]?[0-9][ ./+-]?[ABCDEHLMPRSTabcdehlmprst][ ./+-]?[0-9]")
 _LONGEST_WRITTEN = 32
-_LONGEST, _SHORTEST = 20, 5
-_MOST_GROUPS = 10
-_SHAPE = str.maketrans("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz", "9" * 10 + "A" * 52)
 _BY_SHAPE: dict[str, list[str]] = {}
 for _kind, _each in IDS.items():
     for _shape in _each.shapes.split():
         _BY_SHAPE.setdefault(_shape, []).append(_kind)
-_ALONE = {
-    shape: tuple(kind for kind in kinds if IDS[kind].needs is not Needs.NAME) for shape, kinds in _BY_SHAPE.items()
-}
-_SHAPES_OF = {kind: tuple(each.shapes.split()) for kind, each in IDS.items()}
+
+
+class _Alone(NamedTuple):
+    """Kinds of one shape that need no name: those that need nothing else, those that may be written in their own way,
+    and those of each country."""
+
+    anywhere: tuple[str, ...]
+    written: tuple[str, ...]
+    at_home: dict[str, tuple[str, ...]]
+
+
+def _alone(kinds: list[str]) -> _Alone:
+    by_needs = {needs: tuple(kind for kind in kinds if IDS[kind].needs is needs) for needs in Needs}
+    free = [kind for kind in kinds if IDS[kind].needs is not Needs.NAME]
+    at_home = {code: tuple(kind for kind in free if kind[:2] == code) for code in {kind[:2] for kind in free}}
+    return _Alone(by_needs[Needs.NOTHING], by_needs[Needs.WRITTEN], at_home)
+
+
+_ALONE = {shape: _alone(kinds) for shape, kinds in _BY_SHAPE.items()}
 _WRITTEN = {kind: re.compile(each.written) for kind, each in IDS.items() if each.written}
 # Their check alone is met by one random number of eleven digits in sixty: not where the text is another country's.
 _HOME_ONLY = {
@@ -57,14 +68,6 @@ _HOME_ONLY = {
     "be_nn": frozenset({"be"}),
     "no_fnr": frozenset({"no"}),
 }
-
-
-class _Chain(NamedTuple):
-    """A number's letters and digits up to `end`, and how many groups they are written in."""
-
-    end: int
-    compact: str
-    groups: int
 
 
 def find_national_ids(text: str, start: int) -> Iterator[tuple[int, int, str]]:
@@ -79,18 +82,24 @@ def find_national_ids(text: str, start: int) -> Iterator[tuple[int, int, str]]:
         if found := _best_named(reading, begin, named[begin]):
             settled.add(begin)
             yield found
-        elif named[begin].is_sure:
+        elif named[begin].is_sure or _is_a_slip(reading, begin, named[begin]):
             settled.add(begin)
-    behind = list(_behind(reading, start))
-    yield from behind
-    before_names = Spans((first, last) for first, last, _ in behind)
+    before_names = None
+    if behind := list(_behind(reading, start)):
+        yield from behind
+        before_names = Spans((first, last) for first, last, _ in behind)
     yield from _italian(latin, start)
     for first, last in find_zones(reading, start):
         yield first, last, "mrz"
     done = start
     for match in _FIRST_DIGIT.finditer(latin, start):
-        for begin in _begins(latin, max(start, done), match.start()):
-            if begin in settled or reading.is_taken(begin) or before_names.covers(begin, begin + 1):
+        digit = match.start()
+        if digit < done or digit in settled or reading.is_taken(digit):
+            continue
+        for begin in _begins(latin, max(start, done), digit):
+            if begin in settled or (before_names and before_names.covers(begin, begin + 1)):
+                continue
+            if begin != digit and reading.is_taken(begin):
                 continue
             if found := _best_alone(reading, begin):
                 yield found
@@ -105,39 +114,27 @@ def _begins(latin: str, start: int, digit: int) -> list[int]:
     if not digit or not (latin[digit - 1].isalnum() or latin[digit - 1] in "_+ .-"):
         return [digit]
     letters = _LETTERS_BEFORE.search(latin, max(start, digit - 4), digit)
+    if letters and letters[0][1:2].isalpha() and not _BRITISH.match(latin, letters.start()):
+        letters = None  # no other number begins with two
     glued = latin[digit - 1] in "_+" or (latin[digit - 1].isascii() and latin[digit - 1].isalnum())
     return [*([letters.start()] if letters else ()), *(() if glued else (digit,))]
-
-
-def _chains(latin: str, begin: int) -> list[_Chain]:
-    """Every way to read a number from `begin` on, shortest first."""
-    chains: list[_Chain] = []
-    compact, end, groups = "", begin, 0
-    while token := _TOKEN.match(latin, end):
-        word = token[0]
-        if groups and (len(word) > 4 and word.isalpha()):
-            break
-        compact, end, groups = compact + word, token.end(), groups + 1
-        if len(compact) > _LONGEST:
-            break
-        if len(compact) >= _SHORTEST and not _GOES_ON.match(latin, end):
-            chains.append(_Chain(end, compact, groups))
-        gap = _GAP.match(latin, end)
-        if gap is None or groups == _MOST_GROUPS:
-            break
-        end = gap.end()
-    return chains
 
 
 def _best_named(reading: Reading, begin: int, named: Named) -> tuple[int, int, str] | None:
     latin = reading.latin
     begins = [begin]
-    if letters := _LETTERS_BEFORE.search(latin, max(0, begin - 4), begin):
+    if letters := _LETTERS_BEFORE.search(latin, max(named.after, begin - 4), begin):
         begins.insert(0, letters.start())
     for at in begins:
-        if found := _named_at(reading, at, named, _chains(latin, at)[::-1]):
+        if found := _named_at(reading, at, named, chains_at(latin, at)[::-1]):
             return found
     return None
+
+
+def _is_a_slip(reading: Reading, begin: int, named: Named) -> bool:
+    """Whether a number that holds no check has the shape of what its name means."""
+    chains = chains_at(reading.latin, begin)
+    return bool(chains) and chains[-1].shape in _shapes_meant(reading, named)
 
 
 def _behind(reading: Reading, start: int) -> Iterator[tuple[int, int, str]]:
@@ -148,71 +145,138 @@ def _behind(reading: Reading, start: int) -> Iterator[tuple[int, int, str]]:
             begin = token.start()
             if begin and (latin[begin - 1].isalnum() or latin[begin - 1] == "_"):
                 continue
-            chains = [chain for chain in _chains(latin, begin) if chain.end == end]
+            if begin > 1 and latin[begin - 1] in "./-" and latin[begin - 2].isdigit():  # inside a date
+                continue
+            chains = [chain for chain in chains_at(latin, begin) if chain.end == end]
             if found := _named_at(reading, begin, named, chains):
                 yield found
                 break
 
 
-def _named_at(reading: Reading, at: int, named: Named, chains: list[_Chain]) -> tuple[int, int, str] | None:
-    """The first kind that a name allows and a chain holds."""
+def _named_at(reading: Reading, at: int, named: Named, chains: list[Chain]) -> tuple[int, int, str] | None:
+    """The first kind that a name allows and a chain holds: of a name that any kind may have, those without a check last."""
     if not chains:
         return None
-    latin = reading.latin
-    kinds: Iterable[str] = named.kinds
-    if len(named.kinds) > 1:
-        kinds = sorted(kinds, key=lambda kind: kind[:2] not in reading.countries)
-    for kind in kinds:
-        for chain in chains:
-            if _holds(kind, latin, at, chain):
-                return at, chain.end, kind
-    if not named.is_general:
-        return None
-    for chain in chains:
-        candidates = _BY_SHAPE.get(chain.compact.translate(_SHAPE), ())
-        ranked = sorted((kind[:2] not in reading.countries, IDS[kind].needs, kind) for kind in candidates)
-        for is_foreign, needs, kind in ranked:
-            if (needs < Needs.NAME or not is_foreign) and _holds(kind, latin, at, chain):
-                return at, chain.end, kind
+    for kind, chain in _named_order(reading, named, chains):
+        if chain.groups > _FEW_GROUPS and IDS[kind].needs > Needs.WRITTEN and goes_on(reading.latin, chain):
+            continue
+        if kind in _LAX and _is_something_else(reading.latin[at : chain.end], kind):
+            continue
+        if holds(kind, reading.latin, chain):
+            return at, chain.end, kind
     return None
+
+
+def _is_something_else(written: str, kind: str) -> bool:
+    """Whether a date, or words beside a number, would pass for a number whose check lets much pass."""
+    return _A_DATE.fullmatch(written) is not None or (kind in _MIXED and _LONE_LETTERS.match(written) is not None)
+
+
+def _named_order(reading: Reading, named: Named, chains: list[Chain]) -> Iterator[tuple[str, Chain]]:
+    """What may be tried, first to last: kinds of the text's countries before others, checked before unchecked ones.
+
+    A name that any kind may have allows others than its own: those that need no name, and its country's.
+    """
+    if not named.is_general:
+        fitting = [
+            (kind, chain)
+            for kind in named.kinds
+            for chain in chains
+            if chain.shape in SHAPES_OF[kind] or not (SHAPES_OF[kind] and chain.compact.isdigit())
+        ]
+        if len(fitting) > 1 and len(named.kinds) > 1:
+            fitting.sort(key=lambda each: (each[0][:2] not in reading.countries, each[0] in UNCHECKED))
+        yield from fitting
+        return
+    countries = reading.countries
+    mistaken = _shapes_meant(reading, named)
+    ranked: list[tuple[bool, bool, bool, int, Needs, str]] = []
+    for index, chain in enumerate(chains):
+        shape = chain.shape
+        for kind in {*_BY_SHAPE.get(shape, ()), *named.kinds}:
+            is_foreign, is_own = kind[:2] not in countries, kind in named.kinds
+            if kind in UNCHECKED:
+                is_strange = is_foreign and kind != "us_ssn" and len(chain.compact) > _SHORT_NUMBER
+                if not is_own or is_strange or goes_on(reading.latin, chain):
+                    continue
+                ranked.append(
+                    (
+                        is_foreign and kind != "us_ssn",
+                        kind != "us_ssn" or not _is_written(kind, reading.latin, chain),
+                        not is_own,
+                        index,
+                        IDS[kind].needs,
+                        kind,
+                    )
+                )
+            elif is_own or not (
+                is_foreign and (IDS[kind].needs is Needs.NAME or shape in mistaken or _is_old(kind, chain))
+            ):
+                ranked.append((is_foreign, False, not is_own, index, IDS[kind].needs, kind))
+    for _, _, _, index, _, kind in sorted(ranked):
+        yield kind, chains[index]
+
+
+def _shapes_meant(reading: Reading, named: Named) -> frozenset[str]:
+    """Shapes of the kinds that a name means in the text's countries: a number of such a shape is of that kind or none."""
+    return frozenset(
+        shape
+        for kind in named.kinds
+        if kind[:2] in reading.countries and kind not in UNCHECKED
+        for shape in SHAPES_OF[kind]
+    )
+
+
+def _is_written(kind: str, latin: str, chain: Chain) -> bool:
+    return kind in _WRITTEN and _WRITTEN[kind].fullmatch(latin, chain.begin, chain.end) is not None
 
 
 def _best_alone(reading: Reading, begin: int) -> tuple[int, int, str] | None:
     latin = reading.latin
-    chains = _chains(latin, begin)
+    chains = chains_at(latin, begin)
     for chain in reversed(chains):
-        kinds = _ALONE.get(chain.compact.translate(_SHAPE))
-        if not kinds:
+        alone = _ALONE.get(chain.shape)
+        ranked = _ranked(reading, alone, chain) if alone else ()
+        if not ranked:
             continue
         whole = chain is chains[-1] and (begin < 2 or not (latin[begin - 1] == " " and latin[begin - 2].isdigit()))
-        for kind in _ranked(reading, kinds, begin, chain):
-            if _holds(kind, latin, begin, chain):
+        for kind in ranked:
+            if holds(kind, latin, chain):
                 if _is_free(reading, kind, begin, chain, is_whole=whole or chain.groups == 1):
                     return begin, chain.end, kind
                 break
     return None
 
 
-def _ranked(reading: Reading, kinds: Iterable[str], begin: int, chain: _Chain) -> list[str]:
+def _ranked(reading: Reading, alone: _Alone, chain: Chain) -> list[str]:
     """Those for which enough speaks where nothing names the number, by how much does."""
     countries = reading.countries
-    ranked: list[tuple[int, str]] = []
-    for kind in kinds:
-        needs, at_home = IDS[kind].needs, kind[:2] in countries
-        if needs is Needs.WRITTEN and _WRITTEN[kind].fullmatch(reading.latin, begin, chain.end):
-            needs = Needs.NOTHING
-        if needs is not Needs.NOTHING:
-            if at_home:
-                ranked.append((1, kind))
-        elif not (kind in _FIRST and chain.compact[0] not in _FIRST[kind]):
-            if at_home:
-                ranked.append((0, kind))
-            elif not (countries and kind in _HOME_ONLY and not countries & _HOME_ONLY[kind]):
-                ranked.append((2, kind))
+    ranked = [(2, kind) for kind in alone.anywhere if not (kind in _FIRST and chain.compact[0] not in _FIRST[kind])]
+    if chain.groups > 1:
+        ranked += [(2, kind) for kind in alone.written if _is_written(kind, reading.latin, chain)]
+    if not countries:
+        return sorted(kind for _, kind in ranked)
+    strong = {kind for _, kind in ranked}
+    ranked = [
+        (0 if kind[:2] in countries else rank, kind)
+        for rank, kind in ranked
+        if kind not in _HOME_ONLY or countries & _HOME_ONLY[kind]
+    ]
+    for code in countries & alone.at_home.keys():
+        ranked += [
+            (1, kind)
+            for kind in alone.at_home[code]
+            if kind not in strong and IDS[kind].needs is not Needs.NOTHING and not _is_old(kind, chain)
+        ]
     return [kind for _, kind in sorted(ranked)]
 
 
-def _is_free(reading: Reading, kind: str, begin: int, chain: _Chain, *, is_whole: bool) -> bool:
+def _is_old(kind: str, chain: Chain) -> bool:
+    """Whether it may be a birth number from before 1954, which has no check digit."""
+    return len(chain.compact) == _OLD_BIRTH_NUMBER and kind in ("cz_rc", "sk_rc")
+
+
+def _is_free(reading: Reading, kind: str, begin: int, chain: Chain, *, is_whole: bool) -> bool:
     """Whether nothing speaks against it: other digits around it, another shape, another name."""
     if shaped_otherwise(reading, begin, chain.end) or _AREA_BEFORE.search(reading, max(0, begin - 8), begin):
         return False
@@ -221,47 +285,17 @@ def _is_free(reading: Reading, kind: str, begin: int, chain: _Chain, *, is_whole
     return is_whole and not called_otherwise(reading, begin, chain.end) and not is_called_phone(reading, begin)
 
 
+_FEW_GROUPS = 3
+_SHORT_NUMBER = 9  # digits; few numbers with a check are as short, so this one was meant
+_A_DATE = re.compile(
+    r"(?:[0-3]?[0-9]([./-])[01]?[0-9]\1(?:19|20)?[0-9]{2}|(?:19|20)[0-9]{2}([./-])[01]?[0-9]\2[0-3]?[0-9])"
+)
+_LONE_LETTERS = re.compile(r"[A-Za-z][ .-]|.*[ .-][A-Za-z]+\Z")
+_MIXED = frozenset({"de_id", "passport"})
+_LAX = UNCHECKED | _MIXED
+_OLD_BIRTH_NUMBER = 9  # digits
 # What else could be told at a glance is not worth asking a validator.
 _FIRST = {"fr_nir": "123478", "ch_ahv": "7", "ehic": "8", "lu_nin": "12", "de_idnr": "123456789", "ro_cnp": "123456789"}
-
-
-def _holds(kind: str, latin: str, begin: int, chain: _Chain) -> bool:
-    """Whether a number is a valid `kind`, signs that look like digits read as digits where it has some."""
-    each = IDS[kind]
-    shapes = _SHAPES_OF[kind]
-    if not shapes or chain.compact.translate(_SHAPE) in shapes:
-        if each.is_valid(chain.compact):
-            return True
-        written = latin[begin : chain.end].replace(" ", "")
-        if written != chain.compact and each.is_valid(written):
-            return True
-    if not _DIGIT_LIKE_SIGN.search(chain.compact):
-        return False
-    spelled = latin[begin : chain.end].replace(" ", "")
-    return any(
-        each.is_valid(plain) or each.is_valid(_spelled(plain, spelled))
-        for plain in _plain(chain.compact, shapes or _FREE_SHAPES.get(kind, ()))
-    )
-
-
-def _spelled(compact: str, written: str) -> str:
-    """`compact` with the separators of `written`."""
-    signs = iter(compact)
-    return "".join(next(signs) if sign.isalnum() else sign for sign in written)
-
-
-def _plain(compact: str, shapes: Iterable[str]) -> Iterator[str]:
-    """`compact` with digits where a shape of its length has them."""
-    for shape in shapes:
-        if len(shape) == len(compact):
-            plain = "".join(
-                sign.translate(_DIGIT_LIKE) if wanted == "9" else sign
-                for sign, wanted in zip(compact, shape, strict=True)
-            )
-            if plain != compact and all(
-                sign.isdigit() for sign, wanted in zip(plain, shape, strict=True) if wanted == "9"
-            ):
-                yield plain
 
 
 def _italian(latin: str, start: int) -> Iterator[tuple[int, int, str]]:

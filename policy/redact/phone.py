@@ -12,9 +12,10 @@ from functools import cache
 
 import phonenumbers
 
+from policy.redact.alphabet import LETTER
 from policy.redact.harmless import called_otherwise, follows_a_noun, shaped_otherwise
 from policy.redact.id_names import named_numbers
-from policy.redact.phone_names import is_called_phone
+from policy.redact.phone_names import is_called_phone, is_called_phone_behind, stands_in_a_signature
 from policy.redact.reading import Reading
 
 # EEA plans and their neighbours, those with many speakers first: most numbers are settled by the first few.
@@ -24,7 +25,7 @@ REGIONS = ("DE", "FR", "IT", "ES", "PL", "NL", "BE", "AT", "SE", "PT", "GR", "CZ
 _SPAN = re.compile(
     r"(?:\((?<![A-Za-z0-9_@#./+-]\()(?:\+ ?\(?)?[0-9]|\+(?<![A-Za-z0-9_@#./+-]\+) ?\(?[0-9]|[0-9](?<![A-Za-z0-9_@#./+-][0-9]))"
     r"(?:[ ./()-]{0,3}[0-9]){5,16}"
-    r"(?: ?(?:x|ext\.? ?|extension |durchwahl |dw ?|int\.? ?|wew\.? ?|poste )[0-9]{1,6})?(?![A-Za-z0-9_@]|[./-][0-9])",
+    r"(?: ?(?:x|ext\.? ?|extension |durchwahl |dw ?|int\.? ?|wew\.? ?|poste )[0-9]{1,6})?(?![A-Za-z0-9_@]|[./:-][0-9])",
     re.IGNORECASE,
 )
 _AFTER_SIGN = re.compile(r"[-/.][+(]?0?[0-9]")  # `tel/+48…` and `Tel.-030…`
@@ -33,6 +34,9 @@ _EXTENSION = re.compile(r" ?[a-z]+\.? ?[0-9]{1,6}\Z", re.IGNORECASE)
 _DATE = re.compile(
     r"(?:19|20)[0-9]{2}[./ -][01]?[0-9][./ -][0-3]?[0-9].*|[0-3]?[0-9][./ -][01]?[0-9][./ -](?:19|20)[0-9]{2}.*"
 )
+_FILE = re.compile(
+    r"[1-9][0-9]{1,6}/(?:19|20)[0-9]{2}|[0-9]{2}\.[0-9]{2}\.[0-9]{4}|[0-3]?[0-9]([./-])[01]?[0-9]\1[0-9]{2}"
+)  # a number and its year, a date
 _PERSONAL = re.compile(r"[0-3][0-9][01][0-9]{3}[ -][0-9]{4,5}")  # date of birth and serial, as north of the Baltic
 _AMOUNT = re.compile(r"[1-9][0-9]{0,2}(?:[. ][0-9]{3}){2,}")
 _ACCOUNT_SO_FAR = re.compile(r"(?<![A-Za-z0-9])[A-Z]{2}[0-9]{2} (?:[A-Z0-9]{4} ){0,6}\Z")
@@ -40,6 +44,7 @@ _YEARS = re.compile(r"(?:19|20)[0-9]{2} ?[-/–] ?(?:19|20)[0-9]{2}")
 _AMERICAN = re.compile(
     r"(?:1[ .-])?(?:\([2-9][0-9]{2}\) ?|[2-9][0-9]{2}[.-])[2-9][0-9]{2}[.-][0-9]{4}(?: ?x[0-9]{1,6})?"
 )
+_NAMED_BRACKET = re.compile(rf"(?![a-z])[{LETTER}][{LETTER}'’-]{{1,24}} (?![a-z])[{LETTER}][{LETTER}'’-]{{1,24}} \(\Z")
 _RECORD = 120  # characters of a line to either side
 _CELL_BEFORE, _CELL_AFTER = re.compile(r"[;,|\t] ?[\"']?\Z"), re.compile(r"[\"']? ?(?:[;,|\t]|\Z)")
 _USES = ("fixed_line", "mobile", "toll_free", "premium_rate", "shared_cost", "personal_number", "voip", "uan")
@@ -53,10 +58,10 @@ def find_phones(text: str, start: int) -> Iterator[tuple[int, int]]:
         span, begin = match[0], match.start()
         if span.startswith("(") and span.count("(") > span.count(")"):  # it opens more than the number
             span, begin = span[1:], begin + 1
-        if reading.is_taken(begin + 1):
-            continue
+        if reading.is_taken(begin + 1) or (begin > 1 and reading[begin - 1] == ":" and reading[begin - 2].isdigit()):
+            continue  # `07:06:01.491989` is a time
         digits = sum(map(str.isdigit, _EXTENSION.sub("", span)))
-        if not 6 <= digits <= 17 or _DATE.fullmatch(span) or _YEARS.fullmatch(span):
+        if not 6 <= digits <= 17 or _DATE.fullmatch(span) or _YEARS.fullmatch(span) or _FILE.fullmatch(span):
             continue
         if _is_phone(reading, span, begin, match.end(), digits):
             yield begin, match.end()
@@ -71,14 +76,21 @@ def compile_plans() -> None:
 
 def _is_phone(reading: Reading, span: str, begin: int, end: int, digits: int) -> bool:
     bare = span.lstrip("(")
-    if bare.startswith(("+", "00")) and digits >= 7 and _is_international(bare):
-        return bare[0] == "+" or _ACCOUNT_SO_FAR.search(reading, max(0, begin - 32), begin) is None
     named_id = named_numbers(reading).get(begin)
+    if bare.startswith(("+", "00")) and digits >= 7 and _is_international(bare):
+        if bare[0] == "+":
+            return True
+        return not (named_id and named_id.is_sure) and not _ACCOUNT_SO_FAR.search(reading, max(0, begin - 32), begin)
     if digits <= 15 and not (named_id and named_id.is_sure) and is_called_phone(reading, begin):
         return True
     if digits < 7 or named_id or _is_otherwise(reading, begin, end):
         return False
     if _AMERICAN.fullmatch(span) or (digits >= 8 and _stands_in_a_record(reading, begin, end)):
+        return True
+    if is_called_phone_behind(reading, end) or stands_in_a_signature(reading, begin, end):
+        return True
+    is_grouped = _GROUPED.search(span) is not None and not _AMOUNT.fullmatch(span)
+    if digits >= 8 and (is_grouped or bare[0] == "0") and _stands_behind_a_name(reading, begin, end):
         return True
     number = "".join(filter(str.isdigit, _EXTENSION.sub("", span)))
     if bare.startswith("0") and _GROUPED.search(span) and not (_AMOUNT.fullmatch(span) or _PERSONAL.fullmatch(span)):
@@ -100,6 +112,11 @@ def _stands_in_a_record(reading: Reading, begin: int, end: int) -> bool:
     if "@" not in reading[first:last]:
         return False
     return bool(_CELL_BEFORE.search(reading, first, begin) and _CELL_AFTER.match(reading, end, last))
+
+
+def _stands_behind_a_name(reading: Reading, begin: int, end: int) -> bool:
+    """`Kirsten Steffensen (2276 6155)`"""
+    return reading[end : end + 1] == ")" and _NAMED_BRACKET.search(reading, max(0, begin - 48), begin) is not None
 
 
 def _is_otherwise(reading: Reading, begin: int, end: int) -> bool:

@@ -3,25 +3,26 @@
 import re
 import unicodedata
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from operator import itemgetter
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 
 from policy.redact.hints import countries_of
 from policy.redact.normalise import LOOK_ALIKES, lowered
+from policy.redact.tables import Column, columns_of
 
-_MOST_COLUMNS = 64
 _MIXED = re.compile(
     r"(?<![^\W\d_])(?=[A-Za-z]{0,4}[OoIl|]{0,8}[0-9])[0-9A-Za-z|]{2,40}(?![^\W\d_])|(?<=\()O(?=\))"
     r"|(?<=[0-9][ ./-])[OoIl]{1,3}(?=[ ./-][0-9])"
 )
 _BESIDE = re.compile(r"(?<=[0-9])[OoIl|]+|[OoIl|]+(?=[0-9])")
 _LOOK_ALIKE = re.compile(f"[{''.join(map(chr, LOOK_ALIKES))}]")
-_UNLIKE = re.compile(r"[0-9][OoIl|]|[OoIl|][0-9]|\(O\)|[0-9][ ./-][OoIl]{1,3}[ ./-][0-9]")
+_UNLIKE = re.compile(r"[0-9](?:[OoIl|]|[ ./-][OoIl]{1,3}[ ./-][0-9])|[OoIl|](?<![OoIl|][OoIl|])[OoIl|]*[0-9]|\(O\)")
 _DIGIT_LIKE = str.maketrans("OoIl|", "00111")
 _DIGITS = re.compile("[0-9]")
 _WORD = re.compile(r"[^\W\d_]+")
-_CAPITAL = re.compile(r"[A-Z][A-Za-z]+")
+_INNER = re.compile(r"[a-z\u00df-\u00ff]([A-Z][A-Za-z]+)")
+_FEW = 9
 
 
 class _Folded(dict[int, int]):
@@ -34,14 +35,6 @@ class _Folded(dict[int, int]):
 
 
 _FOLDED = _Folded({ord(marked): ord(plain) for marked, plain in zip("łøđħŧıßæœðþ", "lodhtisaodt", strict=True)})
-
-
-class Column(NamedTuple):
-    """A table's heading at ``text[start:end]`` and the places of the cells below it."""
-
-    start: int
-    end: int
-    cells: tuple[tuple[int, int], ...]
 
 
 T = TypeVar("T")
@@ -90,7 +83,11 @@ class Reading(str):
 
     def is_taken(self, at: int) -> bool:
         """Whether the character at `at` belongs to a finding."""
-        if not self.taken:
+        taken = self.taken
+        if len(taken) < _FEW:
+            for start, end, _ in taken:  # noqa: SIM110  # asked of every number; a generator costs twice as much
+                if start <= at < end:
+                    return True
             return False
         known: tuple[int, Spans] | None = self.__dict__.get("taken_spans")
         if known is None or known[0] != len(self.taken):
@@ -114,16 +111,21 @@ class Reading(str):
     def words(self) -> tuple[tuple[str, int], ...]:
         """Its words in order, as `folded` has them, and where each begins; in `birthDate` begins a second one."""
         small = self.folded
-        words = [(word[0], word.start()) for word in _WORD.finditer(small)]
-        inner = [word for word in _CAPITAL.finditer(self) if word.start() and self[word.start() - 1].islower()]
-        if inner:
-            words = sorted([*words, *((small[slice(*word.span())], word.start()) for word in inner)], key=itemgetter(1))
+        words: list[tuple[str, int]] = []
+        at = 0
+        for word in _WORD.findall(small):  # cheaper than a match for each
+            at = small.index(word, at)
+            words.append((word, at))
+            at += len(word)
+        if _INNER.search(self):
+            inner = [(small[slice(*word.span(1))], word.start(1)) for word in _INNER.finditer(self)]
+            words = sorted([*words, *inner], key=itemgetter(1))
         return tuple(words)
 
     @_Once
     def initials(self) -> frozenset[str]:
         """What its words begin with, three letters at most: enough to know what a text cannot name."""
-        return frozenset(word[:3] for word, _ in self.words)
+        return frozenset({word[:3] for word, _ in self.words})
 
     def words_from(self, initials: frozenset[str]) -> list[int]:
         """Where words begin whose first three letters are one of `initials`."""
@@ -138,8 +140,8 @@ class Reading(str):
 
     @_Once
     def columns(self) -> tuple[Column, ...]:
-        """Columns of the tables in it: comma or semicolon separated, tabs or Markdown's bars."""
-        return tuple(_columns(self)) if "\n" in self else ()
+        """Columns of the tables in it, see `tables`."""
+        return columns_of(self)
 
     @_Once
     def with_plain_digits(self) -> "Reading | None":
@@ -158,38 +160,3 @@ def _plain_digits(match: re.Match[str]) -> str:
     if not like or digits < 2 or (digits + like) * 3 < len(word) * 2 - 8:
         return word
     return _BESIDE.sub(lambda letters: letters[0].translate(_DIGIT_LIKE), word)
-
-
-def _columns(text: str) -> Iterator[Column]:
-    lines: list[tuple[int, int]] = []
-    at = 0
-    for line in text.split("\n"):
-        lines.append((at, at + len(line)))
-        at += len(line) + 1
-    first = 0
-    while first < len(lines) - 1:
-        start, end = lines[first]
-        heading = text[start:end]
-        sign = max(";,\t|", key=heading.count)
-        count = heading.count(sign)
-        if not 0 < count <= _MOST_COLUMNS or _DIGITS.search(heading):
-            first += 1
-            continue
-        last = first + 1
-        rows = []
-        while last < len(lines) and text.count(sign, *lines[last]) == count:
-            rows.append(_cells(text, lines[last], sign))
-            last += 1
-        if rows:
-            for index, (left, right) in enumerate(_cells(text, lines[first], sign)):
-                yield Column(left, right, tuple(row[index] for row in rows))
-        first = last
-
-
-def _cells(text: str, line: tuple[int, int], sign: str) -> list[tuple[int, int]]:
-    cells = []
-    at, end = line
-    while (cut := text.find(sign, at, end)) >= 0:
-        cells.append((at, cut))
-        at = cut + 1
-    return [*cells, (at, end)]

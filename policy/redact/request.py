@@ -1,14 +1,14 @@
 """Every string of a request body, whatever it is for: redacted, or the body does not pass.
 
-One string is exempt: the top-level ``model``, which the caller has matched against a list. Numbers at the top level are
-sampling parameters; anywhere else a long number may be a card or a phone, and is searched as text. What cannot be read
-as text (images, audio, token ids, embeddings) is refused: it cannot be inspected.
+One string is exempt: the top-level ``model``, which the caller has matched against a list. Numbers of a known name at
+the top level are sampling parameters; anywhere else a long number may be a card or a phone, and is searched as text.
+What cannot be read as text (images, audio, token ids, embeddings) is refused: it cannot be inspected.
 """
 
 from typing import Any, Literal, Protocol
 
 from policy.errors import UNREADABLE, Finding, RedactionBlocked, RedactionError
-from policy.redact.json_text import is_json, map_values
+from policy.redact.json_text import digits_of, is_json, map_values
 
 Endpoint = Literal["chat", "completions", "embeddings", "responses"]
 
@@ -25,8 +25,8 @@ _WIRE_NAMES = frozenset({
     "custom_id", "method", "url", "body", "dimensions", "encoding_format",
 })  # fmt: skip
 _EXEMPT = "model"
-_UNREADABLE_FIELDS = frozenset({"prompt_token_ids", "input_ids", "prompt_embeds", "image_url", "input_audio", "file",
-                                "encrypted_content", "file_data", "file_id"})  # fmt: skip
+_UNREADABLE_FIELDS = frozenset({"prompt_token_ids", "input_ids", "prompt_embeds", "image_url", "video_url", "audio_url",
+                                "input_audio", "file", "encrypted_content", "file_data", "file_id"})  # fmt: skip
 _TEXT_PARTS = frozenset({"text", "refusal", "input_text", "output_text", "summary_text", "reasoning_text"})
 _MEDIA_PARTS = frozenset({"image_url", "input_audio", "audio_url", "video_url", "file"})
 # What a Responses input may be made of; a type that is not here may hold what nobody can read.
@@ -61,9 +61,11 @@ def rewrite_body(body: dict[str, Any], endpoint: Endpoint, rewrite: Rewrite) -> 
             result[name] = _prompt(value, name, rewrite)
         elif name == "input" and endpoint == "responses" and isinstance(value, list):
             result[name] = [_item(item, f"input[{i}]", rewrite) for i, item in enumerate(value)]
+        elif name == "prediction" and isinstance(value, dict):
+            result[name] = _message(value, name, rewrite)
         else:
             key, position = _entry(name, value, "", rewrite)
-            result[key] = value if isinstance(value, (int, float)) else _value(value, position, rewrite, 1)
+            result[key] = _value(value, position, rewrite, 1)
     return _same_size(result, body, "the body")
 
 
@@ -173,7 +175,7 @@ def _perhaps_json(text: str, position: str, rewrite: Rewrite) -> str:
 def _number(value: int | float, position: str, rewrite: Rewrite) -> int | float | str:
     if -_LONG_NUMBER < value < _LONG_NUMBER:
         return value
-    text = repr(value)
+    text = digits_of(repr(value))
     changed = rewrite(text, position)
     return value if changed == text else changed
 

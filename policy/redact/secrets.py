@@ -33,7 +33,7 @@ _NAMED = re.compile(
     r"|authorization[\"']?\s{0,2}[:=]\s{0,2}[\"']?(?:basic|bearer|token|apikey)|bearer|contrase[nñ]a|mot de passe|kennwort"
     r"|wachtwoord|has[lł]o|senha|l[öo]senord|adgangskode|passord|salasana|heslo|jelsz[óo]"
     r"|parol[ae]?|lozinka|geslo|slapta[žz]odis|parool|κωδικός|парола)"
-    r"(?:[\"'`]?\s{0,2}(?::=|=>|[:=>]|\b(?:is|ist|lautet|est|es|è|é|jest|to|je|on|är|er|este|yra|ir|huwa)\b)\s{0,2}"
+    r"(?:[\"'`]?\]?\)?\s{0,2}(?::=|=>|[:=>]|\b(?:is|ist|lautet|est|es|è|é|jest|to|je|on|är|er|este|yra|ir|huwa)\b)\s{0,2}"
     r"|(?<=bearer) |(?<=basic) |(?P<bare>(?<=password) |(?<=token) ))"
     r"(?:[\"'`](?=(?P<quoted>[^\s\"'`<>]{8,255})[\"'`]))?[\"'`]?"
     r"(?P<value>(?!\$[a-z_{(]|[a-z_.]+[(\[{])[^\s\"'`<>,;|\\]{7,255}[^\s\"'`<>,;(){}\[\]|\\.:!?])",

@@ -14,6 +14,7 @@ from stdnum.it import iva
 from stdnum.no import orgnr
 
 from policy.redact.normalise import lowered
+from policy.redact.reading import Reading
 from policy.redact.shapes import BEGIN, END, flexible
 
 _SAMPLES = {
@@ -24,32 +25,28 @@ _SAMPLES = {
     "NL": "999999999B99", "PL": "9999999999", "PT": "999999999", "RO": "999999?9?9?9?9", "SE": "999999999999",
     "SI": "99999999", "SK": "9999999999", "CHE": "999999999", "NO": "999999999", "GB": "999999999",
 }  # fmt: skip
-_VAT = re.compile(
-    BEGIN
-    + "(?:"
-    + "|".join(f"(?P<{country}>{country}[ .-]{{0,2}}{flexible(sample)})" for country, sample in _SAMPLES.items())
-    + ")"
-    + "(?: ?(?:MVA|MWST|TVA|IVA))?"
-    + END
-)
+_VAT: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # by the two letters that it begins with
+for _country, _sample in _SAMPLES.items():
+    _pattern = re.compile(f"{BEGIN}({_country}[ .-]{{0,2}}{flexible(_sample)})(?: ?(?:MVA|MWST|TVA|IVA))?{END}")
+    _VAT.setdefault(_country[:2], []).append((_country, _pattern))
 _ITALIAN = re.compile(
     rf"(?:partita iva|p\.? ?iva)\W{{0,4}}(?:\w{{1,8}}\W{{1,3}}){{0,2}}(?P<number>{BEGIN}{flexible('9' * 11)}){END}",
 )
 _HEAD = re.compile("[A-Z]{2}(?=[A-Z0-9 .-])")
-_HEADS = frozenset(country[:2] for country in _SAMPLES)
+_ACCOUNT = re.compile(r"[A-Z]{2}[0-9]{2}(?: [A-Z0-9]{4}){3}")  # an IBAN with a slip
 _BEFORE = 48
 
 
 def find_vat_numbers(text: str, start: int) -> Iterator[tuple[int, int]]:
     """Spans of valid VAT numbers from `start` on."""
     for head in _HEAD.finditer(text, start):
-        match = _VAT.match(text, head.start()) if head[0] in _HEADS else None
-        if match is None:
-            continue
-        country = match.lastgroup or ""
-        if _is_valid(country, "".join(filter(str.isalnum, match[country]))):
-            yield match.span()
-    small = lowered(text)
+        for country, pattern in _VAT.get(head[0], ()):
+            match = pattern.match(text, head.start())
+            if match is None or _ACCOUNT.match(text, head.start()):
+                continue
+            if _is_valid(country, "".join(filter(str.isalnum, match[1]))):
+                yield match.span()
+    small = text.folded if isinstance(text, Reading) else lowered(text)
     if "iva" not in small:
         return
     for match in _ITALIAN.finditer(small, max(0, start - _BEFORE)):

@@ -63,7 +63,7 @@ def test_a_chunk_whose_text_is_all_held_back_is_not_sent():
 
 
 def test_an_unchanged_chunk_is_passed_on_byte_for_byte():
-    payload = b'{"choices": [ {"index":0,"delta":{"content":"x"}} ],  "spacing": "odd"}'
+    payload = b'{"choices": [ {"index":0,"delta":{"content":"x"}} ],  "model": "odd"}'
     assert StreamRewriter(Identity).rewrite(json.loads(payload), payload) == [payload]
 
 
@@ -144,3 +144,54 @@ def test_completions_carry_their_text_beside_the_index():
     last = {"object": "text_completion", "choices": [{"index": 0, "text": "", "finish_reason": "stop"}]}
     sent = rewritten(rewriter, first, last)
     assert "".join(choice.get("text", "") for c in sent for choice in c["choices"]) == "ABC"
+
+
+def test_what_is_not_known_may_be_text_and_does_not_pass():
+    body = {
+        "id": "c", "prompt_token_ids": [1], "prompt_text": "x",
+        "choices": [{"index": 0, "token_ids": [2], "reasoning": "x", "message": {"role": "assistant", "content": "a"}}],
+    }  # fmt: skip
+    rewrite_body(body, Upper)
+    assert body == {"id": "c", "choices": [{"index": 0, "message": {"role": "assistant", "content": "A"}}]}
+    one = {**chunk({"content": "ab"}), "prompt_text": "x"}
+    one["choices"][0]["token_ids"] = [2]
+    (sent,) = rewritten(StreamRewriter(Identity), one)
+    assert sent == chunk({"content": "ab"})
+
+
+def test_a_custom_tools_input_is_text_and_goes_through_the_filter():
+    call = {"id": "t", "type": "custom", "custom": {"name": "shell", "input": "ls"}, "note": "x"}
+    body = {"choices": [{"index": 0, "message": {"role": "assistant", "content": None, "tool_calls": [call]}}]}
+    rewrite_body(body, Upper)
+    assert body["choices"][0]["message"]["tool_calls"] == [
+        {"id": "t", "type": "custom", "custom": {"name": "shell", "input": "LS"}}
+    ]
+    sent = rewritten(
+        StreamRewriter(Upper), chunk({"tool_calls": [{"index": 0, "id": "t", "custom": {"name": "s", "input": "l"}}]}),
+        chunk({"tool_calls": [{"index": 0, "custom": {"input": "s"}}]}), chunk({}, "tool_calls"),
+    )  # fmt: skip
+    calls = [call for one in sent for choice in one["choices"] for call in choice["delta"].get("tool_calls", ())]
+    assert "".join(call["custom"]["input"] for call in calls) == "LS"
+    assert not any("function" in call for call in calls)
+
+
+def test_arguments_that_came_as_an_object_are_filtered_as_the_text_they_stand_for():
+    call = {"id": "t", "function": {"name": "f", "arguments": {"to": "me"}}}
+    body = {"choices": [{"index": 0, "message": {"role": "assistant", "tool_calls": [call]}}]}
+    rewrite_body(body, Upper)
+    assert body["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"] == '{"TO":"ME"}'
+    sent = rewritten(
+        StreamRewriter(Upper), chunk({"tool_calls": [{"index": 0, "function": {"arguments": {"to": "me"}}}]}),
+        chunk({}, "tool_calls"),
+    )  # fmt: skip
+    calls = [call for one in sent for choice in one["choices"] for call in choice["delta"].get("tool_calls", ())]
+    assert "".join(call["function"]["arguments"] for call in calls) == '{"TO":"ME"}'
+
+
+def test_a_text_that_came_in_parts_is_filtered_and_what_is_no_text_is_dropped():
+    parts = [{"type": "text", "text": "ab"}, {"type": "image", "url": "x"}, "loose", {"type": "thinking", "text": "c"}]
+    body = {"choices": [{"index": 0, "message": {"role": "assistant", "content": parts, "refusal": {"odd": 1}}}]}
+    rewrite_body(body, Upper)
+    assert body["choices"][0]["message"] == {"role": "assistant", "content": "ABC", "refusal": ""}
+    sent = rewritten(StreamRewriter(Upper), chunk({"content": parts}), chunk({}, "stop"))
+    assert text_of(sent) == "ABC"

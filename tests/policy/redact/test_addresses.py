@@ -36,3 +36,22 @@ def test_an_address_is_found_whole_as_each_country_writes_it(address, frame):
     start = text.index(address)
     covered = {at for first, last in find_addresses(text, 0) for at in range(first, last)}
     assert {at for at in range(start, start + len(address)) if text[at].isalnum()} <= covered
+
+
+@pytest.mark.parametrize("address", [
+    "5464 Kasemets Walks Apt. 553\nUrmashaven, MT 30829", "8721 Valter Causeway\nSouth Side, LA 53121",
+    "Unit 0802 Box 3002, DPO AP 48642", "USS Kohv\nFPO AP 65379", "Pod bregom 987\n2991 Tržič",
+    "Ob potoku 6c\n4763 Ljubljana",    "Pri starom letisku 11\n860 80 Kesovce", "Isaksenløkka 2A, 2074 Helgeodden",
+    "R. Sofia Brito, S/N, 9351-492 Lixa",
+    "Cañada Ángela Vidal 83 Piso 7 , Lleida, 38007",
+])  # fmt: skip
+def test_an_address_is_found_whole_as_other_countries_write_it(address):
+    assert (9, 9 + len(address)) in list(find_addresses(f"sent to: {address}\nThanks", 0))
+
+
+@pytest.mark.parametrize("text", [
+    "R. Nadal 6, 4 and 7", "Gate 4, shelf 12", "under number 12 in the list", "USS Enterprise sails",
+    "Na stranke 12, odsek 4", "5464 people in MT 30829",
+])  # fmt: skip
+def test_names_and_numbers_that_are_no_address_are_left_alone(text):
+    assert list(find_addresses(text, 0)) == []

@@ -276,3 +276,125 @@ def test_a_number_in_a_row_with_an_address_is_a_phone(number, row):
 )
 def test_a_number_in_another_row_or_a_sentence_is_none(text):
     assert [label for label, _ in found(text) if label != "email"] == []
+
+
+@pytest.mark.parametrize("text", [
+    "zlib 1.3.1.2 and nginx 1.27.7.3", "Section 12.3.4.5 of the manual", "Chrome/120.0.0.0 Safari/537.36", "firmware 10.20.30.40",
+])  # fmt: skip
+def test_four_small_numbers_that_nothing_calls_a_host_are_a_version(text):
+    assert found(text) == []
+
+
+@pytest.mark.parametrize("ip", ["10.1.2.3", "8.8.8.8", "192.168.1.7", "85.214.132.117"])
+def test_an_address_is_found_without_a_name(ip):
+    assert found(f"GET / by {ip} at noon") == [("ip", ip)]
+
+
+def test_four_small_numbers_are_an_address_where_something_says_so():
+    assert found("client 1.2.3.4 closed") == [("ip", "1.2.3.4")]
+
+
+@pytest.mark.parametrize(
+    "card",
+    ["675995422051", "6759 9542 2051", "060462762232", "180035790798779", "3527055971832672", "5019717010103742"],
+)
+def test_cards_of_other_issuers_and_lengths_are_found(card):
+    assert found(f"please use {card} for it") == [("card", card)]
+
+
+@pytest.mark.parametrize(
+    "text", ["card 675995422052", "EAN 675995422051", "tracking 675995422051", "RO09 BTRL 5871 5627 1757 3010"]
+)
+def test_a_short_number_with_a_slip_or_another_name_or_inside_an_account_is_no_card(text):
+    assert "card" not in [label for label, _ in found(text)]
+
+
+def test_a_number_that_is_named_and_valid_is_that_and_no_card():
+    assert found("SIRET 588 853 994 43014") == [("national_id", "588 853 994 43014")]
+
+
+@pytest.mark.parametrize(
+    "text", ["Vaša narudžba 755243789 je poslana", "Mój IBAN to PL61 0750 1417 2565 0742 4485 6140"]
+)
+def test_words_and_slips_are_no_account_and_no_vat_number(text):
+    assert not {"iban", "vat"} & {label for label, _ in found(text)}
+
+
+@pytest.mark.parametrize(
+    "plate",
+    [
+        "B-MW 1234",
+        "AA22 GYG",
+        "622 JAL",
+        "1-JPW-527",
+        "GJ-38-VUG",
+        "LU 8775 VF",
+        "ET 97 220",
+        "KLE-T-325",
+        "SO-132 364",
+    ],
+)
+def test_a_plate_is_found_whole_behind_its_name(plate):
+    assert found(f"licence plate: {plate}, blue") == [("plate", plate)]
+
+
+@pytest.mark.parametrize(
+    "text", ["licence plate missing", "the plate is blue", "car plates cost 20 EUR", "license plate: see below"]
+)
+def test_a_plate_without_letters_and_digits_is_none(text):
+    assert found(text) == []
+
+
+@pytest.mark.parametrize(
+    "text", ["Dobrý den, 12.05.2024 jsme zavřeli.", "On Sunday, 12.05.2024, we close.", "Gimnazija 12.05.2020"]
+)
+def test_words_that_only_begin_like_birth_name_no_date(text):
+    assert found(text) == []
+
+
+@pytest.mark.parametrize("text", ["os.environ['DB_PASS'] = 'McoYr500Zt1L'", 'os.environ["API_TOKEN"] = "McoYr500Zt1L"'])
+def test_a_secret_in_brackets_is_found(text):
+    assert ("secret", "McoYr500Zt1L") in found(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["Cell tower 94900-46813, LAC 11754.", "Número de expediente 3717/2026", "Gate 4, shelf 12, bin 63067"]
+)
+def test_towers_files_and_gates_are_neither_phones_nor_streets(text):
+    assert found(text) == []
+
+
+@pytest.mark.parametrize(
+    "unit", ['"a,', "(a, b) VALUES ('", "COPY t (pesel) FROM stdin;\n", "<tr><td>", "a;b\na;b;c\n", "pesel ", "a  b\n"]
+)
+def test_tables_and_codes_are_read_in_time_linear_in_hostile_text(unit):
+    cost(unit * 100)
+    assert growth(unit, 60_000) < 2.8
+
+
+@pytest.mark.parametrize("text", [
+    "my number is 4580 7302", "text 7757 4476 if late", "61 54 61 11 is my phone number", "22766155 ist meine Handynummer",
+    "Elias Christensen\n25465809\nelias@example.dk", "Best regards,\nGunhild Overgaard\n9511 3717", "Med venlig hilsen\nGunhild\n9511 3717\n",
+    "Kirsten Steffensen (2276 6155)", "T: 74228754", "ph: 22370 80 427", "msisdn=69045265", "You can get Anna Berg at 66299447 after five.",
+])  # fmt: skip
+def test_a_phone_is_known_by_what_stands_around_it(text):
+    assert "phone" in [label for label, _ in found(text)]
+
+
+@pytest.mark.parametrize("text", [
+    "2014-03-07T07:06:01.491989 INFO", "The total\n25465809\nwas counted", "Total Units (22766155)", "T = 74228754 K", "my order is 45807302",
+    "35.88.3494 04:52:32", "61546111 is my order", "Best regards,\nthe team\n\nPage 95113717 of it",
+])  # fmt: skip
+def test_a_number_with_nothing_of_a_phone_around_it_is_none(text):
+    assert "phone" not in [label for label, _ in found(text)]
+
+
+def test_a_date_beside_a_named_number_is_no_number_and_no_phone():
+    labels = [label for label, _ in found("Utente Mauro Fonseca, nascido a 17.04.88, contribuinte: 118 135 287.")]
+    assert "date_of_birth" in labels and "phone" not in labels
+    assert ("date_of_birth", "10.01.1991") in found("nato il 10.01.1991, Steuernummer folgt")
+
+
+def test_indentation_makes_no_table_of_an_object():
+    text = '{\n    "reisepassnummer": "LT76E814G8",\n    "accounts": [],\n    "phones": ["+4930178891"]\n  }'
+    assert found(text) == [("national_id", "LT76E814G8"), ("phone", "+4930178891")]

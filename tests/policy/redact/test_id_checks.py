@@ -1,4 +1,13 @@
+import random
+
 import pytest
+from stdnum.be import ssn
+from stdnum.de import idnr
+from stdnum.fi import hetu
+from stdnum.no import fodselsnummer
+from stdnum.pt import cc, nif
+from stdnum.ro import cnp
+from stdnum.si import emso
 
 from policy.redact import id_checks
 
@@ -18,7 +27,45 @@ def test_a_published_number_passes_and_no_other_last_digit_does(check, number):
     assert [number[:-1] + digit for digit in "0123456789" if check(number[:-1] + digit)] == [number]
 
 
-@pytest.mark.parametrize("check", [*(check for check, _ in VALID), id_checks.is_hungarian_personal_number])
+QUICK = [  # our sum first, the library's word last
+    (id_checks.is_belgian_national_number, ssn, "ymd", 5), (id_checks.is_german_tax_number, idnr, "", 11),
+    (id_checks.is_norwegian_birth_number, fodselsnummer, "dmy", 5), (id_checks.is_portuguese_tax_number, nif, "", 9),
+    (id_checks.is_portuguese_citizen_card, cc, "", 12), (id_checks.is_romanian_personal_number, cnp, "1ymd", 6),
+    (id_checks.is_yugoslav_personal_number, emso, "dm", 9), (id_checks.is_finnish_identity_code, hetu, "dmy-", 4),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("check", "library", "dated", "digits"), QUICK)
+def test_a_quick_sum_refuses_nothing_that_the_library_accepts(check, library, dated, digits):
+    rng = random.Random(str(check))
+    parts = {"d": lambda: rng.randint(1, 28), "m": lambda: rng.randint(1, 12), "y": lambda: rng.randint(0, 99)}
+    valid = 0
+    for _ in range(4000):
+        head = "".join(f"{parts[sign]():02}" if sign in parts else sign for sign in dated)
+        number = head + "".join(rng.choice("0123456789") for _ in range(digits))
+        assert check(number) == library.is_valid(number)
+        valid += check(number)
+    assert valid > 3
+
+
+def test_a_finnish_code_may_have_lost_its_century_and_a_phone_is_none():
+    assert id_checks.is_finnish_identity_code("131052308T") and id_checks.is_finnish_identity_code("131052-308T")
+    assert not id_checks.is_finnish_identity_code("131052308U")
+    assert not id_checks.is_finnish_identity_code("0701071886")
+
+
+@pytest.mark.parametrize(("number", "is_one"), [
+    ("904486283", True), ("AB1234567", True), ("X00T47123", True), ("590123456789", True), ("12345", False),
+    ("ABCDEFGH1", False),    ("1234567890123", False), ("ÄB1234567", False), ("2024", False),
+])  # fmt: skip
+def test_a_travel_document_has_six_to_twelve_signs_and_few_letters(number, is_one):
+    assert id_checks.is_travel_document(number) is is_one
+
+
+@pytest.mark.parametrize(
+    "check",
+    [*(check for check, _ in VALID), *(check for check, *_ in QUICK), id_checks.is_hungarian_personal_number],
+)
 @pytest.mark.parametrize("text", ["", "A", "1", "000", "ABCDEFGHIJKL", "٣" * 10, "99999999A999", "A" * 400, "-" * 10])
 def test_what_is_no_number_is_refused_and_nothing_raises(check, text):
     assert check(text) is False

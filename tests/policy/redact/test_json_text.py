@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policy.redact.json_text import cut_escape, escaped, map_values, unescape
+from policy.redact.json_text import cut_escape, digits_of, escaped, map_values, unescape
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=10),
@@ -69,3 +69,17 @@ def test_a_text_cut_inside_an_escape_waits_for_the_rest(text, data):
 )  # fmt: skip
 def test_an_unfinished_escape_is_known(text, cut):
     assert cut_escape(text) == cut
+
+
+@pytest.mark.parametrize(
+    "number", ["4111111111111111", "4111111111111111.0", "4.111111111111111e15", "41111111111111110e-1"]
+)
+def test_a_whole_number_is_searched_as_its_digits_however_it_is_written(number):
+    seen = []
+    assert map_values(f'{{"card": {number}}}', lambda inner: seen.append(inner) or inner) == f'{{"card": {number}}}'
+    assert seen == ["card", "4111111111111111"]
+
+
+@pytest.mark.parametrize("number", ["1234567.25", "1e400", "1e30", "-1.5e-7"])
+def test_a_number_that_is_not_whole_or_not_exact_is_searched_as_it_is_written(number):
+    assert digits_of(number) == number

@@ -119,3 +119,80 @@ def test_a_name_between_two_numbers_belongs_to_the_one_behind_it():
 
 def test_english_words_speak_for_no_other_country():
     assert Reading("Could you check the number 57243441804 for me, is it on the list?").countries == frozenset()
+
+
+@pytest.mark.parametrize("name", [
+    "PEID", "PEID-Nr.", "peid_nr", "PEID_NO", "Personenidentifikationsnummer", "Personen-ID", "Personenident.-Nr.", "Personennummer",
+    "Liechtenstein personal number", "personal_no", "numéro d'identification personnelle",
+])  # fmt: skip
+@pytest.mark.parametrize("value", ["40321", "403212", "403 212", "403.212", "1234567"])
+def test_a_number_without_a_check_is_found_under_every_name_of_it(name, value):
+    assert kinds(f"{name}: {value}") == [("li_peid", value)]
+
+
+@pytest.mark.parametrize("text", [
+    "The order number is 403212.", "Version 403212 of 2026", "PEID bekannt. Geboren am 12.05.1980 in Vaduz", "Personal 403212 units moved",
+    "Die Personen 403212 und 403213 fehlen",
+])  # fmt: skip
+def test_a_number_without_a_check_is_nothing_without_its_name(text):
+    assert kinds(text) == []
+
+
+def test_a_checked_number_wins_over_one_without_a_check_where_a_name_may_mean_both():
+    assert kinds("Danish personal number: 131052-3080")[:1] == [("dk_cpr", "131052-3080")]
+    assert kinds("Liechtenstein personal number: 403212") == [("li_peid", "403212")]
+
+
+@pytest.mark.parametrize(("value", "kind"), [
+    ("44051401359", "pl_pesel"), ("13060558072", "gr_amka"), ("1585130605", "at_svnr"), ("14015347555", "no_fnr"), ("512-34-5678", "us_ssn"),
+])  # fmt: skip
+def test_ssn_is_what_english_calls_any_countrys_number(value, kind):
+    assert kind in [found for found, _ in kinds(f"SSN: {value}")]
+
+
+@pytest.mark.parametrize("text", [
+    "INSERT INTO client (name, pesel) VALUES ('Jan Nowak', '44051401359');",
+    "COPY client (name, pesel) FROM stdin;\nJan\t44051401359\n\\.\n",
+    "<tr><th>Name</th><th>PESEL</th></tr><tr><td>Jan</td><td>44051401359</td></tr>",
+    'name,pesel\n"Nowak, Jan",44051401359\n',
+    "peselNumber=44051401359",
+    "Name          PESEL\nJan Nowak     44051401359\n",
+])  # fmt: skip
+def test_a_column_names_its_numbers_in_dumps_and_documents_too(text):
+    assert kinds(text) == [("pl_pesel", "44051401359")]
+
+
+def test_a_name_in_brackets_with_a_small_number_names_the_one_behind():
+    assert kinds("fødselsnummer (11 siffer): 131052 30850") == kinds("fødselsnummer: 131052 30850")
+
+
+def test_letters_that_begin_a_number_are_part_of_it_even_where_they_name_another():
+    assert kinds("National Insurance number: KT 08 69 22 C.") == [("gb_nino", "KT 08 69 22 C")]
+    assert kinds("číslo OP 123456789") == [("passport", "123456789")]
+
+
+def test_a_closing_tag_names_nothing_behind_it():
+    assert kinds("<peid>40321</peid><row>7654321</row>") == [("li_peid", "40321")]
+
+
+@pytest.mark.parametrize(("text", "value"), [
+    ("Passport number: 904486283", "904486283"), ("Numer paszportu: ZS0000177", "ZS0000177"), ("passaporto n. YA1234567", "YA1234567"),
+    ("číslo OP 123456789", "123456789"),
+])  # fmt: skip
+def test_a_passport_is_found_under_its_name(text, value):
+    assert kinds(text) == [("passport", value)]
+
+
+@pytest.mark.parametrize(
+    "text", ["Your passport expires 12.05.2030.", "passport control opens at 06:30", "The passport fee is 60 EUR."]
+)
+def test_a_date_or_a_price_beside_a_passport_is_no_passport(text):
+    assert kinds(text) == []
+
+
+@pytest.mark.parametrize("text", [
+    "Chrome/131.0.8127.672 Safari/537.36", "Číslo jednací 72896/2026, číslo smlouvy 145621996.",
+    "Mon numéro fiscal est 2507134743110, merci.", "numéro de sécurité sociale: 1 67 03 75 324 880 90",
+])  # fmt: skip
+def test_browsers_files_and_slips_are_left_alone(text):
+    assert kinds(text) == []

@@ -80,6 +80,77 @@ def test_no_string_of_the_wire_models_leaves_as_it_came(endpoint, path):
     assert "alice" not in sent and "[EMAIL]" in sent
 
 
+CALL = {
+    "role": "assistant",
+    "content": None,
+    "tool_calls": [{"id": "t", "type": "custom", "custom": {"name": "s", "input": MAIL}}],
+}
+NEWER = {
+    "prediction": {"type": "content", "content": MAIL},
+    "prediction of parts": {"type": "content", "content": [{"type": "text", "text": MAIL}]},
+    "web_search_options": {"user_location": {"type": "approximate", "approximate": {"city": MAIL}}},
+    "reasoning": {"effort": "low", "summary": MAIL},
+    "audio": {"voice": MAIL, "format": "wav"},
+    "modalities": ["text", MAIL],
+    "store": MAIL,
+    "metadata": {"ticket": MAIL},
+    "safety_identifier": MAIL,
+    "prompt_cache_key": MAIL,
+    "verbosity": MAIL,
+    "service_tier": MAIL,
+    "tools": [{"type": "custom", "custom": {"name": "f", "description": MAIL, "format": {
+        "type": "grammar", "grammar": {"syntax": "lark", "definition": f'start: "{MAIL}"'}}}}],
+    "tool_choice": {"type": "allowed_tools", "allowed_tools": {"tools": [{"function": {"name": MAIL}}]}},
+    "messages": [CALL],
+    "messages with a refusal": [{"role": "assistant", "content": [{"type": "refusal", "refusal": MAIL}]}],
+    "chat_template_kwargs": {"system": MAIL},
+    "a_field_of_next_year": [{"deep": [MAIL]}],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "value"), NEWER.items(), ids=NEWER)
+def test_every_string_of_newer_fields_is_redacted(name, value):
+    body = {**BASES["chat"], name.split(" ")[0]: value}
+    sent = json.dumps(REDACTOR.redact_body(body, "chat", "k7f3").body)
+    assert "alice" not in sent and "[EMAIL]" in sent
+
+
+@pytest.mark.parametrize("part", [
+    {"type": "input_audio", "input_audio": {"data": "UklGRg==", "format": "wav"}},
+    {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}},
+    {"type": "video_url", "video_url": {"url": "data:video/mp4;base64,AAAA"}},
+    {"type": "audio_url", "audio_url": {"url": "data:audio/wav;base64,AAAA"}},
+    {"type": "file", "file": {"file_data": "AAAA", "filename": "x.pdf"}},
+    {"type": "something_new", "text": "x"},
+])  # fmt: skip
+@pytest.mark.parametrize("place", ["messages", "prediction"])
+def test_a_part_that_nobody_can_read_is_refused_by_name_wherever_it_stands(part, place):
+    holder = {"role": "user", "content": [part]} if place == "messages" else {"type": "content", "content": [part]}
+    body = {**BASES["chat"], place: [holder] if place == "messages" else holder}
+    with pytest.raises(RedactionBlocked) as refused:
+        REDACTOR.redact_body(body, "chat", "k7f3")
+    assert refused.value.findings[0].position.startswith(place)
+
+
+@pytest.mark.parametrize("number", [4111111111111111, 4111111111111111.0, 4.111111111111111e15])
+def test_a_number_that_is_a_card_is_found_under_any_name_that_is_no_parameter(number):
+    for body in ({"my_card": number}, {"metadata": {"card": number}}, {"extra": [[number]]}):
+        sent = json.dumps(REDACTOR.redact_body({**BASES["chat"], **body}, "chat", "k7f3").body)
+        assert "[CARD]" in sent and "4111111111" not in sent
+
+
+def test_numbers_that_are_parameters_stay_numbers():
+    body = {
+        **BASES["chat"],
+        "seed": 4111111111111111,
+        "temperature": 0.5,
+        "max_tokens": 4096,
+        "min_p": 0.05,
+        "best_of": 2,
+    }
+    assert REDACTOR.redact_body(body, "chat", "k7f3").body == body
+
+
 MESSAGE = {"role": "user", "content": [{"type": "input_text", "text": MAIL}]}
 OTHERS = {
     "embeddings input": ("embeddings", {"input": MAIL}),

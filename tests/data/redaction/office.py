@@ -1,0 +1,108 @@
+# ruff: noqa: E501  # tables read better in one line a row
+"""The office set: ``python -m tests.data.redaction.office FILE.jsonl [--seed N] [--rounds N]``.
+
+Letters, chats, notes of doctors, forms, tables, dumps, logs and code, as an examiner would write them who knows what
+the numbers are called and has not read the detectors: every name of every number (`office_words`) in its country's
+language, in English and in the shapes of programs. Values and spellings are those of `fresh` and `values`.
+"""
+
+import argparse
+import json
+import random
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from policy.redact.id_kinds import IDS
+from tests.data.redaction import fresh, fresh_words
+from tests.data.redaction import office_words as words
+from tests.data.redaction.fresh import written_as
+from tests.data.redaction.make import LABELS, Case, as_json
+from tests.data.redaction.numbers import NUMBERS, valid, with_a_slip
+
+VARIANTS = ("plain", "plain", "plain", "nbsp", "zero-width", "full-width", "regrouped", "look-alike", "json-escaped")
+_PLACE = re.compile(r"\{(\w+)\}|\{\{|\}\}")
+_CODE = re.compile(r"\{([a-zA-Z]+?)([0-9]*)\}")
+_SHAPES = {
+    "cy_id": ("999999", "9999999", "99999999"), "li_peid": ("99999", "999999", "9999999", "99999999", "999999999", "999 999", "999.999", "999-999"),
+    "li_ahv": ("756.9999.9999.99",),
+}  # fmt: skip
+_SAME = {"li_ahv": "ch_ahv"}
+
+
+def cases(seed: int, rounds: int) -> Iterator[Case]:
+    """Every name of every number once a round, in prose of its country, in English, and as programs write it."""
+    rng = random.Random(f"office-{seed}")
+    for turn in range(rounds):
+        for kind, (lang, called, keys) in words.CALLED.items():
+            own, english = words.PROSE[lang[:2]], words.PROSE["en"]
+            named = called.split("|")
+            shapes = [(rng.choice(own[:3] + own[4:]), name, lang) for name in named]
+            shapes += [(rng.choice(english[:3] + english[4:]), rng.choice(named), "en"), (own[3], named[0], lang)]
+            shapes += [(rng.choice(words.MACHINE), key, lang) for key in keys.split("|")]
+            for number, (shape, name, spoken) in enumerate(shapes):
+                variant = rng.choice(VARIANTS)
+                text, spans = _filled(shape, kind, lang, name, variant, rng)
+                yield Case(f"{kind}-{turn}-{number}-{variant}", spoken, variant, text, spans)
+            if (wrong := with_a_slip(_id(kind, rng), IDS[_SAME.get(kind, kind)].is_valid)) is not None:
+                text = f"{named[0]}: {wrong}"
+                yield Case(f"slip-{kind}-{turn}", lang, "wrong check digit", text, ())
+        for index, clean in enumerate(words.CLEAN):
+            text = _CODE.sub(lambda code: _code(code[1], int(code[2] or 0), rng), clean)
+            yield Case(f"clean-{turn}-{index}", "mul", "clean", text, ())
+
+
+def _code(kind: str, length: int, rng: random.Random) -> str:
+    return f"{rng.randint(10, 28)}" if kind == "d" else fresh._code(kind, length, rng)
+
+
+def _id(kind: str, rng: random.Random) -> str:
+    shapes = [
+        *_SHAPES.get(kind, fresh_words.SHAPES.get(kind, ())),
+        *((NUMBERS[kind].shape,) if kind in NUMBERS else ()),
+    ]
+    return valid(rng.choice(shapes), IDS[_SAME.get(kind, kind)].is_valid, rng)
+
+
+def _filled(
+    shape: str, kind: str, lang: str, name: str, variant: str, rng: random.Random
+) -> tuple[str, tuple[tuple[int, int, str], ...]]:
+    text, at = "", 0
+    spans: list[tuple[int, int, str]] = []
+    for place in _PLACE.finditer(shape):
+        text += shape[at : place.start()]
+        at = place.end()
+        match place[1]:
+            case None:
+                text += place[0][0]
+            case "called" | "key":
+                text += name if place[1] == "key" or "_" not in name else name.replace("_", " ")
+            case "n5":
+                text += _code("n", 5, rng)
+            case label:
+                raw = _id(kind, rng) if label == "id" else fresh._value(label, kind, lang, rng)
+                written = written_as(raw, label, variant, rng)
+                spans.append(
+                    (
+                        len(text),
+                        len(text) + len(written),
+                        kind.upper() if label == "id" else LABELS.get(label, label.upper()),
+                    )
+                )
+                text += written
+    return text + shape[at:], tuple(spans)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--seed", type=int, default=2028)
+    parser.add_argument("--rounds", type=int, default=1)
+    asked = parser.parse_args()
+    with asked.file.open("w", encoding="utf-8") as file:
+        for case in cases(asked.seed, asked.rounds):
+            file.write(json.dumps(as_json(case), ensure_ascii=False) + "\n")
+
+
+if __name__ == "__main__":
+    main()
