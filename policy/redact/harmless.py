@@ -25,6 +25,8 @@ _NOUNS = (
     r"|score|highscore|level|loss|matrix|constant|revisi|hw|fw|firmware|mac|msg|message id|session|job|task|node|thread|block|tx|hash"
     r"|polic[ey]\w* (?:no|number)|schaden|claim|vorgang|antrag|dosar|spis|spisova|spraw|sag|mal|arende|asia|toimik|bylos|lieta"
     r"|suma|summa|referenc|sagsn|malnummer|malnr|volume|position"
+    r"|aanvraag|cerere|wniosek|wniosk|demande|solicitud|richiesta|ansokan|ansogning|soknad|hakemus|zadost|ziadost|kerelem|заявлени"
+    r"|αιτηση|zahtjev|vloga|taotlus|pieteikum|prasym|umsokn|application|zahler|compteur|contatore|licznik|meterstand|lagerplatz|regal|sak|asi"
     r"|urteil|bgh|bverfg|celex|population|einwohner|units|steps|seed|nonce|rows|epoch|id_order|order_id|item_id|request_id"
 )
 # The shortest are whole words: `Mallet, 06 95 51 80 86` is no file of a Danish court.
@@ -48,7 +50,7 @@ _SHAPES = re.compile(
 )
 _UNIT = re.compile(
     r"(?:[.,][0-9]{1,2})? ?(?:€|EUR|USD|\$|£|GBP|CHF|kr|SEK|NOK|DKK|PLN|zł|Kč|CZK|HUF|Ft|lei|RON|%|km|kg|m²|MB|GB|kB"
-    r"|Euro?s?|Exemplare|sz\.|számú|számla|units|people|euros|bytes|ms|tonnes?|Stück|pcs|inhabitants)(?![A-Za-z])|,[0-9]{2}(?![0-9])"
+    r"|[Ee]uro?s?|Exemplare|sz\.|számú|számla|units|people|euros|bytes|ms|tonnes?|Stück|pcs|inhabitants)(?![A-Za-z])|,[0-9]{2}(?![0-9])"
 )
 _CURRENCY = re.compile(r"(?:€|EUR|USD|\$|£|GBP|CHF|PLN) ?[0-9 .,']{0,12}\Z")
 _ISO_DATE = re.compile(r"(?:19|20)[0-9]{2}-[01][0-9]-[0-3][0-9](?![0-9])")
