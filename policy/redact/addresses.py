@@ -71,7 +71,7 @@ _ENGLISH = re.compile(
     rf"|Gardens|Quay|Boulevard|Crescent|Court|Grove|Parade|Park|Way|Place|Row|Hill|Mews|Walk|Rise)(?![{LETTER}])\.?"
     rf"(?: [A-Z][0-9][0-9W] ?[0-9A-Z]{{4}}(?: {_NAME}){{1,2}})?"
 )
-_HOUSE = re.compile(rf"[0-9](?<![{LETTER}0-9.,/][0-9]){_NUMBER.replace('{1,4}', '{0,3}', 1)}(?![{LETTER}0-9])")
+_HOUSE = re.compile(rf"[0-9](?<![{LETTER}0-9.,/][0-9]){_NUMBER.replace('{1,4}', '{0,3}', 1)}(?![{LETTER}0-9]|\.[0-9])")
 _NAME_ENDS = re.compile(rf"(?:[{LETTER}.'’”\"»«°)],? ?|, ?)\Z")
 _FIRST_DIGIT = re.compile(r"[0-9]{1,4}")
 _NAMES_BEFORE = re.compile(
@@ -113,10 +113,10 @@ _HUNGARIAN = re.compile(
     rf"(?<![{LETTER}0-9])[1-9][0-9]{{3}} {_NAME}, ?(?:{_NAME} ){{1,4}}(?:u|krt|köz|sor|fasor|dűlő|stny)\.? \Z"
 )
 _BOX = re.compile(
-    r"(?:postfach|postbus|postboks|postbox|boite postale|bp|b\.p\.|apartado|casella postale|box|p\.? ?o\.? ?box|pl|pf\.?|skr\.? poczt\.?)"
+    r"(?:postfach|postbus|postboks|postbox|boite postale|bp|apartado|casella postale|box|pl|pf\.?|skr\.? poczt\.?)"
     r"(?: n[.°ro]{1,2})? [0-9][0-9 ]{0,9}"
 )
-_BOX_INITIALS = frozenset({"pos", "boi", "bp", "b", "apa", "cas", "box", "p", "po", "pl", "pf", "skr"})
+_BOX_INITIALS = frozenset({"pos", "boi", "bp", "apa", "cas", "box", "pl", "pf", "skr"})
 _BOX_TOWN = re.compile(rf"(?: {_NAME})?(?:,? ?\n|, ?){_CODE} {_TOWN}(?![{LETTER}])")
 # `1061 Budapest, ` in front of the street.
 _TOWN_BEFORE = re.compile(rf"(?<![{LETTER}0-9])[1-9][0-9]{{3}} {_NAME}, ?\Z")
@@ -146,8 +146,6 @@ def find_addresses(text: str, start: int) -> Iterator[tuple[int, int]]:
     reading = text if isinstance(text, Reading) else Reading(text)
     for house in _HOUSE.finditer(text, start):
         if reading.is_taken(house.start()):
-            continue
-        if text.startswith(".", house.end()) and text[house.end() + 1 : house.end() + 2].isdigit():
             continue
         if english := _ENGLISH.match(text, house.start()):
             yield house.start(), _with_town(text, english.end())

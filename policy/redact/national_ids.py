@@ -243,23 +243,28 @@ def _best_alone(reading: Reading, begin: int) -> tuple[int, int, str] | None:
         if not ranked:
             continue
         whole = chain is chains[-1] and (begin < 2 or not (latin[begin - 1] == " " and latin[begin - 2].isdigit()))
-        if _A_DATE_AND.fullmatch(latin, begin, chain.end):
-            continue
-        beside_a_word = _SMALL_WORD.search(latin, begin, chain.end) is not None
         for kind in ranked:
-            if beside_a_word and kind != "gb_nino":
-                continue
-            if kind in _ONE_SIGN and (
-                (begin and latin[begin - 1] == "-") or len(set(latin[begin : chain.end]) & _SIGNS) > 1
-            ):
-                continue
-            if kind in _DATED and not _DATED[kind].match(chain.compact):
-                continue
             if holds(kind, latin, chain):
-                if _is_free(reading, kind, begin, chain, is_whole=whole or chain.groups == 1):
+                if _is_plausible(kind, latin, begin, chain) and _is_free(
+                    reading, kind, begin, chain, is_whole=whole or chain.groups == 1
+                ):
                     return begin, chain.end, kind
                 break
     return None
+
+
+def _is_plausible(kind: str, latin: str, begin: int, chain: Chain) -> bool:
+    """Whether a valid number that nothing names is written as people write one."""
+    if kind in _DATED and not _DATED[kind].match(chain.compact):
+        return False
+    if chain.groups == 1:
+        return True
+    if _A_DATE_AND.fullmatch(latin, begin, chain.end) or (
+        kind != "gb_nino" and _SMALL_WORD.search(latin, begin, chain.end)
+    ):
+        return False
+    is_inner = begin > 0 and latin[begin - 1] == "-"
+    return not (kind in _ONE_SIGN and (is_inner or len(set(latin[begin : chain.end]) & _SIGNS) > 1))
 
 
 def _ranked(reading: Reading, alone: _Alone, chain: Chain) -> list[str]:

@@ -78,7 +78,7 @@ def compile_plans() -> None:
 
 def _is_phone(reading: Reading, span: str, begin: int, end: int, digits: int) -> bool:
     bare = span.lstrip("(")
-    if _SUM.fullmatch(bare):
+    if bare[0] == "+" and _SUM.fullmatch(bare):
         return False
     named_id = named_numbers(reading).get(begin)
     if bare.startswith(("+", "00")) and digits >= 7 and _is_international(bare):

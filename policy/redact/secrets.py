@@ -83,7 +83,7 @@ def find_secrets(text: str, start: int) -> Iterator[tuple[int, int]]:
 
 
 def _may_be_key(token: str) -> bool:
-    return _LETTER.search(token) is not None and ("_" in token or token.isupper() or _DIGIT.search(token) is not None)
+    return ("_" in token or _DIGIT.search(token) is not None or token.isupper()) and _LETTER.search(token) is not None
 
 
 def _keys(text: str, start: int) -> Iterator[tuple[int, int]]:
