@@ -38,3 +38,20 @@ def test_a_phone_is_found_behind_what_people_call_it(text, phone):
 )
 def test_money_sums_seconds_and_dates_are_no_phones(text):
     assert phones(text) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "name;email;order_no\nEva;eva@example.org;2828745537\n",
+        "| name | phone | order |\n|---|---|---|\n| Eva | +49 30 90182 | 2865475552 |\n",
+        "<Phone>+32450688134</Phone><Order_No>6770821479</Order_No>",
+        "From: eva@example.at\nSubject: Re: 4500424339\nGuten Tag",
+    ],
+)
+def test_a_number_under_the_heading_or_subject_of_an_order_is_no_phone(text):
+    assert all(not phone.startswith(("28", "67", "45")) for phone in phones(text))
+
+
+def test_a_number_beside_an_address_under_another_heading_is_a_phone():
+    assert phones("name;email;contact\nEva;eva@example.org;2828745537\n") == ["2828745537"]
