@@ -107,7 +107,13 @@ def export_command(
             asdict(made),
             as_json,
             f"{output}: {made.end - made.first} records of {tenant}, up to the signed checkpoint of size"
-            f" {made.checkpoint_size}.\nCheck it: unzip it, then python3 -I verify.py FOLDER_OR_ZIP --key 'YOUR KEY'",
+            f" {made.checkpoint_size}.\nCheck it: unzip it, then python3 -I verify.py FOLDER_OR_ZIP --key 'YOUR KEY'"
+            + (
+                f"\nNOTE: {made.policies_unknown} calls were decided by policies that are not in the pack, and"
+                " verify.py will say so. The gateway's registers (--data) have them, or --evidence FILE names them."
+                if made.policies_unknown
+                else ""
+            ),
         )
 
 

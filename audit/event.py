@@ -165,6 +165,7 @@ class _Outcome(Event):
     bytes_in: Count | None = None
     bytes_out: Count | None = None
     backend_ms: Count | None = None
+    energy_mj: Count | None = None  # as the backend measured it; absent where it does not
     ttft_ms: Count | None = None
     latency_ms: Count | None = None
     tool_calls_count: Count | None = None
@@ -172,12 +173,14 @@ class _Outcome(Event):
 
 
 class InferenceCompleted(_Outcome):
-    """The answer: durable before its last chunk, or its body, leaves for the client."""
+    """The answer: durable before its last chunk, or its body, leaves for the client. `fingerprint`: what the backend
+    says it came from, its weights and how it computes."""
 
     step: ClassVar[Step] = Step.CLOSES
 
     type: Literal["inference.completed"] = "inference.completed"
     finish_reason: Code | None = None
+    fingerprint: Text | None = None
 
 
 class InferenceAborted(_Outcome):

@@ -77,8 +77,13 @@ class Backend(_Entry):
     revoked_at: str = ""
 
 
+OPERATOR_SCOPE = "_operator"
+"""Of the document that the operator puts above all tenants; no project can be called so."""
+
+
 class Policy(_Entry):
-    """One version of a policy; `scope` is the tenant's own (empty) or a project's. SHA-256 of `text`."""
+    """One version of a policy; `scope` is the tenant's own (empty), a project's, or OPERATOR_SCOPE. SHA-256 of
+    `text`. In force from `activated_at` until the next number of its scope."""
 
     scope: str = ""
     number: int
@@ -87,6 +92,27 @@ class Policy(_Entry):
     activated_by: str
     activated_at: str
     active: bool
+
+
+class Part(_Entry):
+    """A version of `Policy`, by its scope and number."""
+
+    scope: str
+    number: int
+    sha256: Sha256
+
+
+class Ruling(_Entry):
+    """What versions that were in force together make: the policy that calls name by `policy_hash`.
+
+    `canonical` is the RFC 8785 text that this is the SHA-256 of; empty where it cannot be had any more.
+    """
+
+    policy_hash: Sha256
+    policy_id: str
+    policy_version: str
+    canonical: str
+    made_of: tuple[Part, ...]
 
 
 class Evidence(_Entry):
@@ -100,6 +126,7 @@ class Evidence(_Entry):
     subprocessors: tuple[Subprocessor, ...] = ()
     backends: tuple[Backend, ...] = ()
     policies: tuple[Policy, ...] = ()
+    rulings: tuple[Ruling, ...] = ()
     measures: tuple[str, ...] = ()
 
     @classmethod

@@ -6,22 +6,20 @@ every file by its SHA-256 and is signed by the log's key. Records are streamed: 
 """
 
 import json
-import zipfile
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from importlib.resources import files
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from audit.checkpoint import Checkpoint, open_checkpoint, origin_of
 from audit.custody import Custody
 from audit.deletion import RECORD, certificates_of, deletions_of
 from audit.disclosure import Vouched, vouch
-from audit.errors import AuditError, StoreError, VerificationFailed
+from audit.errors import StoreError, VerificationFailed
 from audit.evidence import Evidence
 from audit.leaf import Leaf, decode_leaf
 from audit.merkle import Frontier, inclusion_proof, tree_hash
@@ -29,9 +27,11 @@ from audit.note import VerifierKey, sign_note
 from audit.ocsf import ocsf
 from audit.outside import Voucher, outside_proofs, vouched_by
 from audit.pack_dsar import dsar_files
+from audit.pack_policies import ACTIVATED, unknown_calls
 from audit.pack_registers import last_selftests, registers
 from audit.pack_report import html_report
 from audit.pack_tables import Tables
+from audit.pack_zip import Writer
 from audit.privacy_event import LogExported
 from audit.schema import event_schema
 from audit.side import Kept, SideStore
@@ -65,6 +65,8 @@ class Summary:
     checkpoint_size: int
     files: int
     fields: dict[str, int]
+    policies_unknown: int = 0
+    """Calls whose policy is not in the pack: `verify.py` will say so."""
 
 
 def window(reader: Reader, key: VerifierKey, tenant: str, since: str | None, until: str | None) -> Window:
@@ -125,7 +127,7 @@ async def export(
         if before[1]:
             raise VerificationFailed("a deletion is under way or was interrupted: finish it, then make the pack")
         notes = certificates_of(side, tenant)
-        with custody.reading() as reader, _Writer.create(target) as pack:
+        with custody.reading() as reader, Writer.create(target) as pack:
             made = _Pack(pack, reader, side, key, tenant, found, disclose, progress)
             made.given = Given(evidence, list(vouchers), list(dsar))
             summary = made.write(pack_id, rfc3339(custody.now()), notes, custody.signer)
@@ -134,47 +136,6 @@ async def export(
             return summary
 
     return await custody.at_side(write)
-
-
-class _Writer:
-    """A zip that keeps the SHA-256 of what goes into it."""
-
-    def __init__(self, archive: zipfile.ZipFile) -> None:
-        self._archive = archive
-        self.digests: dict[str, str] = {}
-
-    @classmethod
-    @contextmanager
-    def create(cls, target: Path) -> Iterator["_Writer"]:
-        """In place once it is whole; nothing is left of one that is not."""
-        if target.exists():
-            raise AuditError(f"{target.name} exists already")
-        draft = target.with_name(f".{target.name}.part")
-        try:
-            with zipfile.ZipFile(draft, "w", zipfile.ZIP_DEFLATED) as archive:
-                yield cls(archive)
-            draft.rename(target)
-        except OSError as error:
-            raise StoreError(f"the pack cannot be written: {error}") from error
-        finally:
-            draft.unlink(missing_ok=True)
-
-    @contextmanager
-    def stream(self, name: str) -> Iterator[Callable[[bytes], None]]:
-        digest = sha256()
-
-        def write(data: bytes) -> None:
-            digest.update(data)
-            file.write(data)
-
-        file: IO[bytes]
-        with self._archive.open(name, "w", force_zip64=True) as file:
-            yield write
-        self.digests[name] = digest.hexdigest()
-
-    def add(self, name: str, content: str | bytes) -> None:
-        with self.stream(name) as write:
-            write(content.encode() if isinstance(content, str) else content)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +154,7 @@ class _Pack:
 
     def __init__(
         self,
-        out: _Writer,
+        out: Writer,
         reader: Reader,
         side: SideStore,
         key: VerifierKey,
@@ -216,6 +177,7 @@ class _Pack:
     def write(self, pack_id: str, made_at: str, notes: list[str], signer: Signer) -> Summary:
         """Events first, in one walk; then what was gathered on it; then the manifest over everything."""
         vouched = vouch(self._reader, self._key, self._tenant, notes)
+        self._write_activations()
         self._write_events()
         self._write_fields(vouched)
         self._write_proofs(vouched, notes)
@@ -251,6 +213,7 @@ class _Pack:
             self._window.checkpoint.size,
             total + 2,
             self._states,
+            unknown_calls(self._tables.policy_calls, self._tables.policies, self.given.evidence),
         )
 
     def _range(self) -> tuple[int, int]:
@@ -276,6 +239,20 @@ class _Pack:
             if leaf.seq != seq:
                 raise StoreError(f"the log lacks record {seq} of tenant {self._tenant}")
             yield leaf
+
+    def _write_activations(self) -> None:
+        """What came before the range and put a policy in force that may decide calls in it, each with its proof."""
+        first, size = self._window.first, self._window.checkpoint.size
+        proofs = []
+        for leaf in islice(self._reader.leaves(self._tenant), first):
+            if ACTIVATED.encode() in leaf.payload:
+                self._tables.take_policy(leaf.seq, decode_leaf(leaf.payload))
+                path = [node.hex() for node in inclusion_proof(leaf.seq, size, self._range_hash)]
+                proofs.append({"seq": leaf.seq, "leaf": leaf.payload.decode(), "proof": path})
+        self._out.add("proofs/policies.json", json.dumps(proofs))
+
+    def _range_hash(self, start: int, stop: int) -> bytes:
+        return tree_hash(self._reader.leaf_hashes(self._tenant, start, stop))
 
     def _write_events(self) -> None:
         written = 0
@@ -335,12 +312,11 @@ class _Pack:
 
     def _write_proofs(self, vouched: list[Vouched], notes: Iterable[str]) -> None:
         first, end, size = self._window.first, self._window.end, self._window.checkpoint.size
-
-        def range_hash(start: int, stop: int) -> bytes:
-            return tree_hash(self._reader.leaf_hashes(self._tenant, start, stop))
-
         left, right = _aligned(0, first), _aligned(end, size)
-        proof = {"left": [range_hash(*one).hex() for one in left], "right": [range_hash(*one).hex() for one in right]}
+        proof = {
+            "left": [self._range_hash(*one).hex() for one in left],
+            "right": [self._range_hash(*one).hex() for one in right],
+        }
         self._check_root(proof["left"], proof["right"])
         self._out.add("proofs/range.json", json.dumps(proof))
         with self._out.stream("proofs/leaves.bin") as write:
@@ -356,7 +332,7 @@ class _Pack:
             proofs[one.certificate.id] = {
                 "seq": one.seq,
                 "leaf": leaf.payload.decode(),
-                "proof": [node.hex() for node in inclusion_proof(one.seq, size, range_hash)],
+                "proof": [node.hex() for node in inclusion_proof(one.seq, size, self._range_hash)],
             }
         self._out.add("proofs/certificates.json", json.dumps(proofs))
         bodies = [one.certificate.model_dump(mode="json", exclude_none=True) for one in vouched]

@@ -13,6 +13,7 @@ from typing import Any
 from audit.event_base import SYSTEM_TENANT
 from audit.evidence import Activity, Evidence
 from audit.incident import Case
+from audit.pack_policies import policy_files
 from audit.pack_tables import Flows, Tables, table
 from audit.store import Reader
 from audit.walk import parsed
@@ -31,7 +32,7 @@ def registers(tables: Tables, evidence: Evidence, tested: Mapping[str, str] | No
         "subprocessors.csv": _csv([one.model_dump() for one in evidence.subprocessors], _SUBPROCESSOR),
         "backends.json": _json(_backends(evidence)),
         "dora_register.csv": _csv(_dora(evidence), _DORA),
-        "policy_history.json": _json(_policies(tables.policies, evidence)),
+        **policy_files(tables.policies, evidence),
         "residency_evidence.json": _json(_residency(tables)),
         "incidents.json": _json(_incidents(tables.cases)),
         "ai_systems.json": _json(tables.systems.as_json()),
@@ -160,33 +161,6 @@ def _dora(evidence: Evidence) -> list[dict[str, Any]]:
             }
         )
     return rows
-
-
-def _policies(activations: Sequence[Mapping[str, Any]], evidence: Evidence) -> list[dict[str, Any]]:
-    """Every version that the register holds, with the records that activated it, when it was in force, and the lines
-    that it changed. An activation on record whose text is not in the register is told as such."""
-    told, last, matched = [], dict[str, dict[str, Any]](), set[int]()
-    for policy in sorted(evidence.policies, key=lambda one: (one.scope, one.number)):
-        records = [one for one in activations if one.get("detail", {}).get("sha256") == policy.sha256]
-        records = records or [one for one in activations if one.get("after") == policy.sha256]
-        matched.update(one["seq"] for one in records)
-        before = last.get(policy.scope)
-        one = policy.model_dump(mode="json") | {
-            "in_force_until": "",
-            "records": [record["seq"] for record in records],
-            "diff": _diff(before["text"] if before else "", policy.text),
-        }
-        if before is not None:
-            before["in_force_until"] = policy.activated_at
-        last[policy.scope] = one
-        told.append(one)
-    return told + [dict(one) for one in activations if one["seq"] not in matched]
-
-
-def _diff(before: str, after: str) -> list[str]:
-    old, new = before.splitlines(), after.splitlines()
-    gone, come = set(old) - set(new), set(new) - set(old)
-    return [*(f"- {line}" for line in old if line in gone), *(f"+ {line}" for line in new if line in come)]
 
 
 def _residency(tables: Tables) -> dict[str, Any]:

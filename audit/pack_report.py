@@ -76,6 +76,15 @@ def html_report(
         "<p>What the place of processing rests on, in calls a month; 0 says that none did. Countries are those of ISO "
         "3166.</p>",
         _tools(tables),
+        "<h2>Which policy decided</h2>",
+        "<p>Its text and when it was in force are in <code>policy_history.json</code> and "
+        "<code>policies_in_force.json</code>; <code>verify.py</code> holds each call against them. A call without one "
+        "was refused before a policy was asked.</p>",
+        _table(
+            ("policy", "version", "SHA-256", "calls"),
+            [(name, version, digest[:16], count) for (name, version, digest), count in sorted(tables.deciders.items())],
+            "No call was decided.",
+        ),
         "<h2>What was refused, and why</h2>",
         _table(
             ("rule", "article", "because", "calls"),
@@ -161,7 +170,7 @@ _FILES = [
         "where calls went and on what basis; what was refused",
     ),
     (
-        "admin_access.csv, policy_history.json",
+        "admin_access.csv, policy_history.json, policies_in_force.json",
         "who changed, read, erased or exported what; each policy in force, with text",
     ),
     ("retention_run.csv, erasure_certificate.json", "what was deleted, when and why"),

@@ -96,6 +96,8 @@ class Tables:
         self._access: list[tuple[object, ...]] = []
         self._runs: list[tuple[object, ...]] = []
         self.policies: list[dict[str, Any]] = []
+        self.policy_calls: Counter[str] = Counter()  # by hash
+        self.deciders: Counter[tuple[str, str, str]] = Counter()  # policy, version, hash
         self.months: set[str] = set()
         self.first = self.last = ""
         self.systems = Systems()
@@ -112,6 +114,8 @@ class Tables:
             activity = self.activities.setdefault(event.activity_id or event.project, Flows())
             activity.calls += 1
             activity.projects.add(event.project)
+            self.deciders[event.policy_id or "-", event.policy_version or "-", event.policy_hash or "-"] += 1
+            self.policy_calls[event.policy_hash or ""] += not denied or event.policy_hash is not None
             if event.redaction is not None:
                 self.redacted.update(event.redaction.counts_by_type)
                 activity.data.update(event.redaction.counts_by_type)
@@ -145,8 +149,13 @@ class Tables:
             self._runs.append(
                 (seq, ts, event.run_id, event.due, event.deleted, event.held, event.orphans, *kept, *records)
             )
+        self.take_policy(seq, leaf)
+
+    def take_policy(self, seq: int, leaf: Leaf) -> None:
+        """Alone, of a record that lies before the range of the pack."""
+        event = leaf.event
         if isinstance(event, AdminChanged) and event.type.startswith("admin.policy."):
-            self.policies.append({"seq": seq, "ts": ts, **event.model_dump(mode="json", exclude_none=True)})
+            self.policies.append({"seq": seq, "ts": leaf.stamp.ts, **event.model_dump(mode="json", exclude_none=True)})
 
     def files(self) -> dict[str, str]:
         """Name and content of every table, empty ones too: that nothing happened is an answer."""

@@ -21,12 +21,17 @@ import sys
 import time
 import zipfile
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, BinaryIO
 
 MAX_FINDINGS = 20  # of one kind; the rest are counted
 MAX_LINE = 1 << 20
 OPENS, WITHIN, CLOSES = "inference.accepted", "routing.decision", ("inference.completed", "inference.aborted")
+DECIDED = (OPENS, "inference.denied")
+ACTIVATED = "admin.policy.activated"
+OPERATOR = "_operator"  # the scope of the policy above all tenants; the tenant's own is "", others are projects
+EARLY, LATE = timedelta(seconds=60), timedelta(seconds=300)  # clocks of nodes; a call is decided before it is recorded
 NOT_LISTED = {"manifest.json", "manifest.sig"}
 
 
@@ -326,6 +331,32 @@ class Pack:
             return file.read()
 
 
+class Version:
+    """One version of a policy, as the history has it."""
+
+    def __init__(self, said: dict[str, Any]) -> None:
+        self.said = said
+        self.scope, self.number, self.sha256 = str(said["scope"]), int(said["number"]), str(said["sha256"])
+        self.said_since, self.said_until = str(said["activated_at"]), str(said["in_force_until"])
+        self.since = moment(self.said_since)
+        self.until: datetime | None = None
+
+
+def version_name(said: dict[str, Any]) -> str:
+    scope = str(said["scope"])
+    whose = {"": "the tenant's policy", OPERATOR: "the operator's policy"}.get(scope, "the policy of project " + scope)
+    return "version " + str(said["number"]) + " of " + whose
+
+
+def moment(text: str) -> datetime:
+    """A time of a record, in UTC: 2026-03-01T09:30:00.000Z."""
+    return datetime.strptime(text, "%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def stamp(at: datetime) -> str:
+    return at.isoformat(timespec="milliseconds") + "Z"
+
+
 class Check:
     """One run over one pack. `findings` are what does not hold, `notes` what a reader should know."""
 
@@ -355,7 +386,9 @@ class Check:
             self.check_checkpoint,
             self.read_certificates,
             self.read_fields,
+            self.read_policies,
             self.check_events,
+            self.check_activations,
             self.check_certificates,
             self.check_outside,
         ):
@@ -523,6 +556,7 @@ class Check:
             self.fault("tenant", "it belongs to tenant " + str(event.get("tenant")), seq)
         self.check_pairing(event, seq, open_requests)
         self.check_fields(event, seq)
+        self.check_policy(event, seq)
         if isinstance(digest_of := event.get("certificate_sha256"), str):
             self.announced[digest_of] = seq
         return digest
@@ -683,6 +717,166 @@ class Check:
                 self.fault("certificate", "no record announces certificate " + name)
             except Broken as error:
                 self.fault("certificate", "certificate " + name + " does not hold: " + str(error))
+
+    # --- policies ---
+
+    def read_policies(self) -> None:
+        """Each version with its time, and what versions made together, by the hash that calls name it with."""
+        self.versions: dict[tuple[str, int], Version] = {}
+        self.rulings: dict[str, list[dict[str, Any]]] = {}
+        self.spans: dict[tuple[str, str], list[tuple[str, str]]] = {}
+        self.activations: list[tuple[int, dict[str, Any]]] = []
+        self.unproven: dict[str, dict[str, Any]] = {}
+        for one in self.listed("policy_history.json"):
+            if "text" in one:  # otherwise it is a record of a version whose text nobody gave
+                self.take_version(one)
+        self.check_order()
+        for one in self.listed("policies_in_force.json"):
+            try:
+                name = str(one["policy_hash"])
+                parts = {str(part["scope"]): int(part["number"]) for part in one["made_of"]}
+                if one["canonical"] == "":
+                    self.unproven[name] = one
+                elif hashlib.sha256(str(one["canonical"]).encode()).hexdigest() != name:
+                    raise Broken("the text of policy " + name + " is not what its hash is of")
+                for part in one["made_of"]:
+                    known = self.versions.get((str(part["scope"]), int(part["number"])))
+                    if known is None or known.sha256 != part["sha256"]:
+                        raise Broken(
+                            "policy " + name + " is made of " + version_name(part) + ", which is not in the history"
+                        )
+                if "" not in parts or len(parts) != len(one["made_of"]) or len(set(parts) - {OPERATOR, ""}) > 1:
+                    raise Broken("policy " + name + " is not made of a tenant's and at most a project's version")
+                self.rulings.setdefault(name, []).append({**one, "parts": parts})
+            except Broken as error:
+                self.fault("policy", str(error))
+            except (ValueError, KeyError, TypeError):
+                self.fault("policy", "policies_in_force.json is not of this format")
+
+    def listed(self, name: str) -> list[dict[str, Any]]:
+        try:
+            found = json.loads(self.pack.read(name))
+            if isinstance(found, list) and all(isinstance(one, dict) for one in found):
+                return found
+            self.fault("policy", name + " is not of this format")
+        except ValueError:
+            self.fault("policy", name + " is not of this format")
+        except Broken as error:
+            self.fault("policy", str(error))
+        return []
+
+    def take_version(self, one: dict[str, Any]) -> None:
+        try:
+            version = Version(one)
+            if hashlib.sha256(str(one["text"]).encode()).hexdigest() != version.sha256:
+                self.fault("policy", "the text of " + version_name(one) + " is not the one that was activated")
+            if self.versions.setdefault((version.scope, version.number), version) is not version:
+                self.fault("policy", version_name(one) + " is in the history twice")
+        except (ValueError, KeyError, TypeError):
+            self.fault("policy", "policy_history.json is not of this format")
+
+    def check_order(self) -> None:
+        """Each version of a scope was in force until the next."""
+        for (scope, number), version in self.versions.items():
+            later = [one for one in self.versions.values() if one.scope == scope and one.number > number]
+            after = min(later, key=lambda one: one.number, default=None)
+            if version.said_until != (after.said_since if after else ""):
+                self.fault("policy", version_name(version.said) + " ends at another time than the next one begins")
+            if after is not None and after.since < version.since:
+                self.fault("policy", version_name(after.said) + " begins before the one that it replaced")
+            version.until = after.since if after else None
+
+    def check_policy(self, event: dict[str, Any], seq: int) -> None:
+        """That what decided the call is in the history, and was in force for its project at that time."""
+        if event["type"] == ACTIVATED:
+            self.activations.append((seq, event))
+        if event["type"] not in DECIDED:
+            return
+        name, project, ts = event.get("policy_hash"), str(event.get("project")), str(event.get("ts"))
+        if name is None:
+            if event["type"] == OPENS:
+                self.fault("policy", "it was accepted under no policy", seq)
+            return
+        told = "the policy that decided it (" + str(event.get("policy_id")) + ", version "
+        told += str(event.get("policy_version")) + ")"
+        made = self.rulings.get(str(name))
+        if made is None:
+            self.fault("policy", told + " is not in the pack", seq)
+            return
+        if not any(
+            (one["policy_id"], one["policy_version"]) == (event.get("policy_id"), event.get("policy_version"))
+            for one in made
+        ):
+            self.fault("policy", told + " is called otherwise in the pack", seq)
+        spans = self.spans.get((str(name), project))
+        if spans is None:
+            spans = self.spans[str(name), project] = [
+                span for one in made for span in self.in_force(one["parts"], project)
+            ]
+        if not any(first <= ts <= last for first, last in spans):
+            self.fault("policy", told + " was not in force then for project " + project, seq)
+
+    def in_force(self, parts: dict[str, int], project: str) -> Iterator[tuple[str, str]]:
+        """When these versions and no others decided calls of the project, with what clocks may differ."""
+        if set(parts) - {OPERATOR, "", project}:
+            return
+        first, last = datetime.min + EARLY, datetime.max - LATE
+        for scope in {OPERATOR, "", project}:
+            if scope in parts:
+                version = self.versions[scope, parts[scope]]
+                first, last = max(first, version.since), min(last, version.until or last)
+            else:  # before there was any
+                last = min([last] + [one.since for one in self.versions.values() if one.scope == scope])
+        if first <= last:
+            yield stamp(first - EARLY), stamp(last + LATE)
+
+    def check_activations(self) -> None:
+        """Records that put versions in force, in this pack or proven under its checkpoint, against the history."""
+        for one in self.listed("proofs/policies.json"):
+            try:
+                leaf, seq = str(one["leaf"]).encode(), int(one["seq"])
+                nodes = [bytes.fromhex(node) for node in one["proof"]]
+                if root_from_inclusion(leaf_hash(leaf), seq, self.size, nodes) != self.root:
+                    raise Broken("its record is not under the checkpoint")
+                self.activations.append((seq, canonical(leaf)))
+            except Broken as error:
+                self.fault("policy", "the proof of an activation does not hold: " + str(error))
+            except (ValueError, KeyError, TypeError):
+                self.fault("policy", "proofs/policies.json is not of this format")
+        announced = set()
+        for seq, event in self.activations:
+            try:
+                detail = event["detail"]
+                place = str(event.get("project") or ""), int(detail["number"])
+                version, at = self.versions.get(place), moment(str(event["ts"]))
+                named = version_name({"scope": place[0], "number": place[1]})
+                if version is None:
+                    raise Broken("it put " + named + " in force, which is not in the history")
+                announced.add(place)
+                if version.sha256 != detail["sha256"]:
+                    raise Broken("it put another text in force than the history has as " + named)
+                if not -EARLY <= at - version.since <= EARLY:
+                    raise Broken("it put " + named + " in force at another time than the history says")
+                made = self.rulings.get(str(detail.get("policy_hash")), [])
+                if made and not any(one["parts"].get(place[0]) == place[1] for one in made):
+                    raise Broken("it says that " + named + " made another policy than the pack does")
+                held = self.unproven.get(str(detail.get("policy_hash")))
+                if held is not None and any(
+                    (str(part["scope"]), int(part["number"])) == place for part in held["made_of"]
+                ):
+                    del self.unproven[str(detail.get("policy_hash"))]
+            except Broken as error:
+                self.fault("policy", str(error), seq)
+            except (ValueError, KeyError, TypeError):
+                self.fault("policy", "it is not an activation of this format", seq)
+        for name in self.unproven:
+            self.fault("policy", "nothing shows what policy " + name + " said: neither its text nor a record")
+        silent = sorted(version_name(one.said) for place, one in self.versions.items() if place not in announced)
+        if silent:
+            self.notes.append(
+                "No record of this tenant says when these came into force; their times are what the gateway's register "
+                "says: " + ", ".join(silent[:10]) + (", and others" if len(silent) > 10 else "")
+            )
 
     # --- what vouches from outside ---
 

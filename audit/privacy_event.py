@@ -114,13 +114,14 @@ class ContentAccessed(Event):
 
 class ContentReplayed(Event):
     """The kept call of intent `seq` was asked once more, at `backend_id` or at a server on this host that is none of
-    the directory's; `equal` says whether the answer was the kept one, to the last bit. Its content was
-    `content.accessed` before."""
+    the directory's; `equal` says whether the answer was the kept one, to the last bit, `same_weights` whether it came
+    from the same weights (absent where the fingerprints do not tell). Its content was `content.accessed` before."""
 
     type: Literal["content.replayed"] = "content.replayed"
     actor: Actor
     seq: Count
     equal: bool
+    same_weights: bool | None = None
     backend_id: Text | None = None
     region: Text | None = None
 

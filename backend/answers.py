@@ -51,7 +51,8 @@ class _Envelope:
     body_object: str
     prefix: str
 
-    def __init__(self, request_id: str, model: str, *, usage_in_chunks: bool) -> None:
+    def __init__(self, request_id: str, model: str, *, usage_in_chunks: bool, fingerprint: str | None = None) -> None:
+        self._more: JsonObject = {} if fingerprint is None else {"system_fingerprint": fingerprint}
         self.id = f"{self.prefix}-{request_id}"
         self._created = int(time.time())
         self._model = model
@@ -63,6 +64,7 @@ class _Envelope:
             "object": self.chunk_object,
             "created": self._created,
             "model": self._model,
+            **self._more,
             "choices": choices,
         }
         if self._usage_in_chunks:
@@ -70,7 +72,7 @@ class _Envelope:
         return sse_data(msgspec.json.encode(chunk))
 
     def usage_chunk(self, usage: Usage) -> bytes:
-        return self._frame([], usage.model_dump())
+        return self._frame([], usage.model_dump(exclude_none=True))
 
     def _body(self, choices: list[JsonObject], usage: Usage, **more: Any) -> bytes:
         return msgspec.json.encode(
@@ -79,8 +81,9 @@ class _Envelope:
                 "object": self.body_object,
                 "created": self._created,
                 "model": self._model,
+                **self._more,
                 "choices": choices,
-                "usage": usage.model_dump(),
+                "usage": usage.model_dump(exclude_none=True),
                 **more,
             }
         )

@@ -26,6 +26,7 @@ class Call:
         self._index = {id: index for index, id in enumerate(ids)}
         self._live = set(ids)
         self._queue: asyncio.Queue[Event | Exception] = asyncio.Queue()
+        self.begun = False  # something of an answer is there
 
     @property
     def ids(self) -> list[int]:
@@ -71,6 +72,7 @@ class Call:
         self._abort(ids)
 
     def deliver(self, progress: Progress) -> None:
+        self.begun = True
         if progress.id in self._live:
             if progress.finish is not None:
                 self._live.discard(progress.id)

@@ -19,10 +19,14 @@ class _Message:
     calls: list[JsonObject] = field(default_factory=list)
 
 
-def chat_answer(request_id: str, model: str, turn: Turn, *, usage_in_chunks: bool) -> Answer:
+def chat_answer(
+    request_id: str, model: str, turn: Turn, *, usage_in_chunks: bool, fingerprint: str | None = None
+) -> Answer:
     if turn.interpreter is None:
-        return ChatAnswer(request_id, model, usage_in_chunks=usage_in_chunks)
-    return InterpretedAnswer(request_id, model, turn.interpreter, turn.call_id, usage_in_chunks=usage_in_chunks)
+        return ChatAnswer(request_id, model, usage_in_chunks=usage_in_chunks, fingerprint=fingerprint)
+    return InterpretedAnswer(
+        request_id, model, turn.interpreter, turn.call_id, usage_in_chunks=usage_in_chunks, fingerprint=fingerprint
+    )
 
 
 class InterpretedAnswer(ChatAnswer):
@@ -30,9 +34,9 @@ class InterpretedAnswer(ChatAnswer):
 
     def __init__(
         self, request_id: str, model: str, interpreter: Callable[[], Interpreter], call_id: Callable[[], str], *,
-        usage_in_chunks: bool,
+        usage_in_chunks: bool, fingerprint: str | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(request_id, model, usage_in_chunks=usage_in_chunks)
+        super().__init__(request_id, model, usage_in_chunks=usage_in_chunks, fingerprint=fingerprint)
         self._make = interpreter
         self._call_id = call_id
         self._reading: dict[int, Interpreter] = {}

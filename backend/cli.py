@@ -94,7 +94,7 @@ def serve(
 ) -> None:
     from backend.engine.config import EngineConfig
     from backend.errors import BackendError
-    from backend.server import Identity
+    from backend.face import Identity
     from backend.serving import serve as run
     from backend.tls import tls_files
 

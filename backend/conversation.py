@@ -19,6 +19,7 @@ from backend.tools.request import Tools, for_template, read_tools
 from backend.wire import ChatCompletionRequest, JsonObject
 
 AUTO, NONE, THINK = "auto", "none", "think"
+EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")
 PROMPT_END = 16  # tokens that tell whether the prompt ends inside the model's thoughts
 
 
@@ -50,6 +51,7 @@ class ChatModel:
     def __init__(self, text_model: TextModel, tool_call_parser: str = AUTO, reasoning_parser: str = AUTO) -> None:
         template = text_model.tool_template or text_model.chat_template
         source = template.source if template else ""
+        self._source = source
         if reasoning_parser not in (AUTO, NONE, THINK):
             raise ConfigError(f"reasoning parser {reasoning_parser!r} is not one of auto, none, think")
         self._thinks = reasoning_parser == THINK or (reasoning_parser == AUTO and (OPEN in source or CLOSE in source))
@@ -71,14 +73,20 @@ class ChatModel:
             raise InvalidRequest("this backend does not read the calls of this model", param="tools")
         prompt = self.prompt(request, tools)
         end = self._thinking.decode(prompt[-PROMPT_END:])
-        opened = self._thinks and opens_thoughts(end)
-        thinks = opened or (self._thinks and not end.rstrip().endswith(CLOSE))
+        continued = bool(request.continue_final_message)
+        if continued:
+            written = str(template_messages(request)[-1]["content"])
+            opened = self._thinks and written.rfind(OPEN) > written.rfind(CLOSE)
+        else:
+            opened = self._thinks and opens_thoughts(end)
+        may_think = self._thinks and (opened or not continued)
+        thinks = opened or (may_think and not end.rstrip().endswith(CLOSE))
         form = self._format if tools is not None else None
         include_reasoning = _flag(extra, "include_reasoning", default=True)
 
         def interpreter() -> Interpreter:
             return Interpreter(
-                ThinkParser(opened=opened) if self._thinks else None,
+                ThinkParser(opened=opened) if may_think else None,
                 form.parser(tools.names) if form and tools else None,
                 tell_thoughts=include_reasoning,
                 parallel=tools is None or tools.parallel,
@@ -95,9 +103,14 @@ class ChatModel:
         )
 
     def prompt(
-        self, request: ChatCompletionRequest, tools: Tools | None, *, add_generation_prompt: bool = True
+        self, request: ChatCompletionRequest, tools: Tools | None, *, add_generation_prompt: bool | None = None
     ) -> list[int]:
         """Token ids of the conversation. Raises InvalidRequest."""
+        continued = bool(request.continue_final_message)
+        if add_generation_prompt is None:
+            add_generation_prompt = not continued if (said := request.add_generation_prompt) is None else said
+        if continued:
+            _refuse_continuing(request, opens_another=add_generation_prompt)
         messages = [for_template(message) for message in template_messages(request)]
         definitions = tools.definitions if tools else None
         if not self._taught:
@@ -105,8 +118,35 @@ class ChatModel:
             messages = teaching.with_tools(messages, definitions) if definitions else messages
             definitions = None
         return self._plain.encode_chat(
-            messages, definitions, add_generation_prompt=add_generation_prompt, options=_options(request)
+            messages, definitions, add_generation_prompt=add_generation_prompt, continued=continued,
+            options={**self._thinking_options(request), **_options(request)},
+        )  # fmt: skip
+
+    def _thinking_options(self, request: ChatCompletionRequest) -> JsonObject:
+        """``reasoning_effort`` as this model's template takes it: by that name, or as a switch."""
+        effort = (request.model_extra or {}).get("reasoning_effort")
+        if effort is None:
+            return {}
+        if effort not in EFFORTS:
+            raise InvalidRequest(f"it is one of {', '.join(EFFORTS)}", param="reasoning_effort")
+        if "reasoning_effort" in self._source:
+            return {"reasoning_effort": effort}
+        if "enable_thinking" in self._source:
+            return {"enable_thinking": effort != "none"}
+        if effort == ("medium" if self._thinks else "none"):
+            return {}
+        raise InvalidRequest(
+            "this model's thinking cannot be set so", param="reasoning_effort", code="unsupported_parameter"
         )
+
+
+def _refuse_continuing(request: ChatCompletionRequest, *, opens_another: bool) -> None:
+    """Raises InvalidRequest if the last message is not one that can be continued."""
+    if opens_another:
+        raise InvalidRequest("a message is continued or another begun, not both", param="continue_final_message")
+    last = request.messages[-1]
+    if last.role != "assistant" or not last.content or last.tool_calls:
+        raise InvalidRequest("the last message is not an assistant's words", param="continue_final_message")
 
 
 def _options(request: ChatCompletionRequest) -> JsonObject:

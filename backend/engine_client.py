@@ -19,7 +19,7 @@ from backend import errors
 from backend.call import Call
 from backend.engine.config import EngineConfig
 from backend.engine.progress import Stats
-from backend.errors import Asleep, BackendError, EngineDead, Overloaded, ProjectBusy, RequestError
+from backend.errors import Asleep, BackendError, EngineDead, Leaving, Overloaded, ProjectBusy, RequestError
 from backend.messages import (
     LENGTH,
     AbortSequences,
@@ -65,6 +65,7 @@ class EngineClient:
         self.ready: Ready | None = None
         self.loading: Loading | None = None  # how far the last long undertaking is
         self.resting = False  # asleep, or on the way there or back: nothing is submitted
+        self.leaving = False
         self._process: subprocess.Popen[bytes] | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -135,10 +136,12 @@ class EngineClient:
     def submit(self, sequences: Sequence[AddSequence]) -> Call:
         """Queue the sequences of one request; `id` and `leader` in them count from 0 and are replaced.
 
-        Raises EngineDead, Asleep, Overloaded (they do not all fit into the queue now), ProjectBusy (nor into their
-        project's share of it) or, if they never could, InvalidRequest.
+        Raises EngineDead, Leaving, Asleep, Overloaded (they do not all fit into the queue now), ProjectBusy (nor into
+        their project's share of it) or, if they never could, InvalidRequest.
         """
         self.require_alive()
+        if self.leaving:
+            raise Leaving("the backend is stopping; try again")
         if self.resting:
             raise Asleep("the backend is asleep")
         if len(sequences) > self.capacity:
@@ -207,6 +210,15 @@ class EngineClient:
         for call in set(self._calls.values()):
             self.abort(call.ids)
             call.fail(error)
+
+    def leave(self) -> None:
+        """For good: nothing is taken any more, and calls of whose answer there is nothing yet fail with Leaving, so
+        that whoever asked may ask another."""
+        self.leaving = True
+        for call in set(self._calls.values()):
+            if not call.begun:
+                self.abort(call.ids)
+                call.fail(Leaving("the backend is stopping; try again"))
 
     async def turn(self, to: type[Sleep] | type[Wake]) -> int:
         """Send the engine to sleep, or wake it; returns the bytes it gave back.

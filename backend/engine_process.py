@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 
+from backend.engine.embedding_engine import EmbeddingEngine
 from backend.engine.engine import Engine
 from backend.engine.progress import Stage
 from backend.engine.sampling import SamplingParams
@@ -74,12 +75,13 @@ def build(channel: EngineChannel) -> Engine | None:
         raise ChannelClosed
     try:
         checkpoint = Checkpoint(resolve(first.config.model), first.config.max_model_len)
-        engine = Engine.from_checkpoint(checkpoint, first.config, on_stage=Told(channel))
+        kind = Engine if checkpoint.embedding is None else EmbeddingEngine
+        engine = kind.from_checkpoint(checkpoint, first.config, on_stage=Told(channel))
     except BackendError as error:
         channel.send(Failed(type(error).__name__, str(error)))
         return None
     warm_up(engine)
-    channel.send(Ready(engine.max_model_len, engine.vocab_size, engine.stats))
+    channel.send(Ready(engine.max_model_len, engine.vocab_size, engine.stats, engine.vector_size))
     return engine
 
 
@@ -99,7 +101,8 @@ class Told:
 
 def warm_up(engine: Engine) -> None:
     """Two tokens, so that the first request does not pay for thread pools and first allocations."""
-    engine.add(-1, [0] * min(8, engine.max_model_len - 2), SamplingParams(max_tokens=2, temperature=0, ignore_eos=True))
+    length = max(1, min(8, engine.max_model_len - 2))
+    engine.add(-1, [0] * length, SamplingParams(max_tokens=2, temperature=0, ignore_eos=True))
     while engine.has_work:
         engine.step()
     gc.collect()

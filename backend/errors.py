@@ -101,6 +101,12 @@ class Asleep(Overloaded):
     retry_after_s = 5
 
 
+class Leaving(Overloaded):
+    """It stops, and what it had not begun is for another."""
+
+    code = "backend_leaving"
+
+
 class CannotSleep(RequestError):
     status = 409
     code = "cannot_sleep"

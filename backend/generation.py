@@ -205,7 +205,14 @@ class GenerationResponse(Response):
             completion_tokens=completion,
             total_tokens=self._job.prompt_tokens + completion,
             prompt_tokens_details=PromptTokensDetails(cached_tokens=sum(c.cached_tokens for c in firsts)),
+            energy_joules=self._energy(),
         )
+
+    def _energy(self) -> float | None:
+        if self._started is None:
+            return None
+        taken = self._metrics.energy(self._started, time.monotonic(), len(self._choices))
+        return None if taken is None else round(taken, 3)
 
     def _account(self, outcome: str) -> None:
         metrics, usage, now = self._metrics, self.usage, time.monotonic()

@@ -51,6 +51,8 @@ class Lifecycle:
     def state(self) -> State:
         if self._engine.dead:
             return State.DEAD
+        if self._engine.leaving:
+            return State.DRAINING
         return self._state if self._engine.alive else State.LOADING
 
     def routes(self) -> list[Route]:

@@ -95,8 +95,14 @@ class Metrics:
     def count_run(self, arrived: float, started: float, ended: float, sequences: int) -> None:
         """Of a request that ran, with so many answers; times in seconds of the monotonic clock."""
         self._queue_time.observe(max(0.0, started - arrived))
-        if self._meter is not None:
-            self._energy.observe(sequences * self._meter.taken(started, ended))
+        if (joules := self.energy(started, ended, sequences)) is not None:
+            self._energy.observe(joules)
+
+    def energy(self, started: float, ended: float, sequences: int) -> float | None:
+        """Joules that so many sequences took between these times; None where nothing measures the card's draw."""
+        if self._meter is None or self._meter.reading.watts is None:
+            return None
+        return sequences * self._meter.taken(started, ended)
 
     def render(self) -> bytes:
         return generate_latest(self._registry)

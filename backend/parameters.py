@@ -1,11 +1,7 @@
-"""From a wire request to what the engine is asked for.
-
-Nothing that would change the answer is ignored: a parameter that we do not implement is refused, by name, unless it
-holds its neutral value.
-"""
+"""From a wire request to what the engine is asked for."""
 
 import secrets
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -18,26 +14,6 @@ from backend.wire import ChatCompletionRequest, ChatMessage, CompletionRequest, 
 SEED_STEP = 0x9E3779B97F4A7C15  # 2**64 / golden ratio: choices of one request draw from seeds far apart
 SEED_SPACE = 1 << 63
 MAX_BIASES = 1024
-
-IGNORED = {  # they say something about the request and nothing about the answer
-    "metadata",
-    "parallel_tool_calls",
-    "prompt_cache_key",
-    "prompt_cache_retention",
-    "safety_identifier",
-    "service_tier",
-    "store",
-}
-OF_CHATS = {"tools", "tool_choice", "chat_template_kwargs", "include_reasoning"}  # see `conversation`
-NEUTRAL: dict[str, tuple[Any, ...]] = {  # values that ask for nothing
-    "function_call": ("none",),
-    "functions": ([],),
-    "modalities": (["text"],),
-    "reasoning_effort": ("none",),
-    "suffix": ("",),
-    "tools": ([],),
-    "tool_choice": ("none", "auto"),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,21 +38,6 @@ class Job:
     prompt_logprobs: bool = False
     only_echo: bool = False
     deadline_s: float | None = None
-
-
-def refuse_unsupported(request: GenerationRequest) -> None:
-    """Raises InvalidRequest naming the first parameter that would be ignored. Also looks into messages."""
-    for name, value in (request.model_extra or {}).items():
-        if value is None or name in IGNORED:
-            continue
-        if name in OF_CHATS and isinstance(request, ChatCompletionRequest):
-            continue
-        if name not in NEUTRAL:
-            raise InvalidRequest(f"unknown parameter {name!r}", param=name, code="unknown_parameter")
-        if value not in NEUTRAL[name] or (isinstance(value, bool) and value is not False):
-            raise InvalidRequest(
-                f"{name} is not supported by this backend with this value", param=name, code="unsupported_parameter"
-            )
 
 
 def template_messages(request: ChatCompletionRequest) -> list[dict[str, Any]]:
@@ -118,13 +79,14 @@ def job(
     project: str = "",
     grammar: str = "",
     grammar_after: int | None = None,
+    bad_words: tuple[tuple[int, ...], ...] = (),
 ) -> Job:
     """Sequences for every prompt and choice.
 
     An answer may take what the prompt leaves of the context: a larger ``max_tokens`` is lowered to that, and without
     one it is that. Raises ContextLengthExceeded when nothing is left, InvalidRequest for token ids outside the
     vocabulary and for parameters that contradict each other. `param` names the field that prompts came from;
-    `grammar` and what it begins behind are as in `SamplingParams`.
+    `grammar`, what it begins behind, and `bad_words` are as in `SamplingParams`.
     """
     n = request.n or 1
     completion = request if isinstance(request, CompletionRequest) else None
@@ -134,11 +96,14 @@ def job(
     _refuse_contradictions(request, n, made, wanted, echo=echo, grammar=grammar)
     seed = secrets.randbelow(SEED_SPACE) if request.seed is None else request.seed
     logprobs = _logprobs(request)
+    allowed = tuple(request.allowed_token_ids or ())
+    refuse_outside(allowed, vocab_size, "allowed_token_ids")
     sequences: list[AddSequence] = []
+    prompts = _truncated(prompts, request.truncate_prompt_tokens, max_model_len - max(1, wanted or 1))
     for prompt in prompts:
         if not prompt:
             raise InvalidRequest("the prompt is empty", param=param)
-        _refuse_outside(prompt, vocab_size, param)
+        refuse_outside(prompt, vocab_size, param)
         room = max_model_len - len(prompt)
         if room < 1:
             raise ContextLengthExceeded(
@@ -162,6 +127,8 @@ def job(
                 seed=(seed + choice * SEED_STEP) % SEED_SPACE,
                 min_tokens=min(request.min_tokens or 0, max(1, most)),
                 stop_token_ids=_stop_token_ids(request, vocab_size),
+                allowed_token_ids=allowed,
+                bad_words=bad_words,
                 ignore_eos=bool(request.ignore_eos),
                 logprobs=0 if logprobs is None and made > n else logprobs,
                 prompt_logprobs=_prompt_logprobs(request, echo=echo) if not choice else None,
@@ -175,7 +142,7 @@ def job(
                     params=params,
                     priority=request.priority or 0,
                     leader=first if choice else None,
-                    cache_root=_cache_root(project, request.cache_salt or ""),
+                    cache_root=cache_root(project, request.cache_salt or ""),
                     project=project.encode(),
                 )
             )
@@ -192,7 +159,23 @@ def job(
     )
 
 
-def _cache_root(project: str, salt: str) -> bytes:
+def _truncated(prompts: list[list[int]], most: int | None, room: int) -> list[list[int]]:
+    """Each prompt's last tokens: so many, or for -1 as many as leave room for the answer. Raises InvalidRequest."""
+    if most is None:
+        return prompts
+    if most == 0:
+        raise InvalidRequest("it is at least 1, or -1 for as many as fit", param="truncate_prompt_tokens")
+    kept = max(1, room) if most == -1 else most
+    return [prompt[-kept:] for prompt in prompts]
+
+
+def bad_word_tokens(words: Sequence[str], encode: Callable[[str], list[int]]) -> tuple[tuple[int, ...], ...]:
+    """Each word's tokens, at the beginning of a text and behind a space (as vLLM reads ``bad_words``)."""
+    spelled = {tuple(encode(space + word.lstrip(" "))) for word in words for space in ("", " ")}
+    return tuple(sorted(tokens for tokens in spelled if tokens))
+
+
+def cache_root(project: str, salt: str) -> bytes:
     """What a sequence's chain of blocks begins from: of its project whatever its body says, so that no two share any.
 
     A header holds no NUL, so no salt can pass for another project's root.
@@ -213,15 +196,14 @@ def _refuse_contradictions(
         raise InvalidRequest("prompt_logprobs cannot be streamed", param="prompt_logprobs")
     if isinstance(request, ChatCompletionRequest) and request.top_logprobs and not request.logprobs:
         raise InvalidRequest("top_logprobs needs logprobs", param="top_logprobs")
-    if grammar and request.min_tokens:
-        raise InvalidRequest("min_tokens contradicts a given form of the answer", param="min_tokens")
     if request.include_stop_str_in_output and grammar:
         raise InvalidRequest(
             "include_stop_str_in_output contradicts a given form of the answer", param="include_stop_str_in_output"
         )
 
 
-def _refuse_outside(ids: Iterable[int], vocab_size: int, param: str) -> None:
+def refuse_outside(ids: Iterable[int], vocab_size: int, param: str) -> None:
+    """Raises InvalidRequest for a token that is none."""
     if any(not 0 <= i < vocab_size for i in ids):
         raise InvalidRequest(f"token ids must be from 0 to {vocab_size - 1}", param=param)
 
@@ -259,13 +241,13 @@ def _logit_bias(request: GenerationRequest, vocab_size: int) -> tuple[tuple[int,
     summed: dict[int, float] = {}
     for key, value in bias.items():  # "1" and "01" are one token
         summed[int(key)] = summed.get(int(key), 0.0) + value
-    _refuse_outside(summed, vocab_size, "logit_bias")
+    refuse_outside(summed, vocab_size, "logit_bias")
     return tuple(sorted(summed.items()))
 
 
 def _stop_token_ids(request: GenerationRequest, vocab_size: int) -> tuple[int, ...]:
     ids = tuple(request.stop_token_ids or ())
-    _refuse_outside(ids, vocab_size, "stop_token_ids")
+    refuse_outside(ids, vocab_size, "stop_token_ids")
     return ids
 
 

@@ -35,9 +35,10 @@ def plan(
     try:
         if gpu not in CARDS:
             raise ConfigError(f"no card {gpu!r}; known are {', '.join(CARDS)}")
-        shape = Checkpoint(resolve(model), context).config
-        if shape.cpu_only is not None:
-            raise ConfigError(f"on a GPU this model cannot be served: {shape.cpu_only}")
+        checkpoint = Checkpoint(resolve(model), context)
+        if checkpoint.cpu_only is not None:
+            raise ConfigError(f"on a GPU this model cannot be served: {checkpoint.cpu_only}")
+        shape = checkpoint.config
         length = context or shape.max_position
         tokens_in = prompt or min(512, max(1, length // 2))
         config = EngineConfig(

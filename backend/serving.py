@@ -9,7 +9,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TextIO
 
@@ -17,16 +17,19 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from backend.conversation import AUTO, ChatModel
+from backend.embedding_server import EmbeddingApi
 from backend.engine.config import EngineConfig
 from backend.engine.progress import Stage
 from backend.engine_client import EngineClient
 from backend.errors import ConfigError
+from backend.face import Identity
+from backend.fingerprint import fingerprint
 from backend.gpu_meter import GpuMeter, open_probe
 from backend.heartbeat import beat
 from backend.messages import Loading
 from backend.models.checkpoint import Checkpoint, resolve
 from backend.request_lock import RequestLock, read_key
-from backend.server import Api, Identity
+from backend.server import Api
 from backend.supervision import RESTARTS, supervise
 from backend.tls import TlsFiles, reload_when_renewed, server_context
 
@@ -49,7 +52,8 @@ def serve(
     restarts: int = RESTARTS,
     request_key: Path | None = None,
 ) -> None:
-    """Run until SIGTERM or SIGINT; then no connection is taken, and running answers get DRAIN_S to end.
+    """Run until SIGTERM or SIGINT; then no connection is taken, running answers get DRAIN_S to end, and what waits for
+    its turn is refused, to be asked of another.
 
     heartbeat: a file to touch while the engine loop answers.
 
@@ -60,11 +64,17 @@ def serve(
     context = server_context(tls) if tls else None
     lock = read_key(request_key) if request_key else None
     listener = _listen(host, port)
-    text_model = Checkpoint(resolve(config.model)).text
-    chats = ChatModel(text_model, tool_call_parser, reasoning_parser)
+    checkpoint = Checkpoint(resolve(config.model), config.max_model_len)
     engine = EngineClient(config)
     meter = _meter(config, engine)
-    app: ASGIApp = Api(engine, text_model, served_name, identity, chats, meter).app()
+    app: ASGIApp
+    api: Api | None = None
+    if checkpoint.embedding is not None:
+        app = EmbeddingApi(engine, checkpoint.embedding_text, checkpoint.embedding, served_name, identity, meter).app()
+    else:
+        chats = ChatModel(checkpoint.text, tool_call_parser, reasoning_parser)
+        api = Api(engine, checkpoint.text, served_name, identity, chats, meter)
+        app = api.app()
     if lock is not None:
         app = RequestLock(app, lock, tenant=identity.tenant, backend=identity.backend_id)
     settings = uvicorn.Config(
@@ -82,13 +92,14 @@ def serve(
         log.warning("no TLS: anyone on this machine who can reach %s:%d is served", *listener.getsockname()[:2])
 
     async def live() -> None:
-        server = _Server(settings)
+        server = _Server(settings, engine.leave)
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         bar = LoadingBar(sys.stderr)
         starting = asyncio.create_task(engine.start(bar))
         supervising: asyncio.Task[None] | None = None
         reloading = asyncio.create_task(reload_when_renewed(context, tls)) if context and tls else None
         beating = None
+        reading: asyncio.Task[None] | None = None
         try:
             await asyncio.wait({serving, starting}, return_when=asyncio.FIRST_COMPLETED)
             if starting.done():
@@ -98,10 +109,11 @@ def serve(
                 _say_ready(listener)
                 beating = asyncio.create_task(beat(engine.ping, heartbeat)) if heartbeat else None
                 supervising = asyncio.create_task(supervise(engine, restarts, bar))
+                reading = asyncio.create_task(_read_fingerprint(api, config)) if api else None
             await serving
         finally:
             server.should_exit = True
-            for task in filter(None, (starting, reloading, beating, supervising)):
+            for task in filter(None, (starting, reloading, beating, supervising, reading)):
                 task.cancel()
             await asyncio.gather(*filter(None, (serving, starting, supervising)), return_exceptions=True)
             await engine.stop()
@@ -114,6 +126,18 @@ def serve(
     finally:
         if meter is not None:
             meter.stop()
+
+
+async def _read_fingerprint(api: Api, config: EngineConfig) -> None:
+    """Beside the first requests: a start does not wait until every byte of a checkpoint is read once more."""
+    if config.load_format == "dummy":
+        return
+    try:
+        api.fingerprint = await asyncio.to_thread(fingerprint, resolve(config.model), config)
+    except OSError as error:
+        log.warning("no fingerprint, for the checkpoint cannot be read: %s", error.strerror)
+    else:
+        log.info("fingerprint %s", api.fingerprint)
 
 
 def _meter(config: EngineConfig, engine: EngineClient) -> GpuMeter | None:
@@ -153,10 +177,11 @@ class LoadingBar:
 
 class _Server(uvicorn.Server):
     """Says when it is `up`, and takes signals without raising them again after its end: the engine is to be stopped
-    first."""
+    first. ``leave`` is called at the first signal."""
 
-    def __init__(self, config: uvicorn.Config) -> None:
+    def __init__(self, config: uvicorn.Config, leave: Callable[[], None]) -> None:
         super().__init__(config)
+        self._leave = leave
         self.up = asyncio.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -175,6 +200,7 @@ class _Server(uvicorn.Server):
                 loop.remove_signal_handler(number)
 
     def _on_signal(self, number: signal.Signals) -> None:
+        self._leave()
         self.handle_exit(number, None)
 
 

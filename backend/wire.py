@@ -1,14 +1,18 @@
 """The contract between gateway and backend: OpenAI's request and answer shapes, and a few names of our own.
 
 Requests keep every field they came with (``extra="allow"``): an application may use parameters that a gateway older
-than its backend has never heard of. Sources: OpenAI API reference (chat completions, completions), vLLM's extensions
-(``top_k``, ``min_p``, ``repetition_penalty``, ``min_tokens``, ``stop_token_ids``, ``ignore_eos``, ``prompt_logprobs``,
-``priority``, ``cache_salt``, ``guided_*``, ``structured_outputs``); ``deadline_s`` is ours.
+than its backend has never heard of. Sources: OpenAI API reference (chat completions, completions, embeddings), vLLM's
+extensions (``top_k``, ``min_p``, ``repetition_penalty``, ``min_tokens``, ``stop_token_ids``, ``ignore_eos``,
+``prompt_logprobs``, ``priority``, ``cache_salt``, ``guided_*``, ``structured_outputs``, ``bad_words``,
+``allowed_token_ids``, ``truncate_prompt_tokens``, ``skip_special_tokens``, ``add_special_tokens``,
+``add_generation_prompt``, ``continue_final_message``); ``deadline_s`` is ours.
 """
 
+import re
+from math import isfinite
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, field_validator
 
 REQUEST_ID_HEADER = "x-request-id"
 PROJECT_HEADER = "x-domicile-project"  # for whom a call is, set by the gateway: projects share a backend fairly
@@ -19,6 +23,15 @@ MAX_STOP_STRINGS = 16
 MAX_STOP_TOKENS = 128
 MAX_LOGPROBS = 20
 MAX_CHOICES = 128
+MAX_BAD_WORDS = 512
+MAX_ALLOWED_TOKENS = 8192
+MAX_JOULES = 1e9
+"""No call takes more, 278 kWh: what says so did not measure."""
+MAX_INPUTS = 2048  # texts of one call for embeddings (OpenAI API)
+Inputs = Field(min_length=1, max_length=MAX_INPUTS)
+
+FINGERPRINT = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
+OUR_FINGERPRINT = re.compile(r"fp_(?P<weights>[0-9a-f]{16})_[0-9a-f]{8}")  # `backend.fingerprint`
 
 JsonObject = dict[str, Any]
 NonEmpty = Annotated[str, StringConstraints(min_length=1)]
@@ -89,6 +102,10 @@ class GenerationRequest(WireModel):
     stop_token_ids: Annotated[list[int], Field(max_length=MAX_STOP_TOKENS)] | None = None
     include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
+    bad_words: Annotated[list[NonEmpty], Field(max_length=MAX_BAD_WORDS)] | None = None
+    allowed_token_ids: Annotated[list[int], Field(min_length=1, max_length=MAX_ALLOWED_TOKENS)] | None = None
+    truncate_prompt_tokens: int | None = Field(None, ge=-1)
+    skip_special_tokens: bool | None = None
     prompt_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
     priority: int | None = Field(None, gt=-(2**31), lt=2**31)
     cache_salt: str | None = None
@@ -113,6 +130,8 @@ class ChatCompletionRequest(GenerationRequest):
     max_completion_tokens: int | None = Field(None, ge=1)
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
 
 
 class CompletionRequest(GenerationRequest):
@@ -123,17 +142,49 @@ class CompletionRequest(GenerationRequest):
     best_of: int | None = Field(None, ge=1, le=MAX_CHOICES)
     echo: bool | None = None
     logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
+    add_special_tokens: bool | None = None
+
+
+class EmbeddingsRequest(GenerationRequest):
+    """POST /v1/embeddings. ``input``: a string, strings, token ids, or lists of token ids; at most MAX_INPUTS of them.
+    Of what asks for tokens of an answer, nothing has a meaning here."""
+
+    input: (
+        NonEmpty
+        | Annotated[list[NonEmpty], Inputs]
+        | Annotated[list[int], Field(min_length=1)]
+        | Annotated[list[Annotated[list[int], Field(min_length=1)]], Inputs]
+    )
+    dimensions: int | None = Field(None, ge=1)
+    encoding_format: Literal["float", "base64"] | None = None
+
+    @field_validator("stream")
+    @classmethod
+    def _comes_whole(cls, stream: bool | None) -> bool | None:
+        if stream:
+            raise ValueError("embeddings are not streamed")
+        return stream
 
 
 class PromptTokensDetails(WireModel):
     cached_tokens: int = 0
 
 
+def _measured(said: object) -> float | None:
+    """Energy is information: what makes no sense is unknown, and no reason to refuse an answer."""
+    if isinstance(said, bool) or not isinstance(said, int | float):
+        return None
+    return float(said) if isfinite(said) and 0 <= said <= MAX_JOULES else None
+
+
 class Usage(WireModel):
+    """energy_joules (ours): what the call took of the card (`backend.gpu_meter`); absent where nobody measured."""
+
     prompt_tokens: int = 0
     completion_tokens: int = 0
     total_tokens: int = 0
     prompt_tokens_details: PromptTokensDetails | None = None
+    energy_joules: Annotated[float | None, BeforeValidator(_measured)] = None
 
 
 class ErrorDetail(BaseModel):
@@ -214,3 +265,22 @@ def sse_data(payload: bytes) -> bytes:
 
 
 SSE_DONE = sse_data(b"[DONE]")
+
+
+def fingerprint_of(answer: JsonObject) -> str | None:
+    """An answer's ``system_fingerprint``, if it is one word."""
+    found = answer.get("system_fingerprint")
+    return found if isinstance(found, str) and FINGERPRINT.fullmatch(found) else None
+
+
+def same_weights(one: str | None, other: str | None) -> bool | None:
+    """Whether two answers came from the same weights, by their fingerprints; None where that is not known: one has
+    none, or they are another server's and differ."""
+    if one is None or other is None:
+        return None
+    if one == other:
+        return True
+    ours = [OUR_FINGERPRINT.fullmatch(fingerprint) for fingerprint in (one, other)]
+    if ours[0] is None or ours[1] is None:
+        return None
+    return ours[0]["weights"] == ours[1]["weights"]

@@ -18,16 +18,36 @@ import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
+from hashlib import sha256
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from audit.event import Decision, InferenceAccepted, InferenceCompleted, Reason, Redaction
+from audit.evidence import Evidence, Part, Policy, Ruling
 from audit.log import AuditLog
 from audit.note import VerifierKey
 from audit.signer import FileSigner
 from audit.sqlite import SqliteReader
 from audit.verify import verify_log
+
+CANONICAL, TEXT = '{"policy":"acme-default","version":3}', "policy: acme-default\nversion: 3\n"
+VERSION = Policy(
+    number=1,
+    sha256=sha256(TEXT.encode()).hexdigest(),
+    text=TEXT,
+    activated_by="bench",
+    activated_at="2026-01-01T00:00:00.000Z",
+    active=True,
+)
+RULING = Ruling(
+    policy_hash=sha256(CANONICAL.encode()).hexdigest(),
+    policy_id="acme-default",
+    policy_version="3",
+    canonical=CANONICAL,
+    made_of=(Part(scope="", number=1, sha256=VERSION.sha256),),
+)
+KNOWN = Evidence(policies=(VERSION,), rulings=(RULING,))
 
 
 def intent(request_id: str) -> InferenceAccepted:
@@ -46,7 +66,7 @@ def intent(request_id: str) -> InferenceAccepted:
         model_requested="smollm2-135m-instruct",
         policy_id="acme-default",
         policy_version="3",
-        policy_hash="a" * 64,
+        policy_hash=RULING.policy_hash,
         retention_class="metadata",
         decision=Decision(outcome="allow", reasons=(reason,)),
         redaction=Redaction(engine_version="1", counts_by_type={"iban": 1, "email": 2}),

@@ -3,8 +3,10 @@
     python bench/campaign.py --factor 25 --out bench/results/campaign-2026-11-28.json
 
     python bench/campaign.py --factor 26 --out FILE.json tests/audit/test_crash_matrix.py   (1,040 runs, both stores)
+    python bench/campaign.py --factor 5 --out FILE.json tests/gateway/test_failover.py      (100 kills, hangs, restarts)
 
-The ordinary suite runs the same properties on a seeded sample. A failure prints how to reproduce it.
+The ordinary suite runs the same properties, and other tests that draw (marked `campaign`), on a seeded sample. A
+failure prints how to reproduce it.
 """
 
 import argparse
@@ -26,6 +28,7 @@ ROOT = Path(__file__).parent.parent
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--factor", type=int, default=25, help="times the examples of an ordinary run")
+    parser.add_argument("--jobs", type=int, default=2, help="processes")
     parser.add_argument("--out", type=Path, help="write the result here as well")
     parser.add_argument("tests", nargs="*", default=["tests"], help="folders or files")
     options = parser.parse_args()
@@ -33,8 +36,8 @@ def main() -> int:
         junit = Path(folder) / "junit.xml"
         began = time.monotonic()
         status = subprocess.run(
-            [sys.executable, "-m", "pytest", "-m", "hypothesis", "-n", "2", "--timeout", "3600", f"--junitxml={junit}",
-             *options.tests],
+            [sys.executable, "-m", "pytest", "-m", "hypothesis or campaign", "-n", str(options.jobs),
+             "--timeout", "3600", f"--junitxml={junit}", *options.tests],
             cwd=ROOT, env={**os.environ, "DOMICILE_CAMPAIGN": str(options.factor)}, check=False,
         ).returncode  # fmt: skip
         suite = ElementTree.parse(junit).getroot().find("testsuite")
@@ -46,6 +49,12 @@ def main() -> int:
         "failures": int(suite.get("failures")) + int(suite.get("errors")),
         "tests": [f"{case.get('classname')}::{case.get('name')}" for case in suite.iter("testcase")],
         "examples": sum(int(one.get("value")) for one in suite.iter("property") if one.get("name") == "examples"),
+        "seeds": {
+            case.get("name"): int(one.get("value"))
+            for case in suite.iter("testcase")
+            for one in case.iter("property")
+            if one.get("name") == "seed"
+        },
         "versions": {"python": platform.python_version(), "hypothesis": version("hypothesis")},
     }
     text = json.dumps(report, indent=2)

@@ -27,6 +27,8 @@ SUITES = [
     "tests/backend/engine/test_graph_runner.py",
     "tests/backend/engine/test_batch_invariance.py",
     "tests/backend/engine/test_device_tables.py",
+    "tests/backend/engine/test_guided.py",
+    "tests/backend/engine/test_oracle_ahead.py",
     "tests/backend/engine/test_paged_layers.py",
 ]
 ALONE = [
@@ -36,20 +38,26 @@ ALONE = [
     "tests/backend/test_gpu_meter.py",
 ]
 
+WHY = 600  # characters of what a failure says
+
 
 def main(out: Path) -> int:
     parallel = ["-n", str(min(12, os.cpu_count() or 1))] if importlib.util.find_spec("xdist") else []
     begin = time.monotonic()
     status, tests = run([*parallel, *SUITES])
+    write(out, tests, status, begin)  # should the rest not come to its end
     alone, others = run(ALONE)
-    tests += others
+    write(out, tests + others, status or alone, begin)
+    return status or alone
+
+
+def write(out: Path, tests: list[dict[str, Any]], status: int, begin: float) -> None:
     counts = {kind: sum(t["outcome"] == kind for t in tests) for kind in ("passed", "failed", "skipped")}
     taken = round(time.monotonic() - begin, 1)
-    report = {"machine": machine(), "exit": status or alone, "seconds": taken, **counts, "tests": tests}
+    report = {"machine": machine(), "exit": status, "seconds": taken, **counts, "tests": tests}
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(report, indent=1) + "\n")
     print(counts, f"-> {out}")
-    return status or alone
 
 
 def run(arguments: list[str]) -> tuple[int, list[dict[str, Any]]]:
@@ -71,11 +79,13 @@ def run(arguments: list[str]) -> tuple[int, list[dict[str, Any]]]:
 
 def outcome(case: ElementTree.Element) -> dict[str, Any]:
     kinds = {"failure": "failed", "error": "failed", "skipped": "skipped"}
-    found = [kinds[child.tag] for child in case if child.tag in kinds]
+    found = [(kinds[child.tag], child.get("message") or "") for child in case if child.tag in kinds]
+    told = {"why": found[0][1][:WHY]} if found else {}
     return {
         "name": f"{case.get('classname')}::{case.get('name')}",
-        "outcome": found[0] if found else "passed",
+        "outcome": found[0][0] if found else "passed",
         "seconds": float(case.get("time") or 0),
+        **told,
     }
 
 

@@ -1,5 +1,6 @@
 """Cases of attention: prompts, decode, a shared prefix."""
 
+import random
 from typing import Any
 
 import torch
@@ -112,6 +113,32 @@ def decode_case(
         label("paged_decode", shape.name, f"{sequences}x{context}", *notes, dtype, "kv", cache_dtype),
         n, kv_bytes + 2 * q.numel() * dtype.itemsize, lambda i: run(fused, i), lambda i: run(reference, i), 1e-2,
         flops=4 * sequences * queries * context * shape.q_heads * dim, peer=peer, peer_name="torch SDPA, contiguous",
+    )  # fmt: skip
+
+
+def uneven_case(
+    shape: Shape, sequences: int, dtype: torch.dtype, cache_dtype: torch.dtype, device: torch.device, *, sort: bool
+) -> Case:  # fmt: skip
+    """Decode over contexts as a server has them: each somewhere within its answer, prompt and answer of 100 to 1024
+    tokens; as they came, or with the longest first, as the runner has them."""
+    rng, dim = random.Random(0), shape.head_dim
+    lengths = [rng.randint(100, 1024) + rng.randint(0, rng.randint(100, 1024)) for _ in range(sequences)]
+    if sort:
+        lengths.sort(reverse=True)
+    history = PagedHistory(shape, sequences, max(lengths), 1, cache_dtype, device)
+    seq_lens = torch.tensor(lengths, dtype=torch.int32, device=device)
+    q = torch.randn(sequences, shape.q_heads, dim, device=device).to(dtype)
+    workspace = DecodeWorkspace.allocate(device, sequences, shape.q_heads, shape.kv_heads, dim)
+    keys, values = history.caches[0]
+    arguments = (q, keys, values, history.tables, seq_lens, workspace)
+    kv_bytes = 2 * sum(lengths) * shape.kv_heads * dim * cache_dtype.itemsize
+    order = "longest first" if sort else "as they came"
+    return Case(
+        label("paged_decode uneven", shape.name, sequences, order, dtype, "kv", cache_dtype), 1,
+        kv_bytes + 2 * q.numel() * dtype.itemsize,
+        lambda _: (fused.paged_decode(*arguments, scale=dim**-0.5, **history.scales),),
+        lambda _: (reference.paged_decode(*arguments, scale=dim**-0.5, **history.scales),), 1e-2,
+        flops=4 * sum(lengths) * shape.q_heads * dim,
     )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import torch
 
 from backend.kernels.launch import FP8
-from bench.kernel_attention import decode_case, prefill_case, shared_case
+from bench.kernel_attention import decode_case, prefill_case, shared_case, uneven_case
 from bench.kernel_case import LLAMA_8B, QWEN3_06B, WIDE, Case
 from bench.kernel_layers import gate_cases, narrow_cases, norm_cases, quantise_case, rotary_case, row_cases
 from bench.kernel_steps import sampling_cases, step_cases
@@ -33,6 +33,10 @@ def cases(device: torch.device, dtype: torch.dtype = torch.bfloat16) -> Iterator
     for sequences, context in ((1, 256), (1, 8192), (32, 256), (32, 1024), (128, 1024), (256, 768)):
         for cache_dtype in (dtype, FP8):
             yield decode_case(LLAMA_8B, sequences, context, 1, dtype, cache_dtype, device)
+    for sequences in (256, 128, 48):
+        for cache_dtype in (dtype, FP8):
+            for sort in (False, True):
+                yield uneven_case(LLAMA_8B, sequences, dtype, cache_dtype, device, sort=sort)
     yield decode_case(LLAMA_8B, 8, 1024, 4, dtype, dtype, device)
     yield shared_case(LLAMA_8B, 128, 2048, 64, dtype, device)
     for shape in (LLAMA_8B, QWEN3_06B):

@@ -124,7 +124,7 @@ def read_text(file: Path) -> str:
     try:
         return file.read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
-        fail(f"{file} cannot be read: {error}")
+        fail(f"{file} cannot be read: {error.strerror if isinstance(error, OSError) else 'it is not ASCII text'}")
 
 
 def fail(sentence: str, status: int = 1) -> NoReturn:

@@ -36,7 +36,7 @@ def register(
     url: Annotated[str, typer.Option(help="https://host:port, and a path if it has one before /v1.")],
     model: Annotated[list[str], typer.Option(help="A model that it serves, by the name clients ask for; repeatable.")],
     ca: Annotated[Path | None, typer.Option(help="PEM file of the private CA that signed its certificate.")] = None,
-    name: Annotated[str | None, typer.Option(help="The name in its certificate [default: the URL's host].")] = None,
+    name: Annotated[str | None, typer.Option(help="The name in its certificate (default: the URL's host).")] = None,
     pin: Annotated[Path | None, typer.Option(help="PEM file of its very certificate.")] = None,
     key_file: Annotated[
         Path | None, typer.Option(help="File (mode 0600) with the key it asks for, read by the gateway.")

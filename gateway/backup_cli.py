@@ -16,7 +16,7 @@ Backup = Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of one ba
 
 
 def init(
-    cell: Annotated[str | None, typer.Option(help="Name of the cell [default: the key set's, else 'local'].")] = None,
+    cell: Annotated[str | None, typer.Option(help="Name of the cell (default: the key set's, else 'local').")] = None,
     keys: Annotated[
         Path | None, typer.Option("--keys", help="Folder with the cell's key set, as `--export-keys` wrote it.")
     ] = None,

@@ -78,7 +78,7 @@ def _say_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
+@app.callback(epilog="Example: domicile demo")
 def domicile(
     version: Annotated[
         bool, typer.Option("--version", help="Say which version this is.", is_eager=True, callback=_say_version)
@@ -97,7 +97,7 @@ def demo(
     check: Annotated[
         bool, typer.Option("--check", help="Try everything, print pass or FAIL for each, and stop.")
     ] = False,
-    model: Annotated[Path | None, typer.Option(help="GGUF file or safetensors folder [default: SmolLM2-135M].")] = None,
+    model: Annotated[Path | None, typer.Option(help="GGUF file or safetensors folder (default: SmolLM2-135M).")] = None,
 ) -> None:
     """Two tenants, three regions, a backend for each tenant and the gateway, on this machine.
 

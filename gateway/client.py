@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Any
 
-from gateway.errors import InvalidRequest, RequestTooLarge
+from gateway.errors import InvalidRequest, RequestTooLarge, UnsupportedEncoding
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -57,9 +57,11 @@ class Client:
     async def body(self, max_bytes: int, timeout_s: float) -> bytes:
         """The whole request body.
 
-        Raises RequestTooLarge above `max_bytes`, InvalidRequest when it takes longer than `timeout_s` seconds,
-        ClientGone when the connection closes first.
+        Raises RequestTooLarge above `max_bytes`, UnsupportedEncoding for a compressed one, InvalidRequest when it takes
+        longer than `timeout_s` seconds, ClientGone when the connection closes first.
         """
+        if self.headers.get("content-encoding", "identity").strip().lower() not in ("identity", ""):
+            raise UnsupportedEncoding("Send the body as it is, without Content-Encoding")
         declared = self.headers.get("content-length", "")
         too_large = declared.isdigit() and int(declared) > max_bytes
         pieces: list[bytes] = []

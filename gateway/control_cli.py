@@ -31,7 +31,7 @@ def create_tenant(
     ctx: typer.Context,
     tenant: Tenant,
     name: Annotated[str | None, typer.Option(help="Name for people, as 'Acme GmbH'.")] = None,
-    cell: Annotated[str | None, typer.Option(help="Cell of a new data folder [default: local].")] = None,
+    cell: Annotated[str | None, typer.Option(help="Cell of a new data folder (default: local).")] = None,
     data: Data = DEFAULT_DATA,
     as_json: AsJson = False,
 ) -> None:
@@ -168,7 +168,7 @@ def list_policies(tenant: Tenant, data: Data = DEFAULT_DATA, as_json: AsJson = F
 def show_policy(
     tenant: Tenant,
     project: InProject = None,
-    number: Annotated[int | None, typer.Option(min=1, help="This version [default: the one in force].")] = None,
+    number: Annotated[int | None, typer.Option(min=1, help="This version (default: the one in force).")] = None,
     data: Data = DEFAULT_DATA,
     as_json: AsJson = False,
 ) -> None:

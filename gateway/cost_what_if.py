@@ -1,4 +1,7 @@
-"""What deployments would cost on other cards: the planner's prediction of a replica at full use."""
+"""What deployments would cost on other cards: the planner's prediction of a replica at full use.
+
+Energy is not predicted: it is what the tenant's calls of the same model took on replicas with such a card, if any did.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,7 +10,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict
 
 from gateway.installation import Installation
-from gateway.store.cost_report import eur_per_million
+from gateway.store.cost_report import cost, eur_per_million
 from gateway.store.database import Database
 from gateway.store.fleet_inventory import deployments_in
 from regions.errors import LaunchError
@@ -45,6 +48,7 @@ class Planned(BaseModel):
     eur_per_hour: float
     tokens_per_second: float | None = None
     eur_per_million_tokens: float | None = None
+    joules_per_1000_tokens: float | None = None
     refusal: str | None = None
 
 
@@ -56,10 +60,15 @@ def on_cards(
     models = installation.models()
     found = []
     for each in tenants:
+        lines = cost(database, tenant=each, by=("model", "gpu"))
+        joules = {(line.model, line.gpu): line.joules_per_1000_tokens for line in lines}
         for deployment in deployments_in(database, each).items:
             if deployment.deleted_at is None:
                 weights = models / deployment.weights
-                found += [_planned(each, deployment.id, weights, deployment.calls_each, card) for card in cards]
+                for card in cards:
+                    planned = _planned(each, deployment.id, weights, deployment.calls_each, card)
+                    known = {"joules_per_1000_tokens": joules.get((deployment.model, card.name))}
+                    found.append(planned.model_copy(update=known))
     return found
 
 

@@ -3,6 +3,7 @@
     GatewayError
     ├── InvalidRequest            400  malformed JSON, wrong types, unsupported parameter
     │   ├── RequestTooLarge       413
+    │   ├── UnsupportedEncoding   415  a compressed body
     │   └── MethodNotAllowed      405
     ├── NotAuthenticated          401  absent, malformed, unknown, expired or revoked key
     ├── PolicyDenied              403  the written policy says no; carries the decision's reasons
@@ -83,6 +84,13 @@ class InvalidRequest(GatewayError):
 class RequestTooLarge(InvalidRequest):
     status = 413
     code = "request_too_large"
+
+
+class UnsupportedEncoding(InvalidRequest):
+    """Nothing is unpacked here: a kilobyte could become a gigabyte."""
+
+    status = 415
+    code = "unsupported_encoding"
 
 
 class MethodNotAllowed(InvalidRequest):

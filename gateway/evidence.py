@@ -6,7 +6,9 @@ from pathlib import Path
 
 from audit.errors import AuditError
 from audit.evidence import Activity, Backend, Evidence, Operator, Party, Policy, Subprocessor
+from audit.stamp import rfc3339
 from gateway.installation import Installation, InstallationError
+from gateway.policy_history import rulings, scope_of
 from gateway.store.errors import NotFound, StoreError
 from gateway.store.inventory import Inventory
 from regions.catalogue import Catalogue, Region
@@ -46,6 +48,7 @@ def evidence(inventory: Inventory, catalogue: Catalogue, tenant: str) -> Evidenc
     """Raises StoreError for a tenant that is not there."""
     backends = tuple(_backends(inventory, catalogue, tenant))
     used = {backend.operator for backend in backends}
+    above, own = inventory.policies(None), inventory.policies(tenant)
     operators = [one for one in catalogue.operators if one.id in used]
     return Evidence(
         catalogue_version=catalogue.version,
@@ -88,16 +91,17 @@ def evidence(inventory: Inventory, catalogue: Catalogue, tenant: str) -> Evidenc
         backends=backends,
         policies=tuple(
             Policy(
-                scope=one.project or "",
+                scope=scope_of(one),
                 number=one.number,
                 sha256=one.sha256,
                 text=one.document,
                 activated_by=one.activated_by,
-                activated_at=_moment(one.created_at),
+                activated_at=rfc3339(round(one.created_at.timestamp() * 1000)),
                 active=one.active,
             )
-            for one in inventory.policies(tenant)
+            for one in (*above, *own)
         ),
+        rulings=rulings(above, own),
         measures=MEASURES,
     )
 

@@ -70,6 +70,7 @@ class Exchange:
     first_byte: float | None = None
     usage: Usage | None = None
     finish_reasons: list[str] = field(default_factory=list)
+    fingerprint: str | None = None
     bytes_out: int = 0
     chunks_out: int = 0
     waited_since: float | None = None
@@ -93,6 +94,12 @@ class Exchange:
         if self.intent is None or not (self.called or self.chunks_out):
             return None
         return Used(self.prompt_estimate, self.chunks_out or self.bytes_out // CHARACTERS_PER_TOKEN, estimated=True)
+
+    @property
+    def energy_mj(self) -> int | None:
+        """Millijoules that the backend says it took; None where it has not measured, or not come to say."""
+        joules = None if self.usage is None else self.usage.energy_joules
+        return None if joules is None else round(joules * 1000)
 
     @property
     def backend_ms(self) -> int | None:

@@ -94,7 +94,7 @@ class Connection(asyncio.Protocol):
         self.usable = False
         self.idle_since = 0.0
         self._size = 0
-        self._head_size = 0
+        self._head_size = self._arrived = 0
         self._failure: Exception | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._paused = False
@@ -127,8 +127,12 @@ class Connection(asyncio.Protocol):
         if self.complete:  # nobody asked: whatever it is, this connection is not to be trusted with the next request
             self.close()
             return
+        if not self.head_here:
+            self._arrived += len(data)
         try:
             self._parser.feed_data(data)
+            if not self.head_here and self._arrived > MAX_HEAD:  # a field without end, or interim answers
+                self._fail(ProtocolError("the answer's head is too long"))
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             self._fail(ProtocolError("the answer is not HTTP/1.1"))
         self._wake()
@@ -148,15 +152,24 @@ class Connection(asyncio.Protocol):
         self._head_size += len(name) + len(value)
         if self._head_size > MAX_HEAD:
             self._fail(ProtocolError("the answer's head is too long"))
+        if self.complete or self._head_size > MAX_HEAD:
             return
         self.fields[name.lower()] = value
 
+    def on_message_begin(self) -> None:
+        if self.complete:  # a second answer in the same breath: to a request that nobody has made
+            self._fail(ProtocolError("there are two answers to one request"))
+
     def on_headers_complete(self) -> None:
+        if self.complete:
+            return
         self.status = self._parser.get_status_code()
         if self.status >= 200:
             self.head_here = True
 
     def on_body(self, body: bytes) -> None:
+        if self.complete:
+            return
         self.pending.append(body)
         self._size += len(body)
         if self._size > HIGH_WATER and not self._paused and self._transport is not None:
@@ -164,6 +177,8 @@ class Connection(asyncio.Protocol):
             self._transport.pause_reading()
 
     def on_message_complete(self) -> None:
+        if self.complete:
+            return
         if self.status < 200:  # an interim answer (RFC 9110 §15.2); the real one follows
             self.fields.clear()
             return
@@ -175,7 +190,7 @@ class Connection(asyncio.Protocol):
     async def request(self, head: bytes, body: bytes, silence_s: float) -> Response:
         """Send one request and wait for the answer's head. Raises TimeoutError, ConnectionLost, ProtocolError."""
         self._parser = httptools.HttpResponseParser(self)
-        self.status, self.fields, self._head_size = 0, {}, 0
+        self.status, self.fields, self._head_size, self._arrived = 0, {}, 0, 0
         self.complete, self.head_here, self._failure = False, False, None
         if self._transport is None or not self.usable:
             raise ConnectionLost(False)

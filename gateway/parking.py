@@ -41,7 +41,7 @@ class Parking:
         self._news = asyncio.Event()
 
     async def wait(self, exchange: Exchange, client: Client, headers: Collection[Header]) -> bool:
-        """Wait until a backend is up that may answer; False, at once, if none is going to be.
+        """Wait until a backend is up that may answer, or there is other news; False, at once, if none is going to be.
 
         `headers`: of a stream whose waiting takes longer. Raises BackendUnavailable when too many wait already, or the
         deployment's time is over.
@@ -57,6 +57,8 @@ class Parking:
             if again:  # somebody came up and was not to be had after all
                 await asyncio.sleep(LOOK_S)
             while not self._is_up(tenant, model, regions):
+                if self._inventory.deployment(tenant, model) is None:
+                    return True  # drained, deleted, or its tenant gone: judged anew, and nobody waits for nothing
                 waited = perf_counter() - since
                 if waited >= deployment.wait_s:
                     raise BackendUnavailable(

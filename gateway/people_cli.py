@@ -20,7 +20,7 @@ from gateway.printing import print_one, print_table
 person_app = typer.Typer(name="person", help="People, their roles and access tokens.", no_args_is_help=True)
 
 OfTenant = Annotated[
-    str | None, typer.Option("--tenant", metavar="TENANT", help="Of this tenant [default: the installation's staff].")
+    str | None, typer.Option("--tenant", metavar="TENANT", help="Of this tenant (default: the installation's staff).")
 ]
 RoleNames = Annotated[list[str], typer.Option("--role", help="operator, tenant-admin, developer, dpo, auditor or "
                                                              "billing; may be repeated.")]  # fmt: skip

@@ -17,7 +17,7 @@ from urllib.parse import quote
 from pydantic_core import from_json, to_json
 
 from audit.receipt import Receipt
-from backend.wire import Usage
+from backend.wire import Usage, fingerprint_of
 from gateway.authentication import Authenticator
 from gateway.client import Client, ClientGone, Header
 from gateway.content import Content, subject_of
@@ -130,6 +130,7 @@ class Pipeline:
                 if not await self.parking.wait(exchange, client, [*EVENT_STREAM, *_provenance(exchange, None)]):
                     raise
                 exchange.principal = await self.authenticator.authenticate(client.headers, client.address)
+                exchange.decision = None  # made under what was in force before the wait
 
     async def _inspected(self, exchange: Exchange, decision: Decision, redactor: Redactor) -> tuple[Decision, Prompt]:
         call, principal = exchange.call, exchange.principal
@@ -262,6 +263,7 @@ def _generated(exchange: Exchange, raw: bytes) -> dict[str, Any]:
     try:
         body: dict[str, Any] = from_json(raw)
         exchange.usage = Usage.model_validate(body["usage"]) if body.get("usage") else None
+        exchange.fingerprint = fingerprint_of(body)
         exchange.finish_reasons += [str(choice["finish_reason"]) for choice in body["choices"]]
         for choice in body["choices"]:
             exchange.count_tool_calls(choice.get("message"))

@@ -108,7 +108,7 @@ def activate(
     proposal: Annotated[int | None, typer.Option(min=1, help="The approved proposal of this number.")] = None,
     at: Annotated[
         datetime | None,
-        typer.Option(formats=["%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M"], help="From this instant on, UTC [default: now]."),
+        typer.Option(formats=["%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M"], help="From this instant on, UTC (default: now)."),
     ] = None,
     project: OfProject = None,
     token: Token = None,
@@ -243,7 +243,7 @@ def run_simulation(
         typer.Option("--dpf-accepted/--no-dpf-accepted", help="Instead of FILE: what is in force, without the DPF."),
     ] = None,
     since: Annotated[
-        datetime | None, typer.Option(formats=["%Y-%m-%d"], help="Calls from this day on [default: all on record].")
+        datetime | None, typer.Option(formats=["%Y-%m-%d"], help="Calls from this day on (default: all on record).")
     ] = None,
     project: OfProject = None,
     data: Data = DEFAULT_DATA,
@@ -336,4 +336,4 @@ def _read(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        fail(f"{file} cannot be read: {error}")
+        fail(f"{file} cannot be read: {error.strerror if isinstance(error, OSError) else 'it is not UTF-8 text'}")

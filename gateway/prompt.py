@@ -51,10 +51,11 @@ class Prompt:
     fields: Mapping[str, Any]
     counts: Mapping[str, int]
     output: OutputFilters | None
+    generates: bool = True
 
     def body_for(self, backend: Backend) -> bytes:
         """As it leaves for `backend`: without what is not OpenAI's own, where that would be refused."""
-        refused = _refused_by(backend) & self.fields.keys()
+        refused = _refused_by(backend, generates=self.generates) & self.fields.keys()
         if not refused:
             return self.body
         return to_json({name: value for name, value in self.fields.items() if name not in refused})
@@ -64,12 +65,15 @@ class Prompt:
         return self.output.make if self.output is not None else None
 
 
-def _refused_by(backend: Backend) -> frozenset[str]:
+_OURS = frozenset({"cache_salt", "priority", "deadline_s"})
+
+
+def _refused_by(backend: Backend, *, generates: bool) -> frozenset[str]:
     trust = backend.trust
     if backend.kind == "domicile":
         return frozenset()
-    if trust is not None and trust.plain:
-        return frozenset({"cache_salt", "priority", "deadline_s"})
+    if not generates or (trust is not None and trust.plain):
+        return _OURS
     if trust is not None and trust.priority:
         return frozenset({"deadline_s"})
     return frozenset({"priority", "deadline_s"})
@@ -121,11 +125,10 @@ def unredacted(call: Call, redactor: Redactor, project: str, priority: Priority 
 
 
 def _leaving(call: Call, redactor: Redactor, project: str, redacted: RedactedBody, priority: Priority) -> Prompt:
-    needs_filter = not redactor.stream_filter(redacted.pseudonyms).is_identity
+    generates = call.endpoint.generates
+    needs_filter = generates and not redactor.stream_filter(redacted.pseudonyms).is_identity
     if needs_filter and (call.body.get("logprobs") or call.body.get("prompt_logprobs")):
         raise InvalidRequest("logprobs would tell what redaction hides; ask without them", param="logprobs")
-    if not call.endpoint.generates:
-        return Prompt(to_json(redacted.body), redacted.body, redacted.counts, None)
     # A shared prefix answers faster: without a salt, one project could learn from that what another one asks.
     fields = {**redacted.body, "cache_salt": f"{project}:{redacted.body.get('cache_salt') or ''}"}
     if place := place_in_queue(priority, fields.pop("priority", None)):
@@ -138,6 +141,7 @@ def _leaving(call: Call, redactor: Redactor, project: str, redacted: RedactedBod
         fields=fields,
         counts=redacted.counts,
         output=OutputFilters(redactor, redacted.pseudonyms) if needs_filter else None,
+        generates=generates,
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from gateway.settings import Settings, load_settings
+from gateway.sinks import stays_here
 from regions.secret_file import LoosePermissions, read_secret
 
 PREFIX = "DOMICILE__"
@@ -72,6 +73,11 @@ def mistakes(settings: Settings) -> list[str]:
             found.append(f"{key}: {error}")
         except OSError as error:
             found.append(f"{key}: {file} cannot be read: {error.strerror}")
+    if settings.sinks.record is None and not stays_here(settings):
+        found.append(
+            "sinks.record: say in which country the record is kept, as FR: it can be reached from elsewhere, or is kept"
+            " elsewhere, and until then every call is refused (docs/policy-reference.md, What store_in binds)"
+        )
     if not (settings.data / "cell").exists():
         found.append(f"data: {settings.data} holds no installation; make one with: domicile tenant create NAME")
     return found

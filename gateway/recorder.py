@@ -76,7 +76,11 @@ class Recorder:
         exchange.closed = True
         reasons = exchange.finish_reasons
         return await self._append(
-            InferenceCompleted(**_outcome(exchange, 200), finish_reason=reasons[-1] if reasons else None),
+            InferenceCompleted(
+                **_outcome(exchange, 200),
+                finish_reason=reasons[-1] if reasons else None,
+                fingerprint=exchange.fingerprint,
+            ),
             exchange.content.answered() if exchange.content else None,
         )
 
@@ -236,6 +240,7 @@ def _outcome(exchange: Exchange, status: int | None) -> dict[str, Any]:
         "tokens_out": used.answer if used else None,
         "tokens_estimated": True if used and used.estimated else None,
         "backend_ms": exchange.backend_ms,
+        "energy_mj": exchange.energy_mj,
         "bytes_out": exchange.bytes_out,
         "tool_calls_count": exchange.tool_calls or None,
         "ttft_ms": exchange.ttft_ms,

@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import from_json, to_json
 
-from backend.wire import SSE_DONE, Usage, sse_data
+from backend.wire import SSE_DONE, Usage, fingerprint_of, sse_data
 from gateway.errors import BackendFailed
 from gateway.exchange import Exchange
 from gateway.openai.answer import BODY_FIELDS, StreamRewriter
@@ -79,6 +79,8 @@ class StreamRelay:
         if self._template is None:
             known = chunk.keys() if self._rewriter is None else BODY_FIELDS
             self._template = {key: chunk[key] for key in chunk if key in known and key not in ("choices", "usage")}
+        if self._exchange.fingerprint is None:
+            self._exchange.fingerprint = fingerprint_of(chunk)
         self._exchange.chunks_out += 1
         for choice in chunk.get("choices") or ():
             if reason := choice.get("finish_reason"):

@@ -22,6 +22,7 @@ from audit.leaf import decode_leaf
 from audit.privacy_event import ContentReplayed
 from audit.rights import read
 from audit.signer import key_of
+from backend.wire import fingerprint_of
 from gateway.content import Content
 from gateway.errors import BackendFailed
 from gateway.openai.sse import DONE, EventSplitter
@@ -42,8 +43,9 @@ class NotReplayable(AuditError):
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A call as it is kept. `seq`: of its intent; `sent`: the body; `backend_id` and `region`: who answered; `changed`:
-    what of its model is another since then, by the record, as (seq, what)."""
+    """A call as it is kept. `seq`: of its intent; `sent`: the body; `backend_id` and `region`: who answered;
+    `fingerprint`: what the answer came from, if its backend said so; `changed`: what of its model is another since
+    then, by the record, as (seq, what)."""
 
     tenant: str
     seq: int
@@ -55,6 +57,7 @@ class Kept:
     region: str
     sent: bytes
     said: Said
+    fingerprint: str | None = None
     changed: Sequence[tuple[int, str]] = ()
 
 
@@ -97,6 +100,7 @@ async def kept_call(custody: Custody, tenant: str, request_id: str, *, actor: st
         region=outcome.region or intent.region,
         sent=asked["input"].encode(),
         said=told["output"],
+        fingerprint=outcome.fingerprint,
         changed=await custody.in_thread(lambda: _changes(custody, tenant, intent.model_requested, intent_seq)),
     )
 
@@ -158,33 +162,41 @@ def _check_sampling(body: dict[str, Any]) -> None:
         )
 
 
-async def ask_again(upstream: Upstream, target: Target, kept: Kept) -> Said:
-    """What `target` answers to the very body. Raises GatewayError where it does not answer, or not to the end."""
+async def ask_again(upstream: Upstream, target: Target, kept: Kept) -> tuple[Said, str | None]:
+    """What `target` answers to the very body, and its fingerprint. Raises GatewayError where it does not answer, or not
+    to the end."""
     heard = Content(b"", kept.sent, None, 1)
+    fingerprints: list[str | None] = []
     request_id = f"replay-{token_hex(12)}"
     async with upstream.call(target, kept.path, kept.sent, request_id, kept.request_id, kept.project) as answer:
         if kept.stream:
-            async for piece in _whole_stream(answer):
+            async for piece in _whole_stream(answer, fingerprints):
                 heard.hear_piece(piece)
         else:
             try:
-                heard.hear(from_json(await answer.body(MAX_ANSWER_BYTES)))
+                body = from_json(await answer.body(MAX_ANSWER_BYTES))
+                fingerprints.append(fingerprint_of(body))
+                heard.hear(body)
             except (ValueError, TypeError, AttributeError, KeyError):
                 raise BackendFailed("The backend's answer is not an OpenAI answer") from None
     said: Said = heard.answered().values.get("output", [])
-    return said
+    return said, next(filter(None, fingerprints), None)
 
 
-async def _whole_stream(answer: Answer) -> AsyncIterator[bytes]:
-    """The pieces of a stream; raises BackendFailed for one that tells an error or has no end."""
+async def _whole_stream(answer: Answer, fingerprints: list[str | None]) -> AsyncIterator[bytes]:
+    """The pieces of a stream, whose events' fingerprints are noted; raises BackendFailed for one that tells an error or
+    has no end."""
     if not answer.is_event_stream:
         raise BackendFailed("The backend answered a stream with something else")
     splitter, ended = EventSplitter(), False
     async for piece in answer.pieces():
         for payload in splitter.feed(piece):
             ended = ended or payload == DONE
-            if payload != DONE and "error" in _event(payload):
-                raise BackendFailed("The backend broke its answer off by an error")
+            if payload != DONE:
+                event = _event(payload)
+                if "error" in event:
+                    raise BackendFailed("The backend broke its answer off by an error")
+                fingerprints.append(fingerprint_of(event))
         yield piece
     if not ended:
         raise BackendFailed("The backend's stream has no end")
@@ -200,7 +212,9 @@ def _event(payload: bytes) -> dict[str, Any]:
     return event
 
 
-async def record_replay(custody: Custody, kept: Kept, backend: Backend | None, equal: bool, *, actor: str) -> None:
+async def record_replay(
+    custody: Custody, kept: Kept, backend: Backend | None, equal: bool, same_weights: bool | None, *, actor: str
+) -> None:
     """`backend`: None for a server that is none of the directory's."""
     await custody.record(
         ContentReplayed(
@@ -209,6 +223,7 @@ async def record_replay(custody: Custody, kept: Kept, backend: Backend | None, e
             actor=actor,
             seq=kept.seq,
             equal=equal,
+            same_weights=same_weights,
             backend_id=backend.id if backend is not None else None,
             region=backend.region if backend is not None else None,
         )

@@ -29,12 +29,19 @@ NEEDED = (
 )
 
 
+WEIGHTS = {
+    True: "By the answers' fingerprints they came from the same weights.",
+    False: "By the answers' fingerprints they came from different weights.",
+    None: "Whether they came from the same weights is not known: not both answers say it.",
+}
+
+
 @app.command("replay")
 def replay(
     tenant: Tenant,
     request: Annotated[str, typer.Argument(metavar="REQUEST", help="Its x-request-id, as 'req-1f0c…'.")],
     backend: Annotated[
-        str | None, typer.Option(help="Ask this one, of the same region [default: the one that answered].")
+        str | None, typer.Option(help="Ask this one, of the same region (default: the one that answered).")
     ] = None,
     url: Annotated[
         str | None, typer.Option(help="Ask a server on this host instead, as http://127.0.0.1:8000.")
@@ -75,7 +82,8 @@ def replay(
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """`asked`: the backend's id, or the URL. `exact`: to the last bit, whatever tolerance `difference` was given."""
+    """`asked`: the backend's id, or the URL. `exact`: to the last bit, whatever tolerance `difference` was given.
+    `same_weights`: by the answers' `fingerprints`, the kept one's and the new one's; None where they do not tell."""
 
     request_id: str
     asked: str
@@ -83,6 +91,8 @@ class Replayed:
     changed: "Sequence[tuple[int, str]]"
     exact: bool
     difference: "Difference | None"
+    same_weights: bool | None
+    fingerprints: tuple[str | None, str | None]
 
     def tell(self, as_json: bool) -> None:
         if as_json:
@@ -92,6 +102,8 @@ class Replayed:
                     "asked": self.asked,
                     "equal": self.difference is None,
                     "exact": self.exact,
+                    "same_weights": self.same_weights,
+                    "fingerprints": dict(zip(("kept", "now"), self.fingerprints, strict=True)),
                     "choices": len(self.said),
                     "tokens": self._tokens,
                     "model_changes": [{"seq": seq, "what": what} for seq, what in self.changed],
@@ -103,7 +115,8 @@ class Replayed:
         if self.difference is None:
             size = f"{self._tokens} tokens and log probabilities, " if self._tokens is not None else ""
             typer.echo(
-                f"equal: {self.asked} gave the same {size}{self._characters} characters, {len(self.said)} choices"
+                f"equal: {self.asked} gave the same {size}{self._characters} characters, {len(self.said)} choices\n"
+                f"{WEIGHTS[self.same_weights]}"
             )
             return
         unit = "tokens" if self.difference.field == "logprobs" else "characters"
@@ -111,6 +124,7 @@ class Replayed:
             f"different: choice {self.difference.choice}, {self.difference.field}, behind {self.difference.at} {unit}\n"
             f"  kept: {self.difference.was!r}\n  now:  {self.difference.now!r}\n{NEEDED}"
         )
+        typer.echo(WEIGHTS[self.same_weights])
         for seq, what in self.changed:
             typer.echo(f"Since then the model is another: {what}, by record {seq}.")
 
@@ -130,6 +144,7 @@ async def _replay(
     installation: "Installation", custody: "Custody", tenant: str, request: str, backend: str | None, url: str | None,
     tolerance: float,
 ) -> Replayed:  # fmt: skip
+    from backend.wire import same_weights
     from gateway.installation import configured
     from gateway.recorder import connection_of
     from gateway.replay import ask_again, first_difference, kept_call, record_replay
@@ -150,11 +165,14 @@ async def _replay(
     if known is not None and known.region != kept.region:
         fail(f"{known.id} is in {known.region}, and the call was answered in {kept.region}", NOT_COMPARED)
     async with Upstream(configured().requests, connected, installation.find_request_signer) as upstream:
-        now = await ask_again(upstream, _target(installation, known, url), kept)
+        now, fingerprint = await ask_again(upstream, _target(installation, known, url), kept)
     exact = first_difference(kept.said, now) is None
-    await record_replay(custody, kept, known, exact, actor=ACTOR)
+    weights = same_weights(kept.fingerprint, fingerprint)
+    await record_replay(custody, kept, known, exact, weights, actor=ACTOR)
     asked = known.id if known is not None else url or ""
-    return Replayed(kept.request_id, asked, kept.said, kept.changed, exact, first_difference(kept.said, now, tolerance))
+    difference = first_difference(kept.said, now, tolerance)
+    fingerprints = kept.fingerprint, fingerprint
+    return Replayed(kept.request_id, asked, kept.said, kept.changed, exact, difference, weights, fingerprints)
 
 
 def _check_local(url: str) -> None:

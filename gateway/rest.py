@@ -9,14 +9,15 @@ from collections.abc import Mapping
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from backend.wire import SLEEP_PATH, WAKE_PATH, SleepRequest
 from gateway.errors import GatewayError
 from gateway.routes import Routes
 from gateway.upstream import Upstream
 from regions.fleet import Backend
 
-SLEEP_PATH, WAKE_PATH = "/sleep", "/wake"
-GRACE_S = 30
+GRACE_S = 30.0
 """What answers that still run get before they are cut."""
+ASKED = SleepRequest(grace_s=GRACE_S).model_dump_json().encode()
 TIMEOUT_S = 60.0
 WITH_PROCESS: Mapping[str, str] = {"cache": "ended_with_process"}
 
@@ -41,7 +42,7 @@ class EngineRest:
         return await self.sleep(backend) or WITH_PROCESS
 
     async def sleep(self, backend: Backend) -> Mapping[str, str] | None:
-        said = await self._ask(backend, SLEEP_PATH, b'{"grace_s": %d.0}' % GRACE_S)
+        said = await self._ask(backend, SLEEP_PATH, ASKED)
         if said is None or said.status != "asleep" or said.released_bytes is None:
             return None
         return {"cache": "zeroed", "released_bytes": str(said.released_bytes)}

@@ -6,7 +6,7 @@ from functools import partial
 from time import perf_counter
 
 from gateway.credentials import TenantCredentials
-from gateway.errors import BackendUnavailable, InternalError, InvalidRequest
+from gateway.errors import BackendUnavailable, InternalError
 from gateway.exchange import Exchange, Route
 from gateway.inventory import Inventory
 from gateway.upstream import Target
@@ -42,14 +42,9 @@ class Routes:
         self._allowed: dict[int, tuple[Decision, Candidates]] = {}
 
     def choose(self, exchange: Exchange, decision: Decision) -> list[Route]:
-        """Raises BackendUnavailable when no backend that the decision allows can be called now, InvalidRequest when
-        none of them does what is asked: our own engine makes no embeddings."""
+        """Raises BackendUnavailable when no backend that the decision allows can be called now."""
         tenant = exchange.principal.tenant
         candidates = self._candidates(tenant, exchange.call.model, decision)
-        if not exchange.call.endpoint.generates:
-            candidates = Candidates(tenant, [each for each in candidates.backends if each.kind != "domicile"])
-            if not candidates.backends:
-                raise InvalidRequest("None that may answer this makes embeddings", param="model", code="no_embeddings")
         text = exchange.call.leading_text.encode()
         prefix = block_hashes(text, exchange.principal.project.encode())  # each project has a cache of its own
         holders = self._prefixes.longest(prefix)

@@ -1,9 +1,11 @@
 """Runs the gateway on a socket until it is told to stop; running answers are finished first."""
 
 import asyncio
+import errno
 import signal
 import socket
-from collections.abc import AsyncIterator, Coroutine, Iterator
+import ssl
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import TypeVar
 
@@ -11,11 +13,13 @@ import uvicorn
 import uvloop
 from starlette.types import ASGIApp
 
-from gateway.settings import Listen
+from gateway.connection import bounded
+from gateway.settings import Listen, Requests
 
 T = TypeVar("T")
 
 BACKLOG = 2048
+BODY_S = Requests().body_timeout_s
 GRACE_S = 20  # what running answers get before they are cut
 
 
@@ -28,14 +32,17 @@ class _Server(uvicorn.Server):
 
 
 @asynccontextmanager
-async def serving(app: ASGIApp, listen: Listen) -> AsyncIterator[int]:
-    """Serve `app` inside the block; yields the port. Raises OSError when the address cannot be had."""
+async def serving(app: ASGIApp, listen: Listen, body_timeout_s: float = BODY_S) -> AsyncIterator[int]:
+    """Serve `app` inside the block; yields the port. `body_timeout_s`: what `app` gives a request's body to arrive.
+
+    Raises OSError when the address cannot be had.
+    """
     config = uvicorn.Config(
         app,
         host=listen.host,
         port=listen.port,
         loop="uvloop",
-        http="httptools",
+        http=bounded(body_timeout_s),  # type: ignore[arg-type]  # called like the class that it makes
         ws="none",
         lifespan="off",
         access_log=False,  # paths and addresses of callers belong into the record, under its rules
@@ -45,8 +52,10 @@ async def serving(app: ASGIApp, listen: Listen) -> AsyncIterator[int]:
         timeout_graceful_shutdown=GRACE_S,
         ssl_certfile=str(listen.cert_file) if listen.cert_file else None,
         ssl_keyfile=str(listen.key_file) if listen.key_file else None,
+        ssl_context_factory=_tls if listen.cert_file else None,
     )
-    listener = _listen(listen.host, listen.port)
+    config.load()
+    listener = listening(listen.host, listen.port)
     server = _Server(config)
     running = asyncio.create_task(server.serve(sockets=[listener]))
     try:
@@ -62,13 +71,27 @@ async def serving(app: ASGIApp, listen: Listen) -> AsyncIterator[int]:
         listener.close()
 
 
+def _tls(config: uvicorn.Config, make: Callable[[], ssl.SSLContext]) -> ssl.SSLContext:
+    """TLS 1.2 and above, whatever the system's OpenSSL would allow (RFC 9325 §3.1.1)."""
+    try:
+        context = make()
+    except OSError as error:  # ssl.SSLError is one; neither names a file
+        named = f"listen.cert_file {config.ssl_certfile} or listen.key_file {config.ssl_keyfile}"
+        missing = isinstance(error, FileNotFoundError | PermissionError)
+        raise OSError(f"{named}: {error.strerror if missing else 'it is no certificate with its key, PEM'}") from error
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
+    return context
+
+
 def run(main: Coroutine[None, None, T]) -> T:
     """`asyncio.run` on uvloop, which costs the gateway half of what asyncio's own loop does."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(main)
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def listening(host: str, port: int) -> socket.socket:
+    """Raises OSError with the address and what to do."""
     family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     # The protocol is named: where it reads 0, asyncio leaves Nagle's algorithm on for every connection it accepts, and
     # short writes then wait 40 ms for the client's delayed acknowledgement.
@@ -79,7 +102,8 @@ def _listen(host: str, port: int) -> socket.socket:
         listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
-        raise OSError(f"cannot listen on {host}:{port}: {error.strerror}") from error
+        hint = "; another program has it: stop that, or take another port" if error.errno == errno.EADDRINUSE else ""
+        raise OSError(f"cannot listen on {host}:{port}: {error.strerror}{hint}") from error
     return listener
 
 

@@ -4,6 +4,7 @@ Secrets never stand in the file: only paths to files that hold them.
 """
 
 import socket
+from difflib import get_close_matches
 from ipaddress import IPv4Network, IPv6Network, ip_address
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -377,4 +378,15 @@ def load_settings(path: Path | None = None, **overrides: Any) -> Settings:
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
         place = ".".join(str(part) for part in first["loc"])
-        raise SettingsError(f"{path or 'settings'}: {place or 'top level'}: {first['msg']}") from error
+        said = _unknown(first["loc"]) if first["type"] == "extra_forbidden" else first["msg"]
+        raise SettingsError(f"{path or 'settings'}: {place or 'top level'}: {said}") from error
+
+
+def _unknown(place: tuple[int | str, ...]) -> str:
+    """Of a key that there is not, with the one that may be meant."""
+    section: Any = Settings
+    for name in place[:-1]:
+        field = getattr(section, "model_fields", {}).get(name)
+        section = field.annotation if field is not None else None
+    near = get_close_matches(str(place[-1]), getattr(section, "model_fields", {}), 1)
+    return f"unknown key; did you mean {near[0]}?" if near else "unknown key; docs/configuration.md lists them all"

@@ -1,26 +1,40 @@
 """Where something of every call comes to lie beside its backend, as facts for a decision.
 
-The record is required: a policy whose `store_in` leaves its country out refuses every call. Spans are not: where a
-policy does not allow their country, or nobody has said which it is, they stay here. What leaves for witnesses and
-time-stamping authorities is the hash of a whole log, which says nothing of anybody.
+The record is required: a policy whose `store_in` leaves its country out, or that is not told its country, refuses every
+call. Only where the record stays on the machine that alone can call does it go nowhere that it was not before: there
+nothing need be said. Spans are not required: where a policy does not allow their country, or nobody has said which it
+is, they stay here. What leaves for witnesses and time-stamping authorities is the hash of a whole log, which says
+nothing of anybody.
 """
 
+import os
+from collections.abc import Mapping
 from urllib.parse import urlsplit
 
 from gateway.settings import Settings, is_loopback
 from policy.facts import Sink
 
 RECORD, SPANS = "the record", "spans"
+RECORD_SETTING, SPANS_SETTING = "sinks.record", "sinks.telemetry"
+STORES = ("DOMICILE_DATABASE_URL", "DOMICILE_AUDIT_DATABASE_URL", "DOMICILE_REDIS_URL")
+"""Variables that may put on another host what is kept of calls."""
 
 
-def sinks_of(settings: Settings) -> tuple[Sink, ...]:
-    """None is named for the record where nobody has said in which country it is kept (`gateway.weaknesses` does)."""
+def sinks_of(settings: Settings, environment: Mapping[str, str] = os.environ) -> tuple[Sink, ...]:
+    """None is named for the record where nobody has said in which country it is kept and it `stays_here`."""
     found = []
-    if settings.sinks.record is not None:
-        found.append(Sink(name=RECORD, country=settings.sinks.record))
+    if settings.sinks.record is not None or not stays_here(settings, environment):
+        found.append(Sink(name=RECORD, country=settings.sinks.record, setting=RECORD_SETTING))
     if spans_leave(settings):
-        found.append(Sink(name=SPANS, country=settings.sinks.telemetry, required=False))
+        found.append(Sink(name=SPANS, country=settings.sinks.telemetry, required=False, setting=SPANS_SETTING))
     return tuple(found)
+
+
+def stays_here(settings: Settings, environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether callers can only be on this machine, and all that is kept of calls is on it too."""
+    stores = (urlsplit(environment.get(name, "")).hostname for name in STORES)
+    nearby = is_loopback(settings.listen.host) and not settings.listen.tls_ended_by_proxy
+    return nearby and all(host is None or is_loopback(host) for host in stores)
 
 
 def spans_leave(settings: Settings) -> bool:

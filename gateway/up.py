@@ -9,6 +9,7 @@ import sys
 import audit
 from gateway.assembly import open_gateway
 from gateway.installation import InstallationError
+from gateway.log_lines import log_to_stderr
 from gateway.serve import serving, stop_signal
 from gateway.settings import Settings
 from gateway.store.errors import StoreError
@@ -18,12 +19,12 @@ from regions.errors import RegionsError
 
 async def run_gateway(settings: Settings) -> int:
     """Exit status: 0 after a clean stop, 1 when it could not start, with one sentence on stderr why."""
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    log_to_stderr(logging.INFO)
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     try:
         async with open_gateway(settings) as gateway:
             stop = stop_signal()  # before anybody can be promised an answer
-            async with serving(gateway.app, settings.listen) as port:
+            async with serving(gateway.app, settings.listen, settings.requests.body_timeout_s) as port:
                 scheme, host = "https" if settings.listen.cert_file else "http", settings.listen.host
                 gc.freeze()  # modules and tenants are there to stay: not to be looked through again, in mid-answer
                 gc.enable()

@@ -34,7 +34,7 @@ def show_usage(
     data: Data = DEFAULT_DATA,
     as_json: AsJson = False,
 ) -> None:
-    """Show requests, tokens, backend seconds, cost, and cost per million tokens.
+    """Show requests, tokens, backend seconds, cost, cost per million tokens, and energy where backends measure it.
 
     Example: domicile usage show --by tenant,model --since 2026-11-01
     """
@@ -46,7 +46,7 @@ def show_usage(
     columns = (
         *dict.fromkeys(groups),
         *("requests", "aborted", "tokens_in", "tokens_cached", "tokens_out", "backend_seconds"),
-        *("eur", "eur_per_million_tokens", "unpriced"),
+        *("eur", "eur_per_million_tokens", "unpriced", "energy_kwh", "joules_per_1000_tokens"),
     )
     print_table(lines, columns, as_json)
 
@@ -69,7 +69,8 @@ def show_cost(
 ) -> None:
     """Show what the time of deployments costs, how much of it was idle, and the cost per million tokens.
 
-    With --what-if, the planner's figures for deployments that live: of a replica at full use on another card.
+    With --what-if, the planner's figures for deployments that live: of a replica at full use on another card, and what
+    calls of the same model did take on such a card, where that was measured.
 
     Example: domicile usage cost --by tenant,deployment --since 2026-11-01
     """
@@ -90,6 +91,7 @@ def show_cost(
                 "eur_per_hour",
                 "tokens_per_second",
                 "eur_per_million_tokens",
+                "joules_per_1000_tokens",
                 "refusal",
             )
             print_table(plans, shown, as_json)
@@ -99,14 +101,14 @@ def show_cost(
     columns = (
         *dict.fromkeys(groups),
         *("up_seconds", "busy_seconds", "idle_share", "eur", "requests", "tokens_in", "tokens_out"),
-        *("tokens_per_second", "eur_per_million_tokens", "token_eur"),
+        *("tokens_per_second", "eur_per_million_tokens", "token_eur", "energy_kwh", "joules_per_1000_tokens"),
     )
     print_table(lines, columns, as_json)
 
 
 @usage_app.command("export")
 def export_usage(
-    file: Annotated[Path | None, typer.Argument(help="Where to [default: standard output].")] = None,
+    file: Annotated[Path | None, typer.Argument(help="Where to (default: standard output).")] = None,
     tenant: OfTenant = None,
     since: Since = None,
     until: Until = None,
@@ -164,10 +166,10 @@ def set_price(
     input_: Annotated[str, typer.Option("--input", help="Euros a million prompt tokens.")],
     output: Annotated[str, typer.Option(help="Euros a million answer tokens.")],
     cached: Annotated[
-        str | None, typer.Option(help="Euros a million prompt tokens found in a cache [default: as --input].")
+        str | None, typer.Option(help="Euros a million prompt tokens found in a cache (default: as --input).")
     ] = None,
     valid_from: Annotated[
-        datetime | None, typer.Option(formats=["%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%d"], help="From then on [default: now].")
+        datetime | None, typer.Option(formats=["%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%d"], help="From then on (default: now).")
     ] = None,
     data: Data = DEFAULT_DATA,
     as_json: AsJson = False,

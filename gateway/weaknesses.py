@@ -14,7 +14,7 @@ from urllib.parse import parse_qs, urlsplit
 from gateway.installation import Installation
 from gateway.secrets.rotation import lying_in_clear
 from gateway.settings import Settings, is_loopback
-from gateway.sinks import spans_leave
+from gateway.sinks import spans_leave, stays_here
 from gateway.store.database import Database
 from gateway.store.posture import Posture, posture
 
@@ -201,13 +201,9 @@ def _record(settings: Settings, state: State) -> list[Weakness]:
             )
         )
     if settings.sinks.record is None:
-        found.append(
-            Weakness(
-                "record_country_unknown",
-                "nobody has said in which country the record is kept, so no policy's store_in binds it",
-                "set sinks.record",
-            )
-        )
+        said = "nobody has said in which country the record is kept, so "
+        said += "no policy's store_in binds it" if stays_here(settings) else "every call is refused"
+        found.append(Weakness("record_country_unknown", said, "set sinks.record"))
     if settings.audit.reserve_bytes == 0:
         found.append(
             Weakness(

@@ -7,17 +7,15 @@ level above is an error that names the rule and its line, never a silent cut.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from hashlib import sha256
 from types import MappingProxyType
 from typing import Any
-
-import rfc8785
 
 from policy import tighten
 from policy.document import Condition, Hours, Limits, PolicyDocument, PolicyTest
 from policy.errors import LooseningError, PolicyDocumentError, Problem
 from policy.facts import CountrySets, Priority
 from policy.hours import DAYS, Window, parse_minute, parse_zone
+from policy.identity import identity_of
 from policy.inherit import Library, bases_of
 from policy.presets import preset_document
 from policy.redact.plan import RedactionPlan
@@ -111,12 +109,6 @@ class CompiledPolicy:
     judged: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
 
 
-def document_hash(*documents: PolicyDocument | None) -> str:
-    """sha256 over the RFC 8785 form of the document, or of the list of them, from the top level down."""
-    said: list[Any] = [d.model_dump(mode="json", exclude_unset=True, by_alias=True) for d in documents if d is not None]
-    return sha256(rfc8785.dumps(said if len(said) > 1 else said[0])).hexdigest()
-
-
 def compile_policy(
     tenant: PolicyDocument,
     project: PolicyDocument | None,
@@ -142,12 +134,11 @@ def compile_policy(
         state = state.tightened(level, table)
     if state.bounds.process_in is None or state.bounds.store_in is None or state.subprocessors is None:
         raise AssertionError("settled, so both are there")
-    named = [document for document in (operator, tenant, project) if document is not None]
-    extended = [level.document for level in (*above, *own, *below)] if any(d.extends for d in named) else named
+    identity = identity_of(tenant, project, operator=operator, library=library)
     return CompiledPolicy(
-        policy_id="+".join(document.policy for document in named),
-        version="+".join(str(document.version) for document in named),
-        hash=document_hash(*extended),
+        policy_id=identity.policy_id,
+        version=identity.version,
+        hash=identity.hash,
         countries_version=countries.version,
         known_countries=countries.known,
         process_in=state.bounds.process_in,

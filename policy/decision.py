@@ -271,7 +271,8 @@ def _refusals_of_sink(
 ) -> Iterator[Reason]:
     country, article = sink.country, "GDPR 44"
     if country is None:
-        yield Reason("facts.missing", None, f"where {sink.name} is kept is not known", "GDPR 5(2)")
+        fix = f": set {sink.setting}" if sink.setting else ""
+        yield Reason("facts.missing", None, f"where {sink.name} is kept is not known{fix}", "GDPR 5(2)")
         return
     if country not in policy.known_countries:
         yield Reason("facts.country", None, f"{sink.name} is kept in {country}, no country we know", "GDPR 5(2)")

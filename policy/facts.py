@@ -72,11 +72,13 @@ class Sink(Fact):
     """Where something of every call comes to lie beside its backend: the record, spans. `country`: where that is.
 
     `required`: no call is made without it. Nothing goes to one that is not, where a policy does not allow it.
+    `setting`: by which its country is said.
     """
 
     name: str
     country: str | None
     required: bool = True
+    setting: str = ""
 
 
 class RequestFacts(Fact):

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 app = typer.Typer(name="region", help="Places where backends run, and who controls them.", no_args_is_help=True)
 
 File = Annotated[
-    Path | None, typer.Option("--catalogue", help="A catalogue file [default: the one that comes with Domicile].")
+    Path | None, typer.Option("--catalogue", help="A catalogue file (default: the one that comes with Domicile).")
 ]
-Day = Annotated[datetime | None, typer.Option("--on", formats=["%Y-%m-%d"], help="As of this day [default: today].")]
+Day = Annotated[datetime | None, typer.Option("--on", formats=["%Y-%m-%d"], help="As of this day (default: today).")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -77,10 +77,10 @@ def show_region(
 @app.command("check")
 def check_regions(
     region: Annotated[
-        list[str] | None, typer.Argument(metavar="REGION", help="As 'eu-fr-par'; may be repeated [default: all].")
+        list[str] | None, typer.Argument(metavar="REGION", help="As 'eu-fr-par'; may be repeated (default: all).")
     ] = None,
     policy: Annotated[
-        Path | None, typer.Option("--policy", help="A policy document [default: each of the presets].")
+        Path | None, typer.Option("--policy", help="A policy document (default: each of the presets).")
     ] = None,
     catalogue: File = None,
     on: Day = None,

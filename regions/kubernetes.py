@@ -6,7 +6,7 @@ their labels and goes on. So closing lets go and stops nothing; `stop` does.
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
@@ -25,6 +25,7 @@ logger = logging.getLogger("domicile.regions")
 READY_WITHIN_S = 900.0
 POLL_S = 1.0
 RENEWAL_CHECK_S = 600.0
+LOOK_S = 60.0
 GONE_WITHIN_S = 120.0
 
 
@@ -46,6 +47,7 @@ class KubernetesLauncher:
         ready_within_s: float = READY_WITHIN_S,
         poll_s: float = POLL_S,
         renewal_check_s: float = RENEWAL_CHECK_S,
+        look_s: float = LOOK_S,
         leaf_lifetime: timedelta = LEAF_LIFETIME,
         on_change: Callable[[str, RunningBackend | None], None] = lambda backend_id, running: None,
     ) -> None:
@@ -57,12 +59,14 @@ class KubernetesLauncher:
         self._ready_within_s = ready_within_s
         self._poll_s = poll_s
         self._renewal_check_s = renewal_check_s
+        self._look_s = look_s
         self._leaf_lifetime = leaf_lifetime
         self._on_change = on_change
         self._identities: dict[str, BackendIdentity] = {}
         self._running: dict[str, RunningBackend] = {}
         self._applied: dict[str, bytes] = {}  # the leaf that the cluster has, by backend
-        self._background: asyncio.Task[None] | None = None
+        self._starting: set[str] = set()
+        self._background: list[asyncio.Task[None]] = []
 
     outlives = True
 
@@ -74,7 +78,12 @@ class KubernetesLauncher:
             self._running.setdefault(identity.backend, running)
 
     async def __aenter__(self) -> Self:
-        self._background = asyncio.create_task(self._renew_forever(), name="renew leaves")
+        self._background = [
+            asyncio.create_task(
+                self._forever(self._renewal_check_s, "leaves of backends could not be renewed", self.renew)
+            ),
+            asyncio.create_task(self._forever(self._look_s, "the cluster's backends could not be listed", self.look)),
+        ]
         return self
 
     async def __aexit__(
@@ -84,10 +93,10 @@ class KubernetesLauncher:
 
     async def close(self) -> None:
         """Let go. Backends go on: the cluster keeps them, not this process."""
-        if self._background is not None:
-            self._background.cancel()
-            await asyncio.gather(self._background, return_exceptions=True)
-            self._background = None
+        for task in self._background:
+            task.cancel()
+        await asyncio.gather(*self._background, return_exceptions=True)
+        self._background = []
 
     @property
     def running(self) -> Mapping[str, RunningBackend]:
@@ -103,6 +112,7 @@ class KubernetesLauncher:
         name = spec.identity.backend
         progress(f"{name}: issuing its certificate")
         before: Mapping[str, Any] | None = None
+        self._starting.add(name)
         try:
             before = await self._cluster.get("Deployment", object_name(name))
             files = self._identity_files(spec.identity)
@@ -117,6 +127,8 @@ class KubernetesLauncher:
             if isinstance(error, RegionsError):
                 raise LaunchError(f"backend {name} did not start: {error}") from error
             raise
+        finally:
+            self._starting.discard(name)
         running = self._running[name] = RunningBackend(self._backend(spec.identity, spec.served_name), None, None)
         self._identities[name] = spec.identity
         self._on_change(name, running)
@@ -124,10 +136,11 @@ class KubernetesLauncher:
         return running
 
     async def stop(self, backend_id: str) -> None:
-        """Returns when no pod of it is left; each got its grace to finish answers. Raises LaunchError if one stays."""
-        self._identities.pop(backend_id, None)
-        self._running.pop(backend_id, None)
+        """Returns when no pod of it is left; each got its grace to finish answers. Raises LaunchError if one stays: it
+        is then running still, to be stopped again."""
+        self._identities.pop(backend_id, None)  # its key is not to come back with a new leaf
         await self._delete(backend_id)
+        self._running.pop(backend_id, None)
 
     async def scale(self, backend_id: str, replicas: int) -> None:
         """To 0: its GPU is free and its objects stay; to 1 again: as `start`, without them. Raises LaunchError."""
@@ -167,13 +180,29 @@ class KubernetesLauncher:
                 renewed.append(name)
         return renewed
 
-    async def _renew_forever(self) -> None:
+    async def look(self) -> None:
+        """Let go of those that somebody else deleted, and find those that a failed start left: whoever leads replaces
+        the ones and stops the others. Raises RegionsError."""
+        before = set(self._running)
+        kept = {identity.backend: (identity, model) for identity, model in await self._kept()}
+        for name in before - kept.keys():
+            self._identities.pop(name, None)
+            if self._running.pop(name, None) is not None:
+                self._on_change(name, None)
+        for name in kept.keys() - self._running.keys() - self._starting:
+            if name not in before:  # else it was stopped while the cluster answered
+                self._running[name] = RunningBackend(self._backend(*kept[name]), None, None)
+                self._on_change(name, self._running[name])
+
+    async def _forever(self, every_s: float, failed: str, work: Callable[[], Awaitable[object]]) -> None:
         while True:
-            await asyncio.sleep(self._renewal_check_s)
+            await asyncio.sleep(every_s)
             try:
-                await self.renew()
-            except RegionsError as error:  # the old leaves go on for hours; the next look tries again
-                logger.error("leaves of backends could not be renewed: %s", error)
+                await work()
+            except RegionsError as error:
+                logger.error("%s: %s", failed, error)
+            except Exception as error:  # the next time may do: nothing of this may end for good
+                logger.error("%s: %s", failed, type(error).__name__)
 
     def _identity_files(self, identity: BackendIdentity) -> dict[str, bytes]:
         folder, authority = self._folder / identity.backend, self._authority()

@@ -9,6 +9,7 @@ Leaves are renewed in their last third, in place: a backend reads its files agai
 
 import asyncio
 import json
+import logging
 import os
 import shutil
 import sys
@@ -29,6 +30,8 @@ from regions.fleet import Backend
 from regions.identity import GatewayIdentity
 from regions.launcher import BackendSpec, Progress, RunningBackend, silent
 from regions.secret_file import shred_secret
+
+logger = logging.getLogger(__name__)
 
 COMMAND = (sys.executable, "-m", "backend", "serve")
 READY_WITHIN_S = 180.0
@@ -94,6 +97,9 @@ class LocalLauncher:
         self._on_change = on_change
         self._children: dict[str, _Child] = {}
         self._starting: dict[str, tuple[int, ...]] = {}  # with its GPUs
+        self._ending: dict[
+            str, tuple[asyncio.Task[None], tuple[int, ...]]
+        ] = {}  # with its GPUs, which it has until then
 
     outlives = False
 
@@ -111,7 +117,7 @@ class LocalLauncher:
     async def start(self, spec: BackendSpec, *, progress: Progress = silent) -> RunningBackend:
         """Returns when it is ready. Raises LaunchError with the end of its log, and nothing left running."""
         name = spec.identity.backend
-        if name in self._children or name in self._starting:
+        if name in self._children or name in self._starting or name in self._ending:
             raise LaunchError(f"backend {name} runs already")
         spec = self._with_gpu(spec)
         self._starting[name] = spec.gpus
@@ -125,18 +131,24 @@ class LocalLauncher:
         return child.running
 
     async def stop(self, backend_id: str) -> None:
+        """Who asks while it ends waits for the same end; who stops waiting does not stop it."""
         child = self._children.pop(backend_id, None)
-        if child is None:
-            return
+        if child is not None:
+            ending = asyncio.create_task(self._end(child), name=f"end {backend_id}")
+            self._ending[backend_id] = ending, child.spec.gpus
+            ending.add_done_callback(lambda _: self._ending.pop(backend_id))
+        if backend_id in self._ending:
+            await asyncio.shield(self._ending[backend_id][0])
+
+    async def _end(self, child: _Child) -> None:
         if child.watching is not None:
             child.watching.cancel()
-            with suppress(asyncio.CancelledError):
-                await child.watching
+            await asyncio.gather(child.watching, return_exceptions=True)
         await self._let_go(child.process)
-        await asyncio.to_thread(self._tidy, backend_id)
+        await asyncio.to_thread(self._tidy, child.spec.identity.backend)
 
     async def close(self) -> None:
-        await asyncio.gather(*(self.stop(name) for name in list(self._children)))
+        await asyncio.gather(*(self.stop(name) for name in [*self._children, *self._ending]))
 
     @property
     def _authority(self) -> CertificateAuthority:
@@ -154,6 +166,7 @@ class LocalLauncher:
         if spec.card in (None, CPU) or spec.gpus:
             return spec
         taken = {gpu for gpus in self._starting.values() for gpu in gpus}
+        taken |= {gpu for _, gpus in self._ending.values() for gpu in gpus}
         taken |= {gpu for child in self._children.values() for gpu in child.spec.gpus}
         free = next((gpu for gpu in self._gpus if gpu not in taken), None)
         if free is None:
@@ -292,7 +305,11 @@ class LocalLauncher:
                     await child.process.wait()
                 return
             except TimeoutError:
-                self._authority.renew_if_due(identity, self._folder / identity.backend, lifetime=self._leaf_lifetime)
+                try:
+                    folder = self._folder / identity.backend
+                    self._authority.renew_if_due(identity, folder, lifetime=self._leaf_lifetime)
+                except Exception as error:  # the old leaf goes on for hours; the next look tries again
+                    logger.error("the leaf of %s could not be renewed: %s", identity.backend, type(error).__name__)
 
 
 def _environment(spec: BackendSpec) -> dict[str, str]:

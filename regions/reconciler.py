@@ -11,7 +11,7 @@ Where backends outlive a gateway (`regions.kubernetes`), the next leader adopts 
 import asyncio
 import logging
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -20,13 +20,14 @@ from types import MappingProxyType
 from typing import Any
 
 from regions.autoscaler import Sample, desired, trimmed
+from regions.back_off import BackOff
 from regions.demand import NOTHING, Demand
 from regions.deployment import Deployment, Replica, State
 from regions.errors import LaunchError
-from regions.fleet import EngineReport
 from regions.identity import BackendIdentity
 from regions.launcher import BackendSpec, Launcher
-from regions.reconciler_ports import Key, NoRest, Rest, Store, View
+from regions.placement import Report, least_missed, nearest, place
+from regions.reconciler_ports import Key, NoRest, NotLeading, Rest, Store, View
 
 log = logging.getLogger(__name__)
 
@@ -34,10 +35,10 @@ EVERY_S = 1.0
 METER_EVERY_S = 5.0
 SETTLE_S = 2.0
 """By then no gateway sends more to a backend that was taken out of service: each learns of it within a second."""
-STARTS_AT_ONCE = 8
-FIRST_BACK_OFF_S, LONGEST_BACK_OFF_S, MAX_FAILURES, STEADY_S = 1.0, 60.0, 16, 300.0
-
-Report = Callable[[str], EngineReport | None]
+STARTS_HERE, STARTS_ELSEWHERE = 8, 64
+"""At once, on a gateway's own machine and on others. Of a tenant half of them at most: whose backends take long to
+start, or never do, does not hold up the others."""
+CLOCK_SLACK_S = 2.0
 
 
 @dataclass(slots=True)
@@ -45,9 +46,7 @@ class _Kept:
     """What is remembered of a deployment between passes."""
 
     samples: list[Sample] = field(default_factory=list)
-    failures: int = 0
-    failed_at: float = float("-inf")
-    not_before: float = 0.0
+    back_off: BackOff = field(default_factory=BackOff)
 
 
 class Reconciler:
@@ -80,7 +79,12 @@ class Reconciler:
         self._settle_s = settle_s
         self._monotonic = monotonic
         self._news = asyncio.Event()
-        self._gate = asyncio.Semaphore(STARTS_AT_ONCE)
+        at_once = STARTS_ELSEWHERE if launcher.outlives else STARTS_HERE
+        self._gate = asyncio.Semaphore(at_once)
+        self._gates: dict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(at_once // 2))
+        self._updates = asyncio.Semaphore(STARTS_HERE)  # apart, since starts are awaited by calls
+        self._starting: set[str] = set()
+        self._as_wished: set[str] = set()  # what outlives a gateway, and this one has seen to
         self._term: int | None = None
         self._acting: dict[str, asyncio.Task[None]] = {}
         self._ours: set[str] = set()  # those that were ready here
@@ -108,10 +112,16 @@ class Reconciler:
     async def reconcile(self) -> None:
         """One pass. Raises what the store raises."""
         term = await asyncio.to_thread(self._store.lead)
+        if self._term is not None and term == self._term + 1:
+            # The lease ran out and nobody took it: the store was away, or its clock leapt. What runs is still ours.
+            log.warning("the fleet was without a leader; going on with what runs")
+            await self._cancel_all()
+            self._term = term
         if term != self._term and self._term is not None:
             await self._let_go()
         if term is not None and term != self._term:
             await self._launcher.adopt()  # before anything is taken for lost; if it fails, the next pass begins here
+            self._as_wished.clear()
         self._term = term
         if term is None:
             return
@@ -121,10 +131,13 @@ class Reconciler:
         for replica in alive:
             if replica.state is State.DRAINING:
                 self._act(replica.id, self._finish(term, replica, "taken_over"))
-            elif replica.key in up and not view.deployments[replica.key].draining:
-                up[replica.key].append(replica)
+            elif replica.key not in up or view.deployments[replica.key].draining:
+                self._withdraw(term, replica)
+            elif replica.state is State.READY and replica.id not in view.offered and replica.id not in self._acting:
+                self._withdraw(term, replica)  # revoked by hand, or half-way to sleep when something broke
             else:
-                self._act(replica.id, self._drain(term, replica, "withdrawn"))
+                up[replica.key].append(replica)
+                self._adopt(term, view.deployments[replica.key], replica)
         self._kept = {key: self._kept.get(key) or _Kept() for key in up}
         for key, replicas in up.items():
             deployment = view.deployments[key]
@@ -141,16 +154,17 @@ class Reconciler:
     async def close(self) -> None:
         """Stop all that is ours, unless it outlives us, and let another lead."""
         term, self._term = self._term, None
-        await self._cancel_all()
         held = set(self._launcher.running)
+        await self._cancel_all()
         await self._launcher.close()
         if term is None:
             return
         try:
             view = await asyncio.to_thread(self._store.view)
-            for replica in view.replicas:
-                if replica.id in held and not self._launcher.outlives:
-                    await self._end(term, replica, State.STOPPED, "gateway_stopped", seen=True)
+            for replica in view.replicas:  # also those that were just to be started, or began to end
+                if not self._launcher.outlives:
+                    with suppress(NotLeading):  # it has ended meanwhile
+                        await self._end(term, replica, State.STOPPED, "gateway_stopped", seen=replica.id in held)
             await asyncio.to_thread(self._store.resign)
         except Exception as error:  # the next leader will find them gone
             log.warning("the fleet could not be handed over: %s: %s", type(error).__name__, error)
@@ -182,6 +196,9 @@ class Reconciler:
                 alive.append(replica)
                 continue
             ours = replica.id in self._ours
+            if ours and replica.state is State.DRAINING:  # it was stopped; only that could not be written
+                await self._end(term, replica, State.STOPPED, "taken_over", seen=False)
+                continue
             await self._end(term, replica, State.FAILED, "crashed" if ours else "lost", seen=False)
             if ours:
                 self._back_off(replica)
@@ -198,21 +215,21 @@ class Reconciler:
         wanted = desired(deployment, len(replicas), kept.samples, now)
         if demand.regions and not demand.regions & {replica.region for replica in replicas}:
             wanted = min(max(wanted, len(replicas) + 1), deployment.max_replicas)
-        for replica in _nearest(sleeping, demand)[: max(0, wanted - len(replicas))]:
+        for replica in nearest(sleeping, demand)[: max(0, wanted - len(replicas))]:
             sleeping.remove(replica)
             replicas.append(replica)
             self._act(replica.id, self._wake(term, replica))
         for replica in sleeping:
             if now - self._slept_at.setdefault(replica.id, now) >= deployment.asleep_s:
                 self._act(replica.id, self._drain(term, replica, "slept_long"))
-        if now >= kept.not_before:
+        if now >= kept.back_off.not_before:
             while len(replicas) < wanted:
                 replica = await asyncio.to_thread(
-                    self._store.begin, term, deployment, _place(deployment, replicas, demand)
+                    self._store.begin, term, deployment, place(deployment, replicas, demand)
                 )
                 replicas.append(replica)
                 self._act(replica.id, self._start(term, deployment, replica))
-        for replica in _least_missed(replicas, self._report)[: max(0, len(replicas) - wanted)]:
+        for replica in least_missed(replicas, self._report)[: max(0, len(replicas) - wanted)]:
             spare = self._sleep(term, replica) if deployment.asleep_s else self._drain(term, replica, "scaled_down")
             self._act(replica.id, spare)
 
@@ -223,19 +240,49 @@ class Reconciler:
         waiting = sum(report.waiting for report in said)
         calls = max(demand.in_flight, sum(report.running for report in said) + waiting) + demand.parked
         fullest = max((report.kv_use for report in said), default=0.0)
-        return Sample(now, len(replicas), calls, waiting + demand.parked, fullest, demand.ttft_ms)
+        starting = sum(replica.state is State.STARTING for replica in replicas)
+        return Sample(now, len(replicas), calls, waiting + demand.parked, fullest, demand.ttft_ms, starting)
+
+    def _adopt(self, term: int, deployment: Deployment, replica: Replica) -> None:
+        """What an earlier leader began and did not see to its end, or started with settings that are others by now."""
+        if replica.id in self._acting or not self._launcher.outlives:
+            return
+        if replica.state is State.STARTING:
+            self._act(replica.id, self._start(term, deployment, replica))
+        elif replica.state is State.READY and replica.id not in self._as_wished:
+            self._as_wished.add(replica.id)
+            self._act(replica.id, self._update(deployment, replica))
+
+    async def _update(self, deployment: Deployment, replica: Replica) -> None:
+        """It answers meanwhile, and if it fails, too: the old goes when the new is ready."""
+        try:
+            async with self._updates:
+                await self._launcher.start(self._spec(deployment, replica))
+        except LaunchError as error:
+            log.warning("%s", error)
+
+    def _spec(self, deployment: Deployment, replica: Replica) -> BackendSpec:
+        identity = BackendIdentity(self._cell, replica.tenant, replica.region, replica.id)
+        return BackendSpec(identity, self._models / deployment.weights, deployment.model, card=deployment.gpu)
 
     async def _start(self, term: int, deployment: Deployment, replica: Replica) -> None:
-        identity = BackendIdentity(self._cell, replica.tenant, replica.region, replica.id)
-        spec = BackendSpec(identity, self._models / deployment.weights, deployment.model, card=deployment.gpu)
+        self._starting.add(replica.id)
+        self._as_wished.add(replica.id)
         try:
-            async with self._gate:
-                running = await self._launcher.start(spec)
+            async with self._gates[replica.tenant], self._gate:
+                running = await self._launcher.start(self._spec(deployment, replica))
         except LaunchError as error:
             log.warning("%s", error)
             self._back_off(replica)
             await self._end(term, replica, State.FAILED, "did_not_start", seen=True)
             return
+        except asyncio.CancelledError:
+            if replica.id in self._starting:
+                raise
+            await self._end(term, replica, State.STOPPED, "withdrawn", seen=True)
+            return
+        finally:
+            self._starting.discard(replica.id)
         try:
             await asyncio.to_thread(self._store.ready, term, replica, running.backend)
             self._ours.add(replica.id)
@@ -264,6 +311,14 @@ class Reconciler:
         else:
             await self._drain(term, replica, "did_not_wake")
 
+    def _withdraw(self, term: int, replica: Replica) -> None:
+        """It is wanted no more; a start that is under way is given up."""
+        if replica.id in self._starting:
+            self._starting.remove(replica.id)
+            self._acting[replica.id].cancel()  # once: it takes its time to end what it began
+        else:
+            self._act(replica.id, self._drain(term, replica, "withdrawn"))
+
     async def _drain(self, term: int, replica: Replica, reason: str) -> None:
         await asyncio.to_thread(self._store.drain, term, replica, reason)
         await self._finish(term, replica, reason)
@@ -285,30 +340,34 @@ class Reconciler:
         seen: bool,
         detail: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
+        within = self._since_metered()
+        await asyncio.to_thread(
+            self._store.end, term, replica, state, reason, seen=seen, detail=detail, within_s=within
+        )
         self._ours.discard(replica.id)
+        self._as_wished.discard(replica.id)
         self._slept_at.pop(replica.id, None)
-        await asyncio.to_thread(self._store.end, term, replica, state, reason, seen=seen, detail=detail)
 
     async def _meter(self, term: int, alive: Sequence[Replica]) -> None:
         now = self._monotonic()
-        if alive and now - self._metered_at >= METER_EVERY_S:
-            await asyncio.to_thread(self._store.meter, term, {replica.id: self._busy(replica) for replica in alive})
+        if now - self._metered_at >= METER_EVERY_S:
+            if alive:
+                busy = {replica.id: self._busy(replica) for replica in alive}
+                await asyncio.to_thread(self._store.meter, term, busy, self._since_metered())
             self._metered_at = now
+
+    def _since_metered(self) -> float | None:
+        """What can be unbilled by our own clock; None before we have billed: another leader may have left some."""
+        since = self._monotonic() - self._metered_at
+        return since + CLOCK_SLACK_S if since < float("inf") else None
 
     def _busy(self, replica: Replica) -> bool:
         report = self._report(replica.id)
         return report is not None and report.running + report.waiting > 0
 
     def _back_off(self, replica: Replica) -> None:
-        """The more often it fails, the longer nothing is started; five quiet minutes forgive."""
-        kept = self._kept.get(replica.key)
-        if kept is None:
-            return
-        now = self._monotonic()
-        if now - kept.failed_at >= STEADY_S:
-            kept.failures = 0
-        kept.failures, kept.failed_at = min(kept.failures + 1, MAX_FAILURES), now
-        kept.not_before = now + min(FIRST_BACK_OFF_S * 2 ** (kept.failures - 1), LONGEST_BACK_OFF_S)
+        if (kept := self._kept.get(replica.key)) is not None:
+            kept.back_off.failed(self._monotonic())
 
     def _act(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         """Beside the passes; one thing at a time for one replica."""
@@ -325,28 +384,3 @@ class Reconciler:
             self.nudge()
 
         task.add_done_callback(done)
-
-
-def _place(deployment: Deployment, replicas: Sequence[Replica], demand: Demand) -> str:
-    """Where waiting calls may be answered, if nothing is there yet; else where the fewest are, the preferred first."""
-    count = Counter(replica.region for replica in replicas)
-    asked = [region for region in deployment.regions if region in demand.regions]
-    choices = asked if asked and not any(count[region] for region in asked) else deployment.regions
-    return min(choices, key=lambda region: count[region])
-
-
-def _nearest(sleeping: Sequence[Replica], demand: Demand) -> list[Replica]:
-    """Those first that may answer who waits; none where they all may not."""
-    if demand.regions:
-        sleeping = [replica for replica in sleeping if replica.region in demand.regions]
-    return sorted(sleeping, key=lambda replica: replica.started_at)
-
-
-def _least_missed(replicas: Sequence[Replica], report: Report) -> list[Replica]:
-    """Those that do least first, of these the youngest: the old have the fuller prefix caches."""
-
-    def missed(replica: Replica) -> tuple[int, float]:
-        said = report(replica.id)
-        return (0 if said is None else said.running + said.waiting), -replica.started_at
-
-    return sorted((replica for replica in replicas if replica.state is State.READY), key=missed)

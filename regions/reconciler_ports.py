@@ -47,18 +47,23 @@ class NotLeading(Exception):
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What the store says: the wish by tenant and name, replicas that have not ended, demand by tenant and model."""
+    """What the store says: the wish by tenant and name, replicas that have not ended, demand by tenant and model.
+    `offered`: replicas that gateways may call."""
 
     deployments: Mapping[Key, Deployment]
     replicas: tuple[Replica, ...]
     demand: Mapping[tuple[str, str], Demand]
+    offered: frozenset[str]
 
 
 class Store(Protocol):
     """Called from threads. Every change is durable, and on record, when it returns; each raises NotLeading where the
-    term is not that of the leader any more."""
+    term is not that of the leader any more. `end` and `meter` bill the last `within_s` seconds at most, whatever the
+    store's clock says; None: all that there are."""
 
-    def lead(self) -> int | None: ...
+    def lead(self) -> int | None:
+        """The term; the next number where the same gateway leads again, and nobody did between."""
+        ...
 
     def resign(self) -> None: ...
 
@@ -75,7 +80,15 @@ class Store(Protocol):
     def drain(self, term: int, replica: Replica, reason: str) -> None: ...
 
     def end(
-        self, term: int, replica: Replica, state: State, reason: str, *, seen: bool, detail: Mapping[str, str]
+        self,
+        term: int,
+        replica: Replica,
+        state: State,
+        reason: str,
+        *,
+        seen: bool,
+        detail: Mapping[str, str],
+        within_s: float | None,
     ) -> None: ...
 
-    def meter(self, term: int, busy: Mapping[str, bool]) -> None: ...
+    def meter(self, term: int, busy: Mapping[str, bool], within_s: float | None) -> None: ...

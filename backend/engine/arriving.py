@@ -82,3 +82,9 @@ def places_of(ordered: list[Scheduled], batch: list[Scheduled]) -> list[int]:
     """Where in the order that they run in those of the batch stand that sample."""
     place_of = {s.sequence.id: i for i, s in enumerate(ordered)}
     return [place_of[s.sequence.id] for s in batch if s.samples]
+
+
+def longest_first(decodes: list[Scheduled]) -> list[Scheduled]:
+    """As they had better stand in a step: attention takes them in this order, and the longest must not come last, when
+    the others are done. Those of one length stay in order, so that from step to step little moves."""
+    return sorted(decodes, key=lambda s: -s.sequence.num_computed)

@@ -16,6 +16,17 @@ from backend.models.config import ModelConfig
 Allocate = Callable[[tuple[int, ...], torch.dtype], Tensor]  # shape and type -> memory of any content
 
 
+@dataclass(frozen=True, slots=True)
+class Softness:
+    """What q · k is multiplied by (None: head_dim ** -0.5), and the soft cap of the product, if there is one."""
+
+    scale: float | None = None
+    cap: float | None = None
+
+
+EXACT = Softness()
+
+
 class KVCache:
     """Keys and values of all layers; zeroed at birth, so that unused slots are finite. allocate: by default torch's."""
 
@@ -26,6 +37,7 @@ class KVCache:
         self._shape = (model.num_layers, num_blocks, block_size, model.num_kv_heads, model.head_dim)
         self.block_size = block_size
         self.windows = model.windows or (None,) * model.num_layers
+        self.softness = Softness(model.variant.attention_scale, model.variant.attention_cap) if model.variant else EXACT
         allocate = allocate or (lambda shape, dtype: torch.empty(shape, dtype=dtype, device=device))
         self.keys, self.values = allocate(self._shape, dtype), allocate(self._shape, dtype)
         for part in (self.keys, self.values):
@@ -90,20 +102,23 @@ class PagedAttention:
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         keys, values, window = self.cache.keys[layer], self.cache.values[layer], self.cache.windows[layer]
+        softness = self.cache.softness
         keys.view(-1, *k.shape[1:]).index_copy_(0, self.slots, k)
         values.view(-1, *v.shape[1:]).index_copy_(0, self.slots, v)
         if self.decodes is not None and not self.prefills:
-            return _decode(q, keys, values, self.decodes, window)
+            return _decode(q, keys, values, self.decodes, window, softness)
         out = torch.empty_like(q)
         if self.decodes is not None:
-            out[: self.decodes.count] = _decode(q[: self.decodes.count], keys, values, self.decodes, window)
+            out[: self.decodes.count] = _decode(q[: self.decodes.count], keys, values, self.decodes, window, softness)
         for p in self.prefills:
             rows = slice(p.start, p.end)
-            out[rows] = _prefill(q[rows], k[rows], v[rows], keys, values, p, window)
+            out[rows] = _prefill(q[rows], k[rows], v[rows], keys, values, p, window, softness)
         return out
 
 
-def _decode(q: Tensor, keys: Tensor, values: Tensor, decodes: Decodes, window: int | None) -> Tensor:
+def _decode(
+    q: Tensor, keys: Tensor, values: Tensor, decodes: Decodes, window: int | None, softness: Softness
+) -> Tensor:
     """All sequences at once. The query heads that share a KV head take the place of query positions, so that no key
     is repeated for them. q: [count, heads, head_dim]."""
     count, heads, head_dim = q.shape
@@ -111,11 +126,17 @@ def _decode(q: Tensor, keys: Tensor, values: Tensor, decodes: Decodes, window: i
     k = keys.index_select(0, decodes.blocks).view(count, -1, kv_heads, head_dim).transpose(1, 2)
     v = values.index_select(0, decodes.blocks).view(count, -1, kv_heads, head_dim).transpose(1, 2)
     grouped = q.reshape(count, kv_heads, heads // kv_heads, head_dim)
-    out = F.scaled_dot_product_attention(grouped, k, v, attn_mask=decodes.bias(window))
+    bias = decodes.bias(window)
+    if softness.cap is None:
+        out = F.scaled_dot_product_attention(grouped, k, v, attn_mask=bias, scale=softness.scale)
+    else:
+        out = _capped(grouped, k, v, bias, softness)
     return out.reshape(count, heads, head_dim)
 
 
-def _prefill(q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, p: Prefill, window: int | None) -> Tensor:
+def _prefill(
+    q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, p: Prefill, window: int | None, softness: Softness
+) -> Tensor:
     """One sequence: causal among its new tokens, and over its whole context or the window's part of it.
 
     q: [new, heads, head_dim].
@@ -125,16 +146,29 @@ def _prefill(q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, p: P
     if p.context:
         k = keys.index_select(0, p.blocks).flatten(0, 1)[:total]
         v = values.index_select(0, p.blocks).flatten(0, 1)[:total]
-    if p.context or (window is not None and window < total):
+    if p.context or softness.cap is not None or (window is not None and window < total):
         mask = torch.ones(q.shape[0], total, dtype=torch.bool, device=q.device).tril(p.context)
         if window is not None:
             mask = mask.triu(p.context - window + 1)
-    out = F.scaled_dot_product_attention(
-        q.transpose(0, 1)[None],
-        k.transpose(0, 1)[None],
-        v.transpose(0, 1)[None],
-        attn_mask=mask,
-        is_causal=mask is None,
-        enable_gqa=True,
-    )
+    q, k, v = (part.transpose(0, 1)[None] for part in (q, k, v))
+    if softness.cap is None:
+        out = F.scaled_dot_product_attention(
+            q, k, v, attn_mask=mask, is_causal=mask is None, scale=softness.scale, enable_gqa=True
+        )
+    else:
+        assert mask is not None  # noqa: S101 -- made above
+        hidden = torch.zeros(mask.shape, dtype=q.dtype, device=q.device).masked_fill_(~mask, float("-inf"))
+        k, v = (part.repeat_interleave(q.shape[1] // part.shape[1], 1) for part in (k, v))
+        out = _capped(q, k, v, hidden, softness)
     return out[0].transpose(0, 1)
+
+
+def _capped(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, softness: Softness) -> Tensor:
+    """Attention whose scores are softly capped before the mask (Gemma Team 2024, Gemma 2, section 2). No library kernel
+    does that. q: [batch, heads, queries, head_dim]; k, v: [batch, heads, keys, head_dim]."""
+    assert softness.cap is not None  # noqa: S101 -- who calls has looked
+    scores = q @ k.transpose(-1, -2) * (q.shape[-1] ** -0.5 if softness.scale is None else softness.scale)
+    scores = torch.tanh(scores / softness.cap) * softness.cap
+    if bias is not None:
+        scores = scores + bias
+    return scores.float().softmax(-1).to(q.dtype) @ v

@@ -17,13 +17,16 @@ from backend.engine.logprobs import LOWEST
 from backend.engine.progress import TokenLogprobs
 from backend.engine.scheduler import Scheduled
 from backend.engine.sequence import Sequence
+from backend.engine.token_masks import Allowed
 from backend.kernels.interface import Kernels
+
+TIES = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """By place in the batch: biases (place, token, value), table rows of those with penalties (-1: none) and their
-    sizes, masks that are known; and the place of each sequence that draws, by id."""
+    sizes, masks of those that may not end yet; and the place of each sequence that draws, by id."""
 
     places: dict[int, int]
     biases: list[tuple[int, int, float]]
@@ -74,12 +77,12 @@ class DeviceShaping:
                 [s.sequence.params.frequency_penalty for s in batch],
                 [s.sequence.params.presence_penalty for s in batch],
             ],
-            masks={i: self._all_but(s.ends) for i, s in samplers if _too_short(s)},
+            masks={i: self._all_but(s.ends) for i, s in samplers if s.may_not_end},
         )
 
-    def shaped(self, logits: Tensor, plan: "Plan", allowed: dict[int, Tensor]) -> Tensor:
+    def shaped(self, logits: Tensor, plan: "Plan", allowed: Allowed | None) -> Tensor:
         """What is drawn from: [rows, vocab] float32. logits: [rows, vocab] of the batch that `plan` is of, left as they
-        are. allowed: by id, as `engine.Runner.launch` is given it."""
+        are. allowed: see `engine.Runner.launch`."""
         x = logits.to(torch.float32, copy=True)
         if plan.biases:
             places, tokens, values = zip(*plan.biases, strict=True)
@@ -89,11 +92,17 @@ class DeviceShaping:
             bits, counts = self._tables()
             sizes = self._sent(plan.sizes, torch.float32).unbind(0)
             self._kernels.apply_penalties(x, self._sent(plan.penalised, torch.int32), bits, counts, *sizes)
-        masks = {**plan.masks, **{plan.places[id]: bits for id, bits in allowed.items()}}
-        if masks:
-            stacked = self._pinned(torch.stack(list(masks.values())))
-            self._kernels.apply_bitmask(x, stacked, self._sent(list(masks), torch.int32))
+        unended = plan.masks
+        if allowed is not None and allowed.ids:
+            guided = [plan.places[id] for id in allowed.ids]
+            self._forbid(x, guided, allowed.bits)
+            unended = {place: bits for place, bits in unended.items() if place not in guided}
+        if unended:
+            self._forbid(x, list(unended), torch.stack(list(unended.values())))
         return x
+
+    def _forbid(self, logits: Tensor, places: list[int], bits: Tensor) -> None:
+        self._kernels.apply_bitmask(logits, self._pinned(bits), self._sent(places, torch.int32))
 
     def count(self, plan: "Plan", drawn: Tensor) -> None:
         """Take note of what was drawn, for the penalties of the next step. drawn: [rows] int64."""
@@ -119,12 +128,9 @@ class DeviceShaping:
 
     def _pinned(self, host: Tensor) -> Tensor:
         """Without waiting for what is on its way."""
-        return host.pin_memory().to(self._device, non_blocking=True) if self._device.type == "cuda" else host
-
-
-def _too_short(sequence: Sequence) -> bool:
-    """Whether its next token may not end it."""
-    return bool(sequence.ends) and sequence.num_output + sequence.num_pending < sequence.params.min_tokens
+        if self._device.type != "cuda":
+            return host
+        return (host if host.is_pinned() else host.pin_memory()).to(self._device, non_blocking=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,26 +144,30 @@ class ArrivingLogprobs:
     tops: list[int]
 
     @classmethod
-    def send(cls, logits: Tensor, tokens: Tensor, tops: list[int]) -> "ArrivingLogprobs":
-        """logits: [rows, vocab], of the model. tokens: [rows] int64, on the same device; -1 counts as 0."""
+    def send(cls, kernels: Kernels, logits: Tensor, tokens: Tensor, tops: list[int]) -> "ArrivingLogprobs":
+        """logits: [rows, vocab], of the model. tokens: [rows] int64, on the same device; -1 counts as 0.
+
+        A row's sum is the same to the bit whatever rows are beside it: torch's `logsumexp` adds in another order from
+        16 rows on. Of equally likely tokens a few more are brought than asked for, and told by their numbers.
+        """
         x = logits.float()
-        total = x.logsumexp(-1, keepdim=True)
-        own = x.gather(1, tokens.clamp_min(0).unsqueeze(1))
-        values, ids = x.topk(max(1, *tops), dim=-1)
-        ranks = (x > own).sum(-1) + 1
-        return cls(_home((own - total).squeeze(1)), _home(ranks), _home(ids), _home(values - total), tops)
+        own = tokens.clamp_min(0).unsqueeze(1)
+        ids = x.topk(min(max(1, *tops) + TIES, x.shape[1]), dim=-1).indices
+        values = kernels.token_logprobs(x, torch.cat((own, ids), dim=1))
+        ranks = (x > x.gather(1, own)).sum(-1) + 1
+        return cls(_home(values[:, 0]), _home(ranks), _home(ids), _home(values[:, 1:]), tops)
 
     @classmethod
-    def of(cls, logits: Tensor, drawn: Tensor, tops: dict[int, int]) -> "ArrivingLogprobs | None":
+    def of(cls, kernels: Kernels, logits: Tensor, drawn: Tensor, tops: dict[int, int]) -> "ArrivingLogprobs | None":
         """For some of the rows: how many of the likeliest, by row. None for none."""
         if not tops:
             return None
         rows = torch.tensor(list(tops)).to(logits.device, non_blocking=True)
-        return cls.send(logits[rows], drawn[rows], list(tops.values()))
+        return cls.send(kernels, logits[rows], drawn[rows], list(tops.values()))
 
     @classmethod
     def of_prompts(
-        cls, batch: list[Scheduled], logits: Tensor
+        cls, kernels: Kernels, batch: list[Scheduled], logits: Tensor
     ) -> "tuple[list[tuple[Sequence, int, ArrivingLogprobs]], Tensor]":
         """What is asked for of prompts, whose rows of logits come first, each with the place of its first in
         `Sequence.prompt_logprobs`; and the other rows."""
@@ -168,7 +178,7 @@ class ArrivingLogprobs:
                 first = sequence.num_computed + rows.start
                 own = torch.tensor(sequence.tokens[first + 1 : first + 1 + len(rows)]).to(logits.device)
                 tops = [sequence.params.prompt_logprobs or 0] * len(rows)
-                sent.append((sequence, first, cls.send(logits[at : at + len(rows)], own, tops)))
+                sent.append((sequence, first, cls.send(kernels, logits[at : at + len(rows)], own, tops)))
                 at += len(rows)
         return sent, logits[at:]
 
@@ -178,11 +188,13 @@ class ArrivingLogprobs:
             self.own.tolist(), self.ranks.tolist(), self.ids.tolist(), self.values.tolist(), self.tops, strict=True
         )
         return [
-            TokenLogprobs(
-                max(own, LOWEST), rank, [(i, max(v, LOWEST)) for i, v in zip(ids[:n], values[:n], strict=True)]
-            )
+            TokenLogprobs(max(own, LOWEST), rank, [(i, max(v, LOWEST)) for i, v in _likeliest(ids, values)[:n]])
             for own, rank, ids, values, n in rows
         ]
+
+
+def _likeliest(ids: list[int], values: list[float]) -> list[tuple[int, float]]:
+    return sorted(zip(ids, values, strict=True), key=lambda each: (-each[1], each[0]))
 
 
 def prompt_places(batch: list[Scheduled], device: torch.device) -> Tensor | None:

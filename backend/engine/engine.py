@@ -11,25 +11,26 @@ from collections.abc import Callable
 from functools import partial
 
 import torch
-from torch import Tensor
 
 from backend.engine.attention import KVCache
 from backend.engine.block_manager import BlockManager
 from backend.engine.config import CacheSize, EngineConfig, size_cache
-from backend.engine.grammar import Grammars
 from backend.engine.model_runner import ModelRunner
 from backend.engine.ngram_drafter import NgramDrafter
 from backend.engine.progress import Finish, OnStage, Progress, Stage, Stats, TokenLogprobs
+from backend.engine.restriction import Restriction
 from backend.engine.runner import Launched, Runner
 from backend.engine.sampling import SamplingParams
 from backend.engine.scheduler import Scheduled, Scheduler
 from backend.engine.sequence import Sequence, Status
 from backend.engine.sleeper import HostSleeper, Sleeper
 from backend.engine.speculation import Drafted, Drafter, Speculation, agreed
+from backend.engine.token_masks import Allowed, MaskedGrammars
 from backend.errors import Asleep, CannotSleep, ContextLengthExceeded, InvalidRequest, Overloaded
 from backend.models.checkpoint import Checkpoint
 from backend.models.decoder import Decoder
 from backend.models.direct import OnProgress
+from backend.models.encoder import Encoder
 from backend.models.loader import dummy_model, load_model
 
 GRAMMAR_WAIT_S = 0.02
@@ -37,23 +38,30 @@ GRAMMAR_WAIT_S = 0.02
 
 class Engine:
     def __init__(
-        self, model: Decoder, config: EngineConfig, cache: CacheSize, eos_ids: frozenset[int] = frozenset(), *,
+        self, model: Decoder | Encoder, config: EngineConfig, cache: CacheSize,
+        eos_ids: frozenset[int] = frozenset(), *,
         runner: Runner | None = None, drafter: Drafter | None = None, sleeper: Sleeper | None = None,
-        reload: Callable[[OnProgress], Decoder] | None = None, grammars: Grammars | None = None,
+        reload: Callable[[OnProgress], Decoder] | None = None, grammars: MaskedGrammars | None = None,
+        whole: bool = False,
     ) -> None:  # fmt: skip
         """``runner``: of a cache of that size; by default the plain one, which runs anywhere. ``drafter``: by default
         what the configuration names. ``sleeper``: of that runner; the plain one's forgets the model if it can
-        ``reload`` it. ``grammars``: for the model's vocabulary; without, no grammar is taken."""
+        ``reload`` it. ``grammars``: for the model's vocabulary; without, no grammar is taken. ``whole``: no prompt is
+        cut into chunks."""
         self.config = config
         self.max_model_len = cache.max_model_len
+        self._longest = self.max_model_len  # tokens at which a sequence ends
         self.vocab_size = model.config.vocab_size
+        self.vector_size = 0  # of what a text becomes, where that is a vector
         self.blocks = BlockManager(
             cache.num_blocks, config.block_size, prefix_cache=config.prefix_cache, salt=config.cache_salt
         )
         self.scheduler = Scheduler(
-            self.blocks, max_num_seqs=config.max_num_seqs, max_num_batched_tokens=config.max_num_batched_tokens
-        )
+            self.blocks, max_num_seqs=config.max_num_seqs, max_num_batched_tokens=config.max_num_batched_tokens,
+            whole=whole,
+        )  # fmt: skip
         if runner is None:
+            assert isinstance(model, Decoder)  # noqa: S101 -- an encoder comes with its runner
             pages = KVCache(model.config, cache.num_blocks, config.block_size, model.embedding.dtype, config.device)
             runner = ModelRunner(model, pages)
             sleeper = HostSleeper(runner, reload)
@@ -92,7 +100,7 @@ class Engine:
         require_gpu(config, checkpoint.config)
         model, eos_ids = _load(checkpoint, config, partial(on_stage, Stage.WEIGHTS))
         runner, cache, sleeper = gpu_runner(model, config, on_stage)
-        grammars = _grammars(checkpoint, eos_ids)
+        grammars = _grammars(checkpoint, eos_ids, pinned=True)
         return cls(model, config, cache, eos_ids, runner=runner, sleeper=sleeper, grammars=grammars)
 
     @property
@@ -140,7 +148,7 @@ class Engine:
             raise InvalidRequest("the prompt is empty", param="prompt")
         if min(prompt) < 0 or max(prompt) >= self.vocab_size:
             raise InvalidRequest(f"token ids must be from 0 to {self.vocab_size - 1}", param="prompt")
-        if len(prompt) >= self.max_model_len:
+        if len(prompt) >= self._longest:
             raise ContextLengthExceeded(
                 f"the prompt has {len(prompt)} tokens; with at least one of answer at most {self.max_model_len} fit",
                 param="prompt",
@@ -167,7 +175,8 @@ class Engine:
             matcher=self._grammars.matcher(params.grammar, params.grammar_after)
             if params.grammar and self._grammars
             else None,
-            max_length=self.max_model_len,
+            restriction=Restriction(params, self.vocab_size) if params.restricted else None,
+            max_length=self._longest,
             ends=frozenset(params.stop_token_ids) | (frozenset() if ignores_eos else self._eos_ids),
         )
         self._arrivals += 1
@@ -241,9 +250,9 @@ class Engine:
 
     def _launch(self, batch: list[Scheduled], progress: list[Progress]) -> None:
         sampling = [s.sequence for s in batch if s.samples]
-        guided = [sequence for sequence in sampling if sequence.matcher]
+        guided = [sequence for sequence in sampling if sequence.matcher or sequence.restriction]
 
-        def masks() -> dict[int, Tensor]:
+        def masks() -> Allowed:
             """What is allowed depends on tokens that are still on their way."""
             while self._launched:
                 progress.extend(self._take_in(*self._launched.popleft()))
@@ -256,19 +265,23 @@ class Engine:
             sequence.num_pending += 1
         self._launched.append((sampling, launched))
 
-    def _allowed(self, guided: list[Sequence], progress: list[Progress]) -> dict[int, Tensor]:
-        allowed = {}
-        for sequence in guided:
-            if sequence.status is Status.FINISHED or sequence.matcher is None:
-                continue
-            try:
-                bits = sequence.matcher.allowed()
-            except InvalidRequest:
-                progress.append(Progress(sequence.id, None, Finish.GRAMMAR, sequence.num_cached or 0))
-                self._forget(sequence)
-            else:
-                if bits is not None:
-                    allowed[sequence.id] = torch.from_numpy(bits)
+    def _allowed(self, guided: list[Sequence], progress: list[Progress]) -> Allowed:
+        there = [s for s in guided if s.status is not Status.FINISHED]
+        matchers = [(s.id, s.matcher) for s in there if s.matcher is not None]
+        allowed, failed = Allowed.nothing(self.vocab_size), list[int]()
+        if matchers and self._grammars is not None:
+            allowed, failed = self._grammars.allowed(matchers)
+        others = {
+            s.id: s.restriction.allowed(s.tokens[s.num_prompt :])
+            for s in there
+            if s.restriction is not None and s.id not in failed
+        }
+        allowed, left_nothing = allowed.restricted(others)
+        for id in failed + left_nothing:
+            sequence = self._sequences[id]
+            progress.append(Progress(id, None, Finish.GRAMMAR, sequence.num_cached or 0))
+            self._forget(sequence)
+        allowed.withhold({s.id: s.ends for s in there if s.may_not_end})
         return allowed
 
     def _await_grammar(self) -> None:
@@ -353,16 +366,17 @@ class Engine:
         return None
 
 
-def _grammars(checkpoint: Checkpoint, eos_ids: frozenset[int]) -> Grammars | None:
-    """None for random weights: they come without a tokenizer."""
-    return Grammars(checkpoint.text, checkpoint.config.vocab_size) if eos_ids else None
+def _grammars(checkpoint: Checkpoint, eos_ids: frozenset[int], *, pinned: bool = False) -> MaskedGrammars | None:
+    """None without a token that ends an answer: random weights may come without a tokenizer."""
+    return MaskedGrammars(checkpoint.text, checkpoint.config.vocab_size, pinned=pinned) if eos_ids else None
 
 
 def _load(
     checkpoint: Checkpoint, config: EngineConfig, on_progress: OnProgress | None
 ) -> tuple[Decoder, frozenset[int]]:
-    """The model, and the ids that end its answers; random weights have no such ids."""
+    """The model, and the ids that end its answers; random weights without a tokenizer have no such ids."""
     if config.load_format == "dummy":
-        return dummy_model(checkpoint.config, config.dtype, config.device), frozenset()
+        eos_ids = checkpoint.text.eos_ids if checkpoint.has_text else frozenset()
+        return dummy_model(checkpoint.config, config.dtype, config.device), eos_ids
     eos_ids = checkpoint.text.eos_ids
     return load_model(checkpoint, config.dtype, config.device, on_progress), eos_ids

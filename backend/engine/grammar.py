@@ -3,16 +3,14 @@
 llguidance (an Earley parser over derivatives of regular expressions) compiles a grammar and, for each state it can be
 in, computes the set of tokens that keep the text inside the language. A grammar is the caller's, so it counts as
 hostile: its size, the work of compiling it and of each step, and the states of its lexer are bounded, and it is
-compiled beside the loop that others wait for.
+compiled beside the loop that others wait for. Masks are made in `token_masks`; this module is the HTTP process's as
+well, which knows no torch.
 """
 
 from collections import OrderedDict
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Protocol
 
-import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
-from numpy.typing import NDArray
 
 from backend.errors import InvalidRequest
 from backend.models.tokenizer import TextModel
@@ -28,14 +26,66 @@ LIMITS = LLParserLimits(
     verbose_errors=False,  # they would quote the grammar
 )
 COMPILERS = 2  # threads
-
-Bits = NDArray[np.int32]  # [ceil(vocab_size / 32)]
+# What llguidance says of a grammar begins so; the rest may quote it.
+REASONS = {
+    "oneOf constraints": "oneOf is supported only where no two of its schemas can hold at once; use anyOf",
+    "Unknown format": "a format is not among those that are supported",
+    "regex parse error": "a pattern is not a regular expression that is supported: no look-around, no back reference",
+    "Pointer": "a $ref points to nothing",
+    "Resource": "a $ref leaves the schema",
+    "Failed to generate regex for": "minimum or maximum is beyond the numbers that are supported",
+    "type must be": "type is the name of a type, or a list of names",
+    "Unsatisfiable schema": "nothing can match the schema",
+    "patternProperty": "two of patternProperties can match one name",
+    "min/maxProperties": "minProperties and maxProperties need all of properties to be required",
+}
 
 
 class GrammarTooComplex(InvalidRequest):
     """Compiling it, or following it, takes more than we give."""
 
     code = "grammar_too_complex"
+
+
+class GrammarMatcher:
+    """Follows one sequence through its grammar. An end token is allowed where the text so far is a whole one of it, and
+    is not to be accepted."""
+
+    def __init__(self, compiled: "Future[LLMatcher]", after: int | None) -> None:
+        self._compiled = compiled
+        self._after = after
+        self._matcher: LLMatcher | None = None
+
+    @property
+    def ready(self) -> bool:
+        """It can be asked; until then its sequence does not run."""
+        return self._compiled.done()
+
+    def wait(self, timeout_s: float) -> None:
+        """Until it is ready, or not longer than that."""
+        try:
+            self._compiled.exception(timeout_s)
+        except TimeoutError:
+            return
+
+    def accept(self, token: int) -> bool:
+        """Take the next token. False: the grammar cannot be followed any further."""
+        if self._after is not None:
+            if token == self._after:
+                self._after = None
+            return True
+        return bool(self.own().consume_token(token))
+
+    @property
+    def holds(self) -> bool:
+        """The grammar has begun to hold."""
+        return self._after is None
+
+    def own(self) -> LLMatcher:
+        """Where it is in the grammar. Raises InvalidRequest or GrammarTooComplex where compiling failed."""
+        if self._matcher is None:
+            self._matcher = self._compiled.result().deep_copy()
+        return self._matcher
 
 
 class Grammars:
@@ -48,23 +98,27 @@ class Grammars:
         self._tokenizer = LLTokenizer(
             TokenizerWrapper(_Vocabulary(text_model, vocab_size)), eos_token=sorted(text_model.eos_ids)
         )
-        self._words = -(-vocab_size // 32)
         self._compiled: OrderedDict[str, Future[LLMatcher]] = OrderedDict()
-        self._threads = ThreadPoolExecutor(COMPILERS, thread_name_prefix="grammar")
+        self._compilers = ThreadPoolExecutor(COMPILERS, thread_name_prefix="grammar")
+
+    @property
+    def known(self) -> int:
+        """Tokens that masks are of: the model's, and what the tokenizer may know beyond."""
+        return int(self._tokenizer.vocab_size)
 
     def compiled(self, grammar: str) -> "Future[LLMatcher]":
         """At its beginning, to be copied. Its error is GrammarTooComplex, or InvalidRequest for what is no grammar."""
         future = self._compiled.get(grammar)
         if future is None:
-            future = self._compiled[grammar] = self._threads.submit(self._compile, grammar)
+            future = self._compiled[grammar] = self._compilers.submit(self._compile, grammar)
             while len(self._compiled) > KEPT:
                 self._compiled.popitem(last=False)
         self._compiled.move_to_end(grammar)
         return future
 
-    def matcher(self, grammar: str, after: int | None = None) -> "GrammarMatcher":
+    def matcher(self, grammar: str, after: int | None = None) -> GrammarMatcher:
         """For one sequence. after: token behind whose first the grammar begins to hold; None: from the start."""
-        return GrammarMatcher(self.compiled(grammar), self._tokenizer.vocab_size, self._words, after)
+        return GrammarMatcher(self.compiled(grammar), after)
 
     def _compile(self, grammar: str) -> LLMatcher:
         if len(grammar.encode()) > MAX_GRAMMAR_BYTES:
@@ -83,73 +137,8 @@ def _refusal(error: str) -> InvalidRequest:
         return GrammarTooComplex("the grammar is too complex")
     if error.startswith("Unimplemented keys"):
         return InvalidRequest(f"the JSON schema uses keywords that are not supported: {error.split(':', 1)[1].strip()}")
-    return InvalidRequest("the grammar cannot be read")
-
-
-class Matcher(Protocol):
-    """Follows one sequence through its grammar."""
-
-    @property
-    def ready(self) -> bool:
-        """It can be asked; until then its sequence does not run."""
-        ...
-
-    def wait(self, timeout_s: float) -> None:
-        """Until it is ready, or not longer than that."""
-        ...
-
-    def allowed(self) -> Bits | None:
-        """Bits of the tokens that may come next; None: all may. Raises InvalidRequest where there is no saying."""
-        ...
-
-    def accept(self, token: int) -> bool:
-        """Take the next token. False: the grammar cannot be followed any further."""
-        ...
-
-
-class GrammarMatcher:
-    """A `Matcher`. An end token is allowed where the text so far is a whole one of the grammar, and is not to be
-    accepted."""
-
-    def __init__(self, compiled: "Future[LLMatcher]", known: int, words: int, after: int | None) -> None:
-        """known: tokens that llguidance knows. words: of the bits that are asked for."""
-        self._compiled = compiled
-        self._known, self._words = known, words
-        self._after = after
-        self._matcher: LLMatcher | None = None
-
-    @property
-    def ready(self) -> bool:
-        return self._compiled.done()
-
-    def wait(self, timeout_s: float) -> None:
-        try:
-            self._compiled.exception(timeout_s)
-        except TimeoutError:
-            return
-
-    def allowed(self) -> Bits | None:
-        """Raises InvalidRequest or GrammarTooComplex where compiling or computing failed."""
-        if self._after is not None:
-            return None
-        matcher = self._own()
-        bits = np.zeros(-(-self._known // 32), dtype=np.int32)
-        matcher.unsafe_compute_mask_ptr(bits.ctypes.data, bits.nbytes)
-        if matcher.is_error():
-            raise _refusal(matcher.get_error())
-        return bits[: self._words]
-
-    def accept(self, token: int) -> bool:
-        if self._after is not None:
-            if token == self._after:
-                self._after = None
-            return True
-        return bool(self._own().consume_token(token))
-
-    def _own(self) -> LLMatcher:
-        if self._matcher is None:
-            self._matcher = self._compiled.result().deep_copy()
-        return self._matcher
+    known = (reason for beginning, reason in REASONS.items() if error.startswith(beginning))
+    return InvalidRequest(next(known, "the grammar cannot be read"))
 
 
 class _Vocabulary:

@@ -18,15 +18,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from backend.engine.arriving import Arriving, Landing, places_of
+from backend.engine.arriving import Arriving, Landing, longest_first, places_of
 from backend.engine.attention import KVCache
 from backend.engine.device_shaping import ArrivingLogprobs, DeviceShaping, prompt_places
 from backend.engine.device_tables import DeviceTables, Words, row_of
-from backend.engine.model_runner import Masks
 from backend.engine.paged_layers import DENSE_STEP, PagedLayers, StepShape, dense_lengths, dense_prompts
 from backend.engine.pages import Pages
 from backend.engine.piecewise import PiecewiseBody
 from backend.engine.replays import PIECE_STEP, Replay, piece_size
+from backend.engine.runner import Masks
 from backend.engine.scheduler import Scheduled
 from backend.engine.speculation import Drafted
 from backend.engine.verifier import SIZES, Verifier
@@ -121,7 +121,8 @@ class GraphRunner:
         tokens = sum(s.num_tokens for s in batch)
         prompts = next((r for r in self._prompt_replays if r.size >= tokens), None)
         if len(decodes) == len(batch):
-            ordered, drawn = batch, self._decode(batch)
+            ordered = longest_first(batch)
+            drawn = self._decode(ordered)
         elif prompts and len(batch) <= PROMPT_SEQUENCES:
             ordered, drawn = batch, self._prompts(batch, prompts)
         else:
@@ -133,17 +134,20 @@ class GraphRunner:
         captured, for what it does depends on who runs. What is asked is read before `masks`, which ends sequences."""
         decodes = [s for s in batch if s.num_tokens == 1]
         if len(decodes) == len(batch) and not any(s.prompt_rows for s in batch):
-            ordered, logits, starts = batch, self._decode(batch, draws=False), self._one_each
+            ordered = longest_first(batch)
+            logits, starts = self._decode(ordered, draws=False), self._one_each
         else:
             ordered, logits = self._mixed(decodes, [s for s in batch if s.num_tokens > 1], draws=False)
             starts = self.tables.query_start
-        of_prompts, logits = ArrivingLogprobs.of_prompts(ordered, logits)
+        of_prompts, logits = ArrivingLogprobs.of_prompts(self.kernels, ordered, logits)
         plan, places = self._shaping.plan(ordered), places_of(ordered, batch)
         told = {i: top for i, s in enumerate(ordered) if s.samples and (top := s.sequence.params.logprobs) is not None}
-        x = self._shaping.shaped(logits[: len(ordered)], plan, masks() if masks else {})
+        x = self._shaping.shaped(logits[: len(ordered)], plan, masks() if masks else None)
         drawn = self._drawn(x, self._draws.first(len(x)), self.tables.step_rows[: len(x)], starts[: len(x) + 1])
         self._shaping.count(plan, drawn)
-        return self._landing.bring(drawn, places, told, ArrivingLogprobs.of(logits, drawn, told), of_prompts)
+        return self._landing.bring(
+            drawn, places, told, ArrivingLogprobs.of(self.kernels, logits, drawn, told), of_prompts
+        )
 
     @torch.inference_mode()
     def verify(self, batch: list[Drafted]) -> list[list[int | None]]:
@@ -315,6 +319,7 @@ class GraphRunner:
         lengths = dense_lengths([s.num_tokens for s in whole])
         dense = sorted((s for s in whole if s.num_tokens in lengths), key=lambda s: s.num_tokens)
         chunks = [s for s in prefills if s not in dense]
+        decodes = longest_first(decodes)
         ordered = decodes + chunks + dense
         starts = _starts(ordered)
         chunk_rows = sum(s.num_tokens for s in chunks)

@@ -1,6 +1,5 @@
 """One step on the device: a scheduled batch in, one sampled token a finished prompt or decode out."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
 
@@ -11,6 +10,7 @@ from backend.engine.attention import Decodes, KVCache, PagedAttention, Prefill
 from backend.engine.logprobs import logprobs_of
 from backend.engine.pages import Pages
 from backend.engine.progress import TokenLogprobs
+from backend.engine.runner import Launched, Masks
 from backend.engine.sampler import Draw, sample
 from backend.engine.scheduler import Scheduled
 from backend.engine.sequence import Sequence
@@ -37,11 +37,8 @@ class Done:
         return self.of_prompts
 
 
-Masks = Callable[[], dict[int, Tensor]]  # see `engine.Runner.launch`
-
-
 @dataclass(frozen=True, slots=True)
-class _Run:
+class Run:
     """The next `num_tokens` of `tokens` are computed, and behind the last `num_draws` of them a token is drawn."""
 
     sequence: Sequence
@@ -49,6 +46,11 @@ class _Run:
     num_tokens: int
     num_draws: int
     prompt_rows: range = range(0)  # see `Scheduled`
+
+
+def in_order(runs: list[Run]) -> list[Run]:
+    """As they stand in a flat batch: decodes first, so that they are one slice of the rows."""
+    return sorted(runs, key=lambda run: run.num_tokens > 1)
 
 
 class ModelRunner:
@@ -60,13 +62,17 @@ class ModelRunner:
     def __init__(self, model: Decoder, cache: KVCache) -> None:
         self.model = model
         self.cache = cache
-        self._pages = Pages(cache.keys, cache.values)
+
+    @property
+    def _pages(self) -> Pages:
+        """Of the memory that the cache has now: another one after a sleep."""
+        return Pages(self.cache.keys, self.cache.values)
 
     @torch.inference_mode()
-    def launch(self, batch: list[Scheduled], masks: Masks | None = None) -> Done:
-        runs = [_Run(s.sequence, s.sequence.tokens, s.num_tokens, int(s.samples), s.prompt_rows) for s in batch]
+    def launch(self, batch: list[Scheduled], masks: Masks | None = None) -> Launched:
+        runs = [Run(s.sequence, s.sequence.tokens, s.num_tokens, int(s.samples), s.prompt_rows) for s in batch]
         logits, of_prompts = self._forward(runs)
-        allowed = masks() if masks else {}
+        allowed = masks().rows() if masks else {}
         drawn: list[int | None] = []
         reported: list[TokenLogprobs | None] = []
         for tokens, logprobs in self._drawn(runs, logits, allowed):
@@ -79,17 +85,17 @@ class ModelRunner:
         """The draws behind each sequence's last token and each of its guesses; without the latter where a guess led to
         what is not a number, for here that spoils the rows before it, too: masked, 0 times NaN is NaN still."""
         drawn = self._checked(
-            [_Run(d.sequence, d.sequence.tokens + d.guesses, d.num_tokens, d.num_tokens) for d in batch]
+            [Run(d.sequence, d.sequence.tokens + d.guesses, d.num_tokens, d.num_tokens) for d in batch]
         )
         for i, item in enumerate(batch):
             if item.guesses and None in drawn[i]:
                 last = len(item.sequence.tokens) - 1
                 slots = self._slots(item.sequence, range(last, last + item.num_tokens))
                 self._clear(torch.tensor(slots))
-                drawn[i] = self._checked([_Run(item.sequence, item.sequence.tokens, 1, 1)])[0]
+                drawn[i] = self._checked([Run(item.sequence, item.sequence.tokens, 1, 1)])[0]
         return drawn
 
-    def _checked(self, runs: list[_Run]) -> list[list[int | None]]:
+    def _checked(self, runs: list[Run]) -> list[list[int | None]]:
         return [tokens for tokens, _ in self._drawn(runs, self._forward(runs)[0], {})]
 
     def copy(self, pairs: list[tuple[int, int]]) -> None:
@@ -110,29 +116,18 @@ class ModelRunner:
         table, size = sequence.block_table, self.cache.block_size
         return [table[p // size] * size + p % size for p in positions]
 
-    def _forward(self, runs: list[_Run]) -> tuple[list[Tensor], list[tuple[Sequence, int, list[TokenLogprobs]]]]:
+    def _forward(self, runs: list[Run]) -> tuple[list[Tensor], list[tuple[Sequence, int, list[TokenLogprobs]]]]:
         """The logits behind the tokens that something is drawn behind, [num_draws, vocab_size] of each run, and what is
         asked for of prompts."""
-        # Decodes stand first, so that they are one slice of the rows.
-        ordered = sorted(runs, key=lambda r: r.num_tokens > 1)
-        ids: list[int] = []
-        positions: list[int] = []
-        slots: list[int] = []
+        ordered = in_order(runs)
+        ids, positions, attention = self._inputs(ordered)
         rows: list[int] = []
+        end = 0
         for run in ordered:
-            start = run.sequence.num_computed
-            span = range(start, start + run.num_tokens)
-            rows += [len(ids) + i for i in run.prompt_rows]
-            ids += run.tokens[span.start : span.stop]
-            positions += span
-            slots += self._slots(run.sequence, span)
-            rows += range(len(ids) - run.num_draws, len(ids))
-        logits = self.model(
-            torch.tensor(ids),
-            torch.tensor(positions),
-            PagedAttention(self.cache, torch.tensor(slots), self._decodes(ordered), self._prefills(ordered)),
-            torch.tensor(rows, dtype=torch.int64),
-        )
+            rows += [end + i for i in run.prompt_rows]
+            end += run.num_tokens
+            rows += range(end - run.num_draws, end)
+        logits = self.model(ids, positions, attention, torch.tensor(rows, dtype=torch.int64))
         logits_by: dict[int, Tensor] = {}
         of_prompts = []
         at = 0
@@ -148,8 +143,22 @@ class ModelRunner:
             at += run.num_draws
         return [logits_by[run.sequence.id] for run in runs], of_prompts
 
+    def _inputs(self, ordered: list[Run]) -> tuple[Tensor, Tensor, PagedAttention]:
+        """Ids, positions and attention of a flat batch of them."""
+        ids: list[int] = []
+        positions: list[int] = []
+        slots: list[int] = []
+        for run in ordered:
+            start = run.sequence.num_computed
+            span = range(start, start + run.num_tokens)
+            ids += run.tokens[span.start : span.stop]
+            positions += span
+            slots += self._slots(run.sequence, span)
+        attention = PagedAttention(self.cache, torch.tensor(slots), self._decodes(ordered), self._prefills(ordered))
+        return torch.tensor(ids), torch.tensor(positions), attention
+
     def _drawn(
-        self, runs: list[_Run], logits: list[Tensor], allowed: dict[int, Tensor]
+        self, runs: list[Run], logits: list[Tensor], allowed: dict[int, Tensor]
     ) -> list[tuple[list[int | None], list[TokenLogprobs | None]]]:
         """What each run draws, and the log probabilities of that."""
         draws: list[Draw] = []
@@ -164,9 +173,11 @@ class ModelRunner:
             own = own.float().clone()
             for i, row in enumerate(own):
                 output = run.tokens[sequence.num_prompt : first + i]
-                shape(row, params, run.tokens[: sequence.num_prompt], output, sequence.ends)
-                if sequence.id in allowed:
-                    forbid(row, allowed[sequence.id])
+                mask = allowed.get(sequence.id)
+                ends = sequence.ends if mask is None else frozenset[int]()  # what is allowed knows of them
+                shape(row, params, run.tokens[: sequence.num_prompt], output, ends)
+                if mask is not None:
+                    forbid(row, mask)
             shaped.append(own)
         drawn = iter(sample(torch.cat(shaped), draws) if draws else [])
         results = []
@@ -175,7 +186,7 @@ class ModelRunner:
             results.append((tokens, _reported(run, own, tokens)))
         return results
 
-    def _decodes(self, runs: list[_Run]) -> Decodes | None:
+    def _decodes(self, runs: list[Run]) -> Decodes | None:
         sequences = [run.sequence for run in runs if run.num_tokens == 1]
         if not sequences:
             return None
@@ -188,7 +199,7 @@ class ModelRunner:
             blocks += table + table[-1:] * (width - len(table))
         return Decodes(torch.tensor(blocks), torch.tensor(lengths), width * size, self.cache.keys.dtype)
 
-    def _prefills(self, runs: list[_Run]) -> list[Prefill]:
+    def _prefills(self, runs: list[Run]) -> list[Prefill]:
         prefills = []
         start = 0
         for run in runs:
@@ -201,7 +212,7 @@ class ModelRunner:
         return prefills
 
 
-def _reported(run: _Run, logits: Tensor, tokens: list[int | None]) -> list[TokenLogprobs | None]:
+def _reported(run: Run, logits: Tensor, tokens: list[int | None]) -> list[TokenLogprobs | None]:
     wanted = run.sequence.params.logprobs
     if wanted is None:
         return [None] * len(tokens)

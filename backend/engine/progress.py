@@ -11,6 +11,7 @@ class Finish(StrEnum):
     LENGTH = "length"
     ERROR = "error"  # the logits were not numbers; there is no last token
     GRAMMAR = "grammar"  # it cannot be followed within its limits
+    VECTOR = "vector"  # the prompt's vector is there, which was all that was asked for; there is no token
 
 
 class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
@@ -38,10 +39,11 @@ OnStage = Callable[[Stage, int, int], None]  # what, done, of how many
 class Progress(msgspec.Struct, frozen=True, array_like=True):
     """What one step did for one sequence.
 
-    ``token`` is None only with Finish.ERROR or GRAMMAR; ``cached`` is the number of prompt tokens found in the prefix
-    cache. ``logprobs`` are there if they were asked for; ``prompt`` likewise, with the first token, one for each token
-    of the prompt but its first. ``started`` comes with the first token: when the sequence ran for the first time, in
-    seconds of the host's monotonic clock, which is the same in every process.
+    ``token`` is None only with Finish.ERROR, GRAMMAR or VECTOR; ``cached`` is the number of prompt tokens found in the
+    prefix cache. ``logprobs`` are there if they were asked for; ``prompt`` likewise, with the first token, one for each
+    token of the prompt but its first. ``started`` comes with the first token: when the sequence ran for the first time,
+    in seconds of the host's monotonic clock, which is the same in every process. ``vector``: float32, little-endian,
+    with Finish.VECTOR.
     """
 
     id: int
@@ -51,6 +53,7 @@ class Progress(msgspec.Struct, frozen=True, array_like=True):
     logprobs: TokenLogprobs | None = None
     prompt: list[TokenLogprobs] | None = None
     started: float | None = None
+    vector: bytes | None = None
 
 
 class Stats(msgspec.Struct, frozen=True, array_like=True):

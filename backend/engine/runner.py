@@ -3,14 +3,13 @@
 from collections.abc import Callable
 from typing import Protocol
 
-from torch import Tensor
-
 from backend.engine.progress import TokenLogprobs
 from backend.engine.scheduler import Scheduled
 from backend.engine.sequence import Sequence
 from backend.engine.speculation import Drafted
+from backend.engine.token_masks import Allowed
 
-Masks = Callable[[], dict[int, Tensor]]
+Masks = Callable[[], Allowed]
 
 
 class Launched(Protocol):
@@ -38,7 +37,8 @@ class Runner(Protocol):
 
     def launch(self, batch: list[Scheduled], masks: Masks | None = None) -> Launched:
         """``masks`` is called once the model runs, or has run, and before anything is drawn: the tokens that sequences
-        with a grammar may draw, as `shaping.forbid` takes them, by id; it may wait for earlier steps."""
+        with a grammar or a restriction may draw, their end where `min_tokens` allows it; it may wait for earlier steps.
+        The bits last until the next call."""
         ...
 
     def verify(self, batch: list[Drafted]) -> list[list[int | None]]:

@@ -19,6 +19,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
         seed: with it, the same request draws the same tokens, alone or in any batch.
         max_tokens: at most this many new tokens; at least 1. min_tokens: no end token before so many.
         stop_token_ids: end the sequence, beside the model's own end tokens.
+        allowed_token_ids: only these may be drawn; () for any. bad_words: what may not be written, each as its tokens:
+            the last of them is not drawn behind the others.
         ignore_eos: the model's own end tokens do not end it (benchmarks).
         logprobs: report each token's log probability, and those of so many of the likeliest. prompt_logprobs: the same
             for the prompt's tokens. Both are of the model's own distribution, before anything above changes it.
@@ -38,6 +40,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     seed: int = 0
     min_tokens: int = 0
     stop_token_ids: tuple[int, ...] = ()
+    allowed_token_ids: tuple[int, ...] = ()
+    bad_words: tuple[tuple[int, ...], ...] = ()
     ignore_eos: bool = False
     logprobs: int | None = None
     prompt_logprobs: int | None = None
@@ -55,9 +59,18 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def shaped(self) -> bool:
         """The logits are changed before the draw, by more than temperature and truncation."""
-        return self.penalised or bool(self.logit_bias or self.min_tokens or self.grammar)
+        return self.penalised or self.restricted or bool(self.logit_bias or self.min_tokens or self.grammar)
+
+    @property
+    def restricted(self) -> bool:
+        """Some tokens may not be drawn, whatever the grammar says."""
+        return bool(self.allowed_token_ids or self.bad_words)
 
     @property
     def plain(self) -> bool:
         """A token and nothing else is wanted, from logits as they are."""
         return not self.shaped and self.logprobs is None and self.prompt_logprobs is None
+
+
+NOTHING_DRAWN = SamplingParams(max_tokens=1)
+"""Of a text whose vector is wanted: the one place behind it is never computed."""

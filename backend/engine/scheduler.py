@@ -51,8 +51,12 @@ class Scheduled:
 
 
 class Scheduler:
-    def __init__(self, blocks: BlockManager, *, max_num_seqs: int, max_num_batched_tokens: int) -> None:
+    def __init__(
+        self, blocks: BlockManager, *, max_num_seqs: int, max_num_batched_tokens: int, whole: bool = False
+    ) -> None:
+        """whole: no prompt is cut into chunks; none may be longer than a step then."""
         self.blocks = blocks
+        self.whole = whole
         self.max_num_seqs = max_num_seqs
         self.budget = max_num_batched_tokens
         self.waiting: list[Sequence] = []  # in order
@@ -155,7 +159,8 @@ class Scheduler:
             return None
         found = sequence.num_computed if forks else self.blocks.adopt_prefix(sequence)
         num_tokens = min(sequence.num_uncomputed, budget, _most(sequence))
-        if not self.blocks.grow(sequence, num_tokens):
+        cut = self.whole and num_tokens < sequence.num_uncomputed
+        if cut or not self.blocks.grow(sequence, num_tokens):
             self.blocks.release(sequence)
             return None
         if sequence.num_cached is None:  # counted once, when it really runs for the first time

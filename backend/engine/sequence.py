@@ -1,9 +1,11 @@
 """One sequence: a prompt that is growing an answer."""
 
 from enum import Enum, auto
+from typing import Any
 
-from backend.engine.grammar import Matcher
+from backend.engine.grammar import GrammarMatcher
 from backend.engine.progress import TokenLogprobs
+from backend.engine.restriction import Restriction
 from backend.engine.sampling import SamplingParams
 
 
@@ -39,9 +41,11 @@ class Sequence:
         "num_pending",
         "num_prompt",
         "params",
+        "partial",
         "priority",
         "project",
         "prompt_logprobs",
+        "restriction",
         "row",
         "started",
         "status",
@@ -59,7 +63,8 @@ class Sequence:
         leader: "Sequence | None" = None,
         cache_root: bytes = b"",
         project: bytes = b"",
-        matcher: Matcher | None = None,
+        matcher: GrammarMatcher | None = None,
+        restriction: Restriction | None = None,
         max_length: int | None = None,
         ends: frozenset[int] = frozenset(),
     ) -> None:
@@ -70,6 +75,7 @@ class Sequence:
             cache_root: sequences of different roots never share blocks.
             project: for whom it runs; see `fairness`.
             matcher: follows the grammar that the answer has to match.
+            restriction: what may not be drawn beside.
             max_length: tokens, prompt and answer, at which it ends; by default what prompt and ``max_tokens`` make.
             ends: tokens that end it.
         """
@@ -83,10 +89,12 @@ class Sequence:
         self.cache_root = cache_root
         self.project = project
         self.matcher = matcher
+        self.restriction = restriction
         full = len(prompt) + params.max_tokens
         self.max_length = full if max_length is None else min(full, max_length)
         self.ends = ends
         self.prompt_logprobs: list[TokenLogprobs] = []  # as far as they are known, of the tokens behind the first
+        self.partial: Any = None  # what its runner keeps from one part of the prompt to the next
         self.status = Status.WAITING
         self.row: int | None = None  # its place in the device's tables, while it runs
         self.num_computed = 0
@@ -114,6 +122,11 @@ class Sequence:
     @property
     def num_output(self) -> int:
         return len(self.tokens) - self.num_prompt
+
+    @property
+    def may_not_end(self) -> bool:
+        """The next token that is drawn may not be one that ends it."""
+        return bool(self.ends) and self.num_output + self.num_pending < self.params.min_tokens
 
     @property
     def may_adopt(self) -> bool:

@@ -3,13 +3,15 @@
 1. `logit_bias` is added;
 2. tokens that would end the sequence are forbidden until `min_tokens`;
 3. repetition, then frequency and presence penalties, as `kernels.penalties` defines them;
-4. tokens that a grammar forbids are forbidden.
+4. tokens that a grammar or a restriction forbids are forbidden; under one, step 2 leaves an end where nothing else
+   may come.
 
 The order of the first three is vLLM's. All of it depends on the sequence's own tokens and nothing else.
 """
 
 from collections import Counter
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -46,5 +48,5 @@ def _penalise(row: Tensor, params: SamplingParams, prompt: list[int], output: li
 
 def forbid(row: Tensor, allowed: Tensor) -> None:
     """Step 4, in place. allowed: [ceil(vocab_size / 32)] int32, bit ``token % 32`` of word ``token // 32`` set."""
-    bits = (allowed.unsqueeze(-1) >> torch.arange(32, dtype=torch.int32)) & 1
-    row.masked_fill_(bits.flatten()[: len(row)] == 0, FORBIDDEN)
+    bits = np.unpackbits(allowed.numpy().view(np.uint8), bitorder="little")[: len(row)]
+    row.masked_fill_(torch.from_numpy(bits) == 0, FORBIDDEN)

@@ -6,10 +6,11 @@ host's memory already, so that they are dropped, and read again from the checkpo
 """
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
-from backend.engine.model_runner import ModelRunner
-from backend.models.decoder import Decoder
+from torch import nn
+
+from backend.engine.attention import KVCache
 from backend.models.direct import OnProgress
 
 
@@ -25,14 +26,23 @@ class Sleeper(Protocol):
         ...
 
 
-class HostSleeper:
-    """Of a `ModelRunner`. reload: gives the model again; None: its weights stay."""
+class OnHost(Protocol):
+    """A runner whose model and cache lie in the host's memory; an encoder's has no cache."""
 
-    def __init__(self, runner: ModelRunner, reload: Callable[[OnProgress], Decoder] | None) -> None:
+    model: Any
+
+    @property
+    def cache(self) -> KVCache | None: ...
+
+
+class HostSleeper:
+    """reload: gives the model again; None: its weights stay."""
+
+    def __init__(self, runner: OnHost, reload: Callable[[OnProgress], nn.Module] | None) -> None:
         self._runner, self._reload = runner, reload
 
     def sleep(self, on_progress: OnProgress) -> int:
-        given = self._runner.cache.release()
+        given = self._runner.cache.release() if self._runner.cache else 0
         if self._reload is not None:
             parameters = {id(p): p for p in self._runner.model.parameters()}.values()
             given += sum(p.numel() * p.element_size() for p in parameters)
@@ -44,4 +54,5 @@ class HostSleeper:
     def wake(self, on_progress: OnProgress) -> None:
         if self._reload is not None:
             self._runner.model = self._reload(on_progress)
-        self._runner.cache.restore()
+        if self._runner.cache:
+            self._runner.cache.restore()

@@ -62,11 +62,20 @@ class SharedPrefix:
 
 
 def default_splits(sequences: int, kv_heads: int, device: torch.device) -> int:
-    """A power of two that cuts the work into eight programs or so a multiprocessor, 1 when the batch does that itself.
+    """A power of two that cuts the work into eight programs or so a multiprocessor; where the batch nearly does that
+    itself, into sixteen, for long sequences beside short ones (a short one is not cut, see `paged_decode`).
 
-    About three run at once; the others even out sequences of unequal length and the last wave.
+    A few run at once; the others even out sequences of unequal length and the last wave.
     """
-    return min(MAX_SPLITS, power_of_two(max(1, 8 * multiprocessors(device) // max(1, sequences * kv_heads))))
+    programs, pairs = 8 * multiprocessors(device), max(1, sequences * kv_heads)
+    if crowded(sequences, kv_heads, device):
+        return min(4, power_of_two(max(1, 2 * programs // pairs)))
+    return min(MAX_SPLITS, power_of_two(max(1, programs // pairs)))
+
+
+def crowded(sequences: int, kv_heads: int, device: torch.device) -> bool:
+    """So many sequences that a short one had better be one program: more than two programs a multiprocessor."""
+    return sequences * kv_heads > 2 * multiprocessors(device)
 
 
 def block_rows(rows: int) -> int:

@@ -42,6 +42,13 @@ def attend(
             offset = start % BLOCK_SIZE + lane
             k_row = k_ptr + block * k_block_stride + offset * k_token_stride
             v_row = v_ptr + block * v_block_stride + offset * v_token_stride
+        elif TILE % BLOCK_SIZE == 0:  # an entry of the table for each block, not for each key
+            BLOCKS: tl.constexpr = TILE // BLOCK_SIZE
+            nth = tl.arange(0, BLOCKS)
+            blocks = tl.load(table_ptr + start // BLOCK_SIZE + nth, start + nth * BLOCK_SIZE < last, 0)
+            block = tl.reshape(tl.broadcast_to(blocks[:, None], [BLOCKS, BLOCK_SIZE]), [TILE]).to(tl.int64)
+            k_row = k_ptr + block * k_block_stride + key % BLOCK_SIZE * k_token_stride
+            v_row = v_ptr + block * v_block_stride + key % BLOCK_SIZE * v_token_stride
         else:
             block = tl.load(table_ptr + key // BLOCK_SIZE, key < last, 0).to(tl.int64)
             k_row = k_ptr + block * k_block_stride + key % BLOCK_SIZE * k_token_stride

@@ -23,12 +23,15 @@ from backend.kernels.decode_workspace import (
     DecodeWorkspace,
     SharedPrefix,
     block_rows,
+    crowded,
     default_splits,
     partial_size,
 )
 from backend.kernels.launch import FP8, require
 from backend.kernels.online_softmax import LOG2E, LOWEST, attend, check_cache, check_tables, output_like
 from backend.kernels.shared_prefix import attend_prefix, prefix_splits
+
+UNCUT_KEYS = 512  # of a sequence, up to which splitting it costs more than it evens out in a large batch
 
 
 @triton.jit
@@ -180,6 +183,7 @@ def paged_decode(
     sequences = len(seq_lens)
     require(sequences > 0 and tokens % sequences == 0, f"{tokens} queries do not divide among {sequences} sequences")
     require(window is None or window > 0, f"a window of {window} tokens sees nothing")
+    whole = splits is None and crowded(sequences, kv_heads, q.device)
     splits = splits or default_splits(sequences, kv_heads, q.device)
     require(splits in (1, 2, 4, 8, 16, 32), f"splits must be a power of two up to {MAX_SPLITS}, got {splits}")
     queries = tokens // sequences
@@ -191,7 +195,8 @@ def paged_decode(
         f"the workspace holds {workspace.partial.numel()} partial values, this batch needs {needed}",
     )
     shape = f"d{head_dim} g{group} m{block_m} p{block_size} s{splits} {q.dtype} {key_cache.dtype}".replace("torch.", "")
-    choice = tuning.choice("paged_decode", shape, default_choice(padded_dim, key_cache.element_size(), splits))
+    default = default_choice(padded_dim, key_cache.element_size(), splits, block_m, crowded=whole)
+    choice = tuning.choice("paged_decode", shape, default)
     rows = triton.next_power_of_2(queries * group)
     parts = 1
     if shared is not None:
@@ -212,32 +217,44 @@ def paged_decode(
         block_tables.stride(0), *key_cache.stride()[:3], *value_cache.stride()[:3], scale * LOG2E, window or 0,
         QUERIES=queries, Q_HEADS=q_heads, GROUP=group, HEAD_DIM=head_dim, D=padded_dim, BLOCK_SIZE=block_size,
         FP8_CACHE=key_cache.dtype == FP8, WINDOWED=window is not None, SPLITS=splits, BLOCK_M=block_m, ROWS=rows,
-        D_PART=max(8, min(padded_dim, 8192 // (rows * splits))), SHARED=shared is not None,
+        D_PART=max(8, min(padded_dim, 2048 * choice.warps // (rows * splits))), SHARED=shared is not None,
         PREFIX_SPLITS=parts, **choice.arguments(),
         **chained(),
     )  # fmt: skip
     return out
 
 
-def default_choice(padded_dim: int, item_size: int, splits: int) -> tuning.Choice:
-    """Small tiles, so that even a short context is many programs; FP8 in larger ones, for the same bytes on their way.
+def default_choice(
+    padded_dim: int, item_size: int, splits: int, block_m: int = 16, *, crowded: bool = False
+) -> tuning.Choice:
+    """Small tiles, so that even a short context is many programs, and one warp, which has nobody to wait for.
 
-    Measured on an H100 at 256 to 1024 keys; many splits mean few sequences, which wait for latency, not for bytes.
+    Measured at 256 to 2048 keys, on an H100 and, where a row of queries is one of 16, an H200. FP8 in tiles of one
+    block each, whose place in the cache is one number. Many splits mean few sequences, which wait for latency, not for
+    bytes. crowded: sequences of up to 512 keys are not cut.
     """
     tile = max(16, min(64, (4096 if item_size > 1 else 8192) // padded_dim))
+    if block_m > 16 or padded_dim > 128 or item_size == 4:  # a single warp would spill
+        if splits >= 8:
+            return tuning.Choice.of(warps=4, stages=2, TILE=tile, min_tiles=1)
+        if item_size == 1:  # so would two
+            return tuning.Choice.of(warps=4, stages=5, TILE=tile, min_tiles=2)
+        return tuning.Choice.of(warps=2, stages=3, TILE=tile, min_tiles=1)
+    least = UNCUT_KEYS if crowded else 1
+    if item_size == 1 and splits <= 8:
+        return tuning.Choice.of(warps=1, stages=6, TILE=16, min_tiles=max(1, least // 16))
     if splits >= 8:
         return tuning.Choice.of(warps=4, stages=2, TILE=tile, min_tiles=1)
-    if item_size == 1:  # two warps would spill
-        return tuning.Choice.of(warps=4, stages=5, TILE=tile, min_tiles=2)
-    return tuning.Choice.of(warps=2, stages=3, TILE=tile, min_tiles=1)
+    warps, stages = (2, 3) if crowded and splits == 4 else (1, 4)
+    return tuning.Choice.of(warps, stages, TILE=tile, min_tiles=max(1, least // tile))
 
 
 def candidates(padded_dim: int, item_size: int) -> list[tuning.Choice]:
     """What is worth timing on a card; those that need too much shared memory fail to launch and are passed over."""
     return [
         tuning.Choice.of(warps, stages, TILE=tile, min_tiles=least)
-        for tile in (32, 64, 128)
-        for warps in (2, 4, 8)
+        for tile in (16, 32, 64, 128)
+        for warps in (1, 2, 4, 8)
         for stages in (3, 5, 7)
         for least in (1, 2, 4)
         if tile * padded_dim * item_size * (stages - 1) <= 200_000

@@ -4,9 +4,11 @@ from functools import cached_property
 from pathlib import Path
 
 from backend.errors import ModelNotFound, UnsupportedModel
-from backend.models import gguf, safetensors, tokenizer
+from backend.models import bert, gguf, pooling, safetensors, tokenizer
+from backend.models.bert import EncoderConfig
 from backend.models.config import ModelConfig
 from backend.models.demo import find_demo_model
+from backend.models.pooling import Embedding, EmbeddingText
 from backend.models.tokenizer import TextModel
 
 DEMO_ALIAS = "demo"
@@ -32,12 +34,48 @@ class Checkpoint:
 
     @cached_property
     def config(self) -> ModelConfig:
-        whole = gguf.model_config(self._file) if self._file else safetensors.model_config(self.path)
-        return whole.within(self._context)
+        if self._file:
+            return gguf.model_config(self._file).within(self._context)
+        if self.embedding is not None:
+            return safetensors.body_config(self.path).within(self._text_length)
+        return safetensors.model_config(self.path).within(self._context)
+
+    @cached_property
+    def embedding(self) -> Embedding | None:
+        """How it makes vectors; None for a model that writes text."""
+        return None if self._file else pooling.read(self.path)
+
+    @cached_property
+    def is_encoder(self) -> bool:
+        """An embedding model of BERT's kind, which `encoder_config` describes and `config` does not."""
+        return self.embedding is not None and bert.is_encoder(safetensors.read_json(self.path / "config.json"))
+
+    @cached_property
+    def encoder_config(self) -> EncoderConfig:
+        return bert.from_hugging_face(safetensors.read_json(self.path / "config.json")).within(self._text_length)
+
+    @property
+    def _text_length(self) -> int | None:
+        said = self.embedding.max_tokens if self.embedding else None
+        return min((length for length in (self._context, said) if length is not None), default=None)
+
+    @cached_property
+    def embedding_text(self) -> EmbeddingText:
+        return EmbeddingText(tokenizer.read_tokenizer(self.path))
+
+    @property
+    def cpu_only(self) -> str | None:
+        """Why no GPU can serve it; None: one can."""
+        return self.config.cpu_only if self.embedding is None else "embeddings are computed on the CPU only"
 
     @cached_property
     def text(self) -> TextModel:
         return tokenizer.from_gguf(self._file) if self._file else tokenizer.from_folder(self.path)
+
+    @property
+    def has_text(self) -> bool:
+        """Whether it brings a tokenizer; a shape for random weights need not."""
+        return self._file is not None or (self.path / "tokenizer.json").is_file()
 
     @property
     def gguf_file(self) -> gguf.GGUFFile | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from backend.errors import CorruptCheckpoint, UnsupportedModel
 from backend.models import families, rope
-from backend.models.families.family import Experts
+from backend.models.families.family import Experts, Positions, Variant
 from backend.models.rope import RopeScaling, Unscaled
 
 
@@ -19,7 +19,7 @@ class ModelConfig:
 
     ``qkv_bias`` is Qwen2's, ``qk_norm`` Qwen3's, ``fused_names`` Phi-3's (see `families`). ``windows``: for each layer
     how many of the newest tokens, its own included, a token attends to, None for all; empty: all in every layer.
-    ``experts`` take the place of the MLP (Mixtral, Qwen3-MoE).
+    ``experts`` take the place of the MLP (Mixtral, Qwen3-MoE). ``variant``: what else differs from Llama (Gemma, …).
     """
 
     vocab_size: int
@@ -39,6 +39,7 @@ class ModelConfig:
     fused_names: bool = False
     windows: tuple[int | None, ...] = ()
     experts: Experts | None = None
+    variant: Variant | None = None
 
     def __post_init__(self) -> None:
         sizes = (
@@ -61,6 +62,9 @@ class ModelConfig:
             raise CorruptCheckpoint(f"{len(self.windows)} attention windows for {self.num_layers} layers")
         if any(window is not None and window <= 0 for window in self.windows):
             raise CorruptCheckpoint("an attention window holds no token")
+        positions = self.variant.positions if self.variant else ()
+        if positions and len(positions) != self.num_layers:
+            raise CorruptCheckpoint(f"kinds of positions for {len(positions)} of {self.num_layers} layers")
 
     def kv_bytes_per_token(self, element_size: int) -> int:
         """Bytes that one token's keys and values take, all layers."""
@@ -70,6 +74,10 @@ class ModelConfig:
         """RoPE angles per position step, ``head_dim // 2`` of them; times `rope_scaling.magnitude` once they are sines
         and cosines."""
         return self.rope_scaling.frequencies(self.rope_theta, self.head_dim, self.max_position)
+
+    def positions_of(self, layer: int) -> Positions:
+        """Which table that layer's q and k are turned by."""
+        return self.variant.positions[layer] if self.variant and self.variant.positions else "rope"
 
     def within(self, context: int | None) -> "ModelConfig":
         """The same model for sequences of at most `context` tokens, where that is less than its own. A window that no
@@ -81,7 +89,9 @@ class ModelConfig:
     @property
     def cpu_only(self) -> str | None:
         """What the kernels of the GPU do not compute of this model; None: nothing."""
-        return None if self.experts is None else "a mixture of experts is computed on the CPU only"
+        if self.experts is not None:
+            return "a mixture of experts is computed on the CPU only"
+        return None if self.variant is None else f"{self.variant.words} are computed on the CPU only"
 
 
 def from_hugging_face(config: Mapping[str, Any]) -> ModelConfig:
@@ -92,8 +102,10 @@ def from_hugging_face(config: Mapping[str, Any]) -> ModelConfig:
     """
     names = config.get("architectures") or [None]
     family = families.of_architecture(names[0])
-    if config.get("hidden_act", "silu") != "silu":
-        raise UnsupportedModel(f"activation {config['hidden_act']!r}; only silu is computed")
+    config = family.spelling(config)
+    activation = config.get("hidden_activation") or config.get("hidden_act") or family.activation
+    if activation != family.activation:
+        raise UnsupportedModel(f"activation {activation!r}; only {family.activation} is computed")
     if config.get("mlp_bias"):
         raise UnsupportedModel("biases in the MLP are not computed")
     if config.get("quantization_config"):
@@ -121,10 +133,11 @@ def from_hugging_face(config: Mapping[str, Any]) -> ModelConfig:
             fused_names=traits.fused_names,
             windows=traits.windows,
             experts=traits.experts,
+            variant=traits.variant,
         ).within(None)
     except KeyError as missing:
         raise CorruptCheckpoint(f"config.json has no {missing.args[0]}") from None
-    except (TypeError, ValueError) as bad:
+    except (TypeError, ValueError, ZeroDivisionError) as bad:
         raise CorruptCheckpoint(f"config.json: {bad}") from None
 
 

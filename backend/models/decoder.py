@@ -6,38 +6,22 @@ paged kernel (GPU).
 """
 
 from collections.abc import Iterable
-from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from backend.errors import CorruptCheckpoint
+from backend.models.arithmetic import Attention, rms_norm, rotate
 from backend.models.config import ModelConfig
 from backend.models.experts import ExpertLayer
 from backend.models.linear import linear
+from backend.models.rope import Rope
+from backend.models.tensors import Expected, require_finite
+from backend.models.variant_layer import VariantLayer, cap, norm
 
-
-class Attention(Protocol):
-    """Writes this step's keys and values to the cache of `layer`, then attends causally over each whole sequence.
-
-    q: [tokens, num_heads, head_dim]; k, v: [tokens, num_kv_heads, head_dim]; returns q's shape.
-    """
-
-    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor: ...
-
-
-def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """Zhang & Sennrich 2019. Accumulates in float32. x: [..., width], weight: [width]."""
-    h = x.float()
-    h = h * torch.rsqrt(h.square().mean(-1, keepdim=True) + eps)
-    return weight * h.to(x.dtype)
-
-
-def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """RoPE by halves. x: [tokens, heads, head_dim]; cos, sin: [tokens, 1, head_dim // 2] in x's dtype."""
-    first, second = x.chunk(2, -1)
-    return torch.cat((first * cos - second * sin, second * cos + first * sin), -1)
+BODY, HEAD = "model.", "lm_head.weight"
+TEXT_PARTS = ("language_model.", "model.language_model.")  # as in releases, and as transformers 5 has them in memory
+IMAGE_PARTS = ("vision_tower.", "multi_modal_projector.")
 
 
 class DecoderLayer(nn.Module):
@@ -48,6 +32,7 @@ class DecoderLayer(nn.Module):
         self.index = index
         self.eps = config.rms_norm_eps
         self.heads, self.kv_heads, self.head_dim = config.num_heads, config.num_kv_heads, config.head_dim
+        self.fused_names = config.fused_names
 
         def empty(*shape: int) -> nn.Parameter:
             return nn.Parameter(torch.empty(*shape, dtype=dtype, device=device), requires_grad=False)
@@ -86,12 +71,42 @@ class DecoderLayer(nn.Module):
         gate, up = linear(x, self.gate_up).chunk(2, -1)
         return hidden + linear(F.silu(gate) * up, self.down)
 
+    def places(self) -> dict[str, Tensor]:
+        """The checkpoint's names, behind the layer's own prefix, and where their tensors go."""
+        q, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
+        cuts = (q, q + kv)
+        places: dict[str, Tensor] = {
+            "input_layernorm.weight": self.input_norm,
+            "post_attention_layernorm.weight": self.post_norm,
+            "self_attn.o_proj.weight": self.out,
+        }
+        if self.fused_names:
+            places["self_attn.qkv_proj.weight"] = self.qkv
+        else:
+            places |= {f"self_attn.{n}_proj.weight": p for n, p in zip("qkv", self.qkv.tensor_split(cuts), strict=True)}
+        if self.qkv_bias is not None:
+            places |= {
+                f"self_attn.{n}_proj.bias": p for n, p in zip("qkv", self.qkv_bias.tensor_split(cuts), strict=True)
+            }
+        if self.q_norm is not None and self.k_norm is not None:
+            places |= {"self_attn.q_norm.weight": self.q_norm, "self_attn.k_norm.weight": self.k_norm}
+        if self.experts is not None:
+            return places | self.experts.places()
+        if self.fused_names:
+            places["mlp.gate_up_proj.weight"] = self.gate_up
+        else:
+            gate, up = self.gate_up.chunk(2)
+            places |= {"mlp.gate_proj.weight": gate, "mlp.up_proj.weight": up}
+        return places | {"mlp.down_proj.weight": self.down}
+
 
 class Decoder(nn.Module):
     """Token ids and positions in, logits of chosen rows out."""
 
     cos: Tensor
     sin: Tensor
+    local_cos: Tensor
+    local_sin: Tensor
 
     def __init__(
         self, config: ModelConfig, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"
@@ -101,7 +116,8 @@ class Decoder(nn.Module):
         self.config = config
         width = (config.vocab_size, config.hidden_size)
         self.embedding = nn.Parameter(torch.empty(*width, dtype=dtype, device=device), requires_grad=False)
-        self.layers = nn.ModuleList(DecoderLayer(config, i, dtype, device) for i in range(config.num_layers))
+        kind = DecoderLayer if config.variant is None else VariantLayer
+        self.layers = nn.ModuleList(kind(config, i, dtype, device) for i in range(config.num_layers))
         self.norm = nn.Parameter(torch.empty(config.hidden_size, dtype=dtype, device=device), requires_grad=False)
         self.head = (
             self.embedding
@@ -109,11 +125,19 @@ class Decoder(nn.Module):
             else nn.Parameter(torch.empty(*width, dtype=dtype, device=device), requires_grad=False)
         )
         self.kv_scales: Tensor | None = None  # [layers, 2] float32 on the CPU, of an FP8 cache; None: 1
-        frequencies = torch.tensor(config.inverse_frequencies(), dtype=torch.float32, device=device)
-        angles = torch.outer(torch.arange(config.max_position, dtype=torch.float32, device=device), frequencies)
-        magnitude = config.rope_scaling.magnitude
-        self.register_buffer("cos", (angles.cos() * magnitude).to(dtype).unsqueeze(1), persistent=False)
-        self.register_buffer("sin", (angles.sin() * magnitude).to(dtype).unsqueeze(1), persistent=False)
+        self._tabulate("", Rope(config.rope_theta, config.rope_scaling, config.max_position))
+        if config.variant is not None and config.variant.local_rope is not None:
+            self._tabulate("local_", config.variant.local_rope)
+
+    def _tabulate(self, prefix: str, rope: Rope) -> None:
+        """Cosines and sines of every position, [max_position, 1, head_dim // 2], in buffers with that prefix."""
+        device, dtype, length = self.embedding.device, self.embedding.dtype, self.config.max_position
+        found = rope.scaling.frequencies(rope.theta, self.config.head_dim, length)
+        frequencies = torch.tensor(found, dtype=torch.float32, device=device)
+        angles = torch.outer(torch.arange(length, dtype=torch.float32, device=device), frequencies)
+        for name, table in (("cos", angles.cos()), ("sin", angles.sin())):
+            scaled = (table * rope.scaling.magnitude).to(dtype).unsqueeze(1)
+            self.register_buffer(prefix + name, scaled, persistent=False)
 
     @torch.inference_mode()
     def forward(self, ids: Tensor, positions: Tensor, attention: Attention, logit_rows: Tensor) -> Tensor:
@@ -124,11 +148,24 @@ class Decoder(nn.Module):
         Returns:
             [rows, vocab_size] in the model's dtype.
         """
+        logits = linear(self.states(ids, positions, attention, logit_rows), self.head)
+        variant = self.config.variant
+        return logits if variant is None else cap(logits / variant.logit_scale, variant.logit_cap)
+
+    @torch.inference_mode()
+    def states(self, ids: Tensor, positions: Tensor, attention: Attention, rows: Tensor) -> Tensor:
+        """What the head reads: the last layer's output, normalised, of those `rows`. [rows, hidden_size]."""
+        variant = self.config.variant
         hidden = F.embedding(ids, self.embedding)
-        cos, sin = self.cos[positions], self.sin[positions]
-        for layer in self.layers:
+        if variant is not None:
+            hidden = hidden * torch.tensor(variant.embedding_scale, dtype=hidden.dtype)  # rounded as in the release
+        tables = {"rope": (self.cos[positions], self.sin[positions])}
+        if variant is not None and variant.local_rope is not None:
+            tables["local"] = self.local_cos[positions], self.local_sin[positions]
+        for i, layer in enumerate(self.layers):
+            cos, sin = tables.get(self.config.positions_of(i), tables["rope"])
             hidden = layer(hidden, cos, sin, attention)
-        return linear(rms_norm(hidden[logit_rows], self.norm, self.config.rms_norm_eps), self.head)
+        return norm(variant, hidden[rows], self.norm, self.config.rms_norm_eps)
 
     @torch.no_grad()
     def load(self, weights: Iterable[tuple[str, Tensor]]) -> None:
@@ -144,78 +181,31 @@ class Decoder(nn.Module):
                 place.copy_(tensor)
         found.require_all()
 
-    def expected(self) -> "Expected":
-        return Expected(self.places(), {"lm_head.weight"} if self.config.tie_word_embeddings else set())
+    def expected(self) -> Expected:
+        return Expected(self.places(), {HEAD} if self.config.tie_word_embeddings else set())
+
+    def own_names(self, names: list[str]) -> list[str | None]:
+        """As `places` spells them; None for what is another model's. One that was saved without its head names its
+        tensors from the body on, one that reads images, too, by its parts."""
+        if any(name.startswith(TEXT_PARTS) for name in names):
+            return [_of_text_part(name) for name in names]
+        return list(names) if any(name.startswith(BODY) for name in names) else [BODY + name for name in names]
 
     def places(self) -> dict[str, Tensor]:
         """Hugging Face name -> where it goes, as views into the fused weights."""
-        c = self.config
-        q, kv = c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim
         places: dict[str, Tensor] = {"model.embed_tokens.weight": self.embedding, "model.norm.weight": self.norm}
-        if not c.tie_word_embeddings:
-            places["lm_head.weight"] = self.head
+        if not self.config.tie_word_embeddings:
+            places[HEAD] = self.head
         for i, layer in enumerate(self.layers):
-            assert isinstance(layer, DecoderLayer)  # noqa: S101  (ModuleList forgets its element type)
-            at = f"model.layers.{i}."
-            places[at + "input_layernorm.weight"] = layer.input_norm
-            places[at + "post_attention_layernorm.weight"] = layer.post_norm
-            if c.fused_names:
-                places[at + "self_attn.qkv_proj.weight"] = layer.qkv
-            else:
-                for name, part in zip("qkv", layer.qkv.tensor_split((q, q + kv)), strict=True):
-                    places[f"{at}self_attn.{name}_proj.weight"] = part
-            if layer.qkv_bias is not None:
-                for name, part in zip("qkv", layer.qkv_bias.tensor_split((q, q + kv)), strict=True):
-                    places[f"{at}self_attn.{name}_proj.bias"] = part
-            if layer.q_norm is not None and layer.k_norm is not None:
-                places[at + "self_attn.q_norm.weight"] = layer.q_norm
-                places[at + "self_attn.k_norm.weight"] = layer.k_norm
-            places[at + "self_attn.o_proj.weight"] = layer.out
-            if layer.experts is not None:
-                places |= {at + name: place for name, place in layer.experts.places().items()}
-                continue
-            if c.fused_names:
-                places[at + "mlp.gate_up_proj.weight"] = layer.gate_up
-            else:
-                for name, part in zip(("gate", "up"), layer.gate_up.chunk(2), strict=True):
-                    places[f"{at}mlp.{name}_proj.weight"] = part
-            places[at + "mlp.down_proj.weight"] = layer.down
+            assert isinstance(layer, DecoderLayer | VariantLayer)  # noqa: S101  (ModuleList forgets its element type)
+            places |= {f"model.layers.{i}.{name}": place for name, place in layer.places().items()}
         return places
 
 
-class Expected:
-    """The tensors that a checkpoint is to bring, each once. ``ignored`` may come, too: some exports repeat a shared
-    matrix."""
-
-    def __init__(self, places: dict[str, Tensor], ignored: set[str]) -> None:
-        self._places = places
-        self._ignored = ignored
-        self._missing = set(places)
-
-    def place(self, name: str, shape: tuple[int, ...]) -> Tensor | None:
-        """Where it goes; None to pass it over. Raises CorruptCheckpoint if it is unknown, there twice or misshapen."""
-        if name in self._ignored:
-            return None
-        if name not in self._places:
-            raise CorruptCheckpoint(f"tensor {name} has no place in this architecture")
-        if name not in self._missing:
-            raise CorruptCheckpoint(f"tensor {name} is there twice")
-        place = self._places[name]
-        if shape != tuple(place.shape):
-            raise CorruptCheckpoint(f"tensor {name} is {list(shape)}, expected {list(place.shape)}")
-        self._missing.remove(name)
-        return place
-
-    def require_all(self) -> None:
-        if self._missing:
-            raise CorruptCheckpoint(f"{len(self._missing)} tensors are missing, the first is {min(self._missing)}")
-
-
-def require_finite(tensors: list[tuple[str, Tensor]]) -> None:
-    """Raises CorruptCheckpoint naming the first that holds NaN or infinity. Waits for the device once."""
-    if not tensors:
-        return
-    extremes = torch.stack([torch.stack(tensor.aminmax()).isfinite().all() for _, tensor in tensors])  # NaN is either's
-    for (name, _), finite in zip(tensors, extremes.tolist(), strict=True):
-        if not finite:
-            raise CorruptCheckpoint(f"tensor {name} holds NaN or infinity")
+def _of_text_part(name: str) -> str | None:
+    """What is nobody's stays as it is, so that it is found to have no place."""
+    if name.startswith("language_model."):
+        return name.removeprefix("language_model.")
+    if name.removeprefix(BODY).startswith(IMAGE_PARTS):
+        return None
+    return name.replace("model.language_model.", BODY, 1)

@@ -1,17 +1,20 @@
 """From a checkpoint to a `Decoder` with its weights in place."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from backend.errors import ConfigError
+from backend.errors import ConfigError, CorruptCheckpoint
 from backend.models import gguf, prequantised
 from backend.models.checkpoint import Checkpoint
 from backend.models.config import ModelConfig
-from backend.models.decoder import Decoder, require_finite
+from backend.models.decoder import HEAD, Decoder
 from backend.models.direct import OnProgress, Stored, fill, stored_tensors
+from backend.models.encoder import Encoder
+from backend.models.tensors import require_finite
 
 BUFFERED = 1 << 30
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -21,21 +24,48 @@ def load_model(
     checkpoint: Checkpoint, dtype: str, device: str = "cpu", on_progress: OnProgress | None = None
 ) -> Decoder:
     """Raises ConfigError for an unknown dtype and ModelError for whatever is wrong with the checkpoint."""
-    if dtype not in DTYPES:
-        raise ConfigError(f"dtype {dtype!r} is not one of {', '.join(DTYPES)}")
-    model = Decoder(checkpoint.config, DTYPES[dtype], device)
+    model = Decoder(checkpoint.config, DTYPES[_known(dtype)], device)
     if checkpoint.gguf_file is None:
         load_folder(model, checkpoint.path, on_progress)
+        if model.config.tie_word_embeddings and checkpoint.embedding is None:
+            _require_one_table(model, checkpoint.path)
     else:
         model.load(named_weights(checkpoint))
     return model.eval()
 
 
+def _require_one_table(model: Decoder, folder: Path) -> None:
+    """Raises CorruptCheckpoint if the head that a tied model's files repeat is another one: whose word counts?"""
+    stored = stored_tensors(folder)
+    for name, tensor in zip(model.own_names([tensor.name for tensor in stored]), stored, strict=True):
+        if name != HEAD:
+            continue
+        head = torch.empty(tensor.shape, dtype=tensor.dtype, device=model.embedding.device)
+        fill([(tensor, head)])
+        if not torch.equal(head.to(model.embedding.dtype), model.embedding):
+            raise CorruptCheckpoint(f"config.json says that head and embedding are one, and {HEAD} is another")
+
+
+def load_encoder(checkpoint: Checkpoint, dtype: str, on_progress: OnProgress | None = None) -> Encoder:
+    """Raises what `load_model` does."""
+    model = Encoder(checkpoint.encoder_config, DTYPES[_known(dtype)])
+    load_folder(model, checkpoint.path, on_progress)
+    return model.eval()
+
+
+def _known(dtype: str) -> str:
+    if dtype not in DTYPES:
+        raise ConfigError(f"dtype {dtype!r} is not one of {', '.join(DTYPES)}")
+    return dtype
+
+
 @torch.no_grad()
-def load_folder(model: Decoder, folder: Path, on_progress: OnProgress | None = None) -> None:
+def load_folder(model: Decoder | Encoder, folder: Path, on_progress: OnProgress | None = None) -> None:
     """Fill the weights from safetensors: those of the model's dtype straight into their places, others by way of a
     buffer on the device; FP8 ones are multiplied by their scales on the way (`prequantised`)."""
     stored = stored_tensors(folder)
+    names = model.own_names([tensor.name for tensor in stored])
+    stored = [replace(tensor, name=name) for tensor, name in zip(stored, names, strict=True) if name is not None]
     total = sum(s.size for s in stored)
     done = 0
 
@@ -62,7 +92,7 @@ def load_folder(model: Decoder, folder: Path, on_progress: OnProgress | None = N
         done += sum(s.size for s, _ in batch)
         for (tensor, place), (_, buffer) in zip(batch, buffers, strict=True):
             place.copy_(scales.applied(tensor, buffer))
-    if scales.cache:
+    if scales.cache and isinstance(model, Decoder):
         model.kv_scales = scales.of_cache(model.config.num_layers)
     require_finite([(tensor.name, place) for tensor, place in (*straight, *others)])
     if on_progress:
@@ -83,9 +113,7 @@ def _batches(items: list[tuple[Stored, Tensor]]) -> Iterator[list[tuple[Stored, 
 
 def dummy_model(config: ModelConfig, dtype: str, device: str = "cpu") -> Decoder:
     """Random weights of a trained model's spread: as fast as real ones, and as wordless as noise."""
-    if dtype not in DTYPES:
-        raise ConfigError(f"dtype {dtype!r} is not one of {', '.join(DTYPES)}")
-    model = Decoder(config, DTYPES[dtype], device)
+    model = Decoder(config, DTYPES[_known(dtype)], device)
     for parameter in model.parameters():
         parameter.data.normal_(0, 0.02) if parameter.dim() > 1 else parameter.data.fill_(1)
     return model.eval()

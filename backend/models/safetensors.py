@@ -1,10 +1,11 @@
 """A Hugging Face folder: config.json and safetensors, in one file or sharded by model.safetensors.index.json."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from backend.errors import CorruptCheckpoint, ModelNotFound
+from backend.errors import CorruptCheckpoint, ModelNotFound, UnsupportedModel
 from backend.models.config import ModelConfig, from_hugging_face
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -13,19 +14,41 @@ DERIVED = ("rotary_emb.inv_freq",)  # old exports carry the RoPE table; it follo
 
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object. Raises ModelNotFound or CorruptCheckpoint."""
-    try:
-        content = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        raise ModelNotFound(f"no {path.name} in {path.parent}") from None
-    except ValueError as broken:
-        raise CorruptCheckpoint(f"{path.name}: {broken}") from None
+    content = _content(path)
     if not isinstance(content, dict):
         raise CorruptCheckpoint(f"{path.name} does not hold an object")
     return content
 
 
+def read_list(path: Path) -> list[Any]:
+    """A JSON array. Raises ModelNotFound or CorruptCheckpoint."""
+    content = _content(path)
+    if not isinstance(content, list):
+        raise CorruptCheckpoint(f"{path.name} does not hold a list")
+    return content
+
+
+def _content(path: Path) -> Any:
+    try:
+        return json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise ModelNotFound(f"no {path.name} in {path.parent}") from None
+    except ValueError as broken:
+        raise CorruptCheckpoint(f"{path.name}: {broken}") from None
+
+
 def model_config(folder: Path) -> ModelConfig:
     return from_hugging_face(read_json(folder / "config.json"))
+
+
+def body_config(folder: Path) -> ModelConfig:
+    """Of a decoder whose head nobody asks for: releases name it without one, or keep the name of the model it was."""
+    config = read_json(folder / "config.json")
+    names = [str(name) for name in config.get("architectures") or []]
+    if config.get("is_causal") is False:
+        raise UnsupportedModel("attention to later tokens is not computed in a decoder")
+    whole = [name.removesuffix("Model") + "ForCausalLM" if name.endswith("Model") else name for name in names]
+    return replace(from_hugging_face({**config, "architectures": whole}), tie_word_embeddings=True)
 
 
 def shards(folder: Path) -> list[Path]:

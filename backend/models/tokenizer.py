@@ -45,11 +45,16 @@ class TextModel:
     def vocab_size(self) -> int:
         return len(self.token_bytes)
 
-    def encode_completion(self, text: str) -> list[int]:
+    def encode_completion(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """A bare prompt: with the model's BOS where it has one, once even if the text spells it."""
-        ids: list[int] = self.tokenizer.encode(text, add_special_tokens=True).ids
+        ids: list[int] = self.tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
         if self.bos_id is not None and ids[:2] == [self.bos_id, self.bos_id]:
             return ids[1:]
+        return ids
+
+    def encode_words(self, text: str) -> list[int]:
+        """Ordinary text inside an answer; what spells a control token is that token."""
+        ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False).ids
         return ids
 
     def encode_chat(
@@ -58,13 +63,14 @@ class TextModel:
         tools: Sequence[Mapping[str, Any]] | None = None,
         *,
         add_generation_prompt: bool = True,
+        continued: bool = False,
         options: Mapping[str, Any] | None = None,
     ) -> list[int]:
         """A conversation, as the model's template writes it; the template writes its own BOS, so none is added.
 
         A control token that somebody spells inside a message, a tool or an option stays text: only the template opens
-        and closes turns, so no message can pass itself off as the system's. Raises InvalidRequest if there is no
-        template, or it refuses.
+        and closes turns, so no message can pass itself off as the system's. ``continued``: the last message's content
+        is where it ends. Raises InvalidRequest if there is no template, or it refuses.
         """
         template = self.tool_template if tools and self.tool_template is not None else self.chat_template
         if template is None:
@@ -79,19 +85,23 @@ class TextModel:
         def as_text(value: Any) -> Any:
             return _map_strings(value, lambda s: self._controls.sub(hide, s))
 
+        hidden = [as_text(m) for m in messages]
+        end = f"y{token_hex(8)}y"
+        if continued:
+            hidden[-1] = {**hidden[-1], "content": f"{hidden[-1]['content']}{end}"}
         rendered = template.render(
-            [as_text(m) for m in messages],
+            hidden,
             None if tools is None else [as_text(tool) for tool in tools],
             add_generation_prompt=add_generation_prompt,
             options=as_text(options or {}),
         )
+        if continued:
+            rendered, shown, _ = rendered.rpartition(end)
+            if not shown:
+                raise InvalidRequest("the model's template does not show the last message", param="messages")
         ids: list[int] = []
         for at, piece in enumerate(re.split(f"{mark}(\\d+)x", rendered)):
-            ids += self._controls_as_text[spelled[int(piece)]] if at % 2 else self._encode_rendered(piece)
-        return ids
-
-    def _encode_rendered(self, text: str) -> list[int]:
-        ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False).ids
+            ids += self._controls_as_text[spelled[int(piece)]] if at % 2 else self.encode_words(piece)
         return ids
 
     @cached_property
@@ -114,6 +124,11 @@ class TextModel:
             if (token := self.control_token(marker)) is not None:
                 shown[token] = marker.encode()
         return replace(self, token_bytes=shown)
+
+    @cached_property
+    def outspoken(self) -> "TextModel":
+        """The same, but that every control token is text."""
+        return self.showing(self._controls_as_text)
 
     def control_token(self, spelling: str) -> int | None:
         """The id of a control token; None for what is ordinary text to this model."""
@@ -175,8 +190,8 @@ def from_gguf(file: GGUFFile) -> TextModel:
     )
 
 
-def from_folder(folder: Path) -> TextModel:
-    """Tokenizer, special tokens and chat template of a Hugging Face folder."""
+def read_tokenizer(folder: Path) -> Tokenizer:
+    """Raises ModelNotFound or CorruptCheckpoint."""
     path = folder / "tokenizer.json"
     if not path.is_file():
         raise ModelNotFound(f"no tokenizer.json in {folder}")
@@ -186,6 +201,12 @@ def from_folder(folder: Path) -> TextModel:
         raise CorruptCheckpoint(f"tokenizer.json: {broken}") from None
     tokenizer.no_truncation()
     tokenizer.no_padding()
+    return tokenizer
+
+
+def from_folder(folder: Path) -> TextModel:
+    """Tokenizer, special tokens and chat template of a Hugging Face folder."""
+    tokenizer = read_tokenizer(folder)
     settings = _optional_json(folder / "tokenizer_config.json")
     generation = _optional_json(folder / "generation_config.json")
     config = _optional_json(folder / "config.json")
@@ -219,13 +240,17 @@ def _token_text(value: Any) -> str | None:
 
 
 def _folder_templates(folder: Path, settings: dict[str, Any]) -> dict[str, str]:
-    """By name, ``default`` first of all: in files of their own, or in tokenizer_config.json, one or several."""
+    """By name, ``default`` first of all: in files of their own, or in tokenizer_config.json, one or several. Of two the
+    one in a file of its own counts."""
     written = settings.get("chat_template")
     templates: dict[str, str] = {}
     if isinstance(written, str):
         templates["default"] = written
     elif isinstance(written, list):
         templates |= {entry["name"]: entry["template"] for entry in written}
+    beside = _optional_json(folder / "chat_template.json").get("chat_template")  # of releases that read images
+    if isinstance(beside, str):
+        templates["default"] = beside
     for path in (*folder.glob(f"{MORE_TEMPLATES}/*.jinja"), folder / "chat_template.jinja"):
         if path.is_file():
             name = "default" if path.parent == folder else path.stem

@@ -19,7 +19,8 @@ class Tools:
     """The functions on offer.
 
     Attributes:
-        definitions: as they came, for the chat template. parameters: of each function by name, a JSON schema.
+        definitions: as they came, for the chat template. parameters: a JSON schema, of each function that may be
+            called, by name.
         forced: names of which one has to be called; empty: as the model likes.
         parallel: several calls in one answer are welcome.
     """
@@ -54,10 +55,30 @@ def read_tools(extra: Mapping[str, Any]) -> Tools | None:
         if name in parameters:
             raise InvalidRequest("this name is there twice", param=f"tools[{i}].function.name")
         parameters[name] = schema
+    several = parallel is not False
+    if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
+        names, must = _allowed(choice.get("allowed_tools"), parameters)
+        return Tools(tools, {name: parameters[name] for name in names}, names if must else (), several)
     forced = _forced(choice, parameters)
     if forced is None:
         return None
-    return Tools(tools, parameters, forced, parallel is not False and not isinstance(choice, dict))
+    return Tools(tools, parameters, forced, several and not isinstance(choice, dict))
+
+
+def _allowed(described: Any, parameters: Mapping[str, JsonObject]) -> tuple[tuple[str, ...], bool]:
+    """Of ``tool_choice`` with some allowed tools: their names, and whether one has to be called."""
+    at = "tool_choice.allowed_tools"
+    match described:
+        case {"mode": "auto" | "required" as mode, "tools": list(entries)} if entries:
+            names = []
+            for i, entry in enumerate(entries):
+                match entry:
+                    case {"type": "function", "function": {"name": str(name)}} if name in parameters:
+                        names.append(name)
+                    case _:
+                        raise InvalidRequest("this function is not among the tools", param=f"{at}.tools[{i}]")
+            return tuple(dict.fromkeys(names)), mode == "required"
+    raise InvalidRequest("it has a mode, auto or required, and tools", param=at)
 
 
 def _function(tool: Any, at: str) -> tuple[str, JsonObject]:
@@ -90,7 +111,7 @@ def _forced(choice: Any, parameters: Mapping[str, JsonObject]) -> tuple[str, ...
             if name not in parameters:
                 raise InvalidRequest("this function is not among the tools", param="tool_choice.function.name")
             return (name,)
-    raise InvalidRequest("it is none, auto, required or a function's name", param="tool_choice")
+    raise InvalidRequest("it is none, auto, required, a function's name or allowed_tools", param="tool_choice")
 
 
 def for_template(message: JsonObject) -> JsonObject:

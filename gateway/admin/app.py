@@ -2,6 +2,7 @@
 
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
+from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -57,6 +58,7 @@ def build_admin(desk: Desk) -> FastAPI:
     ):
         app.include_router(router)
     app.add_middleware(BoundedBody)
+    app.add_middleware(Unkept)
     return app
 
 
@@ -83,3 +85,20 @@ class BoundedBody:
             return message
 
         await self._app(scope, bounded, send)
+
+
+class Unkept:
+    """Answers are for who asked, now: no cache of a browser or a proxy keeps them, and none is taken for a page."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def marked(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                headers.setdefault("cache-control", "no-store")
+                headers["x-content-type-options"] = "nosniff"
+            await send(message)
+
+        await self._app(scope, receive, marked)

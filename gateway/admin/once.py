@@ -2,26 +2,24 @@
 
 After draft-ietf-httpapi-idempotency-key-header. A key is one caller's own, for 24 hours. Only a call that changed
 something is remembered; what was refused may be repeated, corrected or not. See `gateway.store.answers` for how answers
-that hold a secret are kept.
+that hold a secret are kept, and what becomes of a call that was cut off.
 """
 
 import json
 import re
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from datetime import datetime
 from hashlib import sha256
 from typing import Any
 
 from fastapi import Request, Response
-from fastapi.exceptions import RequestValidationError
 from starlette.concurrency import run_in_threadpool
-from starlette.exceptions import HTTPException
 
 from gateway.admin.access import desk_of
 from gateway.admin.caller import credential_of
 from gateway.admin.door import GuardedRoute
-from gateway.admin.problems import STATUS
-from gateway.store.answers import Answers, Pending
+from gateway.store.answers import Answers, Claim, Pending, attempting
 from gateway.store.errors import DatabaseUnavailable, Invalid
 
 HEADER = "idempotency-key"
@@ -30,11 +28,6 @@ MAX_KEY = 255
 KEY = re.compile(r'"[!#-~]+"|[!#-~]+')
 METHODS = frozenset({"POST", "PUT"})
 _KEPT_HEADERS = ("content-type", "etag", "cache-control")
-_NOTHING_CHANGED: tuple[type[Exception], ...] = (
-    *(STATUS.keys() - {DatabaseUnavailable}),  # which, in the middle of a commit, says nothing of what came of it
-    HTTPException,
-    RequestValidationError,
-)
 
 
 class OnceRoute(GuardedRoute):
@@ -51,9 +44,11 @@ class OnceRoute(GuardedRoute):
             if known is not None:
                 return known
             try:
-                response = await answer(request)
-            except _NOTHING_CHANGED:
-                await run_in_threadpool(call.release)
+                with attempting(call.attempt):
+                    response = await answer(request)
+            except Exception:
+                with suppress(DatabaseUnavailable):  # then it ends with its lease
+                    await run_in_threadpool(call.release)
                 raise
             await run_in_threadpool(call.keep, response)
             return response
@@ -64,6 +59,8 @@ class OnceRoute(GuardedRoute):
 class Call:
     """One call with a key. `answers`: its caller's. `fingerprint`: of everything that it asks for."""
 
+    attempt: Claim
+
     def __init__(self, answers: Answers, key: str, fingerprint: str) -> None:
         self._answers = answers
         self._key = key
@@ -72,10 +69,11 @@ class Call:
     def claim(self, now: datetime) -> Response | None:
         """The answer of the first call with the key, None where this is it. Raises Invalid where that was another call;
         Pending."""
-        sealed = self._answers.claim(self._key, now)
-        if sealed is None:
+        claimed = self._answers.claim(self._key, now)
+        if isinstance(claimed, Claim):
+            self.attempt = claimed
             return None
-        opened = self._answers.opened(self._key, sealed)
+        opened = self._answers.opened(self._key, claimed)
         if opened is None:
             raise Pending("this Idempotency-Key was used with another token; the answer cannot be shown again")
         kept = json.loads(opened)
@@ -90,10 +88,10 @@ class Call:
             "headers": {name: response.headers[name] for name in _KEPT_HEADERS if name in response.headers},
             "body": bytes(response.body).decode(),
         }
-        self._answers.keep(self._key, json.dumps(kept).encode())
+        self._answers.keep(self.attempt, json.dumps(kept).encode())
 
     def release(self) -> None:
-        self._answers.release(self._key)
+        self._answers.release(self.attempt)
 
 
 def _answers(request: Request) -> Answers:

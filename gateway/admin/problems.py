@@ -77,7 +77,8 @@ def problem(
 
 def _handler(status: HTTPStatus):  # type: ignore[no-untyped-def]  # Starlette's own type is a union of callables
     async def handle(request: Request, error: Exception) -> Response:
-        return problem(status, str(error))
+        wait = getattr(error, "retry_after_s", None)
+        return problem(status, str(error), headers={"retry-after": str(wait)} if wait else None)
 
     return handle
 

@@ -37,6 +37,7 @@ def show(console: Console, base: str, keys: Keys, data: Path) -> None:
 
 def commands(base: str, keys: Keys, data: Path) -> list[tuple[str, str]]:
     python = shlex.quote(sys.executable)
+    folder = shlex.quote(str(data.absolute()))
     domicile = shlex.quote(str(Path(sys.executable).with_name("domicile")))
     return [
         ("An answer", curl(base, keys.acme, chat_body(QUESTION))),
@@ -49,7 +50,10 @@ def commands(base: str, keys: Keys, data: Path) -> list[tuple[str, str]]:
             "Refused: this project's policy wants EU ownership, and the only backend is US-owned",
             curl(base, keys.patients, chat_body(QUESTION)),
         ),
-        ("The record, verified without the gateway", f"{domicile} audit verify --data {shlex.quote(str(data))}"),
+        (
+            "The record, verified without the gateway",
+            f"{domicile} audit verify --data {folder}",
+        ),
     ]
 
 

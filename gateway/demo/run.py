@@ -1,9 +1,10 @@
 """Starts the scene, shows what to try, and stops all of it again."""
 
 import asyncio
+import fcntl
 import logging
-import sys
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from time import perf_counter
@@ -14,7 +15,8 @@ from gateway.assembly import open_gateway
 from gateway.demo import guide, scene
 from gateway.demo.checks import run_checks
 from gateway.installation import Installation
-from gateway.serve import serving, stop_signal
+from gateway.log_lines import log_to_stderr
+from gateway.serve import listening, serving, stop_signal
 from gateway.settings import Listen, load_settings
 from regions.launcher import RunningBackend
 from regions.local import LocalLauncher, RestartPolicy
@@ -28,7 +30,7 @@ async def run_demo(data: Path, port: int, model: Path | None, *, check: bool) ->
 
     Raises RegionsError when a backend does not start, OSError when the port is taken or the model is not there.
     """
-    logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
+    log_to_stderr(logging.WARNING, "%(levelname)s %(name)s: %(message)s")
     console = Console(highlight=False, stderr=False)
     began = perf_counter()
 
@@ -36,6 +38,14 @@ async def run_demo(data: Path, port: int, model: Path | None, *, check: bool) ->
         console.print(f"[dim]{perf_counter() - began:5.1f} s[/dim]  {sentence}", soft_wrap=True)
 
     model = model or demo_model()
+    check_port(port)
+    async with AsyncExitStack() as stack:
+        await asyncio.to_thread(data.mkdir, parents=True, exist_ok=True, mode=0o700)
+        stack.enter_context(alone(data))
+        return await _run(data, port, model, say, console, check)
+
+
+async def _run(data: Path, port: int, model: Path, say: Callable[[str], None], console: Console, check: bool) -> bool:
     installation = await asyncio.to_thread(Installation.create, data, scene.CELL)
     say(f"data folder {installation.data}")
     keys = await asyncio.to_thread(scene.set_up, installation)
@@ -73,6 +83,28 @@ async def run_demo(data: Path, port: int, model: Path | None, *, check: bool) ->
         await stop_signal().wait()
         console.print("\nstopping: running answers are finished, then the backends end")
     return True
+
+
+@contextmanager
+def alone(data: Path) -> Iterator[None]:
+    """Of several demos in one folder the later ones would take the backends of the first: there is only one.
+
+    Raises OSError.
+    """
+    with (data / "demo.lock").open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise OSError(f"a demo runs in {data} already: stop it, or give this one --data FOLDER --port 0") from None
+        yield
+
+
+def check_port(port: int) -> None:
+    """Raises OSError where the port is taken, which would else show only once the models are loaded."""
+    try:
+        listening("127.0.0.1", port).close()
+    except OSError as error:
+        raise OSError(f"{error} (or give the demo --port 0)") from None
 
 
 def demo_model() -> Path:

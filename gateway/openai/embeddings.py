@@ -1,37 +1,11 @@
-"""POST /v1/embeddings: what is asked and what comes back. Our own engine makes none; servers of OpenAI's kind do."""
+"""POST /v1/embeddings: what comes back of an answer, whoever made it. What is asked is in `backend.wire`."""
 
-from typing import Annotated, Any, Literal
+from typing import Any
 
-from pydantic import Field, field_validator
 from pydantic_core import from_json
 
-from backend.wire import GenerationRequest, Usage
+from backend.wire import Usage
 from gateway.errors import BackendFailed
-
-MOST_INPUTS = 2048
-
-NonEmptyText = Annotated[str, Field(min_length=1)]
-Inputs = Field(min_length=1, max_length=MOST_INPUTS)
-
-
-class EmbeddingsRequest(GenerationRequest):
-    """``input``: a string, strings, token ids, or lists of token ids; at most 2,048 of them."""
-
-    input: (
-        NonEmptyText
-        | Annotated[list[NonEmptyText], Inputs]
-        | Annotated[list[int], Inputs]
-        | Annotated[list[list[int]], Inputs]
-    )
-    dimensions: int | None = Field(None, ge=1)
-    encoding_format: Literal["float", "base64"] | None = None
-
-    @field_validator("stream")
-    @classmethod
-    def _comes_whole(cls, stream: bool | None) -> bool | None:
-        if stream:
-            raise ValueError("embeddings are not streamed")
-        return stream
 
 
 def read_embeddings(raw: bytes) -> tuple[dict[str, Any], Usage | None]:

@@ -7,9 +7,8 @@ from typing import Any, Literal
 from pydantic import ValidationError
 from pydantic_core import from_json
 
-from backend.wire import ChatCompletionRequest, CompletionRequest, GenerationRequest
+from backend.wire import ChatCompletionRequest, CompletionRequest, EmbeddingsRequest, GenerationRequest
 from gateway.errors import InvalidRequest, invalid_body
-from gateway.openai.embeddings import EmbeddingsRequest
 
 # Fields that say who the person is and that no model needs (GDPR 5(1)(c)): they stay on this side.
 IDENTIFYING_FIELDS = ("user", "metadata", "safety_identifier")

@@ -158,7 +158,8 @@ class _TokenFile:
                     self._seen, self._token = seen, token
                 return self._token
         except (OSError, UnicodeDecodeError) as error:
-            raise VaultDenied(f"the token in {self._path} cannot be read: {type(error).__name__}") from error
+            why = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
+            raise VaultDenied(f"the token in {self._path} cannot be read: {why}") from error
 
 
 def _trust(ca_file: Path | None) -> Any:

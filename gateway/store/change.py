@@ -14,6 +14,7 @@ from sqlmodel import Session
 
 from gateway.identity.keys import KeyHasher
 from gateway.identity.principal import PolicyInForce
+from gateway.store.answers import note_change
 from gateway.store.cell_tables import TenantHomeRow
 from gateway.store.database import Database
 from gateway.store.epoch import bump_epoch
@@ -51,6 +52,7 @@ class Change:
         self.session, self.cell, self.actor, self.at, self.epoch = session, cell, actor, at, epoch
         self._on_event = on_event
         self._expected = expected
+        self.told: list[str] = []
 
     @property
     def stamp(self) -> dict[str, Any]:
@@ -76,6 +78,7 @@ class Change:
         if before is not None and self._expected is not None and before.digest() != self._expected:
             raise Stale(f"{target!r} was changed since you last read it")
         self.session.flush()
+        self.told.append(f"{action} {target}")
         self._on_event(
             AdminEvent.model_validate(
                 {
@@ -126,7 +129,10 @@ class Administration:
         try:
             with self._database.write() as session:
                 epoch = bump_epoch(session, self._cell)
-                yield Change(session, self._cell, self._actor, self._now(), epoch, self._on_event, self._expected)
+                at, on_event = self._now(), self._on_event
+                change = Change(session, self._cell, self._actor, at, epoch, on_event, self._expected)
+                yield change
+                note_change(session, ", ".join(change.told))
         except exc.IntegrityError as error:  # another administrator was faster
             raise Duplicate("someone else made it at the same moment") from error
 

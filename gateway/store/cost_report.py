@@ -13,6 +13,8 @@ from sqlalchemy import Select, func, select
 from gateway.prices import MICRO, NANO
 from gateway.store import lookup
 from gateway.store.database import Database
+from gateway.store.energy import energy
+from gateway.store.energy import sums as energy_sums
 from gateway.store.errors import Invalid
 from gateway.store.fleet_tables import UptimeRow
 from gateway.store.usage_report import EVER, Span
@@ -24,12 +26,14 @@ COST_DIMENSIONS: tuple[CostDimension, ...] = get_args(CostDimension)
 _UP: Any = UptimeRow.__table__  # type: ignore[attr-defined]  # set by SQLModel's metaclass
 _LEDGER: Any = LedgerRow.__table__  # type: ignore[attr-defined]
 _HOUR_MS = 3_600_000
+_ENERGY = ("measured", "energy_mj", "measured_tokens")
 
 
 class Cost(BaseModel):
     """Replicas' time of one group; what it was not grouped by is None. `idle_share`: of the time up without a call.
 
-    `nano_eur` is exact. `token_eur`: what the same calls come to by their models' prices for tokens.
+    `nano_eur` is exact. `token_eur`: what the same calls come to by their models' prices for tokens. Energy as in
+    `gateway.store.energy.Energy`.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -52,6 +56,9 @@ class Cost(BaseModel):
     tokens_per_second: float
     eur_per_million_tokens: float | None
     token_eur: float
+    measured: int = 0
+    energy_kwh: float | None = None
+    joules_per_1000_tokens: float | None = None
 
 
 def cost(
@@ -71,13 +78,14 @@ def cost(
             func.sum(_LEDGER.c.tokens_in).label("tokens_in"),
             func.sum(_LEDGER.c.tokens_out).label("tokens_out"),
             func.sum(_LEDGER.c.nano_eur).label("nano_eur"),
+            *(of.label(name) for of, name in zip(energy_sums(_LEDGER), _ENERGY, strict=True)),
         )
         .where(_LEDGER.c.day.is_not(None))
         .group_by(_LEDGER.c.tenant, _LEDGER.c.backend, _LEDGER.c.day)
         .subquery()
     )
     same = (calls.c.backend == _UP.c.replica) & (calls.c.day == _UP.c.day) & (calls.c.tenant == _UP.c.tenant)
-    sums = [func.sum(calls.c[name]) for name in ("requests", "tokens_in", "tokens_out", "nano_eur")]
+    sums = [func.sum(calls.c[name]) for name in ("requests", "tokens_in", "tokens_out", "nano_eur", *_ENERGY)]
     work = select(*groups, *sums).select_from(_UP.join(calls, same)).group_by(*groups)
     with database.read() as session:
         if tenant is not None:
@@ -93,7 +101,7 @@ def cost(
             for row in connection.execute(_narrowed(work, tenant, span))
         }
     return [
-        _line(dict(zip(names, group, strict=True)), line, done.get(group, [0, 0, 0, 0]))
+        _line(dict(zip(names, group, strict=True)), line, done.get(group, [0] * len(sums)))
         for group, line in spent.items()
     ]
 
@@ -124,7 +132,7 @@ def _narrowed(query: Select[Any], tenant: str | None, span: Span) -> Select[Any]
 
 def _line(group: dict[str, Any], spent: Sequence[int], done: Sequence[int]) -> Cost:
     up_ms, busy_ms, micro_ms = spent
-    requests, tokens_in, tokens_out, token_nano = done
+    requests, tokens_in, tokens_out, token_nano, *measured = done
     nano = micro_ms * (NANO // MICRO) // _HOUR_MS
     up_s = up_ms / 1000
     rate = (tokens_in + tokens_out) / up_s if up_s else 0.0
@@ -141,4 +149,5 @@ def _line(group: dict[str, Any], spent: Sequence[int], done: Sequence[int]) -> C
         tokens_per_second=rate,
         eur_per_million_tokens=eur_per_million(nano / NANO / up_s * 3600, rate) if up_s else None,
         token_eur=token_nano / NANO,
+        **energy(*measured)._asdict(),
     )

@@ -153,7 +153,11 @@ def _translated_errors() -> Iterator[None]:
         raise  # the caller knows what it means
     except exc.DataError as error:
         raise Invalid("a value is one that the database cannot hold") from error
-    except (exc.DBAPIError, exc.TimeoutError, exc.ArgumentError, ImportError, OSError) as error:
+    except exc.ArgumentError as error:  # which may quote the password
+        raise DatabaseUnavailable(
+            "DOMICILE_DATABASE_URL is no URL of a database; it reads postgresql://user:password@host/name"
+        ) from error
+    except (exc.DBAPIError, exc.TimeoutError, ImportError, OSError) as error:
         reason = error.orig if isinstance(error, exc.DBAPIError) else error
         raise DatabaseUnavailable(f"the control database failed: {reason}") from error
 

@@ -43,8 +43,10 @@ def write_demand(database: Database, cell: str, node: str, told: Collection[Told
 
 def read_demand(connection: Connection, cell: str) -> dict[tuple[str, str], Demand]:
     """By tenant and model, of all gateways that said something lately."""
-    since = database_time(connection) - FRESH_S
-    rows = connection.execute(select(_DEMAND).where(_DEMAND.c.cell == cell, _DEMAND.c.at >= since)).mappings()
+    now = database_time(connection)
+    # What was said later than now, was said before the clock was put back: by gateways that may be no more.
+    fresh = _DEMAND.c.at.between(now - FRESH_S, now + FRESH_S)
+    rows = connection.execute(select(_DEMAND).where(_DEMAND.c.cell == cell, fresh)).mappings()
     return add_up(
         Told(
             row["tenant"],

@@ -28,6 +28,7 @@ ACTOR = "system"
 
 _DEPLOYMENT: Any = DeploymentRow.__table__  # type: ignore[attr-defined]  # set by SQLModel's metaclass
 _REPLICA: Any = ReplicaRow.__table__  # type: ignore[attr-defined]
+_BACKEND: Any = BackendRow.__table__  # type: ignore[attr-defined]
 _TENANT: Any = TenantRow.__table__  # type: ignore[attr-defined]
 
 
@@ -77,12 +78,18 @@ class FleetStore:
                 )
             )
             deployments = [Deployment.model_validate(dict(row)) for row in connection.execute(wanted).mappings()]
-            running = select(*(_REPLICA.c[name] for name in Replica.model_fields)).where(
-                _REPLICA.c.cell == self._cell, _REPLICA.c.ended_at.is_(None)
+            # Whether it is offered comes in the same statement: what is between two of them is no state of it.
+            registered = _BACKEND.c.id.is_not(None) & _BACKEND.c.revoked_at.is_(None)
+            running = (
+                select(*(_REPLICA.c[name] for name in Replica.model_fields), registered.label("offered"))
+                .outerjoin(_BACKEND, _BACKEND.c.id == _REPLICA.c.id)
+                .where(_REPLICA.c.cell == self._cell, _REPLICA.c.ended_at.is_(None))
             )
-            replicas = [Replica.model_validate(dict(row)) for row in connection.execute(running).mappings()]
+            rows = connection.execute(running).mappings().all()
+            replicas = [Replica.model_validate({name: row[name] for name in Replica.model_fields}) for row in rows]
+            offered = frozenset(row["id"] for row in rows if row["offered"])
             demand = read_demand(connection, self._cell)
-        return View({each.key: each for each in deployments}, tuple(replicas), demand)
+        return View({each.key: each for each in deployments}, tuple(replicas), demand, offered)
 
     def begin(self, term: int, deployment: Deployment, region: str) -> Replica:
         """A new replica, starting; from now on it is on the bill."""
@@ -154,19 +161,20 @@ class FleetStore:
         *,
         seen: bool,
         detail: Mapping[str, str] = MappingProxyType({}),
+        within_s: float | None = None,
     ) -> None:
         """It runs no more. `seen`: it ran until now, and is billed so. `detail` goes on record: how it was released."""
         with self._turn(term) as (session, at):
             if seen:
-                meter(session.connection(), self._cell, {replica.id: False}, at)
+                meter(session.connection(), self._cell, {replica.id: False}, at, within_s)
             row = self._moved(session, replica, state, reason)
             row.ended_at = at
             self._tell(self._revoked(session, row), row, replica, detail)
 
-    def meter(self, term: int, busy: Mapping[str, bool]) -> None:
-        """Bill these replicas up to now."""
+    def meter(self, term: int, busy: Mapping[str, bool], within_s: float | None = None) -> None:
+        """Bill these replicas up to now, of the last `within_s` seconds at most."""
         with self._turn(term) as (session, at):
-            meter(session.connection(), self._cell, busy, at)
+            meter(session.connection(), self._cell, busy, at, within_s)
 
     @contextmanager
     def _turn(self, term: int) -> Iterator[tuple[Session, float]]:

@@ -3,8 +3,13 @@
 By the database's clock, so that gateways whose own differ agree (Gray & Cheriton 1989). Each holder has a term, and
 shows it again inside every transaction (a fencing token, Kleppmann 2016): one that was suspended and wakes up after
 another took over can change nothing.
+
+A holder renews its lease many times before it ends. One that another has watched unchanged for twice its length is over
+too, whatever the clock says (as Kubernetes' leader election judges leases): it may have been put back meanwhile.
 """
 
+import time
+from collections.abc import Callable
 from typing import Any
 
 from sqlalchemy import Connection, select, text, update
@@ -19,7 +24,8 @@ _TAKE = text(
     "INSERT INTO lease (name, holder, term, until) VALUES (:name, :holder, 1, :until) "
     "ON CONFLICT (name) DO UPDATE SET holder = excluded.holder, until = excluded.until, "
     "term = lease.term + CASE WHEN lease.holder = excluded.holder AND lease.until >= :now THEN 0 ELSE 1 END "
-    "WHERE lease.holder = excluded.holder OR lease.until < :now RETURNING term"
+    "WHERE lease.holder = excluded.holder OR lease.until < :now "
+    "OR (lease.term = :seen_term AND lease.until = :seen_until) RETURNING term"
 )
 
 
@@ -30,20 +36,52 @@ class LeaseLost(Exception):
 class Lease:
     """`holder`: of this process alone, and unlike any before."""
 
-    def __init__(self, database: Database, name: str, holder: str, *, ttl_s: float) -> None:
+    def __init__(
+        self,
+        database: Database,
+        name: str,
+        holder: str,
+        *,
+        ttl_s: float,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._database = database
         self._name = name
         self._holder = holder
         self._ttl_s = ttl_s
+        self._monotonic = monotonic
+        self._watched: tuple[tuple[int, float], float] | None = None  # another's term and end, and since when
 
     def take(self) -> int | None:
         """The term, if it is ours for `ttl_s` seconds from now; None where another holds it."""
         with self._database.write() as session:
             connection = session.connection()
             now = database_time(connection)
-            named = {"name": self._name, "holder": self._holder, "now": now, "until": now + self._ttl_s}
+            seen_term, seen_until = self._over()
+            named = {
+                "name": self._name,
+                "holder": self._holder,
+                "now": now,
+                "until": now + self._ttl_s,
+                "seen_term": seen_term,
+                "seen_until": seen_until,
+            }
             term = connection.execute(_TAKE, named).scalar_one_or_none()
+            if term is None:
+                self._watch(connection)
         return None if term is None else int(term)
+
+    def _watch(self, connection: Connection) -> None:
+        row = connection.execute(select(_LEASE.c.term, _LEASE.c.until).where(_LEASE.c.name == self._name)).one()
+        seen = row.term, row.until
+        if self._watched is None or self._watched[0] != seen:
+            self._watched = seen, self._monotonic()
+
+    def _over(self) -> tuple[int, float]:
+        """Term and end of a lease that was not renewed for so long that nobody can hold it; else of none there is."""
+        if self._watched is None or self._monotonic() - self._watched[1] < 2 * self._ttl_s:
+            return -1, 0.0
+        return self._watched[0]
 
     def check(self, connection: Connection, term: int) -> float:
         """The database's time, if `term` is still ours; until the transaction ends nobody else can take the lease.

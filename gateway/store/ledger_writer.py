@@ -156,6 +156,7 @@ def _accepted(tenant: str, event: dict[str, Any]) -> dict[str, Any]:
         "backend_ms": 0,
         "price": None,
         "nano_eur": None,
+        "energy_mj": None,
     }
 
 
@@ -201,5 +202,6 @@ def _close(row: dict[str, Any], event: dict[str, Any], prices: PriceBook) -> dic
         backend_ms=event.get("backend_ms", 0),
         price=None if price is None else price.number,
         nano_eur=None if price is None else price.cost(tokens_in, tokens_out, cached),
+        energy_mj=event.get("energy_mj"),
     )
     return row

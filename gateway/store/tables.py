@@ -204,7 +204,8 @@ class AccessTokenRow(Changed, Row, table=True):
 class AnswerRow(Row, table=True):
     """The answer to a call with an Idempotency-Key, sealed; None while the call runs. Not configuration: no epoch.
 
-    `id`: a digest of cell, caller and key.
+    `id`: a digest of cell, caller and key. `holder`: which attempt has the key, since `created_at`. `made`: what it
+    changed, written in the transaction of the change.
     """
 
     __tablename__ = "idempotent_answer"
@@ -213,3 +214,5 @@ class AnswerRow(Row, table=True):
     cell: str = Field(max_length=31)
     created_at: datetime = Field(sa_type=UtcDateTime, index=True)
     sealed: bytes | None = Field(None, sa_type=LargeBinary)
+    holder: str | None = Field(None, max_length=32)
+    made: str | None = Field(None, max_length=400)

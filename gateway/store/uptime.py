@@ -1,7 +1,8 @@
 """The time that replicas are up, on their tenants' bill: each of its milliseconds once.
 
 A replica's row says up to when it is billed. What came since is added to its day and that mark moved in one
-transaction, for the mark that was read: of two who meter, one finds it moved. What nobody saw is not billed.
+transaction, for the mark that was read: of two who meter, one finds it moved. What nobody saw is not billed, nor are
+the hours by which a database's clock is put forward: whoever meters says how much time there can have been, by its own.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,15 +20,17 @@ _REPLICA: Any = ReplicaRow.__table__  # type: ignore[attr-defined]  # set by SQL
 _UPTIME: Any = UptimeRow.__table__  # type: ignore[attr-defined]
 
 
-def meter(connection: Connection, cell: str, busy: Mapping[str, bool], at: float) -> int:
-    """Bill the replicas named in `busy` (by id; whether one was at work) up to `at`; how many milliseconds that is."""
+def meter(connection: Connection, cell: str, busy: Mapping[str, bool], at: float, within_s: float | None = None) -> int:
+    """Bill the replicas named in `busy` (by id; whether one was at work) up to `at`, but no more than the `within_s`
+    seconds before that; how many milliseconds that is."""
+    earliest = float("-inf") if within_s is None else at - within_s
     rows = connection.execute(select(_REPLICA).where(_REPLICA.c.cell == cell, _REPLICA.c.ended_at.is_(None))).mappings()
     marks, bills = [], []
     for row in rows:
         if row["id"] not in busy or row["metered_until"] >= at:
             continue
         marks.append({"replica": row["id"], "seen": row["metered_until"], "at": at})
-        for day, ms in _by_day(row["metered_until"], at):
+        for day, ms in _by_day(max(row["metered_until"], earliest), at):
             bills.append(
                 {name: row[name] for name in ("tenant", "deployment", "model", "region", "gpu", "micro_eur_per_hour")}
                 | {"replica": row["id"], "day": day, "up_ms": ms, "busy_ms": ms if busy[row["id"]] else 0}

@@ -10,6 +10,8 @@ from sqlalchemy import ColumnElement, Select, case, func, select
 from gateway.prices import NANO
 from gateway.store import lookup
 from gateway.store.database import Database
+from gateway.store.energy import energy
+from gateway.store.energy import sums as energy_sums
 from gateway.store.errors import Invalid
 from gateway.store.usage_tables import LedgerRow
 
@@ -25,7 +27,8 @@ class Usage(BaseModel):
     """Calls that are over, of one group; what it was not grouped by is None.
 
     `nano_eur` is exact, `eur` and `eur_per_million_tokens` are for reading; all three leave out `unpriced`, calls of
-    models that had no price. `estimated`: calls that were cut, whose tokens are an estimate.
+    models that had no price. `estimated`: calls that were cut, whose tokens are an estimate. Energy as in
+    `gateway.store.energy.Energy`.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -49,10 +52,14 @@ class Usage(BaseModel):
     nano_eur: int
     eur: float
     eur_per_million_tokens: float | None
+    measured: int = 0
+    energy_kwh: float | None = None
+    joules_per_1000_tokens: float | None = None
 
 
 class LedgerEntry(BaseModel):
-    """One call that is over. `price`: the version it was counted by, 0 for the configuration's, None for none."""
+    """One call that is over. `price`: the version it was counted by, 0 for the configuration's, None for none.
+    `energy_mj`: millijoules, None where its backend did not measure."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -72,6 +79,7 @@ class LedgerEntry(BaseModel):
     backend_seconds: float
     price: int | None
     nano_eur: int | None
+    energy_mj: int | None = None
 
 
 class Span(BaseModel):
@@ -107,6 +115,7 @@ def usage(
         func.sum(_L.c.backend_ms),
         func.sum(_L.c.nano_eur),
         func.sum(case((priced, _L.c.tokens_in + _L.c.tokens_out), else_=0)),
+        *energy_sums(_L),
     )
     query = _closed(select(*groups, *sums), tenant, span).group_by(*groups).order_by(*groups)
     with database.read() as session:
@@ -190,7 +199,7 @@ def _count(condition: ColumnElement[bool]) -> ColumnElement[Any]:
 
 
 def _usage(group: dict[str, Any], sums: Sequence[Any]) -> Usage:
-    requests, completed, aborted, estimated, unpriced, t_in, cached, t_out, ms, nano, priced = (
+    requests, completed, aborted, estimated, unpriced, t_in, cached, t_out, ms, nano, priced, *measured = (
         int(each or 0) for each in sums
     )
     return Usage(
@@ -207,4 +216,5 @@ def _usage(group: dict[str, Any], sums: Sequence[Any]) -> Usage:
         nano_eur=nano,
         eur=nano / NANO,
         eur_per_million_tokens=nano / NANO / priced * 1e6 if priced else None,
+        **energy(*measured)._asdict(),
     )

@@ -74,7 +74,7 @@ class LedgerCursorRow(Row, table=True):
 
 class LedgerRow(Row, table=True):
     """One accepted call. `outcome` and `day` (UTC, of the outcome) are NULL while it runs; `price` (the version's
-    number) and `nano_eur` where its model had no price."""
+    number) and `nano_eur` where its model had no price; `energy_mj` where no backend measured."""
 
     __tablename__ = "ledger"
     __table_args__ = (Index("ix_ledger_day_tenant", "day", "tenant"),)
@@ -96,3 +96,4 @@ class LedgerRow(Row, table=True):
     backend_ms: int = Field(sa_type=BigInteger)
     price: int | None = None
     nano_eur: int | None = Field(None, sa_type=BigInteger)
+    energy_mj: int | None = Field(None, sa_type=BigInteger)

@@ -6,6 +6,7 @@ import sqlite3
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, closing
+from hashlib import sha256
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from audit.checkpointer import Cadence
 from audit.custody import Custody
 from audit.errors import StoreError
 from audit.event import Decision, InferenceAccepted, InferenceCompleted, Reason, Redaction
+from audit.evidence import Evidence, Part, Policy, Ruling
 from audit.keys import FileKeyProvider
 from audit.log import AuditLog, AuditSettings, OpenStore
 from audit.merkle import Frontier
@@ -34,6 +36,26 @@ VECTORS = Path(__file__).parent.parent / "vectors"
 
 _numbers = count(1)
 
+POLICY = '{"policy":"acme-default","version":3}'
+POLICY_HASH = sha256(POLICY.encode()).hexdigest()
+VERSION = Policy(
+    number=1,
+    text="policy: acme-default\nversion: 3\n",
+    sha256=sha256(b"policy: acme-default\nversion: 3\n").hexdigest(),
+    activated_by="cli",
+    activated_at="2026-01-01T00:00:00.000Z",
+    active=True,
+)
+RULING = Ruling(
+    policy_hash=POLICY_HASH,
+    policy_id="acme-default",
+    policy_version="3",
+    canonical=POLICY,
+    made_of=(Part(scope="", number=1, sha256=VERSION.sha256),),
+)
+KNOWN = Evidence(policies=(VERSION,), rulings=(RULING,))
+"""The register of a gateway whose calls are those of `accepted`."""
+
 
 def accepted(request_id: str | None = None, tenant: str = "acme", **changed: object) -> InferenceAccepted:
     fields: dict[str, object] = {
@@ -46,7 +68,7 @@ def accepted(request_id: str | None = None, tenant: str = "acme", **changed: obj
         "model_requested": "smol",
         "policy_id": "acme-default",
         "policy_version": "3",
-        "policy_hash": "a" * 64,
+        "policy_hash": POLICY_HASH,
         "decision": Decision(
             outcome="allow",
             reasons=(Reason(rule="residency.process_in", because="FR is in the EEA", article="GDPR 44"),),

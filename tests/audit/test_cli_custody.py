@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 
 from audit.cli import app
 from audit.private import Private
-from tests.audit.conftest import Home, accepted, completed
+from tests.audit.conftest import KNOWN, Home, accepted, completed
 
 SHELL = CliRunner()
 ALICE, BOB = "alice@example.com", "bob@example.com"
@@ -115,9 +115,10 @@ def test_retention_says_first_and_does_then(data: Path) -> None:
 
 
 def test_a_pack_made_from_the_command_line_is_checked_from_it(data: Path, home: Home, tmp_path: Path) -> None:
-    target = tmp_path / "pack.zip"
-    made = said(run(data, "export", "--output", target, "--json"))
-    assert made["end"] == 4
+    target, known = tmp_path / "pack.zip", tmp_path / "registers.json"
+    known.write_text(KNOWN.model_dump_json())
+    made = said(run(data, "export", "--output", target, "--evidence", known, "--json"))
+    assert (made["end"], made["policies_unknown"]) == (4, 0)
     verifier = Path(sys.modules["audit.pack"].__file__ or "").with_name("pack_verifier.py")
     done = subprocess.run(
         [sys.executable, "-I", "-S", verifier, target, "--key", str(home.key)],
@@ -128,6 +129,11 @@ def test_a_pack_made_from_the_command_line_is_checked_from_it(data: Path, home: 
     assert done.returncode == 0, done.stdout
     assert "4 records of acme" in done.stdout and "The pack holds." in done.stdout
     assert run(data, "export", "--output", target).exit_code == 1
+
+
+def test_who_exports_calls_without_their_policies_is_told_before_the_auditor_is(data: Path, tmp_path: Path) -> None:
+    done = run(data, "export", "--output", tmp_path / "pack.zip")
+    assert "2 calls were decided by policies that are not in the pack" in done.stdout
 
 
 @pytest.mark.parametrize("words", [["export", "--output", "x.zip"], ["retention"], ["erase", "--all", "--yes"]])

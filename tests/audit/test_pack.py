@@ -24,7 +24,7 @@ from audit.pack_verifier import ed25519
 from audit.private import Private
 from audit.rights import restrict
 from audit.signer import FileSigner
-from tests.audit.conftest import VECTORS, Home, accepted, completed, eventually
+from tests.audit.conftest import KNOWN, VECTORS, Home, accepted, completed, eventually
 
 ALICE, BOB = "alice@example.com", "bob@example.com"
 CALLS = 6
@@ -63,7 +63,7 @@ async def settled(home: Home, tenant: str = "acme") -> None:
 
 async def make(home: Home, target: Path, **options: Any) -> Summary:
     async with home.custody() as custody:
-        return await export(custody, "acme", target, **options)
+        return await export(custody, "acme", target, **{"evidence": KNOWN, **options})
 
 
 @pytest.fixture
@@ -101,7 +101,11 @@ async def test_an_auditor_checks_a_pack_with_nothing_but_python(filled: Home, pa
         0,
         True,
         [],
-        ["Nothing outside the log vouches for this pack: it has no anchor."],
+        [
+            "No record of this tenant says when these came into force; their times are what the gateway's register "
+            "says: version 1 of the tenant's policy",
+            "Nothing outside the log vouches for this pack: it has no anchor.",
+        ],
     )
     assert report["records"] == 2 * CALLS + 3
     assert report["fields"] == {"erased": CALLS, "withheld": CALLS}

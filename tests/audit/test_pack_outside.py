@@ -20,7 +20,7 @@ from audit.schedule import Schedule
 from audit.signer import FileSigner
 from audit.tiles import Folder
 from audit.timestamp import timestamp
-from tests.audit.conftest import Home, accepted, completed
+from tests.audit.conftest import KNOWN, Home, accepted, completed
 from tests.audit.test_pack import Files, edit, lines, rewritten, sentences, settled, verify
 from tests.audit.test_retention_records import YEAR_AGO
 from tests.fakes.tsa import FakeTsa
@@ -49,7 +49,7 @@ async def pack(home: Home, tmp_path: Path, witness: FileSigner) -> Path:
         text = note.partition("\n\n")[0] + "\n"
         cosigned = note + cosign(text, witness.name, witness, 1_800_000_000)
         Folder(home.path.parent / WITNESSED).write("_anchor-second.note", cosigned.encode())
-        await export(custody, "acme", tmp_path / "pack.zip", vouchers=vouchers(home.path.parent))
+        await export(custody, "acme", tmp_path / "pack.zip", evidence=KNOWN, vouchers=vouchers(home.path.parent))
     return tmp_path / "pack.zip"
 
 
@@ -86,7 +86,7 @@ async def test_the_page_says_that_timestamps_fail(home: Home, tmp_path: Path) ->
         for _ in range(2):
             with pytest.raises(TimestampError):
                 await timestamp(custody, home.path.parent, URL, [tsa.root], tsa)
-        await export(custody, "acme", tmp_path / "pack.zip")
+        await export(custody, "acme", tmp_path / "pack.zip", evidence=KNOWN)
     with zipfile.ZipFile(tmp_path / "pack.zip") as archive:
         assert "2 attempts failed: wrong_nonce" in archive.read("README.html").decode()
 
@@ -195,7 +195,7 @@ async def old_pack(home: Home, tmp_path: Path) -> Path:
         await custody.record(accepted("new"))
         await run(custody, "acme", Schedule())
         await settled(home)
-        await export(custody, "acme", tmp_path / "old.zip")
+        await export(custody, "acme", tmp_path / "old.zip", evidence=KNOWN)
     return tmp_path / "old.zip"
 
 

@@ -11,7 +11,7 @@ import pytest
 
 import audit
 from audit.pack import export
-from tests.audit.conftest import Home, accepted, completed
+from tests.audit.conftest import KNOWN, Home, accepted, completed
 from tests.audit.test_pack import settled
 from tests.fakes.needs import missing
 
@@ -42,7 +42,7 @@ async def pack(home: Home, tmp_path: Path) -> Path:
         await custody.record(accepted("a"))
         await custody.record(completed("a"))
         await settled(home)
-        await export(custody, "acme", tmp_path / "pack.zip")
+        await export(custody, "acme", tmp_path / "pack.zip", evidence=KNOWN)
     return tmp_path / "pack.zip"
 
 

@@ -22,7 +22,7 @@ from audit.signer import FileSigner
 from audit.stamp import rfc3339
 from audit.succession import notes_in, sign_succession, with_kin
 from audit.verify import verify_log
-from tests.audit.conftest import FAST, Home, accepted, completed
+from tests.audit.conftest import FAST, KNOWN, Home, accepted, completed
 from tests.audit.test_pack import Files, lines, rewritten, sentences, settled, verify
 
 ALICE = "alice@example.com"
@@ -94,7 +94,7 @@ async def test_a_log_that_hides_its_rotation_is_found_out(
 async def make(home: Home, target: Path) -> Path:
     async with home.custody() as custody:
         await settled(home)
-        await export(custody, "acme", target)
+        await export(custody, "acme", target, evidence=KNOWN)
     return target
 
 

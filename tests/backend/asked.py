@@ -10,8 +10,9 @@ import httpx2
 
 from backend.engine.config import EngineConfig
 from backend.engine_client import EngineClient
+from backend.face import Identity
 from backend.models.checkpoint import Checkpoint
-from backend.server import Api, Identity
+from backend.server import Api
 
 MODEL = "tiny"
 USER = [{"role": "user", "content": "the rain in the sea"}]

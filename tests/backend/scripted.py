@@ -13,10 +13,12 @@ from tokenizers import AddedToken
 from backend.conversation import ChatModel
 from backend.engine.progress import Finish, Progress, Stats
 from backend.engine_client import Call
+from backend.face import Identity
+from backend.gpu_meter import GpuMeter
 from backend.messages import AddSequence, Ready
 from backend.models import tokenizer
 from backend.models.tokenizer import TextModel
-from backend.server import Api, Identity
+from backend.server import Api
 from tests.backend.tiny import tiny_tokenizer
 
 MODEL = "scripted"
@@ -70,8 +72,10 @@ class ScriptedEngine:
         self.model = model
         self.tokens: list[int] = []
         self.finish = Finish.STOP
+        self.started: float | None = None
         self.asked: list[AddSequence] = []
         self.alive = True
+        self.dead = self.leaving = False
         self.stats = Stats(*[0] * len(Stats.__struct_fields__))
         self.ready = Ready(max_model_len=4096, vocab_size=model.vocab_size, stats=self.stats)
 
@@ -87,7 +91,9 @@ class ScriptedEngine:
         tokens = [*self.tokens, *end]
         for at, token in enumerate(tokens):
             for id in range(len(sequences)):
-                call.deliver(Progress(id, token, self.finish if at == len(tokens) - 1 else None, 0))
+                call.deliver(
+                    Progress(id, token, self.finish if at == len(tokens) - 1 else None, 0, started=self.started)
+                )
         return call
 
     @property
@@ -97,11 +103,11 @@ class ScriptedEngine:
 
 
 class Scripted:
-    def __init__(self, folder: Path, template: str, **parsers: str) -> None:
+    def __init__(self, folder: Path, template: str, meter: GpuMeter | None = None, **parsers: str) -> None:
         model = text_model(folder, template)
         self.engine = ScriptedEngine(model)
-        api = Api(self.engine, model, MODEL, Identity(), ChatModel(model, **parsers))  # type: ignore[arg-type]
-        self.http = httpx.AsyncClient(transport=httpx.ASGITransport(app=api.app()), base_url="http://backend")
+        self.api = Api(self.engine, model, MODEL, Identity(), ChatModel(model, **parsers), meter)  # type: ignore[arg-type]
+        self.http = httpx.AsyncClient(transport=httpx.ASGITransport(app=self.api.app()), base_url="http://backend")
         self.openai = openai.AsyncOpenAI(
             api_key="-", base_url="http://backend/v1", http_client=self.http, max_retries=0
         )

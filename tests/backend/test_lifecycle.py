@@ -19,8 +19,8 @@ import aiohttp
 import pytest
 
 from backend.engine_client import EngineClient
+from backend.error_bodies import error_response
 from backend.lifecycle import Lifecycle, State
-from backend.server import error_response
 from tests.backend.running import ROOT, Backend
 
 ASK = {"model": "tiny", "prompt": "the sea", "max_tokens": 8, "ignore_eos": True, "temperature": 0}

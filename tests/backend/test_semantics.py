@@ -74,6 +74,34 @@ async def test_a_stream_says_what_the_whole_answer_says(backend: Asked, body: di
         assert entries == (choice["logprobs"]["content"] if choice["logprobs"] else [])
 
 
+COMPLETIONS: list[dict[str, Any]] = [
+    {"prompt": ["the sea", "the wind on", "x"], "max_tokens": 20},
+    {"prompt": ["the sea", "the wind on"], "n": 2, "temperature": 1.5, "seed": 1, "max_tokens": 20, "logprobs": 2},
+    {"prompt": "the rain", "best_of": 3, "n": 3, "temperature": 1.5, "seed": 1, "max_tokens": 20},
+    {"prompt": ["the rain", "é🙂"], "echo": True, "logprobs": 1, "n": 2, "temperature": 2.0, "seed": 6},
+    {"prompt": "🙂 日本", "echo": True, "stop": ["e", "th"], "temperature": 1.5, "seed": 4, "max_tokens": 60},
+    {"prompt": "the sea", "guided_json": SCHEMA, "max_tokens": 120, "temperature": 1.0, "seed": 2, "logprobs": 0},
+    {"prompt": "the sea", "bad_words": ["e", "th"], "max_tokens": 60, "temperature": 1.5, "seed": 4},
+]
+
+
+@pytest.mark.parametrize("body", COMPLETIONS, ids=str)
+async def test_a_completion_is_streamed_as_it_is_told_whole(backend: Asked, body: dict[str, Any]) -> None:
+    whole = await backend.complete(**body)
+    chunks = await backend.chunks("/v1/completions", stream_options={"include_usage": True}, **body)
+    streamed = joined(chunks)
+    assert len(streamed) == len(whole["choices"]) > 0
+    for choice in whole["choices"]:
+        text, entries, reason = streamed[choice["index"]]
+        assert (text, reason) == (choice["text"], choice["finish_reason"])
+        assert "\ufffd" not in text
+        expected = choice["logprobs"]["token_logprobs"] if choice["logprobs"] else []
+        assert [e is None for e in entries] == [e is None for e in expected]
+        assert [e or 0 for e in entries] == pytest.approx([e or 0 for e in expected], abs=1e-4)  # other batches
+    told = {**chunks[-1]["usage"], "prompt_tokens_details": None}  # the second time more is found in the cache
+    assert told == {**whole["usage"], "prompt_tokens_details": None}
+
+
 async def test_answers_under_a_schema_match_it_alone_and_together(backend: Asked) -> None:
     bodies = [{"response_format": SCHEMA_FORMAT, "max_tokens": 200, "temperature": 1.2, "seed": i} for i in range(12)]
     alone = [await backend.chat(**body) for body in bodies[:3]]
@@ -87,76 +115,79 @@ async def test_answers_under_a_schema_match_it_alone_and_together(backend: Asked
     assert [a["choices"] for a in alone] == [a["choices"] for a in together[:3]]
 
 
-@pytest.mark.parametrize(
-    ("asked_for", "pattern"),
-    [
-        ({"guided_regex": "[0-9]{4}"}, "[0-9]{4}"),
-        ({"guided_choice": ["yes", 'n"o']}, 'yes|n"o'),
-        ({"guided_grammar": 'root ::= "a" [0-9] "b"'}, "a[0-9]b"),
-        ({"guided_grammar": 'start: "x" /[yz]/'}, "x[yz]"),
-        ({"guided_json": {"type": "boolean"}}, "true|false"),
-        ({"guided_json": '{"enum": [1, 2]}'}, "1|2"),
-        ({"structured_outputs": {"regex": "a{2,3}"}}, "aa|aaa"),
-        ({"structured_outputs": {"choice": ["p", "q"]}}, "p|q"),
-        ({"structured_outputs": {"json": {"const": "k"}}}, '"k"'),
-    ],
-)
-async def test_the_form_of_an_answer_in_all_its_words(backend: Asked, asked_for: dict[str, Any], pattern: str) -> None:
-    answer = await backend.complete("the sea", max_tokens=20, ignore_eos=True, temperature=1.5, **asked_for)
-    (choice,) = answer["choices"]
+@pytest.mark.parametrize(("least", "pattern"), [(0, "[0-9]*"), (6, "[0-9]{6,}"), (30, "[0-9]{30}")])
+async def test_a_least_length_holds_as_far_as_the_form_goes(backend: Asked, least: int, pattern: str) -> None:
+    asked_for = {"guided_regex": "[0-9]{0,30}", "min_tokens": least, "max_tokens": 60, "temperature": 2.0, "seed": 1}
+    ends = {str(next(iter(Checkpoint(Path(backend.engine.config.model)).text.eos_ids))): 20}
+    (choice,) = (await backend.complete("the sea", **asked_for, logit_bias=ends))["choices"]
     assert choice["finish_reason"] == "stop"
     assert re.fullmatch(pattern, choice["text"])
 
 
-def nested(depth: int) -> dict[str, Any]:
-    schema: dict[str, Any] = {"type": "string"}
-    for _ in range(depth):
-        schema = {"type": "object", "properties": {"x": schema}}
-    return schema
-
-
-HOSTILE: dict[str, dict[str, Any]] = {
-    "deep": {"guided_json": nested(40)},
-    "large": {"guided_json": {"enum": ["x" * 100] * 2000}},
-    "wide": {
-        "guided_json": {"allOf": [{"anyOf": [{"type": "string", "pattern": f"^a{i}b*$"} for i in range(30)]}] * 10}
-    },
-    "remote": {"guided_json": {"$ref": "http://127.0.0.1:1/schema"}},
-    "not a schema": {"guided_json": {"type": 5}},
-    "unsupported": {"guided_json": {"type": "array", "uniqueItems": True}},
-    "not JSON": {"guided_json": "{"},
-    "too many choices": {"guided_choice": [str(i) for i in range(1001)]},
-    "a long regex": {"guided_regex": "a" * 70_000},
-    "a grammar without a start": {"guided_grammar": 'a: "x"'},
-    "an unknown word": {"structured_outputs": {"xml": "a"}},
-}
-
-
-@pytest.mark.parametrize("name", HOSTILE)
-async def test_a_hostile_form_is_refused_quickly_and_not_quoted(backend: Asked, name: str) -> None:
-    body = HOSTILE[name]
-    began = asyncio.get_running_loop().time()
-    status, answer = await backend.post("/v1/completions", prompt="x", **body)
-    assert status == 400, answer
-    assert asyncio.get_running_loop().time() - began < 5
-    assert answer["error"]["param"].startswith(next(iter(body)))
-    assert "127.0.0.1" not in answer["error"]["message"] and "xxx" not in answer["error"]["message"]
-
-
-@pytest.mark.parametrize("pattern", ["(a*)*b", "((a{1,1000}){1,1000}){1,1000}", "(.*a.{20}){20}", "(a|a)*" * 50])
-async def test_a_hostile_regex_ends_for_its_own_request_alone(backend: Asked, pattern: str) -> None:
-    hostile = backend.post("/v1/completions", prompt="x", guided_regex=pattern, max_tokens=40, temperature=1.5, seed=1)
-    (status, answer), innocent = await asyncio.wait_for(asyncio.gather(hostile, backend.chat(max_tokens=20)), 20)
-    assert status == 200 or answer["error"]["code"] in ("grammar_too_complex", "model_failed")
-    assert innocent["usage"]["completion_tokens"] == 20
-
-
-async def test_json_does_not_run_away_in_blanks(backend: Asked) -> None:
-    space = Checkpoint(Path(backend.engine.config.model)).text.encode_completion(" ")[-1]
-    answer = await backend.chat(
-        response_format={"type": "json_object"}, max_tokens=300, logit_bias={str(space): 100}, temperature=1.0, seed=1
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_bad_words_are_never_written(backend: Asked, streamed: bool) -> None:
+    body = {"max_tokens": 200, "temperature": 1.5, "seed": 4, "ignore_eos": True}
+    (free,) = (await backend.complete("the sea", **body))["choices"]
+    words = ["e", "t", "th"]
+    assert any(word in free["text"] for word in words)
+    if streamed:
+        chunks = await backend.chunks("/v1/completions", prompt="the sea", bad_words=words, **body)
+        text = joined(chunks)[0][0]
+    else:
+        text = (await backend.complete("the sea", bad_words=words, **body))["choices"][0]["text"]
+    tokens = Checkpoint(Path(backend.engine.config.model)).text
+    spelled = {tuple(tokens.encode_words(space + word)) for word in words for space in ("", " ")}
+    assert all(
+        word not in (tuple(tokens.encode_words(text))[i : i + len(word)] for i in range(200)) for word in spelled
     )
-    assert " " * 33 not in answer["choices"][0]["message"]["content"].split('"')[0]
+    assert len(text) > 20
+
+
+async def test_only_allowed_tokens_are_written(backend: Asked) -> None:
+    tokens = Checkpoint(Path(backend.engine.config.model)).text
+    ids = tokens.encode_words("abc")
+    answer = await backend.complete("the sea", allowed_token_ids=ids, max_tokens=40, temperature=2.0, seed=1)
+    assert re.fullmatch("[abc]{40}", answer["choices"][0]["text"])
+    digits = tokens.encode_words("01") + sorted(tokens.eos_ids)
+    body = {"allowed_token_ids": digits, "guided_regex": "[0-9]{6}", "temperature": 2.0, "max_tokens": 20}
+    assert re.fullmatch("[01]{6}", (await backend.complete("the sea", **body))["choices"][0]["text"])
+
+
+@pytest.mark.parametrize("most", [1, 3, 500, -1])
+async def test_of_a_long_prompt_the_last_tokens_are_kept(backend: Asked, most: int) -> None:
+    text = Checkpoint(Path(backend.engine.config.model)).text
+    ids = text.encode_completion("the rain in the sea " * 900)
+    kept = ids[-most:] if most > 0 else ids[-(4096 - 8) :]
+    answer = await backend.complete(ids, truncate_prompt_tokens=most, echo=True, seed=3)
+    assert answer["usage"]["prompt_tokens"] == len(kept)
+    assert answer["choices"] == (await backend.complete(kept, echo=True, seed=3))["choices"]
+
+
+async def test_control_tokens_are_shown_on_request(backend: Asked) -> None:
+    text = Checkpoint(Path(backend.engine.config.model)).text
+    start = text.tokenizer.token_to_id("<|im_start|>")
+    body = {"logit_bias": {str(start): 100}, "max_tokens": 3, "ignore_eos": True}
+    hidden = await backend.chat(**body)
+    shown = await backend.chat(**body, skip_special_tokens=False)
+    assert hidden["choices"][0]["message"]["content"] == ""
+    assert shown["choices"][0]["message"]["content"] == "<|im_start|>" * 3
+    streamed = joined(await backend.chunks("/v1/chat/completions", messages=USER, **body, skip_special_tokens=False))
+    assert streamed[0][0] == "<|im_start|>" * 3
+
+
+async def test_an_answer_that_was_begun_is_gone_on_with_in_the_same_words(backend: Asked) -> None:
+    whole = (await backend.chat(max_tokens=30))["choices"][0]["message"]["content"]
+    begun = whole[: len(whole) // 2]
+    messages = [*USER, {"role": "assistant", "content": begun}]
+    answer = await backend.chat(messages=messages, continue_final_message=True, max_tokens=4)
+    plain = await backend.chat(max_tokens=30)
+    text = Checkpoint(Path(backend.engine.config.model)).text
+    prompt = text.encode_chat(messages, continued=True)
+    assert text.decode(prompt).endswith(begun)
+    assert answer["usage"]["prompt_tokens"] == len(prompt)
+    completion = await backend.complete(prompt, max_tokens=4)
+    assert answer["choices"][0]["message"]["content"] == completion["choices"][0]["text"]
+    assert plain["choices"][0]["message"]["content"] == whole
 
 
 async def test_logprobs_of_a_completion_line_up_with_its_text(backend: Asked) -> None:

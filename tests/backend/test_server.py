@@ -255,7 +255,6 @@ BAD_REQUESTS: dict[str, tuple[dict[str, Any], int, str | None, str | None]] = {
     "a regex that is none": ({"prompt": "x", "guided_regex": "(a"}, 400, "guided_regex", None),
     "a grammar that is none": ({"prompt": "x", "guided_grammar": "start ="}, 400, "guided_grammar", None),
     "no choices": ({"prompt": "x", "guided_choice": []}, 400, "guided_choice", None),
-    "a form and a least length": ({"prompt": "x", "guided_regex": "a", "min_tokens": 3}, 400, "min_tokens", None),
     "tools": ({"prompt": "x", "tools": [{"type": "function"}]}, 400, "tools", "unsupported_parameter"),
     "something unheard of": ({"prompt": "x", "tempreature": 0}, 400, "tempreature", "unknown_parameter"),
     "stop tokens that are words": ({"prompt": "x", "stop_token_ids": ["a"]}, 400, "stop_token_ids[0]", None),

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import re
 import signal
 import ssl
 import subprocess
@@ -29,6 +30,11 @@ def start(folder: Path, tmp_path: Path, *options: str) -> Backend:
 
 async def events_until_end(answer: aiohttp.ClientResponse) -> list[str]:
     return [line.decode().strip() async for line in answer.content if line.strip()]
+
+
+async def metrics(http: aiohttp.ClientSession) -> str:
+    async with http.get("/metrics") as answer:
+        return await answer.text()
 
 
 def gone(process: psutil.Process, within: float) -> bool:
@@ -96,6 +102,34 @@ async def test_a_stop_signal_lets_running_answers_end_and_leaves_nothing_behind(
             assert lines[-1] == "data: [DONE]"
         assert await asyncio.to_thread(backend.process.wait, 20) == 0
         assert gone(engine, 5)
+
+
+async def test_at_a_stop_signal_what_waits_for_its_turn_is_refused_at_once_and_what_runs_ends_whole(
+    folder: Path, tmp_path: Path
+) -> None:
+    with start(folder, tmp_path, "--max-num-seqs", "1") as backend:
+        async with aiohttp.ClientSession(backend.url) as http:
+            alone = await http.post("/v1/completions", json={**LONG, "max_tokens": 400})
+            whole = (await alone.json())["choices"][0]["text"]
+            running = await http.post("/v1/completions", json={**LONG, "max_tokens": 400, "stream": True})
+            lines = [(await running.content.readline()).decode().strip()]
+            waiting = [
+                asyncio.create_task(http.post("/v1/completions", json={**LONG, "stream": streamed}))
+                for streamed in (False, True)
+            ]
+            while not re.search(r"^domicile_backend_sequences_waiting\S* 2", await metrics(http), re.M):
+                await asyncio.sleep(0.02)
+            backend.process.send_signal(signal.SIGTERM)
+            for refused in await asyncio.wait_for(asyncio.gather(*waiting), 5):
+                assert refused.status == 503
+                assert (await refused.json())["error"]["code"] == "backend_leaving"
+                assert int(refused.headers["retry-after"]) >= 1
+            lines += await events_until_end(running)
+            assert lines[-1] == "data: [DONE]"
+            said = [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: {")]
+            assert "".join(chunk["choices"][0]["text"] for chunk in said) == whole
+            assert said[-1]["choices"][0]["finish_reason"] == "length"
+        assert await asyncio.to_thread(backend.process.wait, 20) == 0
 
 
 async def test_the_engine_does_not_outlive_a_killed_server(folder: Path, tmp_path: Path) -> None:

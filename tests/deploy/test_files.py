@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from backend.metrics import COUNTERS, GAUGES
+from backend.engine.progress import Stats
+from backend.gpu_meter import GpuMeter, Reading
+from backend.metrics import GAUGES, OF_THE_CARD, Metrics
 from gateway.cli import app
 from gateway.settings import load_settings
 from tests.fakes.needs import missing
@@ -86,6 +88,7 @@ def test_the_password_that_compose_says_to_make_fits_a_url_and_can_be_read_in_th
 def test_what_compose_configures_is_accepted(tmp_path):
     (tmp_path / "c.yaml").write_text(compose()["configs"]["gateway"]["content"])
     assert load_settings(tmp_path / "c.yaml").telemetry.sample_ratio == 0.1
+    assert "DOMICILE_COUNTRY:?" in compose()["services"]["gateway"]["environment"]["DOMICILE__SINKS__RECORD"]
 
 
 # --- units -----------------------------------------------------------------------------------------------------------
@@ -129,8 +132,24 @@ def exported():
     for name in METRICS:
         if name.endswith("_count"):
             names |= {name.removesuffix("_count") + end for end in ("_bucket", "_sum")}
-    names |= {name for name, _ in GAUGES.values()} | {f"{name}_total" for name, _ in COUNTERS.values()}
-    return names | {"domicile_backend_engine_up", "up"}
+    return names | of_a_backend() | {"up"}
+
+
+def of_a_backend():
+    """As one says them whose card tells all that there is to tell."""
+    meter = GpuMeter(lambda: Reading(1.0, 2.0, 0.5, 300.0), lambda: 1)
+    meter.sample()
+    stats = Stats(*range(len(Stats.__struct_fields__)))
+    metrics = Metrics("m", lambda: stats, lambda: True, meter=meter)
+    for histogram in (metrics.time_to_first_token, metrics.time_per_output_token, metrics.request_duration):
+        histogram.observe(1.0)
+    metrics.count_run(0.0, 1.0, 2.0, 1)
+    metrics.count_request("completed")
+    text = metrics.render().decode()
+    assert {name for name, _ in (*GAUGES.values(), *OF_THE_CARD.values())} <= set(
+        re.findall(r"^[a-z_0-9]+", text, re.M)
+    )
+    return set(re.findall(r"^[a-z][a-z_0-9]*", text, re.MULTILINE))
 
 
 def asked(expression):
@@ -159,6 +178,21 @@ def test_errors_that_alerts_count_are_codes_of_the_gateway():
     for rule in rules():
         for match in re.findall(r'code=~?"([^"]+)"', rule["expr"]):
             assert set(match.split("|")) <= codes_in_source() | {"limits_unavailable", "audit_unavailable"}
+
+
+def test_what_is_recorded_is_what_alerts_and_panels_ask_for():
+    """A name with a colon is a rule's own: nobody else exports it."""
+    recorded = {rule["record"] for rule in rules() if "record" in rule}
+    board = json.loads((DEPLOY / "grafana" / "domicile.json").read_text())
+    expressions = [rule["expr"] for rule in rules()]
+    expressions += [target["expr"] for panel in board["panels"] for target in panel.get("targets", ())]
+    used = {name for expression in expressions for name in re.findall(r"\bdomicile:[a-z0-9_:]+", expression)}
+    assert used == recorded
+
+
+@pytest.mark.parametrize("name", sorted(name for name, _ in (*GAUGES.values(), *OF_THE_CARD.values())))
+def test_all_that_a_backend_tells_of_itself_is_on_the_dashboard(name):
+    assert name in (DEPLOY / "grafana" / "domicile.json").read_text()
 
 
 def test_promtool_accepts_the_rules_and_their_tests_pass():

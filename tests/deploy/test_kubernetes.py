@@ -13,6 +13,8 @@ from tests.fakes.kubernetes import check
 FOLDER = Path(__file__).parents[2] / "deploy" / "kubernetes"
 CELLS = {"eu-fr": "FR", "eu-de": "DE"}
 
+PLAIN = ("POSTGRES_USER", "POSTGRES_DB", "PGDATA", "DOMICILE__SINKS__RECORD")
+
 
 def rendered(cell):
     return list(yaml.safe_load_all((FOLDER / "rendered" / f"{cell}.yaml").read_text()))
@@ -71,7 +73,7 @@ def test_no_secret_stands_in_a_manifest_and_no_password_in_an_argument(cell):
     assert of_kind(cell, "Secret") == []
     for container in containers(cell):
         for variable in container.get("env", ()):
-            assert "value" not in variable or variable["name"] in ("POSTGRES_USER", "POSTGRES_DB", "PGDATA")
+            assert "value" not in variable or variable["name"] in PLAIN
 
 
 @pytest.mark.parametrize("cell", CELLS)
@@ -110,7 +112,7 @@ def test_two_gateways_are_replaced_one_after_the_other_and_keep_their_names():
     (gateway,) = [each for each in of_kind("eu-fr", "StatefulSet") if each["metadata"]["name"] == "gateway"]
     assert gateway["spec"]["replicas"] == 2
     (container,) = gateway["spec"]["template"]["spec"]["containers"]
-    named = {each["name"]: each["valueFrom"] for each in container["env"]}
+    named = {each["name"]: each["valueFrom"] for each in container["env"] if "valueFrom" in each}
     assert named["DOMICILE__NODE"] == {"fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.name"}} or named[
         "DOMICILE__NODE"
     ] == {"fieldRef": {"fieldPath": "metadata.name"}}
@@ -126,3 +128,11 @@ def test_a_manifest_with_a_mistake_is_found():
     with warnings.catch_warnings(), pytest.raises(kubernetes_validate.ValidationError):
         warnings.simplefilter("ignore")
         check(broken)
+
+
+@pytest.mark.parametrize(("cell", "country"), CELLS.items())
+def test_the_record_is_said_to_be_where_its_nodes_stand(cell, country):
+    (gateway,) = [each for each in of_kind(cell, "StatefulSet") if each["metadata"]["name"] == "gateway"]
+    pod = gateway["spec"]["template"]["spec"]
+    assert pod["nodeSelector"] == {"domicile.eu/country": country}
+    assert {"name": "DOMICILE__SINKS__RECORD", "value": country} in pod["containers"][0]["env"]

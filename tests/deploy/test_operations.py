@@ -12,7 +12,9 @@ from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
 import pytest
+import typer
 
+from gateway.cli import app
 from gateway.installation import Installation
 from gateway.key_set import export_keys
 from tests.fakes.lab import chat, lab
@@ -60,6 +62,28 @@ def test_every_part_has_both_of_its_blocks():
     for heading in ("Backup", "Restore"):
         for kind in ("SQLite", "PostgreSQL"):
             assert len(blocks(heading, kind)) == 1
+
+
+def test_a_cell_begins_as_the_runbook_says(tmp_path):
+    part = re.search(r"^## Where to begin\n(.*?)(?=^## )", TEXT, re.MULTILINE | re.DOTALL).group(1)
+    (begin,) = re.findall(r"\(run\)\.\n\n```bash\n(.*?)```", part, re.DOTALL)
+    shell(begin, SAFE=tmp_path / "safe", DOMICILE_DATA=tmp_path / "data")
+    assert Installation.open(tmp_path / "data").cell == "eu-fr"
+    assert list((tmp_path / "safe" / "eu-fr").iterdir())
+
+
+def test_every_command_of_ours_that_the_runbook_shows_exists():
+    """Also those that need a cluster, a network or an accident to run."""
+    shown = {line for line in re.findall(r"`(domicile [a-z][^`\n]*)`", TEXT)}
+    shown |= set(re.findall(r"^(domicile [a-z].*)$", TEXT, re.MULTILINE))
+    assert len(shown) > 8
+    for line in shown:
+        command, words = typer.main.get_command(app), line.split()[1:]
+        while words and hasattr(command, "commands"):
+            assert words[0] in command.commands, line
+            command = command.commands[words.pop(0)]
+        options = {option for parameter in command.params for option in parameter.opts}
+        assert {word for word in words if word.startswith("--")} <= options, line
 
 
 async def test_backup_and_restore_with_sqlite(tmp_path):

@@ -28,6 +28,12 @@ class FakeBackend:
     delay_s: float = 0.0
     left: int = 0
     ready: bool = True
+    joules: object = None  # what it says that a call took; None: it does not measure
+    fingerprint: object = None
+
+    @property
+    def usage(self):
+        return USAGE if self.joules is None else {**USAGE, "energy_joules": self.joules}
 
     @property
     def received(self):
@@ -43,6 +49,9 @@ class FakeBackend:
         if self.status != 200:
             headers = {"retry-after": self.retry_after} if self.retry_after else {}
             return web.json_response({"error": self.error}, status=self.status, headers=headers)
+        if request.path.endswith("/embeddings"):
+            vector = {"object": "embedding", "index": 0, "embedding": [0.5, -1]}
+            return web.json_response({"object": "list", "model": self.model, "data": [vector], "usage": USAGE})
         chat = request.path.endswith("/chat/completions")
         try:
             if body.get("stream"):
@@ -57,8 +66,12 @@ class FakeBackend:
         said = {"message": {"role": "assistant", "content": self.text(body)}} if chat else {"text": self.text(body)}
         return {
             "id": "x", "object": "chat.completion" if chat else "text_completion", "created": 1, "model": self.model,
-            "choices": [{"index": 0, **said, "finish_reason": "stop"}], "usage": USAGE,
+            **self.more, "choices": [{"index": 0, **said, "finish_reason": "stop"}], "usage": self.usage,
         }  # fmt: skip
+
+    @property
+    def more(self):
+        return {} if self.fingerprint is None else {"system_fingerprint": self.fingerprint}
 
     async def stream(self, request, body, chat):
         response = web.StreamResponse(headers={"content-type": "text/event-stream"})
@@ -66,7 +79,15 @@ class FakeBackend:
 
         async def send(choices, **more):
             kind = "chat.completion.chunk" if chat else "text_completion"
-            event = {"id": "x", "object": kind, "created": 1, "model": self.model, "choices": choices, **more}
+            event = {
+                "id": "x",
+                "object": kind,
+                "created": 1,
+                "model": self.model,
+                "choices": choices,
+                **self.more,
+                **more,
+            }
             await response.write(b"data: " + json.dumps(event).encode() + b"\n\n")
 
         def choice(text, finish=None, **more):
@@ -91,7 +112,7 @@ class FakeBackend:
             await send(choice(text[at : at + size]))
         await send(choice(None, "stop"))
         if (body.get("stream_options") or {}).get("include_usage"):
-            await send([], usage=USAGE)
+            await send([], usage=self.usage)
         await response.write(b"data: [DONE]\n\n")
         await response.write_eof()
         return response
@@ -105,6 +126,7 @@ async def running(backend, port=0):
     app = web.Application(client_max_size=64 << 20)
     app.router.add_post("/v1/chat/completions", backend.generate)
     app.router.add_post("/v1/completions", backend.generate)
+    app.router.add_post("/v1/embeddings", backend.generate)
     app.router.add_get("/readyz", backend.readiness)
     app.router.add_get("/v1/models", backend.readiness)  # by what a server that is not our engine is asked
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)

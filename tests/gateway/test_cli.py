@@ -106,6 +106,18 @@ def test_every_command_that_answers_can_answer_in_json(path):
     assert "--json" in {option for parameter in COMMANDS[path].params for option in parameter.opts}
 
 
+def test_it_says_its_version(run):
+    shown = run("--version")
+    assert shown.exit_code == 0
+    assert shown.output.startswith("domicile ")
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_no_word_of_a_help_is_lost_to_the_markup(run, path):
+    """What stands in square brackets, as ``[default: x]``, a terminal takes for a style."""
+    assert not re.search(r"\w \.( |$)", run(*path, "--help").output)
+
+
 def test_without_a_word_it_says_what_there_is(run):
     assert "backend" in run().output
 
@@ -141,7 +153,10 @@ def test_without_a_word_it_says_what_there_is(run):
         ("up -c binary", 2, "binary is not UTF-8 text"),
         ("up -c open.yaml", 2, "open.yaml: listen: "),
         ("config show -c typo.yaml", 2, "typo.yaml: listen.prot: "),
-        ("config check -c typo.yaml", 2, "typo.yaml: listen.prot: "),
+        ("config check -c typo.yaml", 2, "typo.yaml: listen.prot: unknown key; did you mean port?"),
+        ("config check -c other.yaml", 2, "other.yaml: zzz: unknown key; docs/configuration.md lists them all"),
+        ("config check -c served.yaml", 1, "sinks.record: say in which country the record is kept"),
+        ("cell register eu-de --verifier-key absent --data nowhere", 1, "error: "),
         ("demo --port 70000", 2, "less than or equal to 65535"),
     ],
 )
@@ -151,6 +166,8 @@ def test_a_mistake_is_a_sentence_and_a_status(run, tmp_path, line, status, says)
     (tmp_path / "list.yaml").write_text("- one\n")
     (tmp_path / "open.yaml").write_text("listen: {host: 0.0.0.0}\n")
     (tmp_path / "typo.yaml").write_text("listen: {prot: 1}\n")
+    (tmp_path / "other.yaml").write_text("zzz: 1\n")
+    (tmp_path / "served.yaml").write_text("listen: {host: 0.0.0.0, tls_ended_by_proxy: true}\n")
     result = run(*line.split())
     assert result.exit_code == status
     assert says in result.output + result.stderr

@@ -1,9 +1,10 @@
-"""Embeddings, by a tenant's own server: decided, redacted, recorded and metered as any call."""
+"""Embeddings, by our own engine and by a tenant's own server: decided, redacted, recorded and metered as any call."""
 
 import pytest
 
 from regions.trust import Trust
-from tests.fakes.lab import chat, lab
+from tests.fakes.backend import FakeBackend
+from tests.fakes.lab import lab
 from tests.gateway import test_own_servers
 from tests.gateway.openai.test_embeddings import ANSWER
 from tests.gateway.test_own_servers import Server, files, pin_of, registering  # noqa: F401  # `files` is a fixture
@@ -53,12 +54,23 @@ async def test_what_is_blocked_or_cannot_be_read_reaches_no_server(tmp_path, fil
     assert server.received == []
 
 
-async def test_our_own_engine_is_not_asked_for_what_it_does_not_do(tmp_path):
-    async with lab(tmp_path) as made:
+async def test_our_own_engine_is_asked_with_its_salt_and_the_policys_place_in_the_queue(tmp_path):
+    policy = POLICY + "priority: low\n"
+    async with lab(tmp_path, set_up=lambda made: made.tenant("acme", policy)) as made:
+        answer = await made.post({"model": "small", "input": "write to jan@example.org", "user": "u"}, path=PATH)
+        assert (answer.status, answer.json["data"]) == (200, ANSWER["data"])
+        (body,) = made.backends["acme-1"].bodies
+    assert body == {"model": "small", "input": "write to [EMAIL]", "cache_salt": "main:", "priority": 1}
+
+
+async def test_a_refusal_of_the_engine_is_told_and_on_record(tmp_path):
+    error = {"message": "'small' writes text and makes no embeddings", "type": "invalid_request_error",
+             "param": "model", "code": "no_embeddings"}  # fmt: skip
+    backend = FakeBackend(status=400, error=error)
+    async with lab(tmp_path, backends={"acme/eu-fr-par/acme-1": backend}) as made:
         answer = await made.post({"model": "small", "input": "a"}, path=PATH)
-        assert (answer.status, answer.error["code"]) == (400, "no_embeddings")
-        assert made.backends["acme-1"].bodies == []
-        assert (await made.post(chat("hi"))).status == 200
+        assert (answer.status, answer.error) == (400, error)
+        assert made.types()[-1] == "inference.aborted"
 
 
 async def test_an_answer_of_another_kind_is_the_servers_failure(tmp_path, files, monkeypatch):  # noqa: F811

@@ -3,22 +3,28 @@
 import asyncio
 import json
 import ssl
+import time
 
 import aiohttp
 import psutil
 from typer.testing import CliRunner
 
+from backend.wire import PING_PATH
+from gateway import parking
 from gateway.cli import app
+from gateway.store.cost_report import cost
+from gateway.store.fleet_inventory import replicas_of
 from regions.deployment import Deployment
 from tests.backend.tiny import tiny_model, write_folder
-from tests.fakes.lab import OPEN_POLICY, chat, lab
+from tests.fakes.lab import OPEN_POLICY, Lab, chat, lab, open_control
+from tests.gateway.nursery import listening, nursery
 
 
 def backends_of(data):
     return [
         process
         for process in psutil.process_iter(["cmdline"])
-        if str(data) in " ".join(process.info["cmdline"] or []) and process.status() != psutil.STATUS_ZOMBIE
+        if f"{data}/backends/" in " ".join(process.info["cmdline"] or []) and process.status() != psutil.STATUS_ZOMBIE
     ]
 
 
@@ -47,7 +53,7 @@ async def test_a_sleeping_model_answers_its_second_lock_holds_and_nothing_is_lef
 
     async with lab(tmp_path, set_up=set_up, backends={}, fleet={"models": str(models)}) as made:
         assert backends_of(made.data) == []
-        first = await made.post(chat("hi", stream=True, max_tokens=4))
+        first = await made.post(chat("hi", stream=True, max_tokens=4, temperature=0))
         assert (first.status, first.events[-1]) == (200, "[DONE]")
         second = await made.post(chat("hi", max_tokens=4, seed=1))
         assert second.status == 200
@@ -74,3 +80,155 @@ async def test_a_sleeping_model_answers_its_second_lock_holds_and_nothing_is_lef
         "admin.replica.starting", "admin.replica.ready", "admin.replica.failed",
         "admin.replica.starting", "admin.replica.ready", "admin.replica.stopped",
     ]  # fmt: skip
+
+
+def tiny(tmp_path, **wish):
+    """Settings of a lab whose deployment runs the tiny model, and what sets it up."""
+    models = tmp_path / "models"
+    write_folder(models / "tiny", tiny_model())
+    wanted = Deployment(
+        tenant="acme", id="small", model="small", weights="tiny", regions=("eu-fr-par",), wait_s=200, **wish
+    )
+
+    def set_up(made):
+        made.tenant("acme", OPEN_POLICY)
+        made.control.create_deployment(wanted)
+
+    return {"set_up": set_up, "backends": {}, "fleet": {"models": str(models), "every_s": 0.1}}
+
+
+async def state(made, wanted, within_s=60):
+    """The one replica, once it is in the state `wanted`; ended ones count."""
+    async with asyncio.timeout(within_s):
+        while True:
+            found = replicas_of(made.control._database, "acme", "small", ended=True).items
+            if found and found[-1].state == wanted:
+                assert len(found) == 1
+                return found[0]
+            await asyncio.sleep(0.05)
+
+
+async def readiness(data, url):
+    """What the engine says of itself, asked with the gateway's certificate."""
+    context = ssl.create_default_context(cafile=data / "ca" / "ca.pem")
+    context.check_hostname = False
+    context.load_cert_chain(data / "gateway" / "acme" / "cert.pem", data / "gateway" / "acme" / "key.pem")
+    async with aiohttp.ClientSession() as http, http.get(f"{url}{PING_PATH}", ssl=context) as answer:
+        return answer.status, (await answer.json())["status"]
+
+
+def port_of(data):
+    (log,) = (data / "backends").glob("*/backend.log")
+    return next(json.loads(line) for line in log.read_text().splitlines() if line.startswith('{"event"'))["port"]
+
+
+async def test_an_engine_sleeps_when_idle_wakes_for_a_call_and_ends_when_it_slept_long(tmp_path, monkeypatch):
+    monkeypatch.setattr(parking, "COMMENT_S", 0.05)
+    monkeypatch.setattr("regions.reconciler.METER_EVERY_S", 0.5)
+    async with lab(tmp_path, **tiny(tmp_path, idle_s=2, asleep_s=4, micro_eur_per_hour=2_500_000)) as made:
+        first = await made.post(chat("hi", stream=True, max_tokens=4, temperature=0))
+        assert (first.status, first.events[-1]) == (200, "[DONE]")
+        name = (await state(made, "asleep")).id
+        url = f"https://127.0.0.1:{port_of(made.data)}"
+        assert await readiness(made.data, url) == (503, "asleep")
+        began = time.monotonic()
+        second = await made.post(chat("hi", stream=True, max_tokens=4, temperature=0))
+        woken_s = time.monotonic() - began
+        assert (second.status, second.events[-1]) == (200, "[DONE]")
+        assert b": waiting for a backend" in second.body, "the stream was kept alive while it woke"
+        assert second.text == first.text
+        assert f": x-domicile-backend: {name}".encode() in second.body
+        assert await readiness(made.data, url) == (200, "ready")
+        assert woken_s < 10
+        await state(made, "asleep")
+        ended = await state(made, "stopped")
+        assert backends_of(made.data) == []
+        (line,) = cost(made.control._database, tenant="acme", by=("replica",))
+        events = made.events()
+        third = await made.post(chat("hi", max_tokens=4))  # it is gone for good: another is started
+        assert (third.status, third.headers["x-domicile-backend"] != name) == (200, True)
+    told = [event for event in events if event["type"].startswith("admin.replica.")]
+    assert [event["type"].rpartition(".")[2] for event in told] == [
+        "starting", "ready", "asleep", "ready", "asleep", "draining", "stopped"
+    ]  # fmt: skip
+    # From the first moment to the last, asleep or not, it is billed; at work it was for the least part of it.
+    up_s = (ended.ended_at - ended.created_at).total_seconds()
+    assert line.replica == name
+    assert abs(line.up_seconds - up_s) < 0.5
+    assert line.busy_seconds < line.up_seconds / 2
+    assert line.requests == 2
+    assert line.nano_eur == int(round(line.up_seconds * 1000) * 2_500_000 * 1000 // 3_600_000)
+
+
+async def test_a_stream_that_runs_when_its_deployment_is_drained_is_answered_whole(tmp_path, monkeypatch):
+    monkeypatch.setattr("gateway.rest.ASKED", b'{"grace_s": 200.0}')  # however slow this machine is
+    monkeypatch.setattr("gateway.rest.TIMEOUT_S", 230.0)
+    async with lab(tmp_path, **tiny(tmp_path)) as made:
+        assert (await made.post(chat("hi", max_tokens=1))).status == 200
+        body = chat("hi", stream=True, max_tokens=400, temperature=0, ignore_eos=True)
+        headers = {"authorization": f"Bearer {made.key()}"}
+        async with made.http.post(f"{made.base}/v1/chat/completions", json=body, headers=headers) as answer:
+            await answer.content.readany()
+            made.control.drain_deployment("acme", "small")
+            await state(made, "draining")
+            async with asyncio.timeout(10):
+                while (await made.post(chat("hi", max_tokens=1))).status != 404:
+                    await asyncio.sleep(0.1)
+            text = (await answer.read()).decode()
+        assert text.endswith("data: [DONE]\n\n")
+        assert text.count('"finish_reason":"length"') + text.count('"finish_reason": "length"') == 1
+        await state(made, "stopped")
+        assert backends_of(made.data) == []
+        (stopped,) = [event for event in made.events() if event["type"] == "admin.replica.stopped"]
+        assert stopped["detail"]["cache"] == "zeroed"
+
+
+async def test_a_backend_that_hangs_is_drained_all_the_same_and_nothing_is_left_of_it(tmp_path, monkeypatch):
+    monkeypatch.setattr("gateway.rest.TIMEOUT_S", 1.0)
+    monkeypatch.setattr("gateway.fleet_room.GRACE_S", 1.0)
+    async with lab(tmp_path, **tiny(tmp_path)) as made:
+        assert (await made.post(chat("hi", max_tokens=1))).status == 200
+        hung = backends_of(made.data)
+        for process in hung:
+            if (
+                "backend" in process.cmdline()
+                and "serve" in process.cmdline()
+                and "leash.py" not in " ".join(process.cmdline())
+            ):
+                process.suspend()
+        made.control.drain_deployment("acme", "small")
+        await state(made, "stopped", within_s=20)
+        assert backends_of(made.data) == []
+        (stopped,) = [event for event in made.events() if event["type"] == "admin.replica.stopped"]
+        assert stopped["detail"]["cache"] == "ended_with_process", "what it did not prove is not claimed"
+
+
+async def test_a_gateway_that_is_killed_takes_its_backends_along_and_the_next_one_starts_others(tmp_path, monkeypatch):
+    models = tiny(tmp_path)["fleet"]["models"]
+    made = Lab(tmp_path / "data", open_control(tmp_path / "data"))
+    tiny(tmp_path)["set_up"](made)
+    monkeypatch.setenv("DOMICILE__FLEET__MODELS", models)
+    headers = {"authorization": f"Bearer {made.key()}"}
+
+    async def ask(base):
+        body = chat("hi", max_tokens=4)
+        url = f"{base}/v1/chat/completions"
+        async with aiohttp.ClientSession() as http, http.post(url, json=body, headers=headers) as answer:
+            return answer.status, answer.headers.get("x-domicile-backend")
+
+    async with nursery(made.data) as gateways:
+        first = await gateways.start("one", tmp_path / "first.log")
+        status, name = await ask(await listening(tmp_path / "first.log"))
+        assert status == 200
+        old = backends_of(made.data)
+        assert old
+        await gateways.end(first, "KILL")
+        second = await gateways.start("one", tmp_path / "second.log")
+        status, other = await ask(await listening(tmp_path / "second.log"))  # it waits until the lease has run out
+        assert (status, other != name) == (200, True)
+        assert not [process for process in old if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
+        assert await gateways.end(second, "TERM") == 0
+    assert backends_of(made.data) == []
+    ended = {each.id: each.reason for each in replicas_of(made.control._database, "acme", "small", ended=True).items}
+    assert ended == {name: "lost", other: "gateway_stopped"}
+    made.control._database.close()

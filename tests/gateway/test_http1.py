@@ -94,6 +94,27 @@ async def test_bytes_nobody_asked_for_spoil_the_connection():
         assert (await asked(pool))[1:] == (b"{}", False)
 
 
+async def test_a_second_answer_in_the_same_breath_is_nobodys():
+    forged = b"HTTP/1.1 418 No\r\nx: y\r\ncontent-length: 6\r\n\r\nforged"
+    async with serving(saying(OK + forged)) as (pool, _):
+        assert [await asked(pool) for _ in range(2)] == [(200, b"{}", False)] * 2
+
+
+@pytest.mark.parametrize("endless", [b"y" * 1000, b"\r\n\r\nHTTP/1.1 102 Processing\r\nx: y"])
+async def test_a_head_that_does_not_end_is_not_kept(endless):
+    async def trickle(_number, writer):
+        writer.write(b"HTTP/1.1 102 Processing\r\nx: ")
+        while not writer.is_closing():
+            writer.write(endless)
+            await writer.drain()
+            await asyncio.sleep(0)
+
+    async with serving(trickle) as (pool, _):
+        async with asyncio.timeout(5):
+            with pytest.raises(ProtocolError, match="head is too long"):
+                await asked(pool)
+
+
 @pytest.mark.parametrize(
     ("pieces", "error"),
     [
@@ -101,6 +122,8 @@ async def test_bytes_nobody_asked_for_spoil_the_connection():
         ([b"HTTP/1.1 200 OK\r\nx: " + b"y" * 70_000 + b"\r\n\r\n"], ProtocolError),
         ([b"HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n"], ProtocolError),
         ([CHUNKED + b"zz\r\n"], ProtocolError),
+        ([CHUNKED.replace(b"\r\n\r\n", b"\r\ncontent-length: 5\r\n\r\n0\r\n\r\n")], ProtocolError),
+        ([OK.replace(b"\r\n\r\n", b"\r\ncontent-length: 7\r\n\r\n")], ProtocolError),
         ([], TimeoutError),
         ([b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nab"], TimeoutError),
     ],

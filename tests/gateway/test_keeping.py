@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from audit.cli import app as audit_app
+from gateway.evidence import gather
 from regions.identity import BackendIdentity
 from regions.trust import Trust
 from tests.fakes.backend import FakeBackend, running
@@ -89,7 +90,9 @@ async def test_what_a_policy_keeps_is_found_exported_erased_and_then_in_no_byte_
 
         await asyncio.sleep(1.2)  # for the next checkpoint
         pack = tmp_path / "pack.zip"
-        await audit(made, "export", "--tenant", "acme", "--output", pack, "--disclose")
+        registers = tmp_path / "registers.json"
+        registers.write_text(gather(made.data, "acme").model_dump_json())
+        await audit(made, "export", "--tenant", "acme", "--output", pack, "--disclose", "--evidence", registers)
         assert "Friedrichshafen" not in pack_text(pack)
         assert "Zugspitze" in pack_text(pack), "what the other person said is still disclosed"
         await asked(made, ALICE, question="And today?")  # the gateway goes on, under a new key

@@ -133,6 +133,26 @@ async def test_a_key_that_is_revoked_while_it_waits_gets_no_answer(sleeping):
         assert "inference.accepted" not in made.types()
 
 
+async def test_a_call_that_waited_is_on_record_under_what_was_in_force_after_the_wait(sleeping):
+    async with sleeping(launcher=FakeLauncher(takes_s=1)) as made:
+        waiting = [asyncio.create_task(made.post(chat("hi"))) for _ in range(2)]
+        await asyncio.sleep(0.3)
+        made.control.activate_policy("acme", OPEN_POLICY.replace("version: 1", "version: 2"))
+        assert {(await call).status for call in waiting} == {200}
+        said = [event["policy_version"] for event in made.events() if event["type"] == "inference.accepted"]
+        assert said == ["2", "2"]
+
+
+async def test_a_call_that_is_stopped_while_it_waits_is_not_told_to_be_decided_by_the_policy_of_before(sleeping):
+    async with sleeping(launcher=FakeLauncher(takes_s=1)) as made:
+        waiting = asyncio.create_task(made.post(chat("hi")))
+        await asyncio.sleep(0.3)
+        made.control.stop("acme", project="main", reason="bias")
+        assert (await waiting).status == 403
+        (denied,) = [event for event in made.events() if event["type"] == "inference.denied"]
+        assert "policy_hash" not in denied
+
+
 async def test_who_leaves_while_waiting_leaves_no_trace_in_the_queue(sleeping):
     async with sleeping(launcher=FakeLauncher(takes_s=1.0), waiting_per_tenant=1) as made:
         waiting = asyncio.create_task(made.post(chat("hi")))
@@ -148,6 +168,24 @@ async def test_a_drained_deployment_keeps_nobody_waiting(sleeping):
         await asyncio.sleep(0.6)
         answer = await made.post(chat("hi"))
         assert (answer.status, answer.error["code"]) == (404, "model_not_found")
+
+
+@pytest.mark.parametrize("end", ["drain", "delete", "revoke"])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_who_waits_for_what_will_not_come_is_told_soon(sleeping, monkeypatch, end, stream):
+    monkeypatch.setattr(parking, "COMMENT_S", 0.1)
+    async with sleeping(launcher=FakeLauncher(takes_s=3600)) as made:
+        waiting = asyncio.create_task(made.post(chat("hi", stream=stream)))
+        await asyncio.sleep(1.0)
+        if end == "revoke":
+            made.control.revoke_tenant("acme")
+        else:
+            getattr(made.control, f"{end}_deployment")("acme", "small")
+        async with asyncio.timeout(5):
+            answer = await waiting
+        error = answer.events[-1]["error"] if stream else answer.error
+        assert error["code"] == ("revoked_api_key" if end == "revoke" else "model_not_found")
+        assert "inference.accepted" not in made.types()
 
 
 async def test_a_crashed_backend_s_successor_answers_who_came_meanwhile(sleeping):

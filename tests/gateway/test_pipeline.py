@@ -132,8 +132,13 @@ async def test_each_project_has_a_prefix_cache_of_its_own_also_if_a_client_salts
 
 async def test_unknown_parameters_reach_the_backend_as_they_are(tmp_path):
     async with lab(tmp_path) as made:
-        await made.post(chat("hi", top_k=5, chat_template_kwargs={"x": 1}))
-        assert made.backends["acme-1"].bodies[0]["chat_template_kwargs"] == {"x": 1}
+        asked = {
+            "top_k": 5, "chat_template_kwargs": {"x": 1}, "bad_words": ["no"], "allowed_token_ids": [5, 6],
+            "truncate_prompt_tokens": 9, "skip_special_tokens": False, "add_generation_prompt": True,
+            "reasoning_effort": "low", "tool_choice": {"type": "allowed_tools"}, "structured_outputs": {"regex": "a"},
+        }  # fmt: skip
+        await made.post(chat("hi", **asked))
+        assert made.backends["acme-1"].bodies[0].items() >= asked.items()
 
 
 async def test_what_left_for_the_backend_is_shown_to_its_own_caller_on_request(tmp_path):

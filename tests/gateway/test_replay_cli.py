@@ -115,6 +115,41 @@ async def test_what_the_record_says_of_the_model_since_then_is_told_beside_a_dif
         assert "guardrails" not in done.output
 
 
+OURS, THEIRS = "fp_00112233445566aa", "fp_00112233445566ab"
+
+
+@pytest.mark.parametrize(
+    ("stream", "kept", "now", "same"),
+    [
+        (True, f"{OURS}_00000000", f"{OURS}_00000000", True),
+        (False, f"{OURS}_00000000", f"{OURS}_11111111", True),  # computed in another way, from the same weights
+        (True, f"{OURS}_00000000", f"{THEIRS}_00000000", False),
+        (False, "fp_44709d6fcb", "fp_44709d6fcb", True),  # another server's
+        (True, "fp_44709d6fcb", "fp_50cad350e4", None),
+        (False, None, f"{OURS}_00000000", None),
+        (True, f"{OURS}_00000000", None, None),
+        (False, "a sentence, perhaps of the prompt", "a sentence, perhaps of the prompt", None),
+        (True, 5, 5, None),
+    ],
+)
+async def test_whether_the_weights_are_the_same_is_told_and_recorded_though_the_answers_are(
+    tmp_path, stream, kept, now, same
+):
+    backend = FakeBackend(fingerprint=kept)
+    async with lab(tmp_path, set_up=keeping, backends={"acme/eu-fr-par/acme-1": backend}) as made:
+        request_id = await asked(made, stream=stream)
+        completed = next(e for e in made.events() if e["type"] == "inference.completed")
+        one_word = isinstance(kept, str) and " " not in kept
+        assert completed.get("fingerprint") == (kept if one_word else None)
+        backend.fingerprint = now
+        done = await replayed(made, request_id)
+        said = json.loads(done.stdout)
+        assert (said["equal"], said["same_weights"]) == (True, same)
+        assert made.events()[-1].get("same_weights") == same
+        told = (await replayed(made, request_id, json=False)).output
+        assert {True: "from the same weights.", False: "different weights", None: "is not known"}[same] in told
+
+
 @pytest.mark.parametrize("url", ["http://192.0.2.7:8000", "https://127.0.0.1:1", "http://example.org", "127.0.0.1:80"])
 async def test_kept_content_is_sent_to_no_server_off_this_host_that_no_region_vouches_for(tmp_path, url):
     async with lab(tmp_path, set_up=keeping) as made:
@@ -249,6 +284,9 @@ async def test_our_engine_gives_the_same_tokens_and_log_probabilities_again_and_
             identity = BackendIdentity("eu-1", "acme", "eu-fr-par", "acme-1")
             made.control.register_backend(identity, url=ours.url, models=["small"])
 
+        for backend in (ours, other):
+            while "fingerprint fp_" not in backend.log:  # it is read beside the first requests
+                await asyncio.sleep(0.05)
         async with lab(tmp_path, set_up=set_up, backends={}) as made:
             options = {"max_tokens": 24, "temperature": 0.8, "logprobs": True, "top_logprobs": 2, "ignore_eos": True}
             for stream in (False, True):
@@ -256,6 +294,7 @@ async def test_our_engine_gives_the_same_tokens_and_log_probabilities_again_and_
                 done = await replayed(made, request_id)
                 assert done.exit_code == 0, done.output
                 said = json.loads(done.stdout)
-                assert (said["exact"], said["tokens"]) == (True, 24)
+                assert (said["exact"], said["tokens"], said["same_weights"]) == (True, 24, True)
                 done = await replayed(made, request_id, "--url", other.url, "--tolerance", "0.01")
-                assert (done.exit_code, json.loads(done.stdout)["difference"]["field"]) == (1, "logprobs"), done.output
+                said = json.loads(done.stdout)
+                assert (done.exit_code, said["difference"]["field"], said["same_weights"]) == (1, "logprobs", False)

@@ -100,3 +100,14 @@ async def test_either_signal_asks_to_stop_and_ends_nothing_by_itself(number):
     finally:
         for installed in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(installed)
+
+
+@pytest.mark.parametrize(("content", "why"), [(None, "No such file or directory"), ("no PEM", "it is no certificate")])
+async def test_a_certificate_that_cannot_be_used_is_named_with_its_setting(tmp_path, content, why):
+    certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    if content is not None:
+        certificate.write_text(content)
+        key.write_text(content)
+    with pytest.raises(OSError, match=rf"listen\.cert_file .*cert\.pem or listen\.key_file .*key\.pem: {why}"):
+        async with serving(hello, Listen(port=0, cert_file=certificate, key_file=key)):
+            pass

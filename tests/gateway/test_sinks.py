@@ -6,6 +6,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from gateway.installation import Installation
+from gateway.provenance import mistakes
 from gateway.settings import SettingsError, load_settings
 from gateway.sinks import RECORD, SPANS, sinks_of
 from gateway.spans import ResidentSpans
@@ -100,12 +101,64 @@ def test_a_trace_that_a_caller_began_is_judged_call_by_call():
 
 
 def test_what_is_said_of_sinks_becomes_facts():
-    assert sinks_of(load_settings()) == ()
-    assert sinks_of(load_settings(telemetry={"otlp_endpoint": "http://127.0.0.1:4318"})) == ()
-    assert sinks_of(load_settings(telemetry=OTLP, sinks={"record": "FR"})) == (
-        Sink(name=RECORD, country="FR"),
-        Sink(name=SPANS, country=None, required=False),
+    assert sinks_of(load_settings(), {}) == ()
+    assert sinks_of(load_settings(telemetry={"otlp_endpoint": "http://127.0.0.1:4318"}), {}) == ()
+    assert sinks_of(load_settings(telemetry=OTLP, sinks={"record": "FR"}), {}) == (
+        Sink(name=RECORD, country="FR", setting="sinks.record"),
+        Sink(name=SPANS, country=None, required=False, setting="sinks.telemetry"),
     )
+
+
+UNKNOWN = Sink(name=RECORD, country=None, setting="sinks.record")
+ELSEWHERE = "postgresql://u@db.internal/control"
+
+
+@pytest.mark.parametrize(
+    ("listen", "environment", "found"),
+    [
+        ({}, {}, ()),
+        ({"host": "::1"}, {"DOMICILE_DATABASE_URL": "postgresql://u@127.0.0.1/c"}, ()),
+        ({}, {"DOMICILE_DATABASE_URL": "postgresql:///c?host=/var/run/postgresql"}, ()),
+        ({}, {"DOMICILE_REDIS_URL": "unix:///run/redis"}, ()),
+        ({"tls_ended_by_proxy": True}, {}, (UNKNOWN,)),
+        ({"host": "0.0.0.0", "tls_ended_by_proxy": True}, {}, (UNKNOWN,)),
+        ({"host": "10.0.0.4", "cert_file": "c", "key_file": "k"}, {}, (UNKNOWN,)),
+        ({}, {"DOMICILE_DATABASE_URL": ELSEWHERE}, (UNKNOWN,)),
+        ({}, {"DOMICILE_AUDIT_DATABASE_URL": ELSEWHERE}, (UNKNOWN,)),
+        ({}, {"DOMICILE_REDIS_URL": "rediss://cache.internal:6379/0"}, (UNKNOWN,)),
+    ],
+)
+def test_the_record_need_not_be_placed_only_while_callers_and_stores_are_on_this_machine(listen, environment, found):
+    assert sinks_of(load_settings(listen=listen), environment) == found
+
+
+@pytest.mark.parametrize(("sinks", "status"), [({}, 403), ({"record": "DE"}, 200)])
+async def test_behind_a_proxy_calls_are_refused_until_the_record_has_a_country(tmp_path, sinks, status):
+    backend = FakeBackend()
+    listen = {"tls_ended_by_proxy": True}
+    async with lab(tmp_path, backends={"acme/eu-fr-par/acme-1": backend}, listen=listen, sinks=sinks) as made:
+        answer = await made.post(chat("hello"))
+        assert answer.status == status
+        if status == 403:
+            (reason,) = answer.error["reasons"]
+            assert (reason["rule"], reason["because"]) == (
+                "facts.missing",
+                "where the record is kept is not known: set sinks.record",
+            )
+            assert "inference.denied" in made.types("acme")
+        (said,) = [one for one in made.gateway.weaknesses if one.code == "record_country_unknown"] or [None]
+        assert (said is None) == bool(sinks) and (said is None or "every call is refused" in said.says)
+    assert len(backend.bodies) == (status == 200)
+
+
+def test_a_configuration_under_which_every_call_is_refused_is_found_before_it_is_started(tmp_path):
+    (tmp_path / "cell").write_text("eu-1")
+    served = load_settings(data=tmp_path, listen={"host": "0.0.0.0", "tls_ended_by_proxy": True})
+    (mistake,) = mistakes(served)
+    assert mistake.startswith("sinks.record: ")
+    assert mistakes(load_settings(data=tmp_path)) == []
+    said = load_settings(data=tmp_path, listen={"tls_ended_by_proxy": True}, sinks={"record": "FR"})
+    assert mistakes(said) == []
 
 
 @pytest.mark.parametrize("country", ["UK", "EU", "fr", "XX", "France", ""])

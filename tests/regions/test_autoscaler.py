@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regions.autoscaler import DOWN_S, FULL, STEP_S, Sample, desired, trimmed
+from regions.autoscaler import DOWN_S, FULL, STEP_S, UP_S, Sample, desired, trimmed
 from regions.deployment import Scale
 
 SCALE = Scale(min_replicas=0, max_replicas=8, idle_s=300, ttft_ms=1000, calls_each=4)
@@ -20,7 +20,7 @@ scales = st.builds(
 one_sample = st.builds(
     Sample,
     st.floats(NOW - 900, NOW), st.integers(0, 12), st.integers(0, 300), st.integers(0, 300), st.floats(0, 1),
-    st.none() | st.floats(0, 60_000),
+    st.none() | st.floats(0, 60_000), st.integers(0, 4),
 )  # fmt: skip
 histories = st.lists(one_sample, max_size=40).map(lambda found: sorted(found, key=lambda sample: sample.at))
 
@@ -61,8 +61,34 @@ def test_a_burst_is_met_at_once():
     assert desired(SCALE, 1, seen(1, 1, 20, replicas=1), NOW) == 5
 
 
-def test_a_lull_within_the_window_changes_nothing():
-    assert desired(SCALE, 5, seen(20, *[2] * 30, replicas=5), NOW) == 5
+def test_a_burst_that_grows_less_is_still_what_it_was():
+    assert desired(SCALE, 1, seen(80, 80, 1, replicas=1), NOW) == 8
+    assert desired(SCALE, 1, seen(80, 80, 20, replicas=1), NOW) == 8
+
+
+def test_a_clump_of_calls_is_no_burst():
+    assert desired(SCALE, 2, seen(*[6] * 6, 12), NOW) == 2, "half more than there is a place for, for a moment"
+    assert desired(SCALE, 2, seen(*[12] * int(UP_S + 1)), NOW) == 3, "and for seconds"
+
+
+def test_what_was_not_seen_for_a_whole_window_is_no_reason_to_shrink():
+    lull = [2] * int(DOWN_S)
+    assert desired(SCALE, 5, seen(*lull, replicas=5), NOW) == 5
+    assert desired(SCALE, 5, seen(2, *lull, replicas=5), NOW) == 4
+
+
+def test_downwards_the_average_of_the_window_counts_and_not_its_peak():
+    quiet = [2] * int(DOWN_S)
+    assert desired(SCALE, 3, seen(12, *quiet, replicas=3), NOW) == 2
+    assert desired(SCALE, 3, seen(*[12] * 50, *quiet[:11], replicas=3), NOW) == 3
+
+
+def test_a_moment_in_which_calls_waited_holds_what_there_is_for_a_window():
+    samples = seen(*[2] * int(DOWN_S + 1), replicas=3)
+    for pressed in ({"waiting": 4}, {"kv_use": FULL}, {"waiting": 1, "ttft_ms": 1001.0}):
+        before = [samples[0], samples[1]._replace(**pressed), *samples[2:]]
+        assert desired(SCALE, 3, before, NOW) == 3, pressed
+    assert desired(SCALE, 3, samples, NOW) == 2
 
 
 def test_after_the_window_one_goes_and_not_all():
@@ -95,3 +121,14 @@ def test_late_first_tokens_ask_for_more_only_where_calls_wait():
 
 def test_however_late_they_are_it_at_most_doubles():
     assert desired(SCALE, 2, seen(5, ttft_ms=60_000.0, waiting=2), NOW) == 4
+
+
+@given(st.integers(1, 6), st.integers(0, 6), st.integers(1, 60), st.floats(0, 60_000))
+def test_what_was_asked_for_and_is_starting_is_not_asked_for_again(up, starting, waiting, ttft_ms):
+    """The longer a start takes, the more often a moment is late while it does."""
+    scale = SCALE.model_copy(update={"max_replicas": 99})
+    calls = min(waiting, scale.calls_each * up)
+    alone = Sample(NOW, up, calls, calls, FULL, ttft_ms)
+    wanted = desired(scale, up, [alone], NOW)
+    more = alone._replace(replicas=up + starting, starting=starting)
+    assert desired(scale, up + starting, [more], NOW) == max(wanted, up + starting)

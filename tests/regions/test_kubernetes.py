@@ -16,6 +16,7 @@ from regions.errors import ClusterError, LaunchError
 from regions.identity import BackendIdentity
 from regions.kubernetes import KubernetesLauncher
 from regions.launcher import BackendSpec
+from regions.manifests import ClusterSettings
 from tests.fakes.kubernetes import FakeKubernetes, running
 from tests.regions.test_reconciler import Scene, passes
 
@@ -100,6 +101,72 @@ async def test_stopping_deletes_all_of_it_and_twice_is_harmless(server, launcher
     await launcher.stop("acme-1")
     assert {name for _, name in server.objects} == {"backend-globex-1"}
     assert list(launcher.running) == ["globex-1"]
+
+
+async def test_one_that_does_not_go_is_running_still_and_can_be_stopped_again(server, launcher, monkeypatch):
+    monkeypatch.setattr("regions.kubernetes.GONE_WITHIN_S", 0.1)
+    await launcher.start(spec())
+    server.faults = [500] * 100
+    with pytest.raises(LaunchError, match="did not go"):
+        await launcher.stop("acme-1")
+    assert list(launcher.running) == ["acme-1"], "who forgets it now leaves a card taken for ever"
+    server.faults.clear()
+    assert await launcher.renew() == [], "its key does not come back meanwhile"
+    await launcher.stop("acme-1")
+    assert (dict(launcher.running), server.objects) == ({}, {})
+
+
+async def test_what_somebody_else_deleted_is_told_and_what_a_failed_start_left_is_found(
+    server, cluster, tmp_path, authority
+):
+    changes = []
+    launcher = KubernetesLauncher(
+        cluster, tmp_path, authority, poll_s=0.01, look_s=0.05, on_change=lambda name, running: changes.append(name)
+    )
+    other = KubernetesLauncher(cluster, tmp_path, authority, poll_s=0.01)
+    async with launcher:
+        await launcher.start(spec())
+        await other.start(spec("globex-1"))
+        server.faults = [500] * 8  # a look that fails is followed by another
+        async with asyncio.timeout(10):
+            while server.faults or set(launcher.running) != {"acme-1", "globex-1"}:
+                await asyncio.sleep(0.02)
+            await other.stop("acme-1")
+            while set(launcher.running) != {"globex-1"}:
+                await asyncio.sleep(0.02)
+    assert changes == ["acme-1", "globex-1", "acme-1"]
+
+
+async def test_a_start_that_is_under_way_is_not_taken_for_a_backend(server, cluster, tmp_path, authority):
+    server.slow_s = 0.5
+    async with KubernetesLauncher(cluster, tmp_path, authority, poll_s=0.01, look_s=3600) as launcher:
+        starting = asyncio.create_task(launcher.start(spec()))
+        while ("deployments", NAME) not in server.objects:
+            await asyncio.sleep(0.01)
+        await launcher.look()
+        assert dict(launcher.running) == {}
+        await starting
+        assert list(launcher.running) == ["acme-1"]
+
+
+async def test_a_disk_that_is_full_does_not_end_the_renewal_of_leaves(server, cluster, tmp_path, authority, caplog):
+    launcher = KubernetesLauncher(cluster, tmp_path, authority, poll_s=0.01, renewal_check_s=0.05)
+    real, failed = launcher.renew, []
+
+    async def renew():
+        if len(failed) < 2:
+            failed.append(1)
+            raise OSError("no space left on device")
+        launcher.renew = real
+        failed.append(2)
+        return await real()
+
+    launcher.renew = renew
+    async with launcher:
+        async with asyncio.timeout(5):
+            while 2 not in failed:
+                await asyncio.sleep(0.02)
+    assert "leaves of backends could not be renewed: OSError" in caplog.text
 
 
 async def test_a_gateway_that_goes_leaves_backends_to_the_next_which_finds_them_unchanged(
@@ -250,9 +317,11 @@ def scene(tmp_path):
 
 
 @asynccontextmanager
-async def leading(scene, node, cluster, tmp_path, authority):
+async def leading(scene, node, cluster, tmp_path, authority, settings=None):
     """A gateway that may lead, with a launcher of its own; leaving is its end."""
-    async with KubernetesLauncher(cluster, tmp_path, lambda: authority, ready_within_s=5, poll_s=0.01) as launcher:
+    async with KubernetesLauncher(
+        cluster, tmp_path, lambda: authority, settings, ready_within_s=5, poll_s=0.01
+    ) as launcher:
         reconciler = scene.gateway(node, launcher)
         yield reconciler
         await reconciler.close()
@@ -294,3 +363,63 @@ async def test_a_leader_that_loses_its_lease_leaves_the_backends_to_the_next(sce
         one._store.lead = lambda: None
         await passes(one)
         assert len([kind for kind, _ in server.objects if kind == "deployments"]) == 1
+
+
+def image(server):
+    (deployment,) = [object for (kind, _), object in server.objects.items() if kind == "deployments"]
+    return deployment["spec"]["template"]["spec"]["containers"][0]["image"]
+
+
+async def test_after_an_upgrade_the_next_leader_updates_what_runs_while_it_answers(scene, server, cluster, tmp_path):
+    authority = CertificateAuthority.open(tmp_path / "ca", "demo")
+    scene.wish()
+    async with leading(scene, "one", cluster, tmp_path, authority) as one:
+        await passes(one)
+        before = image(server)
+    newer = ClusterSettings(image="domicile-backend:0.2.0")
+    async with leading(scene, "two", cluster, tmp_path, authority, newer) as two:
+        server.slow_s = 0.3
+        (name,) = scene.offered()
+        await two.reconcile()
+        await two.reconcile()
+        assert scene.offered() == [name], "it answers while its pod is replaced"
+        await two.settled()
+        assert (before, image(server)) == ("domicile-backend:0.1.0", "domicile-backend:0.2.0")
+        applied = len([call for call in server.calls if call.startswith("patch")])
+        await passes(two, 3)
+        assert len([call for call in server.calls if call.startswith("patch")]) == applied, "once is enough"
+    assert scene.told() == ["replica.starting", "replica.ready"]
+
+
+async def test_an_update_that_fails_leaves_what_answers(scene, server, cluster, tmp_path):
+    authority = CertificateAuthority.open(tmp_path / "ca", "demo")
+    scene.wish()
+    async with leading(scene, "one", cluster, tmp_path, authority) as one:
+        await passes(one)
+    server.stuck = "ImagePullBackOff"
+    async with leading(scene, "two", cluster, tmp_path, authority, ClusterSettings(image="no-such:1")) as two:
+        await passes(two, 2)
+        assert len(scene.offered()) == len(scene.replicas()) == 1
+    assert scene.told() == ["replica.starting", "replica.ready"]
+
+
+async def test_a_start_that_its_leader_did_not_live_to_see_is_seen_by_the_next(scene, server, cluster, tmp_path):
+    authority = CertificateAuthority.open(tmp_path / "ca", "demo")
+    scene.wish()
+    server.slow_s = 0.2
+    launcher = KubernetesLauncher(cluster, tmp_path, lambda: authority, ready_within_s=5, poll_s=0.01)
+    one = scene.gateway("one", launcher)
+    await one.reconcile()
+    while not [kind for kind, _ in server.objects if kind == "deployments"]:
+        await asyncio.sleep(0.01)
+    (task,) = one._acting.values()
+    real, launcher._delete = launcher._delete, None  # killed: nothing is tidied up
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    await asyncio.to_thread(one._store.resign)
+    launcher._delete = real
+    async with leading(scene, "two", cluster, tmp_path, authority) as two:
+        await passes(two)
+        (replica,) = scene.replicas()
+        assert (replica.state, scene.offered()) == ("ready", [replica.id])
+    assert scene.told() == ["replica.starting", "replica.ready"]

@@ -192,6 +192,43 @@ async def test_the_same_backend_does_not_start_twice(launch):
             await launcher.start(spec())
 
 
+async def test_who_stops_it_twice_waits_twice(launch):
+    async with launch(grace_s=0.5) as launcher:
+        running = await launcher.start(spec("stubborn"))
+        first = asyncio.create_task(launcher.stop("acme-1"))
+        await asyncio.sleep(0.05)
+        assert is_running(running.pid)
+        await launcher.stop("acme-1")
+        assert not is_running(running.pid)
+        await first
+
+
+async def test_who_stops_waiting_does_not_stop_its_end_and_closing_waits_for_it(launch):
+    launcher = launch(grace_s=0.5)
+    running = await launcher.start(spec("stubborn"))
+    stopping = asyncio.create_task(launcher.stop("acme-1"))
+    await asyncio.sleep(0.05)
+    stopping.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await stopping
+    assert is_running(running.pid)
+    await launcher.close()
+    assert not is_running(running.pid)
+
+
+async def test_until_it_has_ended_its_card_is_its_own(launch):
+    on_card = replace(spec("stubborn", card="h100"), options=("--behave", "stubborn"))
+    other = replace(spec(card="h100"), identity=BackendIdentity("demo", "acme", "eu-fr-par", "acme-2"))
+    async with launch(gpus=(4,), grace_s=0.5) as launcher:
+        await launcher.start(on_card)
+        stopping = asyncio.create_task(launcher.stop("acme-1"))
+        await asyncio.sleep(0.05)
+        with pytest.raises(LaunchError, match="no GPU of this machine is free"):
+            await launcher.start(other)
+        await stopping
+        await launcher.start(other)
+
+
 async def test_stopping_what_does_not_run_does_nothing(launch):
     async with launch() as launcher:
         await launcher.stop("acme-1")
@@ -238,6 +275,24 @@ async def test_its_leaf_is_renewed_in_place_while_it_runs(launch, folder):
         await until(lambda: (folder / "cert.pem").read_bytes() != first)
         await until(lambda: is_pair(folder))
         assert launcher.running == {"acme-1": running}
+
+
+async def test_a_disk_that_is_full_does_not_end_the_renewal_of_its_leaf(launch, folder, authority, monkeypatch, caplog):
+    real, failed = authority.renew_if_due, []
+
+    def renew_if_due(*given, **more):
+        if len(failed) < 2:
+            failed.append(1)
+            raise OSError("no space left on device")
+        return real(*given, **more)
+
+    monkeypatch.setattr(authority, "renew_if_due", renew_if_due)
+    async with launch(leaf_lifetime=timedelta(seconds=1), renewal_check_s=0.2) as launcher:
+        await launcher.start(spec())
+        first = (folder / "cert.pem").read_bytes()
+        await until(lambda: (folder / "cert.pem").read_bytes() != first)
+        assert list(launcher.running) == ["acme-1"]
+    assert "the leaf of acme-1 could not be renewed: OSError" in caplog.text
 
 
 def is_pair(folder):

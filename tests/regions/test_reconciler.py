@@ -484,3 +484,174 @@ async def test_a_deployment_that_is_drained_wakes_nobody_and_stops_those_asleep(
     assert one.launcher.stopped == [name]
     assert ("wake", name) not in rest.asked
     await one.close()
+
+
+# --- what goes wrong half-way ----------------------------------------------------------------------------------------
+
+
+async def test_a_lease_that_ran_out_and_nobody_took_costs_no_backend(scene):
+    """The database was away for longer than a lease, or its clock leapt."""
+    scene.wish()
+    one = scene.gateway()
+    await passes(one)
+    (only,) = scene.offered()
+    before = one._term
+    one._store._lease._ttl_s = -1.0
+    await asyncio.to_thread(one._store.lead)
+    one._store._lease._ttl_s = 10.0
+    await passes(one, 2)
+    assert one._term == before + 1
+    assert (scene.offered(), list(one.launcher.running), one.launcher.stopped) == ([only], [only], [])
+    await one.close()
+
+
+async def test_a_start_under_way_when_another_leads_ends_and_the_other_s_is_the_only_one(scene):
+    scene.wish()
+    slow = FakeLauncher(takes_s=0.5)
+    one, two = scene.gateway("one", launcher=slow), scene.gateway("two")
+    await one.reconcile()
+    one._store._lease._ttl_s = -1.0
+    await asyncio.to_thread(one._store.lead)
+    await passes(two)
+    await passes(one)
+    await asyncio.sleep(0.6)
+    assert dict(slow.running) == {}
+    assert scene.offered() == list(two.launcher.running)
+    assert sorted(each.state for each in scene.replicas(ended=True)) == ["failed", "ready"]
+    await two.close()
+    await one.close()
+
+
+async def test_one_whose_registration_was_revoked_by_hand_is_drained_and_replaced(scene):
+    scene.wish()
+    one = scene.gateway()
+    await passes(one)
+    (name,) = scene.offered()
+    scene.control.revoke_backend("acme", name)
+    await passes(one, 2)
+    (other,) = scene.offered()
+    assert other != name
+    assert one.launcher.stopped == [name]
+    await one.close()
+
+
+@pytest.mark.parametrize("broken", ["asleep", "withdraw"])
+async def test_a_sleep_that_broke_half_way_does_not_leave_calls_waiting(scene, broken):
+    scene.wish(min_replicas=0, idle_s=60, asleep_s=600)
+    one = scene.gateway(rest=FakeRest())
+    scene.demand(parked=1, regions=PAR)
+    await passes(one)
+    (name,) = scene.offered()
+    real = getattr(one._store, broken)
+
+    def away(*_):
+        setattr(one._store, broken, real)
+        raise OSError("no connection")
+
+    setattr(one._store, broken, away)
+    scene.demand()
+    scene.clock.now += 61
+    await passes(one)
+    scene.demand(parked=1, regions=PAR)
+    await passes(one, 3)
+    assert scene.offered(), "one is in service again, whichever it is"
+    if broken == "asleep":  # it sleeps and nobody knows: nothing may count on it
+        assert scene.offered() != [name]
+        assert one.launcher.stopped == [name]
+    await one.close()
+
+
+async def test_a_stop_that_could_not_be_written_is_no_crash(scene):
+    scene.wish(min_replicas=0)
+    one = scene.gateway()
+    scene.demand(parked=1, regions=PAR)
+    await passes(one)
+    real = one._store.end
+
+    def away(*_, **__):
+        one._store.end = real
+        raise OSError("no connection")
+
+    one._store.end = away
+    scene.control.drain_deployment("acme", "small")
+    await passes(one, 2)
+    (ended,) = scene.replicas(ended=True)
+    assert ended.state == "stopped"
+    assert one._kept[ended.tenant, ended.deployment].back_off.failures == 0
+    await one.close()
+
+
+@pytest.mark.parametrize("end", ["drain", "delete", "revoke"])
+async def test_a_start_that_nobody_wants_any_more_is_given_up_at_once(scene, end):
+    scene.wish()
+    one = scene.gateway(launcher=FakeLauncher(takes_s=3600))
+    await one.reconcile()
+    await asyncio.sleep(0)
+    if end == "revoke":
+        scene.control.revoke_tenant("acme")
+    else:
+        getattr(scene.control, f"{end}_deployment")("acme", "small")
+    async with asyncio.timeout(5):
+        await passes(one, 3)
+    assert scene.told() == ["replica.starting", "replica.stopped"]
+    assert scene.offered() == []
+    await one.close()
+
+
+async def test_a_gateway_that_stops_during_a_start_leaves_no_replica_behind(scene):
+    scene.wish()
+    one = scene.gateway(launcher=FakeLauncher(takes_s=3600))
+    await one.reconcile()
+    await asyncio.sleep(0)
+    await one.close()
+    assert scene.replicas() == ()
+    assert [each.reason for each in scene.replicas(ended=True)] == ["gateway_stopped"]
+
+
+async def test_a_gateway_that_stops_during_a_drain_says_so_once(scene):
+    scene.wish()
+    one = scene.gateway()
+    await passes(one)
+    one._settle_s = 3600
+    scene.control.drain_deployment("acme", "small")
+    await one.reconcile()
+    while scene.replicas()[0].state != "draining":
+        await asyncio.sleep(0.01)
+    await one.close()
+    assert scene.told() == ["replica.starting", "replica.ready", "replica.draining", "replica.stopped"]
+    assert dict(one.launcher.running) == {}
+
+
+async def test_whose_starts_hang_does_not_hold_up_another_tenant(scene):
+    scene.control.create_tenant("globex")
+    scene.wish(min_replicas=20, max_replicas=20)
+
+    class Hangs(FakeLauncher):
+        async def start(self, spec, **more):
+            if spec.identity.tenant == "acme":
+                await asyncio.sleep(3600)
+            return await super().start(spec, **more)
+
+    one = scene.gateway(launcher=Hangs())
+    await one.reconcile()
+    scene.control.create_deployment(WISH.model_copy(update={"tenant": "globex"}))
+    await one.reconcile()
+    async with asyncio.timeout(5):
+        while not one.launcher.running:
+            await asyncio.sleep(0.01)
+    assert [each.backend.tenant for each in one.launcher.running.values()] == ["globex"]
+    await one.close()
+
+
+async def test_a_clock_that_leaps_forward_bills_what_the_leader_s_own_clock_says(scene):
+    scene.wish()
+    one = scene.gateway()
+    await passes(one)
+    with scene.database.engine.begin() as connection:  # as if it were two hours later all at once
+        connection.exec_driver_sql("UPDATE replica SET metered_until = metered_until - 7200")
+    scene.clock.now += 6
+    await passes(one)
+    with scene.database.engine.connect() as connection:
+        billed = connection.exec_driver_sql("SELECT sum(up_ms) FROM uptime").scalar_one()
+    assert billed < 10_000
+    await one.close()

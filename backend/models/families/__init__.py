@@ -4,15 +4,37 @@
 """
 
 from backend.errors import UnsupportedModel
-from backend.models.families import llama, mistral, mixtral, phi3, qwen2, qwen3, qwen3_moe
+from backend.models.families import (
+    gemma2,
+    gemma3,
+    gemma3_images,
+    granite,
+    llama,
+    mistral,
+    mistral3,
+    mixtral,
+    olmo2,
+    phi3,
+    qwen2,
+    qwen3,
+    qwen3_moe,
+    smollm3,
+)
 from backend.models.families.family import Family
 
 FAMILIES: tuple[Family, ...] = (
     llama.FAMILY,
     mistral.FAMILY,
+    mistral3.FAMILY,
     qwen2.FAMILY,
     qwen3.FAMILY,
     phi3.FAMILY,
+    gemma2.FAMILY,
+    gemma3.FAMILY,
+    gemma3_images.FAMILY,
+    granite.FAMILY,
+    olmo2.FAMILY,
+    smollm3.FAMILY,
     mixtral.FAMILY,
     qwen3_moe.FAMILY,
 )

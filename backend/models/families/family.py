@@ -1,10 +1,11 @@
 """What a family of models adds to the Llama-shaped decoder, and how its checkpoints say so."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from backend.errors import CorruptCheckpoint
+from backend.models.rope import Rope
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,22 +40,78 @@ class Experts:
             )
 
 
+SILU, GELU_TANH = "silu", "gelu_pytorch_tanh"  # transformers' words
+Positions = Literal["rope", "local", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """What a family's layers compute otherwise than Llama's. See `variant_layer`; a GPU's kernels know none of it.
+
+    Attributes:
+        words: what that is, for whoever is told that a GPU does not compute it.
+        norm_before, norm_after: whether attention and MLP each have an RMSNorm on what goes in, and on what comes out
+            before it is added.
+        norm_from_one: norms multiply by 1 + weight, in float32.
+        wide_qk_norm: q and k are normalised over all heads at once, not head by head.
+        gelu: the MLP's gate is GELU (tanh form), not SiLU.
+        attention_scale: what q · k is multiplied by; None: head_dim ** -0.5.
+        attention_cap, logit_cap: x becomes cap * tanh(x / cap) (Gemma Team 2024); None: it stays.
+        embedding_scale, residual_scale: multiply what comes out of the embedding, and what each attention and MLP
+            adds. logit_scale: divides logits.
+        local_rope: positions of layers that are "local" in ``positions``. positions: by layer; empty: "rope" in all.
+    """
+
+    words: str
+    norm_before: bool = True
+    norm_after: bool = False
+    norm_from_one: bool = False
+    wide_qk_norm: bool = False
+    gelu: bool = False
+    attention_scale: float | None = None
+    attention_cap: float | None = None
+    logit_cap: float | None = None
+    embedding_scale: float = 1.0
+    residual_scale: float = 1.0
+    logit_scale: float = 1.0
+    local_rope: Rope | None = None
+    positions: tuple[Positions, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in (
+            "attention_scale",
+            "attention_cap",
+            "logit_cap",
+            "embedding_scale",
+            "residual_scale",
+            "logit_scale",
+        ):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < float("inf"):
+                raise CorruptCheckpoint(f"{name} is {value}; it must be positive")
+
+
 @dataclass(frozen=True, slots=True)
 class Traits:
     """Fields of `ModelConfig` that tell one family from another. ``fused_names``: q, k and v are one tensor in the
-    checkpoint, and so are gate and up."""
+    checkpoint, and so are gate and up. ``variant``: None for layers that are Llama's."""
 
     qkv_bias: bool = False
     qk_norm: bool = False
     fused_names: bool = False
     windows: tuple[int | None, ...] = ()
     experts: Experts | None = None
+    variant: Variant | None = None
 
 
 class ReadTraits(Protocol):
     """From config.json. Raises UnsupportedModel for what is not computed, KeyError for what is not there."""
 
     def __call__(self, config: Mapping[str, Any]) -> Traits: ...
+
+
+def _as_it_is(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    return config
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +121,9 @@ class Family:
     Attributes:
         architecture: config.json's name. gguf: ``general.architecture`` of GGUF files, None where none are read.
         models: whose weights these are. features: what it adds, in words.
-        traits: reads it. interleaved: its GGUF files hold the rows of q and k in neighbouring pairs.
+        traits: reads it. spelling: config.json with what its release leaves unsaid, under the names that all share.
+        activation: the MLP's, in transformers' words. interleaved: its GGUF files hold the rows of q and k in
+            neighbouring pairs.
         gpu: its kernels compute it whole.
     """
 
@@ -72,6 +131,8 @@ class Family:
     models: str
     features: str
     traits: ReadTraits = field(repr=False)
+    spelling: Callable[[Mapping[str, Any]], Mapping[str, Any]] = field(default=_as_it_is, repr=False)
+    activation: str = SILU
     gguf: str | None = None
     interleaved: bool = False
     gpu: str = "yes"

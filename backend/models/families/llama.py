@@ -7,9 +7,14 @@ from backend.errors import UnsupportedModel
 from backend.models.families.family import Family, Traits
 
 
-def _traits(config: Mapping[str, Any]) -> Traits:
+def require_no_bias(config: Mapping[str, Any]) -> None:
+    """Raises UnsupportedModel."""
     if config.get("attention_bias"):
         raise UnsupportedModel("a bias of the attention's output is not computed")
+
+
+def _traits(config: Mapping[str, Any]) -> Traits:
+    require_no_bias(config)
     return Traits()
 
 

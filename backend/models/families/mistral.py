@@ -7,7 +7,7 @@ from backend.models.families import windows
 from backend.models.families.family import Family, Traits
 
 
-def _traits(config: Mapping[str, Any]) -> Traits:
+def traits(config: Mapping[str, Any]) -> Traits:
     return Traits(windows=windows.in_every_layer(config))
 
 
@@ -15,5 +15,5 @@ FAMILY = Family(
     architecture="MistralForCausalLM",
     models="Mistral 7B 0.1 to 0.3, Nemo, Small; Zephyr",
     features="sliding window in every layer, where config.json has one",
-    traits=_traits,
+    traits=traits,
 )

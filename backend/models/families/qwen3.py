@@ -3,15 +3,13 @@
 from collections.abc import Mapping
 from typing import Any
 
-from backend.errors import UnsupportedModel
-from backend.models.families import windows
+from backend.models.families import llama, windows
 from backend.models.families.family import Family, Traits
 
 
 def traits(config: Mapping[str, Any]) -> Traits:
     """Raises UnsupportedModel."""
-    if config.get("attention_bias"):
-        raise UnsupportedModel("a bias of the attention's output is not computed")
+    llama.require_no_bias(config)
     return Traits(qk_norm=True, windows=windows.by_layer(config))
 
 

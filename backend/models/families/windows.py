@@ -17,14 +17,29 @@ def in_every_layer(config: Mapping[str, Any]) -> tuple[int | None, ...]:
 def by_layer(config: Mapping[str, Any]) -> tuple[int | None, ...]:
     """Qwen's: where ``use_sliding_window`` is on, in the layers that ``layer_types`` names, or from
     ``max_window_layers`` on. Raises UnsupportedModel for a layer that is neither full nor sliding."""
-    layers = int(config["num_hidden_layers"])
-    width = config.get("sliding_window")
-    kinds = config.get("layer_types")
-    if kinds is not None and (strange := set(kinds) - {FULL, SLIDING}):
-        raise UnsupportedModel(f"layers of {', '.join(sorted(map(str, strange)))}; only full and sliding are computed")
-    if not config.get("use_sliding_window", False) or width is None:
+    kinds = _named(config)
+    if not config.get("use_sliding_window", False) or config.get("sliding_window") is None:
         return ()
     if kinds is None:
         first = int(config["max_window_layers"])
-        kinds = [SLIDING if layer >= first else FULL for layer in range(layers)]
-    return tuple(int(width) if kind == SLIDING else None for kind in kinds)
+        kinds = [SLIDING if layer >= first else FULL for layer in range(int(config["num_hidden_layers"]))]
+    return of_kinds(config, kinds)
+
+
+def kinds(config: Mapping[str, Any], every: int) -> list[str]:
+    """Gemma's: of each layer, as ``layer_types`` says, or else full in each `every`-th and sliding between them. Raises
+    UnsupportedModel like `by_layer`."""
+    layers = range(1, int(config["num_hidden_layers"]) + 1)
+    return _named(config) or [SLIDING if layer % every else FULL for layer in layers]
+
+
+def of_kinds(config: Mapping[str, Any], kinds: list[str]) -> tuple[int | None, ...]:
+    width = config.get("sliding_window")
+    return () if width is None else tuple(int(width) if kind == SLIDING else None for kind in kinds)
+
+
+def _named(config: Mapping[str, Any]) -> list[str] | None:
+    named = config.get("layer_types")
+    if named is not None and (strange := set(named) - {FULL, SLIDING}):
+        raise UnsupportedModel(f"layers of {', '.join(sorted(map(str, strange)))}; only full and sliding are computed")
+    return named

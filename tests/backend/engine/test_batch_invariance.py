@@ -113,7 +113,7 @@ def telling(params: SamplingParams) -> SamplingParams:
 
 
 Answers = list[list[int | None]]
-Told = list[list[TokenLogprobs]]
+Told = list[list[TokenLogprobs]]  # of each sequence: its prompt's, where asked for, then its answer's
 
 
 def answers_of(
@@ -214,7 +214,7 @@ def told_of(
         for item in engine.step():
             if item.id in range(len(prompts)):
                 assert item.logprobs is not None
-                told.setdefault(item.id, []).append(item.logprobs)
+                told.setdefault(item.id, []).extend([*(item.prompt or []), item.logprobs])
         if disturb:
             disturb(engine)
     return [told[id] for id in range(len(prompts))]
@@ -248,3 +248,27 @@ def test_log_probabilities_when_preempted_at_any_time(
     engine = engine_of(model, kernels=KERNELS, max_num_batched_tokens=64)
     assert told_of(engine, prompts, telling, preempting(2)) == told_alone
     assert engine.stats.preemptions > 0
+
+
+@pytest.fixture(scope="module")
+def telling_all(telling: SamplingParams) -> SamplingParams:
+    """The same, with those of the prompt's tokens."""
+    return msgspec.structs.replace(telling, prompt_logprobs=2, max_tokens=6)
+
+
+@pytest.fixture(scope="module")
+def all_told_alone(model: Decoder, prompts: list[list[int]], telling_all: SamplingParams) -> Told:
+    engine = engine_of(model, kernels=KERNELS, graphs=False, ahead=0, prefix_cache=False)
+    told = [told_of(engine, [prompt], telling_all)[0] for prompt in prompts]
+    assert [len(one) for one in told] == [len(prompt) - 1 + 6 for prompt in prompts]
+    return told
+
+
+@pytest.mark.parametrize("changes", [{}, {"max_num_batched_tokens": 32}, {"block_size": 64, "num_blocks": 64}], ids=str)
+def test_log_probabilities_of_prompts_together_in_any_chunks_and_pages(
+    model: Decoder, prompts: list[list[int]], telling_all: SamplingParams, all_told_alone: Told, changes: dict[str, Any]
+) -> None:
+    engine = engine_of(model, kernels=KERNELS, **changes)
+    assert told_of(engine, prompts, telling_all) == all_told_alone
+    assert told_of(engine, prompts, telling_all) == all_told_alone  # with a cache that may not serve them
+    assert told_of(engine, prompts, telling_all, preempting(2)) == all_told_alone

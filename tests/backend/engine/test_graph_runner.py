@@ -15,9 +15,9 @@ from backend.engine.attention import KVCache
 from backend.engine.config import EngineConfig, size_cache
 from backend.engine.engine import Engine
 from backend.engine.graph_runner import GraphRunner
-from backend.engine.model_runner import Masks
 from backend.engine.progress import Finish, Progress
 from backend.engine.replays import graph_sizes, piece_size
+from backend.engine.runner import Masks
 from backend.engine.sampling import SamplingParams
 from backend.engine.scheduler import Scheduled
 from backend.engine.sequence import Sequence
@@ -390,6 +390,7 @@ SHAPED: list[dict[str, Any]] = [
     {"logprobs": 0, "prompt_logprobs": 1},
     {"min_p": 0.2, "temperature": 1.0, "seed": 5, "repetition_penalty": 0.8},
     {"grammar": "7"},
+    {"bad_words": ((5,), (7, 9), (9, 7)), "allowed_token_ids": (3, 5, 7, 9, 11), "min_tokens": 3, "ignore_eos": False},
 ]
 
 

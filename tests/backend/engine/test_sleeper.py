@@ -1,6 +1,8 @@
 """Asleep, an engine holds nothing; awake again, it is the engine it was."""
 
+import gc
 import shutil
+import weakref
 from pathlib import Path
 
 import pytest
@@ -168,3 +170,26 @@ def test_progress_ends_at_the_whole(folder: Path) -> None:
     engine.wake(lambda done, total: seen.append((done, total)))
     assert seen
     assert seen[-1][0] == seen[-1][1] > 0
+
+
+def test_what_is_scrubbed_after_a_sleep_is_the_memory_that_is_used_then(folder: Path) -> None:
+    engine = engine_of(folder)
+    engine.sleep()
+    engine.wake()
+    generate(engine, PROMPTS)
+    runner = engine.runner
+    assert isinstance(runner, ModelRunner)
+    assert runner.cache.keys.abs().sum() > 0
+    assert engine.scrub() == 0
+    assert runner.cache.keys.abs().sum() == runner.cache.values.abs().sum() == 0
+
+
+def test_no_old_memory_is_kept_by_whoever_zeroes_it(folder: Path) -> None:
+    engine = engine_of(folder)
+    runner = engine.runner
+    assert isinstance(runner, ModelRunner)
+    generate(engine, PROMPTS)
+    storage = weakref.ref(runner.cache.keys.untyped_storage())
+    engine.sleep()
+    gc.collect()
+    assert storage() is None

@@ -1,8 +1,8 @@
 """A grammar simple enough for an oracle: odd and even tokens in turn, so many of them, then the end."""
 
-import numpy as np
+import torch
 
-from backend.engine.grammar import Bits
+from backend.engine.token_masks import Allowed
 
 
 def allowed_after(grammar: str, output: list[int], eos: int, vocab: int) -> set[int]:
@@ -19,11 +19,10 @@ class ToyMatcher:
 
     def wait(self, timeout_s: float) -> None: ...
 
-    def allowed(self) -> Bits | None:
-        bits = np.zeros(-(-self._vocab // 32), dtype=np.uint32)
-        for token in allowed_after(self._grammar, self._output, self._eos, self._vocab):
-            bits[token // 32] |= np.uint32(1 << token % 32)
-        return bits.view(np.int32)
+    @property
+    def bits(self) -> list[bool]:
+        allowed = allowed_after(self._grammar, self._output, self._eos, self._vocab)
+        return [token in allowed for token in range(32 * -(-self._vocab // 32))]
 
     def accept(self, token: int) -> bool:
         self._output.append(token)
@@ -38,3 +37,10 @@ class ToyGrammars:
 
     def matcher(self, grammar: str, after: int | None = None) -> ToyMatcher:
         return ToyMatcher(grammar, self._eos, self._vocab)
+
+    def allowed(self, matchers: list[tuple[int, ToyMatcher]]) -> tuple[Allowed, list[int]]:
+        bits = torch.tensor([m.bits for _, m in matchers], dtype=torch.int64).reshape(
+            len(matchers), -(-self._vocab // 32), 32
+        )
+        words = (bits << torch.arange(32)).sum(-1).to(torch.int32)
+        return Allowed([id for id, _ in matchers], words), []

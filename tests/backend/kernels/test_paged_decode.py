@@ -4,9 +4,16 @@ import pytest
 import torch
 
 from backend.kernels import reference
-from backend.kernels.decode_workspace import MAX_SPLITS, DecodeWorkspace, SharedPrefix, default_splits
+from backend.kernels.decode_workspace import (
+    MAX_SPLITS,
+    PREFIX_STEP,
+    DecodeWorkspace,
+    SharedPrefix,
+    crowded,
+    default_splits,
+)
 from backend.kernels.launch import FP8, KernelArgumentError
-from backend.kernels.paged_decode import candidates, default_choice, paged_decode
+from backend.kernels.paged_decode import UNCUT_KEYS, candidates, default_choice, paged_decode
 from tests.backend.kernels.paged_case import TOLERANCE, PagedCase, error
 
 LENGTHS = [1, 15, 130, 257]
@@ -119,9 +126,37 @@ def test_the_default_splits_fill_the_card_when_the_batch_does_not():
     device = torch.device("cpu")  # stands for 132 multiprocessors
     assert default_splits(1, 8, device) == MAX_SPLITS
     assert default_splits(16, 8, device) == 8
-    assert default_splits(64, 8, device) == 2
-    assert default_splits(128, 8, device) == 1
+    assert default_splits(33, 8, device) == 4
     assert default_splits(512, 8, device) == 1
+
+
+def test_where_the_batch_nearly_fills_the_card_long_sequences_are_cut_and_short_ones_are_not(device):
+    cpu = torch.device("cpu")
+    assert [default_splits(n, 8, cpu) for n in (34, 64, 88, 89, 132, 133, 256)] == [4, 4, 4, 2, 2, 1, 1]
+    for item_size in (1, 2):
+        blocks = dict(default_choice(128, item_size, 4, crowded=True).blocks)
+        assert blocks["min_tiles"] * blocks["TILE"] == UNCUT_KEYS
+        assert dict(default_choice(128, item_size, 4).blocks)["min_tiles"] == 1
+
+
+@pytest.mark.parametrize("cache_dtype", [None, FP8], ids=["plain", "fp8"])
+def test_a_crowded_batch_of_any_lengths_is_that_of_float64(cache_dtype, device):
+    lengths = [1, 700, 513, 512, *[5] * 130]
+    options = {} if cache_dtype is None else {"cache_dtype": cache_dtype}
+    case = decode_case(lengths, 4, 2, 64, dtype=torch.float16, device=device, **options)
+    assert crowded(len(lengths), 2, device)
+    assert error(run(paged_decode, case), case.exact()) < TOLERANCE[torch.float16]
+
+
+@pytest.mark.parametrize("block_m", [16, 64])
+@pytest.mark.parametrize("dim", [64, 128, 256])
+@pytest.mark.parametrize("item_size", [1, 2, 4])
+def test_default_tiles_suit_every_number_of_splits(item_size, dim, block_m):
+    for splits in (1, 2, 4, 8, 16, 32):
+        for full in (False, True):
+            choice = default_choice(dim, item_size, splits, block_m, crowded=full)
+            assert PREFIX_STEP % dict(choice.blocks)["TILE"] == 0  # a shared prefix ends between tiles
+            assert choice.warps > 1 or (block_m == 16 and dim <= 128)  # accumulators of more rows would spill
 
 
 def test_a_default_workspace_holds_every_batch_up_to_its_size(device):

@@ -132,3 +132,21 @@ def test_the_demo_models_own_template_renders(smollm: Checkpoint) -> None:
         "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
     )
     assert json.dumps(template.render(TALK)).count("im_start") == len(TALK) + 1
+
+
+# As Gemma 2's does: it has no system turn, and calls the assistant by another name.
+WITHOUT_SYSTEM = (
+    "{{ bos_token }}{% if messages[0]['role'] == 'system' %}{{ raise_exception('no turn for a system') }}{% endif %}"
+    "{% for m in messages %}<start_of_turn>{{ 'model' if m['role'] == 'assistant' else m['role'] }}\n"
+    "{{ m['content'] | trim }}<end_of_turn>\n{% endfor %}"
+    "{% if add_generation_prompt %}<start_of_turn>model\n{% endif %}"
+)
+
+
+def test_a_system_turn_that_the_model_has_no_place_for_is_refused_with_the_templates_word() -> None:
+    template = ChatTemplate(WITHOUT_SYSTEM, {"bos_token": "<bos>"})
+    system = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hi"}]
+    with pytest.raises(InvalidRequest, match="refuses these messages: no turn for a system") as refused:
+        template.render(system)
+    assert (refused.value.status, refused.value.param) == (400, "messages")
+    assert template.render(system[1:]) == "<bos><start_of_turn>user\nhi<end_of_turn>\n<start_of_turn>model\n"

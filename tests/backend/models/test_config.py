@@ -115,7 +115,9 @@ def test_what_we_would_compute_wrongly_is_refused_by_name(changes: dict[str, Any
 
 
 def test_the_refusal_of_an_architecture_names_those_that_are_served() -> None:
-    with pytest.raises(UnsupportedModel, match=r"LlamaForCausalLM, MistralForCausalLM, .*Qwen3ForCausalLM"):
+    with pytest.raises(
+        UnsupportedModel, match=r"LlamaForCausalLM, Mistral3For.*MistralForCausalLM, .*Qwen3ForCausalLM"
+    ):
         from_hugging_face({**CONFIG, "architectures": ["GPT2LMHeadModel"]})
 
 

@@ -124,6 +124,15 @@ def test_a_template_file_goes_before_the_one_in_the_settings(tmp_path: Path, mod
     assert template.render([]) == "from the file"
 
 
+def test_a_template_of_a_release_that_reads_images_stands_in_a_file_of_its_own(tmp_path: Path, model: Decoder) -> None:
+    folder = write_folder(tmp_path / "m", model)
+    for content, expected in (({"chat_template": "beside"}, "beside"), ({"chat_template": 5}, None), ({}, None)):
+        (folder / "chat_template.json").write_text(json.dumps(content))
+        template = Checkpoint(folder).text.chat_template
+        assert template is not None
+        assert template.source == (expected or CHAT_TEMPLATE)
+
+
 def test_a_missing_or_broken_tokenizer_file_is_named(tmp_path: Path, model: Decoder) -> None:
     folder = write_folder(tmp_path / "m", model)
     (folder / "tokenizer.json").write_text("{}")

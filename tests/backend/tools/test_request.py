@@ -30,6 +30,8 @@ def test_nothing_is_offered(extra: dict[str, Any]) -> None:
         ("auto", ()),
         ("required", ("now", "add")),
         ({"type": "function", "function": {"name": "add"}}, ("add",)),
+        ({"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [ADD, ADD]}}, ("add",)),
+        ({"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [NOW]}}, ()),
     ],
 )
 def test_a_call_may_be_forced(choice: Any, forced: tuple[str, ...]) -> None:
@@ -40,12 +42,30 @@ def test_a_call_may_be_forced(choice: Any, forced: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize(
     "choice",
-    ["Auto", "", 1, [], {"type": "function"}, {"type": "function", "function": {}}, {"type": "allowed_tools"}],
+    ["Auto", "", 1, [], {"type": "function"}, {"type": "function", "function": {}}, {"type": "custom"}],
 )
 def test_a_choice_that_is_not_known_is_refused(choice: Any) -> None:
     with pytest.raises(InvalidRequest) as refused:
         read_tools({"tools": [NOW], "tool_choice": choice})
     assert refused.value.param == "tool_choice"
+
+
+@pytest.mark.parametrize(
+    ("described", "place"),
+    [
+        (None, ""),
+        ({"mode": "auto"}, ""),
+        ({"mode": "auto", "tools": []}, ""),
+        ({"mode": "none", "tools": [NOW]}, ""),
+        ({"mode": "auto", "tools": [NOW, ADD]}, ".tools[1]"),
+        ({"mode": "required", "tools": ["now"]}, ".tools[0]"),
+        ({"mode": "required", "tools": [{"type": "custom", "custom": {"name": "now"}}]}, ".tools[0]"),
+    ],
+)
+def test_allowed_tools_that_are_none_are_refused(described: Any, place: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        read_tools({"tools": [NOW], "tool_choice": {"type": "allowed_tools", "allowed_tools": described}})
+    assert refused.value.param == f"tool_choice.allowed_tools{place}"
 
 
 def call(arguments: Any) -> dict[str, Any]:

@@ -367,3 +367,18 @@ def test_a_name_that_no_database_can_hold_is_the_callers_mistake(client, operato
 def test_an_ai_systems_id_is_one_line(client, operator):
     body = {"id": "extra", **ACTIVITY, "ai_system_id": "a\x00b"}
     assert client.post("/tenants/acme/projects", headers=operator, json=body).status_code == 422
+
+
+@pytest.mark.parametrize("path", ["/me", "/tenants", "/nothing-here", "/openapi.json"])
+def test_no_answer_is_kept_by_a_cache_or_taken_for_a_page(client, operator, path):
+    for headers in (operator, {}):
+        answer = client.get(path, headers=headers)
+        assert answer.headers["cache-control"] == "no-store"
+        assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "OPTIONS"])
+def test_no_page_of_another_origin_may_read_an_answer(client, operator, method):
+    asks = {"origin": "https://evil.example", "access-control-request-method": "POST"}
+    answer = client.request(method, "/tenants", headers=operator | asks)
+    assert not [name for name in answer.headers if name.startswith("access-control-")]

@@ -8,7 +8,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from gateway.admin.app import build_admin
-from gateway.store.answers import KEPT_FOR, Answers, Pending
+from gateway.store.answers import KEPT_FOR, LEASE, Answers, Claim
 from gateway.store.control import Control
 from gateway.store.errors import DatabaseUnavailable
 from tests.gateway.conftest import ACTIVITY
@@ -84,10 +84,9 @@ def test_for_a_day_the_key_is_kept_and_then_it_is_new(client, operator, clock, d
     clock.now += timedelta(hours=23)
     assert client.post(KEYS, headers=keyed(operator), json={"project": "support"}).json() == made
     answers = Answers(database, "demo", "key:x", "secret")
-    assert answers.claim("k", clock.now) is None
-    answers.keep("k", b"said")
-    assert answers.claim("k", clock.now + KEPT_FOR - timedelta(seconds=1)) is not None
-    assert answers.claim("k", clock.now + KEPT_FOR) is None
+    answers.keep(answers.claim("k", clock.now), b"said")
+    assert isinstance(answers.claim("k", clock.now + KEPT_FOR - timedelta(seconds=1)), bytes)
+    assert isinstance(answers.claim("k", clock.now + KEPT_FOR), Claim)
 
 
 def test_of_many_at_once_one_is_made_and_the_others_wait_or_get_its_answer(app, operator, inventory):
@@ -109,14 +108,39 @@ def test_of_many_at_once_one_is_made_and_the_others_wait_or_get_its_answer(app, 
     assert len(inventory.keys("acme")) == 1
 
 
-def test_a_call_that_was_cut_off_is_not_made_again_blindly(app, operator, inventory, monkeypatch):
-    """The gateway fell over after the change and before the answer: only a look can tell."""
+def test_a_call_that_was_cut_off_after_its_change_says_what_was_made(app, operator, inventory, monkeypatch):
+    """The gateway fell over after the change and before the answer."""
     monkeypatch.setattr("gateway.admin.keys.tagged", lambda *_: 1 / 0)
     with TestClient(app, raise_server_exceptions=False) as client:
         assert client.post(KEYS, headers=keyed(operator), json={"project": "support"}).status_code == 500
         monkeypatch.undo()
         again = client.post(KEYS, headers=keyed(operator), json={"project": "support"})
+    (made,) = inventory.keys("acme")
     assert again.status_code == 409
+    assert f"was made (key.created {made.id}) and its answer is lost" in again.json()["detail"]
+    assert "retry-after" not in again.headers
+
+
+def test_a_call_that_failed_before_its_change_is_made_when_it_is_repeated(app, operator, inventory, monkeypatch):
+    monkeypatch.setattr("gateway.store.change.bump_epoch", lambda *_: 1 / 0)
+    with TestClient(app, raise_server_exceptions=False) as client:
+        assert client.post(KEYS, headers=keyed(operator), json={"project": "support"}).status_code == 500
+        monkeypatch.undo()
+        assert client.post(KEYS, headers=keyed(operator), json={"project": "support"}).status_code == 201
+    assert len(inventory.keys("acme")) == 1
+
+
+def test_after_a_database_that_broke_off_before_the_commit_the_call_is_made_when_it_is_repeated(
+    client, operator, inventory, monkeypatch
+):
+    def broken_off(*_):
+        raise DatabaseUnavailable("the control database failed: server closed the connection unexpectedly")
+
+    monkeypatch.setattr("gateway.store.change.note_change", broken_off)
+    assert client.post(KEYS, headers=keyed(operator), json={"project": "support"}).status_code == 503
+    assert inventory.keys("acme") == []
+    monkeypatch.undo()
+    assert client.post(KEYS, headers=keyed(operator), json={"project": "support"}).status_code == 201
     assert len(inventory.keys("acme")) == 1
 
 
@@ -139,6 +163,17 @@ def test_after_a_database_that_broke_off_in_the_middle_of_a_commit_nothing_is_ma
     assert len(inventory.keys("acme")) == 1
 
 
+def test_while_a_call_runs_its_repetition_is_told_when_to_come_again(client, operator, database, clock):
+    token = operator["authorization"].split()[1]
+    actor = f"key:{token.split('_')[2]}"
+    assert isinstance(Answers(database, "demo", actor, token).claim("k-1", clock.now), Claim)
+    waits = client.post(KEYS, headers=keyed(operator), json={"project": "support"})
+    assert waits.status_code == 409
+    assert waits.headers["retry-after"] == "60"
+    clock.now += LEASE
+    assert client.post(KEYS, headers=keyed(operator), json={"project": "support"}).status_code == 201
+
+
 @pytest.mark.parametrize("key", ["", "a b", '"', '""', '"a', "é", "x" * 256, "a\tb"])
 def test_a_key_has_a_grammar(client, operator, inventory, key):
     answer = client.post(KEYS, headers=keyed(operator, key.encode()), json={"project": "support"})
@@ -158,22 +193,6 @@ def test_no_secret_that_was_shown_lies_in_the_database(client, operator, data):
     for secret in (key, key.split("_")[3], token, token.split("_")[3]):
         assert secret.encode() not in stored
     assert b"canary label" in stored, "in the key's own row, so the file was read"
-
-
-def test_an_answer_opens_only_for_who_shows_the_same_again(database, clock):
-    mine = Answers(database, "demo", "key:x", "secret")
-    assert mine.claim("k", clock.now) is None
-    with pytest.raises(Pending):
-        mine.claim("k", clock.now)
-    mine.keep("k", b"said")
-    sealed = mine.claim("k", clock.now)
-    assert b"said" not in sealed
-    assert mine.opened("k", sealed) == b"said"
-    assert Answers(database, "demo", "key:x", "Secret").opened("k", sealed) is None
-    assert mine.opened("k2", sealed) is None
-    assert mine.opened("k", sealed[:-1] + bytes([sealed[-1] ^ 1])) is None
-    mine.release("k")
-    assert mine.claim("k", clock.now) is None
 
 
 def test_a_machine_with_a_fresh_token_is_told_that_the_answer_cannot_be_shown(app, acme):

@@ -2,8 +2,9 @@ import json
 
 import pytest
 
+from backend.wire import MAX_INPUTS
 from gateway.errors import BackendFailed, InvalidRequest
-from gateway.openai.embeddings import MOST_INPUTS, read_embeddings
+from gateway.openai.embeddings import read_embeddings
 from gateway.openai.endpoint import EMBEDDINGS, parse_call
 
 ANSWER = {
@@ -20,7 +21,7 @@ def test_every_shape_of_input_is_a_call(text):
 
 @pytest.mark.parametrize(
     "fields",
-    [{}, {"input": ""}, {"input": []}, {"input": [""]}, {"input": {"text": "a"}}, {"input": ["a"] * (MOST_INPUTS + 1)},
+    [{}, {"input": ""}, {"input": []}, {"input": [""]}, {"input": {"text": "a"}}, {"input": ["a"] * (MAX_INPUTS + 1)},
      {"input": "a", "dimensions": 0}, {"input": "a", "encoding_format": "hex"}, {"input": "a", "stream": True}],
 )  # fmt: skip
 def test_a_call_that_is_none_is_refused(fields):

@@ -168,7 +168,7 @@ def test_a_token_behind_a_link_is_taken_since_agents_write_it_so(connect, token_
         ("", 0o600, "no token"),
         ("hvs.a\r\nx-evil: 1", 0o600, "no token"),
         ("hvs.ä", 0o600, "cannot be read"),
-        (None, 0o600, "FileNotFoundError"),
+        (None, 0o600, "No such file"),
     ],
 )
 def test_a_token_that_is_loose_absent_or_none_is_refused_unread(connect, token_file, content, mode, said):

@@ -155,3 +155,10 @@ def test_keys_of_the_first_revision_are_of_the_first_pepper_after_the_upgrade(tm
         assert [tuple(row) for row in kept] == [("k1", 1, None, None)]
         assert compare_metadata(MigrationContext.configure(connection), Row.metadata) == []
     database.close()
+
+
+@pytest.mark.parametrize("url", ["nonsense", "postgresql//u:secret@db/x"])
+def test_what_is_no_url_is_told_by_the_variable_and_not_quoted(tmp_path, url):
+    with pytest.raises(DatabaseUnavailable, match=r"DOMICILE_DATABASE_URL is no URL.*postgresql://") as refused:
+        Database.open(tmp_path, url=url)
+    assert "secret" not in str(refused.value)

@@ -1,4 +1,5 @@
 import threading
+import time
 from datetime import UTC, datetime
 from itertools import pairwise
 
@@ -174,6 +175,49 @@ def test_without_a_deployment_nobody_leads_and_nothing_is_written(control, datab
         assert connection.execute(sqlalchemy.text("SELECT count(*) FROM lease")).scalar_one() == 0
 
 
+def test_the_same_that_leads_again_has_the_next_term_and_after_another_a_later_one(store):
+    one, two = store("one", lease_s=-1.0), store("two", lease_s=-1.0)
+    term = one.lead()
+    assert one.lead() == term + 1, "the lease ran out and nobody took it"
+    two.lead()
+    assert one.lead() == term + 3
+
+
+def put_clock_back(database, seconds):
+    """To a store whose clock is put back, what was written lies in the future."""
+    with database.write() as session:
+        session.connection().execute(sqlalchemy.text(f"UPDATE lease SET until = until + {seconds}"))
+        session.connection().execute(sqlalchemy.text(f"UPDATE demand SET at = at + {seconds}"))
+
+
+def test_of_a_clock_that_is_put_back_a_dead_leader_has_no_more_than_two_leases(store, database):
+    one, two = store("one"), store("two")
+    now = [0.0]
+    two._lease._monotonic = lambda: now[0]
+    term = one.lead()
+    put_clock_back(database, 3600)
+    for second in range(20):
+        now[0] = float(second)
+        assert two.lead() is None
+    now[0] = 20.0
+    assert two.lead() == term + 1
+    with pytest.raises(NotLeading):
+        one.meter(term, {})
+
+
+def test_of_a_clock_that_is_put_back_a_living_leader_stays(store, database):
+    one, two = store("one"), store("two")
+    now = [0.0]
+    two._lease._monotonic = lambda: now[0]
+    term = one.lead()
+    put_clock_back(database, 3600)
+    for second in range(60):
+        now[0] = float(second)
+        assert two.lead() is None
+        assert one.lead() == term
+        time.sleep(0.002)  # the store's clock goes on
+
+
 # --- the life of a replica -------------------------------------------------------------------------------------------
 
 
@@ -236,6 +280,26 @@ def test_a_gateway_that_fell_silent_has_no_demand(store, database):
     assert store().view().demand == {}
 
 
+def test_what_was_told_before_the_clock_was_put_back_is_no_demand(store, acme, database):
+    write_demand(database, "demo", "gone", [Told("acme", "small", Demand(3, 2))])
+    put_clock_back(database, 3600)
+    write_demand(database, "demo", "g1", [Told("acme", "small", Demand(1, 0))])
+    assert store().view().demand["acme", "small"].in_flight == 1
+
+
+def test_the_view_says_which_replicas_gateways_may_call(store, control):
+    one = store()
+    term = one.lead()
+    first, second, third = (one.begin(term, WISH, "eu-fr-par") for _ in range(3))
+    for each in (first, second):
+        one.ready(term, each, backend(each))
+    assert one.view().offered == {first.id, second.id}
+    one.withdraw(term, first)
+    control.revoke_backend("acme", second.id)
+    assert one.view().offered == frozenset()
+    assert {each.id for each in one.view().replicas} == {first.id, second.id, third.id}
+
+
 def test_a_revoked_tenant_s_deployments_are_not_wanted(store, acme):
     acme.revoke_tenant("acme")
     assert store().view().deployments == {}
@@ -296,6 +360,18 @@ def test_a_clock_that_goes_back_bills_nothing_twice(store, database):
     replica = one.begin(term, WISH, "eu-fr-par")
     with database.write() as session:
         assert meter(session.connection(), "demo", {replica.id: True}, replica.metered_until - 60) == 0
+
+
+def test_the_hours_by_which_a_clock_is_put_forward_are_not_billed(store, database):
+    one = store()
+    term = one.lead()
+    replica = one.begin(term, WISH, "eu-fr-par")
+    shift(database, 7200)
+    one.meter(term, {replica.id: True}, within_s=7.0)
+    assert 6_999 <= sum(up for _, up, _ in uptime(database)) <= 7_001
+    shift(database, 7200)
+    one.end(term, replica, State.STOPPED, "scaled_down", seen=True, within_s=3.0)
+    assert 9_998 <= sum(up for _, up, _ in uptime(database)) <= 10_002
 
 
 def test_a_night_is_split_at_midnight_utc():

@@ -7,8 +7,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import pytest
 from pydantic import BaseModel
 
-from backend.wire import ChatCompletionRequest, CompletionRequest
-from gateway.openai.embeddings import EmbeddingsRequest
+from backend.wire import ChatCompletionRequest, CompletionRequest, EmbeddingsRequest
 from policy.errors import RedactionBlocked
 from policy.redact.plan import LABELS, RedactionPlan
 from policy.redact.redactor import Redactor

@@ -89,13 +89,84 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
 }
 
+EYES = {
+    "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 28,
+    "patch_size": 14,
+}  # fmt: skip
+TOKENS_OF_SMOLLM3 = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+GEMMA = {"head_dim": 16, "pad_token_id": 0, "query_pre_attn_scalar": 24, "tie_word_embeddings": True}
+CASES |= {
+    "ministral: heads wider than the model has room for": (
+        "MistralForCausalLM",
+        {"head_dim": 32, "sliding_window": None},
+    ),
+    "gemma2": (
+        "Gemma2ForCausalLM",
+        {**GEMMA, "sliding_window": 20, "attn_logit_softcapping": 5.0, "final_logit_softcapping": 3.0},
+    ),
+    "gemma2, without caps": (
+        "Gemma2ForCausalLM",
+        {**GEMMA, "sliding_window": 20, "attn_logit_softcapping": None, "final_logit_softcapping": None},
+    ),
+    "gemma3": (
+        "Gemma3ForCausalLM",
+        {
+            **GEMMA,
+            "num_hidden_layers": 7,
+            "sliding_window": 20,
+            "rope_parameters": {
+                "full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 2000.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+            },
+        },
+    ),
+    "gemma3 with images, of which it is the text": (
+        "Gemma3ForConditionalGeneration",
+        {
+            "text_config": {**GEMMA, "model_type": "gemma3_text", "num_hidden_layers": 7, "sliding_window": 20},
+            "vision_config": {**EYES, "model_type": "siglip_vision_model"},
+            "mm_tokens_per_image": 4,
+            "image_token_index": 200,
+            "boi_token_index": 201,
+            "eoi_token_index": 202,
+        },
+    ),
+    "mistral3, which is the text of its release": (
+        "Mistral3ForConditionalGeneration",
+        {
+            "text_config": {"model_type": "mistral", "head_dim": 32, "sliding_window": None},
+            "vision_config": {**EYES, "model_type": "pixtral", "head_dim": 8},
+            "image_token_index": 200,
+            "tie_word_embeddings": False,
+        },
+    ),
+    "granite": (
+        "GraniteForCausalLM",
+        {
+            "embedding_multiplier": 3.0,
+            "logits_scaling": 0.25,
+            "residual_multiplier": 0.4,
+            "attention_multiplier": 0.2,
+        },
+    ),
+    "olmo2": ("Olmo2ForCausalLM", {"pad_token_id": 0}),
+    "smollm3": ("SmolLM3ForCausalLM", {"num_hidden_layers": 5, **TOKENS_OF_SMOLLM3}),
+    "smollm3, other layers without positions": (
+        "SmolLM3ForCausalLM",
+        {"num_hidden_layers": 3, "no_rope_layers": [0, 1, 1], "tie_word_embeddings": True, **TOKENS_OF_SMOLLM3},
+    ),
+}
+
 
 def theirs(architecture: str, changes: dict[str, Any]) -> Any:
     import transformers
 
-    config = getattr(transformers, architecture.replace("ForCausalLM", "Config"))(**{**SHAPE, **changes})
+    kind = getattr(transformers, architecture)
+    if text := changes.get("text_config"):
+        changes = {**changes, "text_config": {**SHAPE, **text}}
+    config = kind.config_class(**(changes if text else {**SHAPE, **changes}))
     torch.manual_seed(1)
-    model = getattr(transformers, architecture)(config).eval()
+    model = kind(config).eval()
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, 0.5 if parameter.dim() == 1 else 0.0, 0.2)
     return model
@@ -165,3 +236,45 @@ def test_a_missing_expert_is_named(gone: str, tmp_path: Path) -> None:
     save_file(tensors, tmp_path / "model.safetensors")
     with pytest.raises(CorruptCheckpoint, match=gone):
         load_model(Checkpoint(tmp_path), "float32")
+
+
+def test_a_tied_model_whose_files_hold_another_head_is_refused(tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    theirs(*CASES["llama, tied"]).save_pretrained(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    shared = tensors["model.embed_tokens.weight"]
+    save_file({**tensors, "lm_head.weight": shared.clone()}, tmp_path / "model.safetensors")
+    load_model(Checkpoint(tmp_path), "float32")
+    save_file({**tensors, "lm_head.weight": shared + 1}, tmp_path / "model.safetensors")
+    with pytest.raises(CorruptCheckpoint, match=r"lm_head\.weight is another"):
+        load_model(Checkpoint(tmp_path), "float32")
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if "text_config" in CASES[case][1]])
+def test_a_tensor_that_belongs_neither_to_text_nor_images_is_refused(case: str, tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    theirs(*CASES[case]).save_pretrained(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    save_file({**tensors, "audio_tower.weight": torch.zeros(2)}, tmp_path / "model.safetensors")
+    with pytest.raises(CorruptCheckpoint, match=r"tensor audio_tower\.weight has no place"):
+        load_model(Checkpoint(tmp_path), "float32")
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if "text_config" in CASES[case][1]])
+def test_the_names_of_both_layouts_of_a_release_with_images_are_read(case: str, tmp_path: Path) -> None:
+    """On disk transformers writes the older one; in memory it has the newer."""
+    from safetensors.torch import load_file, save_file
+
+    original = theirs(*CASES[case])
+    original.save_pretrained(tmp_path)
+    older = load_file(tmp_path / "model.safetensors")
+    newer = {name: tensor.clone() for name, tensor in original.state_dict().items()}
+    if original.config.tie_word_embeddings:
+        del newer["lm_head.weight"]
+    assert older.keys() != newer.keys()
+    first = load_model(Checkpoint(tmp_path), "float32")
+    save_file(newer, tmp_path / "model.safetensors")
+    second = load_model(Checkpoint(tmp_path), "float32")
+    assert all(torch.equal(p, second.get_parameter(name)) for name, p in first.named_parameters())

@@ -1,0 +1,71 @@
+"""One step of an embedding model that is a decoder: prompts in, a vector of each that is computed to its end.
+
+The plain road of `model_runner`, chunks and prefix cache included, up to where a head would stand.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from backend.engine.attention import KVCache
+from backend.engine.model_runner import ModelRunner, Run, in_order
+from backend.engine.progress import TokenLogprobs
+from backend.engine.runner import Masks
+from backend.engine.scheduler import Scheduled
+from backend.engine.sequence import Sequence
+from backend.models.decoder import Decoder
+from backend.models.pooling import Pooling
+
+
+@dataclass(frozen=True, slots=True)
+class Pooled:
+    """A `runner.Launched` that has arrived, and draws nothing. vectors: one for each of the batch that is at its end,
+    in its order; None where it is not numbers."""
+
+    vectors: list[bytes | None]
+
+    def tokens(self) -> list[int | None]:
+        return []
+
+    def logprobs(self) -> list[TokenLogprobs | None]:
+        return []
+
+    def prompt_logprobs(self) -> list[tuple[Sequence, int, list[TokenLogprobs]]]:
+        return []
+
+
+class PoolingRunner(ModelRunner):
+    """`Pooling.MEAN` needs every hidden state, so its prompts may not come out of a prefix cache."""
+
+    def __init__(self, model: Decoder, cache: KVCache, pooling: Pooling) -> None:
+        super().__init__(model, cache)
+        self._pooling = pooling
+
+    @torch.inference_mode()
+    def launch(self, batch: list[Scheduled], masks: Masks | None = None) -> Pooled:
+        runs = [Run(s.sequence, s.sequence.tokens, s.num_tokens, int(s.samples)) for s in batch]
+        ordered = in_order(runs)
+        ids, positions, attention = self._inputs(ordered)
+        states = self.model.states(ids, positions, attention, torch.arange(len(ids))).float()
+        of_runs = dict(zip(map(id, ordered), states.split_with_sizes([run.num_tokens for run in ordered]), strict=True))
+        vectors = [self._pooled(run, of_runs[id(run)]) for run in runs]
+        return Pooled([as_bytes(v) for v, scheduled in zip(vectors, batch, strict=True) if scheduled.samples])
+
+    def _pooled(self, run: Run, states: Tensor) -> Tensor:
+        """Of all that was computed of it so far. states: [tokens, width], of this step."""
+        sequence, begins = run.sequence, not run.sequence.num_computed
+        if self._pooling is Pooling.LAST:
+            return states[-1]
+        if self._pooling is Pooling.FIRST:
+            first: Tensor = states[0] if begins else sequence.partial
+            sequence.partial = first
+            return first
+        total: Tensor = states.sum(0) if begins else sequence.partial + states.sum(0)
+        sequence.partial = total
+        return total / (sequence.num_computed + run.num_tokens)
+
+
+def as_bytes(vector: Tensor) -> bytes | None:
+    """float32, little-endian; None if it is not numbers."""
+    return vector.numpy().astype("<f4").tobytes() if bool(vector.isfinite().all()) else None

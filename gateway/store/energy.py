@@ -1,0 +1,39 @@
+"""Energy as the ledger has it, for people: of the calls whose backend measured, and nothing where none did.
+
+It is told by backends and checked by nobody, so nothing is billed by it. What cards draw while nobody calls is no
+call's, and not in here.
+"""
+
+from typing import Any, NamedTuple
+
+from sqlalchemy import case, func
+
+MJ_PER_KWH = 3.6e9
+
+
+class Energy(NamedTuple):
+    """`measured`: calls that are in the other two, which are None without any."""
+
+    measured: int
+    energy_kwh: float | None
+    joules_per_1000_tokens: float | None
+
+
+NOT_MEASURED = Energy(0, None, None)
+
+
+def sums(ledger: Any) -> tuple[Any, Any, Any]:
+    """Of a table with the ledger's columns: calls that were measured, their millijoules, their tokens."""
+    known = ledger.c.energy_mj.is_not(None)
+    return (
+        func.count(ledger.c.energy_mj),
+        func.sum(ledger.c.energy_mj),
+        func.sum(case((known, ledger.c.tokens_in + ledger.c.tokens_out), else_=0)),
+    )
+
+
+def energy(measured: int, millijoules: int, tokens: int) -> Energy:
+    """From what `sums` adds up to."""
+    if not measured:
+        return NOT_MEASURED
+    return Energy(measured, millijoules / MJ_PER_KWH, millijoules / tokens if tokens else None)
