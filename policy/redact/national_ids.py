@@ -317,7 +317,9 @@ _A_DATE = re.compile(
     r"|[0-3]?[0-9]\.? [A-Za-z]{3,9} (?:19|20)[0-9]{2})"
 )
 _A_DATE_AND = re.compile(rf"{_A_DATE.pattern}[ ,.][A-Za-z]")  # `2025-03-12 p`
-_SMALL_WORD = re.compile(r"[0-9] [a-z]{1,2}\Z|\A[a-z]{1,2} [0-9]")  # beside a number: no part of it
+_SMALL_WORD = re.compile(
+    r"[0-9] [a-z]{1,2}\Z|\A[a-z]{1,2} [0-9]|[0-9]\. [A-Za-z]{1,2}\Z"
+)  # beside a number: no part of it
 # A month, or a year within the last or this century: what a number has that nothing names.
 _DATED = {"fr_nir": re.compile("[0-9]{3}(?:0[1-9]|1[0-2]|20)"), "si_emso": re.compile("[0-9]{4}[09]")}
 _SIGNS = frozenset(" ./-")

@@ -1,6 +1,7 @@
 import pytest
 
 from policy.redact.cards import find_cards
+from policy.redact.evaluate import find_labelled
 
 
 def cards(text: str) -> list[str]:
@@ -26,3 +27,11 @@ def test_a_card_of_maestro_or_in_groups_with_dots_is_found(card):
 )
 def test_a_slip_a_part_or_a_neighbour_of_another_number_is_no_card(text):
     assert cards(text) == []
+
+
+def test_a_bar_between_two_cells_is_read_as_no_digit_of_a_card():
+    assert cards("4111 1111 |111 1111".replace("|", "1"))  # as a lone bar would be
+    for row in ("Eva|4111111|11111111", "| Eva | 4111111|11111111 |"):
+        labels = [label for _, _, label in find_labelled(f"name|first|second\n{row}\n")]
+        assert "card" not in labels
+    assert [label for _, _, label in find_labelled("my card: 4111 1111 |111 1111")] == ["card"]

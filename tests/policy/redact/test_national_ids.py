@@ -214,7 +214,7 @@ def test_a_number_of_insurance_or_identity_is_found_under_its_name(kind, text, v
 @pytest.mark.parametrize("text", [
     "nr dowodu CDB 500336", "NISS: 11837456885", "Mi NSS es 369996237296.", "la factura 369996237295", "dowód wpłaty 1234567",
     "kods 327052-12345", "Een paspoort kost € 77,85; aanvraag 4662317472, 5 werkdagen.", "Pașaportul costă 258 lei; cerere 100984049.",
-    "form 7879 is due on 31 May 2025. Passport renewals take 21 days.", "aliquid excepturi. 2018-09-20 500579.7 pour nous", "2025-03-12 a 12 490", "EAN-13 4050857444676, net weight",
+    "form 7879 is due on 31 May 2025. Passport renewals take 21 days.", "aliquid excepturi. 2018-09-20 500579.7 pour nous", "2025-03-12 a 12 490", "EAN-13 4050857444676, net weight", "ricevuta 4575110. La partita IVA",
 ])  # fmt: skip
 def test_a_slip_a_clause_of_its_own_and_a_date_are_no_number(text):
     assert kinds(text) == []
