@@ -14,23 +14,27 @@ from policy.redact.reading import Reading
 
 _UPPER = rf"(?![a-z])[{LETTER}]"
 _NAME = rf"{_UPPER}[{LETTER}.'’-]{{0,30}}"
-_NUMBER = r"[0-9]{1,4}(?:[ -]?[A-Za-z](?![A-Za-z]))?(?:[/-][0-9]{1,4}[A-Za-z]?(?![A-Za-z0-9]))?"
+_NUMBER = (
+    r"[0-9]{1,4}(?:-?[A-Za-z](?![A-Za-z])| [A-Za-z](?![A-Za-z.]))?"
+    r"(?:[/-](?:[0-9]{1,4}[A-Za-z]?|[A-Z]|[IVX]{1,4})(?![A-Za-z0-9]))?(?: bis\b)?"
+)
 _CODE = (
     r"(?:[A-Z]{1,2}[0-9][0-9A-Z]? [0-9][A-Z]{2}|[A-Z][0-9][0-9W] ?[0-9A-Z]{4}|[0-9]{2}-[0-9]{3}|(?:ΤΚ|TK|T\.K\.) ?[0-9]{3} ?[0-9]{2}"
     r"|(?:[A-Z]{1,3}[- ]?)?[0-9]{3,6}(?:[ -][0-9]{2,3})?(?: ?[A-Z]{2}\b)?)(?![0-9A-Z])"
 )
 _TOWN = (
     rf"{_NAME}(?:[ -](?:(?:am|an|an der|im|in|bei|vor|vorm|ob|der|den|van|sur|sous|de|la|le|en|lès|près|di|del|do|da|dos|pri|nad|na|pod"
-    rf"|u|i|aan|op|cu)[ -](?:der |la |el )?)?{_NAME}){{0,3}}(?:/{_NAME})?(?: \([A-Z]{{2}}\))?"
+    rf"|u|i|aan|op|cu)[ -](?:der |la |el )?)?{_NAME}){{0,3}}(?:/{_NAME})?(?: \([A-Z]{{2}}\))?(?:(?<=Praha)(?: [0-9]{{1,2}}(?![0-9]))|(?<=Bratislava)-[{LETTER} ]{{3,24}})?"
 )
 # Floor, door, staircase and block, as they stand behind the house's number.
 _INSIDE = (
     r"(?:[, ]{1,2}(?:Piso|Puerta|Piano|Bl\.|Sc\.|Ap\.|Et\.|Apt\.|Suite|Appt|Apartment|Flat|Unit|Wohnung|Top|Stiege|St\.|Bte|bus|lok\.|m\.|kv\."
-    r"|th|tv|[0-9]{1,2}[ºª.]) ?[0-9A-Za-zºª]{0,5}){0,4}"
+    r"|[Ii]nt\.|[Bb]l\.|[Ss]c\.|[Ee]t\.|[Aa]p\.|lgh|Lgh|Bât\.|Tür|em\.|[IVX]{1,4}\. (?:em\.|emelet)|ajtó|as\."
+    r"|th|tv|[0-9]{1,2}(?:\.|\.?[oaºª](?![A-Za-z]))) ?(?:planta|esq\.?|Esq\.?|dto\.?|Dto\.?|dcha\.?|izda?\.?|[0-9A-Za-zºª]{0,5})){0,4}"
 )
 _TAIL = re.compile(
     rf"{_INSIDE}\.?(?:,{{0,2}} ?(?:\n ?|(?<=[ ,])){_CODE},? ?\n?{_TOWN}(?![{LETTER}])|,? {_CODE},? {_TOWN}(?![{LETTER}])"
-    rf"|\.?, ?{_TOWN}(?:,? {_CODE}| [0-9]{{1,2}}(?![0-9]|[.,:][0-9]))?(?![{LETTER}])|[ ,]{{0,2}}\n ?{_TOWN}, (?:[A-Z]{{2}} )?[0-9]{{5,6}}(?![0-9])"
+    rf"|\.?, ?{_TOWN}(?:,? {_CODE}| [0-9]{{1,2}}(?![0-9]|[.,:][0-9])(?:,? {_CODE})?)?(?![{LETTER}])|[ ,]{{0,2}}\n ?{_TOWN}, (?:[A-Z]{{2}} )?[0-9]{{5,6}}(?![0-9])"
     rf"|[ ,]{{1,3}}{_TOWN}, (?:[A-Z]{{2}} )?(?:LV-)?[0-9]{{4,6}}(?![0-9]))"
 )
 
@@ -38,11 +42,11 @@ _TAIL = re.compile(
 _BEHIND = (
     "straße", "strasse", "str.", "weg", "platz", "allee", "gasse", "ring", "damm", "ufer", "chaussee",  # de
     "straat", "laan", "plein", "gracht", "kade", "dreef", "steenweg",  # nl
-    "gatan", "vägen", "gränd", "torget", "stigen", "bakken", "bulevardi", "kaari", "svej", "lei", "pad", "steeg", "hof", "sokak", "gade", "vej", "vejen", "allé", "stræde", "gata", "gate", "veien",
+    "gatan", "vägen", "gränd", "torget", "stigen", "bakken", "bulevardi", "kaari", "svej", "lei", "pad", "steeg", "hof", "sokak", "plass", "gade", "vej", "vejen", "allé", "stræde", "gata", "gate", "veien",
     "vei", "vegur", "stræti", "braut", "katu", "tie", "kuja", "polku",  # sv, da, no, is, fi
-    "utca", "út", "útja", "tér", "tere", "körút", "iela", "prospekts", "gatvė", "g.", "pr.", "tn", "tänav", "mnt",
+    "utca", "út", "útja", "tér", "tere", "körút", "iela", "prospekts", "bulvāris", "prospektas", "gatvė", "g.", "pr.", "tn", "tänav", "mnt",
     "maantee", "pst",  # hu, lv, lt, et
-    "ulica", "cesta", "pot", "steza", "trg", "put", "odvojak", "vijenac", "prilaz", "naselje", "obala", "nábrežie", "třída", "sady", "záhrady", "zvijezda", "perivoj",
+    "ulica", "cesta", "pot", "steza", "trg", "put", "odvojak", "vijenac", "prilaz", "naselje", "obala", "nábrežie", "třída", "náměstí", "nám.", "nábřeží", "sady", "nivy", "záhrady", "zvijezda", "perivoj",
     "stube", "šetalište", "poljana", "klanac", "prolaz", "breg", "brána", "dolina", "dol", "prečac", "løkka", "svingen", "tunet", "haugen", "jordet", "kroken", "feltet",  # sl, hr, cs, sk
 )  # fmt: skip
 # Kinds of street in front of the name; the number stands before them or behind the name.
@@ -50,7 +54,7 @@ _IN_FRONT = frozenset({
     "rue", "avenue", "av.", "boulevard", "bd", "bd.", "place", "chemin", "allée", "impasse", "quai", "route", "cours",
     "square", "calle", "c/", "cañada", "urbanización", "acceso", "pasaje", "vial", "rambla", "soseaua", "canale", "r.", "avenida", "avda.", "plaza", "paseo", "camino", "ronda", "via", "viale", "piazza", "corso",
     "vicolo", "borgo", "contrada", "incrocio", "stretto", "rotonda", "alameda", "callejón", "pasadizo", "glorieta", "cuesta", "av", "largo", "strada", "rua", "travessa", "praça", "estrada", "ul.", "ulica", "al.", "aleja", "os.", "plac",
-    "pl.", "str.", "bulevardul", "calea", "aleea", "șoseaua", "ulice", "nám.", "náměstí", "námestie", "cesta", "trg",
+    "pl.", "str.", "bulevardul", "calea", "aleea", "șoseaua", "șos.", "sos.", "bd-ul", "b-dul", "ulice", "nám.", "náměstí", "námestie", "třída", "tř.", "cesta", "trg",
     "triq", "intrarea", "drumul", "splaiul", "piața", "bld.", "bul.", "osiedle", "οδός", "οδ.", "λεωφόρος", "λεωφ.", "ул.", "бул.",
 })  # fmt: skip
 _INITIALS = frozenset(initial for kind in _IN_FRONT for initial in Reading(kind).initials)
@@ -63,15 +67,16 @@ _WORDS = re.compile(
 _KIND = re.compile(rf"[{LETTER}]+[./]?")
 _NUMBER_BEFORE = re.compile(rf"(?<![{LETTER}0-9]){_NUMBER}(?: (?:bis|ter))?,? \Z")
 _ENGLISH = re.compile(
-    rf"[0-9]{{1,4}}[A-Za-z]? (?:{_NAME} ){{1,3}}(?:Street|St|Road|Rd|Avenue|Ave|Lane|Ln|Drive|Close|Square|Terrace"
+    rf"[0-9]{{1,4}}[A-Za-z]?,? (?:{_NAME} ){{1,3}}(?:Street|St|Road|Rd|Avenue|Ave|Lane|Ln|Drive|Close|Square|Terrace"
     rf"|Gardens|Quay|Boulevard|Crescent|Court|Grove|Parade|Park|Way|Place|Row|Hill|Mews|Walk|Rise)(?![{LETTER}])\.?"
     rf"(?: [A-Z][0-9][0-9W] ?[0-9A-Z]{{4}}(?: {_NAME}){{1,2}})?"
 )
-_HOUSE = re.compile(rf"[0-9](?<![{LETTER}0-9.,/][0-9]){_NUMBER.replace('{1,4}', '{0,3}', 1)}(?![{LETTER}0-9])")
+_HOUSE = re.compile(rf"[0-9](?<![{LETTER}0-9.,/][0-9]){_NUMBER.replace('{1,4}', '{0,3}', 1)}(?![{LETTER}0-9]|\.[0-9])")
 _NAME_ENDS = re.compile(rf"(?:[{LETTER}.'’”\"»«°)],? ?|, ?)\Z")
 _FIRST_DIGIT = re.compile(r"[0-9]{1,4}")
 _NAMES_BEFORE = re.compile(
-    rf"(?<![{LETTER}])(?:[{LETTER}]{{2,9}}\. )?(?:{_NAME},? (?:(?:{_OF}|in|am|an der|pri|III?|IV) )?){{1,5}}(?:Nr\.? |č\. |no\. )?\Z"
+    rf"(?<![{LETTER}])(?:[{LETTER}]{{2,9}}\. )?(?:(?:Unter|Auf|An|In|Zum|Zur) (?:den|der|dem) )?"
+    rf"(?:{_NAME},? (?:(?:{_OF}|in|am|an der|pri|III?|IV) )?){{1,5}}(?:(?:al|pr|g|ul|u|tn|pl)\. )?(?:Nr\.? |č\. |no\. )?\Z"
 )
 # `Pod bregom 987, 2991 Tržič`: in small letters behind a preposition or a way, where code and town follow.
 _SMALL_NAMES_BEFORE = re.compile(
@@ -84,7 +89,7 @@ _STREET = re.compile(
     rf"(?<![{LETTER}]){_NAME}[ -](?:[{LETTER}]{{1,24}}[ -]){{0,3}}[{LETTER}]{{1,12}}\.?\Z|(?<![{LETTER}]){_NAME}\Z"
 )
 _CODE_AND_TOWN = re.compile(
-    rf"{_INSIDE}\.?(?:,{{1,2}} ?|,? ?\n ?)(?!(?:19|20)[0-9]{{2}} ){_CODE},? ?\n?{_TOWN}(?![{LETTER}])"
+    rf"{_INSIDE}\.?(?:,{{1,2}} ?|,? ?\n ?)(?!(?:19[89][0-9]|200[1-9]|20[12][0-9]|203[0-5]) ){_CODE},? ?\n?{_TOWN}(?![{LETTER}])"
     rf"|{_INSIDE}(?:, ?| ?\n ?){_TOWN}, (?:[A-Z]{{2}} )?[0-9]{{5,6}}(?![0-9])"
 )
 _LINE_AND_TOWN = re.compile(rf"(?:,? ?\n|, )(?:{_CODE} {_TOWN}(?![{LETTER}])|{_TOWN}, [0-9]{{6}}(?![0-9]))")
@@ -93,6 +98,28 @@ _SMALL_WORDS = re.compile(
     rf"(?: [0-9]{{1,2}}\.)?(?: [{LETTER}]{{2,16}}){{1,3}} {_NUMBER}(?:, ?|,? ?\n ?){_CODE} {_TOWN}(?![{LETTER}])"
 )
 _BARE = "r."  # a rua where a town follows, else anybody's first name
+# `Ob potoku 6c\n4763 Ljubljana`, `Mlynské nivy 55, 040 01 Košice`: only on a line of its own or before a long postal code.
+_SMALL_NAME_BEFORE = re.compile(rf"(?<![{LETTER}]){_NAME} (?:(?![A-Z])[{LETTER}]{{3,16}} ){{1,2}}(?:[IVX]{{1,4}} )?\Z")
+_SHORT_CODE = 4  # digits
+_YEAR = re.compile("(?:19|20)[0-9]{2}")
+# `Output 12`, `Engineering 23`, `Bahnhof 3`: such an ending makes a street only where a town follows.
+_MAYBE_A_WORD = re.compile(
+    rf"[{LETTER}](?:ring|gate|pad|put|pot|tie|lei|hof|dol|breg|sady|nivy|g\.|pr\.|tn|pst)[ ,]{{0,2}}\Z", re.IGNORECASE
+)
+_NO_STREET = re.compile(
+    r"(?:lager|lehr|spiel|bau|sitz|steh|stell|park|arbeits|liege|speicher|treff|markt ?stand|start|tabellen)(?:platz|ring)\Z|\b(?:um|aus|rück|hin)weg\Z"
+)
+_HUNGARIAN = re.compile(
+    rf"(?<![{LETTER}0-9])[1-9][0-9]{{3}} {_NAME}, ?(?:{_NAME} ){{1,4}}(?:u|krt|köz|sor|fasor|dűlő|stny)\.? \Z"
+)
+_BOX = re.compile(
+    r"(?:postfach|postbus|postboks|postbox|boite postale|bp|apartado|casella postale|box|pl|pf\.?|skr\.? poczt\.?)"
+    r"(?: n[.°ro]{1,2})? [0-9][0-9 ]{0,9}"
+)
+_BOX_INITIALS = frozenset({"pos", "boi", "bp", "apa", "cas", "box", "pl", "pf", "skr"})
+_BOX_TOWN = re.compile(rf"(?: {_NAME})?(?:,? ?\n|, ?){_CODE} {_TOWN}(?![{LETTER}])")
+# `1061 Budapest, ` in front of the street.
+_TOWN_BEFORE = re.compile(rf"(?<![{LETTER}0-9])[1-9][0-9]{{3}} {_NAME}, ?\Z")
 _LONGEST_NAME = 96
 # State and ZIP code lead back over one line or two; so do the posts of the armed forces.
 _AMERICAN_CODE = re.compile(r"(?<![A-Za-z0-9])[A-Z]{2} [0-9]{5}(?:-[0-9]{4})?(?![A-Za-z0-9])")
@@ -126,11 +153,17 @@ def find_addresses(text: str, start: int) -> Iterator[tuple[int, int]]:
             continue
         before = text[max(start, house.start() - _LONGEST_NAME) : house.start()]
         if street := _street_before(before):
-            yield house.start() - street, _with_town(text, house.end())
-        elif (town := _CODE_AND_TOWN.match(text, house.end())) and (
-            names := _SMALL_NAMES_BEFORE.search(before) or _NAMES_BEFORE.search(before)
-        ):
-            yield house.start() - len(names[0]), town.end()
+            begin, end = house.start() - street, _with_town(text, house.end())
+            town_before = _TOWN_BEFORE.search(text, max(start, begin - 40), begin)
+            if town_before or end > house.end() or not _MAYBE_A_WORD.search(before):
+                yield town_before.start() if town_before else begin, end
+        elif hungarian := _HUNGARIAN.search(before):
+            yield house.start() - len(hungarian[0]), _with_town(text, house.end())
+        elif not _YEAR.fullmatch(house[0]) and (town := _CODE_AND_TOWN.match(text, house.end())):
+            is_plain = "\n" in town[0] or sum(map(str.isdigit, town[0])) > _SHORT_CODE
+            names = _SMALL_NAMES_BEFORE.search(before) or _NAMES_BEFORE.search(before)
+            if names := names or (_SMALL_NAME_BEFORE.search(before) if is_plain else None):
+                yield house.start() - len(names[0]), town.end()
     for code in _BRITISH_CODE.finditer(text, start) if _BRITISH_END.search(text, start) else ():
         for head in _BRITISH_HEAD.finditer(text, max(start, code.start() - 90), code.start()):
             whole = _BRITISH.match(text, head.start())
@@ -143,6 +176,13 @@ def find_addresses(text: str, start: int) -> Iterator[tuple[int, int]]:
             if whole and whole.end() == code.end():
                 yield head.start(), code.end()
                 break
+    for at in reading.words_from(_BOX_INITIALS):
+        if (
+            at >= start
+            and (box := _BOX.match(reading.folded, at))
+            and (line := _BOX_TOWN.match(text, at + len(box[0].rstrip())))
+        ):
+            yield at, line.end()
     for at in reading.words_from(_INITIALS):
         word = _KIND.match(text, at)
         if at < start or word is None or word[0].lower() not in _IN_FRONT:
@@ -167,7 +207,8 @@ def _street_before(before: str) -> int:
     for said in (" nr", " nr.", " Nr."):
         words = words.removesuffix(said)
     words = _ROMAN.sub("", words)
-    if not words.lower().endswith(_BEHIND):
+    small = words.lower()
+    if not small.endswith(_BEHIND) or _NO_STREET.search(small):
         return 0
     name = _STREET.search(words)
     return len(before) - name.start() if name and name[0].lower() not in _BEHIND else 0

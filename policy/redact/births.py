@@ -20,9 +20,9 @@ _DATE = re.compile(
 _BORN = re.compile(
     r"(?:born|birth|dob(?![^\W\d_])|d\.o\.b|geb(?:\.|or|urt|dat|oorte)|nee?[ _]le|naissance|nat[oaie]\b|nascit|nacid|nacim|nascid|nascim|ur\.|urodz"
     r"|fodd|fodsel|fodt|fodels|fadd|fading|synty|naro[zd]|szul|nascut|nasteri|rod(?:j|en)|rojst|rojen|γεν|γενν|роден|рожд|ражда|sundin|sund(?![^\W\d_])|sunni"
-    r"|dzim|gim(?:e|im|us)|tw(?:el|iel)[ei]d|rugadh|dat[_ ]?nasc|bday)[^\W\d_]*"
+    r"|breithe|dzim|gim(?:e|im|us)|tw(?:el|iel)[ei]d|rugadh|dat[_ ]?nasc|bday)[^\W\d_]*"
 )
-_INITIALS = frozenset({"bor", "bir", "dob", "d", "geb", "nee", "ne", "nai", "nat", "nas", "nac", "ur", "uro", "fod", "fad", "syn", "nar", "szu", "rod", "roj", "γεν", "род", "рож", "раж", "sun", "dzi", "gim", "twi", "twe", "rug", "dat", "bda"})  # fmt: skip
+_INITIALS = frozenset({"bor", "bir", "bre", "dob", "d", "geb", "nee", "ne", "nai", "nat", "nas", "nac", "ur", "uro", "fod", "fad", "syn", "nar", "szu", "rod", "roj", "γεν", "род", "рож", "раж", "sun", "dzi", "gim", "twi", "twe", "rug", "dat", "bda"})  # fmt: skip
 _BETWEEN = re.compile(r"[^0-9\n]*\Z")
 _REACH = 36  # letters and signs between the word and its date
 

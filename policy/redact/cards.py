@@ -9,7 +9,8 @@ from policy.redact.id_names import named_numbers
 from policy.redact.reading import Reading
 
 _GROUPS = re.compile(
-    r"[0-9](?<![A-Za-z0-9_+][0-9])(?<![0-9]\.[0-9])[0-9]{2,18}(?:[ -][0-9]{1,19})*(?![A-Za-z0-9_]|\.[0-9])"
+    r"[0-9](?<![A-Za-z0-9_+][0-9])(?<![0-9]\.[0-9])[0-9]{2,18}"
+    r"(?:(?:\.[0-9]{4}){3}|\.[0-9]{6}\.[0-9]{4,5}|(?:[ -][0-9]{1,19})*)(?![A-Za-z0-9_]|\.[0-9])"
 )
 _GROUP = re.compile(r"[0-9]+")
 _ACCOUNT_HEAD = re.compile(r"(?<![A-Za-z0-9])[A-Z]{2}[0-9]{2}[ -](?:[A-Z0-9]{4}[ -]){0,6}\Z")
@@ -25,7 +26,7 @@ _ISSUERS = re.compile(
     r"|(?:6011|64[4-9][0-9]|65[0-9]{2})[0-9]{12,15}"  # Discover
     r"|35[0-9]{14,17}|(?:2131|1800)[0-9]{11}"  # JCB
     r"|62[0-9]{14,17}"  # UnionPay
-    r"|(?:5018|5020|5038|5893|6304|6390|6759|676[1-3])[0-9]{8,15}"  # Maestro
+    r"|(?:5018|5020|5038|5893|6304|6390|6759|676[1-3])[0-9]{8,15}|(?:50|67)[0-9]{14}(?:[0-9]{2,3})?"  # Maestro
     r"|(?:0604|5[678][0-9]{2})(?:[0-9]{8}|[0-9]{12})"
     r"|5019[0-9]{12}"  # Dankort
     r"|220[0-4][0-9]{12}"  # Mir
@@ -52,7 +53,9 @@ def find_cards(text: str, start: int) -> Iterator[tuple[int, int]]:
         groups = [(m.start(), m.end()) for m in _GROUP.finditer(text, run.start(), run.end())]
         first = 0
         while first < len(groups):
-            last = None if text[groups[first][0]] not in _FIRST_DIGITS else _last_group(reading, groups, first)
+            at, end = groups[first]
+            is_inner = first > 0 and text[at - 1] == "-" and end - at < _SHORTEST  # of an ISBN, say
+            last = None if is_inner or text[at] not in _FIRST_DIGITS else _last_group(reading, groups, first)
             if last is None:
                 first += 1
                 continue

@@ -75,7 +75,10 @@ _IPV6 = re.compile(
 )
 _CONTEXT = 96
 _PROVEN = frozenset({"secret", "email", "iban", "card", "national_id"})
-_DIGIT_RICH = re.compile(r"[0-9OIl](?:[^0-9\n]{0,8}[0-9OIl]){4}")
+# Five digits close together, or the number of a document, which may be letters for the most part.
+_DIGIT_RICH = re.compile(
+    r"[0-9OIl](?:[^0-9\n]{0,8}[0-9OIl]){4}|[0-9](?![A-Za-z0-9])(?:(?<=[A-Za-z][A-Za-z0-9]{8})|(?<=[A-Za-z][A-Za-z0-9]{9}))"
+)
 
 
 def find_emails(text: str, start: int) -> Iterator[tuple[int, int]]:

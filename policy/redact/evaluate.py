@@ -139,11 +139,11 @@ def evaluate(cases: Iterable[tuple[str, str, str, str, Sequence[Labelled]]], fin
             named = covered and any(is_right(each[2], label) for each in over)
             is_missed |= not named
             for table, key in _places(label, lang, variant):
-                tables[table].update({(key, "gold"): 1, (key, "found"): covered, (key, "named"): named})
+                tables[table].update({(key, "gold"): 1, (key, "found"): int(covered), (key, "named"): int(named)})
         for start, end, label in found:
             right = any(a < end and start < b and is_right(label, asked) for a, b, asked in gold)
             for table, key in _places(label, lang, variant):
-                tables[table].update({(key, "findings"): 1, (key, "right"): right})
+                tables[table].update({(key, "findings"): 1, (key, "right"): int(right)})
         if is_missed:
             missed.append(name)
     scores = {table: _scores(counts) for table, counts in tables.items()}

@@ -25,14 +25,17 @@ _NOUNS = (
     r"|score|highscore|level|loss|matrix|constant|revisi|hw|fw|firmware|mac|msg|message id|session|job|task|node|thread|block|tx|hash"
     r"|polic[ey]\w* (?:no|number)|schaden|claim|vorgang|antrag|dosar|spis|spisova|spraw|sag|mal|arende|asia|toimik|bylos|lieta"
     r"|suma|summa|referenc|sagsn|malnummer|malnr|volume|position"
-    r"|urteil|bgh|bverfg|celex|population|einwohner|units|steps|seed|nonce|rows|epoch|id_order|order_id|item_id|request_id"
+    r"|aanvraag|cerere|wniosek|wniosk|demande|solicitud|richiesta|ansokan|ansogning|soknad|hakemus|zadost|ziadost|kerelem|заявлени"
+    r"|αιτηση|zahtjev|vloga|taotlus|pieteikum|prasym|umsokn|application|zahler|compteur|contatore|licznik|meterstand|lagerplatz|regal|sak|asi"
+    r"|subject|betreff|urteil|bgh|bverfg|celex|population|einwohner|units|steps|seed|nonce|rows|epoch|id_order|order_id|item_id|request_id"
 )
 # The shortest are whole words: `Mallet, 06 95 51 80 86` is no file of a Danish court.
 _WHOLE = "|".join(f"{noun}(?![^\\W\\d_])" if len(noun) <= 3 else noun for noun in _NOUNS.split("|"))
 _NAMED = re.compile(
     rf"(?<![^\W_])(?:{_WHOLE})[^\W\d_]{{0,14}}[ _-]?(?:id|no|nr|n|num|number|nummer|numero|numer|cislo|stevilka|szam[u]?)?"
-    r"[^\w\n]{0,5}(?:[^\W\d_]{1,3}\.? )?(?:is |ist |est |es |e |je |to |of |n |nr |no |# ?)?[\"'#(]{0,2}(?:[a-z]{1,4}[-:]?)?[0-9 ./-]{0,24}\Z"
+    r"[^\w\n]{0,5}(?:[^\W\d_]{1,3}[.:]? )?(?:is |ist |est |es |e |je |to |of |n |nr |no |# ?)?[\"'#(]{0,2}(?:[a-z]{1,4}[-:]?)?[0-9 ./-]{0,24}\Z"
 )
+_HEADING = re.compile(rf"[^\w]{{0,3}}(?:{_WHOLE})")
 _REACH = 64
 _SHAPES = re.compile(
     r"(?<![A-Za-z0-9_-])(?:"
@@ -48,20 +51,37 @@ _SHAPES = re.compile(
 )
 _UNIT = re.compile(
     r"(?:[.,][0-9]{1,2})? ?(?:€|EUR|USD|\$|£|GBP|CHF|kr|SEK|NOK|DKK|PLN|zł|Kč|CZK|HUF|Ft|lei|RON|%|km|kg|m²|MB|GB|kB"
-    r"|Euro?s?|Exemplare|sz\.|számú|számla|units|people|euros|bytes|ms|tonnes?|Stück|pcs|inhabitants)(?![A-Za-z])|,[0-9]{2}(?![0-9])"
+    r"|[Ee]uro?s?|Exemplare|sz\.|számú|számla|units|people|euros|bytes|ms|tonnes?|Stück|pcs|inhabitants)(?![A-Za-z])|,[0-9]{2}(?![0-9])"
 )
 _CURRENCY = re.compile(r"(?:€|EUR|USD|\$|£|GBP|CHF|PLN) ?[0-9 .,']{0,12}\Z")
 _ISO_DATE = re.compile(r"(?:19|20)[0-9]{2}-[01][0-9]-[0-3][0-9](?![0-9])")
 
 
 def called_otherwise(reading: Reading, start: int, end: int) -> bool:
-    """Whether ``text[start:end]`` is called something else, is a price or begins as a date."""
+    """Whether ``text[start:end]`` is called something else, there or at the head of its column, is a price or begins as
+    a date."""
     return (
-        _NAMED.search(reading.folded, max(0, start - _REACH), start) is not None
+        _heads_otherwise(reading, start)
+        or _NAMED.search(reading.folded, max(0, start - _REACH), start) is not None
         or _UNIT.match(reading, end) is not None
         or _CURRENCY.search(reading, max(0, start - 20), start) is not None
         or _ISO_DATE.match(reading, start) is not None
     )
+
+
+def _heads_otherwise(reading: Reading, start: int) -> bool:
+    if not reading.columns:
+        return False
+    known: Spans | None = reading.__dict__.get("other_cells")
+    if known is None:
+        known = reading.__dict__["other_cells"] = Spans(
+            cell
+            for column in reading.columns
+            if _HEADING.match(reading.folded, column.start, column.end)
+            for cell in column.cells
+            if cell[0] < cell[1]
+        )
+    return known.covers(start, start + 1)
 
 
 def shaped_otherwise(reading: Reading, start: int, end: int) -> bool:

@@ -20,9 +20,12 @@ LENGTHS: dict[str, int] = {
 
 # Signs that look like digits count as digits where the country's account number has one (`_STRUCTURES`).
 _HEAD = re.compile(
-    r"(?<![A-Za-z0-9])[A-Za-z]{2}[ .-]?[0-9OoIl|][ .-]?[0-9OoIl|](?=[ .-]?[A-Za-z0-9|])(?=[^\n]{0,12}[0-9])"
+    r"(?<![A-Za-z0-9])[A-Za-z]{2}[ .-]?[0-9OoIl|][ .-]?[0-9OoIl|](?=[ .-]?[A-Za-z0-9|])(?=[^;]{0,12}[0-9])"
 )
-_BODIES = {length: re.compile(rf"(?:[ .-]?[A-Za-z0-9|]){{{length - 4}}}") for length in set(LENGTHS.values())}
+_BODIES = {
+    length: re.compile(rf"(?:(?:[ .-]|\r?\n[> ]{{0,2}})?[A-Za-z0-9|]){{{length - 4}}}")
+    for length in set(LENGTHS.values())
+}
 _DIGIT_LIKE = str.maketrans("OoIl|", "00111")
 _LETTER_LIKE = str.maketrans("01|", "OII")
 _PIECE = re.compile("([0-9]+)!([nac])")
@@ -56,12 +59,12 @@ def find_ibans(text: str, start: int) -> Iterator[tuple[int, int]]:
         at = head.start() + 1
         length = LENGTHS.get(head[0][:2].upper())
         body = _BODIES[length].match(text, head.end()) if length else None
-        if body is None:
+        if body is None or body[0].count("\n") > 1:  # a letter may wrap it once
             continue
         end = body.end()
         if end < len(text) and text[end].isascii() and text[end].isalnum():
             continue
-        if _is_valid("".join(sign for sign in head[0] + body[0] if sign not in " .-")):
+        if _is_valid("".join(sign for sign in head[0] + body[0] if sign not in " .->\r\n")):
             yield head.start(), end
             at = end
 

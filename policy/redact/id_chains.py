@@ -4,11 +4,13 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from policy.redact.alphabet import LETTER
 from policy.redact.id_kinds import IDS
 
 _RUN = re.compile(r"[A-Za-z0-9]+(?:[ ./+-]{1,3}[A-Za-z0-9]+){0,9}")
 _TOKEN = re.compile(r"[A-Za-z0-9]+")
-_GOES_ON = re.compile(r"_|[./-][0-9]|[./-]?\|[0-9]")
+_GOES_ON = re.compile(r"_|[./-][0-9]|[./-]\|[0-9]")
+_WORD_GOES_ON = re.compile(f"[{LETTER}]")
 _NUMBER_GOES_ON = re.compile("[ ./-]{1,3}[0-9]")
 _DIGIT_LIKE = str.maketrans("OoIl|", "00111")
 _DIGIT_LIKE_SIGN = re.compile(r"[OoIl|]")
@@ -50,6 +52,8 @@ def chains_at(latin: str, begin: int) -> list[Chain]:
             break
         if length >= _SHORTEST:
             end = token.end()
+            if _WORD_GOES_ON.match(latin, end):  # as `på` does behind its p
+                break
             if latin[end : end + 1] not in _SIGNS_INSIDE or not _GOES_ON.match(latin, end):
                 shape = _DIGITS_ONLY[length] if compact.isdigit() else compact.translate(_SHAPE)
                 chains.append(Chain(begin, end, compact, groups, shape))

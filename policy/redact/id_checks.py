@@ -153,7 +153,12 @@ def is_yugoslav_personal_number(number: str) -> bool:
 
 
 def is_latvian_personal_code(number: str) -> bool:
-    """Personas kods: date of birth, century, serial, check digit (1101 minus the weighted sum, modulo 11)."""
+    """Personas kods: date of birth, century, serial, check digit (1101 minus the weighted sum, modulo 11).
+
+    Since July 2017 it is 32 and nine digits that say nothing and check nothing.
+    """
+    if _digits(number, 11) and number.startswith("32"):
+        return True
     if not _digits(number, 11) or not _is_date(2000 + int(number[4:6]), number[2:4], number[:2]):
         return False
     return (1101 - _weighted(number[:10], (1, 6, 3, 7, 9, 10, 5, 8, 4, 2))) % 11 % 10 == int(number[10])
@@ -174,6 +179,31 @@ def is_luxembourg_number(number: str) -> bool:
 def is_maltese_identity_card(number: str) -> bool:
     """Up to seven digits and the letter of the register; there is no check digit."""
     return 4 <= len(number) <= 8 and _digits(number[:-1]) and number[-1].upper() in "MGAPLHBZ"
+
+
+def is_spanish_insurance_number(number: str) -> bool:
+    """Número de la Seguridad Social: province, serial, check (both modulo 97); a serial below ten million counts seven
+    digits."""
+    if not _digits(number, 12) or not 1 <= int(number[:2]) <= 66:
+        return False
+    serial = int(number[2:10])
+    short = serial < 10_000_000 and (int(number[:2]) * 10_000_000 + serial) % 97 == int(number[10:])
+    return short or int(number[:10]) % 97 == int(number[10:])
+
+
+def is_portuguese_insurance_number(number: str) -> bool:
+    """NISS: ten digits weighted with the primes from 29 down to 2, check digit 9 less their sum modulo 10."""
+    if not _digits(number, 11) or number[0] not in "12":
+        return False
+    return 9 - _weighted(number[:10], (29, 23, 19, 17, 13, 11, 7, 5, 3, 2)) % 10 == int(number[10])
+
+
+def is_polish_identity_card(number: str) -> bool:
+    """Dowód osobisty: three letters and six digits, of which the first makes the weighted sum a multiple of ten."""
+    if len(number) != 9 or not number.isascii() or not number[:3].isalpha() or not _digits(number[3:]):
+        return False
+    values = (int(sign, 36) for sign in number)
+    return sum(v * w for v, w in zip(values, (7, 3, 1, 9, 7, 3, 1, 7, 3), strict=True)) % 10 == 0
 
 
 def is_number(number: str) -> bool:

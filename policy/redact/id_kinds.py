@@ -81,7 +81,7 @@ IDS: dict[str, IdKind] = {
                     "|vsnr|drv nummer|drv nr|versicherungs nr|vers nr|versnr|sv ausweis|sozialvers*|german pension*|rv nr|rvnummer"),
     "be_nn": IdKind("99999999999", id_checks.is_belgian_national_number, _N, "identificatienummer van het rijksregister|rijksregister*|rijksregisternr|registre national*|niss|insz|nationalregister*"
                     "|rrn|nationaal nummer|numero national|belgian national*|registre nationale|nn"
-                    "|rijksregister nr|rijks reg*|registre nat*|numero de registre*|securite sociale|insz nr|niss nr|numero d identification nat*|bis nummer|numero bis|national register*"),
+                    "|nrn|rijksregister nr|rijks reg*|registre nat*|numero de registre*|securite sociale|insz nr|niss nr|numero d identification nat*|bis nummer|numero bis|national register*"),
     "ch_ahv": IdKind("9999999999999", ssn.is_valid, _N, "ahv*|avs*|navs13|ssn|oasi|sozialversicherungs*|swiss social*|n avs"
                     "|securite sociale|sozialvers*|avs numero|oasi*|ahv nr|numero avs|versichertennummer"),
     "fi_hetu": IdKind("999999A999A 9999999999 999999999A 999999A9999", id_checks.is_finnish_identity_code, _N,
@@ -141,6 +141,12 @@ IDS: dict[str, IdKind] = {
                     "|taj azonosito*|tarsadalom*|tb szam|hungarian health*|ungarische soz*"),
     "hu_tax": IdKind("9999999999", id_checks.is_hungarian_tax_number, _C, "tax n*|tax id*|tax code*|adoszam*|ado azonosito*|adoazonosit*|ado azonosit*|adojel*|hungarian tax*"
                     "|hu tax*|ado azon*|adoaz*|ungarische steuer*"),
+    "es_nss": IdKind("999999999999", id_checks.is_spanish_insurance_number, _NAME, "numero de la seguridad social|seguridad social|n s s|nss|naf"
+                     "|afiliacion*|numero de afiliacion|num* seguridad social|n seguridad social|social security*|spanish social*"),
+    "pt_niss": IdKind("99999999999", id_checks.is_portuguese_insurance_number, _NAME, "niss*|seguranca social|numero de seguranca social"
+                      "|identificacao da seguranca social|n seguranca social|beneficiario|social security*|portuguese social*"),
+    "pl_id": IdKind("AAA999999", id_checks.is_polish_identity_card, _NAME, "dowod*|nr dowodu|numer dowodu|seria i numer|seria i nr|id card*"
+                    "|identity card*|identity document*|document n*|document id|polish id*|dowod osobist*|dowodu osobist*"),
     "de_kvnr": IdKind("A999999999", id_checks.is_german_health_insurance_number, _C,
                       "versicherten id*|krankenkassennr|gkv nummer|kranken*|kvnr|versichertennummer*|versichertennr|gesundheitskarte|egk|german health*|kv nummer|versicherten nr"
                     "|kv nr|kvnummer|kranken vers*|versicherten nummer|versichertenkarte|gesundheits*|egk nr|egk nummer|health insurance*|versicherungs nr"),
@@ -159,13 +165,13 @@ IDS: dict[str, IdKind] = {
     "fr_siret": IdKind("9" * 14, siret.is_valid, _C, "siret*"),
     "fr_siren": IdKind("999999999", siren.is_valid, _NAME, "siren*|rcs"),
     "es_cif": IdKind("A99999999 A9999999A", cif.is_valid, _C, "cif|c i f|nif"),
-    "cy_tic": IdKind("99999999A", cy_vat.is_valid, _C, "tax n*|tax id*|tax code*|tic|ταυτοτητ*|α φ τ|αφτ|tax identification*|φορολογικης ταυτοτητας|κωδικος*"
+    "cy_tic": IdKind("99999999A", cy_vat.is_valid, _C, "αφμ|α φ μ|tax n*|tax id*|tax code*|tic|ταυτοτητ*|α φ τ|αφτ|tax identification*|φορολογικης ταυτοτητας|κωδικος*"
                     "|cy tax*|cy tic|cyprus tax*|cypriot tax*|φορολογικης ταυτ*|αφτ*"),
     "cy_id": IdKind("999999 9999999 99999999 9999999999", id_checks.is_number, _NAME, "δελτιο ταυτοτητας|αριθμος ταυτοτητας"
                     "|δελτιου ταυτοτητας|αδτ|α δ τ|ταυτοτητ*|cypriot id*|cyprus id*"
                     "|cy id*|αρ ταυτ*|αριθμος δελτ*|δελτιου ταυτ*|arithmos taft*|arithmos taut*|taftotita*|tautotita*|id card*|identity card*|identity no*|identity number*|carte d identite chypr*"),
     "mt_id": IdKind("9999A 99999A 999999A 9999999A", id_checks.is_maltese_identity_card, _NAME,
-                    "numru tal id*|karta ta l identit*|numru ta l id*|karta ta*|numru tal karta*|tal identita|maltese id*|id card*|karta tal identita*|numru ta l identita*|malta id*"
+                    "i d no|i d number|i d card*|numru tal id*|karta ta l identit*|numru ta l id*|karta ta*|numru tal karta*|tal identita|maltese id*|id card*|karta tal identita*|numru ta l identita*|malta id*"
                     "|identity card*"
                     "|mt id*|nru tal id*|nru tal karta*|ki nru*|ki numru|karta id*|karta tal i*|id nru|identity doc*|carte d identite malt*|numru id*"),
     "li_peid": IdKind("99999 999999 9999999 99999999 999999999 9999999999 99999999999 999999999999", id_checks.is_number, _NAME,
@@ -181,7 +187,7 @@ IDS: dict[str, IdKind] = {
     "passport": IdKind("", id_checks.is_travel_document, _NAME,
                        "passport*|passeport*|pasaporte*|passaporto*|passaporte*|passaport|reisepass*|passnummer|passnr|pass nr|pass no|paszport*|nr paszportu|paspoort*|pasnummer"
                        "|passin numero|passinumero|utlevel*|pasaport*|cestovn* pas*|cislo pasu|potn* list*|putovnic*|διαβατηρι*|паспорт*|pases n*|passi number|passi nr|paso n*|vegabref*"
-                       "|identitatskarte*|dowod osobist*|dowodu osobist*|obcansk* prukaz*|cislo op|obciansk* preukaz*|szemelyi igazolvany*|szig|carte nationale d identite*|cni|carte d identite*"
+                       "|identitatskarte*|obcansk* prukaz*|cislo op|obciansk* preukaz*|szemelyi igazolvany*|szig|carte nationale d identite*|cni|carte d identite*"
                        "|carta d identita|osobn* iskaznic*|osebn* izkaznic*|лична карта*|лична карта|carte de identitate|buletin*|serie ci|isikutunnistus*|id kaart*|asmens tapatyb*|personas apliec*"
                        "|identiteitskaart*|travel document*|identity document*|document n*"),
     "pl_regon": IdKind("999999999 " + "9" * 14, regon.is_valid, _NAME, "regon*"),

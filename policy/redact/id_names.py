@@ -27,7 +27,11 @@ _BRIEF = 8
 _LETTERS_OF_A_NUMBER = 2  # `KT 08 69 22 C` begins with two that are a name elsewhere
 _LONGEST_NAME = 48
 # Not `11` in `fødselsnummer (11 siffer): `.
-_NUMBER_START = re.compile(r"(?<![A-Za-z0-9_])[A-Za-z]{0,6}(?![0-9]{1,3}(?:[)\]:,;]| [^\W\d_]{3}))[0-9]")
+_NUMBER_START = re.compile(r"(?<![A-Za-z0-9_])[A-Za-z]{0,9}(?![0-9]{1,3}(?:[)\]:;]|,(?![0-9])| [^\W\d_]{3}))[0-9]")
+# `Een paspoort kost € 77,85; aanvraag 4662317472`: the word in front of the number begins a clause of its own.
+_OTHER_CLAUSE = re.compile(
+    r"(?:[;!?]|(?<![Nn][ro])\.) ?(?!(?i:num|nr|no\b|cod|kod|кож))(?:(?<=;)[^\W\d_]|(?<=; )[^\W\d_]|[A-Z\u00c0-\u00de\u0391-\u03a9\u0410-\u042f])[^\W\d_]{2,15}:? (?:n[ro]\.? |n\.? ?º ?)?\Z"
+)
 _NUMBER_END = re.compile(
     r"(?P<number>[0-9][A-Za-z]{0,3})(?![A-Za-z0-9])(?P<letter>[ ./-][A-Z](?![A-Za-z0-9]))?[^0-9\n]*\Z"
 )
@@ -170,7 +174,8 @@ def _named(reading: Reading) -> dict[int, Named]:
     names = names_in(reading)
     for name in reversed(names):  # the nearest is met first
         reach = _SHORT_REACH if name.is_short else REACH
-        if number := _NUMBER_START.search(reading.latin, name.end, name.end + reach + 8):
+        number = _NUMBER_START.search(reading.latin, name.end, name.end + reach + 8)
+        if number and not _OTHER_CLAUSE.search(reading, name.end, number.start()):
             _add(found, number.start(), name)
     if names and reading.columns:
         for column in reading.columns:

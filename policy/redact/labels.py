@@ -29,8 +29,8 @@ _KINDS = {
     "taj": "hu_taj", "adoazonosito tax_id adojel": "hu_tax", "pps ppsn": "ie_pps", "kennitala kt": "is_kt",
     "cf codicefiscale codice_fiscale fiscal_code": "it_cf", "asmens ak asmens_kodas": "lt_ak", "nin matricule": "lu_nin",
     "pk personas_kods": "lv_pk", "id id_card": "mt_id", "bsn": "nl_bsn", "fnr fodselsnummer": "no_fnr", "pesel": "pl_pesel",
-    "nip": "pl_nip", "regon": "pl_regon", "nif": "pt_nif", "cc": "pt_cc", "cnp": "ro_cnp",
-    "personnummer pnr": "se_pnr", "emso": "si_emso", "ddv tax": "si_tax", "tic": "cy_tic", "nino": "gb_nino", "nhs": "gb_nhs",
+    "nip": "pl_nip", "dowod id_card nr_dowodu": "pl_id", "nss naf": "es_nss", "niss": "pt_niss", "regon": "pl_regon", "nif": "pt_nif", "cc": "pt_cc", "cnp": "ro_cnp",
+    "personnummer pnr": "se_pnr", "emso": "si_emso", "ddv tax": "si_tax", "tic tin tax_id": "cy_tic", "nino": "gb_nino", "nhs": "gb_nhs",
 }  # fmt: skip
 _KIND_OF = {f"{kind[:2]}_{name}": kind for names, kind in _KINDS.items() for name in names.split()}
 _COUNTRY = re.compile(r"[a-z]{2}")

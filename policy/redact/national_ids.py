@@ -29,6 +29,7 @@ _FIRST_DIGIT = re.compile(
 )
 _BRITISH = re.compile(r"[A-Za-z]{2}[ .-]{0,2}(?:[0-9][ .-]?){6}[A-DTa-dt](?![A-Za-z0-9])")
 _LETTERS_BEFORE = re.compile(r"(?<![A-Za-z0-9_+])(?!(?i:n[or]?)[ .])[A-Za-z]{1,2}(?:[ .+-]{1,2})?\Z")
+_SERIES_BEFORE = re.compile(r"(?<![A-Za-z0-9_])[A-Z]{3}[ -]?\Z")  # a document's: `CDB 600336`
 _AREA_BEFORE = re.compile(r"\(\+?[0-9]{1,4}\) ?\Z")  # a phone's
 _ITALIAN = re.compile(
     r"[0-9LMNPQRSTUV][ ./+-]?[0-9LMNPQRSTUV][ ./+-]?[ABCDEHLMPRST][ ./+-]?[0-9LMNPQRSTUV][ ./+-]?[0-9LMNPQRSTUV][ ./+-]?"
@@ -123,7 +124,9 @@ def _begins(latin: str, start: int, digit: int) -> list[int]:
 def _best_named(reading: Reading, begin: int, named: Named) -> tuple[int, int, str] | None:
     latin = reading.latin
     begins = [begin]
-    if letters := _LETTERS_BEFORE.search(latin, max(named.after, begin - 4), begin):
+    if letters := _LETTERS_BEFORE.search(latin, max(named.after, begin - 4), begin) or _SERIES_BEFORE.search(
+        latin, max(named.after, begin - 5), begin
+    ):
         begins.insert(0, letters.start())
     for at in begins:
         if found := _named_at(reading, at, named, chains_at(latin, at)[::-1]):
@@ -242,10 +245,26 @@ def _best_alone(reading: Reading, begin: int) -> tuple[int, int, str] | None:
         whole = chain is chains[-1] and (begin < 2 or not (latin[begin - 1] == " " and latin[begin - 2].isdigit()))
         for kind in ranked:
             if holds(kind, latin, chain):
-                if _is_free(reading, kind, begin, chain, is_whole=whole or chain.groups == 1):
+                if _is_plausible(kind, latin, begin, chain) and _is_free(
+                    reading, kind, begin, chain, is_whole=whole or chain.groups == 1
+                ):
                     return begin, chain.end, kind
                 break
     return None
+
+
+def _is_plausible(kind: str, latin: str, begin: int, chain: Chain) -> bool:
+    """Whether a valid number that nothing names is written as people write one."""
+    if kind in _DATED and not _DATED[kind].match(chain.compact):
+        return False
+    if chain.groups == 1:
+        return True
+    if _A_DATE_AND.fullmatch(latin, begin, chain.end) or (
+        kind != "gb_nino" and _SMALL_WORD.search(latin, begin, chain.end)
+    ):
+        return False
+    is_inner = begin > 0 and latin[begin - 1] == "-"
+    return not (kind in _ONE_SIGN and (is_inner or len(set(latin[begin : chain.end]) & _SIGNS) > 1))
 
 
 def _ranked(reading: Reading, alone: _Alone, chain: Chain) -> list[str]:
@@ -253,7 +272,11 @@ def _ranked(reading: Reading, alone: _Alone, chain: Chain) -> list[str]:
     countries = reading.countries
     ranked = [(2, kind) for kind in alone.anywhere if not (kind in _FIRST and chain.compact[0] not in _FIRST[kind])]
     if chain.groups > 1:
-        ranked += [(2, kind) for kind in alone.written if _is_written(kind, reading.latin, chain)]
+        ranked += [
+            (2, kind)
+            for kind in alone.written
+            if _is_written(kind, reading.latin, chain) and not (kind == "lv_pk" and _is_old(kind, chain))
+        ]
     if not countries:
         return sorted(kind for _, kind in ranked)
     strong = {kind for _, kind in ranked}
@@ -272,7 +295,9 @@ def _ranked(reading: Reading, alone: _Alone, chain: Chain) -> list[str]:
 
 
 def _is_old(kind: str, chain: Chain) -> bool:
-    """Whether it may be a birth number from before 1954, which has no check digit."""
+    """Whether it may be a birth number from before 1954, or a Latvian code since 2017, which have no check digit."""
+    if kind == "lv_pk":
+        return chain.compact.startswith("32")
     return len(chain.compact) == _OLD_BIRTH_NUMBER and kind in ("cz_rc", "sk_rc")
 
 
@@ -288,8 +313,17 @@ def _is_free(reading: Reading, kind: str, begin: int, chain: Chain, *, is_whole:
 _FEW_GROUPS = 3
 _SHORT_NUMBER = 9  # digits; few numbers with a check are as short, so this one was meant
 _A_DATE = re.compile(
-    r"(?:[0-3]?[0-9]([./-])[01]?[0-9]\1(?:19|20)?[0-9]{2}|(?:19|20)[0-9]{2}([./-])[01]?[0-9]\2[0-3]?[0-9])"
+    r"(?:[0-3]?[0-9]([./-])[01]?[0-9]\1(?:19|20)?[0-9]{2}|(?:19|20)[0-9]{2}([./-])[01]?[0-9]\2[0-3]?[0-9]"
+    r"|[0-3]?[0-9]\.? [A-Za-z]{3,9} (?:19|20)[0-9]{2})"
 )
+_A_DATE_AND = re.compile(rf"{_A_DATE.pattern}[ ,.][A-Za-z]")  # `2025-03-12 p`
+_SMALL_WORD = re.compile(
+    r"[0-9] [a-z]{1,2}\Z|\A[a-z]{1,2} [0-9]|[0-9]\. [A-Za-z]{1,2}\Z"
+)  # beside a number: no part of it
+# A month, or a year within the last or this century: what a number has that nothing names.
+_DATED = {"fr_nir": re.compile("[0-9]{3}(?:0[1-9]|1[0-2]|20)"), "si_emso": re.compile("[0-9]{4}[09]")}
+_SIGNS = frozenset(" ./-")
+_ONE_SIGN = frozenset({"fr_nir", "ro_cnp", "si_emso", "lu_nin"})  # nobody mixes its separators; rows of figures do
 _LONE_LETTERS = re.compile(r"[A-Za-z][ .-]|.*[ .-][A-Za-z]+\Z")
 _MIXED = frozenset({"de_id", "passport"})
 _LAX = UNCHECKED | _MIXED

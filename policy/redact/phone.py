@@ -32,7 +32,8 @@ _AFTER_SIGN = re.compile(r"[-/.][+(]?0?[0-9]")  # `tel/+48…` and `Tel.-030…`
 _GROUPED = re.compile(r"[0-9)][ ./-]{1,3}[(0-9]")
 _EXTENSION = re.compile(r" ?[a-z]+\.? ?[0-9]{1,6}\Z", re.IGNORECASE)
 _DATE = re.compile(
-    r"(?:19|20)[0-9]{2}[./ -][01]?[0-9][./ -][0-3]?[0-9].*|[0-3]?[0-9][./ -][01]?[0-9][./ -](?:19|20)[0-9]{2}.*"
+    r"(?:19|20)[0-9]{2}(?:[./ -]|\. )[01]?[0-9](?:[./ -]|\. )[0-3]?[0-9].*"
+    r"|[0-3]?[0-9](?:[./ -]|\. )[01]?[0-9](?:[./ -]|\. )(?:19|20)[0-9]{2}.*"
 )
 _FILE = re.compile(
     r"[1-9][0-9]{1,6}/(?:19|20)[0-9]{2}|[0-9]{2}\.[0-9]{2}\.[0-9]{4}|[0-3]?[0-9]([./-])[01]?[0-9]\1[0-9]{2}"
@@ -40,6 +41,7 @@ _FILE = re.compile(
 _PERSONAL = re.compile(r"[0-3][0-9][01][0-9]{3}[ -][0-9]{4,5}")  # date of birth and serial, as north of the Baltic
 _AMOUNT = re.compile(r"[1-9][0-9]{0,2}(?:[. ][0-9]{3}){2,}")
 _ACCOUNT_SO_FAR = re.compile(r"(?<![A-Za-z0-9])[A-Z]{2}[0-9]{2} (?:[A-Z0-9]{4} ){0,6}\Z")
+_SUM = re.compile(r"\+ ?[0-9]{1,2}\.[0-9]{4,}")  # `x + 5.00032159`
 _YEARS = re.compile(r"(?:19|20)[0-9]{2} ?[-/–] ?(?:19|20)[0-9]{2}")
 _AMERICAN = re.compile(
     r"(?:1[ .-])?(?:\([2-9][0-9]{2}\) ?|[2-9][0-9]{2}[.-])[2-9][0-9]{2}[.-][0-9]{4}(?: ?x[0-9]{1,6})?"
@@ -76,6 +78,8 @@ def compile_plans() -> None:
 
 def _is_phone(reading: Reading, span: str, begin: int, end: int, digits: int) -> bool:
     bare = span.lstrip("(")
+    if bare[0] == "+" and _SUM.fullmatch(bare):
+        return False
     named_id = named_numbers(reading).get(begin)
     if bare.startswith(("+", "00")) and digits >= 7 and _is_international(bare):
         if bare[0] == "+":
@@ -83,6 +87,8 @@ def _is_phone(reading: Reading, span: str, begin: int, end: int, digits: int) ->
         return not (named_id and named_id.is_sure) and not _ACCOUNT_SO_FAR.search(reading, max(0, begin - 32), begin)
     if digits <= 15 and not (named_id and named_id.is_sure) and is_called_phone(reading, begin):
         return True
+    if reading[begin - 1 : begin] == ":" and reading[begin - 2 : begin - 1].isdigit():  # seconds
+        return False
     if digits < 7 or named_id or _is_otherwise(reading, begin, end):
         return False
     if _AMERICAN.fullmatch(span) or (digits >= 8 and _stands_in_a_record(reading, begin, end)):

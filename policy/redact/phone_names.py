@@ -7,14 +7,14 @@ from policy.redact.reading import Reading, Spans
 
 # In small letters without marks; up to 28 signs without digits may stand between such a word and its number.
 _CONTEXT = re.compile(
-    r"(?:(?<![^\W_])(?:tel(?:[ef]\w*|nr|no|s)?(?![^\W\d_])|mob|gsm|fax|faks|cell(?:phone\w*|ular\w*|s)?(?![^\W\d_])(?! ?(?:tower|line|count|id|type|[a-z]?[0-9]))"
-    r"|call(?:ing|ed|s|back)?(?![^\W\d_])|sms|ring(?:e|er|t|es|a|id)?(?![^\W\d_])|dial|reach|talr|tlf|soi(?:t|ta|ttakaa|tan)?"
+    r"(?<!</)(?:(?<![^\W_])(?:tel(?:[ef]\w*|nr|no|s)?(?![^\W\d_])|mob|gsm|port\.|tlm|tfn|tfno|fax|faks|cell(?:phone\w*|ular\w*|s)?(?![^\W\d_])(?! ?(?:tower|line|count|id|type|[a-z]?[0-9]))"
+    r"|call(?:ing|ed|s|back)?(?![^\W\d_])|sms|ring(?:e|er|t|es|a|id)?(?![^\W\d_])|dial|reach|talr|tlf|guthan|soi(?:t|ta|ttakaa|tan)?"
     r"(?![^\W\d_])|hp(?![^\W\d_])|fon|sim(?:i|a|an\w*|ar\w*|num\w*)(?![^\W\d_])|bel(?:len)?(?![^\W\d_])|sun(?:a|ati|at|at-ne)"
     r"(?![^\W\d_])|kontakt|contact|contatt|kuntatt|recapit|treff|tref|nas (?:pa|via)|bereikba|disponi|elerhet|kapcsolat|yhtey"
-    r"|sazi[nņ]|joign|επικοιν|връзк"
-    r"|(?:an|ruck)?ruf|puh|zadzwon|zvan|skambin|apel|hringdu|volajte|volat|nazov|pokli|hivj|llam|r?appel|ligue|ligar|chiam"
-    r"|τηλ|κιν|φαξ|καλε|тел|моб|факс|обад|helista|cempel|erreich)"
-    r"|fono?n?(?![^\W\d_])|phone|handy|whatsapp|signal:|telegram:|portable|movil|cellular|komork|(?:far|heima|vinnu)sim|kannykka|puhelin|mobil|rufen|[☎☏✆📞📱])"
+    r"|sazi[nņ]|join(?:gn|dre)|επικοιν|връзк"
+    r"|(?:an|ruck)?ruf|puh|zadzwon|zvan|skambin|apel|hringdu|vol[ae]jte|volat|volej|(?:my|our) (?:new )?number|nazov|pokli|hivj|llam|r?appel|ligue|ligar|chiam"
+    r"|τηλ|κιν|φαξ|καλε|тел|моб|факс|обад|helista|cempl|erreich)"
+    r"|(?<=[\n|])[mtfp]:|(?<=[\n|] )[mtfp]:|fono?n?(?![^\W\d_])|phone|handy|whatsapp|signal:|telegram:|portable|movil|cellular|komork|(?:far|heima|vinnu)sim|kannykka|puhelin|mobil|rufen|[☎☏✆📞📱])"
     r"(?:[^0-9\n]{0,28}|[^0-9\n]{0,12}\n[^0-9\n]{0,16})\Z"
 )
 _IS = "is|was|ist|war|est|es|e|er|ar|on|to|je|jest|este|yra|ir|van|е|ειναι"

@@ -18,6 +18,7 @@ _MIXED = re.compile(
 _BESIDE = re.compile(r"(?<=[0-9])[OoIl|]+|[OoIl|]+(?=[0-9])")
 _LOOK_ALIKE = re.compile(f"[{''.join(map(chr, LOOK_ALIKES))}]")
 _UNLIKE = re.compile(r"[0-9](?:[OoIl|]|[ ./-][OoIl]{1,3}[ ./-][0-9])|[OoIl|](?<![OoIl|][OoIl|])[OoIl|]*[0-9]|\(O\)")
+_BAR_OF_TABLE = re.compile(r"[^\W\d_]{2}[\"' ]{0,2}\|[\"' ]{0,2}[^\W\d_]{2}|\| ?-{3}")  # no digit between two words
 _DIGIT_LIKE = str.maketrans("OoIl|", "00111")
 _DIGITS = re.compile("[0-9]")
 _WORD = re.compile(r"[^\W\d_]+")
@@ -146,9 +147,15 @@ class Reading(str):
     @_Once
     def with_plain_digits(self) -> "Reading | None":
         """`latin` with O, o, I, l and | read as 0 and 1 beside digits, character for character; None if it is that."""
-        if not _UNLIKE.search(self.latin):
+        text: str = self.latin
+        has_bars = "|" in text and "\0" not in text and _BAR_OF_TABLE.search(text) is not None
+        if has_bars:
+            text = text.replace("|", "\0")
+        if not _UNLIKE.search(text):
             return None
-        changed = _MIXED.sub(_plain_digits, self.latin)
+        changed = _MIXED.sub(_plain_digits, text)
+        if has_bars:
+            changed = changed.replace("\0", "|")
         return None if changed == self.latin else Reading(changed)
 
 

@@ -46,7 +46,9 @@ _FOLLOWING: dict[str, str] = {
     "fm2_": r"[A-Za-z0-9+/=_]{100,800}", "fio-u-": r"[A-Za-z0-9_=-]{64}", "AGE-SECRET-KEY-1": r"[A-Z0-9]{58}", "CFPAT-": r"[A-Za-z0-9_-]{43}",
     "access_token$": r"(?:production|sandbox)\$[a-z0-9]{16}\$[a-f0-9]{32}", "PRVT-": r"[A-Za-z0-9-]{20,80}", "phx_": r"[A-Za-z0-9]{40,60}", "eyJ": r"[A-Za-z0-9_-]{8,}+\.eyJ[A-Za-z0-9_-]{8,}+(?:\.[A-Za-z0-9_-]*+)?",
 }  # fmt: skip
-_WITHOUT_DIGIT = frozenset({"eyJ"})  # of what follows the others, some sign is a digit: prose with hyphens has none
+_WITHOUT_DIGIT = frozenset(
+    {"eyJ", "hf_", "AKIA", "ASIA"}
+)  # of what follows the others, some sign is a digit: prose with hyphens has none
 
 
 class Inside(NamedTuple):

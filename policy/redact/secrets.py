@@ -8,7 +8,8 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-from policy.redact.normalise import contains_any, lowered
+from policy.redact.alphabet import WORD
+from policy.redact.normalise import LOOK_ALIKES, contains_any, lowered
 from policy.redact.secret_formats import INSIDE, PREFIXED
 
 PEM_PREFIX = "-----BEGIN"
@@ -25,14 +26,18 @@ _DIGIT, _LETTER = re.compile("[0-9]"), re.compile("[A-Za-z]")
 _IN_WORD = re.compile("[A-Za-z0-9_]")
 _LONGEST_INSIDE = 160
 _URL = re.compile(
-    r"(?<![A-Za-z0-9])[A-Za-z][A-Za-z0-9+.-]{1,20}://(?P<login>[^\s/:@\"'<>]{0,64}:[^\s/\"'<>]{1,128})@(?=[A-Za-z0-9\[_-])"
+    r"(?<![A-Za-z0-9])[A-Za-z][A-Za-z0-9+.-]{1,20}://[^\s/:@\"'<>]{0,64}:[^\s/\"'<>]{1,128}@(?=[A-Za-z0-9\[_-])"
+    rf"[{WORD}\[\]]{{1,256}}(?<![.:)='\]])"
 )
+_PAROLA = "парола".translate(LOOK_ALIKES)  # as `Reading.latin` has it
 _NAMED = re.compile(
     r"(?:pass(?:word|wd|wort|phrase|code)?|pwd|secret|token|(?:api|access|private|account|shared|auth|encryption|secret"
     r"|signing|service|app|subscription|license|client|webhook|deploy|master)[_ -]?key|credentials?"
     r"|authorization[\"']?\s{0,2}[:=]\s{0,2}[\"']?(?:basic|bearer|token|apikey)|bearer|contrase[nñ]a|mot de passe|kennwort"
     r"|wachtwoord|has[lł]o|senha|l[öo]senord|adgangskode|passord|salasana|heslo|jelsz[óo]"
-    r"|parol[ae]?|lozinka|geslo|slapta[žz]odis|parool|κωδικός|парола)"
+    r"|parol[aeăĕ]?|lozinka|geslo|slapta[žz]odis|parool|lykilor[ðd]|aðgangsorð|palavra-passe|focal faire|κωδικ[όο]ς(?: πρόσβασης)?|парола|"
+    + _PAROLA
+    + r")"
     r"(?:[\"'`]?\]?\)?\s{0,2}(?::=|=>|[:=>]|\b(?:is|ist|lautet|est|es|è|é|jest|to|je|on|är|er|este|yra|ir|huwa)\b)\s{0,2}"
     r"|(?<=bearer) |(?<=basic) |(?P<bare>(?<=password) |(?<=token) ))"
     r"(?:[\"'`](?=(?P<quoted>[^\s\"'`<>]{8,255})[\"'`]))?[\"'`]?"
@@ -41,7 +46,7 @@ _NAMED = re.compile(
 # One of these is in every name; most texts hold none.
 _STEMS = ("pass", "pwd", "secret", "token", "key", "credential", "bearer", "authoriz", "contrase", "kennwort", "wachtwoord", "hasl",
           "hasł", "senha", "senord", "adgangskode", "salasana", "heslo", "jelsz", "parol", "lozinka", "geslo", "slapta",
-          "parool", "κωδικός", "парола")  # fmt: skip
+          "parool", "lykilor", "aðgangsor", "palavra-passe", "focal faire", "κωδικ", "парола", _PAROLA)  # fmt: skip
 _NAMES_REACH = 48
 _ENTROPY = 2.5  # words and repeated signs have less
 _SURE = 3.0  # where only a blank stands between a name and its value
@@ -57,12 +62,12 @@ PEM_BODY = re.compile(
 
 def find_secrets(text: str, start: int) -> Iterator[tuple[int, int]]:
     """Spans of secrets from `start` on. A PEM block counts without its end: what was sent so far is bad enough."""
-    if any(_DIGIT.search(token) and _LETTER.search(token) for token in _LONG.findall(text, start)):
+    if any(map(_may_be_key, _LONG.findall(text, start))):
         yield from _keys(text, start)
     if "://" in text:
         for match in _URL.finditer(text, max(0, start - _NAMES_REACH)):
-            if match.start("login") >= start:
-                yield match.span("login")
+            if match.start() >= start:
+                yield match.span()
     small = lowered(text)
     if contains_any(small, _STEMS):
         named = _NAMED.search(small, max(0, start - _NAMES_REACH))
@@ -75,6 +80,10 @@ def find_secrets(text: str, start: int) -> Iterator[tuple[int, int]]:
         for head in PEM_HEAD.finditer(text, start):
             body = PEM_BODY.match(text, head.end())
             yield head.start(), body.end() if body else head.end()
+
+
+def _may_be_key(token: str) -> bool:
+    return ("_" in token or _DIGIT.search(token) is not None or token.isupper()) and _LETTER.search(token) is not None
 
 
 def _keys(text: str, start: int) -> Iterator[tuple[int, int]]:

@@ -1,3 +1,4 @@
+# ruff: noqa: E501  # tables read better in one line a row
 import pytest
 
 from policy.redact.addresses import find_addresses
@@ -54,4 +55,27 @@ def test_an_address_is_found_whole_as_other_countries_write_it(address):
     "Na stranke 12, odsek 4", "5464 people in MT 30829",
 ])  # fmt: skip
 def test_names_and_numbers_that_are_no_address_are_left_alone(text):
+    assert list(find_addresses(text, 0)) == []
+
+
+@pytest.mark.parametrize("address", [
+    "Bjørnstjerne Bjørnsons plass 26b, 0184 Oslo", "Șos. Kiseleff nr. 75, 400001 Cluj-Napoca", "4, Republic Street, Birkirkara BKR 1011",
+    "6720 Szeged, Rákóczi út 88", "1061 Budapest, Petőfi u. 149", "Masarykovo náměstí 120/38, 779 00 Olomouc", "Dlouhá 175, 120 00 Praha 2",
+    "Mlynské nivy 55, 040 01 Košice", "Av. Diagonal 640, 6a planta, 08017 Barcelona", "ul. Mickiewicza 12 m. 5, 01-517 Warszawa",
+    "Via Roma 12/A, 10121 Torino", "Unter den Linden 77, D-10117 Berlin", "Postfach 10 12 34, 20095 Hamburg", "Postboks 123 Sentrum, 0102 Oslo",
+    "9 Harbour View Road, Dublin 2, D02 X285", "Meir 69, 2000 Antwerpen", "Raiņa bulvāris 79, Rīga, LV-1010", "Laisvės al. 93, 44240 Kaunas",
+    "Kaiserring 12, 68161 Mannheim", "Kirkegata 5, 0153 Oslo", "Mannerheimintie 12, 00100 Helsinki", "Karl Johans gate 5",
+])  # fmt: skip
+def test_units_boxes_and_towns_in_front_belong_to_an_address(address):
+    text = f"Bitte an {address} senden"
+    covered = {at for first, last in find_addresses(text, 0) for at in range(first, last)}
+    assert {at for at in range(9, 9 + len(address)) if text[at].isalnum()} <= covered
+
+
+@pytest.mark.parametrize("text", [
+    "BGH, Urteil vom 23. März 2024, NJW 2010, 2817 Rn. 67", "EAN 4090435325157; Lagerplatz 88-53-557", "Saldo pr. 31.12.2024: 36267,27 kr",
+    "Sitzplatz 12, Wagen 7", "Smith et al. 12, page 4", "box 12 of the form",
+    "Output 12 of 14", "Monitoring 24/7", "Data Mining. 2009", "Engineering 23(12)", "ThinkPad 14", "Navigate 2 pages", "Am Bahnhof 3 Uhr", "Spring 2024",
+])  # fmt: skip
+def test_citations_places_and_dates_are_no_address(text):
     assert list(find_addresses(text, 0)) == []

@@ -10,7 +10,7 @@ def found(text: str) -> list[str]:
 
 @pytest.mark.parametrize(
     ("text", "date"),
-    [("born 12.05.1980 in Graz", "12.05.1980"), ("DOB 26.09.36", "26.09.36"), ("Née le 3 mars 1971 à Lyon", "3 mars 1971"),
+    [("born 12.05.1980 in Graz", "12.05.1980"), ("DOB 26.09.36", "26.09.36"), ("dáta breithe 04/10/1988, ligeadh isteach", "04/10/1988"), ("Née le 3 mars 1971 à Lyon", "3 mars 1971"),
      ("Geburtsdatum: 1980-05-12", "1980-05-12"), ("born on March 3rd, 1971", "March 3rd, 1971"), ("nacida el 3 de marzo de 1971", "3 de marzo de 1971"),
      ('{"birthDate": "1980/5/2"}', "1980/5/2"), ("date_of_birth=02-01-1990", "02-01-1990"), ("syntynyt 4. toukokuuta 1966", "4. toukokuuta 1966"),
      ("született 1966. május 4", "1966. május 4"), ("ur. 04.05.1966 w Łodzi", "04.05.1966"), ("γεννήθηκε στις 04/05/1966", "04/05/1966"),

@@ -58,3 +58,11 @@ def test_what_cannot_be_done_is_said_and_exits_with_1(arguments, said):
 def test_names_are_found_on_request():
     assert run("text", "Dear Klaus Müller, thank you.", "--ner").output == "Dear [PERSON], thank you.\n"
     assert "Klaus Müller" in run("text", "Dear Klaus Müller, thank you.").output
+
+
+def test_a_count_of_one_is_printed_as_a_number(tmp_path):
+    text = "mail bob@example.org"
+    path = tmp_path / "one.jsonl"
+    path.write_text(json.dumps({"text": text, "spans": [{"start": 5, "end": len(text), "label": "EMAIL"}]}))
+    email = json.loads(run("eval", str(path), "--json").output)["by_label"]["email"]
+    assert [type(email[count]) for count in ("spans", "found", "right_label_count", "right_findings")] == [int] * 4

@@ -19,6 +19,8 @@ VALID = [
     (id_checks.is_hungarian_tax_number, "8071592153"),
     (id_checks.is_latvian_personal_code, "16117519997"),
     (id_checks.is_luxembourg_number, "1893120105732"),
+    (id_checks.is_portuguese_insurance_number, "11837456884"),
+    (id_checks.is_spanish_insurance_number, "369996237295"),
 ]
 
 
@@ -71,6 +73,22 @@ def test_what_is_no_number_is_refused_and_nothing_raises(check, text):
     assert check(text) is False
 
 
+def test_a_polish_card_is_checked_by_its_first_digit():
+    assert [d for d in "0123456789" if id_checks.is_polish_identity_card(f"CDB{d}00336")] == ["6"]
+    assert not id_checks.is_polish_identity_card("CD6600336")
+
+
 def test_a_date_that_never_was_is_refused():
     assert not id_checks.is_luxembourg_number("1893130105732")
-    assert not id_checks.is_latvian_personal_code("32137519997")
+    assert not id_checks.is_latvian_personal_code("16137519997")
+
+
+def test_a_latvian_code_of_the_new_kind_has_no_date_and_no_check():
+    assert id_checks.is_latvian_personal_code("32137519997") and id_checks.is_latvian_personal_code("32137519998")
+    assert not id_checks.is_latvian_personal_code("3213751999")
+
+
+def test_a_spanish_serial_below_ten_million_may_be_checked_without_its_zeros():
+    assert id_checks.is_spanish_insurance_number("281234567840")
+    assert id_checks.is_spanish_insurance_number("080123456763") == (81234567 % 97 == 63)
+    assert not id_checks.is_spanish_insurance_number("991234567840")

@@ -8,6 +8,7 @@ from policy.redact.labels import canonical, is_right
     ("CREDIT_CARD", "card"), ("Credit Card", "card"), ("PL_PESEL", "national_id.pl_pesel"), ("ES_DNI", "national_id.es_dni"),
     ("national_id.de_idnr", "national_id.de_idnr"), ("SE_PERSONNUMMER", "national_id.se_pnr"), ("FR_VAT", "vat"),
     ("NATIONAL_ID", "national_id"), ("IS_KENNITALA", "national_id.is_kt"), ("LI_AHV", "national_id.ch_ahv"),
+    ("CY_TIN", "national_id.cy_tic"), ("PL_DOWOD", "national_id.pl_id"), ("ES_NSS", "national_id.es_nss"), ("PT_NISS", "national_id.pt_niss"),
     ("DE_STEUER_ID", "national_id.de_idnr"), ("SK_RC", "national_id.sk_rc"), ("PHONE_NUMBER", "phone"), ("DOB", "date_of_birth"),
 ])  # fmt: skip
 def test_the_names_of_others_are_understood(written, ours):

@@ -3,6 +3,7 @@ import random
 
 import pytest
 
+from policy.redact.evaluate import find_labelled
 from policy.redact.id_kinds import IDS, Needs
 from policy.redact.national_ids import find_national_ids
 from policy.redact.reading import Reading
@@ -196,3 +197,36 @@ def test_a_date_or_a_price_beside_a_passport_is_no_passport(text):
 ])  # fmt: skip
 def test_browsers_files_and_slips_are_left_alone(text):
     assert kinds(text) == []
+
+
+@pytest.mark.parametrize(("kind", "text", "value"), [
+    ("es_nss", "Mi número de la Seguridad Social es 36/99962372/95, gracias.", "36/99962372/95"), ("es_nss", "nss: 341348546376", "341348546376"),
+    ("pt_niss", "O meu NISS é 11837456884.", "11837456884"), ("pt_niss", "número de Segurança Social: 118 374 568 84", "118 374 568 84"),
+    ("pl_id", "nr dowodu CDB 600336", "CDB 600336"), ("pl_id", '{"nr_dowodu": "CDB600336"}', "CDB600336"),
+    ("lv_pk", "personas kods: 327052-12345", "327052-12345"), ("cy_tic", "Ο ΑΦΜ μου είναι 01324940M.", "01324940M"),
+    ("mt_id", "I.D. No. 2644089M", "2644089M"), ("bg_egn", "пратих ли ти ЕГН? ето: 8901289770", "8901289770"),
+    ("gb_nino", "gave br 54 19 13 c", "br 54 19 13 c"),
+])  # fmt: skip
+def test_a_number_of_insurance_or_identity_is_found_under_its_name(kind, text, value):
+    assert kinds(text) == [(kind, value)]
+
+
+@pytest.mark.parametrize("text", [
+    "nr dowodu CDB 500336", "NISS: 11837456885", "Mi NSS es 369996237296.", "la factura 369996237295", "dowód wpłaty 1234567",
+    "kods 327052-12345", "Een paspoort kost € 77,85; aanvraag 4662317472, 5 werkdagen.", "Pașaportul costă 258 lei; cerere 100984049.",
+    "form 7879 is due on 31 May 2025. Passport renewals take 21 days.", "aliquid excepturi. 2018-09-20 500579.7 pour nous", "2025-03-12 a 12 490", "EAN-13 4050857444676, net weight", "ricevuta 4575110. La partita IVA",
+])  # fmt: skip
+def test_a_slip_a_clause_of_its_own_and_a_date_are_no_number(text):
+    assert kinds(text) == []
+
+
+@pytest.mark.parametrize("number", ["LTVWKY75K7", "RPJ30VFHL2", "V0FFVWP535"])
+def test_a_document_of_few_digits_is_found_under_its_name(number):
+    assert [text for label, text in _labelled(f"Meine Ausweisnummer lautet {number}.") if label.endswith("de_id")] == [
+        number
+    ]
+    assert _labelled(f"Artikel {number} ist lieferbar.") == []
+
+
+def _labelled(text: str) -> list[tuple[str, str]]:
+    return [(label, text[start:end]) for start, end, label in find_labelled(text)]
