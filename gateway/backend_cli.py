@@ -104,7 +104,9 @@ def enrol(
     url: Annotated[str, typer.Option(help="Where gateways reach it: https://host:port.")],
     model: Annotated[str, typer.Option(help="The model that it serves, by the name clients ask for.")],
     out: Annotated[Path, typer.Option(help="Folder to write, for /etc/domicile/backends/BACKEND of that host.")],
-    weights: Annotated[str | None, typer.Option(help="Its file or folder there [default: models/MODEL].")] = None,
+    weights: Annotated[
+        str | None, typer.Option(help="Its file or folder there (default: /var/lib/domicile-backend/models/MODEL).")
+    ] = None,
     days: Annotated[int, typer.Option(min=1, max=90, help="How long its certificate is valid.")] = 7,
     eur_per_million: Annotated[
         str | None, typer.Option(metavar="EUR", help="What a million tokens cost there, as '0.40'.")

@@ -73,6 +73,16 @@ OLD_RULING, NEW_RULING = ruling(OLD), ruling(NEW)
 KNOWN = Evidence(policies=(OLD, NEW), rulings=(OLD_RULING, NEW_RULING))
 
 
+@pytest.fixture(autouse=True)
+def _now(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records have the time at which they are made, which may be long after this module was read."""
+    now = datetime.now(UTC)
+    old, new = version(1, now - timedelta(days=40)), version(2, now)
+    known = Evidence(policies=(old, new), rulings=(OLD_RULING, NEW_RULING))
+    for name, value in {"NOW": now, "OLD": old, "NEW": new, "KNOWN": known}.items():
+        monkeypatch.setitem(globals(), name, value)
+
+
 @pytest.fixture
 async def pack(home: Home, tmp_path: Path) -> Path:
     """A pack of one call and one refusal under the version that came into force just before them."""
