@@ -64,7 +64,12 @@ def serve(
     prefix_cache: Annotated[bool, typer.Option(help="Reuse the KV blocks of shared prompt beginnings.")] = True,
     speculation: Annotated[str | None, typer.Option(help="ngram: guess from the text, check several at once.")] = None,
     batch_invariant: Annotated[
-        bool, typer.Option(help="On a GPU: the same tokens whatever runs beside a request; slower.")
+        bool,
+        typer.Option(
+            "--deterministic",
+            "--batch-invariant",
+            help="On a GPU: the same tokens whatever runs beside a request; slower.",
+        ),
     ] = False,
     tool_call_parser: Annotated[
         str,
