@@ -25,6 +25,8 @@ from gateway.printing import print_one, print_table
 app = typer.Typer(name="backend")
 
 Id = Annotated[str, typer.Argument(metavar="BACKEND", help="Its name, as 'acme-vllm-1'.")]
+Region = Annotated[str, typer.Option(help="Where it runs, a region of the catalogue.")]
+Price = Annotated[str | None, typer.Option(metavar="EUR", help="What a million tokens cost there, as '0.40'.")]
 
 
 @app.command("register")
@@ -32,7 +34,7 @@ def register(
     ctx: typer.Context,
     tenant: Tenant,
     backend: Id,
-    region: Annotated[str, typer.Option(help="Where it runs, a region of the catalogue.")],
+    region: Region,
     url: Annotated[str, typer.Option(help="https://host:port, and a path if it has one before /v1.")],
     model: Annotated[list[str], typer.Option(help="A model that it serves, by the name clients ask for; repeatable.")],
     ca: Annotated[Path | None, typer.Option(help="PEM file of the private CA that signed its certificate.")] = None,
@@ -51,9 +53,7 @@ def register(
     single_tenant: Annotated[
         bool, typer.Option("--single-tenant", help="Declare that it serves this tenant alone.")
     ] = False,
-    eur_per_million: Annotated[
-        str | None, typer.Option(metavar="EUR", help="What a million tokens cost there, as '0.40'.")
-    ] = None,
+    eur_per_million: Price = None,
     data: Data = DEFAULT_DATA,
     as_json: AsJson = False,
 ) -> None:
@@ -100,7 +100,7 @@ def enrol(
     ctx: typer.Context,
     tenant: Tenant,
     backend: Id,
-    region: Annotated[str, typer.Option(help="Where it runs, a region of the catalogue.")],
+    region: Region,
     url: Annotated[str, typer.Option(help="Where gateways reach it: https://host:port.")],
     model: Annotated[str, typer.Option(help="The model that it serves, by the name clients ask for.")],
     out: Annotated[Path, typer.Option(help="Folder to write, for /etc/domicile/backends/BACKEND of that host.")],
@@ -108,9 +108,7 @@ def enrol(
         str | None, typer.Option(help="Its file or folder there (default: /var/lib/domicile-backend/models/MODEL).")
     ] = None,
     days: Annotated[int, typer.Option(min=1, max=90, help="How long its certificate is valid.")] = 7,
-    eur_per_million: Annotated[
-        str | None, typer.Option(metavar="EUR", help="What a million tokens cost there, as '0.40'.")
-    ] = None,
+    eur_per_million: Price = None,
     data: Data = DEFAULT_DATA,
     as_json: AsJson = False,
 ) -> None:

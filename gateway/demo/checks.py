@@ -15,12 +15,11 @@ from typing import Any
 
 from rich.console import Console
 
-from gateway.demo.guide import PERSONAL, QUESTION, chat_body, curl, sdk_program
+from gateway.demo.guide import LETTER, PERSONAL, QUESTION, chat_body, curl, sdk_program
 from gateway.demo.scene import Keys
 
 MAIL, IBAN = "anna.schmidt@example.org", "DE89 3704 0044 0532 0130 00"
 TIMEOUT_S = 180
-COPIES = 5  # times that the model may try: placeholders are new each time, and one this small does not copy them all
 CITY = {"type": "string", "pattern": "^[A-Z][a-z]{2,15}$"}
 WEATHER = {
     "type": "function",
@@ -109,16 +108,16 @@ class _Bench:
         return f"{call['function']['name']}({call['function']['arguments']})"
 
     def personal_data(self) -> str:
-        for _ in range(COPIES):
-            reply = self._ask(self.keys.acme, chat_body(PERSONAL), {"x-domicile-debug": "upstream"})
-            saw = reply.body["domicile"]["upstream_request"]["messages"][-1]["content"]
-            _expect(MAIL not in saw and "3704" not in saw, "neither mail nor IBAN left", saw)
-            placeholders = re.findall(r"<[A-Z]+_\d+_\w+>", saw)
-            _expect(len(placeholders) == 2, "two placeholders in their place", saw)
-            _expect(not any(p in reply.text for p in placeholders), "no placeholder in the answer", reply.text)
-            if MAIL in reply.text and IBAN in reply.text:
-                return f"the model saw: {saw.splitlines()[-1]}\nthe answer was: {reply.text}"
-        raise CheckFailed(f"expected: mail and IBAN come back restored; came: {reply.text}")
+        body = chat_body(PERSONAL, guided_choice=[LETTER])  # so small a model does not copy every placeholder unaided
+        reply = self._ask(self.keys.acme, body, {"x-domicile-debug": "upstream"})
+        upstream = reply.body["domicile"]["upstream_request"]
+        saw = upstream["messages"][-1]["content"]
+        _expect(MAIL not in str(upstream) and "3704" not in str(upstream), "neither mail nor IBAN left", str(upstream))
+        placeholders = re.findall(r"<[A-Z]+_\d+_\w+>", saw)
+        _expect(len(placeholders) == 2, "two placeholders in their place", saw)
+        _expect(not any(p in reply.text for p in placeholders), "no placeholder in the answer", reply.text)
+        _expect(MAIL in reply.text and IBAN in reply.text, "mail and IBAN come back restored", reply.text)
+        return f"the model saw: {saw.splitlines()[-1]}\nthe answer was: {reply.text}"
 
     def refusal(self) -> str:
         reply = self._ask(self.keys.patients, chat_body(QUESTION), expect=403)

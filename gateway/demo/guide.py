@@ -10,10 +10,8 @@ from rich.console import Console
 from gateway.demo.scene import MODEL_NAME, Keys
 
 QUESTION = "What is the capital of France?"
-PERSONAL = (
-    "Repeat the following line exactly, with every character:\n"
-    "Please write to anna.schmidt@example.org and transfer to DE89 3704 0044 0532 0130 00."
-)
+LETTER = "Please write to anna.schmidt@example.org and transfer to DE89 3704 0044 0532 0130 00."
+PERSONAL = f"Repeat the following line exactly, with every character:\n{LETTER}"
 
 
 def chat_body(content: str, **more: object) -> dict[str, object]:

@@ -9,8 +9,6 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[3]
 REGISTERS, SHARED_MEMORY = 65536, 227 * 1024  # of a multiprocessor, the second in bytes (Hopper tuning guide)
 
-SPILLED = 8  # bytes; assemblers of different CUDA versions differ by a register or two
-
 KERNELS = {
     "_apply_bitmask", "_block_best", "_commit", "_count_outputs", "_gather", "_mark_prompt", "_narrow_linear",
     "_paged_attention", "_paged_decode", "_penalise", "_prepare", "_quantize_rows", "_quantize_whole_rows",
@@ -30,7 +28,7 @@ def test_every_kernel_compiles_for_hopper_within_its_registers_and_shared_memory
     assert {found["kernel"] for found in compiled} == KERNELS
     for found in compiled:
         on_tensor_cores = ("_narrow_linear", "_paged_attention", "_paged_decode", "_shared_prefix")
-        assert found["spilled"] <= SPILLED, found
+        assert found["spilled"] == 0, found
         assert found["tensor_cores"] == (found["kernel"] in on_tensor_cores), found
         assert found["shared"] <= SHARED_MEMORY, found
         if found["kernel"] == "_paged_decode":  # two programs a multiprocessor keep enough bytes under way

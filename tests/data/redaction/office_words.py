@@ -101,7 +101,7 @@ MACHINE = (
     "2026-11-03 09:12:44.103 DEBUG [http-4] c.a.PersonService - lookup {key}={id} from {ip} took 12ms",
     '<input type="text" name="{key}" value="{id}">\n<input type="tel" name="phone" value="{phone}">',
     '<ns:Person><ns:{key}>{id}</ns:{key}><ns:Email>{email}</ns:Email></ns:Person>',
-    'person = Person(name="{name}", {key}="{id}", iban="{iban}")  # TODO remove',
+    'person = Person(name="{name}", {key}="{id}", iban="{iban}")  # from the import',
     "curl -X POST https://crm.internal/api -d '{key}={id}' -d 'email={email}' -H 'X-Api-Key: {secret}'",
     "{key}: \"{id}\"\nemail: {email}\nbank:\n  iban: {iban}\n  bic: {bic}\n",
     "| Field | Value |\n|---|---|\n| {called} | {id} |\n| IBAN | {iban} |\n| Card | {card} |",
