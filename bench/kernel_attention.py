@@ -47,14 +47,22 @@ def prefill_case(
     query_start = (torch.arange(count + 1, device=device) * queries).int()
     kv_bytes = 2 * count * length * shape.kv_heads * dim * cache_dtype.itemsize
     pairs = count * (queries * context + queries * (queries + 1) / 2)
+    notes = [f"{count}x{queries}+{context} p{block_size}", *(["capped"] if cap else [])]
 
     def run(kernels: Any, i: int) -> tuple[Tensor, ...]:
         keys, values = history.caches[i]
         return (
             kernels.paged_attention(
-                q, keys, values, history.tables, query_start, history.seq_lens, scale=dim**-0.5, cap=cap,
+                q,
+                keys,
+                values,
+                history.tables,
+                query_start,
+                history.seq_lens,
+                scale=dim**-0.5,
+                cap=cap,
                 **history.scales,
-            ),  # fmt: skip
+            ),
         )
 
     peer = None
@@ -66,7 +74,7 @@ def prefill_case(
             return F.scaled_dot_product_attention(rows, k, v, is_causal=True, enable_gqa=True)
 
     return Case(
-        label("paged_attention", shape.name, f"{count}x{queries}+{context} p{block_size}{' capped' if cap else ''}", dtype, "kv", cache_dtype),
+        label("paged_attention", shape.name, *notes, dtype, "kv", cache_dtype),
         1, kv_bytes + 2 * q.numel() * dtype.itemsize, lambda i: run(fused, i), lambda i: run(reference, i), 1e-2,
         flops=4 * pairs * shape.q_heads * dim, peer=peer, peer_name="torch SDPA, contiguous",
     )  # fmt: skip

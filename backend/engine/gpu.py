@@ -25,8 +25,8 @@ from backend.kernels.interface import kernels_for
 from backend.kernels.launch import FP8
 from backend.models.config import ModelConfig
 from backend.models.decoder import Decoder
-from backend.models.fused_decoder import FusedDecoder
-from backend.models.invariant_decoder import InvariantDecoder
+from backend.models.invariant_decoder import kind_of
+from backend.models.paged_decoder import PagedDecoder
 from backend.planner.cards import CARDS, H100
 from backend.planner.plan import require_room
 
@@ -70,8 +70,8 @@ def gpu_runner(
     device = model.embedding.device
     tuning.use(tuning.Choices.load(CHOICES, torch.cuda.get_device_name(), triton.__version__))
     dtype = FP8 if config.kv_dtype else model.embedding.dtype
-    decoder = InvariantDecoder if config.batch_invariant else FusedDecoder
-    fused = decoder(model, kernels_for(device), fp8=config.quantization == "fp8")
+    kind = kind_of(model.config, batch_invariant=config.batch_invariant)
+    fused = kind(model, kernels_for(device), fp8=config.quantization == "fp8")
     memory = (CardMemory(device), CardMemory(device)) if supported(device) else None
     weights = settle(fused.weights(), memory[0]) if memory else []
     on_stage(Stage.KERNELS, 0, 1)
@@ -95,7 +95,7 @@ def gpu_runner(
     return runner, size, CardSleeper(runner, memory[0], weights, memory[1], cache) if memory else None
 
 
-def _activations(model: FusedDecoder, dtype: torch.dtype, config: EngineConfig) -> int:
+def _activations(model: PagedDecoder, dtype: torch.dtype, config: EngineConfig) -> int:
     """Bytes that the largest step takes beside weights and cache; what a runner keeps between steps counts too."""
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
@@ -113,7 +113,7 @@ def _activations(model: FusedDecoder, dtype: torch.dtype, config: EngineConfig) 
 
 
 def _runner(
-    model: FusedDecoder, dtype: torch.dtype, config: EngineConfig, size: CacheSize, allocate: Allocate | None = None
+    model: PagedDecoder, dtype: torch.dtype, config: EngineConfig, size: CacheSize, allocate: Allocate | None = None
 ) -> GraphRunner:
     cache = KVCache(model.config, size.num_blocks, config.block_size, dtype, config.device, allocate)
     return GraphRunner(

@@ -32,8 +32,8 @@ def attend(
     key each row may see, -1 for none. ``first`` is a multiple of TILE; keys below ``oldest`` are not read. Without
     MASKED every row must see every key of the range, and ``last - first`` must be a multiple of TILE.
     The score is scaled after the mask in both forms, so that both round alike and a row's bits do not depend on which
-    tiles its neighbours needed masked. With CAP > 0 the scaled score s becomes ``CAP * tanh(s / CAP)`` (Gemma Team 2024,
-    Gemma 2, section 2) before the mask.
+    tiles its neighbours needed masked. With CAP > 0 the scaled score s becomes ``CAP * tanh(s / CAP)`` before the
+    mask (Gemma Team 2024, Gemma 2, section 2).
     """
     unit = score_scale
     if CAP > 0:

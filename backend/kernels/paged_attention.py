@@ -14,7 +14,16 @@ from torch import Tensor
 from backend.kernels import tuning
 from backend.kernels.chaining import after_predecessors, chained
 from backend.kernels.launch import FP8, require
-from backend.kernels.online_softmax import LOG2E, LOWEST, attend, capped, check_cache, check_cap, check_tables, output_like
+from backend.kernels.online_softmax import (
+    LOG2E,
+    LOWEST,
+    attend,
+    capped,
+    check_cache,
+    check_cap,
+    check_tables,
+    output_like,
+)
 
 
 @triton.jit
@@ -147,7 +156,8 @@ def paged_attention(
         return out
     rows = 0 if batch_invariant else min(128, triton.next_power_of_2(group * triton.cdiv(tokens, max(1, sequences))))
     shape = f"d{head_dim} g{group} p{block_size} r{rows} {q.dtype} {key_cache.dtype}{capped(cap)}".replace("torch.", "")
-    choice = tuning.choice("paged_attention", shape, default_choice(rows, group, padded_dim, q.element_size()))
+    default = default_choice(rows, group, padded_dim, q.element_size(), fp8=key_cache.dtype == FP8)
+    choice = tuning.choice("paged_attention", shape, default)
     arguments = choice.arguments()
     blocks = tokens // (arguments["BLOCK_M"] // group) + sequences + 1
     _paged_attention[(blocks, kv_heads)](
@@ -160,15 +170,17 @@ def paged_attention(
     return out
 
 
-def default_choice(rows: int, group: int, padded_dim: int, item_size: int) -> tuning.Choice:
+def default_choice(rows: int, group: int, padded_dim: int, item_size: int, *, fp8: bool = False) -> tuning.Choice:
     """Tiles by the typical number of rows (query tokens × group) of a sequence; 0 for the batch-invariant choice.
 
     Two programs of 64 rows a multiprocessor are ahead of one of 128: one multiplies while the other takes exponents.
+    fp8: of the cache, whose keys and values take registers on their way to float16; 64 rows of wide heads would spill.
     """
     if item_size == 4:  # float32 has no tensor cores to feed, and would spill its registers
         return tuning.Choice.of(warps=4, stages=2, BLOCK_M=max(16, triton.next_power_of_2(group)), TILE=16)
-    block_m = max(64 if rows == 0 or rows > 16 else 16, triton.next_power_of_2(group))
-    warps = 8 if block_m * padded_dim > 64 * 128 else 4
+    many = 32 if fp8 and padded_dim > 128 else 64
+    block_m = max(many if rows == 0 or rows > 16 else 16, triton.next_power_of_2(group))
+    warps = 8 if block_m * padded_dim > 64 * 128 or block_m == many == 32 else 4
     return tuning.Choice.of(warps=warps, stages=3, BLOCK_M=block_m, TILE=max(16, min(64, 8192 // padded_dim)))
 
 

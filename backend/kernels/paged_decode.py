@@ -28,7 +28,16 @@ from backend.kernels.decode_workspace import (
     partial_size,
 )
 from backend.kernels.launch import FP8, require
-from backend.kernels.online_softmax import LOG2E, LOWEST, attend, capped, check_cache, check_cap, check_tables, output_like
+from backend.kernels.online_softmax import (
+    LOG2E,
+    LOWEST,
+    attend,
+    capped,
+    check_cache,
+    check_cap,
+    check_tables,
+    output_like,
+)
 from backend.kernels.shared_prefix import attend_prefix, prefix_splits
 
 UNCUT_KEYS = 512  # of a sequence, up to which splitting it costs more than it evens out in a large batch
@@ -221,7 +230,8 @@ def paged_decode(
         *shared_parts,
         block_tables.stride(0), *key_cache.stride()[:3], *value_cache.stride()[:3], scale * LOG2E, window or 0,
         QUERIES=queries, Q_HEADS=q_heads, GROUP=group, HEAD_DIM=head_dim, D=padded_dim, BLOCK_SIZE=block_size,
-        FP8_CACHE=key_cache.dtype == FP8, WINDOWED=window is not None, CAP=limit, SPLITS=splits, BLOCK_M=block_m, ROWS=rows,
+        FP8_CACHE=key_cache.dtype == FP8, WINDOWED=window is not None, CAP=limit, SPLITS=splits, BLOCK_M=block_m,
+        ROWS=rows,
         D_PART=max(8, min(padded_dim, 2048 * choice.warps // (rows * splits))), SHARED=shared is not None,
         PREFIX_SPLITS=parts, **choice.arguments(),
         **chained(),

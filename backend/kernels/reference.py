@@ -159,7 +159,7 @@ def paged_attention(
 
 
 def _capped(q: Tensor, k: Tensor, v: Tensor, visible: Tensor, scale: float, cap: float) -> Tensor:
-    """The library has no cap. q: [1, heads, queries, head_dim]; k, v: [1, kv_heads, keys, head_dim], of whole groups."""
+    """The library has no cap. q: [1, heads, queries, head_dim]; k, v: [1, kv_heads, keys, head_dim]."""
     k, v = (part.repeat_interleave(q.shape[1] // part.shape[1], 1) for part in (k, v))
     scores = torch.tanh(q @ k.transpose(-1, -2) * (scale / cap)) * cap
     return scores.masked_fill(~visible, float("-inf")).softmax(-1) @ v
