@@ -99,10 +99,8 @@ def test_less_precise_forms_stay_as_near_as_their_precision(
     name: str, fp8: bool, cache: bool, step: int, ids: Tensor
 ) -> None:
     model = tiny_family(name, 10)
-    for parameter in model.parameters():  # scores so large that a rounding decides who is looked at say little
-        parameter.mul_(0.6 if parameter.dim() > 1 else 1.0)
     found = distance(by_kernels(model, ids, torch.bfloat16, fp8=fp8, fp8_cache=cache, step=step), exact(model, ids))
-    assert found < (0.4 if fp8 or cache else 0.06)
+    assert found < (0.5 if fp8 or cache else 0.06)
     assert fp8 or cache or found > 1e-4  # bfloat16 was really used
 
 
