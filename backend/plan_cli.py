@@ -36,6 +36,8 @@ def plan(
         if gpu not in CARDS:
             raise ConfigError(f"no card {gpu!r}; known are {', '.join(CARDS)}")
         checkpoint = Checkpoint(resolve(model), context)
+        if checkpoint.embedding is not None:
+            raise ConfigError("this model makes embeddings; plans are of models that write text")
         if checkpoint.cpu_only is not None:
             raise ConfigError(f"on a GPU this model cannot be served: {checkpoint.cpu_only}")
         shape = checkpoint.config

@@ -30,8 +30,9 @@ from backend.kernels.launch import FP8  # noqa: E402
 from backend.models.checkpoint import Checkpoint, resolve  # noqa: E402
 from backend.models.config import from_hugging_face  # noqa: E402
 from backend.models.decoder import Decoder  # noqa: E402
-from backend.models.fused_decoder import FusedDecoder, PagedCache, StepTokens  # noqa: E402
+from backend.models.fused_decoder import FusedDecoder  # noqa: E402
 from backend.models.loader import dummy_model, load_model  # noqa: E402
+from backend.models.paged_decoder import PagedCache, StepTokens  # noqa: E402
 
 FORMS = {"weights": (True, False), "cache": (False, True), "weights and cache": (True, True)}
 CHUNK, BLOCK_SIZE = 256, 16

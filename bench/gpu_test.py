@@ -24,9 +24,12 @@ from gpu_check import machine  # noqa: E402
 SUITES = [
     "tests/backend/kernels",
     "tests/backend/models/test_fused_decoder.py",
+    "tests/backend/models/test_variant_decoder.py",
     "tests/backend/engine/test_graph_runner.py",
     "tests/backend/engine/test_batch_invariance.py",
+    "tests/backend/engine/test_card_pooling.py",
     "tests/backend/engine/test_device_tables.py",
+    "tests/backend/engine/test_families_ahead.py",
     "tests/backend/engine/test_guided.py",
     "tests/backend/engine/test_oracle_ahead.py",
     "tests/backend/engine/test_paged_layers.py",
@@ -34,6 +37,7 @@ SUITES = [
 ]
 ALONE = [
     "tests/backend/engine/test_gpu.py",
+    "tests/backend/engine/test_gpu_embeddings.py",
     "tests/backend/engine/test_card_sleeper.py",
     "tests/backend/test_faults.py",
     "tests/backend/test_gpu_meter.py",

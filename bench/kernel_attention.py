@@ -39,7 +39,7 @@ class PagedHistory:
 
 def prefill_case(
     shape: Shape, queries: int, context: int, count: int, dtype: torch.dtype, cache_dtype: torch.dtype,
-    device: torch.device, block_size: int = BLOCK_SIZE,
+    device: torch.device, block_size: int = BLOCK_SIZE, cap: float | None = None,
 ) -> Case:  # fmt: skip
     dim, length = shape.head_dim, queries + context
     history = PagedHistory(shape, count, length, 1, cache_dtype, device, block_size)
@@ -47,17 +47,26 @@ def prefill_case(
     query_start = (torch.arange(count + 1, device=device) * queries).int()
     kv_bytes = 2 * count * length * shape.kv_heads * dim * cache_dtype.itemsize
     pairs = count * (queries * context + queries * (queries + 1) / 2)
+    notes = [f"{count}x{queries}+{context} p{block_size}", *(["capped"] if cap else [])]
 
     def run(kernels: Any, i: int) -> tuple[Tensor, ...]:
         keys, values = history.caches[i]
         return (
             kernels.paged_attention(
-                q, keys, values, history.tables, query_start, history.seq_lens, scale=dim**-0.5, **history.scales
+                q,
+                keys,
+                values,
+                history.tables,
+                query_start,
+                history.seq_lens,
+                scale=dim**-0.5,
+                cap=cap,
+                **history.scales,
             ),
         )
 
     peer = None
-    if context == 0 and cache_dtype == dtype and device.type == "cuda":
+    if context == 0 and cap is None and cache_dtype == dtype and device.type == "cuda":
         k, v = history.contiguous(0, dtype)
         rows = q.view(count, queries, shape.q_heads, dim).transpose(1, 2).contiguous()
 
@@ -65,7 +74,7 @@ def prefill_case(
             return F.scaled_dot_product_attention(rows, k, v, is_causal=True, enable_gqa=True)
 
     return Case(
-        label("paged_attention", shape.name, f"{count}x{queries}+{context} p{block_size}", dtype, "kv", cache_dtype),
+        label("paged_attention", shape.name, *notes, dtype, "kv", cache_dtype),
         1, kv_bytes + 2 * q.numel() * dtype.itemsize, lambda i: run(fused, i), lambda i: run(reference, i), 1e-2,
         flops=4 * pairs * shape.q_heads * dim, peer=peer, peer_name="torch SDPA, contiguous",
     )  # fmt: skip
@@ -73,7 +82,7 @@ def prefill_case(
 
 def decode_case(
     shape: Shape, sequences: int, context: int, queries: int, dtype: torch.dtype, cache_dtype: torch.dtype,
-    device: torch.device, block_size: int = BLOCK_SIZE, splits: int | None = None,
+    device: torch.device, block_size: int = BLOCK_SIZE, splits: int | None = None, cap: float | None = None,
 ) -> Case:  # fmt: skip
     dim = shape.head_dim
     kv_bytes = 2 * sequences * context * shape.kv_heads * dim * cache_dtype.itemsize
@@ -95,14 +104,15 @@ def decode_case(
                 history.seq_lens,
                 workspace,
                 scale=dim**-0.5,
+                cap=cap,
                 splits=splits,
                 **history.scales,
             ),
         )
 
-    notes = [f"{queries}q p{block_size}"] + ([f"s{splits}"] if splits else [])
+    notes = [f"{queries}q p{block_size}", *([f"s{splits}"] if splits else []), *(["capped"] if cap else [])]
     peer = None
-    if queries == 1 and cache_dtype == dtype and device.type == "cuda":
+    if queries == 1 and cap is None and cache_dtype == dtype and device.type == "cuda":
         pairs = [history.contiguous(i, dtype) for i in range(n)]
         rows = q[:, :, None]
 

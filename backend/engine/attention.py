@@ -18,13 +18,10 @@ Allocate = Callable[[tuple[int, ...], torch.dtype], Tensor]  # shape and type ->
 
 @dataclass(frozen=True, slots=True)
 class Softness:
-    """What q · k is multiplied by (None: head_dim ** -0.5), and the soft cap of the product, if there is one."""
+    """What q · k is multiplied by, and the soft cap of the product, if there is one."""
 
-    scale: float | None = None
-    cap: float | None = None
-
-
-EXACT = Softness()
+    scale: float
+    cap: float | None
 
 
 class KVCache:
@@ -37,7 +34,7 @@ class KVCache:
         self._shape = (model.num_layers, num_blocks, block_size, model.num_kv_heads, model.head_dim)
         self.block_size = block_size
         self.windows = model.windows or (None,) * model.num_layers
-        self.softness = Softness(model.variant.attention_scale, model.variant.attention_cap) if model.variant else EXACT
+        self.softness = Softness(model.attention_scale, model.attention_cap)
         allocate = allocate or (lambda shape, dtype: torch.empty(shape, dtype=dtype, device=device))
         self.keys, self.values = allocate(self._shape, dtype), allocate(self._shape, dtype)
         for part in (self.keys, self.values):
@@ -167,7 +164,7 @@ def _capped(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, softness: Soft
     """Attention whose scores are softly capped before the mask (Gemma Team 2024, Gemma 2, section 2). No library kernel
     does that. q: [batch, heads, queries, head_dim]; k, v: [batch, heads, keys, head_dim]."""
     assert softness.cap is not None  # noqa: S101 -- who calls has looked
-    scores = q @ k.transpose(-1, -2) * (q.shape[-1] ** -0.5 if softness.scale is None else softness.scale)
+    scores = q @ k.transpose(-1, -2) * softness.scale
     scores = torch.tanh(scores / softness.cap) * softness.cap
     if bias is not None:
         scores = scores + bias

@@ -33,14 +33,14 @@ class Forgetful(Protocol):
 class CardSleeper:
     """An `engine.Sleeper`.
 
-    weights, pages: memory of `tensors` and of the cache.
+    weights, pages: memory of `tensors` and of the cache; an encoder has none.
     """
 
     runner: Forgetful
     weights: CardMemory
     tensors: list[Tensor]
     pages: CardMemory
-    cache: tuple[Tensor, Tensor]
+    cache: tuple[Tensor, ...]
     _kept: list[tuple[Tensor, Tensor]] = field(default_factory=list)  # (place, its bytes in pinned memory), asleep
 
     @torch.no_grad()

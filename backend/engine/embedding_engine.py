@@ -15,10 +15,10 @@ from backend.engine.encoder_runner import EncoderRunner
 from backend.engine.engine import Engine
 from backend.engine.pooling_runner import Pooled, PoolingRunner
 from backend.engine.progress import Finish, OnStage, Progress, Stage
-from backend.engine.runner import Launched
+from backend.engine.runner import Launched, Runner
 from backend.engine.sampling import NOTHING_DRAWN, SamplingParams
 from backend.engine.sequence import Sequence, Status
-from backend.engine.sleeper import HostSleeper
+from backend.engine.sleeper import HostSleeper, Sleeper
 from backend.errors import ConfigError
 from backend.models.checkpoint import Checkpoint
 from backend.models.decoder import Decoder
@@ -33,20 +33,18 @@ class EmbeddingEngine(Engine):
 
     def __init__(
         self, model: Decoder | Encoder, config: EngineConfig, cache: CacheSize, pooling: Pooling, *,
+        runner: Runner | None = None, sleeper: Sleeper | None = None,
         reload: Callable[[OnProgress], Decoder | Encoder] | None = None,
     ) -> None:  # fmt: skip
+        """``runner``, ``sleeper``: a GPU's; by default the plain ones, whose model sleeps if it can be had by
+        ``reload``."""
         self._pooling = pooling
-        runner: PoolingRunner | EncoderRunner
-        if isinstance(model, Encoder):
-            runner = EncoderRunner(model, pooling)
-        else:
-            pages = KVCache(model.config, cache.num_blocks, config.block_size, model.embedding.dtype, config.device)
-            runner = PoolingRunner(model, pages, pooling)
+        if runner is None:
+            plain = _plain_runner(model, config, cache, pooling)
+            runner, sleeper = plain, HostSleeper(plain, reload)
         adopts = pooling is Pooling.LAST and isinstance(model, Decoder)
         config = msgspec.structs.replace(config, prefix_cache=config.prefix_cache and adopts, speculation=None)
-        super().__init__(
-            model, config, cache, runner=runner, sleeper=HostSleeper(runner, reload), whole=isinstance(model, Encoder)
-        )
+        super().__init__(model, config, cache, runner=runner, sleeper=sleeper, whole=isinstance(model, Encoder))
         self.vector_size = model.config.hidden_size
         self._longest = self.max_model_len + NOTHING_DRAWN.max_tokens
 
@@ -57,25 +55,39 @@ class EmbeddingEngine(Engine):
         """Load and build. Raises ConfigError before loading if it cannot be as asked, ModelError while."""
         embedding = checkpoint.embedding
         assert embedding is not None  # noqa: S101 -- who calls has looked
-        if config.device.startswith("cuda"):
-            raise ConfigError(f"on a GPU this model cannot be served: {checkpoint.cpu_only}")
         if config.load_format != "auto":
             raise ConfigError(f"an embedding model is loaded from its weights, not as {config.load_format!r}")
         if config.speculation:
             raise ConfigError("an embedding model draws no tokens: speculation has nothing to guess")
         if config.threads is not None:
             torch.set_num_threads(config.threads)
+        if config.device.startswith("cuda"):
+            return cls._vectors_on_gpu(checkpoint, config, embedding.pooling, on_stage)
         if checkpoint.is_encoder:
             config, cache = _for_whole_texts(config, checkpoint.encoder_config.max_position)
         else:
             cache = size_cache(config, checkpoint.config, 4 if config.dtype == "float32" else 2)
-
-        def load(told: OnProgress) -> Decoder | Encoder:
-            if checkpoint.is_encoder:
-                return load_encoder(checkpoint, config.dtype, told)
-            return load_model(checkpoint, config.dtype, config.device, told)
-
+        load = partial(_load, checkpoint, config)
         return cls(load(partial(on_stage, Stage.WEIGHTS)), config, cache, embedding.pooling, reload=load)
+
+    @classmethod
+    def _vectors_on_gpu(
+        cls, checkpoint: Checkpoint, config: EngineConfig, pooling: Pooling, on_stage: OnStage
+    ) -> "EmbeddingEngine":
+        from backend.engine import gpu_embeddings as gpu  # Triton is not needed elsewhere
+
+        gpu.require_embedder(config, checkpoint)
+        runner: Runner
+        if checkpoint.is_encoder:
+            config, cache = _for_whole_texts(config, checkpoint.encoder_config.max_position)
+            model = _load(checkpoint, config, partial(on_stage, Stage.WEIGHTS))
+            assert isinstance(model, Encoder)  # noqa: S101
+            runner, sleeper = gpu.encoder_runner(model, config, pooling, on_stage)
+        else:
+            model = _load(checkpoint, config, partial(on_stage, Stage.WEIGHTS))
+            assert isinstance(model, Decoder)  # noqa: S101
+            runner, cache, sleeper = gpu.decoder_runner(model, config, pooling, on_stage)
+        return cls(model, config, cache, pooling, runner=runner, sleeper=sleeper)
 
     def add(
         self, id: int, prompt: list[int], params: SamplingParams = NOTHING_DRAWN, *, priority: int = 0,
@@ -98,6 +110,21 @@ class EmbeddingEngine(Engine):
             cached, started = sequence.num_cached or 0, sequence.started
             progress.append(Progress(sequence.id, None, Finish.VECTOR, cached, started=started, vector=vector))
         return progress
+
+
+def _plain_runner(
+    model: Decoder | Encoder, config: EngineConfig, cache: CacheSize, pooling: Pooling
+) -> PoolingRunner | EncoderRunner:
+    if isinstance(model, Encoder):
+        return EncoderRunner(model, pooling)
+    pages = KVCache(model.config, cache.num_blocks, config.block_size, model.embedding.dtype, config.device)
+    return PoolingRunner(model, pages, pooling)
+
+
+def _load(checkpoint: Checkpoint, config: EngineConfig, told: OnProgress) -> Decoder | Encoder:
+    if checkpoint.is_encoder:
+        return load_encoder(checkpoint, config.dtype, config.device, told)
+    return load_model(checkpoint, config.dtype, config.device, told)
 
 
 def _for_whole_texts(config: EngineConfig, max_position: int) -> tuple[EngineConfig, CacheSize]:

@@ -26,7 +26,7 @@ class EncoderRunner:
     @torch.inference_mode()
     def launch(self, batch: list[Scheduled], masks: Masks | None = None) -> Pooled:
         states = self.model([s.sequence.tokens for s in batch])
-        return Pooled([as_bytes(self._pooled(own.float())) for own in states])
+        return Pooled(as_bytes([self._pooled(own.float()) for own in states]))
 
     def _pooled(self, states: Tensor) -> Tensor:
         match self._pooling:
@@ -36,6 +36,13 @@ class EncoderRunner:
                 return states[0]
             case Pooling.LAST:
                 return states[-1]
+
+    def rehearse(self, lengths: list[int]) -> None:
+        """A step of such texts of nobody."""
+        self.model([[0] * length for length in lengths])
+
+    def forget(self) -> None:
+        """Nothing is kept between steps."""
 
     def verify(self, batch: list[Drafted]) -> list[list[int | None]]:
         raise AssertionError("nothing is drawn, so nothing can have been guessed")

@@ -5,6 +5,7 @@ the engine's share of the card, less room for the graphs, becomes KV cache; then
 """
 
 import gc
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -25,8 +26,8 @@ from backend.kernels.interface import kernels_for
 from backend.kernels.launch import FP8
 from backend.models.config import ModelConfig
 from backend.models.decoder import Decoder
-from backend.models.fused_decoder import FusedDecoder
-from backend.models.invariant_decoder import InvariantDecoder
+from backend.models.invariant_decoder import kind_of
+from backend.models.paged_decoder import PagedDecoder
 from backend.planner.cards import CARDS, H100
 from backend.planner.plan import require_room
 
@@ -35,14 +36,19 @@ LARGEST_GRAPH = 512
 CHOICES = Path(__file__).parent.parent / "kernels" / "choices.json"  # measured by bench/gpu_tune.py
 
 
+def require_card(config: EngineConfig) -> None:
+    """Raises ConfigError if there is no GPU."""
+    if not torch.cuda.is_available():
+        raise ConfigError(f"device {config.device!r} was asked for, and there is no CUDA device")
+
+
 def require_gpu(config: EngineConfig, model: ModelConfig) -> None:
     """What can be known before anything is loaded.
 
     Raises ConfigError if there is no GPU, if its kernels cannot serve this model so configured, or if it will not fit
     (`planner`), naming the numbers.
     """
-    if not torch.cuda.is_available():
-        raise ConfigError(f"device {config.device!r} was asked for, and there is no CUDA device")
+    require_card(config)
     if config.block_size < 16 or config.block_size & (config.block_size - 1):
         raise ConfigError(f"on a GPU block_size is a power of two, at least 16, not {config.block_size}")
     if model.cpu_only is not None:
@@ -68,24 +74,14 @@ def gpu_runner(
     Raises ConfigError, naming the number, if one sequence does not fit.
     """
     device = model.embedding.device
-    tuning.use(tuning.Choices.load(CHOICES, torch.cuda.get_device_name(), triton.__version__))
     dtype = FP8 if config.kv_dtype else model.embedding.dtype
-    decoder = InvariantDecoder if config.batch_invariant else FusedDecoder
-    fused = decoder(model, kernels_for(device), fp8=config.quantization == "fp8")
+    fused = paged(model, config)
     memory = (CardMemory(device), CardMemory(device)) if supported(device) else None
     weights = settle(fused.weights(), memory[0]) if memory else []
     on_stage(Stage.KERNELS, 0, 1)
     activations = _activations(fused, dtype, config)
     on_stage(Stage.KERNELS, 1, 1)
-    free, total = torch.cuda.mem_get_info()
-    room = int(config.gpu_memory * total) - (total - free) - activations - GRAPH_MEMORY
-    size = size_cache_within(room, config, model.config, dtype.itemsize)
-    block_bytes = config.block_size * model.config.kv_bytes_per_token(dtype.itemsize)
-    if size.num_blocks * block_bytes > room:
-        raise ConfigError(
-            f"{size.num_blocks} KV blocks take {size.num_blocks * block_bytes} bytes, and {room} are left beside the "
-            f"weights; {max(0, room) // block_bytes} would fit"
-        )
+    size = cache_beside(activations + GRAPH_MEMORY, config, model.config, dtype)
     runner = _runner(fused, dtype, config, size, memory[1].empty if memory else None)
     if config.graphs:
         runner.capture(graph_sizes(min(config.max_num_seqs, LARGEST_GRAPH)), partial(on_stage, Stage.GRAPHS))
@@ -95,25 +91,52 @@ def gpu_runner(
     return runner, size, CardSleeper(runner, memory[0], weights, memory[1], cache) if memory else None
 
 
-def _activations(model: FusedDecoder, dtype: torch.dtype, config: EngineConfig) -> int:
-    """Bytes that the largest step takes beside weights and cache; what a runner keeps between steps counts too."""
+def paged(model: Decoder, config: EngineConfig) -> PagedDecoder:
+    """The form of `model` that runs on its card; takes over its weights."""
+    tuning.use(tuning.Choices.load(CHOICES, torch.cuda.get_device_name(), triton.__version__))
+    kind = kind_of(model.config, batch_invariant=config.batch_invariant)
+    return kind(model, kernels_for(model.embedding.device), fp8=config.quantization == "fp8")
+
+
+def cache_beside(others: int, config: EngineConfig, model: ModelConfig, dtype: torch.dtype) -> CacheSize:
+    """Of the engine's share of the card, less what is taken and `others`, in bytes.
+
+    Raises ConfigError, naming the number, if one sequence or the blocks that were asked for do not fit.
+    """
+    free, total = torch.cuda.mem_get_info()
+    room = int(config.gpu_memory * total) - (total - free) - others
+    size = size_cache_within(room, config, model, dtype.itemsize)
+    block_bytes = config.block_size * model.kv_bytes_per_token(dtype.itemsize)
+    if size.num_blocks * block_bytes > room:
+        raise ConfigError(
+            f"{size.num_blocks} KV blocks take {size.num_blocks * block_bytes} bytes, and {room} are left beside the "
+            f"weights; {max(0, room) // block_bytes} would fit"
+        )
+    return size
+
+
+def measured(rehearse: Callable[[], None]) -> int:
+    """Bytes that a rehearsal takes at its peak, beside what is taken already; nothing of it stays."""
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
-    length = min(config.max_model_len or model.config.max_position, model.config.max_position)
-    runner = _runner(model, dtype, config, CacheSize(1, length))
-    runner.rehearse()
+    rehearse()
     torch.cuda.synchronize()
     peak = torch.cuda.max_memory_allocated() - before
-    del runner
     gc.collect()
     torch.cuda.empty_cache()
     return peak
 
 
+def _activations(model: PagedDecoder, dtype: torch.dtype, config: EngineConfig) -> int:
+    """Of the largest step; what a runner keeps between steps counts too."""
+    length = min(config.max_model_len or model.config.max_position, model.config.max_position)
+    return measured(lambda: _runner(model, dtype, config, CacheSize(1, length)).rehearse())
+
+
 def _runner(
-    model: FusedDecoder, dtype: torch.dtype, config: EngineConfig, size: CacheSize, allocate: Allocate | None = None
+    model: PagedDecoder, dtype: torch.dtype, config: EngineConfig, size: CacheSize, allocate: Allocate | None = None
 ) -> GraphRunner:
     cache = KVCache(model.config, size.num_blocks, config.block_size, dtype, config.device, allocate)
     return GraphRunner(

@@ -34,7 +34,7 @@ from backend.kernels.decode_workspace import PREFIX_STEP, DecodeWorkspace, Share
 from backend.kernels.launch import FP8
 from backend.kernels.row_state import Draws, StepInputs
 from backend.models.direct import OnProgress
-from backend.models.fused_decoder import FusedDecoder, PagedCache, StepTokens
+from backend.models.paged_decoder import PagedCache, PagedDecoder, StepTokens
 
 AHEAD = 1
 INFLIGHT_COPIES = AHEAD + 2
@@ -56,7 +56,7 @@ class GraphRunner:
     plain_only = False
 
     def __init__(
-        self, model: FusedDecoder, cache: KVCache, *, max_num_seqs: int, max_num_batched_tokens: int,
+        self, model: PagedDecoder, cache: KVCache, *, max_num_seqs: int, max_num_batched_tokens: int,
         max_model_len: int, speculates: bool = False, batch_invariant: bool = False,
     ) -> None:  # fmt: skip
         self.device = device = cache.keys.device
@@ -284,7 +284,7 @@ class GraphRunner:
     def _common_prefix(self, batch: list[Scheduled]) -> int:
         """Tokens that all have in the same blocks, in whole tiles; 0 if that is not worth a kernel of its own."""
         tables = [s.sequence.block_table for s in batch]
-        if self.batch_invariant or self.model.config.windows:
+        if self.batch_invariant or not self.model.config.plain_attention:
             return 0
         if len(tables) < SHARED_SEQUENCES or any(table[0] != tables[0][0] for table in tables):
             return 0
@@ -343,7 +343,7 @@ class GraphRunner:
     def _has_dense(self) -> bool:
         return (
             not self.batch_invariant
-            and not self.model.config.windows
+            and self.model.config.plain_attention
             and self.device.type == "cuda"
             and self.model.embedding.dtype in (torch.bfloat16, torch.float16)
         )

@@ -16,7 +16,7 @@ from torch import Tensor
 from backend.kernels.decode_workspace import DecodeWorkspace, SharedPrefix
 from backend.kernels.interface import Kernels
 from backend.models.config import ModelConfig
-from backend.models.fused_decoder import PagedCache
+from backend.models.paged_decoder import PagedCache
 
 DENSE_FROM = 1024  # tokens of a prompt from which the dense kernel is faster
 DENSE_STEP = 256  # it plans anew for every length, so lengths are rounded up to this
@@ -84,7 +84,7 @@ class StepShape:
 
 
 class PagedLayers:
-    """`models.fused_decoder.CachedAttention` of one step.
+    """`models.paged_decoder.CachedAttention` of one step.
 
     block_tables, seq_lens: of the decodes' and the chunks' sequences. chunk_start: [chunks + 1] int32, where each chunk
     begins among their rows. batch_invariant: decodes and chunks alike take one kernel with fixed tiles, so that the
@@ -105,7 +105,7 @@ class PagedLayers:
         self.block_tables, self.seq_lens, self.chunk_start = block_tables, seq_lens, chunk_start
         self.shared = shared if shape.shared else None
         self.keys_in_place = bool(shape.dense)
-        self.scale = config.head_dim**-0.5
+        self.scale = config.attention_scale
 
     def __call__(self, layer: int, q: Tensor, qkv: Tensor, out: Tensor | None = None) -> Tensor:
         """out: [tokens, heads, head_dim], where to leave the result; None: in new memory. Rows of padding tokens get
@@ -114,7 +114,8 @@ class PagedLayers:
         keys, values, decodes, chunks = cache.keys[layer], cache.values[layer], shape.decodes, shape.chunks
         windows = self.config.windows
         scales: dict[str, Any] = {
-            "scale": self.scale, "window": windows[layer] if windows else None, **cache.scales(layer)
+            "scale": self.scale, "window": windows[layer] if windows else None, "cap": self.config.attention_cap,
+            **cache.scales(layer),
         }  # fmt: skip
         if self.batch_invariant:
             tables, lengths = self.block_tables, self.seq_lens

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from backend.engine.replays import uncollected
-from backend.models.fused_decoder import FusedDecoder, Hidden, PagedCache, StepTokens
+from backend.models.paged_decoder import Hidden, PagedCache, PagedDecoder, StepTokens
 
 Attention = Callable[[int, Tensor, Tensor, Tensor], Tensor]  # layer, q, qkv, where to leave the result
 
@@ -29,7 +29,7 @@ class Piece:
 
 
 class PiecewiseBody:
-    """`FusedDecoder.body` for one number of tokens.
+    """`PagedDecoder.body` for one number of tokens.
 
     Args:
         tokens: of that number; read anew by each replay, as is the cache.
@@ -40,7 +40,7 @@ class PiecewiseBody:
     """
 
     def __init__(
-        self, model: FusedDecoder, tokens: StepTokens, cache: PagedCache, attended: Tensor, stream: "torch.cuda.Stream",
+        self, model: PagedDecoder, tokens: StepTokens, cache: PagedCache, attended: Tensor, stream: "torch.cuda.Stream",
         pool: Any,
     ) -> None:  # fmt: skip
         self.size = len(tokens.ids)

@@ -49,23 +49,28 @@ class PoolingRunner(ModelRunner):
         ids, positions, attention = self._inputs(ordered)
         states = self.model.states(ids, positions, attention, torch.arange(len(ids))).float()
         of_runs = dict(zip(map(id, ordered), states.split_with_sizes([run.num_tokens for run in ordered]), strict=True))
-        vectors = [self._pooled(run, of_runs[id(run)]) for run in runs]
-        return Pooled([as_bytes(v) for v, scheduled in zip(vectors, batch, strict=True) if scheduled.samples])
-
-    def _pooled(self, run: Run, states: Tensor) -> Tensor:
-        """Of all that was computed of it so far. states: [tokens, width], of this step."""
-        sequence, begins = run.sequence, not run.sequence.num_computed
-        if self._pooling is Pooling.LAST:
-            return states[-1]
-        if self._pooling is Pooling.FIRST:
-            first: Tensor = states[0] if begins else sequence.partial
-            sequence.partial = first
-            return first
-        total: Tensor = states.sum(0) if begins else sequence.partial + states.sum(0)
-        sequence.partial = total
-        return total / (sequence.num_computed + run.num_tokens)
+        vectors = [pooled(self._pooling, run.sequence, run.num_tokens, of_runs[id(run)]) for run in runs]
+        return Pooled(as_bytes([v for v, scheduled in zip(vectors, batch, strict=True) if scheduled.samples]))
 
 
-def as_bytes(vector: Tensor) -> bytes | None:
-    """float32, little-endian; None if it is not numbers."""
-    return vector.numpy().astype("<f4").tobytes() if bool(vector.isfinite().all()) else None
+def pooled(pooling: Pooling, sequence: Sequence, num_tokens: int, states: Tensor) -> Tensor:
+    """Of all that was computed of a sequence so far. states: float32 [num_tokens, width], of this step."""
+    begins = not sequence.num_computed
+    if pooling is Pooling.LAST:
+        return states[-1]
+    if pooling is Pooling.FIRST:
+        first: Tensor = states[0] if begins else sequence.partial
+        sequence.partial = first
+        return first
+    total: Tensor = states.sum(0) if begins else sequence.partial + states.sum(0)
+    sequence.partial = total
+    return total / (sequence.num_computed + num_tokens)
+
+
+def as_bytes(vectors: list[Tensor]) -> list[bytes | None]:
+    """Each as float32, little-endian; None if it is not numbers. They come from the device together."""
+    if not vectors:
+        return []
+    here = torch.stack(vectors).cpu()
+    finite = here.isfinite().all(-1).tolist()
+    return [row.numpy().astype("<f4").tobytes() if whole else None for row, whole in zip(here, finite, strict=True)]

@@ -20,7 +20,7 @@ from backend.engine.speculation import MAX_ROWS, Drafted, agreed
 from backend.kernels.decode_workspace import DecodeWorkspace
 from backend.kernels.interface import Kernels
 from backend.kernels.row_state import Draws, StepInputs
-from backend.models.fused_decoder import FusedDecoder, PagedCache, StepTokens
+from backend.models.paged_decoder import PagedCache, PagedDecoder, StepTokens
 
 SIZES = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 
@@ -32,7 +32,7 @@ class Verifier:
     batch_invariant: as in `PagedLayers`.
     """
 
-    model: FusedDecoder
+    model: PagedDecoder
     cache: PagedCache
     tables: DeviceTables
     inputs: StepInputs
@@ -44,7 +44,7 @@ class Verifier:
 
     @classmethod
     def allocate(
-        cls, model: FusedDecoder, cache: PagedCache, tables: DeviceTables, block_size: int, *, batch_invariant: bool
+        cls, model: PagedDecoder, cache: PagedCache, tables: DeviceTables, block_size: int, *, batch_invariant: bool
     ) -> "Verifier":
         device, config = cache.keys.device, model.config
         max_blocks = tables.state.block_tables.shape[1]

@@ -59,14 +59,16 @@ class Kernels(Protocol):
 
     def paged_attention(
         self, q: Tensor, key_cache: Tensor, value_cache: Tensor, block_tables: Tensor, query_start: Tensor,
-        seq_lens: Tensor, *, scale: float, window: int | None = None, k_scale: Tensor | None = None,
-        v_scale: Tensor | None = None, batch_invariant: bool = False, out: Tensor | None = None,
+        seq_lens: Tensor, *, scale: float, window: int | None = None, cap: float | None = None,
+        k_scale: Tensor | None = None, v_scale: Tensor | None = None, batch_invariant: bool = False,
+        out: Tensor | None = None,
     ) -> Tensor: ...  # fmt: skip
 
     def paged_decode(
         self, q: Tensor, key_cache: Tensor, value_cache: Tensor, block_tables: Tensor, seq_lens: Tensor,
-        workspace: DecodeWorkspace, *, scale: float, window: int | None = None, k_scale: Tensor | None = None,
-        v_scale: Tensor | None = None, splits: int | None = None, shared: SharedPrefix | None = None,
+        workspace: DecodeWorkspace, *, scale: float, window: int | None = None, cap: float | None = None,
+        k_scale: Tensor | None = None, v_scale: Tensor | None = None, splits: int | None = None,
+        shared: SharedPrefix | None = None,
         out: Tensor | None = None,
     ) -> Tensor: ...  # fmt: skip
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from backend.kernels.launch import FP8, require
 
 LOG2E = 1.4426950408889634
+A_NAT = tl.constexpr(LOG2E)  # in the units of scores, whose powers are of two
 # Finite, so that a row which sees no key ends as 0 / 1: with -inf it would be exp(-inf + inf).
 LOWEST = tl.constexpr(-1e30)
 
@@ -23,7 +24,7 @@ def attend(
     acc, top, total, q, position, oldest, first, last, table_ptr, k_ptr, v_ptr,
     k_block_stride, k_token_stride, v_block_stride, v_token_stride, score_scale, window,
     MASKED: tl.constexpr, WINDOWED: tl.constexpr, BLOCK_SIZE: tl.constexpr,
-    HEAD_DIM: tl.constexpr, D: tl.constexpr, TILE: tl.constexpr,
+    HEAD_DIM: tl.constexpr, D: tl.constexpr, TILE: tl.constexpr, CAP: tl.constexpr,
 ):  # fmt: skip
     """Fold the keys ``first ≤ key < last`` into (acc [M, D], top [M], total [M]).
 
@@ -31,8 +32,12 @@ def attend(
     key each row may see, -1 for none. ``first`` is a multiple of TILE; keys below ``oldest`` are not read. Without
     MASKED every row must see every key of the range, and ``last - first`` must be a multiple of TILE.
     The score is scaled after the mask in both forms, so that both round alike and a row's bits do not depend on which
-    tiles its neighbours needed masked.
+    tiles its neighbours needed masked. With CAP > 0 the scaled score s becomes ``CAP * tanh(s / CAP)`` before the
+    mask (Gemma Team 2024, Gemma 2, section 2).
     """
+    unit = score_scale
+    if CAP > 0:
+        unit = 1.0
     lane = tl.arange(0, TILE)
     dim = tl.arange(0, D)
     for start in tl.range(first, last, TILE):
@@ -63,13 +68,15 @@ def attend(
         else:
             k = tl.load(k_row[None, :] + dim[:, None], (dim < HEAD_DIM)[:, None], 0.0)
         score = tl.dot(q, k.to(q.dtype), input_precision="ieee")
+        if CAP > 0:  # the hyperbolic tangent as 1 - 2 / (exp(2 s / CAP) + 1), which is right at both ends, too
+            score = CAP * A_NAT * (1.0 - 2.0 / (tl.exp2(score * (score_scale * (2.0 / CAP))) + 1.0))
         if MASKED:
             visible = key[None, :] <= position[:, None]
             if WINDOWED:
                 visible &= key[None, :] > position[:, None] - window
             score = tl.where(visible, score, float("-inf"))
-        new_top = tl.maximum(top, tl.max(score, 1) * score_scale)
-        p = tl.exp2(score * score_scale - new_top[:, None])
+        new_top = tl.maximum(top, tl.max(score, 1) * unit)
+        p = tl.exp2(score * unit - new_top[:, None])
         shrink = tl.exp2(top - new_top)
         top = new_top
         total = total * shrink + tl.sum(p, 1)
@@ -109,6 +116,17 @@ def output_like(q: Tensor, out: Tensor | None) -> Tensor:
     fits = out.shape == q.shape and out.dtype == q.dtype and out.is_contiguous()
     require(fits, f"out must be contiguous, {q.dtype}, of q's shape {tuple(q.shape)}")
     return out
+
+
+def check_cap(cap: float | None) -> float:
+    """As the kernels take it: 0 for none. Raises KernelArgumentError."""
+    require(cap is None or 0 < cap < float("inf"), f"scores cannot be capped at {cap}")
+    return cap or 0.0
+
+
+def capped(cap: float | None) -> str:
+    """Of a shape that is tuned: what was measured without a cap says nothing of one."""
+    return "" if cap is None else " capped"
 
 
 def check_tables(block_tables: Tensor, seq_lens: Tensor) -> None:

@@ -14,7 +14,16 @@ from torch import Tensor
 from backend.kernels import tuning
 from backend.kernels.chaining import after_predecessors, chained
 from backend.kernels.launch import FP8, require
-from backend.kernels.online_softmax import LOG2E, LOWEST, attend, check_cache, check_tables, output_like
+from backend.kernels.online_softmax import (
+    LOG2E,
+    LOWEST,
+    attend,
+    capped,
+    check_cache,
+    check_cap,
+    check_tables,
+    output_like,
+)
 
 
 @triton.jit
@@ -37,7 +46,8 @@ def _paged_attention(
     tokens, sequences, table_stride,
     k_block_stride, k_token_stride, k_head_stride, v_block_stride, v_token_stride, v_head_stride, scale, window,
     Q_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, D: tl.constexpr, BLOCK_SIZE: tl.constexpr,
-    FP8_CACHE: tl.constexpr, WINDOWED: tl.constexpr, BLOCK_M: tl.constexpr, TILE: tl.constexpr, CHAINED: tl.constexpr,
+    FP8_CACHE: tl.constexpr, WINDOWED: tl.constexpr, CAP: tl.constexpr, BLOCK_M: tl.constexpr, TILE: tl.constexpr,
+    CHAINED: tl.constexpr,
 ):  # fmt: skip
     after_predecessors(CHAINED)
     BLOCK_TOKENS: tl.constexpr = BLOCK_M // GROUP
@@ -93,12 +103,12 @@ def _paged_attention(
         acc, top, total = attend(
             acc, top, total, q, position, oldest, first, seen_by_all, table, k_head, v_head,
             k_block_stride, k_token_stride, v_block_stride, v_token_stride, score_scale, window,
-            False, False, BLOCK_SIZE, HEAD_DIM, D, TILE,
+            False, False, BLOCK_SIZE, HEAD_DIM, D, TILE, CAP,
         )  # fmt: skip
     acc, top, total = attend(
         acc, top, total, q, position, oldest, seen_by_all, last, table, k_head, v_head,
         k_block_stride, k_token_stride, v_block_stride, v_token_stride, score_scale, window,
-        True, WINDOWED, BLOCK_SIZE, HEAD_DIM, D, TILE,
+        True, WINDOWED, BLOCK_SIZE, HEAD_DIM, D, TILE, CAP,
     )  # fmt: skip
     out = acc / tl.where(total > 0, total, 1.0)[:, None]
     if FP8_CACHE:
@@ -108,8 +118,8 @@ def _paged_attention(
 
 def paged_attention(
     q: Tensor, key_cache: Tensor, value_cache: Tensor, block_tables: Tensor, query_start: Tensor, seq_lens: Tensor, *,
-    scale: float, window: int | None = None, k_scale: Tensor | None = None, v_scale: Tensor | None = None,
-    batch_invariant: bool = False, out: Tensor | None = None,
+    scale: float, window: int | None = None, cap: float | None = None, k_scale: Tensor | None = None,
+    v_scale: Tensor | None = None, batch_invariant: bool = False, out: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """Causal attention of each sequence's newest tokens over all its tokens, which the cache must hold already.
 
@@ -123,6 +133,7 @@ def paged_attention(
         seq_lens: [sequences] int32, tokens of s including its queries.
         scale: factor of the scores, usually ``head_dim ** -0.5``.
         window: a query sees itself and the ``window - 1`` tokens before it; None for all.
+        cap: scaled scores s become ``cap * tanh(s / cap)`` (Gemma 2); None: they stay.
         k_scale, v_scale: [kv_heads] float32 of an FP8 cache.
         batch_invariant: fixed tiles, so that a row's bits depend on its own sequence alone, not on chunk or batch.
         out: where to leave the result, as contiguous as q; None: in new memory.
@@ -133,6 +144,7 @@ def paged_attention(
     """
     group, padded_dim = check_cache(q, key_cache, value_cache, k_scale, v_scale)
     check_tables(block_tables, seq_lens)
+    limit = check_cap(cap)
     require(query_start.shape == (len(seq_lens) + 1,), "query_start has one entry more than there are sequences")
     require(window is None or window > 0, f"a window of {window} tokens sees nothing")
     require(group <= 64, f"{group} query heads a KV head are more than a tile holds")
@@ -143,8 +155,9 @@ def paged_attention(
     if tokens == 0:
         return out
     rows = 0 if batch_invariant else min(128, triton.next_power_of_2(group * triton.cdiv(tokens, max(1, sequences))))
-    shape = f"d{head_dim} g{group} p{block_size} r{rows} {q.dtype} {key_cache.dtype}".replace("torch.", "")
-    choice = tuning.choice("paged_attention", shape, default_choice(rows, group, padded_dim, q.element_size()))
+    shape = f"d{head_dim} g{group} p{block_size} r{rows} {q.dtype} {key_cache.dtype}{capped(cap)}".replace("torch.", "")
+    default = default_choice(rows, group, padded_dim, q.element_size(), fp8=key_cache.dtype == FP8)
+    choice = tuning.choice("paged_attention", shape, default)
     arguments = choice.arguments()
     blocks = tokens // (arguments["BLOCK_M"] // group) + sequences + 1
     _paged_attention[(blocks, kv_heads)](
@@ -152,20 +165,22 @@ def paged_attention(
         tokens, sequences, block_tables.stride(0), *key_cache.stride()[:3], *value_cache.stride()[:3],
         scale * LOG2E, window or 0,
         Q_HEADS=q_heads, GROUP=group, HEAD_DIM=head_dim, D=padded_dim, BLOCK_SIZE=block_size,
-        FP8_CACHE=key_cache.dtype == FP8, WINDOWED=window is not None, **arguments, **chained(),
+        FP8_CACHE=key_cache.dtype == FP8, WINDOWED=window is not None, CAP=limit, **arguments, **chained(),
     )  # fmt: skip
     return out
 
 
-def default_choice(rows: int, group: int, padded_dim: int, item_size: int) -> tuning.Choice:
+def default_choice(rows: int, group: int, padded_dim: int, item_size: int, *, fp8: bool = False) -> tuning.Choice:
     """Tiles by the typical number of rows (query tokens × group) of a sequence; 0 for the batch-invariant choice.
 
     Two programs of 64 rows a multiprocessor are ahead of one of 128: one multiplies while the other takes exponents.
+    fp8: of the cache, whose keys and values take registers on their way to float16; 64 rows of wide heads would spill.
     """
     if item_size == 4:  # float32 has no tensor cores to feed, and would spill its registers
         return tuning.Choice.of(warps=4, stages=2, BLOCK_M=max(16, triton.next_power_of_2(group)), TILE=16)
-    block_m = max(64 if rows == 0 or rows > 16 else 16, triton.next_power_of_2(group))
-    warps = 8 if block_m * padded_dim > 64 * 128 else 4
+    many = 32 if fp8 and padded_dim > 128 else 64
+    block_m = max(many if rows == 0 or rows > 16 else 16, triton.next_power_of_2(group))
+    warps = 8 if block_m * padded_dim > 64 * 128 or block_m == many == 32 else 4
     return tuning.Choice.of(warps=warps, stages=3, BLOCK_M=block_m, TILE=max(16, min(64, 8192 // padded_dim)))
 
 

@@ -28,7 +28,16 @@ from backend.kernels.decode_workspace import (
     partial_size,
 )
 from backend.kernels.launch import FP8, require
-from backend.kernels.online_softmax import LOG2E, LOWEST, attend, check_cache, check_tables, output_like
+from backend.kernels.online_softmax import (
+    LOG2E,
+    LOWEST,
+    attend,
+    capped,
+    check_cache,
+    check_cap,
+    check_tables,
+    output_like,
+)
 from backend.kernels.shared_prefix import attend_prefix, prefix_splits
 
 UNCUT_KEYS = 512  # of a sequence, up to which splitting it costs more than it evens out in a large batch
@@ -72,7 +81,7 @@ def _paged_decode(
     table_stride, k_block_stride, k_token_stride, k_head_stride, v_block_stride, v_token_stride, v_head_stride,
     scale, window, min_tiles,
     QUERIES: tl.constexpr, Q_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, D: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr, FP8_CACHE: tl.constexpr, WINDOWED: tl.constexpr, SPLITS: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, FP8_CACHE: tl.constexpr, WINDOWED: tl.constexpr, CAP: tl.constexpr, SPLITS: tl.constexpr,
     BLOCK_M: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr, D_PART: tl.constexpr, SHARED: tl.constexpr,
     PREFIX_SPLITS: tl.constexpr,    CHAINED: tl.constexpr,
 ):  # fmt: skip
@@ -126,7 +135,7 @@ def _paged_decode(
         acc, top, total, q, position, oldest, first, last, table_ptr + sequence * table_stride,
         k_ptr + kv_head * k_head_stride, v_ptr + kv_head * v_head_stride,
         k_block_stride, k_token_stride, v_block_stride, v_token_stride, score_scale, window,
-        True, WINDOWED, BLOCK_SIZE, HEAD_DIM, D, TILE,
+        True, WINDOWED, BLOCK_SIZE, HEAD_DIM, D, TILE, CAP,
     )  # fmt: skip
     if active == 1:
         out = acc * (v_scale / tl.where(total > 0, total, 1.0))[:, None]
@@ -151,8 +160,9 @@ def _paged_decode(
 def paged_decode(
     q: Tensor, key_cache: Tensor, value_cache: Tensor, block_tables: Tensor, seq_lens: Tensor,
     workspace: DecodeWorkspace, *,
-    scale: float, window: int | None = None, k_scale: Tensor | None = None, v_scale: Tensor | None = None,
-    splits: int | None = None, shared: SharedPrefix | None = None, out: Tensor | None = None,
+    scale: float, window: int | None = None, cap: float | None = None, k_scale: Tensor | None = None,
+    v_scale: Tensor | None = None, splits: int | None = None, shared: SharedPrefix | None = None,
+    out: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """Attention of each sequence's newest tokens, equally many for each (1, or 1 + drafts), over all its tokens.
 
@@ -166,10 +176,11 @@ def paged_decode(
         workspace: from `DecodeWorkspace.allocate`, large enough for this batch.
         scale: factor of the scores, usually ``head_dim ** -0.5``.
         window: a query sees itself and the ``window - 1`` tokens before it; None for all.
+        cap: scaled scores s become ``cap * tanh(s / cap)`` (Gemma 2); None: they stay.
         k_scale, v_scale: [kv_heads] float32 of an FP8 cache.
         splits: a power of two ≤ 32; None for the one that fills the card at this batch size.
         shared: a prefix that all sequences but padding rows have in the same blocks, the first sequence being none; one
-            query each, and no window.
+            query each, and neither window nor cap.
         out: where to leave the result, as contiguous as q; None: in new memory.
     Returns:
         [sequences * queries, q_heads, head_dim] in q's dtype.
@@ -178,6 +189,7 @@ def paged_decode(
     """
     group, padded_dim = check_cache(q, key_cache, value_cache, k_scale, v_scale)
     check_tables(block_tables, seq_lens)
+    limit = check_cap(cap)
     tokens, q_heads, head_dim = q.shape
     _, block_size, kv_heads, _ = key_cache.shape
     sequences = len(seq_lens)
@@ -194,14 +206,16 @@ def paged_decode(
         workspace.partial.numel() >= needed and workspace.arrived.numel() >= sequences * kv_heads,
         f"the workspace holds {workspace.partial.numel()} partial values, this batch needs {needed}",
     )
-    shape = f"d{head_dim} g{group} m{block_m} p{block_size} s{splits} {q.dtype} {key_cache.dtype}".replace("torch.", "")
+    shape = f"d{head_dim} g{group} m{block_m} p{block_size} s{splits} {q.dtype} {key_cache.dtype}{capped(cap)}"
+    shape = shape.replace("torch.", "")
     default = default_choice(padded_dim, key_cache.element_size(), splits, block_m, queries=queries, crowded=whole)
     choice = tuning.choice("paged_decode", shape, default)
     rows = triton.next_power_of_2(queries * group)
     at_once = (4096 if queries == 1 else 2048) * choice.warps  # values folded together; more would spill
     parts = 1
     if shared is not None:
-        require(queries == 1 and window is None, "a shared prefix goes with one query each and no window")
+        plain = queries == 1 and window is None and cap is None
+        require(plain, "a shared prefix goes with one query each, no window and no cap")
         require(PREFIX_STEP % dict(choice.blocks)["TILE"] == 0, f"a shared prefix ends within a tile of {choice}")
         parts = prefix_splits(sequences * group, kv_heads, q.element_size(), q.device)
         attend_prefix(
@@ -217,8 +231,8 @@ def paged_decode(
         *shared_parts,
         block_tables.stride(0), *key_cache.stride()[:3], *value_cache.stride()[:3], scale * LOG2E, window or 0,
         QUERIES=queries, Q_HEADS=q_heads, GROUP=group, HEAD_DIM=head_dim, D=padded_dim, BLOCK_SIZE=block_size,
-        FP8_CACHE=key_cache.dtype == FP8, WINDOWED=window is not None, SPLITS=splits, BLOCK_M=block_m, ROWS=rows,
-        D_PART=max(8, min(padded_dim, at_once // (rows * splits))), SHARED=shared is not None,
+        FP8_CACHE=key_cache.dtype == FP8, WINDOWED=window is not None, CAP=limit, SPLITS=splits, BLOCK_M=block_m,
+        ROWS=rows, D_PART=max(8, min(padded_dim, at_once // (rows * splits))), SHARED=shared is not None,
         PREFIX_SPLITS=parts, **choice.arguments(),
         **chained(),
     )  # fmt: skip

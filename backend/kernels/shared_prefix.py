@@ -50,7 +50,7 @@ def _shared_prefix(
         acc, top, total, q, row, 0, first, last, table_ptr,
         k_ptr + kv_head * k_head_stride, v_ptr + kv_head * v_head_stride,
         k_block_stride, k_token_stride, v_block_stride, v_token_stride, score_scale, 0,
-        False, False, BLOCK_SIZE, HEAD_DIM, D, TILE,
+        False, False, BLOCK_SIZE, HEAD_DIM, D, TILE, 0.0,
     )  # fmt: skip
     some = total > 0
     out_ptr += split.to(tl.int64) * split_stride * HEAD_DIM

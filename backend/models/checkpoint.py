@@ -66,7 +66,7 @@ class Checkpoint:
     @property
     def cpu_only(self) -> str | None:
         """Why no GPU can serve it; None: one can."""
-        return self.config.cpu_only if self.embedding is None else "embeddings are computed on the CPU only"
+        return None if self.is_encoder else self.config.cpu_only
 
     @cached_property
     def text(self) -> TextModel:

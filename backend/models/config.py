@@ -87,11 +87,25 @@ class ModelConfig:
         return replace(self, max_position=position, windows=windows if any(windows) else ())
 
     @property
+    def attention_scale(self) -> float:
+        """What q · k is multiplied by."""
+        given = self.variant.attention_scale if self.variant else None
+        return self.head_dim**-0.5 if given is None else given
+
+    @property
+    def attention_cap(self) -> float | None:
+        """Of the scaled scores; None: there is none."""
+        return self.variant.attention_cap if self.variant else None
+
+    @property
+    def plain_attention(self) -> bool:
+        """Whether every token attends to all before it, by scores as they are: what the library's kernel knows."""
+        return not self.windows and self.attention_cap is None
+
+    @property
     def cpu_only(self) -> str | None:
         """What the kernels of the GPU do not compute of this model; None: nothing."""
-        if self.experts is not None:
-            return "a mixture of experts is computed on the CPU only"
-        return None if self.variant is None else f"{self.variant.words} are computed on the CPU only"
+        return "a mixture of experts is computed on the CPU only" if self.experts is not None else None
 
 
 def from_hugging_face(config: Mapping[str, Any]) -> ModelConfig:

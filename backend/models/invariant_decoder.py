@@ -1,4 +1,4 @@
-"""The fused decoder in which a token's logits depend on nothing but its own sequence.
+"""The decoders of the kernels in which a token's logits depend on nothing but its own sequence.
 
 Not on who runs beside it, on how its prompt was cut into chunks, on the cache, the pages, graphs or guesses: every
 product takes `kernels.invariant_linear` whatever the number of rows, the other kernels work row by row anyway, and
@@ -9,7 +9,10 @@ the tokens it gave then. It costs speed, most at few rows.
 import torch.nn.functional as F
 from torch import Tensor
 
-from backend.models.fused_decoder import CachedAttention, FusedDecoder, Hidden, PagedCache, StepTokens
+from backend.models.config import ModelConfig
+from backend.models.fused_decoder import FusedDecoder
+from backend.models.paged_decoder import CachedAttention, Hidden, PagedCache, StepTokens, Weight
+from backend.models.variant_decoder import VariantDecoder
 
 
 class InvariantDecoder(FusedDecoder):
@@ -29,8 +32,21 @@ class InvariantDecoder(FusedDecoder):
         return Hidden(residual, x)
 
     def logits(self, hidden: Hidden, last: Tensor | None) -> Tensor:
-        if last is not None:
-            hidden = hidden.rows(last)
-        assert hidden.added is not None  # noqa: S101 -- body leaves it so
-        x, _ = self.kernels.add_rms_norm(hidden.added, hidden.residual, self.norm, self.config.rms_norm_eps)
+        return self.kernels.invariant_linear(self.states(hidden, last), self.head)
+
+
+class InvariantVariantDecoder(VariantDecoder):
+    """The same of families that depart from Llama; weights likewise."""
+
+    def _linear(self, x: Tensor, weight: Weight) -> Tensor:
+        return self.kernels.invariant_linear(x, weight.data)
+
+    def _head(self, x: Tensor) -> Tensor:
         return self.kernels.invariant_linear(x, self.head)
+
+
+def kind_of(model: ModelConfig, *, batch_invariant: bool) -> type[FusedDecoder] | type[VariantDecoder]:
+    """What computes it on a GPU."""
+    if model.variant is not None:
+        return InvariantVariantDecoder if batch_invariant else VariantDecoder
+    return InvariantDecoder if batch_invariant else FusedDecoder

@@ -46,9 +46,11 @@ def _require_one_table(model: Decoder, folder: Path) -> None:
             raise CorruptCheckpoint(f"config.json says that head and embedding are one, and {HEAD} is another")
 
 
-def load_encoder(checkpoint: Checkpoint, dtype: str, on_progress: OnProgress | None = None) -> Encoder:
+def load_encoder(
+    checkpoint: Checkpoint, dtype: str, device: str = "cpu", on_progress: OnProgress | None = None
+) -> Encoder:
     """Raises what `load_model` does."""
-    model = Encoder(checkpoint.encoder_config, DTYPES[_known(dtype)])
+    model = Encoder(checkpoint.encoder_config, DTYPES[_known(dtype)], device)
     load_folder(model, checkpoint.path, on_progress)
     return model.eval()
 

@@ -48,13 +48,21 @@ def parameters(model: ModelConfig) -> Weights:
     q, kv = model.num_heads * model.head_dim, model.num_kv_heads * model.head_dim
     hidden, inner = model.hidden_size, model.intermediate_size
     products = hidden * (q + 2 * kv) + q * hidden + 3 * hidden * inner
-    small = 2 * hidden + (q + 2 * kv) * model.qkv_bias + 2 * model.head_dim * model.qk_norm
+    small = _norms(model, q, kv) + (q + 2 * kv) * model.qkv_bias
     table = model.vocab_size * hidden
     return Weights(
         products=model.num_layers * products,
         head=table,
         rest=model.num_layers * small + hidden + (0 if model.tie_word_embeddings else table),
     )
+
+
+def _norms(model: ModelConfig, q: int, kv: int) -> int:
+    """Of one layer."""
+    variant = model.variant
+    before, after = (True, False) if variant is None else (variant.norm_before, variant.norm_after)
+    heads = q + kv if variant is not None and variant.wide_qk_norm else 2 * model.head_dim
+    return 2 * model.hidden_size * (before + after) + heads * model.qk_norm
 
 
 def weight_bytes(model: ModelConfig, dtype: str, quantization: str | None) -> int:
@@ -75,18 +83,20 @@ def activation_bytes(model: ModelConfig, config: EngineConfig) -> int:
     """Of the largest step: the widest moment of a layer, in the MLP, beside what all of it carries along."""
     size = BYTES[config.dtype]
     tokens = config.max_num_batched_tokens
-    width = model.hidden_size * 3 + 3 * model.intermediate_size
+    gate = 3 if model.variant is None or not model.variant.gelu else 4  # GELU and its product are two passes
+    width = model.hidden_size * 3 + gate * model.intermediate_size
     step = tokens * (width * size + (model.intermediate_size if config.quantization else 0))
     logits = config.max_num_seqs * model.vocab_size * size
     return step + logits
 
 
 def table_bytes(model: ModelConfig, config: EngineConfig) -> int:
-    """Rows of requests, positions' sines and cosines (in both forms), scratch of split attention."""
+    """Rows of requests, sines and cosines of each kind of positions (in both forms), scratch of split attention."""
     length = min(config.max_model_len or model.max_position, model.max_position)
     blocks = -(-length // config.block_size)
     rows = config.max_num_seqs * (length + 2 * blocks + 16) * 4
-    rotary = model.max_position * model.head_dim * (4 + BYTES[config.dtype])
+    tables = 1 if model.variant is None or model.variant.local_rope is None else 2
+    rotary = tables * model.max_position * model.head_dim * (4 + BYTES[config.dtype])
     scratch = 2048 * 16 * (model.head_dim + 2) * 4
     return rows + rotary + scratch
 

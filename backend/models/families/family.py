@@ -46,10 +46,9 @@ Positions = Literal["rope", "local", "none"]
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """What a family's layers compute otherwise than Llama's. See `variant_layer`; a GPU's kernels know none of it.
+    """What a family's layers compute otherwise than Llama's. See `variant_layer`, and on a GPU `variant_decoder`.
 
     Attributes:
-        words: what that is, for whoever is told that a GPU does not compute it.
         norm_before, norm_after: whether attention and MLP each have an RMSNorm on what goes in, and on what comes out
             before it is added.
         norm_from_one: norms multiply by 1 + weight, in float32.
@@ -62,7 +61,6 @@ class Variant:
         local_rope: positions of layers that are "local" in ``positions``. positions: by layer; empty: "rope" in all.
     """
 
-    words: str
     norm_before: bool = True
     norm_after: bool = False
     norm_from_one: bool = False

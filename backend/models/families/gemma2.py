@@ -14,13 +14,12 @@ def spelling(config: Mapping[str, Any]) -> Mapping[str, Any]:
     return {"tie_word_embeddings": True, "head_dim": 256, "rms_norm_eps": 1e-6, **config}
 
 
-def variant(config: Mapping[str, Any], words: str) -> Variant:
+def variant(config: Mapping[str, Any]) -> Variant:
     """What all Gemmas have, with caps where config.json says so. Raises UnsupportedModel."""
     llama.require_no_bias(config)
     if config.get("use_bidirectional_attention"):
         raise UnsupportedModel("attention to later tokens is not computed")
     return Variant(
-        words=words,
         norm_after=True,
         norm_from_one=True,
         gelu=True,
@@ -39,7 +38,7 @@ def _cap(config: Mapping[str, Any], name: str) -> float | None:
 def _traits(config: Mapping[str, Any]) -> Traits:
     return Traits(
         windows=windows.of_kinds(config, windows.kinds(config, every=2)),
-        variant=variant(config, "Gemma 2's soft caps and norms"),
+        variant=variant(config),
     )
 
 
@@ -50,5 +49,4 @@ FAMILY = Family(
     traits=_traits,
     spelling=spelling,
     activation=GELU_TANH,
-    gpu="no",
 )

@@ -27,7 +27,7 @@ def spelling(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def traits(config: Mapping[str, Any]) -> Traits:
     kinds = windows.kinds(config, every=int(config.get("sliding_window_pattern") or PATTERN))
-    made = gemma2.variant(config, "Gemma 3's norms and its two kinds of positions")
+    made = gemma2.variant(config)
     context = config["max_position_embeddings"]
     local = rope.from_hugging_face({"max_position_embeddings": context, "rope_parameters": config[LOCAL]})
     return Traits(
@@ -46,5 +46,4 @@ FAMILY = Family(
     traits=traits,
     spelling=spelling,
     activation=GELU_TANH,
-    gpu="no",
 )

@@ -32,5 +32,4 @@ FAMILY = Family(
     traits=gemma3.traits,
     spelling=_spelling,
     activation=GELU_TANH,
-    gpu="no",
 )

@@ -10,7 +10,6 @@ from backend.models.families.family import Family, Traits, Variant
 def _traits(config: Mapping[str, Any]) -> Traits:
     llama.require_no_bias(config)
     made = Variant(
-        words="Granite's multipliers",
         attention_scale=float(config.get("attention_multiplier", 1.0)),
         embedding_scale=float(config.get("embedding_multiplier", 1.0)),
         residual_scale=float(config.get("residual_multiplier", 1.0)),
@@ -24,5 +23,4 @@ FAMILY = Family(
     models="Granite 3.0 to 3.3, 2B and 8B",
     features="multipliers of embedding, attention, residual and logits",
     traits=_traits,
-    gpu="no",
 )

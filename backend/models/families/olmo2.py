@@ -9,7 +9,7 @@ from backend.models.families.family import Family, Traits, Variant
 
 def _traits(config: Mapping[str, Any]) -> Traits:
     llama.require_no_bias(config)
-    made = Variant(words="OLMo 2's norms", norm_before=False, norm_after=True, wide_qk_norm=True)
+    made = Variant(norm_before=False, norm_after=True, wide_qk_norm=True)
     return Traits(qk_norm=True, variant=made)
 
 
@@ -18,5 +18,4 @@ FAMILY = Family(
     models="OLMo 2 1B to 32B",
     features="norms after, none before; q and k norms over all heads",
     traits=_traits,
-    gpu="no",
 )

@@ -20,7 +20,7 @@ def _traits(config: Mapping[str, Any]) -> Traits:
     if turned is None:
         interval = int(config.get("no_rope_layer_interval") or INTERVAL)
         turned = [(layer + 1) % interval for layer in range(int(config["num_hidden_layers"]))]
-    made = Variant(words="layers without positions", positions=tuple("rope" if each else "none" for each in turned))
+    made = Variant(positions=tuple("rope" if each else "none" for each in turned))
     return Traits(windows=windows.by_layer(config), variant=made)
 
 
@@ -30,5 +30,4 @@ FAMILY = Family(
     features="no positions in every fourth layer; YaRN",
     traits=_traits,
     spelling=_spelling,
-    gpu="no",
 )

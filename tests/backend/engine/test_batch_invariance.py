@@ -27,7 +27,7 @@ from backend.engine.speculation import Drafter
 from backend.kernels import reference
 from backend.kernels.interface import kernels_for
 from backend.models.decoder import Decoder
-from backend.models.invariant_decoder import InvariantDecoder
+from backend.models.invariant_decoder import kind_of
 from tests.backend.engine.drafters import Oracle
 from tests.backend.tiny import greedy, tiny_model
 
@@ -78,9 +78,9 @@ def engine_of(
     on_device = copy.deepcopy(model).to(DEVICE, DTYPE)
     pages = KVCache(model.config, cache.num_blocks, config.block_size, DTYPE, str(DEVICE))
     runner = GraphRunner(
-        InvariantDecoder(on_device, kernels or kernels_for(DEVICE)), pages, max_num_seqs=config.max_num_seqs,
-        max_num_batched_tokens=config.max_num_batched_tokens, max_model_len=cache.max_model_len,
-        speculates=drafter is not None, batch_invariant=True,
+        kind_of(model.config, batch_invariant=True)(on_device, kernels or kernels_for(DEVICE)), pages,
+        max_num_seqs=config.max_num_seqs, max_num_batched_tokens=config.max_num_batched_tokens,
+        max_model_len=cache.max_model_len, speculates=drafter is not None, batch_invariant=True,
     )  # fmt: skip
     runner.ahead = ahead
     if graphs:

@@ -198,7 +198,9 @@ def test_it_sleeps_and_wakes_with_the_same_vectors(write: Any, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"device": "cuda"}, "on a GPU this model cannot be served: embeddings are computed on the CPU only"),
+        ({"device": "cuda"}, "device 'cuda' was asked for, and there is no CUDA device"),
+        ({"device": "cuda", "quantization": "fp8"}, "computed in its dtype: no quantization fp8"),
+        ({"device": "cuda", "kv_dtype": "fp8"}, "computed in its dtype: no kv_dtype fp8"),
         ({"speculation": "ngram"}, "draws no tokens"),
         ({"load_format": "dummy"}, "loaded from its weights"),
         ({"max_model_len": 300}, "beyond the model's context"),
@@ -206,8 +208,9 @@ def test_it_sleeps_and_wakes_with_the_same_vectors(write: Any, tmp_path: Path) -
 )
 @pytest.mark.parametrize("write", [write_decoder, write_encoder])
 def test_what_such_a_model_cannot_do_is_said_before_it_is_loaded(
-    write: Any, changes: dict[str, Any], message: str, tmp_path: Path
+    write: Any, changes: dict[str, Any], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     write(tmp_path)
     (tmp_path / "model.safetensors").unlink()
     with pytest.raises(ConfigError, match=message):

@@ -12,8 +12,11 @@ from backend.engine.gpu import require_gpu
 from backend.errors import ConfigError
 from backend.models.checkpoint import Checkpoint
 from backend.models.config import ModelConfig
+from backend.models.families import mixtral
+from backend.models.families.family import Experts
 from backend.planner.memory import weight_bytes
 from tests.backend.tiny import generate, greedy, tiny_config, tiny_engine, tiny_model, write_folder
+from tests.backend.tiny_families import FAMILIES, tiny_family, write_family
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -51,11 +54,12 @@ def test_a_gpu_that_is_not_there_is_missed_by_name(monkeypatch: pytest.MonkeyPat
         ({"quantization": "fp8"}, {"intermediate_size": 100}, "multiples of 16"),
         ({"gpu_memory": 0.02}, {}, "the weights take"),
         ({"num_blocks": 1 << 30}, {}, r"\d+ blocks \(\d+ tokens\) would fit"),
+        ({}, {"experts": Experts(4, 2, 32, mixtral.NAMES)}, "cannot be served: a mixture of experts"),
     ],
     ids=str,
 )
 def test_what_the_card_or_its_kernels_cannot_do_is_refused_before_loading(
-    changes: dict[str, Any], shape: dict[str, int], message: str
+    changes: dict[str, Any], shape: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         require_gpu(on_gpu(**changes), tiny_config(**{"head_dim": 16, **shape}))
@@ -84,6 +88,33 @@ def test_an_engine_from_a_checkpoint_takes_its_share_of_the_card_and_gives_the_c
     assert 0.2 * total < taken < 0.32 * total
     prompts = [[1, 2, 3], [5] * 40, list(range(60))]
     assert generate(engine, prompts, greedy(20)) == generate(tiny_engine(model), prompts, greedy(20))
+
+
+@needs_gpu
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"graphs": False}, {"speculation": "ngram"}, {"batch_invariant": True}, {"kv_dtype": "fp8"},
+     {"quantization": "fp8", "dtype": "bfloat16"}],
+    ids=str,
+)  # fmt: skip
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_family_that_departs_from_llama_is_served_from_its_checkpoint_and_sleeps(
+    name: str, changes: dict[str, Any], tmp_path: Path
+) -> None:
+    model = tiny_family(name, 3)
+    folder = write_family(tmp_path / name, name, model)
+    config = on_gpu(
+        model=str(folder), **{"dtype": "float32", "num_blocks": 200, "max_model_len": 256, "max_num_seqs": 8, **changes}
+    )
+    engine = Engine.from_checkpoint(Checkpoint(folder), config)
+    prompts = [[1, 2, 3], [5] * 40, list(range(60))]
+    said = generate(engine, prompts, greedy(20))
+    if not config.kv_dtype and not config.quantization:
+        assert said == generate(tiny_engine(model), prompts, greedy(20))
+    assert engine.sleep() > 0
+    engine.wake()
+    assert generate(engine, prompts, greedy(20)) == said
+    assert engine.scrub() == 0
 
 
 @needs_gpu

@@ -24,7 +24,7 @@ from backend.engine.sequence import Sequence
 from backend.engine.speculation import Drafted, Drafter
 from backend.kernels.interface import kernels_for
 from backend.models.decoder import Decoder
-from backend.models.fused_decoder import FusedDecoder
+from backend.models.invariant_decoder import kind_of
 from tests.backend.engine.drafters import Oracle
 from tests.backend.engine.toy_grammar import ToyGrammars
 from tests.backend.tiny import generate, greedy, run, tiny_engine, tiny_model
@@ -69,7 +69,7 @@ def ahead(
     on_device = copy.deepcopy(model).to(DEVICE, dtype)
     pages = KVCache(model.config, cache.num_blocks, config.block_size, dtype, str(DEVICE))
     runner = runs_on(
-        FusedDecoder(on_device, kernels_for(DEVICE)),
+        kind_of(model.config, batch_invariant=False)(on_device, kernels_for(DEVICE)),
         pages,
         max_num_seqs=config.max_num_seqs,
         max_num_batched_tokens=config.max_num_batched_tokens,

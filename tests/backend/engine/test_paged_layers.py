@@ -7,7 +7,7 @@ from torch import Tensor
 from backend.engine.paged_layers import DensePrompts, PagedLayers, StepShape, dense_lengths, dense_prompts
 from backend.kernels.decode_workspace import DecodeWorkspace
 from backend.kernels.interface import kernels_for
-from backend.models.fused_decoder import PagedCache
+from backend.models.paged_decoder import PagedCache
 from tests.backend.tiny import tiny_config
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 TOLERANCE = {torch.float32: 5e-6, torch.float16: 2e-3, torch.bfloat16: 1e-2}
+TANGENT = 4e-7  # of the cap: what a card's powers and quotients leave of float32
 
 
 @dataclass
@@ -60,7 +61,7 @@ class PagedCase:
             k, v = k * self.scales["k_scale"][:, None].double(), v * self.scales["v_scale"][:, None].double()
         return k, v
 
-    def exact(self, window: int | None = None) -> Tensor:
+    def exact(self, window: int | None = None, cap: float | None = None) -> Tensor:
         out = torch.zeros(self.q.shape, dtype=torch.float64, device=self.device)
         group = self.q_heads // self.kv_heads
         for sequence, (queries, total) in enumerate(self.lengths):
@@ -71,6 +72,8 @@ class PagedCase:
                 seen = slice(0 if window is None else max(0, position - window + 1), position + 1)
                 for head in range(self.q_heads):
                     scores = k[seen, head // group] @ self.q[first + i, head].double() * self.scale
+                    if cap is not None:
+                        scores = cap * torch.tanh(scores / cap)
                     out[first + i, head] = scores.softmax(0) @ v[seen, head // group]
         return out
 

@@ -4,7 +4,7 @@ import torch
 from backend.kernels import reference
 from backend.kernels.launch import FP8, KernelArgumentError
 from backend.kernels.paged_attention import candidates, default_choice, paged_attention
-from tests.backend.kernels.paged_case import TOLERANCE, PagedCase, error
+from tests.backend.kernels.paged_case import TANGENT, TOLERANCE, PagedCase, error
 
 MIXED = [(1, 40), (7, 7), (20, 37), (1, 1)]  # a decode, a fresh prompt, a later chunk, a first token
 HEADS = [(2, 2, 64), (4, 1, 80), (3, 1, 96), (7, 1, 128), (2, 1, 256)]
@@ -85,6 +85,44 @@ def test_a_row_has_the_same_bits_alone_in_chunks_and_in_company(dtype, device):
             assert torch.equal(alone, together[begin:end]), f"rows {begin}:{end} differ"
 
 
+@pytest.mark.parametrize("cap", [0.5, 50.0])
+@pytest.mark.parametrize("window", [None, 20])
+@pytest.mark.parametrize("heads", [(2, 2, 64), (6, 2, 80), (2, 1, 256)], ids=str)
+def test_scores_are_softly_capped_before_the_mask(heads, window, cap, dtype, device):
+    case = PagedCase(MIXED, *heads, dtype, device)
+    case.q *= 3
+    expected = case.exact(window, cap)
+    tolerance = TOLERANCE[dtype] + cap * TANGENT
+    assert error(run(paged_attention, case, window=window, cap=cap), expected) < tolerance
+    assert error(run(reference.paged_attention, case, window=window, cap=cap), expected) < tolerance
+    assert cap > 1 or error(expected, case.exact(window)) > 0.05  # it is really capped
+
+
+def test_scores_far_beyond_a_cap_are_the_cap_and_no_infinity(device):
+    case = PagedCase(MIXED, 2, 1, 64, torch.float32, device)
+    case.q *= 1e6
+    assert error(run(paged_attention, case, cap=5.0), case.exact(cap=5.0)) < 1e-4
+
+
+def test_a_cap_reads_an_fp8_cache_through_its_scales(dtype, device):
+    case = PagedCase(MIXED, 6, 2, 128, dtype, device, cache_dtype=FP8)
+    expected = case.exact(cap=2.0)
+    assert error(run(paged_attention, case, cap=2.0), expected) < max(TOLERANCE[dtype], TOLERANCE[torch.float16])
+    assert error(run(reference.paged_attention, case, cap=2.0), expected) < TOLERANCE[dtype]
+
+
+def test_a_capped_row_has_the_same_bits_alone_and_in_company(dtype, device):
+    whole = PagedCase([(90, 90), (30, 77)], 3, 1, 64, dtype, device)
+    together = run(paged_attention, whole, batch_invariant=True, cap=3.0)
+    for begin, end in ((0, 1), (30, 37), (64, 90)):
+        alone = paged_attention(
+            whole.q[begin:end].contiguous(), whole.key_cache, whole.value_cache, whole.tables[:1],
+            torch.tensor([0, end - begin], dtype=torch.int32, device=device),
+            torch.tensor([end], dtype=torch.int32, device=device), scale=whole.scale, batch_invariant=True, cap=3.0,
+        )  # fmt: skip
+        assert torch.equal(alone, together[begin:end])
+
+
 def test_large_scores_neither_overflow_nor_lose_the_largest(device):
     case = PagedCase([(4, 30)], 2, 1, 64, torch.float32, device)
     case.q *= 300
@@ -143,6 +181,12 @@ def test_arguments_that_do_not_fit_are_refused(change, message, device):
     change(case)
     with pytest.raises(KernelArgumentError, match=message):
         run(paged_attention, case)
+
+
+@pytest.mark.parametrize("cap", [0.0, -1.0, float("inf"), float("nan")])
+def test_a_cap_that_means_nothing_is_refused(cap, device):
+    with pytest.raises(KernelArgumentError, match="cannot be capped"):
+        run(paged_attention, PagedCase([(1, 5)], 1, 1, 64, torch.float32, device), cap=cap)
 
 
 def test_an_empty_window_is_refused(device):

@@ -14,7 +14,7 @@ from backend.kernels.decode_workspace import (
 )
 from backend.kernels.launch import FP8, KernelArgumentError
 from backend.kernels.paged_decode import UNCUT_KEYS, candidates, default_choice, paged_decode
-from tests.backend.kernels.paged_case import TOLERANCE, PagedCase, error
+from tests.backend.kernels.paged_case import TANGENT, TOLERANCE, PagedCase, error
 
 LENGTHS = [1, 15, 130, 257]
 HEADS = [(2, 2, 64), (4, 1, 80), (3, 1, 96), (7, 1, 128), (2, 1, 256)]
@@ -75,6 +75,26 @@ def test_a_sliding_window_hides_what_came_before_it(window, dtype, device):
     case = decode_case([300, 20], 2, 1, 64, dtype=dtype, device=device)
     for splits in (1, 4):
         assert error(run(paged_decode, case, splits, window=window), case.exact(window)) < TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize("cap", [0.5, 50.0])
+@pytest.mark.parametrize("window", [None, 20])
+@pytest.mark.parametrize("heads", [(2, 2, 64), (6, 2, 80), (2, 1, 256)], ids=str)
+def test_scores_are_softly_capped_before_the_mask(heads, window, cap, dtype, device):
+    case = decode_case([300, 20, 1], *heads, dtype=dtype, device=device)
+    case.q *= 3
+    expected = case.exact(window, cap)
+    tolerance = TOLERANCE[dtype] + cap * TANGENT
+    for splits in (1, 4):
+        assert error(run(paged_decode, case, splits, window=window, cap=cap), expected) < tolerance
+    assert error(run(reference.paged_decode, case, window=window, cap=cap), expected) < tolerance
+    assert cap > 1 or error(expected, case.exact(window)) > 0.05  # it is really capped
+
+
+def test_several_newest_tokens_are_capped_over_an_fp8_cache(dtype, device):
+    case = decode_case([33, 200], 6, 2, 64, queries=3, dtype=dtype, device=device, cache_dtype=FP8)
+    found = run(paged_decode, case, 4, queries=3, cap=2.0)
+    assert error(found, case.exact(cap=2.0)) < max(TOLERANCE[dtype], TOLERANCE[torch.float16])
 
 
 @pytest.mark.parametrize("splits", [1, 4])
@@ -193,6 +213,7 @@ def test_candidates_name_the_same_blocks_as_the_default():
         ({"splits": 3}, "power of two"),
         ({"splits": 64}, "power of two"),
         ({"window": 0}, "sees nothing"),
+        ({"cap": 0.0}, "cannot be capped"),
     ],
 )
 def test_options_that_mean_nothing_are_refused(options, message, device):
@@ -253,15 +274,16 @@ def test_a_shared_prefix_in_an_fp8_cache(device):
     assert error(once, each) < TOLERANCE[dtype]
 
 
-def test_a_shared_prefix_goes_with_no_window_and_no_drafts(device):
+def test_a_shared_prefix_goes_with_no_window_no_cap_and_no_drafts(device):
     case = sharing_case(2, 64, [4, 4], torch.float32, device)
     shared = SharedPrefix.allocate(torch.tensor([64], dtype=torch.int32, device=device), 2, 4, 32)
     workspace = DecodeWorkspace.allocate(device, 2, 4, 2, 32, queries=2)
-    with pytest.raises(KernelArgumentError):
-        paged_decode(
-            case.q, case.key_cache, case.value_cache, case.tables, case.seq_lens, workspace, scale=1.0, window=8,
-            shared=shared,
-        )  # fmt: skip
+    for limit in ({"window": 8}, {"cap": 5.0}):
+        with pytest.raises(KernelArgumentError, match="no window and no cap"):
+            paged_decode(
+                case.q, case.key_cache, case.value_cache, case.tables, case.seq_lens, workspace, scale=1.0,
+                shared=shared, **limit,
+            )  # fmt: skip
     with pytest.raises(KernelArgumentError):
         paged_decode(
             case.q, case.key_cache, case.value_cache, case.tables[:1], case.seq_lens[:1], workspace, scale=1.0,

@@ -13,7 +13,8 @@ from backend.kernels.decode_workspace import DecodeWorkspace
 from backend.kernels.interface import kernels_for
 from backend.kernels.launch import FP8
 from backend.models.decoder import Decoder
-from backend.models.fused_decoder import FusedDecoder, PagedCache, StepTokens
+from backend.models.fused_decoder import FusedDecoder
+from backend.models.paged_decoder import PagedCache, StepTokens
 from tests.backend.tiny import tiny_model
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")

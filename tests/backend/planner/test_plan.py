@@ -13,12 +13,13 @@ from backend.errors import ConfigError
 from backend.models.config import ModelConfig, from_hugging_face
 from backend.models.decoder import Decoder
 from backend.planner.cards import CARDS, GIB, H100
-from backend.planner.memory import memory_of, parameters, weight_bytes
+from backend.planner.memory import memory_of, parameters, table_bytes, weight_bytes
 from backend.planner.plan import plan, require_room
 from backend.planner.roofline import Roofline, Step
 from bench.planner_check import MODELS, compared
 from gateway.cli import app
 from tests.backend.tiny import tiny_config
+from tests.backend.tiny_families import FAMILIES, tiny_family
 
 RESULTS = Path(__file__).parents[3] / "bench" / "results" / "planner-h100.json"
 ROWS: list[dict[str, Any]] = json.loads(RESULTS.read_text())["rows"]
@@ -56,6 +57,20 @@ def test_weights_are_counted_as_the_model_has_them(shape: dict[str, Any]) -> Non
     real = sum(p.numel() for p in Decoder(config, device="meta").parameters())
     assert parameters(config).total == real
     assert weight_bytes(config, "bfloat16", None) == 2 * real
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_weights_of_families_that_depart_from_llama_are_counted_as_they_have_them(name: str) -> None:
+    config = tiny_family(name).config
+    real = sum(p.numel() for p in Decoder(config, device="meta").parameters())
+    assert parameters(config).total == real
+    assert weight_bytes(config, "bfloat16", None) == 2 * real
+
+
+def test_a_second_kind_of_positions_takes_a_second_table() -> None:
+    one, two = (tiny_family(name, max_position_embeddings=4096).config for name in ("gemma2", "gemma3"))
+    table = 4096 * 16 * (4 + 2)
+    assert table_bytes(two, on_gpu(max_model_len=256)) - table_bytes(one, on_gpu(max_model_len=256)) == table
 
 
 def test_fp8_halves_the_products_and_the_cache() -> None:
