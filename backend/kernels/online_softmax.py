@@ -33,11 +33,11 @@ def attend(
     MASKED every row must see every key of the range, and ``last - first`` must be a multiple of TILE.
     The score is scaled after the mask in both forms, so that both round alike and a row's bits do not depend on which
     tiles its neighbours needed masked. With CAP > 0 the scaled score s becomes ``CAP * tanh(s / CAP)`` before the
-    mask (Gemma Team 2024, Gemma 2, section 2).
+    mask (Gemma Team 2024, Gemma 2, section 2), its factor CAP, too, behind it.
     """
     unit = score_scale
     if CAP > 0:
-        unit = 1.0
+        unit = CAP * A_NAT
     lane = tl.arange(0, TILE)
     dim = tl.arange(0, D)
     for start in tl.range(first, last, TILE):
@@ -69,7 +69,7 @@ def attend(
             k = tl.load(k_row[None, :] + dim[:, None], (dim < HEAD_DIM)[:, None], 0.0)
         score = tl.dot(q, k.to(q.dtype), input_precision="ieee")
         if CAP > 0:  # the hyperbolic tangent as 1 - 2 / (exp(2 s / CAP) + 1), which is right at both ends, too
-            score = CAP * A_NAT * (1.0 - 2.0 / (tl.exp2(score * (score_scale * (2.0 / CAP))) + 1.0))
+            score = 1.0 - 2.0 / (tl.exp2(score * (score_scale * (2.0 / CAP))) + 1.0)
         if MASKED:
             visible = key[None, :] <= position[:, None]
             if WINDOWED:

@@ -124,7 +124,10 @@ class PagedDecoder(ABC):
         found: list[Tensor | None] = [self.embedding, self.head, self.norm]
         for layer in self.layers:
             for part in (getattr(layer, f.name) for f in fields(layer)):
-                found += [part.data, part.scale] if isinstance(part, Weight) else [part]
+                if isinstance(part, Weight):
+                    found += [part.data, part.scale]
+                else:
+                    found += part if isinstance(part, tuple) else [part]
         return list({id(tensor): tensor for tensor in found if tensor is not None}.values())
 
     def __call__(self, tokens: StepTokens, cache: PagedCache, attention: CachedAttention) -> Tensor:

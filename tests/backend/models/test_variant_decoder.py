@@ -156,10 +156,12 @@ def test_a_layer_without_positions_leaves_its_heads_as_they_are() -> None:
         assert torch.equal(cache[0, :3, 0], qkv[:, 2 * head_dim : 3 * head_dim])
 
 
-def test_all_that_is_multiplied_by_is_named_once_and_fp8_empties_the_model() -> None:
-    model = tiny_family("gemma2", 14).to(torch.bfloat16)
+@pytest.mark.parametrize("family", ["gemma2", "olmo2"])
+def test_all_that_is_multiplied_by_is_named_once_and_fp8_empties_the_model(family: str) -> None:
+    model = tiny_family(family, 14).to(torch.bfloat16)
     decoder = VariantDecoder(model, reference, fp8=True)
     named = decoder.weights()
+    assert all(isinstance(tensor, Tensor) for tensor in named)
     assert len({id(tensor) for tensor in named}) == len(named)
     assert any(tensor is decoder.embedding for tensor in named)
     assert any(tensor is decoder.norm for tensor in named)
