@@ -33,6 +33,7 @@ SUITES = [
     "tests/backend/engine/test_guided.py",
     "tests/backend/engine/test_oracle_ahead.py",
     "tests/backend/engine/test_paged_layers.py",
+    "tests/backend/engine/test_sending.py",
 ]
 ALONE = [
     "tests/backend/engine/test_gpu.py",

@@ -16,6 +16,7 @@ from backend.engine.device_tables import row_of
 from backend.engine.logprobs import LOWEST
 from backend.engine.progress import TokenLogprobs
 from backend.engine.scheduler import Scheduled
+from backend.engine.sending import pinned, sent
 from backend.engine.sequence import Sequence
 from backend.engine.token_masks import Allowed
 from backend.kernels.interface import Kernels
@@ -102,7 +103,7 @@ class DeviceShaping:
         return x
 
     def _forbid(self, logits: Tensor, places: list[int], bits: Tensor) -> None:
-        self._kernels.apply_bitmask(logits, self._pinned(bits), self._sent(places, torch.int32))
+        self._kernels.apply_bitmask(logits, pinned(bits, self._device), self._sent(places, torch.int32))
 
     def count(self, plan: "Plan", drawn: Tensor) -> None:
         """Take note of what was drawn, for the penalties of the next step. drawn: [rows] int64."""
@@ -124,13 +125,7 @@ class DeviceShaping:
         return self._prompt_bits, self._output_counts
 
     def _sent(self, values: list[int] | list[float] | list[list[float]], dtype: torch.dtype = torch.int64) -> Tensor:
-        return self._pinned(torch.tensor(values, dtype=dtype))
-
-    def _pinned(self, host: Tensor) -> Tensor:
-        """Without waiting for what is on its way."""
-        if self._device.type != "cuda":
-            return host
-        return (host if host.is_pinned() else host.pin_memory()).to(self._device, non_blocking=True)
+        return sent(values, dtype, self._device)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +157,7 @@ class ArrivingLogprobs:
         """For some of the rows: how many of the likeliest, by row. None for none."""
         if not tops:
             return None
-        rows = torch.tensor(list(tops)).to(logits.device, non_blocking=True)
+        rows = sent(list(tops), torch.int64, logits.device)
         return cls.send(kernels, logits[rows], drawn[rows], list(tops.values()))
 
     @classmethod
@@ -171,16 +166,16 @@ class ArrivingLogprobs:
     ) -> "tuple[list[tuple[Sequence, int, ArrivingLogprobs]], Tensor]":
         """What is asked for of prompts, whose rows of logits come first, each with the place of its first in
         `Sequence.prompt_logprobs`; and the other rows."""
-        sent, at = [], 0
+        asked, at = [], 0
         for scheduled in batch:
             sequence, rows = scheduled.sequence, scheduled.prompt_rows
             if rows:
                 first = sequence.num_computed + rows.start
-                own = torch.tensor(sequence.tokens[first + 1 : first + 1 + len(rows)]).to(logits.device)
+                own = sent(sequence.tokens[first + 1 : first + 1 + len(rows)], torch.int64, logits.device)
                 tops = [sequence.params.prompt_logprobs or 0] * len(rows)
-                sent.append((sequence, first, cls.send(kernels, logits[at : at + len(rows)], own, tops)))
+                asked.append((sequence, first, cls.send(kernels, logits[at : at + len(rows)], own, tops)))
                 at += len(rows)
-        return sent, logits[at:]
+        return asked, logits[at:]
 
     def read(self) -> list[TokenLogprobs]:
         """Once they have arrived."""
@@ -204,7 +199,7 @@ def prompt_places(batch: list[Scheduled], device: torch.device) -> Tensor | None
     for scheduled in batch:
         places += [start + i for i in scheduled.prompt_rows]
         start += scheduled.num_tokens
-    return torch.tensor(places, dtype=torch.int64).to(device) if places else None
+    return sent(places, torch.int64, device) if places else None
 
 
 def _home(tensor: Tensor) -> Tensor:

@@ -309,7 +309,8 @@ class Engine:
         progress = []
         tokens = launched.tokens()
         for sequence, first, logprobs in launched.prompt_logprobs():
-            sequence.prompt_logprobs[first:] = logprobs
+            # What is known behind them stays: computed anew after a preemption, a chunk may be shorter than before.
+            sequence.prompt_logprobs[first : first + len(logprobs)] = logprobs
         for sequence, token, found in zip(sequences, tokens, launched.logprobs(), strict=True):
             if sequence.status is Status.FINISHED:
                 continue  # it ran on because its end was not known yet

@@ -5,6 +5,8 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
+from backend.engine.sending import sent
+
 
 class Pages:
     """Keys and values, [layers, num_blocks, block_size, kv_heads, head_dim] each."""
@@ -33,4 +35,4 @@ class Pages:
         return sum(int(layer.index_select(0, chosen).count_nonzero()) for part in self._parts for layer in part)
 
     def _ids(self, blocks: Iterable[int]) -> Tensor:
-        return torch.tensor(list(blocks), dtype=torch.int64).to(self._device, non_blocking=True)
+        return sent(list(blocks), torch.int64, self._device)

@@ -208,9 +208,10 @@ def paged_decode(
     )
     shape = f"d{head_dim} g{group} m{block_m} p{block_size} s{splits} {q.dtype} {key_cache.dtype}{capped(cap)}"
     shape = shape.replace("torch.", "")
-    default = default_choice(padded_dim, key_cache.element_size(), splits, block_m, crowded=whole)
+    default = default_choice(padded_dim, key_cache.element_size(), splits, block_m, queries=queries, crowded=whole)
     choice = tuning.choice("paged_decode", shape, default)
     rows = triton.next_power_of_2(queries * group)
+    at_once = (4096 if queries == 1 else 2048) * choice.warps  # values folded together; more would spill
     parts = 1
     if shared is not None:
         plain = queries == 1 and window is None and cap is None
@@ -231,8 +232,7 @@ def paged_decode(
         block_tables.stride(0), *key_cache.stride()[:3], *value_cache.stride()[:3], scale * LOG2E, window or 0,
         QUERIES=queries, Q_HEADS=q_heads, GROUP=group, HEAD_DIM=head_dim, D=padded_dim, BLOCK_SIZE=block_size,
         FP8_CACHE=key_cache.dtype == FP8, WINDOWED=window is not None, CAP=limit, SPLITS=splits, BLOCK_M=block_m,
-        ROWS=rows,
-        D_PART=max(8, min(padded_dim, 2048 * choice.warps // (rows * splits))), SHARED=shared is not None,
+        ROWS=rows, D_PART=max(8, min(padded_dim, at_once // (rows * splits))), SHARED=shared is not None,
         PREFIX_SPLITS=parts, **choice.arguments(),
         **chained(),
     )  # fmt: skip
@@ -240,7 +240,7 @@ def paged_decode(
 
 
 def default_choice(
-    padded_dim: int, item_size: int, splits: int, block_m: int = 16, *, crowded: bool = False
+    padded_dim: int, item_size: int, splits: int, block_m: int = 16, *, queries: int = 1, crowded: bool = False
 ) -> tuning.Choice:
     """Small tiles, so that even a short context is many programs, and one warp, which has nobody to wait for.
 
@@ -259,7 +259,7 @@ def default_choice(
     if item_size == 1 and splits <= 8:
         return tuning.Choice.of(warps=1, stages=6, TILE=16, min_tiles=max(1, least // 16))
     if splits >= 8:
-        return tuning.Choice.of(warps=4, stages=2, TILE=tile, min_tiles=1)
+        return tuning.Choice.of(warps=4, stages=2, TILE=tile if queries == 1 else min(64, 2 * tile), min_tiles=1)
     warps, stages = (2, 3) if crowded and splits == 4 else (1, 4)
     return tuning.Choice.of(warps, stages, TILE=tile, min_tiles=max(1, least // tile))
 

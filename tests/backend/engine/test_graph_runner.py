@@ -441,6 +441,26 @@ def test_shaped_and_reported_draws_are_those_of_the_plain_runner(
 
 
 @GRAPHS
+def test_a_chunk_on_its_way_at_a_preemption_leaves_no_gap_in_what_is_told_of_a_prompt(
+    model: Decoder, prompts: list[list[int]], graphs: str
+) -> None:
+    """Computed anew, the prompt is cut elsewhere, for somebody else takes part of the step."""
+    telling = greedy(1, prompt_logprobs=1)
+    (expected,) = told(tiny_engine(model), [prompts[3]], [telling])
+    engine = ahead(model, graphs=graphs, max_num_seqs=4, max_num_batched_tokens=11, prefix_cache=False)
+    engine.add(0, prompts[3], telling)
+    engine.step()  # 11 tokens, whose log probabilities are on their way
+    engine.scheduler.preempt(engine.scheduler.running[0])
+    engine.add(1, prompts[1], greedy(3), priority=-1)  # takes 5 of the next step's
+    found: list[Progress] = []
+    while engine.has_work:
+        found += [item for item in engine.step() if item.id == 0]
+    first, reference = found[0].prompt, expected[0].prompt
+    assert first is not None and reference is not None
+    assert [p.logprob for p in first] == pytest.approx([p.logprob for p in reference], abs=2e-3)
+
+
+@GRAPHS
 def test_forks_share_blocks_on_the_device_too(model: Decoder, prompts: list[list[int]], graphs: str) -> None:
     params = [SamplingParams(max_tokens=8, temperature=0, ignore_eos=True, logit_bias=((i, 2.0),)) for i in range(4)]
     expected = [generate(tiny_engine(model), [prompts[4]], p)[0] for p in params]

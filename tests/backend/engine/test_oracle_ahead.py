@@ -5,7 +5,9 @@ gave, and each has to be the one that it would draw, up to rounding; where round
 """
 
 import copy
+from collections.abc import Callable
 
+import pytest
 import torch
 
 from backend.engine.attention import KVCache
@@ -85,7 +87,9 @@ class AheadEngine(WholeEngine):
         return finish
 
 
-def test_sequences_that_run_ahead_say_what_the_oracle_says() -> None:
-    say_what_the_oracle_says(AheadEngine, SEQUENCES)
+@pytest.mark.campaign
+@pytest.mark.timeout(3600)
+def test_sequences_that_run_ahead_say_what_the_oracle_says(record_property: Callable[[str, object], None]) -> None:
+    say_what_the_oracle_says(AheadEngine, SEQUENCES, record_property)
     assert seen["draws"] > SEQUENCES
     assert seen["rounded"] < seen["draws"] * (0.05 if GPU else 0.005)

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[3]
 REGISTERS, SHARED_MEMORY = 65536, 227 * 1024  # of a multiprocessor, the second in bytes (Hopper tuning guide)
 
@@ -17,6 +19,7 @@ KERNELS = {
 }  # fmt: skip
 
 
+@pytest.mark.timeout(1200)  # a hundred seconds of compiling, on a processor of its own
 def test_every_kernel_compiles_for_hopper_within_its_registers_and_shared_memory(tmp_path):
     """One test, since compiling takes most of its time."""
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
