@@ -250,10 +250,12 @@ def default_choice(
     """
     tile = max(16, min(64, (4096 if item_size > 1 else 8192) // padded_dim))
     if block_m > 16 or padded_dim > 128 or item_size == 4:  # a single warp would spill
-        if splits >= 8:
-            return tuning.Choice.of(warps=4, stages=2, TILE=tile, min_tiles=1)
+        if splits >= 8:  # heads of 256 spill with other stages, or two warps, by the assembler of Triton 3.6
+            return tuning.Choice.of(warps=4, stages=3 if item_size == 1 else 2, TILE=tile, min_tiles=1)
         if item_size == 1:  # so would two
             return tuning.Choice.of(warps=4, stages=5, TILE=tile, min_tiles=2)
+        if padded_dim > 128 and item_size == 2:
+            return tuning.Choice.of(warps=4, stages=3, TILE=2 * tile, min_tiles=1)
         return tuning.Choice.of(warps=2, stages=3, TILE=tile, min_tiles=1)
     least = UNCUT_KEYS if crowded else 1
     if item_size == 1 and splits <= 8:
