@@ -71,6 +71,8 @@ def main() -> None:
         workloads += host_and_waste(run, rows)
         report["runs"][run] = result | {"rows": rows}
         options.out.write_text(json.dumps(report, indent=1) + "\n")
+    if not workloads:
+        sys.exit("nothing was measured")
     for w in workloads:
         print(f"{w['name']:60s} {w['value']:10.2f} {w['unit']:13s} target {w['target']} {w['peer']} {w['ratio']}x")
 
@@ -158,7 +160,7 @@ def measure(run: str, options: argparse.Namespace) -> None:
     started = time.perf_counter()
     import torch
 
-    from backend.engine import replays
+    from backend.engine.arriving import Arriving
     from backend.engine.config import EngineConfig
     from backend.engine.engine import Engine
     from backend.models.checkpoint import Checkpoint
@@ -185,7 +187,7 @@ def measure(run: str, options: argparse.Namespace) -> None:
         result["memory_gib"] = round((total - free) / 2**30, 2)
     result["rows"].append({"name": COLD, "value": round(start, 1), "unit": "s"})
 
-    arriving = replays.Arriving.tokens
+    arriving = Arriving.tokens
 
     def timed(self: Any) -> Any:
         begin = time.perf_counter()
@@ -193,7 +195,7 @@ def measure(run: str, options: argparse.Namespace) -> None:
         bench.waited += time.perf_counter() - begin
         return out
 
-    replays.Arriving.tokens = timed  # type: ignore[method-assign]
+    Arriving.tokens = timed  # type: ignore[method-assign]
     gc.collect()
     gc.freeze()
     seed = 1000
