@@ -303,8 +303,9 @@ class Directory:
 
     async def _poll(self) -> None:
         while True:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._news.wait(), POLL_INTERVAL_S)
+            with suppress(TimeoutError):  # not wait_for: before 3.12 it swallows the end that comes with the news
+                async with asyncio.timeout(POLL_INTERVAL_S):
+                    await self._news.wait()
             self._news.clear()
             async with self._checking:
                 await self._check_quietly()
