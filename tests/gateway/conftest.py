@@ -3,7 +3,6 @@ import shutil
 import subprocess
 import tempfile
 import time
-from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,6 +16,7 @@ from gateway.store.database import Database
 from gateway.store.inventory import Inventory
 from gateway.store.tables import Row
 from policy.document import Limits
+from tests.fakes import migrated
 from tests.fakes import postgresql as servers
 from tests.fakes.needs import missing
 
@@ -40,46 +40,11 @@ def data(tmp_path):
     return tmp_path / "data"
 
 
-@pytest.fixture(autouse=True, scope="session")
-def _migrated_once(tmp_path_factory):
-    """A new SQLite control store begins as a copy of one that the migrations made, and is opened as any other: they
-    would make the same again, in a twelfth of a second, for each of two thousand tests. Who asks for
-    `migrations_run` gets an empty file."""
-    real, made = Database.open.__func__, []
-
-    def opened(cls, data, *, url=None, **more):
-        if url is None and _copying[0] and not (data / "control.db").exists():
-            if not made:
-                template = tmp_path_factory.mktemp("migrated")
-                real(Database, template).close()
-                made.append((template / "control.db").read_bytes())
-            with suppress(OSError):  # where there can be no file, the program is to say so
-                data.mkdir(parents=True, exist_ok=True, mode=0o700)
-                with open(data / "control.db", "xb", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
-                    file.write(made[0])
-        return real(cls, data, url=url, **more)
-
-    Database.open = classmethod(opened)
-    yield
-    Database.open = classmethod(real)
-
-
-_copying = [True]
-
-
 @pytest.fixture
 def migrations_run():
     """Here every control store is made by the migrations."""
-    _copying[0] = False
-    yield
-    _copying[0] = True
-
-
-def pytest_generate_tests(metafunc):
-    """A module that says ``ON_BOTH_DATABASES = True`` runs on PostgreSQL too, but for tests that look at files."""
-    if "database" in metafunc.fixturenames and getattr(metafunc.module, "ON_BOTH_DATABASES", False):
-        files = "data" in metafunc.definition._fixtureinfo.argnames
-        metafunc.parametrize("database", ["sqlite"] if files else ["sqlite", "postgresql"], indirect=True)
+    with migrated.run(Database):
+        yield
 
 
 @pytest.fixture(scope="session")
