@@ -2,7 +2,7 @@
 
 import multiprocessing
 
-WARM = ["tests.audit.crash_child", "tests.gateway.counting"]
+WARM = ["tests.audit.crash_child", "tests.gateway.counting", "tests.gateway.dying"]
 """What children run: modules that import no more than that."""
 
 forks = multiprocessing.get_context("forkserver")

@@ -40,6 +40,13 @@ def data(tmp_path):
     return tmp_path / "data"
 
 
+def pytest_generate_tests(metafunc):
+    """A module that says ``ON_BOTH_DATABASES = True`` runs on PostgreSQL too, but for tests that look at files."""
+    if "database" in metafunc.fixturenames and getattr(metafunc.module, "ON_BOTH_DATABASES", False):
+        files = "data" in metafunc.definition._fixtureinfo.argnames
+        metafunc.parametrize("database", ["sqlite"] if files else ["sqlite", "postgresql"], indirect=True)
+
+
 @pytest.fixture
 def migrations_run():
     """Here every control store is made by the migrations."""
