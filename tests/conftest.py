@@ -24,14 +24,30 @@ settings.load_profile("campaign" if CAMPAIGN else "sample")
 
 MEMORY = Path("/dev/shm")
 ROOM = 4 << 30
-LONG = ("backend/kernels/test_hopper.py",)
+LONG = (
+    "backend/kernels/test_hopper.py",
+    "deploy/test_operations.py",
+    "gateway/test_fleet_for_real.py",
+    "gateway/test_cells.py",
+    "gateway/test_crash.py",
+    "audit/test_crash.py",
+    "backend/engine/test_oracle.py",
+    "backend/engine/test_oracle_ahead.py",
+    "gateway/test_cluster.py",
+    "gateway/test_failover.py",
+    "gateway/test_embeddings_for_real.py",
+    "gateway/test_replay_cli.py",
+    "gateway/test_enrolment.py",
+    "gateway/test_canary.py",
+    "bench/test_fleet.py",
+)
 """Modules whose tests take longest begin first: at the end one worker would wait for the other to come through them."""
 
 
 def _use_memory() -> None:
     """Files of tests go where a commit need not wait for a disk, if there is such a place and it has room.
 
-    The suite commits a hundred thousand times; what it kills are processes, not the machine.
+    Each test commits tens of times, and what is killed are processes, never the machine.
     """
     if "TMPDIR" in os.environ or not os.access(MEMORY, os.W_OK) or shutil.disk_usage(MEMORY).free < ROOM:
         return

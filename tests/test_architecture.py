@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import LONG
+
 TREE = Path(__file__).parents[1]
 PACKAGES = ("gateway", "regions", "policy", "audit", "backend")
 MODULES = sorted(file for package in PACKAGES for file in (TREE / package).rglob("*.py"))
@@ -68,6 +70,11 @@ def test_a_module_is_small_and_says_what_it_is(file):
     said = ast.get_docstring(ast.parse(text))
     assert said, "its first line says what it holds"
     assert file.stem not in {"utils", "helpers", "common", "manager", "misc"}
+
+
+@pytest.mark.parametrize("long", LONG)
+def test_what_is_to_begin_first_is_there(long):
+    assert (TREE / "tests" / long).is_file()
 
 
 @pytest.mark.parametrize("package", OFFERING)
