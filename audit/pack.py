@@ -10,7 +10,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from importlib.resources import files
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,7 @@ from audit.ocsf import ocsf
 from audit.outside import Voucher, outside_proofs, vouched_by
 from audit.pack_dsar import dsar_files
 from audit.pack_policies import ACTIVATED, unknown_calls
+from audit.pack_program import program
 from audit.pack_registers import last_selftests, registers
 from audit.pack_report import html_report
 from audit.pack_tables import Tables
@@ -195,7 +195,7 @@ class _Pack:
             self._out.add(f"proofs/keys/{at:03d}.note", note)
         self._out.add("checkpoint", self._window.note)
         self._out.add("schema.json", json.dumps(event_schema(), indent=1))
-        self._out.add("verify.py", (files("audit") / "pack_verifier.py").read_bytes())
+        self._out.add("verify.py", program())
         about = self._about(pack_id, made_at)
         self._out.add(
             "README.html", html_report(about, self._tables, self._states, vouched_by(self._reader, self.given.vouchers))

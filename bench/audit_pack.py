@@ -21,6 +21,7 @@ from audit.custody import Custody
 from audit.keys import FileKeyProvider
 from audit.log import AuditLog
 from audit.pack import export
+from audit.pack_program import program
 from audit.private import Private
 from audit.side import SideStore
 from audit.sided import open_sided
@@ -73,7 +74,8 @@ async def main(folder: Path, records: int, private: float) -> None:
 
 
 def verify(folder: Path, signer: FileSigner, count: int) -> None:
-    verifier = Path(__file__).parent.parent / "audit" / "pack_verifier.py"
+    verifier = folder / "verify.py"
+    verifier.write_bytes(program())
     started = time.perf_counter()
     command = [sys.executable, "-I", "-S", verifier, folder / "pack.zip", "--key", str(signer.verifier_key)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -168,15 +168,19 @@ class Directory:
     async def authenticate(self, token: str, address: Address | None = None) -> Principal:
         """The bearer of `token`, who calls from `address`.
 
-        A key not known here waits for one more look into the store, at most 0.1 s away. Raises a KeyRefused, or
-        DirectoryStale.
+        A key not known here waits for one more look into the store, at most 0.1 s away. So does every call where it
+        was us who did not look, because this process stood still. Raises a KeyRefused, or DirectoryStale.
         """
         key = parse_key(token)
         try:
             return self.principal(key, address)
         except KeyUnknown:
             await self._look_again()
-            return self.principal(key, address)
+        except DirectoryStale:
+            if self._monotonic() - self._tried_at <= STALE_AFTER_S:
+                raise  # the store was asked, and did not answer
+            await self._look_again()
+        return self.principal(key, address)
 
     def principal(self, key: ApiKey, address: Address | None = None) -> Principal:
         """The bearer of `key`, from memory.
@@ -299,8 +303,9 @@ class Directory:
 
     async def _poll(self) -> None:
         while True:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._news.wait(), POLL_INTERVAL_S)
+            with suppress(TimeoutError):  # not wait_for: before 3.12 it swallows the end that comes with the news
+                async with asyncio.timeout(POLL_INTERVAL_S):
+                    await self._news.wait()
             self._news.clear()
             async with self._checking:
                 await self._check_quietly()

@@ -122,7 +122,8 @@ async def _tell(
     said_at = float("-inf")
     while True:
         with suppress(TimeoutError):
-            await asyncio.wait_for(waiting.wait(), TELL_S)
+            async with asyncio.timeout(TELL_S):  # wait_for could swallow the end, as in gateway.directory
+                await waiting.wait()
         waiting.clear()
         now = {(t.tenant, t.model): t for t in book.told() if inventory.deployment(t.tenant, t.model) is not None}
         again = loop.time() - said_at >= FRESH_S / 2

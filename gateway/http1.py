@@ -17,6 +17,7 @@ import httptools
 
 HIGH_WATER = 256 << 10  # bytes that may wait for their reader
 MAX_HEAD = 64 << 10
+LATE_S = 0.25  # a timer that fires this much after its time was held up by ourselves
 IDLE_S = 30.0  # a kept connection older than this is not used again: the other side may be about to close it
 
 
@@ -283,15 +284,20 @@ class Pool:
             if kept.usable and loop.time() - kept.idle_since < IDLE_S:
                 return kept, True
             self._drop(kept)
-        try:
-            async with asyncio.timeout(self._connect_s):
-                _, made = await loop.create_connection(
-                    Connection, self._host, self._port, ssl=self._tls, server_hostname=self._server_name
-                )
-        except ssl.SSLError as error:
-            raise ConnectError(identity=True) from error
-        except OSError as error:  # TimeoutError is one; nothing was sent in any case
-            raise ConnectError from error
+        for again in (False, True):
+            until = loop.time() + self._connect_s
+            try:
+                async with asyncio.timeout_at(until):
+                    _, made = await loop.create_connection(
+                        Connection, self._host, self._port, ssl=self._tls, server_hostname=self._server_name
+                    )
+                break
+            except ssl.SSLError as error:
+                raise ConnectError(identity=True) from error
+            except OSError as error:  # TimeoutError is one; nothing was sent in any case
+                late = isinstance(error, TimeoutError) and loop.time() - until >= LATE_S
+                if again or not late:  # this process stood still: the backend may have answered all the while
+                    raise ConnectError from error
         self._all.add(made)
         return made, False
 

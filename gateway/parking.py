@@ -67,7 +67,8 @@ class Parking:
                         retry_after_s=RETRY_AFTER_S,
                     )
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._news.wait(), LOOK_S)
+                    async with asyncio.timeout(LOOK_S):  # wait_for could swallow that the client left
+                        await self._news.wait()
                 if exchange.call.stream and perf_counter() - since >= COMMENT_S * (exchange.comments + 1):
                     exchange.comments += 1
                     await client.hold(headers)

@@ -6,6 +6,7 @@ the question is as unknown as one that is not there: its facts are left out, and
 
 from collections.abc import Iterable, Sequence
 from datetime import date
+from functools import lru_cache
 from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
@@ -140,13 +141,7 @@ class Catalogue:
     @classmethod
     def parse(cls, text: str) -> "Catalogue":
         """From YAML. Raises CatalogueError with every problem and its line."""
-        try:
-            marked = parse_yaml(text)
-            document = _Document.model_validate(marked.value)
-        except PolicyDocumentError as error:
-            raise CatalogueError(str(error)) from error
-        except ValidationError as error:
-            raise CatalogueError(_problems(error, marked)) from None
+        document = _read(text)
         return cls(
             document.version,
             document.operators,
@@ -248,6 +243,18 @@ def _refuse_overlaps(what: str, rows: Sequence[Row]) -> None:
     for earlier, later in pairwise(ordered):
         if earlier.id == later.id and (earlier.valid_to is None or later.valid_from <= earlier.valid_to):
             raise CatalogueError(f"{what} {later.id} is described twice on {later.valid_from}")
+
+
+@lru_cache(maxsize=4)
+def _read(text: str) -> _Document:
+    """The text read and checked, once a process: parts of one gateway ask for the same file one after the other."""
+    try:
+        marked = parse_yaml(text)
+        return _Document.model_validate(marked.value)
+    except PolicyDocumentError as error:
+        raise CatalogueError(str(error)) from error
+    except ValidationError as error:
+        raise CatalogueError(_problems(error, marked)) from None
 
 
 def _problems(error: ValidationError, marked: MarkedYaml) -> str:

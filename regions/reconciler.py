@@ -107,7 +107,8 @@ class Reconciler:
             except Exception as error:  # whatever it is: the next pass sees the whole again
                 log.warning("the fleet waits: %s: %s", type(error).__name__, error)
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._news.wait(), self._every_s)
+                async with asyncio.timeout(self._every_s):  # wait_for could swallow the end: before 3.12 it does
+                    await self._news.wait()
 
     async def reconcile(self) -> None:
         """One pass. Raises what the store raises."""

@@ -1,9 +1,16 @@
-"""Randomised tests: a seeded sample in every run, the whole of it in `make campaign`."""
+"""Randomised tests: a seeded sample in every run, the whole of it in `make campaign`. And what keeps a run short."""
 
 import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.fakes import migrated
 
 CAMPAIGN = int(os.environ.get("DOMICILE_CAMPAIGN", "0"))
 """How many times the examples of an ordinary run; 0 for an ordinary run, whose examples are always the same."""
@@ -15,7 +22,50 @@ settings.register_profile(
 settings.load_profile("campaign" if CAMPAIGN else "sample")
 
 
+MEMORY = Path("/dev/shm")
+ROOM = 4 << 30
+LONG = (
+    "backend/kernels/test_hopper.py",
+    "deploy/test_operations.py",
+    "gateway/test_fleet_for_real.py",
+    "gateway/test_cells.py",
+    "gateway/test_crash.py",
+    "audit/test_crash.py",
+    "backend/engine/test_oracle.py",
+    "backend/engine/test_oracle_ahead.py",
+    "gateway/test_cluster.py",
+    "gateway/test_failover.py",
+    "gateway/test_embeddings_for_real.py",
+    "gateway/test_replay_cli.py",
+    "gateway/test_enrolment.py",
+    "gateway/test_canary.py",
+    "bench/test_fleet.py",
+)
+"""Modules whose tests take longest begin first: at the end one worker would wait for the other to come through them."""
+
+
+def _use_memory() -> None:
+    """Files of tests go where a commit need not wait for a disk, if there is such a place and it has room.
+
+    Each test commits tens of times, and what is killed are processes, never the machine.
+    """
+    if "TMPDIR" in os.environ or not os.access(MEMORY, os.W_OK) or shutil.disk_usage(MEMORY).free < ROOM:
+        return
+    if not os.statvfs(MEMORY).f_flag & os.ST_NOEXEC:
+        os.environ["TMPDIR"] = str(MEMORY)
+        tempfile.tempdir = None
+
+
+_use_memory()
+
+
+def _when(item: pytest.Item) -> int:
+    """Place in the order of modules; the order inside of them stays."""
+    return next((at for at, long in enumerate(LONG) if item.path.as_posix().endswith(f"tests/{long}")), len(LONG))
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=_when)
     if not CAMPAIGN:
         return
     for item in items:
@@ -32,3 +82,13 @@ def _no_model_hub() -> None:
     """Nothing in the suite may fetch from a network."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _control_stores_are_copied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    module = sys.modules.get("gateway.store.database")
+    if module is None:  # no test of this run opens one
+        yield
+        return
+    with migrated.copied(module.Database, tmp_path_factory.mktemp("migrated")):
+        yield

@@ -185,6 +185,17 @@ def test_what_is_no_record_is_shown_as_such(data: Path, home: Home, payload: byt
     assert run("show", "--data", data, "--tenant", "acme", "--json").exit_code == 0
 
 
+async def test_showing_a_log_that_is_written_meanwhile_holds_nobody_up(
+    data: Path, home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("audit.sqlite.BUSY_SECONDS", 3600)  # what a store waits for whoever holds a snapshot
+    async with await home.open() as log:
+        await log.append(accepted("r9"))
+        done = await asyncio.to_thread(run, "show", "--data", data, "--tenant", "acme", "--limit", 2, "--json")
+    assert [json.loads(line)["seq"] for line in done.stdout.splitlines()] == [5, 6], done.output
+    assert json.loads(done.stdout.splitlines()[-1])["request_id"] == "r9"
+
+
 def test_a_change_by_an_administrator_is_shown_with_who_what_and_how(tmp_path: Path) -> None:
     async def change() -> None:
         async with await Home(tmp_path).open() as log:

@@ -1,7 +1,6 @@
 """kill -9 at any moment: what was acknowledged is there, and what was left open is closed once."""
 
 import json
-import multiprocessing
 import os
 import random
 import threading
@@ -15,13 +14,11 @@ from audit.receipt import Receipt
 from audit.verify import verify_log
 from tests.audit import crash_child
 from tests.audit.conftest import Home
+from tests.fakes.forks import forks
 
 ON_BOTH_STORES = True
 ROUNDS = 30
 NODES = ("gw-1", "gw-2")  # two writers of one file; each is killed once a round
-
-_processes = multiprocessing.get_context("forkserver")
-_processes.set_forkserver_preload(["tests.audit.crash_child"])
 
 
 class Victim:
@@ -30,10 +27,8 @@ class Victim:
     def __init__(self, home: Home, node: str, seed: int) -> None:
         self.receipts: list[Receipt] = []
         folder = str(home.path.parent.parent)
-        reading, writing = _processes.Pipe(duplex=False)
-        self._process: ForkServerProcess = _processes.Process(
-            target=_child, args=(folder, home.url, node, writing, seed)
-        )
+        reading, writing = forks.Pipe(duplex=False)
+        self._process: ForkServerProcess = forks.Process(target=_child, args=(folder, home.url, node, writing, seed))
         self._process.start()
         writing.close()
         self._reader = threading.Thread(target=self._read, args=(reading,))

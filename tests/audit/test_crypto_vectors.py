@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.keywrap import InvalidUnwrap, aes_key_unwrap, aes_key_wrap
 
 from audit.commitment import SALT_SIZE, commit_canonical
-from audit.pack_verifier import ed25519
+from audit.pack_verifier.ed25519 import ed25519
 from tests.audit.conftest import VECTORS
 
 UNSOUND = frozenset({"low_order_residue", "non_canonical_A", "non_canonical_R"})

@@ -20,7 +20,7 @@ from audit.event import Decision, InferenceDenied, Reason
 from audit.merkle import leaf_hash, tree_hash
 from audit.note import sign_note
 from audit.pack import Summary, export
-from audit.pack_verifier import ed25519
+from audit.pack_verifier.ed25519 import ed25519
 from audit.private import Private
 from audit.rights import restrict
 from audit.signer import FileSigner

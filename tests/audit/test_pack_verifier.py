@@ -9,13 +9,12 @@ from pathlib import Path
 
 import pytest
 
-import audit
 from audit.pack import export
+from audit.pack_program import program
 from tests.audit.conftest import KNOWN, Home, accepted, completed
 from tests.audit.test_pack import settled
 from tests.fakes.needs import missing
 
-SOURCE = Path(audit.__file__).parent / "pack_verifier.py"
 PYTHONS = [f"python3.{minor}" for minor in range(9, 15)]
 
 
@@ -29,7 +28,7 @@ def found(python: str) -> str | None:
 
 
 def test_it_is_written_in_the_oldest_python_it_promises_and_imports_nothing_else() -> None:
-    tree = ast.parse(SOURCE.read_text(encoding="utf-8"), feature_version=(3, 9))
+    tree = ast.parse(program(), feature_version=(3, 9))
     modules = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
     modules |= {str(node.module) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     assert {name.partition(".")[0] for name in modules} <= sys.stdlib_module_names

@@ -11,7 +11,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from audit.anchor import anchor
 from audit.errors import AuditError, TimestampError
 from audit.outside import vouchers
-from audit.pack_verifier import Broken, stamped
+from audit.pack_verifier.fault import Broken
+from audit.pack_verifier.timestamp import stamped
 from audit.timestamp import check_response, load_roots, make_request, post, timestamp
 from tests.audit.conftest import Home, accepted, eventually
 from tests.fakes.tsa import FakeTsa

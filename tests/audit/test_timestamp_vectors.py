@@ -6,7 +6,8 @@ import pytest
 from rfc3161_client import decode_timestamp_response
 
 from audit.errors import TimestampError
-from audit.pack_verifier import Broken, stamped
+from audit.pack_verifier.fault import Broken
+from audit.pack_verifier.timestamp import stamped
 from audit.timestamp import check_response, load_roots, make_request
 from tests.audit.conftest import VECTORS
 

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from rfc3161_client import TimeStampRequest
 
-from audit.pack_verifier import values
+from audit.pack_verifier.timestamp import values
 
 SHA256 = bytes.fromhex("0609608648016503040201")
 TST_INFO = bytes.fromhex("060b2a864886f70d0109100104")

@@ -16,6 +16,7 @@ from gateway.store.database import Database
 from gateway.store.inventory import Inventory
 from gateway.store.tables import Row
 from policy.document import Limits
+from tests.fakes import migrated
 from tests.fakes import postgresql as servers
 from tests.fakes.needs import missing
 
@@ -44,6 +45,13 @@ def pytest_generate_tests(metafunc):
     if "database" in metafunc.fixturenames and getattr(metafunc.module, "ON_BOTH_DATABASES", False):
         files = "data" in metafunc.definition._fixtureinfo.argnames
         metafunc.parametrize("database", ["sqlite"] if files else ["sqlite", "postgresql"], indirect=True)
+
+
+@pytest.fixture
+def migrations_run():
+    """Here every control store is made by the migrations."""
+    with migrated.run(Database):
+        yield
 
 
 @pytest.fixture(scope="session")

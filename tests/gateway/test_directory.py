@@ -175,10 +175,39 @@ async def test_a_store_unread_for_five_seconds_answers_nobody(acme, directory, c
         clock.at += 0.1
         with pytest.raises(DirectoryStale):
             directory.principal(key)
-        with pytest.raises(DirectoryStale):
-            await directory.authenticate(key.token)
         await directory._check()
         assert directory.principal(key)
+
+
+async def test_where_the_store_is_asked_and_does_not_answer_every_call_is_refused(acme, directory, clock, monkeypatch):
+    _, key = acme.create_key("acme", "support")
+    async with directory:
+        asked = []
+
+        def broken():
+            asked.append(clock.at)
+            raise OSError("the store is gone")
+
+        monkeypatch.setattr(directory, "_read", broken)
+        clock.at += 5.1
+        for _ in range(3):
+            with pytest.raises(DirectoryStale):
+                await directory.authenticate(key.token)
+            assert asked, "the first was refused only after one more look"
+
+
+async def test_a_gateway_that_stood_still_looks_into_the_store_before_it_refuses(acme, directory, clock):
+    _, key = acme.create_key("acme", "support")
+    async with directory:
+        await directory.authenticate(key.token)
+        clock.at += 60
+        assert (await directory.authenticate(key.token)).key_id == key.id
+        revoked = acme.create_key("acme", "support")[1]
+        await directory.authenticate(revoked.token)
+        acme.revoke_key("acme", revoked.id)
+        clock.at += 60
+        with pytest.raises(KeyRevoked):
+            await directory.authenticate(revoked.token)
 
 
 async def test_a_store_that_cannot_be_read_at_the_start_stops_the_start(directory, data, database):

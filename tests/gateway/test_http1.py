@@ -2,11 +2,12 @@
 
 import asyncio
 import ssl
+import time
 from contextlib import asynccontextmanager
 
 import pytest
 
-from gateway.http1 import HIGH_WATER, ConnectError, ConnectionLost, Pool, ProtocolError
+from gateway.http1 import HIGH_WATER, LATE_S, ConnectError, ConnectionLost, Pool, ProtocolError
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"
 CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -167,6 +168,40 @@ async def test_a_server_that_does_not_speak_tls_has_no_identity():
         with pytest.raises(ConnectError) as refused:
             await pool.acquire()
         assert refused.value.identity
+
+
+@pytest.mark.parametrize("stands_still", [False, True])
+async def test_only_silence_of_the_backend_itself_counts_as_no_connection(stands_still):
+    asked = []
+
+    async def silent_at_first(_reader, writer):  # in TLS the backend has to speak before there is a connection
+        asked.append(writer)
+
+    async with await asyncio.start_server(silent_at_first, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        pool = Pool(f"https://127.0.0.1:{port}", ssl.create_default_context(), 0.3)
+        acquiring = asyncio.create_task(pool.acquire())
+        while not asked:
+            await asyncio.sleep(0.01)
+        if stands_still:
+            time.sleep(0.3 + LATE_S)
+        with pytest.raises(ConnectError) as refused:
+            await acquiring
+        assert not refused.value.identity
+        assert len(asked) == (2 if stands_still else 1), "where we stood still it gets one more chance, and no third"
+        for writer in asked:
+            writer.close()
+
+
+async def test_a_process_that_stood_still_finds_the_backend_there():
+    async with serving(saying(OK)) as (pool, _):
+        pool._connect_s = 0.1
+        acquiring = asyncio.create_task(pool.acquire())
+        await asyncio.sleep(0)
+        time.sleep(0.1 + LATE_S)
+        connection, kept = await acquiring
+        assert not kept
+        pool.release(connection)
 
 
 async def test_a_slow_reader_stops_the_sender():

@@ -1,77 +1,19 @@
 """Several gateways, one store: a limit is one limit, whoever counts, whoever dies."""
 
 import asyncio
-import json
-import os
 import signal
-import subprocess
-import sys
 import time
 
 import pytest
 
 from gateway.errors import LimitsUnavailable
 from gateway.limits import NOTHING, Cost, Level, Limiter, LimitExceeded, Limits, counters
-from gateway.redis_limits import RedisLimitStore
 from gateway.store.database import Database
 from gateway.store.postgres_limits import PostgresLimitStore
+from tests.fakes.forks import forks
+from tests.gateway.counting import count, hold, opened
 
 WORKERS = 4
-
-WORKER = """
-import asyncio, json, sys
-from gateway.limits import Cost, Level, Limiter, LimitExceeded, Limits, counters
-from tests.gateway.test_limits_across_processes import opened
-
-async def main(where, limits, cost, calls, use):
-    levels = [Level(place, place, Limits.of(**each)) for place, each in json.loads(limits).items()]
-    quotas, cost, use = counters(levels), Cost(**json.loads(cost)), Cost(**json.loads(use))
-    store, close = opened(where)
-    limiter, passed = Limiter(store), 0
-    print("ready", flush=True)
-    sys.stdin.readline()
-
-    async def call():
-        nonlocal passed
-        try:
-            reservation = await limiter.reserve(quotas, cost)
-        except LimitExceeded:
-            return
-        passed += 1
-        await limiter.settle(reservation, use)
-
-    for _ in range(int(calls) // 25):
-        await asyncio.gather(*(call() for _ in range(25)))
-    assert limiter.owed == 0
-    await store.close()
-    close()
-    print(passed, flush=True)
-
-asyncio.run(main(*sys.argv[1:]))
-"""
-
-HOLDER = """
-import asyncio, sys
-from gateway.limits import Cost, Level, Limiter, Limits, counters
-from tests.gateway.test_limits_across_processes import opened
-
-async def main(where):
-    store, _ = opened(where)
-    limits = Limits.of(concurrent=1, eur_per_day=1)
-    await Limiter(store).reserve(counters([Level("acme", "acme", limits)]), Cost(money=1))
-    print("held", flush=True)
-    await asyncio.sleep(60)
-
-asyncio.run(main(sys.argv[1]))
-"""
-
-
-def opened(where):
-    """A store at this place, and what closes what is behind it."""
-    if where.startswith("postgresql"):
-        database = Database(where)
-        return PostgresLimitStore(database), database.close
-    return RedisLimitStore(where), lambda: None
 
 
 @pytest.fixture(params=["redis", "postgresql"])
@@ -82,21 +24,35 @@ def where(request):
     return request.getfixturevalue("postgresql_url")
 
 
+def started(work, *arguments):
+    """A process that does `work`, and the pipe to it."""
+    here, there = forks.Pipe()
+    process = forks.Process(target=work, args=(there, *arguments))
+    process.start()
+    there.close()
+    return process, here
+
+
+def heard(pipe, within_s=60):
+    """What the process says next; EOFError if it ended instead: see its traceback."""
+    assert pipe.poll(within_s)
+    return pipe.recv()
+
+
 def run(where, limits, cost, calls=200, use=None):
     """How many calls passed, of each worker; all begin at once."""
-    arguments = [where, json.dumps(limits), json.dumps(cost), str(calls), json.dumps(use or cost)]
-    workers = [
-        subprocess.Popen(
-            [sys.executable, "-c", WORKER, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        for _ in range(WORKERS)
-    ]
-    for worker in workers:
-        assert worker.stdout.readline() == "ready\n"
-    for worker in workers:
-        worker.stdin.write("\n")
-        worker.stdin.flush()
-    return [int(worker.communicate(timeout=60)[0]) for worker in workers]
+    workers = [started(count, where, limits, cost, calls, use or cost) for _ in range(WORKERS)]
+    for _, pipe in workers:
+        assert heard(pipe) == "ready"
+    for _, pipe in workers:
+        pipe.send("go")
+    passed = [heard(pipe) for _, pipe in workers]
+    for process, pipe in workers:
+        process.join(60)
+        assert process.exitcode == 0
+        process.close()
+        pipe.close()
+    return passed
 
 
 def test_of_many_calls_in_parallel_against_a_budget_for_one_exactly_one_passes(where):
@@ -124,10 +80,13 @@ async def test_what_was_really_used_is_what_counts_in_the_end(where):
 
 
 async def test_what_a_killed_process_held_is_free_again_after_its_lease_and_not_before(where):
-    holder = await asyncio.create_subprocess_exec(sys.executable, "-c", HOLDER, where, stdout=subprocess.PIPE)
-    assert await holder.stdout.readline() == b"held\n"
-    os.kill(holder.pid, signal.SIGKILL)
-    await holder.wait()
+    holder, pipe = await asyncio.to_thread(started, hold, where)
+    assert await asyncio.to_thread(heard, pipe) == "held"
+    holder.kill()
+    await asyncio.to_thread(holder.join)
+    assert holder.exitcode == -signal.SIGKILL
+    holder.close()
+    pipe.close()
     limits = counters([Level("acme", "acme", Limits.of(concurrent=1, eur_per_day=1))])
     store, close = opened(where)
     with pytest.raises(LimitExceeded):

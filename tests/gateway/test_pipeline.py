@@ -377,7 +377,10 @@ async def test_a_budget_without_a_price_is_refused_not_ignored(tmp_path):
 async def test_the_log_verifies_after_all_kinds_of_ends(tmp_path):
     backend = FakeBackend(say=echo, pieces=9)
     async with lab(tmp_path, backends={"acme/eu-fr-par/acme-1": backend}) as made:
-        await asyncio.gather(*(made.post(chat(f"mail {MAIL} number {n}", stream=bool(n % 2))) for n in range(30)))
+        answers = await asyncio.gather(
+            *(made.post(chat(f"mail {MAIL} number {n}", stream=bool(n % 2))) for n in range(30))
+        )
+        assert [answer.error for answer in answers if answer.status != 200] == []
         await made.post(chat("key AKIAIOSFODNN7EXAMPLE"))
         backend.status, backend.error = 500, {"message": "boom"}
         assert (await made.post(chat("hi"))).error["code"] == "backend_error"

@@ -1,8 +1,6 @@
 """Keys of repeated calls: whose they are, and what becomes of them when a gateway is killed between any two steps."""
 
 import signal
-import subprocess
-import sys
 import threading
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -10,56 +8,16 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from starlette.testclient import TestClient
 
-from gateway.admin.access import Desk
 from gateway.admin.app import build_admin
 from gateway.identity.keys import KeyHasher
 from gateway.store.answers import LEASE, Answers, Claim, Pending, attempting
 from gateway.store.control import Control
+from tests.fakes.forks import forks
 from tests.gateway.conftest import PEPPER
-from tests.gateway.parts import COMPILER
+from tests.gateway.dying import KEYS, desk, make_a_key_and_die
 
 ON_BOTH_DATABASES = True
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
-KEYS = "/tenants/acme/keys"
-
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-from starlette.testclient import TestClient
-from gateway.admin.app import build_admin
-from gateway.store import answers, change
-from gateway.store.database import Database
-from tests.gateway.store.test_answers import KEYS, desk
-
-def die(*_):
-    os.kill(os.getpid(), signal.SIGKILL)
-
-step, url, data, token = sys.argv[1:]
-noted = change.note_change
-if step == "claimed":
-    change.bump_epoch = die
-elif step == "changed":
-    change.note_change = die
-elif step == "noted":
-    change.note_change = lambda *said: (noted(*said), die())
-else:
-    answers.Answers.keep = die
-database = Database.open(Path(data), url=url or None)
-with TestClient(build_admin(desk(database))) as client:
-    headers = {"authorization": token, "idempotency-key": "k-1"}
-    client.post(KEYS, headers=headers, json={"project": "support"})
-"""
-
-
-def desk(database, now=lambda: datetime.now(UTC)):
-    return Desk(
-        database,
-        cell="demo",
-        hasher=lambda: KeyHasher(PEPPER),
-        check_policy=COMPILER.check,
-        on_event=lambda event: None,
-        now=now,
-    )
 
 
 @pytest.fixture
@@ -80,9 +38,11 @@ def test_a_gateway_killed_between_any_two_steps_leaves_a_call_that_can_be_settle
     step, database, operator, inventory, tmp_path
 ):
     url = "" if database.engine.dialect.name == "sqlite" else database.engine.url.render_as_string(hide_password=False)
-    words = [sys.executable, "-c", KILLED, step, url, str(tmp_path / "data"), operator]
-    done = subprocess.run(words, capture_output=True, text=True)
-    assert done.returncode == -signal.SIGKILL, done.stderr
+    process = forks.Process(target=make_a_key_and_die, args=(step, url, tmp_path / "data", operator))
+    process.start()
+    process.join(60)
+    assert process.exitcode == -signal.SIGKILL
+    process.close()
 
     first, later = ask(database, operator, datetime.now(UTC)), ask(database, operator, datetime.now(UTC) + LEASE)
     assert first.status_code == 409

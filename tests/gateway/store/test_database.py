@@ -15,6 +15,7 @@ from gateway.store.errors import DatabaseUnavailable
 from gateway.store.tables import Row, TenantRow
 
 ON_BOTH_DATABASES = True
+pytestmark = pytest.mark.usefixtures("migrations_run")
 
 
 def tenant(**more):

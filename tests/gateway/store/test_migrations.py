@@ -15,6 +15,8 @@ from alembic.script import ScriptDirectory
 from gateway.store.database import MIGRATIONS, Database, _heads
 from gateway.store.tables import Row
 
+pytestmark = pytest.mark.usefixtures("migrations_run")
+
 
 def revisions():
     """Oldest first."""

@@ -1,0 +1,24 @@
+"""Canonical JSON (RFC 8785), as far as records need it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from audit.pack_verifier.fault import Broken
+
+
+def no_float(text: str) -> Any:
+    raise ValueError("a record holds whole numbers only, not " + text)
+
+
+def canonical(data: bytes) -> Any:
+    """The value of `data`, which must be in canonical form (names in ASCII, whole numbers only)."""
+    try:
+        value = json.loads(data, parse_float=no_float, parse_constant=no_float)
+        again = json.dumps(value, ensure_ascii=False, separators=(",", ":"), sort_keys=True).encode()
+    except (ValueError, RecursionError):
+        raise Broken("it is not JSON of this format") from None
+    if again != data:
+        raise Broken("it is not in canonical form")
+    return value

@@ -1,0 +1,69 @@
+"""One run over one pack: the steps in their order, and the report."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from audit.pack_verifier.archive import Pack
+from audit.pack_verifier.certificates import Certificates
+from audit.pack_verifier.fault import Broken, Findings
+from audit.pack_verifier.fields import Fields
+from audit.pack_verifier.held import Held
+from audit.pack_verifier.note import parse_witness
+from audit.pack_verifier.outside import Outside
+from audit.pack_verifier.policies import Policies
+from audit.pack_verifier.records import Records
+from audit.pack_verifier.signed import Signed
+
+
+class Check:
+    """`key` is the log's, `held` checkpoints and `witnesses` verifier keys: all from a place of the auditor's own.
+
+    Raises ValueError if a witness's key is none.
+    """
+
+    def __init__(self, pack: Pack, key: str | None, held: list[str], witnesses: list[str]) -> None:
+        self.findings = Findings()
+        self.signed = Signed(pack, key, self.findings)
+        self.certificates = Certificates(self.signed, self.findings)
+        self.fields = Fields(self.signed, self.certificates, self.findings)
+        self.policies = Policies(self.signed, self.findings)
+        self.held = Held(self.signed, held, self.findings)
+        self.records = Records(self.signed, self.fields, self.certificates, self.policies, self.held, self.findings)
+        self.outside = Outside(self.signed, self.findings)
+        self.outside.witnesses = [parse_witness(text) for text in witnesses]
+
+    def run(self) -> None:
+        """Without a manifest there is nothing to check; otherwise each step is taken, whatever the others found."""
+        try:
+            self.signed.read_manifest()
+        except Broken as error:
+            self.findings.fault("pack", str(error))
+            return
+        for step in (
+            self.signed.check_files,
+            self.signed.check_checkpoint,
+            self.certificates.read,
+            self.fields.read,
+            self.policies.read,
+            lambda: self.records.check(self.outside.anchored_sizes()),
+            self.policies.check_activations,
+            self.certificates.check,
+            lambda: self.outside.check(self.records.roots),
+        ):
+            try:
+                step()
+            except Broken as error:
+                self.findings.fault("pack", str(error))
+
+    def report(self) -> dict[str, Any]:
+        names = ("tenant", "origin", "key", "first", "end", "made_at")
+        return {
+            "ok": self.findings.total() == 0,
+            "faults": self.findings.total(),
+            "findings": self.findings.found,
+            "notes": self.findings.notes,
+            "records": self.records.count,
+            "fields": self.fields.states,
+            **{name: self.signed.manifest.get(name) for name in names},
+        }

@@ -1,0 +1,28 @@
+"""What does not hold, and the list of it that a run makes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+MAX_FINDINGS = 20  # of one kind; the rest are counted
+
+
+class Broken(Exception):
+    """A sentence that says what does not hold."""
+
+
+class Findings:
+    """`found` is what does not hold, `notes` what a reader should know."""
+
+    def __init__(self) -> None:
+        self.found: list[dict[str, Any]] = []
+        self.notes: list[str] = []
+        self.counts: dict[str, int] = {}
+
+    def fault(self, check: str, says: str, seq: int | None = None) -> None:
+        self.counts[check] = self.counts.get(check, 0) + 1
+        if self.counts[check] <= MAX_FINDINGS:
+            self.found.append({"check": check, "says": says, "seq": seq})
+
+    def total(self) -> int:
+        return sum(self.counts.values())

@@ -1,0 +1,146 @@
+"""The walk over the records: each is what was logged, and all of them lead to the signed checkpoint."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from audit.pack_verifier.canonical import canonical
+from audit.pack_verifier.certificates import Certificates
+from audit.pack_verifier.fault import Broken, Findings
+from audit.pack_verifier.fields import Fields
+from audit.pack_verifier.held import Held
+from audit.pack_verifier.policies import ACCEPTED, Policies
+from audit.pack_verifier.signed import Signed
+from audit.pack_verifier.tree import Tree, aligned, leaf_hash
+
+MAX_LINE = 1 << 20
+WITHIN, CLOSES = "routing.decision", ("inference.completed", "inference.aborted")
+
+
+class Records:
+    """`count` is how many there were, `roots` those of the tree at the sizes that are wanted later."""
+
+    def __init__(
+        self,
+        signed: Signed,
+        fields: Fields,
+        certificates: Certificates,
+        policies: Policies,
+        held: Held,
+        findings: Findings,
+    ) -> None:
+        self.signed, self.fields, self.certificates = signed, fields, certificates
+        self.policies, self.held, self.findings = policies, held, findings
+        self.count = 0
+        self.roots: dict[int, bytes] = {}
+        self.open_requests: dict[str, int] = {}
+
+    def check(self, wanted: set[int]) -> None:
+        """One walk, in constant memory but for `proofs/leaves.bin`. Raises Broken if a file that it needs is none."""
+        signed = self.signed
+        try:
+            proof = json.loads(signed.pack.read("proofs/range.json"))
+            left = [bytes.fromhex(node) for node in proof["left"]]
+            right = [bytes.fromhex(node) for node in proof["right"]]
+        except (ValueError, KeyError, TypeError):
+            raise Broken("proofs/range.json is not a proof of this format") from None
+        logged = signed.pack.read("proofs/leaves.bin")
+        self.held.read()
+        tree = self.before(left)
+        self.come_through(tree, wanted)
+        with signed.pack.open("events.jsonl") as file:
+            for line in iter(lambda: file.readline(MAX_LINE), b""):
+                seq = signed.first + self.count
+                self.count += 1
+                tree.append(self.check_event(line.rstrip(b"\n"), seq, logged))
+                self.come_through(tree, wanted)
+        for seq in range(signed.first + self.count, signed.end):
+            self.findings.fault("sequence", "record " + str(seq) + " is missing at the end", seq)
+        if self.count > signed.end - signed.first:
+            self.findings.fault("sequence", "there are more records than the manifest says")
+        self.check_root(tree, right)
+        self.held.check_leftovers()
+        if self.open_requests:
+            told = str(len(self.open_requests)) + " calls had no outcome yet at the end of the period"
+            self.findings.notes.append(told)
+        self.fields.check_leftovers()
+
+    def before(self, left: list[bytes]) -> Tree:
+        """The tree as it was before the first record, of which `left` are the perfect subtrees."""
+        tree, heights = Tree(), list(aligned(0, self.signed.first))
+        if len(heights) == len(left):
+            for at, height in enumerate(heights):
+                tree.append(left[at], height)
+        else:
+            self.findings.fault("root", "the proof of what came before the first record has the wrong length")
+        return tree
+
+    def come_through(self, tree: Tree, wanted: set[int]) -> None:
+        if tree.size in wanted:
+            self.roots[tree.size] = tree.root()
+        self.held.check(tree)
+
+    def check_event(self, line: bytes, seq: int, logged: bytes) -> bytes:
+        """The hash that the tree has for it."""
+        at, digest = (seq - self.signed.first) * 32, leaf_hash(line)
+        if not line:
+            self.fields.check_expired(seq)
+            return logged[at : at + 32]  # it stands for what is gone
+        if logged[at : at + 32] != digest:
+            place = logged.find(digest)
+            if place >= 0 and place % 32 == 0:
+                was = self.signed.first + place // 32
+                self.findings.fault("sequence", "here stands what was logged as record " + str(was), seq)
+            else:
+                self.findings.fault("hash", "it is not what was logged: it was changed, or put in later", seq)
+        try:
+            event = canonical(line)
+            if not is_record(event):
+                raise Broken("it is not a record of this format")
+        except Broken as error:
+            self.findings.fault("form", str(error), seq)
+            return digest
+        if event.get("tenant") != self.signed.tenant:
+            self.findings.fault("tenant", "it belongs to tenant " + str(event.get("tenant")), seq)
+        self.check_pairing(event, seq)
+        self.fields.check(event, seq)
+        self.policies.check(event, seq)
+        self.certificates.note_announced(event, seq)
+        return digest
+
+    def check_pairing(self, event: dict[str, Any], seq: int) -> None:
+        kind, request = event["type"], str(event.get("request_id"))
+        if kind == ACCEPTED:
+            if request in self.open_requests:
+                told = "request " + request + " is accepted again while it is open"
+                self.findings.fault("pairing", told, seq)
+            self.open_requests[request] = seq
+        elif kind == WITHIN or kind in CLOSES:
+            if request not in self.open_requests and self.signed.first == 0:
+                told = kind + " of request " + request + ", which was never accepted"
+                self.findings.fault("pairing", told, seq)
+            if kind in CLOSES:
+                self.open_requests.pop(request, None)
+
+    def check_root(self, tree: Tree, right: list[bytes]) -> None:
+        end, size = self.signed.end, self.signed.size
+        heights = list(aligned(end, size)) if size >= end else []
+        if len(heights) != len(right) or size < end:
+            self.findings.fault("root", "the proof of what came after the last record does not fit the checkpoint")
+            return
+        for at, height in enumerate(heights):
+            tree.append(right[at], height)
+        if tree.root() != self.signed.root:
+            self.findings.fault(
+                "root", "the records do not lead to the signed checkpoint: something among them is not what was signed"
+            )
+
+
+def is_record(event: Any) -> bool:
+    return (
+        isinstance(event, dict)
+        and event.get("v") == 1
+        and isinstance(event.get("type"), str)
+        and isinstance(event.get("commits", {}), dict)
+    )
