@@ -107,6 +107,7 @@ def _table() -> dict[str, list[tuple[int, _Stems]]]:
 
 
 _NAMES = _table()
+_INITIALS = frozenset(_NAMES)
 
 
 def names_in(reading: Reading) -> tuple[Name, ...]:
@@ -119,12 +120,15 @@ def names_in(reading: Reading) -> tuple[Name, ...]:
 
 def _find(reading: Reading) -> Iterator[Name]:
     small = reading.folded
-    words = reading.words
-    for index, (word, start) in enumerate(words):
-        by_length = _NAMES.get(word[:3])
+    if _INITIALS.isdisjoint(reading.initials):
+        return
+    words, starts = reading.words, reading.starts
+    for index, head in enumerate(reading.heads):
+        by_length = _NAMES.get(head)
         if by_length is None:
             continue
-        following, at = words[index + 1] if index + 1 < len(words) else ("", len(small))
+        word, start = words[index], starts[index]
+        following, at = (words[index + 1], starts[index + 1]) if index + 1 < len(words) else ("", len(small))
         found = _starting_at(small, start, len(small), word, following, by_length)
         if not found and at < start + len(word):  # `tajNumber`
             found = _starting_at(small, start, at, small[start:at], "", by_length)

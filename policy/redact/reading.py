@@ -4,6 +4,7 @@ import re
 import unicodedata
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
+from itertools import accumulate
 from operator import itemgetter
 from typing import Any, Generic, TypeVar
 
@@ -21,8 +22,9 @@ _UNLIKE = re.compile(r"[0-9](?:[OoIl|]|[ ./-][OoIl]{1,3}[ ./-][0-9])|[OoIl|](?<!
 _BAR_OF_TABLE = re.compile(r"[^\W\d_]{2}[\"' ]{0,2}\|[\"' ]{0,2}[^\W\d_]{2}|\| ?-{3}")  # no digit between two words
 _DIGIT_LIKE = str.maketrans("OoIl|", "00111")
 _DIGITS = re.compile("[0-9]")
-_WORD = re.compile(r"[^\W\d_]+")
+_WORD, _PLAIN_WORD = re.compile(r"([^\W\d_]+)"), re.compile("([a-z]+)")
 _INNER = re.compile(r"[a-z\u00df-\u00ff]([A-Z][A-Za-z]+)")
+_HEAD = itemgetter(slice(3))
 _FEW = 9
 
 
@@ -109,35 +111,45 @@ class Reading(str):
         return self.translate(LOOK_ALIKES)
 
     @_Once
-    def words(self) -> tuple[tuple[str, int], ...]:
-        """Its words in order, as `folded` has them, and where each begins; in `birthDate` begins a second one."""
+    def words(self) -> list[str]:
+        """Its words in order, as `folded` has them; in `birthDate` begins a second one. They begin at `starts`."""
         small = self.folded
-        words: list[tuple[str, int]] = []
-        at = 0
-        for word in _WORD.findall(small):  # cheaper than a match for each
-            at = small.index(word, at)
-            words.append((word, at))
-            at += len(word)
+        pieces = (_PLAIN_WORD if small.isascii() else _WORD).split(small)  # cheaper than a match for each
+        words, starts = pieces[1::2], list(accumulate(map(len, pieces)))[:-1:2]
         if _INNER.search(self):
-            inner = [(small[slice(*word.span(1))], word.start(1)) for word in _INNER.finditer(self)]
-            words = sorted([*words, *inner], key=itemgetter(1))
-        return tuple(words)
+            inner = [(word.start(1), small[slice(*word.span(1))]) for word in _INNER.finditer(self)]
+            both = sorted([*zip(starts, words, strict=True), *inner], key=itemgetter(0))
+            starts, words = list(map(itemgetter(0), both)), list(map(itemgetter(1), both))
+        self.starts = starts
+        return words
+
+    @_Once
+    def starts(self) -> list[int]:
+        """Where each of `words` begins."""
+        _ = self.words
+        found: list[int] = self.__dict__["starts"]
+        return found
+
+    @_Once
+    def heads(self) -> list[str]:
+        """What each of `words` begins with, three letters at most."""
+        return list(map(_HEAD, self.words))
 
     @_Once
     def initials(self) -> frozenset[str]:
-        """What its words begin with, three letters at most: enough to know what a text cannot name."""
-        return frozenset({word[:3] for word, _ in self.words})
+        """All of `heads`: enough to know what a text cannot name."""
+        return frozenset(self.heads)
 
     def words_from(self, initials: frozenset[str]) -> list[int]:
         """Where words begin whose first three letters are one of `initials`."""
         if initials.isdisjoint(self.initials):
             return []
-        return [start for word, start in self.words if word[:3] in initials]
+        return [start for head, start in zip(self.heads, self.starts, strict=True) if head in initials]
 
     @_Once
     def countries(self) -> frozenset[str]:
         """Countries whose language or numbers the text shows, as ISO 3166 codes in small letters; see `hints`."""
-        return countries_of(self, self.words)
+        return countries_of(self, self.words, self.starts)
 
     @_Once
     def columns(self) -> tuple[Column, ...]:
