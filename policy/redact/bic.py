@@ -12,13 +12,13 @@ _BIC = re.compile(
     re.IGNORECASE,
 )
 _COUNTRIES = frozenset(LENGTHS) | {"US", "CA", "JP", "CN", "AU", "IN", "SG", "HK", "KR", "ZA", "MX"}
-_INITIALS = frozenset({"bic", "swi"})
+INITIALS = frozenset({"bic", "swi"})
 
 
 def find_bics(text: str, start: int) -> Iterator[tuple[int, int]]:
     """Spans of BICs from `start` on."""
     reading = text if isinstance(text, Reading) else Reading(text)
-    for at in reading.words_from(_INITIALS):
+    for at in reading.words_from(INITIALS):
         match = _BIC.match(reading, at)
         if match and match.start("code") >= start and match["country"].upper() in _COUNTRIES:
             yield match.span("code")

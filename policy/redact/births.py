@@ -22,7 +22,7 @@ _BORN = re.compile(
     r"|fodd|fodsel|fodt|fodels|fadd|fading|synty|naro[zd]|szul|nascut|nasteri|rod(?:j|en)|rojst|rojen|γεν|γενν|роден|рожд|ражда|sundin|sund(?![^\W\d_])|sunni"
     r"|breithe|dzim|gim(?:e|im|us)|tw(?:el|iel)[ei]d|rugadh|dat[_ ]?nasc|bday)[^\W\d_]*"
 )
-_INITIALS = frozenset({"bor", "bir", "bre", "dob", "d", "geb", "nee", "ne", "nai", "nat", "nas", "nac", "ur", "uro", "fod", "fad", "syn", "nar", "szu", "rod", "roj", "γεν", "род", "рож", "раж", "sun", "dzi", "gim", "twi", "twe", "rug", "dat", "bda"})  # fmt: skip
+INITIALS = frozenset({"bor", "bir", "bre", "dob", "d", "geb", "nee", "ne", "nai", "nat", "nas", "nac", "ur", "uro", "fod", "fad", "syn", "nar", "szu", "rod", "roj", "γεν", "род", "рож", "раж", "sun", "dzi", "gim", "twi", "twe", "rug", "dat", "bda"})  # fmt: skip
 _BETWEEN = re.compile(r"[^0-9\n]*\Z")
 _REACH = 36  # letters and signs between the word and its date
 
@@ -31,7 +31,7 @@ def find_births(text: str, start: int) -> Iterator[tuple[int, int]]:
     """Spans of dates of birth from `start` on."""
     reading = text if isinstance(text, Reading) else Reading(text)
     done = start
-    for at in reading.words_from(_INITIALS):
+    for at in reading.words_from(INITIALS):
         born = _BORN.match(reading.folded, at)
         if born is None:
             continue

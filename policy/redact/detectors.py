@@ -13,6 +13,7 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from policy.errors import RedactionError
+from policy.redact import bic, births, devices, plates
 from policy.redact.addresses import find_addresses
 from policy.redact.alphabet import ALNUM, LETTER
 from policy.redact.bic import find_bics
@@ -35,12 +36,14 @@ class Detector(NamedTuple):
     """``needs_digits``: it finds nothing where no seven digits stand close together, and need not look there.
 
     ``reads_through``: what it looks for is Latin, so Cyrillic and Greek letters of the same look count as Latin ones.
+    ``initials``: it finds nothing where no word begins with one of these (see `Reading.initials`); none: it may.
     """
 
     label: str
     find: Finder
     needs_digits: bool = False
     reads_through: bool = False
+    initials: frozenset[str] = frozenset()
 
 
 class Span(NamedTuple):
@@ -135,14 +138,14 @@ DETECTORS: tuple[Detector, ...] = (
     Detector("iban", find_ibans, needs_digits=True, reads_through=True),
     Detector("card", find_cards, needs_digits=True),
     Detector("vat", find_vat_numbers, needs_digits=True, reads_through=True),
-    Detector("imei", find_imeis, needs_digits=True),
+    Detector("imei", find_imeis, needs_digits=True, initials=devices.INITIALS),
     Detector("national_id", find_national_ids, needs_digits=True),
     Detector("phone", find_phones, needs_digits=True),
     Detector("mac", find_macs),
     Detector("ip", find_ips),
-    Detector("date_of_birth", find_births),
-    Detector("bic", find_bics),
-    Detector("plate", find_plates),
+    Detector("date_of_birth", find_births, initials=births.INITIALS),
+    Detector("bic", find_bics, initials=bic.INITIALS),
+    Detector("plate", find_plates, initials=plates.INITIALS),
     Detector("address", find_addresses),
 )
 
@@ -194,8 +197,8 @@ def _run(reading: Reading, start: int, detectors: Iterable[Detector], *, has_dig
     found: list[Span] = []
     label = ""
     try:
-        for label, find, needs_digits, reads_through in detectors:
-            if needs_digits and not has_digits:
+        for label, find, needs_digits, reads_through, initials in detectors:
+            if (needs_digits and not has_digits) or (initials and initials.isdisjoint(reading.initials)):
                 continue
             before = len(found)
             for first, last, *kind in find(reading.latin if reads_through else reading, start):

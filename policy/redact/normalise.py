@@ -23,17 +23,19 @@ LOOK_ALIKES = str.maketrans("АВЕКМНОРСТУХасеорхуіјЅѕΑΒ�
 
 
 _WORD = re.compile(f"[{WORD}]")
+_NOT_PLAIN = re.compile(r"[^\x00-\x7f]")
 _SLASHES = str.maketrans("\u2044\u2215", "//")  # as fractions are spelled
 
 
 class _Table(dict[int, str | None]):
     """A `str.translate` table that learns each character when it first meets it.
 
-    ``longer``: those met so far that stand for several.
+    ``same``, ``longer``: those met so far that stand for themselves, and for several.
     """
 
     def __init__(self, known: dict[int, str | None]) -> None:
         super().__init__(known)
+        self.same: set[str] = set()
         self.longer: set[str] = set()
 
     def __missing__(self, code: int) -> str:
@@ -47,6 +49,8 @@ class _Table(dict[int, str | None]):
         seen = str(digit) if digit is not None else form
         if len(seen) > 1:
             self.longer.add(character)
+        elif seen == character:
+            self.same.add(character)
         self[code] = seen
         return seen
 
@@ -100,8 +104,8 @@ class View:
 
 
 def normalise(text: str) -> View:
-    """ASCII comes back as the same object."""
-    if text.isascii():
+    """A text in which every character stands for itself comes back as the same object."""
+    if text.isascii() or _TABLE.same.issuperset(_NOT_PLAIN.findall(text)):
         return View(text)
     seen = text.translate(_TABLE)
     longer = _TABLE.longer

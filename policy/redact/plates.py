@@ -14,7 +14,7 @@ _NAME = re.compile(
     r"|registrsk\w*|registarsk\w*|tablic\w*|valstybin\w*|numerio zenkl\w*|registreerimis\w*|numurzim\w*|registrazzjoni"
     r"|skraningar\w*|bilnumer|uimhir chlarai?the\w*|πινακιδ\w*|(?:αριθμ\w* )?κυκλοφοριας|рег(?:истрацион\w*|\.)(?: номер\w*)?)"
 )
-_INITIALS = frozenset(
+INITIALS = frozenset(
     [
         "kfz",
         "aut",
@@ -69,7 +69,7 @@ def find_plates(text: str, start: int) -> Iterator[tuple[int, int]]:
     """Spans of licence plates from `start` on."""
     reading = text if isinstance(text, Reading) else Reading(text)
     done = start
-    for at in reading.words_from(_INITIALS):
+    for at in reading.words_from(INITIALS):
         if at > 1 and reading[at - 2].isupper() and reading[at].isupper():  # `BEF SPZ 89T`: part of a number
             continue
         name = _NAME.match(reading.folded, at)

@@ -18,14 +18,16 @@ _MIXED = re.compile(
 )
 _BESIDE = re.compile(r"(?<=[0-9])[OoIl|]+|[OoIl|]+(?=[0-9])")
 _LOOK_ALIKE = re.compile(f"[{''.join(map(chr, LOOK_ALIKES))}]")
-_UNLIKE = re.compile(r"[0-9](?:[OoIl|]|[ ./-][OoIl]{1,3}[ ./-][0-9])|[OoIl|](?<![OoIl|][OoIl|])[OoIl|]*[0-9]|\(O\)")
+_UNLIKE = re.compile(r"[0-9](?:(?<=[OoIl|][0-9])|[OoIl|]|[ ./-][OoIl]{1,3}[ ./-][0-9])")
 _BAR_OF_TABLE = re.compile(r"[^\W\d_]{2}[\"' ]{0,2}\|[\"' ]{0,2}[^\W\d_]{2}|\| ?-{3}")  # no digit between two words
 _DIGIT_LIKE = str.maketrans("OoIl|", "00111")
 _DIGITS = re.compile("[0-9]")
 _WORD, _PLAIN_WORD = re.compile(r"([^\W\d_]+)"), re.compile("([a-z]+)")
 _INNER = re.compile(r"[a-z\u00df-\u00ff]([A-Z][A-Za-z]+)")
 _HEAD = itemgetter(slice(3))
+_NOT_PLAIN = re.compile(r"[^\x00-\x7f]")
 _FEW = 9
+_FEW_MARKS = 8
 
 
 class _Folded(dict[int, int]):
@@ -101,7 +103,14 @@ class Reading(str):
     def folded(self) -> str:
         """In small letters without marks, character for character."""
         small = lowered(self)
-        return small if small.isascii() else small.translate(_FOLDED)
+        if small.isascii():
+            return small
+        marked = set(_NOT_PLAIN.findall(small))
+        if len(marked) > _FEW_MARKS:
+            return small.translate(_FOLDED)
+        for sign in marked:  # cheaper than a look at every letter
+            small = small.replace(sign, chr(_FOLDED[ord(sign)]))
+        return small
 
     @_Once
     def latin(self) -> str:
@@ -163,7 +172,7 @@ class Reading(str):
         has_bars = "|" in text and "\0" not in text and _BAR_OF_TABLE.search(text) is not None
         if has_bars:
             text = text.replace("|", "\0")
-        if not _UNLIKE.search(text):
+        if not _UNLIKE.search(text) and "(O)" not in text:
             return None
         changed = _MIXED.sub(_plain_digits, text)
         if has_bars:
