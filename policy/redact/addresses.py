@@ -83,7 +83,7 @@ _SMALL_NAMES_BEFORE = re.compile(
     rf"(?<![{LETTER}])(?:Na|Pri|Při|Ob|Pod|Nad|Za|Ke?|U|Ve?|Med|Pot|Cesta|Ulica|Perivoj|Do|Od|Mezi|Medzi|Kod|Iza|Ispod|Pred)"
     rf" (?:[{LETTER}]{{1,16}}\.? ){{1,4}}\Z"
 )
-_ROMAN = re.compile(r" [IVX]{1,5}\.?\Z")
+_ROMAN, _ROMAN_ENDS = re.compile(r" [IVX]{1,5}\.?\Z"), frozenset("IVX.")
 # A capital somewhere: `by the way 12` is no street, `Hoher Weg 12` and `Unter den Eichen-Allee 3` are.
 _STREET = re.compile(
     rf"(?<![{LETTER}]){_NAME}[ -](?:[{LETTER}]{{1,24}}[ -]){{0,3}}[{LETTER}]{{1,12}}\.?\Z|(?<![{LETTER}]){_NAME}\Z"
@@ -109,9 +109,11 @@ _MAYBE_A_WORD = re.compile(
 _NO_STREET = re.compile(
     r"(?:lager|lehr|spiel|bau|sitz|steh|stell|park|arbeits|liege|speicher|treff|markt ?stand|start|tabellen)(?:platz|ring)\Z|\b(?:um|aus|rück|hin)weg\Z"
 )
+_HUNGARIAN_KINDS = ("u", "krt", "köz", "sor", "fasor", "dűlő", "stny")
 _HUNGARIAN = re.compile(
-    rf"(?<![{LETTER}0-9])[1-9][0-9]{{3}} {_NAME}, ?(?:{_NAME} ){{1,4}}(?:u|krt|köz|sor|fasor|dűlő|stny)\.? \Z"
+    rf"(?<![{LETTER}0-9])[1-9][0-9]{{3}} {_NAME}, ?(?:{_NAME} ){{1,4}}(?:{'|'.join(_HUNGARIAN_KINDS)})\.? \Z"
 )
+_HUNGARIAN_ENDS = tuple(f"{kind}{dot} " for kind in _HUNGARIAN_KINDS for dot in ("", "."))
 _BOX = re.compile(
     r"(?:postfach|postbus|postboks|postbox|boite postale|bp|apartado|casella postale|box|pl|pf\.?|skr\.? poczt\.?)"
     r"(?: n[.°ro]{1,2})? [0-9][0-9 ]{0,9}"
@@ -128,6 +130,7 @@ _AMERICAN = re.compile(
     rf"|(?:Unit [0-9]{{3,4}}|PSC [0-9]{{3,4}},) Box [0-9]{{3,4}}(?:, ?| ?\n)[ADF]PO|US(?:S|NS|NV|CGC) {_NAME}(?:, ?| ?\n)[ADF]PO)"
     r" [A-Z]{2} [0-9]{5}(?:-[0-9]{4})?"
 )
+_AMERICAN_END = re.compile(r" (?<=[A-Z]{2} )[0-9]{5}")
 _AMERICAN_HEAD = re.compile(r"(?<![A-Za-z0-9])(?:[0-9]{2,5} |Unit |PSC |US[SNC])")
 # The United Kingdom's codes are rare enough to lead back over the lines above them.
 _BRITISH = re.compile(
@@ -157,7 +160,7 @@ def find_addresses(text: str, start: int) -> Iterator[tuple[int, int]]:
             town_before = _TOWN_BEFORE.search(text, max(start, begin - 40), begin)
             if town_before or end > house.end() or not _MAYBE_A_WORD.search(before):
                 yield town_before.start() if town_before else begin, end
-        elif hungarian := _HUNGARIAN.search(before):
+        elif before.endswith(_HUNGARIAN_ENDS) and (hungarian := _HUNGARIAN.search(before)):
             yield house.start() - len(hungarian[0]), _with_town(text, house.end())
         elif not _YEAR.fullmatch(house[0]) and (town := _CODE_AND_TOWN.match(text, house.end())):
             is_plain = "\n" in town[0] or sum(map(str.isdigit, town[0])) > _SHORT_CODE
@@ -170,7 +173,7 @@ def find_addresses(text: str, start: int) -> Iterator[tuple[int, int]]:
             if whole and whole.end() == code.end():
                 yield head.start(), code.end()
                 break
-    for code in _AMERICAN_CODE.finditer(text, start):
+    for code in _AMERICAN_CODE.finditer(text, start) if _AMERICAN_END.search(text, start) else ():
         for head in _AMERICAN_HEAD.finditer(text, max(start, code.start() - 100), code.start()):
             whole = _AMERICAN.match(text, head.start())
             if whole and whole.end() == code.end():
@@ -206,7 +209,8 @@ def _street_before(before: str) -> int:
     words = before.removesuffix(" ").removesuffix(",")
     for said in (" nr", " nr.", " Nr."):
         words = words.removesuffix(said)
-    words = _ROMAN.sub("", words)
+    if words[-1:] in _ROMAN_ENDS:
+        words = _ROMAN.sub("", words)
     small = words.lower()
     if not small.endswith(_BEHIND) or _NO_STREET.search(small):
         return 0

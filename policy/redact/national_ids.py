@@ -15,7 +15,7 @@ from policy.redact.harmless import called_otherwise, shaped_otherwise
 from policy.redact.id_chains import SHAPES_OF, Chain, chains_at, goes_on, holds
 from policy.redact.id_kinds import IDS, UNCHECKED, Needs
 from policy.redact.id_names import Named, named_numbers, numbers_before_names
-from policy.redact.mrz import find_zones
+from policy.redact.mrz import ZONE_SIGN, find_zones
 from policy.redact.phone_names import is_called_phone
 from policy.redact.reading import Reading, Spans
 
@@ -29,6 +29,7 @@ _FIRST_DIGIT = re.compile(
 )
 _BRITISH = re.compile(r"[A-Za-z]{2}[ .-]{0,2}(?:[0-9][ .-]?){6}[A-DTa-dt](?![A-Za-z0-9])")
 _LETTERS_BEFORE = re.compile(r"(?<![A-Za-z0-9_+])(?!(?i:n[or]?)[ .])[A-Za-z]{1,2}(?:[ .+-]{1,2})?\Z")
+_BESIDE_LETTERS = " .+-"
 _SERIES_BEFORE = re.compile(r"(?<![A-Za-z0-9_])[A-Z]{3}[ -]?\Z")  # a document's: `CDB 600336`
 _AREA_BEFORE = re.compile(r"\(\+?[0-9]{1,4}\) ?\Z")  # a phone's
 _ITALIAN = re.compile(
@@ -90,8 +91,9 @@ def find_national_ids(text: str, start: int) -> Iterator[tuple[int, int, str]]:
         yield from behind
         before_names = Spans((first, last) for first, last, _ in behind)
     yield from _italian(latin, start)
-    for first, last in find_zones(reading, start):
-        yield first, last, "mrz"
+    if ZONE_SIGN in reading:
+        for first, last in find_zones(reading, start):
+            yield first, last, "mrz"
     done = start
     for match in _FIRST_DIGIT.finditer(latin, start):
         digit = match.start()
@@ -124,8 +126,9 @@ def _begins(latin: str, start: int, digit: int) -> list[int]:
 def _best_named(reading: Reading, begin: int, named: Named) -> tuple[int, int, str] | None:
     latin = reading.latin
     begins = [begin]
-    if letters := _LETTERS_BEFORE.search(latin, max(named.after, begin - 4), begin) or _SERIES_BEFORE.search(
-        latin, max(named.after, begin - 5), begin
+    if latin[max(0, begin - 3) : begin].rstrip(_BESIDE_LETTERS)[-1:].isalpha() and (
+        letters := _LETTERS_BEFORE.search(latin, max(named.after, begin - 4), begin)
+        or _SERIES_BEFORE.search(latin, max(named.after, begin - 5), begin)
     ):
         begins.insert(0, letters.start())
     for at in begins:

@@ -23,13 +23,14 @@ REGIONS = ("DE", "FR", "IT", "ES", "PL", "NL", "BE", "AT", "SE", "PT", "GR", "CZ
            "HR", "SK", "SI", "LT", "LV", "EE", "LU", "CY", "MT", "NO", "IS", "LI", "CH", "GB")  # fmt: skip
 
 _SPAN = re.compile(
-    r"(?:\((?<![A-Za-z0-9_@#./+-]\()(?:\+ ?\(?)?[0-9]|\+(?<![A-Za-z0-9_@#./+-]\+) ?\(?[0-9]|[0-9](?<![A-Za-z0-9_@#./+-][0-9]))"
+    r"[(+0-9](?<![A-Za-z0-9_@#./+-][(+0-9])(?:(?<=[0-9])|(?<=\()(?:\+ ?\(?)?[0-9]|(?<=\+) ?\(?[0-9])"
     r"(?:[ ./()-]{0,3}[0-9]){5,16}"
-    r"(?: ?(?:x|ext\.? ?|extension |durchwahl |dw ?|int\.? ?|wew\.? ?|poste )[0-9]{1,6})?(?![A-Za-z0-9_@]|[./:-][0-9])",
+    r"(?P<extension> ?(?:x|ext\.? ?|extension |durchwahl |dw ?|int\.? ?|wew\.? ?|poste )[0-9]{1,6})?(?![A-Za-z0-9_@]|[./:-][0-9])",
     re.IGNORECASE,
 )
 _AFTER_SIGN = re.compile(r"[-/.][+(]?0?[0-9]")  # `tel/+48…` and `Tel.-030…`
 _GROUPED = re.compile(r"[0-9)][ ./-]{1,3}[(0-9]")
+_SEPARATORS = b" ./()+-"
 _EXTENSION = re.compile(r" ?[a-z]+\.? ?[0-9]{1,6}\Z", re.IGNORECASE)
 _DATE = re.compile(
     r"(?:19|20)[0-9]{2}(?:[./ -]|\. )[01]?[0-9](?:[./ -]|\. )[0-3]?[0-9].*"
@@ -62,7 +63,8 @@ def find_phones(text: str, start: int) -> Iterator[tuple[int, int]]:
             span, begin = span[1:], begin + 1
         if reading.is_taken(begin + 1) or (begin > 1 and reading[begin - 1] == ":" and reading[begin - 2].isdigit()):
             continue  # `07:06:01.491989` is a time
-        digits = sum(map(str.isdigit, _EXTENSION.sub("", span)))
+        number = _EXTENSION.sub("", span) if match["extension"] else span
+        digits = len(number.encode().translate(None, _SEPARATORS))
         if not 6 <= digits <= 17 or _DATE.fullmatch(span) or _YEARS.fullmatch(span) or _FILE.fullmatch(span):
             continue
         if _is_phone(reading, span, begin, match.end(), digits):
