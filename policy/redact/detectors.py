@@ -9,7 +9,8 @@ import ipaddress
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
-from operator import itemgetter
+from itertools import compress
+from operator import itemgetter, ne
 from typing import NamedTuple
 
 from policy.errors import RedactionError
@@ -76,6 +77,7 @@ _IPV6 = re.compile(
     r"(?<![A-Za-z0-9_:.])(?=[^.\s]{0,45}[0-9])(?:[0-9A-Fa-f]{0,4}:){2,7}"
     r"(?:(?:[0-9]{1,3}\.){3}[0-9]{1,3}|[0-9A-Fa-f]{1,4})?(?![A-Za-z0-9_:])"
 )
+_IPV6_GROUP, _IPV6_DIGITS = re.compile(":[0-9A-Fa-f]{0,4}:"), 4
 _CONTEXT = 96
 _PROVEN = frozenset({"secret", "email", "iban", "card", "national_id"})
 # Five digits close together, or the number of a document, which may be letters for the most part.
@@ -102,8 +104,8 @@ def find_ips(text: str, start: int) -> Iterator[tuple[int, int]]:
         for match in _IPV4.finditer(text, start):
             if _is_address(match[0]) and not _is_version(text, match):
                 yield match.span()
-    if text.count(":", start) > 1:
-        for match in _IPV6.finditer(text, start):
+    if text.count(":", start) > 1 and (group := _IPV6_GROUP.search(text, start)):
+        for match in _IPV6.finditer(text, max(start, group.start() - _IPV6_DIGITS)):
             if _is_address(match[0]):
                 yield match.span()
 
@@ -180,8 +182,8 @@ def _around_changes(text: str, changed: str, start: int, found: Sequence[Span]) 
     """
     known = Spans((span.start, span.end) for span in found if _first(span.label) in _PROVEN)
     first = last = -1
-    for at in range(start, len(text)):
-        if text[at] == changed[at] or known.covers(at, at + 1):
+    for at in compress(range(start, len(text)), map(ne, text[start:], changed[start:])):
+        if known.covers(at, at + 1):
             continue
         if last >= 0 and at - last > 2 * _CONTEXT:
             yield max(0, first - _CONTEXT), last + _CONTEXT

@@ -14,7 +14,7 @@ _MAC = re.compile(
     r"(?<![A-Za-z0-9_:.-])(?:(?:[0-9A-Fa-f]{2}:){5}[0-9A-Fa-f]{2}|(?:[0-9A-Fa-f]{2}-){5}[0-9A-Fa-f]{2}"
     r"|(?:[0-9A-Fa-f]{4}\.){2}[0-9A-Fa-f]{4})(?![A-Za-z0-9_]|[:.-][0-9A-Fa-f])"
 )
-_MAC_SIGN = re.compile(r"[0-9A-Fa-f]{2}[:.-][0-9A-Fa-f]{2}")
+_MAC_SIGN = re.compile(r"[:.-](?<=[0-9A-Fa-f]{2}[:.-])[0-9A-Fa-f]{2}")
 INITIALS = frozenset({"ime"})
 
 

@@ -67,11 +67,12 @@ def _expression(name: str) -> str:
 
 
 class _Entry(NamedTuple):
-    """A name as an expression, what its second word begins with, the kinds that it may mean, whether it is short and
-    whether any kind may have it."""
+    """A name as an expression, what its second word begins with, whether its first may go on as it likes, the kinds that
+    it may mean, whether it is short and whether any kind may have it."""
 
     pattern: re.Pattern[str]
     second: str
+    is_open: bool
     kinds: tuple[str, ...]
     is_short: bool
     is_general: bool
@@ -93,8 +94,9 @@ def _table() -> dict[str, list[tuple[int, _Stems]]]:
     for name, kinds in meant.items():
         parts = [part.rstrip("*") for part in name.split(" ")]
         first, joined = parts[0], "".join(parts)
-        second = parts[1] if len(parts) > 1 and not name.startswith(f"{first}*") else ""
-        entry = _Entry(re.compile(_expression(name)), second, tuple(kinds), len(joined) <= 2, name in general)
+        is_open = name.startswith(f"{first}*") or (len(parts) > 1 and not parts[1].isalpha())
+        second = parts[1] if len(parts) > 1 and not is_open else ""
+        entry = _Entry(re.compile(_expression(name)), second, is_open, tuple(kinds), len(joined) <= 2, name in general)
         for initial in {first[:3], joined[:3]}:
             entries.setdefault(initial, {}).setdefault(first, []).append(entry)
     return {
@@ -136,7 +138,7 @@ def _find(reading: Reading) -> Iterator[Name]:
             continue
         if word == "nino" and not reading[start : start + 4].isascii():  # Niño, a person
             continue
-        end, (_, _, kinds, is_short, is_general) = found[0]
+        end, (_, _, _, kinds, is_short, is_general) = found[0]
         if len(found) > 1:
             found.sort(key=itemgetter(0), reverse=True)
             end = found[0][0]
@@ -158,9 +160,13 @@ def _starting_at(
             continue
         is_whole = len(word) == length
         for entry in entries:
-            if is_whole and entry.second and not following.startswith(entry.second):
+            pattern, second, is_open, *_ = entry
+            if second:
+                if not (following.startswith(second) if is_whole else word.startswith(second, length)):
+                    continue
+            elif not (is_whole or is_open):
                 continue
-            if match := entry.pattern.match(small, start, last):
+            if match := pattern.match(small, start, last):
                 found.append((match.end(), entry))
     return found
 

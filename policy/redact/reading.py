@@ -129,24 +129,29 @@ class Reading(str):
             inner = [(word.start(1), small[slice(*word.span(1))]) for word in _INNER.finditer(self)]
             both = sorted([*zip(starts, words, strict=True), *inner], key=itemgetter(0))
             starts, words = list(map(itemgetter(0), both)), list(map(itemgetter(1), both))
-        self.starts = starts
+        known = self.__dict__
+        known["starts"], known["heads"] = starts, list(map(_HEAD, words))
         return words
 
     @_Once
     def starts(self) -> list[int]:
         """Where each of `words` begins."""
-        _ = self.words
-        found: list[int] = self.__dict__["starts"]
-        return found
+        return self._beside_words("starts")
 
     @_Once
     def heads(self) -> list[str]:
         """What each of `words` begins with, three letters at most."""
-        return list(map(_HEAD, self.words))
+        return self._beside_words("heads")
+
+    def _beside_words(self, name: str) -> list[Any]:
+        _ = self.words
+        found: list[Any] = self.__dict__[name]
+        return found
 
     @_Once
     def initials(self) -> frozenset[str]:
         """All of `heads`: enough to know what a text cannot name."""
+        _ = self.words
         return frozenset(self.heads)
 
     def words_from(self, initials: frozenset[str]) -> list[int]:

@@ -14,16 +14,14 @@ from policy.redact.secret_formats import INSIDE, PREFIXED
 
 PEM_PREFIX = "-----BEGIN"
 
-# By a rare sign in each, so that prose is cleared by a few searches.
-_BY_SIGN = {
-    "_": tuple(p for p in PREFIXED if "_" in p),
-    "-": tuple(p for p in PREFIXED if "-" in p and "_" not in p),
-    "": tuple(p for p in PREFIXED if "_" not in p and "-" not in p),
-}
+# By the first two signs of the word that each begins with: most texts have no such word.
+_BY_HEAD: dict[str, list[str]] = {}
+for _prefix in PREFIXED:
+    _BY_HEAD.setdefault(re.split("[^A-Za-z0-9_]", _prefix, maxsplit=1)[0][:2], []).append(_prefix)
 
 _LONG = re.compile(r"[A-Za-z0-9_./+=$:-]{16,}")  # shorter is no key
 _DIGIT, _LETTER = re.compile("[0-9]"), re.compile("[A-Za-z]")
-_IN_WORD = re.compile("[A-Za-z0-9_]")
+_IN_WORD, _WORDS = re.compile("[A-Za-z0-9_]"), re.compile("[A-Za-z0-9_]+")
 _LONGEST_INSIDE = 160
 _URL = re.compile(
     r"(?<![A-Za-z0-9])[A-Za-z][A-Za-z0-9+.-]{1,20}://[^\s/:@\"'<>]{0,64}:[^\s/\"'<>]{1,128}@(?=[A-Za-z0-9\[_-])"
@@ -87,10 +85,8 @@ def _may_be_key(token: str) -> bool:
 
 
 def _keys(text: str, start: int) -> Iterator[tuple[int, int]]:
-    for sign, prefixes in _BY_SIGN.items():
-        if sign not in text:
-            continue
-        for prefix in prefixes:
+    for head in _BY_HEAD.keys() & {word[:2] for word in _WORDS.findall(text)}:
+        for prefix in _BY_HEAD[head]:
             at = text.find(prefix, start)
             while at >= 0:
                 match = None
