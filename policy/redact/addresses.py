@@ -66,12 +66,16 @@ _WORDS = re.compile(
 )
 _KIND = re.compile(rf"[{LETTER}]+[./]?")
 _NUMBER_BEFORE = re.compile(rf"(?<![{LETTER}0-9]){_NUMBER}(?: (?:bis|ter))?,? \Z")
+_ENGLISH_KINDS = (
+    "Street|St|Road|Rd|Avenue|Ave|Lane|Ln|Drive|Close|Square|Terrace|Gardens|Quay|Boulevard|Crescent|Court|Grove|Parade"
+    "|Park|Way|Place|Row|Hill|Mews|Walk|Rise"
+)
+_ENGLISH_INITIALS = frozenset(kind[:3].lower() for kind in _ENGLISH_KINDS.split("|"))
 _ENGLISH = re.compile(
-    rf"[0-9]{{1,4}}[A-Za-z]?,? (?:{_NAME} ){{1,3}}(?:Street|St|Road|Rd|Avenue|Ave|Lane|Ln|Drive|Close|Square|Terrace"
-    rf"|Gardens|Quay|Boulevard|Crescent|Court|Grove|Parade|Park|Way|Place|Row|Hill|Mews|Walk|Rise)(?![{LETTER}])\.?"
+    rf"[0-9]{{1,4}}[A-Za-z]?,? (?:{_NAME} ){{1,3}}(?:{_ENGLISH_KINDS})(?![{LETTER}])\.?"
     rf"(?: [A-Z][0-9][0-9W] ?[0-9A-Z]{{4}}(?: {_NAME}){{1,2}})?"
 )
-_HOUSE = re.compile(rf"[0-9](?<![{LETTER}0-9.,/][0-9]){_NUMBER.replace('{1,4}', '{0,3}', 1)}(?![{LETTER}0-9]|\.[0-9])")
+_HOUSE = re.compile(rf"[0-9](?<![{LETTER}0-9.,/][0-9])(?![0-9]{{4}}){_NUMBER.replace('{1,4}', '{0,3}', 1)}(?![{LETTER}0-9]|\.[0-9])")
 _NAME_ENDS = re.compile(rf"(?:[{LETTER}.'’”\"»«°)],? ?|, ?)\Z")
 _FIRST_DIGIT = re.compile(r"[0-9]{1,4}")
 _NAMES_BEFORE = re.compile(
@@ -147,10 +151,11 @@ def find_addresses(text: str, start: int) -> Iterator[tuple[int, int]]:
     if not _FIRST_DIGIT.search(text, start):
         return
     reading = text if isinstance(text, Reading) else Reading(text)
+    may_be_english = not _ENGLISH_INITIALS.isdisjoint(reading.initials)
     for house in _HOUSE.finditer(text, start):
         if reading.is_taken(house.start()):
             continue
-        if english := _ENGLISH.match(text, house.start()):
+        if may_be_english and (english := _ENGLISH.match(text, house.start())):
             yield house.start(), _with_town(text, english.end())
         if not _NAME_ENDS.search(text, max(start, house.start() - 3), house.start()):
             continue

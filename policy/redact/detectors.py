@@ -81,6 +81,7 @@ _IPV6_GROUP, _IPV6_DIGITS = re.compile(":[0-9A-Fa-f]{0,4}:"), 4
 _CONTEXT = 96
 _PROVEN = frozenset({"secret", "email", "iban", "card", "national_id"})
 # Five digits close together, or the number of a document, which may be letters for the most part.
+_FIVE_DIGITS = re.compile("[0-9](?:[0-9]{4}|" + "[^0-9\n]{0,8}[0-9]" * 4 + ")")  # of most that are rich
 _DIGIT_RICH = re.compile(
     r"[0-9OIl](?:[^0-9\n]{0,8}[0-9OIl]){4}|[0-9](?![A-Za-z0-9])(?:(?<=[A-Za-z][A-Za-z0-9]{8})|(?<=[A-Za-z][A-Za-z0-9]{9}))"
 )
@@ -162,7 +163,7 @@ def warm() -> None:
 def find_spans(text: str, start: int, detectors: Sequence[Detector]) -> list[Span]:
     """Disjoint spans from `start` on, in order. A detector that fails raises RedactionError, without the text."""
     reading = Reading(text)
-    has_digits = _DIGIT_RICH.search(text, start) is not None
+    has_digits = (_FIVE_DIGITS.search(text, start) or _DIGIT_RICH.search(text, start)) is not None
     found = _run(reading, start, detectors, has_digits=has_digits)
     if has_digits and (plain := reading.with_plain_digits) is not None:
         numeric = [each for each in detectors if each.needs_digits]

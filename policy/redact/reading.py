@@ -18,12 +18,14 @@ _MIXED = re.compile(
 )
 _BESIDE = re.compile(r"(?<=[0-9])[OoIl|]+|[OoIl|]+(?=[0-9])")
 _LOOK_ALIKE = re.compile(f"[{''.join(map(chr, LOOK_ALIKES))}]")
-_UNLIKE = re.compile(r"[0-9](?:(?<=[OoIl|][0-9])|[OoIl|]|[ ./-][OoIl]{1,3}[ ./-][0-9])")
+_UNLIKE = re.compile(r"[0-9](?:(?<=[OoIl|][0-9])|(?=[OoIl|]|[ ./-][OoIl]{1,3}[ ./-][0-9]))")
+_BETWEEN_DIGITS = 6  # signs at most between two digits that make letters between them digits
 _BAR_OF_TABLE = re.compile(r"[^\W\d_]{2}[\"' ]{0,2}\|[\"' ]{0,2}[^\W\d_]{2}|\| ?-{3}")  # no digit between two words
 _DIGIT_LIKE = str.maketrans("OoIl|", "00111")
 _DIGITS = re.compile("[0-9]")
-_WORD, _PLAIN_WORD = re.compile(r"([^\W\d_]+)"), re.compile("([a-z]+)")
-_INNER = re.compile(r"[a-z\u00df-\u00ff]([A-Z][A-Za-z]+)")
+_WORD, _PLAIN_WORD = re.compile(r"([^\W\d_]+)"), re.compile("([a-z][a-z]*)")
+_INNER = re.compile(r"[A-Z](?<=[a-z\u00df-\u00ff][A-Z])[A-Za-z]")
+_INNER_WORD = re.compile(r"[a-z\u00df-\u00ff]([A-Z][A-Za-z]+)")
 _HEAD = itemgetter(slice(3))
 _NOT_PLAIN = re.compile(r"[^\x00-\x7f]")
 _FEW = 9
@@ -126,7 +128,7 @@ class Reading(str):
         pieces = (_PLAIN_WORD if small.isascii() else _WORD).split(small)  # cheaper than a match for each
         words, starts = pieces[1::2], list(accumulate(map(len, pieces)))[:-1:2]
         if _INNER.search(self):
-            inner = [(word.start(1), small[slice(*word.span(1))]) for word in _INNER.finditer(self)]
+            inner = [(word.start(1), small[slice(*word.span(1))]) for word in _INNER_WORD.finditer(self)]
             both = sorted([*zip(starts, words, strict=True), *inner], key=itemgetter(0))
             starts, words = list(map(itemgetter(0), both)), list(map(itemgetter(1), both))
         known = self.__dict__
@@ -177,9 +179,16 @@ class Reading(str):
         has_bars = "|" in text and "\0" not in text and _BAR_OF_TABLE.search(text) is not None
         if has_bars:
             text = text.replace("|", "\0")
-        if not _UNLIKE.search(text) and "(O)" not in text:
-            return None
-        changed = _MIXED.sub(_plain_digits, text)
+        first, last = 0, len(text)
+        if "(O)" not in text:
+            unlike = list(_UNLIKE.finditer(text))
+            if not unlike:
+                return None
+            # From the end of the word before to the blank behind: nothing else can change.
+            first = max(0, text.rfind(" ", 0, unlike[0].start()) - 1)
+            last = text.find(" ", unlike[-1].end() + _BETWEEN_DIGITS)
+            last = len(text) if last < 0 else last
+        changed = text[:first] + _MIXED.sub(_plain_digits, text[first:last]) + text[last:]
         if has_bars:
             changed = changed.replace("\0", "|")
         return None if changed == self.latin else Reading(changed)
