@@ -51,7 +51,7 @@ _SHAPES = re.compile(
 )
 _UNIT = re.compile(
     r"(?:[.,][0-9]{1,2})? ?(?:€|EUR|USD|\$|£|GBP|CHF|kr|SEK|NOK|DKK|PLN|zł|Kč|CZK|HUF|Ft|lei|RON|%|km|kg|m²|MB|GB|kB"
-    r"|[Ee]uro?s?|Exemplare|sz\.|számú|számla|units|people|euros|bytes|ms|tonnes?|Stück|pcs|inhabitants)(?![A-Za-z])|,[0-9]{2}(?![0-9])"
+    r"|[Ee]uro?s?|Exemplare|sz\.|számú|számla|units|people|euros|bytes|ms|tonnes?|m/s|km/h|kWh|MWh|[kMG]?Hz|rpm|mm|Stück|pcs|inhabitants)(?![A-Za-z])|,[0-9]{2}(?![0-9])"
 )
 _CURRENCY = re.compile(r"(?:€|EUR|USD|\$|£|GBP|CHF|PLN) ?[0-9 .,']{0,12}\Z")
 _ISO_DATE = re.compile(r"(?:19|20)[0-9]{2}-[01][0-9]-[0-3][0-9](?![0-9])")

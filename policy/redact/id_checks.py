@@ -8,7 +8,7 @@ from operator import mul
 
 from stdnum import luhn, verhoeff
 from stdnum.be import ssn
-from stdnum.de import idnr
+from stdnum.de import idnr, stnr
 from stdnum.exceptions import ValidationError
 from stdnum.fi import hetu
 from stdnum.no import fodselsnummer
@@ -111,6 +111,12 @@ def is_german_tax_number(number: str) -> bool:
     for digit in number[:10]:
         check = ((check or 10) * 2 % 11 + int(digit)) % 10
     return ((check or 10) * 2 % 11 + int(number[10])) % 10 == 1 and bool(idnr.is_valid(number))
+
+
+def is_german_tax_office_number(number: str) -> bool:
+    """Steuernummer: ten digits, eleven with the separators of a state, or thirteen for all of Germany. It has no check that
+    the states share, so eleven digits alone could as well be a tax number (`is_german_tax_number`) with a slip."""
+    return (not _digits(number, 11)) and bool(stnr.is_valid(number))
 
 
 def is_norwegian_birth_number(number: str) -> bool:

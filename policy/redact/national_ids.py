@@ -185,7 +185,8 @@ def _named_order(reading: Reading, named: Named, chains: list[Chain]) -> Iterato
             (kind, chain)
             for kind in named.kinds
             for chain in chains
-            if chain.shape in SHAPES_OF[kind] or not (SHAPES_OF[kind] and chain.compact.isdigit())
+            if (chain.shape in SHAPES_OF[kind] or not (SHAPES_OF[kind] and chain.compact.isdigit()))
+            and not (kind in UNCHECKED and len(named.kinds) > 1 and len(chain.compact) > _SHORT_NUMBER)
         ]
         if len(fitting) > 1 and len(named.kinds) > 1:
             fitting.sort(key=lambda each: (each[0][:2] not in reading.countries, each[0] in UNCHECKED))
@@ -259,8 +260,10 @@ def _is_plausible(kind: str, latin: str, begin: int, chain: Chain) -> bool:
         return False
     if chain.groups == 1:
         return True
-    if _A_DATE_AND.fullmatch(latin, begin, chain.end) or (
-        kind != "gb_nino" and _SMALL_WORD.search(latin, begin, chain.end)
+    if (
+        _A_DATE_AND.fullmatch(latin, begin, chain.end)
+        or _A_SUM_AND_YEAR.fullmatch(latin, begin, chain.end)
+        or (kind != "gb_nino" and _SMALL_WORD.search(latin, begin, chain.end))
     ):
         return False
     is_inner = begin > 0 and latin[begin - 1] == "-"
@@ -317,6 +320,7 @@ _A_DATE = re.compile(
     r"|[0-3]?[0-9]\.? [A-Za-z]{3,9} (?:19|20)[0-9]{2})"
 )
 _A_DATE_AND = re.compile(rf"{_A_DATE.pattern}[ ,.][A-Za-z]")  # `2025-03-12 p`
+_A_SUM_AND_YEAR = re.compile(r"[0-9]{1,3}(?:\.[0-9]{3}){1,3} (?:19|20)[0-9]{2}")
 _SMALL_WORD = re.compile(
     r"[0-9] [a-z]{1,2}\Z|\A[a-z]{1,2} [0-9]|[0-9]\. [A-Za-z]{1,2}\Z"
 )  # beside a number: no part of it

@@ -40,6 +40,8 @@ _FILE = re.compile(
 )  # a number and its year, a date
 _PERSONAL = re.compile(r"[0-3][0-9][01][0-9]{3}[ -][0-9]{4,5}")  # date of birth and serial, as north of the Baltic
 _AMOUNT = re.compile(r"[1-9][0-9]{0,2}(?:[. ][0-9]{3}){2,}")
+# Four numbers up to 255 of which one has three digits: nobody groups a phone so.
+_HOST = re.compile(r"(?=.{0,12}[0-9]{3})(?:(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])(?:\.(?!\Z)|\Z)){4}")
 _ACCOUNT_SO_FAR = re.compile(r"(?<![A-Za-z0-9])[A-Z]{2}[0-9]{2} (?:[A-Z0-9]{4} ){0,6}\Z")
 _SUM = re.compile(r"\+ ?[0-9]{1,2}\.[0-9]{4,}")  # `x + 5.00032159`
 _YEARS = re.compile(r"(?:19|20)[0-9]{2} ?[-/–] ?(?:19|20)[0-9]{2}")
@@ -62,6 +64,8 @@ def find_phones(text: str, start: int) -> Iterator[tuple[int, int]]:
             span, begin = span[1:], begin + 1
         if reading.is_taken(begin + 1) or (begin > 1 and reading[begin - 1] == ":" and reading[begin - 2].isdigit()):
             continue  # `07:06:01.491989` is a time
+        if span.count(".") == 3 and _HOST.fullmatch(span):
+            continue
         digits = sum(map(str.isdigit, _EXTENSION.sub("", span)))
         if not 6 <= digits <= 17 or _DATE.fullmatch(span) or _YEARS.fullmatch(span) or _FILE.fullmatch(span):
             continue

@@ -11,7 +11,7 @@ _NAME = re.compile(
     r"|(?:vehicle|car)?[ _-]?registration[ _](?:number|no|mark)|vrn|vrm|plaque\w*|plate[ _](?:no|number)|targ(?:a|he|ato|ata|hetta)\b"
     r"|matricula\w*|kenteken\w*|nummerplaat|rejestracyjn\w*|registreringsn\w*|reg\.? ?nr|skilt\w*|nummerplade|rekisteri\w*"
     r"|rendszam\w*|spz|ecv|evidencn\w*|registracn\w*|(?:numar\w*|nr\.?) (?:de )?inmatriculare|inmatric\w*|registracij\w*"
-    r"|registrsk\w*|registarsk\w*|tablic\w*|valstybin\w*|numerio zenkl\w*|registreerimis\w*|numurzim\w*|registrazzjoni"
+    r"|registrsk\w*|registarsk\w*|tablic\w*|valstybin\w*|numerio zenkl\w*|registreerimis\w*|numurzim\w*|auto ?numur\w*|auto ?numeri\w*|bilens? (?:reg|skilt)\w*|registrazzjoni"
     r"|skraningar\w*|bilnumer|uimhir chlarai?the\w*|πινακιδ\w*|(?:αριθμ\w* )?κυκλοφοριας|рег(?:истрацион\w*|\.)(?: номер\w*)?)"
 )
 _INITIALS = frozenset(
@@ -58,7 +58,7 @@ _SIGNS = (
     rf"(?>[{_LETTER}0-9]{{1,8}}(?:[ .-][{_LETTER}0-9]{{1,6}}){{0,3}}))"
 )
 _PRICE = r"(?![0-9.]{1,8} (?:EUR|USD|GBP|CHF|PLN|SEK|NOK|DKK|CZK|HUF|RON)(?![A-Z]))"
-_PLATE = re.compile(rf"\W{{1,4}}(?:\w{{1,10}}\W{{1,2}}){{0,2}}?{_PRICE}{_SIGNS}(?![A-Za-z0-9_])")
+_PLATE = re.compile(rf"\W{{1,4}}(?:\w{{1,10}}\W{{1,4}}){{0,2}}?{_PRICE}{_SIGNS}(?![A-Za-z0-9_])")
 # `A NEG-476 rendszámú autó`: the article is no part of it.
 _BEFORE = re.compile(rf"(?<![A-Za-z0-9_-])(?:Az? (?=[A-Z]{{2}}))?{_SIGNS}[\"'»”)]{{0,2}}[ -]{{1,2}}\(?\Z")
 _LONGEST_BEFORE = 16
