@@ -13,7 +13,7 @@ _BIC = re.compile(
     re.IGNORECASE,
 )
 _CODE = re.compile(r"(?P<code>[A-Z]{4}(?P<country>[A-Z]{2})[A-Z0-9]{2}(?:[A-Z0-9]{3})?)(?![A-Za-z0-9_])")
-_GAP = re.compile(r"[ \t\"',;/|()\[\]:-]{1,6}")
+_GAP = re.compile(r"[^\w\n]{1,7}")
 _COUNTRIES = frozenset(LENGTHS) | {"US", "CA", "JP", "CN", "AU", "IN", "SG", "HK", "KR", "ZA", "MX"}
 _LONGEST_CELL = 16
 _INITIALS = frozenset({"bic", "swi"})

@@ -27,13 +27,13 @@ _NOUNS = (
     r"|suma|summa|referenc|sagsn|malnummer|malnr|volume|position"
     r"|aanvraag|cerere|wniosek|wniosk|demande|solicitud|richiesta|ansokan|ansogning|soknad|hakemus|zadost|ziadost|kerelem|заявлени"
     r"|αιτηση|zahtjev|vloga|taotlus|pieteikum|prasym|umsokn|application|zahler|compteur|contatore|licznik|meterstand|lagerplatz|regal|sak|asi"
-    r"|subject|betreff|urteil|bgh|bverfg|celex|population|einwohner|units|steps|seed|nonce|rows|epoch|id_order|order_id|item_id|request_id"
+    r"|buchung|beleg|subject|betreff|urteil|bgh|bverfg|celex|population|einwohner|units|steps|seed|nonce|rows|epoch|id_order|order_id|item_id|request_id"
 )
 # The shortest are whole words: `Mallet, 06 95 51 80 86` is no file of a Danish court.
 _WHOLE = "|".join(f"{noun}(?![^\\W\\d_])" if len(noun) <= 3 else noun for noun in _NOUNS.split("|"))
 _NAMED = re.compile(
     rf"(?<![^\W_])(?:{_WHOLE})[^\W\d_]{{0,14}}[ _-]?(?:id|no|nr|n|num|number|nummer|numero|numer|cislo|stevilka|szam[u]?)?"
-    r"[^\w\n]{0,5}(?:[^\W\d_]{1,3}[.:]? )?(?:is |ist |est |es |e |je |to |of |n |nr |no |# ?)?[\"'#(]{0,2}(?:[a-z]{1,4}[-:]?)?[0-9 ./-]{0,24}\Z"
+    r"(?:</t[hd]>\s{0,4}<t[hd]>)?[^\w\n]{0,5}(?:[^\W\d_]{1,3}[.:]? )?(?:is |ist |est |es |e |je |to |of |n |nr |no |# ?)?[\"'#(]{0,2}(?:[a-z]{1,4}[-:]?)?[0-9 ./-]{0,24}\Z"
 )
 _HEADING = re.compile(rf"[^\w]{{0,3}}(?:{_WHOLE})")
 _REACH = 64

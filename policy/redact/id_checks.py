@@ -16,6 +16,7 @@ from stdnum.pt import cc, nif
 from stdnum.ro import cnp
 from stdnum.si import emso
 
+_VOWELS = frozenset("AEIOU")  # no German document has them, so that it spells no word
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
@@ -46,7 +47,8 @@ def is_document_number(number: str) -> bool:
     if len(number) != 10 or not number[9].isdigit():
         return False
     total = sum(int(sign, 36) * (7, 3, 1)[at % 3] for at, sign in enumerate(number[:9]))
-    return any(sign.isdigit() for sign in number[:9]) and total % 10 == int(number[9])
+    has_sign = any(sign.isdigit() for sign in number[:9]) or _VOWELS.isdisjoint(number[:9].upper())
+    return has_sign and total % 10 == int(number[9])
 
 
 def is_travel_document(number: str) -> bool:

@@ -81,7 +81,7 @@ IDS: dict[str, IdKind] = {
                       f"renten*|rvnr|rv nummer|{_SSN_DE}|german social*"
                     "|vsnr|drv nummer|drv nr|versicherungs nr|vers nr|versnr|sv ausweis|sozialvers*|german pension*|rv nr|rvnummer"),
     "be_nn": IdKind("99999999999", id_checks.is_belgian_national_number, _N, "identificatienummer van het rijksregister|rijksregister*|rijksregisternr|registre national*|niss|insz|nationalregister*"
-                    "|rrn|nationaal nummer|numero national|belgian national*|registre nationale|nn"
+                    "|rrn|n national|nationaal nummer|numero national|belgian national*|registre nationale|nn"
                     "|nrn|rijksregister nr|rijks reg*|registre nat*|numero de registre*|securite sociale|insz nr|niss nr|numero d identification nat*|bis nummer|numero bis|national register*"),
     "ch_ahv": IdKind("9999999999999", ssn.is_valid, _N, "ahv*|avs*|navs13|ssn|oasi|sozialversicherungs*|swiss social*|n avs"
                     "|securite sociale|sozialvers*|avs numero|oasi*|ahv nr|numero avs|versichertennummer"),
@@ -153,8 +153,8 @@ IDS: dict[str, IdKind] = {
                     "|kv nr|kvnummer|kranken vers*|versicherten nummer|versichertenkarte|gesundheits*|egk nr|egk nummer|health insurance*|versicherungs nr"),
     "pl_nip": IdKind("9999999999", nip.is_valid, _C, "tax n*|tax id*|tax code*|nip*|numer identyfikacji podatkowej|numeru identyfikacji podatkowej"
                     "|polish tax*|nr identyfikacji podatkowej|identyfikacji podatkowej|numer podatnika"),
-    "nl_bsn": IdKind("999999999", bsn.is_valid, _C, "persoonsnummer*|burger service*|bsn*|burgerservice*|sofi*|dutch citizen*|burger service*"
-                    "|burgerserv*|citizen service*|service number|persoonsnr|sofi nr"),
+    "nl_bsn": IdKind("999999999", bsn.is_valid, _C, "persoonsnummer*|burger service*|bsn*|burgerservice*|sofi|sofinummer*|dutch citizen*|burger service*"
+                    "|burgerserv*|citizen service*|service number|persoonsnr|sofi nr*"),
     "pt_nif": IdKind("999999999", id_checks.is_portuguese_tax_number, _C, "n fiscal|no fiscal|tax n*|tax id*|tax code*|nif|n i f|contribuinte*|numero fiscal|identificacao fiscal|numero de contribuinte"
                      "|portuguese tax*|nif*"
                     "|n contribuinte|num contribuinte|contrib|identificacao fisc*|nipc"),

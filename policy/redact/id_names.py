@@ -8,7 +8,7 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from policy.redact.id_kinds import IDS
-from policy.redact.reading import Reading
+from policy.redact.reading import Reading, Spans
 
 # Names that any kind may have.
 GENERAL = (
@@ -36,7 +36,7 @@ _NUMBER_END = re.compile(
     r"(?P<number>[0-9][A-Za-z]{0,3})(?![A-Za-z0-9])(?P<letter>[ ./-][A-Z](?![A-Za-z0-9]))?[^0-9\n]*\Z"
 )
 _CLOSING_TAG = re.compile(r"</(?:[\w-]{1,12}[:_-])?\Z")  # it names what stands before it
-_NUMBER_FOLLOWS = re.compile(r"[^0-9\n]{0,12}[0-9]")
+_NUMBER_FOLLOWS = re.compile(r"[^0-9\n]{0,12}(?![0-9]{1,3}(?:[)\]]| [^\W\d_]{3}))[0-9]")  # not `(12 siffror)`
 
 
 class Name(NamedTuple):
@@ -172,22 +172,34 @@ def named_numbers(reading: Reading) -> dict[int, Named]:
 def _named(reading: Reading) -> dict[int, Named]:
     found: dict[int, Named] = {}
     names = names_in(reading)
+    headings = Spans((column.start, column.end) for column in reading.columns) if names and reading.columns else None
     for name in reversed(names):  # the nearest is met first
         reach = _SHORT_REACH if name.is_short else REACH
         number = _NUMBER_START.search(reading.latin, name.end, name.end + reach + 8)
+        if number and headings and headings.covers(name.start, name.end):  # it names its own column alone
+            number = None if "\n" in reading[name.end : number.start()] else number
         if number and not _OTHER_CLAUSE.search(reading, name.end, number.start()):
             _add(found, number.start(), name)
     if names and reading.columns:
         for column in reading.columns:
             first, last = bisect_left(names, (column.start,)), bisect_left(names, (column.end,))
             is_brief = column.end - column.start <= _BRIEF  # `lv_pk`, `rc`: the heading is nothing but the name
-            heading = [name for name in names[first:last] if name.end <= column.end and (is_brief or not name.is_short)]
+            heading = [
+                name
+                for name in names[first:last]
+                if name.end <= column.end and (is_brief or not name.is_short or _ends_a_key(reading, name, column.end))
+            ]
             for start, end in column.cells if heading else ():
                 if number := _NUMBER_START.search(reading.latin, start, end):
                     found.pop(number.start(), None)
                     for name in heading:
                         _add(found, number.start(), name._replace(is_short=False))
     return found
+
+
+def _ends_a_key(reading: Reading, name: Name, end: int) -> bool:
+    """`customer_rc`"""
+    return name.end == end and name.start > 0 and reading[name.start - 1] == "_"
 
 
 def _add(found: dict[int, Named], at: int, name: Name) -> None:

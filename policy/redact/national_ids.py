@@ -29,7 +29,7 @@ _FIRST_DIGIT = re.compile(
 )
 _BRITISH = re.compile(r"[A-Za-z]{2}[ .-]{0,2}(?:[0-9][ .-]?){6}[A-DTa-dt](?![A-Za-z0-9])")
 _LETTERS_BEFORE = re.compile(r"(?<![A-Za-z0-9_+])(?!(?i:n[or]?)[ .])[A-Za-z]{1,2}(?:[ .+-]{1,2})?\Z")
-_SERIES_BEFORE = re.compile(r"(?<![A-Za-z0-9_])[A-Z]{3}[ -]?\Z")  # a document's: `CDB 600336`
+_SERIES_BEFORE = re.compile(r"(?<![A-Za-z0-9_])(?:[A-Z]{3}|[a-z]{3})[ -]?\Z")  # a document's: `CDB 600336`
 _AREA_BEFORE = re.compile(r"\(\+?[0-9]{1,4}\) ?\Z")  # a phone's
 _ITALIAN = re.compile(
     r"[0-9LMNPQRSTUV][ ./+-]?[0-9LMNPQRSTUV][ ./+-]?[ABCDEHLMPRST][ ./+-]?[0-9LMNPQRSTUV][ ./+-]?[0-9LMNPQRSTUV][ ./+-]?"
@@ -189,7 +189,7 @@ def _named_order(reading: Reading, named: Named, chains: list[Chain]) -> Iterato
             and not (kind in UNCHECKED and len(named.kinds) > 1 and len(chain.compact) > _SHORT_NUMBER)
         ]
         if len(fitting) > 1 and len(named.kinds) > 1:
-            fitting.sort(key=lambda each: (each[0][:2] not in reading.countries, each[0] in UNCHECKED))
+            fitting.sort(key=lambda each: (each[0][:2] not in reading.countries, each[0] in UNCHECKED, each[0] in _MIXED))
         yield from fitting
         return
     countries = reading.countries

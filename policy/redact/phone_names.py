@@ -35,7 +35,7 @@ _SIGN_OFF = re.compile(
 _LINES_ABOVE = 90  # characters
 _REACH = 52
 _HEADING = re.compile(
-    r"tel|phone|fon|mob|gsm|handy|cell|fax|faks|puh|sim[ia]|talr|contact|kontakt|τηλ|κιν|тел|моб|movil|portable"
+    r"tel|phone|fon|mob|gsm|handy|cell|fax|faks|puh|(?:far|heima|vinnu|(?<![^\W_]))sim(?:i|a\w*)(?<!simao)(?![^\W\d_])|talr|contact|kontakt|τηλ|κιν|тел|моб|movil|portable"
 )
 
 
