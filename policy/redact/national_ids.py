@@ -189,7 +189,9 @@ def _named_order(reading: Reading, named: Named, chains: list[Chain]) -> Iterato
             and not (kind in UNCHECKED and len(named.kinds) > 1 and len(chain.compact) > _SHORT_NUMBER)
         ]
         if len(fitting) > 1 and len(named.kinds) > 1:
-            fitting.sort(key=lambda each: (each[0][:2] not in reading.countries, each[0] in UNCHECKED, each[0] in _MIXED))
+            fitting.sort(
+                key=lambda each: (each[0][:2] not in reading.countries, each[0] in UNCHECKED, each[0] in _MIXED)
+            )
         yield from fitting
         return
     countries = reading.countries
