@@ -24,7 +24,7 @@ _CODE = (
 )
 _TOWN = (
     rf"{_NAME}(?:[ -](?:(?:am|an|an der|im|in|bei|vor|vorm|ob|der|den|van|sur|sous|de|la|le|en|lès|près|di|del|do|da|dos|pri|nad|na|pod"
-    rf"|u|i|aan|op|cu)[ -](?:der |la |el )?)?{_NAME}){{0,3}}(?:/{_NAME})?(?: \([A-Z]{{2}}\))?(?:(?<=Praha)(?: [0-9]{{1,2}}(?![0-9]))|(?<=Bratislava)-[{LETTER} ]{{3,24}})?"
+    rf"|u|i|aan|op|cu|lui)[ -](?:der |la |el )?)?{_NAME}){{0,3}}(?:/{_NAME})?(?: \((?:[A-Z]{{2}}|{_NAME}(?: {_NAME}){{0,2}})\))?(?:(?<=Praha)(?: [0-9]{{1,2}}(?![0-9]))|(?<=Bratislava)-[{LETTER} ]{{3,24}})?"
 )
 # Floor, door, staircase and block, as they stand behind the house's number.
 _INSIDE = (

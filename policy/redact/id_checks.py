@@ -116,8 +116,10 @@ def is_german_tax_number(number: str) -> bool:
 
 
 def is_german_tax_office_number(number: str) -> bool:
-    """Steuernummer: ten digits, eleven with the separators of a state, or thirteen for all of Germany. It has no check that
-    the states share, so eleven digits alone could as well be a tax number (`is_german_tax_number`) with a slip."""
+    """Steuernummer: ten digits, eleven with the separators of a state, or thirteen for all of Germany.
+
+    It has no check that the states share, so eleven digits alone could as well be a tax number with a slip.
+    """
     return (not _digits(number, 11)) and bool(stnr.is_valid(number))
 
 

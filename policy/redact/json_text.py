@@ -73,8 +73,8 @@ def compose(outer: View, inner: View) -> View:
 
 
 def as_read(text: str) -> View:
-    """`text` as a detector should read it: escapes of JSON (of JSON inside JSON too), then those of URLs and HTML, count
-    as what they spell, then see `layout` and `normalise`."""
+    """`text` as a detector should read it: escapes of JSON (of JSON inside JSON too), then those of URLs and HTML,
+    count as what they spell, then see `normalise` and `layout`."""
     if "\\" not in text and "%" not in text and "&" not in text:
         return _laid_out(normalise(text))
     view = unescape(text) if "\\" in text else View(text)
@@ -87,7 +87,11 @@ def as_read(text: str) -> View:
 
 
 def _laid_out(view: View) -> View:
-    return View(without_layout(view.text), view.starts, view.ends)
+    text = view.text
+    if "_" not in text and "\n" not in text:
+        return view
+    plain = without_layout(text)
+    return view if plain == text else View(plain, view.starts, view.ends)
 
 
 def escaped(text: str) -> str:

@@ -69,7 +69,34 @@ _ADJECTIVES = {
     "swiss": "ch", "british": "gb",
 }  # fmt: skip
 _VAT = frozenset(
-    "vat tva iva uid btw dph pvn pvm km kmkr alv moms mva dds ustid ustidnr vatid vatnumber vatno vatcode vatin dic anum piva partitaiva orgnr".split()
+    [
+        "vat",
+        "tva",
+        "iva",
+        "uid",
+        "btw",
+        "dph",
+        "pvn",
+        "pvm",
+        "km",
+        "kmkr",
+        "alv",
+        "moms",
+        "mva",
+        "dds",
+        "ustid",
+        "ustidnr",
+        "vatid",
+        "vatnumber",
+        "vatno",
+        "vatcode",
+        "vatin",
+        "dic",
+        "anum",
+        "piva",
+        "partitaiva",
+        "orgnr",
+    ]
 )
 _SUFFIX = re.compile(r"_(?:number|no|nr|num|code|value|id|nummer)\Z")
 _PREFIX = re.compile(r"\A(?:pii|b|i|national_id|nationalid|id|nid)_")

@@ -7,15 +7,16 @@ A phone in groups whose blank fell on the end of a line is read on in the next o
 import re
 
 # CommonMark 6.2: the opening sign has no word before it and no blank behind it, the closing one the reverse.
-_EMPHASIS = re.compile(r"(?<![A-Za-z0-9_/.@=-])(__?)(?=[^\s_])([^\n]{1,80}?)(?<=[^\s_])\1(?![A-Za-z0-9_@])")
-_BROKEN = re.compile(r"(?<=[^\n]{30}[0-9])\n(?=[0-9])")
+_EMPHASIS = re.compile(r"(_(?<![\w/.@=-]_)_?)(?=[^\s_])([^\n]{1,80}?)(?<=[^\s_])\1(?![\w@])")
+_BROKEN = re.compile(r"\n(?<=[^\n]{30}[0-9]\n)(?=[0-9])")
 _WORDS = re.compile(r"[^\W\d_]{2,}")
 _FEWEST_WORDS = 3  # of a line that was prose before it was broken
 _CELLS = re.compile(r"[;\t|]|,(?=[^\s])")
 _MOST_CELLS = 1
 # What begins a line of its own: a date, a time, an item of a list, a postal code and its town, a row.
 _OWN_LINE = re.compile(
-    r"(?:19|20)[0-9]{2}[-./]|[0-9]{1,2}[.:/-][0-9]{2}|[0-9]{1,3}[.)] |[0-9]{3} ?[0-9]{1,3},? [^\W\d_]{3}|[0-9]{2,4}-[0-9]{3} [^\W\d_]|[0-9]{4} [A-Z]{2}\b|[0-9]+[;\t|,]"
+    r"(?:19|20)[0-9]{2}[-./]|[0-9]{1,2}[.:/-][0-9]{2}|[0-9]{1,3}[.)] |[0-9]+[;\t|,]"
+    r"|[0-9]{3} ?[0-9]{1,3},? [^\W\d_]{3}|[0-9]{2,4}-[0-9]{3} [^\W\d_]|[0-9]{4} [A-Z]{2}\b"
 )
 
 

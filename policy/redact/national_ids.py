@@ -29,7 +29,8 @@ _FIRST_DIGIT = re.compile(
 )
 _BRITISH = re.compile(r"[A-Za-z]{2}[ .-]{0,2}(?:[0-9][ .-]?){6}[A-DTa-dt](?![A-Za-z0-9])")
 _LETTERS_BEFORE = re.compile(r"(?<![A-Za-z0-9_+])(?!(?i:n[or]?)[ .])[A-Za-z]{1,2}(?:[ .+-]{1,2})?\Z")
-_SERIES_BEFORE = re.compile(r"(?<![A-Za-z0-9_])(?:[A-Z]{3}|[a-z]{3})[ -]?\Z")  # a document's: `CDB 600336`
+_SMALL_SERIES_BEFORE = re.compile(r"(?<![A-Za-z0-9_])[A-Za-z]{3}[ -]?\Z")
+_SERIES_BEFORE = re.compile(r"(?<![A-Za-z0-9_])[A-Z]{3}[ -]?\Z")  # a document's: `CDB 600336`
 _AREA_BEFORE = re.compile(r"\(\+?[0-9]{1,4}\) ?\Z")  # a phone's
 _ITALIAN = re.compile(
     r"[0-9LMNPQRSTUV][ ./+-]?[0-9LMNPQRSTUV][ ./+-]?[ABCDEHLMPRST][ ./+-]?[0-9LMNPQRSTUV][ ./+-]?[0-9LMNPQRSTUV][ ./+-]?"
@@ -124,7 +125,8 @@ def _begins(latin: str, start: int, digit: int) -> list[int]:
 def _best_named(reading: Reading, begin: int, named: Named) -> tuple[int, int, str] | None:
     latin = reading.latin
     begins = [begin]
-    if letters := _LETTERS_BEFORE.search(latin, max(named.after, begin - 4), begin) or _SERIES_BEFORE.search(
+    series = _SMALL_SERIES_BEFORE if "pl_id" in named.kinds else _SERIES_BEFORE
+    if letters := _LETTERS_BEFORE.search(latin, max(named.after, begin - 4), begin) or series.search(
         latin, max(named.after, begin - 5), begin
     ):
         begins.insert(0, letters.start())
@@ -216,7 +218,8 @@ def _named_order(reading: Reading, named: Named, chains: list[Chain]) -> Iterato
                     )
                 )
             elif is_own or not (
-                is_foreign and (IDS[kind].needs is Needs.NAME or shape in mistaken or _is_old(kind, chain))
+                kind in _OWN_NAME_ONLY
+                or (is_foreign and (IDS[kind].needs is Needs.NAME or shape in mistaken or _is_old(kind, chain)))
             ):
                 ranked.append((is_foreign, False, not is_own, index, IDS[kind].needs, kind))
     for _, _, _, index, _, kind in sorted(ranked):
@@ -332,6 +335,7 @@ _SIGNS = frozenset(" ./-")
 _ONE_SIGN = frozenset({"fr_nir", "ro_cnp", "si_emso", "lu_nin"})  # nobody mixes its separators; rows of figures do
 _LONE_LETTERS = re.compile(r"[A-Za-z][ .-]|.*[ .-][A-Za-z]+\Z")
 _MIXED = frozenset({"de_id", "passport"})
+_OWN_NAME_ONLY = frozenset({"de_stnr"})  # whose check says little
 _LAX = UNCHECKED | _MIXED
 _OLD_BIRTH_NUMBER = 9  # digits
 # What else could be told at a glance is not worth asking a validator.

@@ -43,6 +43,9 @@ _AMOUNT = re.compile(r"[1-9][0-9]{0,2}(?:[. ][0-9]{3}){2,}")
 # Four numbers up to 255 of which one has three digits: nobody groups a phone so.
 _HOST = re.compile(r"(?=.{0,12}[0-9]{3})(?:(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])(?:\.(?!\Z)|\Z)){4}")
 _ACCOUNT_SO_FAR = re.compile(r"(?<![A-Za-z0-9])[A-Z]{2}[0-9]{2} (?:[A-Z0-9]{4} ){0,6}\Z")
+_NUMBER = re.compile(
+    r"[;.:] (?:номер|nummer|number|numero|numer|numeris|numurs|cislo|broj|stevilka|αριθμος) \Z"
+)  # of what, it does not say
 _SUM = re.compile(r"\+ ?[0-9]{1,2}\.[0-9]{4,}")  # `x + 5.00032159`
 _YEARS = re.compile(r"(?:19|20)[0-9]{2} ?[-/–] ?(?:19|20)[0-9]{2}")
 _AMERICAN = re.compile(
@@ -107,7 +110,11 @@ def _is_phone(reading: Reading, span: str, begin: int, end: int, digits: int) ->
         return _plans(REGIONS, _USES).fullmatch(number) is not None
     if digits < 8 or not reading.countries or _PERSONAL.fullmatch(span):
         return False
-    if not _GROUPED.search(span) and bare[0] != "0" and follows_a_noun(reading, begin):
+    if (
+        not _GROUPED.search(span)
+        and bare[0] != "0"
+        and (follows_a_noun(reading, begin) or _NUMBER.search(reading.folded, max(0, begin - 12), begin))
+    ):
         return False
     if begin and reading[begin - 1] == " " and begin > 1 and reading[begin - 2].isdigit():
         return False

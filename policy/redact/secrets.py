@@ -51,7 +51,7 @@ _OPTION = re.compile(
     r"(?: [^\s|;&]{1,16}){0,4} (?:-p|-a|--pass) ?|(?:curl|wget|http) (?:[^\s|;&]{1,12} ){0,3}(?:-u|--user)[ =]?['\"]?[^\s:'\"/]{1,16}:)"
     r"['\"]?(?P<value>[^\s'\"`<>|]{7,80}[^\s'\"`<>|,;.)])"
 )
-_OPTIONS = ("-p", "-a ", "-u", "--user", "--pass")
+_OPTIONS = (" -p", "-p'", '-p"', " -a ", " -u", "--user", "--pass")
 # One of these is in every name; most texts hold none.
 _STEMS = ("pass", "pwd", "secret", "token", "key", "credential", "bearer", "authoriz", "contrase", "kennwort", "wachtwoord", "hasl",
           "hasł", "senha", "senord", "adgangskode", "salasana", "heslo", "jelsz", "parol", "lozinka", "geslo", "slapta",
