@@ -96,8 +96,13 @@ _ROMAN = re.compile(r" [IVX]{1,5}\.?\Z")
 _STREET = re.compile(
     rf"(?<![{LETTER}]){_NAME}[ -](?:[{LETTER}]{{1,24}}[ -]){{0,3}}[{LETTER}]{{1,12}}\.?\Z|(?<![{LETTER}]){_NAME}\Z"
 )
+# Here no letters stand in front of a code but a country's, and no comma is a decimal's: `BWV 1007, KV 525`, `145,650 MHz`.
+_PLAIN_CODE = (
+    r"(?:(?:[A-Z]{1,2}-|[A-Z] (?=[0-9]{4,5} [A-Z]))?[0-9]{3,6}(?:[ -][0-9]{2,3})?(?: ?[A-Z]{2}\b)?|[A-Z]{1,2}[0-9][0-9A-Z]? [0-9][A-Z]{2}"
+    r"|[A-Z][0-9][0-9W] ?[0-9A-Z]{4}|[0-9]{2}-[0-9]{3}|(?:ΤΚ|TK|T\.K\.) ?[0-9]{3} ?[0-9]{2})(?![0-9A-Z])(?!(?<![0-9]{5}),)"
+)
 _CODE_AND_TOWN = re.compile(
-    rf"{_INSIDE}\.?(?:,{{1,2}} ?|,? ?\n ?)(?!(?:19[89][0-9]|200[1-9]|20[12][0-9]|203[0-5]) ){_CODE},? ?\n?{_TOWN}(?![{LETTER}])"
+    rf"{_INSIDE}\.?(?:,{{1,2}} |,(?=[0-9]{{5}} )|,? ?\n ?)(?!(?:19[89][0-9]|200[1-9]|20[12][0-9]|203[0-5]) ){_PLAIN_CODE},? ?\n?{_TOWN}(?![{LETTER}])"
     rf"|{_INSIDE}(?:, ?| ?\n ?){_TOWN}, (?:[A-Z]{{2}} )?[0-9]{{5,6}}(?![0-9])"
 )
 _LINE_AND_TOWN = re.compile(rf"(?:,? ?\n|, )(?:{_CODE} {_TOWN}(?![{LETTER}])|{_TOWN}, [0-9]{{6}}(?![0-9]))")

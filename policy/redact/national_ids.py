@@ -267,7 +267,7 @@ def _is_plausible(kind: str, latin: str, begin: int, chain: Chain) -> bool:
         return True
     if (
         _A_DATE_AND.fullmatch(latin, begin, chain.end)
-        or _A_SUM_AND_YEAR.fullmatch(latin, begin, chain.end)
+        or _A_SUM.fullmatch(latin, begin, chain.end)
         or (kind != "gb_nino" and _SMALL_WORD.search(latin, begin, chain.end))
     ):
         return False
@@ -325,7 +325,7 @@ _A_DATE = re.compile(
     r"|[0-3]?[0-9]\.? [A-Za-z]{3,9} (?:19|20)[0-9]{2})"
 )
 _A_DATE_AND = re.compile(rf"{_A_DATE.pattern}[ ,.][A-Za-z]")  # `2025-03-12 p`
-_A_SUM_AND_YEAR = re.compile(r"[0-9]{1,3}(?:\.[0-9]{3}){1,3} (?:19|20)[0-9]{2}")
+_A_SUM = re.compile(r"[1-9][0-9]{0,2}(?:\.[0-9]{3}){1,4}(?: (?:19|20)[0-9]{2})?")  # thousands, perhaps beside a year
 _SMALL_WORD = re.compile(
     r"[0-9] [a-z]{1,2}\Z|\A[a-z]{1,2} [0-9]|[0-9]\. [A-Za-z]{1,2}\Z"
 )  # beside a number: no part of it

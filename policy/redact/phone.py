@@ -36,12 +36,13 @@ _DATE = re.compile(
     r"|[0-3]?[0-9](?:[./ -]|\. )[01]?[0-9](?:[./ -]|\. )(?:19|20)[0-9]{2}.*"
 )
 _FILE = re.compile(
-    r"[1-9][0-9]{1,6}/(?:19|20)[0-9]{2}|[0-9]{2}\.[0-9]{2}\.[0-9]{4}|[0-3]?[0-9]([./-])[01]?[0-9]\1[0-9]{2}"
+    r"[0-9]{2,7}/(?:19|20)[0-9]{2}(?:-[0-9]{1,3})?|[0-9]{3} \(?(?:19|20)[0-9]{2}\)?|[0-9]{2}\.[0-9]{2}\.[0-9]{4}|[0-3]?[0-9]([./-])[01]?[0-9]\1[0-9]{2}"
 )  # a number and its year, a date
 _PERSONAL = re.compile(r"[0-3][0-9][01][0-9]{3}[ -][0-9]{4,5}")  # date of birth and serial, as north of the Baltic
 _AMOUNT = re.compile(r"[1-9][0-9]{0,2}(?:[. ][0-9]{3}){2,}")
 # Four numbers up to 255 of which one has three digits: nobody groups a phone so.
 _HOST = re.compile(r"(?=.{0,12}[0-9]{3})(?:(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])(?:\.(?!\Z)|\Z)){4}")
+_THOUSANDS = re.compile(r"[1-9][0-9]{0,2}(?:\.[0-9]{3}){2,}")
 _ACCOUNT_SO_FAR = re.compile(r"(?<![A-Za-z0-9])[A-Z]{2}[0-9]{2} (?:[A-Z0-9]{4} ){0,6}\Z")
 _NUMBER = re.compile(
     r"[;.:] (?:номер|nummer|number|numero|numer|numeris|numurs|cislo|broj|stevilka|αριθμος) \Z"
@@ -108,7 +109,7 @@ def _is_phone(reading: Reading, span: str, begin: int, end: int, digits: int) ->
     number = "".join(filter(str.isdigit, _EXTENSION.sub("", span)))
     if bare.startswith("0") and _GROUPED.search(span) and not (_AMOUNT.fullmatch(span) or _PERSONAL.fullmatch(span)):
         return _plans(REGIONS, _USES).fullmatch(number) is not None
-    if digits < 8 or not reading.countries or _PERSONAL.fullmatch(span):
+    if digits < 8 or not reading.countries or _PERSONAL.fullmatch(span) or _THOUSANDS.fullmatch(span):
         return False
     if (
         not _GROUPED.search(span)
