@@ -28,7 +28,7 @@ _FIRST_DIGIT = re.compile(
     r"(?!(?:[0-9]?[./-][01]?[0-9][./-](?:19|20)[0-9]{2}|[0-9]{3}-[01][0-9]-[0-3][0-9])(?![0-9./-]| [0-9]))"
 )
 _BRITISH = re.compile(r"[A-Za-z]{2}[ .-]{0,2}(?:[0-9][ .-]?){6}[A-DTa-dt](?![A-Za-z0-9])")
-_LETTERS_BEFORE = re.compile(r"(?<![A-Za-z0-9_+])(?!(?i:n[or]?)[ .])[A-Za-z]{1,2}(?:[ .+-]{1,2})?\Z")
+_LETTERS_BEFORE = re.compile(r"(?<![A-Za-z0-9_+])(?!(?:n|[Nn][or]|N[OR])[ .])[A-Za-z]{1,2}(?:[ .+-]{1,2})?\Z")
 _SMALL_SERIES_BEFORE = re.compile(r"(?<![A-Za-z0-9_])[A-Za-z]{3}[ -]?\Z")
 _SERIES_BEFORE = re.compile(r"(?<![A-Za-z0-9_])[A-Z]{3}[ -]?\Z")  # a document's: `CDB 600336`
 _AREA_BEFORE = re.compile(r"\(\+?[0-9]{1,4}\) ?\Z")  # a phone's

@@ -22,7 +22,7 @@ _BAR_OF_TABLE = re.compile(r"[^\W\d_]{2}[\"' ]{0,2}\|[\"' ]{0,2}[^\W\d_]{2}|\| ?
 _DIGIT_LIKE = str.maketrans("OoIl|", "00111")
 _DIGITS = re.compile("[0-9]")
 _WORD = re.compile(r"[^\W\d_]+")
-_INNER = re.compile(r"[a-z\u00df-\u00ff]([A-Z][A-Za-z]+)")
+_INNER = re.compile(r"[A-Z](?<=[a-z\u00df-\u00ff][A-Z])(?=([A-Za-z]+))")
 _FEW = 9
 
 
@@ -110,7 +110,7 @@ class Reading(str):
 
     @_Once
     def words(self) -> tuple[tuple[str, int], ...]:
-        """Its words in order, as `folded` has them, and where each begins; in `birthDate` begins a second one."""
+        """Its words in order, as `folded` has them, and where each begins; in `dateOfBirth` two more begin."""
         small = self.folded
         words: list[tuple[str, int]] = []
         at = 0
@@ -119,7 +119,7 @@ class Reading(str):
             words.append((word, at))
             at += len(word)
         if _INNER.search(self):
-            inner = [(small[slice(*word.span(1))], word.start(1)) for word in _INNER.finditer(self)]
+            inner = [(small[word.start() : word.end(1)], word.start()) for word in _INNER.finditer(self)]
             words = sorted([*words, *inner], key=itemgetter(1))
         return tuple(words)
 

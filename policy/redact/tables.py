@@ -98,6 +98,7 @@ def _cells(text: str, line: Cell, sign: str) -> list[Cell]:
     at, end = line
     cells: list[Cell] = []
     if sign == "  ":
+        end -= len(text[at:end]) - len(text[at:end].rstrip(" "))
         indent = _BLANKS.match(text, at, end)
         at = indent.end() if indent else at
         for gap in _BLANKS.finditer(text, at, end):
@@ -120,7 +121,7 @@ def _of_statements(text: str) -> Iterator[Column]:
         heading = _cells(text, listed.span("names"), ",")
         rows: list[list[Cell]] = []
         at = listed.end()
-        if text[at - 1] == "\n":
+        if listed[0].endswith(";\n"):
             while at < len(text) and not text.startswith("\\.", at):
                 end = text.find("\n", at)
                 end = len(text) if end < 0 else end
