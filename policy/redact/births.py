@@ -5,10 +5,11 @@ import re
 from collections.abc import Iterator
 
 from policy.redact.alphabet import LETTER
+from policy.redact.fields import places
 from policy.redact.reading import Reading
 from policy.redact.shapes import BEGIN, END
 
-_LONGEST = 32
+_LONGEST = 36
 _MONTH = rf"[{LETTER}]{{3,14}}\.?"
 _DATE = re.compile(
     rf"{BEGIN}(?:[0-3]?[0-9](?P<sign>\. ?|[/-])[01]?[0-9](?P=sign)(?:(?:19|20)[0-9]{{2}}|[0-9]{{2}})"
@@ -17,8 +18,12 @@ _DATE = re.compile(
     rf"|(?<![{LETTER}]){_MONTH} [0-3]?[0-9](?:st|nd|rd|th)?,? (?:19|20)[0-9]{{2}}{END}"
     rf"|{BEGIN}(?:19|20)[0-9]{{2}}\. {_MONTH} [0-3]?[0-9]{END}"
 )
+_FIELD = re.compile(rf"[\"'`* ]{{0,3}}(?P<date>{_DATE.pattern})")
+_BEFORE = re.compile(
+    rf"(?P<date>{_DATE.pattern})[\"'`*]{{0,2}} ?\((?:[^\W\d_]{{2,10}} ){{0,2}}\Z"
+)  # `12.05.1980 (date of birth)`
 _BORN = re.compile(
-    r"(?:born|birth|dob(?![^\W\d_])|d\.o\.b|geb(?:\.|or|urt|dat|oorte)|nee?[ _]le|naissance|nat[oaie]\b|nascit|nacid|nacim|nascid|nascim|ur\.|urodz"
+    r"(?:born|date[_ -]?of[_ -]?birth|birth|dob(?![^\W\d_])|d\.o\.b|geb(?:\.|or|urt|dat|oorte)|nee?[ _]le|naissance|nat[oaie]\b|nascit|nacid|nacim|nascid|nascim|ur\.|urodz"
     r"|fodd|fodsel|fodt|fodels|fadd|fading|synty|naro[zd]|szul|nascut|nasteri|rod(?:j|en)|rojst|rojen|γεν|γενν|роден|рожд|ражда|sundin|sund(?![^\W\d_])|sunni"
     r"|breithe|dzim|gim(?:e|im|us)|tw(?:el|iel)[ei]d|rugadh|dat[_ ]?nasc|bday)[^\W\d_]*"
 )
@@ -39,8 +44,8 @@ def find_births(text: str, start: int) -> Iterator[tuple[int, int]]:
         if date and date.start() <= born.end() + _REACH and _BETWEEN.match(reading, born.end(), date.start()):
             yield date.span()
             done = date.end()
-        for column in reading.columns:
-            if column.start <= at < column.end:
-                for first, last in column.cells:
-                    if first >= start and (date := _DATE.search(reading, first, last)):
-                        yield date.span()
+        elif before := _BEFORE.search(reading, max(done, at - _LONGEST), at):
+            yield before.span("date")
+        for first, last in places(reading, at, born.end()):
+            if first >= max(start, done) and (found := _FIELD.match(reading, first, last)):
+                yield found.span("date")

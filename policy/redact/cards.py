@@ -31,6 +31,10 @@ _ISSUERS = re.compile(
     r"|5019[0-9]{12}"  # Dankort
     r"|220[0-4][0-9]{12}"  # Mir
 )
+_EAN = 13  # digits, as many as the Visa cards of the last century had
+_CARD = re.compile(
+    r"card|kart|carte|tarjeta|carta|cart[aã]o|kaart|kort|k[aá]rtya|kortel|visa|\bcc\b|pan|κάρτα|карт", re.IGNORECASE
+)
 _DOUBLED = (0, 2, 4, 6, 8, 1, 3, 5, 7, 9)
 
 
@@ -72,11 +76,20 @@ def _last_group(reading: Reading, groups: list[tuple[int, int]], first: int) -> 
             break
         if len(digits) < _SHORTEST or not (_ISSUERS.fullmatch(digits) and passes_luhn(digits)):
             continue
+        if len(digits) == _EAN and _is_article(reading, groups[first][0], digits):
+            continue
         if len(digits) >= _SURE or not called_otherwise(reading, groups[first][0], groups[index][1]):
             last = index
         if len(digits) <= _LONGEST_ID and _is_named_id(reading, groups[first][0], digits):
             return None
     return last
+
+
+def _is_article(reading: Reading, begin: int, digits: str) -> bool:
+    """Whether it is as good an article number (GS1 check digit) as a card, and nothing calls it a card."""
+    if reading.columns or sum(int(digit) * (1, 3)[at % 2] for at, digit in enumerate(digits)) % 10:
+        return False
+    return _CARD.search(reading, max(0, begin - 40), begin) is None
 
 
 def _is_named_id(reading: Reading, begin: int, digits: str) -> bool:

@@ -14,7 +14,7 @@ from operator import itemgetter, ne
 from typing import NamedTuple
 
 from policy.errors import RedactionError
-from policy.redact import bic, births, devices, plates
+from policy.redact import births, devices, plates
 from policy.redact.addresses import find_addresses
 from policy.redact.alphabet import ALNUM, LETTER
 from policy.redact.bic import find_bics
@@ -147,7 +147,7 @@ DETECTORS: tuple[Detector, ...] = (
     Detector("mac", find_macs),
     Detector("ip", find_ips),
     Detector("date_of_birth", find_births, initials=births.INITIALS),
-    Detector("bic", find_bics, initials=bic.INITIALS),
+    Detector("bic", find_bics),
     Detector("plate", find_plates, initials=plates.INITIALS),
     Detector("address", find_addresses),
 )

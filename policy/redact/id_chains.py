@@ -16,7 +16,7 @@ _DIGIT_LIKE = str.maketrans("OoIl|", "00111")
 _DIGIT_LIKE_SIGN = re.compile(r"[OoIl|]")
 # Of kinds whose shape says little: where a digit must stand, and O and I are not written (ICAO 9303, codice fiscale).
 _FREE_SHAPES = {"de_id": ("A********", "A********9"), "it_cf": ("AAAAAA99A99A999A",)}
-_SIGNED = frozenset({"fi_hetu", "se_pnr"})  # whose separator tells the century
+_SIGNED = frozenset({"fi_hetu", "se_pnr", "de_stnr"})  # whose separator tells the century, or the state
 _LONGEST, _SHORTEST = 20, 5
 _LONGEST_WORD = 4
 _SIGNS_INSIDE = frozenset("_./-|")
@@ -75,7 +75,9 @@ def holds(kind: str, latin: str, chain: Chain) -> bool:
         if is_valid(compact):
             return True
         if kind in _SIGNED and chain.groups > 1:
-            written = latin[chain.begin : chain.end].replace(" ", "")
+            written = latin[chain.begin : chain.end]
+            if kind != "de_stnr":  # whose groups may be held apart by blanks
+                written = written.replace(" ", "")
             if written != compact and is_valid(written):
                 return True
     if compact.isdigit() or not _DIGIT_LIKE_SIGN.search(compact):

@@ -8,7 +8,7 @@ from operator import mul
 
 from stdnum import luhn, verhoeff
 from stdnum.be import ssn
-from stdnum.de import idnr
+from stdnum.de import idnr, stnr
 from stdnum.exceptions import ValidationError
 from stdnum.fi import hetu
 from stdnum.no import fodselsnummer
@@ -16,6 +16,7 @@ from stdnum.pt import cc, nif
 from stdnum.ro import cnp
 from stdnum.si import emso
 
+_VOWELS = frozenset("AEIOU")  # no German document has them, so that it spells no word
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
@@ -46,7 +47,8 @@ def is_document_number(number: str) -> bool:
     if len(number) != 10 or not number[9].isdigit():
         return False
     total = sum(int(sign, 36) * (7, 3, 1)[at % 3] for at, sign in enumerate(number[:9]))
-    return any(sign.isdigit() for sign in number[:9]) and total % 10 == int(number[9])
+    has_sign = any(sign.isdigit() for sign in number[:9]) or _VOWELS.isdisjoint(number[:9].upper())
+    return has_sign and total % 10 == int(number[9])
 
 
 def is_travel_document(number: str) -> bool:
@@ -111,6 +113,14 @@ def is_german_tax_number(number: str) -> bool:
     for digit in number[:10]:
         check = ((check or 10) * 2 % 11 + int(digit)) % 10
     return ((check or 10) * 2 % 11 + int(number[10])) % 10 == 1 and bool(idnr.is_valid(number))
+
+
+def is_german_tax_office_number(number: str) -> bool:
+    """Steuernummer: ten digits, eleven with the separators of a state, or thirteen for all of Germany.
+
+    It has no check that the states share, so eleven digits alone could as well be a tax number with a slip.
+    """
+    return (not _digits(number, 11)) and bool(stnr.is_valid(number))
 
 
 def is_norwegian_birth_number(number: str) -> bool:

@@ -8,7 +8,7 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from policy.redact.id_kinds import IDS
-from policy.redact.reading import Reading
+from policy.redact.reading import Reading, Spans
 
 # Names that any kind may have.
 GENERAL = (
@@ -30,13 +30,16 @@ _LONGEST_NAME = 48
 _NUMBER_START = re.compile(r"(?<![A-Za-z0-9_])[A-Za-z]{0,9}(?![0-9]{1,3}(?:[)\]:;]|,(?![0-9])| [^\W\d_]{3}))[0-9]")
 # `Een paspoort kost € 77,85; aanvraag 4662317472`: the word in front of the number begins a clause of its own.
 _OTHER_CLAUSE = re.compile(
-    r"(?:[;!?]|(?<![Nn][ro])\.) ?(?!(?i:num|nr|no\b|cod|kod|кож))(?:(?<=;)[^\W\d_]|(?<=; )[^\W\d_]|[A-Z\u00c0-\u00de\u0391-\u03a9\u0410-\u042f])[^\W\d_]{2,15}:? (?:n[ro]\.? |n\.? ?º ?)?\Z"
+    r"(?:[;!?]|(?<![Nn][ro])(?<!\.)\.) ?(?!(?i:num|nr|no\b|cod|kod|кож))(?:(?<=;)[^\W\d_]|(?<=; )[^\W\d_]|[A-Z\u00c0-\u00de\u0391-\u03a9\u0410-\u042f])[^\W\d_]{2,15}:? (?:n[ro]\.? |n\.? ?º ?)?\Z"
 )
 _NUMBER_END = re.compile(
     r"(?P<number>[0-9][A-Za-z]{0,3})(?![A-Za-z0-9])(?P<letter>[ ./-][A-Z](?![A-Za-z0-9]))?[^0-9\n]*\Z"
 )
 _CLOSING_TAG = re.compile(r"</(?:[\w-]{1,12}[:_-])?\Z")  # it names what stands before it
-_NUMBER_FOLLOWS = re.compile(r"[^0-9\n]{0,12}[0-9]")
+_NUMBER_FOLLOWS = re.compile(r"[^0-9\n]{0,12}(?![0-9]{1,3}(?:[)\]]| [^\W\d_]{3}))[0-9]")  # not `(12 siffror)`
+
+_BRACKETED = re.compile(r"[0-9A-Za-z][\"'`*]{0,2} \((?:[^\W\d_]{1,10} )?\Z")  # `34119004911 (ЕГН), …`
+_CLOSED = re.compile(r"[^0-9()]{0,12}\)(?! ?[:=]| ?[0-9])")
 
 
 class Name(NamedTuple):
@@ -182,22 +185,36 @@ def named_numbers(reading: Reading) -> dict[int, Named]:
 def _named(reading: Reading) -> dict[int, Named]:
     found: dict[int, Named] = {}
     names = names_in(reading)
+    headings = Spans((column.start, column.end) for column in reading.columns) if names and reading.columns else None
     for name in reversed(names):  # the nearest is met first
+        if _is_bracketed(reading.latin, name):
+            continue
         reach = _SHORT_REACH if name.is_short else REACH
         number = _NUMBER_START.search(reading.latin, name.end, name.end + reach + 8)
+        if number and headings and headings.covers(name.start, name.end):  # it names its own column alone
+            number = None if "\n" in reading[name.end : number.start()] else number
         if number and not _OTHER_CLAUSE.search(reading, name.end, number.start()):
             _add(found, number.start(), name)
     if names and reading.columns:
         for column in reading.columns:
             first, last = bisect_left(names, (column.start,)), bisect_left(names, (column.end,))
             is_brief = column.end - column.start <= _BRIEF  # `lv_pk`, `rc`: the heading is nothing but the name
-            heading = [name for name in names[first:last] if name.end <= column.end and (is_brief or not name.is_short)]
+            heading = [
+                name
+                for name in names[first:last]
+                if name.end <= column.end and (is_brief or not name.is_short or _ends_a_key(reading, name, column.end))
+            ]
             for start, end in column.cells if heading else ():
                 if number := _NUMBER_START.search(reading.latin, start, end):
                     found.pop(number.start(), None)
                     for name in heading:
                         _add(found, number.start(), name._replace(is_short=False))
     return found
+
+
+def _ends_a_key(reading: Reading, name: Name, end: int) -> bool:
+    """`customer_rc`"""
+    return name.end == end and name.start > 0 and reading[name.start - 1] == "_"
 
 
 def _add(found: dict[int, Named], at: int, name: Name) -> None:
@@ -215,13 +232,24 @@ def _add(found: dict[int, Named], at: int, name: Name) -> None:
     )
 
 
+def _is_bracketed(latin: str, name: Name) -> bool:
+    """Whether it stands in brackets right behind a number, and names that one."""
+    if "(" not in latin[max(0, name.start - 12) : name.start]:
+        return False
+    before = _BRACKETED.search(latin, max(0, name.start - 14), name.start)
+    number = before and _NUMBER_END.search(latin, max(0, before.start() - 4), before.start() + 1)
+    return bool(number) and _CLOSED.match(latin, name.end) is not None
+
+
 def numbers_before_names(reading: Reading) -> dict[int, Named]:
     """Where numbers end that a name follows with nothing numeric between: `… is my PESEL`. A name that a number follows
     at once is that one's."""
     found: dict[int, Named] = {}
     for name in names_in(reading):
         number = _NUMBER_END.search(reading.latin, max(0, name.start - _BEHIND - 4), name.start)
-        if number and not name.is_short and not _NUMBER_FOLLOWS.match(reading.latin, name.end):
+        if number and (
+            _is_bracketed(reading.latin, name) or not (name.is_short or _NUMBER_FOLLOWS.match(reading.latin, name.end))
+        ):
             _add(found, number.end("number"), name)
             if number["letter"]:
                 _add(found, number.end("letter"), name)

@@ -37,11 +37,17 @@ _DATE = re.compile(
     r"|[0-3]?[0-9](?:[./ -]|\. )[01]?[0-9](?:[./ -]|\. )(?:19|20)[0-9]{2}.*"
 )
 _FILE = re.compile(
-    r"[1-9][0-9]{1,6}/(?:19|20)[0-9]{2}|[0-9]{2}\.[0-9]{2}\.[0-9]{4}|[0-3]?[0-9]([./-])[01]?[0-9]\1[0-9]{2}"
+    r"[0-9]{2,7}/(?:19|20)[0-9]{2}(?:-[0-9]{1,3})?|[0-9]{3} \(?(?:19|20)[0-9]{2}\)?|[0-9]{2}\.[0-9]{2}\.[0-9]{4}|[0-3]?[0-9]([./-])[01]?[0-9]\1[0-9]{2}"
 )  # a number and its year, a date
 _PERSONAL = re.compile(r"[0-3][0-9][01][0-9]{3}[ -][0-9]{4,5}")  # date of birth and serial, as north of the Baltic
 _AMOUNT = re.compile(r"[1-9][0-9]{0,2}(?:[. ][0-9]{3}){2,}")
+# Four numbers up to 255 of which one has three digits: nobody groups a phone so.
+_HOST = re.compile(r"(?=.{0,12}[0-9]{3})(?:(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])(?:\.(?!\Z)|\Z)){4}")
+_THOUSANDS = re.compile(r"[1-9][0-9]{0,2}(?:\.[0-9]{3}){2,}")
 _ACCOUNT_SO_FAR = re.compile(r"(?<![A-Za-z0-9])[A-Z]{2}[0-9]{2} (?:[A-Z0-9]{4} ){0,6}\Z")
+_NUMBER = re.compile(
+    r"[;.:] (?:номер|nummer|number|numero|numer|numeris|numurs|cislo|broj|stevilka|αριθμος) \Z"
+)  # of what, it does not say
 _SUM = re.compile(r"\+ ?[0-9]{1,2}\.[0-9]{4,}")  # `x + 5.00032159`
 _YEARS = re.compile(r"(?:19|20)[0-9]{2} ?[-/–] ?(?:19|20)[0-9]{2}")
 _AMERICAN = re.compile(
@@ -63,6 +69,8 @@ def find_phones(text: str, start: int) -> Iterator[tuple[int, int]]:
             span, begin = span[1:], begin + 1
         if reading.is_taken(begin + 1) or (begin > 1 and reading[begin - 1] == ":" and reading[begin - 2].isdigit()):
             continue  # `07:06:01.491989` is a time
+        if span.count(".") == 3 and _HOST.fullmatch(span):
+            continue
         number = _EXTENSION.sub("", span) if match["extension"] else span
         digits = len(number.encode().translate(None, _SEPARATORS))
         if not 6 <= digits <= 17 or _DATE.fullmatch(span) or _YEARS.fullmatch(span) or _FILE.fullmatch(span):
@@ -103,9 +111,13 @@ def _is_phone(reading: Reading, span: str, begin: int, end: int, digits: int) ->
     number = "".join(filter(str.isdigit, _EXTENSION.sub("", span)))
     if bare.startswith("0") and _GROUPED.search(span) and not (_AMOUNT.fullmatch(span) or _PERSONAL.fullmatch(span)):
         return _plans(REGIONS, _USES).fullmatch(number) is not None
-    if digits < 8 or not reading.countries or _PERSONAL.fullmatch(span):
+    if digits < 8 or not reading.countries or _PERSONAL.fullmatch(span) or _THOUSANDS.fullmatch(span):
         return False
-    if not _GROUPED.search(span) and bare[0] != "0" and follows_a_noun(reading, begin):
+    if (
+        not _GROUPED.search(span)
+        and bare[0] != "0"
+        and (follows_a_noun(reading, begin) or _NUMBER.search(reading.folded, max(0, begin - 12), begin))
+    ):
         return False
     if begin and reading[begin - 1] == " " and begin > 1 and reading[begin - 2].isdigit():
         return False

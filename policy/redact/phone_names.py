@@ -26,7 +26,7 @@ _CLOSE = re.compile(
     rf"[^\w\n]{{0,4}}(?:(?:{_IS})[^\w\n]{{1,3}})?\Z"
 )
 _BEHIND = re.compile(
-    rf"[\"')]?,? ?(?:{_IS}) (?:[^\W\d_]{{1,12}} ){{0,3}}(?:tel|phone|mob|handy|cell|fax|gsm|puhel|κιν|τηλ|тел|моб|movil|portable)"
+    rf"[\"')`*]{{0,2}}(?:,? ?(?:{_IS}) | ?\()(?:[^\W\d_]{{1,12}} ){{0,3}}(?:tel|phone|mob|handy|cell|fax|gsm|puhel|κιν|τηλ|тел|моб|movil|portable)"
 )
 _SIGN_OFF = re.compile(
     r"regards|sincerely|cheers|gru(?:ss|ß)|cordialement|salutations|salud|salut|distinti|groet|hilsen|halsning|pozdr|lep pozdrav"
@@ -35,7 +35,7 @@ _SIGN_OFF = re.compile(
 _LINES_ABOVE = 90  # characters
 _REACH = 52
 _HEADING = re.compile(
-    r"tel|phone|fon|mob|gsm|handy|cell|fax|faks|puh|sim[ia]|talr|contact|kontakt|τηλ|κιν|тел|моб|movil|portable"
+    r"tel|phone|fon|mob|gsm|handy|cell|fax|faks|puh|(?:far|heima|vinnu|(?<![^\W_]))sim(?:i|a\w*)(?<!simao)(?![^\W\d_])|talr|contact|kontakt|τηλ|κιν|тел|моб|movil|portable"
 )
 
 

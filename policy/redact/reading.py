@@ -24,8 +24,7 @@ _BAR_OF_TABLE = re.compile(r"[^\W\d_]{2}[\"' ]{0,2}\|[\"' ]{0,2}[^\W\d_]{2}|\| ?
 _DIGIT_LIKE = str.maketrans("OoIl|", "00111")
 _DIGITS = re.compile("[0-9]")
 _WORD, _PLAIN_WORD = re.compile(r"([^\W\d_]+)"), re.compile("([a-z][a-z]*)")
-_INNER = re.compile(r"[A-Z](?<=[a-z\u00df-\u00ff][A-Z])[A-Za-z]")
-_INNER_WORD = re.compile(r"[a-z\u00df-\u00ff]([A-Z][A-Za-z]+)")
+_INNER = re.compile(r"[A-Z](?<=[a-z\u00df-\u00ff][A-Z])(?=([A-Za-z]+))")
 _HEAD = itemgetter(slice(3))
 _NOT_PLAIN = re.compile(r"[^\x00-\x7f]")
 _FEW = 9
@@ -123,12 +122,12 @@ class Reading(str):
 
     @_Once
     def words(self) -> list[str]:
-        """Its words in order, as `folded` has them; in `birthDate` begins a second one. They begin at `starts`."""
+        """Its words in order, as `folded` has them; in `dateOfBirth` two more begin. They begin at `starts`."""
         small = self.folded
         pieces = (_PLAIN_WORD if small.isascii() else _WORD).split(small)  # cheaper than a match for each
         words, starts = pieces[1::2], list(accumulate(map(len, pieces)))[:-1:2]
         if _INNER.search(self):
-            inner = [(word.start(1), small[slice(*word.span(1))]) for word in _INNER_WORD.finditer(self)]
+            inner = [(word.start(), small[word.start() : word.end(1)]) for word in _INNER.finditer(self)]
             both = sorted([*zip(starts, words, strict=True), *inner], key=itemgetter(0))
             starts, words = list(map(itemgetter(0), both)), list(map(itemgetter(1), both))
         known = self.__dict__
