@@ -83,7 +83,9 @@ _ENGLISH = re.compile(
     rf"[0-9]{{1,4}}[A-Za-z]?,? (?:{_NAME} ){{1,3}}(?:{_ENGLISH_KINDS})(?![{LETTER}])\.?"
     rf"(?: [A-Z][0-9][0-9W] ?[0-9A-Z]{{4}}(?: {_NAME}){{1,2}})?"
 )
-_HOUSE = re.compile(rf"[0-9](?<![{LETTER}0-9.,/][0-9])(?![0-9]{{4}}){_NUMBER.replace('{1,4}', '{0,3}', 1)}(?![{LETTER}0-9]|\.[0-9])")
+_HOUSE = re.compile(
+    rf"[0-9](?<![{LETTER}0-9.,/][0-9])(?![0-9]{{4}}){_NUMBER.replace('{1,4}', '{0,3}', 1)}(?![{LETTER}0-9]|\.[0-9])"
+)
 _NAME_ENDS = re.compile(rf"(?:[{LETTER}.'’”\"»«°)],? ?|, ?)\Z")
 _FIRST_DIGIT = re.compile(r"[0-9]{1,4}")
 _NAMES_BEFORE = re.compile(
@@ -197,7 +199,7 @@ def _find(reading: Reading, start: int) -> Iterator[tuple[int, int]]:
     text: str = reading
     may_be_english = not _ENGLISH_INITIALS.isdisjoint(reading.initials)
     for house in _HOUSE.finditer(text, start):
-        if reading.is_taken(house.start()):
+        if reading.taken and reading.is_taken(house.start()):
             continue
         if may_be_english and (english := _ENGLISH.match(text, house.start())):
             yield house.start(), _with_town(text, english.end())

@@ -28,7 +28,7 @@ from policy.redact.phone import compile_plans, find_phones
 from policy.redact.plates import find_plates
 from policy.redact.reading import Reading, Spans
 from policy.redact.secrets import find_secrets
-from policy.redact.vat import find_vat_numbers
+from policy.redact.vat import find_vat_numbers, load_checks
 
 Finder = Callable[[str, int], Iterable[tuple[int, int] | tuple[int, int, str]]]
 
@@ -158,6 +158,7 @@ def warm() -> None:
     """Do what detectors otherwise do with the first text that needs it, so that no caller waits for it."""
     compile_plans()
     load_structures()
+    load_checks()
 
 
 def find_spans(text: str, start: int, detectors: Sequence[Detector]) -> list[Span]:

@@ -151,7 +151,8 @@ def countries_of(text: str, words: Sequence[str], starts: Sequence[int]) -> froz
         codes += [_CALLING.get(digits) or _CALLING.get(digits[:2], "") for digits in _CALLED.findall(head)]
     if "@" in head:
         codes += _DOMAIN.findall(head)
-    found.update(code for code in codes if code in _SHOWN)
+    if codes:
+        found.update(code for code in codes if code in _SHOWN)
     return frozenset(found)
 
 

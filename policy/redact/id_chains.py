@@ -42,9 +42,8 @@ def chains_at(latin: str, begin: int) -> list[Chain]:
     if run is None:
         return []
     chains: list[Chain] = []
-    compact, groups, end = "", 0, begin
-    for word in _TOKEN.findall(run[0]):
-        groups += 1
+    compact, end = "", begin
+    for groups, word in enumerate(_TOKEN.findall(run[0]), 1):
         if groups > 1 and len(word) > _LONGEST_WORD and word.isalpha():
             break
         compact += word

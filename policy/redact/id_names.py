@@ -4,7 +4,6 @@
 import re
 from bisect import bisect_left
 from collections.abc import Iterator
-from operator import itemgetter
 from typing import NamedTuple
 
 from policy.redact.id_kinds import IDS
@@ -70,18 +69,27 @@ def _expression(name: str) -> str:
 
 
 class _Entry(NamedTuple):
-    """A name as an expression, what its second word begins with, whether its first may go on as it likes, the kinds that
-    it may mean, whether it is short and whether any kind may have it."""
+    """A name as an expression, what its second word begins with, its place in the table, the kinds that it may mean,
+    whether it is short and whether any kind may have it."""
 
     pattern: re.Pattern[str]
     second: str
-    is_open: bool
+    place: tuple[int, int]
     kinds: tuple[str, ...]
     is_short: bool
     is_general: bool
 
 
-_Stems = dict[str, list[_Entry]]
+class _Stem(NamedTuple):
+    """Names by their first part: those for a word that is no longer, for one that goes on, and those with a second part,
+    by its first letter."""
+
+    whole: list[_Entry]
+    longer: list[_Entry]
+    seconds: dict[str, list[_Entry]]
+
+
+_Stems = dict[str, _Stem]
 
 
 def _table() -> dict[str, list[tuple[int, _Stems]]]:
@@ -94,14 +102,19 @@ def _table() -> dict[str, list[tuple[int, _Stems]]]:
     for name in GENERAL.split("|"):
         meant.setdefault(name, [])
     entries: dict[str, _Stems] = {}
-    for name, kinds in meant.items():
+    for place, (name, kinds) in enumerate(meant.items()):
         parts = [part.rstrip("*") for part in name.split(" ")]
         first, joined = parts[0], "".join(parts)
         is_open = name.startswith(f"{first}*") or (len(parts) > 1 and not parts[1].isalpha())
         second = parts[1] if len(parts) > 1 and not is_open else ""
-        entry = _Entry(re.compile(_expression(name)), second, is_open, tuple(kinds), len(joined) <= 2, name in general)
+        pattern = re.compile(_expression(name))
+        entry = _Entry(pattern, second, (len(first), place), tuple(kinds), len(joined) <= 2, name in general)
         for initial in {first[:3], joined[:3]}:
-            entries.setdefault(initial, {}).setdefault(first, []).append(entry)
+            stem = entries.setdefault(initial, {}).setdefault(first, _Stem([], [], {}))
+            for group in (
+                (stem.seconds.setdefault(second[:1], []),) if second else (stem.whole, stem.longer)[: 1 + is_open]
+            ):
+                group.append(entry)
     return {
         initial: [
             (length, {stem: each for stem, each in by_stem.items() if len(stem) == length})
@@ -143,7 +156,7 @@ def _find(reading: Reading) -> Iterator[Name]:
             continue
         end, (_, _, _, kinds, is_short, is_general) = found[0]
         if len(found) > 1:
-            found.sort(key=itemgetter(0), reverse=True)
+            found.sort(key=lambda each: (-each[0], each[1].place))
             end = found[0][0]
             kinds = tuple(dict.fromkeys(kind for _, entry in found for kind in entry.kinds))
             is_short = all(entry.is_short for _, entry in found)
@@ -158,18 +171,15 @@ def _starting_at(
     """Where each name that begins at `start` ends. ``following``: the word behind `word`."""
     found: list[tuple[int, _Entry]] = []
     for length, stems in by_length:
-        entries = stems.get(word[:length])
-        if entries is None:
+        stem = stems.get(word[:length])
+        if stem is None:
             continue
-        is_whole = len(word) == length
+        entries, rest = (stem.whole, following) if len(word) == length else (stem.longer, word[length:])
         for entry in entries:
-            pattern, second, is_open, *_ = entry
-            if second:
-                if not (following.startswith(second) if is_whole else word.startswith(second, length)):
-                    continue
-            elif not (is_whole or is_open):
-                continue
-            if match := pattern.match(small, start, last):
+            if match := entry.pattern.match(small, start, last):
+                found.append((match.end(), entry))
+        for entry in stem.seconds.get(rest[:1], ()):
+            if rest.startswith(entry.second) and (match := entry.pattern.match(small, start, last)):
                 found.append((match.end(), entry))
     return found
 

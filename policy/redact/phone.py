@@ -57,6 +57,7 @@ _NAMED_BRACKET = re.compile(rf"(?![a-z])[{LETTER}][{LETTER}'’-]{{1,24}} (?![a-
 _RECORD = 120  # characters of a line to either side
 _CELL_BEFORE, _CELL_AFTER = re.compile(r"[;,|\t] ?[\"']?\Z"), re.compile(r"[\"']? ?(?:[;,|\t]|\Z)")
 _USES = ("fixed_line", "mobile", "toll_free", "premium_rate", "shared_cost", "personal_number", "voip", "uan")
+_AMERICA = "1"  # calling code of its north
 _FIXED_OR_MOBILE = _USES[:2]
 
 
@@ -84,6 +85,8 @@ def compile_plans() -> None:
     _plans(REGIONS, _USES)
     for region in REGIONS:
         _plans((region,), _FIXED_OR_MOBILE)
+        _lengths(str(phonenumbers.country_code_for_region(region)))
+    _lengths(_AMERICA)
 
 
 def _is_phone(reading: Reading, span: str, begin: int, end: int, digits: int) -> bool:

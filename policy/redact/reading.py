@@ -131,29 +131,31 @@ class Reading(str):
             both = sorted([*zip(starts, words, strict=True), *inner], key=itemgetter(0))
             starts, words = list(map(itemgetter(0), both)), list(map(itemgetter(1), both))
         known = self.__dict__
-        known["starts"], known["heads"] = starts, list(map(_HEAD, words))
+        known["starts"], known["heads"] = starts, (heads := list(map(_HEAD, words)))
+        known["initials"] = frozenset(heads)
         return words
 
     @_Once
     def starts(self) -> list[int]:
         """Where each of `words` begins."""
-        return self._beside_words("starts")
+        found: list[int] = self._beside_words("starts")
+        return found
 
     @_Once
     def heads(self) -> list[str]:
         """What each of `words` begins with, three letters at most."""
-        return self._beside_words("heads")
-
-    def _beside_words(self, name: str) -> list[Any]:
-        _ = self.words
-        found: list[Any] = self.__dict__[name]
+        found: list[str] = self._beside_words("heads")
         return found
 
     @_Once
     def initials(self) -> frozenset[str]:
         """All of `heads`: enough to know what a text cannot name."""
+        found: frozenset[str] = self._beside_words("initials")
+        return found
+
+    def _beside_words(self, name: str) -> Any:
         _ = self.words
-        return frozenset(self.heads)
+        return self.__dict__[name]
 
     def words_from(self, initials: frozenset[str]) -> list[int]:
         """Where words begin whose first three letters are one of `initials`."""

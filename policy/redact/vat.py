@@ -6,6 +6,7 @@ bare number is a national one, see `policy.redact.national_ids`.
 
 import re
 from collections.abc import Iterator
+from string import ascii_uppercase
 
 from stdnum.ch import uid as ch_uid
 from stdnum.eu import vat as eu_vat
@@ -29,6 +30,12 @@ _VAT: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # by the two letters th
 for _country, _sample in _SAMPLES.items():
     _pattern = re.compile(f"{BEGIN}({_country}[ .-]{{0,2}}{flexible(_sample)})(?: ?(?:MVA|MWST|TVA|IVA))?{END}")
     _VAT.setdefault(_country[:2], []).append((_country, _pattern))
+# What the word begins with that a number begins with, in a text of plain letters.
+_INITIALS = frozenset(
+    (country + sign).lower()[:3]
+    for country, sample in _SAMPLES.items()
+    for sign in ("", *(ascii_uppercase if sample[0] in "A*" else sample[0].strip("9")))
+)
 _ITALIAN = re.compile(
     rf"(?:partita iva|p\.? ?iva)\W{{0,4}}(?:\w{{1,8}}\W{{1,3}}){{0,2}}(?P<number>{BEGIN}{flexible('9' * 11)}){END}",
 )
@@ -43,6 +50,23 @@ _BEFORE = 48
 
 def find_vat_numbers(text: str, start: int) -> Iterator[tuple[int, int]]:
     """Spans of valid VAT numbers from `start` on."""
+    if not (isinstance(text, Reading) and text.isascii() and _INITIALS.isdisjoint(text.initials)):
+        yield from _with_prefix(text, start)
+    small = text.folded if isinstance(text, Reading) else lowered(text)
+    if "iva" not in small:
+        return
+    for match in _ITALIAN.finditer(small, max(0, start - _BEFORE)):
+        if match.start("number") >= start and iva.is_valid(match["number"]):
+            yield match.span("number")
+
+
+def load_checks() -> None:
+    """All that `find_vat_numbers` otherwise loads with the first number of a country."""
+    for country, sample in _SAMPLES.items():
+        _is_valid(country, country + sample.replace("?", "").replace("*", "9"))
+
+
+def _with_prefix(text: str, start: int) -> Iterator[tuple[int, int]]:
     for head in _HEAD.finditer(text, start):
         for country, pattern in _VAT.get(head[0], ()):
             match = pattern.match(text, head.start())
@@ -57,12 +81,6 @@ def find_vat_numbers(text: str, start: int) -> Iterator[tuple[int, int]]:
             pattern.fullmatch(number) and _is_valid(country, number) for country, pattern in _VAT.get(number[:2], ())
         ):
             yield begin, match.end()
-    small = text.folded if isinstance(text, Reading) else lowered(text)
-    if "iva" not in small:
-        return
-    for match in _ITALIAN.finditer(small, max(0, start - _BEFORE)):
-        if match.start("number") >= start and iva.is_valid(match["number"]):
-            yield match.span("number")
 
 
 def _is_valid(country: str, number: str) -> bool:
