@@ -182,12 +182,13 @@ class Reading(str):
             text = text.replace("|", "\0")
         first, last = 0, len(text)
         if "(O)" not in text:
-            unlike = list(_UNLIKE.finditer(text))
-            if not unlike:
+            unlike = _UNLIKE.search(text)
+            if unlike is None:
                 return None
             # From the end of the word before to the blank behind: nothing else can change.
-            first = max(0, text.rfind(" ", 0, unlike[0].start()) - 1)
-            last = text.find(" ", unlike[-1].end() + _BETWEEN_DIGITS)
+            first = max(0, text.rfind(" ", 0, unlike.start()) - 1)
+            *_, unlike = _UNLIKE.finditer(text, unlike.start())
+            last = text.find(" ", unlike.end() + _BETWEEN_DIGITS)
             last = len(text) if last < 0 else last
         changed = text[:first] + _MIXED.sub(_plain_digits, text[first:last]) + text[last:]
         if has_bars:
