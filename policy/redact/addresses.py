@@ -58,7 +58,7 @@ _IN_FRONT = frozenset({
     "pl.", "str.", "bulevardul", "calea", "aleea", "șoseaua", "șos.", "sos.", "bd-ul", "b-dul", "ulice", "nám.", "náměstí", "námestie", "třída", "tř.", "cesta", "trg",
     "straße", "strasse", "platz", "allee", "triq", "intrarea", "drumul", "splaiul", "piața", "bld.", "bul.", "osiedle", "οδός", "οδ.", "λεωφόρος", "λεωφ.", "ул.", "бул.",
 })  # fmt: skip
-_INITIALS = frozenset(initial for kind in _IN_FRONT for initial in Reading(kind).initials)
+_INITIALS = frozenset(initial for kind in _IN_FRONT for initial in Reading(kind).initials) | {"ж", "жк", "кв"}
 # `3 Maja`, `17. Juni`, `25 de Abril`: the day of a street's name.
 _DAY = (
     rf"[0-9]{{1,2}}(?:\.|[º°]|er)? (?:de |di )?(?i:jan|feb|fév|mar|mär|apr|avr|abr|ma[ijy]|máj|jun|juin|júna|jul|juil|júl|lug|ago?|aoû|aug|sep|set"
@@ -122,10 +122,9 @@ _UNIT_BEFORE = re.compile(
 _LONGEST_UNIT = 60
 # `ж.к. Младост 1, бл. 25, вх. А, ет. 3, ап. 7, 1784 София`
 _BULGARIAN = re.compile(
-    rf"(?:ж\.? ?к|кв|ул|бул)\.? ?[„“\"]?{_NAME}(?:[ -]{_NAME}){{0,3}}[”“\"]?(?: ?[0-9]{{1,3}}[{LETTER}]?)?"
+    rf"(?i:ж\.? ?к|кв|ул|бул)\.? ?[„“\"]?{_NAME}(?:[ -]{_NAME}){{0,3}}[”“\"]?(?: ?[0-9]{{1,3}}[{LETTER}]?)?"
     rf"(?:,? (?:№ ?|бл\.? ?|вх\.? ?|ет\.? ?|ап\.? ?)[0-9A-ZА-Я]{{1,4}}){{1,5}}(?:, ?(?:{_CODE} {_TOWN}|(?:гр\. ?)?{_NAME}))?"
 )
-_BULGARIAN_INITIALS = frozenset({"ж", "жк", "кв", "ул", "бул"})
 # `Rožna dolina, cesta IV 1c`: such a road has only a number, and its quarter belongs to it.
 _ROMAN_NAME = re.compile(" [IVX]{1,5} ")
 _QUARTER_BEFORE = re.compile(rf"(?<![{LETTER}]){_NAME}(?: [{LETTER}]{{2,14}})?, \Z")
@@ -172,7 +171,7 @@ _BRITISH = re.compile(
 _BRITISH_CODE = re.compile(
     r"(?<![A-Za-z0-9])(?:[A-Z]{1,2}[0-9][0-9A-Z]{0,2} [0-9][A-Z]{2}|[ACDEFHKNPRTVWXY][0-9][0-9W] [0-9ACDEFHKNPRTVWXY]{4})(?![A-Za-z0-9])"
 )
-_BRITISH_END = re.compile(r" [0-9ACDEFHKNPRTVWXY][A-Z0-9]{2,3}(?![A-Za-z0-9])")
+_BRITISH_END = re.compile(r" (?:[0-9][A-Z]{2}|[0-9ACDEFHKNPRTVWXY]{4}(?<=[A-Z][0-9][0-9W] [0-9A-Z]{4}))(?![A-Za-z0-9])")
 _BRITISH_HEAD = re.compile(r"(?<![A-Za-z0-9])(?:(?:Flat|Studio|Unit|Apartment) )?[0-9]{1,4}[A-Za-z]?(?= |, ?| ?\n)")
 
 
@@ -229,11 +228,10 @@ def _find(reading: Reading, start: int) -> Iterator[tuple[int, int]]:
             and (line := _BOX_TOWN.match(text, at + len(box[0].rstrip())))
         ):
             yield at, line.end()
-    for at in reading.words_from(_BULGARIAN_INITIALS):
-        if at >= start and (block := _BULGARIAN.match(text, at)):
-            yield block.span()
     for at in reading.words_from(_INITIALS):
         word = _KIND.match(text, at)
+        if at >= start and text[at] in "жкубЖКУБ" and (block := _BULGARIAN.match(text, at)):
+            yield block.span()
         if at < start or word is None or word[0].lower() not in _IN_FRONT:
             continue
         name = _WORDS.match(text, word.end())

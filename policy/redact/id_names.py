@@ -224,7 +224,7 @@ def _add(found: dict[int, Named], at: int, name: Name) -> None:
 
 def _is_bracketed(latin: str, name: Name) -> bool:
     """Whether it stands in brackets right behind a number, and names that one."""
-    if "(" not in latin[max(0, name.start - 12) : name.start]:
+    if latin.find("(", max(0, name.start - 12), name.start) < 0:
         return False
     before = _BRACKETED.search(latin, max(0, name.start - 14), name.start)
     number = before and _NUMBER_END.search(latin, max(0, before.start() - 4), before.start() + 1)
