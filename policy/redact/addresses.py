@@ -23,8 +23,8 @@ _CODE = (
     r"|(?:[A-Z]{1,3}[- ]?)?[0-9]{3,6}(?:[ -][0-9]{2,3})?(?: ?[A-Z]{2}\b)?)(?![0-9A-Z])"
 )
 _TOWN = (
-    rf"{_NAME}(?:[ -](?:(?:am|an|an der|im|in|bei|vor|vorm|ob|der|den|van|sur|sous|de|la|le|en|lès|près|di|del|do|da|dos|pri|nad|na|pod"
-    rf"|u|i|aan|op|cu|lui)[ -](?:der |la |el )?)?{_NAME}){{0,3}}(?:/{_NAME})?(?: \((?:[A-Z]{{2}}|{_NAME}(?: {_NAME}){{0,2}})\))?(?:(?<=Praha)(?: [0-9]{{1,2}}(?![0-9]))|(?<=Bratislava)-[{LETTER} ]{{3,24}})?"
+    rf"(?:'[ts][ -])?{_NAME}(?: (?:mesto|vas|gora|polje|sobota|gradec|mesta)(?![{LETTER}]))?(?:[ -](?:(?:am|an|an der|im|in|bei|vor|vorm|ob|der|den|van|sur|sous|de|la|le|en|lès|près|di|del|do|da|dos|pri|nad|na|pod"
+    rf"|u|i|aan|op|cu|lui)[ -](?:der |la |el |sub )?)?{_NAME}){{0,3}}(?:/{_NAME})?(?: \((?:[A-Z]{{2}}|(?:okres )?{_NAME}(?: {_NAME}){{0,2}})\))?(?:(?<=Praha)(?: [0-9]{{1,2}}(?![0-9]))|(?<=Bratislava)-[{LETTER} ]{{3,24}})?"
 )
 # Floor, door, staircase and block, as they stand behind the house's number.
 _INSIDE = (
@@ -52,7 +52,7 @@ _BEHIND = (
 )  # fmt: skip
 # Kinds of street in front of the name; the number stands before them or behind the name.
 _IN_FRONT = frozenset({
-    "rue", "avenue", "av.", "boulevard", "bd", "bd.", "place", "chemin", "allée", "impasse", "quai", "route", "cours",
+    "rue", "avenue", "av.", "boulevard", "bd", "bd.", "c.", "place", "chemin", "allée", "impasse", "quai", "route", "cours",
     "square", "calle", "c/", "cañada", "urbanización", "acceso", "pasaje", "vial", "rambla", "soseaua", "canale", "r.", "avenida", "avda.", "plaza", "paseo", "camino", "ronda", "via", "viale", "piazza", "corso",
     "vicolo", "borgo", "contrada", "incrocio", "stretto", "rotonda", "alameda", "callejón", "pasadizo", "glorieta", "cuesta", "av", "largo", "strada", "rua", "travessa", "praça", "estrada", "ul.", "ulica", "al.", "aleja", "os.", "plac",
     "pl.", "str.", "bulevardul", "calea", "aleea", "șoseaua", "șos.", "sos.", "bd-ul", "b-dul", "ulice", "nám.", "náměstí", "námestie", "třída", "tř.", "cesta", "trg",
@@ -128,7 +128,7 @@ _BULGARIAN = re.compile(
 # `Rožna dolina, cesta IV 1c`: such a road has only a number, and its quarter belongs to it.
 _ROMAN_NAME = re.compile(" [IVX]{1,5} ")
 _QUARTER_BEFORE = re.compile(rf"(?<![{LETTER}]){_NAME}(?: [{LETTER}]{{2,14}})?, \Z")
-_BARE = "r."  # a rua where a town follows, else anybody's first name
+_BARE = frozenset({"r.", "c."})  # a street where a town follows, else anybody's first name
 # `Ob potoku 6c\n4763 Ljubljana`, `Mlynské nivy 55, 040 01 Košice`: only on a line of its own or before a long postal code.
 _SMALL_NAME_BEFORE = re.compile(rf"(?<![{LETTER}]){_NAME} (?:(?![A-Z])[{LETTER}]{{3,16}} ){{1,2}}(?:[IVX]{{1,4}} )?\Z")
 _SHORT_CODE = 4  # digits
@@ -137,7 +137,7 @@ _YEAR = re.compile("(?:19|20)[0-9]{2}")
 _MAYBE_A_WORD = re.compile(
     rf"[{LETTER}](?:ring|gate|pad|put|pot|tie|lei|hof|dol|breg|sady|nivy|g\.|pr\.|tn|pst)[ ,]{{0,2}}\Z", re.IGNORECASE
 )
-_POSTAL_CODE = re.compile(r"(?<![0-9])(?!(?:19|20)[0-9]{2}(?![0-9 -]))[0-9]{2,3}[ -]?[0-9]{2,3}")
+_POSTAL_CODE = re.compile(r"(?<![0-9])(?!(?:19|20)[0-9]{2}(?![0-9A-Z -]))[0-9]{2,3}[ -]?[0-9]{2,3}")
 _NO_STREET = re.compile(
     r"(?:lager|lehr|spiel|bau|sitz|steh|stell|park|arbeits|liege|speicher|treff|markt ?stand|start|tabellen)(?:platz|ring)\Z|\b(?:um|aus|rück|hin)weg\Z"
 )
@@ -247,7 +247,11 @@ def _find(reading: Reading, start: int) -> Iterator[tuple[int, int]]:
         first = _NUMBER_BEFORE.search(text, max(start, word.start() - 16), word.start())
         if not first and not name["number"] and (line := _LINE_AND_TOWN.match(text, name.end())):
             yield word.start(), line.end()
-        if kind in (_BARE, *_GERMAN) and _with_town(text, name.end()) == name.end() and not _DAY_NAMED.search(name[0]):
+        if (
+            (kind in _BARE or kind in _GERMAN)
+            and _with_town(text, name.end()) == name.end()
+            and not _DAY_NAMED.search(name[0])
+        ):
             continue
         if first or name["number"]:
             begin = first.start() if first else word.start()

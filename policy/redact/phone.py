@@ -42,6 +42,7 @@ _PERSONAL = re.compile(r"[0-3][0-9][01][0-9]{3}[ -][0-9]{4,5}")  # date of birth
 _AMOUNT = re.compile(r"[1-9][0-9]{0,2}(?:[. ][0-9]{3}){2,}")
 # Four numbers up to 255 of which one has three digits: nobody groups a phone so.
 _HOST = re.compile(r"(?=.{0,12}[0-9]{3})(?:(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])(?:\.(?!\Z)|\Z)){4}")
+_CALLED_HOST = re.compile(r"(?<![^\W_])(?:ip|ipv4|host|server)(?![^\W\d_])[^0-9\n]{0,16}\Z")
 _THOUSANDS = re.compile(r"[1-9][0-9]{0,2}(?:\.[0-9]{3}){2,}")
 _ACCOUNT_SO_FAR = re.compile(r"(?<![A-Za-z0-9])[A-Z]{2}[0-9]{2} (?:[A-Z0-9]{4} ){0,6}\Z")
 _NUMBER = re.compile(
@@ -68,7 +69,9 @@ def find_phones(text: str, start: int) -> Iterator[tuple[int, int]]:
             span, begin = span[1:], begin + 1
         if reading.is_taken(begin + 1) or (begin > 1 and reading[begin - 1] == ":" and reading[begin - 2].isdigit()):
             continue  # `07:06:01.491989` is a time
-        if span.count(".") == 3 and _HOST.fullmatch(span):
+        if span.count(".") == 3 and (
+            _HOST.fullmatch(span) or _CALLED_HOST.search(reading.folded, max(0, begin - 24), begin)
+        ):
             continue
         digits = sum(map(str.isdigit, _EXTENSION.sub("", span)))
         if not 6 <= digits <= 17 or _DATE.fullmatch(span) or _YEARS.fullmatch(span) or _FILE.fullmatch(span):
