@@ -22,7 +22,7 @@ _BAR_OF_TABLE = re.compile(r"[^\W\d_]{2}[\"' ]{0,2}\|[\"' ]{0,2}[^\W\d_]{2}|\| ?
 _DIGIT_LIKE = str.maketrans("OoIl|", "00111")
 _DIGITS = re.compile("[0-9]")
 _WORD = re.compile(r"[^\W\d_]+")
-_INNER = re.compile(r"[A-Z](?<=[a-z\u00df-\u00ff][A-Z])(?=([A-Za-z]+))")
+_INNER = re.compile(r"[A-Z](?<=[a-z\u00df-\u00ff][A-Z])(?=([A-Za-z]{1,40}))")
 _FEW = 9
 
 
