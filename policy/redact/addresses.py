@@ -92,9 +92,11 @@ _SMALL_NAMES_BEFORE = re.compile(
     rf" (?:[{LETTER}]{{1,16}}\.? ){{1,4}}\Z"
 )
 _ROMAN = re.compile(r" [IVX]{1,5}\.?\Z")
+# Small words inside a street's name; others, as in `Anna Bergman woont op Lindering 5`, are none of it.
+_PARTICLE = r"(?:d[eu]r?|de[mns]|het|'t|te[nr]?|v[ao]n|vom|a[mn]|im|zu[mr]|auf|unter|la|le|og|och|i|på|a[fv]|n[ao]|pri|p[oř]d?|u|v[e]?|ke?|ze?|od|do|the|of|el|y|e|en|al|sv|svet\w{1,4})"
 # A capital somewhere: `by the way 12` is no street, `Hoher Weg 12` and `Unter den Eichen-Allee 3` are.
 _STREET = re.compile(
-    rf"(?<![{LETTER}]){_NAME}[ -](?:[{LETTER}]{{1,24}}[ -]){{0,3}}[{LETTER}]{{1,12}}\.?\Z|(?<![{LETTER}]){_NAME}\Z"
+    rf"(?<![{LETTER}]){_NAME}[ -](?:(?:{_UPPER}[{LETTER}.'’]{{0,24}}|{_PARTICLE})[ -]){{0,3}}[{LETTER}]{{1,12}}\.?\Z|(?<![{LETTER}]){_NAME}(?: [{LETTER}]{{1,16}} (?:utca|út|útja|tér|tere|körút))?\Z"
 )
 # Here no letters stand in front of a code but a country's, and no comma is a decimal's: `BWV 1007, KV 525`, `145,650 MHz`.
 _PLAIN_CODE = (

@@ -33,7 +33,7 @@ _ISSUERS = re.compile(
 )
 _EAN = 13  # digits, as many as the Visa cards of the last century had
 _CARD = re.compile(
-    r"card|kart|carte|tarjeta|carta|cart[aã]o|kaart|kort|k[aá]rtya|kortel|visa|\bcc\b|pan|κάρτα|карт", re.IGNORECASE
+    r"card|kart|carte|tarjeta|c[aá]rta|cart[aã]o|kaart|kort|k[aá]rtya|kortel|visa|\bcc\b|pan|κάρτα|карт", re.IGNORECASE
 )
 _DOUBLED = (0, 2, 4, 6, 8, 1, 3, 5, 7, 9)
 
