@@ -12,7 +12,7 @@ _NAME = re.compile(r"(?:bic|swift)(?:[-/ _]?(?:bic|swift|code|kod|nr))?(?![^\W_]
 _SAID = re.compile(r"[^\w\n]{1,4}\w{1,4}[^\w\n]{1,2}")  # `BIC der Bank: `
 _SIGNS = r"(?P<code>[A-Za-z]{4}(?P<country>[A-Za-z]{2})[A-Za-z0-9]{2}(?:[A-Za-z0-9]{3})?)"
 _ANY_CASE = re.compile(rf"[\"' ]{{0,2}}{_SIGNS}(?![A-Za-z0-9_])")
-_CODE = re.compile(rf"{_SIGNS.replace('A-Za-z', 'A-Z')}(?![A-Za-z0-9_])")
+_CODE = re.compile(rf"[\"' ]{{0,2}}{_SIGNS.replace('A-Za-z', 'A-Z')}(?![A-Za-z0-9_])")
 _BEFORE = re.compile(rf"(?<![A-Za-z0-9_]){_SIGNS.replace('A-Za-z', 'A-Z')}[\"'`*]{{0,2}} \((?:\w{{1,12}} )?\Z")
 _SETS = re.compile(r"[:=>]")
 _GAP = re.compile(r"[^\w\n]{1,7}")
