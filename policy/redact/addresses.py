@@ -23,8 +23,8 @@ _CODE = (
     r"|(?:[A-Z]{1,3}[- ]?)?[0-9]{3,6}(?:[ -][0-9]{2,3})?(?: ?[A-Z]{2}\b)?)(?![0-9A-Z])"
 )
 _TOWN = (
-    rf"{_NAME}(?:[ -](?:(?:am|an|an der|im|in|bei|vor|vorm|ob|der|den|van|sur|sous|de|la|le|en|lès|près|di|del|do|da|dos|pri|nad|na|pod"
-    rf"|u|i|aan|op|cu|lui)[ -](?:der |la |el )?)?{_NAME}){{0,3}}(?:/{_NAME})?(?: \((?:[A-Z]{{2}}|{_NAME}(?: {_NAME}){{0,2}})\))?(?:(?<=Praha)(?: [0-9]{{1,2}}(?![0-9]))|(?<=Bratislava)-[{LETTER} ]{{3,24}})?"
+    rf"(?:'[ts][ -])?{_NAME}(?: (?:mesto|vas|gora|polje|sobota|gradec|mesta)(?![{LETTER}]))?(?:[ -](?:(?:am|an|an der|im|in|bei|vor|vorm|ob|der|den|van|sur|sous|de|la|le|en|lès|près|di|del|do|da|dos|pri|nad|na|pod"
+    rf"|u|i|aan|op|cu|lui)[ -](?:der |la |el |sub )?)?{_NAME}){{0,3}}(?:/{_NAME})?(?: \((?:[A-Z]{{2}}|(?:okres )?{_NAME}(?: {_NAME}){{0,2}})\))?(?:(?<=Praha)(?: [0-9]{{1,2}}(?![0-9]))|(?<=Bratislava)-[{LETTER} ]{{3,24}})?"
 )
 # Floor, door, staircase and block, as they stand behind the house's number.
 _INSIDE = (
@@ -52,13 +52,13 @@ _BEHIND = (
 )  # fmt: skip
 # Kinds of street in front of the name; the number stands before them or behind the name.
 _IN_FRONT = frozenset({
-    "rue", "avenue", "av.", "boulevard", "bd", "bd.", "place", "chemin", "allée", "impasse", "quai", "route", "cours",
+    "rue", "avenue", "av.", "boulevard", "bd", "bd.", "c.", "place", "chemin", "allée", "impasse", "quai", "route", "cours",
     "square", "calle", "c/", "cañada", "urbanización", "acceso", "pasaje", "vial", "rambla", "soseaua", "canale", "r.", "avenida", "avda.", "plaza", "paseo", "camino", "ronda", "via", "viale", "piazza", "corso",
     "vicolo", "borgo", "contrada", "incrocio", "stretto", "rotonda", "alameda", "callejón", "pasadizo", "glorieta", "cuesta", "av", "largo", "strada", "rua", "travessa", "praça", "estrada", "ul.", "ulica", "al.", "aleja", "os.", "plac",
     "pl.", "str.", "bulevardul", "calea", "aleea", "șoseaua", "șos.", "sos.", "bd-ul", "b-dul", "ulice", "nám.", "náměstí", "námestie", "třída", "tř.", "cesta", "trg",
     "straße", "strasse", "platz", "allee", "triq", "intrarea", "drumul", "splaiul", "piața", "bld.", "bul.", "osiedle", "οδός", "οδ.", "λεωφόρος", "λεωφ.", "ул.", "бул.",
 })  # fmt: skip
-_INITIALS = frozenset(initial for kind in _IN_FRONT for initial in Reading(kind).initials)
+_INITIALS = frozenset(initial for kind in _IN_FRONT for initial in Reading(kind).initials) | {"ж", "жк", "кв"}
 # `3 Maja`, `17. Juni`, `25 de Abril`: the day of a street's name.
 _DAY = (
     rf"[0-9]{{1,2}}(?:\.|[º°]|er)? (?:de |di )?(?i:jan|feb|fév|mar|mär|apr|avr|abr|ma[ijy]|máj|jun|juin|júna|jul|juil|júl|lug|ago?|aoû|aug|sep|set"
@@ -98,9 +98,11 @@ _SMALL_NAMES_BEFORE = re.compile(
     rf" (?:[{LETTER}]{{1,16}}\.? ){{1,4}}\Z"
 )
 _ROMAN, _ROMAN_ENDS = re.compile(r" [IVX]{1,5}\.?\Z"), frozenset("IVX.")
+# Small words inside a street's name; others, as in `Anna Bergman woont op Lindering 5`, are none of it.
+_PARTICLE = r"(?:d[eu]r?|de[mns]|het|'t|te[nr]?|v[ao]n|vom|a[mn]|im|zu[mr]|auf|unter|la|le|og|och|i|på|a[fv]|n[ao]|pri|p[oř]d?|u|v[e]?|ke?|ze?|od|do|the|of|el|y|e|en|al|sv|svet\w{1,4})"
 # A capital somewhere: `by the way 12` is no street, `Hoher Weg 12` and `Unter den Eichen-Allee 3` are.
 _STREET = re.compile(
-    rf"(?<![{LETTER}]){_NAME}[ -](?:[{LETTER}]{{1,24}}[ -]){{0,3}}[{LETTER}]{{1,12}}\.?\Z|(?<![{LETTER}]){_NAME}\Z"
+    rf"(?<![{LETTER}]){_NAME}[ -](?:(?:{_UPPER}[{LETTER}.'’]{{0,24}}|{_PARTICLE})[ -]){{0,3}}[{LETTER}]{{1,12}}\.?\Z|(?<![{LETTER}]){_NAME}(?: [{LETTER}]{{1,16}} (?:utca|út|útja|tér|tere|körút))?\Z"
 )
 # Here no letters stand in front of a code but a country's, and no comma is a decimal's: `BWV 1007, KV 525`, `145,650 MHz`.
 _PLAIN_CODE = (
@@ -128,14 +130,13 @@ _UNIT_BEFORE = re.compile(
 _LONGEST_UNIT = 60
 # `ж.к. Младост 1, бл. 25, вх. А, ет. 3, ап. 7, 1784 София`
 _BULGARIAN = re.compile(
-    rf"(?:ж\.? ?к|кв|ул|бул)\.? ?[„“\"]?{_NAME}(?:[ -]{_NAME}){{0,3}}[”“\"]?(?: ?[0-9]{{1,3}}[{LETTER}]?)?"
+    rf"(?i:ж\.? ?к|кв|ул|бул)\.? ?[„“\"]?{_NAME}(?:[ -]{_NAME}){{0,3}}[”“\"]?(?: ?[0-9]{{1,3}}[{LETTER}]?)?"
     rf"(?:,? (?:№ ?|бл\.? ?|вх\.? ?|ет\.? ?|ап\.? ?)[0-9A-ZА-Я]{{1,4}}){{1,5}}(?:, ?(?:{_CODE} {_TOWN}|(?:гр\. ?)?{_NAME}))?"
 )
-_BULGARIAN_INITIALS = frozenset({"ж", "жк", "кв", "ул", "бул"})
 # `Rožna dolina, cesta IV 1c`: such a road has only a number, and its quarter belongs to it.
 _ROMAN_NAME = re.compile(" [IVX]{1,5} ")
 _QUARTER_BEFORE = re.compile(rf"(?<![{LETTER}]){_NAME}(?: [{LETTER}]{{2,14}})?, \Z")
-_BARE = "r."  # a rua where a town follows, else anybody's first name
+_BARE = frozenset({"r.", "c."})  # a street where a town follows, else anybody's first name
 # `Ob potoku 6c\n4763 Ljubljana`, `Mlynské nivy 55, 040 01 Košice`: only on a line of its own or before a long postal code.
 _SMALL_NAME_BEFORE = re.compile(rf"(?<![{LETTER}]){_NAME} (?:(?![A-Z])[{LETTER}]{{3,16}} ){{1,2}}(?:[IVX]{{1,4}} )?\Z")
 _SHORT_CODE = 4  # digits
@@ -144,7 +145,7 @@ _YEAR = re.compile("(?:19|20)[0-9]{2}")
 _MAYBE_A_WORD = re.compile(
     rf"[{LETTER}](?:ring|gate|pad|put|pot|tie|lei|hof|dol|breg|sady|nivy|g\.|pr\.|tn|pst)[ ,]{{0,2}}\Z", re.IGNORECASE
 )
-_POSTAL_CODE = re.compile(r"(?<![0-9])(?!(?:19|20)[0-9]{2}(?![0-9 -]))[0-9]{2,3}[ -]?[0-9]{2,3}")
+_POSTAL_CODE = re.compile(r"(?<![0-9])(?!(?:19|20)[0-9]{2}(?![0-9A-Z -]))[0-9]{2,3}[ -]?[0-9]{2,3}")
 _NO_STREET = re.compile(
     r"(?:lager|lehr|spiel|bau|sitz|steh|stell|park|arbeits|liege|speicher|treff|markt ?stand|start|tabellen)(?:platz|ring)\Z|\b(?:um|aus|rück|hin)weg\Z"
 )
@@ -181,7 +182,7 @@ _BRITISH = re.compile(
 _BRITISH_CODE = re.compile(
     r"(?<![A-Za-z0-9])(?:[A-Z]{1,2}[0-9][0-9A-Z]{0,2} [0-9][A-Z]{2}|[ACDEFHKNPRTVWXY][0-9][0-9W] [0-9ACDEFHKNPRTVWXY]{4})(?![A-Za-z0-9])"
 )
-_BRITISH_END = re.compile(r" [0-9ACDEFHKNPRTVWXY][A-Z0-9]{2,3}(?![A-Za-z0-9])")
+_BRITISH_END = re.compile(r" (?:[0-9][A-Z]{2}|[0-9ACDEFHKNPRTVWXY]{4}(?<=[A-Z][0-9][0-9W] [0-9A-Z]{4}))(?![A-Za-z0-9])")
 _BRITISH_HEAD = re.compile(r"(?<![A-Za-z0-9])(?:(?:Flat|Studio|Unit|Apartment) )?[0-9]{1,4}[A-Za-z]?(?= |, ?| ?\n)")
 
 
@@ -239,11 +240,10 @@ def _find(reading: Reading, start: int) -> Iterator[tuple[int, int]]:
             and (line := _BOX_TOWN.match(text, at + len(box[0].rstrip())))
         ):
             yield at, line.end()
-    for at in reading.words_from(_BULGARIAN_INITIALS):
-        if at >= start and (block := _BULGARIAN.match(text, at)):
-            yield block.span()
     for at in reading.words_from(_INITIALS):
         word = _KIND.match(text, at)
+        if at >= start and text[at] in "жкубЖКУБ" and (block := _BULGARIAN.match(text, at)):
+            yield block.span()
         if at < start or word is None or word[0].lower() not in _IN_FRONT:
             continue
         name = _WORDS.match(text, word.end())
@@ -259,7 +259,11 @@ def _find(reading: Reading, start: int) -> Iterator[tuple[int, int]]:
         first = _NUMBER_BEFORE.search(text, max(start, word.start() - 16), word.start())
         if not first and not name["number"] and (line := _LINE_AND_TOWN.match(text, name.end())):
             yield word.start(), line.end()
-        if kind in (_BARE, *_GERMAN) and _with_town(text, name.end()) == name.end() and not _DAY_NAMED.search(name[0]):
+        if (
+            (kind in _BARE or kind in _GERMAN)
+            and _with_town(text, name.end()) == name.end()
+            and not _DAY_NAMED.search(name[0])
+        ):
             continue
         if first or name["number"]:
             begin = first.start() if first else word.start()

@@ -12,8 +12,9 @@ _NAME = re.compile(r"(?:bic|swift)(?:[-/ _]?(?:bic|swift|code|kod|nr))?(?![^\W_]
 _SAID = re.compile(r"[^\w\n]{1,4}\w{1,4}[^\w\n]{1,2}")  # `BIC der Bank: `
 _SIGNS = r"(?P<code>[A-Za-z]{4}(?P<country>[A-Za-z]{2})[A-Za-z0-9]{2}(?:[A-Za-z0-9]{3})?)"
 _ANY_CASE = re.compile(rf"[\"' ]{{0,2}}{_SIGNS}(?![A-Za-z0-9_])")
-_CODE = re.compile(rf"{_SIGNS.replace('A-Za-z', 'A-Z')}(?![A-Za-z0-9_])")
+_CODE = re.compile(rf"[\"' ]{{0,2}}{_SIGNS.replace('A-Za-z', 'A-Z')}(?![A-Za-z0-9_])")
 _BEFORE = re.compile(rf"(?<![A-Za-z0-9_]){_SIGNS.replace('A-Za-z', 'A-Z')}[\"'`*]{{0,2}} \((?:\w{{1,12}} )?\Z")
+_SETS = re.compile(r"[:=>]")
 _GAP = re.compile(r"[^\w\n]{1,7}")
 _COUNTRIES = frozenset(LENGTHS) | {"US", "CA", "JP", "CN", "AU", "IN", "SG", "HK", "KR", "ZA", "MX"}
 _LONGEST = 32
@@ -33,8 +34,8 @@ def find_bics(text: str, start: int) -> Iterator[tuple[int, int]]:
         if said := _SAID.match(reading, name.end()):
             ways.append((said.end(), len(reading)))
         for first, last in ways:
-            is_plain = reading[name.end() : first].isspace()  # `swift language`
-            code = (_CODE if is_plain else _ANY_CASE).match(reading, first, last)
+            is_set = _SETS.search(reading, name.end(), first)  # in `swift language` nothing does
+            code = (_ANY_CASE if is_set else _CODE).match(reading, first, last)
             if code and code.start("code") >= start and code["country"].upper() in _COUNTRIES:
                 yield code.span("code")
     for begin, end, label in reading.taken:

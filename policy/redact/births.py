@@ -18,6 +18,23 @@ _DATE = re.compile(
     rf"|(?<![{LETTER}]){_MONTH} [0-3]?[0-9](?:st|nd|rd|th)?,? (?:19|20)[0-9]{{2}}{END}"
     rf"|{BEGIN}(?:19|20)[0-9]{{2}}\. {_MONTH} [0-3]?[0-9]{END}"
 )
+_VERBS = frozenset(
+    {
+        "born",
+        "geboren",
+        "nato",
+        "nata",
+        "nacido",
+        "nacida",
+        "nascido",
+        "nascida",
+        "fodt",
+        "fodd",
+        "narozen",
+        "narozena",
+        "ur.",
+    }
+)  # heads of no line
 _FIELD = re.compile(rf"[\"'`* ]{{0,3}}(?P<date>{_DATE.pattern})")
 _BEFORE = re.compile(
     rf"(?P<date>{_DATE.pattern})[\"'`*]{{0,2}} ?\((?:[^\W\d_]{{2,10}} ){{0,2}}\Z"
@@ -47,5 +64,7 @@ def find_births(text: str, start: int) -> Iterator[tuple[int, int]]:
         elif before := _BEFORE.search(reading, max(done, at - _LONGEST), at):
             yield before.span("date")
         for first, last in places(reading, at, born.end()):
+            if "\n" in reading[at:first] and born[0] in _VERBS:
+                continue
             if first >= max(start, done) and (found := _FIELD.match(reading, first, last)):
                 yield found.span("date")

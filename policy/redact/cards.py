@@ -33,7 +33,7 @@ _ISSUERS = re.compile(
 )
 _EAN = 13  # digits, as many as the Visa cards of the last century had
 _CARD = re.compile(
-    r"card|kart|carte|tarjeta|carta|cart[aã]o|kaart|kort|k[aá]rtya|kortel|visa|\bcc\b|pan|κάρτα|карт", re.IGNORECASE
+    r"card|kart|carte|tarjeta|c[aá]rta|cart[aã]o|kaart|kort|k[aá]rtya|kortel|visa|\bcc\b|pan|κάρτα|карт", re.IGNORECASE
 )
 _DOUBLED = (0, 2, 4, 6, 8, 1, 3, 5, 7, 9)
 
@@ -78,11 +78,25 @@ def _last_group(reading: Reading, groups: list[tuple[int, int]], first: int) -> 
             continue
         if len(digits) == _EAN and _is_article(reading, groups[first][0], digits):
             continue
-        if len(digits) >= _SURE or not called_otherwise(reading, groups[first][0], groups[index][1]):
+        if (
+            len(digits) >= _SURE
+            or _heads_cards(reading, groups[first][0])
+            or not called_otherwise(reading, groups[first][0], groups[index][1])
+        ):
             last = index
         if len(digits) <= _LONGEST_ID and _is_named_id(reading, groups[first][0], digits):
             return None
     return last
+
+
+def _heads_cards(reading: Reading, begin: int) -> bool:
+    """Whether the number stands below a heading that speaks of cards."""
+    return any(
+        first <= begin < last
+        for column in reading.columns
+        if _CARD.search(reading, column.start, column.end)
+        for first, last in column.cells
+    )
 
 
 def _is_article(reading: Reading, begin: int, digits: str) -> bool:

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 from policy.redact.reading import Reading
 
-# Dots and blanks of a form, a line's end, tags of HTML, `=>`, `"field": "BIC", "value": "`, `BIC?` and the next speaker.
+# Dots and blanks of a form, a line's end, tags of HTML, `=>`, `"field": "BIC", "value": "`, `BIC?` and who answers.
 _GLUE = re.compile(
-    r"[\"'*_`)\]]{0,4}(?:</[a-z]{1,10}>)?\s{0,2}(?:<input[^<>]{0,80}?value=[\"']|[^\w<>]{0,3}(?:<[^<>]{1,60}>\s{0,4}){1,4}"
+    r"[\"'*_`)\]]{0,4}(?:</[a-z]{1,10}>)?\s{0,2}(?:<input[^<>]{0,80}?value=[\"']|[^\w<>]{0,3}(?:</?[a-z][^<>]{0,60}>\s{0,4}){1,4}"
     r"|\"? ?value=[\"']|,\s{0,3}[\"']?(?:value|wert|valeur|valor)[\"']?\s?[:=]\s?[\"']"
     r"|\?\s{0,3}\n[^\W\d_]{2,12}: |[^\w\n]{0,48}(?:\n[^\w\n]{0,4}){0,2})"
 )

@@ -40,6 +40,9 @@ _NUMBER_FOLLOWS = re.compile(r"[^0-9\n]{0,12}(?![0-9]{1,3}(?:[)\]]| [^\W\d_]{3})
 _BRACKETED = re.compile(r"[0-9A-Za-z][\"'`*]{0,2} \((?:[^\W\d_]{1,10} )?\Z")  # `34119004911 (ЕГН), …`
 _CLOSED = re.compile(r"[^0-9()]{0,12}\)(?! ?[:=]| ?[0-9])")
 
+_FIELD_OF_A_PAGE = re.compile(r"[ :*]{0,3}</label>\s{0,4}<input[^<>]{0,80}?value=[\"']")
+_TABULAR = re.compile(r"[;\t|]|,[^\s]|  ")
+
 
 class Name(NamedTuple):
     """A name at ``text[start:end]``; ``kinds``: those it may mean; ``is_short``: maybe a word; ``is_general``: of any kind."""
@@ -201,8 +204,10 @@ def _named(reading: Reading) -> dict[int, Named]:
             continue
         reach = _SHORT_REACH if name.is_short else REACH
         number = _NUMBER_START.search(reading.latin, name.end, name.end + reach + 8)
-        if number and headings and headings.covers(name.start, name.end):  # it names its own column alone
-            number = None if "\n" in reading[name.end : number.start()] else number
+        if not number and (field := _FIELD_OF_A_PAGE.match(reading, name.end)):
+            number = _NUMBER_START.match(reading.latin, field.end())
+        if number and headings and headings.covers(name.start, name.end):
+            number = None if _names_a_column(reading, name, number.start()) else number
         if number and not _OTHER_CLAUSE.search(reading, name.end, number.start()):
             _add(found, number.start(), name)
     if names and reading.columns:
@@ -220,6 +225,15 @@ def _named(reading: Reading) -> dict[int, Named]:
                     for name in heading:
                         _add(found, number.start(), name._replace(is_short=False))
     return found
+
+
+def _names_a_column(reading: Reading, name: Name, number: int) -> bool:
+    """Whether a name in a heading names its own column alone: not so in prose whose lines have commas."""
+    between = reading[name.end : number]
+    if "</t" in between:
+        return True
+    line = reading[reading.rfind("\n", 0, name.start) + 1 : name.end + (between.find("\n") if "\n" in between else 0)]
+    return "\n" in between and _TABULAR.search(line) is not None
 
 
 def _ends_a_key(reading: Reading, name: Name, end: int) -> bool:
@@ -244,7 +258,7 @@ def _add(found: dict[int, Named], at: int, name: Name) -> None:
 
 def _is_bracketed(latin: str, name: Name) -> bool:
     """Whether it stands in brackets right behind a number, and names that one."""
-    if "(" not in latin[max(0, name.start - 12) : name.start]:
+    if latin.find("(", max(0, name.start - 12), name.start) < 0:
         return False
     before = _BRACKETED.search(latin, max(0, name.start - 14), name.start)
     number = before and _NUMBER_END.search(latin, max(0, before.start() - 4), before.start() + 1)

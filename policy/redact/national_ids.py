@@ -226,7 +226,7 @@ def _named_order(reading: Reading, named: Named, chains: list[Chain]) -> Iterato
                 kind in _OWN_NAME_ONLY
                 or (is_foreign and (IDS[kind].needs is Needs.NAME or shape in mistaken or _is_old(kind, chain)))
             ):
-                ranked.append((is_foreign, False, not is_own, index, IDS[kind].needs, kind))
+                ranked.append((is_foreign, kind in _MIXED, not is_own, index, IDS[kind].needs, kind))
     for _, _, _, index, _, kind in sorted(ranked):
         yield kind, chains[index]
 

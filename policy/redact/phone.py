@@ -37,12 +37,14 @@ _DATE = re.compile(
     r"|[0-3]?[0-9](?:[./ -]|\. )[01]?[0-9](?:[./ -]|\. )(?:19|20)[0-9]{2}.*"
 )
 _FILE = re.compile(
-    r"[0-9]{2,7}/(?:19|20)[0-9]{2}(?:-[0-9]{1,3})?|[0-9]{3} \(?(?:19|20)[0-9]{2}\)?|[0-9]{2}\.[0-9]{2}\.[0-9]{4}|[0-3]?[0-9]([./-])[01]?[0-9]\1[0-9]{2}"
+    r"[0-9]{2,7}/(?:19|20)[0-9]{2}(?:-[0-9]{1,3})?|[0-9]{2}\.[0-9]{2}\.[0-9]{4}|[0-3]?[0-9]([./-])[01]?[0-9]\1[0-9]{2}"
 )  # a number and its year, a date
 _PERSONAL = re.compile(r"[0-3][0-9][01][0-9]{3}[ -][0-9]{4,5}")  # date of birth and serial, as north of the Baltic
 _AMOUNT = re.compile(r"[1-9][0-9]{0,2}(?:[. ][0-9]{3}){2,}")
 # Four numbers up to 255 of which one has three digits: nobody groups a phone so.
 _HOST = re.compile(r"(?=.{0,12}[0-9]{3})(?:(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])(?:\.(?!\Z)|\Z)){4}")
+_CALLED_HOST = re.compile(r"(?<![^\W_])(?:ip|ipv4|host|server)(?![^\W\d_])[^0-9\n]{0,16}\Z")
+_LAST_AND_YEAR = re.compile(r"[0-9]{3} \(?(?:19|20)[0-9]{2}\)?")  # of `1,234,567 (2022)`
 _THOUSANDS = re.compile(r"[1-9][0-9]{0,2}(?:\.[0-9]{3}){2,}")
 _ACCOUNT_SO_FAR = re.compile(r"(?<![A-Za-z0-9])[A-Z]{2}[0-9]{2} (?:[A-Z0-9]{4} ){0,6}\Z")
 _NUMBER = re.compile(
@@ -70,7 +72,11 @@ def find_phones(text: str, start: int) -> Iterator[tuple[int, int]]:
             span, begin = span[1:], begin + 1
         if reading.is_taken(begin + 1) or (begin > 1 and reading[begin - 1] == ":" and reading[begin - 2].isdigit()):
             continue  # `07:06:01.491989` is a time
-        if span.count(".") == 3 and _HOST.fullmatch(span):
+        if begin > 1 and reading[begin - 1] == "," and reading[begin - 2].isdigit() and _LAST_AND_YEAR.fullmatch(span):
+            continue
+        if span.count(".") == 3 and (
+            _HOST.fullmatch(span) or _CALLED_HOST.search(reading.folded, max(0, begin - 24), begin)
+        ):
             continue
         number = _EXTENSION.sub("", span) if match["extension"] else span
         digits = len(number.encode().translate(None, _SEPARATORS))

@@ -61,10 +61,12 @@ _SIGNS = (
 _PRICE = r"(?![0-9.]{1,8} (?:EUR|USD|GBP|CHF|PLN|SEK|NOK|DKK|CZK|HUF|RON)(?![A-Z]))"
 _PLATE = re.compile(rf"\W{{1,4}}(?:\w{{1,10}}\W{{1,4}}){{0,2}}?{_PRICE}{_SIGNS}(?![A-Za-z0-9_])")
 # `A NEG-476 rendszámú autó`: the article is no part of it.
-_BEFORE = re.compile(rf"(?<![A-Za-z0-9_-])(?:Az? (?=[A-Z]{{2}}))?{_SIGNS}[\"'»”)]{{0,2}}[ -]{{1,2}}\(?\Z")
+_BEFORE = re.compile(
+    rf"(?<![A-Za-z0-9_-])(?:Az? (?=[A-Z]{{2}}))?{_SIGNS}[\"'»”)]{{0,2}}[ -]{{1,2}}(?:\((?:\w{{1,8}}\.? )?)?\Z"
+)
 # A whole field: what stands behind it ends a cell, a string, a tag or a line.
 _FIELD = re.compile(rf"[\"'`* ]{{0,3}}{_PRICE}{_SIGNS}(?=[\"'`*\\]{{0,3}} {{0,2}}(?:[<;,|\t\n)\]}}]|\Z| |/>|[\"']))")
-_LONGEST_BEFORE = 16
+_LONGEST_BEFORE = 26
 _NAMED_BEFORE = ("rendszam", "kennzeichen", "kenteken", "number plate", "plate")
 
 
@@ -80,10 +82,12 @@ def find_plates(text: str, start: int) -> Iterator[tuple[int, int]]:
         name = _NAME.match(reading.folded, at)
         if name is None:
             continue
-        plate = _PLATE.match(reading, name.end())
+        is_bracketed = "(" in reading[max(0, at - 10) : at]
+        plate = _BEFORE.search(reading, max(start, at - _LONGEST_BEFORE), at) if is_bracketed else None
+        plate = plate or _PLATE.match(reading, name.end())
         if plate and "\n" in plate[0]:  # of the next line, which `places` knows better
             plate = None
-        if not plate and (name[0].startswith(_NAMED_BEFORE) or reading[at - 1 : at] == "("):
+        if not plate and name[0].startswith(_NAMED_BEFORE):
             plate = _BEFORE.search(reading, max(start, at - _LONGEST_BEFORE), at)
         for first, last in () if plate else places(reading, at, name.end()):
             field = _FIELD.match(reading, first, last)

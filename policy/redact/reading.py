@@ -24,7 +24,7 @@ _BAR_OF_TABLE = re.compile(r"[^\W\d_]{2}[\"' ]{0,2}\|[\"' ]{0,2}[^\W\d_]{2}|\| ?
 _DIGIT_LIKE = str.maketrans("OoIl|", "00111")
 _DIGITS = re.compile("[0-9]")
 _WORD, _PLAIN_WORD = re.compile(r"([^\W\d_]+)"), re.compile("([a-z][a-z]*)")
-_INNER = re.compile(r"[A-Z](?<=[a-z\u00df-\u00ff][A-Z])(?=([A-Za-z]+))")
+_INNER = re.compile(r"[A-Z](?<=[a-z\u00df-\u00ff][A-Z])(?=([A-Za-z]{1,40}))")
 _HEAD = itemgetter(slice(3))
 _NOT_PLAIN = re.compile(r"[^\x00-\x7f]")
 _FEW = 9

@@ -84,7 +84,7 @@ def find_secrets(text: str, start: int) -> Iterator[tuple[int, int]]:
             if first >= start and _is_random(text[first:last], _SURE if is_plain else _ENTROPY):
                 yield first, last
             named = _NAMED.search(small, named.start("value"))  # a value may end in the name of the next one
-    if "-" in text and contains_any(text, _OPTIONS):
+    if (" -" in text or text.startswith("-p")) and contains_any(text, _OPTIONS):
         for option in _OPTION.finditer(text, max(0, start - _NAMES_REACH)):
             first, last = option.span("value")
             if first >= start and first - option.start() <= _NAMES_REACH and _is_random(text[first:last], _ENTROPY):

@@ -40,10 +40,6 @@ _ITALIAN = re.compile(
     rf"(?:partita iva|p\.? ?iva)\W{{0,4}}(?:\w{{1,8}}\W{{1,3}}){{0,2}}(?P<number>{BEGIN}{flexible('9' * 11)}){END}",
 )
 _HEAD = re.compile("[A-Z]{2}(?=[A-Z0-9 .-])")
-# The first digit of `de136695976`, as a form may have it: only in one piece.
-_SMALL = re.compile(
-    r"[0-9](?:(?<=[^A-Za-z0-9_.@/-][a-z]{2}[0-9])|(?<=[^A-Za-z0-9_.@/-][a-z]{3}[0-9]))[0-9a-z]{6,12}(?![A-Za-z0-9_@/-]|\.[A-Za-z0-9])"
-)
 _ACCOUNT = re.compile(r"[A-Z]{2}[0-9]{2}(?: [A-Z0-9]{4}){3}")  # an IBAN with a slip
 _BEFORE = 48
 
@@ -74,13 +70,6 @@ def _with_prefix(text: str, start: int) -> Iterator[tuple[int, int]]:
                 continue
             if _is_valid(country, "".join(filter(str.isalnum, match[1]))):
                 yield match.span()
-    for match in _SMALL.finditer(text, start):
-        begin = match.start() - (3 if text[match.start() - 3].isalpha() else 2)
-        number = text[begin : match.end()].upper()
-        if begin >= start and any(
-            pattern.fullmatch(number) and _is_valid(country, number) for country, pattern in _VAT.get(number[:2], ())
-        ):
-            yield begin, match.end()
 
 
 def _is_valid(country: str, number: str) -> bool:

@@ -4,7 +4,8 @@ import pytest
 from typer.testing import CliRunner
 
 from policy.redact.cli import app
-from tests.data.redaction.make import as_json, cases
+from tests.data.redaction.filling import as_json
+from tests.data.redaction.make import cases
 
 
 def run(*arguments, **more):
