@@ -37,7 +37,7 @@ _VERBS = frozenset(
 )  # heads of no line
 _FIELD = re.compile(rf"[\"'`* ]{{0,3}}(?P<date>{_DATE.pattern})")
 _BEFORE = re.compile(
-    rf"(?P<date>{_DATE.pattern})[\"'`*]{{0,2}} ?\((?:[^\W\d_]{{2,10}} ){{0,2}}\Z"
+    rf"(?P<date>{_DATE.pattern})[\"'`*]{{0,2}} ?\((?:[^\W\d_]{{2,10}}[ -]){{0,2}}\Z"
 )  # `12.05.1980 (date of birth)`
 _BORN = re.compile(
     r"(?:born|date[_ -]?of[_ -]?birth|birth|dob(?![^\W\d_])|d\.o\.b|geb(?:\.|or|urt|dat|oorte)|nee?[ _]le|naissance|nat[oaie]\b|nascit|nacid|nacim|nascid|nascim|ur\.|urodz"
