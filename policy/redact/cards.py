@@ -92,7 +92,7 @@ def _last_group(reading: Reading, groups: list[tuple[int, int]], first: int) -> 
 
 
 def _is_grouped(sizes: list[int]) -> bool:
-    """Whether somebody groups a card so: 4 6 5 and 4 6 4, or by one size with the rest at the end. Rows of figures differ."""
+    """Whether somebody groups a card so: 4 6 5 and 4 6 4, or by one size with the rest at the end."""
     return (
         len(sizes) == 1
         or sizes[:2] == [4, 6]
