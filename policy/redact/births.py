@@ -37,7 +37,7 @@ _VERBS = frozenset(
 )  # heads of no line
 _FIELD = re.compile(rf"[\"'`* ]{{0,3}}(?P<date>{_DATE.pattern})")
 _BEFORE = re.compile(
-    rf"(?P<date>{_DATE.pattern})[\"'`*]{{0,2}} ?\((?:[^\W\d_]{{2,10}} ){{0,2}}\Z"
+    rf"(?P<date>{_DATE.pattern})[\"'`*]{{0,2}} ?\((?:[^\W\d_]{{2,10}}[ -]){{0,2}}\Z"
 )  # `12.05.1980 (date of birth)`
 _BORN = re.compile(
     r"(?:born|date[_ -]?of[_ -]?birth|birth|dob(?![^\W\d_])|d\.o\.b|geb(?:\.|or|urt|dat|oorte)|nee?[ _]le|naissance|nat[oaie]\b|nascit|nacid|nacim|nascid|nascim|ur\.|urodz"
@@ -52,6 +52,7 @@ _REACH = 36  # letters and signs between the word and its date
 def find_births(text: str, start: int) -> Iterator[tuple[int, int]]:
     """Spans of dates of birth from `start` on."""
     reading = text if isinstance(text, Reading) else Reading(text)
+    found: dict[tuple[int, int], None] = {}  # once each: `date of birth` is two names
     done = start
     for at in reading.words_from(INITIALS):
         born = _BORN.match(reading.folded, at)
@@ -59,12 +60,14 @@ def find_births(text: str, start: int) -> Iterator[tuple[int, int]]:
             continue
         date = _DATE.search(reading, max(done, born.end()), born.end() + _REACH + _LONGEST)
         if date and date.start() <= born.end() + _REACH and _BETWEEN.match(reading, born.end(), date.start()):
-            yield date.span()
+            found[date.span()] = None
             done = date.end()
         elif before := _BEFORE.search(reading, max(done, at - _LONGEST), at):
-            yield before.span("date")
+            found[before.span("date")] = None
+        is_heading = born[0] not in _VERBS or any(column.start <= at < column.end for column in reading.columns)
         for first, last in places(reading, at, born.end()):
-            if "\n" in reading[at:first] and born[0] in _VERBS:
-                continue
-            if first >= max(start, done) and (found := _FIELD.match(reading, first, last)):
-                yield found.span("date")
+            if is_heading or "\n" not in reading[at:first]:
+                field = _FIELD.match(reading, first, last)
+                if field and field.start("date") >= max(start, done):
+                    found[field.span("date")] = None
+    yield from found

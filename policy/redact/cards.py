@@ -76,6 +76,8 @@ def _last_group(reading: Reading, groups: list[tuple[int, int]], first: int) -> 
             break
         if len(digits) < _SHORTEST or not (_ISSUERS.fullmatch(digits) and passes_luhn(digits)):
             continue
+        if not _is_grouped([end - at for at, end in groups[first : index + 1]]):
+            continue
         if len(digits) == _EAN and _is_article(reading, groups[first][0], digits):
             continue
         if (
@@ -87,6 +89,15 @@ def _last_group(reading: Reading, groups: list[tuple[int, int]], first: int) -> 
         if len(digits) <= _LONGEST_ID and _is_named_id(reading, groups[first][0], digits):
             return None
     return last
+
+
+def _is_grouped(sizes: list[int]) -> bool:
+    """Whether somebody groups a card so: 4 6 5 and 4 6 4, or by one size with the rest at the end."""
+    return (
+        len(sizes) == 1
+        or sizes[:2] == [4, 6]
+        or (len(set(sizes[:-1])) == 1 and sizes[-1] <= sizes[0] and (len(sizes) > 2 or sizes[0] == sizes[1]))
+    )
 
 
 def _heads_cards(reading: Reading, begin: int) -> bool:

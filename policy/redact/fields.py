@@ -11,7 +11,7 @@ from policy.redact.reading import Reading
 _GLUE = re.compile(
     r"[\"'*_`)\]]{0,4}(?:</[a-z]{1,10}>)?\s{0,2}(?:<input[^<>]{0,80}?value=[\"']|[^\w<>]{0,3}(?:</?[a-z][^<>]{0,60}>\s{0,4}){1,4}"
     r"|\"? ?value=[\"']|,\s{0,3}[\"']?(?:value|wert|valeur|valor)[\"']?\s?[:=]\s?[\"']"
-    r"|\?\s{0,3}\n[^\W\d_]{2,12}: |[^\w\n]{0,48}(?:\n[^\w\n]{0,4}){0,2})"
+    r"|\.?\?\s{0,3}\n[^\W\d_]{2,12}: |[^\w\n]{0,48}(?:\n[^\w\n]{0,4}){0,2})"
 )
 _WORDS = re.compile(r"(?:[ _-][^\W\d_]{1,12}){1,2}(?=[^\w ])")  # `Geburtsdatum des Kindes:`
 

@@ -32,7 +32,7 @@ _OTHER_CLAUSE = re.compile(
     r"(?:[;!?]|(?<![Nn][ro])(?<!\.)\.) ?(?!(?i:num|nr|no\b|cod|kod|кож))(?:(?<=;)[^\W\d_]|(?<=; )[^\W\d_]|[A-Z\u00c0-\u00de\u0391-\u03a9\u0410-\u042f])[^\W\d_]{2,15}:? (?:n[ro]\.? |n\.? ?º ?)?\Z"
 )
 _NUMBER_END = re.compile(
-    r"(?P<number>[0-9][A-Za-z]{0,3})(?![A-Za-z0-9])(?P<letter>[ ./-][A-Z](?![A-Za-z0-9]))?[^0-9\n]*\Z"
+    r"(?P<number>[0-9][A-Za-z]{0,3})(?![A-Za-z0-9])(?P<letter>[ ./-][A-Z](?![A-Za-z0-9]))?[^0-9\n{}]*\Z"
 )
 _CLOSING_TAG = re.compile(r"</(?:[\w-]{1,12}[:_-])?\Z")  # it names what stands before it
 _NUMBER_FOLLOWS = re.compile(r"[^0-9\n]{0,12}(?![0-9]{1,3}(?:[)\]]| [^\W\d_]{3}))[0-9]")  # not `(12 siffror)`
@@ -41,6 +41,7 @@ _BRACKETED = re.compile(r"[0-9A-Za-z][\"'`*]{0,2} \((?:[^\W\d_]{1,10} )?\Z")  # 
 _CLOSED = re.compile(r"[^0-9()]{0,12}\)(?! ?[:=]| ?[0-9])")
 
 _FIELD_OF_A_PAGE = re.compile(r"[ :*]{0,3}</label>\s{0,4}<input[^<>]{0,80}?value=[\"']")
+_LISTED = re.compile(r"\)\s{1,4}(?:VALUES|FROM)", re.IGNORECASE)
 _TABULAR = re.compile(r"[;\t|]|,[^\s]|  ")
 
 
@@ -230,7 +231,7 @@ def _named(reading: Reading) -> dict[int, Named]:
 def _names_a_column(reading: Reading, name: Name, number: int) -> bool:
     """Whether a name in a heading names its own column alone: not so in prose whose lines have commas."""
     between = reading[name.end : number]
-    if "</t" in between:
+    if "</t" in between or (")" in between and _LISTED.search(between)):
         return True
     line = reading[reading.rfind("\n", 0, name.start) + 1 : name.end + (between.find("\n") if "\n" in between else 0)]
     return "\n" in between and _TABULAR.search(line) is not None

@@ -21,7 +21,7 @@ _CUT_OR_PAIR = re.compile(
     r"(?P<cut>\\(?:u[0-9a-fA-F]{0,3}|u[dD][89abAB][0-9a-fA-F]{2}(?:\\(?:u[0-9a-fA-F]{0,3})?)?)?\Z)|\\.", re.DOTALL
 )
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|-?[0-9][0-9.eE+-]*', re.DOTALL)
-_ESCAPED_AGAIN = re.compile(r"\\(?:u[0-9a-fA-F]{4}|\")")
+_ESCAPED_AGAIN = re.compile(r"\\(?:u[0-9a-fA-F]{4}|\")|\"[^\"]{0,400}\\n")
 _MOST_ESCAPES = 3  # JSON in JSON in JSON
 _MOST_EXACT = 1e22  # what a float holds to the last digit
 _LONG_NUMBER = 7  # digits; shorter numbers identify nobody

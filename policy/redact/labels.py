@@ -100,6 +100,8 @@ _VAT = frozenset(
 )
 _SUFFIX = re.compile(r"_(?:number|no|nr|num|code|value|id|nummer)\Z")
 _PREFIX = re.compile(r"\A(?:pii|b|i|national_id|nationalid|id|nid)_")
+# `WORK_EMAIL`, `CLIENT_IP`: whoever's it is.
+_WHOSEVER = frozenset({"address", "email", "phone", "iban", "vat", "bic", "plate", "ip", "imei", "dob", "birthdate"})
 _SECRET = re.compile(r".*_(?:token|secret|password|credentials?|key)")
 _UNMARKED = str.maketrans("øłđðþı", "oldtti".replace("tt", "dt"))
 
@@ -121,6 +123,8 @@ def canonical(label: str) -> str:
         if shorter == name or not shorter:
             break
         name = shorter
+    if name.rpartition("_")[2] in _WHOSEVER:
+        return _BY_NAME[name.rpartition("_")[2]]
     return "secret" if _SECRET.fullmatch(name) else name
 
 

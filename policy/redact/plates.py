@@ -84,7 +84,8 @@ def find_plates(text: str, start: int) -> Iterator[tuple[int, int]]:
             continue
         is_bracketed = "(" in reading[max(0, at - 10) : at]
         plate = _BEFORE.search(reading, max(start, at - _LONGEST_BEFORE), at) if is_bracketed else None
-        plate = plate or _PLATE.match(reading, name.end())
+        if not any(column.start <= at < column.end for column in reading.columns):
+            plate = plate or _PLATE.match(reading, name.end())
         if plate and "\n" in plate[0]:  # of the next line, which `places` knows better
             plate = None
         if not plate and name[0].startswith(_NAMED_BEFORE):
