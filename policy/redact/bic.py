@@ -1,5 +1,8 @@
-"""BIC (ISO 9362): bank, country, place, branch. There is no check digit, so it counts only behind its name, below it in
-a table, or right behind an account of the same country."""
+"""BIC (ISO 9362): bank, country, place, branch, where its name or an account calls for it.
+
+There is no check digit, so it counts only behind its name, below it in a table, or right behind an account of the same
+country.
+"""
 
 import re
 from collections.abc import Iterator
@@ -18,6 +21,7 @@ _SETS = re.compile(r"[:=>]")
 _GAP = re.compile(r"[^\w\n]{1,7}")
 _COUNTRIES = frozenset(LENGTHS) | {"US", "CA", "JP", "CN", "AU", "IN", "SG", "HK", "KR", "ZA", "MX"}
 _LONGEST = 32
+_REACH = 120  # a field's tags and quotes
 _INITIALS = frozenset({"bic", "swi"})
 
 
@@ -34,7 +38,9 @@ def find_bics(text: str, start: int) -> Iterator[tuple[int, int]]:
         if said := _SAID.match(reading, name.end()):
             ways.append((said.end(), len(reading)))
         for first, last in ways:
-            is_set = _SETS.search(reading, name.end(), first)  # in `swift language` nothing does
+            is_set = _SETS.search(
+                reading, name.end(), min(first, name.end() + _REACH)
+            )  # in `swift language` nothing does
             code = (_ANY_CASE if is_set else _CODE).match(reading, first, last)
             if code and code.start("code") >= start and code["country"].upper() in _COUNTRIES:
                 yield code.span("code")

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 
 from policy.redact.alphabet import LETTER
-from policy.redact.fields import places
+from policy.redact.fields import columns_at, places
 from policy.redact.reading import Reading
 from policy.redact.shapes import BEGIN, END
 
@@ -64,7 +64,7 @@ def find_births(text: str, start: int) -> Iterator[tuple[int, int]]:
             done = date.end()
         elif before := _BEFORE.search(reading, max(done, at - _LONGEST), at):
             found[before.span("date")] = None
-        is_heading = born[0] not in _VERBS or any(column.start <= at < column.end for column in reading.columns)
+        is_heading = born[0] not in _VERBS or any(columns_at(reading, at))
         for first, last in places(reading, at, born.end()):
             if is_heading or "\n" not in reading[at:first]:
                 field = _FIELD.match(reading, first, last)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from policy.redact.harmless import called_otherwise
 from policy.redact.id_kinds import IDS, UNCHECKED
 from policy.redact.id_names import named_numbers
-from policy.redact.reading import Reading
+from policy.redact.reading import Reading, Spans
 
 _GROUPS = re.compile(
     r"[0-9](?<![A-Za-z0-9_+][0-9])(?<![0-9]\.[0-9])[0-9]{2,18}"
@@ -102,12 +102,18 @@ def _is_grouped(sizes: list[int]) -> bool:
 
 def _heads_cards(reading: Reading, begin: int) -> bool:
     """Whether the number stands below a heading that speaks of cards."""
-    return any(
-        first <= begin < last
-        for column in reading.columns
-        if _CARD.search(reading, column.start, column.end)
-        for first, last in column.cells
-    )
+    if not reading.columns:
+        return False
+    known: Spans | None = reading.__dict__.get("card_cells")
+    if known is None:
+        known = reading.__dict__["card_cells"] = Spans(
+            cell
+            for column in reading.columns
+            if _CARD.search(reading, column.start, column.end)
+            for cell in column.cells
+            if cell[0] < cell[1]
+        )
+    return known.covers(begin, begin + 1)
 
 
 def _is_article(reading: Reading, begin: int, digits: str) -> bool:

@@ -4,7 +4,7 @@
 import re
 from collections.abc import Iterator
 
-from policy.redact.fields import places
+from policy.redact.fields import columns_at, places
 from policy.redact.reading import Reading
 
 _NAME = re.compile(
@@ -84,7 +84,7 @@ def find_plates(text: str, start: int) -> Iterator[tuple[int, int]]:
             continue
         is_bracketed = "(" in reading[max(0, at - 10) : at]
         plate = _BEFORE.search(reading, max(start, at - _LONGEST_BEFORE), at) if is_bracketed else None
-        if not any(column.start <= at < column.end for column in reading.columns):
+        if not any(columns_at(reading, at)):
             plate = plate or _PLATE.match(reading, name.end())
         if plate and "\n" in plate[0]:  # of the next line, which `places` knows better
             plate = None
