@@ -3,6 +3,7 @@
 Every function takes letters and digits without separators and says whether the check holds; none raises.
 """
 
+import re
 from datetime import date
 from operator import mul
 
@@ -16,6 +17,7 @@ from stdnum.pt import cc, nif
 from stdnum.ro import cnp
 from stdnum.si import emso
 
+_CASES = re.compile("[0-9][A-Z]+[0-9]|[A-Z][0-9]+[A-Z]")  # mixed, as no word beside a year is
 _VOWELS = frozenset("AEIOU")  # no German document has them, so that it spells no word
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
@@ -52,11 +54,19 @@ def is_document_number(number: str) -> bool:
 
 
 def is_travel_document(number: str) -> bool:
-    """Passports and identity cards of any state: six to twelve signs, at least five digits, at most three letters."""
-    digits = sum(map(str.isdigit, number))
-    return (
-        number.isascii() and number.isalnum() and 6 <= len(number) <= 12 and digits >= 5 and len(number) - digits <= 3
-    )
+    """Passports, identity cards and driving licences of any state.
+
+    Six to twelve signs, at least five digits, at most three letters; or eight to eleven digits and capitals mixed. Ten
+    that end in a digit would be a German number (`is_document_number`), and have its check or are none.
+    """
+    digits, length = sum(map(str.isdigit, number)), len(number)
+    if not (number.isascii() and number.isalnum()):
+        return False
+    if 6 <= length <= 12 and digits >= 5 and length - digits <= 3:
+        return True
+    is_german = length == 10 and number[9].isdigit()
+    is_mixed = 8 <= length <= 11 and digits >= 2 and number.isupper() and _CASES.search(number) is not None
+    return is_mixed and not is_german
 
 
 def is_hungarian_health_number(number: str) -> bool:

@@ -190,7 +190,9 @@ IDS: dict[str, IdKind] = {
                        "|passin numero|passinumero|utlevel*|pasaport*|cestovn* pas*|cislo pasu|potn* list*|putovnic*|διαβατηρι*|паспорт*|pases n*|passi number|passi nr|paso n*|vegabref*"
                        "|identitatskarte*|obcansk* prukaz*|cislo op|obciansk* preukaz*|szemelyi igazolvany*|szig|carte nationale d identite*|cni|carte d identite*"
                        "|carta d identita|osobn* iskaznic*|osebn* izkaznic*|лична карта*|лична карта|carte de identitate|buletin*|serie ci|isikutunnistus*|id kaart*|asmens tapatyb*|personas apliec*"
-                       "|identiteitskaart*|travel document*|identity document*|document n*"),
+                       "|identiteitskaart*|travel document*|identity document*|document n*|δελτιο ταυτοτητας|δελτιου ταυτοτητας|αριθμος ταυτοτητας|αδτ|α δ τ|carta identita*"
+                       "|fuhrerschein*|permis de conduire|driving licen*|driver* licen*|carnet de conducir|permiso de conducir|patente di guida|carta de conducao|prawo jazdy|prawa jazdy"
+                       "|rijbewijs*|korkort*|korekort*|forerkort*|ajokort*|ridicsk* prukaz*|vodicsk* preukaz*|vezetoi engedely*|vozack* dozvol*|vozniska dovoljen*|permis de conducere"),
     "pl_regon": IdKind("999999999 " + "9" * 14, regon.is_valid, _NAME, "regon*"),
     "gb_nino": IdKind("AA999999A", id_checks.is_british_insurance_number, _N, "national insurance*|nino|ni number|ni no"),
     "gb_nhs": IdKind("9999999999", nhs.is_valid, _NAME, "nhs*"),

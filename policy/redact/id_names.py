@@ -26,7 +26,7 @@ _BRIEF = 8
 _LETTERS_OF_A_NUMBER = 2  # `KT 08 69 22 C` begins with two that are a name elsewhere
 _LONGEST_NAME = 48
 # Not `11` in `fødselsnummer (11 siffer): `.
-_NUMBER_START = re.compile(r"(?<![A-Za-z0-9_])[A-Za-z]{0,9}(?![0-9]{1,3}(?:[)\]:;]|,(?![0-9])| [^\W\d_]{3}))[0-9]")
+_NUMBER_START = re.compile(r"(?<![A-Za-z0-9_])(?:[A-Za-z]{1,9}|(?![0-9]{1,3}(?:[)\]:;]|,(?![0-9])| [^\W\d_]{3})))[0-9]")
 # `Een paspoort kost € 77,85; aanvraag 4662317472`: the word in front of the number begins a clause of its own.
 _OTHER_CLAUSE = re.compile(
     r"(?:[;!?]|(?<![Nn][ro])(?<!\.)\.) ?(?!(?i:num|nr|no\b|cod|kod|кож))(?:(?<=;)[^\W\d_]|(?<=; )[^\W\d_]|[A-Z\u00c0-\u00de\u0391-\u03a9\u0410-\u042f])[^\W\d_]{2,15}:? (?:n[ro]\.? |n\.? ?º ?)?\Z"
@@ -38,6 +38,7 @@ _CLOSING_TAG = re.compile(r"</(?:[\w-]{1,12}[:_-])?\Z")  # it names what stands 
 _NUMBER_FOLLOWS = re.compile(r"[^0-9\n]{0,12}(?![0-9]{1,3}(?:[)\]]| [^\W\d_]{3}))[0-9]")  # not `(12 siffror)`
 
 _BRACKETED = re.compile(r"[0-9A-Za-z][\"'`*]{0,2} \((?:[^\W\d_]{1,10} )?\Z")  # `34119004911 (ЕГН), …`
+_NEXT_FIELD = re.compile(r"<(?:dt|th|tr|label|li|div)[ >]")  # the name is of what follows
 _CLOSED = re.compile(r"[^0-9()]{0,12}\)(?! ?[:=]| ?[0-9])")
 
 _FIELD_OF_A_PAGE = re.compile(r"[ :*]{0,3}</label>\s{0,4}<input[^<>]{0,80}?value=[\"']")
@@ -207,6 +208,8 @@ def _named(reading: Reading) -> dict[int, Named]:
         number = _NUMBER_START.search(reading.latin, name.end, name.end + reach + 8)
         if not number and (field := _FIELD_OF_A_PAGE.match(reading, name.end)):
             number = _NUMBER_START.match(reading.latin, field.end())
+        if number and name.is_general and "; " in reading[name.end : number.start()]:
+            number = None  # `a national ID has eleven digits; the case number is …`
         if number and headings and headings.covers(name.start, name.end):
             number = None if _names_a_column(reading, name, number.start()) else number
         if number and not _OTHER_CLAUSE.search(reading, name.end, number.start()):
@@ -272,6 +275,8 @@ def numbers_before_names(reading: Reading) -> dict[int, Named]:
     found: dict[int, Named] = {}
     for name in names_in(reading):
         number = _NUMBER_END.search(reading.latin, max(0, name.start - _BEHIND - 4), name.start)
+        if number and _NEXT_FIELD.search(reading.latin, number.end("number"), name.start):
+            continue
         if number and (
             _is_bracketed(reading.latin, name) or not (name.is_short or _NUMBER_FOLLOWS.match(reading.latin, name.end))
         ):

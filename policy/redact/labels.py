@@ -168,12 +168,13 @@ def _of_country(code: str, name: str) -> str | None:
 _ALSO_VAT = frozenset(
     {"gr_afm", "pl_nip", "pt_nif", "hr_oib", "si_tax", "cy_tic", "es_cif", "es_dni", "es_nie", "bg_egn", "lv_pk"}
 )
+_DOCUMENTS = frozenset({PASSPORT, "de_id"})  # whose state the number does not tell
 
 
 def is_right(found: str, gold: str) -> bool:
     """Whether our label `found` is what `gold` (see `canonical`) asks for.
 
-    A general national id is any kind; a country's unknown id any of that country's or a passport; Czech and Slovak birth
+    A general national id is any kind; a country's unknown id any of that country's or a document; Czech and Slovak birth
     numbers are one number, and a tax number that is a VAT number too counts under both names.
     """
     if found == gold:
@@ -183,6 +184,8 @@ def is_right(found: str, gold: str) -> bool:
         return (kind or asked) in _ALSO_VAT
     if not gold.startswith("national_id") or not found.startswith("national_id"):
         return False
-    if not asked or (len(asked) == 2 and (kind[:2] == asked or kind == "passport")):
+    if not asked or (len(asked) == 2 and (kind[:2] == asked or kind in _DOCUMENTS)):
+        return True
+    if kind in _DOCUMENTS and asked in _DOCUMENTS:
         return True
     return SAME_NUMBER.get(kind, kind) == SAME_NUMBER.get(asked, asked)

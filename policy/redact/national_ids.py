@@ -130,10 +130,12 @@ def _best_named(reading: Reading, begin: int, named: Named) -> tuple[int, int, s
     latin = reading.latin
     begins = [begin]
     series = _SMALL_SERIES_BEFORE if "pl_id" in named.kinds else _SERIES_BEFORE
-    if latin[max(0, begin - 3) : begin].rstrip(_BESIDE_LETTERS)[-1:].isalpha() and (
-        letters := _LETTERS_BEFORE.search(latin, max(named.after, begin - 4), begin)
-        or series.search(latin, max(named.after, begin - 5), begin)
-    ):
+    letters = None
+    if latin[max(0, begin - 3) : begin].rstrip(_BESIDE_LETTERS)[-1:].isalpha():
+        if latin[begin].isdigit() or latin[begin] in "OoIl|":
+            letters = _LETTERS_BEFORE.search(latin, max(named.after, begin - 4), begin)
+        letters = letters or series.search(latin, max(named.after, begin - 5), begin)
+    if letters:
         begins.insert(0, letters.start())
     for at in begins:
         if found := _named_at(reading, at, named, chains_at(latin, at)[::-1]):
@@ -197,7 +199,11 @@ def _named_order(reading: Reading, named: Named, chains: list[Chain]) -> Iterato
         ]
         if len(fitting) > 1 and len(named.kinds) > 1:
             fitting.sort(
-                key=lambda each: (each[0][:2] not in reading.countries, each[0] in UNCHECKED, each[0] in _MIXED)
+                key=lambda each: (
+                    each[0][:2] not in reading.countries,
+                    each[0] in UNCHECKED or each[0] == "passport",
+                    each[0] in _MIXED,
+                )
             )
         yield from fitting
         return

@@ -72,6 +72,7 @@ def test_figures_files_and_hosts_are_no_phone(text):
         "0171 2345678 (Telefon), x",
         "Sofie\nInnkjøp\nMobil: 21 23 88 70\n",
         "Kontakt: 690 1987",
+        "<dt>Telefon</dt><dd>024 689 99 32</dd><dt>Versichertennummer</dt><dd>x</dd>",
         "phoneNumber, cpr_nummer) VALUES\n('0045 32 18 92 48', '1')",
     ],
 )
