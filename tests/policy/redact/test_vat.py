@@ -1,5 +1,6 @@
 import pytest
 
+from policy.redact.reading import Reading
 from policy.redact.vat import find_vat_numbers
 
 
@@ -18,6 +19,21 @@ def test_a_vat_number_is_found_whole(number):
 )
 def test_what_is_no_vat_number_is_left_alone(text):
     assert list(find_vat_numbers(text, 0)) == []
+
+
+@pytest.mark.parametrize(
+    "text", ["USt-IdNr. de136695976.", "btw: nl004495445b01", "TVA fr40303265045", "uid/vat atu13585627"]
+)
+def test_small_letters_count_behind_its_name_in_one_piece(text):
+    assert len(list(find_vat_numbers(Reading(text), 0))) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["file de136695976 here", "VAT x/de136695976", "VAT de136695976.pdf", "VAT de136695977", "VAT de 136 695 976"],
+)
+def test_small_letters_elsewhere_do_not(text):
+    assert list(find_vat_numbers(Reading(text), 0)) == []
 
 
 def test_an_italian_number_counts_where_it_is_named():
