@@ -34,7 +34,10 @@ _ITALIAN = re.compile(
 )
 _HEAD = re.compile("[A-Z]{2}(?=[A-Z0-9 .-])")
 # `USt-IdNr. de136695976`: in small letters only where it is called so, and in one piece.
-_CALLED = ["vat", "iva", "tva", "ust", "btw", "moms", "dph", "dic", "pdv", "ddv", "alv", "kmkr", "pvn", "pvm", "ддс", "nip", "φπα", "αφμ"]
+_CALLED = (
+    "vat", "iva", "tva", "ust", "btw", "moms", "dph", "dic", "pdv", "ddv", "alv", "kmkr", "pvn", "pvm", "ддс", "nip",
+    "φπα", "αφμ",
+)  # fmt: skip
 _INITIALS = frozenset(name[:3] for name in _CALLED)  # as `Reading.initials` has them
 _NAME = re.compile(rf"(?<![^\W_])(?:{'|'.join(_CALLED)})")
 _SMALL = re.compile(r"[0-9](?<=[a-z][0-9])[0-9a-z]{6,12}(?![A-Za-z0-9_@/-]|\.[A-Za-z0-9])")
