@@ -212,7 +212,7 @@ def _find(reading: Reading, start: int) -> Iterator[tuple[int, int]]:
             town_before = _TOWN_BEFORE.search(text, max(start, begin - 40), begin)
             if town_before and end == house.end() and (inside := _INSIDE_ALONE.match(text, end)):
                 end = inside.end()
-            if town_before or _has_code(text, house.end(), end) or not _MAYBE_A_WORD.search(before):
+            if town_before or not _MAYBE_A_WORD.search(before) or _has_code(text, house.end(), end):
                 yield town_before.start() if town_before else begin, end
         elif before.endswith(_HUNGARIAN_ENDS) and (hungarian := _HUNGARIAN.search(before)):
             yield house.start() - len(hungarian[0]), _with_town(text, house.end())
