@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from policy.redact.harmless import called_otherwise
 from policy.redact.id_kinds import IDS, UNCHECKED
 from policy.redact.id_names import named_numbers
-from policy.redact.reading import Reading
+from policy.redact.reading import Reading, Spans
 
 _GROUPS = re.compile(
     r"[0-9](?<![A-Za-z0-9_+][0-9])(?<![0-9]\.[0-9])[0-9]{2,18}"
@@ -30,6 +30,10 @@ _ISSUERS = re.compile(
     r"|(?:0604|5[678][0-9]{2})(?:[0-9]{8}|[0-9]{12})"
     r"|5019[0-9]{12}"  # Dankort
     r"|220[0-4][0-9]{12}"  # Mir
+)
+_EAN = 13  # digits, as many as the Visa cards of the last century had
+_CARD = re.compile(
+    r"card|kart|carte|tarjeta|c[aá]rta|cart[aã]o|kaart|kort|k[aá]rtya|kortel|visa|\bcc\b|pan|κάρτα|карт", re.IGNORECASE
 )
 _DOUBLED = (0, 2, 4, 6, 8, 1, 3, 5, 7, 9)
 
@@ -72,11 +76,51 @@ def _last_group(reading: Reading, groups: list[tuple[int, int]], first: int) -> 
             break
         if len(digits) < _SHORTEST or not (_ISSUERS.fullmatch(digits) and passes_luhn(digits)):
             continue
-        if len(digits) >= _SURE or not called_otherwise(reading, groups[first][0], groups[index][1]):
+        if not _is_grouped([end - at for at, end in groups[first : index + 1]]):
+            continue
+        if len(digits) == _EAN and _is_article(reading, groups[first][0], digits):
+            continue
+        if (
+            len(digits) >= _SURE
+            or _heads_cards(reading, groups[first][0])
+            or not called_otherwise(reading, groups[first][0], groups[index][1])
+        ):
             last = index
         if len(digits) <= _LONGEST_ID and _is_named_id(reading, groups[first][0], digits):
             return None
     return last
+
+
+def _is_grouped(sizes: list[int]) -> bool:
+    """Whether somebody groups a card so: 4 6 5 and 4 6 4, or by one size with the rest at the end."""
+    return (
+        len(sizes) == 1
+        or sizes[:2] == [4, 6]
+        or (len(set(sizes[:-1])) == 1 and sizes[-1] <= sizes[0] and (len(sizes) > 2 or sizes[0] == sizes[1]))
+    )
+
+
+def _heads_cards(reading: Reading, begin: int) -> bool:
+    """Whether the number stands below a heading that speaks of cards."""
+    if not reading.columns:
+        return False
+    known: Spans | None = reading.__dict__.get("card_cells")
+    if known is None:
+        known = reading.__dict__["card_cells"] = Spans(
+            cell
+            for column in reading.columns
+            if _CARD.search(reading, column.start, column.end)
+            for cell in column.cells
+            if cell[0] < cell[1]
+        )
+    return known.covers(begin, begin + 1)
+
+
+def _is_article(reading: Reading, begin: int, digits: str) -> bool:
+    """Whether it is as good an article number (GS1 check digit) as a card, and nothing calls it a card."""
+    if reading.columns or sum(int(digit) * (1, 3)[at % 2] for at, digit in enumerate(digits)) % 10:
+        return False
+    return _CARD.search(reading, max(0, begin - 40), begin) is None
 
 
 def _is_named_id(reading: Reading, begin: int, digits: str) -> bool:

@@ -61,11 +61,14 @@ def evaluate_file(
     from policy.redact.evaluate import evaluate, find_labelled, read_cases
 
     try:
-        cases = read_cases(_read(path).splitlines())
+        cases = read_cases(_read(path).removeprefix("\ufeff").split("\n"))  # a text may hold other line ends
         detectors = _detectors(ner=ner)
         result = evaluate(cases, lambda written: find_labelled(written, detectors))
     except RedactionError as error:
         _fail(str(error))
+    if result.unknown:
+        labels = ", ".join(f"{label} ({count} spans)" for label, count in result.unknown.items())
+        typer.echo(f"note: redaction has no name for {labels}; they count as found where covered", err=True)
     if as_json:
         typer.echo(json.dumps(_figures(result), indent=1))
         return
@@ -136,6 +139,7 @@ def _figures(result: Any) -> dict[str, Any]:
         "structured_by_variant": table(result.structured_by_variant),
         "names_by_language": table(result.names_by_lang),
         "missed": list(result.missed),
+        "unknown_labels": dict(result.unknown),
     }
 
 

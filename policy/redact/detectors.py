@@ -9,10 +9,12 @@ import ipaddress
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
-from operator import itemgetter
+from itertools import compress
+from operator import itemgetter, ne
 from typing import NamedTuple
 
 from policy.errors import RedactionError
+from policy.redact import births, devices, plates
 from policy.redact.addresses import find_addresses
 from policy.redact.alphabet import ALNUM, LETTER
 from policy.redact.bic import find_bics
@@ -26,7 +28,7 @@ from policy.redact.phone import compile_plans, find_phones
 from policy.redact.plates import find_plates
 from policy.redact.reading import Reading, Spans
 from policy.redact.secrets import find_secrets
-from policy.redact.vat import find_vat_numbers
+from policy.redact.vat import find_vat_numbers, load_checks
 
 Finder = Callable[[str, int], Iterable[tuple[int, int] | tuple[int, int, str]]]
 
@@ -35,12 +37,14 @@ class Detector(NamedTuple):
     """``needs_digits``: it finds nothing where no seven digits stand close together, and need not look there.
 
     ``reads_through``: what it looks for is Latin, so Cyrillic and Greek letters of the same look count as Latin ones.
+    ``initials``: it finds nothing where no word begins with one of these (see `Reading.initials`); none: it may.
     """
 
     label: str
     find: Finder
     needs_digits: bool = False
     reads_through: bool = False
+    initials: frozenset[str] = frozenset()
 
 
 class Span(NamedTuple):
@@ -73,9 +77,11 @@ _IPV6 = re.compile(
     r"(?<![A-Za-z0-9_:.])(?=[^.\s]{0,45}[0-9])(?:[0-9A-Fa-f]{0,4}:){2,7}"
     r"(?:(?:[0-9]{1,3}\.){3}[0-9]{1,3}|[0-9A-Fa-f]{1,4})?(?![A-Za-z0-9_:])"
 )
+_IPV6_GROUP, _IPV6_DIGITS = re.compile(":[0-9A-Fa-f]{0,4}:"), 4
 _CONTEXT = 96
 _PROVEN = frozenset({"secret", "email", "iban", "card", "national_id"})
 # Five digits close together, or the number of a document, which may be letters for the most part.
+_FIVE_DIGITS = re.compile("[0-9](?:[0-9]{4}|" + "[^0-9\n]{0,8}[0-9]" * 4 + ")")  # of most that are rich
 _DIGIT_RICH = re.compile(
     r"[0-9OIl](?:[^0-9\n]{0,8}[0-9OIl]){4}|[0-9](?![A-Za-z0-9])(?:(?<=[A-Za-z][A-Za-z0-9]{8})|(?<=[A-Za-z][A-Za-z0-9]{9}))"
 )
@@ -99,8 +105,8 @@ def find_ips(text: str, start: int) -> Iterator[tuple[int, int]]:
         for match in _IPV4.finditer(text, start):
             if _is_address(match[0]) and not _is_version(text, match):
                 yield match.span()
-    if text.count(":", start) > 1:
-        for match in _IPV6.finditer(text, start):
+    if text.count(":", start) > 1 and (group := _IPV6_GROUP.search(text, start)):
+        for match in _IPV6.finditer(text, max(start, group.start() - _IPV6_DIGITS)):
             if _is_address(match[0]):
                 yield match.span()
 
@@ -135,14 +141,14 @@ DETECTORS: tuple[Detector, ...] = (
     Detector("iban", find_ibans, needs_digits=True, reads_through=True),
     Detector("card", find_cards, needs_digits=True),
     Detector("vat", find_vat_numbers, needs_digits=True, reads_through=True),
-    Detector("imei", find_imeis, needs_digits=True),
+    Detector("imei", find_imeis, needs_digits=True, initials=devices.INITIALS),
     Detector("national_id", find_national_ids, needs_digits=True),
     Detector("phone", find_phones, needs_digits=True),
     Detector("mac", find_macs),
     Detector("ip", find_ips),
-    Detector("date_of_birth", find_births),
+    Detector("date_of_birth", find_births, initials=births.INITIALS),
     Detector("bic", find_bics),
-    Detector("plate", find_plates),
+    Detector("plate", find_plates, initials=plates.INITIALS),
     Detector("address", find_addresses),
 )
 
@@ -152,12 +158,13 @@ def warm() -> None:
     """Do what detectors otherwise do with the first text that needs it, so that no caller waits for it."""
     compile_plans()
     load_structures()
+    load_checks()
 
 
 def find_spans(text: str, start: int, detectors: Sequence[Detector]) -> list[Span]:
     """Disjoint spans from `start` on, in order. A detector that fails raises RedactionError, without the text."""
     reading = Reading(text)
-    has_digits = _DIGIT_RICH.search(text, start) is not None
+    has_digits = (_FIVE_DIGITS.search(text, start) or _DIGIT_RICH.search(text, start)) is not None
     found = _run(reading, start, detectors, has_digits=has_digits)
     if has_digits and (plain := reading.with_plain_digits) is not None:
         numeric = [each for each in detectors if each.needs_digits]
@@ -177,8 +184,8 @@ def _around_changes(text: str, changed: str, start: int, found: Sequence[Span]) 
     """
     known = Spans((span.start, span.end) for span in found if _first(span.label) in _PROVEN)
     first = last = -1
-    for at in range(start, len(text)):
-        if text[at] == changed[at] or known.covers(at, at + 1):
+    for at in compress(range(start, len(text)), map(ne, text[start:], changed[start:])):
+        if known.covers(at, at + 1):
             continue
         if last >= 0 and at - last > 2 * _CONTEXT:
             yield max(0, first - _CONTEXT), last + _CONTEXT
@@ -194,8 +201,8 @@ def _run(reading: Reading, start: int, detectors: Iterable[Detector], *, has_dig
     found: list[Span] = []
     label = ""
     try:
-        for label, find, needs_digits, reads_through in detectors:
-            if needs_digits and not has_digits:
+        for label, find, needs_digits, reads_through, initials in detectors:
+            if (needs_digits and not has_digits) or (initials and initials.isdisjoint(reading.initials)):
                 continue
             before = len(found)
             for first, last, *kind in find(reading.latin if reads_through else reading, start):

@@ -14,14 +14,14 @@ _MAC = re.compile(
     r"(?<![A-Za-z0-9_:.-])(?:(?:[0-9A-Fa-f]{2}:){5}[0-9A-Fa-f]{2}|(?:[0-9A-Fa-f]{2}-){5}[0-9A-Fa-f]{2}"
     r"|(?:[0-9A-Fa-f]{4}\.){2}[0-9A-Fa-f]{4})(?![A-Za-z0-9_]|[:.-][0-9A-Fa-f])"
 )
-_MAC_SIGN = re.compile(r"[0-9A-Fa-f]{2}[:.-][0-9A-Fa-f]{2}")
-_INITIALS = frozenset({"ime"})
+_MAC_SIGN = re.compile(r"[:.-](?<=[0-9A-Fa-f]{2}[:.-])[0-9A-Fa-f]{2}")
+INITIALS = frozenset({"ime"})
 
 
 def find_imeis(text: str, start: int) -> Iterator[tuple[int, int]]:
     """Spans of valid IMEIs from `start` on, where the text calls them so."""
     reading = text if isinstance(text, Reading) else Reading(text)
-    for at in reading.words_from(_INITIALS):
+    for at in reading.words_from(INITIALS):
         match = _IMEI.match(reading, at)
         if match and match.start("number") >= start and passes_luhn("".join(filter(str.isdigit, match["number"]))):
             yield match.span("number")

@@ -27,13 +27,13 @@ _NOUNS = (
     r"|suma|summa|referenc|sagsn|malnummer|malnr|volume|position"
     r"|aanvraag|cerere|wniosek|wniosk|demande|solicitud|richiesta|ansokan|ansogning|soknad|hakemus|zadost|ziadost|kerelem|заявлени"
     r"|αιτηση|zahtjev|vloga|taotlus|pieteikum|prasym|umsokn|application|zahler|compteur|contatore|licznik|meterstand|lagerplatz|regal|sak|asi"
-    r"|subject|betreff|urteil|bgh|bverfg|celex|population|einwohner|units|steps|seed|nonce|rows|epoch|id_order|order_id|item_id|request_id"
+    r"|buchung|beleg|kolli|posiljk|zasilk|zasielk|sending|siunt|sutijum|saadetis|lahetys|przesylk|csomag|konsenja|αποστολ|пратк|awb|cusip|pourvoi|seguimiento|subject|betreff|urteil|bgh|bverfg|celex|population|einwohner|units|steps|seed|nonce|rows|epoch|id_order|order_id|item_id|request_id"
 )
 # The shortest are whole words: `Mallet, 06 95 51 80 86` is no file of a Danish court.
 _WHOLE = "|".join(f"{noun}(?![^\\W\\d_])" if len(noun) <= 3 else noun for noun in _NOUNS.split("|"))
 _NAMED = re.compile(
     rf"(?<![^\W_])(?:{_WHOLE})[^\W\d_]{{0,14}}[ _-]?(?:id|no|nr|n|num|number|nummer|numero|numer|cislo|stevilka|szam[u]?)?"
-    r"[^\w\n]{0,5}(?:[^\W\d_]{1,3}[.:]? )?(?:is |ist |est |es |e |je |to |of |n |nr |no |# ?)?[\"'#(]{0,2}(?:[a-z]{1,4}[-:]?)?[0-9 ./-]{0,24}\Z"
+    r"(?:</t[hd]>\s{0,4}<t[hd]>)?[^\w\n]{0,5}(?:[^\W\d_]{1,3}[.:]? )?(?:is |ist |est |es |e |je |to |of |n |nr |no |# ?)?[\"'#(]{0,2}(?:[a-z]{1,4}[-:]?)?[0-9 ./-]{0,24}\Z"
 )
 _HEADING = re.compile(rf"[^\w]{{0,3}}(?:{_WHOLE})")
 _REACH = 64
@@ -51,7 +51,7 @@ _SHAPES = re.compile(
 )
 _UNIT = re.compile(
     r"(?:[.,][0-9]{1,2})? ?(?:€|EUR|USD|\$|£|GBP|CHF|kr|SEK|NOK|DKK|PLN|zł|Kč|CZK|HUF|Ft|lei|RON|%|km|kg|m²|MB|GB|kB"
-    r"|[Ee]uro?s?|Exemplare|sz\.|számú|számla|units|people|euros|bytes|ms|tonnes?|Stück|pcs|inhabitants)(?![A-Za-z])|,[0-9]{2}(?![0-9])"
+    r"|[Ee]uro?s?|Exemplare|sz\.|számú|számla|units|people|euros|bytes|ms|tonnes?|m/s|km/h|kWh|MWh|[kMG]?Hz|rpm|mm|Stück|pcs|inhabitants)(?![A-Za-z])|,[0-9]{2}(?![0-9])"
 )
 _CURRENCY = re.compile(r"(?:€|EUR|USD|\$|£|GBP|CHF|PLN) ?[0-9 .,']{0,12}\Z")
 _ISO_DATE = re.compile(r"(?:19|20)[0-9]{2}-[01][0-9]-[0-3][0-9](?![0-9])")

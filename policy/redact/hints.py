@@ -6,8 +6,8 @@ written everywhere; its words only keep others from being taken for another lang
 """
 
 import re
-from collections.abc import Iterable
-from operator import itemgetter
+from bisect import bisect_left
+from collections.abc import Sequence
 
 # Words that are frequent in one language and rare in the others, without their marks (see `Reading.folded`).
 _WORDS: dict[str, str] = {
@@ -107,27 +107,29 @@ _VOTES = {
 _ENGLISH = frozenset(_WORDS["en"].split())
 _WORD_SET = frozenset(_LANGUAGES)
 _COUNTRY_NAMES = {word: code for code, words in _NAMES.items() for word in words.split()}
+_COUNTRY_WORDS = frozenset(_COUNTRY_NAMES)
 _TELLING = {
     form: language for letter, language in _LETTERS.items() for form in (letter, letter.upper()) if len(form) == 1
 }
 _TELLING_LETTER = re.compile(f"[{''.join(_TELLING)}]")
 _CALLED = re.compile(r"(?:\+|\b00)([3-4][0-9]{1,2})")
 _DOMAIN = re.compile(r"@[\w.-]{1,64}\.([a-z]{2})(?![\w-])")
-_ACCOUNT = re.compile(r"\b([A-Z]{2})(?:[0-9]{2}[ -]?[0-9A-Z]{4}[ -]?[0-9A-Z]{4}|U?[0-9]{8,12}\b)")
+_ACCOUNT = re.compile(r"([A-Z](?<!\w[A-Z])[A-Z])(?:[0-9]{2}[ -]?[0-9A-Z]{4}[ -]?[0-9A-Z]{4}|U?[0-9]{8,12}\b)")
 _NEAR = 1000  # characters of a longer text that are looked at
 _ENOUGH = 2
 _SURE = 0.6  # of a language in a text with English words: more than a word that it has in common with English
 
 
-def countries_of(text: str, words_at: Iterable[tuple[str, int]]) -> frozenset[str]:
+def countries_of(text: str, words: Sequence[str], starts: Sequence[int]) -> frozenset[str]:
     """Countries of the languages that most of the text's small words belong to, and those that its numbers name.
 
-    ``words_at``: its words in small letters without marks, and where each begins. Only the first 1,000 characters count.
+    ``words``: its words in small letters without marks, beginning at ``starts``. Only the first 1,000 characters count.
     """
     found: set[str] = set()
-    words = {word for word, at in words_at if at < _NEAR} if len(text) > _NEAR else set(map(itemgetter(0), words_at))
+    if len(text) > _NEAR:
+        words = words[: bisect_left(starts, _NEAR)]
     scores: dict[str, float] = {}
-    known = words & _WORD_SET
+    known = _WORD_SET.intersection(words)
     is_english = not known.isdisjoint(_ENGLISH)
     for word in known:
         for language, weight in _VOTES[word]:
@@ -141,15 +143,16 @@ def countries_of(text: str, words_at: Iterable[tuple[str, int]]) -> frozenset[st
             for language, score in scores.items():
                 if score * _ENOUGH > best and not (is_english and score < _SURE):
                     found.update(_SPOKEN_IN[language])
-    if not words.isdisjoint(_COUNTRY_NAMES):
-        found.update(_COUNTRY_NAMES[word] for word in words & _COUNTRY_NAMES.keys())
+    if not _COUNTRY_WORDS.isdisjoint(words):
+        found.update(_COUNTRY_NAMES[word] for word in _COUNTRY_WORDS.intersection(words))
     head = text[:_NEAR]
     codes = [code.lower() for code in _ACCOUNT.findall(head)]
     if "+" in head or "00" in head:
         codes += [_CALLING.get(digits) or _CALLING.get(digits[:2], "") for digits in _CALLED.findall(head)]
     if "@" in head:
         codes += _DOMAIN.findall(head)
-    found.update(code for code in codes if code in _SHOWN)
+    if codes:
+        found.update(code for code in codes if code in _SHOWN)
     return frozenset(found)
 
 

@@ -16,10 +16,11 @@ _DIGIT_LIKE = str.maketrans("OoIl|", "00111")
 _DIGIT_LIKE_SIGN = re.compile(r"[OoIl|]")
 # Of kinds whose shape says little: where a digit must stand, and O and I are not written (ICAO 9303, codice fiscale).
 _FREE_SHAPES = {"de_id": ("A********", "A********9"), "it_cf": ("AAAAAA99A99A999A",)}
-_SIGNED = frozenset({"fi_hetu", "se_pnr"})  # whose separator tells the century
+_SIGNED = frozenset({"fi_hetu", "se_pnr", "de_stnr"})  # whose separator tells the century, or the state
 _LONGEST, _SHORTEST = 20, 5
 _LONGEST_WORD = 4
 _SIGNS_INSIDE = frozenset("_./-|")
+_LAST_ASCII = "\x7f"
 _DIGITS_ONLY = tuple("9" * length for length in range(_LONGEST + 1))
 _SHAPE = str.maketrans("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz", "9" * 10 + "A" * 52)
 SHAPES_OF = {kind: tuple(each.shapes.split()) for kind, each in IDS.items()}
@@ -41,20 +42,20 @@ def chains_at(latin: str, begin: int) -> list[Chain]:
     if run is None:
         return []
     chains: list[Chain] = []
-    compact = ""
-    for groups, token in enumerate(_TOKEN.finditer(latin, begin, run.end()), 1):
-        word = token[0]
+    compact, end = "", begin
+    for groups, word in enumerate(_TOKEN.findall(run[0]), 1):
         if groups > 1 and len(word) > _LONGEST_WORD and word.isalpha():
             break
         compact += word
         length = len(compact)
         if length > _LONGEST:
             break
+        end = latin.index(word, end) + len(word)
         if length >= _SHORTEST:
-            end = token.end()
-            if _WORD_GOES_ON.match(latin, end):  # as `på` does behind its p
+            behind = latin[end : end + 1]
+            if behind > _LAST_ASCII and _WORD_GOES_ON.match(behind):  # as `på` does behind its p
                 break
-            if latin[end : end + 1] not in _SIGNS_INSIDE or not _GOES_ON.match(latin, end):
+            if behind not in _SIGNS_INSIDE or not _GOES_ON.match(latin, end):
                 shape = _DIGITS_ONLY[length] if compact.isdigit() else compact.translate(_SHAPE)
                 chains.append(Chain(begin, end, compact, groups, shape))
     return chains
@@ -73,7 +74,9 @@ def holds(kind: str, latin: str, chain: Chain) -> bool:
         if is_valid(compact):
             return True
         if kind in _SIGNED and chain.groups > 1:
-            written = latin[chain.begin : chain.end].replace(" ", "")
+            written = latin[chain.begin : chain.end]
+            if kind != "de_stnr":  # whose groups may be held apart by blanks
+                written = written.replace(" ", "")
             if written != compact and is_valid(written):
                 return True
     if compact.isdigit() or not _DIGIT_LIKE_SIGN.search(compact):

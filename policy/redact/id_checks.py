@@ -3,12 +3,13 @@
 Every function takes letters and digits without separators and says whether the check holds; none raises.
 """
 
+import re
 from datetime import date
 from operator import mul
 
 from stdnum import luhn, verhoeff
 from stdnum.be import ssn
-from stdnum.de import idnr
+from stdnum.de import idnr, stnr
 from stdnum.exceptions import ValidationError
 from stdnum.fi import hetu
 from stdnum.no import fodselsnummer
@@ -16,6 +17,8 @@ from stdnum.pt import cc, nif
 from stdnum.ro import cnp
 from stdnum.si import emso
 
+_CASES = re.compile("[0-9][A-Z]+[0-9]|[A-Z][0-9]+[A-Z]")  # mixed, as no word beside a year is
+_VOWELS = frozenset("AEIOU")  # no German document has them, so that it spells no word
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
@@ -46,15 +49,24 @@ def is_document_number(number: str) -> bool:
     if len(number) != 10 or not number[9].isdigit():
         return False
     total = sum(int(sign, 36) * (7, 3, 1)[at % 3] for at, sign in enumerate(number[:9]))
-    return any(sign.isdigit() for sign in number[:9]) and total % 10 == int(number[9])
+    has_sign = any(sign.isdigit() for sign in number[:9]) or _VOWELS.isdisjoint(number[:9].upper())
+    return has_sign and total % 10 == int(number[9])
 
 
 def is_travel_document(number: str) -> bool:
-    """Passports and identity cards of any state: six to twelve signs, at least five digits, at most three letters."""
-    digits = sum(map(str.isdigit, number))
-    return (
-        number.isascii() and number.isalnum() and 6 <= len(number) <= 12 and digits >= 5 and len(number) - digits <= 3
-    )
+    """Passports, identity cards and driving licences of any state.
+
+    Six to twelve signs, at least five digits, at most three letters; or eight to eleven digits and capitals mixed. Ten
+    that end in a digit would be a German number (`is_document_number`), and have its check or are none.
+    """
+    digits, length = sum(map(str.isdigit, number)), len(number)
+    if not (number.isascii() and number.isalnum()):
+        return False
+    if 6 <= length <= 12 and digits >= 5 and length - digits <= 3:
+        return True
+    is_german = length == 10 and number[9].isdigit()
+    is_mixed = 8 <= length <= 11 and digits >= 2 and number.isupper() and _CASES.search(number) is not None
+    return is_mixed and not is_german
 
 
 def is_hungarian_health_number(number: str) -> bool:
@@ -111,6 +123,14 @@ def is_german_tax_number(number: str) -> bool:
     for digit in number[:10]:
         check = ((check or 10) * 2 % 11 + int(digit)) % 10
     return ((check or 10) * 2 % 11 + int(number[10])) % 10 == 1 and bool(idnr.is_valid(number))
+
+
+def is_german_tax_office_number(number: str) -> bool:
+    """Steuernummer: ten digits, eleven with the separators of a state, or thirteen for all of Germany.
+
+    It has no check that the states share, so eleven digits alone could as well be a tax number with a slip.
+    """
+    return (not _digits(number, 11)) and bool(stnr.is_valid(number))
 
 
 def is_norwegian_birth_number(number: str) -> bool:

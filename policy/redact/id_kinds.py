@@ -76,11 +76,12 @@ IDS: dict[str, IdKind] = {
     "de_idnr": IdKind("99999999999", id_checks.is_german_tax_number, _N, "tax n*|tax id*|tax code*|steuer ident*|st id nr|steueridnr*|steuer idnr*|steuerid*|steuer id*|steuerliche* id*|steueridentifikation*|idnr|id nr"
                       "|steuernummer|steuer nr|tin|identifikationsnummer|german tax*"
                     "|ident nr|identnr|steuerl id*|steuerliche identif*|numero fiscal allemand|deutsche steuer*"),
+    "de_stnr": IdKind("9999999999 99999999999 9999999999999", id_checks.is_german_tax_office_number, _NAME, "steuernummer*|steuer nr|steuernr|st nr|stnr|tax number|tax no|german tax number|german tax no"),
     "de_rvnr": IdKind("99999999A999", id_checks.is_german_pension_number, _N,
                       f"renten*|rvnr|rv nummer|{_SSN_DE}|german social*"
                     "|vsnr|drv nummer|drv nr|versicherungs nr|vers nr|versnr|sv ausweis|sozialvers*|german pension*|rv nr|rvnummer"),
     "be_nn": IdKind("99999999999", id_checks.is_belgian_national_number, _N, "identificatienummer van het rijksregister|rijksregister*|rijksregisternr|registre national*|niss|insz|nationalregister*"
-                    "|rrn|nationaal nummer|numero national|belgian national*|registre nationale|nn"
+                    "|rrn|n national|nationaal nummer|numero national|belgian national*|registre nationale|nn"
                     "|nrn|rijksregister nr|rijks reg*|registre nat*|numero de registre*|securite sociale|insz nr|niss nr|numero d identification nat*|bis nummer|numero bis|national register*"),
     "ch_ahv": IdKind("9999999999999", ssn.is_valid, _N, "ahv*|avs*|navs13|ssn|oasi|sozialversicherungs*|swiss social*|n avs"
                     "|securite sociale|sozialvers*|avs numero|oasi*|ahv nr|numero avs|versichertennummer"),
@@ -92,7 +93,7 @@ IDS: dict[str, IdKind] = {
     "ro_cnp": IdKind("9999999999999", id_checks.is_romanian_personal_number, _N, "cod* numeric*|c n p|cnp*|cod numeric*|codul numeric*|romanian personal*"
                     "|cod personal"),
     "si_emso": IdKind("9999999999999", id_checks.is_yugoslav_personal_number, _N, "maticn* stevilk*|maticn* st|enotn* maticn*|emso|maticna stevilk*|maticne stevilk*|enotna maticna*"
-                    "|emso*"),
+                    "|emso*|emsa|emsu|emsom"),
     "hr_jmbg": IdKind("9999999999999", id_checks.is_yugoslav_personal_number, _NAME, "jmbg|maticni broj"),
     "lu_nin": IdKind("9999999999999", id_checks.is_luxembourg_number, _N,
                      "matricul*|cns|identifiant national|numero d identification*|identification national*|nin"
@@ -135,13 +136,13 @@ IDS: dict[str, IdKind] = {
     "at_svnr": IdKind("9999999999", vnr.is_valid, _C, f"svnr|{_SSN_DE}|e card|vsnr|austrian social*|osterreichische sozial*"
                     "|vers nr|versnr|sv nummer*|securite sociale|sozialvers*|hauptverband*|osterr* sv*|austrian ss*|insurance number"),
     "hu_szsz": IdKind("99999999999", id_checks.is_hungarian_personal_number, _C, "szemelyi szam*|szemelyi azonosit*|szemelyazonosit*"
-                    "|hungarian personal*|szem szam|szemelyi sz*|szem azonosito"),
+                    "|hungarian personal*|szem szam|szemelyi sz*|szem azonosito|szemelyi"),
     "hu_taj": IdKind("999999999", id_checks.is_hungarian_health_number, _C, "tajszam*|tarsadalombiztositas*|taj|taj szam*|taj kartya*|tarsadalombiztosit*|hungarian social*"
                      "|taj sz"
                     "|taj azonosito*|tarsadalom*|tb szam|hungarian health*|ungarische soz*"),
     "hu_tax": IdKind("9999999999", id_checks.is_hungarian_tax_number, _C, "tax n*|tax id*|tax code*|adoszam*|ado azonosito*|adoazonosit*|ado azonosit*|adojel*|hungarian tax*"
                     "|hu tax*|ado azon*|adoaz*|ungarische steuer*"),
-    "es_nss": IdKind("999999999999", id_checks.is_spanish_insurance_number, _NAME, "numero de la seguridad social|seguridad social|n s s|nss|naf"
+    "es_nss": IdKind("999999999999", id_checks.is_spanish_insurance_number, _NAME, "numero de la seguridad social|seguridad social|n s s|nss|naf|nuss|n u s s|seg social|num* seg social|n seg social"
                      "|afiliacion*|numero de afiliacion|num* seguridad social|n seguridad social|social security*|spanish social*"),
     "pt_niss": IdKind("99999999999", id_checks.is_portuguese_insurance_number, _NAME, "niss*|seguranca social|numero de seguranca social"
                       "|identificacao da seguranca social|n seguranca social|beneficiario|social security*|portuguese social*"),
@@ -152,8 +153,8 @@ IDS: dict[str, IdKind] = {
                     "|kv nr|kvnummer|kranken vers*|versicherten nummer|versichertenkarte|gesundheits*|egk nr|egk nummer|health insurance*|versicherungs nr"),
     "pl_nip": IdKind("9999999999", nip.is_valid, _C, "tax n*|tax id*|tax code*|nip*|numer identyfikacji podatkowej|numeru identyfikacji podatkowej"
                     "|polish tax*|nr identyfikacji podatkowej|identyfikacji podatkowej|numer podatnika"),
-    "nl_bsn": IdKind("999999999", bsn.is_valid, _C, "persoonsnummer*|burger service*|bsn*|burgerservice*|sofi*|dutch citizen*|burger service*"
-                    "|burgerserv*|citizen service*|service number|persoonsnr|sofi nr"),
+    "nl_bsn": IdKind("999999999", bsn.is_valid, _C, "persoonsnummer*|burger service*|bsn*|burgerservice*|sofi|sofinummer*|dutch citizen*|burger service*"
+                    "|burgerserv*|citizen service*|service number|persoonsnr|sofi nr*"),
     "pt_nif": IdKind("999999999", id_checks.is_portuguese_tax_number, _C, "n fiscal|no fiscal|tax n*|tax id*|tax code*|nif|n i f|contribuinte*|numero fiscal|identificacao fiscal|numero de contribuinte"
                      "|portuguese tax*|nif*"
                     "|n contribuinte|num contribuinte|contrib|identificacao fisc*|nipc"),
@@ -189,7 +190,9 @@ IDS: dict[str, IdKind] = {
                        "|passin numero|passinumero|utlevel*|pasaport*|cestovn* pas*|cislo pasu|potn* list*|putovnic*|διαβατηρι*|паспорт*|pases n*|passi number|passi nr|paso n*|vegabref*"
                        "|identitatskarte*|obcansk* prukaz*|cislo op|obciansk* preukaz*|szemelyi igazolvany*|szig|carte nationale d identite*|cni|carte d identite*"
                        "|carta d identita|osobn* iskaznic*|osebn* izkaznic*|лична карта*|лична карта|carte de identitate|buletin*|serie ci|isikutunnistus*|id kaart*|asmens tapatyb*|personas apliec*"
-                       "|identiteitskaart*|travel document*|identity document*|document n*"),
+                       "|identiteitskaart*|travel document*|identity document*|document n*|δελτιο ταυτοτητας|δελτιου ταυτοτητας|αριθμος ταυτοτητας|αδτ|α δ τ|carta identita*"
+                       "|fuhrerschein*|permis de conduire|driving licen*|driver* licen*|carnet de conducir|permiso de conducir|patente di guida|carta de conducao|prawo jazdy|prawa jazdy"
+                       "|rijbewijs*|korkort*|korekort*|forerkort*|ajokort*|ridicsk* prukaz*|vodicsk* preukaz*|vezetoi engedely*|vozack* dozvol*|vozniska dovoljen*|permis de conducere"),
     "pl_regon": IdKind("999999999 " + "9" * 14, regon.is_valid, _NAME, "regon*"),
     "gb_nino": IdKind("AA999999A", id_checks.is_british_insurance_number, _N, "national insurance*|nino|ni number|ni no"),
     "gb_nhs": IdKind("9999999999", nhs.is_valid, _NAME, "nhs*"),

@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Callable
 
+from policy.redact.layout import without_layout
 from policy.redact.normalise import View, normalise
 from policy.redact.web_text import revealed
 
@@ -20,6 +21,8 @@ _CUT_OR_PAIR = re.compile(
     r"(?P<cut>\\(?:u[0-9a-fA-F]{0,3}|u[dD][89abAB][0-9a-fA-F]{2}(?:\\(?:u[0-9a-fA-F]{0,3})?)?)?\Z)|\\.", re.DOTALL
 )
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|-?[0-9][0-9.eE+-]*', re.DOTALL)
+_ESCAPED_AGAIN = re.compile(r"\\(?:u[0-9a-fA-F]{4}|\")|\"[^\"]{0,400}\\n")
+_MOST_ESCAPES = 3  # JSON in JSON in JSON
 _MOST_EXACT = 1e22  # what a float holds to the last digit
 _LONG_NUMBER = 7  # digits; shorter numbers identify nobody
 
@@ -70,13 +73,25 @@ def compose(outer: View, inner: View) -> View:
 
 
 def as_read(text: str) -> View:
-    """`text` as a detector should read it: escapes of JSON, then those of URLs and HTML, count as what they spell, then
-    see `normalise`."""
+    """`text` as a detector should read it: escapes of JSON (of JSON inside JSON too), then those of URLs and HTML,
+    count as what they spell, then see `normalise` and `layout`."""
     if "\\" not in text and "%" not in text and "&" not in text:
-        return normalise(text)
+        return _laid_out(normalise(text))
     view = unescape(text) if "\\" in text else View(text)
+    for _ in range(_MOST_ESCAPES - 1):
+        if "\\" not in view.text or not _ESCAPED_AGAIN.search(view.text):
+            break
+        view = compose(view, unescape(view.text))
     view = compose(view, revealed(view.text))
-    return compose(view, normalise(view.text))
+    return compose(view, _laid_out(normalise(view.text)))
+
+
+def _laid_out(view: View) -> View:
+    text = view.text
+    if "_" not in text and "\n" not in text:
+        return view
+    plain = without_layout(text)
+    return view if plain == text else View(plain, view.starts, view.ends)
 
 
 def escaped(text: str) -> str:

@@ -1,76 +1,191 @@
 # ruff: noqa: E501  # tables read better in one line a row
-"""What labelled texts call what we look for: `CREDIT_CARD`, `PL_PESEL`, `FR_VAT` are a card, a PESEL, a VAT number."""
+"""What labelled texts call what we look for: `CREDIT_CARD`, `PL_PESEL`, `BSN`, `FR_VAT` are a card, a PESEL, a BSN, a VAT number."""
 
 import re
+import unicodedata
 
 from policy.redact.id_kinds import IDS, SAME_NUMBER
 
 PERSON = "person"
+PASSPORT = "passport"  # any country's, some of which are kinds of their own
 _PLAIN = {
-    "person": "person name per full_name fullname given_name first_name surname last_name person_name",
-    "address": "address street_address location postal_address street addr",
-    "email": "email email_address e_mail mail", "phone": "phone phone_number telephone mobile tel telephone_number fax",
-    "iban": "iban iban_code bank_account account", "card": "card credit_card credit_card_number card_number pan payment_card",
-    "ip": "ip ip_address ipv4 ipv6", "secret": "secret api_key apikey token password credential credentials private_key jwt"
-    " access_key aws_key secret_key url_credentials connection_string",
-    "vat": "vat vat_id vat_number uid ust_id ustid tva iva btw moms", "bic": "bic swift bic_swift swift_bic",
-    "mac": "mac mac_address", "imei": "imei", "plate": "plate license_plate licence_plate number_plate car_plate",
-    "date_of_birth": "date_of_birth dob birth_date birthdate birthday", "national_id": "national_id id ssn tax_id"
-    " national_number personal_id id_number identity_number government_id passport tax_number",
+    "person": "person persons per name full_name given_name first_name middle_name surname last_name family_name person_name pers patient",
+    "address": "address street_address street location postal_address home_address mailing_address residence addr",
+    "email": "email email_address e_mail e_mail_address mail mail_address",
+    "phone": "phone phone_number telephone telephone_number telephone_num mobile mobile_phone mobile_number tel fax fax_number landline cell_phone msisdn",
+    "iban": "iban iban_code iban_number bank_account account bank_account_number account_number bank_iban",
+    "card": "card credit_card credit_card_number card_number pan payment_card payment_card_number debit_card bank_card ccn credit_debit_card",
+    "ip": "ip ip_address ip_addr ipv4 ipv6 ipv4_address ipv6_address ip_v4 ip_v6",
+    "secret": "secret api_key token password passwd pwd passphrase credential credentials private_key access_key access_token aws_key secret_key jwt pem"
+    " pem_key ssh_key rsa_key bearer_token auth_token url_credentials url_with_credentials credential_url url_password connection_string dsn key url",
+    "vat": "vat vat_id vat_number vat_no vatin vat_code eu_vat uid ust_id ust_idnr tva iva btw moms partita_iva p_iva dph alv kmkr pvn pvm"
+    " tax_vat intra_community_vat",
+    "bic": "bic bic_code swift swift_code swift_bic bic_swift", "mac": "mac mac_address mac_addr", "imei": "imei imei_number",
+    "plate": "plate license_plate licence_plate number_plate car_plate vehicle_plate plate_number license_plate_number vehicle_registration"
+    " vehicle_registration_plate registration_plate kennzeichen vehicle",
+    "date_of_birth": "date_of_birth dob birth_date birthday birth date_birth",
+    "national_id": "national_id national_identifier national_identity_number id nid ssn social_security social_security_number social_num tax_id tax_number"
+    " national_number personal_id personal_number personal_code id_number id_num id_card id_card_number identity_card identity_number"
+    " government_id gov_id citizen_id passport passport_number passport_no driver_license driving_licence health_card health_insurance health_insurance_number"
+    " pension_number document_number fiscal_code tin taxpayer_id person_id",
 }  # fmt: skip
-_BY_NAME = {name: label for label, names in _PLAIN.items() for name in names.split()}
-# Kinds by the names that other tools give them, behind the country's letters.
+_BY_NAME = {name.replace("_", ""): label for label, names in _PLAIN.items() for name in names.split()}
+# Kinds by the names that other tools give them, behind the country's letters or alone.
 _KINDS = {
-    "svnr vnr": "at_svnr", "nn nrn rrn ssn niss insz national_number": "be_nn", "egn": "bg_egn", "pnf lnch lnc": "bg_lnch",
-    "ahv ssn avs oasi": "ch_ahv", "rc birth_number rodne_cislo": "cz_rc", "idnr tin steuer_id steuerid tax_id": "de_idnr",
-    "rvnr pension ssn": "de_rvnr", "kvnr health": "de_kvnr", "personalausweis id_card passport": "de_id", "cpr": "dk_cpr",
-    "ik isikukood": "ee_ik", "dni nif": "es_dni", "nie": "es_nie", "cif": "es_cif", "hetu": "fi_hetu", "nir insee ssn": "fr_nir",
-    "spi nif": "fr_spi", "siren": "fr_siren", "siret": "fr_siret", "amka": "gr_amka", "afm": "gr_afm", "oib": "hr_oib",
-    "taj": "hu_taj", "adoazonosito tax_id adojel": "hu_tax", "pps ppsn": "ie_pps", "kennitala kt": "is_kt",
-    "cf codicefiscale codice_fiscale fiscal_code": "it_cf", "asmens ak asmens_kodas": "lt_ak", "nin matricule": "lu_nin",
-    "pk personas_kods": "lv_pk", "id id_card": "mt_id", "bsn": "nl_bsn", "fnr fodselsnummer": "no_fnr", "pesel": "pl_pesel",
-    "nip": "pl_nip", "dowod id_card nr_dowodu": "pl_id", "nss naf": "es_nss", "niss": "pt_niss", "regon": "pl_regon", "nif": "pt_nif", "cc": "pt_cc", "cnp": "ro_cnp",
-    "personnummer pnr": "se_pnr", "emso": "si_emso", "ddv tax": "si_tax", "tic tin tax_id": "cy_tic", "nino": "gb_nino", "nhs": "gb_nhs",
+    "svnr vnr sv_nummer sozialversicherungsnummer": "at_svnr", "nn nrn rrn insz national_number rijksregister rijksregisternummer registre_national": "be_nn",
+    "egn": "bg_egn", "pnf lnch lnc": "bg_lnch", "ahv avs oasi ahvn13 ahv_nr navs13 ahv_nummer": "ch_ahv", "rc birth_number rodne_cislo": "cz_rc",
+    "idnr steuer_id steueridnr steueridentifikationsnummer steuerliche_identifikationsnummer": "de_idnr", "stnr": "de_stnr",
+    "rvnr rv rentenversicherungsnummer rentenversicherung": "de_rvnr", "kvnr krankenversichertennummer krankenversicherungsnummer": "de_kvnr",
+    "personalausweis personalausweisnummer ausweis perso": "de_id", "cpr": "dk_cpr", "ik isikukood": "ee_ik", "dni": "es_dni", "nie": "es_nie",
+    "cif": "es_cif", "nss naf nuss": "es_nss", "hetu henkilotunnus": "fi_hetu", "nir insee secu securite_sociale numero_secu": "fr_nir", "spi": "fr_spi",
+    "siren": "fr_siren", "siret": "fr_siret", "amka": "gr_amka", "afm": "gr_afm", "oib": "hr_oib", "taj taj_szam": "hu_taj",
+    "adoazonosito adoazonosito_jel adojel ado": "hu_tax", "pps ppsn": "ie_pps", "kennitala kt": "is_kt", "cf codice_fiscale": "it_cf",
+    "asmens ak asmens_kodas": "lt_ak", "matricule": "lu_nin", "pk personas_kods": "lv_pk", "bsn burgerservicenummer": "nl_bsn",
+    "fnr fodselsnummer": "no_fnr", "pesel": "pl_pesel", "nip": "pl_nip", "dowod nr_dowodu dowod_osobisty": "pl_id", "regon": "pl_regon",
+    "cartao_cidadao cartao_de_cidadao citizen_card": "pt_cc", "cnp": "ro_cnp", "personnummer pnr samordningsnummer": "se_pnr", "emso": "si_emso",
+    "davcna davcna_stevilka": "si_tax", "nino": "gb_nino", "nhs": "gb_nhs", "utr": "gb_utr", "peid": "li_peid", "ehic": "ehic", "mrz": "mrz",
 }  # fmt: skip
-_KIND_OF = {f"{kind[:2]}_{name}": kind for names, kind in _KINDS.items() for name in names.split()}
-_COUNTRY = re.compile(r"[a-z]{2}")
-_VAT = re.compile(
-    r"[a-z]{2,3}_(?:vat|tva|iva|uid|btw|dph|pvn|pvm|km|kmkr|alv|moms|mva|dds|ddv_vat|ust_id|ustid|vat_id|dic|anum)"
+# And names that mean something only behind the letters of a country.
+_AT_HOME = {
+    "at_tin tax": "at_tin", "be_niss ssn id": "be_nn", "bg_id": "bg_egn", "ch_ssn": "ch_ahv", "cz_personal_number": "cz_rc",
+    "de_tin tax_id tax tax_number": "de_idnr", "de_pension ssn pension_number": "de_rvnr", "de_health health_insurance": "de_kvnr",
+    "de_id_card passport": "de_id", "dk_personnummer id": "dk_cpr", "ee_personal_code id": "ee_ik", "fi_pic ssn personal_id": "fi_hetu",
+    "fr_ssn": "fr_nir", "fr_nif tax_id tax": "fr_spi", "gr_tin tax_id": "gr_afm", "hu_tax_id tax tin": "hu_tax", "it_fiscal_code tax_code": "it_cf",
+    "lt_personal_code": "lt_ak", "lu_nin tin": "lu_nin", "lv_personal_code": "lv_pk", "mt_id id_card": "mt_id",
+    "no_personnummer nin": "no_fnr", "pl_id_card identity_card": "pl_id", "pt_niss ssn social_security": "pt_niss", "pt_nif tin tax_id": "pt_nif", "pt_cc": "pt_cc", "es_ssn social_security": "es_nss",
+    "si_ddv tax tin tax_id": "si_tax", "cy_tic tin tax_id": "cy_tic", "se_pin": "se_pnr", "sk_rc birth_number rodne_cislo": "sk_rc", "li_ahv avs": "ch_ahv",
+}  # fmt: skip
+_ALONE = {name.replace("_", ""): kind for names, kind in _KINDS.items() for name in names.split()}
+_KIND_OF = {f"{kind[:2]}{name.replace('_', '')}": kind for names, kind in _KINDS.items() for name in names.split()}
+for _names, _kind in _AT_HOME.items():
+    for _name in _names[3:].split():
+        _KIND_OF[f"{_names[:2]}{_name.replace('_', '')}"] = _kind
+_COUNTRIES = {kind[:2]: kind[:2] for kind in IDS if len(kind.partition("_")[0]) == 2} | {"el": "gr", "uk": "gb"}
+_ADJECTIVES = {
+    "austrian": "at", "belgian": "be", "bulgarian": "bg", "croatian": "hr", "cypriot": "cy", "czech": "cz", "danish": "dk",
+    "dutch": "nl", "estonian": "ee", "finnish": "fi", "french": "fr", "german": "de", "greek": "gr", "hungarian": "hu",
+    "icelandic": "is", "irish": "ie", "italian": "it", "latvian": "lv", "lithuanian": "lt", "maltese": "mt", "norwegian": "no",
+    "polish": "pl", "portuguese": "pt", "romanian": "ro", "slovak": "sk", "slovenian": "si", "spanish": "es", "swedish": "se",
+    "swiss": "ch", "british": "gb",
+}  # fmt: skip
+_VAT = frozenset(
+    [
+        "vat",
+        "tva",
+        "iva",
+        "uid",
+        "btw",
+        "dph",
+        "pvn",
+        "pvm",
+        "km",
+        "kmkr",
+        "alv",
+        "moms",
+        "mva",
+        "dds",
+        "ustid",
+        "ustidnr",
+        "vatid",
+        "vatnumber",
+        "vatno",
+        "vatcode",
+        "vatin",
+        "dic",
+        "anum",
+        "piva",
+        "partitaiva",
+        "orgnr",
+    ]
 )
+_SUFFIX = re.compile(r"_(?:number|no|nr|num|code|value|id|nummer)\Z")
+_PREFIX = re.compile(r"\A(?:pii|b|i|national_id|nationalid|id|nid)_")
+# `WORK_EMAIL`, `CLIENT_IP`: whoever's it is.
+_WHOSEVER = frozenset({"address", "email", "phone", "iban", "vat", "bic", "plate", "ip", "imei", "dob", "birthdate"})
+_SECRET = re.compile(r".*_(?:token|secret|password|credentials?|key)")
+_UNMARKED = str.maketrans("øłđðþı", "oldtti".replace("tt", "dt"))
 
 
 def canonical(label: str) -> str:
-    """Our label for `label`, with the kind behind a dot where it names one; unknown ones come back in small letters."""
-    name = re.sub(r"[^a-z0-9]+", "_", label.lower()).strip("_")
-    name = name.removeprefix("national_id_") or name
-    if name in _BY_NAME:
-        return _BY_NAME[name]
-    if name in IDS:
+    """Our label for `label`, with the kind behind a dot where it names one; unknown ones come back in small letters.
+
+    Case, marks and separators do not count (`Fødselsnummer`, `creditCardNumber`, `fr.nir`), nor on which side a country
+    stands (`DE_STEUERID`, `STEUERID_DE`, `German_tax_ID`). A country with a name that we do not know is any number of that
+    country; a name that several kinds have (`NIF`) is any national number.
+    """
+    words = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", label.strip())
+    marked = unicodedata.normalize("NFD", words.lower().translate(_UNMARKED))
+    name = re.sub(r"[^a-z0-9]+", "_", "".join(sign for sign in marked if not unicodedata.combining(sign))).strip("_")
+    for _ in range(3):
+        if found := _known(name):
+            return found
+        shorter = _SUFFIX.sub("", name) if _SUFFIX.search(name) else _PREFIX.sub("", name, count=1)
+        if shorter == name or not shorter:
+            break
+        name = shorter
+    if name.rpartition("_")[2] in _WHOSEVER:
+        return _BY_NAME[name.rpartition("_")[2]]
+    return "secret" if _SECRET.fullmatch(name) else name
+
+
+def is_known(label: str) -> bool:
+    """Whether `canonical` made something of a label that redaction may find."""
+    return label.partition(".")[0] in _PLAIN
+
+
+def _known(name: str) -> str | None:
+    if name in IDS and name != PASSPORT:
         return f"national_id.{name}"
-    if name.startswith("sk_") and name[3:] in ("rc", "birth_number", "rodne_cislo"):
-        return "national_id.sk_rc"
-    if _VAT.fullmatch(name):
+    compact = name.replace("_", "")
+    if label := _BY_NAME.get(compact):
+        return label
+    if kind := _ALONE.get(compact):
+        return f"national_id.{kind}"
+    if compact in ("nif", "niss"):  # of several countries
+        return "national_id"
+    first, _, rest = name.partition("_")
+    front, _, last = name.rpartition("_")
+    if code := _COUNTRIES.get(first) or _ADJECTIVES.get(first):
+        return _of_country(code, rest)
+    if code := _COUNTRIES.get(last):
+        return _of_country(code, front)
+    return None
+
+
+def _of_country(code: str, name: str) -> str | None:
+    compact = name.replace("_", "")
+    if compact in _VAT:
         return "vat"
-    if name in _KIND_OF:
-        return f"national_id.{_KIND_OF[name]}"
-    if name.startswith("li_"):
-        return "national_id.ch_ahv" if name != "li_peid" else "national_id.li_peid"
-    if name[2:3] == "_" and _COUNTRY.match(name) and any(kind[:2] == name[:2] for kind in IDS):
-        return f"national_id.{name[:2]}"
-    return _BY_NAME.get(name.rpartition("_")[2], name)
+    if kind := _KIND_OF.get(f"{code}{compact}") or _KIND_OF.get(f"{code}{_SUFFIX.sub('', name).replace('_', '')}"):
+        return f"national_id.{kind}"
+    if f"{code}_{name}" in IDS:
+        return f"national_id.{code}_{name}"
+    plain = _BY_NAME.get(compact)
+    return plain if plain and plain != "national_id" else f"national_id.{code}"
+
+
+# Tax numbers that are their country's VAT number too, with its letters in front or without.
+_ALSO_VAT = frozenset(
+    {"gr_afm", "pl_nip", "pt_nif", "hr_oib", "si_tax", "cy_tic", "es_cif", "es_dni", "es_nie", "bg_egn", "lv_pk"}
+)
+_DOCUMENTS = frozenset({PASSPORT, "de_id"})  # whose state the number does not tell
 
 
 def is_right(found: str, gold: str) -> bool:
     """Whether our label `found` is what `gold` (see `canonical`) asks for.
 
-    A general national id is any kind; a country's unknown id any of that country's or a passport; Czech and Slovak birth numbers are
-    one number.
+    A general national id is any kind; a country's unknown id any of that country's or a document; Czech and Slovak birth
+    numbers are one number, and a tax number that is a VAT number too counts under both names.
     """
     if found == gold:
         return True
+    kind, asked = found.partition(".")[2], gold.partition(".")[2]
+    if gold == "vat" or found == "vat":
+        return (kind or asked) in _ALSO_VAT
     if not gold.startswith("national_id") or not found.startswith("national_id"):
         return False
-    kind, asked = found.partition(".")[2], gold.partition(".")[2]
-    if not asked or (len(asked) == 2 and (kind[:2] == asked or kind == "passport")):
+    if not asked or (len(asked) == 2 and (kind[:2] == asked or kind in _DOCUMENTS)):
+        return True
+    if kind in _DOCUMENTS and asked in _DOCUMENTS:
         return True
     return SAME_NUMBER.get(kind, kind) == SAME_NUMBER.get(asked, asked)

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 
+ZONE_SIGN = "<<"  # in every zone
 _ZONE = re.compile(
     r"(?<![A-Z0-9<])[ACIPV][A-Z0-9<](?:"
     r"[A-Z<]{3}[A-Z0-9<]{25}\s{1,2}[0-9]{7}[MFX<][0-9]{7}[A-Z<]{3}[A-Z0-9<]{12}\s{1,2}[A-Z<]{30}"  # TD1, three lines
@@ -14,7 +15,7 @@ _LINE = re.compile(r"[A-Z0-9<]+")
 
 def find_zones(text: str, start: int) -> Iterator[tuple[int, int]]:
     """Spans of zones whose document number, date of birth and date of expiry bear their check digits."""
-    if "<<" in text:
+    if ZONE_SIGN in text:
         for zone in _ZONE.finditer(text, start):
             lines = _LINE.findall(zone[0])
             if all(_holds(field, check) for field, check in _fields(lines)):

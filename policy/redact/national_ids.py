@@ -15,20 +15,24 @@ from policy.redact.harmless import called_otherwise, shaped_otherwise
 from policy.redact.id_chains import SHAPES_OF, Chain, chains_at, goes_on, holds
 from policy.redact.id_kinds import IDS, UNCHECKED, Needs
 from policy.redact.id_names import Named, named_numbers, numbers_before_names
-from policy.redact.mrz import find_zones
+from policy.redact.mrz import ZONE_SIGN, find_zones
 from policy.redact.phone_names import is_called_phone
 from policy.redact.reading import Reading, Spans
 
 _TOKEN = re.compile(r"[A-Za-z0-9]+")
 # The first digit of what may be a number: nine digits, or eight behind a letter, or six to eight and a letter. No date.
+_NEXT = "[ ./+-]{0,3}[0-9]"  # written out, which is quicker than counted
 _FIRST_DIGIT = re.compile(
-    r"[0-9](?<![0-9][0-9])(?<![0-9][./-][0-9])(?!(?:[0-9]{0,1}[ ./+-]{1,3}[0-9]){8})"
-    r"(?=(?:[ ./+-]{0,3}[0-9]){5}(?:(?:[ ./+-]{0,3}[0-9]){3}|(?:[ ./+-]{0,3}[0-9]){1,2}[ ./+-]{0,3}[A-Za-z]{1,2}(?![A-Za-z])"
+    rf"[0-9](?<![0-9][0-9])(?<![0-9][./-][0-9])(?={_NEXT * 5}(?:{_NEXT * 3}"
+    r"|(?:[ ./+-]{0,3}[0-9]){1,2}[ ./+-]{0,3}[A-Za-z]{1,2}(?![A-Za-z])"
     r"|[ ./+-]{0,3}(?:[A-Za-z][ ./+-]{0,3}[0-9]|[A-DTa-dt](?![A-Za-z0-9]))|[0-9]{2}(?:(?<=[A-Za-z][0-9]{8})|(?<=[A-Za-z][ .-][0-9]{8}))))"
+    r"(?!(?:[0-9]{0,1}[ ./+-]{1,3}[0-9]){8})"
     r"(?!(?:[0-9]?[./-][01]?[0-9][./-](?:19|20)[0-9]{2}|[0-9]{3}-[01][0-9]-[0-3][0-9])(?![0-9./-]| [0-9]))"
 )
 _BRITISH = re.compile(r"[A-Za-z]{2}[ .-]{0,2}(?:[0-9][ .-]?){6}[A-DTa-dt](?![A-Za-z0-9])")
-_LETTERS_BEFORE = re.compile(r"(?<![A-Za-z0-9_+])(?!(?i:n[or]?)[ .])[A-Za-z]{1,2}(?:[ .+-]{1,2})?\Z")
+_BESIDE_LETTERS = " .+-"
+_LETTERS_BEFORE = re.compile(r"(?<![A-Za-z0-9_+])(?!(?:n|[Nn][or]|N[OR])[ .])[A-Za-z]{1,2}(?:[ .+-]{1,2})?\Z")
+_SMALL_SERIES_BEFORE = re.compile(r"(?<![A-Za-z0-9_])[A-Za-z]{3}[ -]?\Z")
 _SERIES_BEFORE = re.compile(r"(?<![A-Za-z0-9_])[A-Z]{3}[ -]?\Z")  # a document's: `CDB 600336`
 _AREA_BEFORE = re.compile(r"\(\+?[0-9]{1,4}\) ?\Z")  # a phone's
 _ITALIAN = re.compile(
@@ -90,8 +94,9 @@ def find_national_ids(text: str, start: int) -> Iterator[tuple[int, int, str]]:
         yield from behind
         before_names = Spans((first, last) for first, last, _ in behind)
     yield from _italian(latin, start)
-    for first, last in find_zones(reading, start):
-        yield first, last, "mrz"
+    if ZONE_SIGN in reading:
+        for first, last in find_zones(reading, start):
+            yield first, last, "mrz"
     done = start
     for match in _FIRST_DIGIT.finditer(latin, start):
         digit = match.start()
@@ -124,9 +129,13 @@ def _begins(latin: str, start: int, digit: int) -> list[int]:
 def _best_named(reading: Reading, begin: int, named: Named) -> tuple[int, int, str] | None:
     latin = reading.latin
     begins = [begin]
-    if letters := _LETTERS_BEFORE.search(latin, max(named.after, begin - 4), begin) or _SERIES_BEFORE.search(
-        latin, max(named.after, begin - 5), begin
-    ):
+    series = _SMALL_SERIES_BEFORE if "pl_id" in named.kinds else _SERIES_BEFORE
+    letters = None
+    if latin[max(0, begin - 3) : begin].rstrip(_BESIDE_LETTERS)[-1:].isalpha():
+        if latin[begin].isdigit() or latin[begin] in "OoIl|":
+            letters = _LETTERS_BEFORE.search(latin, max(named.after, begin - 4), begin)
+        letters = letters or series.search(latin, max(named.after, begin - 5), begin)
+    if letters:
         begins.insert(0, letters.start())
     for at in begins:
         if found := _named_at(reading, at, named, chains_at(latin, at)[::-1]):
@@ -185,10 +194,17 @@ def _named_order(reading: Reading, named: Named, chains: list[Chain]) -> Iterato
             (kind, chain)
             for kind in named.kinds
             for chain in chains
-            if chain.shape in SHAPES_OF[kind] or not (SHAPES_OF[kind] and chain.compact.isdigit())
+            if (chain.shape in SHAPES_OF[kind] or not (SHAPES_OF[kind] and chain.compact.isdigit()))
+            and not (kind in UNCHECKED and len(named.kinds) > 1 and len(chain.compact) > _SHORT_NUMBER)
         ]
         if len(fitting) > 1 and len(named.kinds) > 1:
-            fitting.sort(key=lambda each: (each[0][:2] not in reading.countries, each[0] in UNCHECKED))
+            fitting.sort(
+                key=lambda each: (
+                    each[0][:2] not in reading.countries,
+                    each[0] in UNCHECKED or each[0] == "passport",
+                    each[0] in _MIXED,
+                )
+            )
         yield from fitting
         return
     countries = reading.countries
@@ -213,9 +229,10 @@ def _named_order(reading: Reading, named: Named, chains: list[Chain]) -> Iterato
                     )
                 )
             elif is_own or not (
-                is_foreign and (IDS[kind].needs is Needs.NAME or shape in mistaken or _is_old(kind, chain))
+                kind in _OWN_NAME_ONLY
+                or (is_foreign and (IDS[kind].needs is Needs.NAME or shape in mistaken or _is_old(kind, chain)))
             ):
-                ranked.append((is_foreign, False, not is_own, index, IDS[kind].needs, kind))
+                ranked.append((is_foreign, kind in _MIXED, not is_own, index, IDS[kind].needs, kind))
     for _, _, _, index, _, kind in sorted(ranked):
         yield kind, chains[index]
 
@@ -259,8 +276,10 @@ def _is_plausible(kind: str, latin: str, begin: int, chain: Chain) -> bool:
         return False
     if chain.groups == 1:
         return True
-    if _A_DATE_AND.fullmatch(latin, begin, chain.end) or (
-        kind != "gb_nino" and _SMALL_WORD.search(latin, begin, chain.end)
+    if (
+        _A_DATE_AND.fullmatch(latin, begin, chain.end)
+        or _A_SUM.fullmatch(latin, begin, chain.end)
+        or (kind != "gb_nino" and _SMALL_WORD.search(latin, begin, chain.end))
     ):
         return False
     is_inner = begin > 0 and latin[begin - 1] == "-"
@@ -317,6 +336,7 @@ _A_DATE = re.compile(
     r"|[0-3]?[0-9]\.? [A-Za-z]{3,9} (?:19|20)[0-9]{2})"
 )
 _A_DATE_AND = re.compile(rf"{_A_DATE.pattern}[ ,.][A-Za-z]")  # `2025-03-12 p`
+_A_SUM = re.compile(r"[1-9][0-9]{0,2}(?:\.[0-9]{3}){1,4}(?: (?:19|20)[0-9]{2})?")  # thousands, perhaps beside a year
 _SMALL_WORD = re.compile(
     r"[0-9] [a-z]{1,2}\Z|\A[a-z]{1,2} [0-9]|[0-9]\. [A-Za-z]{1,2}\Z"
 )  # beside a number: no part of it
@@ -326,6 +346,7 @@ _SIGNS = frozenset(" ./-")
 _ONE_SIGN = frozenset({"fr_nir", "ro_cnp", "si_emso", "lu_nin"})  # nobody mixes its separators; rows of figures do
 _LONE_LETTERS = re.compile(r"[A-Za-z][ .-]|.*[ .-][A-Za-z]+\Z")
 _MIXED = frozenset({"de_id", "passport"})
+_OWN_NAME_ONLY = frozenset({"de_stnr"})  # whose check says little
 _LAX = UNCHECKED | _MIXED
 _OLD_BIRTH_NUMBER = 9  # digits
 # What else could be told at a glance is not worth asking a validator.

@@ -7,7 +7,7 @@ Being local to the character, a text cut anywhere reads the same as the whole.
 
 import re
 import unicodedata
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from policy.redact.alphabet import WORD
 
@@ -16,6 +16,7 @@ ZERO_WIDTH = (
     "\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2060\u2061\u2062\u2063\u2064\u2066\u2067"
     "\u2068\u2069\ufe0e\ufe0f\ufeff"
 )
+_GONE = frozenset(ZERO_WIDTH)
 DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2043\u2212\ufe58\ufe63\uff0d"
 
 # Capitals and small letters of Cyrillic and Greek that cannot be told from Latin ones (Unicode TR 39, confusables).
@@ -23,17 +24,19 @@ LOOK_ALIKES = str.maketrans("АВЕКМНОРСТУХасеорхуіјЅѕΑΒ�
 
 
 _WORD = re.compile(f"[{WORD}]")
+_NOT_PLAIN = re.compile(r"[^\x00-\x7f]")
 _SLASHES = str.maketrans("\u2044\u2215", "//")  # as fractions are spelled
 
 
 class _Table(dict[int, str | None]):
     """A `str.translate` table that learns each character when it first meets it.
 
-    ``longer``: those met so far that stand for several.
+    ``same``, ``longer``: those met so far that stand for themselves, and for several.
     """
 
     def __init__(self, known: dict[int, str | None]) -> None:
         super().__init__(known)
+        self.same: set[str] = set()
         self.longer: set[str] = set()
 
     def __missing__(self, code: int) -> str:
@@ -47,6 +50,8 @@ class _Table(dict[int, str | None]):
         seen = str(digit) if digit is not None else form
         if len(seen) > 1:
             self.longer.add(character)
+        elif seen == character:
+            self.same.add(character)
         self[code] = seen
         return seen
 
@@ -75,8 +80,7 @@ def contains_any(text: str, words: tuple[str, ...]) -> bool:
     return False
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+class View(NamedTuple):
     """``text``: what detectors see. Character i of it was written at ``starts[i]:ends[i]``; None is i itself.
 
     Neighbours that one written character stands for share their place.
@@ -100,15 +104,15 @@ class View:
 
 
 def normalise(text: str) -> View:
-    """ASCII comes back as the same object."""
-    if text.isascii():
+    """A text in which every character stands for itself comes back as the same object."""
+    if text.isascii() or _TABLE.same.issuperset(odd := _NOT_PLAIN.findall(text)):
         return View(text)
     seen = text.translate(_TABLE)
     longer = _TABLE.longer
-    if longer and not longer.isdisjoint(text):
+    if longer and not longer.isdisjoint(odd):
         starts = [i for i, c in enumerate(text) for _ in _TABLE[ord(c)] or ""]
     elif len(seen) == len(text):
         return View(seen)
     else:
-        starts = [i for i, c in enumerate(text) if _TABLE[ord(c)] is not None]
+        starts = [i for i, c in enumerate(text) if c not in _GONE]
     return View(seen, starts, [i + 1 for i in starts])

@@ -23,24 +23,33 @@ REGIONS = ("DE", "FR", "IT", "ES", "PL", "NL", "BE", "AT", "SE", "PT", "GR", "CZ
            "HR", "SK", "SI", "LT", "LV", "EE", "LU", "CY", "MT", "NO", "IS", "LI", "CH", "GB")  # fmt: skip
 
 _SPAN = re.compile(
-    r"(?:\((?<![A-Za-z0-9_@#./+-]\()(?:\+ ?\(?)?[0-9]|\+(?<![A-Za-z0-9_@#./+-]\+) ?\(?[0-9]|[0-9](?<![A-Za-z0-9_@#./+-][0-9]))"
-    r"(?:[ ./()-]{0,3}[0-9]){5,16}"
-    r"(?: ?(?:x|ext\.? ?|extension |durchwahl |dw ?|int\.? ?|wew\.? ?|poste )[0-9]{1,6})?(?![A-Za-z0-9_@]|[./:-][0-9])",
+    r"[(+0-9](?<![A-Za-z0-9_@#./+-][(+0-9])(?:(?<=[0-9])|(?<=\()(?:\+ ?\(?)?[0-9]|(?<=\+) ?\(?[0-9])"
+    rf"{'[ ./()-]{0,3}[0-9]' * 5}(?:[ ./()-]{{0,3}}[0-9]){{0,11}}"
+    r"(?P<extension> ?(?:x|ext\.? ?|extension |durchwahl |dw ?|int\.? ?|wew\.? ?|poste )[0-9]{1,6})?(?![A-Za-z0-9_@]|[./:-][0-9])",
     re.IGNORECASE,
 )
 _AFTER_SIGN = re.compile(r"[-/.][+(]?0?[0-9]")  # `tel/+48…` and `Tel.-030…`
 _GROUPED = re.compile(r"[0-9)][ ./-]{1,3}[(0-9]")
+_SEPARATORS = b" ./()+-"
 _EXTENSION = re.compile(r" ?[a-z]+\.? ?[0-9]{1,6}\Z", re.IGNORECASE)
 _DATE = re.compile(
     r"(?:19|20)[0-9]{2}(?:[./ -]|\. )[01]?[0-9](?:[./ -]|\. )[0-3]?[0-9].*"
     r"|[0-3]?[0-9](?:[./ -]|\. )[01]?[0-9](?:[./ -]|\. )(?:19|20)[0-9]{2}.*"
 )
 _FILE = re.compile(
-    r"[1-9][0-9]{1,6}/(?:19|20)[0-9]{2}|[0-9]{2}\.[0-9]{2}\.[0-9]{4}|[0-3]?[0-9]([./-])[01]?[0-9]\1[0-9]{2}"
+    r"[0-9]{2,7}/(?:19|20)[0-9]{2}(?:-[0-9]{1,3})?|[0-9]{2}\.[0-9]{2}\.[0-9]{4}|[0-3]?[0-9]([./-])[01]?[0-9]\1[0-9]{2}"
 )  # a number and its year, a date
 _PERSONAL = re.compile(r"[0-3][0-9][01][0-9]{3}[ -][0-9]{4,5}")  # date of birth and serial, as north of the Baltic
 _AMOUNT = re.compile(r"[1-9][0-9]{0,2}(?:[. ][0-9]{3}){2,}")
+# Four numbers up to 255 of which one has three digits: nobody groups a phone so.
+_HOST = re.compile(r"(?=.{0,12}[0-9]{3})(?:(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])(?:\.(?!\Z)|\Z)){4}")
+_CALLED_HOST = re.compile(r"(?<![^\W_])(?:ip|ipv4|host|server)(?![^\W\d_])[^0-9\n]{0,16}\Z")
+_LAST_AND_YEAR = re.compile(r"[0-9]{3} \(?(?:19|20)[0-9]{2}\)?")  # of `1,234,567 (2022)`
+_THOUSANDS = re.compile(r"[1-9][0-9]{0,2}(?:\.[0-9]{3}){2,}")
 _ACCOUNT_SO_FAR = re.compile(r"(?<![A-Za-z0-9])[A-Z]{2}[0-9]{2} (?:[A-Z0-9]{4} ){0,6}\Z")
+_NUMBER = re.compile(
+    r"[;.:] (?:номер|nummer|number|numero|numer|numeris|numurs|cislo|broj|stevilka|αριθμος) \Z"
+)  # of what, it does not say
 _SUM = re.compile(r"\+ ?[0-9]{1,2}\.[0-9]{4,}")  # `x + 5.00032159`
 _YEARS = re.compile(r"(?:19|20)[0-9]{2} ?[-/–] ?(?:19|20)[0-9]{2}")
 _AMERICAN = re.compile(
@@ -50,6 +59,7 @@ _NAMED_BRACKET = re.compile(rf"(?![a-z])[{LETTER}][{LETTER}'’-]{{1,24}} (?![a-
 _RECORD = 120  # characters of a line to either side
 _CELL_BEFORE, _CELL_AFTER = re.compile(r"[;,|\t] ?[\"']?\Z"), re.compile(r"[\"']? ?(?:[;,|\t]|\Z)")
 _USES = ("fixed_line", "mobile", "toll_free", "premium_rate", "shared_cost", "personal_number", "voip", "uan")
+_AMERICA = "1"  # calling code of its north
 _FIXED_OR_MOBILE = _USES[:2]
 
 
@@ -62,7 +72,14 @@ def find_phones(text: str, start: int) -> Iterator[tuple[int, int]]:
             span, begin = span[1:], begin + 1
         if reading.is_taken(begin + 1) or (begin > 1 and reading[begin - 1] == ":" and reading[begin - 2].isdigit()):
             continue  # `07:06:01.491989` is a time
-        digits = sum(map(str.isdigit, _EXTENSION.sub("", span)))
+        if begin > 1 and reading[begin - 1] == "," and reading[begin - 2].isdigit() and _LAST_AND_YEAR.fullmatch(span):
+            continue
+        if span.count(".") == 3 and (
+            _HOST.fullmatch(span) or _CALLED_HOST.search(reading.folded, max(0, begin - 24), begin)
+        ):
+            continue
+        number = _EXTENSION.sub("", span) if match["extension"] else span
+        digits = len(number.encode().translate(None, _SEPARATORS))
         if not 6 <= digits <= 17 or _DATE.fullmatch(span) or _YEARS.fullmatch(span) or _FILE.fullmatch(span):
             continue
         if _is_phone(reading, span, begin, match.end(), digits):
@@ -74,6 +91,8 @@ def compile_plans() -> None:
     _plans(REGIONS, _USES)
     for region in REGIONS:
         _plans((region,), _FIXED_OR_MOBILE)
+        _lengths(str(phonenumbers.country_code_for_region(region)))
+    _lengths(_AMERICA)
 
 
 def _is_phone(reading: Reading, span: str, begin: int, end: int, digits: int) -> bool:
@@ -101,9 +120,13 @@ def _is_phone(reading: Reading, span: str, begin: int, end: int, digits: int) ->
     number = "".join(filter(str.isdigit, _EXTENSION.sub("", span)))
     if bare.startswith("0") and _GROUPED.search(span) and not (_AMOUNT.fullmatch(span) or _PERSONAL.fullmatch(span)):
         return _plans(REGIONS, _USES).fullmatch(number) is not None
-    if digits < 8 or not reading.countries or _PERSONAL.fullmatch(span):
+    if digits < 8 or not reading.countries or _PERSONAL.fullmatch(span) or _THOUSANDS.fullmatch(span):
         return False
-    if not _GROUPED.search(span) and bare[0] != "0" and follows_a_noun(reading, begin):
+    if (
+        not _GROUPED.search(span)
+        and bare[0] != "0"
+        and (follows_a_noun(reading, begin) or _NUMBER.search(reading.folded, max(0, begin - 12), begin))
+    ):
         return False
     if begin and reading[begin - 1] == " " and begin > 1 and reading[begin - 2].isdigit():
         return False

@@ -9,7 +9,7 @@ from policy.redact.reading import Reading, Spans
 _CONTEXT = re.compile(
     r"(?<!</)(?:(?<![^\W_])(?:tel(?:[ef]\w*|nr|no|s)?(?![^\W\d_])|mob|gsm|port\.|tlm|tfn|tfno|fax|faks|cell(?:phone\w*|ular\w*|s)?(?![^\W\d_])(?! ?(?:tower|line|count|id|type|[a-z]?[0-9]))"
     r"|call(?:ing|ed|s|back)?(?![^\W\d_])|sms|ring(?:e|er|t|es|a|id)?(?![^\W\d_])|dial|reach|talr|tlf|guthan|soi(?:t|ta|ttakaa|tan)?"
-    r"(?![^\W\d_])|hp(?![^\W\d_])|fon|sim(?:i|a|an\w*|ar\w*|num\w*)(?![^\W\d_])|bel(?:len)?(?![^\W\d_])|sun(?:a|ati|at|at-ne)"
+    r"(?![^\W\d_])|hp(?![^\W\d_])|fon(?!tes|tana|taine|tän|d)|sim(?:i|a|an\w*|ar\w*|num\w*)(?![^\W\d_])|bel(?:len)?(?![^\W\d_])|sun(?:a|ati|at|at-ne)"
     r"(?![^\W\d_])|kontakt|contact|contatt|kuntatt|recapit|treff|tref|nas (?:pa|via)|bereikba|disponi|elerhet|kapcsolat|yhtey"
     r"|sazi[nņ]|join(?:gn|dre)|επικοιν|връзк"
     r"|(?:an|ruck)?ruf|puh|zadzwon|zvan|skambin|apel|hringdu|vol[ae]jte|volat|volej|(?:my|our) (?:new )?number|nazov|pokli|hivj|llam|r?appel|ligue|ligar|chiam"
@@ -26,7 +26,7 @@ _CLOSE = re.compile(
     rf"[^\w\n]{{0,4}}(?:(?:{_IS})[^\w\n]{{1,3}})?\Z"
 )
 _BEHIND = re.compile(
-    rf"[\"')]?,? ?(?:{_IS}) (?:[^\W\d_]{{1,12}} ){{0,3}}(?:tel|phone|mob|handy|cell|fax|gsm|puhel|κιν|τηλ|тел|моб|movil|portable)"
+    rf"[\"')`*]{{0,2}}(?:,? ?(?:{_IS}) | ?\()(?:[^\W\d_]{{1,12}} ){{0,3}}(?:tel|phone|mob|handy|cell|fax|gsm|puhel|κιν|τηλ|тел|моб|movil|portable)"
 )
 _SIGN_OFF = re.compile(
     r"regards|sincerely|cheers|gru(?:ss|ß)|cordialement|salutations|salud|salut|distinti|groet|hilsen|halsning|pozdr|lep pozdrav"
@@ -35,7 +35,7 @@ _SIGN_OFF = re.compile(
 _LINES_ABOVE = 90  # characters
 _REACH = 52
 _HEADING = re.compile(
-    r"tel|phone|fon|mob|gsm|handy|cell|fax|faks|puh|sim[ia]|talr|contact|kontakt|τηλ|κιν|тел|моб|movil|portable"
+    r"tel|phone|fon|mob|gsm|handy|cell|fax|faks|puh|(?:far|heima|vinnu|(?<![^\W_]))sim(?:i|a\w*)(?<!simao)(?![^\W\d_])|talr|contact|kontakt|τηλ|κιν|тел|моб|movil|portable"
 )
 
 

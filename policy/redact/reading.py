@@ -4,6 +4,7 @@ import re
 import unicodedata
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
+from itertools import accumulate
 from operator import itemgetter
 from typing import Any, Generic, TypeVar
 
@@ -17,13 +18,17 @@ _MIXED = re.compile(
 )
 _BESIDE = re.compile(r"(?<=[0-9])[OoIl|]+|[OoIl|]+(?=[0-9])")
 _LOOK_ALIKE = re.compile(f"[{''.join(map(chr, LOOK_ALIKES))}]")
-_UNLIKE = re.compile(r"[0-9](?:[OoIl|]|[ ./-][OoIl]{1,3}[ ./-][0-9])|[OoIl|](?<![OoIl|][OoIl|])[OoIl|]*[0-9]|\(O\)")
+_UNLIKE = re.compile(r"[0-9](?:(?<=[OoIl|][0-9])|(?=[OoIl|]|[ ./-][OoIl]{1,3}[ ./-][0-9]))")
+_BETWEEN_DIGITS = 6  # signs at most between two digits that make letters between them digits
 _BAR_OF_TABLE = re.compile(r"[^\W\d_]{2}[\"' ]{0,2}\|[\"' ]{0,2}[^\W\d_]{2}|\| ?-{3}")  # no digit between two words
 _DIGIT_LIKE = str.maketrans("OoIl|", "00111")
 _DIGITS = re.compile("[0-9]")
-_WORD = re.compile(r"[^\W\d_]+")
-_INNER = re.compile(r"[a-z\u00df-\u00ff]([A-Z][A-Za-z]+)")
+_WORD, _PLAIN_WORD = re.compile(r"([^\W\d_]+)"), re.compile("([a-z][a-z]*)")
+_INNER = re.compile(r"[A-Z](?<=[a-z\u00df-\u00ff][A-Z])(?=([A-Za-z]{1,40}))")
+_HEAD = itemgetter(slice(3))
+_NOT_PLAIN = re.compile(r"[^\x00-\x7f]")
 _FEW = 9
+_FEW_MARKS = 8
 
 
 class _Folded(dict[int, int]):
@@ -99,7 +104,14 @@ class Reading(str):
     def folded(self) -> str:
         """In small letters without marks, character for character."""
         small = lowered(self)
-        return small if small.isascii() else small.translate(_FOLDED)
+        if small.isascii():
+            return small
+        marked = set(_NOT_PLAIN.findall(small))
+        if len(marked) > _FEW_MARKS:
+            return small.translate(_FOLDED)
+        for sign in marked:  # cheaper than a look at every letter
+            small = small.replace(sign, chr(_FOLDED[ord(sign)]))
+        return small
 
     @_Once
     def latin(self) -> str:
@@ -109,35 +121,52 @@ class Reading(str):
         return self.translate(LOOK_ALIKES)
 
     @_Once
-    def words(self) -> tuple[tuple[str, int], ...]:
-        """Its words in order, as `folded` has them, and where each begins; in `birthDate` begins a second one."""
+    def words(self) -> list[str]:
+        """Its words in order, as `folded` has them; in `dateOfBirth` two more begin. They begin at `starts`."""
         small = self.folded
-        words: list[tuple[str, int]] = []
-        at = 0
-        for word in _WORD.findall(small):  # cheaper than a match for each
-            at = small.index(word, at)
-            words.append((word, at))
-            at += len(word)
+        pieces = (_PLAIN_WORD if small.isascii() else _WORD).split(small)  # cheaper than a match for each
+        words, starts = pieces[1::2], list(accumulate(map(len, pieces)))[:-1:2]
         if _INNER.search(self):
-            inner = [(small[slice(*word.span(1))], word.start(1)) for word in _INNER.finditer(self)]
-            words = sorted([*words, *inner], key=itemgetter(1))
-        return tuple(words)
+            inner = [(word.start(), small[word.start() : word.end(1)]) for word in _INNER.finditer(self)]
+            both = sorted([*zip(starts, words, strict=True), *inner], key=itemgetter(0))
+            starts, words = list(map(itemgetter(0), both)), list(map(itemgetter(1), both))
+        known = self.__dict__
+        known["starts"], known["heads"] = starts, (heads := list(map(_HEAD, words)))
+        known["initials"] = frozenset(heads)
+        return words
+
+    @_Once
+    def starts(self) -> list[int]:
+        """Where each of `words` begins."""
+        found: list[int] = self._beside_words("starts")
+        return found
+
+    @_Once
+    def heads(self) -> list[str]:
+        """What each of `words` begins with, three letters at most."""
+        found: list[str] = self._beside_words("heads")
+        return found
 
     @_Once
     def initials(self) -> frozenset[str]:
-        """What its words begin with, three letters at most: enough to know what a text cannot name."""
-        return frozenset({word[:3] for word, _ in self.words})
+        """All of `heads`: enough to know what a text cannot name."""
+        found: frozenset[str] = self._beside_words("initials")
+        return found
+
+    def _beside_words(self, name: str) -> Any:
+        _ = self.words
+        return self.__dict__[name]
 
     def words_from(self, initials: frozenset[str]) -> list[int]:
         """Where words begin whose first three letters are one of `initials`."""
         if initials.isdisjoint(self.initials):
             return []
-        return [start for word, start in self.words if word[:3] in initials]
+        return [start for head, start in zip(self.heads, self.starts, strict=True) if head in initials]
 
     @_Once
     def countries(self) -> frozenset[str]:
         """Countries whose language or numbers the text shows, as ISO 3166 codes in small letters; see `hints`."""
-        return countries_of(self, self.words)
+        return countries_of(self, self.words, self.starts)
 
     @_Once
     def columns(self) -> tuple[Column, ...]:
@@ -151,9 +180,17 @@ class Reading(str):
         has_bars = "|" in text and "\0" not in text and _BAR_OF_TABLE.search(text) is not None
         if has_bars:
             text = text.replace("|", "\0")
-        if not _UNLIKE.search(text):
-            return None
-        changed = _MIXED.sub(_plain_digits, text)
+        first, last = 0, len(text)
+        if "(O)" not in text:
+            unlike = _UNLIKE.search(text)
+            if unlike is None:
+                return None
+            # From the end of the word before to the blank behind: nothing else can change.
+            first = max(0, text.rfind(" ", 0, unlike.start()) - 1)
+            *_, unlike = _UNLIKE.finditer(text, unlike.start())
+            last = text.find(" ", unlike.end() + _BETWEEN_DIGITS)
+            last = len(text) if last < 0 else last
+        changed = text[:first] + _MIXED.sub(_plain_digits, text[first:last]) + text[last:]
         if has_bars:
             changed = changed.replace("\0", "|")
         return None if changed == self.latin else Reading(changed)

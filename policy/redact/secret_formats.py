@@ -49,6 +49,13 @@ _FOLLOWING: dict[str, str] = {
 _WITHOUT_DIGIT = frozenset(
     {"eyJ", "hf_", "AKIA", "ASIA"}
 )  # of what follows the others, some sign is a digit: prose with hyphens has none
+# One in seventy of these has none; then capitals and small letters are mixed.
+_SELDOM_WITHOUT = frozenset(
+    {"sk_live_", "sk_test_", "rk_live_", "rk_test_", "whsec_", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "glpat-",
+     "AIza", "npm_", "dckr_pat_", "dckr_oat_", "hvs.", "SG.", "glsa_", "shpat_"}
+)  # fmt: skip
+_ANY_DIGIT = r"(?=[A-Za-z_./+$-]{0,64}[0-9])"
+_DIGIT_OR_CASES = r"(?=[A-Za-z_./+$-]{0,64}[0-9]|[A-Z_-]{0,16}[a-z_-]{1,16}[A-Z]{1,16}[a-z])"
 
 
 class Inside(NamedTuple):
@@ -61,7 +68,9 @@ class Inside(NamedTuple):
 
 PREFIXED: dict[str, re.Pattern[str]] = {
     prefix: re.compile(
-        re.escape(prefix) + ("" if prefix in _WITHOUT_DIGIT else r"(?=[A-Za-z_./+$-]{0,64}[0-9])") + rest
+        re.escape(prefix)
+        + ("" if prefix in _WITHOUT_DIGIT else _DIGIT_OR_CASES if prefix in _SELDOM_WITHOUT else _ANY_DIGIT)
+        + rest
     )
     for prefix, rest in _FOLLOWING.items()
 }

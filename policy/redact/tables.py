@@ -14,7 +14,7 @@ _SIGNS = ";\t|,"
 _OFTEN_UNEVEN = _SIGNS[:3]  # a heading may lack the column of row names; in prose such signs are rare
 _LONGEST_QUOTED = 400
 _VALUE = re.compile("[0-9]{3}")
-_MEMBER = re.compile("[\"']:")  # of an object, which has commas too
+_MEMBER = re.compile("[\"']:|[=:] ?[\"']")  # of an object or a call, which have commas too
 _BLANKS = re.compile(" {2,}")
 _LISTED = re.compile(
     r"\((?P<names>[^()\n]{3,800})\)\s{0,4}(?:VALUES\s{0,4}(?=\()|FROM STDIN[^\n]{0,40};\n)", re.IGNORECASE
@@ -23,6 +23,7 @@ _QUOTED = r"'(?>(?:[^'\\]|\\.)*)'"
 _TUPLE = re.compile(rf"\s{{0,4}}\(((?>(?:[^()']|{_QUOTED})*))\),?")
 _LITERAL = re.compile(rf"(?>(?:[^,']|{_QUOTED})+)")
 _ROW = re.compile(r"<tr[ >]", re.IGNORECASE)
+_HEADS = re.compile("<th[ >]", re.IGNORECASE)
 _CELL = re.compile(r"<t[hd](?: [^<>]{0,80})?>([^<]*)", re.IGNORECASE)
 
 
@@ -97,6 +98,7 @@ def _cells(text: str, line: Cell, sign: str) -> list[Cell]:
     at, end = line
     cells: list[Cell] = []
     if sign == "  ":
+        end -= len(text[at:end]) - len(text[at:end].rstrip(" "))
         indent = _BLANKS.match(text, at, end)
         at = indent.end() if indent else at
         for gap in _BLANKS.finditer(text, at, end):
@@ -119,7 +121,7 @@ def _of_statements(text: str) -> Iterator[Column]:
         heading = _cells(text, listed.span("names"), ",")
         rows: list[list[Cell]] = []
         at = listed.end()
-        if text[at - 1] == "\n":
+        if listed[0].endswith(";\n"):
             while at < len(text) and not text.startswith("\\.", at):
                 end = text.find("\n", at)
                 end = len(text) if end < 0 else end
@@ -134,6 +136,8 @@ def _of_statements(text: str) -> Iterator[Column]:
 
 def _of_markup(text: str) -> Iterator[Column]:
     starts = [row.start() for row in _ROW.finditer(text)]
+    if len(starts) > 1 and _HEADS.search(text, starts[1]):  # each row has a heading of its own
+        return
     rows = [
         [cell.span(1) for cell in _CELL.finditer(text, start, end)]
         for start, end in zip(starts, [*starts, len(text)][1:], strict=True)

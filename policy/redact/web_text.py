@@ -9,11 +9,18 @@ from html import unescape
 from policy.redact.normalise import View
 
 _HIDDEN = re.compile(r"(?:%[0-9A-Fa-f]{2})+|&(?:#[0-9]{1,7}|#[xX][0-9A-Fa-f]{1,6}|[A-Za-z]{2,8});")
+# In the data of a form a blank is a plus (WHATWG URL §5.1), but not the one that a phone begins with, nor in an address
+# that nobody encoded (`a+b@example.org`).
+_FIELD = re.compile(
+    r"(?<=[?&])[\w%.+~\[\]-]{1,80}=[^\s&\"'<>@]{0,300}+(?!@)|(?<![\w%.+~@&-])[\w%.+~-]{1,80}=[^\s&\"'<>@]{1,300}+(?=&[\w%.+~-]{1,80}=)"
+)
 _BYTES_PER_CHARACTER = 3  # of the text, for each byte: `%C3`
 
 
 def revealed(text: str) -> View:
     """What a browser would read, character for character; what spells nothing stays as it is."""
+    if "+" in text and "=" in text and "&" in text:
+        text = _FIELD.sub(_spaced, text)
     if ("%" not in text and "&" not in text) or not _HIDDEN.search(text):
         return View(text)
     pieces: list[str] = []
@@ -38,6 +45,14 @@ def revealed(text: str) -> View:
     starts.extend(range(at, len(text)))
     ends.extend(range(at + 1, len(text) + 1))
     return View("".join(pieces), starts, ends)
+
+
+def _spaced(field: re.Match[str]) -> str:
+    written = field[0]
+    if "+" not in written or "%40" in written:
+        return written
+    name, sign, value = written.partition("=")
+    return f"{name.replace('+', ' ')}{sign}{value[:1]}{value[1:].replace('+', ' ')}"
 
 
 def _characters(hidden: str) -> list[tuple[str, int]] | None:

@@ -22,8 +22,9 @@ from stdnum.exceptions import ValidationError
 
 from policy.redact.id_kinds import IDS
 from tests.data.redaction import fresh_words as words
+from tests.data.redaction.filling import Case, Spans, as_json, filled
 from tests.data.redaction.fresh_secrets import secret
-from tests.data.redaction.make import LABELS, Case, as_json
+from tests.data.redaction.make import LABELS
 from tests.data.redaction.numbers import NUMBERS, valid, with_a_slip
 from tests.data.redaction.values import COUNTRY, LOCALES, people_of, value
 
@@ -31,7 +32,6 @@ VARIANTS = ("plain", "plain", "nbsp", "zero-width", "full-width", "look-alike", 
             "mathematical", "lower-case", "json-escaped")  # fmt: skip
 _BLANKS = "\u00a0\u202f\u2009\u2007\u3000"
 _NOTHINGS = ("\u200b", "\u200d", "\u2060", "\u00ad", "\ufeff", "\u200e")
-_PLACE = re.compile(r"\{(\w+)\}|\{\{|\}\}")
 _CODE = re.compile(r"\{([a-zA-Z]+)([0-9]*)\}")
 _SEPARATED = frozenset({"id", "id_url", "iban", "card"})
 _DIGITAL = frozenset({"id", "id_url", "iban", "card", "phone", "imei_named"})
@@ -95,40 +95,23 @@ def _code(kind: str, length: int, rng: random.Random) -> str:
             raise ValueError(f"nothing makes a {kind}")
 
 
-def _filled(
-    shape: str, kind: str, lang: str, called: str, variant: str, rng: random.Random
-) -> tuple[str, tuple[tuple[int, int, str], ...]]:
-    text, at = "", 0
-    spans: list[tuple[int, int, str]] = []
-    for place in _PLACE.finditer(shape):
-        text += shape[at : place.start()]
-        at = place.end()
-        match place[1]:
-            case None:
-                text += place[0][0]
+def _filled(shape: str, kind: str, lang: str, called: str, variant: str, rng: random.Random) -> tuple[str, Spans]:
+    def fill(place: str) -> tuple[str, str | None]:
+        match place:
             case "called":
-                text += called
+                return called, None
             case "called_key":
                 plain = "".join(c for c in unicodedata.normalize("NFD", called) if not unicodedata.combining(c))
-                text += re.sub(r"[\W_]+", rng.choice("_-"), plain.lower()).strip("_-")
-            case "imei_named":
-                text += "IMEI "
-                spans.append((len(text), len(text) + 15, "IMEI"))
-                text += value("imei", "en", rng)
-            case label:
-                name = "id" if label == "id_url" else label
-                written = written_as(_value(name, kind, lang, rng), label, variant, rng)
-                if label == "id_url":
-                    written = quote_plus(written)
-                spans.append(
-                    (
-                        len(text),
-                        len(text) + len(written),
-                        LABELS.get(name, name.upper()) if name != "id" else kind.upper(),
-                    )
-                )
-                text += written
-    return text + shape[at:], tuple(spans)
+                return re.sub(r"[\W_]+", rng.choice("_-"), plain.lower()).strip("_-"), None
+            case "imei":
+                return value("imei", "en", rng), "IMEI"
+            case _:
+                name = "id" if place == "id_url" else place
+                written = written_as(_value(name, kind, lang, rng), place, variant, rng)
+                label = LABELS.get(name, name.upper()) if name != "id" else kind.upper()
+                return quote_plus(written) if place == "id_url" else written, label
+
+    return filled(shape.replace("{imei_named}", "IMEI {imei}"), fill)
 
 
 def written_as(raw: str, label: str, variant: str, rng: random.Random) -> str:

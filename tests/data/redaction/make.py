@@ -7,13 +7,12 @@ same file.
 import argparse
 import json
 import random
-import re
 import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
 
 from tests.data.redaction import phrases
+from tests.data.redaction.filling import Case, Spans, as_json, filled
 from tests.data.redaction.negatives import clean_text, slip
 from tests.data.redaction.numbers import NUMBERS, number
 from tests.data.redaction.values import value
@@ -23,17 +22,6 @@ LABELS = {"name": "PERSON", "address": "ADDRESS", "email": "EMAIL", "phone": "PH
           "secret": "SECRET", "password": "SECRET"}  # fmt: skip
 VARIANTS = ("plain", "json", "csv", "grouped", "nbsp", "zero-width", "full-width", "look-alike", "decomposed")
 _NUMERIC = frozenset({"id", "iban", "card", "phone", "imei"})
-_PLACE = re.compile(r"\{(\w+)\}|\{\{|\}\}")
-
-
-class Case(NamedTuple):
-    """``spans``: (start, end, label) in characters of `text`, end exclusive; empty where nothing is to be found."""
-
-    id: str
-    lang: str
-    variant: str
-    text: str
-    spans: tuple[tuple[int, int, str], ...]
 
 
 def cases(seed: int, rounds: int, *, held_out: bool) -> Iterator[Case]:
@@ -57,30 +45,19 @@ def cases(seed: int, rounds: int, *, held_out: bool) -> Iterator[Case]:
             yield Case(f"slip-{kind}-{turn}-{index}", lang, "wrong check digit", text, ())
 
 
-def _filled(
-    shape: str, kind: str, variant: str, rng: random.Random, *, held_out: bool
-) -> tuple[str, tuple[tuple[int, int, str], ...]]:
+def _filled(shape: str, kind: str, variant: str, rng: random.Random, *, held_out: bool) -> tuple[str, Spans]:
     spec = NUMBERS[kind]
     called = rng.choice(spec.held_out if held_out else spec.names)
-    text = ""
-    spans: list[tuple[int, int, str]] = []
-    at = 0
-    for place in _PLACE.finditer(shape):
-        text += shape[at : place.start()]
-        at = place.end()
-        match place[1]:
-            case None:
-                text += place[0][0]
-            case "called":
-                text += called
-            case "called_key":
-                text += "".join(c if c.isalnum() else "_" for c in _plain(called).lower()).strip("_")
-            case label:
-                raw = number(kind, rng) if label == "id" else value(label, spec.lang, rng)
-                written = _written(raw, label, variant, rng)
-                spans.append((len(text), len(text) + len(written), LABELS.get(label, kind.upper())))
-                text += written
-    return text + shape[at:], tuple(spans)
+
+    def fill(place: str) -> tuple[str, str | None]:
+        if place == "called":
+            return called, None
+        if place == "called_key":
+            return "".join(c if c.isalnum() else "_" for c in _plain(called).lower()).strip("_"), None
+        raw = number(kind, rng) if place == "id" else value(place, spec.lang, rng)
+        return _written(raw, place, variant, rng), LABELS.get(place, kind.upper())
+
+    return filled(shape, fill)
 
 
 def _written(raw: str, label: str, variant: str, rng: random.Random) -> str:
@@ -108,9 +85,7 @@ def _written(raw: str, label: str, variant: str, rng: random.Random) -> str:
             return raw
 
 
-def _framed(
-    text: str, spans: tuple[tuple[int, int, str], ...], variant: str
-) -> tuple[str, tuple[tuple[int, int, str], ...]]:
+def _framed(text: str, spans: Spans, variant: str) -> tuple[str, Spans]:
     if variant == "csv":
         return f"17;{text};open", tuple((start + 3, end + 3, label) for start, end, label in spans)
     if variant != "json":
@@ -127,11 +102,6 @@ def _framed(
 
 def _plain(text: str) -> str:
     return "".join(c for c in unicodedata.normalize("NFD", text) if not unicodedata.combining(c))
-
-
-def as_json(case: Case) -> dict[str, Any]:
-    spans = [{"start": start, "end": end, "label": label} for start, end, label in case.spans]
-    return {"id": case.id, "lang": case.lang, "variant": case.variant, "text": case.text, "spans": spans}
 
 
 def main() -> None:

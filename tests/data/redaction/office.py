@@ -16,12 +16,12 @@ from pathlib import Path
 from policy.redact.id_kinds import IDS
 from tests.data.redaction import fresh, fresh_words
 from tests.data.redaction import office_words as words
+from tests.data.redaction.filling import Case, Spans, as_json, filled
 from tests.data.redaction.fresh import written_as
-from tests.data.redaction.make import LABELS, Case, as_json
+from tests.data.redaction.make import LABELS
 from tests.data.redaction.numbers import NUMBERS, valid, with_a_slip
 
 VARIANTS = ("plain", "plain", "plain", "nbsp", "zero-width", "full-width", "regrouped", "look-alike", "json-escaped")
-_PLACE = re.compile(r"\{(\w+)\}|\{\{|\}\}")
 _CODE = re.compile(r"\{([a-zA-Z]+?)([0-9]*)\}")
 _SHAPES = {
     "cy_id": ("999999", "9999999", "99999999"), "li_peid": ("99999", "999999", "9999999", "99999999", "999999999", "999 999", "999.999", "999-999"),
@@ -64,33 +64,19 @@ def _id(kind: str, rng: random.Random) -> str:
     return valid(rng.choice(shapes), IDS[_SAME.get(kind, kind)].is_valid, rng)
 
 
-def _filled(
-    shape: str, kind: str, lang: str, name: str, variant: str, rng: random.Random
-) -> tuple[str, tuple[tuple[int, int, str], ...]]:
-    text, at = "", 0
-    spans: list[tuple[int, int, str]] = []
-    for place in _PLACE.finditer(shape):
-        text += shape[at : place.start()]
-        at = place.end()
-        match place[1]:
-            case None:
-                text += place[0][0]
+def _filled(shape: str, kind: str, lang: str, name: str, variant: str, rng: random.Random) -> tuple[str, Spans]:
+    def fill(place: str) -> tuple[str, str | None]:
+        match place:
             case "called" | "key":
-                text += name if place[1] == "key" or "_" not in name else name.replace("_", " ")
+                return (name if place == "key" or "_" not in name else name.replace("_", " ")), None
             case "n5":
-                text += _code("n", 5, rng)
-            case label:
-                raw = _id(kind, rng) if label == "id" else fresh._value(label, kind, lang, rng)
-                written = written_as(raw, label, variant, rng)
-                spans.append(
-                    (
-                        len(text),
-                        len(text) + len(written),
-                        kind.upper() if label == "id" else LABELS.get(label, label.upper()),
-                    )
-                )
-                text += written
-    return text + shape[at:], tuple(spans)
+                return _code("n", 5, rng), None
+            case _:
+                raw = _id(kind, rng) if place == "id" else fresh._value(place, kind, lang, rng)
+                label = kind.upper() if place == "id" else LABELS.get(place, place.upper())
+                return written_as(raw, place, variant, rng), label
+
+    return filled(shape, fill)
 
 
 def main() -> None:

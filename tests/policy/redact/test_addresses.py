@@ -79,3 +79,28 @@ def test_units_boxes_and_towns_in_front_belong_to_an_address(address):
 ])  # fmt: skip
 def test_citations_places_and_dates_are_no_address(text):
     assert list(find_addresses(text, 0)) == []
+
+
+@pytest.mark.parametrize("address", [
+    "Straße des 17. Juni 135\n10623 Berlin", "ж.к. Младост 1, бл. 25, вх. А, 1784 София", "1132 Budapest, Váci út 20. II. em. 5.", "ul. 3 Maja 7/12, 40-097 Katowice",
+    "Stiege 2 Tür 15, Favoritenstraße 10, 1040 Wien", "Apt 12, 5 The Quays, Dublin 2, D02 F583", "Résidence Les Pins, 14 chemin du Moulin\n06130 Grasse",
+    "Platz der Republik 1, 11011 Berlin", "Jimmyboulevard 113\n5264\nReet", "Rua 25 de Abril 10, 1200-001 Lisboa", "Rožna dolina, cesta IV 1c, 5186 Jesenice",
+    "Ulica 7. septembra 930\n1004 Dravograd", "Křimická 51, 156 72 Jesenice (okres Rakovník)",
+])  # fmt: skip
+def test_streets_named_after_days_flats_in_front_and_estates_are_found_whole(address):
+    text = f"{address}\n"
+    assert address.rstrip(".") in {text[start:end].rstrip(".") for start, end in find_addresses(text, 0)}
+
+
+@pytest.mark.parametrize("text", [
+    "Frequenz 145,650 MHz, Kanal 16", "Op. 27 Nr. 2, BWV 1007, KV 525, D 944", "Zug ICE 123, IC 4567, RE 12345", "EUR/USD 1,0853, Gold 2345",
+    "Monitoring 24/7, ThinkPad 14, Spring 2024", "auf Platz der Tabelle 12 und 3 Punkte", "die Allee des Jahres 2024 steht",
+])  # fmt: skip
+def test_decimals_opus_numbers_and_trains_are_no_address(text):
+    assert list(find_addresses(text, 0)) == []
+
+
+@pytest.mark.parametrize("person", ["Lena Dircken woont op", "Anna Berg wohnt in"])
+def test_who_lives_there_is_no_part_of_the_street(person):
+    text = f"{person} Lindenring 64, 10115 Berlin"
+    assert [text[start:end] for start, end in find_addresses(text, 0)] == ["Lindenring 64, 10115 Berlin"]

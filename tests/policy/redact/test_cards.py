@@ -35,3 +35,15 @@ def test_a_bar_between_two_cells_is_read_as_no_digit_of_a_card():
         labels = [label for _, _, label in find_labelled(f"name|first|second\n{row}\n")]
         assert "card" not in labels
     assert [label for _, _, label in find_labelled("my card: 4111 1111 |111 1111")] == ["card"]
+
+
+@pytest.mark.parametrize(
+    "text", ["978-1-68674-987-2 4372053902010", "2022 38829 2023 23646", "20 0 6457330 956723 36274"]
+)
+def test_articles_and_rows_of_figures_are_no_card(text):
+    assert [*find_cards(text, 0)] == []
+
+
+@pytest.mark.parametrize("text", ["Karte 4372053902010", "name,card_number,x\nA,676222952068,73.78\n"])
+def test_an_old_or_short_card_is_found_where_it_is_called_one(text):
+    assert len([*find_cards(text, 0)]) == 1

@@ -4,7 +4,8 @@ import pytest
 from typer.testing import CliRunner
 
 from policy.redact.cli import app
-from tests.data.redaction.make import as_json, cases
+from tests.data.redaction.filling import as_json
+from tests.data.redaction.make import cases
 
 
 def run(*arguments, **more):
@@ -66,3 +67,26 @@ def test_a_count_of_one_is_printed_as_a_number(tmp_path):
     path.write_text(json.dumps({"text": text, "spans": [{"start": 5, "end": len(text), "label": "EMAIL"}]}))
     email = json.loads(run("eval", str(path), "--json").output)["by_label"]["email"]
     assert [type(email[count]) for count in ("spans", "found", "right_label_count", "right_findings")] == [int] * 4
+
+
+def test_labels_without_a_meaning_here_are_told_and_counted(tmp_path):
+    line = {
+        "id": "1",
+        "lang": "en",
+        "text": "see alice@example.org",
+        "spans": [{"start": 4, "end": 21, "label": "USERNAME"}],
+    }
+    path = tmp_path / "set.jsonl"
+    path.write_text(json.dumps(line), encoding="utf-8")
+    result = run("eval", path, "--json")
+    assert "USERNAME (1 spans)" in result.stderr
+    figures = json.loads(result.stdout)
+    assert figures["unknown_labels"] == {"USERNAME": 1} and figures["recall"] == 1.0 and figures["right_label"] == 0.0
+
+
+@pytest.mark.parametrize("sign", ["\u2028", "\x85", "\x0b", "\x1c"])
+def test_a_text_may_hold_line_ends_that_end_no_line_of_the_set(tmp_path, sign):
+    line = {"id": "1", "lang": "en", "text": f"a{sign}b", "spans": []}
+    path = tmp_path / "set.jsonl"
+    path.write_text("\ufeff" + json.dumps(line, ensure_ascii=False) + "\n", encoding="utf-8")
+    assert json.loads(run("eval", path, "--json").stdout)["texts"] == 1

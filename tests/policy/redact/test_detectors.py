@@ -181,7 +181,7 @@ HOSTILE = [
     "token abc12", "Straße 1, ", "Rue De ", "Aa ", "DE1", "a://b:", "https://a:b", "IMEI 1", "born ", "born 1 ", "Via Aa 1, 1000 Bb ",
     "00:", "r. č. 9", "%41", "&#64;", "\\u0041", "sig=", ":AA", "Q~", "2/1", "AccountKey=", "a1b2", "O0", "l|1 ", "IT60X", "x;y\n",
     "1;2\n", "½", "\u200b", "ID 1 is ID ", "123456782 BSN ", "aB", "12 Main ", "M.G", "s.a", "access_token$", "1234.56", "FR76 3",
-    "A<<", "-us1", "12345678;a@b.cc;", "99 99 99 99 99 ", "Dr. Aa Bb Cc ", "((+1",
+    "A<<", "-us1", "12345678;a@b.cc;", "99 99 99 99 99 ", "Dr. Aa Bb Cc ", "((+1", "_a ", "bic;", "&a=+b", "-p'a", "| a | BIC |\n|---|---|\n| x | y |\n", "INSERT INTO t (bic) VALUES\n('a'),", "1 (EGN) ",
 ]  # fmt: skip
 
 

@@ -4,7 +4,8 @@ import pytest
 
 from policy.errors import RedactionError
 from policy.redact.evaluate import evaluate, find_labelled, read_cases
-from tests.data.redaction.make import as_json, cases
+from tests.data.redaction.filling import as_json
+from tests.data.redaction.make import cases
 
 TUNED = list(cases(seed=11, rounds=1, held_out=False))
 HELD_OUT = list(cases(seed=12, rounds=1, held_out=True))

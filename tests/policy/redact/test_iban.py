@@ -1,6 +1,7 @@
 import pytest
 
 from policy.redact.iban import find_ibans
+from policy.redact.reading import Reading
 
 
 def ibans(text: str) -> list[str]:
@@ -25,3 +26,16 @@ def test_an_iban_that_a_letter_wraps_is_found_whole(iban):
 )
 def test_lines_of_other_numbers_are_no_iban(text):
     assert ibans(text) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "口座はDE89370400440532013000です",
+        "N°éDE89370400440532013000",
+        "an DEO9370400440532013000",
+        "(GB29NWBK60161331926819)",
+    ],
+)
+def test_a_text_that_knows_its_words_finds_as_much_as_one_that_does_not(text):
+    assert list(find_ibans(Reading(text), 0)) == list(find_ibans(text, 0))

@@ -92,3 +92,17 @@ def test_a_spanish_serial_below_ten_million_may_be_checked_without_its_zeros():
     assert id_checks.is_spanish_insurance_number("281234567840")
     assert id_checks.is_spanish_insurance_number("080123456763") == (81234567 % 97 == 63)
     assert not id_checks.is_spanish_insurance_number("991234567840")
+
+
+@pytest.mark.parametrize(
+    ("number", "holds"),
+    [
+        ("181/815/08155", True),
+        ("0181081508155", False),
+        ("9181081508155", True),
+        ("18181508155", False),
+        ("abc", False),
+    ],
+)
+def test_a_tax_offices_number_needs_its_separators_or_its_thirteen_digits(number, holds):
+    assert id_checks.is_german_tax_office_number(number) is holds

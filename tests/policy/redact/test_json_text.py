@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policy.redact.json_text import cut_escape, digits_of, escaped, map_values, unescape
+from policy.redact.evaluate import find_labelled
+from policy.redact.json_text import as_read, cut_escape, digits_of, escaped, map_values, unescape
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=10),
@@ -83,3 +84,16 @@ def test_a_whole_number_is_searched_as_its_digits_however_it_is_written(number):
 @pytest.mark.parametrize("number", ["1234567.25", "1e400", "1e30", "-1.5e-7"])
 def test_a_number_that_is_not_whole_or_not_exact_is_searched_as_it_is_written(number):
     assert digits_of(number) == number
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_json_inside_json_is_read_through(depth):
+    text = '{"ЕГН": "6908089410"}'
+    for _ in range(depth):
+        text = json.dumps({"arguments": text})
+    (start, end, label) = find_labelled(text)[0]
+    assert (text[start:end], label) == ("6908089410", "national_id.bg_egn")
+
+
+def test_a_backslash_that_escapes_nothing_twice_stays():
+    assert as_read(r"C:\\users\\new").text == r"C:\users\new"

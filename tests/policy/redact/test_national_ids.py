@@ -230,3 +230,35 @@ def test_a_document_of_few_digits_is_found_under_its_name(number):
 
 def _labelled(text: str) -> list[tuple[str, str]]:
     return [(label, text[start:end]) for start, end, label in find_labelled(text)]
+
+
+@pytest.mark.parametrize(
+    ("text", "number", "kind"),
+    [("Meine Steuernummer lautet 181/815/08155.", "181/815/08155", "de_stnr"), ("Compruebe el NUSS: 28 63488749 55", "28 63488749 55", "es_nss"),
+     ("Prosim preverite: EMŠA 2801646508266.", "2801646508266", "si_emso"), ("n° national demandé : 72112478980", "72112478980", "be_nn"),
+     ("197909304193 (personnummer (12 siffror))", "197909304193", "se_pnr"), ("id|customer_rc|n\n6|8158239617|1\n", "8158239617", "cz_rc"),
+     ("| Personalausweisnummer |x|\n|---|---|\n| THXGHGHHC8 |1|\n", "THXGHGHHC8", "de_id"), ("seria i numer dowodu to sbl 340751", "sbl 340751", "pl_id"),
+     ("pl_id_card: BBN 211760", "BBN 211760", "pl_id"), ("9704159749 (EGN), 0171 2345678", "9704159749", "bg_egn"),
+     ("Ο αριθμός δελτίου ταυτότητας είναι ΑΒ 123456.", "ΑΒ 123456", "passport"), ("Carte nationale d'identité n° X4RTBPFW4", "X4RTBPFW4", "passport"),
+     ("Paspoortnummer NW4HX8P21", "NW4HX8P21", "passport"), ("Führerscheinnummer B072RRE2I55", "B072RRE2I55", "passport"), ("My passport is P1234567 now", "P1234567", "passport"),
+     ("αδτ: 142769", "142769", "cy_id"), ("die Ausweisnummer (TCLHFTRJK9) von", "TCLHFTRJK9", "de_id"), ("<NumeroDeIdentificacaoDeSegurancaSocial>12142927435</N>", "12142927435", "pt_niss")],
+)  # fmt: skip
+def test_more_names_and_places_of_names_are_known(text, number, kind):
+    found = [(text[start:end], each) for start, end, each in find_national_ids(text, 0)]
+    assert (number, kind) in found
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "die Reisepassnummer LW08W316X0 stimmt",
+        "The national ID has eleven digits; the case number is 8653236460.",
+        "le passeport TOURISME a coûté",
+        "Steuernummer 86095742718",
+        "meine IdNr.: 59 785 140 230 lautet so",
+        "Η αξία ήταν 641.268.873 και 370.116.938",
+        "Broj stanovnika bio je 1.992.359 2023. godine",
+    ],
+)
+def test_slips_and_sums_are_no_number(text):
+    assert [*find_national_ids(text, 0)] == []

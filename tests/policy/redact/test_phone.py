@@ -1,3 +1,4 @@
+# ruff: noqa: E501  # tables read better in one line a row
 import pytest
 
 from policy.redact.detectors import warm
@@ -55,3 +56,25 @@ def test_a_number_under_the_heading_or_subject_of_an_order_is_no_phone(text):
 
 def test_a_number_beside_an_address_under_another_heading_is_a_phone():
     assert phones("name;email;contact\nEva;eva@example.org;2828745537\n") == ["2828745537"]
+
+
+@pytest.mark.parametrize("text", [
+    "Omzet: 1,234,567 (2022)", "zn. 11 C 061/2023-12", "По телефона от 9 до 17 ч.; номер 76625911.", "контакт: IP 223.206.152.28", "contacto: IP 10.70.18.32",
+    "kapital 23.661.390 και 12", "<tr><th>Simão</th></tr><tr><td>3000-150</td></tr>", "c = 299792458 m/s, donc le temps",
+])  # fmt: skip
+def test_figures_files_and_hosts_are_no_phone(text):
+    assert phones(text) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "0171 2345678 (Telefon), x",
+        "Sofie\nInnkjøp\nMobil: 21 23 88 70\n",
+        "Kontakt: 690 1987",
+        "<dt>Telefon</dt><dd>024 689 99 32</dd><dt>Versichertennummer</dt><dd>x</dd>",
+        "phoneNumber, cpr_nummer) VALUES\n('0045 32 18 92 48', '1')",
+    ],
+)
+def test_a_name_behind_in_brackets_or_a_first_name_above_hides_no_phone(text):
+    assert len(phones(text)) == 1

@@ -56,3 +56,27 @@ def test_a_secret_is_found_where_its_name_or_place_shows_it(text, secret):
 )  # fmt: skip
 def test_words_and_plain_numbers_beside_such_names_are_left_alone(text):
     assert list(find_secrets(text, 0)) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "secret"),
+    [("mysql -u root -p'Sommer3988!' shop", "Sommer3988!"), ("docker login -p Tr0ub4dor&8 -u ci hub", "Tr0ub4dor&8"), ("-p'fsBj0EaNo3OMDWOzB8Uj'", "fsBj0EaNo3OMDWOzB8Uj"),
+     ("curl -u admin:MAQqE4gwRZ2p#93 https://a.example", "MAQqE4gwRZ2p#93"), ("sshpass -p Sommer2829! ssh host", "Sommer2829!"),
+     ("PGPASSWORD=y(hgZYyLxq53QL psql", "y(hgZYyLxq53QL"), ("login with password Sommer7747! please", "Sommer7747")],
+)  # fmt: skip
+def test_a_password_on_a_command_line_is_found(text, secret):
+    assert secret in found(text)
+
+
+@pytest.mark.parametrize(
+    "key", ["rk_live_AEbcCHpPpHoZeWaFogawjrGs", "sk_live_NzMmzoFvSVTNqQkCompmHFmi", "glpat-kvBfoeWBdpbeOCSNfmFc"]
+)
+def test_a_key_without_a_digit_is_found_where_cases_are_mixed(key):
+    assert found(f"key {key} here") == key
+
+
+@pytest.mark.parametrize("text", ["docker run -p 8080:80 nginx", "mkdir -p build/x86_64-linux-gnu", "ssh -p 2222 host", "cp -a dir1 dir2",
+                                  'password = get_secret("db2-prod-eu1")', "ghp_xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx", "rk_live_your_key_goes_here_please",
+                                  "the password needs 12-64 signs"])  # fmt: skip
+def test_other_options_calls_and_samples_are_no_secret(text):
+    assert found(text) == ""

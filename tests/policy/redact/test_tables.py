@@ -52,3 +52,16 @@ def test_members_of_an_object_are_no_table():
 )
 def test_what_is_no_table_has_no_columns(text):
     assert told(text) == []
+
+
+def test_values_on_the_line_below_and_padded_last_columns_count():
+    text = "INSERT INTO t (name, pesel) VALUES\n('Jan', '1'),\n('Ewa', '2');"
+    assert ("pesel", ["'1'", "'2'"]) in told(text)
+    assert ("pesel", ["1", "2"]) in told("name    pesel\nJan     1     \nEwa     2     \n")
+
+
+@pytest.mark.parametrize(
+    "text", ['f(\n    cpr="1",\n    order_no="2",\n)\n', "<tr><th>a</th><td>1</td></tr><tr><th>b</th><td>2</td></tr>"]
+)
+def test_arguments_and_rows_with_headings_of_their_own_are_no_table(text):
+    assert told(text) == []

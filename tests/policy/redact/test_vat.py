@@ -1,5 +1,9 @@
+import subprocess
+import sys
+
 import pytest
 
+from policy.redact.reading import Reading
 from policy.redact.vat import find_vat_numbers
 
 
@@ -20,5 +24,37 @@ def test_what_is_no_vat_number_is_left_alone(text):
     assert list(find_vat_numbers(text, 0)) == []
 
 
+@pytest.mark.parametrize(
+    "text", ["USt-IdNr. de136695976.", "btw: nl004495445b01", "TVA fr40303265045", "uid/vat atu13585627"]
+)
+def test_small_letters_count_behind_its_name_in_one_piece(text):
+    assert len(list(find_vat_numbers(Reading(text), 0))) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["file de136695976 here", "VAT x/de136695976", "VAT de136695976.pdf", "VAT de136695977", "VAT de 136 695 976"],
+)
+def test_small_letters_elsewhere_do_not(text):
+    assert list(find_vat_numbers(Reading(text), 0)) == []
+
+
 def test_an_italian_number_counts_where_it_is_named():
     assert list(find_vat_numbers("Partita IVA 00743110157", 0)) == [(12, 23)]
+
+
+@pytest.mark.parametrize("text", ["ATU13585627", "I like FR83404833048", "番号ATU13585627、", "N° éDE136695976"])
+def test_a_text_that_knows_its_words_finds_as_much_as_one_that_does_not(text):
+    assert list(find_vat_numbers(Reading(text), 0)) == list(find_vat_numbers(text, 0)) != []
+
+
+def test_no_number_of_any_country_loads_what_was_not_loaded_before():
+    text = "ATU13585627 BE0428759497 LV44899189319 MT20732427 LU80647243 SK8379492143 HU14573145 SE612031800801"
+    text += ", call +1 212 555 0187, +47 22123456"
+    code = (
+        "import sys; from policy.redact.evaluate import find_labelled; from policy.redact.detectors import warm\n"
+        f"warm(); before = set(sys.modules); found = find_labelled({text!r})\n"
+        "assert len(found) > 5, found; print(sorted(set(sys.modules) - before))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,3 +1,4 @@
+# ruff: noqa: E501  # tables read better in one line a row
 from urllib.parse import quote
 
 import pytest
@@ -42,3 +43,18 @@ def test_personal_data_inside_urls_and_html_is_found_as_it_was_written(text, lab
     assert found == label
     assert "example" in text[start:end] or text[start:end].startswith("DE89")
     assert text[start:end].endswith(("org", "00"))
+
+
+@pytest.mark.parametrize(
+    ("text", "seen"),
+    [("/a?phone=0511+18+00&x=1", "/a?phone=0511 18 00&x=1"), ("name=Eva+Horn&city=Bad+Ems&x", "name=Eva Horn&city=Bad Ems&x"),
+     ("?a=1&numero+de+DNI=12345678+Z", "?a=1&numero de DNI=12345678 Z"), ("?a=1&tel=+49+151", "?a=1&tel=+49 151"),
+     ("?x=1&mail=a+b%40example.org", "?x=1&mail=a+b@example.org")],
+)  # fmt: skip
+def test_a_plus_in_the_data_of_a_form_is_a_blank(text, seen):
+    assert revealed(text).text == seen
+
+
+@pytest.mark.parametrize("text", ["a+b@example.org & c", "?mail=a+b@example.org&x=1", "x = a+b & c", "1+1=2"])
+def test_another_plus_stays(text):
+    assert revealed(text).text == text

@@ -1,0 +1,41 @@
+"""Signs that lay a text out and are no part of what it says: Markdown's emphasis, lines that a mail program broke.
+
+An underscore belongs to a word, so ``_0304819259_`` and ``__DE89…__`` would hide a number that ``*0304819259*`` shows.
+A phone in groups whose blank fell on the end of a line is read on in the next one.
+"""
+
+import re
+
+# CommonMark 6.2: the opening sign has no word before it and no blank behind it, the closing one the reverse.
+_EMPHASIS = re.compile(r"(_(?<![\w/.@=-]_)_?)(?=[^\s_])([^\n]{1,80}?)(?<=[^\s_])\1(?![\w@])")
+_BROKEN = re.compile(r"\n(?<=[^\n]{30}[0-9]\n)(?=[0-9])")
+_WORDS = re.compile(r"[^\W\d_]{2,}")
+_FEWEST_WORDS = 3  # of a line that was prose before it was broken
+_CELLS = re.compile(r"[;\t|]|,(?=[^\s])")
+_MOST_CELLS = 1
+# What begins a line of its own: a date, a time, an item of a list, a postal code and its town, a row.
+_OWN_LINE = re.compile(
+    r"(?:19|20)[0-9]{2}[-./]|[0-9]{1,2}[.:/-][0-9]{2}|[0-9]{1,3}[.)] |[0-9]+[;\t|,]"
+    r"|[0-9]{3} ?[0-9]{1,3},? [^\W\d_]{3}|[0-9]{2,4}-[0-9]{3} [^\W\d_]|[0-9]{4} [A-Z]{2}\b"
+)
+
+
+def without_layout(text: str) -> str:
+    """`text` with emphasis as ``*`` and broken lines as blanks, character for character."""
+    if "_" in text:
+        text = _EMPHASIS.sub(_starred, text)
+    if "\n" in text and _BROKEN.search(text):
+        text = _BROKEN.sub(_joined, text)
+    return text
+
+
+def _starred(emphasised: re.Match[str]) -> str:
+    sign = "*" * len(emphasised[1])
+    return f"{sign}{emphasised[2]}{sign}"
+
+
+def _joined(broken: re.Match[str]) -> str:
+    text, at = broken.string, broken.start()
+    line = text[max(text.rfind("\n", 0, at) + 1, at - 200) : at]
+    is_prose = len(_WORDS.findall(line)) >= _FEWEST_WORDS and len(_CELLS.findall(line)) <= _MOST_CELLS
+    return " " if is_prose and not _OWN_LINE.match(text, at + 1) else "\n"
