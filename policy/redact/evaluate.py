@@ -112,21 +112,17 @@ def read_cases(lines: Iterable[str]) -> list[Case]:
     return cases
 
 
-def evaluate(cases: Iterable[tuple[str, str, str, str, Sequence[Labelled]]], find: Find = find_labelled) -> Evaluation:
-    """Score `find` on cases.
+def evaluate(
+    cases: Iterable[tuple[str, str, str, str, Sequence[Labelled]]], find: Find = find_labelled, *, passes: int = 1
+) -> Evaluation:
+    """Score `find` on cases, and time it: the quickest of so many passes over all of them, since what else a machine
+    does makes a pass slower and never quicker.
 
     A span counts as found where findings cover every letter and digit of it, as named where one of them has its label
     (see `labels`), and a finding as right where it meets a span of its label. Raises RedactionError if `find` does.
     """
     cases = list(cases)
-    warm()
-    gc.collect()  # what reading the cases left behind is not for the detectors' time
-    seconds, findings = 0.0, []
-    for _, _, _, text, _ in cases:  # apart from the scores, so that their work is not in the way of what is timed
-        begin = time.process_time()
-        found = find(text)
-        seconds += time.process_time() - begin
-        findings.append(found)
+    findings, seconds = _timed([text for _, _, _, text, _ in cases], find, passes)
     tables: dict[str, Counter[tuple[str, str]]] = {
         name: Counter() for name in ("total", "label", "lang", "variant", "structured", "names")
     }
@@ -167,6 +163,23 @@ def evaluate(cases: Iterable[tuple[str, str, str, str, Sequence[Labelled]]], fin
         tuple(missed),
         MappingProxyType(dict(unknown)),
     )  # fmt: skip
+
+
+def _timed(texts: list[str], find: Find, passes: int) -> tuple[list[Sequence[Labelled]], float]:
+    """What is found in each text, and seconds of CPU; apart from the scores, whose work would be in the way."""
+    warm()
+    gc.collect()  # what reading the texts left behind is not for the detectors' time
+    findings: list[Sequence[Labelled]] = []
+    quickest = float("inf")
+    for _ in range(passes):
+        seconds, findings = 0.0, []
+        for text in texts:
+            begin = time.process_time()
+            found = find(text)
+            seconds += time.process_time() - begin
+            findings.append(found)
+        quickest = min(quickest, seconds)
+    return findings, quickest
 
 
 def _places(label: str, lang: str, variant: str) -> list[tuple[str, str]]:
