@@ -30,7 +30,7 @@ _URL = re.compile(
     rf"[{WORD}\[\]]{{1,256}}(?<![.:)='\]])"
 )
 _PAROLA = "парола".translate(LOOK_ALIKES)  # as `Reading.latin` has it
-_NAMED = re.compile(
+_NAME = (
     r"(?:pass(?:word|wd|wort|phrase|code)?|pwd|secret|token|(?:api|access|private|account|shared|auth|encryption|secret"
     r"|signing|service|app|subscription|license|client|webhook|deploy|master)[_ -]?key|credentials?"
     r"|authorization[\"']?\s{0,2}[:=]\s{0,2}[\"']?(?:basic|bearer|token|apikey)|bearer|contrase[nñ]a|mot de passe|kennwort"
@@ -40,15 +40,18 @@ _NAMED = re.compile(
     + r")"
     r"(?:[\"'`]?\]?\)?\s{0,2}(?::=|=>|[:=>]|\b(?:is|ist|lautet|est|es|è|é|jest|to|je|on|är|er|este|yra|ir|huwa)\b)\s{0,2}"
     r"|(?<=bearer) |(?<=basic) |(?P<bare>(?<=password) |(?<=token) ))"
-    r"(?:[\"'`](?=(?P<quoted>[^\s\"'`<>]{8,255})[\"'`]))?[\"'`]?"
+)
+_NAMED = re.compile(
+    _NAME + r"(?:[\"'`](?=(?P<quoted>[^\s\"'`<>]{8,255})[\"'`]))?[\"'`]?"
     r"(?P<value>(?!\$[a-z_{(]|[a-z_.]{3,}[(\[{])[^\s\"'`<>,;|\\]{7,255}[^\s\"'`<>,;(){}\[\]|\\.:!?])",
 )
 # Options of commands: `mysql -p'…'`, `sshpass -p …`, `curl -u name:…`. Other programs' `-p` is a port or a path.
-_OPTION = re.compile(
+_OPTION_NAME = (
     r"(?<![^\s])(?:-p(?=['\"])|(?:sshpass|mysql\w*|mariadb\w*|docker login|podman login|redis-cli|mongo\w*|smbclient|htpasswd)"
     r"(?: [^\s|;&]{1,16}){0,4} (?:-p|-a|--pass) ?|(?:curl|wget|http) (?:[^\s|;&]{1,12} ){0,3}(?:-u|--user)[ =]?['\"]?[^\s:'\"/]{1,16}:)"
-    r"['\"]?(?P<value>[^\s'\"`<>|]{7,80}[^\s'\"`<>|,;.)])"
+    r"['\"]?"
 )
+_OPTION = re.compile(_OPTION_NAME + r"(?P<value>[^\s'\"`<>|]{7,80}[^\s'\"`<>|,;.)])")
 _OPTIONS = (" -p", "-p'", '-p"', " -a ", " -u", "--user", "--pass")
 # One of these is in every name; most texts hold none.
 _STEMS = ("pass", "pwd", "secret", "token", "key", "credential", "bearer", "authoriz", "contrase", "kennwort", "wachtwoord", "hasl",
@@ -56,6 +59,13 @@ _STEMS = ("pass", "pwd", "secret", "token", "key", "credential", "bearer", "auth
           "parool", "lykilor", "aðgangsor", "palavra-passe", "focal faire", "κωδικ", "парола", _PAROLA)  # fmt: skip
 _STEM = re.compile("|".join(sorted(_STEMS)))  # by their first letters: a third of the time of one search each
 _NAMES_REACH = 48
+# A value is made of more than letters, digits and what joins them: a stream has to know where one begins, and ends.
+_VALUE_NEXT = re.compile(_NAME + r"[\"'`]{0,2}(?=[^\s\"'`<>,;|\\])")
+_OPTION_NEXT = re.compile(_OPTION_NAME + r"(?=[^\s'\"`<>|])")
+_VALUE, _QUOTED_VALUE = re.compile(r"[^\s\"'`<>,;|\\]*"), re.compile(r"[^\s\"'`<>]*[\"'`]?")
+_LONGEST_VALUE = 260
+_LOGIN = re.compile(rf"[^\s/\"'<>]*[{WORD}]*")  # behind `://`, with host and path
+_LONGEST_URL = 640
 _ENTROPY = 2.5  # words and repeated signs have less
 _SURE = 3.0  # where only a blank stands between a name and its value
 _SIGN = re.compile(r"[!$%^&*?#@+~]")
@@ -94,6 +104,29 @@ def find_secrets(text: str, start: int) -> Iterator[tuple[int, int]]:
         for head in PEM_HEAD.finditer(text, start):
             body = PEM_BODY.match(text, head.end())
             yield head.start(), body.end() if body else head.end()
+
+
+def values_from(text: str, start: int) -> list[int]:
+    """Where values of names begin, from `start` on; text before it is looked at for names alone."""
+    small, reach = lowered(text), max(0, start - _NAMES_REACH)
+    heads = list(_VALUE_NEXT.finditer(small, reach)) if _STEM.search(small, reach) else []
+    if (" -" in text or text.startswith("-p")) and contains_any(text, _OPTIONS):
+        heads += _OPTION_NEXT.finditer(text, reach)
+    return sorted(at for head in heads if (at := head.end()) >= start and at - head.start() <= _NAMES_REACH)
+
+
+def value_end(text: str, at: int) -> int:
+    """Where the value that begins at `at` ends at the latest: behind its quote, if it has one before it."""
+    shape = _QUOTED_VALUE if at and text[at - 1] in "\"'`" else _VALUE
+    match = shape.match(text, at, at + _LONGEST_VALUE)
+    return match.end() if match else at
+
+
+def login_end(text: str, at: int, end: int) -> int:
+    """Where ``text[at:end]`` ends if it is the beginning of a URL whose name and password go on."""
+    behind = text.find("://", at, end)
+    match = _LOGIN.match(text, behind + 3, behind + _LONGEST_URL) if behind >= 0 else None
+    return max(end, match.end()) if match else end
 
 
 def _may_be_key(token: str) -> bool:

@@ -11,7 +11,7 @@ reaches the window's end is dropped. Nothing is replaced that came from the call
 
 import re
 from bisect import bisect_left, bisect_right
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -23,7 +23,7 @@ from policy.redact.json_text import compose, cut_escape, escaped, unescape
 from policy.redact.normalise import View, normalise
 from policy.redact.plan import action_for
 from policy.redact.pseudonyms import LONGEST_SUFFIX, OPEN_PLACEHOLDER, PLACEHOLDER, Bare, Key, Pseudonyms, key_of
-from policy.redact.secrets import PEM_BODY, PEM_HEAD
+from policy.redact.secrets import PEM_BODY, PEM_HEAD, login_end, value_end, values_from
 
 LONGEST_RUN = 640  # twice the longest e-mail address (RFC 5321: 64 + 1 + 255)
 LONGEST_GROUPED = 160  # the same for a run of several words: an IBAN in groups of four has 42, in groups of one 67
@@ -121,7 +121,7 @@ class StreamFilter:
             self._context = seen[-CONTEXT:]
             return pending
         clear = _CLEAR.match(text)
-        if clear is None or clear.end() < len(text):
+        if clear is None or clear.end() < len(text) or values_from(self._context + text, len(self._context)):
             return None
         end = clear.end(1)
         if text[-1:] == " " and self._pseudonyms.open_bare(text, 0) < end:  # `EMAIL 1 k7f3`
@@ -139,6 +139,7 @@ class StreamFilter:
         at = base
         bare = self._bare(text, base, final=final)
         open_bare = len(text) if final else self._pseudonyms.open_bare(text, base)
+        values = deque(values_from(text, base) if self._detectors else ())
         while at < len(text):
             if self._dropping:
                 at = self._drop(self._dropping, text, at, edits)
@@ -146,7 +147,11 @@ class StreamFilter:
             while bare and bare[0].start < at:
                 bare.pop(0)
             next_bare = bare[0].start if bare else open_bare
-            at, growing = self._clear_end(text, at)
+            while values and values[0] < at:
+                values.popleft()
+            at, growing = self._clear_end(text, at, values[0] + 1 if values else len(text))
+            if values and values[0] <= min(at, next_bare):
+                at, growing = values[0], False
             if next_bare <= at and next_bare < len(text):
                 at = next_bare
                 if not bare:
@@ -162,6 +167,10 @@ class StreamFilter:
                 at = self._restore(key_of(placeholder), *placeholder.span(), edits) if placeholder else at + 1
                 continue
             run = _run(text, at, final=final)
+            for start in values:
+                if start >= run.end:
+                    break
+                run = _value_run(text, start, run, final=final)
             if next_bare < run.end:
                 if not bare:
                     break
@@ -182,9 +191,9 @@ class StreamFilter:
         outer = unescape(pending)
         return compose(outer, normalise(outer.text))
 
-    def _clear_end(self, text: str, at: int) -> tuple[int, bool]:
-        """Where text begins that needs a look, and whether it is only a plain word that may still grow."""
-        clear = (_CLEAR if self._detectors else _NO_BRACKET).match(text, at)
+    def _clear_end(self, text: str, at: int, stop: int) -> tuple[int, bool]:
+        """Where text begins that needs a look, up to `stop`; whether it is only a plain word that may still grow."""
+        clear = (_CLEAR if self._detectors else _NO_BRACKET).match(text, at, stop)
         if clear is None:
             return at, False
         if not self._detectors:
@@ -319,12 +328,19 @@ def _run(text: str, at: int, *, final: bool) -> _Run:
             break
         is_open = step == end
         end = step
+    end = login_end(text, at, end)
     is_open = is_open or (end == len(text) and not final)
     longest = LONGEST_GROUPED if text.find(" ", at, min(end, at + LONGEST_GROUPED)) >= 0 else LONGEST_RUN
     settled = len(text[at:end].rstrip("-")) if is_open else end - at  # dashes may turn out to be a rule
     if settled >= longest:
         return _Run(at + longest, False, _REST_OF_TOKEN)
     return _Run(end, is_open)
+
+
+def _value_run(text: str, at: int, run: _Run, *, final: bool) -> _Run:
+    """The run that begins at `at`, where the value of a name does, whatever signs are in that."""
+    end = value_end(text, at)
+    return run if end < run.end or run.rest else _Run(end, run.is_open or (end == len(text) and not final))
 
 
 def _next_word_end(text: str, at: int, end: int, *, final: bool) -> int | None:

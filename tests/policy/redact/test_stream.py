@@ -1,4 +1,5 @@
 import json
+import time
 
 import pytest
 from hypothesis import example, given, settings
@@ -34,6 +35,9 @@ PIECES = [
     "DE136695976", "IMEI 490154203237518", "00:1b:44:11:3a:b7", "BIC: COBADEFFXXX", "geboren 12.05.1980",
     "PESEL: 44051401359",
     "postgres://app:s3cret9x@db.example.org/x", "password: hunter2Xyz9", "FR83404833048",
+    "https://bob:hunt!er2X@db.example.org/x", "password: hunt!er2$Xyz9&", '"token": "Ab,1;c|d2^ef"',
+    "secret=?aB3*xY9!z",
+    "curl -u bob:hun!Ter2x", "Bearer a1!b2@c3#d4$e5", "passwort ist Hun*Ter", "pwd: ", "token",
     "<EMAIL_1_zzzz>", "<LITERAL_1_k7f3>", "EMAIL_1_k7f3", "email 10 K7F3", "EMAIL-1-k7f3", "_EMAIL\\_1\\_k7f3_",
     "EMAIL", "EMAIL_1_k7f3x", "EMAIL 1", "<EMAIL_1_k7f3", "EMAIL_1_k7f3>", "in 2024 email 1 k7f3",
     "<div>", "a < b", "List<String>", "\\frac{1}{2}", "C:\\new", "std::vector",
@@ -112,14 +116,67 @@ def test_valid_tool_arguments_stay_valid_json(text, ascii_only):
     json.loads(ALL_MASKED.restore_text(arguments, pseudonyms(), json_escaped=True))
 
 
-@settings(max_examples=250, deadline=None)
-@given(texts.filter(lambda text: len(text) < LONGEST_GROUPED and not any(w in text for w in ("<", "-----"))))
-def test_a_short_answer_is_redacted_exactly_as_a_prompt_is(text):
+words = st.lists(st.sampled_from(["gateway", "the", "In 2024", "🙂", "-", "Really!", "(so)"]), max_size=3).map(" ".join)
+whole_pieces = st.sampled_from([p for p in PIECES if len(p) < 80 and "<" not in p and "-----" not in p])
+
+
+@settings(max_examples=400, deadline=None)
+@given(words, st.sampled_from(JOINTS), whole_pieces, st.sampled_from(JOINTS), words)
+def test_one_value_in_an_answer_is_redacted_exactly_as_in_a_prompt(before, first, value, second, after):
+    """Of one alone, for what a text shows of its country further on, a prompt has said and an answer has not yet."""
     masked = Redactor(
         RedactionPlan({label: "mask" for label in OUTPUT_LABELS}, {label: "mask" for label in OUTPUT_LABELS})
     )
+    text = before + first + value + second + after
     body = masked.redact_body({"prompt": text}, "completions", NONCE).body
     assert masked.restore_text(text, Pseudonyms(NONCE)) == body["prompt"]
+
+
+@pytest.mark.parametrize("sign", [*"!&*?^]}#%+=~", "€", "§", "×", "…", "–", "“", "🙂", "中"])
+@pytest.mark.parametrize(
+    "written",
+    [
+        "password: hunt{}er2Xyz9 then",
+        "the password is hunter2{}Xyz9, he said",
+        '{{"token": "hunt{}er2Xyz9", "n": 1}}',
+        "password: 7{}hunter2Xyz9 then",
+        "curl -u bob:hunt{}er2Xyz9 x",
+        "api_key=hunt{}er2Xyz9 x",
+    ],
+)
+def test_a_named_secret_in_an_answer_is_whole_whatever_signs_are_in_it(written, sign):
+    text = written.format(sign)
+    out = streamed(ALL_MASKED, list(text))
+    assert "unt" not in out and "er2" not in out and "Xyz9" not in out
+    assert out.startswith(text.split("hunt")[0].rstrip(sign).rstrip("7"))
+    assert out.endswith(text.split("Xyz9")[1])
+
+
+def test_a_log_in_of_a_url_in_an_answer_is_whole_whatever_signs_are_in_it():
+    for sign in "!$&*?^[]{}#":
+        assert "ter2x" not in streamed(ALL_MASKED, list(f"see https://bob:hun{sign}ter2x@db.example.org/x now"))
+
+
+@pytest.mark.parametrize("unit", ["password: x!y ", "password=", "token ", "https://bob:a!", " -u a:b!c", "-p'a!b' "])
+def test_names_of_secrets_and_no_end_of_them_cost_time_linear_in_the_text(unit):
+    def cost(length: int) -> float:
+        text = (unit * (length // len(unit) + 1))[:length]
+        times = []
+        for _ in range(3):
+            begin = time.process_time()
+            ALL_MASKED.restore_text(text, Pseudonyms(NONCE))
+            times.append(time.process_time() - begin)
+        return min(times)
+
+    cost(500)
+    assert cost(30_000) < 3 * cost(15_000)  # quadratic is 4
+
+
+def test_signs_hold_nothing_back_where_no_name_of_a_secret_stands():
+    stream = ALL_MASKED.stream_filter(Pseudonyms(NONCE), json_escaped=False)
+    assert [stream.feed(piece) for piece in ("Really! ", "Yes, ", "50 € ", "(or more)! ")] == [
+        "Really! ", "Yes, ", "50 € ", "(or more)! ",
+    ]  # fmt: skip
 
 
 def test_a_placeholder_is_restored_however_the_model_bends_it():
