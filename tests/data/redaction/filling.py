@@ -1,7 +1,10 @@
 """Templates with places in braces, and the spans of the values that fill them: what every set is made with."""
 
+import argparse
+import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 _PLACE = re.compile(r"\{(\w+)\}|\{\{|\}\}")
@@ -41,3 +44,19 @@ def filled(shape: str, fill: Fill) -> tuple[str, Spans]:
 def as_json(case: Case) -> dict[str, Any]:
     spans = [{"start": start, "end": end, "label": label} for start, end, label in case.spans]
     return {"id": case.id, "lang": case.lang, "variant": case.variant, "text": case.text, "spans": spans}
+
+
+def options(said: str | None, *, seed: int, rounds: int) -> argparse.ArgumentParser:
+    """Of a command that writes a set: FILE, --seed, --rounds."""
+    parser = argparse.ArgumentParser(description=said)
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--seed", type=int, default=seed)
+    parser.add_argument("--rounds", type=int, default=rounds)
+    return parser
+
+
+def write(path: Path, cases: Iterable[Case]) -> None:
+    """JSON lines, as `domicile redact eval` reads them."""
+    with path.open("w", encoding="utf-8") as file:
+        for case in cases:
+            file.write(json.dumps(as_json(case), ensure_ascii=False) + "\n")

@@ -5,19 +5,17 @@ of each language and under those of programs, with the labels that other tools g
 nobody (`forms_words`). Written by somebody who knew the task and not the detectors.
 """
 
-import argparse
 import html
 import json
 import random
 import re
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote_plus
 
 from tests.data.redaction import forms_words as words
 from tests.data.redaction import office_words
-from tests.data.redaction.filling import Case, Spans, as_json, filled
+from tests.data.redaction.filling import Case, Spans, filled, options, write
 from tests.data.redaction.fresh import _code, _id, _value
 from tests.data.redaction.values import LOCALES, people_of
 
@@ -184,14 +182,8 @@ def _figure(kind: str, length: int, rng: random.Random) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("file", type=Path)
-    parser.add_argument("--seed", type=int, default=2029)
-    parser.add_argument("--rounds", type=int, default=2)
-    asked = parser.parse_args()
-    with asked.file.open("w", encoding="utf-8") as file:
-        for case in cases(asked.seed, asked.rounds):
-            file.write(json.dumps(as_json(case), ensure_ascii=False) + "\n")
+    asked = options(__doc__, seed=2029, rounds=2).parse_args()
+    write(asked.file, cases(asked.seed, asked.rounds))
 
 
 if __name__ == "__main__":

@@ -6,14 +6,11 @@ spellings and clean texts of its own (`fresh_words`), other centuries and separa
 phones, VAT numbers, addresses of hosts and secrets.
 """
 
-import argparse
-import json
 import random
 import re
 import string
 import unicodedata
 from collections.abc import Iterator
-from pathlib import Path
 from urllib.parse import quote_plus
 
 import phonenumbers
@@ -22,7 +19,7 @@ from stdnum.exceptions import ValidationError
 
 from policy.redact.id_kinds import IDS
 from tests.data.redaction import fresh_words as words
-from tests.data.redaction.filling import Case, Spans, as_json, filled
+from tests.data.redaction.filling import Case, Spans, filled, options, write
 from tests.data.redaction.fresh_secrets import secret
 from tests.data.redaction.make import LABELS
 from tests.data.redaction.numbers import NUMBERS, valid, with_a_slip
@@ -254,14 +251,8 @@ def _phone(lang: str, rng: random.Random) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("file", type=Path)
-    parser.add_argument("--seed", type=int, default=2027)
-    parser.add_argument("--rounds", type=int, default=10)
-    asked = parser.parse_args()
-    with asked.file.open("w", encoding="utf-8") as file:
-        for case in cases(asked.seed, asked.rounds):
-            file.write(json.dumps(as_json(case), ensure_ascii=False) + "\n")
+    asked = options(__doc__, seed=2027, rounds=10).parse_args()
+    write(asked.file, cases(asked.seed, asked.rounds))
 
 
 if __name__ == "__main__":

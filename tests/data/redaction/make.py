@@ -4,15 +4,13 @@ One JSON object a line: id, lang, variant, text, spans (character offsets, end e
 same file.
 """
 
-import argparse
 import json
 import random
 import unicodedata
 from collections.abc import Iterator
-from pathlib import Path
 
 from tests.data.redaction import phrases
-from tests.data.redaction.filling import Case, Spans, as_json, filled
+from tests.data.redaction.filling import Case, Spans, filled, options, write
 from tests.data.redaction.negatives import clean_text, slip
 from tests.data.redaction.numbers import NUMBERS, number
 from tests.data.redaction.values import value
@@ -105,15 +103,10 @@ def _plain(text: str) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("file", type=Path)
-    parser.add_argument("--seed", type=int, default=2026)
-    parser.add_argument("--rounds", type=int, default=12)
+    parser = options(__doc__, seed=2026, rounds=12)
     parser.add_argument("--held-out", action="store_true")
     asked = parser.parse_args()
-    with asked.file.open("w", encoding="utf-8") as file:
-        for case in cases(asked.seed, asked.rounds, held_out=asked.held_out):
-            file.write(json.dumps(as_json(case), ensure_ascii=False) + "\n")
+    write(asked.file, cases(asked.seed, asked.rounds, held_out=asked.held_out))
 
 
 if __name__ == "__main__":

@@ -6,17 +6,14 @@ the numbers are called and has not read the detectors: every name of every numbe
 language, in English and in the shapes of programs. Values and spellings are those of `fresh` and `values`.
 """
 
-import argparse
-import json
 import random
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 from policy.redact.id_kinds import IDS
 from tests.data.redaction import fresh, fresh_words
 from tests.data.redaction import office_words as words
-from tests.data.redaction.filling import Case, Spans, as_json, filled
+from tests.data.redaction.filling import Case, Spans, filled, options, write
 from tests.data.redaction.fresh import written_as
 from tests.data.redaction.make import LABELS
 from tests.data.redaction.numbers import NUMBERS, valid, with_a_slip
@@ -80,14 +77,8 @@ def _filled(shape: str, kind: str, lang: str, name: str, variant: str, rng: rand
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("file", type=Path)
-    parser.add_argument("--seed", type=int, default=2028)
-    parser.add_argument("--rounds", type=int, default=1)
-    asked = parser.parse_args()
-    with asked.file.open("w", encoding="utf-8") as file:
-        for case in cases(asked.seed, asked.rounds):
-            file.write(json.dumps(as_json(case), ensure_ascii=False) + "\n")
+    asked = options(__doc__, seed=2028, rounds=1).parse_args()
+    write(asked.file, cases(asked.seed, asked.rounds))
 
 
 if __name__ == "__main__":
