@@ -76,7 +76,7 @@ class CardPoolingRunner:
             batch_invariant=self._batch_invariant,
         )  # fmt: skip
         hidden = self.model.body(StepTokens(ids, positions, slots, None), self.cache, attention)
-        return self.model.states(hidden, None).float()
+        return self.model.states(hidden).float()
 
     @torch.inference_mode()
     def rehearse(self, tokens: int) -> None:

@@ -380,7 +380,7 @@ class GraphRunner:
             if pieces is None:
                 logits = self.model(replace(step_tokens, last=rows_wanted), self.cache, attention)
             else:
-                logits = self.model.logits(pieces(attention, shape.tokens), rows_wanted)
+                logits = self.model.logits(self.model.finish(pieces(attention, shape.tokens), rows_wanted))
             return self._drawn(logits, wanted, rows, query_start) if draws else logits
 
         return step

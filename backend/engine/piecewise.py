@@ -3,7 +3,8 @@
 Everything but attention depends on the number of tokens alone. So the layers are captured once for a number of tokens,
 the capture breaking off at each attention and going on behind it; a step then replays the pieces and calls attention in
 between, whatever its sequences are (vLLM's piecewise graphs, SGLang's breakable ones). What would take a small model's
-host ten launches a layer takes it two.
+host ten launches a layer takes it two. What follows the last attention is not captured: it is for few tokens, whose
+number varies.
 """
 
 from collections.abc import Callable
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor
 
 from backend.engine.replays import uncollected
-from backend.models.paged_decoder import Hidden, PagedCache, PagedDecoder, StepTokens
+from backend.models.paged_decoder import Attended, PagedCache, PagedDecoder, StepTokens
 
 Attention = Callable[[int, Tensor, Tensor, Tensor], Tensor]  # layer, q, qkv, where to leave the result
 
@@ -29,7 +30,7 @@ class Piece:
 
 
 class PiecewiseBody:
-    """`PagedDecoder.body` for one number of tokens.
+    """`PagedDecoder.attended` for one number of tokens.
 
     Args:
         tokens: of that number; read anew by each replay, as is the cache.
@@ -45,30 +46,26 @@ class PiecewiseBody:
     ) -> None:  # fmt: skip
         self.size = len(tokens.ids)
         self._attended = attended[: self.size]
-        model.body(tokens, cache, _Rehearsal(self._attended))  # compiles, and lets the libraries allocate
-        capture = _Capture(self._attended, pool)
+        model.attended(tokens, cache, _Rehearsal(self._attended))  # compiles, and lets the libraries allocate
+        capture = _Capture(self._attended, pool, model.config.num_layers)
         torch.cuda.synchronize()
         with uncollected(), torch.cuda.stream(stream):
             capture.begin()
             try:
-                hidden = model.body(tokens, cache, capture)
-            finally:
-                self._last = capture.end()
+                left = model.attended(tokens, cache, capture)
+            except BaseException:
+                capture.abandon()
+                raise
         self._pieces = capture.pieces
-        self._hidden = Hidden(
-            _alias(hidden.residual),
-            None if hidden.added is None else _alias(hidden.added),
-            None if hidden.scales is None else (_alias(hidden.scales[0]), hidden.scales[1]),
-        )
+        self._left = Attended(_alias(left.residual), left.x)
 
-    def __call__(self, attention: Attention, used: int) -> Hidden:
+    def __call__(self, attention: Attention, used: int) -> Attended:
         """used: tokens that belong to someone. The result stays until the pool's next replay."""
         self._attended[used:] = 0
         for layer, piece in enumerate(self._pieces):
             piece.graph.replay()
             attention(layer, piece.q, piece.qkv, self._attended)
-        self._last.replay()
-        return self._hidden
+        return self._left
 
 
 class _Rehearsal:
@@ -84,26 +81,30 @@ class _Rehearsal:
 
 
 class _Capture:
-    """The attention that a body is captured with: it ends one graph and begins the next."""
+    """The attention that layers are captured with: it ends one graph and begins the next, if there is one."""
 
     keys_in_place = True
 
-    def __init__(self, attended: Tensor, pool: Any) -> None:
+    def __init__(self, attended: Tensor, pool: Any, layers: int) -> None:
         self.pieces: list[Piece] = []
         self._attended = attended
         self._pool = pool
+        self._layers = layers
 
     def begin(self) -> None:
         self._graph = torch.cuda.CUDAGraph()
         self._graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
 
-    def end(self) -> "torch.cuda.CUDAGraph":
-        self._graph.capture_end()
-        return self._graph
+    def abandon(self) -> None:
+        """End a capture that failed, so that the stream can be used again."""
+        if len(self.pieces) < self._layers:
+            self._graph.capture_end()
 
     def __call__(self, layer: int, q: Tensor, qkv: Tensor) -> Tensor:
-        self.pieces.append(Piece(self.end(), _alias(q), _alias(qkv)))
-        self.begin()
+        self._graph.capture_end()
+        self.pieces.append(Piece(self._graph, _alias(q), _alias(qkv)))
+        if layer + 1 < self._layers:
+            self.begin()
         return self._attended.view(len(q), -1)
 
 

@@ -8,7 +8,8 @@ the residual add behind it happen on the accumulator. Weights may be FP8 with a 
 registers, x stays as precise as it was.
 
 No tensor cores: they would want 16 rows and a detour through shared memory. Weights go straight to registers, each
-thread sums its own columns, and the threads meet once, at the end. Further rows would read the weights again.
+thread sums its own columns, and the threads meet once, at the end. Further rows would read the weights again. The loop
+is unrolled and two stretches of weights are always on their way, the first two before x is there.
 """
 
 import triton
@@ -20,16 +21,30 @@ from backend.kernels.chaining import after_predecessors, chained
 from backend.kernels.launch import FP8, require
 
 MOST_ROWS = 1 << 15
+MOST_STEPS = 32  # of the loop, which is unrolled
 
 
 @triton.jit
-def _weights(weight_ptr, n, k, outputs, width, EVEN: tl.constexpr):
+def _weights(weight_ptr, n, k, outputs, width, EVEN: tl.constexpr, GATED: tl.constexpr):
+    """Columns k of rows n, of up and gate where there is a gate (gate above, up below, `outputs` rows each)."""
+    up_ptr = weight_ptr
+    if GATED:
+        up_ptr += outputs.to(tl.int64) * width
+    up = _stretch(up_ptr, n, k, outputs, width, EVEN)
+    gate = up
+    if GATED:
+        gate = _stretch(weight_ptr, n, k, outputs, width, EVEN)
+    return up, gate
+
+
+@triton.jit
+def _stretch(weight_ptr, n, k, outputs, width, EVEN: tl.constexpr):
     at = weight_ptr + n[:, None].to(tl.int64) * width + k[None, :]
+    # Eight columns a thread, as x has them: sixteen, of FP8, would send x through shared memory, a barrier each time.
+    at = tl.max_contiguous(at, [1, 8])
     if EVEN:
-        weight = tl.load(at, eviction_policy="evict_first")
-    else:
-        weight = tl.load(at, (n < outputs)[:, None] & (k < width)[None, :], 0.0, eviction_policy="evict_first")
-    return weight.to(tl.float32)
+        return tl.load(at, eviction_policy="evict_first")
+    return tl.load(at, (n < outputs)[:, None] & (k < width)[None, :], 0.0, eviction_policy="evict_first")
 
 
 @triton.jit
@@ -41,9 +56,9 @@ def _fold(
     if NORM:
         squares += x * x
         x *= tl.load(norm_ptr + k, k < width, 0.0).to(tl.float32)
-    acc += weight * x[None, :]
+    acc += weight.to(tl.float32) * x[None, :]
     if GATED:
-        gate_acc += gate_weight * x[None, :]
+        gate_acc += gate_weight.to(tl.float32) * x[None, :]
     return acc, gate_acc, squares
 
 
@@ -51,7 +66,7 @@ def _fold(
 def _skinny_linear(
     x_ptr, weight_ptr, y_ptr, norm_ptr, residual_ptr, bias_ptr, scale_ptr, outputs, width, eps,
     NORM: tl.constexpr, RESIDUAL: tl.constexpr, BIAS: tl.constexpr, SCALED: tl.constexpr, GATED: tl.constexpr,
-    EVEN: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, CHAINED: tl.constexpr,
+    EVEN: tl.constexpr, STEPS: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     row = tl.program_id(1)
@@ -59,25 +74,20 @@ def _skinny_linear(
     acc = tl.zeros([BLOCK_N, BLOCK_K], tl.float32)
     gate_acc = tl.zeros([BLOCK_N, BLOCK_K], tl.float32)
     squares = tl.zeros([BLOCK_K], tl.float32)
-    up_ptr = weight_ptr
-    if GATED:  # gate above, up below, `outputs` rows each
-        up_ptr += outputs.to(tl.int64) * width
-    weight = _weights(up_ptr, n, lane, outputs, width, EVEN)  # on their way before x is there: nobody writes weights
-    gate_weight = weight
-    if GATED:
-        gate_weight = _weights(weight_ptr, n, lane, outputs, width, EVEN)
+    weight, gate_weight = _weights(weight_ptr, n, lane, outputs, width, EVEN, GATED)  # nobody writes weights
+    coming, gate_coming = weight, gate_weight
+    if STEPS > 1:
+        coming, gate_coming = _weights(weight_ptr, n, BLOCK_K + lane, outputs, width, EVEN, GATED)
     after_predecessors(CHAINED)
-    acc, gate_acc, squares = _fold(
-        acc, gate_acc, squares, weight, gate_weight, x_ptr + row * width, norm_ptr, lane, width, NORM, GATED
-    )
-    for start in range(BLOCK_K, width, BLOCK_K):
-        k = start + lane
-        weight = _weights(up_ptr, n, k, outputs, width, EVEN)
-        if GATED:
-            gate_weight = _weights(weight_ptr, n, k, outputs, width, EVEN)
+    for step in tl.static_range(STEPS):
         acc, gate_acc, squares = _fold(
-            acc, gate_acc, squares, weight, gate_weight, x_ptr + row * width, norm_ptr, k, width, NORM, GATED
-        )
+            acc, gate_acc, squares, weight, gate_weight, x_ptr + row * width, norm_ptr, step * BLOCK_K + lane, width,
+            NORM, GATED,
+        )  # fmt: skip
+        weight, gate_weight = coming, gate_coming
+        if step + 2 < STEPS:
+            k = (step + 2) * BLOCK_K + lane
+            coming, gate_coming = _weights(weight_ptr, n, k, outputs, width, EVEN, GATED)
     inside = n < outputs
     factor = 1.0
     if NORM:
@@ -134,35 +144,39 @@ def skinny_linear(
     )
     choice = tuning.choice(
         "skinny_linear", f"n{outputs} k{width} {kind}",
-        default_choice(width, norm is not None, gated),
+        default_choice(width, weight.element_size(), norm=norm is not None, gated=gated),
     )  # fmt: skip
     arguments = choice.arguments()
     even = outputs % arguments["BLOCK_N"] == 0 and width % arguments["BLOCK_K"] == 0
     _skinny_linear[(triton.cdiv(outputs, arguments["BLOCK_N"]), rows)](
         x, weight, y, norm, residual, bias, scale, outputs, width, eps,
         NORM=norm is not None, RESIDUAL=residual is not None, BIAS=bias is not None, SCALED=scale is not None,
-        GATED=gated, EVEN=even, **arguments, **chained(),
+        GATED=gated, EVEN=even, STEPS=triton.cdiv(width, arguments["BLOCK_K"]), **arguments, **chained(),
     )  # fmt: skip
     return y
 
 
-def default_choice(width: int, norm: bool, gated: bool) -> tuning.Choice:
-    """As measured on an H100 at the shapes of 0.6B and 8B models, where it is within a few percent of the best."""
-    if gated:
-        return tuning.Choice.of(warps=2, stages=1, BLOCK_N=4, BLOCK_K=min(512, triton.next_power_of_2(width)))
-    if norm:
-        return tuning.Choice.of(
-            warps=4 if width > 2048 else 2, stages=1, BLOCK_N=2, BLOCK_K=1024 if width > 2048 else 512
-        )
-    return tuning.Choice.of(warps=4, stages=1, BLOCK_N=2, BLOCK_K=min(2048, triton.next_power_of_2(width)))
+def default_choice(width: int, item_size: int, *, norm: bool, gated: bool) -> tuning.Choice:
+    """As measured on an H200 at the shapes of 0.6B and 8B models, where it is within a few percent of the best."""
+    if item_size == 1:
+        block_n, block_k, warps = (2, 512, 2) if gated else (4, 1024, 2) if norm or width <= 8192 else (4, 1024, 4)
+    elif gated:
+        block_n, block_k, warps = (2, 1024, 4) if width > 2048 else (4, 512, 2)
+    elif norm:
+        block_n, block_k, warps = (4, 2048, 8) if width > 2048 else (4, 512, 2)
+    else:
+        block_n, block_k, warps = (4, 2048, 8) if width <= 2048 else (2, 1024, 4) if width <= 8192 else (2, 2048, 4)
+    block_k = min(max(block_k, triton.next_power_of_2(width) // MOST_STEPS), triton.next_power_of_2(width))
+    return tuning.Choice.of(warps, stages=1, BLOCK_N=block_n, BLOCK_K=block_k)
 
 
-def candidates(width: int, weight_size: int, gated: bool) -> list[tuning.Choice]:
-    """What is worth timing on a card: each thread holds 32 to 128 bytes of weights at a time."""
+def candidates(width: int, item_size: int, gated: bool) -> list[tuning.Choice]:
+    """What is worth timing on a card: each thread holds 16 to 64 bytes of weights at a time, and as many are coming."""
     return [
         tuning.Choice.of(warps, stages=1, BLOCK_N=block_n, BLOCK_K=block_k)
         for block_n in (1, 2, 4, 8)
         for block_k in (512, 1024, 2048, 4096)
         for warps in (2, 4, 8)
-        if block_k <= width and 32 <= block_n * block_k * weight_size * (2 if gated else 1) / (32 * warps) <= 128
+        if block_k <= width <= MOST_STEPS * block_k
+        and 16 <= block_n * block_k * item_size * (2 if gated else 1) / (32 * warps) <= 64
     ]

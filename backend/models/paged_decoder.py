@@ -77,10 +77,19 @@ class Hidden:
     added: Tensor | None = None
     scales: tuple[Tensor, Tensor] | None = None
 
-    def rows(self, index: Tensor) -> "Hidden":
-        added = None if self.added is None else self.added[..., index, :].contiguous()
-        scales = None if self.scales is None else (self.scales[0][index], self.scales[1])
-        return Hidden(self.residual[index], added, scales)
+
+@dataclass(frozen=True, slots=True)
+class Attended:
+    """Where the last layer has attended, and nothing is left to do that concerns more than one token.
+
+    residual: [tokens, width]. x: [tokens, heads * head_dim], what attention found.
+    """
+
+    residual: Tensor
+    x: Tensor
+
+    def rows(self, index: Tensor) -> "Attended":
+        return Attended(self.residual[index], self.x[index])
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,21 +141,32 @@ class PagedDecoder(ABC):
 
     def __call__(self, tokens: StepTokens, cache: PagedCache, attention: CachedAttention) -> Tensor:
         """[rows, vocab_size] in the model's dtype."""
-        return self.logits(self.body(tokens, cache, attention), tokens.last)
+        return self.logits(self.body(tokens, cache, attention))
 
-    @abstractmethod
     def body(self, tokens: StepTokens, cache: PagedCache, attention: CachedAttention) -> Hidden:
-        """All layers."""
+        """All layers; the rows named by ``tokens.last``."""
+        return self.finish(self.attended(tokens, cache, attention), tokens.last)
+
+    def finish(self, before: Attended, last: Tensor | None) -> Hidden:
+        """The last layer from its attention on, of the tokens named by `last`, for few have a next token to draw; of a
+        model of 32 layers that saves 3 % of what a prompt costs. None: of all. It may write into ``before``."""
+        return self.finished(before if last is None else before.rows(last))
 
     @abstractmethod
-    def logits(self, hidden: Hidden, last: Tensor | None) -> Tensor:
-        """Of the tokens named by `last`, for few rows have a next token to draw; None: of all."""
+    def attended(self, tokens: StepTokens, cache: PagedCache, attention: CachedAttention) -> Attended:
+        """All layers up to the attention of the last one, of all tokens."""
 
-    def states(self, hidden: Hidden, rows: Tensor | None) -> Tensor:
-        """What the head reads, of those rows, or of all: [rows, hidden_size]."""
+    @abstractmethod
+    def finished(self, before: Attended) -> Hidden:
+        """`finish`, of all that are given."""
+
+    @abstractmethod
+    def logits(self, hidden: Hidden) -> Tensor:
+        """[rows, vocab_size] in the model's dtype."""
+
+    def states(self, hidden: Hidden) -> Tensor:
+        """What the head reads: [rows, hidden_size]."""
         k, eps = self.kernels, self.config.rms_norm_eps
-        if rows is not None:
-            hidden = hidden.rows(rows)
         if hidden.added is None:
             return k.rms_norm(hidden.residual, self.norm, eps)
         return k.add_rms_norm(hidden.added, hidden.residual, self.norm, eps, scales=hidden.scales)[0]

@@ -17,6 +17,7 @@ from backend.models.decoder import Decoder
 from backend.models.paged_decoder import (
     FEW_ROWS,
     NARROW_ROWS,
+    Attended,
     CachedAttention,
     Hidden,
     PagedCache,
@@ -88,26 +89,31 @@ class VariantDecoder(PagedDecoder):
         """What a norm multiplies by."""
         return weight if weight is None or not self.variant.norm_from_one else 1.0 + weight.float()
 
-    def body(self, tokens: StepTokens, cache: PagedCache, attention: CachedAttention) -> Hidden:
-        with library_for(len(tokens.ids), self.embedding.device):
-            return self._body(tokens, cache, attention)
-
-    def _body(self, tokens: StepTokens, cache: PagedCache, attention: CachedAttention) -> Hidden:
+    def attended(self, tokens: StepTokens, cache: PagedCache, attention: CachedAttention) -> Attended:
         residual = F.embedding(tokens.ids, self.embedding)
         if self._embedding_scale != 1.0:
             residual = residual * self._embedding_scale
-        added: Tensor | None = None
-        for i, layer in enumerate(self.layers):
-            x, residual = self._next(residual, added, layer.attention_before)
-            qkv = self._widely_normed(layer, self._linear(x, layer.qkv))
-            attended = self._turned(i, layer, qkv, self._tables[i], tokens, cache, attention)
-            added = self._branch(attended, layer.out, layer.attention_after)
-            x, residual = self._next(residual, added, layer.mlp_before)
-            added = self._branch(self._gated(self._linear(x, layer.gate_up)), layer.down, layer.mlp_after)
-        return Hidden(residual, added)
+        hidden = Hidden(residual)
+        with library_for(len(tokens.ids), self.embedding.device):
+            for i, layer in enumerate(self.layers):
+                x, residual = self._next(hidden.residual, hidden.added, layer.attention_before)
+                qkv = self._widely_normed(layer, self._linear(x, layer.qkv))
+                x = self._turned(i, layer, qkv, self._tables[i], tokens, cache, attention)
+                if i + 1 < len(self.layers):
+                    hidden = self._from_attention(layer, residual, x)
+        return Attended(residual, x)
 
-    def logits(self, hidden: Hidden, last: Tensor | None) -> Tensor:
-        logits, limit = self._head(self.states(hidden, last)), self.variant.logit_cap
+    def finished(self, before: Attended) -> Hidden:
+        with library_for(len(before.residual), self.embedding.device):
+            return self._from_attention(self.layers[-1], before.residual, before.x)
+
+    def _from_attention(self, layer: VariantWeights, residual: Tensor, attended: Tensor) -> Hidden:
+        added = self._branch(attended, layer.out, layer.attention_after)
+        x, residual = self._next(residual, added, layer.mlp_before)
+        return Hidden(residual, self._branch(self._gated(self._linear(x, layer.gate_up)), layer.down, layer.mlp_after))
+
+    def logits(self, hidden: Hidden) -> Tensor:
+        logits, limit = self._head(self.states(hidden)), self.variant.logit_cap
         if self.variant.logit_scale != 1.0:
             logits.div_(self.variant.logit_scale)
         return logits if limit is None else logits.div_(limit).tanh_().mul_(limit)  # there is no room for copies

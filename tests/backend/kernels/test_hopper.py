@@ -34,6 +34,8 @@ def test_every_kernel_compiles_for_hopper_within_its_registers_and_shared_memory
         assert found["spilled"] == 0, found
         assert found["tensor_cores"] == (found["kernel"] in on_tensor_cores), found
         assert found["shared"] <= SHARED_MEMORY, found
+        if found["kernel"] == "_skinny_linear":  # for sums at its end, and not for x on its way to the weights
+            assert found["shared"] <= 1024, found
         if found["kernel"] == "_paged_decode":  # two programs a multiprocessor keep enough bytes under way
             assert 2 * found["registers"] * found["threads"] <= REGISTERS, found
             assert 2 * found["shared"] <= SHARED_MEMORY, found

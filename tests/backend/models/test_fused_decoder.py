@@ -14,6 +14,7 @@ from backend.kernels.interface import kernels_for
 from backend.kernels.launch import FP8
 from backend.models.decoder import Decoder
 from backend.models.fused_decoder import FusedDecoder
+from backend.models.invariant_decoder import InvariantDecoder
 from backend.models.paged_decoder import PagedCache, StepTokens
 from tests.backend.tiny import tiny_model
 
@@ -39,11 +40,12 @@ def plain(model: Decoder, ids: Tensor) -> Tensor:
 
 
 def fused(
-    model: Decoder, ids: Tensor, dtype: torch.dtype, *, fp8: bool = False, fp8_cache: bool = False, step: int = 1 << 30
-) -> Tensor:
-    """Logits of every token; the tokens run `step` at a time through the cache."""
+    model: Decoder, ids: Tensor, dtype: torch.dtype, *, fp8: bool = False, fp8_cache: bool = False, step: int = 1 << 30,
+    last: Tensor | None = None, kind: type[FusedDecoder] = FusedDecoder,
+) -> Tensor:  # fmt: skip
+    """Logits of every token, or of those that ``last`` names; the tokens run `step` at a time through the cache."""
     kernels = kernels_for(DEVICE)
-    decoder = FusedDecoder(copy.deepcopy(model).to(DEVICE, dtype), kernels, fp8=fp8)
+    decoder = kind(copy.deepcopy(model).to(DEVICE, dtype), kernels, fp8=fp8)
     config = model.config
     pages = KVCache(config, 4, 16, FP8 if fp8_cache else dtype, str(DEVICE))
     scale = torch.full((config.num_kv_heads,), 0.05, device=DEVICE) if fp8_cache else None
@@ -62,7 +64,9 @@ def fused(
             torch.tensor([start + count], dtype=torch.int32).to(DEVICE),
             torch.tensor([0, count], dtype=torch.int32).to(DEVICE),
         )  # fmt: skip
-        tokens = StepTokens(ids[start : start + count].to(DEVICE), positions, slots, None)
+        tokens = StepTokens(
+            ids[start : start + count].to(DEVICE), positions, slots, None if last is None else last.to(DEVICE)
+        )
         logits.append(decoder(tokens, cache, attention))
     return torch.cat(logits).cpu()
 
@@ -94,6 +98,24 @@ def test_less_precise_forms_stay_as_near_as_their_precision(ids: Tensor, fp8: bo
     found = distance(fused(model, ids, torch.bfloat16, fp8=fp8, fp8_cache=cache, step=step), exact)
     assert found < (0.4 if fp8 or cache else 0.05)
     assert fp8 or cache or found > 1e-4  # bfloat16 was really used
+
+
+@pytest.mark.parametrize("count", [1, 5, 40])
+@pytest.mark.parametrize("fp8", [False, True], ids=["weights as they are", "weights in fp8"])
+def test_tokens_whose_logits_are_wanted_get_those_they_have_among_all(ids: Tensor, fp8: bool, count: int) -> None:
+    """The last layer's second half runs for them alone, on the road of as many rows."""
+    model, last = tiny_model(10, **SHAPE), torch.randperm(50)[:count]
+    dtype = torch.bfloat16 if fp8 else torch.float32
+    found = fused(model, ids, dtype, fp8=fp8, last=last)
+    assert found.shape == (count, model.config.vocab_size)
+    assert distance(found, fused(model, ids, dtype, fp8=fp8)[last].double()) < (0.1 if fp8 else 1e-5)
+
+
+@pytest.mark.parametrize("count", [1, 5, 40])
+def test_where_the_batch_is_not_to_matter_they_are_the_same_to_the_bit(ids: Tensor, count: int) -> None:
+    model, last = tiny_model(11, **SHAPE), torch.randperm(50)[:count]
+    alone = fused(model, ids, torch.bfloat16, last=last, kind=InvariantDecoder)
+    assert torch.equal(alone, fused(model, ids, torch.bfloat16, kind=InvariantDecoder)[last])
 
 
 def test_fp8_weights_leave_the_model_they_came_from_empty() -> None:
