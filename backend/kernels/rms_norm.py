@@ -22,20 +22,22 @@ def _rms_norm(
     PARTS: tl.constexpr, ADD: tl.constexpr, SCALED: tl.constexpr, QUANTISE: tl.constexpr, FP8_MAX: tl.constexpr,
     BLOCK: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
-    after_predecessors(CHAINED)
     row = tl.program_id(0).to(tl.int64)  # rows * width passes 2**31 at 262k rows of 8192
     col = tl.arange(0, BLOCK)
     inside = col < width
     at = row * width + col
+    weight = tl.load(weight_ptr + col, inside, 0.0).to(tl.float32)  # nobody writes weights, nor their scales
+    if SCALED:
+        by_column = tl.load(column_scale_ptr + col, inside, 0.0)
+    after_predecessors(CHAINED)
     h = tl.load(x_ptr + at, inside, 0.0).to(tl.float32)
     for part in tl.static_range(1, PARTS):
         h += tl.load(x_ptr + part * tl.num_programs(0) * width + at, inside, 0.0)
     if SCALED:
-        h *= tl.load(row_scale_ptr + row) * tl.load(column_scale_ptr + col, inside, 0.0)
+        h *= tl.load(row_scale_ptr + row) * by_column
     if ADD:
         h += tl.load(residual_ptr + at, inside, 0.0).to(tl.float32)
         tl.store(h_ptr + at, h, inside)
-    weight = tl.load(weight_ptr + col, inside, 0.0).to(tl.float32)
     y = h * tl.rsqrt(tl.sum(h * h, 0) / width + eps) * weight
     if QUANTISE:
         scale = row_scale(tl.max(tl.abs(y), 0), FP8_MAX)
@@ -119,8 +121,9 @@ def _launch(
     if tokens == 0:
         return
     block = triton.next_power_of_2(width)
+    a_warp = 512 if parts == 1 else 128  # columns; parts come of few rows, so that there are few programs to read them
     _rms_norm[(tokens,)](
         x, residual, weight, y, h, scale, by_row, by_column, width, eps,
         PARTS=parts, ADD=residual is not None, SCALED=scales is not None, QUANTISE=scale is not None, FP8_MAX=FP8_MAX,
-        BLOCK=block, num_warps=min(16, max(1, block // 512)), **chained(),
+        BLOCK=block, num_warps=min(16, max(1, block // a_warp)), **chained(),
     )  # fmt: skip
