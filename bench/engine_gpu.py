@@ -7,8 +7,8 @@ says otherwise; every request runs to its full length. The clock is the host's, 
 Python list until the last token is back as a Python number; the prefix cache is emptied before. An untimed run (none
 where a row takes long), then the median. Each model runs in a process of its own, so that its start counts too.
 
-The engine runs in the measuring process. The peers' figures are from another run on another machine with the same kind
-of card, by the same rules, with their engine behind a process border: compare with that in mind.
+The engine runs in the measuring process. The peers' figures are from another run on another machine with an H100, by
+the same rules, with their engine behind a process border: compare with that in mind.
 """
 
 import argparse
@@ -31,9 +31,9 @@ sys.path[:0] = [str(ROOT)]
 from engine_workloads import COLD, DTYPES, PEERS, ROWS, SHAPES, START, STARTS, Workload, uniform  # noqa: E402
 
 NOTE = (
-    "Peers: recorded in another run on another machine with the same kind of card, by the same rules, behind a process "
-    "border (vLLM 0.26.0, SGLang 0.5.17, torch 2.11). Ours: in the measuring process. fp8 rows here have an FP8 KV "
-    "cache as well, kv8 rows bf16 weights and an FP8 KV cache; the peers' cache is in bf16."
+    "Peers: recorded in another run on another machine, on one H100 80GB, by the same rules, behind a process border "
+    "(vLLM 0.26.0, SGLang 0.5.17, torch 2.11). Ours: in the measuring process. fp8 rows here have an FP8 KV cache as "
+    "well, kv8 rows bf16 weights and an FP8 KV cache; the peers' cache is in bf16."
 )
 
 

@@ -1,9 +1,9 @@
 """docs/performance.md's table and plots, from what `engine_gpu.py` measured.
 
-    python bench/engine_report.py [bench/results/engine-h100.json] [docs/performance.md]
+    python bench/engine_report.py [docs/performance.md]
 
-Replaces what stands between the page's markers, and writes one SVG beside it for each run: bars of our figure over the
-better peer's, with a line at 1.
+Replaces what stands between the page's markers by a section for each bench/results/engine-CARD.json, and writes an SVG
+beside it for each card and run: bars of our figure over the better peer's, with a line at 1.
 """
 
 import json
@@ -14,30 +14,28 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
+CARDS = ("h100", "h200")
 BAR, GAP, LEFT, WIDTH, MOST = 16, 8, 330, 820, 2.5  # pixels; ratios beyond MOST are cut, and say so
 
 
 def main() -> None:
-    arguments = [Path(a) for a in sys.argv[1:]]
-    results = arguments[0] if arguments else ROOT / "bench/results/engine-h100.json"
-    page = arguments[1] if len(arguments) > 1 else ROOT / "docs/performance.md"
-    report = json.loads(results.read_text())
-    parts = [f"Measured {report['date']} on {describe(report['machine'])}. {report['note']}", ""]
-    for run in report["runs"]:
-        rows = [w for w in report["workloads"] if w["name"].startswith(run + " ")]
-        plot = page.with_name(f"performance-{run.replace(':', '-')}.svg")
-        plot.write_text(svg(run, rows))
-        parts += [
-            f"### {run}",
-            "",
-            *table(run, rows),
-            "",
-            f"![{run}: our figures over the better peer's]({plot.name})",
-            "",
-        ]
+    page = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "docs/performance.md"
+    parts = [part for card in CARDS for part in section(card, page)]
     before, _, rest = page.read_text().partition(BEGIN)
     after = rest.partition(END)[2]
     page.write_text("\n".join([before + BEGIN, *parts, END + after]))
+
+
+def section(card: str, page: Path) -> list[str]:
+    report = json.loads((ROOT / f"bench/results/engine-{card}.json").read_text())
+    parts = [f"### {card.upper()}", "", f"{report['date']}, {describe(report['machine'])}. {report['note']}", ""]
+    for run in report["runs"]:
+        rows = [w for w in report["workloads"] if w["name"].startswith(run + " ")]
+        plot = page.with_name(f"performance-{card}-{run.replace(':', '-')}.svg")
+        plot.write_text(svg(run, rows))
+        image = f"![{run} on an {card.upper()}: our figures over the better peer's]({plot.name})"
+        parts += [f"#### {run}, {card.upper()}", "", *table(run, rows), "", image, ""]
+    return parts
 
 
 def describe(machine: dict[str, Any]) -> str:

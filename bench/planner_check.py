@@ -1,7 +1,7 @@
 """The planner's predictions beside what a card does.
 
     python bench/planner_check.py measure bench/results/planner-h100.json    (on the card)
-    python bench/planner_check.py table bench/results/planner-h100.json      (anywhere: rewrites docs/planner.md)
+    python bench/planner_check.py table bench/results/planner-*.json         (anywhere: rewrites docs/planner.md)
 
 Random weights of real shapes; each configuration in a process of its own. Memory is what the driver counts as taken
 once the workload has run; throughput is of a second run, with fresh prompts; the first token is the median of three.
@@ -102,15 +102,16 @@ def measure(out: Path) -> None:
         out.write_text(json.dumps(report | {"rows": bare}, indent=1) + "\n")
 
 
-def compared(row: dict[str, Any]) -> dict[str, float]:
-    """Predicted over measured: peak memory, throughput, first token, blocks."""
+def compared(row: dict[str, Any], card_name: str) -> dict[str, float]:
+    """Predicted over measured: peak memory, throughput, first token, blocks. card_name: as the driver tells it."""
     from backend.models.config import from_hugging_face
-    from backend.planner.cards import H100
+    from backend.planner.cards import CARDS
     from backend.planner.memory import memory_of
     from backend.planner.roofline import Roofline
 
     model, config = from_hugging_face(MODELS[row["model"]]), config_of(row["settings"], "")
-    memory, roof = memory_of(model, config, H100), Roofline(model, config, H100)
+    card = next(card for card in CARDS.values() if card.name == card_name)
+    memory, roof = memory_of(model, config, card), Roofline(model, config, card)
     seconds = roof.workload([(row["prompt"], row["answer"])] * row["requests"])
     return {
         "peak": memory.peak / row["peak_bytes"],
@@ -129,7 +130,7 @@ def table(results: Path) -> str:
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for row in report["rows"]:
-        ratio = compared(row)
+        ratio = compared(row, report["machine"]["card"])
         settings = ", ".join(f"{k} {v}" for k, v in row["settings"].items())
         lines.append(
             f"| {row['model']} | {settings} | {row['requests']} × {row['prompt']}/{row['answer']} "
@@ -145,10 +146,12 @@ def main() -> None:
             measure(Path(out))
         case ["one", index]:
             print(json.dumps(measure_one(int(index))))
-        case ["table", results]:
+        case ["table", *results] if results:
             text = DOCUMENT.read_text(encoding="utf-8")
             before, rest = text.split(BEGIN)
-            DOCUMENT.write_text(before + BEGIN + table(Path(results)) + END + rest.split(END)[1], encoding="utf-8")
+            DOCUMENT.write_text(
+                before + BEGIN + "\n".join(table(Path(r)) for r in results) + END + rest.split(END)[1], encoding="utf-8"
+            )
         case _:
             sys.exit(__doc__)
 

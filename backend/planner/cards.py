@@ -1,7 +1,7 @@
 """Cards, and what was measured of this engine on them.
 
-An H100's figures are fitted by ``python -m bench.planner_fit`` to the rows of its benchmark; those of other cards are
-the H100's, scaled by the vendor's bandwidth, arithmetic and memory, and said to be so.
+Figures of the H100 and the H200 are fitted to the rows of their benchmarks (`docs/planner.md` says how well); those of
+other cards are the H100's, scaled by the vendor's bandwidth, arithmetic and memory, and said to be so.
 """
 
 from dataclasses import dataclass, replace
@@ -28,7 +28,8 @@ class Card:
         cache_bandwidth: bytes/s at which decode attention reads keys and values.
         attention_flops: of prompts, per second.
         layer_one_row, layer_many_rows: seconds a layer takes beside its products and attention, in a captured step.
-        layer_launches: seconds for the host to launch a layer where nothing is captured.
+        layer_launches: seconds for the host to launch a layer of a large step, in pieces; one that runs kernel by
+            kernel takes the card longer than the host.
         request: seconds from a request's arrival to its first step, and from its last to its end.
         prompt_token: seconds of the host for each token of a prompt: taken in, hashed, sent.
         step: seconds between steps; row: of the host, for each running sequence and step.
@@ -79,16 +80,33 @@ H100 = Card(
     attention_flops=300e12,
     layer_one_row=15e-6,
     layer_many_rows=30e-6,
-    layer_launches=1.15e-3,
+    layer_launches=0.25e-3,
     request=0.8e-3,
     prompt_token=0.4e-6,
     step=50e-6,
     row=2e-6,
 )
 
+H200 = Card(
+    name="NVIDIA H200",
+    memory=150_109_880_320,
+    reserved=770 << 20,
+    bf16=Speed(4.2e12, 4.0e12, 710e12),
+    fp8=Speed(3.4e12, 3.3e12, 1200e12),
+    cache_bandwidth=3.6e12,
+    attention_flops=400e12,
+    layer_one_row=11e-6,
+    layer_many_rows=21e-6,
+    layer_launches=0.25e-3,
+    request=0.88e-3,
+    prompt_token=0.31e-6,
+    step=50e-6,
+    row=1.4e-6,
+)
+
 CARDS = {  # vendor's bandwidth and dense bf16 arithmetic, over the H100 SXM's 3.35 TB/s and 989 TFLOP/s
     "h100": H100,
-    "h200": H100.scaled("NVIDIA H200", 150_754_820_096, 4.8 / 3.35, 1.0, fp8=True),
+    "h200": H200,
     "a100-80gb": H100.scaled("NVIDIA A100-SXM4-80GB", 85_094_825_984, 2.04 / 3.35, 312 / 989, fp8=False),
     "l40s": H100.scaled("NVIDIA L40S", 47_810_936_832, 0.864 / 3.35, 362 / 989, fp8=True),
 }

@@ -12,6 +12,7 @@ BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 FP8_SCALE = 4  # bytes, one an output channel
 CAPTURED_GRAPH = 5 << 20  # of CUDA's own, each
 GRAPHS = 44  # of a default engine
+IN_PIECES = 8e11  # bytes of a layer's weights × tokens, up to which a step is captured (`engine.graph_runner`)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +82,15 @@ def kv_bytes_per_token(model: ModelConfig, config: EngineConfig) -> int:
 
 def activation_bytes(model: ModelConfig, config: EngineConfig) -> int:
     """Of the largest step: the widest moment of a layer, in the MLP, beside what all of it carries along."""
+    logits = config.max_num_seqs * model.vocab_size * BYTES[config.dtype]
+    return _step_bytes(model, config, config.max_num_batched_tokens) + logits
+
+
+def _step_bytes(model: ModelConfig, config: EngineConfig, tokens: int) -> int:
     size = BYTES[config.dtype]
-    tokens = config.max_num_batched_tokens
     gate = 3 if model.variant is None or not model.variant.gelu else 4  # GELU and its product are two passes
     width = model.hidden_size * 3 + gate * model.intermediate_size
-    step = tokens * (width * size + (model.intermediate_size if config.quantization else 0))
-    logits = config.max_num_seqs * model.vocab_size * size
-    return step + logits
+    return tokens * (width * size + (model.intermediate_size if config.quantization else 0))
 
 
 def table_bytes(model: ModelConfig, config: EngineConfig) -> int:
@@ -101,8 +104,13 @@ def table_bytes(model: ModelConfig, config: EngineConfig) -> int:
     return rows + rotary + scratch
 
 
-def graph_bytes(config: EngineConfig) -> int:
-    return GRAPHS * CAPTURED_GRAPH if config.graphs else 0
+def graph_bytes(model: ModelConfig, config: EngineConfig) -> int:
+    """CUDA's own, and the activations of the largest captured step: graphs keep theirs to themselves."""
+    if not config.graphs:
+        return 0
+    layer = parameters(model).products // model.num_layers * (1 if config.quantization else BYTES[config.dtype])
+    tokens = min(config.max_num_batched_tokens, int(IN_PIECES / layer))
+    return GRAPHS * CAPTURED_GRAPH + _step_bytes(model, config, tokens)
 
 
 def room_for_cache(model: ModelConfig, config: EngineConfig, card: Card) -> int:
@@ -126,7 +134,7 @@ def memory_of(model: ModelConfig, config: EngineConfig, card: Card) -> Memory:
         weights=weight_bytes(model, config.dtype, config.quantization),
         activations=activation_bytes(model, config),
         tables=table_bytes(model, config),
-        graphs=graph_bytes(config),
+        graphs=graph_bytes(model, config),
         cache=blocks * block,
         blocks=blocks,
     )

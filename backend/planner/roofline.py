@@ -15,7 +15,7 @@ from backend.planner.memory import BYTES, kv_bytes_per_token, memory_of, paramet
 
 OVERLAP = 2.0  # (reading^p + multiplying^p)^(1/p): 1 is none, infinity all
 SHARED_SEQUENCES = 16  # that read a common prefix once (`kernels.shared_prefix`)
-CAPTURED_TOKENS, CAPTURED_SEQUENCES = 2048, 16  # larger steps with prompts are launched kernel by kernel
+CAPTURED_TOKENS, CAPTURED_SEQUENCES = 2048, 16  # larger steps with prompts run in pieces, or kernel by kernel
 
 
 @dataclass(frozen=True, slots=True)
