@@ -35,11 +35,11 @@ from backend.kernels.launch import FP8
 from backend.kernels.row_state import Draws, StepInputs
 from backend.models.direct import OnProgress
 from backend.models.paged_decoder import PagedCache, PagedDecoder, StepTokens
+from backend.planner.memory import IN_PIECES
 
 AHEAD = 1
 INFLIGHT_COPIES = AHEAD + 2
 PROMPT_TOKENS = (32, 64, 128, 256, 512, 1024, 2048)  # sizes of captured steps with prompts
-LAUNCHES_HIDE = 8e11  # bytes of a layer's weights × tokens, from which its work takes longer than its launches
 SHARED_TOKENS, SHARED_SEQUENCES = 512, 16  # a common prefix and a batch from which reading it once is worth a launch
 PROMPT_SEQUENCES = 16  # that such a step has room for, decodes included
 
@@ -229,7 +229,7 @@ class GraphRunner:
         self._step(starts, StepShape(0, chunks=1, chunk_rows=tokens), tokens, starts[:2])()
 
     def _in_pieces(self, tokens: int) -> bool:
-        return tokens * self._layer_bytes < LAUNCHES_HIDE
+        return tokens * self._layer_bytes < IN_PIECES
 
     def _pieces_for(self, tokens: int) -> PiecewiseBody | None:
         """The captured layers of a step of so many tokens; None if it had better run kernel by kernel."""

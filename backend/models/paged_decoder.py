@@ -178,13 +178,6 @@ class PagedDecoder(ABC):
         parameter.data = parameter.data.new_empty(0)
         return quantised
 
-    def _quantised(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        return self.kernels.quantize_rows(x) if self.fp8 else (x, None)
-
-    def _linear_fp8(self, x: Tensor, x_scale: Tensor, weight: Weight) -> Tensor:
-        assert weight.scale is not None  # noqa: S101  (FP8 weights have one)
-        return self.kernels.fp8_linear(x, x_scale, weight.data, weight.scale)
-
     def _turned(
         self, index: int, layer: Products, qkv: Tensor, cos_sin: Tensor, tokens: StepTokens, cache: PagedCache,
         attention: CachedAttention, scales: tuple[Tensor, Tensor] | None = None,
@@ -221,6 +214,16 @@ def library_for(rows: int, device: torch.device) -> Iterator[None]:
             yield
         finally:
             torch.backends.cuda.preferred_blas_library(before)
+
+
+def linear_fp8(kernels: Kernels, x: Tensor, x_scale: Tensor, weight: Weight) -> Tensor:
+    assert weight.scale is not None  # noqa: S101  (FP8 weights have one)
+    return kernels.fp8_linear(x, x_scale, weight.data, weight.scale)
+
+
+def quantised(kernels: Kernels, x: Tensor, *, fp8: bool) -> tuple[Tensor, Tensor | None]:
+    """x as products by such weights want it, and its scale if that is in FP8."""
+    return kernels.quantize_rows(x) if fp8 else (x, None)
 
 
 def scales_of(x_scale: Tensor | None, weight: Weight) -> tuple[Tensor, Tensor] | None:

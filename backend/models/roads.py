@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from backend.kernels.interface import Kernels
-from backend.models.paged_decoder import Hidden, Products, Weight, scales_of
+from backend.models.paged_decoder import Hidden, Products, Weight, linear_fp8, quantised, scales_of
 
 Scales = tuple[Tensor, Tensor]  # by row and by column
 
@@ -70,11 +70,12 @@ class NarrowRows:
         return qkv, None, residual
 
     def from_attention(self, layer: FusedLayer, residual: Tensor, attended: Tensor) -> Hidden:
-        x, x_scale = self._quantised(attended)
+        x, x_scale = quantised(self.kernels, attended, fp8=self.fp8)
         parts = self.kernels.narrow_parts(x, layer.out.data, scales=scales_of(x_scale, layer.out))
         x, x_scale, residual = self._normed(Hidden(residual, parts), layer.post_norm)
         scales = scales_of(x_scale, layer.gate_up)
-        x, x_scale = self._quantised(self.kernels.narrow_linear(x, layer.gate_up.data, scales=scales, gated=True))
+        gated = self.kernels.narrow_linear(x, layer.gate_up.data, scales=scales, gated=True)
+        x, x_scale = quantised(self.kernels, gated, fp8=self.fp8)
         return Hidden(residual, self.kernels.narrow_parts(x, layer.down.data, scales=scales_of(x_scale, layer.down)))
 
     def _normed(self, hidden: Hidden, weight: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
@@ -83,9 +84,6 @@ class NarrowRows:
             return normed_fp8(self.kernels, hidden, weight, self.eps)
         x, residual = normed(self.kernels, hidden, weight, self.eps)
         return x, None, residual
-
-    def _quantised(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        return self.kernels.quantize_rows(x) if self.fp8 else (x, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,19 +120,15 @@ class ManyRowsFp8:
         x, x_scale, residual = normed_fp8(self.kernels, hidden, layer.input_norm, self.eps)
         if not self.whole_qkv and layer.qkv_bias is None:
             return *self._product(x, x_scale, layer.qkv), residual
-        qkv = self._linear(x, x_scale, layer.qkv)
+        qkv = linear_fp8(self.kernels, x, x_scale, layer.qkv)
         return qkv if layer.qkv_bias is None else qkv + layer.qkv_bias, None, residual
 
     def from_attention(self, layer: FusedLayer, residual: Tensor, attended: Tensor) -> Hidden:
         k = self.kernels
         out, scales = self._product(*k.quantize_rows(attended), layer.out)
         x, x_scale, residual = normed_fp8(k, Hidden(residual, out, scales), layer.post_norm, self.eps)
-        x, x_scale = k.silu_mul_fp8(self._linear(x, x_scale, layer.gate_up))
+        x, x_scale = k.silu_mul_fp8(linear_fp8(k, x, x_scale, layer.gate_up))
         return Hidden(residual, *self._product(x, x_scale, layer.down))
-
-    def _linear(self, x: Tensor, x_scale: Tensor, weight: Weight) -> Tensor:
-        assert weight.scale is not None  # noqa: S101  (FP8 weights have one)
-        return self.kernels.fp8_linear(x, x_scale, weight.data, weight.scale)
 
     def _product(self, x: Tensor, x_scale: Tensor, weight: Weight) -> tuple[Tensor, Scales]:
         """(product, the scales that it lacks)."""

@@ -26,6 +26,8 @@ from backend.models.paged_decoder import (
     StepTokens,
     Weight,
     library_for,
+    linear_fp8,
+    quantised,
     scales_of,
     table_of,
 )
@@ -125,10 +127,10 @@ class VariantDecoder(PagedDecoder):
         if len(x) <= FEW_ROWS:
             return self.kernels.skinny_linear(x, weight.data, scale=weight.scale)
         if len(x) <= NARROW_ROWS and self._fits_narrow:
-            narrow, x_scale = self._quantised(x)
+            narrow, x_scale = quantised(self.kernels, x, fp8=self.fp8)
             return self.kernels.narrow_linear(narrow, weight.data, scales=scales_of(x_scale, weight))
         if weight.scale is not None:
-            return self._linear_fp8(*self.kernels.quantize_rows(x), weight)
+            return linear_fp8(self.kernels, *self.kernels.quantize_rows(x), weight)
         return F.linear(x, weight.data)
 
     def _next(self, residual: Tensor, added: Tensor | None, norm: Tensor | None) -> tuple[Tensor, Tensor]:

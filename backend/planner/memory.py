@@ -12,7 +12,7 @@ BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 FP8_SCALE = 4  # bytes, one an output channel
 CAPTURED_GRAPH = 5 << 20  # of CUDA's own, each
 GRAPHS = 44  # of a default engine
-IN_PIECES = 8e11  # bytes of a layer's weights × tokens, up to which a step is captured (`engine.graph_runner`)
+IN_PIECES = 8e11  # bytes of a layer's weights × tokens, from which a step's work takes longer than its launches
 
 
 @dataclass(frozen=True, slots=True)

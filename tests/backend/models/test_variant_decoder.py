@@ -20,7 +20,7 @@ from backend.models.invariant_decoder import (
     InvariantVariantDecoder,
     kind_of,
 )
-from backend.models.paged_decoder import Hidden, PagedCache, StepTokens
+from backend.models.paged_decoder import Attended, Hidden, PagedCache, StepTokens
 from backend.models.variant_decoder import UNTURNED, VariantDecoder, unturned
 from tests.backend.models.test_fused_decoder import distance
 from tests.backend.tiny import tiny_model
@@ -187,3 +187,12 @@ def test_what_the_head_reads_is_what_the_plain_decoder_calls_states(ids: Tensor)
     residual, added = torch.randn(5, 64), torch.randn(5, 64)
     found = decoder.states(Hidden(residual, added))
     torch.testing.assert_close(found, reference.rms_norm(residual + added, model.norm, 1e-6))
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_the_last_layer_from_its_attention_on_is_the_same_for_fewer_tokens(name: str) -> None:
+    decoder = VariantDecoder(copy.deepcopy(tiny_family(name, 16)), reference)
+    heads = decoder.config.num_heads * decoder.config.head_dim
+    before = Attended(torch.randn(5, decoder.config.hidden_size), torch.randn(5, heads))
+    whole, last = decoder.states(decoder.finish(before, None)), torch.tensor([3, 1])
+    torch.testing.assert_close(decoder.states(decoder.finish(before, last)), whole[last])
