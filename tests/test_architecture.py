@@ -17,7 +17,7 @@ TREE = Path(__file__).parents[1]
 PACKAGES = ("gateway", "regions", "policy", "audit", "backend")
 MODULES = sorted(file for package in PACKAGES for file in (TREE / package).rglob("*.py"))
 OFFERING = [str(file.parent.relative_to(TREE)).replace("/", ".") for file in MODULES if file.stem == "__init__"]
-MAX_LINES = 400
+MAX_LINES = 600  # until complexity and directory size are checked instead: a module is not split for its length alone
 LINT = "import sys; from importlinter.cli import lint_imports_command; sys.exit(lint_imports_command(['--no-cache']))"
 
 # One line that breaks each contract, and where it is planted.
