@@ -68,7 +68,7 @@ def serve(
         typer.Option(
             "--deterministic",
             "--batch-invariant",
-            help="On a GPU: the same tokens whatever runs beside a request; slower.",
+            help="The same tokens whatever runs beside a request; slower, on a CPU most for prompts.",
         ),
     ] = False,
     tool_call_parser: Annotated[

@@ -26,6 +26,7 @@ from backend.engine.sequence import Sequence, Status
 from backend.engine.sleeper import HostSleeper, Sleeper
 from backend.engine.speculation import Drafted, Drafter, Speculation, agreed
 from backend.engine.token_masks import Allowed, MaskedGrammars
+from backend.engine.tokenwise_runner import TokenwiseRunner
 from backend.errors import Asleep, CannotSleep, ContextLengthExceeded, InvalidRequest, Overloaded
 from backend.models.checkpoint import Checkpoint
 from backend.models.decoder import Decoder
@@ -63,7 +64,7 @@ class Engine:
         if runner is None:
             assert isinstance(model, Decoder)  # noqa: S101 -- an encoder comes with its runner
             pages = KVCache(model.config, cache.num_blocks, config.block_size, model.embedding.dtype, config.device)
-            runner = ModelRunner(model, pages)
+            runner = (TokenwiseRunner if config.batch_invariant else ModelRunner)(model, pages)
             sleeper = HostSleeper(runner, reload)
         self.runner: Runner = runner
         self._sleeper = sleeper
