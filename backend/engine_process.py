@@ -18,7 +18,7 @@ from backend.engine.embedding_engine import EmbeddingEngine
 from backend.engine.engine import Engine
 from backend.engine.progress import Stage
 from backend.engine.sampling import SamplingParams
-from backend.errors import BackendError, RequestError
+from backend.errors import BackendError, CannotScrub, RequestError
 from backend.messages import (
     AbortSequences,
     AddSequence,
@@ -133,7 +133,10 @@ def handle(message: ToEngine, engine: Engine, channel: EngineChannel) -> None:
                 channel.send(StepDone([], engine.stats))  # else the gauges would stay as they were
         case Scrub(number):
             free = engine.blocks.num_free
-            channel.send(Scrubbed(number, free, engine.scrub()))
+            try:
+                channel.send(Scrubbed(number, free, engine.scrub()))
+            except CannotScrub as error:
+                channel.send(NotTurned(number, type(error).__name__, error.message))
         case Ping(number):
             channel.send(Pong(number, engine.stats))
         case Sleep(number):

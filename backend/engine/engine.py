@@ -27,7 +27,7 @@ from backend.engine.sleeper import HostSleeper, Sleeper
 from backend.engine.speculation import Drafted, Drafter, Speculation, agreed
 from backend.engine.token_masks import Allowed, MaskedGrammars
 from backend.engine.tokenwise_runner import TokenwiseRunner
-from backend.errors import Asleep, CannotSleep, ContextLengthExceeded, InvalidRequest, Overloaded
+from backend.errors import Asleep, CannotScrub, CannotSleep, ContextLengthExceeded, InvalidRequest, Overloaded
 from backend.models.checkpoint import Checkpoint
 from backend.models.decoder import Decoder
 from backend.models.direct import OnProgress
@@ -196,13 +196,21 @@ class Engine:
 
     def scrub(self) -> int:
         """Empty the prefix cache of what nobody runs on, and zero all free blocks; returns how many bytes of them are
-        not zero when read back. Asleep there is nothing: its memory was zeroed and given back."""
+        not zero when read back. Asleep there is nothing: its memory was zeroed and given back.
+
+        Raises CannotScrub if the device has no memory left to read them back with; they are zeroed then, and unchecked.
+        """
         if self.asleep:
             return 0
         free = self.blocks.forget_free()
-        self.blocks.dirty.clear()
         self.runner.scrub(free)
-        return self.runner.residue(free)
+        self.blocks.dirty.clear()
+        try:
+            return self.runner.residue(free)
+        except torch.OutOfMemoryError:
+            raise CannotScrub(
+                "the free blocks were zeroed, but the device has no memory left to read them back; try again when idle"
+            ) from None
 
     def sleep(self, on_progress: OnProgress = lambda done, total: None) -> int:
         """Forget every key, value and prefix, and give memory back until `wake`; returns how many bytes.
