@@ -217,6 +217,7 @@ def _text_options(request: GenerationRequest, logprobs: int | None) -> TextOptio
         include_stop=bool(request.include_stop_str_in_output),
         min_tokens=request.min_tokens or 0,
         logprobs=logprobs is not None,
+        stop_tokens=frozenset(request.stop_token_ids or ()),
     )
 
 

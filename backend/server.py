@@ -6,6 +6,7 @@ text here. Whoever leaves is noticed at once, and the engine told. Logs hold no 
 
 import asyncio
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
@@ -22,6 +23,7 @@ from backend.errors import InvalidRequest
 from backend.face import Face, Identity, project_of, request_id
 from backend.generation import GenerationResponse
 from backend.gpu_meter import GpuMeter
+from backend.interpreter import Interpreter
 from backend.models.tokenizer import TextModel
 from backend.parameters import Job, bad_word_tokens, completion_prompts, job
 from backend.structured import grammar_of
@@ -68,7 +70,7 @@ class Api(Face):
         job = await self._job(
             request, wire, [turn.prompt], "messages", calls=turn.grammar, thoughts_end=turn.thoughts_end
         )
-        return self._generate(wire, job, answer, arrived, turn.text_model)
+        return self._generate(wire, job, answer, arrived, turn.text_model, turn.interpreter)
 
     async def completions(self, request: Request) -> Response:
         arrived = time.monotonic()
@@ -131,12 +133,13 @@ class Api(Face):
         return grammar
 
     def _generate(
-        self, wire: GenerationRequest, job: Job, answer: Answer, arrived: float, text_model: TextModel
-    ) -> Response:
+        self, wire: GenerationRequest, job: Job, answer: Answer, arrived: float, text_model: TextModel,
+        interpreter: Callable[[], Interpreter] | None = None,
+    ) -> Response:  # fmt: skip
         if wire.skip_special_tokens is False:
             text_model = text_model.outspoken
         call = self.engine.submit(job.sequences)
         return GenerationResponse(
             text_model, self.metrics, job, call, answer, arrived,
-            stream=bool(wire.stream), usage=wire.wants_usage_chunk,
+            stream=bool(wire.stream), usage=wire.wants_usage_chunk, interpreter=interpreter,
         )  # fmt: skip
