@@ -33,7 +33,8 @@ class Turn:
         interpreter: makes what reads one choice of the answer; None: all of it is words.
         call_id: names a call.
         grammar: what the answer has to match (llguidance), "" for anything.
-        thoughts_end: the token that ends the thoughts which the answer begins with; None where there are none.
+        thoughts_end: the token that ends the thoughts which the answer may begin with; None where there are none.
+        thought_token: the token that begins them; None where the prompt has begun them.
     """
 
     prompt: list[int]
@@ -42,6 +43,7 @@ class Turn:
     call_id: Callable[[], str]
     grammar: str = ""
     thoughts_end: int | None = None
+    thought_token: int | None = None
 
 
 class ChatModel:
@@ -92,6 +94,10 @@ class ChatModel:
                 parallel=tools is None or tools.parallel,
             )
 
+        begin, finish = (self._plain.tokenizer.token_to_id(marker) for marker in (OPEN, CLOSE))
+        waits = thinks and (
+            opened or begin is not None
+        )  # else nothing shows in time whether an answer begins a thought
         forced = form is not None and tools is not None and bool(tools.forced)
         return Turn(
             prompt=prompt,
@@ -99,7 +105,8 @@ class ChatModel:
             interpreter=interpreter if self._thinks or form else None,
             call_id=(self._format or formats.HERMES).call_id,
             grammar=forced_calls(form, tools, self._plain.control_token) if forced and form and tools else "",
-            thoughts_end=self._plain.tokenizer.token_to_id(CLOSE) if thinks else None,
+            thoughts_end=finish if waits else None,
+            thought_token=begin if waits and not opened and finish is not None else None,
         )
 
     def prompt(

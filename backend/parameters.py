@@ -79,6 +79,7 @@ def job(
     project: str = "",
     grammar: str = "",
     grammar_after: int | None = None,
+    thought_token: int | None = None,
     bad_words: tuple[tuple[int, ...], ...] = (),
 ) -> Job:
     """Sequences for every prompt and choice.
@@ -86,7 +87,7 @@ def job(
     An answer may take what the prompt leaves of the context: a larger ``max_tokens`` is lowered to that, and without
     one it is that. Raises ContextLengthExceeded when nothing is left, InvalidRequest for token ids outside the
     vocabulary and for parameters that contradict each other. `param` names the field that prompts came from;
-    `grammar`, what it begins behind, and `bad_words` are as in `SamplingParams`.
+    `grammar`, `grammar_after`, `thought_token` and `bad_words` are as in `SamplingParams`.
     """
     n = request.n or 1
     completion = request if isinstance(request, CompletionRequest) else None
@@ -134,6 +135,7 @@ def job(
                 prompt_logprobs=_prompt_logprobs(request, echo=echo) if not choice else None,
                 grammar=grammar,
                 grammar_after=grammar_after,
+                thought_token=thought_token,
             )
             sequences.append(
                 AddSequence(

@@ -68,7 +68,13 @@ class Api(Face):
             fingerprint=self.fingerprint,
         )  # fmt: skip
         job = await self._job(
-            request, wire, [turn.prompt], "messages", calls=turn.grammar, thoughts_end=turn.thoughts_end
+            request,
+            wire,
+            [turn.prompt],
+            "messages",
+            calls=turn.grammar,
+            thoughts_end=turn.thoughts_end,
+            thought_token=turn.thought_token,
         )
         return self._generate(wire, job, answer, arrived, turn.text_model, turn.interpreter)
 
@@ -96,9 +102,9 @@ class Api(Face):
 
     async def _job(
         self, request: Request, wire: GenerationRequest, prompts: list[list[int]], param: str, *,
-        calls: str = "", thoughts_end: int | None = None,
+        calls: str = "", thoughts_end: int | None = None, thought_token: int | None = None,
     ) -> Job:  # fmt: skip
-        """calls: the grammar of forced calls. thoughts_end: the token behind which a grammar begins to hold."""
+        """calls: the grammar of forced calls. thoughts_end, thought_token: see `conversation.Turn`."""
         ready = self.ready()
         return job(
             wire,
@@ -109,6 +115,7 @@ class Api(Face):
             project=project_of(request),
             grammar=await self._grammar(wire, calls),
             grammar_after=thoughts_end,
+            thought_token=thought_token,
             bad_words=bad_word_tokens(wire.bad_words or (), self.text_model.encode_words),
         )
 

@@ -173,7 +173,7 @@ class Engine:
             leader=self._sequences.get(leader) if leader is not None else None,
             cache_root=cache_root,
             project=project,
-            matcher=self._grammars.matcher(params.grammar, params.grammar_after)
+            matcher=self._grammars.matcher(params.grammar, params.grammar_after, params.thought_token)
             if params.grammar and self._grammars
             else None,
             restriction=Restriction(params, self.vocab_size) if params.restricted else None,

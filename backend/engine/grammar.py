@@ -49,11 +49,15 @@ class GrammarTooComplex(InvalidRequest):
 
 class GrammarMatcher:
     """Follows one sequence through its grammar. An end token is allowed where the text so far is a whole one of it, and
-    is not to be accepted."""
+    is not to be accepted.
 
-    def __init__(self, compiled: "Future[LLMatcher]", after: int | None) -> None:
+    after, begun_by: see `SamplingParams.grammar_after` and `thought_token`.
+    """
+
+    def __init__(self, compiled: "Future[LLMatcher]", after: int | None, begun_by: int | None = None) -> None:
         self._compiled = compiled
         self._after = after
+        self._begun_by = begun_by
         self._matcher: LLMatcher | None = None
 
     @property
@@ -70,6 +74,9 @@ class GrammarMatcher:
 
     def accept(self, token: int) -> bool:
         """Take the next token. False: the grammar cannot be followed any further."""
+        begun_by, self._begun_by = self._begun_by, None
+        if begun_by is not None and token != begun_by:
+            self._after = None  # no thoughts come first
         if self._after is not None:
             if token == self._after:
                 self._after = None
@@ -78,8 +85,13 @@ class GrammarMatcher:
 
     @property
     def holds(self) -> bool:
-        """The grammar has begun to hold."""
-        return self._after is None
+        """The grammar limits what may come next."""
+        return self._after is None or self._begun_by is not None
+
+    @property
+    def also(self) -> int | None:
+        """A token that may come next whatever the grammar says: the one that begins thoughts, at the start."""
+        return self._begun_by
 
     def own(self) -> LLMatcher:
         """Where it is in the grammar. Raises InvalidRequest or GrammarTooComplex where compiling failed."""
@@ -116,9 +128,9 @@ class Grammars:
         self._compiled.move_to_end(grammar)
         return future
 
-    def matcher(self, grammar: str, after: int | None = None) -> GrammarMatcher:
-        """For one sequence. after: token behind whose first the grammar begins to hold; None: from the start."""
-        return GrammarMatcher(self.compiled(grammar), after)
+    def matcher(self, grammar: str, after: int | None = None, begun_by: int | None = None) -> GrammarMatcher:
+        """For one sequence. after, begun_by: as in `GrammarMatcher`."""
+        return GrammarMatcher(self.compiled(grammar), after, begun_by)
 
     def _compile(self, grammar: str) -> LLMatcher:
         if len(grammar.encode()) > MAX_GRAMMAR_BYTES:
