@@ -14,6 +14,7 @@ from backend.wire import ChatCompletionRequest, ChatMessage, CompletionRequest, 
 SEED_STEP = 0x9E3779B97F4A7C15  # 2**64 / golden ratio: choices of one request draw from seeds far apart
 SEED_SPACE = 1 << 63
 MAX_BIASES = 1024
+NOT_RENDERED = {"annotations", "audio", "refusal"}  # of an answer that comes back: `unsupported` has looked at them
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,19 +41,25 @@ class Job:
     deadline_s: float | None = None
 
 
-def template_messages(request: ChatCompletionRequest) -> list[dict[str, Any]]:
-    """The conversation as chat templates expect it: every content one string. Raises InvalidRequest."""
-    return [_template_message(m, f"messages[{i}]") for i, m in enumerate(request.messages)]
+def template_messages(request: ChatCompletionRequest, *, in_parts: bool = False) -> list[dict[str, Any]]:
+    """The conversation as chat templates expect it: every content one string, or with ``in_parts`` its text parts as
+    they came. Raises InvalidRequest naming the field."""
+    return [_template_message(m, f"messages[{i}]", in_parts) for i, m in enumerate(request.messages)]
 
 
-def _template_message(message: ChatMessage, at: str) -> dict[str, Any]:
-    rendered = message.model_dump(exclude_none=True)
+def _template_message(message: ChatMessage, at: str, in_parts: bool) -> dict[str, Any]:
+    rendered = message.model_dump(exclude_none=True, exclude=NOT_RENDERED)
+    if thoughts := rendered.pop("reasoning", None):
+        rendered.setdefault("reasoning_content", thoughts)  # the name that templates know
     if not isinstance(message.content, list):
         return {**rendered, "content": message.content or ""}
     for i, part in enumerate(message.content):
         if part.type != "text" or part.text is None:
             raise InvalidRequest("this model reads text only", param=f"{at}.content[{i}].type")
-    return {**rendered, "content": "\n".join(part.text or "" for part in message.content)}
+    texts = [part.text or "" for part in message.content]
+    if in_parts and texts:
+        return {**rendered, "content": [{"type": "text", "text": text} for text in texts]}
+    return {**rendered, "content": "\n".join(texts)}
 
 
 def completion_prompts(request: CompletionRequest) -> list[str | list[int]]:
