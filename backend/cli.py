@@ -78,6 +78,12 @@ def serve(
     reasoning_parser: Annotated[
         str, typer.Option(help="Whether the model thinks aloud: auto, from its template; none, think.")
     ] = "auto",
+    generation_config: Annotated[
+        str,
+        typer.Option(
+            help="Sampling defaults of requests that set none: auto, the model's generation_config.json; none."
+        ),
+    ] = "auto",
     step_timeout: Annotated[float, typer.Option(help="Seconds after which a step counts as a hang.")] = 120.0,
     restarts: Annotated[
         int, typer.Option(min=0, help="Times in ten minutes that an engine which died is replaced; then it stays dead.")
@@ -135,6 +141,7 @@ def serve(
             identity=Identity(tenant, region, backend_id),
             heartbeat=heartbeat,
             tool_call_parser=tool_call_parser,
+            generation_config=generation_config,
             reasoning_parser=reasoning_parser,
             restarts=restarts,
             request_key=request_key,

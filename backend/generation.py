@@ -10,9 +10,10 @@ from starlette.types import Receive, Scope, Send
 from backend.answers import Answer, Finish, Said
 from backend.call import Call, ClientGone
 from backend.choice import Choice
+from backend.engine.progress import Finish as FinishReason
 from backend.engine.progress import TokenLogprobs
 from backend.error_bodies import JSON, ModelFailed, error_body, error_response
-from backend.errors import RequestError
+from backend.errors import InvalidRequest, RequestError
 from backend.interpreter import Interpreter
 from backend.logprobs import Entry, Spelling
 from backend.metrics import Metrics
@@ -110,6 +111,11 @@ class GenerationResponse(Response):
             self._of_prompts[index // self._job.made] = progress.prompt
         choice = self._choices[index]
         parts = choice.feed(progress)
+        if choice.finish_reason == FinishReason.NOTHING_LEFT:
+            raise InvalidRequest(
+                "no token is left that allowed_token_ids, bad_words and the form of the answer all permit",
+                param="allowed_token_ids",
+            )
         if choice.finish_reason in FAILED:
             raise ModelFailed(FAILED[choice.finish_reason])
         if choice.finish_reason is not None and progress.finish is None:

@@ -173,7 +173,9 @@ class Engine:
             leader=self._sequences.get(leader) if leader is not None else None,
             cache_root=cache_root,
             project=project,
-            matcher=self._grammars.matcher(params.grammar, params.grammar_after, params.thought_token)
+            matcher=self._grammars.matcher(
+                params.grammar, params.grammar_after, params.thought_token, params.grammar_size
+            )
             if params.grammar and self._grammars
             else None,
             restriction=Restriction(params, self.vocab_size) if params.restricted else None,
@@ -286,9 +288,9 @@ class Engine:
             if s.restriction is not None and s.id not in failed
         }
         allowed, left_nothing = allowed.restricted(others)
-        for id in failed + left_nothing:
+        for id, finish in [(id, Finish.GRAMMAR) for id in failed] + [(id, Finish.NOTHING_LEFT) for id in left_nothing]:
             sequence = self._sequences[id]
-            progress.append(Progress(id, None, Finish.GRAMMAR, sequence.num_cached or 0))
+            progress.append(Progress(id, None, finish, sequence.num_cached or 0))
             self._forget(sequence)
         allowed.withhold({s.id: s.ends for s in there if s.may_not_end})
         return allowed
