@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 
-from audit.anchor_event import CheckpointTimestamped, KeyRotated, TimestampFailed
+from audit.anchor_event import AnchorLinked, CheckpointCosigned, CheckpointTimestamped, KeyRotated, TimestampFailed
 from audit.event_base import (
     SYSTEM_TENANT,
     Actor,
@@ -320,6 +320,16 @@ class SystemClock(Event):
     max_error_ms: Count
 
 
+class SigningDelayed(Event):
+    """Trees could not be signed for `seconds`: the signer was out of reach. Recorded once the time exceeds what is
+    allowed, and again with `resumed` when they are signed."""
+
+    type: Literal["system.signing_delayed"] = "system.signing_delayed"
+    tenant: TenantId = SYSTEM_TENANT
+    seconds: Count
+    resumed: bool
+
+
 class AuditDegraded(Event):
     """From here on new intents are refused; only calls already running are closed, out of the reserve."""
 
@@ -361,6 +371,8 @@ AnyEvent = Annotated[
     | KeyringChanged
     | CheckpointAnchored
     | CheckpointTimestamped
+    | CheckpointCosigned
+    | AnchorLinked
     | TimestampFailed
     | ModelChanged
     | Oversight
@@ -370,6 +382,7 @@ AnyEvent = Annotated[
     | SystemStop
     | SystemSelftest
     | SystemClock
+    | SigningDelayed
     | AuditDegraded
     | AuditRestored,
     Field(discriminator="type"),

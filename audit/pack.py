@@ -173,6 +173,7 @@ class _Pack:
         self._progress = progress
         self._tables = Tables()
         self._states: dict[str, int] = {}
+        self._keyless = side.keyless(tenant)
 
     def write(self, pack_id: str, made_at: str, notes: list[str], signer: Signer) -> Summary:
         """Events first, in one walk; then what was gathered on it; then the manifest over everything."""
@@ -295,7 +296,7 @@ class _Pack:
         kept = {
             one.field: one
             for one in self._side.kept(self._tenant, start=seq, end=seq + 1)
-            if one.event_id == leaf.stamp.event_id
+            if one.event_id == leaf.stamp.event_id and one.key_id not in self._keyless
         }
         for field in sorted(leaf.event.commits or ()):
             said: dict[str, Any] = {"seq": seq, "field": field}
