@@ -44,6 +44,7 @@ from audit.privacy_event import (
     LogRead,
     RetentionRun,
 )
+from audit.stamp import Timestamp
 
 # --- parts -----------------------------------------------------------------------------------------------------------
 
@@ -211,12 +212,32 @@ class BackendConnected(Event):
 # --- access and administration ---------------------------------------------------------------------------------------
 
 
-class AuthFailed(Event):
+class _Counted(Event):
+    """`count` refusals of one kind between `since` and `until`. `client_ip` may be committed to: an object of caller
+    addresses and how often each called."""
+
+    reason: Code
+    endpoint: Endpoint | None = None  # absent for a URL that is none of the API
+    key_id: Text | None = None
+    count: Count | None = None  # absent: one, as records before counts were kept
+    since: Timestamp | None = None
+    until: Timestamp | None = None
+
+
+class AuthFailed(_Counted):
+    """Callers who could not be authenticated. `key_id` only of a key that is or was real."""
+
     type: Literal["auth.failed"] = "auth.failed"
     tenant: TenantId = SYSTEM_TENANT
-    reason: Code
-    key_id: Text | None = None
-    endpoint: Endpoint | None = None
+
+
+class RequestRefused(_Counted):
+    """Requests answered with an error before a decision or an intent was recorded, so that no other record counts
+    them; in the tenant's tree where the caller was authenticated. `status` 499: the client left first."""
+
+    type: Literal["request.refused"] = "request.refused"
+    project: Text | None = None
+    status: HttpStatus
 
 
 class AdminChanged(Event):
@@ -354,6 +375,7 @@ AnyEvent = Annotated[
     | InferenceAborted
     | BackendConnected
     | AuthFailed
+    | RequestRefused
     | AdminChanged
     | LegalHold
     | ErasureRequested
