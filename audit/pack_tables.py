@@ -1,6 +1,7 @@
-"""The tables of an evidence pack, gathered while its records pass by: CSV (RFC 4180, UTF-8).
+"""The tables of an evidence pack, gathered while its records pass by: CSV (RFC 4180, UTF-8 with a byte order mark).
 
 They say what the records say and no more: a column that only a register outside the log could fill is left empty.
+Without the byte order mark Excel in Europe reads a CSV file in the code page of its country (docs/evidence-pack.md).
 """
 
 import csv
@@ -57,6 +58,9 @@ ACCESS = (
     | KeyRotated
 )
 
+BOM = "\ufeff"
+"""Begins every CSV file that is made for people."""
+
 _EVENT_HEADER = (
     "seq,ts,type,request_id,key_id,project,activity_id,ai_system_id,risk_class,endpoint,model_requested,model_served,"
     "region,backend_id,inference_country,storage_country,operator_entity,operator_hq,ultimate_parent_country,"
@@ -78,7 +82,7 @@ TRANSFER_TOOLS = {
 class Tables:
     """`take` each record once; then `files`. Memory grows with distinct routes and administrative acts, not records."""
 
-    EVENT_HEADER: ClassVar[bytes] = f"{_EVENT_HEADER}\r\n".encode()
+    EVENT_HEADER: ClassVar[bytes] = f"{BOM}{_EVENT_HEADER}\r\n".encode()
 
     def __init__(self) -> None:
         self.types: Counter[str] = Counter()
@@ -223,7 +227,7 @@ class Flows:
 
 def table(header: str, rows: Iterable[Sequence[object]]) -> str:
     """CSV with `header` (names between commas) and a line for each of `rows`."""
-    return header + "\r\n" + "".join(map(_line, rows))
+    return BOM + header + "\r\n" + "".join(map(_line, rows))
 
 
 def _line(values: Sequence[object]) -> str:

@@ -5,7 +5,9 @@ import io
 import json
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
+import jsonschema
 import pytest
 
 from audit.errors import AuditError
@@ -25,7 +27,7 @@ from audit.incident_event import Oversight
 from audit.leaf import Leaf
 from audit.ocsf import ocsf
 from audit.pack_registers import control_mapping, last_selftests, registers
-from audit.pack_tables import Tables
+from audit.pack_tables import BOM, Tables
 from audit.stamp import Stamp
 from tests.audit.conftest import Home, accepted
 from tests.audit.test_event import EVENT_CLASSES
@@ -65,7 +67,8 @@ def made(evidence: Evidence, *events: object) -> dict[str, str]:
 
 
 def rows(text: str) -> list[dict[str, str]]:
-    return list(csv.DictReader(io.StringIO(text)))
+    assert text.startswith(BOM)
+    return list(csv.DictReader(io.StringIO(text.removeprefix(BOM))))
 
 
 def test_both_views_of_the_record_of_processing_join_registers_and_records() -> None:
@@ -209,6 +212,18 @@ def test_evidence_comes_from_a_file_or_from_whoever_offers_it(tmp_path: Path, mo
 # --- OCSF ------------------------------------------------------------------------------------------------------------
 
 
+FIELDS: list[dict[str, Any]] = [
+    {},
+    {"key_id": "k1", "project": "support", "endpoint": "/v1/chat/completions", "request_id": "req-1", "reason": "x"},
+    {"actor": "cli", "target": "acme-1", "gateway_node": "gw-1"},
+    {"inference_country": "FR", "backend_id": "acme-1", "gateway_node": "gw-1", "status": 200},
+]
+
+
+def is_class(name: str) -> bool:
+    return name.startswith("class_")
+
+
 def types() -> list[str]:
     from typing import get_args
 
@@ -217,14 +232,44 @@ def types() -> list[str]:
 
 @pytest.mark.parametrize("kind", types())
 def test_every_event_has_its_class_in_ocsf(kind: str) -> None:
-    event = {"type": kind, "ts": "2026-03-01T09:30:00.000Z", "event_id": ID, "tenant": "acme", "status": 200}
+    event = {"type": kind, "ts": "2026-03-01T09:30:00.123Z", "event_id": ID, "tenant": "acme", "status": 200}
     event |= {"inference_country": "FR", "backend_id": "acme-1", "key_id": "k1"}
     mapped = ocsf(7, event)
     assert mapped["type_uid"] == mapped["class_uid"] * 100 + mapped["activity_id"]
     assert mapped["category_uid"] == mapped["class_uid"] // 1000
-    assert mapped["time"] == 1_772_357_400_000
+    assert mapped["time"] == 1_772_357_400_123
     assert mapped["unmapped"] == {"seq": 7, **event}
     assert (mapped["metadata"]["uid"], mapped["metadata"]["sequence"]) == (ID, 7)
+
+
+PUBLISHED = json.loads((ROOT / "tests/vectors/ocsf/1.3.0.json").read_text())
+CLASSES = {
+    schema["properties"]["class_uid"]["const"]: name for name, schema in PUBLISHED["$defs"].items() if is_class(name)
+}
+VALIDATORS = {
+    uid: jsonschema.Draft202012Validator({"$ref": f"#/$defs/{name}", "$defs": PUBLISHED["$defs"]})
+    for uid, name in CLASSES.items()
+}
+
+
+@pytest.mark.parametrize("kind", types())
+@pytest.mark.parametrize("more", FIELDS, ids=["bare", "of a key", "of an actor", "routed"])
+def test_every_event_is_valid_by_the_published_schema_of_ocsf(kind: str, more: dict[str, Any]) -> None:
+    event = {"type": kind, "ts": "2026-03-01T09:30:00.000Z", "event_id": ID, "tenant": "acme", **more}
+    mapped = ocsf(7, event)
+    assert [error.message for error in VALIDATORS[mapped["class_uid"]].iter_errors(mapped)] == []
+
+
+@pytest.mark.parametrize("lost", ["actor", "src_endpoint", "api", "metadata", "time"])
+def test_the_published_schema_refuses_an_api_activity_that_lacks_what_it_requires(lost: str) -> None:
+    mapped = ocsf(7, {"type": "inference.accepted", "ts": "2026-03-01T09:30:00.000Z", "event_id": ID, "tenant": "acme"})
+    del mapped[lost]
+    assert not VALIDATORS[6003].is_valid(mapped)
+
+
+def test_the_published_schema_refuses_a_field_that_the_class_does_not_have() -> None:
+    mapped = ocsf(7, {"type": "system.start", "ts": "2026-03-01T09:30:00.000Z", "event_id": ID, "tenant": "_system"})
+    assert not VALIDATORS[6002].is_valid(mapped | {"actor": {"app_name": "x"}})
 
 
 @pytest.mark.parametrize(
