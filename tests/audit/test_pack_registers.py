@@ -16,6 +16,7 @@ from audit.evidence import (
     Activity,
     Backend,
     Evidence,
+    Measure,
     Operator,
     Party,
     Policy,
@@ -55,7 +56,16 @@ KNOWN = Evidence(
         Policy(number=1, sha256="a" * 64, text="a\nb\n", activated_by="person:1", activated_at="2026-01", active=False),
         Policy(number=2, sha256="b" * 64, text="a\nc\n", activated_by="person:2", activated_at="2026-02", active=True),
     ),
-    measures=("mutual TLS",),
+    measures=(
+        Measure(article="GDPR 32(1)(a)", applies_to="backend acme-1", says="mutual TLS", because="kind domicile"),
+        Measure(
+            article="GDPR 25(1)",
+            applies_to="activity unused",
+            says="prompts are not redacted",
+            because="policy",
+            in_place=False,
+        ),
+    ),
 )
 
 
@@ -87,17 +97,12 @@ def test_both_views_of_the_record_of_processing_join_registers_and_records() -> 
         "1",
     )
     assert (by_name["unused"]["calls"], by_name["shadow"]["purpose"]) == ("0", "")
+    assert "not redacted" not in support["measures_not_in_place"]
+    assert by_name["unused"]["measures_not_in_place"] == "activity unused: prompts are not redacted (policy)"
     processor = json.loads(files["ropa_processor.json"])
     assert {one["processor"] for one in processor} == {"Domicile SE"}
-    assert processor[0]["security_measures"] == ["mutual TLS"]
+    assert processor[0]["security_measures"] == ["backend acme-1: mutual TLS (kind domicile)"]
     assert [one["activity"] for one in json.loads(files["ropa_controller.json"])] == ["shadow", "support", "unused"]
-
-
-def test_the_columns_of_doras_register_leave_empty_what_only_the_entity_can_judge() -> None:
-    first, second = rows(made(KNOWN)["dora_register.csv"])
-    assert (first["provider_name"], first["provider_lei"], first["country_of_provision"]) == ("Example SAS", "L1", "FR")
-    assert (first["criticality"], first["substitutability"]) == ("", "")
-    assert (second["provider_name"], second["provider_lei"]) == ("nobody", "")
 
 
 def test_a_cell_that_a_spreadsheet_would_run_is_made_text() -> None:
@@ -128,7 +133,7 @@ def test_without_registers_every_file_is_there_and_says_that_there_is_nothing() 
     assert json.loads(files["incidents.json"])["statement"] == "0 incidents are on record in this period."
     assert "No request of an authority is on record." in files["authority_requests.csv"]
     assert json.loads(files["backends.json"])["backends"] == []
-    assert rows(files["subprocessors.csv"]) == []
+    assert [row["name"] for row in rows(files["subprocessors.csv"])] == ["No sub-processor is in the registers."]
 
 
 def test_residency_is_told_from_the_recorded_routes() -> None:
