@@ -7,10 +7,12 @@ controls.
 
 import csv
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
+from audit.clocks import as_rows, load_clocks
+from audit.duties import Duties, load_duties
 from audit.event_base import SYSTEM_TENANT
 from audit.evidence import Evidence
 from audit.incident import Case
@@ -43,7 +45,7 @@ def registers(tables: Tables, evidence: Evidence, tested: Mapping[str, str] | No
         **dora_files(evidence),
         **policy_files(tables.policies, evidence),
         "residency_evidence.json": _json(_residency(tables)),
-        "incidents.json": _json(_incidents(tables.cases)),
+        "incidents.json": _json(_incidents(tables.cases, tables.last)),
         "ai_systems.json": _json(tables.systems.as_json()),
         "authority_requests.csv": table(
             "seq,ts,type,matter_id,authority,country,legal_basis,outcome",
@@ -64,13 +66,36 @@ def _listed(evidence: Evidence) -> list[dict[str, Any]]:
     return [one.model_dump() | {"operator": names.get(one.operator, one.operator)} for one in evidence.subprocessors]
 
 
+MAPPING_HEADER = "framework,edition,control,asks for,applies from,feature,test,last self-test,provision read,source"
+
+
 def control_mapping(tested: Mapping[str, str]) -> str:
-    """Control to feature to the test that shows it (docs/control-mapping.md), and how the self-test of it last ended
-    here, where there is one."""
+    """Duty to feature to the test that shows it (docs/control-mapping.md), from when the duty applies, and how the
+    self-test of the feature last ended here, where there is one."""
+    duties = load_duties()
+    as_of = ("", "", "", f"As of {duties.as_of}. {duties.note}", *[""] * 6)
+    return table(MAPPING_HEADER, [*_mapped(duties, tested), as_of])
+
+
+def controls() -> list[dict[str, str]]:
+    """Lines of `controls.csv`: duty, feature, test and check."""
     text = files("audit").joinpath("controls.csv").read_text(encoding="utf-8")
-    rows = list(csv.DictReader(text.splitlines()))
-    told = [[*list(row.values())[:-1], tested.get(row["check"], "")] for row in rows]
-    return table("framework,control,asks for,feature,test,last self-test", told)
+    return list(csv.DictReader(text.splitlines()))
+
+
+def _mapped(duties: Duties, tested: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
+    by_duty: dict[str, list[dict[str, str]]] = {}
+    for line in controls():
+        by_duty.setdefault(line["duty"], []).append(line)
+    for duty in duties.duties:
+        source = duties.sources[duty.source]
+        known = (source.short, source.edition, duty.provision, duty.asks, duties.applies_from(duty.id))
+        for line in by_duty.get(duty.id, [_UNMET]):
+            last = tested.get(line["check"], "")
+            yield (*known, line["feature"], line["test"], last, duty.read, source.title)
+
+
+_UNMET = {"feature": "none: outside this product, or not built", "test": "", "check": ""}
 
 
 def last_selftests(reader: Reader) -> dict[str, str]:
@@ -112,7 +137,9 @@ def _residency(tables: Tables) -> dict[str, Any]:
     }
 
 
-def _incidents(cases: Mapping[str, Case]) -> dict[str, Any]:
+def _incidents(cases: Mapping[str, Case], now: str) -> dict[str, Any]:
+    """With what was due by when, by the built-in clocks; states are those at the pack's last record."""
+    clocks = load_clocks()
     told = [
         {
             "incident_id": case.incident_id,
@@ -123,11 +150,13 @@ def _incidents(cases: Mapping[str, Case]) -> dict[str, Any]:
             "ai_system_id": case.ai_system_id,
             "moments": case.moments,
             "notified": case.met,
+            "deadlines": as_rows(case.deadlines(clocks), now),
             "records": [event["seq"] for event in case.events],
         }
         for case in cases.values()
     ]
-    return {"statement": f"{len(told)} incidents are on record in this period.", "incidents": told}
+    statement = f"{len(told)} incidents are on record in this period."
+    return {"statement": statement, "clocks_as_of": str(clocks.as_of), "states_at": now, "incidents": told}
 
 
 _PEER = ("backend_id", "region", "kind", "address", "peer_sha256", "peer_uri", "tls_version")
