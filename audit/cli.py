@@ -16,6 +16,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from audit.attestations import Attestations
+from audit.cli_ai_act import ai_act_command
 from audit.cli_custody import ACTOR, do
 from audit.cli_custody import app as custody_app
 from audit.cli_frame import (
@@ -60,6 +61,11 @@ app.add_typer(custody_app)
 app.add_typer(witness_app)
 app.add_typer(incident_app)
 app.add_typer(oversight_app)
+app.command(
+    "ai-act",
+    epilog="Examples:\n\n  domicile audit ai-act --tenant acme --system cv-screening --output log.jsonl\n\n"
+    "  domicile audit ai-act --as-of 2026-12-03",
+)(ai_act_command)
 app.command("retention", epilog="Example:\n\n  domicile audit retention --dry-run")(retention_command)
 
 LogOption = Annotated[Path | None, typer.Option("--log", help="A log file, instead of the one in the data folder.")]

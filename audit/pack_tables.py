@@ -1,6 +1,7 @@
-"""The tables of an evidence pack, gathered while its records pass by: CSV (RFC 4180, UTF-8).
+"""The tables of an evidence pack, gathered while its records pass by: CSV (RFC 4180, UTF-8 with a byte order mark).
 
 They say what the records say and no more: a column that only a register outside the log could fill is left empty.
+Without the byte order mark Excel in Europe reads a CSV file in the code page of its country (docs/evidence-pack.md).
 """
 
 import csv
@@ -57,6 +58,9 @@ ACCESS = (
     | KeyRotated
 )
 
+BOM = "\ufeff"
+"""Begins every CSV file that is made for people."""
+
 _EVENT_HEADER = (
     "seq,ts,type,request_id,key_id,project,activity_id,ai_system_id,risk_class,endpoint,model_requested,model_served,"
     "region,backend_id,inference_country,storage_country,operator_entity,operator_hq,ultimate_parent_country,"
@@ -78,7 +82,7 @@ TRANSFER_TOOLS = {
 class Tables:
     """`take` each record once; then `files`. Memory grows with distinct routes and administrative acts, not records."""
 
-    EVENT_HEADER: ClassVar[bytes] = f"{_EVENT_HEADER}\r\n".encode()
+    EVENT_HEADER: ClassVar[bytes] = f"{BOM}{_EVENT_HEADER}\r\n".encode()
 
     def __init__(self) -> None:
         self.types: Counter[str] = Counter()
@@ -114,6 +118,8 @@ class Tables:
             activity = self.activities.setdefault(event.activity_id or event.project, Flows())
             activity.calls += 1
             activity.projects.add(event.project)
+            if event.policy_hash is not None:
+                activity.policies.add(event.policy_hash)
             self.deciders[event.policy_id or "-", event.policy_version or "-", event.policy_hash or "-"] += 1
             self.policy_calls[event.policy_hash or ""] += not denied or event.policy_hash is not None
             if event.redaction is not None:
@@ -129,7 +135,7 @@ class Tables:
             self.transfers[ts[:7], *route, *parent, event.region, event.transfer_basis] += 1
             if isinstance(event, InferenceAccepted):
                 activity.recipients.add(f"{event.operator_entity} ({event.operator_hq})")
-                activity.transfers.add(f"{event.inference_country}: {event.transfer_basis}")
+                activity.transfers.update(_third_country(event))
             self.backends.add(event.backend_id)
         if isinstance(event, BackendConnected):
             seen = event.backend_id, event.region, event.kind, event.address, event.peer_sha256, event.peer_uri or ""
@@ -210,7 +216,8 @@ class Connections:
 
 
 class Flows:
-    """What was seen of one processing activity."""
+    """What was seen of one processing activity. `policies`: hashes of those that decided its calls; `transfers`: routes
+    that rest on a tool of GDPR chapter V."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -219,10 +226,23 @@ class Flows:
         self.recipients: set[str] = set()
         self.transfers: set[str] = set()
         self.retention: set[str] = set()
+        self.policies: set[str] = set()
+
+
+def _third_country(event: InferenceAccepted) -> Iterable[str]:
+    """The tools that a route rests on beside the EEA itself. Sub-processors of the route count in its basis."""
+    tools = [tool for tool in event.transfer_basis.split("+") if tool != "intra_eea"]
+    where = f"computed in {event.inference_country}, stored in {event.storage_country}"
+    return (f"{where}: {tool}" for tool in tools)
 
 
 def table(header: str, rows: Iterable[Sequence[object]]) -> str:
-    """CSV with `header` (names between commas) and a line for each of `rows`."""
+    """CSV for people, with `header` (names between commas) and a line for each of `rows`."""
+    return BOM + plain_table(header, rows)
+
+
+def plain_table(header: str, rows: Iterable[Sequence[object]]) -> str:
+    """CSV for programs: as `table`, without the byte order mark."""
     return header + "\r\n" + "".join(map(_line, rows))
 
 

@@ -38,14 +38,20 @@ def test_an_incident_from_the_command_line(data: Path, home: Home) -> None:
     opened = said(run(data, *words, "--aware", "2026-03-01T10:30:00+01:00", "--json"))
     (incident,) = opened["incidents"]
     assert incident["moments"]["aware"] == "2026-03-01T09:30:00.000Z"
-    assert incident["deadlines"][0] | {"state": ""} == {
+    by_clock = {one["clock"]: one for one in incident["deadlines"]}
+    assert by_clock["gdpr.authority"] | {"state": ""} == {
         "clock": "gdpr.authority",
         "article": "GDPR 33(1)",
         "tells": "supervisory authority",
+        "since": "2026-03-01T09:30:00.000Z",
         "due": "2026-03-04T09:30:00.000Z",
+        "limit": "",
+        "due_if_weekend_rule_applies": None,
         "met": None,
         "state": "",
+        "applies_from": "2018-05-25",
     }
+    assert by_clock["gdpr.controller"]["limit"] == "without undue delay"
     known = incident["incident_id"]
     told = run(data, "incident", "notify", "--tenant", "acme", known, "--clock", "nis2.final", "--authority", "BSI")
     assert told.exit_code == 0, told.output

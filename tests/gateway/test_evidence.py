@@ -46,7 +46,7 @@ async def test_the_command_exports_a_pack_with_the_registers_in_it(tmp_path):
     done = subprocess.run([sys.executable, "-m", "gateway", *map(str, words)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     with zipfile.ZipFile(pack) as archive:
-        ropa = list(csv.DictReader(io.StringIO(archive.read("ropa_controller.csv").decode())))
+        ropa = list(csv.DictReader(io.StringIO(archive.read("ropa_controller.csv").decode("utf-8-sig"))))
         policies = json.loads(archive.read("policy_history.json"))
     assert ropa[0]["legal_basis"]
     assert "residency" in policies[0]["text"]

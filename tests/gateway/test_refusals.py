@@ -192,13 +192,9 @@ async def test_the_callers_address_is_in_no_record_and_can_be_read_with_the_keys
     (event,) = [event for event in made.events("_system") if event["type"] == "auth.failed"]
     assert set(event["commits"]) == {"client_ip"}
     with closing(sqlite3.connect(made.data / "audit" / "log.db")) as db:
-        assert "127.0.0.1" not in json.dumps(
-            [
-                row[0].decode()
-                for row in db.execute("select payload from leaf")
-                if b"refused" in row[0] or b"auth.failed" in row[0]
-            ]
-        )
-    with closing(SideStore.open_read_only(made.data / "audit" / "side.db", Installation.open(made.data).keys)) as side:
+        counts = [leaf for (leaf,) in db.execute("select payload from leaf") if b"auth.failed" in leaf]
+    assert b"127.0.0.1" not in b"".join(counts)
+    keys = Installation.open(made.data).keys
+    with closing(SideStore.open_read_only(made.data / "audit" / "side.db", keys)) as side:
         (kept,) = [one for one in side.kept("_system") if one.field == "client_ip"]
         assert side.disclose(kept).value == {"addresses": {"127.0.0.1": 1}, "others": 0}
