@@ -14,11 +14,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from audit.attestations import unmatched_anchors
 from audit.checkpoint import Checkpoint, open_checkpoint, origin_of
 from audit.custody import Custody
 from audit.deletion import RECORD, certificates_of, deletions_of
 from audit.disclosure import Vouched, vouch
 from audit.errors import StoreError, VerificationFailed
+from audit.event_base import ANCHOR_TENANT
 from audit.evidence import Evidence
 from audit.leaf import Leaf, decode_leaf
 from audit.merkle import Frontier, inclusion_proof, tree_hash
@@ -178,6 +180,10 @@ class _Pack:
     def write(self, pack_id: str, made_at: str, notes: list[str], signer: Signer) -> Summary:
         """Events first, in one walk; then what was gathered on it; then the manifest over everything."""
         vouched = vouch(self._reader, self._key, self._tenant, notes)
+        if seqs := unmatched_anchors(self._reader):
+            raise VerificationFailed(
+                f"record {seqs[0]} of the anchor vouches for a checkpoint that no tree has: run `domicile audit verify`"
+            )
         self._write_activations()
         self._write_events()
         self._write_fields(vouched)
@@ -197,7 +203,7 @@ class _Pack:
         self._out.add("checkpoint", self._window.note)
         self._out.add("schema.json", json.dumps(event_schema(), indent=1))
         self._out.add("verify.py", program())
-        about = self._about(pack_id, made_at)
+        about = self._about(pack_id, made_at) | {"anchor": self._anchor(outside)}
         self._out.add(
             "README.html", html_report(about, self._tables, self._states, vouched_by(self._reader, self.given.vouchers))
         )
@@ -216,6 +222,12 @@ class _Pack:
             self._states,
             unknown_calls(self._tables.policy_calls, self._tables.policies, self.given.evidence),
         )
+
+    def _anchor(self, outside: Mapping[str, object]) -> str:
+        """For the manifest: whether an anchor vouches for the records, or has not come to it yet."""
+        if "proofs/anchor.json" in outside:
+            return "present"
+        return "pending" if ANCHOR_TENANT in self._reader.tenants() else "none"
 
     def _range(self) -> tuple[int, int]:
         return self._window.first, self._window.end

@@ -16,6 +16,17 @@ SHORT = 24  # characters that are not broken into lines
 
 _MOMENT = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(?:\.\d+)?Z")
 
+ONLY_SIGNED = (
+    "<code>verify.py</code> makes these again from the records and compares them: <code>events.csv</code>, "
+    "<code>counts.csv</code>, <code>ocsf.jsonl</code>, <code>transfer_report.csv</code>, <code>denied.csv</code>, "
+    "<code>admin_access.csv</code>, <code>retention_run.csv</code>, <code>authority_requests.csv</code>, "
+    "<code>residency_evidence.json</code>, <code>ai_systems.json</code>, <code>incidents.json</code> (but for its "
+    "deadlines) and <code>erasure_certificate.json</code>. All other tables and registers, and this page, are only "
+    "signed: they say what the operator's registers said, and whoever holds the log's key could have signed something "
+    "else. <code>verify.py</code> names them."
+)
+"""Which files the records prove, and which rest on the signature alone."""
+
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1b1f24; --paper: #fff; --line: #d0d7de; --ok: #1a7f5a; --no: #b3261e; }
 @media screen and (prefers-color-scheme: dark) { :root { --ink: #e6edf3; --paper: #14181d; --line: #3a424c;
@@ -52,6 +63,7 @@ def html_report(
         "<pre>python3 -I verify.py FOLDER_OR_ZIP --key 'THE KEY YOU HOLD' --checkpoint THE_LAST_ONE_YOU_KEPT</pre>",
         f"<p>The key is <code>{escape(about['key'])}</code>. Compare it with the one you were given elsewhere. "
         "Keep the file <code>checkpoint</code>: next time it shows that history was not rewritten in between.</p>",
+        f"<p>{ONLY_SIGNED}</p>",
         "<h2>Calls</h2>",
         f"<p>{calls['allowed']} calls were allowed and {calls['denied']} were refused.</p>",
         _days(tables.days),
@@ -163,6 +175,7 @@ _FILES = [
     ("events.jsonl, events.csv", "every record: as it was hashed, one a line; and flat, for a spreadsheet"),
     ("checkpoint, proofs/", "the signed state of the log, and what leads from the records to it"),
     ("fields.jsonl, certificates/", "what became of each private value; what was deleted, signed"),
+    ("counts.csv", "records by day and type; refused requests by status, reason, endpoint and key"),
     ("ocsf.jsonl", "the records for a SIEM (OCSF)"),
     ("ropa_controller, ropa_processor (.csv, .json)", "records of processing, both views (GDPR 30)"),
     (

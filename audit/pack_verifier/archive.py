@@ -1,4 +1,4 @@
-"""The files of a pack, in its zip or in the folder that it was unpacked to."""
+"""The files of a pack, in its zip or in the folder that it was unpacked to. What they may unpack to is bounded."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from audit.pack_verifier.fault import Broken
+
+MAX_WHOLE = 64 << 20  # bytes of a file that is read as a whole; longer ones are read piece by piece
 
 
 class Pack:
@@ -27,7 +29,15 @@ class Pack:
             return self.zip.open(name)  # type: ignore[return-value]
         except (KeyError, OSError):
             raise Broken("the file " + name + " is missing") from None
+        except (zipfile.BadZipFile, NotImplementedError, RuntimeError):
+            raise Broken("the file " + name + " cannot be unpacked") from None
 
     def read(self, name: str) -> bytes:
+        """The whole file. Raises Broken for one that is longer than MAX_WHOLE, before it fills memory."""
         with self.open(name) as file:
-            return file.read()
+            data = file.read(MAX_WHOLE + 1)
+        if len(data) > MAX_WHOLE:
+            raise Broken(
+                "the file " + name + " is longer than " + str(MAX_WHOLE >> 20) + " MiB, which none of a pack is"
+            )
+        return data
