@@ -111,7 +111,7 @@ class Records:
         self.policies.check(event, seq)
         self.certificates.note_announced(event, seq)
         try:
-            self.tables.take(seq, event)
+            self.tables.take(seq, event, line.decode())
         except Broken as error:
             self.findings.fault("form", str(error), seq)
         return digest

@@ -7,7 +7,6 @@ records; the other files are only as good as the signature, and the report names
 from __future__ import annotations
 
 import csv
-import io
 import json
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -49,6 +48,7 @@ HEADER = (
     "transfer_basis,outcome,status,reason,finish_reason,tokens_in,tokens_out,ttft_ms,latency_ms"
 )
 COLUMNS = tuple(HEADER.split(","))
+OUTCOME = COLUMNS.index("outcome")
 ROUTE = (
     "inference_country",
     "storage_country",
@@ -68,16 +68,24 @@ STAMP = ("v", "event_id", "ts", "gateway_node", "boot_id", "type", "tenant", "ac
 COUNTED = ("request.refused", "auth.failed")
 
 
+class Line:
+    """A file whose `write` gives back what it was given."""
+
+    def write(self, text: str) -> str:
+        return text
+
+
+WRITE_ROW = csv.writer(Line()).writerow
+FORMULA = frozenset("=+-@\t\r")
+ENCODE = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+RECORD = "\x00"  # stands for the record in an OCSF event, whose text is known already
+ENCODED_RECORD = '"unmapped":"\\u0000"'
+
+
 def csv_line(values: Iterable[object]) -> str:
     """RFC 4180. A cell that a spreadsheet would take for a formula begins with an apostrophe."""
-    out = io.StringIO()
-    csv.writer(out).writerow(
-        [
-            "'" + value if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") else value
-            for value in values
-        ]
-    )
-    return out.getvalue()
+    cells = ["'" + value if isinstance(value, str) and value[:1] in FORMULA else value for value in values]
+    return str(WRITE_ROW(cells))
 
 
 def csv_file(header: str, rows: Iterable[Iterable[object]]) -> str:
@@ -125,10 +133,10 @@ class Tables:
         self.rows = {name: Rows(self.signed, name) for name in (EVENTS, OCSF)}
         self.rows[EVENTS].expect((BOM + csv_line(COLUMNS)).encode(), self.signed.first)
 
-    def take(self, seq: int, event: dict[str, Any]) -> None:
-        """Raises Broken for a record that no table can be made of."""
+    def take(self, seq: int, event: dict[str, Any], text: str) -> None:
+        """`text` is the record in canonical form. Raises Broken for one that no table can be made of."""
         try:
-            self.take_rows(seq, event)
+            self.take_rows(seq, event, text)
             self.take_counts(seq, event)
         except (KeyError, TypeError, ValueError, AttributeError):
             raise Broken("it lacks what a record of its type has") from None
@@ -136,11 +144,13 @@ class Tables:
     def take_expired(self, seq: int) -> None:
         self.rows[EVENTS].expect(csv_line([seq] + [""] * (len(COLUMNS) - 1)).encode(), seq)
 
-    def take_rows(self, seq: int, event: dict[str, Any]) -> None:
-        flat = dict(event, seq=seq, outcome=(event.get("decision") or {}).get("outcome", ""))
-        self.rows[EVENTS].expect(csv_line([flat.get(name, "") for name in COLUMNS]).encode(), seq)
-        mapped = json.dumps(ocsf(seq, event), ensure_ascii=False, separators=(",", ":"))
-        self.rows[OCSF].expect(mapped.encode() + b"\n", seq)
+    def take_rows(self, seq: int, event: dict[str, Any], text: str) -> None:
+        cells = [event.get(name, "") for name in COLUMNS]
+        cells[0], cells[OUTCOME] = seq, (event.get("decision") or {}).get("outcome", "")
+        self.rows[EVENTS].expect(csv_line(cells).encode(), seq)
+        mapped = ENCODE(dict(ocsf(seq, event), unmapped=RECORD))
+        record = '"unmapped":' + text[:-1] + ',"seq":' + str(seq) + "}"
+        self.rows[OCSF].expect((mapped.replace(ENCODED_RECORD, record, 1) + "\n").encode(), seq)
 
     def take_counts(self, seq: int, event: dict[str, Any]) -> None:
         kind, ts = event["type"], event["ts"]

@@ -5,6 +5,7 @@ import json
 import shutil
 import zipfile
 from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +27,11 @@ from audit.event import (
 )
 from audit.incident import close, notify, open_incident
 from audit.incident_event import AuthorityRequest, Oversight
+from audit.note import VerifierKey, sign_note
 from audit.outside import Voucher
 from audit.pack import export
 from audit.pack_report import ONLY_SIGNED
+from audit.pack_verifier.__main__ import main
 from audit.pack_verifier.archive import MAX_WHOLE, Pack
 from audit.pack_verifier.check import Check
 from audit.pack_verifier.tables import RECOMPUTED, is_checked
@@ -246,3 +249,142 @@ def test_a_file_that_unpacks_to_more_than_memory_should_hold_is_refused(pack: Pa
                 file.write(b" " * (1 << 20))
     report = check(bomb)
     assert not report["ok"]
+
+
+# --- the rest of the tampering table ---------------------------------------------------------------------------------
+
+
+def contents(pack: Path) -> Files:
+    with zipfile.ZipFile(pack) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def zipped(files: Files, target: Path) -> Path:
+    with zipfile.ZipFile(target, "w") as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    return target
+
+
+def test_any_file_that_is_changed_or_gone_without_the_key_is_named(pack: Path, tmp_path: Path) -> None:
+    files = contents(pack)
+    for name in set(files) - {"manifest.json", "manifest.sig"}:
+        changed = check(zipped({**files, name: files[name] + b"\n"}, tmp_path / "changed.zip"))
+        assert f"the file {name} was changed" in says(changed)
+        gone = check(zipped({one: files[one] for one in files if one != name}, tmp_path / "gone.zip"))
+        assert f"the file {name} is missing" in says(gone)
+
+
+def hash_without_signature(files: Files) -> None:
+    files["denied.csv"] += b"x"
+    manifest = json.loads(files["manifest.json"])
+    manifest["files"]["denied.csv"] = sha256(files["denied.csv"]).hexdigest()
+    files["manifest.json"] = json.dumps(manifest).encode()
+
+
+def garbage_signature(files: Files) -> None:
+    files["manifest.sig"] = files["manifest.sig"][:-12] + b"AAAAAAAAAA=\n"
+
+
+def another_time(files: Files) -> None:
+    files["manifest.json"] = files["manifest.json"].replace(b'"made_at": "2', b'"made_at": "1')
+
+
+def another_case(files: Files) -> None:
+    files["EVENTS.CSV"] = files["events.csv"]
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (hash_without_signature, "it was signed for another manifest"),
+        (garbage_signature, "the signature of the manifest does not hold"),
+        (another_time, "it was signed for another manifest"),
+        (another_case, "the file EVENTS.CSV is not in the manifest"),
+    ],
+)
+def test_a_manifest_that_was_changed_without_the_key_does_not_hold(
+    pack: Path, change: Callable[[Files], None], why: str
+) -> None:
+    assert any(why in sentence for sentence in says(check(rewritten(pack, change))))
+
+
+def test_a_file_twice_in_the_zip_is_named(pack: Path) -> None:
+    with pytest.warns(UserWarning, match="Duplicate name"), zipfile.ZipFile(pack, "a") as archive:
+        archive.writestr("README.html", b"another page")
+    assert "the file README.html is in the pack more than once" in says(check(pack))
+
+
+def test_a_zip_that_is_cut_off_is_no_pack(pack: Path) -> None:
+    pack.write_bytes(pack.read_bytes()[:-100])
+    assert main([str(pack)]) == 2
+
+
+def test_files_of_another_pack_and_its_checkpoint_do_not_fit(home: Home, pack: Path, tmp_path: Path) -> None:
+    async def grow() -> None:
+        async with home.custody() as custody:
+            await custody.record(accepted("later"))
+            await settled(home)
+            await export(custody, "acme", tmp_path / "two.zip", evidence=KNOWN)
+
+    asyncio.run(grow())
+    other = contents(tmp_path / "two.zip")
+    mixed = check(zipped({**contents(pack), "events.csv": other["events.csv"]}, tmp_path / "mixed.zip"))
+    assert "the file events.csv was changed" in says(mixed)
+
+    def newer_checkpoint(files: Files) -> None:
+        files["checkpoint"] = other["checkpoint"]
+
+    newer = check(rewritten(pack, newer_checkpoint, relist=home.signer))
+    assert "the proof of what came after the last record does not fit the checkpoint" in says(newer)
+
+
+def strip_certificates(files: Files) -> None:
+    for name in [name for name in files if name.startswith("certificates/")]:
+        del files[name]
+
+
+def drop_fields(files: Files) -> None:
+    files["fields.jsonl"] = b""
+
+
+def cut_the_end(files: Files) -> None:
+    lines = files["events.jsonl"].splitlines(keepends=True)[:-2]
+    files["events.jsonl"] = b"".join(lines)
+    files["proofs/leaves.bin"] = files["proofs/leaves.bin"][: 32 * len(lines)]
+    manifest = json.loads(files["manifest.json"])
+    files["manifest.json"] = json.dumps({**manifest, "end": len(lines)}).encode()
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (strip_certificates, "is said to be erased, but certificate"),
+        (drop_fields, "is missing, and no certificate says that it was deleted"),
+        (cut_the_end, "the proof of what came after the last record does not fit the checkpoint"),
+    ],
+)
+def test_what_the_key_holder_leaves_out_is_found(
+    home: Home, pack: Path, change: Callable[[Files], None], why: str
+) -> None:
+    assert any(why in sentence for sentence in says(check(rewritten(pack, change, relist=home.signer))))
+
+
+def test_a_pack_signed_anew_by_another_key_needs_the_right_key_to_be_found(
+    home: Home, pack: Path, tmp_path: Path
+) -> None:
+    other = FileSigner.open(tmp_path / "other.key", name=home.signer.name)
+
+    def own_key(files: Files) -> None:
+        manifest = json.loads(files["manifest.json"])
+        origin = str(manifest["origin"])
+        manifest["key"] = str(VerifierKey(origin, other.public_key))
+        files["manifest.json"] = json.dumps(manifest).encode()
+        text = files["checkpoint"].decode().partition("\n\n")[0] + "\n"
+        files["checkpoint"] = sign_note(text, origin, other).encode()
+
+    forged = rewritten(pack, own_key, relist=other)
+    assert any("certificate" in sentence for sentence in says(check(forged))), "the certificates betray it"
+    assert any(
+        "under another key than the one you gave" in sentence for sentence in says(check(forged, key=str(home.key)))
+    )
