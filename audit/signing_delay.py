@@ -17,6 +17,9 @@ from audit.stamp import Stamp, rfc3339
 UNSIGNED_S = 360
 """Seconds: the five minutes that a log goes on without its signer, and one for clocks."""
 
+CLOSING_MS = 2000
+"""A boot records its stop, then signs: who reads in between sees the one without the other."""
+
 _MINUTE = len("2026-03-01T09:30")
 
 
@@ -32,11 +35,13 @@ class _Pending:
     seq: int
     first: str
     last: str
+    minute: str
     jump: int = 0
 
     def take(self, ts: str) -> None:
-        if ts[:_MINUTE] != self.last[:_MINUTE]:  # shorter jumps do not matter, and most records share a minute
+        if not ts.startswith(self.minute):  # shorter jumps do not matter, and most records share a minute
             self.jump = max(self.jump, milliseconds(ts) - milliseconds(self.last))
+            self.minute = ts[:_MINUTE]
         self.last = ts
 
     def delay(self) -> int:
@@ -76,7 +81,7 @@ class SigningDelays:
 
     def take(self, seq: int, stamp: Stamp) -> None:
         if (pending := self._pending.get(stamp.boot_id)) is None:
-            self._pending[stamp.boot_id] = _Pending(seq, stamp.ts, stamp.ts)
+            self._pending[stamp.boot_id] = _Pending(seq, stamp.ts, stamp.ts, stamp.ts[:_MINUTE])
         else:
             pending.take(stamp.ts)
 
@@ -96,6 +101,8 @@ class SigningDelays:
             if boot not in boots.started:
                 yield one.seq, f"no record says that boot {boot} opened the log"
             elif boot in boots.stopped:
+                if now - boots.stopped[boot] < CLOSING_MS:
+                    continue
                 at = rfc3339(boots.stopped[boot])
                 yield one.seq, f"the boot that wrote them closed the log at {at}, which signs every record"
             elif waited > self._bound:

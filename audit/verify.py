@@ -18,7 +18,7 @@ from audit.attestations import Attestations, SystemFacts, anchor_findings, syste
 from audit.checkpoint import Checkpoint, open_checkpoint, origin_of, tenant_of
 from audit.cosignature import WitnessKey
 from audit.errors import CanonicalError, EventRejected, NoteError
-from audit.event_base import Step
+from audit.event_base import Event, Step
 from audit.finding import Check, Finding, Severity
 from audit.leaf import Leaf, decode_leaf
 from audit.merkle import EMPTY_ROOT, Frontier, leaf_hash
@@ -33,6 +33,9 @@ PROGRESS_STEP = 1000
 
 Progress = Callable[[str, int], None]
 """Called with the tenant and how many of its records have been read since the last call."""
+
+
+_NOTED = frozenset({KeyRotated, RetentionRun, CheckpointCosigned, CheckpointTimestamped})
 
 
 class _Report(BaseModel):
@@ -274,19 +277,24 @@ class _TreeCheck:
         except (CanonicalError, EventRejected) as error:
             self._find("form", f"it is not a record of this format: {error}", seq)
             return
-        if isinstance(read.event, KeyRotated):
-            self._rotations.add(read.event.new_key)
-        if isinstance(read.event, RetentionRun):
-            self._announced += read.event.expired_records or 0
+        if type(read.event) in _NOTED:
+            self._note(read.event, seq)
         if read.event.tenant != self._tenant:
             self._find("tenant", f"it belongs to tenant {read.event.tenant}", seq)
-        if isinstance(read.event, CheckpointCosigned):
-            self._cosigned.append((seq, read.event))
-        if isinstance(read.event, CheckpointTimestamped):
-            self._stamped.append((seq, read.event))
         self._check_pairing(read, seq)
         self._check_clock(read, seq)
         self._delays.take(seq, read.stamp)
+
+    def _note(self, event: Event, seq: int) -> None:
+        """What a record says about the tree itself."""
+        if isinstance(event, KeyRotated):
+            self._rotations.add(event.new_key)
+        elif isinstance(event, RetentionRun):
+            self._announced += event.expired_records or 0
+        elif isinstance(event, CheckpointCosigned):
+            self._cosigned.append((seq, event))
+        elif isinstance(event, CheckpointTimestamped):
+            self._stamped.append((seq, event))
 
     def _check_pairing(self, leaf: Leaf, seq: int) -> None:
         step, request = leaf.event.step, leaf.event.request_id or ""

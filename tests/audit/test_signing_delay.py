@@ -58,6 +58,7 @@ def test_the_end_of_a_tree_may_be_unsigned_for_the_bound_and_no_longer(age: int,
 
 def test_after_a_boot_closed_the_log_nothing_of_it_is_unsigned() -> None:
     boots = Boots(frozenset({ONE}), {ONE: START}, ())
+    assert list(taken(0, 1).unsigned(boots, START + 1999)) == [], "it may be signing just now"
     ((seq, why),) = taken(0, 1).unsigned(boots, START + 2000)
     assert (seq, "closed the log at 2026-03-01T09:30:00.000Z" in why) == (0, True)
 
