@@ -9,6 +9,7 @@ Certificates of tenants and values under retention are not among them: those are
 from collections.abc import Iterator
 from pathlib import Path
 
+from audit.new_file import make_private_folder
 from audit.secret_file import create_secret, read_secret
 from gateway.installation import Installation, InstallationError
 
@@ -22,7 +23,7 @@ def export_keys(installation: Installation, folder: Path) -> list[str]:
     already with another content, LoosePermissions for one that others may touch.
     """
     make_whole(installation)
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_private_folder(folder)
     return [_put(folder / _flat(name), read_secret(installation.data / name)) for name in key_files(installation.data)]
 
 
