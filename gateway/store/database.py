@@ -69,6 +69,11 @@ class Database:
         return self._engine
 
     @property
+    def file(self) -> Path | None:
+        """The SQLite file, None for a database on a server."""
+        return Path(self._engine.url.database or "") if self._engine.dialect.name == "sqlite" else None
+
+    @property
     def tells_of_changes(self) -> bool:
         """Whether it can be listened to."""
         return self._engine.dialect.name == "postgresql"
