@@ -4,6 +4,7 @@ A draft has an unpredictable name and is created with O_EXCL, so that neither a 
 name is written through. A draft that a crash left behind is recognised by its leading dot.
 """
 
+import errno
 import os
 import secrets
 from collections.abc import Iterator
@@ -11,6 +12,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
+_NO_HARD_LINKS = {errno.EPERM, errno.ENOTSUP, errno.ENOSYS}
+"""What `link` says on file systems that have none, as those of memory cards."""
 PRIVATE = 0o600
 PUBLIC = 0o644
 """For what anybody may read: verifier keys, certificates, tiles."""
@@ -31,8 +34,8 @@ def new_file(target: Path, mode: int = PRIVATE) -> Iterator[BinaryIO]:
             os.link(draft, target)  # unlike rename, it replaces nothing
         except FileExistsError:
             raise FileExistsError(f"{target} exists already; choose another name or remove it") from None
-        except PermissionError:  # a file system without hard links
-            if os.path.lexists(target):
+        except OSError as error:
+            if error.errno not in _NO_HARD_LINKS or os.path.lexists(target):
                 raise
             os.rename(draft, target)
     sync_folder(target.parent)
@@ -81,7 +84,8 @@ def draft_of(target: Path, mode: int) -> Iterator[tuple[Path, BinaryIO]]:
     descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         with os.fdopen(descriptor, "w+b") as file:
-            os.fchmod(file.fileno(), mode)
+            with suppress(PermissionError):  # a file system without modes, whose mount decides
+                os.fchmod(file.fileno(), mode)
             yield draft, file
     finally:
         with suppress(FileNotFoundError):

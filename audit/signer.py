@@ -100,6 +100,14 @@ class FileSigner:
         return self._key.sign(message)
 
 
+def parse_signer(content: bytes) -> FileSigner:
+    """The key in the content of a key file. Raises SignerError."""
+    try:
+        return FileSigner._parse(content.decode("ascii"), Path("signer.key"))
+    except UnicodeDecodeError as error:
+        raise SignerError("signer.key is not a signing key") from error
+
+
 def write_vkey(path: Path, key: VerifierKey) -> None:
     """Beside the key file `path`. Raises OSError."""
     replace_file(path.with_suffix(".vkey"), f"{key}\n".encode(), PUBLIC)
