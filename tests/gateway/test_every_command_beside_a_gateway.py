@@ -212,7 +212,7 @@ class Scene:
 
 
 @asynccontextmanager
-async def scene(tmp_path):
+async def scene(tmp_path, **backend):
     data, out = tmp_path / "data", tmp_path / "out"
     out.mkdir()
     installation = Installation.create(data, "eu-1")
@@ -223,7 +223,7 @@ async def scene(tmp_path):
     (out / "policy.yaml").write_text(KEEPING)
     (out / "labelled.jsonl").write_text("")
     (out / "peer.vkey").write_text("none")
-    async with running(FakeBackend()) as backend:
+    async with running(FakeBackend(**backend)) as backend:
         control.register_backend(
             BackendIdentity("eu-1", "acme", "eu-fr-par", "acme-1"), url=backend.url, models=[backend.model]
         )

@@ -3,12 +3,11 @@
 Two gateways on one folder keep content. Between calls one of them is killed, starts again, or a command runs beside
 them. Afterwards an access request of each person is exactly the calls that were acknowledged since the person's last
 erasure, erased values stay erased, every database is whole, and the log verifies. `make campaign` runs many times as
-many; for 500 kills: ``python bench/campaign.py --factor 50 --out FILE tests/gateway/test_side_store_campaign.py``.
+many; `--factor 13` makes 1,040 calls and 130 kills.
 """
 
 import asyncio
 import json
-import os
 import random
 import sqlite3
 import subprocess
@@ -24,7 +23,7 @@ from tests.gateway.nursery import listening
 from tests.gateway.test_every_command_beside_a_gateway import DATABASES, scene
 
 KILLS = 10
-CALLS = 40
+CALLS = 80
 NODES = ("gw-1", "gw-2")
 PEOPLE = tuple(f"person-{number}@example.org" for number in range(6))
 
@@ -64,7 +63,6 @@ class Campaign:
         self.made, self.chance = made, chance
         self.living = {}  # node to (pid, base URL)
         self.told = {person: [] for person in PEOPLE}  # request ids of whole answers since the last erasure
-        self.asked = {person: 0 for person in PEOPLE}
         self.erased = set()  # request ids
         self.starts = self.kills = self.calls = self.broken = self.commands = 0
 
@@ -76,8 +74,8 @@ class Campaign:
 
     async def kill(self, node):
         """In the middle of running calls."""
-        pid, _ = self.living.pop(node)
-        running = [asyncio.create_task(self.call()) for _ in range(self.chance.randrange(3))] if self.living else []
+        pid, base = self.living.pop(node)
+        running = [asyncio.create_task(self.call(base)) for _ in range(self.chance.randrange(4))]
         await asyncio.sleep(self.chance.random() * 0.02)
         assert await self.made.gateways.end(pid, "KILL") == -9
         await asyncio.gather(*running)
@@ -87,10 +85,10 @@ class Campaign:
         pid, _ = self.living.pop(node)
         assert await self.made.gateways.end(pid, "TERM") == 0
 
-    async def call(self):
+    async def call(self, base=None):
         person = self.chance.choice(PEOPLE)
-        self.asked[person] += 1
-        _, base = self.chance.choice(list(self.living.values()))
+        if base is None:
+            _, base = self.chance.choice(list(self.living.values()))
         headers = {"authorization": f"Bearer {self.made.lab.key()}", "x-domicile-subject": person}
         stream = self.chance.random() < 0.3
         self.calls += 1
@@ -143,18 +141,18 @@ class Campaign:
             await self.start(node)
         while self.kills < kills or self.calls < calls:
             deed = self.chance.random()
-            if deed < 0.55 or (len(self.living) == 1 and deed < 0.7):
+            if deed < 0.5:
                 await self.call()
-            elif deed < 0.75 and self.kills < kills and len(self.living) == 2:
-                await self.kill(self.chance.choice(NODES))
+            elif deed < 0.8:
+                await self.command()
+            elif deed < 0.83:
+                await self.erase()
             elif len(self.living) == 1:
                 await self.start(next(node for node in NODES if node not in self.living))
-            elif deed < 0.9:
-                await self.command()
-            elif deed < 0.93:
-                await self.erase()
-            elif deed < 0.96:
+            elif deed < 0.85:
                 await self.stop(self.chance.choice(NODES))
+            elif self.kills < kills:
+                await self.kill(self.chance.choice(NODES))
         await self.check()
         for node in list(self.living):
             await self.kill(node)
@@ -174,7 +172,7 @@ async def test_calls_kills_and_commands_in_any_order_lose_nothing(tmp_path, reco
     seed = random.SystemRandom().randrange(2**32) if CAMPAIGN else 20261129
     record_property("seed", seed)
     began = time.monotonic()
-    async with scene(tmp_path) as made:
+    async with scene(tmp_path, delay_s=0.005) as made:
         campaign = Campaign(made, random.Random(seed))
         await campaign.play(KILLS * factor, CALLS * factor)
         subprocess.run([sys.executable, "-c", INTEGRITY, *(str(made.data / name) for name in DATABASES)], check=True)
@@ -184,9 +182,7 @@ async def test_calls_kills_and_commands_in_any_order_lose_nothing(tmp_path, reco
         assert [file.name for file in (made.data / "audit").glob("node-*")] == []
     record_property("kills", campaign.kills)
     record_property("calls", campaign.calls)
+    record_property("broken", campaign.broken)
     record_property("commands", campaign.commands)
     record_property("examples", campaign.kills + campaign.calls + campaign.commands)
     record_property("took_s", round(time.monotonic() - began))
-    print(
-        f"seed {seed}: {campaign.kills} kills, {campaign.calls} calls, {campaign.broken} broken, {campaign.commands} commands, pid {os.getpid()}"
-    )
