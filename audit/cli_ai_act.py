@@ -15,6 +15,7 @@ from audit.cli_frame import DataOption, JsonOption, answering, console, printabl
 from audit.custody import Custody
 from audit.duties import Duties, load_duties
 from audit.errors import AuditError
+from audit.new_file import new_file
 from audit.rights import log_read
 from audit.walk import checked_moment
 
@@ -105,10 +106,10 @@ def _extract(
             with custody.reading() as reader:
                 if output is None:
                     return read(reader).as_json()
-                with output.open("x", encoding="utf-8") as file:
+                with new_file(output) as file:
 
                     def write(seq: int, event: dict[str, Any]) -> None:
-                        file.write(json.dumps({"seq": seq, **event}) + "\n")
+                        file.write(json.dumps({"seq": seq, **event}).encode() + b"\n")
 
                     return read(reader, write=write).as_json()
 

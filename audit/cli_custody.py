@@ -32,6 +32,7 @@ from audit.erasure import erase, finish, place_hold, release_hold
 from audit.errors import AuditError
 from audit.evidence import Evidence, evidence_of
 from audit.log import AuditLog
+from audit.new_file import replace_file
 from audit.outside import vouchers
 from audit.pack import Summary, export
 from audit.place import is_there, open_reader
@@ -150,7 +151,7 @@ def erase_command(
 
         note, said = do(data, work, backup_days)
         if output is not None:
-            output.write_text(note, encoding="utf-8")
+            replace_file(output, note.encode())
         tell(
             {"certificate": said, "note": note},
             as_json,

@@ -17,6 +17,7 @@ from audit.custody import Custody
 from audit.errors import AuditError
 from audit.impact import Impact, Scope, draft, impact
 from audit.incident import Case, case_of, cases, close, notify, open_incident, update
+from audit.new_file import replace_file
 from audit.rights import log_read
 from audit.stamp import rfc3339
 from audit.walk import checked_moment
@@ -208,7 +209,7 @@ def breach_command(
 
         found = do(data, work)
         if to_file is not None:
-            to_file.write_text(draft([one for one in found if one.calls], scope), encoding="utf-8")
+            replace_file(to_file, draft([one for one in found if one.calls], scope).encode())
         if as_json:
             typer.echo(json.dumps({"ok": True, "tenants": [one.as_json() for one in found]}, indent=2))
             return

@@ -17,6 +17,7 @@ from audit.checkpointer import Cadence, Checkpointer
 from audit.errors import AuditUnavailable
 from audit.event import InferenceAborted, SigningDelayed, SystemSelftest, SystemStop
 from audit.event_base import Event, Step
+from audit.new_file import make_private_folder
 from audit.node import NodeLock
 from audit.place import open_store
 from audit.private import Private
@@ -94,7 +95,7 @@ class AuditLog:
         Raises AuditUnavailable if the file, its reserve or the node's name cannot be had.
         """
         try:
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_private_folder(path.parent)
         except OSError as error:
             raise AuditUnavailable(f"the audit log cannot be opened: {error}") from error
         lock = NodeLock.acquire(path.parent, node)

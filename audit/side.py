@@ -27,6 +27,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from audit.canonical import MAX_INTEGER
 from audit.commitment import SALT_SIZE, verify_commitment
+from audit.database_file import connect_existing, create_database_file
 from audit.errors import CommitmentError, KeyLost, KeyProviderError, KeysOutOfReach, StoreError
 from audit.keys import KeyProvider, NoKeys
 from audit.master import KEY_SIZE
@@ -127,9 +128,8 @@ class SideStore:
     def open(cls, path: Path, keys: KeyProvider) -> "SideStore":
         """Open or create the file at `path`, mode 0600."""
         with side_errors():
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
-            db = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None)
+            create_database_file(path)
+            db = connect_existing(path, timeout=BUSY_SECONDS)
             try:
                 switch_to_wal(db, BUSY_SECONDS)
                 db.execute("PRAGMA synchronous=FULL")

@@ -103,6 +103,7 @@ def bundle(
 
     Example: domicile cell bundle eu-de --output eu-de.bundle
     """
+    from audit.new_file import replace_file
     from gateway.bundle import sign_bundle
     from gateway.pull import key_name
     from gateway.store.cell_records import bundle_for
@@ -111,8 +112,7 @@ def bundle(
     with opened_database(data) as (installation, database):
         known(database, peer)
         made = bundle_for(database, installation.cell, peer)
-        output.write_bytes(sign_bundle(made, key_name(installation.cell), installation.signer()))
-        output.chmod(0o600)
+        replace_file(output, sign_bundle(made, key_name(installation.cell), installation.signer()))
     said = {"home": made.home, "peer": peer, "epoch": made.epoch, "sha256": made.sha256, "tenants": len(made.tenants)}
     if as_json:
         print_json(said)

@@ -1,4 +1,4 @@
-"""A process that appends until it is killed, and tells each receipt as it gets it."""
+"""A process that appends until it is killed, and tells each receipt as it gets it; and a command beside it."""
 
 import asyncio
 import os
@@ -6,8 +6,10 @@ import random
 import sys
 from pathlib import Path
 
+from audit.cli import app
 from audit.event import InferenceAborted
 from audit.log import AuditLog
+from audit.place import DATABASE_VARIABLE
 from audit.private import Private
 from tests.audit.conftest import Home, accepted, completed
 
@@ -16,6 +18,16 @@ CALLERS = 16
 
 def run(folder: str, url: str | None, node: str, out: int, seed: int) -> None:
     asyncio.run(_append_for_ever(Home(Path(folder), url), node, out, random.Random(seed)))
+
+
+def command(folder: str, url: str | None, words: list[str]) -> None:
+    """``domicile audit *words`` in this process; it ends with the command's exit status."""
+    os.environ["DOMICILE_DATA"] = folder
+    if url is not None:
+        os.environ[DATABASE_VARIABLE] = url
+    with open(os.devnull, "w") as nowhere:
+        sys.stdout = sys.stderr = nowhere
+        app(words)
 
 
 async def _append_for_ever(home: Home, node: str, out: int, chance: random.Random) -> None:
