@@ -117,8 +117,8 @@ def build_app(
 
     routes = [
         *(Route(endpoint.path, wrong_method, methods=OTHER_METHODS) for endpoint in ENDPOINTS),
-        Route(MODELS_PATH, models, methods=["GET"]),
-        Route(f"{MODELS_PATH}/{{model:path}}", model, methods=["GET"]),
+        Route("/v1/models", models, methods=["GET"]),
+        Route("/v1/models/{model:path}", model, methods=["GET"]),
         Route("/healthz", alive, methods=["GET"]),
         Route("/readyz", ready, methods=["GET"]),
         Route("/metrics", metrics, methods=["GET"]),

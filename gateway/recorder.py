@@ -39,13 +39,6 @@ from regions.fleet import Backend
 logger = logging.getLogger("domicile.gateway")
 
 
-class ClientLeft(GatewayError):
-    """Never sent: there is nobody to send it to."""
-
-    status = CLIENT_GONE
-    code = "client_gone"
-
-
 class Log(Protocol):
     """`audit.AuditLog`, as far as it is needed here."""
 
@@ -149,16 +142,11 @@ class Recorder:
         self, error: GatewayError, endpoint: str | None, address: Address | None, principal: Principal | None = None
     ) -> None:
         """Count a request that got `error` and that no record stands for."""
-        refusal = refusal_of(error, endpoint)
-        if principal is not None:
-            refusal = replace(
-                refusal, tenant=principal.tenant, key_id=principal.key_id, project=principal.project or None
-            )
-        self._refusals.count(refusal, address)
+        self._refusals.count(_of_caller(refusal_of(error, endpoint), principal), address)
 
     def gone(self, endpoint: str, address: Address | None, principal: Principal | None) -> None:
         """Count a request whose client left before it was answered or recorded."""
-        self.turned_away(ClientLeft("The client left"), endpoint, address, principal)
+        self._refusals.count(_of_caller(Refusal(CLIENT_GONE, "client_gone", endpoint), principal), address)
 
     async def close(self) -> None:
         """Record what was counted."""
@@ -175,6 +163,12 @@ class Recorder:
             raise InternalError("The call could not be recorded, so it was not processed") from error
         finally:
             self._telemetry.audit_append.observe(perf_counter() - began)
+
+
+def _of_caller(refusal: Refusal, principal: Principal | None) -> Refusal:
+    if principal is None:
+        return refusal
+    return replace(refusal, tenant=principal.tenant, key_id=principal.key_id, project=principal.project or None)
 
 
 def connection_of(backend: Backend, peer: Peer) -> BackendConnected | None:
