@@ -32,6 +32,7 @@ from audit.database_file import SIDECARS, create_database_file
 from audit.errors import AuditError, NoteError
 from audit.new_file import make_private_folder, new_file, sync_folder
 from audit.note import VerifierKey, open_note, sign_note
+from audit.outside import TIMESTAMPS, WITNESSED
 from audit.signer import key_of
 from audit.succession import FOLDER as SUCCESSION
 from audit.succession import with_kin
@@ -40,10 +41,14 @@ from gateway.installation import Installation, InstallationError
 
 FORMAT = "domicile-backup/2"
 UNSIGNED_FORMAT = "domicile-backup/1"
-DATABASES = ("control.db", "audit/log.db", "audit/side.db")
+LOG = "audit/log.db"
+DATABASES = ("control.db", LOG, "audit/side.db")
 PUBLIC = ("catalogue.yaml", "ca/ca.pem", "audit/signer.vkey")
 NOTES = re.compile(rf"audit/{SUCCESSION}/[A-Za-z0-9][A-Za-z0-9._-]*\.note", re.ASCII)
 """Successions of the log's key, without which records signed by an earlier one do not verify."""
+ATTESTED = (SUCCESSION, WITNESSED, TIMESTAMPS)
+ATTESTATIONS = re.compile(rf"audit/({'|'.join(ATTESTED)})/[A-Za-z0-9_][A-Za-z0-9._-]*\.(note|tsr)", re.ASCII)
+"""These, and what witnesses and time-stamping authorities signed: `domicile audit verify` misses it otherwise."""
 PAGES = 2000  # copied between two looks at the clock of whoever watches; the writer goes on between them
 MAX_MANIFEST = 1 << 20  # bytes
 MAX_PUBLIC = 16 << 20  # bytes of one file that is no database
@@ -58,7 +63,8 @@ class BackupError(Exception):
 
 
 class Manifest(BaseModel):
-    """`files`: SHA-256 in hex by path under ``data/``. `elsewhere`: what is in PostgreSQL and backed up there."""
+    """`made_at`: when the log was copied. `files`: SHA-256 in hex by path under ``data/``. `elsewhere`: what is in
+    PostgreSQL and backed up there."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -76,16 +82,18 @@ def create(installation: Installation, target: Path, progress: Progress = lambda
     try:
         make_private_folder(target)
         data = target / "data"
+        made_at = datetime.now(UTC)
         for name in DATABASES:
             if (installation.data / name).exists():
                 _copy_database(installation.data / name, data / name, progress)
+                made_at = datetime.now(UTC) if name == LOG else made_at  # its last records may not be signed yet
         for name in _public_files(installation.data):
             make_private_folder((data / name).parent)
             with open_untrusted(installation.data / name) as source, new_file(data / name) as copy:
                 shutil.copyfileobj(source, copy, CHUNK)
         manifest = Manifest(
             cell=installation.cell,
-            made_at=datetime.now(UTC),
+            made_at=made_at,
             files={name: _sha256(data / name) for name in _files(data)},
             elsewhere=tuple(n for n in ("DOMICILE_DATABASE_URL", "DOMICILE_AUDIT_DATABASE_URL") if os.environ.get(n)),
         )
@@ -149,7 +157,7 @@ def _check(backup: Path, key: VerifierKey | None, unsigned: bool) -> Manifest:
     manifest = _parse(backup, said, unsigned)
     data = backup / "data"
     for name in manifest.files:
-        if name not in DATABASES and name not in PUBLIC and not NOTES.fullmatch(name):
+        if name not in DATABASES and name not in PUBLIC and not ATTESTATIONS.fullmatch(name):
             raise BackupError(f"{backup / 'manifest.json'} names {name!r}, which no backup holds: it was changed")
     found = set(_files(data))
     if missing := manifest.files.keys() - found:
@@ -237,9 +245,9 @@ def signing_key(installation: Installation) -> VerifierKey:
 
 
 def _public_files(data: Path) -> list[str]:
-    notes = (data / "audit" / SUCCESSION).glob("*.note")
     there = [name for name in PUBLIC if (data / name).is_file()]
-    return there + sorted(name for note in notes if NOTES.fullmatch(name := str(note.relative_to(data))))
+    beside = (str(file.relative_to(data)) for folder in ATTESTED for file in (data / "audit" / folder).glob("*"))
+    return there + sorted(name for name in beside if ATTESTATIONS.fullmatch(name))
 
 
 def _copy_database(source: Path, target: Path, progress: Progress) -> None:

@@ -150,7 +150,7 @@ def restore(
         print_json(found.model_dump(mode="json"))
         return
     typer.echo(f"{data} is cell {found.cell} as of {found.made_at:%Y-%m-%d %H:%M} UTC.")
-    typer.echo("Before it serves: domicile audit verify --data " + str(data))
+    typer.echo(f"Before it serves: domicile audit verify --data {data} --as-of {found.made_at:%Y-%m-%dT%H:%M:%SZ}")
 
 
 def _given(public_key: str | None) -> "VerifierKey | None":

@@ -20,14 +20,16 @@ from audit.anchor_event import CheckpointCosigned
 from audit.attestations import cosignature_of, text_digest
 from audit.canonical import canonicalize
 from audit.checkpoint import Checkpoint, origin_of, sign_checkpoint
+from audit.checkpointer import Cadence
 from audit.cli import app
 from audit.cosignature import WitnessKey, cosign
 from audit.erasure import erase
+from audit.log import AuditSettings
 from audit.merkle import Frontier, leaf_hash
 from audit.note import VerifierKey
 from audit.private import Private
 from audit.signer import FileSigner
-from tests.audit.conftest import Home, accepted, completed, eventually
+from tests.audit.conftest import FAST, Home, accepted, completed, eventually
 
 SHELL = CliRunner()
 NODE = "gw-1"
@@ -458,3 +460,21 @@ def test_a_sample_opens_values_of_so_many_records(folder: Path) -> None:
     done = verify(folder, "--keys", "--sample", "1")
     assert done.exit_code == 0, done.output
     assert "2 disclosed, 2 erased, 2 withheld" in done.output
+
+
+async def test_a_copy_of_a_running_log_holds_as_of_the_time_at_which_it_was_made(tmp_path: Path) -> None:
+    home = Home(tmp_path / "running")
+    slow = AuditSettings(limits=FAST.limits, cadence=Cadence(every_s=60))
+    async with await home.open(settings=slow) as log:
+        await log.append(accepted("r1"))
+        made = datetime.now(UTC)
+        copy = tmp_path / "copy"
+        (copy / "audit").mkdir(parents=True)
+        shutil.copy(home.path.with_name("signer.vkey"), copy / "audit")
+        with closing(sqlite3.connect(home.path)) as running, closing(sqlite3.connect(copy / "audit" / "log.db")) as to:
+            running.backup(to)
+    assert verify(copy, "--as-of", f"{made:%FT%TZ}").exit_code == 0
+    late = verify(copy, "--as-of", f"{made + timedelta(minutes=7):%FT%TZ}")
+    assert late.exit_code == 1
+    assert "they have gone unsigned for" in late.output
+    assert "give the time at which it was made (--as-of)" in late.output

@@ -354,3 +354,24 @@ def test_a_key_set_of_another_cell_does_not_replace_a_key(tmp_path):
     empty = tmp_path / "empty"
     empty.mkdir()
     assert "no key set" in domicile("init", "--keys", empty, "--data", tmp_path / "c", code=1)
+
+
+async def test_what_witnesses_and_authorities_signed_comes_back_and_nothing_else_of_their_folders(tmp_path, cell):
+    kept = ("witnessed/_anchor-example.com-w.note", "timestamps/000000000002-ab.tsr", "timestamps/000000000002-ab.note")
+    left = ("witnessed/.draft.note", "witnessed/notes.txt")
+    for name in (*kept, *left):
+        file = cell.data / "audit" / name
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(name)
+    domicile("init", "--data", cell.data, "--export-keys", tmp_path / "keys")
+    domicile("backup", "create", tmp_path / "copy", "--data", cell.data)
+    second = tmp_path / "second"
+    said = domicile("backup", "restore", tmp_path / "copy", "--keys", tmp_path / "keys", "--data", second)
+    assert [(second / "audit" / name).read_text() for name in kept] == list(kept)
+    assert not any((second / "audit" / name).exists() for name in left)
+    command = next(line for line in said.splitlines() if "audit verify" in line).partition("domicile ")[2].split()
+    assert command[-2] == "--as-of"
+    (second / "audit" / kept[0]).unlink()
+    for name in kept[1:]:
+        (second / "audit" / name).unlink()
+    domicile(*command)
