@@ -67,6 +67,9 @@ def tell(report: dict[str, Any]) -> None:
         + " and on; private values: "
         + (", ".join(str(count) + " " + state for state, count in sorted(report["fields"].items())) or "none")
     )
+    if report["signed_only"]:
+        told = "Stated by who made the pack, from registers outside the log, and not derived from records: "
+        print(told + printable(", ".join(report["signed_only"])))
     print("The pack holds." if report["ok"] else "The pack DOES NOT HOLD.")
 
 

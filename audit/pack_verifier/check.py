@@ -6,6 +6,7 @@ from typing import Any
 
 from audit.pack_verifier.archive import Pack
 from audit.pack_verifier.certificates import Certificates
+from audit.pack_verifier.contents import SIGNED, basis_of
 from audit.pack_verifier.fault import Broken, Findings
 from audit.pack_verifier.fields import Fields
 from audit.pack_verifier.held import Held
@@ -65,5 +66,6 @@ class Check:
             "notes": self.findings.notes,
             "records": self.records.count,
             "fields": self.fields.states,
+            "signed_only": sorted(name for name in self.signed.files if basis_of(name) == SIGNED),
             **{name: self.signed.manifest.get(name) for name in names},
         }
