@@ -31,6 +31,7 @@ from audit.deletion import holds_of
 from audit.erasure import erase, finish, place_hold, release_hold
 from audit.errors import AuditError
 from audit.evidence import Evidence, evidence_of
+from audit.incident import open_cases_of_hold
 from audit.log import AuditLog
 from audit.outside import vouchers
 from audit.pack import Summary, export
@@ -192,10 +193,30 @@ def hold_place(
     "release", epilog="Example:\n\n  domicile audit hold release --tenant acme 01a21faa-0c27-76a6-b43d-f0713b4b3c3e"
 )
 def hold_release(tenant: TenantArgument, hold_id: str, data: DataOption = None, as_json: JsonOption = False) -> None:
-    """Let what the hold kept be deleted again."""
+    """Let what the hold kept be deleted again. Warns where an incident that needs it is still open."""
+
+    async def work(custody: Custody) -> list[str]:
+        def find() -> list[str]:
+            with custody.reading() as reader:
+                return [case.incident_id for case in open_cases_of_hold(reader, tenant, hold_id)]
+
+        concerned = await custody.in_thread(find)
+        await release_hold(custody, tenant, hold_id, actor=ACTOR)
+        return concerned
+
     with answering(as_json):
-        do(data, lambda custody: release_hold(custody, tenant, hold_id, actor=ACTOR))
-        tell({"hold_id": hold_id}, as_json, f"Hold {printable(hold_id)} is released.")
+        still_open = do(data, work)
+        tell(
+            {"hold_id": hold_id, "open_incidents": still_open},
+            as_json,
+            f"Hold {printable(hold_id)} is released.",
+        )
+        for incident in still_open:
+            typer.echo(
+                f"WARNING: incident {incident} is still open, and its records may now be deleted (AI Act 73, DORA 17); "
+                f"to keep them: domicile audit hold place --tenant {printable(tenant)}",
+                err=True,
+            )
 
 
 @hold_app.command("list", epilog="Example:\n\n  domicile audit hold list --tenant acme")
