@@ -202,7 +202,7 @@ class _Pack:
         self._out.add("schema.json", json.dumps(event_schema(), indent=1))
         self._out.add("verify.py", program())
         about = self._about(pack_id, made_at)
-        missing = gaps(self._tables.activities, self.given.evidence)
+        missing = gaps(self._tables.activities, self.given.evidence, self._tenant)
         voucher_rows = vouched_by(self._reader, self.given.vouchers)
         self._out.add("README.html", html_report(about, self._tables, self._states, voucher_rows, missing))
         manifest = json.dumps(about | {"files": self._out.digests}, indent=1).encode()

@@ -114,14 +114,35 @@ def automated(language: Language, systems: Iterable[str]) -> list[str]:
 
 
 def readable(value: Any) -> str:
-    """Text as text, a conversation as its turns, anything else as JSON."""
+    """Text as text, a conversation as its turns, anything else as JSON. Prompts are kept as the JSON that was sent."""
     if isinstance(value, str):
-        return value
+        read = _json(value)
+        return value if read is None else readable(read)
     if isinstance(value, dict) and isinstance(value.get("messages"), list):
         return readable(value["messages"])
-    if isinstance(value, list) and value and all(isinstance(one, dict) and "role" in one for one in value):
-        return "\n".join(f"{one['role']}: {readable(one.get('content', ''))}" for one in value)
+    if isinstance(value, dict) and isinstance(value.get("content"), str | list):
+        who = f"{value['role']}: " if "role" in value else ""
+        return f"{who}{readable(value['content'])}"
+    if isinstance(value, dict) and isinstance(value.get("text"), str):
+        return str(value["text"])
+    if isinstance(value, list) and value and all(isinstance(one, dict) and _SPEAKS & set(one) for one in value):
+        return "\n".join(map(readable, value))
     return json.dumps(value, ensure_ascii=False, indent=1)
+
+
+_SPEAKS = frozenset(("content", "text"))
+"""Keys of a message and of a part of one."""
+
+
+def _json(text: str) -> dict[str, Any] | list[Any] | None:
+    """The object or list that the text is; None for any other text."""
+    if not text.startswith(("{", "[")):
+        return None
+    try:
+        read = json.loads(text)
+    except ValueError:
+        return None
+    return read if isinstance(read, dict | list) else None
 
 
 def _text(value: str) -> str:

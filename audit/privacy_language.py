@@ -107,6 +107,7 @@ ENGLISH = Language(
     activity="Activity",
     fields={
         "input": "what was sent (prompt)",
+        "input_original": "what was sent, before redaction: its size and hash",
         "output": "what was answered",
         "subject": "your identifier",
         "actor": "who acted",
@@ -170,6 +171,7 @@ GERMAN = Language(
     activity="Verarbeitungstätigkeit",
     fields={
         "input": "was gesendet wurde (Eingabe)",
+        "input_original": "was vor der Schwärzung gesendet wurde: Größe und Prüfsumme",
         "output": "was geantwortet wurde",
         "subject": "Ihre Kennung",
         "actor": "wer gehandelt hat",

@@ -120,3 +120,21 @@ async def test_an_export_names_the_fields_that_no_register_fills_and_where_to_se
     assert "processor.name (GDPR 30(2)(a)): set it in registers.json: processor.name" in done.stdout
     with zipfile.ZipFile(pack) as archive:
         assert "registers.json: processor.name" in archive.read("README.html").decode()
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ({"tenants": {"acne": {}}}, "names tenant acne, which does not exist; there are acme"),
+        ({"tenants": {"acme": {"activities": {"sup": {}}}}}, "names project sup"),
+        ({"processor": {"lei": "529900T8BM49AURSDO56"}}, "no legal entity identifier"),
+        ({"tenants": {"acme": {"contract": {"start": "2026-02-01", "end": "2026-01-01"}}}}, "ends before it starts"),
+        ({"tenants": {"acme": {"contract": {"type_of_service": "eba_TA:S20"}}}}, "type_of_service"),
+    ],
+)
+async def test_registers_with_a_wrong_name_or_value_stop_the_export_and_say_what_is_wrong(tmp_path, content, says):
+    async with lab(tmp_path):
+        pass
+    (tmp_path / "data" / "registers.json").write_text(json.dumps(content))
+    with pytest.raises(AuditError, match=says):
+        gather(tmp_path / "data", "acme")
