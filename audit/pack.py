@@ -204,7 +204,9 @@ class _Pack:
         about = self._about(pack_id, made_at)
         missing = gaps(self._tables.activities, self.given.evidence, self._tenant)
         voucher_rows = vouched_by(self._reader, self.given.vouchers)
-        self._out.add("README.html", html_report(about, self._tables, self._states, voucher_rows, missing))
+        parties = self.given.evidence.controller, self.given.evidence.processor
+        page = html_report(about, self._tables, self._states, voucher_rows, missing, parties)
+        self._out.add("README.html", page)
         manifest = json.dumps(about | {"files": self._out.digests}, indent=1).encode()
         total = len(self._out.digests)
         text = f"{about['origin']} evidence pack\n{sha256(manifest).hexdigest()}\n"

@@ -6,6 +6,7 @@ from html import escape
 from typing import Any
 
 from audit.clocks import as_rows, load_clocks
+from audit.evidence import Party
 from audit.pack_gaps import Gap
 from audit.pack_tables import TRANSFER_TOOLS, Tables
 from audit.pack_verifier.contents import CONTENTS
@@ -43,9 +44,11 @@ def html_report(
     states: Mapping[str, int],
     outside: Sequence[Sequence[object]] = (),
     missing: Sequence[Gap] = (),
+    parties: Sequence[Party] = (),
 ) -> str:
     """The page. `about` are the fields of the manifest, `states` how many private values are in each state, `outside`
-    the rows of who vouches for the log (`audit.outside.vouched_by`), `missing` what no register says."""
+    the rows of who vouches for the log (`audit.outside.vouched_by`), `missing` what no register says, `parties` the
+    controller and the processor."""
     calls = {kind: sum(count for (_, said), count in tables.days.items() if said == kind) for kind in _KINDS}
     title = f"Evidence pack: {about['tenant']}"
     body = [
@@ -54,6 +57,11 @@ def html_report(
         f"{_period(tables)}. This pack was made on {_plain(about['made_at'])}.</p>"
         if about["end"] > about["first"]
         else "<p>There are no records in this period.</p>",
+        *(
+            f"<p>{role}: {escape(', '.join(part for part in (one.name, one.address, one.contact) if part))}</p>"
+            for role, one in zip(("Controller", "Processor"), parties, strict=False)
+            if one.name
+        ),
         "<h2>How to check it</h2>",
         "<p>Records and proofs need not be believed, files marked <i>signed</i> below are statements of who made the "
         "pack. With Python 3.9 or newer, and without a network:</p>",

@@ -26,7 +26,7 @@ from gateway.installation import Installation, InstallationError
 
 FORMAT = "domicile-backup/1"
 DATABASES = ("control.db", "audit/log.db", "audit/side.db")
-PUBLIC = ("catalogue.yaml", "ca/ca.pem", "audit/signer.vkey")
+PUBLIC = ("catalogue.yaml", "registers.json", "ca/ca.pem", "audit/signer.vkey")
 PAGES = 2000  # copied between two looks at the clock of whoever watches; the writer goes on between them
 
 Progress = Callable[[int], None]

@@ -12,6 +12,9 @@ import pytest
 
 from audit.errors import AuditError
 from gateway.evidence import gather
+from gateway.installation import Installation
+from regions.identity import BackendIdentity
+from regions.trust import Trust
 from tests.fakes.lab import chat, lab
 
 
@@ -138,3 +141,38 @@ async def test_registers_with_a_wrong_name_or_value_stop_the_export_and_say_what
     (tmp_path / "data" / "registers.json").write_text(json.dumps(content))
     with pytest.raises(AuditError, match=says):
         gather(tmp_path / "data", "acme")
+
+
+OF_OTHERS = {"url": "https://10.0.0.9:8000", "models": ["m"], "kind": "openai"}
+UNREDACTED = (
+    "policy: x\nversion: 2\nresidency: {process_in: EEA, store_in: EEA}\nretention: {content: 'encrypted, 9d'}\n"
+)
+
+
+async def test_each_change_of_a_configuration_changes_what_the_pack_states(tmp_path):
+    async with lab(tmp_path) as made:
+        data = tmp_path / "data"
+
+        def said(in_place):
+            return {(one.applies_to, one.says) for one in gather(data, "acme").measures if one.in_place is in_place}
+
+        before = said(True)
+        assert ("activity main", "no prompt or answer is kept") in before
+        assert any(name == "activity main" and "in answers these are treated" in says for name, says in before)
+        made.control.activate_policy("acme", UNREDACTED)
+        after = said(True)
+        assert ("activity main", "no prompt or answer is kept") not in after
+        assert any("kept for 9 days" in says for _, says in after)
+        assert {("activity main", f"{what} are not redacted") for what in ("prompts", "answers")} <= said(False)
+
+        for name, tenancy in (("shared", None), ("alone", "declared")):
+            identity = BackendIdentity(Installation.open(data).cell, "acme", "eu-fr-par", name)
+            trust = Trust(pin="a" * 64)
+            made.control.register_backend(identity, trust=trust, single_tenant=tenancy, **OF_OTHERS)
+        assert ("backend shared", "it may serve other tenants too") in said(False)
+        assert not [says for name, says in said(True) if name == "backend shared" and "mutual TLS" in says]
+        assert [says for name, says in said(True) if name == "backend alone" and "nothing attests it" in says]
+        identities = {one.id: one.identity for one in gather(data, "acme").backends}
+        assert identities["shared"] == identities["alone"] == ""
+        made.control.revoke_backend("acme", "shared")
+        assert not [name for name, _ in said(True) | said(False) if name == "backend shared"]
