@@ -15,7 +15,7 @@ from typing import Self
 
 from audit.checkpointer import Cadence, Checkpointer
 from audit.errors import AuditUnavailable
-from audit.event import InferenceAborted, SystemSelftest, SystemStop
+from audit.event import InferenceAborted, SigningDelayed, SystemSelftest, SystemStop
 from audit.event_base import Event, Step
 from audit.node import NodeLock
 from audit.place import open_store
@@ -63,7 +63,9 @@ class AuditLog:
         self._probing = asyncio.Lock()
         self._probed: tuple[float, Receipt | str] | None = None
         self._closed = False
-        self._checkpointer = Checkpointer(signer, settings.cadence, lambda signed: self._sequencer.submit(signed))
+        self._checkpointer = Checkpointer(
+            signer, settings.cadence, lambda signed: self._sequencer.submit(signed), self._signing_delayed
+        )
         self._sequencer = Sequencer(
             lambda: open_store(path, stamper.node, stamper.boot),
             stamper,
@@ -164,6 +166,9 @@ class AuditLog:
     def _abandon(self, intent: Event) -> None:
         aborted = InferenceAborted(tenant=intent.tenant, request_id=intent.request_id or "", reason="cancelled")
         self._sequencer.submit(Append(aborted))
+
+    def _signing_delayed(self, seconds: int, resumed: bool) -> None:
+        self._sequencer.submit(Append(SigningDelayed(seconds=seconds, resumed=resumed)))
 
     async def probe(self) -> Receipt:
         """A durable append of ``system.selftest``, for readiness; the result is kept for `probe_ttl_s`.

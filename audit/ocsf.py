@@ -1,13 +1,16 @@
 """Records as events of OCSF 1.3.0 (Open Cybersecurity Schema Framework), one JSON object each, for a SIEM.
 
-Calls and reads are API Activity (6003), failed sign-ins Authentication (3002), administration Entity Management (3004),
-everything else Application Lifecycle (6002). The record itself is under `unmapped`, with its number in the log.
+Calls and reads are API Activity (6003), failed sign-ins Authentication (3002), administration Entity Management
+(3004), everything else Application Lifecycle (6002). The record itself is under `unmapped`, with its number.
 `tests/vectors/ocsf/` has the published schema of these classes; every event type is validated against it.
 
 Standard library only and valid in Python 3.9, so that the verifier of a pack can make the same events again.
 """
 
+from __future__ import annotations
+
 from calendar import timegm
+from functools import lru_cache
 from time import strptime
 from typing import Any
 
@@ -21,7 +24,7 @@ INFORMATIONAL, MEDIUM, HIGH = 1, 3, 4
 
 _READS = frozenset(("content.accessed", "content.replayed", "log.read", "log.exported", "dsar.answered"))
 _DELETES = frozenset(("erasure.completed", "retention.run"))
-_CALLS = ("inference.", "routing.")
+_CALLS = ("inference.", "routing.", "request.")
 _FAILURES = (".denied", ".failed", ".aborted", ".refused", "_failed", "_degraded")
 _ENTITY_ACTIVITIES = {"created": CREATE, "registered": CREATE, "changed": UPDATE, "rotated": UPDATE}
 _ENTITY_ACTIVITIES.update({"activated": ACTIVATE, "revoked": DELETE, "deleted": DELETE})
@@ -125,4 +128,10 @@ def _source(event: dict[str, Any]) -> dict[str, Any]:
 
 def _milliseconds(ts: str) -> int:
     """Of RFC 3339 UTC with milliseconds, since the epoch."""
-    return timegm(strptime(ts[:19], "%Y-%m-%dT%H:%M:%S")) * 1000 + int(ts[20:23])
+    return _minute(ts[:16]) + int(ts[17:19]) * 1000 + int(ts[20:23])
+
+
+@lru_cache(maxsize=64)  # thousands of records share a minute
+def _minute(text: str) -> int:
+    """Milliseconds since the epoch."""
+    return timegm(strptime(text, "%Y-%m-%dT%H:%M")) * 1000

@@ -7,9 +7,9 @@ from typing import Any
 
 from audit.clocks import as_rows, load_clocks
 from audit.evidence import Party
+from audit.pack_contents import CONTENTS
 from audit.pack_gaps import Gap
 from audit.pack_tables import TRANSFER_TOOLS, Tables
-from audit.pack_verifier.contents import CONTENTS
 
 BAR_WIDTH, BAR_HEIGHT, LABEL_WIDTH = 320, 18, 260
 CHART = 640
@@ -19,6 +19,17 @@ MAX_MONTHS = 12
 SHORT = 24  # characters that are not broken into lines
 
 _MOMENT = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(?:\.\d+)?Z")
+
+ONLY_SIGNED = (
+    "<code>verify.py</code> makes these again from the records and compares them: <code>events.csv</code>, "
+    "<code>counts.csv</code>, <code>ocsf.jsonl</code>, <code>transfer_report.csv</code>, <code>denied.csv</code>, "
+    "<code>admin_access.csv</code>, <code>retention_run.csv</code>, <code>authority_requests.csv</code>, "
+    "<code>residency_evidence.json</code>, <code>ai_systems.json</code>, <code>incidents.json</code> (but for its "
+    "deadlines) and <code>erasure_certificate.json</code>. All other tables and registers, and this page, are only "
+    "signed: they say what the operator's registers said, and whoever holds the log's key could have signed something "
+    "else. <code>verify.py</code> names them."
+)
+"""Which files the records prove, and which rest on the signature alone."""
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1b1f24; --paper: #fff; --line: #d0d7de; --ok: #1a7f5a; --no: #b3261e; }
@@ -68,6 +79,7 @@ def html_report(
         "<pre>python3 -I verify.py FOLDER_OR_ZIP --key 'THE KEY YOU HOLD' --checkpoint THE_LAST_ONE_YOU_KEPT</pre>",
         f"<p>The key is <code>{escape(about['key'])}</code>. Compare it with the one you were given elsewhere. "
         "Keep the file <code>checkpoint</code>: next time it shows that history was not rewritten in between.</p>",
+        f"<p>{ONLY_SIGNED}</p>",
         "<h2>Calls</h2>",
         f"<p>{calls['allowed']} calls were allowed and {calls['denied']} were refused.</p>",
         _days(tables.days),
@@ -170,8 +182,8 @@ def html_report(
             "Every field that Article 30 asks for is filled in.",
         ),
         "<h2>The files</h2>",
-        "<p><i>Proven</i>: checked against the log's key. <i>Recomputed</i>: follows from the records alone. "
-        "<i>Signed</i>: stated from registers outside the log.</p>",
+        "<p><i>Checked</i>: against the log's key, the tree or the records. <i>Recomputed</i>: made again from the "
+        "records and compared. <i>Signed</i>: stated from registers outside the log.</p>",
         _table(("file", "stands on", "what", "source"), [(one[0], one[1], one[2], one[3]) for one in CONTENTS], ""),
     ]
     return (

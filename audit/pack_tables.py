@@ -15,10 +15,12 @@ from audit.anchor_event import KeyRotated
 from audit.certificate import Certificate
 from audit.event import (
     AdminChanged,
+    AuthFailed,
     BackendConnected,
     InferenceAccepted,
     InferenceDenied,
     ModelChanged,
+    RequestRefused,
     RoutingDecision,
 )
 from audit.incident import Case
@@ -86,6 +88,7 @@ class Tables:
 
     def __init__(self) -> None:
         self.types: Counter[str] = Counter()
+        self.counts: Counter[tuple[str, ...]] = Counter()  # day, type, and of refused requests what tells them apart
         self.days: Counter[tuple[str, str]] = Counter()  # (day, allowed or denied)
         self.denials: Counter[tuple[str, str, str]] = Counter()  # rule, article, because
         self.transfers: Counter[tuple[str, ...]] = Counter()
@@ -109,6 +112,12 @@ class Tables:
     def take(self, seq: int, leaf: Leaf) -> None:
         event, ts = leaf.event, leaf.stamp.ts
         self.types[event.type] += 1
+        if isinstance(event, AuthFailed | RequestRefused):
+            status = str(event.status) if isinstance(event, RequestRefused) else ""
+            kind = status, event.reason, event.endpoint or "", event.key_id or ""
+            self.counts[ts[:10], event.type, *kind] += 1 if event.count is None else event.count
+        else:
+            self.counts[ts[:10], event.type, "", "", "", ""] += 1
         self.systems.take(seq, leaf)
         self.months.add(ts[:7])
         self.first, self.last = self.first or ts, ts
@@ -166,6 +175,10 @@ class Tables:
     def files(self) -> dict[str, str]:
         """Name and content of every table, empty ones too: that nothing happened is an answer."""
         return {
+            "counts.csv": table(
+                "day,type,status,reason,endpoint,key_id,count",
+                [(*kind, count) for kind, count in sorted(self.counts.items())],
+            ),
             "transfer_report.csv": table(
                 "month,inference_country,storage_country,operator_entity,operator_hq,ultimate_parent,"
                 "ultimate_parent_country,region,transfer_basis,calls",

@@ -19,7 +19,7 @@ DAY_MS = 86_400_000
 
 _METADATA = re.compile(r"metadata_([1-9][0-9]{0,4})d")
 _CALLS = ("inference.", "routing.")
-_PROOF = ("erasure.", "retention.", "checkpoint.", "log.key_")
+_PROOF = ("erasure.", "retention.", "checkpoint.", "log.key_", "system.anchored", "system.signing_delayed")
 _GOVERNANCE = ("authority_request.", "oversight.", "model.", "admin.policy.", "legal_hold.", "dsar.")
 _OPENS = "inference.accepted"
 _CLOSES = ("inference.completed", "inference.aborted")

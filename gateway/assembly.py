@@ -156,9 +156,9 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
             ),
         ):
             _tell_ends(telemetry, credentials, settings.listen.cert_file)
-            recorder = Recorder(log, telemetry)
+            recorder = Recorder(log, telemetry, settings.audit.address_days)
             pipeline = Pipeline(
-                authenticator=Authenticator(directory, recorder, telemetry, machines),
+                authenticator=Authenticator(directory, telemetry, machines),
                 meter=Meter(
                     limiter, lambda model: directory.prices.at(model, time()), settings.requests.default_max_tokens
                 ),
@@ -221,6 +221,7 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
                     task.cancel()
                     with suppress(asyncio.CancelledError):
                         await task
+                await recorder.close()
     finally:
         database.close()
 

@@ -10,7 +10,7 @@ import pytest
 from audit.certificate import open_certificate
 from audit.checkpoint import origin_of
 from audit.custody import Custody
-from audit.disclosure import FieldState, field_states
+from audit.disclosure import FieldState, every, field_states, none_of
 from audit.erasure import certificates, erase, finish, place_hold, release_hold
 from audit.errors import AuditError, AuditUnavailable, EventRejected, HeldError, KeyLost, NoteError, StoreError
 from audit.private import Private
@@ -30,7 +30,7 @@ async def call(custody: Custody, request: str, subject: str | None, text: str = 
 
 def states(home: Home, notes: list[str], *, disclose: bool = False, tenant: str = "acme") -> list[FieldState]:
     with closing(home.reader()) as reader, closing(home.side()) as side:
-        return list(field_states(reader, side, home.key, tenant, notes, disclose=disclose))
+        return list(field_states(reader, side, home.key, tenant, notes, opens=every if disclose else none_of))
 
 
 def count(found: list[FieldState]) -> dict[str, int]:

@@ -325,6 +325,9 @@ async def test_a_history_rewritten_and_signed_anew_is_shown_by_a_checkpoint_that
     def rewrite(files: Files) -> None:
         held.write_bytes(files["checkpoint"])
         edit(files)
+        files["events.csv"] = files["events.csv"].replace(b",k1,", b",k2,", 1)
+        first, _, rest = files["ocsf.jsonl"].partition(b"\n")
+        files["ocsf.jsonl"] = first.replace(b'"k1"', b'"k2"') + b"\n" + rest
         leaves = [leaf_hash(line.rstrip(b"\n")) for line in lines(files)]
         files["proofs/leaves.bin"] = b"".join(leaves)
         files["proofs/range.json"] = b'{"left": [], "right": []}'

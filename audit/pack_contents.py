@@ -1,27 +1,26 @@
-"""The files of an evidence pack: what each holds, and what stands behind it.
+"""The files of an evidence pack: what each holds, what it stands on, and its source in law.
 
-proven      checked against the log's key: records, proofs, certificates, checkpoint
-recomputed  follows from the records alone, so that it can be made again from events.jsonl and compared
+checked     by verify.py against the log's key, the tree or the records: records, proofs, certificates, policies
+recomputed  follows from the records alone: verify.py makes it again and compares (`audit.pack_verifier.tables`)
 signed      made from registers outside the log: the manifest's signature says who stated it, and nothing proves it
 program     the format and the check themselves
 """
 
-from __future__ import annotations
-
 from fnmatch import fnmatchcase
 
-PROVEN, RECOMPUTED, SIGNED, PROGRAM = "proven", "recomputed", "signed", "program"
+CHECKED, RECOMPUTED, SIGNED, PROGRAM = "checked", "recomputed", "signed", "program"
 
 CONTENTS = (
     ("README.html", SIGNED, "what is in here, in plain words, with charts; printable", ""),
-    ("manifest.json", PROVEN, "which files, by SHA-256", ""),
-    ("manifest.sig", PROVEN, "its signature", ""),
-    ("events.jsonl", PROVEN, "every record as it was hashed, one a line", "AI Act 12, 19, 26(6)"),
-    ("checkpoint", PROVEN, "the signed state of the log", ""),
-    ("proofs/*", PROVEN, "what leads from the records to the checkpoint and to witnesses", ""),
-    ("fields.jsonl", PROVEN, "what became of each private value", "GDPR 17"),
-    ("certificates/*", PROVEN, "what was deleted, signed", "GDPR 17, 19"),
+    ("manifest.json", CHECKED, "which files, by SHA-256", ""),
+    ("manifest.sig", CHECKED, "its signature", ""),
+    ("events.jsonl", CHECKED, "every record as it was hashed, one a line", "AI Act 12, 19, 26(6)"),
+    ("checkpoint", CHECKED, "the signed state of the log", ""),
+    ("proofs/*", CHECKED, "what leads from the records to the checkpoint and to witnesses", ""),
+    ("fields.jsonl", CHECKED, "what became of each private value", "GDPR 17"),
+    ("certificates/*", CHECKED, "what was deleted, signed", "GDPR 17, 19"),
     ("events.csv", RECOMPUTED, "the records, flat, for a spreadsheet", "AI Act 12"),
+    ("counts.csv", RECOMPUTED, "records by day and type; refused requests by reason, endpoint and key", "NIS2 21"),
     ("ocsf.jsonl", RECOMPUTED, "the records for a SIEM (OCSF 1.3.0)", ""),
     ("transfer_report.csv", RECOMPUTED, "where calls went and on what basis, by month, zeros too", "GDPR 44-49"),
     ("residency_evidence.json", RECOMPUTED, "routes, connections with certificates, refusals", "GDPR 44-49"),
@@ -35,7 +34,12 @@ CONTENTS = (
         "each AI system: calls, models, changes, acts of oversight",
         "AI Act 12, 14, 26(5)",
     ),
-    ("incidents.json", SIGNED, "incidents with what was due by when, also none", "GDPR 33(5); DORA 17-19"),
+    (
+        "incidents.json",
+        RECOMPUTED,
+        "incidents, also none; due dates follow the table of laws",
+        "GDPR 33(5); DORA 17-19",
+    ),
     ("authority_requests.csv", RECOMPUTED, "requests of authorities, also none", "GDPR 48; Data Act 32"),
     ("ropa_controller.*", SIGNED, "record of processing of the controller", "GDPR 30(1)"),
     ("ropa_processor.*", SIGNED, "record of processing of the processor", "GDPR 30(2)"),
@@ -47,8 +51,8 @@ CONTENTS = (
     ("privacy_notice_*.html", SIGNED, "information of persons, English and German", "GDPR 13, 14"),
     ("dora_register.csv", SIGNED, "register of information by column code, with who fills each", "DORA 28(3)"),
     ("dora/*", SIGNED, "its templates in the codes of ITS 2024/2956", "DORA 28(3)"),
-    ("policy_history.json", SIGNED, "each policy version: text, diff, who activated it, when in force", "GDPR 24, 25"),
-    ("policies_in_force.json", SIGNED, "the policies that calls name by policy_hash, with their texts", "GDPR 24, 25"),
+    ("policy_history.json", CHECKED, "each policy version: text, diff, who activated it, when in force", "GDPR 24, 25"),
+    ("policies_in_force.json", CHECKED, "the policies that calls name by policy_hash, with their texts", "GDPR 24, 25"),
     ("dsar_*", SIGNED, "access packages, where they were asked for", "GDPR 15, 20"),
     ("control_mapping.csv", SIGNED, "duty, date of application, feature, test, last self-test", "see the file"),
     ("schema.json", PROGRAM, "the format of the records", "AI Act 13(3)(f)"),
