@@ -115,9 +115,9 @@ def notice(flows: Mapping[str, Flows], evidence: Evidence, language: Language, t
     parts = [*party(language, told, tenant)]
     for name, activity, flow in activities_of(flows, evidence):
         parts += _of_activity(language, name, activity, flow, evidence)
-    parts.append(section(language.rights, (*language.rights_text, language.complaint), ""))
+    parts.append(section(_heading(language.rights), (*language.rights_text, language.complaint), ""))
     systems = sorted({one.ai_system_id for one in evidence.activities if one.ai_system_id})
-    parts.append(section(language.automated, automated(language, systems), ""))
+    parts.append(section(_heading(language.automated), automated(language, systems), ""))
     return page(language, language.title_notice, parts)
 
 
@@ -125,17 +125,24 @@ def _of_activity(language: Language, name: str, activity: Activity, flow: Flows,
     basis = [f"{language.legal_basis}: {language.basis(activity.legal_basis)}"] if activity.legal_basis else []
     heading = f"{language.activity} {name}: {activity.purpose or language.unknown}"
     yield section(heading, basis, f"{language.legal_basis}: {language.unknown}")
-    yield section(language.categories, activity.data_classes, language.unknown)
+    yield section(_heading(language.categories), activity.data_classes, language.unknown)
     yield section(
         language.recipients, sorted(flow.recipients) or [one.entity for one in evidence.operators], language.nobody
     )
     told = [language.transfer.format(*one) for one in sorted(flow.transfers)]
-    yield section(language.transfers, [*told, *(_safeguards(language, evidence) if told else ())], language.no_transfer)
+    yield section(
+        _heading(language.transfers), [*told, *(_safeguards(language, evidence) if told else ())], language.no_transfer
+    )
     kept: list[Period] = periods(activity, flow, evidence)
-    yield section(language.periods, (period(language, *one) for one in kept), language.unknown)
-    yield section(language.source, [activity.source] if activity.source else [], language.source_unknown)
+    yield section(_heading(language.periods), (period(language, *one) for one in kept), language.unknown)
+    yield section(_heading(language.source), [activity.source] if activity.source else [], language.source_unknown)
     if _has_notice(activity, evidence):
         yield section("AI Act 50", [language.ai_notice], "")
+
+
+def _heading(title: str) -> str:
+    """Without the letter of Article 15, which is of access and not of information."""
+    return title.partition(" (")[0]
 
 
 def _safeguards(language: Language, evidence: Evidence) -> Iterator[str]:

@@ -101,6 +101,7 @@ def test_a_notice_names_controller_purpose_basis_periods_and_rights(language: ob
     assert "ACME GmbH" in page and "90" in page and "7" in page and "Example SAS (FR)" in page
     assert all(right in page for right in language.rights_text)  # type: ignore[attr-defined]
     assert language.basis("contract") in page  # type: ignore[attr-defined]
+    assert "15(1)(a)" not in page and "Art. 15 Abs. 1 Buchst. a" not in page
 
 
 def test_the_notice_of_article_50_stands_where_the_policy_sends_it() -> None:
