@@ -11,10 +11,11 @@ import typer
 from rich.table import Table
 
 from audit.cli_custody import ACTOR, do
-from audit.cli_frame import DataOption, JsonOption, answering, console, printable
+from audit.cli_frame import DEFAULT_DATA, DataOption, JsonOption, answering, console, printable
 from audit.clocks import ClockTable, as_rows, load_clocks, rfc3339_of
 from audit.custody import Custody
 from audit.errors import AuditError
+from audit.evidence import evidence_of
 from audit.impact import Impact, Scope, draft, impact
 from audit.incident import Case, case_of, cases, close, notify, open_incident, update
 from audit.new_file import replace_file
@@ -209,7 +210,9 @@ def breach_command(
 
         found = do(data, work)
         if to_file is not None:
-            replace_file(to_file, draft([one for one in found if one.calls], scope).encode())
+            concerned = [one for one in found if one.calls]
+            parties = {one.tenant: evidence_of(data or DEFAULT_DATA, one.tenant).controller for one in concerned}
+            replace_file(to_file, draft(concerned, scope, parties).encode())
         if as_json:
             typer.echo(json.dumps({"ok": True, "tenants": [one.as_json() for one in found]}, indent=2))
             return

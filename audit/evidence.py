@@ -7,15 +7,36 @@ record's.
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Annotated, Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+    model_validator,
+)
 
 from audit.errors import AuditError
 from audit.event_base import Country, Sha256
+from audit.lei import check_lei
 
 
 class _Entry(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+def _empty_or_lei(code: str) -> str:
+    return check_lei(code) if code else ""
+
+
+Lei = Annotated[str, AfterValidator(_empty_or_lei)]
+CountryOrNone = Annotated[str, StringConstraints(pattern=r"^([A-Z]{2})?$")]
+DayOrNone = Annotated[str, StringConstraints(pattern=r"^(\d{4}-\d{2}-\d{2})?$")]
+TypeOfService = Annotated[str, StringConstraints(pattern=r"^(eba_TA:S(0[1-9]|1[0-9]))?$")]
+"""Closed list of B_02.02.0060 (ITS 2024/2956, Annex III)."""
 
 
 class Party(_Entry):
@@ -23,11 +44,11 @@ class Party(_Entry):
 
     name: str = ""
     address: str = ""
-    country: str = ""
+    country: CountryOrNone = ""
     contact: str = ""
     representative: str = ""
     dpo: str = ""
-    lei: str = ""
+    lei: Lei = ""
 
 
 class Activity(_Entry):
@@ -147,13 +168,19 @@ class Contract(_Entry):
     """
 
     reference: str = ""
-    start: str = ""
-    end: str = ""
-    governing_law: str = ""
-    notice_days_entity: int | None = None
-    notice_days_provider: int | None = None
-    type_of_service: str = ""
+    start: DayOrNone = ""
+    end: DayOrNone = ""
+    governing_law: CountryOrNone = ""
+    notice_days_entity: int | None = Field(None, ge=0)
+    notice_days_provider: int | None = Field(None, ge=0)
+    type_of_service: TypeOfService = ""
     function: str = ""
+
+    @model_validator(mode="after")
+    def _ends_after_it_starts(self) -> Self:
+        if self.start and self.end and self.end <= self.start:
+            raise ValueError("the contract ends before it starts (EBA validation rule v8816_m)")
+        return self
 
 
 OPERATOR_SCOPE = "_operator"

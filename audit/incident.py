@@ -77,6 +77,11 @@ def case_of(reader: Reader, tenant: str, incident_id: str) -> Case:
     raise AuditError(f"tenant {tenant} has no incident {incident_id}")
 
 
+def open_cases_of_hold(reader: Reader, tenant: str, hold_id: str) -> list[Case]:
+    """The open incidents whose records the hold keeps."""
+    return [case for case in cases(reader, tenant) if case.closed is None and hold_id in case.hold_ids]
+
+
 async def open_incident(
     custody: Custody,
     tenant: str,

@@ -28,7 +28,9 @@ from audit.note import VerifierKey, sign_note
 from audit.ocsf import ocsf
 from audit.outside import Voucher, outside_proofs, vouched_by
 from audit.pack_dsar import dsar_files
+from audit.pack_gaps import Gap, gaps
 from audit.pack_policies import ACTIVATED, unknown_calls
+from audit.pack_privacy import privacy_files
 from audit.pack_program import program
 from audit.pack_registers import last_selftests, registers
 from audit.pack_report import html_report
@@ -69,6 +71,8 @@ class Summary:
     fields: dict[str, int]
     policies_unknown: int = 0
     """Calls whose policy is not in the pack: `verify.py` will say so."""
+    missing: tuple[Gap, ...] = ()
+    """What a law asks for and no register says."""
 
 
 def window(reader: Reader, key: VerifierKey, tenant: str, since: str | None, until: str | None) -> Window:
@@ -194,6 +198,7 @@ class _Pack:
         everything = (
             self._tables.files() | registers(self._tables, self.given.evidence, last_selftests(self._reader)) | outside
         )
+        everything |= privacy_files(self._tables.activities, self.given.evidence, self._tenant)
         for package in self.given.dsar:
             everything |= dsar_files(package)
         for name, content in everything.items():
@@ -204,9 +209,11 @@ class _Pack:
         self._out.add("schema.json", json.dumps(event_schema(), indent=1))
         self._out.add("verify.py", program())
         about = self._about(pack_id, made_at) | {"anchor": self._anchor(outside)}
-        self._out.add(
-            "README.html", html_report(about, self._tables, self._states, vouched_by(self._reader, self.given.vouchers))
-        )
+        missing = gaps(self._tables.activities, self.given.evidence, self._tenant)
+        voucher_rows = vouched_by(self._reader, self.given.vouchers)
+        parties = self.given.evidence.controller, self.given.evidence.processor
+        page = html_report(about, self._tables, self._states, voucher_rows, missing, parties)
+        self._out.add("README.html", page)
         manifest = json.dumps(about | {"files": self._out.digests}, indent=1).encode()
         total = len(self._out.digests)
         text = f"{about['origin']} evidence pack\n{sha256(manifest).hexdigest()}\n"
@@ -221,6 +228,7 @@ class _Pack:
             total + 2,
             self._states,
             unknown_calls(self._tables.policy_calls, self._tables.policies, self.given.evidence),
+            tuple(missing),
         )
 
     def _anchor(self, outside: Mapping[str, object]) -> str:

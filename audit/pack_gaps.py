@@ -17,32 +17,38 @@ class Gap(NamedTuple):
     fix: str
 
 
-def gaps(flows: Mapping[str, Flows], evidence: Evidence) -> list[Gap]:
+def gaps(flows: Mapping[str, Flows], evidence: Evidence, tenant: str) -> list[Gap]:
     """In the order of the articles. `flows`: what the records show of each activity."""
-    return [*_parties(evidence), *_activities(flows, evidence), *_places(evidence), *_contract(evidence)]
+    where = f"{REGISTERS}: tenants.{tenant}"
+    return [
+        *_parties(evidence, where),
+        *_activities(flows, evidence, where),
+        *_places(evidence),
+        *_contract(evidence, where),
+    ]
 
 
-def _parties(evidence: Evidence) -> Iterator[Gap]:
+def _parties(evidence: Evidence, where: str) -> Iterator[Gap]:
     for role, party, article in (
         ("controller", evidence.controller, "GDPR 30(1)(a)"),
         ("processor", evidence.processor, "GDPR 30(2)(a)"),
     ):
-        where = "tenants.TENANT.controller" if role == "controller" else role
+        own = f"{where}.{role}" if role == "controller" else f"{REGISTERS}: {role}"
         for name in ("name", "address", "contact"):
             if not getattr(party, name):
-                yield Gap(f"{role}.{name}", article, f"{REGISTERS}: {where}.{name}")
+                yield Gap(f"{role}.{name}", article, f"{own}.{name}")
         if not party.dpo:
-            yield Gap(f"{role}.dpo", article, f"{REGISTERS}: {where}.dpo, or the word none where none is designated")
+            yield Gap(f"{role}.dpo", article, f"{own}.dpo, or the word none where none is designated")
 
 
-def _activities(flows: Mapping[str, Flows], evidence: Evidence) -> Iterator[Gap]:
+def _activities(flows: Mapping[str, Flows], evidence: Evidence, where: str) -> Iterator[Gap]:
     hashes = {one.policy_hash for one in evidence.terms}
     known = {one.id for one in evidence.activities}
     for one in evidence.activities:
         if not one.purpose:
             yield Gap(f"activity {one.id}: purpose", "GDPR 30(1)(b)", "domicile project create --purpose")
         if not one.subject_categories:
-            fix = f"{REGISTERS}: tenants.TENANT.activities.{one.id}.subject_categories"
+            fix = f"{where}.activities.{one.id}.subject_categories"
             yield Gap(f"activity {one.id}: subject_categories", "GDPR 30(1)(c)", fix)
         if not one.data_classes:
             yield Gap(f"activity {one.id}: data_classes", "GDPR 30(1)(c)", "domicile project create --data-class")
@@ -59,9 +65,7 @@ def _places(evidence: Evidence) -> Iterator[Gap]:
             yield Gap(f"backend {one.id}: place", "GDPR 30(1)(d), (e)", f"catalogue.yaml: a region {one.region}")
 
 
-def _contract(evidence: Evidence) -> Iterator[Gap]:
+def _contract(evidence: Evidence, where: str) -> Iterator[Gap]:
     """Of use to financial entities only: named once, not column by column."""
     if not evidence.contract.reference:
-        yield Gap(
-            "contract.reference", "DORA 28(3), B_02.01.0010", f"{REGISTERS}: tenants.TENANT.contract, if DORA applies"
-        )
+        yield Gap("contract.reference", "DORA 28(3), B_02.01.0010", f"{where}.contract, if DORA applies")

@@ -5,11 +5,11 @@ Every entry is the register's, a policy's or a record's; what none of them says 
 """
 
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from audit.ai_act import FLOOR_DAYS
-from audit.evidence import Activity, Evidence, Party, Terms
+from audit.evidence import Activity, Evidence, Party
 from audit.pack_tables import Flows
 
 CONTROLLER_COLUMNS = (
@@ -23,6 +23,7 @@ PROCESSOR_COLUMNS = (
     "measures_not_in_place,calls"
 )
 NO_TRANSFER = "none"
+METADATA, CONTENT = "metadata", "content"
 
 _METADATA = re.compile(r"metadata_([0-9]+)d")
 
@@ -46,11 +47,11 @@ def ropa_controller(flows: Mapping[str, Flows], evidence: Evidence) -> list[dict
             "data_kinds_seen": sorted(flow.data),
             "recipients": sorted(flow.recipients),
             "third_countries_and_basis": transfers(flow),
-            "erasure_time_limits": time_limits(activity, flow, evidence),
-            **_measures(name, evidence),
+            "erasure_time_limits": [str(one) for one in periods(activity, flow, evidence)],
+            **measures_of(name, evidence),
             "calls": flow.calls,
         }
-        for name, activity, flow in _activities(flows, evidence)
+        for name, activity, flow in activities_of(flows, evidence)
     ]
 
 
@@ -71,19 +72,33 @@ def ropa_processor(flows: Mapping[str, Flows], evidence: Evidence) -> list[dict[
             "categories_of_processing": f"inference for {activity.purpose or name}",
             "subprocessors": sorted(flow.recipients | below),
             "third_countries_and_basis": transfers(flow),
-            **_measures(name, evidence),
+            **measures_of(name, evidence),
             "calls": flow.calls,
         }
-        for name, activity, flow in _activities(flows, evidence)
+        for name, activity, flow in activities_of(flows, evidence)
     ]
 
 
 def transfers(flow: Flows) -> list[str]:
     """GDPR 30(1)(e): routes that rest on a tool of Chapter V. A route within the EEA is none."""
-    return sorted(flow.transfers) or [NO_TRANSFER]
+    return [str(one) for one in sorted(flow.transfers)] or [NO_TRANSFER]
 
 
-def time_limits(activity: Activity, flow: Flows, evidence: Evidence) -> list[str]:
+class Period(NamedTuple):
+    """How long something is kept: `kind` is metadata (records of calls) or content; 0 days is not at all."""
+
+    kind: str
+    days: int
+
+    def __str__(self) -> str:
+        if self.kind == METADATA:
+            return f"records of calls (metadata, no personal value): {self.days} days"
+        if self.days:
+            return f"prompts, answers and identifiers of persons (content): {self.days} days, encrypted"
+        return "prompts and answers (content): not kept"
+
+
+def periods(activity: Activity, flow: Flows, evidence: Evidence) -> list[Period]:
     """GDPR 30(1)(f), for records of calls and for content: as the records say, and as the policies that decided the
     calls, or would decide them now, set it."""
     by_hash = {one.policy_hash: one for one in evidence.terms}
@@ -91,32 +106,22 @@ def time_limits(activity: Activity, flow: Flows, evidence: Evidence) -> list[str
     days = {int(match[1]) for each in flow.retention if (match := _METADATA.fullmatch(each))}
     if not days:
         days = {_floored(one.metadata_days, activity) for one in concerned}
-    told = [f"records of calls (metadata, no personal value): {count} days" for count in sorted(days)]
-    return told + content_limits(concerned)
-
-
-def content_limits(concerned: Iterable[Terms]) -> list[str]:
-    """For prompts, answers and the person's identifier, one sentence for each period that a policy set."""
-    periods = sorted({one.content_days for one in concerned})
-    return [
-        f"prompts, answers and identifiers of persons (content): {days} days, encrypted"
-        if days
-        else "prompts and answers (content): not kept"
-        for days in periods
-    ]
+    content = sorted({one.content_days for one in concerned})
+    return [*(Period(METADATA, count) for count in sorted(days)), *(Period(CONTENT, count) for count in content)]
 
 
 def _floored(days: int, activity: Activity) -> int:
     return max(days, FLOOR_DAYS) if activity.risk_class == "high" else days
 
 
-def _activities(flows: Mapping[str, Flows], evidence: Evidence) -> list[tuple[str, Activity, Flows]]:
+def activities_of(flows: Mapping[str, Flows], evidence: Evidence) -> list[tuple[str, Activity, Flows]]:
+    """Registered ones and those that calls name, by id, each with what was seen of it."""
     known = {one.id: one for one in evidence.activities}
     names = sorted({*known, *flows})
     return [(name, known.get(name, Activity(id=name)), flows.get(name, Flows())) for name in names]
 
 
-def _measures(name: str, evidence: Evidence) -> dict[str, list[str]]:
+def measures_of(name: str, evidence: Evidence) -> dict[str, list[str]]:
     """Those of the activity itself, and those of backends and stores, which all activities share."""
     own = [one for one in evidence.measures if one.applies_to in ("", f"activity {name}") or not _of_activity(one)]
     return {

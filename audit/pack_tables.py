@@ -9,7 +9,7 @@ import io
 import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from audit.anchor_event import KeyRotated
 from audit.certificate import Certificate
@@ -228,25 +228,34 @@ class Connections:
         self.last = ts
 
 
+class Transfer(NamedTuple):
+    """A route that rests on a tool of GDPR chapter V: where calls were computed and stored, and the tool."""
+
+    computed_in: str
+    stored_in: str
+    tool: str
+
+    def __str__(self) -> str:
+        return f"computed in {self.computed_in}, stored in {self.stored_in}: {self.tool}"
+
+
 class Flows:
-    """What was seen of one processing activity. `policies`: hashes of those that decided its calls; `transfers`: routes
-    that rest on a tool of GDPR chapter V."""
+    """What was seen of one processing activity. `policies`: hashes of those that decided its calls."""
 
     def __init__(self) -> None:
         self.calls = 0
         self.projects: set[str] = set()
         self.data: set[str] = set()
         self.recipients: set[str] = set()
-        self.transfers: set[str] = set()
+        self.transfers: set[Transfer] = set()
         self.retention: set[str] = set()
         self.policies: set[str] = set()
 
 
-def _third_country(event: InferenceAccepted) -> Iterable[str]:
+def _third_country(event: InferenceAccepted) -> Iterable[Transfer]:
     """The tools that a route rests on beside the EEA itself. Sub-processors of the route count in its basis."""
-    tools = [tool for tool in event.transfer_basis.split("+") if tool != "intra_eea"]
-    where = f"computed in {event.inference_country}, stored in {event.storage_country}"
-    return (f"{where}: {tool}" for tool in tools)
+    tools = (tool for tool in event.transfer_basis.split("+") if tool != "intra_eea")
+    return (Transfer(event.inference_country, event.storage_country, tool) for tool in tools)
 
 
 def table(header: str, rows: Iterable[Sequence[object]]) -> str:

@@ -143,6 +143,7 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
                 log_name(signer.verifier_key),
                 lambda: open_reader(installation.audit_log),
                 lambda: directory.prices,
+                days=settings.audit.ledger_days,
             ) as ledger,
             _machines(provider, settings.oidc) as machines,
             _limit_store(database, ledger) as limit_store,

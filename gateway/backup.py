@@ -43,7 +43,7 @@ FORMAT = "domicile-backup/2"
 UNSIGNED_FORMAT = "domicile-backup/1"
 LOG = "audit/log.db"
 DATABASES = ("control.db", LOG, "audit/side.db")
-PUBLIC = ("catalogue.yaml", "ca/ca.pem", "audit/signer.vkey")
+PUBLIC = ("catalogue.yaml", "registers.json", "ca/ca.pem", "audit/signer.vkey")
 NOTES = re.compile(rf"audit/{SUCCESSION}/[A-Za-z0-9][A-Za-z0-9._-]*\.note", re.ASCII)
 """Successions of the log's key, without which records signed by an earlier one do not verify."""
 ATTESTED = (SUCCESSION, WITNESSED, TIMESTAMPS)

@@ -10,6 +10,7 @@ from audit.stamp import rfc3339
 from gateway.installation import Installation, InstallationError
 from gateway.policy_history import rulings, scope_of
 from gateway.policy_terms import deciding, terms_of
+from gateway.registers import NAME as REGISTERS
 from gateway.registers import Registers, TenantDetails
 from gateway.safeguards import certified_identity, measures
 from gateway.store.errors import NotFound, StoreError
@@ -63,6 +64,7 @@ def evidence(
 ) -> Evidence:
     """`launched`: deployment by backend id; `master`: where the master key is kept. Raises StoreError for a tenant that
     does not exist."""
+    _check_names(registers, inventory, tenant)
     registered = inventory.backends(tenant)
     above, own = inventory.policies(None), inventory.policies(tenant)
     made = rulings(above, own)
@@ -87,6 +89,19 @@ def evidence(
         terms=terms,
         measures=measures(registered, launched, activities, {one.policy_hash: one for one in terms}, master),
     )
+
+
+def _check_names(registers: Registers, inventory: Inventory, tenant: str) -> None:
+    """A misspelt name would leave its fields empty without a word. Raises AuditError."""
+    for what, named, known in (
+        ("tenant", set(registers.tenants), {one.id for one in inventory.tenants()}),
+        ("project", set(registers.of(tenant).activities), {one.id for one in inventory.projects(tenant)}),
+    ):
+        if unknown := sorted(named - known):
+            raise AuditError(
+                f"{REGISTERS} names {what} {', '.join(unknown)}, which does not exist; "
+                f"there are {', '.join(sorted(known)) or 'none'}"
+            )
 
 
 def _controller(told: Party, display_name: str) -> Party:

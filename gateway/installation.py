@@ -12,6 +12,7 @@
 <data>/secrets/backends/TENANT/  keys that the tenant's own servers ask for
 <data>/secrets/requests          signs the tokens of calls to backends; they check by ca/requests.pem
 <data>/catalogue.yaml            the installation's own places and operators, if it has any
+<data>/registers.json            parties, contracts and categories of people for evidence packs, if it has any
 """
 
 import os

@@ -4,7 +4,6 @@ The country table (EU, EEA, adequacy) is `policy.countries`, which see for why. 
 the question is as unknown as one that is not there: its facts are left out, and policy denies on what it does not know.
 """
 
-import re
 from collections.abc import Iterable, Sequence
 from datetime import date
 from functools import lru_cache
@@ -15,6 +14,7 @@ from typing import Annotated, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints, ValidationError
 
+from audit.lei import check_lei
 from policy.countries import builtin_countries
 from policy.errors import PolicyDocumentError
 from policy.facts import Attestation, BackendFacts, CountrySets, Kind, Subprocessor, Tenancy
@@ -49,13 +49,6 @@ class Row(BaseModel):
         return self.valid_from <= day and (self.valid_to is None or day <= self.valid_to)
 
 
-def _lei(code: str) -> str:
-    """ISO 17442: 18 characters and two check digits, ISO/IEC 7064 MOD 97-10 over all 20."""
-    if not re.fullmatch(r"[0-9A-Z]{18}[0-9]{2}", code) or int("".join(str(int(one, 36)) for one in code)) % 97 != 1:
-        raise ValueError(f"{code!r} is no legal entity identifier (ISO 17442): 20 characters, check digits last")
-    return code
-
-
 class Operator(Row):
     """The legal entity that controls backends, and the one that controls it in the end (CLOUD Act exposure).
 
@@ -66,7 +59,7 @@ class Operator(Row):
     head_office: Country
     ultimate_parent: Text
     parent_country: Country
-    lei: Annotated[str, AfterValidator(_lei)] | None = None
+    lei: Annotated[str, AfterValidator(check_lei)] | None = None
     subprocessors: tuple[Subprocessor, ...] = ()
     attested_transfer: tuple[Attestation, ...] = ()
 

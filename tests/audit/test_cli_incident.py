@@ -105,3 +105,16 @@ def test_who_looked_at_the_log_is_in_the_log(data: Path, home: Home) -> None:
     copy = SHELL.invoke(app, ["show", "--log", str(home.path)])
     assert copy.exit_code == 0
     assert len(home.events("acme")) == before
+
+
+def test_releasing_the_hold_of_an_open_incident_warns_and_that_of_a_closed_one_does_not(data: Path) -> None:
+    words = ("incident", "open", "--tenant", "acme", "--law", "ai_act", "--json")
+    (first,) = said(run(data, *words))["incidents"]
+    (second,) = said(run(data, *words))["incidents"]
+    run(data, "incident", "close", "--tenant", "acme", second["incident_id"])
+    released = run(data, "hold", "release", "--tenant", "acme", first["hold_ids"][0])
+    assert released.exit_code == 0
+    assert f"WARNING: incident {first['incident_id']} is still open" in released.stderr
+    again = run(data, "hold", "release", "--tenant", "acme", second["hold_ids"][0], "--json")
+    assert (said(again)["open_incidents"], again.stderr) == ([], "")
+    assert "No hold stands" in run(data, "hold", "list", "--tenant", "acme").stdout

@@ -83,7 +83,7 @@ def test_without_calls_the_policy_in_force_and_the_floor_of_high_risk_give_the_l
 def test_without_terms_no_limit_is_stated_and_the_gap_is_named() -> None:
     evidence = Evidence(activities=(Activity(id="support", policy_hash=HASH),))
     assert entry(evidence)["erasure_time_limits"] == []
-    assert "activity support: erasure_time_limits" in {gap.field for gap in gaps({}, evidence)}
+    assert "activity support: erasure_time_limits" in {gap.field for gap in gaps({}, evidence, "acme")}
 
 
 def test_a_measure_of_another_activity_is_not_among_this_ones() -> None:
@@ -104,7 +104,7 @@ def test_the_categories_of_processing_are_purposes_where_they_are_registered() -
 
 
 def test_every_field_of_article_30_that_is_empty_is_named_with_where_to_set_it() -> None:
-    found = {gap.field: gap for gap in gaps(flows(accepted(activity_id="shadow")), with_terms(0))}
+    found = {gap.field: gap for gap in gaps(flows(accepted(activity_id="shadow")), with_terms(0), "acme")}
     assert {"controller.contact", "controller.dpo", "processor.name", "processor.dpo"} <= set(found)
     assert "activity support: subject_categories" in found and "activity shadow: the whole entry" in found
     assert all(gap.fix and gap.article for gap in found.values())
@@ -113,5 +113,5 @@ def test_every_field_of_article_30_that_is_empty_is_named_with_where_to_set_it()
 @pytest.mark.parametrize("role", ["controller", "processor"])
 def test_a_field_that_is_filled_in_is_not_named_any_more(role: str) -> None:
     party = Party(name="X", address="Y", contact="z@x.example", dpo="none")
-    named = {gap.field for gap in gaps({}, Evidence(**{role: party}))}
+    named = {gap.field for gap in gaps({}, Evidence(**{role: party}), "acme")}
     assert not {name for name in named if name.startswith(f"{role}.")}
