@@ -22,6 +22,7 @@ from pydantic import (
 from audit.errors import AuditError
 from audit.event_base import Country, Sha256
 from audit.lei import check_lei
+from audit.untrusted_file import read_untrusted
 
 
 class _Entry(BaseModel):
@@ -246,10 +247,13 @@ class Evidence(_Entry):
     def load(cls, path: Path) -> "Evidence":
         """From a JSON file. Raises AuditError if it is not of this form."""
         try:
-            return cls.model_validate_json(path.read_bytes())
+            return cls.model_validate_json(read_untrusted(path, MAX_EVIDENCE, follow_links=True))
         except (OSError, ValidationError) as error:
             raise AuditError(f"the evidence in {path.name} cannot be read: {error}") from error
 
+
+MAX_EVIDENCE = 256 << 20
+"""Bytes of a file of registers, with every version of every policy."""
 
 Source = Callable[[Path, str], Evidence]
 """From a data folder and a tenant."""

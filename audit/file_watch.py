@@ -38,7 +38,7 @@ class FileWatch:
         """Begin with the database at `path` as it is now, called `name` in sentences. Raises StoreError."""
         self._path = path
         self._name = name
-        self._files = (path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm"))
+        self._files = tuple(f"{path}{ending}" for ending in ("", "-wal", "-shm"))
         self._marks: dict[int, int] = {}
         self._version: int | None = None
         self._lock = threading.Lock()
@@ -60,7 +60,7 @@ class FileWatch:
             found = _inode(file)
             if found == known:
                 continue
-            name = f"{self._name}{file.name.removeprefix(self._path.name)}"
+            name = f"{self._name}{file.removeprefix(str(self._path))}"
             if found is None:
                 raise StoreReplaced(
                     f"{name} was removed while this gateway has it open; stop the gateway, then put the file back or"
@@ -121,7 +121,7 @@ class FileWatch:
         self._marks[slot] = mark
 
 
-def _inode(file: Path) -> Inode | None:
+def _inode(file: str) -> Inode | None:
     try:
         found = os.stat(file)
     except FileNotFoundError:

@@ -135,13 +135,17 @@ def apply(
     """
     from audit.errors import NoteError
     from audit.note import VerifierKey
-    from gateway.bundle import BundleError, open_bundle
+    from audit.untrusted_file import read_untrusted
+    from gateway.bundle import MAX_BYTES, BundleError, open_bundle
     from gateway.installation import Installation
 
     with opened_control(ctx, data) as control:
         try:
             opened = open_bundle(
-                file.read_bytes(), VerifierKey.parse(read_text(key)), home=home, peer=Installation.open(data).cell
+                read_untrusted(file, MAX_BYTES, follow_links=True),
+                VerifierKey.parse(read_text(key)),
+                home=home,
+                peer=Installation.open(data).cell,
             )
         except (BundleError, NoteError) as error:
             fail(str(error))

@@ -74,7 +74,7 @@ def _child(folder: str, url: str | None, node: str, writing: object, seed: int) 
 def run_command(home: Home, words: list[str]) -> int | None:
     process = forks.Process(target=crash_child.command, args=(str(home.path.parent.parent), home.url, words))
     process.start()
-    process.join(120)
+    process.join(600)  # on a busy machine a command may wait for its turn
     return process.exitcode
 
 
