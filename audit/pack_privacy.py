@@ -127,7 +127,9 @@ def _of_activity(language: Language, name: str, activity: Activity, flow: Flows,
     yield section(heading, basis, f"{language.legal_basis}: {language.unknown}")
     yield section(_heading(language.categories), activity.data_classes, language.unknown)
     yield section(
-        language.recipients, sorted(flow.recipients) or [one.entity for one in evidence.operators], language.nobody
+        _heading(language.recipients),
+        sorted(flow.recipients) or [one.entity for one in evidence.operators],
+        language.nobody,
     )
     told = [language.transfer.format(*one) for one in sorted(flow.transfers)]
     yield section(
