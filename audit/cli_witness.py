@@ -22,7 +22,7 @@ from audit.event_base import ANCHOR_TENANT
 from audit.log import AuditLog
 from audit.note import VerifierKey
 from audit.outside import WITNESSED
-from audit.place import is_there, open_reader
+from audit.place import is_there, learn_successions, open_reader, publish_succession
 from audit.rotation import rotate
 from audit.selftest import selftest
 from audit.signer import FileSigner
@@ -84,7 +84,10 @@ def rotate_command(
     reason: Annotated[str, typer.Option("--reason", help="A code, no words: it goes on record.")] = "scheduled",
     as_json: JsonOption = False,
 ) -> None:
-    """Put a new signing key in place of the old, which introduces it in every tree. Gateways take it when they restart.
+    """Put a new signing key in place of the old, which introduces it in every tree. A gateway on this folder takes it up.
+
+    Gateways on other hosts go on with the old key until they are given the new key set: `domicile init --export-keys`
+    here, `domicile init --keys` there.
 
     Hand the new verifier key to whoever holds the old one; the succession beside the log lets both verify everything.
     """
@@ -92,7 +95,9 @@ def rotate_command(
         log = (data or DEFAULT_DATA) / LOG_IN_DATA
         if not is_there(log):
             raise AuditError(f"there is no audit log at {log}")
-        opened = partial(AuditLog.open, log, node=f"cli-{os.getpid()}")
+        learn_successions(log)
+        node = f"cli-{os.getpid()}"
+        opened = partial(AuditLog.open, log, node=node)
         key = asyncio.run(
             rotate(
                 log.with_name("signer.key"),
@@ -101,6 +106,7 @@ def rotate_command(
                 at=rfc3339(int(time.time() * 1000)),
                 actor=ACTOR,
                 reason=reason,
+                publish=partial(publish_succession, log, node),
             )
         )
         typer.echo(json.dumps({"ok": True, "key": str(key)}) if as_json else f"The log's key is now {key}")

@@ -19,6 +19,7 @@ from audit.erasure import finish
 from audit.event_base import ANCHOR_TENANT
 from audit.node import NodeLock
 from audit.outside import last_stamped
+from audit.place import learn_successions
 from audit.retention import run_all
 from audit.timestamp import load_roots, timestamp
 from gateway.settings import Audit
@@ -60,6 +61,8 @@ class Chores:
         await run_all(self._custody)
 
     async def anchor(self) -> None:
+        """Checkpoints that a gateway on another host signed with a newer key are trusted by its succession."""
+        await asyncio.to_thread(learn_successions, self._folder / "log.db")
         await anchor(self._custody, self._anchors)
 
     async def stamp(self) -> None:
