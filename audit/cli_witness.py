@@ -84,7 +84,7 @@ def rotate_command(
     reason: Annotated[str, typer.Option("--reason", help="A code, no words: it goes on record.")] = "scheduled",
     as_json: JsonOption = False,
 ) -> None:
-    """Put a new signing key in place of the old, which introduces it in every tree. A gateway on this folder takes it up.
+    """Put a new signing key in place of the old, which introduces it in every tree. Gateways on this folder take it up.
 
     Gateways on other hosts go on with the old key until they are given the new key set: `domicile init --export-keys`
     here, `domicile init --keys` there.

@@ -25,14 +25,18 @@ DATABASE_VARIABLE = "DOMICILE_AUDIT_DATABASE_URL"
 DATABASE_SETTING = "database.record_url"
 
 
+UrlSource = Callable[[], str | None]
+"""Gives the URL of the record's database; None: it is a file of the data folder."""
+
+
 def _from_environment() -> str | None:
     return os.environ.get(DATABASE_VARIABLE) or None
 
 
-_source: list[Callable[[], str | None]] = [_from_environment]
+_source: list[UrlSource] = [_from_environment]
 
 
-def use_urls_of(source: Callable[[], str | None]) -> None:
+def use_urls_of(source: UrlSource) -> None:
     """From now on in this process the URL of the record is what `source` returns; None: the file in the data folder."""
     _source[0] = source
 
@@ -52,9 +56,9 @@ def side_of(path: Path) -> Named:
     return Named("side store", path, "", "")
 
 
-def open_store(path: Path, node: str, boot: str) -> LeafStore:
+def open_store(path: Path, node: str, boot: str, source: UrlSource = database_url) -> LeafStore:
     """The store of the log whose file would be `path`. Raises StoreError, StrangerError before anything is written."""
-    url, named = database_url(), record_of(path)
+    url, named = source(), record_of(path)
     place = place_of(named, url) or Place()
     key = key_beside(path)
     store = SqliteStore.open(path, node, boot) if url is None else _open_postgres(url, node, boot)
@@ -77,9 +81,9 @@ def _open_postgres(url: str, node: str, boot: str) -> LeafStore:
     return PostgresStore.open(url, node, boot)
 
 
-def open_reader(path: Path) -> Reader:
-    """Raises StoreError if there is no log, StrangerError if it is not of the installation that `path` is in."""
-    url = database_url()
+def open_reader(path: Path, source: UrlSource = database_url) -> Reader:
+    """Raises NoLog if there is no log, StrangerError if it is not of the installation that `path` is in."""
+    url = source()
     place_of(record_of(path), url)
     reader: Reader
     if url is None:
@@ -112,12 +116,12 @@ def _check_reader(reader: Reader, path: Path) -> None:
         check_identity(found, key_beside(path) or key, "the record")
 
 
-def learn_successions(path: Path) -> bool:
+def learn_successions(path: Path, source: UrlSource = database_url) -> bool:
     """Take over the replacements of the log's key that other hosts wrote into the record; whether there were any.
 
     Raises StoreError.
     """
-    reader = open_reader(path)
+    reader = open_reader(path, source)
     try:
         return _learn(path, reader.successions())
     finally:
@@ -152,10 +156,10 @@ def _learn(path: Path, notes: Sequence[str]) -> bool:
         return False
 
 
-def is_there(path: Path) -> bool:
+def is_there(path: Path, source: UrlSource = database_url) -> bool:
     """Whether there is a log, as far as can be told without opening it.
 
     Raises StoreError if the configured URL and the marker of the folder disagree.
     """
-    place = place_of(record_of(path), database_url())
+    place = place_of(record_of(path), source())
     return place is not None and (place.server is not None or path.is_file())

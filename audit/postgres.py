@@ -15,7 +15,7 @@ from typing import Any
 
 import psycopg
 
-from audit.errors import StoreError
+from audit.errors import NoLog, StoreError
 from audit.event_base import Step
 from audit.identity import Identity, check_founder, check_identity, identity_of
 from audit.merkle import Frontier
@@ -341,7 +341,7 @@ class PostgresReader:
             try:
                 db.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
                 if format_of(db) is None:
-                    raise StoreError("there is no audit log in this database")
+                    raise NoLog("there is no audit log in this database")
             except BaseException:
                 db.close()
                 raise

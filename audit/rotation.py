@@ -1,8 +1,8 @@
 """Rotation of the signing key in a file: the old key introduces the new one in every tree, then makes way.
 
 A gateway that runs on the same folder signs with the new key from its next checkpoint on. One on another host signs
-with the old key until it is given the new key set (`domicile init --keys`): both are trusted, by the succession, which is
-written into the record too.
+with the old key until it is given the new key set (`domicile init --keys`): both are trusted, by the succession, which
+is written into the record too.
 """
 
 import os

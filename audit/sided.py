@@ -8,17 +8,19 @@ from audit.identity import key_beside
 from audit.keys import KeyProvider
 from audit.marker import Place, mark_made, place_of
 from audit.merkle import Frontier
-from audit.place import open_store, side_of
+from audit.place import UrlSource, database_url, open_store, side_of
 from audit.side import SideStore
 from audit.store import Appended, Entry, LeafStore, OpenIntent, Placed, Refused, SignedCheckpoint
 
 
-def open_sided(side: Path, keys: KeyProvider) -> Callable[[Path, str, str], "SidedStore"]:
+def open_sided(
+    side: Path, keys: KeyProvider, source: UrlSource = database_url
+) -> Callable[[Path, str, str], "SidedStore"]:
     """What `AuditLog.open` takes as `open_store` where events bring private values."""
 
     def opened(path: Path, node: str, boot: str) -> SidedStore:
         place = place_of(side_of(side), None)
-        store = open_store(path, node, boot)
+        store = open_store(path, node, boot, source)
         try:
             return SidedStore(store, _claimed(side, keys, path, place or Place()))
         except StoreError:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
-from audit.errors import ProofError, StoreError, StoreFull
+from audit.errors import NoLog, ProofError, StoreError, StoreFull
 from audit.event_base import Step
 from audit.identity import Identity, check_founder, check_identity, identity_of
 from audit.merkle import Frontier
@@ -351,13 +351,13 @@ class SqliteReader:
     def open(cls, path: Path) -> "SqliteReader":
         """Raises StoreError if there is no file, or it is not an audit log."""
         if not path.is_file():
-            raise StoreError(f"there is no audit log at {path}")
+            raise NoLog(f"there is no audit log at {path}")
         with _store_errors():
             db = sqlite3.connect(read_only_uri(path), uri=True, timeout=BUSY_SECONDS, isolation_level=None)
             try:
                 db.execute("BEGIN")
                 if _format(db) is None:
-                    raise StoreError("the file is empty")
+                    raise NoLog("the file is empty")
             except BaseException:
                 db.close()
                 raise

@@ -34,8 +34,13 @@ def recorded_admin(installation: Installation) -> Iterator[OnEvent]:
 def recording(installation: Installation) -> Iterator[Callable[[Event], Receipt]]:
     """Yields what makes any event durable. Raises AuditUnavailable, and so does what it yields."""
     with _TURN, asyncio.Runner() as runner:
+        installation.settle()
         node = f"cli-{getpid()}"  # several may run at once, beside the gateway
-        log = runner.run(AuditLog.open(installation.audit_log, signer=installation.signer(), node=node))
+        log = runner.run(
+            AuditLog.open(
+                installation.audit_log, signer=installation.signer(), node=node, open_store=installation.open_store
+            )
+        )
         try:
             yield lambda event: runner.run(log.append(event))
         finally:

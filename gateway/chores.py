@@ -19,7 +19,6 @@ from audit.erasure import finish
 from audit.event_base import ANCHOR_TENANT
 from audit.node import NodeLock
 from audit.outside import last_stamped
-from audit.place import learn_successions
 from audit.retention import run_all
 from audit.timestamp import load_roots, timestamp
 from gateway.settings import Audit
@@ -35,11 +34,15 @@ TIMESTAMP_RETRY_S = 600.0
 class Chores:
     """`folder` is where the log lies, and the lock. Run it as a task; cancel it to stop."""
 
-    def __init__(self, custody: Custody, folder: Path, settings: Audit) -> None:
+    def __init__(
+        self, custody: Custody, folder: Path, settings: Audit, learn: Callable[[], object] = lambda: None
+    ) -> None:
+        """`learn` takes over the successions of the log's key that other hosts wrote into the record. Blocks."""
         self._custody = custody
         self._folder = folder
         self._settings = settings
         self._anchors = Anchors()
+        self._learn = learn
 
     async def run(self) -> NoReturn:
         lock = await self._turn()
@@ -62,7 +65,7 @@ class Chores:
 
     async def anchor(self) -> None:
         """Checkpoints that a gateway on another host signed with a newer key are trusted by its succession."""
-        await asyncio.to_thread(learn_successions, self._folder / "log.db")
+        await asyncio.to_thread(self._learn)
         await anchor(self._custody, self._anchors)
 
     async def stamp(self) -> None:

@@ -31,15 +31,15 @@ def create_tenant(
     ctx: typer.Context,
     tenant: Tenant,
     name: Annotated[str | None, typer.Option(help="Name for people, as 'Acme GmbH'.")] = None,
-    cell: Annotated[str | None, typer.Option(help="Cell of a new data folder (default: local).")] = None,
+    cell: Annotated[str | None, typer.Option(help="Name of the data folder's cell, to be sure of it.")] = None,
     data: Data = DEFAULT_DATA,
     as_json: AsJson = False,
 ) -> None:
-    """Create a tenant, and the data folder if it is not there.
+    """Create a tenant. The data folder is made by `domicile init`.
 
     Example: domicile tenant create acme --name 'Acme GmbH'
     """
-    with opened_control(ctx, data, create=True, cell=cell) as control:
+    with opened_control(ctx, data, cell=cell) as control:
         record = control.create_tenant(tenant, display_name=name)
     print_one(record, as_json)
 

@@ -7,7 +7,7 @@ calls it from a thread.
 import os
 import re
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -50,11 +50,18 @@ class Database:
         self._writer = self._engine.execution_options(begin="IMMEDIATE")
 
     @classmethod
-    def open(cls, data: Path, *, url: str | None = None, pool_size: int = POOL_SIZE) -> "Database":
+    def open(
+        cls,
+        data: Path,
+        *,
+        url: str | None = None,
+        pool_size: int = POOL_SIZE,
+        check: "Callable[[Database], None]" = lambda database: None,
+    ) -> "Database":
         """``control.db`` in the folder `data`, or the database at `url`; created if absent, migrated to this version.
 
-        `url` reads ``postgresql://user:password@host/name``. Raises DatabaseUnavailable, also for a database newer than
-        this program.
+        `url` reads ``postgresql://user:password@host/name``. `check` sees the database before it is migrated, and stops
+        that by raising. Raises DatabaseUnavailable, also for a database newer than this program.
         """
         if url is None:
             path = data / "control.db"
@@ -63,7 +70,12 @@ class Database:
                 os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
             url = f"sqlite:///{path}"
         database = cls(url, pool_size)
-        database.migrate()
+        try:
+            check(database)
+            database.migrate()
+        except BaseException:
+            database.close()
+            raise
         return database
 
     @property
@@ -153,10 +165,10 @@ def _translated_errors() -> Iterator[None]:
         raise  # the caller knows what it means
     except exc.DataError as error:
         raise Invalid("a value is one that the database cannot hold") from error
-    except exc.ArgumentError as error:  # which may quote the password
+    except (exc.ArgumentError, ValueError):  # which may quote the password
         raise DatabaseUnavailable(
             "DOMICILE_DATABASE_URL is no URL of a database; it reads postgresql://user:password@host/name"
-        ) from error
+        ) from None
     except (exc.DBAPIError, exc.TimeoutError, ImportError, OSError) as error:
         reason = error.orig if isinstance(error, exc.DBAPIError) else error
         raise DatabaseUnavailable(f"the control database failed: {reason}") from error

@@ -64,8 +64,7 @@ def completed(request, tenant="acme", **more):
 
 
 def read(database, path, prices=PRICES, writer=None):
-    with closing(SqliteReader.open(path)) as reader:
-        return (writer or LedgerWriter(database, "log")).catch_up(reader, prices)
+    return (writer or LedgerWriter(database, "log")).catch_up(lambda: SqliteReader.open(path), prices)
 
 
 async def test_a_call_is_one_row_with_its_tokens_seconds_and_price(record, database, acme):
