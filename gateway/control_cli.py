@@ -16,6 +16,7 @@ from gateway.admin_shell import (
     fail,
     opened_control,
     opened_inventory,
+    plain_errors,
 )
 from gateway.printing import print_json, print_one, print_table
 
@@ -39,6 +40,12 @@ def create_tenant(
 
     Example: domicile tenant create acme --name 'Acme GmbH'
     """
+    from regions.identity import check_name
+
+    with plain_errors():
+        check_name(tenant, "tenant")
+        if cell is not None:
+            check_name(cell, "cell")
     with opened_control(ctx, data, cell=cell) as control:
         record = control.create_tenant(tenant, display_name=name)
     print_one(record, as_json)

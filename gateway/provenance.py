@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from gateway.database_urls import CONTROL_VARIABLE, RECORD_VARIABLE, REDIS_VARIABLE, urls_of
+from audit.place import DATABASE_VARIABLE
+from gateway.database_urls import CONTROL_VARIABLE, REDIS_VARIABLE, urls_of
 from gateway.settings import Settings, SettingsError, load_settings
 from gateway.sinks import stays_here
 from regions.secret_file import LoosePermissions, read_secret
 
 PREFIX = "DOMICILE__"
-URLS = (CONTROL_VARIABLE, RECORD_VARIABLE, REDIS_VARIABLE)
+URLS = (CONTROL_VARIABLE, DATABASE_VARIABLE, REDIS_VARIABLE)
 """Said in the environment alone: they may hold a password."""
 FILES = ("listen.cert_file", "listen.key_file", "oidc.client_secret_file")
 SECRET_FILES = frozenset({"listen.key_file", "oidc.client_secret_file"})

@@ -10,6 +10,7 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from sqlalchemy import Connection, Engine, create_engine, event, exc, inspect, text
@@ -25,6 +26,7 @@ POOL_SIZE = 10
 POOL_TIMEOUT_S = 10
 CONNECT_TIMEOUT_S = 3
 _MIGRATION_LOCK = 0x646F6D69
+_MIGRATING = Lock()  # Alembic keeps what it works on in a module: one thread of a process at a time
 _REVISION = {name: re.compile(rf'^{name} = "([^"]+)"$', re.M) for name in ("revision", "down_revision")}
 
 
@@ -108,7 +110,7 @@ class Database:
 
         config = Config()
         config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
-        with _translated_errors(), self._writer.begin() as connection:
+        with _translated_errors(), _MIGRATING, self._writer.begin() as connection:
             if connection.dialect.name == "postgresql":
                 connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _MIGRATION_LOCK})
             config.attributes["connection"] = connection
