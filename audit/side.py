@@ -175,6 +175,11 @@ class SideStore:
         check_identity(found, key, "the side store")
         return found
 
+    def identity(self) -> Identity | None:
+        """Which installation the file says it is of; None if it was never claimed."""
+        with side_errors():
+            return _identity(self._db)
+
     def _check_ours(self, db: sqlite3.Connection) -> None:
         """By the peppers: a tenant's may not open because its key was destroyed, but not those of all tenants."""
         lost = 0

@@ -60,7 +60,7 @@ class FileSigner:
                 _create(path, name)
             if path.stat().st_mode & 0o077:
                 raise SignerError(f"others than its owner may read {path.name}: run chmod 600 on it")
-            signer = cls._parse(path.read_text(encoding="ascii"), path)
+            signer = cls.parse(path.read_text(encoding="ascii"), path)
             signer.successions = notes_in(path.parent)
             _settle_vkey(path, signer)
         except (OSError, UnicodeDecodeError) as error:
@@ -68,7 +68,8 @@ class FileSigner:
         return signer
 
     @classmethod
-    def _parse(cls, text: str, path: Path) -> "FileSigner":
+    def parse(cls, text: str, path: Path) -> "FileSigner":
+        """The signer whose key file `path` has the content `text`. Raises SignerError."""
         match = _KEY_FILE.fullmatch(text)
         if match is None:
             raise SignerError(f"{path.name} is not a signing key")

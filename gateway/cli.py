@@ -19,6 +19,7 @@ from gateway.backup_cli import backup_app, init
 from gateway.cell_cli import cell_app
 from gateway.config_cli import config_app
 from gateway.control_cli import policy_app, project_app, tenant_app
+from gateway.database_cli import database_app
 from gateway.deployment_cli import deployment_app
 from gateway.doctor_cli import doctor
 from gateway.key_cli import key_app
@@ -47,6 +48,7 @@ for part in (
     backup_app,
     cell_app,
     config_app,
+    database_app,
     deployment_app,
     tenant_app,
     project_app,

@@ -11,8 +11,17 @@ from pathlib import Path
 
 from audit.secret_file import create_secret, read_secret
 from gateway.installation import Installation, InstallationError
+from gateway.key_generations import take_over
 
-PATTERNS = ("cell", "secrets/*", "secrets/backends/*/*", "ca/ca.key", "audit/signer.key", "audit/keys/*")
+PATTERNS = (
+    "cell",
+    "secrets/*",
+    "secrets/backends/*/*",
+    "ca/ca.key",
+    "audit/signer.key",
+    "audit/succession/*.note",
+    "audit/keys/*",
+)
 
 
 def export_keys(installation: Installation, folder: Path) -> list[str]:
@@ -23,23 +32,30 @@ def export_keys(installation: Installation, folder: Path) -> list[str]:
     """
     make_whole(installation)
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    return [_put(folder / _flat(name), read_secret(installation.data / name)) for name in key_files(installation.data)]
+    return [
+        _put_new(folder / _flat(name), read_secret(installation.data / name)) for name in key_files(installation.data)
+    ]
 
 
-def import_keys(data: Path, folder: Path) -> list[str]:
+def import_keys(data: Path, folder: Path, cell: str | None = None) -> list[str]:
     """Put the key set in `folder` into the data folder; returns the paths there.
 
-    Files there may be links and readable by a group, as Kubernetes mounts them; what is written is not. Raises
-    InstallationError if a name is no key's, if there is no ``cell``, or if `data` holds another key of that name.
+    A folder that holds an older generation of the same installation's keys is given the newer ones, one that holds a
+    newer generation keeps it (`gateway.key_generations`). Files there may be links and readable by a group, as
+    Kubernetes mounts them; what is written is not. Raises InstallationError if a name is no key's, if there is no
+    ``cell``, or if `data` holds keys of another installation; then nothing was written.
     """
     files = {file.name: file for file in folder.iterdir() if not file.name.startswith(".") and file.is_file()}
     if "cell" not in files:
         raise InstallationError(f"{folder} holds no key set: it has no file 'cell'")
+    said = files["cell"].read_bytes().decode("ascii", "replace").strip()
+    if cell is not None and cell != said:
+        raise InstallationError(f"the key set in {folder} is of cell {said!r}, not {cell!r}; leave --cell out")
     paths = {name: Path(name.replace("__", "/")) for name in files}
     for name, path in paths.items():
         if len(path.parts) > 4 or ".." in path.parts or not any(path.match(pattern) for pattern in PATTERNS):
             raise InstallationError(f"{folder / name} is not a file of a key set")
-    return [_put(data / path, files[name].read_bytes(), str(path)) for name, path in sorted(paths.items())]
+    return take_over(data, {str(path): files[name].read_bytes() for name, path in paths.items()})
 
 
 def import_pepper(data: Path, folder: Path) -> list[str]:
@@ -47,10 +63,15 @@ def import_pepper(data: Path, folder: Path) -> list[str]:
 
     Raises InstallationError if there is none in `folder`, or another in the data folder.
     """
+    return [_put(data / file.name.replace("__", "/"), file.read_bytes(), file.name) for file in check_pepper(folder)]
+
+
+def check_pepper(folder: Path) -> list[Path]:
+    """The files of the pepper in another cell's key set. Raises InstallationError if there are none."""
     files = sorted(file for file in folder.glob("secrets__pepper*") if file.is_file())
     if not files:
-        raise InstallationError(f"{folder} holds no pepper: name the folder that `--export-keys` wrote")
-    return [_put(data / file.name.replace("__", "/"), file.read_bytes(), file.name) for file in files]
+        raise InstallationError(f"{folder} holds no pepper; name the folder that `--export-keys` wrote")
+    return files
 
 
 def key_files(data: Path) -> Iterator[str]:
@@ -73,6 +94,12 @@ def make_whole(installation: Installation) -> None:
 
 def _flat(path: str) -> str:
     return path.replace("/", "__")
+
+
+def _put_new(file: Path, content: bytes) -> str:
+    if create_secret(file, content) != content:
+        raise InstallationError(f"{file} is there already and differs; name a new folder for the key set")
+    return file.name
 
 
 def _put(file: Path, content: bytes, name: str | None = None) -> str:
