@@ -17,7 +17,7 @@ from audit.cli_custody import ACTOR, do
 from audit.cli_frame import DEFAULT_DATA, LOG_IN_DATA, DataOption, JsonOption, answering, printable
 from audit.clock import record_clock
 from audit.cosignature import WitnessKey
-from audit.errors import AuditError
+from audit.errors import NoLog
 from audit.event_base import ANCHOR_TENANT
 from audit.log import AuditLog
 from audit.note import VerifierKey
@@ -26,6 +26,7 @@ from audit.place import is_there, learn_successions, open_reader, publish_succes
 from audit.rotation import rotate
 from audit.selftest import selftest
 from audit.signer import FileSigner
+from audit.sqlite import no_log_at
 from audit.stamp import rfc3339
 from audit.tiles import Folder
 from audit.timestamp import load_roots, timestamp
@@ -94,7 +95,7 @@ def rotate_command(
     with answering(as_json):
         log = (data or DEFAULT_DATA) / LOG_IN_DATA
         if not is_there(log):
-            raise AuditError(f"there is no audit log at {log}")
+            raise NoLog(no_log_at(log))
         learn_successions(log)
         node = f"cli-{os.getpid()}"
         opened = partial(AuditLog.open, log, node=node)

@@ -12,10 +12,10 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from audit.errors import AuditError, StoreError
+from audit.errors import AuditError, NoLog, StoreError
 from audit.identity import StrangerError, check_identity, key_beside
 from audit.marker import Named, Place, mark_made, place_of
-from audit.sqlite import SqliteReader, SqliteStore
+from audit.sqlite import SqliteReader, SqliteStore, no_log_at
 from audit.store import LeafStore, Reader
 from audit.succession import keep_notes, notes_in
 
@@ -85,6 +85,8 @@ def open_reader(path: Path, source: UrlSource = database_url) -> Reader:
     """Raises NoLog if there is no log, StrangerError if it is not of the installation that `path` is in."""
     url = source()
     place_of(record_of(path), url)
+    if not path.parent.is_dir():
+        raise NoLog(no_log_at(path))
     reader: Reader
     if url is None:
         reader = SqliteReader.open(path)
@@ -162,4 +164,4 @@ def is_there(path: Path, source: UrlSource = database_url) -> bool:
     Raises StoreError if the configured URL and the marker of the folder disagree.
     """
     place = place_of(record_of(path), source())
-    return place is not None and (place.server is not None or path.is_file())
+    return place is not None and (path.is_file() if place.server is None else path.parent.is_dir())

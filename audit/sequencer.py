@@ -336,7 +336,7 @@ def _moment(payload: bytes) -> float:
     """When the record was made, in seconds since the epoch; 0 for one that cannot be read, which `verify` reports."""
     try:
         return datetime.fromisoformat(json.loads(payload)["ts"]).timestamp()
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return 0.0
 
 

@@ -340,6 +340,11 @@ class SqlitePruner:
             self._db.close()
 
 
+def no_log_at(path: Path) -> str:
+    """What is said where there is none."""
+    return f"there is no audit log at {path}; name the data folder by --data, or make one with: domicile init"
+
+
 class SqliteReader:
     """The reading side: a snapshot of the file, which another process may be writing."""
 
@@ -351,7 +356,7 @@ class SqliteReader:
     def open(cls, path: Path) -> "SqliteReader":
         """Raises StoreError if there is no file, or it is not an audit log."""
         if not path.is_file():
-            raise NoLog(f"there is no audit log at {path}")
+            raise NoLog(no_log_at(path))
         with _store_errors():
             db = sqlite3.connect(read_only_uri(path), uri=True, timeout=BUSY_SECONDS, isolation_level=None)
             try:
