@@ -21,8 +21,6 @@ from gateway.settings import load_settings
 from tests.fakes.lab import chat, lab
 from tests.gateway.test_installation_identity import CONTROL, RECORD, fresh_database
 
-AUDIT = {"reserve_bytes": 1 << 20, "anchor_every_s": 1}
-
 
 async def domicile(*words, code=0):
     result = await asyncio.to_thread(CliRunner().invoke, app, [str(word) for word in words], obj=recorded_admin)
@@ -34,10 +32,10 @@ async def domicile(*words, code=0):
 async def second_host(folder, keys):
     """The base URL of a gateway whose folder was made from the key set."""
     await domicile("init", "--keys", keys, "--data", folder)
-    config = load_settings(data=folder, node="gw-2", audit=AUDIT)
-    async with open_gateway(config) as gateway:
-        async with serving(gateway.app, config.listen.model_copy(update={"port": 0})) as port:
-            yield f"http://127.0.0.1:{port}"
+    config = load_settings(data=folder, node="gw-2", audit={"reserve_bytes": 1 << 20})
+    listen = config.listen.model_copy(update={"port": 0})
+    async with open_gateway(config) as gateway, serving(gateway.app, listen) as port:
+        yield f"http://127.0.0.1:{port}"
 
 
 @asynccontextmanager
@@ -56,9 +54,11 @@ async def load(bases, keys):
 
     async with aiohttp.ClientSession() as http:
         calling = [asyncio.create_task(call(base, http)) for base in bases]
-        yield answers
-        stop.set()
-        await asyncio.gather(*calling)
+        try:
+            yield answers
+        finally:
+            stop.set()
+            await asyncio.gather(*calling)
 
 
 def signed_by(data, tenant="acme"):
@@ -81,6 +81,12 @@ async def eventually(holds):
             await asyncio.sleep(0.05)
 
 
+def hashed_before(data):
+    installation = Installation.open(data)
+    with closing(installation.database()) as database:
+        return installation.inventory(database).hashed_before(installation.hasher().generation)
+
+
 async def more(answers, bases, calls=3):
     """Wait until each gateway has answered some calls more."""
     before = dict(answers)
@@ -94,8 +100,9 @@ async def test_both_rotations_and_the_pepper_are_carried_to_another_host_under_l
 ):
     monkeypatch.setenv(CONTROL, fresh_database(postgresql_url))
     monkeypatch.setenv(RECORD, fresh_database(postgresql_url))
+    monkeypatch.setenv("DOMICILE__AUDIT__ANCHOR_EVERY_S", "1")
     safe, two = tmp_path / "safe", tmp_path / "two"
-    async with lab(tmp_path, audit=AUDIT) as made:
+    async with lab(tmp_path) as made:
         one = made.data
         await domicile("init", "--data", one, "--export-keys", safe / "1")
         async with second_host(two, safe / "1") as other:
@@ -139,12 +146,14 @@ async def test_both_rotations_and_the_pepper_are_carried_to_another_host_under_l
                 async with load(bases, [made_there["key"], made_here["key"]]) as fresh:
                     await more(fresh, bases, 4)
                 await eventually(lambda: Installation.open(two).hasher().generation == 2)
-                await domicile("key", "rekey", "--finish", "--yes", "--data", one)
-                await domicile("key", "rekey", "--finish", "--yes", "--data", two)
                 await more(answers, bases)
             assert {status for _, status in [*answers, *fresh]} == {200}
+    made.control._database.close()
     assert "could not be done" not in caplog.text and "older log" not in caplog.text
+    assert hashed_before(one) == 0, "what was used is hashed anew"
     for data in (one, two):
+        await domicile("key", "rekey", "--finish", "--yes", "--data", data)
+        assert Installation.open(data).hasher().generation == 2
         assert "The log holds" in await domicile("audit", "verify", "--data", data)
         for number in ("2", "3"):
             await domicile("init", "--keys", safe / number, "--data", data)
@@ -168,7 +177,7 @@ def made(tmp_path):
 def test_the_key_set_of_another_installation_is_refused_and_nothing_written(tmp_path, made, cell):
     export_keys(Installation.create(tmp_path / "other", cell), tmp_path / "theirs")
     before = contents(made.data)
-    with pytest.raises(InstallationError, match="key of another installation|belongs to cell 'eu-1', the key set"):
+    with pytest.raises(InstallationError, match=r"key of another installation|belongs to cell 'eu-1', the key set"):
         import_keys(made.data, tmp_path / "theirs")
     assert contents(made.data) == before
 
