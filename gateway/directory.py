@@ -362,6 +362,7 @@ class Directory:
     def _read(self) -> Snapshot | None:
         """In the thread: the next snapshot, or None if nothing changed."""
         current = self._snapshot
+        self._hasher = self._hasher.refreshed()
         with self._database.read() as session:
             epoch = read_epoch(session, self._cell)
             if epoch == current.epoch:

@@ -123,6 +123,7 @@ class KeyHasher:
                 raise ValueError(f"the pepper must have at least {PEPPER_SIZE} bytes, this has {len(each)}")
         self.generation = generation
         self._source = source
+        self._generations = {generation} if previous is None else {generation, generation - 1}
         self._files = files
         # copied for each key: keying it costs ten times as much
         self._keyed = {generation: hmac.new(pepper, digestmod=sha256)}
@@ -151,6 +152,12 @@ class KeyHasher:
     def reopened(self) -> "KeyHasher":
         """As the files are now; itself if it came from none."""
         return self if self._source is None else KeyHasher.open(self._source, self._files)
+
+    def refreshed(self) -> "KeyHasher":
+        """Itself, unless a rotation by another process has changed which peppers there are. Raises as `open` does."""
+        if self._source is None or set(pepper_files(self._source)) == self._generations:
+            return self
+        return self.reopened()
 
     def advanced(self, newest: int) -> "KeyHasher":
         """As the files are once the staged pepper is in force here, since another host hashed keys under generation
