@@ -338,7 +338,12 @@ class Installation:
 
 
 def _is_open(named: Named, url: str | None, *, here: bool) -> bool:
-    """Whether the folder does not remember yet where the database is, and it can be said now. Raises StoreError."""
+    """Whether the folder does not remember yet where the database is, and it can be said now.
+
+    Raises StoreError if it remembers another place than `url` names. A folder may be completed without the URL.
+    """
+    if read_marker(named) is not None and url is None:
+        return False
     place = place_of(named, url)
     return read_marker(named) is None and (place is not None or here)
 

@@ -124,7 +124,7 @@ class Control(
             raise Invalid(f"{backend.uri} is not of cell {self._cell!r}")
         if not _is_address(url):
             raise Invalid(  # not quoted: it may hold a password
-                "url: it is no URL of a server; write https://HOST:PORT/PATH (http on this machine only), without a user"
+                "url: it is no URL of a server; write https://HOST:PORT/PATH (http on this machine only), without user"
             )
         if not models:
             raise Invalid("a backend must serve a model")
