@@ -17,6 +17,7 @@ from audit.anchor import Anchors, anchor
 from audit.clock import record_clock
 from audit.erasure import finish
 from audit.event_base import ANCHOR_TENANT
+from audit.late_trees import LateTrees, tell_late_trees
 from audit.node import NodeLock
 from audit.outside import last_stamped
 from audit.retention import run_all
@@ -43,6 +44,7 @@ class Chores:
         self._settings = settings
         self._anchors = Anchors()
         self._learn = learn
+        self._late_trees = LateTrees()
 
     async def run(self) -> NoReturn:
         lock = await self._turn()
@@ -66,6 +68,7 @@ class Chores:
     async def anchor(self) -> None:
         """Checkpoints that a gateway on another host signed with a newer key are trusted by its succession."""
         await asyncio.to_thread(self._learn)
+        await tell_late_trees(self._custody, self._late_trees)
         await anchor(self._custody, self._anchors)
 
     async def stamp(self) -> None:

@@ -92,7 +92,7 @@ def ask(url, token, body=None):
 def first_operator(base, printed):
     """The access token of the operator that the running gateway lets in with what the command printed."""
     token = printed.strip().splitlines()[-1]
-    return ask(f"{base}/admin/v1/bootstrap", token, {"display_name": "Ada"})["token"]
+    return ask(f"{base}/admin/v1/bootstrap", token, {"display_name": "Ada"})["token"]["token"]
 
 
 def still_known(base, token):

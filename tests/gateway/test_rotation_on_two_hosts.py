@@ -118,6 +118,7 @@ async def test_both_rotations_and_the_pepper_are_carried_to_another_host_under_l
                 await eventually(lambda: signed_by(one) == new)  # the gateway beside it took it up
                 await more(answers, bases)
                 assert "The log holds" in await domicile("audit", "verify", "--data", two), "before it has the key"
+                await domicile("tenant", "create", "globex", "--data", two)  # a tree that begins under the old key
                 refused = await domicile("audit", "rotate", "--data", two, code=1)
                 assert "was replaced on another host already" in refused
                 await domicile("init", "--keys", safe / "1", "--data", one)  # a pod that starts with the old Secret
@@ -130,6 +131,9 @@ async def test_both_rotations_and_the_pepper_are_carried_to_another_host_under_l
                     await domicile("init", "--keys", safe / "2", "--data", two)
                     await domicile("init", "--keys", safe / "2", "--data", one)
                 await domicile("secrets", "rewrap", "--data", two)
+                await domicile("project", "create", "globex", "p", "--purpose", "x", "--legal-basis", "contract",
+                               "--data", two)  # fmt: skip  # and goes on under the new one
+                assert signed_by(two, "globex") == new
                 assert Installation.open(two).owner.public_key == new
                 status = json.loads(await domicile("secrets", "status", "--data", two, "--json"))
                 assert status["master"]["versions"] == [1, 2] and status["waiting"] == {}
