@@ -1,7 +1,7 @@
 """Trees that began under a key which had been replaced already, on a host that was not given the new key yet.
 
-A rotation is recorded in every tree there is (`audit.rotation`). A tree that begins later, signed by a gateway that still
-has the old key, would end up under two keys without a record of the change: here it is recorded.
+A rotation is recorded in every tree there is (`audit.rotation`). A tree that begins later, signed by a gateway that
+still has the old key, would end up under two keys without a record of the change: here it is recorded.
 """
 
 from contextlib import suppress
