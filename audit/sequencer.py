@@ -164,8 +164,10 @@ class Sequencer:
 
     def _check_clock(self, store: Store) -> None:
         """Records dated before those that are there would make packs that no later record can explain."""
-        now = self._stamper.clock()
-        newest = max((_moment(payload) for payload in store.newest()), default=now)
+        moments = [_moment(payload) for payload in store.newest()]
+        if not moments:
+            return
+        newest, now = max(moments), self._stamper.clock()
         if newest - now > CLOCK_TOLERANCE_S:
             raise StoreError(
                 f"this machine's clock reads {rfc3339(int(now * 1000))}, {round(newest - now)} s behind the newest"
