@@ -19,6 +19,7 @@ from audit.merkle import inclusion_proof, leaf_hash, tree_hash, verify_inclusion
 from audit.note import VerifierKey
 from audit.privacy_event import CheckpointAnchored
 from audit.receipt import Receipt
+from audit.signer import key_of
 from audit.store import Reader
 
 LINK_EVERY_S = 3600.0
@@ -68,7 +69,7 @@ async def anchor(custody: Custody, anchors: Anchors | None = None) -> list[Recei
 
 
 def _fresh(custody: Custody, anchors: Anchors) -> list[str]:
-    key = VerifierKey(custody.signer.name, custody.signer.public_key)
+    key = key_of(custody.signer)
     with custody.reading() as reader:
         anchors.digests.update(_digests(reader, anchors.size))
         if ANCHOR_TENANT in reader.tenants():
@@ -77,7 +78,7 @@ def _fresh(custody: Custody, anchors: Anchors) -> list[str]:
         for tenant in reader.tenants():
             last = None if tenant == ANCHOR_TENANT else reader.last_checkpoint(tenant)
             if last is not None:
-                found = digest(open_checkpoint(last.note, origin_of(key.name, tenant), key.public_key))
+                found = digest(open_checkpoint(last.note, origin_of(key.name, tenant), key.public_keys))
                 if found not in anchors.digests:
                     fresh.append(found)
     return fresh

@@ -110,7 +110,7 @@ def verify(
 ) -> None:
     """Rebuild every tree from its records and compare it with what was signed. Exit code 0 if all holds, 1 if not."""
     with answering(as_json), _open(data, log) as (reader, path):
-        key = _key(public_key, path)
+        key = _key(public_key, path, reader)
         opener = _opener(log, path, keys, sample)
         held = [file.read_text(encoding="utf-8") for file in checkpoint or []]
         expected = Expected(
@@ -284,7 +284,7 @@ def verify_receipt_command(
     with answering(as_json), _open(data, log) as (reader, path):
         wanted = Receipt.parse(receipt)
         tiles = Folder(path.with_name(TILES) / wanted.tenant)
-        found = verify_receipt(reader, _key(public_key, path), wanted, tiles)
+        found = verify_receipt(reader, _key(public_key, path, reader), wanted, tiles)
     if as_json:
         answer = {
             "ok": True,
@@ -314,15 +314,16 @@ def _open(data: Path | None, log: Path | None) -> Iterator[tuple[Reader, Path]]:
         reader.close()
 
 
-def _key(given: str | None, log: Path) -> VerifierKey:
-    """The key that was given, itself or in a file, else the one beside the log; with those of its succession."""
+def _key(given: str | None, log: Path, reader: Reader) -> VerifierKey:
+    """The key that was given, itself or in a file, else the one beside the log; with those of its succession, whose
+    notes are beside the log and in the record."""
     if given is None:
         beside = log.with_name(KEY_IN_DATA.name)
         if not beside.is_file():
             raise AuditError(f"there is no verifier key beside {log.name}: give one with --public-key")
         given = str(beside)
     key = VerifierKey.parse(Path(given).read_text(encoding="utf-8") if os.path.isfile(given) else given)
-    return with_kin(key, notes_in(log.parent))
+    return with_kin(key, dict.fromkeys([*notes_in(log.parent), *reader.successions()]))
 
 
 def _print_report(report: Report, key: VerifierKey, *, told: bool) -> None:

@@ -29,7 +29,7 @@ from audit.commitment import FIELDS
 from audit.custody import Custody
 from audit.deletion import holds_of
 from audit.erasure import erase, finish, place_hold, release_hold
-from audit.errors import AuditError
+from audit.errors import AuditError, NoLog
 from audit.evidence import Evidence, evidence_of
 from audit.incident import open_cases_of_hold
 from audit.log import AuditLog
@@ -42,6 +42,7 @@ from audit.privacy_language import LANGUAGES
 from audit.rights import answer, read, rectify, restrict
 from audit.side import SideStore
 from audit.sided import open_sided
+from audit.sqlite import no_log_at
 from audit.tiles import TILES
 from audit.walk import checked_moment
 
@@ -312,7 +313,7 @@ def do(data: Path | None, work: Callable[[Custody], Awaitable[T]], backup_days: 
     """What `work` returns, done on the log and side store of a data folder."""
     log = (data or DEFAULT_DATA) / LOG_IN_DATA
     if not is_there(log):
-        raise AuditError(f"there is no audit log at {log}")
+        raise NoLog(no_log_at(log))
     if not log.with_name("signer.key").is_file():
         raise AuditError("the signing key is not beside the log: it is a copy, or its key was lost")
 

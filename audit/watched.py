@@ -112,6 +112,9 @@ class GuardedStore:
         self._watches.look()
         return appended
 
+    def newest(self) -> list[bytes]:
+        return self._store.newest()
+
     def intents(self, node: str) -> list[OpenIntent]:
         return self._store.intents(node)
 

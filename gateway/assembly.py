@@ -1,7 +1,6 @@
 """Puts a gateway together from its settings: opens what it needs, in order, and closes it in the reverse order."""
 
 import asyncio
-import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from time import time
 from typing import TYPE_CHECKING
 
 from audit import AuditLog, AuditSettings, Signer, open_sided
-from audit.place import open_reader
+from audit.identity import identity_of
 from audit.sequencer import Limits as AuditLimits
 from audit.watched import Watches
 from gateway.admin.access import Desk
@@ -53,6 +52,7 @@ from gateway.sinks import sinks_of, spans_leave
 from gateway.store.control import Control
 from gateway.store.database import Database
 from gateway.store.errors import Invalid
+from gateway.store.ownership import owner_of
 from gateway.store.postgres_limits import PostgresLimitStore
 from gateway.store.usage_report import spent
 from gateway.store_watch import look_for_ever, untroubled, watches_of
@@ -87,7 +87,7 @@ class Gateway:
 @asynccontextmanager
 async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
     """Raises what keeps it from starting: InstallationError, DatabaseUnavailable, AuditUnavailable, RegionsError."""
-    installation = Installation.open(settings.data, settings.secrets)
+    installation = Installation.open(settings.data, settings.secrets, settings.database)
     tracer = None
     if (spans := settings.telemetry).otlp_endpoint:
         tracer = exporting_tracer(spans.otlp_endpoint, spans.sample_ratio, settings.node, spans_leave(settings))
@@ -110,6 +110,7 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
         parking.look()
 
     database = installation.database(pool_size=settings.database.pool_size)
+    installation.check_of_one_time(database)
     keys, signer = installation.keys, installation.signer()
     provider = _provider(settings.oidc) if settings.oidc.issuer else None
     audit_settings = AuditSettings(limits=AuditLimits(reserve_bytes=settings.audit.reserve_bytes))
@@ -122,7 +123,7 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
                 node=settings.node,
                 build=build(),
                 settings=audit_settings,
-                open_store=watches.guarding(open_sided(installation.side_store, keys)),
+                open_store=watches.guarding(open_sided(installation.side_store, keys, installation.record_url)),
             ) as log,
             NameFinder(settings.names) as names,
             Upstream(
@@ -140,13 +141,13 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
             ) as directory,
             Ledger(
                 database,
-                log_name(signer.verifier_key),
-                lambda: open_reader(installation.audit_log),
+                log_name(owner_of(database) or identity_of(installation.owner)),
+                installation.open_reader,
                 lambda: directory.prices,
                 days=settings.audit.ledger_days,
             ) as ledger,
             _machines(provider, settings.oidc) as machines,
-            _limit_store(database, ledger) as limit_store,
+            _limit_store(database, ledger, installation.urls.redis) as limit_store,
             Limiter(limit_store) as limiter,
             fleet_at_work(
                 settings,
@@ -182,7 +183,7 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
                 lambda: _backend_checks(fleet, is_ready),
             )
             custody = installation.custody(log, keys, signer, settings.audit.backup_days)
-            chores = Chores(custody, installation.audit_log.parent, settings.audit)
+            chores = Chores(custody, installation.audit_log.parent, settings.audit, installation.learn_successions)
             on_event = recorded_from_threads(log)
 
             def by_itself() -> Control:
@@ -212,7 +213,7 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
                         check_region=_region_of(installation),
                         on_refused=_told_from_threads(recorder, telemetry),
                         policy_room=lambda store: PolicyRoom(
-                            store, installation.catalogue(), installation.audit_log, sinks=sinks_of(settings)
+                            store, installation.catalogue(), installation.open_reader, sinks=sinks_of(settings)
                         ),
                         backend_keys=installation.backend_keys,
                     )
@@ -265,11 +266,11 @@ def _region_of(installation: Installation) -> Callable[[str], None]:
 
 
 @asynccontextmanager
-async def _limit_store(database: Database, ledger: Ledger) -> AsyncIterator[LimitStore]:
-    """Where limits hold across gateways: in Redis where DOMICILE_REDIS_URL says so, else in the database if that is
+async def _limit_store(database: Database, ledger: Ledger, url: str | None) -> AsyncIterator[LimitStore]:
+    """Where limits hold across gateways: in the Redis at `url`, else in the database if that is
     PostgreSQL. Else of this process alone, whose budgets go on from what the ledger says was spent."""
     store: LimitStore
-    if url := os.environ.get("DOMICILE_REDIS_URL"):
+    if url is not None:
         from gateway.redis_limits import RedisLimitStore  # of the extra domicile[redis]
 
         store = RedisLimitStore(url)

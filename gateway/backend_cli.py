@@ -127,7 +127,7 @@ def enrol(
         installation.catalogue().region(region, _today())
         identity = BackendIdentity(installation.cell, tenant, region, backend)
         if not url.startswith("https://"):
-            fail(f"{url!r}: a backend on another host speaks TLS; name it as https://host:port")
+            fail("--url: a backend on another host speaks TLS; name it as https://host:port")
         place = Place(url, model, weights or f"/var/lib/domicile-backend/models/{model}")
         enrolment = Enrolment.prepare(installation, identity, place)
         record = control.register_backend(

@@ -40,6 +40,10 @@ def init(
 ) -> None:
     """Make a data folder: the cell's name and its keys. Run again, it changes nothing.
 
+    With --keys on a folder that is there: newer generations of the same installation's keys are taken over, and a
+    running gateway uses them without a restart. Databases are where the configured URLs say, else in the folder; with
+    --keys and no URL that is left open until `domicile init` is run without --keys, or a URL is set.
+
     Examples:
 
       domicile init --cell eu-fr
@@ -53,13 +57,17 @@ def init(
     The third makes a second gateway of the cell, or begins to restore one; the last a cell that may serve tenants of
     eu-fr too.
     """
-    from gateway.installation import Installation
-    from gateway.key_set import export_keys, import_keys, import_pepper, key_files, make_whole
+    from gateway.installation import DEFAULT_CELL, Installation
+    from gateway.key_set import check_pepper, export_keys, import_keys, import_pepper, key_files, make_whole
+    from regions.identity import check_name
 
     with plain_errors():
+        check_name(cell or DEFAULT_CELL, "cell")
+        if pepper is not None:
+            check_pepper(pepper)
         if keys is not None:
-            import_keys(data, keys)
-        installation = Installation.create(data, cell)
+            import_keys(data, keys, cell)
+        installation = Installation.create(data, cell, here=keys is None)
         if pepper is not None:
             import_pepper(data, pepper)
         make_whole(installation)

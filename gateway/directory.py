@@ -364,6 +364,7 @@ class Directory:
     def _read(self) -> Snapshot | None:
         """In the thread: the next snapshot, or None if nothing changed."""
         current = self._snapshot
+        self._hasher = self._hasher.refreshed()
         with self._database.read() as session:
             epoch = read_epoch(session, self._cell)
             if epoch == current.epoch:
@@ -371,10 +372,13 @@ class Directory:
             if epoch < current.epoch:  # a backup was restored
                 current = Snapshot()
             changes = read_changes(session, self._cell, current.epoch)
-        if not all(self._hasher.knows(entry.pepper) for entry in changes.keys.values()):
+        newest = max((entry.pepper for entry in changes.keys.values()), default=0)
+        if newest > self._hasher.generation:
+            self._hasher = self._hasher.advanced(newest)
+        elif not all(self._hasher.knows(entry.pepper) for entry in changes.keys.values()):
             self._hasher = self._hasher.reopened()
-            if not all(self._hasher.knows(entry.pepper) for entry in changes.keys.values() if not entry.revoked):
-                log.error("some keys are hashed under a pepper that is not on this machine; they do not work here")
+        if not all(self._hasher.knows(entry.pepper) for entry in changes.keys.values() if not entry.revoked):
+            log.error("some keys are hashed under a pepper that is not on this machine; they do not work here")
         return current.after(changes)
 
     def _forget_old_policies(self) -> None:

@@ -14,8 +14,17 @@ from audit.new_file import make_private_folder
 from audit.secret_file import create_secret, read_secret
 from audit.untrusted_file import UnsafeFile, read_untrusted
 from gateway.installation import Installation, InstallationError
+from gateway.key_generations import take_over
 
-PATTERNS = ("cell", "secrets/*", "secrets/backends/*/*", "ca/ca.key", "audit/signer.key", "audit/keys/*")
+PATTERNS = (
+    "cell",
+    "secrets/*",
+    "secrets/backends/*/*",
+    "ca/ca.key",
+    "audit/signer.key",
+    "audit/succession/*.note",
+    "audit/keys/*",
+)
 """What is exported, as globs relative to the data folder."""
 MAX_FILES = 10_000
 MAX_FILE = 64 << 10  # bytes; the longest key is a certificate chain
@@ -23,10 +32,10 @@ MAX_SET = 32 << 20  # bytes of all together
 MAX_NAME = 255
 
 _NAME = r"[A-Za-z0-9_][A-Za-z0-9._-]*"
-_PEPPER = re.compile(r"secrets/pepper(\.[0-9]+)?", re.ASCII)
+_PEPPER = re.compile(r"secrets/pepper(\.[0-9]+)?(\.staged)?", re.ASCII)
 _PATHS = re.compile(
     rf"cell|{_PEPPER.pattern}|secrets/(redaction|requests)|secrets/backends/{_NAME}/{_NAME}|ca/ca\.key"
-    rf"|audit/signer\.key|audit/keys/{_NAME}",
+    rf"|audit/signer\.key|audit/succession/{_NAME}\.note|audit/keys/{_NAME}",
     re.ASCII,
 )
 """What is imported: paths of keys and no other. A name begins with a letter, digit or ``_`` (`_system.kek`)."""
@@ -40,18 +49,27 @@ def export_keys(installation: Installation, folder: Path) -> list[str]:
     """
     make_whole(installation)
     make_private_folder(folder)
-    return [_put(folder / _flat(name), read_secret(installation.data / name)) for name in key_files(installation.data)]
+    return [
+        _put_new(folder / _flat(name), read_secret(installation.data / name)) for name in key_files(installation.data)
+    ]
 
 
-def import_keys(data: Path, folder: Path) -> list[str]:
+def import_keys(data: Path, folder: Path, cell: str | None = None) -> list[str]:
     """Put the key set in `folder` into the data folder; returns the paths there.
 
-    Files there may be links and readable by a group, as Kubernetes mounts them; what is written is not. Nothing is
-    written outside of `data`. Raises InstallationError, before anything is written, if a name is no key's, if a file is
-    none or is too large, or if there is no ``cell``; and if `data` holds another key of that name.
+    A folder that holds an older generation of the same installation's keys is given the newer ones, one that holds a
+    newer generation keeps it (`gateway.key_generations`). Files there may be links and readable by a group, as
+    Kubernetes mounts them; what is written is not. Nothing is written outside of `data`. Raises InstallationError,
+    before anything is written, if a name is no key's, if a file is none or is too large, if there is no ``cell`` or it
+    is not `cell`, or if `data` holds keys of another installation.
     """
     found = read_key_set(folder)
-    return [_put(_inside(data, path), content, path) for path, content in sorted(found.items())]
+    said = found["cell"].decode("ascii", "replace").strip()
+    if cell is not None and cell != said:
+        raise InstallationError(f"the key set in {folder} is of cell {said!r}, not {cell!r}; leave --cell out")
+    for path in found:
+        _inside(data, path)
+    return take_over(data, found)
 
 
 def read_key_set(folder: Path) -> dict[str, bytes]:
@@ -77,11 +95,20 @@ def import_pepper(data: Path, folder: Path) -> list[str]:
 
     Raises InstallationError if there is none in `folder`, or another in the data folder.
     """
+    return [_put(_inside(data, path), content, _flat(path)) for path, content in sorted(_pepper(folder).items())]
+
+
+def check_pepper(folder: Path) -> None:
+    """Raises InstallationError if `folder` holds no pepper of another cell's key set."""
+    _pepper(folder)
+
+
+def _pepper(folder: Path) -> dict[str, bytes]:
     named = {file: _path(file.name) for file in _listed(folder)}
     found = {path: _read(file) for file, path in named.items() if path is not None and _PEPPER.fullmatch(path)}
     if not found:
-        raise InstallationError(f"{folder} holds no pepper: name the folder that `--export-keys` wrote")
-    return [_put(_inside(data, path), content, _flat(path)) for path, content in sorted(found.items())]
+        raise InstallationError(f"{folder} holds no pepper; name the folder that `--export-keys` wrote")
+    return found
 
 
 def key_files(data: Path) -> Iterator[str]:
@@ -140,6 +167,12 @@ def _path(name: str) -> str | None:
     """
     path = name.replace("__", "/")
     return path if len(name) <= MAX_NAME and _PATHS.fullmatch(path) else None
+
+
+def _put_new(file: Path, content: bytes) -> str:
+    if create_secret(file, content) != content:
+        raise InstallationError(f"{file} is there already and differs; name a new folder for the key set")
+    return file.name
 
 
 def _put(file: Path, content: bytes, name: str | None = None) -> str:

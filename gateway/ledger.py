@@ -5,15 +5,15 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from hashlib import sha256
 from types import TracebackType
 from typing import Any, Self
 
-from audit.note import VerifierKey
+from audit.identity import Identity
 from audit.schedule import Schedule, days_of_call
 from gateway.prices import PriceBook
 from gateway.store.database import Database
 from gateway.store.ledger_writer import LedgerWriter, LogReader
+from gateway.store.ownership import LOG_NAME
 
 log = logging.getLogger(__name__)
 
@@ -86,11 +86,7 @@ class Ledger:
             log.warning("the ledger waits: %s: %s", type(error).__name__, error)
 
     def _catch_up(self) -> int:
-        reader = self._open_reader()
-        try:
-            return self._writer.catch_up(reader, self._prices())
-        finally:
-            reader.close()
+        return self._writer.catch_up(self._open_reader, self._prices())
 
 
 def record_days(intent: dict[str, Any]) -> int:
@@ -98,6 +94,6 @@ def record_days(intent: dict[str, Any]) -> int:
     return days_of_call(intent, SCHEDULE)[0]
 
 
-def log_name(verifier_key: VerifierKey) -> str:
-    """Of a log, as long as it keeps its signer: the hash of the key that verifies it."""
-    return sha256(verifier_key.public_key).hexdigest()[:16]
+def log_name(owner: Identity) -> str:
+    """Of a log in the ledger's cursors: the fingerprint of its first key, which a rotation does not change."""
+    return owner.key[:LOG_NAME]

@@ -14,6 +14,8 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, IPvAnyNetwork, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from audit.dsn import database_of
+from audit.errors import StoreError
 from gateway.store.records import Role
 from policy.countries import builtin_countries
 from regions.identity import NAME
@@ -118,9 +120,35 @@ class Audit(Section):
 
 
 class Database(Section):
-    """Where it is says DOMICILE_DATABASE_URL, since that may hold a password."""
+    """Control plane and record in PostgreSQL; without a URL each is a file of the data folder. URLs here hold no
+    password: that is in a file, or the whole URL is, or in DOMICILE_DATABASE_URL and DOMICILE_AUDIT_DATABASE_URL."""
 
     pool_size: int = Field(10, ge=3, le=1000, description="connections to PostgreSQL at most")
+    url: str | None = Field(None, description="of the control plane, as postgresql://domicile@host/control")
+    record_url: str | None = Field(None, description="of the record, as postgresql://domicile@host/record")
+    url_file: Path | None = Field(None, description="file whose only line is the control plane's URL")
+    record_url_file: Path | None = Field(None, description="file whose only line is the record's URL")
+    password_file: Path | None = Field(None, description="file with the password of `url` and `record_url`")
+
+    @field_validator("url", "record_url")
+    @classmethod
+    def without_password(cls, value: str | None) -> str | None:
+        if value is None:
+            return None
+        try:
+            database_of(value, "it")
+        except StoreError as error:
+            raise ValueError(str(error)) from None
+        if ":" in value.partition("://")[2].rpartition("@")[0] or "password=" in value:
+            raise ValueError("must hold no password: name the file it is in by database.password_file")
+        return value
+
+    @model_validator(mode="after")
+    def one_source(self) -> Self:
+        for url, file, key in ((self.url, self.url_file, "url"), (self.record_url, self.record_url_file, "record_url")):
+            if url is not None and file is not None:
+                raise ValueError(f"give either {key} or {key}_file, not both")
+        return self
 
 
 class Vault(Section):

@@ -7,11 +7,12 @@ import shlex
 import sys
 
 import audit
+from gateway.admin_shell import said_of
 from gateway.assembly import open_gateway
 from gateway.installation import InstallationError
 from gateway.log_lines import log_to_stderr
 from gateway.serve import serving, stop_signal
-from gateway.settings import Settings
+from gateway.settings import Settings, SettingsError
 from gateway.store.errors import StoreError
 from gateway.weaknesses import log_weaknesses
 from regions.errors import RegionsError
@@ -35,7 +36,10 @@ async def run_gateway(settings: Settings) -> int:
                     print(f"domicile: there is no operator yet; let the first one in with: {hint}", file=sys.stderr)
                 await stop.wait()
                 print("domicile: finishing running answers", file=sys.stderr, flush=True)
-    except (InstallationError, StoreError, RegionsError, audit.AuditError, OSError, ImportError) as error:
+    except (InstallationError, StoreError, RegionsError, SettingsError, audit.AuditError, ImportError) as error:
         print(f"error: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(f"error: {said_of(error)}", file=sys.stderr)
         return 1
     return 0

@@ -6,10 +6,11 @@ calls it from a thread.
 
 import re
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from sqlalchemy import Connection, Engine, create_engine, event, exc, inspect, text
@@ -27,6 +28,7 @@ POOL_SIZE = 10
 POOL_TIMEOUT_S = 10
 CONNECT_TIMEOUT_S = 3
 _MIGRATION_LOCK = 0x646F6D69
+_MIGRATING = Lock()  # Alembic keeps what it works on in a module: one thread of a process at a time
 _REVISION = {name: re.compile(rf'^{name} = "([^"]+)"$', re.M) for name in ("revision", "down_revision")}
 
 
@@ -52,16 +54,28 @@ class Database:
         self._writer = self._engine.execution_options(begin="IMMEDIATE")
 
     @classmethod
-    def open(cls, data: Path, *, url: str | None = None, pool_size: int = POOL_SIZE) -> "Database":
+    def open(
+        cls,
+        data: Path,
+        *,
+        url: str | None = None,
+        pool_size: int = POOL_SIZE,
+        check: "Callable[[Database], None]" = lambda database: None,
+    ) -> "Database":
         """``control.db`` in the folder `data`, or the database at `url`; created if absent, migrated to this version.
 
-        `url` reads ``postgresql://user:password@host/name``. Raises DatabaseUnavailable, also for a database newer than
-        this program.
+        `url` reads ``postgresql://user:password@host/name``. `check` sees the database before it is migrated, and stops
+        that by raising. Raises DatabaseUnavailable, also for a database newer than this program.
         """
         if url is None:
             url = f"sqlite:///{data / 'control.db'}"
         database = cls(url, pool_size)
-        database.migrate()
+        try:
+            check(database)
+            database.migrate()
+        except BaseException:
+            database.close()
+            raise
         return database
 
     @property
@@ -109,7 +123,7 @@ class Database:
 
         config = Config()
         config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
-        with _translated_errors(), self._writer.begin() as connection:
+        with _translated_errors(), _MIGRATING, self._writer.begin() as connection:
             if connection.dialect.name == "postgresql":
                 connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _MIGRATION_LOCK})
             config.attributes["connection"] = connection
@@ -177,10 +191,10 @@ def _translated_errors() -> Iterator[None]:
         raise  # the caller knows what it means
     except exc.DataError as error:
         raise Invalid("a value is one that the database cannot hold") from error
-    except exc.ArgumentError as error:  # which may quote the password
+    except (exc.ArgumentError, ValueError):  # which may quote the password
         raise DatabaseUnavailable(
             "DOMICILE_DATABASE_URL is no URL of a database; it reads postgresql://user:password@host/name"
-        ) from error
+        ) from None
     except (exc.DBAPIError, exc.TimeoutError, ImportError, OSError) as error:
         reason = error.orig if isinstance(error, exc.DBAPIError) else error
         raise DatabaseUnavailable(f"the control database failed: {reason}") from error

@@ -6,7 +6,8 @@ to is what the record says, since it has no other source.
 """
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
@@ -77,20 +78,16 @@ class LedgerWriter:
         self._days_of = days_of
         self._read: dict[str, int] = {}  # at least so far, to see without a transaction that nothing is new
 
-    def catch_up(self, reader: LogReader, prices: PriceBook) -> int:
+    def catch_up(self, open_reader: Callable[[], LogReader], prices: PriceBook) -> int:
         """Read what is new; how many events. 0 also where another process is at it.
 
-        Raises DatabaseUnavailable, or what `reader` raises; then what was read stays read and the rest comes next time.
+        Raises DatabaseUnavailable, or what the reader raises; then what was read stays read and the rest comes next
+        time.
         """
-        sizes, read = reader.sizes(), 0
-        while True:
-            news = [tenant for tenant, size in sizes.items() if size > self._read.get(tenant, 0)]
-            if not news:
-                return read
-            taken = self._take(reader, prices, sizes, news)
-            if not taken:
-                return read
+        read = 0
+        while self._has_news(open_reader) and (taken := self._take(open_reader, prices)):
             read += taken
+        return read
 
     def expire(self, now: float, days: int | None = None) -> int:
         """Delete the rows whose time is over at `now` (seconds since 1970); how many. `days`: of all rows, in place of
@@ -112,13 +109,26 @@ class LedgerWriter:
             if len(found) < AT_ONCE:
                 return deleted
 
-    def _take(self, reader: LogReader, prices: PriceBook, sizes: dict[str, int], news: Sequence[str]) -> int:
-        """One transaction. Only once it is committed is it known here what was read."""
+    def _has_news(self, open_reader: Callable[[], LogReader]) -> bool:
+        with closing(open_reader()) as reader:
+            return bool(self._news(reader.sizes()))
+
+    def _news(self, sizes: dict[str, int]) -> list[str]:
+        return [tenant for tenant, size in sizes.items() if size > self._read.get(tenant, 0)]
+
+    def _take(self, open_reader: Callable[[], LogReader], prices: PriceBook) -> int:
+        """One transaction. Only once it is committed is it known here what was read.
+
+        The log is opened once the turn is ours: of one opened before, another process may have read more already.
+        """
         taken, read = 0, {}
-        with self._database.write() as session:
+        with ExitStack() as opened, self._database.write() as session:
             connection = session.connection()
             if not self._take_turn(connection):
                 return 0
+            reader = opened.enter_context(closing(open_reader()))
+            sizes = reader.sizes()
+            news = self._news(sizes)
             cursors = select(_CURSOR.c.tenant, _CURSOR.c.next_seq).where(_CURSOR.c.log == self._log)
             known: dict[str, int] = {tenant: seq for tenant, seq in connection.execute(cursors)}
             for tenant in news:
