@@ -47,7 +47,11 @@ class Used:
 
 @dataclass(slots=True)
 class Exchange:
-    """Filled step by step by the pipeline; the recorder and telemetry read it. Times are `perf_counter` seconds."""
+    """Filled step by step by the pipeline; the recorder and telemetry read it. Times are `perf_counter` seconds.
+
+    `recorded`: the route that stands in the record. `redecided`: a later evaluation came out otherwise than the record
+    says. `evaluations`: how often the call was evaluated after the first time.
+    """
 
     request_id: str
     principal: Principal
@@ -66,6 +70,9 @@ class Exchange:
     called: float | None = None
     intent: Receipt | None = None
     closed: bool = False
+    recorded: Route | None = None
+    redecided: bool = False
+    evaluations: int = 0
     tool_calls: int = 0
     first_byte: float | None = None
     usage: Usage | None = None
