@@ -28,7 +28,7 @@ MAX_EVALUATIONS = 32
 
 
 class Overtaken(Exception):
-    """What an attempt was decided by is no longer in force. Nothing was sent to the backend."""
+    """What an attempt was decided by is no longer in force. Nothing was sent to the backend from then on."""
 
 
 @dataclass(frozen=True, slots=True)

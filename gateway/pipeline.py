@@ -153,7 +153,7 @@ class Pipeline:
                     return
                 except Overtaken:
                     exchange.called = None
-                    way.tried.pop()  # nothing was sent, so it may be called under what is in force now
+                    way.tried.pop()  # it may be called under what is in force now
                 except BackendRefused:
                     exchange.called = None
                     raise
