@@ -18,7 +18,7 @@ def refusal(body, endpoint=CHAT):
 def test_a_good_call_keeps_fields_nobody_here_knows():
     call = parse_call(CHAT, json.dumps({**GOOD, "guided_json": {"type": "object"}, "top_k": 5}).encode())
     assert call.body["guided_json"] == {"type": "object"}
-    assert (call.model, call.stream, call.max_tokens) == ("m", False, None)
+    assert (call.model, call.stream, call.most_tokens(7)) == ("m", False, 7)
 
 
 @pytest.mark.parametrize(
