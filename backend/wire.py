@@ -28,6 +28,7 @@ MAX_BAD_WORDS = 512
 MAX_ALLOWED_TOKENS = 8192
 MAX_JOULES = 1e9
 """No call takes more, 278 kWh: what says so did not measure."""
+MAX_FIRST_TOKEN_MS = 86_400_000
 MAX_INPUTS = 2048  # texts of one call for embeddings (OpenAI API)
 Inputs = Field(min_length=1, max_length=MAX_INPUTS)
 
@@ -269,14 +270,23 @@ def _measured(said: object) -> float | None:
     return float(said) if isfinite(said) and 0 <= said <= MAX_JOULES else None
 
 
+def _duration(said: object) -> float | None:
+    """As `_measured`, for milliseconds."""
+    if isinstance(said, bool) or not isinstance(said, int | float):
+        return None
+    return float(said) if isfinite(said) and 0 <= said <= MAX_FIRST_TOKEN_MS else None
+
+
 class Usage(WireModel):
-    """energy_joules (ours): what the call took of the card (`backend.gpu_meter`); absent where nobody measured."""
+    """energy_joules (ours): what the call took of the card (`backend.gpu_meter`); absent where nothing measured it.
+    first_token_ms (ours): from the arrival of the request at the engine to its first token; absent where unknown."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
     total_tokens: int = 0
     prompt_tokens_details: PromptTokensDetails | None = None
     energy_joules: Annotated[float | None, BeforeValidator(_measured)] = None
+    first_token_ms: Annotated[float | None, BeforeValidator(_duration)] = None
 
 
 class ErrorDetail(BaseModel):

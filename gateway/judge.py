@@ -61,6 +61,10 @@ class Judge:
         self._count(exchange, "allow", "")
         return found
 
+    def offers(self, tenant: str, model: str) -> bool:
+        """Whether `model` is a name that `tenant` can call at all, and not one that the caller made up."""
+        return bool(self._inventory.facts(tenant, model))
+
     def holds(self, exchange: Exchange, decision: Decision) -> bool:
         """Whether `decide` would give this very decision now, by what it was made from: a comparison, not a second
         evaluation. False also where that is not known any more."""

@@ -79,17 +79,20 @@ class Pipeline:
     async def answer(self, endpoint: Endpoint, client: Client) -> None:
         """Answer one request. Errors become answers here; only the server's own cancellation goes on."""
         exchange: Exchange | None = None
+        tenant = ""
         step = self.telemetry.step
         with self.telemetry.request_span(endpoint.operation, client.headers):
             try:
                 with step("authenticate"):  # 1. before a byte of a stranger's body is read
                     principal = await self.authenticator.authenticate(client.headers, client.address)
+                    tenant = principal.tenant
                 with step("parse"):  # 2.
                     raw = await client.body(self.settings.max_body_bytes, self.settings.body_timeout_s)
                     call = parse_call(endpoint, raw)
                     subject = subject_of(client.headers, call.body)
                 trace_id = self.telemetry.trace_id(client.headers)
                 exchange = Exchange(f"req-{token_hex(12)}", principal, call, subject, trace_id)
+                exchange.offered = self.judge.offers(tenant, call.model)
                 client.cancel_when_gone()
                 with step("limit"):  # 3.
                     held = await self.meter.reserve(exchange)
@@ -112,7 +115,7 @@ class Pipeline:
                 await self._refuse(exchange, client, InternalError("The gateway failed; the call was not completed"))
             finally:
                 client.stop_watching()
-                self.telemetry.finished(endpoint, exchange, client.status)
+                self.telemetry.finished(endpoint, exchange, client.status, tenant)
 
     async def _find_way(self, exchange: Exchange, client: Client) -> Way:
         """Evaluated from the beginning after waiting for a backend: key and policy may be others by then."""
@@ -178,7 +181,6 @@ class Pipeline:
     async def _deliver_whole(self, exchange: Exchange, prompt: Prompt, answer: Answer, client: Client) -> None:
         raw = await answer.body(MAX_ANSWER_BYTES)
         self.judge.check_running(exchange)
-        exchange.first_byte = perf_counter()
         with self.telemetry.step("restore"):  # 9.
             if exchange.call.endpoint.generates:
                 body = _generated(exchange, raw)
@@ -208,8 +210,6 @@ class Pipeline:
             try:
                 async for piece in relay.pieces(answer.pieces()):
                     self.judge.check_running(exchange)
-                    if exchange.first_byte is None:
-                        exchange.first_byte = perf_counter()
                     exchange.bytes_out += len(piece)
                     if exchange.content is not None:
                         exchange.content.hear_piece(piece)
@@ -232,7 +232,9 @@ class Pipeline:
         client.stop_watching()  # from here on nothing may be cut short: the outcome goes on record
         if exchange is not None:
             error = await self.recorder.refused(exchange, error)
-        self.telemetry.errors.labels(error.code or "invalid_request").inc()
+        # A backend makes up its own codes, and each would be another series.
+        code = "backend_refused" if isinstance(error, BackendRefused) else error.code or "invalid_request"
+        self.telemetry.errors.labels(code).inc()
         if client.started:
             await client.end(sse_data(error.body()))  # and no `[DONE]`: the answer is not whole
             return
