@@ -39,7 +39,6 @@ from pydantic_core import ErrorDetails, to_json
 from backend.wire import FIELDS
 from policy.decision import Reason
 
-
 MOST_BRANCHES = 32
 """Errors that are looked at for the most telling one."""
 
