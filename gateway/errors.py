@@ -19,6 +19,7 @@
     ├── InternalError             500
     ├── BackendFailed             502  the backend broke its contract or answered 5xx
     ├── BackendUnavailable        503  no backend could be reached
+    │   └── BackendCannotStart    503  of a deployment whose starts keep failing; says why
     ├── AuditUnavailable          503  nothing may be processed that cannot be recorded
     ├── DirectoryUnavailable      503  keys and policies cannot be trusted to be current
     ├── IdentityUnavailable       503  the identity provider that signed the caller's token does not answer
@@ -212,6 +213,16 @@ class BackendFailed(GatewayError):
 class BackendUnavailable(GatewayError):
     status = 503
     code = "backend_unavailable"
+
+
+class BackendCannotStart(BackendUnavailable):
+    """Of a deployment whose starts keep failing: asking again does not help before somebody has mended that."""
+
+    code = "backend_cannot_start"
+
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """OpenAI's SDKs are told not to try again by themselves."""
+        return [(b"x-should-retry", b"false")]
 
 
 class AuditUnavailable(GatewayError):
