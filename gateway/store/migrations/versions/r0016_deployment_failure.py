@@ -14,6 +14,8 @@ def upgrade() -> None:
         table.add_column(sa.Column("failures", sa.Integer(), nullable=False, server_default="0"))
         table.add_column(sa.Column("failure", sa.String(400), nullable=True))
         table.add_column(sa.Column("failed_at", sa.DateTime(timezone=True), nullable=True))
+    with op.batch_alter_table("deployment") as table:
+        table.alter_column("failures", server_default=None)  # for the rows that there were
 
 
 def downgrade() -> None:
