@@ -58,13 +58,15 @@ def main() -> int:
             if one.get("name") == "seed"
         },
         "counts": {
-            case.get("name"): {
-                one.get("name"): int(one.get("value"))
-                for one in case.iter("property")
-                if one.get("name") in ("kills", "calls", "commands", "broken", "receipts")
-            }
+            case.get("name"): counts
             for case in suite.iter("testcase")
-            if case.find(".//property[@name='kills']") is not None
+            if (
+                counts := {
+                    one.get("name"): int(one.get("value"))
+                    for one in case.iter("property")
+                    if one.get("name") not in ("examples", "seed")
+                }
+            )
         },
         "versions": {"python": platform.python_version(), "hypothesis": version("hypothesis")},
     }

@@ -24,9 +24,12 @@ from gateway.errors import GatewayError, InternalError, MethodNotAllowed, RouteN
 from gateway.health import Health
 from gateway.identity.principal import Principal
 from gateway.inventory import Inventory, no_such_model
+from gateway.nearest_route import unknown_url
 from gateway.openai.endpoint import ENDPOINTS, Endpoint
 from gateway.pipeline import Pipeline
 
+ROUTES = (*(endpoint.path for endpoint in ENDPOINTS), "/v1/models")
+"""What a caller may look for: the other paths are an operator's."""
 OTHER_METHODS = ["GET", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS"]
 MODELS_PATH = "/v1/models"
 PROMETHEUS_TEXT = "text/plain; version=0.0.4; charset=utf-8"
@@ -139,7 +142,7 @@ def _gateway_error(request: Request, error: HTTPException) -> GatewayError:
     if error.status_code == 405:
         return MethodNotAllowed(f"{request.method} is not offered at this URL")
     if error.status_code == 404:
-        return RouteNotFound("There is nothing at this URL; see docs/api.md for what there is")
+        return RouteNotFound(unknown_url(request.method, request.url.path, ROUTES))
     return InternalError("The gateway failed")
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
+from typing import Any
 
 from audit.receipt import Receipt
 from backend.wire import Usage
@@ -47,7 +48,12 @@ class Used:
 
 @dataclass(slots=True)
 class Exchange:
-    """Filled step by step by the pipeline; the recorder and telemetry read it. Times are `perf_counter` seconds."""
+    """Filled step by step by the pipeline; the recorder and telemetry read it. Times are `perf_counter` seconds.
+
+    `offered`: the tenant has such a model; another name may label nothing. `recorded`: the route that stands in the
+    record. `redecided`: a later evaluation came out otherwise than the record says. `evaluations`: how often the call
+    was evaluated after the first time.
+    """
 
     request_id: str
     principal: Principal
@@ -55,6 +61,7 @@ class Exchange:
     subject: str | None = None
     trace_id: str | None = None
     started: float = field(default_factory=perf_counter)
+    offered: bool = False
     decision: Decision | None = None
     content: Content | None = None
     redactions_in: Mapping[str, int] = field(default_factory=dict)
@@ -66,8 +73,11 @@ class Exchange:
     called: float | None = None
     intent: Receipt | None = None
     closed: bool = False
+    recorded: Route | None = None
+    redecided: bool = False
+    evaluations: int = 0
     tool_calls: int = 0
-    first_byte: float | None = None
+    first_token: float | None = None
     usage: Usage | None = None
     finish_reasons: list[str] = field(default_factory=list)
     fingerprint: str | None = None
@@ -75,6 +85,16 @@ class Exchange:
     chunks_out: int = 0
     waited_since: float | None = None
     comments: int = 0
+
+    def hear_chunk(self, choice: Mapping[str, Any]) -> None:
+        """Note when the first chunk of a stream came that says anything: servers open a stream with a role alone,
+        some of them before they have computed a token."""
+        if self.first_token is not None:
+            return
+        delta = choice.get("delta")
+        said = delta.items() if isinstance(delta, dict) else ()
+        if choice.get("text") or any(value for name, value in said if name != "role"):
+            self.first_token = perf_counter()
 
     def count_tool_calls(self, message: object) -> None:
         """Those that a message holds, or that a piece of one begins: what goes on with one has no id."""
@@ -107,8 +127,17 @@ class Exchange:
         return None if self.called is None else round((perf_counter() - self.called) * 1000)
 
     @property
+    def first_token_s(self) -> float | None:
+        """From the request to the first token of its answer, in seconds: as the engine says, after the time that the
+        call took to reach it; else when the first text of a stream came; None where that is not known."""
+        said = self.usage.first_token_ms if self.usage is not None else None
+        if said is not None and self.called is not None:
+            return self.called - self.started + said / 1000
+        return None if self.first_token is None else self.first_token - self.started
+
+    @property
     def ttft_ms(self) -> int | None:
-        return None if self.first_byte is None else round((self.first_byte - self.started) * 1000)
+        return None if self.first_token_s is None else round(self.first_token_s * 1000)
 
     @property
     def latency_ms(self) -> int:

@@ -1,13 +1,15 @@
 """The way of a request, in ten steps. Read this file first.
 
 Nothing leaves for a backend before its intent is on record, and no answer is complete before its outcome is (fail
-closed, twice). Every step hands on or refuses; what policy refuses is recorded like an answer.
+closed, twice). Every step hands on or refuses; what policy refuses is recorded like an answer. Steps 4 to 6 are in
+`gateway.evaluation`, since what they find is checked again before each connect.
 """
 
 import asyncio
 import logging
 import traceback
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from secrets import token_hex
 from time import perf_counter
@@ -20,7 +22,7 @@ from audit.receipt import Receipt
 from backend.wire import Usage, fingerprint_of
 from gateway.authentication import Authenticator
 from gateway.client import Client, ClientGone, Header
-from gateway.content import Content, subject_of
+from gateway.content import subject_of
 from gateway.errors import (
     BackendFailed,
     BackendRefused,
@@ -28,28 +30,25 @@ from gateway.errors import (
     BackendUnavailable,
     GatewayError,
     InternalError,
-    RedactionRefused,
 )
-from gateway.exchange import Exchange, Route
+from gateway.evaluation import Evaluation, Overtaken, Way
+from gateway.exchange import Exchange
 from gateway.identity.principal import Principal
 from gateway.judge import Judge
 from gateway.meter import Meter
-from gateway.names import NameFinder
 from gateway.openai.answer import StreamRewriter, rewrite_body
 from gateway.openai.embeddings import read_embeddings
 from gateway.openai.endpoint import Endpoint, parse_call
 from gateway.openai.sse import sse_data
 from gateway.parking import Parking
-from gateway.prompt import Prompt, output_refused, prepare, unredacted
+from gateway.prompt import Prompt, output_refused
 from gateway.recorder import Recorder
 from gateway.relay import StreamRelay
 from gateway.routes import Routes
 from gateway.settings import Requests
 from gateway.telemetry import Telemetry
 from gateway.upstream import Answer, Upstream
-from policy.decision import Decision
 from policy.errors import RedactionError
-from policy.redact.redactor import Redactor
 
 logger = logging.getLogger("domicile.gateway")
 
@@ -70,11 +69,11 @@ class Pipeline:
     authenticator: Authenticator
     meter: Meter
     judge: Judge
+    evaluation: Evaluation
     routes: Routes
     parking: Parking
     recorder: Recorder
     upstream: Upstream
-    names: NameFinder
     telemetry: Telemetry
     settings: Requests
 
@@ -93,12 +92,13 @@ class Pipeline:
                     subject = subject_of(client.headers, call.body)
                 trace_id = self.telemetry.trace_id(client.headers)
                 exchange = Exchange(f"req-{token_hex(12)}", principal, call, subject, trace_id)
+                exchange.offered = self.judge.offers(principal.tenant, call.model)
                 client.cancel_when_gone()
                 with step("limit"):  # 3.
                     held = await self.meter.reserve(exchange)
                 async with held:  # settled with real usage on the way out
-                    decision, prompt, routes = await self._find_way(exchange, client)  # 4 to 6
-                    await self._forward(exchange, decision, prompt, routes, client)  # 7 to 10
+                    way = await self._find_way(exchange, client)  # 4 to 6
+                    await self._forward(exchange, way, client)  # 7 to 10
             except ClientGone:
                 self.recorder.gone(endpoint.path, client.address, principal)
             except GatewayError as error:
@@ -118,49 +118,28 @@ class Pipeline:
                 await self._refuse(exchange, client, failed, endpoint, principal)
             finally:
                 client.stop_watching()
-                self.telemetry.finished(endpoint, exchange, client.status)
+                self.telemetry.finished(endpoint, exchange, client.status, principal.tenant if principal else "")
 
-    async def _find_way(self, exchange: Exchange, client: Client) -> tuple[Decision, Prompt, list[Route]]:
-        """Once more from the beginning after waiting for a backend: key and policy may be others by then."""
-        step = self.telemetry.step
+    async def _find_way(self, exchange: Exchange, client: Client) -> Way:
+        """Evaluated from the beginning after waiting for a backend: key and policy may be others by then."""
         while True:
-            with step("decide"):  # 4. pure: the policy and the facts
-                decision, redactor = self.judge.decide(exchange)
-            with step("redact"):  # 5. an error here denies, or leaves sovereign backends alone
-                decision, prompt = await self._inspected(exchange, decision, redactor)
             try:
-                with step("route"):  # 6. this tenant's backends that the decision allows, best first
-                    return decision, prompt, self.routes.choose(exchange, decision)
+                return await self.evaluation.first(exchange)
             except BackendUnavailable:
                 if not await self.parking.wait(exchange, client, [*EVENT_STREAM, *_provenance(exchange, None)]):
                     raise
-                exchange.principal = await self.authenticator.authenticate(client.headers, client.address)
-                exchange.decision = None  # made under what was in force before the wait
+                await self.evaluation.authenticate_again(exchange, client)
 
-    async def _inspected(self, exchange: Exchange, decision: Decision, redactor: Redactor) -> tuple[Decision, Prompt]:
-        call, principal = exchange.call, exchange.principal
-        try:
-            names = await self.names.names_in(call, redactor, principal.tenant)
-            prompt = prepare(call, redactor, principal.project, names, decision.priority)
-        except RedactionRefused as failure:
-            narrowed = self.judge.narrowed(exchange, decision, failure)
-            return narrowed, unredacted(call, redactor, principal.project, decision.priority)
-        exchange.redactions_in = prompt.counts
-        if days := decision.retention.content_days:  # never of a prompt that could not be inspected
-            exchange.content = Content(call.raw, prompt.body, exchange.subject, days)
-        return decision, prompt
-
-    async def _forward(
-        self, exchange: Exchange, decision: Decision, prompt: Prompt, routes: list[Route], client: Client
-    ) -> None:
+    async def _forward(self, exchange: Exchange, way: Way, client: Client) -> None:
         step = self.telemetry.step
-        for exchange.attempt, route in enumerate(routes):
-            exchange.route = route
-            self.judge.check_running(exchange)
-            body = prompt.body_for(route.backend)
+        failure: GatewayError | None = None
+        while True:
+            route = exchange.route = way.take()
+            exchange.attempt = len(way.tried) - 1
+            body = way.prompt.body_for(route.backend)
             if exchange.content is not None:
                 exchange.content.leaves(body)
-            with self.routes.in_flight(exchange, decision, route) as call:  # looked at again, for each attempt
+            with self.routes.in_flight(exchange, way.allowed, route) as call:  # looked at again, for each attempt
                 with step("write_ahead"):  # 7. durable before the first byte leaves
                     await self.recorder.accepted(exchange, route)
                 try:
@@ -173,10 +152,14 @@ class Pipeline:
                             exchange.request_id,
                             str(exchange.intent or ""),  # its token says that it is on record
                             exchange.principal.project or "",
+                            partial(self.evaluation.check, exchange, way),  # at the moment of the connect
                         ) as answer:
                             self.routes.answered(exchange, call)
-                            await self._deliver(exchange, prompt, answer, client)  # 9 and 10
+                            await self._deliver(exchange, way.prompt, answer, client)  # 9 and 10
                     return
+                except Overtaken:
+                    exchange.called = None
+                    way.tried.pop()  # it may be called under what is in force now
                 except BackendRefused:
                     exchange.called = None
                     raise
@@ -185,8 +168,12 @@ class Pipeline:
                     call.failed()
                     logger.warning("%s: backend %s: %s", exchange.request_id, route.backend.id, error.message)
                     unsent = isinstance(error, BackendUnavailable) and (client.held or not client.started)
-                    if not unsent or exchange.attempt + 1 == len(routes):
+                    if not unsent:
                         raise
+                    failure = error
+            way = await self.evaluation.again(exchange, client, way)
+            if not way.routes:
+                raise failure or BackendUnavailable("No backend that may answer this is up; try again", retry_after_s=2)
 
     async def _deliver(self, exchange: Exchange, prompt: Prompt, answer: Answer, client: Client) -> None:
         if exchange.call.stream:
@@ -197,7 +184,6 @@ class Pipeline:
     async def _deliver_whole(self, exchange: Exchange, prompt: Prompt, answer: Answer, client: Client) -> None:
         raw = await answer.body(MAX_ANSWER_BYTES)
         self.judge.check_running(exchange)
-        exchange.first_byte = perf_counter()
         with self.telemetry.step("restore"):  # 9.
             if exchange.call.endpoint.generates:
                 body = _generated(exchange, raw)
@@ -227,8 +213,6 @@ class Pipeline:
             try:
                 async for piece in relay.pieces(answer.pieces()):
                     self.judge.check_running(exchange)
-                    if exchange.first_byte is None:
-                        exchange.first_byte = perf_counter()
                     exchange.bytes_out += len(piece)
                     if exchange.content is not None:
                         exchange.content.hear_piece(piece)
@@ -262,7 +246,9 @@ class Pipeline:
             error, recorded = await self.recorder.refused(exchange, error)
         if not recorded:
             self.recorder.turned_away(error, endpoint.path, client.address, principal)
-        self.telemetry.errors.labels(error.code or "invalid_request").inc()
+        # A backend makes up its own codes, and each would be another series.
+        code = "backend_refused" if isinstance(error, BackendRefused) else error.code or "invalid_request"
+        self.telemetry.errors.labels(code).inc()
         if client.started:
             await client.end(sse_data(error.body()))  # and no `[DONE]`: the answer is not whole
             return

@@ -86,6 +86,7 @@ class StreamRelay:
             if reason := choice.get("finish_reason"):
                 self._exchange.finish_reasons.append(str(reason))
                 self._ended.add(choice.get("index", 0))
+            self._exchange.hear_chunk(choice)
             self._exchange.count_tool_calls(choice.get("delta"))
         if self._rewriter is None:
             return [sse_data(payload)]

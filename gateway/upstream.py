@@ -115,10 +115,20 @@ class Upstream:
 
     @asynccontextmanager
     async def call(
-        self, target: Target, path: str, body: bytes, request_id: str, decision: str = "", project: str = ""
+        self,
+        target: Target,
+        path: str,
+        body: bytes,
+        request_id: str,
+        decision: str = "",
+        project: str = "",
+        check: Callable[[], None] = lambda: None,
     ) -> AsyncIterator[Answer]:
         """POST `body`, with a token of `decision` to a backend of our own; yields once it has answered 200. Leaving
         early closes the connection, which cancels the sequence in the engine.
+
+        `check` is called immediately before a connection is opened and before the first byte of the request is written
+        to one; what it raises prevents that.
 
         Raises:
             BackendUnavailable: no connection, or 503: nothing was processed, another backend may be tried.
@@ -129,7 +139,7 @@ class Upstream:
         silence_s = self._settings.silence_timeout_s
         token = self._token(target.backend, request_id, decision, body)
         head = pool.head("POST", path, len(body), request_id, token, project=project)
-        connection, response = await self._send(target, pool, head, body)
+        connection, response = await self._send(target, pool, head, body, check)
         try:
             if response.status != 200:
                 raise await _refusal(response, silence_s)
@@ -163,11 +173,13 @@ class Upstream:
         except (GatewayError, ConnectionLost, ProtocolError, TimeoutError):
             return None
 
-    async def _send(self, target: Target, pool: Pool, head: bytes, body: bytes) -> tuple[Connection, Response]:
+    async def _send(
+        self, target: Target, pool: Pool, head: bytes, body: bytes, check: Callable[[], None] = lambda: None
+    ) -> tuple[Connection, Response]:
         """Send on a kept connection, or on a new one where the backend has closed that meanwhile."""
         while True:
             try:
-                connection, kept = await pool.acquire()
+                connection, kept = await pool.acquire(check)
             except ConnectError as error:
                 if error.identity:
                     raise BackendUnavailable(
@@ -177,6 +189,7 @@ class Upstream:
             try:
                 if not kept and target.backend is not None:
                     await self._connected(target.backend, connection.peer)
+                check()
                 return connection, await connection.request(head, body, self._settings.silence_timeout_s)
             except ConnectionLost as error:
                 pool.release(connection)

@@ -73,9 +73,9 @@ class LedgerCursorRow(Row, table=True):
 
 
 class LedgerRow(Row, table=True):
-    """One accepted call. `outcome` and `day` (UTC, of the outcome) are NULL while it runs; `price` (the version's
-    number) and `nano_eur` where its model had no price; `energy_mj` where no backend measured. `keep_days`: as long as
-    its record is kept; NULL in rows of before there was a period."""
+    """One accepted call. `outcome` (completed, aborted, refused) and `day` (UTC, of the outcome) are NULL while it
+    runs; `price` (the version's number) and `nano_eur` where its model had no price; `energy_mj` where no backend
+    measured. `keep_days`: as long as its record is kept; NULL in rows of before there was a period."""
 
     __tablename__ = "ledger"
     __table_args__ = (Index("ix_ledger_day_tenant", "day", "tenant"), Index("ix_ledger_accepted_at", "accepted_at"))
