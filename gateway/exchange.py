@@ -30,14 +30,12 @@ class Route:
 
 CHARACTERS_PER_TOKEN = 3
 """On the safe side for the languages of the EU; an estimate, where no real count is known."""
-MAX_TOKENS = 2**31 - 1
-"""No call has more: what a backend says beyond is counted as this."""
 
 
 @dataclass(frozen=True, slots=True)
 class Used:
     """Tokens of one call. `cached`: those of the prompt that the backend had computed before. `estimated`: the backend
-    did not come to say, so it is what it had to do until the answer was cut."""
+    did not say, so it is derived from the text of the answer, as far as that came."""
 
     prompt: int
     answer: int
@@ -73,6 +71,7 @@ class Exchange:
     fingerprint: str | None = None
     bytes_out: int = 0
     chunks_out: int = 0
+    characters_out: int = 0
     waited_since: float | None = None
     comments: int = 0
 
@@ -88,12 +87,13 @@ class Exchange:
         never left or that no backend did answer."""
         if self.usage is not None:
             details = self.usage.prompt_tokens_details
-            prompt = _tokens(self.usage.prompt_tokens)
-            cached = _tokens(details.cached_tokens or 0) if details is not None else 0
-            return Used(prompt, _tokens(self.usage.completion_tokens), min(prompt, cached))
+            prompt = self.usage.prompt_tokens
+            cached = details.cached_tokens if details is not None else 0
+            return Used(prompt, self.usage.completion_tokens, min(prompt, cached))
         if self.intent is None or not (self.called or self.chunks_out):
             return None
-        return Used(self.prompt_estimate, self.chunks_out or self.bytes_out // CHARACTERS_PER_TOKEN, estimated=True)
+        by_text = -(-self.characters_out // CHARACTERS_PER_TOKEN)
+        return Used(self.prompt_estimate, max(self.chunks_out, by_text), estimated=True)
 
     @property
     def energy_mj(self) -> int | None:
@@ -114,6 +114,3 @@ class Exchange:
     def latency_ms(self) -> int:
         return round((perf_counter() - self.started) * 1000)
 
-
-def _tokens(said: int) -> int:
-    return min(max(said, 0), MAX_TOKENS)

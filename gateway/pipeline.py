@@ -17,7 +17,7 @@ from urllib.parse import quote
 from pydantic_core import from_json, to_json
 
 from audit.receipt import Receipt
-from backend.wire import Usage, fingerprint_of
+from backend.wire import fingerprint_of
 from gateway.authentication import Authenticator
 from gateway.client import Client, ClientGone, Header
 from gateway.content import Content, subject_of
@@ -34,10 +34,14 @@ from gateway.exchange import Exchange, Route
 from gateway.judge import Judge
 from gateway.meter import Meter
 from gateway.names import NameFinder
-from gateway.openai.answer import StreamRewriter, rewrite_body
+from gateway.openai.answer import rewrite_body
 from gateway.openai.embeddings import read_embeddings
 from gateway.openai.endpoint import Endpoint, parse_call
+from gateway.openai.finish import recorded
+from gateway.openai.shape import MESSAGE, choices_of
 from gateway.openai.sse import sse_data
+from gateway.openai.stream_filter import StreamRewriter
+from gateway.openai.usage import characters_said, usage_of
 from gateway.parking import Parking
 from gateway.prompt import Prompt, output_refused, prepare, unredacted
 from gateway.recorder import Recorder
