@@ -142,13 +142,28 @@ class InferenceDenied(_Call):
     status: HttpStatus
 
 
-class RoutingDecision(_Route):
-    """The call moves on to another backend: recorded before that one receives a byte."""
+class _Reevaluated(Event):
+    """What a later evaluation of an accepted call decided, present where it differs from the one before: by which
+    policy, and why."""
+
+    policy_id: Text | None = None
+    policy_version: Text | None = None
+    policy_hash: Sha256 | None = None
+    countries_version: Text | None = None
+    catalogue_version: Text | None = None
+    decision: Decision | None = None
+
+
+class RoutingDecision(_Route, _Reevaluated):
+    """The call moves on to another backend, or goes to one under another decision: recorded before that one receives a
+    byte. `redaction`: of the prompt, where it was prepared again."""
 
     step: ClassVar[Step] = Step.WITHIN
 
     type: Literal["routing.decision"] = "routing.decision"
     reason: Code
+    decision: Annotated[Decision, AfterValidator(_must_allow)] | None = None
+    redaction: Redaction | None = None
 
 
 class _Outcome(Event):
@@ -183,13 +198,15 @@ class InferenceCompleted(_Outcome):
     fingerprint: Text | None = None
 
 
-class InferenceAborted(_Outcome):
-    """The call ended without a whole answer. The log itself gives the reasons crash, cancelled and unrecorded."""
+class InferenceAborted(_Outcome, _Reevaluated):
+    """The call ended without a whole answer. The log itself gives the reasons crash, cancelled and unrecorded.
+    `decision`: the refusal, where a later evaluation refused the call."""
 
     step: ClassVar[Step] = Step.CLOSES
 
     type: Literal["inference.aborted"] = "inference.aborted"
     reason: Code
+    decision: Annotated[Decision, AfterValidator(_must_deny)] | None = None
 
 
 class BackendConnected(Event):

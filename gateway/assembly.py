@@ -26,6 +26,7 @@ from gateway.chores import Chores
 from gateway.credentials import TenantCredentials, certificate_end
 from gateway.directory import Directory
 from gateway.errors import BackendUnavailable
+from gateway.evaluation import Evaluation
 from gateway.fleet_room import fleet_at_work
 from gateway.health import Check, Health
 from gateway.installation import Installation
@@ -156,17 +157,19 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
         ):
             _tell_ends(telemetry, credentials, settings.listen.cert_file)
             recorder = Recorder(log, telemetry)
+            authenticator = Authenticator(directory, recorder, telemetry, machines)
+            judge = Judge(inventory, telemetry, stops=stops, sinks=sinks_of(settings))
             pipeline = Pipeline(
-                authenticator=Authenticator(directory, recorder, telemetry, machines),
+                authenticator=authenticator,
                 meter=Meter(
                     limiter, lambda model: directory.prices.at(model, time()), settings.requests.default_max_tokens
                 ),
-                judge=Judge(inventory, telemetry, stops=stops, sinks=sinks_of(settings)),
+                judge=judge,
+                evaluation=Evaluation(authenticator, judge, routes, names, telemetry),
                 routes=routes,
                 parking=parking,
                 recorder=recorder,
                 upstream=upstream,
-                names=names,
                 telemetry=telemetry,
                 settings=settings.requests,
             )
@@ -235,7 +238,7 @@ async def _machines(provider: "IdentityProvider | None", settings: Oidc) -> Asyn
     if provider is None or not settings.projects:
         yield None
         return
-    async with Machines(provider, settings.projects, settings.groups_claim) as machines:
+    async with Machines(provider, settings.projects, settings.groups_claim, skew_s=settings.clock_skew_s) as machines:
         yield machines
 
 

@@ -53,6 +53,10 @@ class Authenticator:
                 "The identity provider does not answer, so its tokens cannot be checked now", retry_after_s=10
             ) from error
 
+    def is_current(self, principal: Principal) -> bool:
+        """Whether `authenticate` would give the same principal, without asking it again."""
+        return self._directory.is_current(principal)
+
 
 def _bearer(authorization: str) -> str:
     return authorization[len(BEARER) :].strip() if authorization[: len(BEARER)].lower() == BEARER else ""

@@ -71,6 +71,8 @@ class Snapshot:
     deployments: Mapping[tuple[str, str], Deployment | None] = field(default_factory=dict)
     principals: dict[str, Principal] = field(default_factory=dict)
     machines: dict[Machine, Principal] = field(default_factory=dict)
+    mark: object = field(default_factory=object)
+    """Its identity: an epoch alone can repeat after a backup was restored."""
 
     def after(self, changes: Changes) -> "Snapshot":
         return Snapshot(
@@ -225,9 +227,17 @@ class Directory:
             return known
         if len(snapshot.machines) >= MAX_MACHINES:
             snapshot.machines.clear()
-        principal = self._principal(snapshot, machine.name, project, UNBOUNDED, None)
+        ends = datetime.fromtimestamp(machine.expires_at, UTC)
+        principal = self._principal(snapshot, machine.name, project, UNBOUNDED, ends)
         snapshot.machines[machine] = principal
         return principal
+
+    def is_current(self, principal: Principal) -> bool:
+        """Whether `principal` may still be relied on: no configuration changed since it was made, its key or token has
+        not expired, and the control store was read recently. Costs no look-up."""
+        if principal.as_of is not self._snapshot.mark or self._monotonic() - self._read_at > STALE_AFTER_S:
+            return False
+        return principal.expires_at is None or principal.expires_at > self._now()
 
     def backends(self) -> tuple[BackendRecord, ...]:
         """Every backend that may get requests: neither it nor its tenant is revoked."""
@@ -276,6 +286,7 @@ class Directory:
                 snapshot.limits,
                 None if isinstance(in_force, str) else in_force.policy.limits,
             ),
+            as_of=snapshot.mark,
         )
 
     def _policy(self, snapshot: Snapshot, tenant: str, project: str) -> PolicyInForce | str:

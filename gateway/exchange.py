@@ -45,7 +45,12 @@ class Used:
 
 @dataclass(slots=True)
 class Exchange:
-    """Filled step by step by the pipeline; the recorder and telemetry read it. Times are `perf_counter` seconds."""
+    """Filled step by step by the pipeline; the recorder and telemetry read it. Times are `perf_counter` seconds.
+
+    `recorded`: the route that stands in the record. `redecided`: a later evaluation came out otherwise than the record
+    says. `evaluations`: how often the call was evaluated after the first time. `broken`: attempts in which a backend
+    failed while it answered. `characters_out`: of text that the backend said, before the output filter.
+    """
 
     request_id: str
     principal: Principal
@@ -64,6 +69,9 @@ class Exchange:
     called: float | None = None
     intent: Receipt | None = None
     closed: bool = False
+    recorded: Route | None = None
+    redecided: bool = False
+    evaluations: int = 0
     tool_calls: int = 0
     first_byte: float | None = None
     usage: Usage | None = None
@@ -72,8 +80,20 @@ class Exchange:
     bytes_out: int = 0
     chunks_out: int = 0
     characters_out: int = 0
+    broken: int = 0
     waited_since: float | None = None
     comments: int = 0
+
+    @property
+    def backend_id(self) -> str | None:
+        """The backend of the attempt at hand."""
+        return None if self.route is None else self.route.backend.id
+
+    def forget_answer(self) -> None:
+        """Before another attempt: what the one before said was not sent to the client."""
+        self.first_byte = self.usage = self.fingerprint = None
+        self.finish_reasons, self.redactions_out = [], {}
+        self.chunks_out = self.characters_out = self.tool_calls = 0
 
     def count_tool_calls(self, message: object) -> None:
         """Those that a message holds, or that a piece of one begins: what goes on with one has no id."""
@@ -113,4 +133,3 @@ class Exchange:
     @property
     def latency_ms(self) -> int:
         return round((perf_counter() - self.started) * 1000)
-

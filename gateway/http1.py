@@ -8,7 +8,7 @@ is slow stops the connection from being read.
 import asyncio
 import ssl
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from hashlib import sha256
 from typing import NamedTuple, cast
 from urllib.parse import quote, urlsplit
@@ -276,8 +276,9 @@ class Pool:
             f"{of_project}{self._more}{more}\r\n"
         ).encode("latin-1")
 
-    async def acquire(self) -> tuple[Connection, bool]:
-        """A connection nobody uses, and whether it has been used before. Raises ConnectError, TimeoutError."""
+    async def acquire(self, before_connect: Callable[[], None] = lambda: None) -> tuple[Connection, bool]:
+        """An idle connection, and whether it has been used before. `before_connect` is called immediately before each
+        new connection is opened; what it raises prevents that. Raises ConnectError, TimeoutError."""
         loop = asyncio.get_running_loop()
         while self._idle:
             kept = self._idle.pop()
@@ -285,6 +286,7 @@ class Pool:
                 return kept, True
             self._drop(kept)
         for again in (False, True):
+            before_connect()
             until = loop.time() + self._connect_s
             try:
                 async with asyncio.timeout_at(until):

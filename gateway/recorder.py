@@ -30,6 +30,7 @@ from gateway.errors import AuditUnavailable, GatewayError, InternalError, Policy
 from gateway.exchange import Exchange, Route
 from gateway.http1 import Peer
 from gateway.telemetry import Telemetry
+from policy.decision import Decision as PolicyDecision
 from policy.decision import Reason
 from policy.redact import ENGINE_VERSION
 from regions.fleet import Backend
@@ -53,9 +54,11 @@ class Recorder:
         self._background: set[asyncio.Task[None]] = set()
 
     async def accepted(self, exchange: Exchange, route: Route) -> None:
-        """Write ahead: the intent for the first backend, a routing decision for each one after it."""
+        """Write ahead: the intent for the first backend, a routing decision for each one after it, and for each one
+        that is called under another decision than the record says."""
+        before, exchange.recorded = exchange.recorded, route
         if exchange.intent is not None:
-            await self._append(RoutingDecision(**_route(exchange, route), reason="backend_unavailable"))
+            await self._moved(exchange, route, before)
             return
         reasons = exchange.decision.reasons if exchange.decision else ()
         notices = [notice.name for notice in exchange.decision.notices] if exchange.decision else []
@@ -67,6 +70,18 @@ class Recorder:
             ),
             exchange.content.asked() if exchange.content else None,
         )
+        exchange.redecided = False
+
+    async def _moved(self, exchange: Exchange, route: Route, before: Route | None) -> None:
+        if route == before and not exchange.redecided:
+            return  # what is on record still holds
+        moved = before is None or route.backend.id != before.backend.id
+        event = RoutingDecision(
+            **_route(exchange, route) | (_redecided(exchange, "allow") if exchange.redecided else {}),
+            reason="backend_unavailable" if moved and exchange.attempt else "decision_changed",
+        )
+        await self._append(event, exchange.content.asked() if exchange.redecided and exchange.content else None)
+        exchange.redecided = False
 
     async def completed(self, exchange: Exchange) -> Receipt:
         """Close the record. Raises AuditUnavailable; then the answer must not be called complete.
@@ -90,15 +105,10 @@ class Recorder:
         That is another one only where the refusal cannot be recorded.
         """
         if exchange.intent is not None:
-            await self.aborted(exchange, error.code or "gateway_error", error.http_status)
+            await self.aborted(exchange, error.code or "gateway_error", error.http_status, _reasons_of(error))
             return error
-        reasons: Sequence[Reason]
-        if isinstance(error, PolicyDenied):
-            reasons = error.reasons
-        elif isinstance(error, RedactionRefused):
-            rule = (error.code or "redaction_refused").replace("_", ".", 1)
-            reasons = [Reason(rule, None, error.message[:400], "GDPR 5(1)(c), 32")]
-        else:
+        reasons = _reasons_of(error)
+        if not reasons:
             return error
         try:
             event = InferenceDenied(**_call(exchange), decision=_decision("deny", reasons), status=error.http_status)
@@ -107,8 +117,11 @@ class Recorder:
             return unrecorded
         return error
 
-    async def aborted(self, exchange: Exchange, reason: str, status: int | None = None) -> None:
-        """Close the record of an answer that did not end. Does not raise: there is nobody left to tell.
+    async def aborted(
+        self, exchange: Exchange, reason: str, status: int | None = None, reasons: Sequence[Reason] = ()
+    ) -> None:
+        """Close the record of an answer that did not end; `reasons`: those of a policy that refused it meanwhile. Does
+        not raise: there is nobody left to tell.
 
         What the log cannot take now, it closes by itself once it is well again, or at the next start.
         """
@@ -118,7 +131,10 @@ class Recorder:
         self._telemetry.aborted.labels(self._telemetry.tenant_label(exchange.principal.tenant), reason).inc()
         try:
             await self._append(
-                InferenceAborted(**_outcome(exchange, status), reason=reason),
+                InferenceAborted(
+                    **_outcome(exchange, status) | (_redecided(exchange, "deny", reasons) if reasons else {}),
+                    reason=reason,
+                ),
                 exchange.content.answered() if exchange.content else None,
             )
         except GatewayError:
@@ -195,15 +211,38 @@ def _call(exchange: Exchange) -> dict[str, Any]:
         "redaction": _redaction(exchange.redactions_in),
     }
     if decision is not None:
-        fields |= {
-            "policy_id": decision.policy_id,
-            "policy_version": decision.version,
-            "policy_hash": decision.hash,
-            "countries_version": decision.countries_version,
-            "catalogue_version": decision.catalogue_version,
-            "retention_class": f"metadata_{decision.retention.metadata_days}d",
-        }
+        fields |= _by(decision) | {"retention_class": f"metadata_{decision.retention.metadata_days}d"}
     return fields
+
+
+def _by(decision: PolicyDecision) -> dict[str, Any]:
+    return {
+        "policy_id": decision.policy_id,
+        "policy_version": decision.version,
+        "policy_hash": decision.hash,
+        "countries_version": decision.countries_version,
+        "catalogue_version": decision.catalogue_version,
+    }
+
+
+def _redecided(exchange: Exchange, outcome: Literal["allow", "deny"], reasons: Sequence[Reason] = ()) -> dict[str, Any]:
+    """What a later evaluation found, for the record."""
+    decision = exchange.decision
+    fields: dict[str, Any] = {} if decision is None else _by(decision)
+    fields["decision"] = _decision(outcome, reasons or (decision.reasons if decision else ()))
+    if outcome == "allow":
+        fields["redaction"] = _redaction(exchange.redactions_in)
+    return fields
+
+
+def _reasons_of(error: GatewayError) -> Sequence[Reason]:
+    """Those of a refusal by policy or redaction; none of any other error."""
+    if isinstance(error, PolicyDenied):
+        return error.reasons
+    if isinstance(error, RedactionRefused):
+        rule = (error.code or "redaction_refused").replace("_", ".", 1)
+        return [Reason(rule, None, error.message[:400], "GDPR 5(1)(c), 32")]
+    return ()
 
 
 def _route(exchange: Exchange, route: Route) -> dict[str, Any]:

@@ -14,11 +14,12 @@ from pydantic_core import from_json, to_json
 from backend.wire import SSE_DONE, fingerprint_of, sse_data
 from gateway.errors import BackendFailed
 from gateway.exchange import Exchange
+from gateway.openai.answer import characters_said
 from gateway.openai.finish import announces_end, recorded
 from gateway.openai.shape import DELTA, choices_of, position_of
 from gateway.openai.sse import DONE, EventSplitter
 from gateway.openai.stream_filter import StreamRewriter
-from gateway.openai.usage import characters_said, usage_of
+from gateway.openai.usage import usage_of
 
 
 class StreamRelay:
@@ -44,7 +45,9 @@ class StreamRelay:
             if rest := self._end():
                 yield rest
             return
-        raise BackendFailed("The backend's stream ended before it was complete", code="stream_truncated")
+        raise BackendFailed(
+            "The backend's stream ended before it was complete", code="stream_truncated", elsewhere=True
+        )
 
     def remainder(self) -> bytes:
         """Text still held back by the filter when a stream is cut: it was filtered, so it may be sent."""
@@ -78,7 +81,7 @@ class StreamRelay:
         except ValueError:
             raise BackendFailed("The backend sent an event that is not JSON") from None
         if isinstance(chunk, dict) and chunk.get("error"):
-            raise BackendFailed("The backend failed inside its answer")
+            raise BackendFailed("The backend failed inside its answer", elsewhere=True)
         choices = choices_of(chunk, DELTA)
         payload = self._take_usage(chunk, payload)
         if not payload:

@@ -1,6 +1,6 @@
 """From a decision to the backends that may be called, best first; and the last look before each call."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from functools import partial
 from time import perf_counter
@@ -41,18 +41,23 @@ class Routes:
         self._caches: dict[str, Backend] = {}  # whose cache the index speaks of
         self._allowed: dict[int, tuple[Decision, Candidates]] = {}
 
-    def choose(self, exchange: Exchange, decision: Decision) -> list[Route]:
-        """Raises BackendUnavailable when no backend that the decision allows can be called now."""
+    def choose(self, exchange: Exchange, decision: Decision, tried: Collection[str] = ()) -> list[Route]:
+        """The backends to call, best first; as many as attempts are left after those `tried`, which are not called
+        again: that may be none.
+
+        Raises BackendUnavailable when none was tried and none that the decision allows can be called now.
+        """
         tenant = exchange.principal.tenant
         candidates = self._candidates(tenant, exchange.call.model, decision)
         text = exchange.call.leading_text.encode()
         prefix = block_hashes(text, exchange.principal.project.encode())  # each project has a cache of its own
         holders = self._prefixes.longest(prefix)
         contents = None if self._prefixes.settled(prefix) else self._prefixes.contents
-        ordered = choose(
-            candidates, self._fleet.live(), affinity_key(text), holders, self._max_attempts, contents=contents
-        )
-        if not ordered:
+        most = self._max_attempts + len(tried)  # so that enough are left without those tried
+        ordered = choose(candidates, self._fleet.live(), affinity_key(text), holders, most, contents=contents)
+        if tried:
+            ordered = [each for each in ordered if each.id not in tried][: self._max_attempts - len(tried)]
+        if not ordered and not tried:
             raise BackendUnavailable("None of the backends that may answer this is up; try again", retry_after_s=2)
         return [
             Route(backend, self._inventory.facts_of(backend), decision.transfer_basis[backend.id], prefix)

@@ -12,6 +12,7 @@ from typing import Any, Final, Protocol
 from pydantic_core import to_json
 
 from gateway.openai.shape import MESSAGE, choices_of
+from gateway.openai.usage import usage_of
 
 THOUGHT_FIELDS: Final = ("reasoning", "reasoning_content")
 """Two names for the same text: newer vLLM, Ollama and LiteLLM's peers use the first, SGLang, DeepSeek, llama.cpp the
@@ -57,6 +58,8 @@ def rewrite_body(body: dict[str, Any], make_filter: FilterFactory) -> None:
     choices = choices_of(body, MESSAGE)
     drop_unknown(body, BODY_FIELDS)
     clean_names(body, make_filter)
+    if (usage := usage_of(body.pop("usage", None))) is not None:
+        body["usage"] = usage.model_dump(exclude_none=True)
     for choice in choices:
         drop_unknown(choice, CHOICE_FIELDS)
         choice.pop("delta", None)
@@ -202,3 +205,21 @@ def calls_in(said: dict[str, Any]) -> Iterator[dict[str, Any]]:
         for kind, _, _ in CALL_TEXTS:
             if (holder := call.get(kind)) is not None:
                 yield holder
+
+
+def characters_said(said: dict[str, Any]) -> int:
+    """Characters of text in a message, a delta or a completion's choice."""
+    size = len(text) if isinstance(text := said.get("text"), str) else 0
+    for field in TEXT_FIELDS:
+        if text := said.get(field):
+            size += len(text) if isinstance(text, str) else sum(map(_part_size, text)) if isinstance(text, list) else 0
+    for call in said.get("tool_calls") or ():
+        for kind, field, _ in CALL_TEXTS:
+            if (holder := call.get(kind)) is not None and isinstance(text := holder.get(field), str):
+                size += len(text)
+    return size
+
+
+def _part_size(part: Any) -> int:
+    text = part.get("text") if isinstance(part, dict) else None
+    return len(text) if isinstance(text, str) else 0

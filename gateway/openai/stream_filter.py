@@ -137,15 +137,17 @@ class StreamRewriter:
         None while the text is held back; two when a field begins and the rest of another one goes out before it.
         """
         choices = chunk.get("choices")
+        if not choices:  # what else a chunk may tell (usage, Azure's content filter) is not for the client
+            return []
         self._chunk += 1
-        self._says, self._before = not choices, []
+        self._says, self._before = False, []
         self._changed = drop_unknown(chunk, BODY_FIELDS) | drop_odd_date(chunk)
         names = [chunk.get(name) for name in NAMES]
         if names != self._names or self._odd_names:
             self._names = names
             self._odd_names = clean_names(chunk, self._make_filter)
             self._changed |= self._odd_names
-        for place, choice in enumerate(choices or ()):
+        for place, choice in enumerate(choices):
             self._rewrite_choice(choice, place)
         sent = [to_json({**chunk, "choices": [one]}, inf_nan_mode="null") for one in self._before]
         if self._says:

@@ -1,4 +1,4 @@
-"""What a server says an answer used, and how much an answer says where it does not tell.
+"""What a server says an answer used.
 
 A count goes into bills, limits, metrics and spans, so one that cannot be true is not used: the call is then estimated,
 as where a server says nothing.
@@ -11,7 +11,6 @@ from pydantic import ValidationError
 
 from backend.wire import Usage
 from gateway.errors import BackendFailed
-from gateway.openai.answer import CALL_TEXTS, TEXT_FIELDS
 
 logger = logging.getLogger("domicile.gateway")
 
@@ -60,21 +59,3 @@ def _numbers(said: dict[str, Any]) -> dict[str, Any]:
 
 def _is_count(value: Any) -> bool:
     return type(value) in (int, float) and 0 <= value <= MAX_COUNT
-
-
-def characters_said(said: dict[str, Any]) -> int:
-    """Characters of text in a message, a delta or a completion's choice."""
-    size = len(text) if isinstance(text := said.get("text"), str) else 0
-    for field in TEXT_FIELDS:
-        if text := said.get(field):
-            size += len(text) if isinstance(text, str) else sum(map(_part_size, text)) if isinstance(text, list) else 0
-    for call in said.get("tool_calls") or ():
-        for kind, field, _ in CALL_TEXTS:
-            if (holder := call.get(kind)) is not None and isinstance(text := holder.get(field), str):
-                size += len(text)
-    return size
-
-
-def _part_size(part: Any) -> int:
-    text = part.get("text") if isinstance(part, dict) else None
-    return len(text) if isinstance(text, str) else 0

@@ -64,6 +64,8 @@ def test_pieces_that_end_in_a_carriage_return_cost_linear_work():
     assert splitter.feed(b"\rdata: x\r\n\r\n") == [b"x"]
 
 
-@pytest.mark.parametrize("event", [b"data:\n\n", b"data: \n\n", b"data\n\n", b"\n\n\n\n", b":\n\n", b"id: 1\n\n"], ids=repr)
+@pytest.mark.parametrize(
+    "event", [b"data:\n\n", b"data: \n\n", b"data\n\n", b"\n\n\n\n", b":\n\n", b"id: 1\n\n"], ids=repr
+)
 def test_an_event_without_data_is_no_event(event):
     assert EventSplitter().feed(event + b"data: x\n\n") == [b"x"]
