@@ -10,6 +10,7 @@ from gateway.client import Header
 from gateway.content import Content
 from gateway.identity.principal import Principal
 from gateway.openai.endpoint import Call
+from gateway.openai.usage import MAX_TOKENS
 from policy.decision import Decision
 from policy.facts import BackendFacts
 from regions.fleet import Backend
@@ -107,9 +108,9 @@ class Exchange:
         never left or that no backend did answer."""
         if self.usage is not None:
             details = self.usage.prompt_tokens_details
-            prompt = self.usage.prompt_tokens
-            cached = details.cached_tokens if details is not None else 0
-            return Used(prompt, self.usage.completion_tokens, min(prompt, cached))
+            prompt = _bounded(self.usage.prompt_tokens)
+            cached = _bounded(details.cached_tokens) if details is not None else 0
+            return Used(prompt, _bounded(self.usage.completion_tokens), min(prompt, cached))
         if self.intent is None or not (self.called or self.chunks_out):
             return None
         by_text = -(-self.characters_out // CHARACTERS_PER_TOKEN)
@@ -133,3 +134,8 @@ class Exchange:
     @property
     def latency_ms(self) -> int:
         return round((perf_counter() - self.started) * 1000)
+
+
+def _bounded(said: int) -> int:
+    """Between nothing and what a call may have: the meter does not rely on who read the usage."""
+    return min(max(said, 0), MAX_TOKENS)

@@ -158,7 +158,7 @@ class Pipeline:
                 except (BackendRefused, BackendUnavailable, BackendTimeout, BackendFailed) as error:
                     failure = self._failed(exchange, way.prompt, client, call, error)
             way = await self.evaluation.again(exchange, client, way)
-            if not way.routes:
+            if not way.routes or not self.routes.may_help(failure, way.routes[0]):
                 raise failure or BackendUnavailable("No backend that may answer this is up; try again", retry_after_s=2)
 
     def _failed(

@@ -36,9 +36,17 @@ class StreamRelay:
     async def pieces(self, source: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         """Bytes for the client, as they come. Raises BackendFailed when the stream ends before the answer does."""
         async for data in source:
-            frames = [frame for payload in self._splitter.feed(data) for frame in self._frames(payload)]
-            if frames:
+            frames: list[bytes] = []
+            failure: BackendFailed | None = None
+            try:
+                for payload in self._splitter.feed(data):
+                    frames += self._frames(payload)
+            except BackendFailed as error:
+                failure = error
+            if frames:  # also of what came before the fault
                 yield b"".join(frames)
+            if failure is not None:
+                raise failure
             if self._done:
                 return
         if self._splitter.empty and len(self._ends) >= self._exchange.call.choices:

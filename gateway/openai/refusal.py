@@ -18,9 +18,8 @@ MAX_MESSAGE = 2000
 CODE = re.compile("[a-z][a-z0-9_.-]{0,63}")
 TYPE = re.compile("[A-Za-z][A-Za-z0-9_. -]{0,63}")
 PARAM = re.compile(r"[\w.\[\]/$-]{1,128}")
-_NOT_TEXT = re.compile(
-    "\x1b\\[[0-?]*[ -/]*[@-~]"  # ANSI escape sequences
-    "|[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]+"  # controls, line breaks, changes of direction
+_NOT_TEXT = re.compile(  # ANSI escape sequences; controls, line breaks and changes of direction
+    "(?:\x1b\\[[0-?]*[ -/]*[@-~]|[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069])+"
 )
 
 
