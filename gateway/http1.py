@@ -7,7 +7,6 @@ is slow stops the connection from being read.
 
 import asyncio
 import ssl
-from collections import deque
 from collections.abc import AsyncIterator, Callable
 from hashlib import sha256
 from typing import NamedTuple, cast
@@ -92,12 +91,11 @@ class Connection(asyncio.BufferedProtocol):
     def __init__(self) -> None:
         self.status = 0
         self.fields: dict[bytes, bytes] = {}
-        self.pending: deque[bytes] = deque()
+        self.pending = bytearray()  # one buffer: a small object for each HTTP chunk would fragment the heap
         self.complete = True
         self.head_here = False
         self.usable = False
         self.idle_since = 0.0
-        self._size = 0
         self._head_size = self._arrived = 0
         self._failure: Exception | None = None
         self._waiter: asyncio.Future[None] | None = None
@@ -178,9 +176,8 @@ class Connection(asyncio.BufferedProtocol):
     def on_body(self, body: bytes) -> None:
         if self.complete:
             return
-        self.pending.append(body)
-        self._size += len(body)
-        if self._size > HIGH_WATER and not self._paused:
+        self.pending += body
+        if len(self.pending) > HIGH_WATER and not self._paused:
             self._paused = True
             if self._transport is not None and not self._transport.is_closing():
                 self._transport.pause_reading()
@@ -212,9 +209,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def take(self) -> bytes:
         """All of the body that has arrived."""
-        data = self.pending.popleft() if len(self.pending) == 1 else b"".join(self.pending)
+        data = bytes(self.pending)
         self.pending.clear()
-        self._size = 0
         if self._paused:
             self._paused = False
             if self._transport is not None and not self._transport.is_closing():

@@ -25,7 +25,7 @@ from run import POLICY, installation, process
 
 HERE = Path(__file__).parent
 MOCK_PORT, OUR_PORT = 9100, 9401
-SETTLE_S, GONE_S = 5.0, 10.0
+SETTLE_S, GONE_S = 5.0, 22.0
 EVENTS = 300
 AT_ONCE = 16
 BUDGET_KB = 256
