@@ -4,7 +4,8 @@
 
 Everything is on loopback. The upstream streams as fast as it is read; each client sends a request, reads the head and
 nothing more. Before the first figure other clients read whole answers, so that caches and pools are filled. Prints
-kilobytes a reader, and what is left of that after they have gone.
+kilobytes a reader, and what is left of that after they have gone. At the end further clients leave in the middle of a
+fast stream; the log must hold no traceback of that.
 """
 
 import argparse
@@ -137,6 +138,19 @@ async def measure(key: str, pid: int, counts: list[int]) -> list[dict[str, int]]
     return found
 
 
+async def vanish(key: str, waves: int = 12) -> None:
+    """Clients that read a fast stream and leave in the middle of it, without a word."""
+
+    async def leave(number: int) -> None:
+        writer = await reader(key, "long", reads=False)
+        writer.transport.resume_reading()
+        await asyncio.sleep(0.01 * (number % 7))
+        writer.transport.abort()
+
+    for _ in range(waves):
+        await asyncio.gather(*(leave(number) for number in range(AT_ONCE)))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, help="write the JSON here as well")
@@ -158,6 +172,7 @@ def main() -> None:
         try:
             wait_for(OUR_PORT)
             found = asyncio.run(measure(key, gateway.pid, options.readers))
+            asyncio.run(vanish(key))
         finally:
             gateway.send_signal(signal.SIGTERM)
             gateway.wait(40)
