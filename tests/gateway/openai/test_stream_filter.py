@@ -77,7 +77,7 @@ def pieces_of(choice):
     for call in delta.get("tool_calls") or ():
         for kind, field in (("function", "name"), ("function", "arguments"), ("custom", "input")):
             if text := (call.get(kind) or {}).get(field):
-                yield f"{field} {call['index']}", text
+                yield f"{field} {call.get('index') or 0}", text
 
 
 def streamed(chunks, action):
