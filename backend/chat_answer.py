@@ -11,6 +11,9 @@ from backend.logprobs import Entry, chat_logprobs
 from backend.tools.parts import Arguments, CallStart, Content, Part, Reasoning
 from backend.wire import JsonObject, Usage
 
+CUT = "length"
+"""The finish reason of an answer that was not ended by the model."""
+
 
 @dataclass(slots=True)
 class _Message:
@@ -48,7 +51,7 @@ class InterpretedAnswer(ChatAnswer):
         called = reading.calls
         parts = reading.feed(text)
         if finish_reason is not None:
-            parts += reading.finish()
+            parts += reading.finish(cut=finish_reason == CUT)
         deltas = []
         for part in parts:
             called += isinstance(part, CallStart)
@@ -83,7 +86,8 @@ class InterpretedAnswer(ChatAnswer):
         bodies = []
         for index, said in enumerate(choices):
             reading = self._make()
-            message = self._message([*reading.feed(said.text), *reading.finish()])
+            parts = [*reading.feed(said.text), *reading.finish(cut=said.finish_reason == CUT)]
+            message = self._message(parts)
             logprobs = None if said.entries is None else chat_logprobs(said.entries)
             bodies.append(choice_of(index, {"message": message}, _reason(said.finish_reason, reading), logprobs))
         of_prompt = choices[0].prompt

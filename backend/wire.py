@@ -9,6 +9,7 @@ extensions (``top_k``, ``min_p``, ``repetition_penalty``, ``min_tokens``, ``stop
 """
 
 import re
+from collections.abc import Iterator
 from math import isfinite
 from typing import Annotated, Any, Literal
 
@@ -27,6 +28,7 @@ MAX_BAD_WORDS = 512
 MAX_ALLOWED_TOKENS = 8192
 MAX_JOULES = 1e9
 """No call takes more, 278 kWh: what says so did not measure."""
+MAX_FIRST_TOKEN_MS = 86_400_000
 MAX_INPUTS = 2048  # texts of one call for embeddings (OpenAI API)
 Inputs = Field(min_length=1, max_length=MAX_INPUTS)
 
@@ -122,6 +124,30 @@ class GenerationRequest(WireModel):
     def wants_usage_chunk(self) -> bool:
         return bool(self.stream and self.stream_options and self.stream_options.include_usage)
 
+    @property
+    def longest_answer(self) -> int | None:
+        """Tokens that one answer may have; None where the request does not say."""
+        return self.max_tokens
+
+    @property
+    def answers(self) -> int:
+        """How many come back."""
+        return self.n or 1
+
+    @property
+    def sequences(self) -> int:
+        """How many are generated for that."""
+        return self.answers
+
+    @property
+    def prompt_ids(self) -> int:
+        """Tokens of prompts that are given as token ids."""
+        return 0
+
+    def leading_texts(self) -> Iterator[str]:
+        """The texts of the prompt, in order, as far as one asks for them: what a prefix cache would share."""
+        return iter(())
+
 
 class ChatCompletionRequest(GenerationRequest):
     """POST /v1/chat/completions."""
@@ -133,6 +159,20 @@ class ChatCompletionRequest(GenerationRequest):
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
 
+    @property
+    def longest_answer(self) -> int | None:
+        """Where both are given, the larger: servers differ in which of them they obey."""
+        given = [most for most in (self.max_tokens, self.max_completion_tokens) if most is not None]
+        return max(given, default=None)
+
+    def leading_texts(self) -> Iterator[str]:
+        for message in self.messages:
+            yield message.role
+            if isinstance(message.content, str):
+                yield message.content
+            for part in message.content if isinstance(message.content, list) else ():
+                yield part.text if part.text is not None else part.type
+
 
 class CompletionRequest(GenerationRequest):
     """POST /v1/completions. ``prompt``: a string, strings, token ids, or lists of token ids."""
@@ -143,6 +183,27 @@ class CompletionRequest(GenerationRequest):
     echo: bool | None = None
     logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
     add_special_tokens: bool | None = None
+
+    @property
+    def prompts(self) -> int:
+        """A list of token ids is one prompt; any other list has one in each item."""
+        several = isinstance(self.prompt, list) and not (self.prompt and isinstance(self.prompt[0], int))
+        return max(1, len(self.prompt)) if several else 1
+
+    @property
+    def answers(self) -> int:
+        return (self.n or 1) * self.prompts
+
+    @property
+    def sequences(self) -> int:
+        return max(self.n or 1, self.best_of or 1) * self.prompts
+
+    @property
+    def prompt_ids(self) -> int:
+        return _ids_in(self.prompt)
+
+    def leading_texts(self) -> Iterator[str]:
+        return _texts_of(self.prompt)
 
 
 class EmbeddingsRequest(GenerationRequest):
@@ -158,12 +219,44 @@ class EmbeddingsRequest(GenerationRequest):
     dimensions: int | None = Field(None, ge=1)
     encoding_format: Literal["float", "base64"] | None = None
 
+    @property
+    def answers(self) -> int:
+        return 1
+
+    @property
+    def sequences(self) -> int:
+        return 0
+
+    @property
+    def prompt_ids(self) -> int:
+        return _ids_in(self.input)
+
+    def leading_texts(self) -> Iterator[str]:
+        return _texts_of(self.input)
+
     @field_validator("stream")
     @classmethod
     def _comes_whole(cls, stream: bool | None) -> bool | None:
         if stream:
             raise ValueError("embeddings are not streamed")
         return stream
+
+
+TokenIds = list[int]
+
+
+def _ids_in(prompt: str | list[str] | TokenIds | list[TokenIds]) -> int:
+    if isinstance(prompt, str):
+        return 0
+    return sum(len(item) if isinstance(item, list) else isinstance(item, int) for item in prompt)
+
+
+def _texts_of(prompt: str | list[str] | TokenIds | list[TokenIds]) -> Iterator[str]:
+    if isinstance(prompt, str):
+        yield prompt
+        return
+    for item in prompt:
+        yield item if isinstance(item, str) else str(item)
 
 
 class PromptTokensDetails(WireModel):
@@ -177,14 +270,23 @@ def _measured(said: object) -> float | None:
     return float(said) if isfinite(said) and 0 <= said <= MAX_JOULES else None
 
 
+def _duration(said: object) -> float | None:
+    """As `_measured`, for milliseconds."""
+    if isinstance(said, bool) or not isinstance(said, int | float):
+        return None
+    return float(said) if isfinite(said) and 0 <= said <= MAX_FIRST_TOKEN_MS else None
+
+
 class Usage(WireModel):
-    """energy_joules (ours): what the call took of the card (`backend.gpu_meter`); absent where nobody measured."""
+    """energy_joules (ours): what the call took of the card (`backend.gpu_meter`); absent where nothing measured it.
+    first_token_ms (ours): from the arrival of the request at the engine to its first token; absent where unknown."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
     total_tokens: int = 0
     prompt_tokens_details: PromptTokensDetails | None = None
     energy_joules: Annotated[float | None, BeforeValidator(_measured)] = None
+    first_token_ms: Annotated[float | None, BeforeValidator(_duration)] = None
 
 
 class ErrorDetail(BaseModel):

@@ -55,6 +55,17 @@ def main() -> int:
             for one in case.iter("property")
             if one.get("name") == "seed"
         },
+        "counts": {
+            case.get("name"): counts
+            for case in suite.iter("testcase")
+            if (
+                counts := {
+                    one.get("name"): int(one.get("value"))
+                    for one in case.iter("property")
+                    if one.get("name") not in ("examples", "seed")
+                }
+            )
+        },
         "versions": {"python": platform.python_version(), "hypothesis": version("hypothesis")},
     }
     text = json.dumps(report, indent=2)

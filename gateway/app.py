@@ -23,9 +23,12 @@ from gateway.client import Client, Receive, Send, caller_address, headers_of
 from gateway.errors import GatewayError, InternalError, MethodNotAllowed, RouteNotFound
 from gateway.health import Health
 from gateway.inventory import Inventory, no_such_model
+from gateway.nearest_route import unknown_url
 from gateway.openai.endpoint import ENDPOINTS, Endpoint
 from gateway.pipeline import Pipeline
 
+ROUTES = (*(endpoint.path for endpoint in ENDPOINTS), "/v1/models")
+"""What a caller may look for: the other paths are an operator's."""
 OTHER_METHODS = ["GET", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS"]
 PROMETHEUS_TEXT = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -120,7 +123,7 @@ async def _http_error(request: Request, error: HTTPException) -> Response:
     if error.status_code == 404 and request.url.path.startswith("/admin"):
         return problem(404, "there is nothing at this URL; the admin API is at /admin/v1")
     if error.status_code == 404:
-        return await _refused(request, RouteNotFound("There is nothing at this URL; see docs/api.md for what there is"))
+        return await _refused(request, RouteNotFound(unknown_url(request.method, request.url.path, ROUTES)))
     return await _failed(request, error)
 
 

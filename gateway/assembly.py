@@ -27,6 +27,7 @@ from gateway.credentials import TenantCredentials, certificate_end
 from gateway.directory import Directory
 from gateway.errors import BackendUnavailable
 from gateway.evaluation import Evaluation
+from gateway.feasibility import Feasibility
 from gateway.fleet_room import fleet_at_work
 from gateway.health import Check, Health
 from gateway.heap import keep_trimmed, malloc_trim
@@ -208,6 +209,7 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
                         on_event=on_event,
                         provider=provider,
                         check_region=_region_of(installation),
+                        check_deployment=Feasibility(installation, settings).check,
                         on_refused=_told_from_threads(recorder, telemetry),
                         policy_room=lambda store: PolicyRoom(
                             store, installation.catalogue(), installation.audit_log, sinks=sinks_of(settings)

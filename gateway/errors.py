@@ -10,6 +10,7 @@
     ├── ModelNotFound             404  no backend of this tenant serves that model
     ├── RouteNotFound             404
     ├── RedactionRefused          422  a blocked class of data, or text that cannot be inspected
+    │   └── ContentUnreadable     422  images, audio, token ids
     ├── LimitReached              429  requests or tokens a minute; says when to retry
     │   ├── TooManyConcurrent     429
     │   ├── BudgetExceeded        429  euros a day or month
@@ -18,6 +19,7 @@
     ├── InternalError             500
     ├── BackendFailed             502  the backend broke its contract or answered 5xx
     ├── BackendUnavailable        503  no backend could be reached
+    │   └── BackendCannotStart    503  of a deployment whose starts keep failing; says why
     ├── AuditUnavailable          503  nothing may be processed that cannot be recorded
     ├── DirectoryUnavailable      503  keys and policies cannot be trusted to be current
     ├── IdentityUnavailable       503  the identity provider that signed the caller's token does not answer
@@ -37,6 +39,9 @@ from pydantic_core import ErrorDetails, to_json
 
 from backend.wire import FIELDS
 from policy.decision import Reason
+
+MOST_BRANCHES = 32
+"""Errors that are looked at for the most telling one."""
 
 
 class GatewayError(Exception):
@@ -153,6 +158,10 @@ class RedactionRefused(GatewayError):
     code = "redaction_refused"
 
 
+class ContentUnreadable(RedactionRefused):
+    """Images, audio, token ids: no detector can read them, so no policy lets them pass uninspected."""
+
+
 class LimitReached(GatewayError):
     status = 429
     type = "rate_limit_error"
@@ -235,6 +244,16 @@ class BackendUnavailable(GatewayError):
     elsewhere = True
 
 
+class BackendCannotStart(BackendUnavailable):
+    """Of a deployment whose starts keep failing: asking again does not help before somebody has mended that."""
+
+    code = "backend_cannot_start"
+
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """OpenAI's SDKs are told not to try again by themselves."""
+        return [(b"x-should-retry", b"false")]
+
+
 class AuditUnavailable(GatewayError):
     status = 503
     code = "audit_unavailable"
@@ -262,15 +281,23 @@ class BackendTimeout(GatewayError):
 
 def invalid_body(errors: Sequence[ErrorDetails]) -> InvalidRequest:
     """Name the first field that is wrong. Only the place and the rule: never the value (it may be a prompt)."""
-    first = errors[0]
-    told = takewhile(_is_ours, (part for part in first["loc"] if not _names_a_union_branch(part)))
-    param = ".".join(map(str, told)) or None
+    top = _place(errors[0])
+    # Of a union each branch has an error, one that did not fit at all before one that fitted but for a part of it.
+    first = max(
+        (error for error in errors[:MOST_BRANCHES] if _place(error)[: len(top)] == top),
+        key=lambda error: len(_place(error)),
+    )
+    param = ".".join(map(str, _place(first))) or None
     if first["type"] == "json_invalid":
         reason = str(first.get("ctx", {}).get("error", "")).split(" while ")[0] or first["msg"]
         return InvalidRequest(f"The body is not valid JSON: {reason}", code="invalid_json")
     more = f" ({len(errors) - 1} more)" if len(errors) > 1 else ""
     code = "missing_required_parameter" if first["type"] == "missing" else "invalid_type"
     return InvalidRequest(f"{param or 'body'}: {first['msg']}{more}", param=param, code=code)
+
+
+def _place(error: ErrorDetails) -> tuple[int | str, ...]:
+    return tuple(takewhile(_is_ours, (part for part in error["loc"] if not _names_a_union_branch(part))))
 
 
 def _is_ours(part: int | str) -> bool:
@@ -280,4 +307,4 @@ def _is_ours(part: int | str) -> bool:
 
 def _names_a_union_branch(part: int | str) -> bool:
     """Pydantic adds the branch of a union to the place: ``content.str``, ``content.list[ContentPart]``."""
-    return isinstance(part, str) and (part in {"str", "int", "function"} or part.startswith(("list[", "constrained-")))
+    return isinstance(part, str) and (part in {"str", "int"} or part.startswith(("list[", "constrained-", "function-")))

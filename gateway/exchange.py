@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
+from typing import Any
 
 from audit.receipt import Receipt
 from backend.wire import Usage
@@ -48,9 +49,10 @@ class Used:
 class Exchange:
     """Filled step by step by the pipeline; the recorder and telemetry read it. Times are `perf_counter` seconds.
 
-    `recorded`: the route that stands in the record. `redecided`: a later evaluation came out otherwise than the record
-    says. `evaluations`: how often the call was evaluated after the first time. `broken`: attempts in which a backend
-    failed while it answered. `characters_out`: of text that the backend said, before the output filter.
+    `offered`: the tenant has such a model; another name may label nothing. `recorded`: the route that stands in the
+    record. `redecided`: a later evaluation came out otherwise than the record says. `evaluations`: how often the call
+    was evaluated after the first time. `broken`: attempts in which a backend failed while it answered.
+    `characters_out`: of text that the backend said, before the output filter.
     """
 
     request_id: str
@@ -59,6 +61,7 @@ class Exchange:
     subject: str | None = None
     trace_id: str | None = None
     started: float = field(default_factory=perf_counter)
+    offered: bool = False
     decision: Decision | None = None
     content: Content | None = None
     redactions_in: Mapping[str, int] = field(default_factory=dict)
@@ -74,7 +77,7 @@ class Exchange:
     redecided: bool = False
     evaluations: int = 0
     tool_calls: int = 0
-    first_byte: float | None = None
+    first_token: float | None = None
     usage: Usage | None = None
     finish_reasons: list[str] = field(default_factory=list)
     fingerprint: str | None = None
@@ -92,9 +95,19 @@ class Exchange:
 
     def forget_answer(self) -> None:
         """Before another attempt: what the one before said was not sent to the client."""
-        self.first_byte = self.usage = self.fingerprint = None
+        self.first_token = self.usage = self.fingerprint = None
         self.finish_reasons, self.redactions_out = [], {}
         self.chunks_out = self.characters_out = self.tool_calls = 0
+
+    def hear_chunk(self, choice: Mapping[str, Any]) -> None:
+        """Note when the first chunk of a stream came that says anything: servers open a stream with a role alone,
+        some of them before they have computed a token."""
+        if self.first_token is not None:
+            return
+        delta = choice.get("delta")
+        said = delta.items() if isinstance(delta, dict) else ()
+        if choice.get("text") or any(value for name, value in said if name != "role"):
+            self.first_token = perf_counter()
 
     def count_tool_calls(self, message: object) -> None:
         """Those that a message holds, or that a piece of one begins: what goes on with one has no id."""
@@ -128,8 +141,17 @@ class Exchange:
         return None if self.called is None else round((perf_counter() - self.called) * 1000)
 
     @property
+    def first_token_s(self) -> float | None:
+        """From the request to the first token of its answer, in seconds: as the engine says, after the time that the
+        call took to reach it; else when the first text of a stream came; None where that is not known."""
+        said = self.usage.first_token_ms if self.usage is not None else None
+        if said is not None and self.called is not None:
+            return self.called - self.started + said / 1000
+        return None if self.first_token is None else self.first_token - self.started
+
+    @property
     def ttft_ms(self) -> int | None:
-        return None if self.first_byte is None else round((self.first_byte - self.started) * 1000)
+        return None if self.first_token_s is None else round(self.first_token_s * 1000)
 
     @property
     def latency_ms(self) -> int:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from gateway.errors import PolicyDenied, RedactionRefused
+from gateway.errors import ContentUnreadable, PolicyDenied, RedactionRefused
 from gateway.exchange import Exchange
 from gateway.identity.principal import Principal
 from gateway.inventory import Inventory, no_such_model
@@ -60,6 +60,10 @@ class Judge:
         found = self.decide_again(exchange)
         self._count(exchange, "allow", "")
         return found
+
+    def offers(self, tenant: str, model: str) -> bool:
+        """Whether `model` is a name that `tenant` can call at all, and not one that the caller made up."""
+        return bool(self._inventory.facts(tenant, model))
 
     def holds(self, exchange: Exchange, decision: Decision) -> bool:
         """Whether `decide` would give this very decision now, by what it was made from: a comparison, not a second
@@ -138,7 +142,7 @@ class Judge:
 
         Raises `failure` where the policy names no such place, or where what was found is blocked.
         """
-        if failure.code == "redaction_blocked":
+        if failure.code == "redaction_blocked" or isinstance(failure, ContentUnreadable):
             raise failure
         if not decision.sovereign:
             self._count(exchange, "deny", ON_FAILURE)

@@ -44,9 +44,8 @@ class Meter:
                 if counter.kind in _MONEY:
                     because = f"a budget is set, and no price is known for {call.model[:80]}"
                     raise PolicyDenied([Reason(f"limits.eur_per_{counter.kind}", None, because)])
-        exchange.prompt_estimate = prompt = len(call.raw) // CHARACTERS_PER_TOKEN
-        most = (call.max_tokens or self._default_max_tokens) * (call.request.n or 1)
-        answer = most if call.endpoint.generates else 0
+        exchange.prompt_estimate = prompt = max(len(call.raw) // CHARACTERS_PER_TOKEN, call.request.prompt_ids)
+        answer = call.most_tokens(self._default_max_tokens)
         try:
             reservation = await self._limiter.reserve(counters, _cost(prompt, answer, 0, price))
         except LimitExceeded as error:

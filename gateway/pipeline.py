@@ -80,17 +80,20 @@ class Pipeline:
     async def answer(self, endpoint: Endpoint, client: Client) -> None:
         """Answer one request. Errors become answers here; only the server's own cancellation goes on."""
         exchange: Exchange | None = None
+        tenant = ""
         step = self.telemetry.step
         with self.telemetry.request_span(endpoint.operation, client.headers):
             try:
                 with step("authenticate"):  # 1. before a byte of a stranger's body is read
                     principal = await self.authenticator.authenticate(client.headers, client.address)
+                    tenant = principal.tenant
                 with step("parse"):  # 2.
                     raw = await client.body(self.settings.max_body_bytes, self.settings.body_timeout_s)
                     call = parse_call(endpoint, raw)
                     subject = subject_of(client.headers, call.body)
                 trace_id = self.telemetry.trace_id(client.headers)
                 exchange = Exchange(f"req-{token_hex(12)}", principal, call, subject, trace_id)
+                exchange.offered = self.judge.offers(tenant, call.model)
                 client.cancel_when_gone()
                 with step("limit"):  # 3.
                     held = await self.meter.reserve(exchange)
@@ -113,7 +116,7 @@ class Pipeline:
                 await self._refuse(exchange, client, InternalError("The gateway failed; the call was not completed"))
             finally:
                 client.stop_watching()
-                self.telemetry.finished(endpoint, exchange, client.status)
+                self.telemetry.finished(endpoint, exchange, client.status, tenant)
 
     async def _find_way(self, exchange: Exchange, client: Client) -> Way:
         """Evaluated from the beginning after waiting for a backend: key and policy may be others by then."""
@@ -194,7 +197,6 @@ class Pipeline:
     ) -> None:
         raw = await answer.body(MAX_ANSWER_BYTES)
         self.judge.check_running(exchange)
-        exchange.first_byte = perf_counter()
         with self.telemetry.step("restore"):  # 9.
             body = read_answer(exchange, raw)
             self.routes.answered(exchange, call)
@@ -219,24 +221,26 @@ class Pipeline:
         if not answer.is_event_stream:
             raise BackendFailed("The backend answered a stream with something else")
         relay = StreamRelay(exchange, StreamRewriter(prompt.output.make) if prompt.output else None)
+        head = [*EVENT_STREAM, *_provenance(exchange, exchange.intent)]
+        begun = False
         with self.telemetry.step("restore"):  # 9. filtered as it comes
             try:
                 async for piece in relay.pieces(answer.pieces()):
                     self.judge.check_running(exchange)
-                    if exchange.first_byte is None:
-                        exchange.first_byte = perf_counter()
+                    if not begun:  # until here another backend may still take the call
+                        begun = True
                         self.routes.answered(exchange, call)
-                        await client.start(200, [*EVENT_STREAM, *_provenance(exchange, exchange.intent)])
+                        await client.start(200, head)
                     await self._send_piece(exchange, client, piece)
             except (BackendFailed, BackendTimeout):
-                if exchange.first_byte is not None:  # what was said until then, through the filter
+                if begun:  # what was said until then, through the filter
                     await self._send_piece(exchange, client, relay.remainder())
                 raise
             finally:
                 if prompt.output is not None:
                     exchange.redactions_out = prompt.output.counts
-        if exchange.first_byte is None:  # a whole answer that says nothing
-            await client.start(200, [*EVENT_STREAM, *_provenance(exchange, exchange.intent)])
+        if not begun:  # a whole answer that says nothing
+            await client.start(200, head)
         with self.telemetry.step("record"):  # 10. durable before `[DONE]`
             await self.recorder.completed(exchange)
         await client.end(relay.ending())
@@ -252,7 +256,9 @@ class Pipeline:
         client.stop_watching()  # from here on nothing may be cut short: the outcome goes on record
         if exchange is not None:
             error = await self.recorder.refused(exchange, error)
-        self.telemetry.errors.labels(error.code or "invalid_request").inc()
+        # A backend makes up its own codes, and each would be another series.
+        code = "backend_refused" if isinstance(error, BackendRefused) else error.code or "invalid_request"
+        self.telemetry.errors.labels(code).inc()
         if client.started:
             await client.end(sse_data(error.body()))  # and no `[DONE]`: the answer is not whole
             return

@@ -11,10 +11,10 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from gateway.errors import BackendRefused, InvalidRequest, RedactionRefused
+from gateway.errors import BackendRefused, ContentUnreadable, InvalidRequest, RedactionRefused
 from gateway.openai.answer import FilterFactory, whole
 from gateway.openai.endpoint import IDENTIFYING_FIELDS, Call
-from policy.errors import RedactionBlocked, RedactionError
+from policy.errors import UNREADABLE, RedactionBlocked, RedactionError
 from policy.facts import Priority
 from policy.redact.pseudonyms import Pseudonyms, nonce_from
 from policy.redact.redactor import NamesByText, RedactedBody, Redactor
@@ -129,6 +129,13 @@ def prepare(
         nonce, key = shared or (nonce_from(token_bytes(6)), None)
         redacted = redactor.redact_body(fields, call.endpoint.name, nonce, names, key)
     except RedactionBlocked as error:
+        if error.labels == (UNREADABLE,):
+            place = error.findings[0].position
+            raise ContentUnreadable(
+                f"{error.hint[:1].upper()}{error.hint[1:]} (at {place}); the request was not sent",
+                param=place.replace("[", ".").replace("]", ""),
+                details={"findings": [asdict(finding) for finding in error.findings]},
+            ) from None
         raise RedactionRefused(
             f"The request holds what its policy does not let pass: {', '.join(error.labels)}",
             code="redaction_blocked",

@@ -128,7 +128,8 @@ class Recorder:
         if exchange.intent is None or exchange.closed:
             return
         exchange.closed = True
-        self._telemetry.aborted.labels(self._telemetry.tenant_label(exchange.principal.tenant), reason).inc()
+        if status is None or status >= 500:  # a refusal is an answer
+            self._telemetry.aborted.labels(self._telemetry.tenant_label(exchange.principal.tenant), reason).inc()
         try:
             await self._append(
                 InferenceAborted(

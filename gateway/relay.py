@@ -108,6 +108,7 @@ class StreamRelay:
         """What the meter and the record need to know of a choice."""
         exchange, said = self._exchange, choice.get("delta")
         exchange.characters_out += characters_said(choice if said is None else said)
+        exchange.hear_chunk(choice)
         if said is not None:
             exchange.count_tool_calls(said)
         if announces_end(reason := choice.get("finish_reason")):

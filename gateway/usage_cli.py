@@ -45,7 +45,7 @@ def show_usage(
         lines = usage(database, tenant=tenant, by=groups, span=_span(since, until))
     columns = (
         *dict.fromkeys(groups),
-        *("requests", "aborted", "tokens_in", "tokens_cached", "tokens_out", "backend_seconds"),
+        *("requests", "aborted", "refused", "tokens_in", "tokens_cached", "tokens_out", "backend_seconds"),
         *("eur", "eur_per_million_tokens", "unpriced", "energy_kwh", "joules_per_1000_tokens"),
     )
     print_table(lines, columns, as_json)

@@ -13,19 +13,21 @@ class Llama3Parser(CallScript):
     and so is one that calls nothing that was offered. The tag is never text."""
 
     def run(self) -> Reading[None]:
-        called = False
+        called = tagged = False
         while True:
             self.remember()
             character = yield from self.after(SPACE + ";," if called else SPACE)
             self.give_back(character)
             before = self.remembered()
             if (yield from self.follows(TAG)):
+                tagged = True
                 continue
-            if character == "{" and (yield from self.call()):
-                called = True
+            if character == "{" and (yield from self.call(marked=tagged or called)):
+                called, tagged = True, False
                 continue
             if character == END and called:
                 return
             self.say(Content("" if called else before))
-            if not (yield from self.prose(TAG)):
+            tagged = yield from self.prose(TAG)
+            if not tagged:
                 return

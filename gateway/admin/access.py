@@ -27,6 +27,7 @@ from gateway.store.database import Database
 from gateway.store.errors import NotFound
 from gateway.store.inventory import Inventory
 from gateway.store.pages import Pages
+from regions.deployment import Deployment
 
 if TYPE_CHECKING:
     from gateway.identity.provider import IdentityProvider
@@ -41,7 +42,7 @@ class Desk:
 
     `on_refused` is told, by a code, of everybody who could not come in. `backend_keys`: the folder with the keys that
     servers of tenants ask for, a folder a tenant. `check_region` raises Invalid for a place that the catalogue does not
-    have today.
+    have today, `check_deployment` for a deployment that could not run.
     """
 
     database: Database
@@ -55,6 +56,7 @@ class Desk:
     on_refused: Callable[[str], None] = lambda reason: None
     backend_keys: Path | None = None
     check_region: Callable[[str], None] = lambda region: None
+    check_deployment: Callable[[Deployment], None] = lambda wanted: None
 
     @property
     def inventory(self) -> Inventory:

@@ -191,7 +191,7 @@ def _close(row: dict[str, Any], event: dict[str, Any], prices: PriceBook) -> dic
     tokens_in, tokens_out = event.get("tokens_in", 0), event.get("tokens_out", 0)
     cached = min(event.get("tokens_cached", 0), tokens_in)
     row.update(
-        outcome=event["type"].removeprefix("inference."),
+        outcome=_outcome_of(event),
         day=event["ts"][:10],
         region=event.get("region", row["region"]),
         backend=event.get("backend_id", row["backend"]),
@@ -205,3 +205,10 @@ def _close(row: dict[str, Any], event: dict[str, Any], prices: PriceBook) -> dic
         energy_mj=event.get("energy_mj"),
     )
     return row
+
+
+def _outcome_of(event: dict[str, Any]) -> str:
+    """``completed``, ``aborted``, or ``refused``: by a backend or a policy, for what the client had asked (4xx)."""
+    if event["type"] == "inference.aborted" and 400 <= (event.get("status") or 0) < 500:
+        return "refused"
+    return str(event["type"].removeprefix("inference."))

@@ -73,8 +73,9 @@ class LedgerCursorRow(Row, table=True):
 
 
 class LedgerRow(Row, table=True):
-    """One accepted call. `outcome` and `day` (UTC, of the outcome) are NULL while it runs; `price` (the version's
-    number) and `nano_eur` where its model had no price; `energy_mj` where no backend measured."""
+    """One accepted call. `outcome` (completed, aborted, refused) and `day` (UTC, of the outcome) are NULL while it
+    runs; `price` (the version's number) and `nano_eur` where its model had no price; `energy_mj` where no backend
+    measured."""
 
     __tablename__ = "ledger"
     __table_args__ = (Index("ix_ledger_day_tenant", "day", "tenant"),)
