@@ -257,8 +257,8 @@ class Pipeline:
         if exchange is not None:
             error = await self.recorder.refused(exchange, error)
         # A backend makes up its own codes, and each would be another series.
-        code = "backend_refused" if isinstance(error, BackendRefused) else error.code or "invalid_request"
-        self.telemetry.errors.labels(code).inc()
+        label = "backend_refused" if isinstance(error, BackendRefused) else error.code or "invalid_request"
+        self.telemetry.errors.labels(label).inc()
         if client.started:
             await client.end(sse_data(error.body()))  # and no `[DONE]`: the answer is not whole
             return
