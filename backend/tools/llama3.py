@@ -14,20 +14,23 @@ class Llama3Parser(CallScript):
 
     def run(self) -> Reading[None]:
         called = tagged = False
+        spaces = ""  # before a tag that no call has followed yet
         while True:
             self.remember()
             character = yield from self.after(SPACE + ";," if called else SPACE)
             self.give_back(character)
             before = self.remembered()
+            spaces += "" if called else before
             if (yield from self.follows(TAG)):
                 tagged = True
                 continue
             if character == "{" and (yield from self.call(marked=tagged or called)):
-                called, tagged = True, False
+                called, tagged, spaces = True, False, ""
                 continue
             if character == END and called:
                 return
-            self.say(Content("" if called else before))
+            self.say(Content(spaces))
             tagged = yield from self.prose(TAG)
             if not tagged:
                 return
+            spaces = self.left_out
