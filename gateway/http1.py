@@ -102,7 +102,7 @@ class Connection(asyncio.BufferedProtocol):
         self._paused = False
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self._buffer = bytearray(READ_SIZE)
+        self._buffer = memoryview(bytearray(READ_SIZE))  # TLS fills slices of it, which must not be copies
 
     @property
     def peer(self) -> Peer:
@@ -126,7 +126,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = cast(asyncio.Transport, transport)
         self.usable = True
 
-    def get_buffer(self, sizehint: int) -> bytearray:
+    def get_buffer(self, sizehint: int) -> memoryview:
         return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -136,7 +136,7 @@ class Connection(asyncio.BufferedProtocol):
         if not self.head_here:
             self._arrived += nbytes
         try:
-            self._parser.feed_data(bytes(memoryview(self._buffer)[:nbytes]))
+            self._parser.feed_data(bytes(self._buffer[:nbytes]))
             if not self.head_here and self._arrived > MAX_HEAD:  # a field without end, or interim answers
                 self._fail(ProtocolError("the answer's head is too long"))
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
