@@ -30,6 +30,7 @@ from gateway.evaluation import Evaluation
 from gateway.feasibility import Feasibility
 from gateway.fleet_room import fleet_at_work
 from gateway.health import Check, Health
+from gateway.heap import keep_trimmed, malloc_trim
 from gateway.installation import Installation
 from gateway.inventory import Inventory
 from gateway.judge import Judge
@@ -202,6 +203,7 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
                 asyncio.create_task(_renew(credentials), name="renewal"),
                 asyncio.create_task(chores.run(), name="chores"),
                 asyncio.create_task(activate_scheduled(due), name="scheduled policies"),
+                asyncio.create_task(keep_trimmed(malloc_trim()), name="heap"),
             ]
             if settings.cells.pull:
                 background.append(asyncio.create_task(_pull(settings, installation, signer, by_itself), name="bundles"))

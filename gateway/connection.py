@@ -17,6 +17,8 @@ HEAD_S = 10.0
 BODY_MARGIN_S = 15.0
 """Beyond what the gateway itself gives a body: then there has been an answer, which nobody wants to go on after."""
 MAX_HEAD = 64 << 10
+WRITE_BUFFER = 16 << 10
+"""Bytes of an answer that may wait for a client who does not read, before the backend is no longer read."""
 
 INVALID, TIMEOUT, TOO_LARGE = (
     (400, b"Bad Request"),
@@ -37,6 +39,7 @@ class BoundedConnection(HttpToolsProtocol):
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         super().connection_made(transport)
+        transport.set_write_buffer_limits(high=WRITE_BUFFER)
         self._wait(self._head_s)
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -50,6 +50,8 @@ class GatewayError(Exception):
     status: ClassVar[int] = 500
     type: ClassVar[str] = "server_error"
     code: str | None = None
+    elsewhere: bool = False
+    """Of a backend's error: another backend may be asked, as long as the client has received nothing."""
 
     def __init__(
         self,
@@ -70,6 +72,11 @@ class GatewayError(Exception):
     @property
     def http_status(self) -> int:
         return self.status
+
+    @property
+    def log_line(self) -> str:
+        """What may stand in a log."""
+        return self.message
 
     def body(self) -> bytes:
         error = {"message": self.message, "type": self.type, "param": self.param, "code": self.code, **self.details}
@@ -194,7 +201,8 @@ class RequestExceedsLimit(LimitReached):
 
 
 class BackendRefused(GatewayError):
-    """The backend's own 4xx, its OpenAI error body kept."""
+    """The backend's own 4xx, its OpenAI error body kept. Its text may quote the prompt, so it is never logged, and goes
+    to the client through the output filter (`Prompt.filtered`)."""
 
     type = "invalid_request_error"
 
@@ -207,10 +215,24 @@ class BackendRefused(GatewayError):
         )
         self._status = status
         self._type = str(error.get("type") or self.type)
+        self.elsewhere = self.is_busy
+
+    @property
+    def is_busy(self) -> bool:
+        return self._status == 429
 
     @property
     def http_status(self) -> int:
         return self._status
+
+    @property
+    def log_line(self) -> str:
+        return f"The backend refused the request with {self._status}"
+
+    def saying(self, message: str, param: str | None) -> "BackendRefused":
+        """The same refusal in other words."""
+        error = {"message": message, "type": self._type, "param": param, "code": self.code}
+        return BackendRefused(self._status, error, self.retry_after_s)
 
     def body(self) -> bytes:
         return to_json({"error": {"message": self.message, "type": self._type, "param": self.param, "code": self.code}})
@@ -221,13 +243,20 @@ class InternalError(GatewayError):
 
 
 class BackendFailed(GatewayError):
+    """`elsewhere`: what failed is the server or the connection, not what it answered."""
+
     status = 502
     code = "backend_error"
+
+    def __init__(self, message: str, *, code: str | None = None, elsewhere: bool = False) -> None:
+        super().__init__(message, code=code)
+        self.elsewhere = elsewhere
 
 
 class BackendUnavailable(GatewayError):
     status = 503
     code = "backend_unavailable"
+    elsewhere = True
 
 
 class BackendCannotStart(BackendUnavailable):

@@ -13,13 +13,11 @@ from functools import partial
 from pathlib import Path
 from secrets import token_hex
 from time import perf_counter
-from typing import Any
 from urllib.parse import quote
 
-from pydantic_core import from_json, to_json
+from pydantic_core import to_json
 
 from audit.receipt import Receipt
-from backend.wire import Usage, fingerprint_of
 from gateway.authentication import Authenticator
 from gateway.client import Client, ClientGone, Header
 from gateway.content import subject_of
@@ -36,10 +34,10 @@ from gateway.exchange import Exchange
 from gateway.identity.principal import Principal
 from gateway.judge import Judge
 from gateway.meter import Meter
-from gateway.openai.answer import StreamRewriter, rewrite_body
-from gateway.openai.embeddings import read_embeddings
+from gateway.openai.answer import rewrite_body
 from gateway.openai.endpoint import Endpoint, parse_call
 from gateway.openai.sse import sse_data
+from gateway.openai.stream_filter import StreamRewriter
 from gateway.parking import Parking
 from gateway.prompt import Prompt, output_refused
 from gateway.recorder import Recorder
@@ -48,7 +46,9 @@ from gateway.routes import Routes
 from gateway.settings import Requests
 from gateway.telemetry import Telemetry
 from gateway.upstream import Answer, Upstream
+from gateway.whole_answer import read_answer, usage_is_sound
 from policy.errors import RedactionError
+from regions.fleet import Call
 
 logger = logging.getLogger("domicile.gateway")
 
@@ -60,6 +60,7 @@ EVENT_STREAM: tuple[Header, ...] = (
 )
 DEBUG_HEADER = "x-domicile-debug"
 MAX_ANSWER_BYTES = 64 << 20
+MAX_BROKEN = 1  # answers of a call that may fail in a backend before the client is told
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,48 +155,61 @@ class Pipeline:
                             exchange.principal.project or "",
                             partial(self.evaluation.check, exchange, way),  # at the moment of the connect
                         ) as answer:
-                            self.routes.answered(exchange, call)
-                            await self._deliver(exchange, way.prompt, answer, client)  # 9 and 10
+                            await self._deliver(exchange, way.prompt, answer, client, call)  # 9 and 10
+                    call.completed()
                     return
                 except Overtaken:
                     exchange.called = None
                     way.tried.pop()  # it may be called under what is in force now
-                except BackendRefused:
-                    exchange.called = None
-                    raise
-                except (BackendUnavailable, BackendTimeout, BackendFailed) as error:
-                    exchange.called = None  # it is not the caller who pays for a backend that failed
-                    call.failed()
-                    logger.warning("%s: backend %s: %s", exchange.request_id, route.backend.id, error.message)
-                    unsent = isinstance(error, BackendUnavailable) and (client.held or not client.started)
-                    if not unsent:
-                        raise
-                    failure = error
+                except (BackendRefused, BackendUnavailable, BackendTimeout, BackendFailed) as error:
+                    failure = self._failed(exchange, way.prompt, client, call, error)
             way = await self.evaluation.again(exchange, client, way)
-            if not way.routes:
+            if not way.routes or not self.routes.may_help(failure, way.routes[0]):
                 raise failure or BackendUnavailable("No backend that may answer this is up; try again", retry_after_s=2)
 
-    async def _deliver(self, exchange: Exchange, prompt: Prompt, answer: Answer, client: Client) -> None:
-        if exchange.call.stream:
-            await self._deliver_stream(exchange, prompt, answer, client)
+    def _failed(
+        self, exchange: Exchange, prompt: Prompt, client: Client, call: Call, error: GatewayError
+    ) -> GatewayError:
+        """Count a failed attempt against its backend. Returns what the client sees where no other backend can answer;
+        raises it where none may be asked."""
+        exchange.called = None  # the caller does not pay for a backend that failed
+        if isinstance(error, BackendRefused):
+            error = prompt.filtered(error)
+            exchange.redactions_out = prompt.refusal_counts
+            if error.is_busy:
+                call.busy(error.retry_after_s)
         else:
-            await self._deliver_whole(exchange, prompt, answer, client)
+            call.failed()
+            exchange.broken += isinstance(error, BackendFailed)
+        logger.warning("%s: backend %s: %s", exchange.request_id, exchange.backend_id, error.log_line)
+        unsent = client.held or not client.started
+        # A request that breaks the server that takes it must not break all of them, one after the other.
+        if not (unsent and error.elsewhere) or exchange.broken > MAX_BROKEN:
+            raise error
+        exchange.forget_answer()
+        return error
 
-    async def _deliver_whole(self, exchange: Exchange, prompt: Prompt, answer: Answer, client: Client) -> None:
+    async def _deliver(self, exchange: Exchange, prompt: Prompt, answer: Answer, client: Client, call: Call) -> None:
+        if exchange.call.stream:
+            await self._deliver_stream(exchange, prompt, answer, client, call)
+        else:
+            await self._deliver_whole(exchange, prompt, answer, client, call)
+
+    async def _deliver_whole(
+        self, exchange: Exchange, prompt: Prompt, answer: Answer, client: Client, call: Call
+    ) -> None:
         raw = await answer.body(MAX_ANSWER_BYTES)
         self.judge.check_running(exchange)
         with self.telemetry.step("restore"):  # 9.
-            if exchange.call.endpoint.generates:
-                body = _generated(exchange, raw)
-            else:
-                body, exchange.usage = read_embeddings(raw)
-                raw = to_json(body)
+            body = read_answer(exchange, raw)
+            self.routes.answered(exchange, call)
             if prompt.output is not None:
                 rewrite_body(body, prompt.output.make)
                 exchange.redactions_out = prompt.output.counts
-                raw = to_json(body)
+            if prompt.output is not None or not exchange.call.endpoint.generates or not usage_is_sound(body, exchange):
+                raw = to_json(body, inf_nan_mode="null")
             if client.headers.get(DEBUG_HEADER) == "upstream":
-                raw = to_json({**body, "domicile": {"upstream_request": prompt.fields}})
+                raw = to_json({**body, "domicile": {"upstream_request": prompt.fields}}, inf_nan_mode="null")
         if exchange.content is not None:
             exchange.content.hear(body)
         exchange.bytes_out = len(raw)
@@ -204,31 +218,41 @@ class Pipeline:
         await client.start(200, [JSON, (b"content-length", b"%d" % len(raw)), *_provenance(exchange, receipt)])
         await client.end(raw)
 
-    async def _deliver_stream(self, exchange: Exchange, prompt: Prompt, answer: Answer, client: Client) -> None:
+    async def _deliver_stream(
+        self, exchange: Exchange, prompt: Prompt, answer: Answer, client: Client, call: Call
+    ) -> None:
         if not answer.is_event_stream:
             raise BackendFailed("The backend answered a stream with something else")
         relay = StreamRelay(exchange, StreamRewriter(prompt.output.make) if prompt.output else None)
-        await client.start(200, [*EVENT_STREAM, *_provenance(exchange, exchange.intent)])
+        head = [*EVENT_STREAM, *_provenance(exchange, exchange.intent)]
+        begun = False
         with self.telemetry.step("restore"):  # 9. filtered as it comes
             try:
                 async for piece in relay.pieces(answer.pieces()):
                     self.judge.check_running(exchange)
-                    exchange.bytes_out += len(piece)
-                    if exchange.content is not None:
-                        exchange.content.hear_piece(piece)
-                    await client.write(piece)
+                    if not begun:  # until here another backend may still take the call
+                        begun = True
+                        self.routes.answered(exchange, call)
+                        await client.start(200, head)
+                    await self._send_piece(exchange, client, piece)
             except (BackendFailed, BackendTimeout):
-                rest = relay.remainder()  # what was said until then, through the filter
-                if exchange.content is not None:
-                    exchange.content.hear_piece(rest)
-                await client.write(rest)
+                if begun:  # what was said until then, through the filter
+                    await self._send_piece(exchange, client, relay.remainder())
                 raise
             finally:
                 if prompt.output is not None:
                     exchange.redactions_out = prompt.output.counts
+        if not begun:  # a whole answer that says nothing
+            await client.start(200, head)
         with self.telemetry.step("record"):  # 10. durable before `[DONE]`
             await self.recorder.completed(exchange)
         await client.end(relay.ending())
+
+    async def _send_piece(self, exchange: Exchange, client: Client, piece: bytes) -> None:
+        exchange.bytes_out += len(piece)
+        if exchange.content is not None:
+            exchange.content.hear_piece(piece)
+        await client.write(piece)
 
     async def _refuse(
         self,
@@ -247,8 +271,8 @@ class Pipeline:
         if not recorded:
             self.recorder.turned_away(error, endpoint.path, client.address, principal)
         # A backend makes up its own codes, and each would be another series.
-        code = "backend_refused" if isinstance(error, BackendRefused) else error.code or "invalid_request"
-        self.telemetry.errors.labels(code).inc()
+        label = "backend_refused" if isinstance(error, BackendRefused) else error.code or "invalid_request"
+        self.telemetry.errors.labels(label).inc()
         if client.started:
             await client.end(sse_data(error.body()))  # and no `[DONE]`: the answer is not whole
             return
@@ -258,20 +282,6 @@ class Pipeline:
             headers += [(b"x-request-id", exchange.request_id.encode()), *exchange.rates]
         await client.start(error.http_status, headers)
         await client.end(body)
-
-
-def _generated(exchange: Exchange, raw: bytes) -> dict[str, Any]:
-    """A whole answer, parsed; its usage and ends are noted."""
-    try:
-        body: dict[str, Any] = from_json(raw)
-        exchange.usage = Usage.model_validate(body["usage"]) if body.get("usage") else None
-        exchange.fingerprint = fingerprint_of(body)
-        exchange.finish_reasons += [str(choice["finish_reason"]) for choice in body["choices"]]
-        for choice in body["choices"]:
-            exchange.count_tool_calls(choice.get("message"))
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise BackendFailed("The backend's answer is not an OpenAI answer") from None
-    return body
 
 
 def _without_content(error: BaseException) -> str:

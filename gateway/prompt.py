@@ -11,8 +11,8 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from gateway.errors import ContentUnreadable, InvalidRequest, RedactionRefused
-from gateway.openai.answer import FilterFactory
+from gateway.errors import BackendRefused, ContentUnreadable, InvalidRequest, RedactionRefused
+from gateway.openai.answer import FilterFactory, whole
 from gateway.openai.endpoint import IDENTIFYING_FIELDS, Call
 from policy.errors import UNREADABLE, RedactionBlocked, RedactionError
 from policy.facts import Priority
@@ -20,6 +20,8 @@ from policy.redact.pseudonyms import Pseudonyms, nonce_from
 from policy.redact.redactor import NamesByText, RedactedBody, Redactor
 from policy.redact.stream import StreamFilter
 from regions.fleet import Backend
+
+WITHHELD = "The backend refused the request; its message is withheld by the policy"
 
 
 class OutputFilters:
@@ -45,13 +47,33 @@ class OutputFilters:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """`body` is what leaves, byte for byte; `fields` the same, parsed. No `output`: the answer needs no filter."""
+    """`body` is what leaves, byte for byte; `fields` the same, parsed. No `output`: the answer needs no filter.
+    `refusals`: for what a backend says of a request that it refuses, also where it answers without text."""
 
     body: bytes
     fields: Mapping[str, Any]
     counts: Mapping[str, int]
     output: OutputFilters | None
     generates: bool = True
+    refusals: OutputFilters | None = None
+
+    def filtered(self, refused: BackendRefused) -> BackendRefused:
+        """`refused` as the client may see it: a server's error quotes the request, or what it would have answered.
+
+        Where the policy blocks what it says, or it cannot be inspected, it says nothing.
+        """
+        if self.refusals is None:
+            return refused
+        try:
+            message = whole(refused.message, self.refusals.make(False))
+            param = refused.param and whole(refused.param, self.refusals.make(False))
+        except RedactionError:
+            return refused.saying(WITHHELD, None)
+        return refused.saying(message, param)
+
+    @property
+    def refusal_counts(self) -> Mapping[str, int]:
+        return self.refusals.counts if self.refusals is not None else {}
 
     def body_for(self, backend: Backend) -> bytes:
         """As it leaves for `backend`: without what is not OpenAI's own, where that would be refused."""
@@ -133,8 +155,8 @@ def unredacted(call: Call, redactor: Redactor, project: str, priority: Priority 
 
 def _leaving(call: Call, redactor: Redactor, project: str, redacted: RedactedBody, priority: Priority) -> Prompt:
     generates = call.endpoint.generates
-    needs_filter = generates and not redactor.stream_filter(redacted.pseudonyms).is_identity
-    if needs_filter and (call.body.get("logprobs") or call.body.get("prompt_logprobs")):
+    is_identity = redactor.stream_filter(redacted.pseudonyms).is_identity
+    if generates and not is_identity and (call.body.get("logprobs") or call.body.get("prompt_logprobs")):
         raise InvalidRequest("logprobs would tell what redaction hides; ask without them", param="logprobs")
     # A shared prefix answers faster: without a salt, one project could learn from that what another one asks.
     fields = {**redacted.body, "cache_salt": f"{project}:{redacted.body.get('cache_salt') or ''}"}
@@ -143,12 +165,14 @@ def _leaving(call: Call, redactor: Redactor, project: str, redacted: RedactedBod
     if call.stream and not call.request.wants_usage_chunk:
         # Usage is always asked for: tokens are metered and limited also for clients that do not want to see it.
         fields["stream_options"] = {**(fields.get("stream_options") or {}), "include_usage": True}
+    filters = None if is_identity else OutputFilters(redactor, redacted.pseudonyms)
     return Prompt(
         body=to_json(fields),
         fields=fields,
         counts=redacted.counts,
-        output=OutputFilters(redactor, redacted.pseudonyms) if needs_filter else None,
+        output=filters if generates else None,
         generates=generates,
+        refusals=filters,
     )
 
 

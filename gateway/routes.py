@@ -6,14 +6,14 @@ from functools import partial
 from time import perf_counter
 
 from gateway.credentials import TenantCredentials
-from gateway.errors import BackendUnavailable, InternalError
+from gateway.errors import BackendRefused, BackendUnavailable, GatewayError, InternalError
 from gateway.exchange import Exchange, Route
 from gateway.inventory import Inventory
 from gateway.upstream import Target
 from policy.decision import Decision
 from regions.demand import Book
 from regions.errors import IsolationError
-from regions.fleet import Backend, Call, Fleet
+from regions.fleet import BUSY_RANK, Backend, Call, Fleet
 from regions.prefixes import PrefixIndex, block_hashes
 from regions.router import Candidates, affinity_key, choose
 
@@ -95,8 +95,13 @@ class Routes:
         except IsolationError:
             raise BackendUnavailable("The backend was taken out of service", retry_after_s=1) from None
 
+    def may_help(self, failure: GatewayError | None, route: Route) -> bool:
+        """Whether `route` is worth an attempt after `failure`. After a backend that is over its rate only one that is
+        not: a caller over its limits must not multiply itself."""
+        return not isinstance(failure, BackendRefused) or self._fleet.live()[route.backend.id].rank < BUSY_RANK
+
     def answered(self, exchange: Exchange, call: Call) -> None:
-        """The backend has begun to answer; a stream by its first token."""
+        """The backend has begun a good answer; a stream by its first event."""
         call.answered()
         if exchange.call.stream and exchange.called is not None:
             waited_ms = (perf_counter() - exchange.called) * 1000

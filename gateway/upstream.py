@@ -25,6 +25,8 @@ from regions.secret_file import read_secret
 from regions.trust import Trust
 
 MAX_ERROR_BYTES = 64 << 10
+ERROR_BODY_S = 10.0
+LONGEST_RETRY_S = 86400.0
 MAX_FETCHED_BYTES = 1 << 20
 PASSED_ON = frozenset({400, 404, 409, 413, 422, 429})
 
@@ -79,7 +81,7 @@ class Answer:
         except TimeoutError as error:
             raise BackendTimeout("The backend fell silent inside its answer") from error
         except (ConnectionLost, ProtocolError) as error:
-            raise BackendFailed("The connection to the backend broke inside its answer") from error
+            raise BackendFailed("The connection to the backend broke inside its answer", elsewhere=True) from error
 
 
 class Upstream:
@@ -132,7 +134,7 @@ class Upstream:
 
         Raises:
             BackendUnavailable: no connection, or 503: nothing was processed, another backend may be tried.
-            BackendRefused: a 4xx about the request itself, with the backend's error body.
+            BackendRefused: a 4xx about the request itself, or 429, with the backend's error body.
             BackendFailed, BackendTimeout: anything else that is not an answer.
         """
         pool = self._pool(target)
@@ -142,7 +144,7 @@ class Upstream:
         connection, response = await self._send(target, pool, head, body, check)
         try:
             if response.status != 200:
-                raise await _refusal(response, silence_s)
+                raise await _refusal(response)
             yield Answer(response, silence_s)
         finally:
             pool.release(connection)
@@ -202,7 +204,7 @@ class Upstream:
                 if isinstance(error, TimeoutError):
                     raise BackendTimeout("The backend did not begin to answer in time") from error
                 if isinstance(error, ProtocolError):
-                    raise BackendFailed("The backend did not answer in HTTP") from error
+                    raise BackendFailed("The backend did not answer in HTTP", elsewhere=True) from error
                 raise
 
     def _token(self, backend: Backend | None, request_id: str, decision: str, body: bytes) -> str:
@@ -255,33 +257,37 @@ def _bearer(trust: Trust | None) -> str | None:
     return key
 
 
-async def _refusal(response: Response, silence_s: float) -> GatewayError:
+async def _refusal(response: Response) -> GatewayError:
     retry_after = _seconds(response.header("retry-after"))
     if response.status == 503:
         return BackendUnavailable("The backend takes no requests now", retry_after_s=retry_after or 1)
     if response.status in PASSED_ON:
-        error = await _error_body(response, silence_s)
+        error = await _error_body(response)
         if error is not None:
             return BackendRefused(response.status, error, retry_after)
         if response.status == 429:  # whatever it says, the client has to know that it may come back
             return BackendRefused(429, {"message": "The backend is busy", "type": "rate_limit_error"}, retry_after)
-    return BackendFailed(f"The backend answered {response.status}")
+    return BackendFailed(f"The backend answered {response.status}", elsewhere=True)
 
 
-async def _error_body(response: Response, silence_s: float) -> Mapping[str, Any] | None:
-    body = b""
+async def _error_body(response: Response) -> Mapping[str, Any] | None:
+    """None where it is no error, too large, or not there within ERROR_BODY_S seconds."""
+    body = bytearray()
     try:
-        async for piece in response.pieces(silence_s):
-            body += piece
-            if len(body) > MAX_ERROR_BYTES:
-                return None
+        async with asyncio.timeout(ERROR_BODY_S):
+            async for piece in response.pieces(ERROR_BODY_S):
+                body += piece
+                if len(body) > MAX_ERROR_BYTES:
+                    return None
     except (ConnectionLost, ProtocolError, TimeoutError):
         return None
-    return refusal(body)
+    return refusal(bytes(body))
 
 
 def _seconds(value: str) -> float | None:
+    """The seconds of a ``retry-after`` field, at most a day; None where it holds none (it may be a date)."""
     try:
-        return float(value) if value else None
+        seconds = float(value) if value else None
     except ValueError:
         return None
+    return seconds if seconds is not None and 0 <= seconds <= LONGEST_RETRY_S else None
