@@ -26,7 +26,6 @@ from gateway.inventory import Inventory, no_such_model
 from gateway.openai.endpoint import ENDPOINTS, Endpoint
 from gateway.pipeline import Pipeline
 
-OTHER_METHODS = ["GET", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS"]
 PROMETHEUS_TEXT = "text/plain; version=0.0.4; charset=utf-8"
 
 Network = IPv4Network | IPv6Network
@@ -39,14 +38,17 @@ class GatewayApp:
     def __init__(self, pipeline: Pipeline, others: Starlette) -> None:
         self._pipeline = pipeline
         self._others = others
-        self._endpoints: dict[tuple[str, str], Endpoint] = {("POST", e.path): e for e in ENDPOINTS}
+        self._endpoints: dict[str, Endpoint] = {e.path: e for e in ENDPOINTS}
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
-        endpoint = self._endpoints.get((scope.get("method", ""), scope.get("path", "")))
-        if endpoint is not None:
-            await self._pipeline.answer(endpoint, Client(scope, receive, send))
-        else:
+        endpoint = self._endpoints.get(scope.get("path", ""))
+        if endpoint is None:
             await self._others(scope, receive, send)
+        elif scope["method"] == "POST":
+            await self._pipeline.answer(endpoint, Client(scope, receive, send))
+        else:  # whatever the method is, also one that no router knows
+            refused = await _refused(Request(scope), MethodNotAllowed(f"Use POST at {endpoint.path}", allow="POST"))
+            await refused(scope, receive, send)
 
 
 def build_app(
@@ -91,11 +93,7 @@ def build_app(
             return await _http_error(request, HTTPException(404))
         return Response(telemetry.exposition(), headers={"content-type": PROMETHEUS_TEXT})
 
-    async def wrong_method(request: Request) -> Response:
-        return await _refused(request, MethodNotAllowed(f"Use POST at {request.url.path}"))
-
     routes = [
-        *(Route(endpoint.path, wrong_method, methods=OTHER_METHODS) for endpoint in ENDPOINTS),
         Route("/v1/models", models, methods=["GET"]),
         Route("/v1/models/{model:path}", model, methods=["GET"]),
         Route("/healthz", alive, methods=["GET"]),
@@ -104,7 +102,9 @@ def build_app(
         *(Mount(path, app) for path, app in mounts.items()),
     ]
     handlers: dict[Any, Any] = {GatewayError: _refused, HTTPException: _http_error, Exception: _failed}
-    return GatewayApp(pipeline, Starlette(routes=routes, exception_handlers=handlers))
+    others = Starlette(routes=routes, exception_handlers=handlers)
+    others.router.redirect_slashes = False  # the redirect would go to whatever host the request names
+    return GatewayApp(pipeline, others)
 
 
 async def _refused(request: Request, error: GatewayError) -> Response:
@@ -116,7 +116,8 @@ async def _refused(request: Request, error: GatewayError) -> Response:
 
 async def _http_error(request: Request, error: HTTPException) -> Response:
     if error.status_code == 405:
-        return await _refused(request, MethodNotAllowed(f"{request.method} is not offered at this URL"))
+        allow = ", ".join(sorted((error.headers or {}).get("Allow", "").split(", ")))
+        return await _refused(request, MethodNotAllowed(f"{request.method} is not offered at this URL", allow=allow))
     if error.status_code == 404 and request.url.path.startswith("/admin"):
         return problem(404, "there is nothing at this URL; the admin API is at /admin/v1")
     if error.status_code == 404:

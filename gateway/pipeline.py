@@ -14,8 +14,6 @@ from time import perf_counter
 from typing import Any
 from urllib.parse import quote
 
-from pydantic_core import from_json, to_json
-
 from audit.receipt import Receipt
 from backend.wire import Usage, fingerprint_of
 from gateway.authentication import Authenticator
@@ -37,6 +35,7 @@ from gateway.names import NameFinder
 from gateway.openai.answer import StreamRewriter, rewrite_body
 from gateway.openai.embeddings import read_embeddings
 from gateway.openai.endpoint import Endpoint, parse_call
+from gateway.openai.finite_json import NotFinite, read, write
 from gateway.openai.sse import sse_data
 from gateway.parking import Parking
 from gateway.prompt import Prompt, output_refused, prepare, unredacted
@@ -198,13 +197,13 @@ class Pipeline:
                 body = _generated(exchange, raw)
             else:
                 body, exchange.usage = read_embeddings(raw)
-                raw = to_json(body)
+                raw = _written(body)
             if prompt.output is not None:
                 rewrite_body(body, prompt.output.make)
                 exchange.redactions_out = prompt.output.counts
-                raw = to_json(body)
+                raw = _written(body)
             if client.headers.get(DEBUG_HEADER) == "upstream":
-                raw = to_json({**body, "domicile": {"upstream_request": prompt.fields}})
+                raw = _written({**body, "domicile": {"upstream_request": prompt.fields}})
         if exchange.content is not None:
             exchange.content.hear(body)
         exchange.bytes_out = len(raw)
@@ -261,7 +260,7 @@ class Pipeline:
 def _generated(exchange: Exchange, raw: bytes) -> dict[str, Any]:
     """A whole answer, parsed; its usage and ends are noted."""
     try:
-        body: dict[str, Any] = from_json(raw)
+        body: dict[str, Any] = read(raw)
         exchange.usage = Usage.model_validate(body["usage"]) if body.get("usage") else None
         exchange.fingerprint = fingerprint_of(body)
         exchange.finish_reasons += [str(choice["finish_reason"]) for choice in body["choices"]]
@@ -270,6 +269,13 @@ def _generated(exchange: Exchange, raw: bytes) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError, AttributeError):
         raise BackendFailed("The backend's answer is not an OpenAI answer") from None
     return body
+
+
+def _written(answer: dict[str, Any]) -> bytes:
+    try:
+        return write(answer)
+    except NotFinite:
+        raise BackendFailed("The backend's answer holds a number that JSON does not have") from None
 
 
 def _without_content(error: BaseException) -> str:

@@ -9,11 +9,10 @@ from dataclasses import asdict, dataclass
 from secrets import token_bytes
 from typing import Any
 
-from pydantic_core import to_json
-
 from gateway.errors import InvalidRequest, RedactionRefused
 from gateway.openai.answer import FilterFactory
 from gateway.openai.endpoint import IDENTIFYING_FIELDS, Call
+from gateway.openai.finite_json import NotFinite, write
 from policy.errors import RedactionBlocked, RedactionError
 from policy.facts import Priority
 from policy.redact.pseudonyms import Pseudonyms, nonce_from
@@ -58,7 +57,7 @@ class Prompt:
         refused = _refused_by(backend, generates=self.generates) & self.fields.keys()
         if not refused:
             return self.body
-        return to_json({name: value for name, value in self.fields.items() if name not in refused})
+        return write({name: value for name, value in self.fields.items() if name not in refused})
 
     @property
     def make_filter(self) -> FilterFactory | None:
@@ -136,8 +135,13 @@ def _leaving(call: Call, redactor: Redactor, project: str, redacted: RedactedBod
     if call.stream and not call.request.wants_usage_chunk:
         # Usage is always asked for: tokens are metered and limited also for clients that do not want to see it.
         fields["stream_options"] = {**(fields.get("stream_options") or {}), "include_usage": True}
+    try:
+        body = write(fields)
+    except NotFinite as error:
+        place = ".".join(map(str, error.place[:1]))  # what follows may be the caller's own word
+        raise InvalidRequest(f"{place}: a number is too large; JSON has no infinity", param=place) from None
     return Prompt(
-        body=to_json(fields),
+        body=body,
         fields=fields,
         counts=redacted.counts,
         output=OutputFilters(redactor, redacted.pseudonyms) if needs_filter else None,

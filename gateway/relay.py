@@ -66,7 +66,7 @@ class StreamRelay:
             rest = self.remainder()
             return [rest] if rest else []
         try:
-            chunk = from_json(payload)
+            chunk = from_json(payload, allow_inf_nan=False)
         except ValueError:
             raise BackendFailed("The backend sent an event that is not JSON") from None
         if not isinstance(chunk, dict) or not all(isinstance(choice, dict) for choice in chunk.get("choices") or ()):

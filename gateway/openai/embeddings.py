@@ -2,10 +2,9 @@
 
 from typing import Any
 
-from pydantic_core import from_json
-
 from backend.wire import Usage
 from gateway.errors import BackendFailed
+from gateway.openai.finite_json import read
 
 
 def read_embeddings(raw: bytes) -> tuple[dict[str, Any], Usage | None]:
@@ -14,7 +13,7 @@ def read_embeddings(raw: bytes) -> tuple[dict[str, Any], Usage | None]:
     What else a server says of its input, nobody has looked at. Raises BackendFailed for what is no such answer.
     """
     try:
-        said = from_json(raw)
+        said = read(raw)
         usage = Usage.model_validate(said["usage"]) if said.get("usage") else None
         data = [
             {"object": "embedding", "index": int(each["index"]), "embedding": _vector(each["embedding"])}
