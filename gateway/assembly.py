@@ -28,6 +28,7 @@ from gateway.directory import Directory
 from gateway.errors import BackendUnavailable
 from gateway.fleet_room import fleet_at_work
 from gateway.health import Check, Health
+from gateway.inspection import Inspection
 from gateway.installation import Installation
 from gateway.inventory import Inventory
 from gateway.judge import Judge
@@ -79,6 +80,7 @@ class Gateway:
     telemetry: Telemetry
     has_operator: Callable[[], bool]
     weaknesses: tuple[Weakness, ...]
+    inspection: Inspection
 
 
 @asynccontextmanager
@@ -121,6 +123,7 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
                 open_store=open_sided(installation.side_store, keys),
             ) as log,
             NameFinder(settings.names) as names,
+            Inspection(settings.inspection) as inspection,
             Upstream(
                 settings.requests,
                 lambda backend, peer: recorder.connected(backend, peer),
@@ -167,6 +170,7 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
                 recorder=recorder,
                 upstream=upstream,
                 names=names,
+                inspection=inspection,
                 telemetry=telemetry,
                 settings=settings.requests,
             )
@@ -214,7 +218,8 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
                 app = build_app(pipeline, inventory, health, settings.listen.operators, mounts)
                 state = await asyncio.to_thread(observe, settings, installation, database)
                 has_operator = installation.inventory(database).has_operator
-                yield Gateway(app, directory, log, telemetry, has_operator, tuple(weaknesses(settings, state)))
+                found = tuple(weaknesses(settings, state))
+                yield Gateway(app, directory, log, telemetry, has_operator, found, inspection)
             finally:
                 for task in background:
                     task.cancel()

@@ -29,16 +29,17 @@ from gateway.errors import (
     RedactionRefused,
 )
 from gateway.exchange import Exchange, Route
+from gateway.inspection import Inspection, parsed
 from gateway.judge import Judge
 from gateway.meter import Meter
 from gateway.names import NameFinder
 from gateway.openai.answer import StreamRewriter, rewrite_body
 from gateway.openai.embeddings import read_embeddings
-from gateway.openai.endpoint import Endpoint, parse_call
+from gateway.openai.endpoint import Endpoint
 from gateway.openai.finite_json import NotFinite, read, write
 from gateway.openai.sse import sse_data
 from gateway.parking import Parking
-from gateway.prompt import Prompt, output_refused, prepare, unredacted
+from gateway.prompt import Prompt, output_refused, unredacted
 from gateway.recorder import Recorder
 from gateway.relay import StreamRelay
 from gateway.routes import Routes
@@ -73,6 +74,7 @@ class Pipeline:
     recorder: Recorder
     upstream: Upstream
     names: NameFinder
+    inspection: Inspection
     telemetry: Telemetry
     settings: Requests
 
@@ -86,13 +88,14 @@ class Pipeline:
                     principal = await self.authenticator.authenticate(client.headers, client.address)
                 with step("parse"):  # 2.
                     raw = await client.body(self.settings.max_body_bytes, self.settings.body_timeout_s)
-                    call = parse_call(endpoint, raw)
+                    async with self.meter.admission(principal, len(raw)) as counted:
+                        call = await parsed(endpoint, raw)
                     subject = subject_of(client.headers, call.body)
                 trace_id = self.telemetry.trace_id(client.headers)
                 exchange = Exchange(f"req-{token_hex(12)}", principal, call, subject, trace_id)
                 client.cancel_when_gone()
                 with step("limit"):  # 3.
-                    held = await self.meter.reserve(exchange)
+                    held = await self.meter.reserve(exchange, counted)
                 async with held:  # settled with real usage on the way out
                     decision, prompt, routes = await self._find_way(exchange, client)  # 4 to 6
                     await self._forward(exchange, decision, prompt, routes, client)  # 7 to 10
@@ -135,7 +138,9 @@ class Pipeline:
         call, principal = exchange.call, exchange.principal
         try:
             names = await self.names.names_in(call, redactor, principal.tenant)
-            prompt = prepare(call, redactor, principal.project, names, decision.priority)
+            prompt = await self.inspection.prepare(
+                call, redactor, principal.tenant, principal.project, names, decision.priority
+            )
         except RedactionRefused as failure:
             narrowed = self.judge.narrowed(exchange, decision, failure)
             return narrowed, unredacted(call, redactor, principal.project, decision.priority)

@@ -4,7 +4,8 @@ Redaction never fails open: whatever goes wrong while inspecting refuses the req
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from secrets import token_bytes
 from typing import Any
@@ -99,12 +100,27 @@ def prepare(
 
     Raises RedactionRefused when a class of data is found that policy blocks, and when anything could not be inspected.
     """
+    with redaction_refusals():
+        redacted = redactor.redact_body(*redaction_arguments(call, redactor, project, names))
+    return leaving(call, redactor, project, redacted, priority)
+
+
+def redaction_arguments(
+    call: Call, redactor: Redactor, project: str, names: NamesByText | None = None
+) -> tuple[dict[str, Any], str, str, NamesByText | None, bytes | None]:
+    """Body, endpoint, nonce, names and key: what `Redactor.redact_body` takes, wherever it runs."""
     fields = {name: value for name, value in call.body.items() if name not in IDENTIFYING_FIELDS}
+    conversation = _conversation(call)
+    shared = redactor.conversation(f"{project}\0{conversation}") if conversation else None
+    nonce, key = shared or (nonce_from(token_bytes(6)), None)
+    return fields, call.endpoint.name, nonce, names, key
+
+
+@contextmanager
+def redaction_refusals() -> Iterator[None]:
+    """Turns what redaction raises into RedactionRefused."""
     try:
-        conversation = _conversation(call)
-        shared = redactor.conversation(f"{project}\0{conversation}") if conversation else None
-        nonce, key = shared or (nonce_from(token_bytes(6)), None)
-        redacted = redactor.redact_body(fields, call.endpoint.name, nonce, names, key)
+        yield
     except RedactionBlocked as error:
         raise RedactionRefused(
             f"The request holds what its policy does not let pass: {', '.join(error.labels)}",
@@ -113,17 +129,17 @@ def prepare(
         ) from None
     except RedactionError as error:
         raise RedactionRefused(f"The request could not be inspected and was not sent: {error}") from None
-    return _leaving(call, redactor, project, redacted, priority)
 
 
 def unredacted(call: Call, redactor: Redactor, project: str, priority: Priority = "normal") -> Prompt:
     """`call` as it is, for a backend that may get it so (`policy.sovereign`). The answer is filtered as any other."""
     fields = {name: value for name, value in call.body.items() if name not in IDENTIFYING_FIELDS}
     redacted = RedactedBody(fields, False, {}, Pseudonyms(nonce_from(token_bytes(6))))
-    return _leaving(call, redactor, project, redacted, priority)
+    return leaving(call, redactor, project, redacted, priority)
 
 
-def _leaving(call: Call, redactor: Redactor, project: str, redacted: RedactedBody, priority: Priority) -> Prompt:
+def leaving(call: Call, redactor: Redactor, project: str, redacted: RedactedBody, priority: Priority) -> Prompt:
+    """What leaves of a redacted body. Raises InvalidRequest."""
     generates = call.endpoint.generates
     needs_filter = generates and not redactor.stream_filter(redacted.pseudonyms).is_identity
     if needs_filter and (call.body.get("logprobs") or call.body.get("prompt_logprobs")):

@@ -91,6 +91,13 @@ class Names(Section):
     cached_texts: int = Field(10_000, ge=0, description="texts of a tenant whose names are remembered, by keyed hash")
 
 
+class Inspection(Section):
+    """How long prompts are inspected: in processes of their own, so that no other call waits for them."""
+
+    processes: int = Field(2, ge=1, le=64, description="started when first needed; a tenant uses one at a time")
+    budget_s: float = Field(30, gt=0, description="seconds for one prompt; what takes longer is refused")
+
+
 class Audit(Section):
     """Of the record. Values that a policy keeps are deleted when their time is over, each `retention_every_s`."""
 
@@ -329,6 +336,7 @@ class Settings(BaseSettings):
     listen: Listen = Listen()
     requests: Requests = Requests()
     names: Names = Names()
+    inspection: Inspection = Inspection()
     audit: Audit = Audit()
     database: Database = Database()
     secrets: Secrets = Secrets()

@@ -28,12 +28,14 @@ async def run_gateway(settings: Settings) -> int:
                 scheme, host = "https" if settings.listen.cert_file else "http", settings.listen.host
                 gc.freeze()  # modules and tenants are there to stay: not to be looked through again, in mid-answer
                 gc.enable()
+                warming = asyncio.create_task(gateway.inspection.warm(), name="inspection")
                 log_weaknesses(gateway.weaknesses)
                 print(f"domicile: listening on {scheme}://{host}:{port}/v1", file=sys.stderr, flush=True)
                 if not await asyncio.to_thread(gateway.has_operator):
                     hint = f"domicile person bootstrap --data {shlex.quote(str(settings.data))}"
                     print(f"domicile: there is no operator yet; let the first one in with: {hint}", file=sys.stderr)
                 await stop.wait()
+                warming.cancel()
                 print("domicile: finishing running answers", file=sys.stderr, flush=True)
     except (InstallationError, StoreError, RegionsError, audit.AuditError, OSError, ImportError) as error:
         print(f"error: {error}", file=sys.stderr)

@@ -74,7 +74,9 @@ class _Reader:
         for event in self._events:
             if isinstance(event, yaml.DocumentStartEvent):
                 if found:
-                    raise PolicyDocumentError(Problem(_line(event), "", "not YAML: but found another document; one is read"))
+                    raise PolicyDocumentError(
+                        Problem(_line(event), "", "not YAML: but found another document; one is read")
+                    )
                 value, found = self._value(next(self._events), (), 1), True
         if not found:
             raise PolicyDocumentError(Problem(1, "", "the document is empty"))

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from backend.wire import MAX_BIASES
 from gateway.errors import BodyTooComplex
 
 MAX_MESSAGES = 4096
@@ -54,9 +55,9 @@ BOUNDS = Bounds()
 
 def check_shape(body: Mapping[str, Any]) -> None:
     """Messages, tools and schemas of a parsed body. Raises BodyTooComplex naming the field."""
-    for field, most in (("messages", MAX_MESSAGES), ("tools", MAX_TOOLS)):
+    for field, most in (("messages", MAX_MESSAGES), ("tools", MAX_TOOLS), ("logit_bias", MAX_BIASES)):
         found = body.get(field)
-        if isinstance(found, list):
+        if isinstance(found, list | dict):
             _bound(field, len(found), most, field)
     for name in _FORMS:
         if isinstance(form := body.get(name), dict | list):
