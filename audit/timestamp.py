@@ -8,11 +8,10 @@ nonce, is over our text and is signed under a root that we trust; anything else 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC
+from functools import cache
 from hashlib import sha256
-from http.client import HTTPException
 from pathlib import Path
 from urllib.parse import urlsplit
-from urllib.request import Request, urlopen
 
 from cryptography import x509
 from rfc3161_client import (
@@ -31,6 +30,7 @@ from audit.clocks import rfc3339_of
 from audit.custody import Custody
 from audit.errors import AuditError, TimestampError
 from audit.event_base import ANCHOR_TENANT
+from audit.external import ExternalService, ExternalUnavailable
 from audit.outside import TIMESTAMPS
 from audit.signer import key_of
 from audit.tiles import Folder
@@ -52,15 +52,23 @@ class Token:
 
 def post(url: str, body: bytes) -> bytes:
     """By HTTP, RFC 3161 section 3.4. Raises OSError."""
-    if urlsplit(url).scheme not in ("http", "https"):
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https"):
         raise OSError("the address of a time-stamping authority begins with http:// or https://")
-    asked = Request(url, body, {"Content-Type": "application/timestamp-query"})  # noqa: S310, checked above
     try:
-        with urlopen(asked, timeout=TIMEOUT_S) as answer:  # noqa: S310
-            content: bytes = answer.read(MAX_RESPONSE)
-    except HTTPException as error:
+        answer = _service(f"{parts.scheme}://{parts.netloc}").request(
+            "POST", url, content=body, headers={"content-type": "application/timestamp-query"}
+        )
+    except ExternalUnavailable as error:
         raise OSError(str(error)) from error
-    return content
+    if answer.status != 200:
+        raise OSError(f"it answered {answer.status}")
+    return answer.content
+
+
+@cache
+def _service(origin: str) -> ExternalService:
+    return ExternalService("the time-stamping authority", deadline_s=TIMEOUT_S, max_bytes=MAX_RESPONSE)
 
 
 def load_roots(path: Path) -> list[x509.Certificate]:

@@ -1,17 +1,18 @@
 """The witness protocol over HTTP: a small server to run beside a witness's key, and the log's side of it.
 
-Standard library on both sides. Put TLS in front of the server if it leaves the house; what it says is signed anyway.
+The server needs the standard library alone. Put TLS in front of it if it is reached from other machines; what it says
+is signed anyway.
 """
 
-import http.client
 import logging
-from functools import partial
+from functools import cache, partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urlsplit
 
 from audit.checkpoint import open_checkpoint, origin_of
 from audit.cosignature import WitnessKey, cosigned_at
 from audit.errors import AuditError, NoteError, WitnessError
+from audit.external import ExternalService, ExternalUnavailable
 from audit.merkle import consistency_proof, tree_hash
 from audit.note import VerifierKey
 from audit.store import Reader
@@ -99,13 +100,14 @@ def _post(url: str, body: bytes) -> tuple[int, str]:
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or parts.hostname is None:
         raise WitnessError("the address of a witness is a http or https URL")
-    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-    connection = kind(parts.hostname, parts.port, timeout=TIMEOUT_S)
     try:
-        connection.request("POST", parts.path.rstrip("/") + PATH, body)
-        response = connection.getresponse()
-        return response.status, response.read(MAX_BODY).decode(errors="replace")
-    except (OSError, http.client.HTTPException) as error:
+        answer = _service(f"{parts.scheme}://{parts.netloc}").request("POST", url.rstrip("/") + PATH, content=body)
+    except ExternalUnavailable as error:
         raise WitnessError(f"the witness is out of reach: {error}") from error
-    finally:
-        connection.close()
+    return answer.status, answer.content.decode(errors="replace")
+
+
+@cache
+def _service(origin: str) -> ExternalService:
+    """Of one witness, so that another one that hangs is not in its way."""
+    return ExternalService("the witness", deadline_s=TIMEOUT_S, max_bytes=MAX_BODY)

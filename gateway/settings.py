@@ -271,6 +271,7 @@ class Oidc(Section):
     client_id: str | None = None
     client_secret_file: Path | None = None
     redirect_uri: str | None = None
+    post_logout_redirect_uri: str | None = Field(None, description="where the provider sends browsers after a logout")
     audience: str | None = None
     scope: str = "openid profile"
     groups_claim: str = "groups"
@@ -287,7 +288,9 @@ class Oidc(Section):
             if any(set_alone) or self.roles or self.projects:
                 raise ValueError("without issuer the rest has no meaning")
             return self
-        for name, url in (("issuer", self.issuer), ("redirect_uri", self.redirect_uri)):
+        addresses = {"issuer": self.issuer, "redirect_uri": self.redirect_uri,
+                     "post_logout_redirect_uri": self.post_logout_redirect_uri}  # fmt: skip
+        for name, url in addresses.items():
             if url is not None and not is_safe_url(url):
                 raise ValueError(f"{name} must be an https URL (http only on this machine), without query or fragment")
         if self.redirect_uri is None and self.audience is None:

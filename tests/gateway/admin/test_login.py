@@ -262,7 +262,7 @@ def test_a_callback_works_once(browser, idp, refused):
     assert browser.get("/callback", params=answer).status_code == 403
     browser.cookies.set(LOGIN, kept, domain="gateway.example.eu", path="/callback")
     assert browser.get("/callback", params=answer).status_code == 403
-    assert refused == ["login_state", "login_code"]
+    assert refused == ["login_state", "login_used"]
 
 
 def test_a_code_for_another_login_is_refused(browse, acme, idp, refused):

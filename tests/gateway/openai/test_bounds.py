@@ -70,7 +70,7 @@ def test_a_long_text_full_of_brackets_and_quotes_is_one_string():
     [
         (chat("x", messages=[{"role": "user", "content": "x"}] * (MAX_MESSAGES + 1)), "messages"),
         (chat("x", tools=[{}] * (MAX_TOOLS + 1)), "tools"),
-        (chat("x", logit_bias={str(n): "x" for n in range(90_000)}), "logit_bias"),
+        (chat("x", logit_bias={str(n): "x" for n in range(2000)}), "logit_bias"),
         (chat("x", tools=[{"type": "function"}, {"p": [[]] * 5000}]), "tools.1"),
         (chat("x", response_format={"s": [{}] * 5000}), "response_format"),
         (chat("x", guided_json={"s": json.loads("[" * MAX_FORM_DEPTH + "]" * MAX_FORM_DEPTH)}), "guided_json"),
