@@ -55,7 +55,9 @@ async def _nobody(backend: Backend, peer: Peer) -> None:
 
 async def digest_of(body: bytes) -> bytes:
     """Its SHA-256; of a large one in a thread, for which the interpreter's lock is released."""
-    return sha256(body).digest() if len(body) <= INLINE_DIGEST else await asyncio.to_thread(lambda: sha256(body).digest())
+    return (
+        sha256(body).digest() if len(body) <= INLINE_DIGEST else await asyncio.to_thread(lambda: sha256(body).digest())
+    )
 
 
 class Answer:
