@@ -11,6 +11,7 @@ from datetime import UTC
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from cryptography import x509
@@ -30,10 +31,12 @@ from audit.clocks import rfc3339_of
 from audit.custody import Custody
 from audit.errors import AuditError, TimestampError
 from audit.event_base import ANCHOR_TENANT
-from audit.external import ExternalService, ExternalUnavailable
 from audit.outside import TIMESTAMPS
 from audit.signer import key_of
 from audit.tiles import Folder
+
+if TYPE_CHECKING:
+    from audit.external import ExternalService
 
 TIMEOUT_S = 15.0
 MAX_RESPONSE = 1 << 16
@@ -52,6 +55,8 @@ class Token:
 
 def post(url: str, body: bytes) -> bytes:
     """By HTTP, RFC 3161 section 3.4. Raises OSError."""
+    from audit.external import ExternalUnavailable  # with its HTTP client, only where an authority is asked
+
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https"):
         raise OSError("the address of a time-stamping authority begins with http:// or https://")
@@ -67,7 +72,9 @@ def post(url: str, body: bytes) -> bytes:
 
 
 @cache
-def _service(origin: str) -> ExternalService:
+def _service(origin: str) -> "ExternalService":
+    from audit.external import ExternalService
+
     return ExternalService("the time-stamping authority", deadline_s=TIMEOUT_S, max_bytes=MAX_RESPONSE)
 
 

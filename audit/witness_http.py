@@ -7,16 +7,19 @@ is signed anyway.
 import logging
 from functools import cache, partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from audit.checkpoint import open_checkpoint, origin_of
 from audit.cosignature import WitnessKey, cosigned_at
 from audit.errors import AuditError, NoteError, WitnessError
-from audit.external import ExternalService, ExternalUnavailable
 from audit.merkle import consistency_proof, tree_hash
 from audit.note import VerifierKey
 from audit.store import Reader
 from audit.witness import MAX_BODY, Witness, write_request
+
+if TYPE_CHECKING:
+    from audit.external import ExternalService
 
 TIMEOUT_S = 10.0
 PATH = "/add-checkpoint"
@@ -97,6 +100,8 @@ def _size(body: str, ours: int) -> int:
 
 
 def _post(url: str, body: bytes) -> tuple[int, str]:
+    from audit.external import ExternalUnavailable  # with its HTTP client, only where a witness is asked
+
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or parts.hostname is None:
         raise WitnessError("the address of a witness is a http or https URL")
@@ -108,6 +113,8 @@ def _post(url: str, body: bytes) -> tuple[int, str]:
 
 
 @cache
-def _service(origin: str) -> ExternalService:
+def _service(origin: str) -> "ExternalService":
     """Of one witness, so that another one that hangs is not in its way."""
+    from audit.external import ExternalService
+
     return ExternalService("the witness", deadline_s=TIMEOUT_S, max_bytes=MAX_BODY)

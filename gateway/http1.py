@@ -150,6 +150,8 @@ class Connection(asyncio.Protocol):
     # What the parser calls
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        if self.head_here:  # a trailer, which is no header field (RFC 9110 §6.5.1)
+            return
         self._head_size += len(name) + len(value)
         if self._head_size > MAX_HEAD:
             self._fail(ProtocolError("the answer's head is too long"))
@@ -189,15 +191,17 @@ class Connection(asyncio.Protocol):
     # What the pool and the response call
 
     async def request(self, head: bytes, body: bytes, silence_s: float) -> Response:
-        """Send one request and wait for the answer's head. Raises TimeoutError, ConnectionLost, ProtocolError."""
+        """Send one request and wait for the answer's head, `silence_s` seconds in all, however many interim answers or
+        single bytes come meanwhile. Raises TimeoutError, ConnectionLost, ProtocolError."""
         self._parser = httptools.HttpResponseParser(self)
         self.status, self.fields, self._head_size, self._arrived = 0, {}, 0, 0
         self.complete, self.head_here, self._failure = False, False, None
         if self._transport is None or not self.usable:
             raise ConnectionLost(False)
         self._transport.writelines((head, body))
+        until = self._loop.time() + silence_s
         while not self.head_here:
-            await self.progress(silence_s)
+            await self.progress(max(0.0, until - self._loop.time()))
         return Response(self)
 
     def take(self) -> bytes:

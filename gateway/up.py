@@ -16,6 +16,9 @@ from gateway.store.errors import StoreError
 from gateway.weaknesses import log_weaknesses
 from regions.errors import RegionsError
 
+OUTSIDE_S = 10.0
+"""What calls to outside services get once running answers are finished; the rest of the stop needs some of them."""
+
 
 async def run_gateway(settings: Settings) -> int:
     """Exit status: 0 after a clean stop, 1 when it could not start, with one sentence on stderr why."""
@@ -37,6 +40,8 @@ async def run_gateway(settings: Settings) -> int:
                 await stop.wait()
                 warming.cancel()
                 print("domicile: finishing running answers", file=sys.stderr, flush=True)
+            if external := sys.modules.get("audit.external"):  # loaded where an outside service is configured
+                external.stop_within(OUTSIDE_S)  # whatever such a party does from here on
     except (InstallationError, StoreError, RegionsError, audit.AuditError, OSError, ImportError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -227,3 +227,30 @@ async def test_a_slow_reader_stops_the_sender():
             size += len(piece)
         assert size == 200 * 65536
         pool.release(connection)
+
+
+async def test_a_trailer_is_no_header_field_of_the_answer():
+    trailed = CHUNKED + b"2\r\n{}\r\n0\r\ncontent-type: text/event-stream\r\nretry-after: 1\r\n\r\n"
+    async with serving(saying(trailed)) as (pool, _):
+        connection, _ = await pool.acquire()
+        response = await connection.request(pool.head("POST", "/", 2, "r"), b"{}", 2)
+        assert [piece async for piece in response.pieces(2)] == [b"{}"]
+        assert (response.header("content-type"), response.header("retry-after")) == ("", "")
+
+
+@pytest.mark.parametrize("trickle", [b"HTTP/1.1 100 Continue\r\n\r\n", b"x"], ids=["interim answers", "single bytes"])
+async def test_a_head_that_does_not_come_is_not_waited_for_whatever_trickles_meanwhile(trickle):
+    async def answer(_number, writer):
+        writer.write(b"" if trickle.startswith(b"HTTP") else b"HTTP/1.1 200 OK\r\nx: ")
+        for _ in range(100):
+            writer.write(trickle)
+            await writer.drain()
+            await asyncio.sleep(0.05)
+
+    async with serving(answer) as (pool, _):
+        connection, _ = await pool.acquire()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(3) as within:
+                await connection.request(pool.head("POST", "/", 2, "r"), b"{}", 0.3)
+        assert not within.expired()
+        connection.close()
