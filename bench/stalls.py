@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from contextlib import ExitStack
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import aiohttp
@@ -85,7 +85,7 @@ def installation(data: Path) -> tuple[dict[str, str], str]:
         control.register_backend(identity, url=f"http://127.0.0.1:{MOCK_PORT}", models=["mock"])
         keys[tenant] = control.create_key(tenant, "main")[1].token
     person = control.create_person("acme", "Ada", ["tenant-admin"])
-    token = control.create_token("acme", person.id, expires_at=datetime(2030, 1, 1, tzinfo=UTC))[1].token
+    token = control.create_token("acme", person.id, expires_at=datetime.now(UTC) + timedelta(days=1))[1].token
     database.close()
     return keys, token
 
