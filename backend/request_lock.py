@@ -1,8 +1,8 @@
 """The second lock: behind mutual TLS, a call is answered only with a token that the cell signed for it.
 
 The token names this tenant and this backend, the decision that let the call go, its method, path and project, and the
-body's SHA-256; it holds for a minute, and once. With a gateway's certificate alone, or the socket, none can be made. See
-`gateway.request_token`.
+body's SHA-256; it holds for a minute, and once. With a gateway's certificate alone, or the socket, none can be made.
+See `gateway.request_token`.
 """
 
 import json

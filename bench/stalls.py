@@ -61,7 +61,8 @@ ATTACKS: dict[str, bytes] = {
     + json.dumps({str(n): "x" for n in range(90_000)}).encode() + b"}",
     "a million token ids": b'{"model":"mock","messages":[' + b",".join([b"1"] * 1_000_000) + b"]}",
     "512 tools of deep schemas": chat(b'{"role":"user","content":"x"}')[:-1]
-    + b',"tools":' + json.dumps([{"type": "function", "function": {"parameters": {"a": [{}] * 16}}}] * 512).encode() + b"}",
+    + b',"tools":' + json.dumps([{"type": "function", "function": {"parameters": {"a": [{}] * 16}}}] * 512).encode()
+    + b"}",
     "3.9 MB of text": said("hello there my friend " * 177_000),
     "600 kB of telephone numbers": said("+49 30 1234567 " * 40_000),
     "8 kB of telephone numbers": said("+49 30 1234567 " * 540),
@@ -147,7 +148,9 @@ async def measured(base: str, keys: dict[str, str], token: str, seconds: float) 
         await asyncio.gather(*tasks, return_exceptions=True)
         stall = round(under["models_worst_ms"] - quiet["models_worst_ms"], 1)
         found.append({"attack": name, "answers": statuses, "stall_ms": stall, "quiet": quiet, "under_attack": under})
-        print(f"{name:36} stall {stall:7.1f} ms  {under}  quiet {quiet['models_worst_ms']}  {statuses}", file=sys.stderr)
+        print(
+            f"{name:36} stall {stall:7.1f} ms  {under}  quiet {quiet['models_worst_ms']}  {statuses}", file=sys.stderr
+        )
     return found
 
 

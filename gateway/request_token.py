@@ -1,9 +1,9 @@
 """The second lock on a backend: each call carries a token that the cell signed for it, its tenant and this backend.
 
 Mutual TLS says which gateway speaks; the token says that this call was decided and is on record: `decision` is the
-receipt of its intent, empty for what the gateway itself asks, such as metrics or sleep. It holds for a minute, once, and
-for this very method, path, project and body (its SHA-256), so that one that was overheard opens nothing else. A JWS in
-compact form, signed by Ed25519 (RFC 7515, 7519, 8037; ``htm`` and ``htu`` as in RFC 9449, the latter a path);
+receipt of its intent, empty for what the gateway itself asks, such as metrics or sleep. It holds for a minute, once,
+and for this very method, path, project and body (its SHA-256), so that one that was overheard opens nothing else. A JWS
+in compact form, signed by Ed25519 (RFC 7515, 7519, 8037; ``htm`` and ``htu`` as in RFC 9449, the latter a path);
 `backend.request_lock` checks it.
 """
 

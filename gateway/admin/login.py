@@ -19,8 +19,8 @@ from gateway.admin.problems import LoginRefused
 from gateway.admin.shapes import Name
 from gateway.identity.grants import display_name_of, grants_of, groups_of, subject_digest
 from gateway.identity.jwt import JwtRefused
-from gateway.identity.login import Attempt, CodeRefused
 from gateway.identity.keys import ApiKey
+from gateway.identity.login import Attempt, CodeRefused
 from gateway.identity.roles import Actor
 from gateway.store.answers import Answers, Pending
 from gateway.store.errors import Invalid, NotFound

@@ -38,9 +38,9 @@ class Bounds:
         if len(raw) <= self.containers:
             return
         quotes = raw.count(b'"')
-        if raw.count(b"{") + raw.count(b"[") <= self.containers and quotes <= 2 * self.strings:
-            if raw.count(b",") <= self.values:
-                return
+        opened = raw.count(b"{") + raw.count(b"[")
+        if opened <= self.containers and quotes <= 2 * self.strings and raw.count(b",") <= self.values:
+            return
         if b"\\" in raw:  # pairs from the left, as a parser reads them; then no quote that is left is inside a string
             raw = raw.replace(b"\\\\", b"").replace(b'\\"', b"")
             quotes = raw.count(b'"')

@@ -1,4 +1,4 @@
-"""HTTP as a client of the whole gateway sees it: wrong methods and paths, bodies that are too large, numbers JSON lacks."""
+"""HTTP as clients of the whole gateway see it: wrong methods and paths, large bodies, numbers that JSON lacks."""
 
 import asyncio
 import json

@@ -13,14 +13,14 @@ from gateway.inspection import INLINE_BYTES, Inspection, parsed
 from gateway.openai.endpoint import CHAT
 from gateway.prompt import prepare
 from gateway.settings import Inspection as Settings
-from tests.fakes.lab import POLICY, chat, lab
+from tests.fakes.lab import OPEN_POLICY, POLICY, chat, lab
 from tests.gateway.parts import call, principal
 
 LONG = "Write to anna.schmidt@example.org or DE89 3704 0044 0532 0130 00. " * 400
 CONVERSATION = {"metadata": {"conversation_id": "c-1"}}  # the same placeholders in each call
-HASHING = POLICY.replace("email: pseudonymise", "email: hash").replace(
-    "  input: {", "  dictionaries: {codename: [bluebird]}\n  patterns: {ticket: 'T-[0-9]{6}'}\n  input: {custom.codename: mask, custom.ticket: mask, "
-)  # fmt: skip
+OWN = "  dictionaries: {codename: [bluebird]}\n  patterns: {ticket: 'T-[0-9]{6}'}\n"
+ACTIONS = "  input: {custom.codename: mask, custom.ticket: mask, "
+HASHING = POLICY.replace("email: pseudonymise", "email: hash").replace("  input: {", OWN + ACTIONS)
 SLOW = "+49 30 1234567 " * 40_000
 
 
@@ -43,7 +43,7 @@ async def test_a_process_redacts_as_the_gateway_itself_does(policy):
 async def test_a_short_prompt_and_a_policy_without_redaction_start_no_process():
     async with Inspection(Settings(processes=1)) as inspection:
         await inspection.prepare(call(chat("hi")), redactor(), "acme", "main")
-        await inspection.prepare(call(chat(LONG)), redactor("policy: open\nversion: 1\nresidency: {process_in: EEA, store_in: EEA}\n"), "acme", "main")  # fmt: skip
+        await inspection.prepare(call(chat(LONG)), redactor(OPEN_POLICY), "acme", "main")
         assert inspection._all == set()
 
 

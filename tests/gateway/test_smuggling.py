@@ -38,7 +38,8 @@ CORPUS = {
     "TE in a folded line": ASK + b"x: y\r\n transfer-encoding: chunked\r\n" + LENGTH + b"\r\n" + HIDDEN,
     "TE behind a lone CR": ASK + b"x: y\rtransfer-encoding: chunked\r\n" + LENGTH + b"\r\n" + HIDDEN,
     "TE behind a lone LF": ASK + b"x: y\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
-    "TE in HTTP/1.0": b"POST /asked HTTP/1.0\r\nhost: x\r\nconnection: keep-alive\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n" + HIDDEN,  # fmt: skip
+    "TE in HTTP/1.0": b"POST /asked HTTP/1.0\r\nhost: x\r\nconnection: keep-alive\r\n"
+    b"transfer-encoding: chunked\r\n\r\n0\r\n\r\n" + HIDDEN,
     "chunk with a sign": ASK + b"transfer-encoding: chunked\r\n\r\n-1\r\n\r\n" + HIDDEN,
     "chunk in hexadecimal": ASK + b"transfer-encoding: chunked\r\n\r\n0x0\r\n\r\n" + HIDDEN,
     "chunk too large": ASK + b"transfer-encoding: chunked\r\n\r\nfffffffffffffffff0\r\n" + HIDDEN,
@@ -46,9 +47,16 @@ CORPUS = {
     "chunk extension": ASK + b"transfer-encoding: chunked\r\n\r\n21;a=\nb\r\n" + HIDDEN + b"\r\n0\r\n\r\n",
     "chunk longer than said": ASK + b"transfer-encoding: chunked\r\n\r\n2\r\n" + HIDDEN + b"\r\n0\r\n\r\n",
     "trailers": ASK + b"transfer-encoding: chunked\r\n\r\n0\r\ncontent-length: 33\r\nhost: evil\r\n\r\n",
-    "upgrade h2c": ASK + b"connection: upgrade, http2-settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABkAAQAAP__\r\n" + LENGTH + b"\r\n" + HIDDEN,  # fmt: skip
+    "upgrade h2c": ASK
+    + b"connection: upgrade, http2-settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABkAAQAAP__\r\n"
+    + LENGTH
+    + b"\r\n"
+    + HIDDEN,
     "upgrade websocket": ASK + b"connection: upgrade\r\nupgrade: websocket\r\n" + LENGTH + b"\r\n" + HIDDEN,
-    "upgrade chunked": ASK + b"connection: upgrade\r\nupgrade: foo\r\ntransfer-encoding: chunked\r\n\r\n21\r\n" + HIDDEN + b"\r\n0\r\n\r\n",  # fmt: skip
+    "upgrade chunked": ASK
+    + b"connection: upgrade\r\nupgrade: foo\r\ntransfer-encoding: chunked\r\n\r\n21\r\n"
+    + HIDDEN
+    + b"\r\n0\r\n\r\n",
     "expect": ASK + b"expect: 100-continue\r\n" + LENGTH + b"\r\n" + HIDDEN,
     "expect of something else": ASK + b"expect: 200-ok\r\n" + LENGTH + b"\r\n" + HIDDEN,
     "refused unread": b"POST /refused HTTP/1.1\r\nhost: x\r\n" + LENGTH + b"\r\n" + HIDDEN,

@@ -13,8 +13,10 @@ from tests.fakes.lab import chat
 
 TEXTS = st.text(alphabet='ab{}[],:"\\\n', max_size=12)
 VALUES = st.recursive(
-    st.none() | st.integers() | TEXTS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXTS, inner, max_size=4), max_leaves=20
-)  # fmt: skip
+    st.none() | st.integers() | TEXTS,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXTS, inner, max_size=4),
+    max_leaves=20,
+)
 
 
 def counted(value):
