@@ -84,10 +84,10 @@ class RequestLock:
             head, claims = (json.loads(_decoded(part)) for part in signed.split(b"."))
             issued, expires = float(claims["iat"]), float(claims["exp"])
             whom = claims["ten"], claims["aud"]
-            words = [claims[name] for name in ("jti", "htm", "htu", "prj")]
+            words = one, method, path, project = [claims[name] for name in ("jti", "htm", "htu", "prj")]
             if not all(isinstance(word, str) for word in words):
                 raise ValueError
-            named = Claims(*words, body=_decoded(claims["bod"].encode()), expires=expires)
+            named = Claims(one, method, path, project, _decoded(claims["bod"].encode()), expires)
         except (InvalidSignature, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise TokenRefused("the request token is not one of this cell's") from None
         if head != {"alg": "EdDSA", "typ": "domicile-request+jwt"}:
