@@ -5,13 +5,16 @@
 The gateway runs in a process of its own, in front of a mock that answers at once. One tenant sends an attack over and
 over, from two connections; another asks for `GET /v1/models` (authentication, no backend) every 5 ms and makes a short
 call every 50 ms. The figures are the longest such answer under the attack, and the longest of a quiet gateway before
-it; the difference is the stall. On a machine that does other work both are larger, which is why both are reported.
+it; the difference is the stall. On a machine that does other work both are larger, which is why both are reported, and
+beside them the CPU time of each step that holds the gateway's interpreter, which does not depend on that.
 """
 
 import argparse
 import asyncio
+import gc
 import json
 import os
+import pickle
 import statistics
 import sys
 import tempfile
@@ -28,7 +31,13 @@ sys.path.append(str(HERE))
 
 from run import MOCK_PORT, POLICY, cpu_model, process  # noqa: E402
 
+from gateway.errors import BodyTooComplex  # noqa: E402
+from gateway.inspection import INLINE_BYTES  # noqa: E402
+from gateway.inspection_process import framed  # noqa: E402
 from gateway.installation import Installation  # noqa: E402
+from gateway.openai import finite_json  # noqa: E402
+from gateway.openai.bounds import BOUNDS, check_shape  # noqa: E402
+from gateway.openai.endpoint import CHAT  # noqa: E402
 from regions.identity import BackendIdentity  # noqa: E402
 
 PORT = 9402
@@ -89,6 +98,39 @@ def installation(data: Path) -> tuple[dict[str, str], str]:
     token = control.create_token("acme", person.id, expires_at=datetime.now(UTC) + timedelta(days=1))[1].token
     database.close()
     return keys, token
+
+
+def steps(body: bytes) -> dict[str, float]:
+    """CPU milliseconds of each step that holds the gateway's interpreter for one request: what a quiet machine's event
+    loop waits at most for one of them. They do not depend on what else the machine does."""
+    took: dict[str, float] = {}
+    gc.collect()
+    gc.freeze()  # as the gateway does at its start
+
+    def timed(name: str, work, *arguments):
+        began = time.thread_time()
+        try:
+            return work(*arguments)
+        except Exception:  # refused here, and nothing follows
+            return None
+        finally:
+            took[name] = round((time.thread_time() - began) * 1000, 1)
+
+    if len(body) > 8 << 20:
+        return took
+    timed("count", BOUNDS.check, body)
+    try:
+        BOUNDS.check(body)
+    except BodyTooComplex:
+        return took
+    parsed = timed("parse", finite_json.read, body)
+    if parsed is not None and timed("shape", lambda: check_shape(parsed) or True):
+        timed("validate", CHAT.request_type.model_validate, parsed)
+        if len(body) > INLINE_BYTES:
+            pickled = timed("pickle", framed, parsed)
+            timed("unpickle", pickle.loads, pickled[4:])
+        timed("serialise", finite_json.write, parsed)
+    return took
 
 
 async def worst(base: str, key: str, seconds: float) -> dict[str, float]:
@@ -152,7 +194,18 @@ async def measured(base: str, keys: dict[str, str], token: str, seconds: float) 
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         stall = round(under["models_worst_ms"] - quiet["models_worst_ms"], 1)
-        found.append({"attack": name, "answers": statuses, "stall_ms": stall, "quiet": quiet, "under_attack": under})
+        cpu = steps(body)
+        found.append(
+            {
+                "attack": name,
+                "answers": statuses,
+                "longest_step_cpu_ms": max(cpu.values(), default=0.0),
+                "steps_cpu_ms": cpu,
+                "stall_ms": stall,
+                "quiet": quiet,
+                "under_attack": under,
+            }
+        )
         print(
             f"{name:36} stall {stall:7.1f} ms  {under}  quiet {quiet['models_worst_ms']}  {statuses}", file=sys.stderr
         )
