@@ -123,7 +123,10 @@ class Control(
         if backend.cell != self._cell:
             raise Invalid(f"{backend.uri} is not of cell {self._cell!r}")
         if not _is_address(url):
-            raise Invalid(f"{url!r} is no URL of a server: https (http on this machine only), host, port and path")
+            # It is not repeated: it may hold a password.
+            raise Invalid(
+                "this is no URL of a server: https (http on this machine only), host, port and path, without a user"
+            )
         if not models:
             raise Invalid("a backend must serve a model")
         models = [checked_text(model, "model") for model in models]
