@@ -277,7 +277,7 @@ class _Runner:
         try:
             return await call
         finally:
-            self._tasks.discard(task)  # type: ignore[arg-type]
+            self._tasks.discard(task)
 
     def _cancel(self) -> None:
         for task in list(self._tasks):

@@ -18,6 +18,7 @@ from policy.errors import RedactionBlocked, RedactionError
 from policy.facts import Priority
 from policy.redact.pseudonyms import Pseudonyms, nonce_from
 from policy.redact.redactor import NamesByText, RedactedBody, Redactor
+from policy.redact.request import Endpoint
 from policy.redact.stream import StreamFilter
 from regions.fleet import Backend
 
@@ -107,7 +108,7 @@ def prepare(
 
 def redaction_arguments(
     call: Call, redactor: Redactor, project: str, names: NamesByText | None = None
-) -> tuple[dict[str, Any], str, str, NamesByText | None, bytes | None]:
+) -> tuple[dict[str, Any], Endpoint, str, NamesByText | None, bytes | None]:
     """Body, endpoint, nonce, names and key: what `Redactor.redact_body` takes, wherever it runs."""
     fields = {name: value for name, value in call.body.items() if name not in IDENTIFYING_FIELDS}
     conversation = _conversation(call)
@@ -154,8 +155,8 @@ def leaving(call: Call, redactor: Redactor, project: str, redacted: RedactedBody
     try:
         body = write(fields)
     except NotFinite as error:
-        place = ".".join(map(str, error.place[:1]))  # what follows may be the caller's own word
-        raise InvalidRequest(f"{place}: a number is too large; JSON has no infinity", param=place) from None
+        field = str(error.place[0]) if error.place else None  # what follows may be the caller's own word
+        raise InvalidRequest(f"{field}: a number is too large; JSON has no infinity", param=field) from None
     return Prompt(
         body=body,
         fields=fields,
