@@ -31,6 +31,9 @@ MAX_JOULES = 1e9
 MAX_FIRST_TOKEN_MS = 86_400_000
 MAX_INPUTS = 2048  # texts of one call for embeddings (OpenAI API)
 Inputs = Field(min_length=1, max_length=MAX_INPUTS)
+MAX_BIASES = 1024
+FAIL_FAST = Field(fail_fast=True)
+"""On every list: one wrong item is told, and a million of them are not looked at."""
 
 FINGERPRINT = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 OUR_FINGERPRINT = re.compile(r"fp_(?P<weights>[0-9a-f]{16})_[0-9a-f]{8}")  # `backend.fingerprint`
@@ -76,9 +79,9 @@ class ToolCall(WireModel):
 
 class ChatMessage(WireModel):
     role: NonEmpty
-    content: str | list[ContentPart] | None = None
+    content: str | Annotated[list[ContentPart], FAIL_FAST] | None = None
     name: str | None = None
-    tool_calls: list[ToolCall] | None = None
+    tool_calls: Annotated[list[ToolCall], FAIL_FAST] | None = None
     tool_call_id: str | None = None
 
 
@@ -93,19 +96,21 @@ class GenerationRequest(WireModel):
     top_p: float | None = Field(None, gt=0, le=1)
     top_k: int | None = Field(None, ge=-1)
     seed: int | None = Field(None, ge=-(2**63), lt=2**63)
-    stop: str | Annotated[list[str], Field(max_length=MAX_STOP_STRINGS)] | None = None
+    stop: str | Annotated[list[str], FAIL_FAST, Field(max_length=MAX_STOP_STRINGS)] | None = None
     max_tokens: int | None = Field(None, ge=1)
     min_p: float | None = Field(None, ge=0, le=1)
     presence_penalty: float | None = Field(None, ge=-2, le=2)
     frequency_penalty: float | None = Field(None, ge=-2, le=2)
     repetition_penalty: float | None = Field(None, gt=0, le=100)
-    logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = None
+    logit_bias: Annotated[dict[str, Annotated[float, Field(ge=-100, le=100)]], Field(max_length=MAX_BIASES)] | None = (
+        None
+    )
     min_tokens: int | None = Field(None, ge=0)
-    stop_token_ids: Annotated[list[int], Field(max_length=MAX_STOP_TOKENS)] | None = None
+    stop_token_ids: Annotated[list[int], FAIL_FAST, Field(max_length=MAX_STOP_TOKENS)] | None = None
     include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
-    bad_words: Annotated[list[NonEmpty], Field(max_length=MAX_BAD_WORDS)] | None = None
-    allowed_token_ids: Annotated[list[int], Field(min_length=1, max_length=MAX_ALLOWED_TOKENS)] | None = None
+    bad_words: Annotated[list[NonEmpty], FAIL_FAST, Field(max_length=MAX_BAD_WORDS)] | None = None
+    allowed_token_ids: Annotated[list[int], FAIL_FAST, Field(min_length=1, max_length=MAX_ALLOWED_TOKENS)] | None = None
     truncate_prompt_tokens: int | None = Field(None, ge=-1)
     skip_special_tokens: bool | None = None
     prompt_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
@@ -115,7 +120,7 @@ class GenerationRequest(WireModel):
     response_format: JsonObject | None = None
     guided_json: JsonObject | str | None = None
     guided_regex: str | None = None
-    guided_choice: list[str] | None = None
+    guided_choice: Annotated[list[str], FAIL_FAST] | None = None
     guided_grammar: str | None = None
     structured_outputs: JsonObject | None = None
     user: str | None = None
@@ -152,7 +157,7 @@ class GenerationRequest(WireModel):
 class ChatCompletionRequest(GenerationRequest):
     """POST /v1/chat/completions."""
 
-    messages: list[ChatMessage] = Field(min_length=1)
+    messages: Annotated[list[ChatMessage], FAIL_FAST, Field(min_length=1)]
     max_completion_tokens: int | None = Field(None, ge=1)
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
@@ -177,7 +182,12 @@ class ChatCompletionRequest(GenerationRequest):
 class CompletionRequest(GenerationRequest):
     """POST /v1/completions. ``prompt``: a string, strings, token ids, or lists of token ids."""
 
-    prompt: str | list[str] | list[int] | list[list[int]]
+    prompt: (
+        str
+        | Annotated[list[str], FAIL_FAST]
+        | Annotated[list[int], FAIL_FAST]
+        | Annotated[list[Annotated[list[int], FAIL_FAST]], FAIL_FAST]
+    )
     max_tokens: int | None = Field(None, ge=0)  # 0 with `echo` only
     best_of: int | None = Field(None, ge=1, le=MAX_CHOICES)
     echo: bool | None = None
@@ -212,9 +222,9 @@ class EmbeddingsRequest(GenerationRequest):
 
     input: (
         NonEmpty
-        | Annotated[list[NonEmpty], Inputs]
-        | Annotated[list[int], Field(min_length=1)]
-        | Annotated[list[Annotated[list[int], Field(min_length=1)]], Inputs]
+        | Annotated[list[NonEmpty], FAIL_FAST, Inputs]
+        | Annotated[list[int], FAIL_FAST, Field(min_length=1)]
+        | Annotated[list[Annotated[list[int], FAIL_FAST, Field(min_length=1)]], FAIL_FAST, Inputs]
     )
     dimensions: int | None = Field(None, ge=1)
     encoding_format: Literal["float", "base64"] | None = None

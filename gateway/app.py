@@ -30,28 +30,33 @@ from gateway.pipeline import Pipeline
 
 ROUTES = (*(endpoint.path for endpoint in ENDPOINTS), "/v1/models")
 """What a caller may look for: the other paths are an operator's."""
-OTHER_METHODS = ["GET", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS"]
 MODELS_PATH = "/v1/models"
 PROMETHEUS_TEXT = "text/plain; version=0.0.4; charset=utf-8"
 
 Network = IPv4Network | IPv6Network
 Handler = Callable[[Request], Awaitable[Response]]
+Refused = Callable[[Request, GatewayError], Awaitable[Response]]
 
 
 class GatewayApp:
     """Inference goes straight to the pipeline; everything else through Starlette's router and its error handlers."""
 
-    def __init__(self, pipeline: Pipeline, others: Starlette) -> None:
+    def __init__(self, pipeline: Pipeline, others: Starlette, refused: Refused) -> None:
         self._pipeline = pipeline
         self._others = others
-        self._endpoints: dict[tuple[str, str], Endpoint] = {("POST", e.path): e for e in ENDPOINTS}
+        self._refused = refused
+        self._endpoints: dict[str, Endpoint] = {e.path: e for e in ENDPOINTS}
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
-        endpoint = self._endpoints.get((scope.get("method", ""), scope.get("path", "")))
-        if endpoint is not None:
-            await self._pipeline.answer(endpoint, Client(scope, receive, send))
-        else:
+        endpoint = self._endpoints.get(scope.get("path", ""))
+        if endpoint is None:
             await self._others(scope, receive, send)
+        elif scope["method"] == "POST":
+            await self._pipeline.answer(endpoint, Client(scope, receive, send))
+        else:  # whatever the method is, also one that no router knows
+            error = MethodNotAllowed(f"Use POST at {endpoint.path}", allow="POST")
+            answer = await self._refused(Request(scope), error)
+            await answer(scope, receive, send)
 
 
 def build_app(
@@ -115,11 +120,7 @@ def build_app(
     async def failed(request: Request, error: Exception) -> Response:
         return await refused(request, InternalError("The gateway failed"))
 
-    async def wrong_method(request: Request) -> Response:
-        return await refused(request, MethodNotAllowed(f"Use POST at {request.url.path}"))
-
     routes = [
-        *(Route(endpoint.path, wrong_method, methods=OTHER_METHODS) for endpoint in ENDPOINTS),
         Route("/v1/models", models, methods=["GET"]),
         Route("/v1/models/{model:path}", model, methods=["GET"]),
         Route("/healthz", alive, methods=["GET"]),
@@ -128,7 +129,9 @@ def build_app(
         *(Mount(path, app) for path, app in mounts.items()),
     ]
     handlers: dict[Any, Any] = {GatewayError: refused, HTTPException: http_error, Exception: failed}
-    return GatewayApp(pipeline, Starlette(routes=routes, exception_handlers=handlers))
+    others = Starlette(routes=routes, exception_handlers=handlers)
+    others.router.redirect_slashes = False  # the redirect would go to whatever host the request names
+    return GatewayApp(pipeline, others, refused)
 
 
 def _answer(error: GatewayError) -> Response:
@@ -140,7 +143,8 @@ def _answer(error: GatewayError) -> Response:
 
 def _gateway_error(request: Request, error: HTTPException) -> GatewayError:
     if error.status_code == 405:
-        return MethodNotAllowed(f"{request.method} is not offered at this URL")
+        allow = ", ".join(sorted((error.headers or {}).get("Allow", "").split(", ")))
+        return MethodNotAllowed(f"{request.method} is not offered at this URL", allow=allow)
     if error.status_code == 404:
         return RouteNotFound(unknown_url(request.method, request.url.path, ROUTES))
     return InternalError("The gateway failed")

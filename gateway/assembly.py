@@ -31,6 +31,7 @@ from gateway.feasibility import Feasibility
 from gateway.fleet_room import fleet_at_work
 from gateway.health import Check, Health
 from gateway.heap import keep_trimmed, malloc_trim
+from gateway.inspection import Inspection
 from gateway.installation import Installation
 from gateway.inventory import Inventory
 from gateway.judge import Judge
@@ -85,6 +86,7 @@ class Gateway:
     has_operator: Callable[[], bool]
     weaknesses: tuple[Weakness, ...]
     watches: Watches
+    inspection: Inspection
 
 
 @asynccontextmanager
@@ -129,6 +131,7 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
                 open_store=watches.guarding(open_sided(installation.side_store, keys, installation.record_url)),
             ) as log,
             NameFinder(settings.names) as names,
+            Inspection(settings.inspection) as inspection,
             Upstream(
                 settings.requests,
                 lambda backend, peer: recorder.connected(backend, peer),
@@ -173,7 +176,7 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
                     limiter, lambda model: directory.prices.at(model, time()), settings.requests.default_max_tokens
                 ),
                 judge=judge,
-                evaluation=Evaluation(authenticator, judge, routes, names, telemetry),
+                evaluation=Evaluation(authenticator, judge, routes, names, inspection, telemetry),
                 routes=routes,
                 parking=parking,
                 recorder=recorder,
@@ -229,7 +232,8 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
                 app = build_app(pipeline, inventory, health, settings.listen.operators, mounts)
                 state = await asyncio.to_thread(observe, settings, installation, database)
                 has_operator = installation.inventory(database).has_operator
-                yield Gateway(app, directory, log, telemetry, has_operator, tuple(weaknesses(settings, state)), watches)
+                found = tuple(weaknesses(settings, state))
+                yield Gateway(app, directory, log, telemetry, has_operator, found, watches, inspection)
             finally:
                 for task in background:
                     task.cancel()

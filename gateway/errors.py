@@ -3,6 +3,7 @@
     GatewayError
     ├── InvalidRequest            400  malformed JSON, wrong types, unsupported parameter
     │   ├── RequestTooLarge       413
+    │   ├── BodyTooComplex        400  more values, messages or tools than one request may have
     │   ├── UnsupportedEncoding   415  a compressed body
     │   └── MethodNotAllowed      405
     ├── NotAuthenticated          401  absent, malformed, unknown, expired or revoked key
@@ -98,6 +99,12 @@ class RequestTooLarge(InvalidRequest):
     code = "request_too_large"
 
 
+class BodyTooComplex(InvalidRequest):
+    """Within its bytes, but of more values than one request may have."""
+
+    code = "body_too_complex"
+
+
 class UnsupportedEncoding(InvalidRequest):
     """Nothing is unpacked here: a kilobyte could become a gigabyte."""
 
@@ -106,8 +113,17 @@ class UnsupportedEncoding(InvalidRequest):
 
 
 class MethodNotAllowed(InvalidRequest):
+    """`allow`: the methods that the resource has, as in the Allow field (RFC 9110 §15.5.6)."""
+
     status = 405
     code = "method_not_allowed"
+
+    def __init__(self, message: str, *, allow: str = "POST") -> None:
+        super().__init__(message)
+        self.allow = allow
+
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        return [(b"allow", self.allow.encode())]
 
 
 class NotAuthenticated(GatewayError):

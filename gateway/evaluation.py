@@ -15,9 +15,10 @@ from gateway.content import Content
 from gateway.errors import BackendUnavailable, PolicyDenied, RedactionRefused
 from gateway.exchange import Exchange, Route
 from gateway.identity.principal import Principal
+from gateway.inspection import Inspection
 from gateway.judge import Judge
 from gateway.names import NameFinder
-from gateway.prompt import Prompt, prepare, unredacted
+from gateway.prompt import Prompt, unredacted
 from gateway.routes import Routes
 from gateway.telemetry import Telemetry
 from policy.decision import Decision, Reason
@@ -54,8 +55,15 @@ class Evaluation:
     """The fourth to sixth step of a request, for its first attempt and for later ones."""
 
     def __init__(
-        self, authenticator: Authenticator, judge: Judge, routes: Routes, names: NameFinder, telemetry: Telemetry
+        self,
+        authenticator: Authenticator,
+        judge: Judge,
+        routes: Routes,
+        names: NameFinder,
+        inspection: Inspection,
+        telemetry: Telemetry,
     ) -> None:
+        self._inspection = inspection
         self._authenticator = authenticator
         self._judge = judge
         self._routes = routes
@@ -115,7 +123,9 @@ class Evaluation:
         call, principal = exchange.call, exchange.principal
         try:
             names = await self._names.names_in(call, redactor, principal.tenant)
-            prompt = prepare(call, redactor, principal.project, names, decision.priority)
+            prompt = await self._inspection.prepare(
+                call, redactor, principal.tenant, principal.project, names, decision.priority
+            )
         except RedactionRefused as failure:
             narrowed = self._judge.narrowed(exchange, decision, failure)
             return narrowed, unredacted(call, redactor, principal.project, decision.priority)

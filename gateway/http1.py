@@ -155,6 +155,8 @@ class Connection(asyncio.BufferedProtocol):
     # What the parser calls
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        if self.head_here:  # a trailer, which is no header field (RFC 9110 §6.5.1)
+            return
         self._head_size += len(name) + len(value)
         if self._head_size > MAX_HEAD:
             self._fail(ProtocolError("the answer's head is too long"))
@@ -204,7 +206,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport.writelines((head, body))
         until = self._loop.time() + head_s
         while not self.head_here:
-            await self.progress(until - self._loop.time())
+            await self.progress(max(0.0, until - self._loop.time()))
         return Response(self)
 
     def take(self) -> bytes:

@@ -13,9 +13,8 @@ from functools import partial
 from pathlib import Path
 from secrets import token_hex
 from time import perf_counter
+from typing import Any
 from urllib.parse import quote
-
-from pydantic_core import to_json
 
 from audit.receipt import Receipt
 from gateway.authentication import Authenticator
@@ -32,10 +31,12 @@ from gateway.errors import (
 from gateway.evaluation import Evaluation, Overtaken, Way
 from gateway.exchange import Exchange
 from gateway.identity.principal import Principal
+from gateway.inspection import parsed
 from gateway.judge import Judge
 from gateway.meter import Meter
 from gateway.openai.answer import rewrite_body
-from gateway.openai.endpoint import Endpoint, parse_call
+from gateway.openai.endpoint import Endpoint
+from gateway.openai.finite_json import NotFinite, write
 from gateway.openai.sse import sse_data
 from gateway.openai.stream_filter import StreamRewriter
 from gateway.parking import Parking
@@ -89,14 +90,15 @@ class Pipeline:
                     principal = await self.authenticator.authenticate(client.headers, client.address)
                 with step("parse"):  # 2.
                     raw = await client.body(self.settings.max_body_bytes, self.settings.body_timeout_s)
-                    call = parse_call(endpoint, raw)
+                    async with self.meter.admission(principal, len(raw)) as counted:
+                        call = await parsed(endpoint, raw)
                     subject = subject_of(client.headers, call.body)
                 trace_id = self.telemetry.trace_id(client.headers)
                 exchange = Exchange(f"req-{token_hex(12)}", principal, call, subject, trace_id)
                 exchange.offered = self.judge.offers(principal.tenant, call.model)
                 client.cancel_when_gone()
                 with step("limit"):  # 3.
-                    held = await self.meter.reserve(exchange)
+                    held = await self.meter.reserve(exchange, counted)
                 async with held:  # settled with real usage on the way out
                     way = await self._find_way(exchange, client)  # 4 to 6
                     await self._forward(exchange, way, client)  # 7 to 10
@@ -207,9 +209,9 @@ class Pipeline:
                 rewrite_body(body, prompt.output.make)
                 exchange.redactions_out = prompt.output.counts
             if prompt.output is not None or not exchange.call.endpoint.generates or not usage_is_sound(body, exchange):
-                raw = to_json(body, inf_nan_mode="null")
+                raw = _written(body)
             if client.headers.get(DEBUG_HEADER) == "upstream":
-                raw = to_json({**body, "domicile": {"upstream_request": prompt.fields}}, inf_nan_mode="null")
+                raw = _written({**body, "domicile": {"upstream_request": prompt.fields}})
         if exchange.content is not None:
             exchange.content.hear(body)
         exchange.bytes_out = len(raw)
@@ -282,6 +284,13 @@ class Pipeline:
             headers += [(b"x-request-id", exchange.request_id.encode()), *exchange.rates]
         await client.start(error.http_status, headers)
         await client.end(body)
+
+
+def _written(answer: dict[str, Any]) -> bytes:
+    try:
+        return write(answer)
+    except NotFinite:
+        raise BackendFailed("The backend's answer holds a number that JSON does not have") from None
 
 
 def _without_content(error: BaseException) -> str:

@@ -93,6 +93,13 @@ class Names(Section):
     cached_texts: int = Field(10_000, ge=0, description="texts of a tenant whose names are remembered, by keyed hash")
 
 
+class Inspection(Section):
+    """How long prompts are inspected: in processes of their own, so that no other call waits for them."""
+
+    processes: int = Field(2, ge=1, le=64, description="started when first needed; a tenant uses one at a time")
+    budget_s: float = Field(30, gt=0, description="seconds for one prompt; what takes longer is refused")
+
+
 class Audit(Section):
     """Of the record. Values that a policy keeps are deleted when their time is over, each `retention_every_s`."""
 
@@ -296,6 +303,7 @@ class Oidc(Section):
     client_id: str | None = None
     client_secret_file: Path | None = None
     redirect_uri: str | None = None
+    post_logout_redirect_uri: str | None = Field(None, description="where the provider sends browsers after a logout")
     audience: str | None = None
     scope: str = "openid profile"
     groups_claim: str = "groups"
@@ -312,7 +320,9 @@ class Oidc(Section):
             if any(set_alone) or self.roles or self.projects:
                 raise ValueError("without issuer the rest has no meaning")
             return self
-        for name, url in (("issuer", self.issuer), ("redirect_uri", self.redirect_uri)):
+        addresses = {"issuer": self.issuer, "redirect_uri": self.redirect_uri,
+                     "post_logout_redirect_uri": self.post_logout_redirect_uri}  # fmt: skip
+        for name, url in addresses.items():
             if url is not None and not is_safe_url(url):
                 raise ValueError(f"{name} must be an https URL (http only on this machine), without query or fragment")
         if self.redirect_uri is None and self.audience is None:
@@ -361,6 +371,7 @@ class Settings(BaseSettings):
     listen: Listen = Listen()
     requests: Requests = Requests()
     names: Names = Names()
+    inspection: Inspection = Inspection()
     audit: Audit = Audit()
     database: Database = Database()
     secrets: Secrets = Secrets()

@@ -34,6 +34,8 @@ REGION: Final = "domicile.region"
 BACKEND: Final = "domicile.backend"
 DECISION: Final = "domicile.policy.decision"
 REQUEST_ID: Final = "domicile.request_id"
+EXPORT_TIMEOUT_S = 3
+"""For one batch of spans; a collector that hangs must not hold the stop of the gateway."""
 MAY_LEAVE: Final = "domicile.policy.spans_may_leave"
 
 # As `gateway.pipeline` takes them; each is a span ``domicile.<step>``.
@@ -274,7 +276,7 @@ def exporting_tracer(
         resource=Resource.create({"service.name": "domicile-gateway", "service.instance.id": service_instance}),
         sampler=ParentBased(TraceIdRatioBased(sample_ratio)),
     )
-    exporting = BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint))
+    exporting = BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint, timeout=EXPORT_TIMEOUT_S))
     if by_policy:
         from gateway.spans import ResidentSpans
 

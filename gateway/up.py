@@ -17,6 +17,9 @@ from gateway.store.errors import StoreError
 from gateway.weaknesses import log_weaknesses
 from regions.errors import RegionsError
 
+OUTSIDE_S = 10.0
+"""What calls to outside services get once running answers are finished; the rest of the stop needs some of them."""
+
 
 async def run_gateway(settings: Settings) -> int:
     """Exit status: 0 after a clean stop, 1 when it could not start, with one sentence on stderr why."""
@@ -29,13 +32,17 @@ async def run_gateway(settings: Settings) -> int:
                 scheme, host = "https" if settings.listen.cert_file else "http", settings.listen.host
                 gc.freeze()  # modules and tenants are there to stay: not to be looked through again, in mid-answer
                 gc.enable()
+                warming = asyncio.create_task(gateway.inspection.warm(), name="inspection")
                 log_weaknesses(gateway.weaknesses)
                 print(f"domicile: listening on {scheme}://{host}:{port}/v1", file=sys.stderr, flush=True)
                 if not await asyncio.to_thread(gateway.has_operator):
                     hint = f"domicile person bootstrap --data {shlex.quote(str(settings.data))}"
                     print(f"domicile: there is no operator yet; let the first one in with: {hint}", file=sys.stderr)
                 await stop.wait()
+                warming.cancel()
                 print("domicile: finishing running answers", file=sys.stderr, flush=True)
+            if external := sys.modules.get("audit.external"):  # loaded where an outside service is configured
+                external.stop_within(OUTSIDE_S)  # whatever such a party does from here on
     except (InstallationError, StoreError, RegionsError, SettingsError, audit.AuditError, ImportError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -10,11 +10,13 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
+from backend.wire import PING_PATH
 from gateway.errors import BackendFailed, BackendRefused, BackendTimeout, BackendUnavailable, GatewayError
 from gateway.http1 import ConnectError, Connection, ConnectionLost, Peer, Pool, ProtocolError, Response
 from gateway.openai.refusal import refusal
@@ -27,6 +29,7 @@ from regions.trust import Trust
 MAX_ERROR_BYTES = 64 << 10
 ERROR_BODY_S = 10.0
 LONGEST_RETRY_S = 86400.0
+INLINE_DIGEST = 256 << 10
 MAX_FETCHED_BYTES = 1 << 20
 PASSED_ON = frozenset({400, 404, 409, 413, 422, 429})
 
@@ -50,6 +53,13 @@ Connected = Callable[[Backend, Peer], Awaitable[None]]
 
 async def _nobody(backend: Backend, peer: Peer) -> None:
     return None
+
+
+async def digest_of(body: bytes) -> bytes:
+    """Its SHA-256; of a large one in a thread, for which the interpreter's lock is released."""
+    return (
+        sha256(body).digest() if len(body) <= INLINE_DIGEST else await asyncio.to_thread(lambda: sha256(body).digest())
+    )
 
 
 class Answer:
@@ -139,8 +149,12 @@ class Upstream:
         """
         pool = self._pool(target)
         silence_s = self._settings.silence_timeout_s
-        token = self._token(target.backend, request_id, decision, body)
-        head = pool.head("POST", path, len(body), request_id, token, project=project)
+        digest = await digest_of(body)
+
+        def head() -> bytes:
+            token = self._token(target.backend, "POST", path, project, decision, digest)
+            return pool.head("POST", path, len(body), request_id, token, project=project)
+
         connection, response = await self._send(target, pool, head, body, check)
         try:
             if response.status != 200:
@@ -161,7 +175,13 @@ class Upstream:
             async with asyncio.timeout(timeout_s):
                 pool = self._pool(target)
                 sent = body or b""
-                head = pool.head("GET" if body is None else "POST", path, len(sent), "readiness")
+                method = "GET" if body is None else "POST"
+                digest = await digest_of(sent)
+
+                def head() -> bytes:
+                    token = "" if path == PING_PATH else self._token(target.backend, method, path, "", "", digest)
+                    return pool.head(method, path, len(sent), "readiness", token)
+
                 connection, response = await self._send(target, pool, head, sent)
                 try:
                     async for piece in response.pieces(timeout_s):
@@ -176,9 +196,15 @@ class Upstream:
             return None
 
     async def _send(
-        self, target: Target, pool: Pool, head: bytes, body: bytes, check: Callable[[], None] = lambda: None
+        self,
+        target: Target,
+        pool: Pool,
+        head: Callable[[], bytes],
+        body: bytes,
+        check: Callable[[], None] = lambda: None,
     ) -> tuple[Connection, Response]:
-        """Send on a kept connection, or on a new one where the backend has closed that meanwhile."""
+        """Send on a kept connection, or on a new one where the backend has closed that meanwhile. `head`: made for
+        each, since its token is taken once."""
         while True:
             try:
                 connection, kept = await pool.acquire(check)
@@ -192,7 +218,7 @@ class Upstream:
                 if not kept and target.backend is not None:
                     await self._connected(target.backend, connection.peer)
                 check()
-                return connection, await connection.request(head, body, self._settings.silence_timeout_s)
+                return connection, await connection.request(head(), body, self._settings.silence_timeout_s)
             except ConnectionLost as error:
                 pool.release(connection)
                 if not kept:
@@ -207,7 +233,9 @@ class Upstream:
                     raise BackendFailed("The backend did not answer in HTTP", elsewhere=True) from error
                 raise
 
-    def _token(self, backend: Backend | None, request_id: str, decision: str, body: bytes) -> str:
+    def _token(
+        self, backend: Backend | None, method: str, path: str, project: str, decision: str, digest: bytes
+    ) -> str:
         if backend is None or backend.kind != "domicile":
             return ""
         if self._signer is None:
@@ -215,7 +243,13 @@ class Upstream:
         if self._signer is None:
             return ""
         return self._signer.field(
-            tenant=backend.tenant, backend=backend.id, request_id=request_id, decision=decision, body=body
+            tenant=backend.tenant,
+            backend=backend.id,
+            method=method,
+            path=path,
+            project=quote(project, safe=""),
+            decision=decision,
+            digest=digest,
         )
 
     def _pool(self, target: Target) -> Pool:

@@ -189,6 +189,20 @@ class KeyHasher:
         known = generation if generation in self._keyed else self.generation
         return hmac.compare_digest(self._digest(key, known), digest) and generation in (None, known)
 
+    def seal(self, purpose: str, text: str) -> str:
+        """A MAC of `text`, for what goes out and has to come back as it was. `purpose`: of no other use."""
+        return self._seal(purpose, text, self.generation)
+
+    def sealed(self, purpose: str, text: str, seal: str) -> bool:
+        """Whether `seal` is of `text`, also under the pepper before."""
+        known = [self._seal(purpose, text, generation).encode() for generation in self._keyed]
+        return any([hmac.compare_digest(each, seal.encode()) for each in known])  # all are compared
+
+    def _seal(self, purpose: str, text: str, generation: int) -> str:
+        keyed = self._keyed[generation].copy()
+        keyed.update(f"domicile seal\0{purpose}\0{text}".encode())
+        return keyed.hexdigest()
+
     def _digest(self, key: ApiKey, generation: int) -> bytes:
         keyed = self._keyed[generation].copy()
         keyed.update(key.token.encode())

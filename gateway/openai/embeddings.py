@@ -3,10 +3,9 @@
 from math import isfinite
 from typing import Any
 
-from pydantic_core import from_json
-
 from backend.wire import Usage
 from gateway.errors import BackendFailed
+from gateway.openai.finite_json import read
 from gateway.openai.usage import usage_of
 
 
@@ -16,7 +15,7 @@ def read_embeddings(raw: bytes) -> tuple[dict[str, Any], Usage | None]:
     What else a server says of its input, nobody has looked at. Raises BackendFailed for what is no such answer.
     """
     try:
-        said = from_json(raw, allow_inf_nan=False)
+        said = read(raw)
         usage = usage_of(said.get("usage"))
         data = [
             {"object": "embedding", "index": int(each["index"]), "embedding": _vector(each["embedding"])}

@@ -4,10 +4,11 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from pydantic import ValidationError
-from pydantic_core import from_json
 
 from backend.wire import ChatCompletionRequest, CompletionRequest, EmbeddingsRequest, GenerationRequest
 from gateway.errors import InvalidRequest, invalid_body
+from gateway.openai.bounds import BOUNDS, check_shape
+from gateway.openai.finite_json import read
 
 # Fields that say who the person is and that no model needs (GDPR 5(1)(c)): they stay on this side.
 IDENTIFYING_FIELDS = ("user", "metadata", "safety_identifier")
@@ -77,14 +78,17 @@ def parse_call(endpoint: Endpoint, raw: bytes) -> Call:
     """Check `raw` against the wire model. Raises InvalidRequest naming the field; never quotes its value."""
     if not raw:
         raise InvalidRequest("The body is empty; send a JSON object", code="invalid_json")
+    BOUNDS.check(raw)
     try:
-        request = endpoint.request_type.model_validate_json(raw)
+        body = read(raw)
+    except ValueError as error:
+        raise InvalidRequest(f"The body is not valid JSON: {error}", code="invalid_json") from None
+    if isinstance(body, dict):
+        check_shape(body)
+    try:
+        request = endpoint.request_type.model_validate(body)
     except ValidationError as error:
         raise invalid_body(error.errors(include_url=False, include_input=False)) from None
-    try:
-        body = from_json(raw)
-    except ValueError as error:
-        raise InvalidRequest("The body is not valid JSON", code="invalid_json") from error
     _refuse_uncounted(endpoint, request)
     return Call(endpoint, request, body, raw)
 

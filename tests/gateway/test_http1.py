@@ -275,3 +275,12 @@ def test_a_reader_that_takes_what_is_left_of_a_closed_connection_does_no_harm():
             pool.release(connection)
 
     run(main())
+
+
+async def test_a_trailer_is_no_header_field_of_the_answer():
+    trailed = CHUNKED + b"2\r\n{}\r\n0\r\ncontent-type: text/event-stream\r\nretry-after: 1\r\n\r\n"
+    async with serving(saying(trailed)) as (pool, _):
+        connection, _ = await pool.acquire()
+        response = await connection.request(pool.head("POST", "/", 2, "r"), b"{}", 2)
+        assert [piece async for piece in response.pieces(2)] == [b"{}"]
+        assert (response.header("content-type"), response.header("retry-after")) == ("", "")
