@@ -146,7 +146,9 @@ def table(report: Report, judgements: Mapping[str, str]) -> Iterator[str]:
     yield "| class | texts | touched | with a false finding | with a finding not judged |"
     yield "|---|---:|---:|---:|---:|"
     for kind in [*sorted(texts), ""]:
-        sizes = [len(each) for each in rows[kind]] if kind else [sum(len(r[i]) for r in rows.values()) for i in range(3)]
+        sizes = (
+            [len(each) for each in rows[kind]] if kind else [sum(len(r[i]) for r in rows.values()) for i in range(3)]
+        )
         count = texts[kind] if kind else len(report.texts)
         yield f"| {kind or 'all'} | {count} | " + " | ".join(f"{n} ({n / max(1, count):.1%})" for n in sizes) + " |"
 
