@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 
+from policy.redact.figures import is_negative
 from policy.redact.harmless import called_otherwise
 from policy.redact.id_kinds import IDS, UNCHECKED
 from policy.redact.id_names import named_numbers
@@ -31,6 +32,9 @@ _ISSUERS = re.compile(
     r"|5019[0-9]{12}"  # Dankort
     r"|220[0-4][0-9]{12}"  # Mir
 )
+_USUAL = 16  # digits; longer cards are written in groups, or named
+_LONG_NUMBER = re.compile(r"(?<![0-9.])[0-9]{13,19}(?![0-9.])")
+_AROUND = 240  # characters
 _EAN = 13  # digits, as many as the Visa cards of the last century had
 _CARD = re.compile(
     r"card|kart|carte|tarjeta|c[aá]rta|cart[aã]o|kaart|kort|k[aá]rtya|kortel|visa|\bcc\b|pan|κάρτα|карт", re.IGNORECASE
@@ -80,6 +84,8 @@ def _last_group(reading: Reading, groups: list[tuple[int, int]], first: int) -> 
             continue
         if len(digits) == _EAN and _is_article(reading, groups[first][0], digits):
             continue
+        if index == first and _is_a_word_of_64_bits(reading, groups[first][0], digits):
+            continue
         if (
             len(digits) >= _SURE
             or _heads_cards(reading, groups[first][0])
@@ -121,6 +127,23 @@ def _is_article(reading: Reading, begin: int, digits: str) -> bool:
     if reading.columns or sum(int(digit) * (1, 3)[at % 2] for at, digit in enumerate(digits)) % 10:
         return False
     return _CARD.search(reading, max(0, begin - 40), begin) is None
+
+
+def _is_a_word_of_64_bits(reading: Reading, begin: int, digits: str) -> bool:
+    """Whether a number in one piece may as well be an id that a program drew: longer than cards usually are, negative,
+    or in a column of numbers of its length that fail the check. What is called a card is one."""
+    is_long = len(digits) > _USUAL
+    if not (is_long or is_negative(reading, begin) or _stands_among_failing(reading, begin, digits)):
+        return False
+    return _CARD.search(reading, max(0, begin - 40), begin) is None and not _heads_cards(reading, begin)
+
+
+def _stands_among_failing(reading: Reading, begin: int, digits: str) -> bool:
+    """Whether most numbers of its length around it pass no check, so that this one passes by chance."""
+    first, last = max(0, begin - _AROUND), begin + len(digits) + _AROUND
+    others = [each[0] for each in _LONG_NUMBER.finditer(reading, first, last) if len(each[0]) == len(digits)]
+    others = [each for each in others if each != digits]
+    return len(others) > 1 and sum(map(passes_luhn, others)) * 2 < len(others)
 
 
 def _is_named_id(reading: Reading, begin: int, digits: str) -> bool:

@@ -69,8 +69,8 @@ IDS: dict[str, IdKind] = {
     "fr_nir": IdKind("9" * 15 + " 999999A99999999", nir.is_valid, _N,
                      "numero d assure*|securite sociale|n secu*|n ss|numero ss|secu|numero secu*|nir|insee|carte vitale|numero de securite sociale|nss|french social*"
                     "|numero d immatriculation|immatriculation secu*|assurance maladie|numero d assurance sociale|french insurance*|franzosische sozial*"),
-    "es_dni": IdKind("99999999A", dni.is_valid, _N, "dni*|d n i|documento nacional*|nif|n i f|spanish id*"
-                    "|numero de dni|num dni|nro dni|no dni|spanish national*|identificacion fiscal"),
+    "es_dni": IdKind("99999999A", dni.is_valid, _W, "dni*|d n i|documento nacional*|nif|n i f|spanish id*"
+                    "|numero de dni|num dni|nro dni|no dni|spanish national*|identificacion fiscal", r"[0-9]{2}(?:\.?[0-9]{3}){2}-[A-Za-z]|[0-9]{2}\.[0-9]{3}\.[0-9]{3} ?[A-Za-z]"),
     "es_nie": IdKind("A9999999A", nie.is_valid, _N, "nie|n i e|extranjer*|nif"
                     "|identidad de extranj*|spanish foreign*"),
     "de_idnr": IdKind("99999999999", id_checks.is_german_tax_number, _N, "tax n*|tax id*|tax code*|steuer ident*|st id nr|steueridnr*|steuer idnr*|steuerid*|steuer id*|steuerliche* id*|steueridentifikation*|idnr|id nr"
@@ -88,7 +88,7 @@ IDS: dict[str, IdKind] = {
     "fi_hetu": IdKind("999999A999A 9999999999 999999999A 999999A9999", id_checks.is_finnish_identity_code, _N,
                       "sosiaaliturvatun*|sotu|henkilotun*|hetu*|henkilotunnu*|personbeteckning*|finnish personal*|henkilotunnus*"
                     "|henk tun*|finnish social*|finnish id*|finnish national*", r"[0-9]{6}[-+A-FU-Ya-fu-y][0-9]{3}[0-9A-Za-z]"),
-    "ie_pps": IdKind("9999999A 9999999AA", pps.is_valid, _N, "pps*|ppsn|personal public service*|irish pps*"
+    "ie_pps": IdKind("9999999A 9999999AA", pps.is_valid, _C, "pps*|ppsn|personal public service*|irish pps*"
                     "|uimhir psp|uimhir p s p|uimhir phearsanta*|psp|p p s|irish personal*|irish social*"),
     "ro_cnp": IdKind("9999999999999", id_checks.is_romanian_personal_number, _N, "cod* numeric*|c n p|cnp*|cod numeric*|codul numeric*|romanian personal*"
                     "|cod personal"),

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from policy.redact.figures import is_measured, is_share_of_one, stands_among_figures
 from policy.redact.harmless import called_otherwise, shaped_otherwise
 from policy.redact.id_chains import SHAPES_OF, Chain, chains_at, goes_on, holds
 from policy.redact.id_kinds import IDS, UNCHECKED, Needs
@@ -73,6 +74,11 @@ _HOME_ONLY = {
     "be_nn": frozenset({"be"}),
     "no_fnr": frozenset({"no"}),
 }
+
+
+# Numbers whose check alone is a letter of twenty-three, and those whose check one in a hundred passes.
+_ONE_IN_TWENTY = frozenset({"es_dni", "es_nie", "ie_pps"})
+_ONE_IN_A_HUNDRED = frozenset({"be_nn", "no_fnr"})
 
 
 def find_national_ids(text: str, start: int) -> Iterator[tuple[int, int, str]]:
@@ -173,6 +179,8 @@ def _named_at(reading: Reading, at: int, named: Named, chains: list[Chain]) -> t
         if chain.groups > _FEW_GROUPS and IDS[kind].needs > Needs.WRITTEN and goes_on(reading.latin, chain):
             continue
         if kind in _LAX and _is_something_else(reading.latin[at : chain.end], kind):
+            continue
+        if chain.compact.isdigit() and is_share_of_one(reading, at, chain.end):
             continue
         if holds(kind, reading.latin, chain):
             return at, chain.end, kind
@@ -324,8 +332,12 @@ def _is_free(reading: Reading, kind: str, begin: int, chain: Chain, *, is_whole:
     """Whether nothing speaks against it: other digits around it, another shape, another name."""
     if shaped_otherwise(reading, begin, chain.end) or _AREA_BEFORE.search(reading, max(0, begin - 8), begin):
         return False
-    if IDS[kind].needs is Needs.NOTHING and kind not in _HOME_ONLY:
+    if IDS[kind].needs is Needs.NOTHING and kind not in _HOME_ONLY and kind not in _ONE_IN_TWENTY:
         return True
+    if is_measured(reading, begin, chain.end):
+        return False
+    if chain.compact.isdigit() and stands_among_figures(reading, begin, chain.end) and kind not in _ONE_IN_A_HUNDRED:
+        return False
     return is_whole and not called_otherwise(reading, begin, chain.end) and not is_called_phone(reading, begin)
 
 

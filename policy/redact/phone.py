@@ -13,6 +13,7 @@ from functools import cache
 import phonenumbers
 
 from policy.redact.alphabet import LETTER
+from policy.redact.figures import is_dated, is_share, is_figure, stands_among_figures, stands_in_a_record
 from policy.redact.harmless import called_otherwise, follows_a_noun, shaped_otherwise
 from policy.redact.id_names import named_numbers
 from policy.redact.phone_names import is_called_phone, is_called_phone_behind, stands_in_a_signature
@@ -51,13 +52,15 @@ _NUMBER = re.compile(
     r"[;.:] (?:номер|nummer|number|numero|numer|numeris|numurs|cislo|broj|stevilka|αριθμος) \Z"
 )  # of what, it does not say
 _SUM = re.compile(r"\+ ?[0-9]{1,2}\.[0-9]{4,}")  # `x + 5.00032159`
-_YEARS = re.compile(r"(?:19|20)[0-9]{2} ?[-/–] ?(?:19|20)[0-9]{2}")
 _AMERICAN = re.compile(
     r"(?:1[ .-])?(?:\([2-9][0-9]{2}\) ?|[2-9][0-9]{2}[.-])[2-9][0-9]{2}[.-][0-9]{4}(?: ?x[0-9]{1,6})?"
 )
 _NAMED_BRACKET = re.compile(rf"(?![a-z])[{LETTER}][{LETTER}'’-]{{1,24}} (?![a-z])[{LETTER}][{LETTER}'’-]{{1,24}} \(\Z")
-_RECORD = 120  # characters of a line to either side
-_CELL_BEFORE, _CELL_AFTER = re.compile(r"[;,|\t] ?[\"']?\Z"), re.compile(r"[\"']? ?(?:[;,|\t]|\Z)")
+# Elements of a message (EDIFACT, XML that is no page) and members of one: their name says what the number is.
+_FIELD_BEFORE = re.compile(
+    r"(?:<(?!(?:td|th|p|li|b|i|span|div|dd|strong|em|code)[ >])[\w:.-]{1,20}(?: [^<>]{0,40})?>|[A-Z]{2,3}[+:])\Z"
+)
+_CELL_BEFORE, _CELL_AFTER = re.compile(r"[;,|\t] ?[\"']?\Z"), re.compile(r"[\"']? ?(?:[;,|\t\n\r]|\Z)")
 _USES = ("fixed_line", "mobile", "toll_free", "premium_rate", "shared_cost", "personal_number", "voip", "uan")
 _AMERICA = "1"  # calling code of its north
 _FIXED_OR_MOBILE = _USES[:2]
@@ -80,7 +83,9 @@ def find_phones(text: str, start: int) -> Iterator[tuple[int, int]]:
             continue
         number = _EXTENSION.sub("", span) if match["extension"] else span
         digits = len(number.encode().translate(None, _SEPARATORS))
-        if not 6 <= digits <= 17 or _DATE.fullmatch(span) or _YEARS.fullmatch(span) or _FILE.fullmatch(span):
+        if not 6 <= digits <= 17 or _DATE.fullmatch(span) or _FILE.fullmatch(span) or is_dated(span):
+            continue
+        if is_share(reading, begin, match.end()):
             continue
         if _is_phone(reading, span, begin, match.end(), digits):
             yield begin, match.end()
@@ -108,7 +113,7 @@ def _is_phone(reading: Reading, span: str, begin: int, end: int, digits: int) ->
         return True
     if reading[begin - 1 : begin] == ":" and reading[begin - 2 : begin - 1].isdigit():  # seconds
         return False
-    if digits < 7 or named_id or _is_otherwise(reading, begin, end):
+    if digits < 7 or named_id or is_figure(reading, begin, end) or _is_otherwise(reading, begin, end):
         return False
     if _AMERICAN.fullmatch(span) or (digits >= 8 and _stands_in_a_record(reading, begin, end)):
         return True
@@ -122,25 +127,29 @@ def _is_phone(reading: Reading, span: str, begin: int, end: int, digits: int) ->
         return _plans(REGIONS, _USES).fullmatch(number) is not None
     if digits < 8 or not reading.countries or _PERSONAL.fullmatch(span) or _THOUSANDS.fullmatch(span):
         return False
-    if (
-        not _GROUPED.search(span)
-        and bare[0] != "0"
-        and (follows_a_noun(reading, begin) or _NUMBER.search(reading.folded, max(0, begin - 12), begin))
-    ):
+    if not _GROUPED.search(span) and bare[0] != "0" and _is_explained(reading, begin, end):
         return False
     if begin and reading[begin - 1] == " " and begin > 1 and reading[begin - 2].isdigit():
         return False
     return any(_plans((code.upper(),), _FIXED_OR_MOBILE).fullmatch(number) for code in reading.countries)
 
 
+def _is_explained(reading: Reading, begin: int, end: int) -> bool:
+    """Whether a word, a tag or a sign right before a number in one piece says what it is, or a row of figures holds it."""
+    return (
+        follows_a_noun(reading, begin)
+        or _NUMBER.search(reading.folded, max(0, begin - 12), begin) is not None
+        or _FIELD_BEFORE.search(reading, max(0, begin - 24), begin) is not None
+        or stands_among_figures(reading, begin, end)
+    )
+
+
 def _stands_in_a_record(reading: Reading, begin: int, end: int) -> bool:
     """Whether a number fills a cell of a line that holds an e-mail address too: `Anna;4580 7302;anna@example.org`."""
-    first = max(reading.rfind("\n", 0, begin) + 1, begin - _RECORD)
-    until = reading.find("\n", end, end + _RECORD)
-    last = min(len(reading), end + _RECORD) if until < 0 else until
-    if "@" not in reading[first:last]:
+    if not stands_in_a_record(reading, begin, end):
         return False
-    return bool(_CELL_BEFORE.search(reading, first, begin) and _CELL_AFTER.match(reading, end, last))
+    first = reading.rfind("\n", 0, begin) + 1
+    return bool(_CELL_BEFORE.search(reading, first, begin) and _CELL_AFTER.match(reading, end))
 
 
 def _stands_behind_a_name(reading: Reading, begin: int, end: int) -> bool:

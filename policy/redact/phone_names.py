@@ -27,6 +27,7 @@ _CLOSE = re.compile(
 )
 _BEHIND = re.compile(
     rf"[\"')`*]{{0,2}}(?:,? ?(?:{_IS}) | ?\()(?:[^\W\d_]{{1,12}} ){{0,3}}(?:tel|phone|mob|handy|cell|fax|gsm|puhel|κιν|τηλ|тел|моб|movil|portable)"
+    r"|</\w{1,12}>\s{0,12}<\w{1,12}>(?:te|fx|al|tel|phone)</"  # UN/EDIFACT 3155: means of communication
 )
 _SIGN_OFF = re.compile(
     r"regards|sincerely|cheers|gru(?:ss|ß)|cordialement|salutations|salud|salut|distinti|groet|hilsen|halsning|pozdr|lep pozdrav"
