@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterator
 
-from policy.redact.figures import is_negative
 from policy.redact.harmless import called_otherwise
 from policy.redact.id_kinds import IDS, UNCHECKED
 from policy.redact.id_names import named_numbers
@@ -39,6 +38,11 @@ _EAN = 13  # digits, as many as the Visa cards of the last century had
 _CARD = re.compile(
     r"card|kart|carte|tarjeta|c[aá]rta|cart[aã]o|kaart|kort|k[aá]rtya|kortel|visa|\bcc\b|pan|κάρτα|карт", re.IGNORECASE
 )
+_PAID_WITH = re.compile(
+    r"\b(?:pay|paid|charge|bill|bezahl|zahl|abbuch|pag|paie|pay[eé]|cobr|betal|betaal|maks|plat|zap[lł]a|fizet|plač|mok[eė]|πληρ|плат)\w*[^0-9\n]{1,14}\Z",
+    re.IGNORECASE,
+)
+_CARD_BEHIND = re.compile(rf"[\"')]{{0,2}} ?\((?:\w{{1,12}} )?(?:\w{{0,12}})(?:{_CARD.pattern})", re.IGNORECASE)
 _DOUBLED = (0, 2, 4, 6, 8, 1, 3, 5, 7, 9)
 
 
@@ -130,12 +134,18 @@ def _is_article(reading: Reading, begin: int, digits: str) -> bool:
 
 
 def _is_a_word_of_64_bits(reading: Reading, begin: int, digits: str) -> bool:
-    """Whether a number in one piece may as well be an id that a program drew: longer than cards usually are, negative,
+    """Whether a number in one piece may as well be an id that a program drew: longer than cards usually are,
     or in a column of numbers of its length that fail the check. What is called a card is one."""
     is_long = len(digits) > _USUAL
-    if not (is_long or is_negative(reading, begin) or _stands_among_failing(reading, begin, digits)):
+    if not (is_long or _stands_among_failing(reading, begin, digits)):
         return False
-    return _CARD.search(reading, max(0, begin - 40), begin) is None and not _heads_cards(reading, begin)
+    end = begin + len(digits)
+    return not (
+        _CARD.search(reading, max(0, begin - 40), begin)
+        or _PAID_WITH.search(reading, max(0, begin - 24), begin)
+        or _CARD_BEHIND.match(reading, end)
+        or _heads_cards(reading, begin)
+    )
 
 
 def _stands_among_failing(reading: Reading, begin: int, digits: str) -> bool:

@@ -46,7 +46,6 @@ _NUMERIC_CELL_BEFORE = re.compile(
 _NUMERIC_CELL_AFTER = re.compile(
     r"[\"']?[ ]?[,;\t|][ ]{0,2}[\"']?-?[0-9]+(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?[\"']?[ ]?(?=[,;\t|\])}\n]|\Z)"
 )
-_NEGATIVE_BEFORE = re.compile(r"(?:\A|[=:,;|\t_\[( \n])-\Z")
 _REACH = 64
 _RECORD = 240  # characters of a line to either side
 
@@ -107,11 +106,6 @@ def is_stamp(reading: Reading, begin: int, end: int) -> bool:
     return (
         stamp is not None and stamp.end() >= end and _LINE_BEFORE.search(reading, max(0, begin - 3), begin) is not None
     )
-
-
-def is_negative(reading: Reading, begin: int) -> bool:
-    """Whether a minus stands before the number, and no word that it would belong to: `blk_-498`, `x = -498`."""
-    return _NEGATIVE_BEFORE.search(reading, max(0, begin - 2), begin) is not None
 
 
 def stands_among_figures(reading: Reading, begin: int, end: int) -> bool:

@@ -40,7 +40,7 @@ _CALLED_A_PERSONS = re.compile(
     r"(?<![^\W_])(?:ip(?:v[46])?(?![^\W\d_])[^0-9\n.;]{0,24}|(?:client|remote(?:[_ ]addr)?|r?host|user|peer|visitor|login"
     r"|from|von|aus|depuis|desde|da|van|fran|fra|od|z|src|source|x-forwarded-for)(?:[\"'`:=>,(/ \t*\[]|\bis\b){1,8})\[?\Z"
 )
-_CALLED_REACH = 40
+_CALLED_REACH, _RECORD_REACH = 40, 64
 # Resolvers that anybody may ask: Google, Cloudflare, Quad9, OpenDNS, AdGuard, DNS.SB.
 _PUBLIC_RESOLVERS = frozenset(
     map(
@@ -100,7 +100,7 @@ def _may_be_somebodys(text: str, match: re.Match[str], address: _Address) -> boo
         return False
     if any(address.version == network.version and address in network for network in _DOCUMENTATION):
         before = lowered(text[max(0, match.start() - _CALLED_REACH) : match.start()])
-        return _CALLED_A_PERSONS.search(before) is not None or _heads_addresses(text, match.start())
+        return _CALLED_A_PERSONS.search(before) is not None or _stands_in_a_record(text, match)
     return True
 
 
@@ -110,14 +110,17 @@ def _is_network(address: _Address, length: int) -> bool:
     return host_bits >= _WIDEST_HOST_BITS and int(address) % (1 << host_bits) == 0
 
 
-def _heads_addresses(text: str, at: int) -> bool:
-    """Whether the address stands in a column whose heading speaks of addresses, hosts or clients."""
+def _stands_in_a_record(text: str, match: re.Match[str]) -> bool:
+    """Whether a column of addresses holds it, or its line something else of a person or a device right before it."""
     columns = getattr(text, "columns", ())
-    return any(
+    if any(
         _HOST.search(lowered(text[column.start : column.end]))
         for column in columns
-        if any(first <= at < last for first, last in column.cells)
-    )
+        if any(first <= match.start() < last for first, last in column.cells)
+    ):
+        return True
+    line = max(text.rfind("\n", 0, match.start()) + 1, match.start() - _RECORD_REACH)
+    return any(line <= start < match.start() for start, _, _ in getattr(text, "taken", ()))
 
 
 def _is_version(text: str, match: re.Match[str]) -> bool:

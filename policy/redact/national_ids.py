@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from policy.redact.figures import is_measured, is_share_of_one, stands_among_figures
+from policy.redact.figures import is_dated, is_measured, is_share_of_one, stands_among_figures
 from policy.redact.harmless import called_otherwise, shaped_otherwise
 from policy.redact.id_chains import SHAPES_OF, Chain, chains_at, goes_on, holds
 from policy.redact.id_kinds import IDS, UNCHECKED, Needs
@@ -19,6 +19,7 @@ from policy.redact.id_names import Named, named_numbers, numbers_before_names
 from policy.redact.mrz import ZONE_SIGN, find_zones
 from policy.redact.phone_names import is_called_phone
 from policy.redact.reading import Reading, Spans
+from policy.redact.records import countries_of_record
 
 _TOKEN = re.compile(r"[A-Za-z0-9]+")
 # The first digit of what may be a number: nine digits, or eight behind a letter, or six to eight and a letter. No date.
@@ -78,6 +79,10 @@ _HOME_ONLY = {
 
 # Numbers whose check alone is a letter of twenty-three, and those whose check one in a hundred passes.
 _ONE_IN_TWENTY = frozenset({"es_dni", "es_nie", "ie_pps"})
+# With a date of birth inside, which few random numbers have beside a check digit.
+_DATE_CODED = frozenset(
+    "be_nn bg_egn cz_rc dk_cpr ee_ik fi_hetu gr_amka hu_szsz is_kt lt_ak lu_nin lv_pk no_fnr pl_pesel ro_cnp se_pnr si_emso".split()
+)
 _ONE_IN_A_HUNDRED = frozenset({"be_nn", "no_fnr"})
 
 
@@ -104,6 +109,7 @@ def find_national_ids(text: str, start: int) -> Iterator[tuple[int, int, str]]:
         for first, last in find_zones(reading, start):
             yield first, last, "mrz"
     done = start
+    has_records = "@" in reading
     for match in _FIRST_DIGIT.finditer(latin, start):
         digit = match.start()
         if digit < done or digit in settled or reading.is_taken(digit):
@@ -113,7 +119,7 @@ def find_national_ids(text: str, start: int) -> Iterator[tuple[int, int, str]]:
                 continue
             if begin != digit and reading.is_taken(begin):
                 continue
-            if found := _best_alone(reading, begin):
+            if found := _best_alone(reading, begin) or (has_records and _best_in_record(reading, begin)):
                 yield found
                 done = found[1]
                 break
@@ -271,10 +277,24 @@ def _best_alone(reading: Reading, begin: int) -> tuple[int, int, str] | None:
         for kind in ranked:
             if holds(kind, latin, chain):
                 if _is_plausible(kind, latin, begin, chain) and _is_free(
-                    reading, kind, begin, chain, is_whole=whole or chain.groups == 1
+                    reading, kind, begin, chain, is_whole=whole or chain.groups == 1 or _is_written(kind, latin, chain)
                 ):
                     return begin, chain.end, kind
                 break
+    return None
+
+
+def _best_in_record(reading: Reading, begin: int) -> tuple[int, int, str] | None:
+    """The kind that fits a cell behind a phone and an e-mail address: of the phone's country before others."""
+    for chain in reversed(chains_at(reading.latin, begin)):
+        kinds = [kind for kind in _BY_SHAPE.get(chain.shape, ()) if kind not in _LAX and kind not in _OWN_NAME_ONLY]
+        valid = [kind for kind in kinds if not _is_old(kind, chain) and holds(kind, reading.latin, chain)]
+        if not valid or shaped_otherwise(reading, begin, chain.end) or called_otherwise(reading, begin, chain.end):
+            continue
+        if (countries := countries_of_record(reading, begin, chain.end)) is not None:
+            homes = countries | reading.countries
+            kind = min(valid, key=lambda kind: (kind[:2] not in homes, kind not in _DATE_CODED, IDS[kind].needs, kind))
+            return begin, chain.end, kind
     return None
 
 
@@ -330,6 +350,8 @@ def _is_old(kind: str, chain: Chain) -> bool:
 
 def _is_free(reading: Reading, kind: str, begin: int, chain: Chain, *, is_whole: bool) -> bool:
     """Whether nothing speaks against it: other digits around it, another shape, another name."""
+    if chain.groups > 1 and is_dated(reading[begin : chain.end]):
+        return False
     if shaped_otherwise(reading, begin, chain.end) or _AREA_BEFORE.search(reading, max(0, begin - 8), begin):
         return False
     if IDS[kind].needs is Needs.NOTHING and kind not in _HOME_ONLY and kind not in _ONE_IN_TWENTY:

@@ -144,6 +144,20 @@ def _is_explained(reading: Reading, begin: int, end: int) -> bool:
     )
 
 
+def countries_of_number(written: str) -> frozenset[str]:
+    """Countries whose plan assigns a number, by its calling code where it has one; ISO 3166 codes in small letters."""
+    digits = "".join(filter(str.isdigit, written))
+    if written.startswith(("+", "00")):
+        for width in (2, 3):
+            code = digits.removeprefix("00")[:width]
+            if regions := phonenumbers.COUNTRY_CODE_TO_REGION_CODE.get(int(code or 0)):
+                return frozenset(region.lower() for region in regions)
+        return frozenset()
+    return frozenset(
+        region.lower() for region in REGIONS if _plans((region,), _FIXED_OR_MOBILE).fullmatch(digits) is not None
+    )
+
+
 def _stands_in_a_record(reading: Reading, begin: int, end: int) -> bool:
     """Whether a number fills a cell of a line that holds an e-mail address too: `Anna;4580 7302;anna@example.org`."""
     if not stands_in_a_record(reading, begin, end):

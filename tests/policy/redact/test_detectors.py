@@ -57,7 +57,7 @@ POSITIVE = [
     ("secret", PEM),
     ("national_id", "RSSMRA85T10A562S"),
     ("national_id", "1 85 05 78 006 084 91"),
-    ("national_id", "12345678Z"),
+    ("national_id", "12345678-Z"),
     ("national_id", "X1234567L"),
     ("national_id", "131052-308T"),
     ("national_id", "756.9217.0769.85"),
