@@ -76,6 +76,7 @@ class Grammar:
     units_before: tuple[str, ...]
     houses: tuple[str, ...]
     boxes: tuple[str, ...]
+    fields: tuple[str, ...]
     not_streets: frozenset[str]
     leading_codes: tuple[LeadingCode, ...]
     blocks: tuple[Block, ...]
@@ -112,6 +113,7 @@ def grammar() -> Grammar:
         units_before=words("units_before"),
         houses=words("houses"),
         boxes=words("box_words"),
+        fields=words("field_names"),
         not_streets=frozenset(words("not_streets")),
         leading_codes=tuple(
             LeadingCode(*(_compiled(each[key]) for key in ("quick", "code", "head", "whole")), each["reach"])
@@ -166,4 +168,5 @@ def _inside(languages: frozenset[str]) -> re.Pattern[str]:
     # Of another language only what is a word: `6 A` is a floor and a door in Spain alone.
     known = own + [each for each in others if not each.startswith(("[0-9]", "(?:[0-9]", "/"))]
     elements = "|".join(dict.fromkeys((*known, *_ANY_INSIDE)))
-    return re.compile(rf"(?:[, ]{{1,2}}(?:{elements}){_BESIDE_INSIDE}){{0,{_MOST_INSIDE}}}\.?")
+    point = r"\.?" if "hu" in languages else ""  # behind every number there: `20. II. em. 5.`
+    return re.compile(rf"{point}(?:(?:[, ]{{1,2}}| ?- ?)(?:{elements}){_BESIDE_INSIDE}){{0,{_MOST_INSIDE}}}\.?")

@@ -18,7 +18,7 @@ Found = tuple[int, int]
 _GRAMMAR = grammar()
 _INSIDE = _GRAMMAR.inside_of(())
 _TOWN_BEHIND = re.compile(
-    rf"(?:,{{0,2}} ?(?:\n ?|(?<=[ ,])){CODE},? ?\n?{TOWN}(?![{LETTER}])|,? {CODE},? {TOWN}(?![{LETTER}])"
+    rf"(?: ?[.–-] {{1,2}}[0-9]{{5}},? {TOWN}(?![{LETTER}])|,{{0,2}} ?(?:\n ?|(?<=[ ,])){CODE},? ?\n?{TOWN}(?![{LETTER}])|,? {CODE},? {TOWN}(?![{LETTER}])"
     rf"|\.?, ?{TOWN}(?:,? {CODE}| [0-9]{{1,2}}(?![0-9]|[.,:][0-9])(?:,? {CODE})?)?(?![{LETTER}])|[ ,]{{0,2}}\n ?{TOWN}, (?:[A-Z]{{2}} )?[0-9]{{5,6}}(?![0-9])"
     rf"|[ ,]{{1,3}}{TOWN}, (?:[A-Z]{{2}} )?(?:LV-)?[0-9]{{4,6}}(?![0-9]))"
 )
@@ -73,7 +73,7 @@ _PLAIN_CODE = (
     r"|[A-Z][0-9][0-9W] ?[0-9A-Z]{4}|[0-9]{2}-[0-9]{3}|(?:ΤΚ|TK|T\.K\.) ?[0-9]{3} ?[0-9]{2})(?![0-9A-Z])(?!(?<![0-9]{5}),)"
 )
 _CODE_AND_TOWN = re.compile(
-    rf"{_INSIDE.pattern}\.?(?:,{{1,2}} |,(?=[0-9]{{5}} )|,? ?\n ?)(?!(?:19[89][0-9]|200[1-9]|20[12][0-9]|203[0-5]) )"
+    rf"{_INSIDE.pattern}\.?(?:,{{1,2}} | ?[.–-] (?=[0-9]{{5}} )|,(?=[0-9]{{5}} )|,? ?\n ?)(?!(?:19[89][0-9]|200[1-9]|20[12][0-9]|203[0-5]) )"
     rf"(?P<code>{_PLAIN_CODE}),? ?\n?{TOWN}(?![{LETTER}])"
     rf"|{_INSIDE.pattern}(?:, ?| ?\n ?){TOWN}, (?:[A-Z]{{2}} )?[0-9]{{5,6}}(?![0-9])"
 )
@@ -113,6 +113,16 @@ _BOX_TOWN = re.compile(rf"(?: {NAME})?(?:,? ?\n|, ?){CODE} {TOWN}(?![{LETTER}])"
 # `1061 Budapest, ` in front of the street.
 _TOWN_BEFORE = re.compile(rf"(?<![{LETTER}0-9])[1-9][0-9]{{3}} {NAME}, ?\Z")
 _LONGEST_NAME = 96
+_FIELD = re.compile(
+    rf"(?:{'|'.join(sorted(_GRAMMAR.fields, key=len, reverse=True))})(?![^\W\d_])[\"']?\s?[:=]\s{{0,3}}[\"']?"
+)
+_FIELD_INITIALS = frozenset(field[:3] for field in _GRAMMAR.fields)
+_OTHER_ADDRESS = re.compile(r"(?:mail|ip|mac|web|bus|http|hardware|memory|server|net|speicher|wallet)[ _.-]{0,2}\Z")
+# A word and then a house's number, up to the end of the line, the field or the sentence.
+_VALUE = re.compile(
+    rf"[{LETTER}][{LETTER}0-9 ,.'’/ºª°&-]{{2,60}}?[ ,][0-9]{{1,4}}(?![0-9.:])[{LETTER}0-9 ,'’/ºª°-]{{0,48}}?(?=\.? ?(?:[\n\r;\"<>|]|\Z)|\. [A-Z])"
+)
+_NO_HOUSE = re.compile(r"[0-9]{6}|[0-9]\.[0-9]|(?:19|20)[0-9]{2}-|\b(?:of|bytes?|bits?|is|was|see)\b")
 _LAST_WORD = re.compile(rf"([{LETTER}]+\.?),? ?\Z")
 _CITED = re.compile(rf"§+ ?[0-9]{{1,4}}[a-z]?(?:[, ]{{1,2}}[{LETTER}0-9.]{{1,10}}){{0,6}}[, ]{{0,2}}\Z")
 _QUOTE_AND_COMMA = re.compile(r"['\"][,)](?: |$)|['\"], ?['\"]")  # where one value of a list ends
@@ -157,6 +167,8 @@ def _houses(reading: Reading, start: int) -> Iterator[Found]:
         if not _NAME_ENDS.search(text, max(start, house.start() - 3), house.start()):
             continue
         before = text[max(start, house.start() - _LONGEST_NAME) : house.start()]
+        if _is_citation(before):
+            continue
         if found := (
             _behind_a_kind(reading, start, house, before)
             or _behind_its_town(text, house, before)
@@ -189,7 +201,7 @@ def _behind_its_town(text: str, house: re.Match[str], before: str) -> Found | No
 
 def _before_a_code(reading: Reading, house: re.Match[str], before: str) -> Found | None:
     """A name that is no kind of street, where a postal code and a town follow the number."""
-    if _YEAR.fullmatch(house[0]) or _is_citation(before):
+    if _YEAR.fullmatch(house[0]):
         return None
     town = _CODE_AND_TOWN.match(reading, house.end())
     if town is None:
@@ -286,7 +298,18 @@ def _in_front(reading: Reading, start: int, at: int, end: int, kind: str) -> Ite
     yield begin, whole
 
 
-_FORMS = (_houses, _leading_codes, _boxes, _blocks, _kinds_in_front)
+def _fields(reading: Reading, start: int) -> Iterator[Found]:
+    """The value of a field that is called an address, in small letters too: `Domicilio: Calle la bañeza 38, 9A`"""
+    for at in reading.words_from(_FIELD_INITIALS):
+        name = _FIELD.match(reading.folded, at) if at >= start else None
+        if name is None or _OTHER_ADDRESS.search(reading.folded, max(0, at - 12), at):
+            continue
+        value = _VALUE.match(reading, name.end())
+        if value and not _NO_HOUSE.search(value[0]):
+            yield value.span()
+
+
+_FORMS = (_fields, _houses, _leading_codes, _boxes, _blocks, _kinds_in_front)
 
 
 def _street_before(before: str) -> _Street | None:

@@ -12,6 +12,8 @@ from policy.redact.reading import Reading
 _DECIMAL = re.compile(r"\(?-?(?:0|[1-9][0-9]{0,5})\.[0-9]{1,17}\)?")
 # A share, a score or a percentage: no number of a person is written so, whatever label it stands behind.
 _SHARE = re.compile(r"\(?-?(?:[01]\.[0-9]{2,17}|[1-9][0-9]?\.[0-9]{3,5})\)?")
+_CELL_SIGNS = frozenset(",;\t")
+_DECIMAL_CELL = re.compile(r"[0-9]{1,6}\.[0-9]{1,17}")
 _SHARE_OF_ONE = re.compile(r"[01]\.[0-9]{2,17}")
 _POINT_BEFORE = re.compile(r"[0-9]\.\Z")
 _WHOLE_AND_COMMA_BEFORE = re.compile(r"(?:^|[;\t\n (\[=:-])[0-9]{1,6},\Z")
@@ -30,6 +32,7 @@ _ISO_DAY = re.compile(r"(?<![0-9])(?:19|20)[0-9]{2}-[01][0-9]-[0-3][0-9](?![0-9]
 _COMPACT_DAY = re.compile(
     r"(?:19|20)[0-9]{2}(?:0[1-9]|1[0-2])(?:0[1-9]|[12][0-9]|3[01])(?:[01][0-9]|2[0-3])?(?:[0-5][0-9]){0,2}"
 )
+_POSTAL_CODE = re.compile(r"[0-9]{5}-[0-9]{3}|[1-9][0-9]{4}-[0-9]{4}")  # of Brazil and of the United States
 _EPOCH_SECONDS = re.compile(r"1[0-9]{9}(?:\.[0-9]{1,9})?")
 # Day and time at the head of a line, with the process and thread behind them: `081109 203615 148 INFO`.
 _DAY_AND_TIME = re.compile(
@@ -58,7 +61,9 @@ def is_share_of_one(reading: Reading, begin: int, end: int) -> bool:
 
 
 def is_share(reading: Reading, begin: int, end: int) -> bool:
-    """Whether ``text[begin:end]`` is a share, a score or a percentage, or the part behind its point."""
+    """Whether ``text[begin:end]`` is a share, a score or a percentage, the part behind its point, or a decimal cell."""
+    if reading[begin - 1 : begin] in _CELL_SIGNS and _DECIMAL_CELL.fullmatch(reading, begin, end):
+        return True
     if _POINT_BEFORE.search(reading, max(0, begin - 2), begin):
         begin -= 2
     return _SHARE.fullmatch(reading, begin, end) is not None
@@ -72,6 +77,7 @@ def is_figure(reading: Reading, begin: int, end: int) -> bool:
         or is_dated(written)
         or _COMPACT_DAY.fullmatch(written) is not None
         or _EPOCH_SECONDS.fullmatch(written) is not None
+        or _POSTAL_CODE.fullmatch(written) is not None
         or (" " in written and written.count(".") == 1 and _PARTS_OF_AN_HOUR.fullmatch(written) is not None)
     )
 
@@ -82,6 +88,7 @@ def is_measured(reading: Reading, begin: int, end: int) -> bool:
         _DECIMAL.fullmatch(reading, begin, end) is not None
         or _CLOCK_BEFORE.search(reading, max(0, begin - _REACH), begin) is not None
         or is_stamp(reading, begin, end)
+        or (reading[begin - 1 : begin] == ":" and reading[begin - 2 : begin - 1].isdigit())
         or _is_behind_a_comma(reading, begin, end)
     )
 

@@ -7,7 +7,7 @@ from policy.redact.reading import Reading, Spans
 
 # In small letters without marks; up to 28 signs without digits may stand between such a word and its number.
 _CONTEXT = re.compile(
-    r"(?<!</)(?:(?<![^\W_])(?:tel(?:[ef]\w*|nr|no|s)?(?![^\W\d_])|mob|gsm|port\.|tlm|tfn|tfno|fax|faks|cell(?:phone\w*|ular\w*|s)?(?![^\W\d_])(?! ?(?:tower|line|count|id|type|[a-z]?[0-9]))"
+    r"(?<!</)(?:(?<![^\W_])(?:tel(?:[ef]\w*|nr|no|s)?(?![^\W\d_])|mob(?:i[let]\w*|t\w*)?(?![^\W\d_])|gsm|port\.|tlm|tfn|tfno|fax|faks|cell(?:phone\w*|ular\w*|s)?(?![^\W\d_])(?! ?(?:tower|line|count|id|type|[a-z]?[0-9]))"
     r"|call(?:ing|ed|s|back)?(?![^\W\d_])|sms|ring(?:e|er|t|es|a|id)?(?![^\W\d_])|dial|reach|talr|tlf|guthan|soi(?:t|ta|ttakaa|tan)?"
     r"(?![^\W\d_])|hp(?![^\W\d_])|fon(?!tes|tana|taine|tän|d)|sim(?:i|a|an\w*|ar\w*|num\w*)(?![^\W\d_])|bel(?:len)?(?![^\W\d_])|sun(?:a|ati|at|at-ne)"
     r"(?![^\W\d_])|kontakt|contact|contatt|kuntatt|recapit|treff|tref|nas (?:pa|via)|bereikba|disponi|elerhet|kapcsolat|yhtey"
