@@ -134,9 +134,9 @@ def _is_article(reading: Reading, begin: int, digits: str) -> bool:
 
 
 def _is_a_word_of_64_bits(reading: Reading, begin: int, digits: str) -> bool:
-    """Whether a number in one piece may as well be an id that a program drew: longer than cards usually are,
+    """Whether a number in one piece may as well be an id that a program drew: longer than cards usually are, of thirteen digits (as articles are),
     or in a column of numbers of its length that fail the check. What is called a card is one."""
-    is_long = len(digits) > _USUAL
+    is_long = len(digits) > _USUAL or len(digits) == _EAN
     if not (is_long or _stands_among_failing(reading, begin, digits)):
         return False
     end = begin + len(digits)
