@@ -167,13 +167,13 @@ def _houses(reading: Reading, start: int) -> Iterator[Found]:
         if not _NAME_ENDS.search(text, max(start, house.start() - 3), house.start()):
             continue
         before = text[max(start, house.start() - _LONGEST_NAME) : house.start()]
-        if _is_citation(before):
-            continue
-        if found := (
-            _behind_a_kind(reading, start, house, before)
-            or _behind_its_town(text, house, before)
-            or _before_a_code(reading, house, before)
-        ):
+        if (
+            found := (
+                _behind_a_kind(reading, start, house, before)
+                or _behind_its_town(text, house, before)
+                or _before_a_code(reading, house, before)
+            )
+        ) and not _is_citation(before):
             yield found
 
 
@@ -217,7 +217,9 @@ def _before_a_code(reading: Reading, house: re.Match[str], before: str) -> Found
 def _is_citation(before: str) -> bool:
     """Whether the word before a number cites a place in a law or a book: `Satz 1, 172 FGO`, `Slg. 1993, I-4023`."""
     word = _LAST_WORD.search(before)
-    return (word is not None and word[1].lower() in _GRAMMAR.not_streets) or _CITED.search(before) is not None
+    return (word is not None and word[1].lower() in _GRAMMAR.not_streets) or (
+        "§" in before and _CITED.search(before) is not None
+    )
 
 
 def _leading_codes(reading: Reading, start: int) -> Iterator[Found]:

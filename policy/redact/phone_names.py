@@ -17,6 +17,9 @@ _CONTEXT = re.compile(
     r"|(?<=[\n|])[mtfp]:|(?<=[\n|] )[mtfp]:|fono?n?(?![^\W\d_])|phone|handy|whatsapp|signal:|telegram:|portable|movil|cellular|komork|(?:far|heima|vinnu)sim|kannykka|puhelin|mobil|rufen|[☎☏✆📞📱])"
     r"(?:[^0-9\n]{0,28}|[^0-9\n]{0,12}\n[^0-9\n]{0,16})\Z"
 )
+# No digit stands between a word and its number: most numbers of a table have nothing before them to look at.
+_UP_TO_A_DIGIT = re.compile(r".*[0-9]", re.DOTALL)
+_SAYS = re.compile("[^\\W\\d_]|[☎☏✆📞📱]")
 _IS = "is|was|ist|war|est|es|e|er|ar|on|to|je|jest|este|yra|ir|van|е|ειναι"
 # What may be called so as well, but not right before eight digits.
 _CLOSE = re.compile(
@@ -42,8 +45,11 @@ _HEADING = re.compile(
 
 def is_called_phone(reading: Reading, begin: int) -> bool:
     """Whether the number that begins at `begin` is called a phone."""
-    folded = reading.folded
-    if _CONTEXT.search(folded, max(0, begin - _REACH), begin) or _CLOSE.search(folded, max(0, begin - _REACH), begin):
+    folded, first = reading.folded, max(0, begin - _REACH)
+    digits = _UP_TO_A_DIGIT.match(folded, first, begin)
+    if _SAYS.search(folded, digits.end() if digits else first, begin) and (
+        _CONTEXT.search(folded, first, begin) or _CLOSE.search(folded, first, begin)
+    ):
         return True
     if not reading.columns:
         return False
