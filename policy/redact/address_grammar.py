@@ -116,7 +116,13 @@ def grammar() -> Grammar:
         fields=words("field_names"),
         not_streets=frozenset(words("not_streets")),
         leading_codes=tuple(
-            LeadingCode(*(_compiled(each[key]) for key in ("quick", "code", "head", "whole")), each["reach"])
+            LeadingCode(
+                _compiled(each["quick"]),
+                _compiled(each["code"]),
+                _compiled(each["head"]),
+                _compiled(each["whole"]),
+                int(each["reach"]),
+            )
             for each in leading
         ),
         blocks=tuple(

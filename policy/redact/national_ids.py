@@ -14,7 +14,7 @@ from typing import NamedTuple
 from policy.redact.figures import is_dated, is_measured, is_share_of_one, stands_among_figures
 from policy.redact.harmless import called_otherwise, shaped_otherwise
 from policy.redact.id_chains import SHAPES_OF, Chain, chains_at, goes_on, holds
-from policy.redact.id_kinds import IDS, UNCHECKED, Needs
+from policy.redact.id_kinds import IDS, UNCHECKED, Needs, with_trait
 from policy.redact.id_names import Named, named_numbers, numbers_before_names
 from policy.redact.mrz import ZONE_SIGN, find_zones
 from policy.redact.phone_names import is_called_phone
@@ -47,7 +47,7 @@ _ITALIAN_HEAD = re.compile(r"[0-9][ ./+-]?[0-9][ ./+-]?[ABCDEHLMPRSTabcdehlmprst
 _LONGEST_WRITTEN = 32
 _BY_SHAPE: dict[str, list[str]] = {}
 for _kind, _each in IDS.items():
-    for _shape in _each.shapes.split():
+    for _shape in _each.shapes:
         _BY_SHAPE.setdefault(_shape, []).append(_kind)
 
 
@@ -69,21 +69,10 @@ def _alone(kinds: list[str]) -> _Alone:
 
 _ALONE = {shape: _alone(kinds) for shape, kinds in _BY_SHAPE.items()}
 _WRITTEN = {kind: re.compile(each.written) for kind, each in IDS.items() if each.written}
-# Their check alone is met by one random number of eleven digits in sixty: not where the text is another country's.
-_HOME_ONLY = {
-    "de_idnr": frozenset({"de", "at", "ch", "li", "lu"}),
-    "be_nn": frozenset({"be"}),
-    "no_fnr": frozenset({"no"}),
-}
-
-
-# Numbers whose check alone is a letter of twenty-three, and those whose check one in a hundred passes.
-_ONE_IN_TWENTY = frozenset({"es_dni", "es_nie", "ie_pps"})
-# With a date of birth inside, which few random numbers have beside a check digit.
-_DATE_CODED = frozenset(
-    "be_nn bg_egn cz_rc dk_cpr ee_ik fi_hetu gr_amka hu_szsz is_kt lt_ak lu_nin lv_pk no_fnr pl_pesel ro_cnp se_pnr si_emso".split()
-)
-_ONE_IN_A_HUNDRED = frozenset({"be_nn", "no_fnr"})
+# Kinds that count without a name only where the text speaks the language of their home, if it speaks any.
+_HOME_ONLY = {kind: each.home for kind, each in IDS.items() if each.home}
+_ONE_IN_TWENTY, _ONE_IN_A_HUNDRED = with_trait("one_in_twenty"), with_trait("one_in_a_hundred")
+_DATE_CODED = with_trait("date_coded")
 
 
 def find_national_ids(text: str, start: int) -> Iterator[tuple[int, int, str]]:
@@ -119,7 +108,7 @@ def find_national_ids(text: str, start: int) -> Iterator[tuple[int, int, str]]:
                 continue
             if begin != digit and reading.is_taken(begin):
                 continue
-            if found := _best_alone(reading, begin) or (has_records and _best_in_record(reading, begin)):
+            if found := _best_alone(reading, begin) or (_best_in_record(reading, begin) if has_records else None):
                 yield found
                 done = found[1]
                 break
@@ -374,17 +363,15 @@ _A_SUM = re.compile(r"[1-9][0-9]{0,2}(?:\.[0-9]{3}){1,4}(?: (?:19|20)[0-9]{2})?"
 _SMALL_WORD = re.compile(
     r"[0-9] [a-z]{1,2}\Z|\A[a-z]{1,2} [0-9]|[0-9]\. [A-Za-z]{1,2}\Z"
 )  # beside a number: no part of it
-# A month, or a year within the last or this century: what a number has that nothing names.
-_DATED = {"fr_nir": re.compile("[0-9]{3}(?:0[1-9]|1[0-2]|20)"), "si_emso": re.compile("[0-9]{4}[09]")}
+_DATED = {kind: re.compile(each.plausible) for kind, each in IDS.items() if each.plausible}
 _SIGNS = frozenset(" ./-")
-_ONE_SIGN = frozenset({"fr_nir", "ro_cnp", "si_emso", "lu_nin"})  # nobody mixes its separators; rows of figures do
+_ONE_SIGN = with_trait("one_sign")
 _LONE_LETTERS = re.compile(r"[A-Za-z][ .-]|.*[ .-][A-Za-z]+\Z")
-_MIXED = frozenset({"de_id", "passport"})
-_OWN_NAME_ONLY = frozenset({"de_stnr"})  # whose check says little
+_MIXED = with_trait("mixed")
+_OWN_NAME_ONLY = with_trait("own_name_only")
 _LAX = UNCHECKED | _MIXED
 _OLD_BIRTH_NUMBER = 9  # digits
-# What else could be told at a glance is not worth asking a validator.
-_FIRST = {"fr_nir": "123478", "ch_ahv": "7", "ehic": "8", "lu_nin": "12", "de_idnr": "123456789", "ro_cnp": "123456789"}
+_FIRST = {kind: each.first for kind, each in IDS.items() if each.first}
 
 
 def _italian(latin: str, start: int) -> Iterator[tuple[int, int, str]]:
