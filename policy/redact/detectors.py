@@ -18,6 +18,8 @@ from policy.redact.addresses import find_addresses
 from policy.redact.alphabet import ALNUM, LETTER
 from policy.redact.bic import find_bics
 from policy.redact.births import find_births
+from policy.redact import card_details
+from policy.redact.card_details import find_card_details
 from policy.redact.cards import find_cards
 from policy.redact.devices import find_imeis, find_macs
 from policy.redact.hosts import find_ips
@@ -87,6 +89,7 @@ DETECTORS: tuple[Detector, ...] = (
     Detector("email", find_emails),
     Detector("iban", find_ibans, needs_digits=True, reads_through=True),
     Detector("card", find_cards, needs_digits=True),
+    Detector("card", find_card_details, initials=card_details.INITIALS),
     Detector("vat", find_vat_numbers, needs_digits=True, reads_through=True),
     Detector("imei", find_imeis, needs_digits=True, initials=devices.INITIALS),
     Detector("national_id", find_national_ids, needs_digits=True),

@@ -14,7 +14,7 @@ _DECIMAL = re.compile(r"\(?-?(?:0|[1-9][0-9]{0,5})\.[0-9]{1,17}\)?")
 _SHARE = re.compile(r"\(?-?(?:[01]\.[0-9]{2,17}|[1-9][0-9]?\.[0-9]{3,5})\)?")
 _CELL_SIGNS = frozenset(",;\t")
 _DECIMAL_CELL = re.compile(r"[0-9]{1,6}\.[0-9]{1,17}")
-_SHARE_OF_ONE = re.compile(r"[01]\.[0-9]{2,17}")
+_SCORE = re.compile(r"[01]\.[0-9]{1,17}|[1-9][0-9]?\.[0-9]{4,5}")
 _POINT_BEFORE = re.compile(r"[0-9]\.\Z")
 _WHOLE_AND_COMMA_BEFORE = re.compile(r"(?:^|[;\t\n (\[=:-])[0-9]{1,6},\Z")
 _PARTS_OF_AN_HOUR = re.compile(r".*[ :][0-9]{1,3}\.[0-9]{1,6}")  # `0 38 36.493`
@@ -53,11 +53,11 @@ _REACH = 64
 _RECORD = 240  # characters of a line to either side
 
 
-def is_share_of_one(reading: Reading, begin: int, end: int) -> bool:
-    """Whether it is a share between 0 and 1, or the part behind its point."""
+def is_score(reading: Reading, begin: int, end: int) -> bool:
+    """Whether it is a share between 0 and 1, a percentage of several places, or the part behind its point."""
     if _POINT_BEFORE.search(reading, max(0, begin - 2), begin):
         begin -= 2
-    return _SHARE_OF_ONE.fullmatch(reading, begin, end) is not None
+    return _SCORE.fullmatch(reading, begin, end) is not None
 
 
 def is_share(reading: Reading, begin: int, end: int) -> bool:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from policy.redact.figures import is_dated, is_measured, is_share_of_one, stands_among_figures
+from policy.redact.figures import is_dated, is_measured, is_score, stands_among_figures
 from policy.redact.harmless import called_otherwise, shaped_otherwise
 from policy.redact.id_chains import SHAPES_OF, Chain, chains_at, goes_on, holds
 from policy.redact.id_kinds import IDS, UNCHECKED, Needs, with_trait
@@ -175,7 +175,7 @@ def _named_at(reading: Reading, at: int, named: Named, chains: list[Chain]) -> t
             continue
         if kind in _LAX and _is_something_else(reading.latin[at : chain.end], kind):
             continue
-        if chain.compact.isdigit() and is_share_of_one(reading, at, chain.end):
+        if chain.compact.isdigit() and is_score(reading, at, chain.end):
             continue
         if holds(kind, reading.latin, chain):
             return at, chain.end, kind
