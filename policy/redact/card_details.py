@@ -26,7 +26,6 @@ INITIALS = frozenset(
         "exp",
         "val",
         "gul",
-        "ver",
         "cry",
         "sca",
         "cad",

@@ -13,12 +13,11 @@ from operator import itemgetter, ne
 from typing import NamedTuple
 
 from policy.errors import RedactionError
-from policy.redact import births, devices, plates
+from policy.redact import births, card_details, devices, plates
 from policy.redact.addresses import find_addresses
 from policy.redact.alphabet import ALNUM, LETTER
 from policy.redact.bic import find_bics
 from policy.redact.births import find_births
-from policy.redact import card_details
 from policy.redact.card_details import find_card_details
 from policy.redact.cards import find_cards
 from policy.redact.devices import find_imeis, find_macs

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import phonenumbers
 
 from policy.redact.alphabet import LETTER
-from policy.redact.figures import is_dated, is_share, is_figure, stands_among_figures, stands_in_a_record
+from policy.redact.figures import is_dated, is_figure, is_share, stands_among_figures, stands_in_a_record
 from policy.redact.harmless import called_otherwise, follows_a_noun, shaped_otherwise
 from policy.redact.id_names import named_numbers
 from policy.redact.phone_names import is_called_phone, is_called_phone_behind, stands_in_a_signature

@@ -4,8 +4,8 @@
 import re
 from collections.abc import Iterator
 
-from policy.redact.figures import is_score
 from policy.redact.fields import columns_at, places
+from policy.redact.figures import is_score
 from policy.redact.reading import Reading
 
 _NAME = re.compile(

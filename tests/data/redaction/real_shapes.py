@@ -16,10 +16,10 @@ from faker import Faker
 from tests.data.redaction.filling import Case, Spans, options, write
 from tests.data.redaction.numbers import number
 
-_WORDS = "scheduler reader packet worker index segment broker replica cache session queue writer cluster shard buffer planner".split()
-_VERBS = "received opened closed flushed started stopped renewed accepted merged scanned expired allocated".split()
-_NAMES = "Ada Ben Carla Dario Edda Finn Greta Hugo Ines Jonas".split()
-_SURNAMES = "Lindqvist Moreau Kowalczyk Bergmann Santoro Novak Peeters Aaltonen Farkas Oliveira".split()
+_WORDS = ["scheduler", "reader", "packet", "worker", "index", "segment", "broker", "replica", "cache", "session", "queue", "writer", "cluster", "shard", "buffer", "planner"]
+_VERBS = ["received", "opened", "closed", "flushed", "started", "stopped", "renewed", "accepted", "merged", "scanned", "expired", "allocated"]
+_NAMES = ["Ada", "Ben", "Carla", "Dario", "Edda", "Finn", "Greta", "Hugo", "Ines", "Jonas"]
+_SURNAMES = ["Lindqvist", "Moreau", "Kowalczyk", "Bergmann", "Santoro", "Novak", "Peeters", "Aaltonen", "Farkas", "Oliveira"]
 
 
 class _Draw:
@@ -123,7 +123,7 @@ def _figures(draw: _Draw) -> str:
     heading = (
         []
         if rng.random() < 0.4
-        else [sign.join(rng.sample("x y z u v w lat lon depth mass value mean std weight q1 q3".split(), width))]
+        else [sign.join(rng.sample(["x", "y", "z", "u", "v", "w", "lat", "lon", "depth", "mass", "value", "mean", "std", "weight", "q1", "q3"], width))]
     )
     rows = [
         sign.join(
@@ -142,7 +142,7 @@ def _counts(draw: _Draw) -> str:
     rng = draw.rng
     sign = rng.choice((",", ";", "\t"))
     names = rng.sample(
-        "epoch population volume inode bytes offset user_count views area_m2 item checksum ticks".split(), 4
+        ["epoch", "population", "volume", "inode", "bytes", "offset", "user_count", "views", "area_m2", "item", "checksum", "ticks"], 4
     )
     rows = [
         sign.join(
@@ -160,7 +160,7 @@ def _counts(draw: _Draw) -> str:
 
 def _airports(draw: _Draw) -> str:
     rows = [
-        f"{draw.people.bothify('???').upper()},{draw.people.city()} Municipal,{draw.people.city()},{draw.rng.choice('CA TX NY SD'.split())},USA,{draw.rng.uniform(20, 60):.{draw.rng.randint(5, 8)}f},-{draw.rng.uniform(60, 130):.{draw.rng.randint(5, 8)}f}"
+        f"{draw.people.bothify('???').upper()},{draw.people.city()} Municipal,{draw.people.city()},{draw.rng.choice(['CA', 'TX', 'NY', 'SD'])},USA,{draw.rng.uniform(20, 60):.{draw.rng.randint(5, 8)}f},-{draw.rng.uniform(60, 130):.{draw.rng.randint(5, 8)}f}"
         for _ in range(10)
     ]
     return "\n".join(["iata,name,city,state,country,latitude,longitude"] * draw.rng.randint(0, 1) + rows)
@@ -263,8 +263,7 @@ def _changelog(draw: _Draw) -> str:
     return "\n".join(lines)
 
 
-_KINDS = ("PHONE_NUMBER DRIVERS_LICENSE PASSPORT LICENSE_PLATE SSN US_SSN IBAN IBAN_CODE CREDIT_CARD EMAIL_ADDRESS NATIONAL_ID TAX_ID IP_ADDRESS "
-          "DATE_OF_BIRTH BIC_CODE MAC_ADDRESS IMEI VAT_NUMBER MEDICAL_RECORD phone pesel bsn nif steuernummer telefon plate cvv").split()  # fmt: skip
+_KINDS = ["PHONE_NUMBER", "DRIVERS_LICENSE", "PASSPORT", "LICENSE_PLATE", "SSN", "US_SSN", "IBAN", "IBAN_CODE", "CREDIT_CARD", "EMAIL_ADDRESS", "NATIONAL_ID", "TAX_ID", "IP_ADDRESS", "DATE_OF_BIRTH", "BIC_CODE", "MAC_ADDRESS", "IMEI", "VAT_NUMBER", "MEDICAL_RECORD", "phone", "pesel", "bsn", "nif", "steuernummer", "telefon", "plate", "cvv"]  # fmt: skip
 
 
 def _metrics(draw: _Draw) -> str:
