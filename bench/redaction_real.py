@@ -1,3 +1,4 @@
+# ruff: noqa: E501  # tables read better in one line a row
 """What redaction finds in texts that people send: code, logs, tables, dumps, invoices, statutes.
 
 Run: python -m bench.redaction_real FILES... or `make redaction-real FILES=...`. A file holds JSON lines

@@ -1,3 +1,4 @@
+# ruff: noqa: E501  # tables read better in one line a row
 """How each country writes a postal address: the words of `address_rules/*.toml`, compiled.
 
 A file is one language's: its kinds of street, words for floor and door, boxes, and the shape of what only it has. A new

@@ -1,3 +1,4 @@
+# ruff: noqa: E501  # tables read better in one line a row
 """Postal addresses as Europe writes them: a street of a known kind with its number, then postal code and town.
 
 Pattern level only; the words are those of `address_grammar`. Number before or behind, and, without any word for a

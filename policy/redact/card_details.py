@@ -1,3 +1,4 @@
+# ruff: noqa: E501  # tables read better in one line a row
 """What goes with a payment card: its verification code and its date of expiry, behind their names.
 
 Neither has a check. Three or four digits are a code only right behind its name; a month and a year are an expiry only

@@ -1,3 +1,4 @@
+# ruff: noqa: E501  # tables read better in one line a row
 """Payment cards: issuer prefix and length (ISO/IEC 7812), Luhn check digit, digits together or in groups."""
 
 import re

@@ -1,3 +1,4 @@
+# ruff: noqa: E501  # tables read better in one line a row
 """Numbers that are figures: decimals, years, versions, times and process ids, cells of a table of numbers.
 
 A figure's own shape, or the shape of its line or column, tells it from a phone, a card and an identity number, also

@@ -32,10 +32,81 @@ _GIVEN, _LONE_GIVEN, _GIVEN_AT_HEAD = 0.001, 0.1, 0.3
 _SMALL = 0.85  # of a word in small letters
 _MOST_WORDS = 4
 _MONTHS = frozenset(
-    ["januar", "jänner", "februar", "märz", "april", "mai", "juni", "juli", "august", "september", "oktober", "november", "dezember", "january", "february", "march", "may", "june", "july", "october", "december", "enero", "febrero", "marzo", "abril", "mayo", "junio", "julio", "agosto", "janvier", "février", "mars", "avril", "juin", "juillet", "août"]
+    [
+        "januar",
+        "jänner",
+        "februar",
+        "märz",
+        "april",
+        "mai",
+        "juni",
+        "juli",
+        "august",
+        "september",
+        "oktober",
+        "november",
+        "dezember",
+        "january",
+        "february",
+        "march",
+        "may",
+        "june",
+        "july",
+        "october",
+        "december",
+        "enero",
+        "febrero",
+        "marzo",
+        "abril",
+        "mayo",
+        "junio",
+        "julio",
+        "agosto",
+        "janvier",
+        "février",
+        "mars",
+        "avril",
+        "juin",
+        "juillet",
+        "août",
+    ]
 )
 _NO_PERSON = frozenset(
-    ["inc", "ltd", "llc", "gmbh", "ag", "kg", "se", "plc", "corp", "group", "holding", "show", "team", "club", "band", "university", "universität", "institut", "street", "road", "avenue", "straße", "platz", "award", "cup", "park", "foundation", "stiftung", "bank", "church", "city", "county", "company"]
+    [
+        "inc",
+        "ltd",
+        "llc",
+        "gmbh",
+        "ag",
+        "kg",
+        "se",
+        "plc",
+        "corp",
+        "group",
+        "holding",
+        "show",
+        "team",
+        "club",
+        "band",
+        "university",
+        "universität",
+        "institut",
+        "street",
+        "road",
+        "avenue",
+        "straße",
+        "platz",
+        "award",
+        "cup",
+        "park",
+        "foundation",
+        "stiftung",
+        "bank",
+        "church",
+        "city",
+        "county",
+        "company",
+    ]
 )
 _GERMAN = re.compile(r"\b(?:der|die|das|und|ist|nicht|mit|für|auf|des|dem|den)\b")
 _SURNAME = re.compile(
@@ -74,6 +145,8 @@ def names_of(text: str, shares: Shares) -> Iterator[tuple[int, int]]:
     """Spans of names. ``shares``: (start, end, share) of each token of the model, in order."""
     is_german = len(_GERMAN.findall(text, 0, 400)) > 1
     for group in _groups(text, _words(text, shares)):
+        if _NOT_LATIN.match(text, group[0].start):  # `Ονομάζομαι Γιώργος`: no share tells where the name begins
+            group = group[next((index for index, word in enumerate(group) if word.is_given), 0) :]
         if _is_name(text, group, is_german=is_german):
             yield group[0].start, group[-1].end
     for start, end, share in shares:

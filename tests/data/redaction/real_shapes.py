@@ -16,10 +16,51 @@ from faker import Faker
 from tests.data.redaction.filling import Case, Spans, options, write
 from tests.data.redaction.numbers import number
 
-_WORDS = ["scheduler", "reader", "packet", "worker", "index", "segment", "broker", "replica", "cache", "session", "queue", "writer", "cluster", "shard", "buffer", "planner"]
-_VERBS = ["received", "opened", "closed", "flushed", "started", "stopped", "renewed", "accepted", "merged", "scanned", "expired", "allocated"]
+_WORDS = [
+    "scheduler",
+    "reader",
+    "packet",
+    "worker",
+    "index",
+    "segment",
+    "broker",
+    "replica",
+    "cache",
+    "session",
+    "queue",
+    "writer",
+    "cluster",
+    "shard",
+    "buffer",
+    "planner",
+]
+_VERBS = [
+    "received",
+    "opened",
+    "closed",
+    "flushed",
+    "started",
+    "stopped",
+    "renewed",
+    "accepted",
+    "merged",
+    "scanned",
+    "expired",
+    "allocated",
+]
 _NAMES = ["Ada", "Ben", "Carla", "Dario", "Edda", "Finn", "Greta", "Hugo", "Ines", "Jonas"]
-_SURNAMES = ["Lindqvist", "Moreau", "Kowalczyk", "Bergmann", "Santoro", "Novak", "Peeters", "Aaltonen", "Farkas", "Oliveira"]
+_SURNAMES = [
+    "Lindqvist",
+    "Moreau",
+    "Kowalczyk",
+    "Bergmann",
+    "Santoro",
+    "Novak",
+    "Peeters",
+    "Aaltonen",
+    "Farkas",
+    "Oliveira",
+]
 
 
 class _Draw:
@@ -123,7 +164,31 @@ def _figures(draw: _Draw) -> str:
     heading = (
         []
         if rng.random() < 0.4
-        else [sign.join(rng.sample(["x", "y", "z", "u", "v", "w", "lat", "lon", "depth", "mass", "value", "mean", "std", "weight", "q1", "q3"], width))]
+        else [
+            sign.join(
+                rng.sample(
+                    [
+                        "x",
+                        "y",
+                        "z",
+                        "u",
+                        "v",
+                        "w",
+                        "lat",
+                        "lon",
+                        "depth",
+                        "mass",
+                        "value",
+                        "mean",
+                        "std",
+                        "weight",
+                        "q1",
+                        "q3",
+                    ],
+                    width,
+                )
+            )
+        ]
     )
     rows = [
         sign.join(
@@ -142,7 +207,21 @@ def _counts(draw: _Draw) -> str:
     rng = draw.rng
     sign = rng.choice((",", ";", "\t"))
     names = rng.sample(
-        ["epoch", "population", "volume", "inode", "bytes", "offset", "user_count", "views", "area_m2", "item", "checksum", "ticks"], 4
+        [
+            "epoch",
+            "population",
+            "volume",
+            "inode",
+            "bytes",
+            "offset",
+            "user_count",
+            "views",
+            "area_m2",
+            "item",
+            "checksum",
+            "ticks",
+        ],
+        4,
     )
     rows = [
         sign.join(
