@@ -60,10 +60,23 @@ def find_card_details(text: str, start: int) -> Iterator[tuple[int, int, str]]:
     """Spans of verification codes and dates of expiry from `start` on, with their kind."""
     reading = text if isinstance(text, Reading) else Reading(text)
     for at in reading.words_from(INITIALS):
-        if (name := _CODE_NAME.match(reading.folded, at)) and (code := _CODE.match(reading, name.end())):
-            is_clear = name[0][:3] not in _OTHERS_TOO or ":" in code[0] or "=" in code[0]
-            if code.start("code") >= start and is_clear:
-                yield *code.span("code"), VERIFICATION
-        elif (name := _EXPIRY_NAME.match(reading.folded, at)) and (date := _EXPIRY.match(reading, name.end())):
-            if date.start("date") >= start and _OF_A_CARD.search(reading.folded, max(0, at - _REACH), at):
-                yield *date.span("date"), EXPIRY
+        found = _verification(reading, at) or _expiry(reading, at)
+        if found and found[0] >= start:
+            yield found
+
+
+def _verification(reading: Reading, at: int) -> tuple[int, int, str] | None:
+    name = _CODE_NAME.match(reading.folded, at)
+    code = _CODE.match(reading, name.end()) if name else None
+    if name is None or code is None:
+        return None
+    is_clear = name[0][:3] not in _OTHERS_TOO or ":" in code[0] or "=" in code[0]
+    return (*code.span("code"), VERIFICATION) if is_clear else None
+
+
+def _expiry(reading: Reading, at: int) -> tuple[int, int, str] | None:
+    name = _EXPIRY_NAME.match(reading.folded, at)
+    date = _EXPIRY.match(reading, name.end()) if name else None
+    if date is None or not _OF_A_CARD.search(reading.folded, max(0, at - _REACH), at):
+        return None
+    return (*date.span("date"), EXPIRY)

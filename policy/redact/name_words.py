@@ -126,7 +126,7 @@ INITIALS = re.compile(_INITIALS)
 _BY_ROLE = re.compile(rf"(?<!\w)(?:{_ROLE}) (?:Dr\. |Prof\. )*(?P<name>{_INITIALS})")
 # `hätte K. in`, `durch M. hinreichend`: an initial between two words in small letters, in a German text of law.
 _INSIDE = re.compile(
-    r"(?<![\w.] )(?<=[a-zäöüß]{3} )(?<!\bin )(?<!\baus )(?<!\bnach )(?<!\bbei )(?<!\bzum )(?<!\bbis )(?<!\bals )(?<!\bgem )(?<!\bsowie )(?P<name>(?!Art|Abs|Nr|Rn|Rz|Bd|Ziff|Kap|Vgl|Str|Lit|Hs|Anm|Aufl|Hrsg|Rs|Slg|S\. ?[0-9])[A-ZÄÖÜ][a-zäöü]{0,1}\.(?: [A-ZÄÖÜ][a-zäöü]{0,2}\.)?)(?= [a-zäöü]{2,})"
+    r"(?<=[a-zäöüß]{3} )(?<!\bin )(?<!\baus )(?<!\bnach )(?<!\bbei )(?<!\bzum )(?<!\bbis )(?<!\bals )(?<!\bgem )(?<!\bsowie )(?P<name>(?!Art|Abs|Nr|Rn|Rz|Bd|Ziff|Kap|Vgl|Str|Lit|Hs|Anm|Aufl|Hrsg|Rs|Slg|S\. ?[0-9])[A-ZÄÖÜ][a-zäöü]{0,1}\.(?: [A-ZÄÖÜ][a-zäöü]{0,2}\.)?)(?= [a-zäöü]{2,})"
 )
 _LAW = re.compile(r"§|Kläger|Beklagt|Angeklagt|Urteil|Senat|Gericht|Zeuge|Beschluss|StGB|BGB|ZPO|StPO")
 _SIGNATURE = re.compile(rf"\A\s*(?P<name>[A-ZÄÖÜ]\. ?(?:von )?[A-ZÄÖÜ][{LETTER}-]{{2,24}})\s*\Z")

@@ -112,8 +112,7 @@ def test_who_lives_there_is_no_part_of_the_street(person):
     "5 avenue Foch, appt 12", "Rue Haute 12 bte 4",
 ])  # fmt: skip
 def test_floor_and_door_belong_to_the_house(text):
-    said = f"{text}"
-    assert [said[start:end] for start, end in find_addresses(said, 0)][0] == text
+    assert text in [text[start:end] for start, end in find_addresses(text, 0)]
 
 
 @pytest.mark.parametrize("text", [

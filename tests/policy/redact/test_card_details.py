@@ -1,4 +1,4 @@
-# ruff: noqa: E501  # tables read better in one line a row
+# tables read better in one line a row
 """Verification codes and dates of expiry of payment cards."""
 
 import pytest
