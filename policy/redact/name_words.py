@@ -106,6 +106,17 @@ _NO_PERSON = frozenset(
         "city",
         "county",
         "company",
+        "zwar",  # and other words that only begin a sentence
+        "ferner",
+        "danach",
+        "davon",
+        "dazu",
+        "deshalb",
+        "somit",
+        "hierzu",
+        "insoweit",
+        "allerdings",
+        "jedoch",
     ]
 )
 _GERMAN = re.compile(r"\b(?:der|die|das|und|ist|nicht|mit|für|auf|des|dem|den)\b")
