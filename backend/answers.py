@@ -12,7 +12,16 @@ from typing import Any, Protocol
 import msgspec
 
 from backend.logprobs import Entry, chat_logprobs, completion_logprobs
+from backend.tools.parts import Content, Part
 from backend.wire import JsonObject, Usage, sse_data
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """How a choice ended. reason: OpenAI's word. stop: the stop string or the id of the stop token, if one ended it."""
+
+    reason: str
+    stop: str | int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +29,8 @@ class Said:
     """One whole choice. entries: log probabilities of its tokens, if asked for. prompt: those of the prompt's, in
     vLLM's shape."""
 
-    text: str
-    finish_reason: str | None
+    parts: list[Part]
+    finish: Finish
     entries: list[Entry] | None = None
     prompt: list[JsonObject | None] | None = None
 
@@ -36,7 +45,7 @@ class Answer(Protocol):
         ...
 
     def chunk(
-        self, index: int, text: str, finish_reason: str | None, entries: Sequence[Entry] | None = None
+        self, index: int, parts: Sequence[Part], finish: Finish | None, entries: Sequence[Entry] | None = None
     ) -> bytes: ...
 
     def usage_chunk(self, usage: Usage) -> bytes: ...
@@ -97,23 +106,29 @@ class ChatAnswer(_Envelope):
     def opening(self, index: int) -> bytes | None:
         return self._frame([choice_of(index, {"delta": {"role": "assistant", "content": ""}}, None)])
 
-    def chunk(self, index: int, text: str, finish_reason: str | None, entries: Sequence[Entry] | None = None) -> bytes:
-        delta: dict[str, Any] = {"content": text} if text or finish_reason is None else {}
+    def chunk(
+        self, index: int, parts: Sequence[Part], finish: Finish | None, entries: Sequence[Entry] | None = None
+    ) -> bytes:
+        text = content_of(parts)
+        delta: dict[str, Any] = {"content": text} if text or finish is None else {}
         logprobs = chat_logprobs(entries) if entries else None
-        return self._frame([choice_of(index, {"delta": delta}, finish_reason, logprobs)])
+        return self._frame([choice_of(index, {"delta": delta}, finish, logprobs)])
 
     def body(self, choices: Sequence[Said], usage: Usage) -> bytes:
         messages = [
             choice_of(
                 i,
-                {"message": {"role": "assistant", "content": said.text, "refusal": None}},
-                said.finish_reason,
+                {"message": self._message(said.parts)},
+                said.finish,
                 None if said.entries is None else chat_logprobs(said.entries),
             )
             for i, said in enumerate(choices)
         ]
         of_prompt = choices[0].prompt
         return self._body(messages, usage, **({} if of_prompt is None else {"prompt_logprobs": of_prompt}))
+
+    def _message(self, parts: Sequence[Part]) -> JsonObject:
+        return {"role": "assistant", "content": content_of(parts), "refusal": None}
 
 
 class CompletionAnswer(_Envelope):
@@ -123,22 +138,29 @@ class CompletionAnswer(_Envelope):
     def opening(self, index: int) -> bytes | None:
         return None
 
-    def chunk(self, index: int, text: str, finish_reason: str | None, entries: Sequence[Entry] | None = None) -> bytes:
+    def chunk(
+        self, index: int, parts: Sequence[Part], finish: Finish | None, entries: Sequence[Entry] | None = None
+    ) -> bytes:
         logprobs = completion_logprobs(entries) if entries else None
-        return self._frame([choice_of(index, {"text": text}, finish_reason, logprobs)])
+        return self._frame([choice_of(index, {"text": content_of(parts)}, finish, logprobs)])
 
     def body(self, choices: Sequence[Said], usage: Usage) -> bytes:
         texts = []
         for i, said in enumerate(choices):
             logprobs = None if said.entries is None else completion_logprobs(said.entries)
-            texts.append(choice_of(i, {"text": said.text}, said.finish_reason, logprobs))
+            texts.append(choice_of(i, {"text": content_of(said.parts)}, said.finish, logprobs))
             if said.prompt is not None:
                 texts[-1]["prompt_logprobs"] = said.prompt
         return self._body(texts, usage)
 
 
-def choice_of(
-    index: int, content: JsonObject, finish_reason: str | None, logprobs: JsonObject | None = None
-) -> JsonObject:
-    """One element of ``choices``."""
-    return {"index": index, **content, "logprobs": logprobs, "finish_reason": finish_reason}
+def content_of(parts: Sequence[Part]) -> str:
+    return "".join(part.text for part in parts if isinstance(part, Content))
+
+
+def choice_of(index: int, content: JsonObject, finish: Finish | None, logprobs: JsonObject | None = None) -> JsonObject:
+    """One element of ``choices``; ``stop_reason`` is vLLM's."""
+    ended: JsonObject = {"finish_reason": None}
+    if finish is not None:
+        ended = {"finish_reason": finish.reason, "stop_reason": finish.stop}
+    return {"index": index, **content, "logprobs": logprobs, **ended}

@@ -1,15 +1,14 @@
-"""Chat answers of models that call tools or think aloud: OpenAI's ``tool_calls`` and the ``reasoning_content`` beside
-``content`` that DeepSeek's API began and vLLM has."""
+"""Chat answers of models that call tools or think aloud: OpenAI's ``tool_calls``, and the thoughts beside ``content``
+as ``reasoning`` (vLLM since 0.12) and as ``reasoning_content`` (DeepSeek's API, and vLLM before)."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from backend.answers import Answer, ChatAnswer, Said, choice_of
+from backend.answers import Answer, ChatAnswer, Finish, choice_of
 from backend.conversation import Turn
-from backend.interpreter import Interpreter
 from backend.logprobs import Entry, chat_logprobs
 from backend.tools.parts import Arguments, CallStart, Content, Part, Reasoning
-from backend.wire import JsonObject, Usage
+from backend.wire import JsonObject
 
 
 @dataclass(slots=True)
@@ -24,44 +23,37 @@ def chat_answer(
 ) -> Answer:
     if turn.interpreter is None:
         return ChatAnswer(request_id, model, usage_in_chunks=usage_in_chunks, fingerprint=fingerprint)
-    return InterpretedAnswer(
-        request_id, model, turn.interpreter, turn.call_id, usage_in_chunks=usage_in_chunks, fingerprint=fingerprint
-    )
+    return InterpretedAnswer(request_id, model, turn.call_id, usage_in_chunks=usage_in_chunks, fingerprint=fingerprint)
 
 
 class InterpretedAnswer(ChatAnswer):
-    """A `ChatAnswer` whose text an interpreter reads."""
+    """A `ChatAnswer` with thoughts and calls."""
 
     def __init__(
-        self, request_id: str, model: str, interpreter: Callable[[], Interpreter], call_id: Callable[[], str], *,
-        usage_in_chunks: bool, fingerprint: str | None = None,
+        self, request_id: str, model: str, call_id: Callable[[], str], *, usage_in_chunks: bool,
+        fingerprint: str | None = None,
     ) -> None:  # fmt: skip
         super().__init__(request_id, model, usage_in_chunks=usage_in_chunks, fingerprint=fingerprint)
-        self._make = interpreter
         self._call_id = call_id
-        self._reading: dict[int, Interpreter] = {}
+        self._called: dict[int, int] = {}  # calls so far, by choice
         self._entries: dict[int, list[Entry]] = {}  # log probabilities of what is held back
 
-    def chunk(self, index: int, text: str, finish_reason: str | None, entries: Sequence[Entry] | None = None) -> bytes:
-        """Log probabilities go out with the next delta, whatever their tokens were read as (as vLLM has it)."""
-        reading = self._reading.setdefault(index, self._make())
-        called = reading.calls
-        parts = reading.feed(text)
-        if finish_reason is not None:
-            parts += reading.finish()
+    def chunk(
+        self, index: int, parts: Sequence[Part], finish: Finish | None, entries: Sequence[Entry] | None = None
+    ) -> bytes:
+        """Log probabilities go out with the next delta, whatever their tokens were read as (as in vLLM)."""
         deltas = []
         for part in parts:
-            called += isinstance(part, CallStart)
+            called = self._called[index] = self._called.get(index, 0) + isinstance(part, CallStart)
             deltas.append(self._delta(part, called - 1))
-        if finish_reason is not None:
+        if finish is not None:
             deltas.append({})
         held = self._entries.setdefault(index, [])
         held += entries or ()
         frames = []
         for delta in deltas:
-            reason = _reason(finish_reason, reading) if not delta else None
             logprobs = chat_logprobs(held) if held else None
-            frames.append(self._frame([choice_of(index, {"delta": delta}, reason, logprobs)]))
+            frames.append(self._frame([choice_of(index, {"delta": delta}, None if delta else finish, logprobs)]))
             held.clear()
         return b"".join(frames)
 
@@ -70,7 +62,7 @@ class InterpretedAnswer(ChatAnswer):
             case Content(text):
                 return {"content": text}
             case Reasoning(text):
-                return {"reasoning_content": text}
+                return {"reasoning": text, "reasoning_content": text}
             case CallStart(name):
                 function = {"name": name, "arguments": ""}
                 return {
@@ -79,17 +71,7 @@ class InterpretedAnswer(ChatAnswer):
             case Arguments(text):
                 return {"tool_calls": [{"index": call, "function": {"arguments": text}}]}
 
-    def body(self, choices: Sequence[Said], usage: Usage) -> bytes:
-        bodies = []
-        for index, said in enumerate(choices):
-            reading = self._make()
-            message = self._message([*reading.feed(said.text), *reading.finish()])
-            logprobs = None if said.entries is None else chat_logprobs(said.entries)
-            bodies.append(choice_of(index, {"message": message}, _reason(said.finish_reason, reading), logprobs))
-        of_prompt = choices[0].prompt
-        return self._body(bodies, usage, **({} if of_prompt is None else {"prompt_logprobs": of_prompt}))
-
-    def _message(self, parts: list[Part]) -> JsonObject:
+    def _message(self, parts: Sequence[Part]) -> JsonObject:
         whole = _Message()
         for part in parts:
             match part:
@@ -104,13 +86,9 @@ class InterpretedAnswer(ChatAnswer):
                     whole.calls[-1]["function"]["arguments"] += text
         said: JsonObject = {"role": "assistant", "content": whole.content or None, "refusal": None}
         if whole.reasoning:
-            said["reasoning_content"] = whole.reasoning
+            said["reasoning"] = said["reasoning_content"] = whole.reasoning
         if whole.calls:
             said["tool_calls"] = whole.calls
         elif not whole.reasoning:
             said["content"] = whole.content
         return said
-
-
-def _reason(reason: str | None, reading: Interpreter) -> str | None:
-    return "tool_calls" if reason == "stop" and reading.calls else reason

@@ -68,7 +68,7 @@ def serve(
         typer.Option(
             "--deterministic",
             "--batch-invariant",
-            help="On a GPU: the same tokens whatever runs beside a request; slower.",
+            help="The same tokens whatever runs beside a request; slower, on a CPU most for prompts.",
         ),
     ] = False,
     tool_call_parser: Annotated[
@@ -77,6 +77,12 @@ def serve(
     ] = "auto",
     reasoning_parser: Annotated[
         str, typer.Option(help="Whether the model thinks aloud: auto, from its template; none, think.")
+    ] = "auto",
+    generation_config: Annotated[
+        str,
+        typer.Option(
+            help="Sampling defaults of requests that set none: auto, the model's generation_config.json; none."
+        ),
     ] = "auto",
     step_timeout: Annotated[float, typer.Option(help="Seconds after which a step counts as a hang.")] = 120.0,
     restarts: Annotated[
@@ -135,6 +141,7 @@ def serve(
             identity=Identity(tenant, region, backend_id),
             heartbeat=heartbeat,
             tool_call_parser=tool_call_parser,
+            generation_config=generation_config,
             reasoning_parser=reasoning_parser,
             restarts=restarts,
             request_key=request_key,

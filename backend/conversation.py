@@ -7,8 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from backend.chat_rendering import Messages, reads_parts, whole
 from backend.errors import ConfigError, InvalidRequest
 from backend.interpreter import Interpreter
+from backend.models.chat_template import ChatTemplate, text_of
 from backend.models.tokenizer import TextModel
 from backend.parameters import template_messages
 from backend.reasoning import CLOSE, OPEN, ThinkParser, opens_thoughts
@@ -33,7 +35,8 @@ class Turn:
         interpreter: makes what reads one choice of the answer; None: all of it is words.
         call_id: names a call.
         grammar: what the answer has to match (llguidance), "" for anything.
-        thoughts_end: the token that ends the thoughts which the answer begins with; None where there are none.
+        thoughts_end: the token that ends the thoughts which the answer may begin with; None where there are none.
+        thought_token: the token that begins them; None where the prompt has begun them.
     """
 
     prompt: list[int]
@@ -42,6 +45,7 @@ class Turn:
     call_id: Callable[[], str]
     grammar: str = ""
     thoughts_end: int | None = None
+    thought_token: int | None = None
 
 
 class ChatModel:
@@ -63,6 +67,8 @@ class ChatModel:
         self._taught = formats.takes_tools(source)
         self._plain = text_model
         self._thinking = text_model.showing([OPEN, CLOSE])
+        self._reads_parts = template is not None and reads_parts(template)
+        self._takes_system = template is not None and _takes_system(template)
         self._calling = self._thinking.showing(self._format.markers if self._format else ())
 
     def turn(self, request: ChatCompletionRequest) -> Turn:
@@ -75,7 +81,7 @@ class ChatModel:
         end = self._thinking.decode(prompt[-PROMPT_END:])
         continued = bool(request.continue_final_message)
         if continued:
-            written = str(template_messages(request)[-1]["content"])
+            written = text_of(self._messages(request)[-1]["content"])
             opened = self._thinks and written.rfind(OPEN) > written.rfind(CLOSE)
         else:
             opened = self._thinks and opens_thoughts(end)
@@ -92,6 +98,10 @@ class ChatModel:
                 parallel=tools is None or tools.parallel,
             )
 
+        begin, finish = (self._plain.tokenizer.token_to_id(marker) for marker in (OPEN, CLOSE))
+        waits = thinks and (
+            opened or begin is not None
+        )  # else nothing shows in time whether an answer begins a thought
         forced = form is not None and tools is not None and bool(tools.forced)
         return Turn(
             prompt=prompt,
@@ -99,7 +109,8 @@ class ChatModel:
             interpreter=interpreter if self._thinks or form else None,
             call_id=(self._format or formats.HERMES).call_id,
             grammar=forced_calls(form, tools, self._plain.control_token) if forced and form and tools else "",
-            thoughts_end=self._plain.tokenizer.token_to_id(CLOSE) if thinks else None,
+            thoughts_end=finish if waits else None,
+            thought_token=begin if waits and not opened and finish is not None else None,
         )
 
     def prompt(
@@ -111,16 +122,29 @@ class ChatModel:
             add_generation_prompt = not continued if (said := request.add_generation_prompt) is None else said
         if continued:
             _refuse_continuing(request, opens_another=add_generation_prompt)
-        messages = [for_template(message) for message in template_messages(request)]
+        messages = self._messages(request)
         definitions = tools.definitions if tools else None
         if not self._taught:
             messages = [teaching.as_text(message) for message in messages]
-            messages = teaching.with_tools(messages, definitions) if definitions else messages
+            if definitions:
+                messages = teaching.with_tools(messages, definitions, takes_system=self._takes_system)
             definitions = None
+        options = {**self._thinking_options(request), **_options(request)}
+        template = self._plain.template_for(definitions)
+
+        def render(conversation: Messages) -> str:
+            return template.render(
+                conversation, definitions, add_generation_prompt=add_generation_prompt, options=options
+            )
+
         return self._plain.encode_chat(
-            messages, definitions, add_generation_prompt=add_generation_prompt, continued=continued,
-            options={**self._thinking_options(request), **_options(request)},
+            whole(messages, render, template.source), definitions, add_generation_prompt=add_generation_prompt,
+            continued=continued, options=options,
         )  # fmt: skip
+
+    def _messages(self, request: ChatCompletionRequest) -> Messages:
+        """As the template is to be given them. Raises InvalidRequest."""
+        return [for_template(message) for message in template_messages(request, in_parts=self._reads_parts)]
 
     def _thinking_options(self, request: ChatCompletionRequest) -> JsonObject:
         """``reasoning_effort`` as this model's template takes it: by that name, or as a switch."""
@@ -138,6 +162,15 @@ class ChatModel:
         raise InvalidRequest(
             "this model's thinking cannot be set so", param="reasoning_effort", code="unsupported_parameter"
         )
+
+
+def _takes_system(template: ChatTemplate) -> bool:
+    conversation = [{"role": "system", "content": "x"}, {"role": "user", "content": "y"}]
+    try:
+        whole(conversation, template.render, template.source)
+    except InvalidRequest:
+        return False
+    return True
 
 
 def _refuse_continuing(request: ChatCompletionRequest, *, opens_another: bool) -> None:

@@ -24,6 +24,7 @@ from backend.wire import EmbeddingsRequest
 
 MEANT = {
     "model", "input", "dimensions", "encoding_format", "user", "priority", "cache_salt", "deadline_s", "stream",
+    "truncate_prompt_tokens",
 }  # fmt: skip
 
 
@@ -49,7 +50,7 @@ class EmbeddingApi(Face):
         arrived = time.monotonic()
         wire = await self.body(request, EmbeddingsRequest)
         _refuse_what_asks_for_tokens(wire)
-        texts = await self.aside(self._tokens, wire.input, _characters(wire.input))
+        texts = await self.aside(self._tokens, wire, _characters(wire.input))
         self._check(texts, one=isinstance(wire.input, str) or isinstance(wire.input[0], int))
         width = self.ready().vector_size
         if wire.dimensions is not None and wire.dimensions > width:
@@ -74,13 +75,21 @@ class EmbeddingApi(Face):
             param="model", code="embeddings_only",
         )  # fmt: skip
 
-    def _tokens(self, given: str | list[str] | list[int] | list[list[int]]) -> list[list[int]]:
-        """Of each text; ids are taken as they are."""
+    def _tokens(self, wire: EmbeddingsRequest) -> list[list[int]]:
+        """Of each text, the first tokens as ``truncate_prompt_tokens`` says (-1: as many as the model takes); of ids
+        the last, as in vLLM. Raises InvalidRequest."""
+        most = wire.truncate_prompt_tokens
+        if most == 0:
+            raise InvalidRequest("it is at least 1, or -1 for as many as fit", param="truncate_prompt_tokens")
+        if most == -1:
+            most = self.ready().max_model_len
+        given = [wire.input] if isinstance(wire.input, str) or isinstance(wire.input[0], int) else wire.input
+        return [self._encoded(each, most) for each in given]
+
+    def _encoded(self, given: str | list[int], most: int | None) -> list[int]:
         if isinstance(given, str):
-            return [self.text.encode(given)]
-        if isinstance(given[0], int):
-            return [given]
-        return [self.text.encode(each) if isinstance(each, str) else each for each in given]
+            return self.text.encode(given) if most is None else self.text.truncated(given, most)
+        return given if most is None else given[-most:]
 
     def _check(self, texts: list[list[int]], *, one: bool) -> None:
         """Raises InvalidRequest or ContextLengthExceeded naming the input."""

@@ -183,7 +183,7 @@ class EngineClient:
         await self._ask(Ping, timeout_s)
 
     async def scrub(self, timeout_s: float) -> Scrubbed:
-        """Zero every KV block that nobody runs on. Raises EngineDead when there is no answer in time."""
+        """Zero every free KV block. Raises EngineDead when there is no answer in time, CannotScrub as the engine."""
         done = await self._ask(Scrub, timeout_s)
         assert isinstance(done, Scrubbed)  # noqa: S101
         return done
@@ -313,9 +313,9 @@ class EngineClient:
                 if turn is not None and not turn.done():
                     turn.set_result(released)
             case NotTurned(number, kind, text):
-                turn = self._turns.get(number)
-                if turn is not None and not turn.done():
-                    turn.set_exception(_error(kind, text, None))
+                waiting = self._turns.get(number) or self._asked.get(number)
+                if waiting is not None and not waiting.done():
+                    waiting.set_exception(_error(kind, text, None))
             case Refused(id, kind, text, param):
                 call = self._calls.pop(id, None)
                 if call is not None:

@@ -6,7 +6,6 @@ the socket closes, and the kernel kills it if it does not look (Linux).
 
 import ctypes
 import faulthandler
-import gc
 import os
 import signal
 import socket
@@ -17,8 +16,8 @@ from functools import partial
 from backend.engine.embedding_engine import EmbeddingEngine
 from backend.engine.engine import Engine
 from backend.engine.progress import Stage
-from backend.engine.sampling import SamplingParams
-from backend.errors import BackendError, RequestError
+from backend.engine.warm_up import warm_up
+from backend.errors import BackendError, CannotScrub, RequestError
 from backend.messages import (
     AbortSequences,
     AddSequence,
@@ -99,16 +98,6 @@ class Told:
             self._channel.send(Loading(stage, done, total))
 
 
-def warm_up(engine: Engine) -> None:
-    """Two tokens, so that the first request does not pay for thread pools and first allocations."""
-    length = max(1, min(8, engine.max_model_len - 2))
-    engine.add(-1, [0] * length, SamplingParams(max_tokens=2, temperature=0, ignore_eos=True))
-    while engine.has_work:
-        engine.step()
-    gc.collect()
-    gc.freeze()
-
-
 def run(engine: Engine, channel: EngineChannel) -> None:
     """Until the parent closes the channel."""
     while True:
@@ -133,7 +122,10 @@ def handle(message: ToEngine, engine: Engine, channel: EngineChannel) -> None:
                 channel.send(StepDone([], engine.stats))  # else the gauges would stay as they were
         case Scrub(number):
             free = engine.blocks.num_free
-            channel.send(Scrubbed(number, free, engine.scrub()))
+            try:
+                channel.send(Scrubbed(number, free, engine.scrub()))
+            except CannotScrub as error:
+                channel.send(NotTurned(number, type(error).__name__, error.message))
         case Ping(number):
             channel.send(Pong(number, engine.stats))
         case Sleep(number):

@@ -112,6 +112,12 @@ class CannotSleep(RequestError):
     code = "cannot_sleep"
 
 
+class CannotScrub(RequestError):
+    status = 503
+    type = "server_error"
+    code = "cannot_scrub"
+
+
 class CannotWake(RequestError):
     status = 503
     type = "server_error"

@@ -18,7 +18,7 @@ from starlette.routing import Route
 
 from backend.engine_client import EngineClient
 from backend.error_bodies import JSON, error_response
-from backend.errors import EngineDead, InvalidRequest, ModelUnknown, RequestError
+from backend.errors import ContextLengthExceeded, EngineDead, InvalidRequest, ModelUnknown, RequestError
 from backend.gpu_meter import GpuMeter
 from backend.lifecycle import Lifecycle, State
 from backend.messages import Ready
@@ -27,6 +27,7 @@ from backend.wire import FIELDS, PROJECT_HEADER, REQUEST_ID_HEADER, Model, Model
 
 MAX_BODY_BYTES = 8 << 20
 SCRUB_TIMEOUT_S = 60.0
+SHRINKING = 3  # a tokenizer may normalise: NFC makes at most three bytes one (UAX 15, section 3)
 LONG_TEXT = 20_000  # characters; tokenising more than this would hold up other streams, so a thread does it
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 MAX_PROJECT = 128
@@ -125,6 +126,15 @@ class Face:
         """In a thread, if the text is long."""
         return await asyncio.to_thread(work, subject) if length > LONG_TEXT else work(subject)
 
+    def require_short(self, characters: int, most_bytes_of_a_token: int, param: str) -> None:
+        """Raises ContextLengthExceeded for a text that no tokenizer can fit into the context, before any work on it."""
+        most = self.ready().max_model_len
+        if characters > most * most_bytes_of_a_token * SHRINKING:
+            raise ContextLengthExceeded(
+                f"This model's maximum context length is {most} tokens; {characters} characters are more than that",
+                param=param,
+            )
+
     def ready(self) -> Ready:
         """What the engine said of itself. Raises EngineDead while there is none."""
         if self.engine.ready is None:
@@ -151,20 +161,30 @@ def _no_route(message: str, status: int) -> RequestError:
     return error
 
 
+KIND_MISMATCHES = frozenset({"string_type", "int_type", "float_type", "bool_type", "list_type", "dict_type"})
+UNION_MEMBER = re.compile(r"str|int|list|(?:list|dict|function-\w+|constrained-\w+)\[.*")
+
+
 def _invalid(invalid: ValidationError) -> InvalidRequest:
-    """The first thing wrong with a body, naming the field and never quoting its value."""
-    first = invalid.errors(include_url=False, include_context=False, include_input=False)[0]
+    """What is wrong with the first bad field of a body, naming the field and never quoting its value.
+
+    Of a field that may be several kinds of value pydantic reports an error for each kind; the one that fits the kind
+    that was sent says what is wrong.
+    """
+    errors = invalid.errors(include_url=False, include_context=False, include_input=False)
+    of_field = [error for error in errors if error["loc"][:1] == errors[0]["loc"][:1]]
+    told = max(of_field, key=lambda error: (error["type"] not in KIND_MISMATCHES, len(error["loc"])))
     path = ""
-    for part in first["loc"]:
+    for part in told["loc"]:
         if isinstance(part, int):
             path += f"[{part}]"
-        elif part in FIELDS and part not in ("str", "int", "list"):  # pydantic names union members in the path
+        elif part in FIELDS and part not in ("str", "int", "list"):
             path += f".{part}" if path else part
-        else:
+        elif not UNION_MEMBER.fullmatch(part):  # pydantic names union members in the path
             break
-    if first["type"] == "json_invalid":
-        return InvalidRequest(f"the body is not valid JSON: {first['msg'].removeprefix('Invalid JSON: ')}")
-    return InvalidRequest(f"{path}: {first['msg']}" if path else first["msg"], param=path or None)
+    if told["type"] == "json_invalid":
+        return InvalidRequest(f"the body is not valid JSON: {told['msg'].removeprefix('Invalid JSON: ')}")
+    return InvalidRequest(f"{path}: {told['msg']}" if path else told["msg"], param=path or None)
 
 
 def request_id(request: Request) -> str:

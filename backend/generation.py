@@ -2,20 +2,24 @@
 
 import asyncio
 import time
+from collections.abc import Callable
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from backend.answers import Answer, Said
+from backend.answers import Answer, Finish, Said
 from backend.call import Call, ClientGone
 from backend.choice import Choice
+from backend.engine.progress import Finish as FinishReason
 from backend.engine.progress import TokenLogprobs
 from backend.error_bodies import JSON, ModelFailed, error_body, error_response
-from backend.errors import RequestError
+from backend.errors import InvalidRequest, RequestError
+from backend.interpreter import Interpreter
 from backend.logprobs import Entry, Spelling
 from backend.metrics import Metrics
 from backend.models.tokenizer import TextModel
 from backend.parameters import Job
+from backend.tools.parts import Content, Part, merged
 from backend.wire import REQUEST_ID_HEADER, SSE_DONE, JsonObject, PromptTokensDetails, Usage, sse_data
 
 FAILED = {
@@ -33,8 +37,9 @@ class GenerationResponse(Response):
 
     def __init__(
         self, text_model: TextModel, metrics: Metrics, job: Job, call: Call, answer: Answer, arrived: float, *,
-        stream: bool, usage: bool,
+        stream: bool, usage: bool, interpreter: Callable[[], Interpreter] | None = None,
     ) -> None:  # fmt: skip
+        """interpreter: makes what reads thoughts and calls in one choice; None: all is content."""
         self.background = None
         self._text_model = text_model
         self._metrics = metrics
@@ -45,8 +50,8 @@ class GenerationResponse(Response):
         self._stream = stream
         self._usage = usage
         self._spelling = Spelling(text_model)
-        self._choices = [Choice(text_model, job.text) for _ in job.sequences]
-        self._texts: list[list[str]] = [[] for _ in job.sequences]
+        self._choices = [Choice(text_model, job.text, interpreter() if interpreter else None) for _ in job.sequences]
+        self._parts: list[list[Part]] = [[] for _ in job.sequences]
         self._entries: list[list[Entry]] = [[] for _ in job.sequences]
         self._of_prompts: list[list[TokenLogprobs]] = [[] for _ in job.sequences[:: job.made]]
         self._before = [len(text_model.decode(prompt)) for prompt in job.echo or ()]
@@ -59,13 +64,13 @@ class GenerationResponse(Response):
         started = False
         outcome = "failed"
         try:
-            index, text = await self._next()
+            index, parts = await self._next()
             if self._stream:
                 started = True
                 await self._start(send, "text/event-stream")
-                await self._send_stream(send, index, text)
+                await self._send_stream(send, index, parts)
             else:
-                self._keep(index, text)
+                self._keep(index, parts)
                 while not self._call.done:
                     self._keep(*await self._next())
                 await self._send_whole(send)
@@ -97,7 +102,7 @@ class GenerationResponse(Response):
         left = self._job.deadline_s - (time.monotonic() - self._arrived)
         return asyncio.get_running_loop().call_later(left, self._call.expire)
 
-    async def _next(self) -> tuple[int, str]:
+    async def _next(self) -> tuple[int, list[Part]]:
         index, progress = await self._call.next_event()
         if self._first is None:
             self._first = time.monotonic()
@@ -105,15 +110,20 @@ class GenerationResponse(Response):
         if progress.prompt is not None:
             self._of_prompts[index // self._job.made] = progress.prompt
         choice = self._choices[index]
-        text = choice.feed(progress)
+        parts = choice.feed(progress)
+        if choice.finish_reason == FinishReason.NOTHING_LEFT:
+            raise InvalidRequest(
+                "no token is left that allowed_token_ids, bad_words and the form of the answer all permit",
+                param="allowed_token_ids",
+            )
         if choice.finish_reason in FAILED:
             raise ModelFailed(FAILED[choice.finish_reason])
         if choice.finish_reason is not None and progress.finish is None:
             self._call.stop(index)
-        return index, "" if self._job.only_echo else text
+        return index, [] if self._job.only_echo else parts
 
-    def _keep(self, index: int, text: str) -> None:
-        self._texts[index].append(text)
+    def _keep(self, index: int, parts: list[Part]) -> None:
+        self._parts[index] += parts
         self._entries[index] += self._taken(index)
 
     def _taken(self, index: int) -> list[Entry]:
@@ -123,7 +133,7 @@ class GenerationResponse(Response):
             return []
         return [entry.moved(self._before[index // self._job.made]) for entry in taken] if self._job.echo else taken
 
-    async def _send_stream(self, send: Send, index: int, text: str) -> None:
+    async def _send_stream(self, send: Send, index: int, parts: list[Part]) -> None:
         opened: set[int] = set()
         while True:
             frames = []
@@ -132,17 +142,17 @@ class GenerationResponse(Response):
                 frames.append(self._answer.opening(index) or b"")
                 if self._job.echo is not None:
                     prompt, entries = self._echo(index)
-                    frames.append(self._answer.chunk(index, prompt, None, entries))
-            reason, entries = self._choices[index].finish_reason, self._taken(index)
-            if text or entries:
-                frames.append(self._answer.chunk(index, text, None, entries))
-            if reason is not None:
-                frames.append(self._answer.chunk(index, "", reason))
+                    frames.append(self._answer.chunk(index, [Content(prompt)], None, entries))
+            finish, entries = self._finish(index), self._taken(index)
+            if parts or entries:
+                frames.append(self._answer.chunk(index, parts, None, entries))
+            if finish is not None:
+                frames.append(self._answer.chunk(index, [], finish))
             if body := b"".join(frames):
                 await send({"type": "http.response.body", "body": body, "more_body": True})
             if self._call.done:
                 break
-            index, text = await self._next()
+            index, parts = await self._next()
         end = self._answer.usage_chunk(self.usage) if self._usage else b""
         await send({"type": "http.response.body", "body": end + SSE_DONE, "more_body": False})
 
@@ -161,16 +171,20 @@ class GenerationResponse(Response):
         return chosen
 
     def _said(self, index: int) -> Said:
-        text, entries = "".join(self._texts[index]), self._entries[index]
+        parts, entries = merged(self._parts[index]), self._entries[index]
         if self._job.echo is not None:
             prompt, before = self._echo(index)
-            text, entries = prompt + text, before + entries
+            parts, entries = [Content(prompt), *parts], before + entries
         return Said(
-            text,
-            self._choices[index].finish_reason,
+            parts,
+            self._finish(index) or Finish("length"),
             entries if self._job.text.logprobs else None,
             self._prompt_logprobs(index),
         )
+
+    def _finish(self, index: int) -> Finish | None:
+        choice = self._choices[index]
+        return None if choice.finish_reason is None else Finish(choice.finish_reason, choice.stop_reason)
 
     def _echo(self, index: int) -> tuple[str, list[Entry]]:
         assert self._job.echo is not None  # noqa: S101

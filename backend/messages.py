@@ -96,7 +96,7 @@ class Turned(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class NotTurned(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """It stayed as it was; ``kind`` is the name of a class in `backend.errors`."""
+    """It did not sleep, wake or scrub; ``kind`` is the name of a class in `backend.errors`."""
 
     number: int
     kind: str

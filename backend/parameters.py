@@ -3,17 +3,21 @@
 import secrets
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from backend.choice import TextOptions
 from backend.engine.sampling import SamplingParams
 from backend.errors import ContextLengthExceeded, InvalidRequest
 from backend.messages import AddSequence
+from backend.models.generation_config import SamplingDefaults
 from backend.wire import ChatCompletionRequest, ChatMessage, CompletionRequest, GenerationRequest
 
 SEED_STEP = 0x9E3779B97F4A7C15  # 2**64 / golden ratio: choices of one request draw from seeds far apart
 SEED_SPACE = 1 << 63
 MAX_BIASES = 1024
+NEUTRAL_DEFAULTS = SamplingDefaults()
+T = TypeVar("T")
+NOT_RENDERED = {"annotations", "audio", "refusal"}  # of an answer that comes back: `unsupported` has looked at them
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,19 +44,25 @@ class Job:
     deadline_s: float | None = None
 
 
-def template_messages(request: ChatCompletionRequest) -> list[dict[str, Any]]:
-    """The conversation as chat templates expect it: every content one string. Raises InvalidRequest."""
-    return [_template_message(m, f"messages[{i}]") for i, m in enumerate(request.messages)]
+def template_messages(request: ChatCompletionRequest, *, in_parts: bool = False) -> list[dict[str, Any]]:
+    """The conversation as chat templates expect it: every content one string, or with ``in_parts`` its text parts as
+    they came. Raises InvalidRequest naming the field."""
+    return [_template_message(m, f"messages[{i}]", in_parts) for i, m in enumerate(request.messages)]
 
 
-def _template_message(message: ChatMessage, at: str) -> dict[str, Any]:
-    rendered = message.model_dump(exclude_none=True)
+def _template_message(message: ChatMessage, at: str, in_parts: bool) -> dict[str, Any]:
+    rendered = message.model_dump(exclude_none=True, exclude=NOT_RENDERED)
+    if thoughts := rendered.pop("reasoning", None):
+        rendered.setdefault("reasoning_content", thoughts)  # the name that templates know
     if not isinstance(message.content, list):
         return {**rendered, "content": message.content or ""}
     for i, part in enumerate(message.content):
         if part.type != "text" or part.text is None:
             raise InvalidRequest("this model reads text only", param=f"{at}.content[{i}].type")
-    return {**rendered, "content": "\n".join(part.text or "" for part in message.content)}
+    texts = [part.text or "" for part in message.content]
+    if in_parts and texts:
+        return {**rendered, "content": [{"type": "text", "text": text} for text in texts]}
+    return {**rendered, "content": "\n".join(texts)}
 
 
 def completion_prompts(request: CompletionRequest) -> list[str | list[int]]:
@@ -79,21 +89,25 @@ def job(
     project: str = "",
     grammar: str = "",
     grammar_after: int | None = None,
+    thought_token: int | None = None,
+    grammar_size: int = 0,
     bad_words: tuple[tuple[int, ...], ...] = (),
+    defaults: SamplingDefaults = NEUTRAL_DEFAULTS,
 ) -> Job:
     """Sequences for every prompt and choice.
 
     An answer may take what the prompt leaves of the context: a larger ``max_tokens`` is lowered to that, and without
     one it is that. Raises ContextLengthExceeded when nothing is left, InvalidRequest for token ids outside the
-    vocabulary and for parameters that contradict each other. `param` names the field that prompts came from;
-    `grammar`, what it begins behind, and `bad_words` are as in `SamplingParams`.
+    vocabulary and for parameters that contradict each other. `param` names the field that prompts came from; `defaults`
+    hold for what the request does not set; `grammar` and what belongs to it, and `bad_words`, are as in
+    `SamplingParams`.
     """
     n = request.n or 1
     completion = request if isinstance(request, CompletionRequest) else None
     made = n if completion is None or completion.best_of is None else completion.best_of
     echo = completion is not None and bool(completion.echo)
     wanted = _max_tokens(request)
-    _refuse_contradictions(request, n, made, wanted, echo=echo, grammar=grammar)
+    _refuse_contradictions(request, n, made, wanted, echo=echo, grammar=grammar, bad_words=bad_words)
     seed = secrets.randbelow(SEED_SPACE) if request.seed is None else request.seed
     logprobs = _logprobs(request)
     allowed = tuple(request.allowed_token_ids or ())
@@ -116,13 +130,13 @@ def job(
         for choice in range(made):
             params = SamplingParams(
                 max_tokens=max(1, most),
-                temperature=1.0 if request.temperature is None else request.temperature,
-                top_k=max(0, request.top_k or 0),
-                top_p=1.0 if request.top_p is None else request.top_p,
-                min_p=request.min_p or 0.0,
+                temperature=_or(request.temperature, defaults.temperature),
+                top_k=max(0, _or(request.top_k, defaults.top_k)),
+                top_p=_or(request.top_p, defaults.top_p),
+                min_p=_or(request.min_p, defaults.min_p),
                 presence_penalty=request.presence_penalty or 0.0,
                 frequency_penalty=request.frequency_penalty or 0.0,
-                repetition_penalty=1.0 if request.repetition_penalty is None else request.repetition_penalty,
+                repetition_penalty=_or(request.repetition_penalty, defaults.repetition_penalty),
                 logit_bias=_logit_bias(request, vocab_size),
                 seed=(seed + choice * SEED_STEP) % SEED_SPACE,
                 min_tokens=min(request.min_tokens or 0, max(1, most)),
@@ -134,6 +148,8 @@ def job(
                 prompt_logprobs=_prompt_logprobs(request, echo=echo) if not choice else None,
                 grammar=grammar,
                 grammar_after=grammar_after,
+                thought_token=thought_token,
+                grammar_size=grammar_size,
             )
             sequences.append(
                 AddSequence(
@@ -157,6 +173,10 @@ def job(
         only_echo=wanted == 0,
         deadline_s=request.deadline_s,
     )
+
+
+def _or(asked: T | None, default: T) -> T:
+    return default if asked is None else asked
 
 
 def _truncated(prompts: list[list[int]], most: int | None, room: int) -> list[list[int]]:
@@ -184,8 +204,9 @@ def cache_root(project: str, salt: str) -> bytes:
 
 
 def _refuse_contradictions(
-    request: GenerationRequest, n: int, made: int, wanted: int | None, *, echo: bool, grammar: str
-) -> None:
+    request: GenerationRequest, n: int, made: int, wanted: int | None, *, echo: bool, grammar: str,
+    bad_words: tuple[tuple[int, ...], ...],
+) -> None:  # fmt: skip
     if made < n:
         raise InvalidRequest("best_of must be at least n", param="best_of")
     if made > n and request.stream:
@@ -196,6 +217,9 @@ def _refuse_contradictions(
         raise InvalidRequest("prompt_logprobs cannot be streamed", param="prompt_logprobs")
     if isinstance(request, ChatCompletionRequest) and request.top_logprobs and not request.logprobs:
         raise InvalidRequest("top_logprobs needs logprobs", param="top_logprobs")
+    forbidden = {word[0] for word in bad_words if len(word) == 1}
+    if request.allowed_token_ids and forbidden.issuperset(request.allowed_token_ids):
+        raise InvalidRequest("bad_words forbids every token of allowed_token_ids", param="allowed_token_ids")
     if request.include_stop_str_in_output and grammar:
         raise InvalidRequest(
             "include_stop_str_in_output contradicts a given form of the answer", param="include_stop_str_in_output"
@@ -217,6 +241,7 @@ def _text_options(request: GenerationRequest, logprobs: int | None) -> TextOptio
         include_stop=bool(request.include_stop_str_in_output),
         min_tokens=request.min_tokens or 0,
         logprobs=logprobs is not None,
+        stop_tokens=frozenset(request.stop_token_ids or ()),
     )
 
 

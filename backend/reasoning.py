@@ -25,6 +25,9 @@ class ThinkParser(Script):
             if not (yield from self.follows(OPEN)):
                 self.say(Content(before))
                 return (yield from self.rest())
+        else:
+            self.give_back((yield from self.after()))
+            yield from self.follows(OPEN)  # some models repeat what the prompt ends with
         yield from self.prose(CLOSE, trim=True, kind=Reasoning)
         yield from self.rest(trim=True)
         return None

@@ -16,7 +16,7 @@ from typing import TextIO
 import uvicorn
 from starlette.types import ASGIApp
 
-from backend.conversation import AUTO, ChatModel
+from backend.conversation import AUTO, NONE, ChatModel
 from backend.embedding_server import EmbeddingApi
 from backend.engine.config import EngineConfig
 from backend.engine.progress import Stage
@@ -28,6 +28,7 @@ from backend.gpu_meter import GpuMeter, open_probe
 from backend.heartbeat import beat
 from backend.messages import Loading
 from backend.models.checkpoint import Checkpoint, resolve
+from backend.models.generation_config import SamplingDefaults
 from backend.request_lock import RequestLock, read_key
 from backend.server import Api
 from backend.supervision import RESTARTS, supervise
@@ -49,18 +50,22 @@ def serve(
     heartbeat: Path | None = None,
     tool_call_parser: str = AUTO,
     reasoning_parser: str = AUTO,
+    generation_config: str = AUTO,
     restarts: int = RESTARTS,
     request_key: Path | None = None,
 ) -> None:
     """Run until SIGTERM or SIGINT; then no connection is taken, running answers get DRAIN_S to end, and what waits for
     its turn is refused, to be asked of another.
 
-    heartbeat: a file to touch while the engine loop answers.
+    heartbeat: a file to touch while the engine loop answers. generation_config: auto, the checkpoint's sampling
+    defaults hold for what a request does not set; none, neutral values do.
 
     One JSON line on stdout, ``{"event": "ready", "port": …, "pid": …}``, says when requests are welcome; until then
     ``/readyz`` says how far loading is. Raises ConfigError, ModelError or EngineDead before that.
     """
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    if generation_config not in (AUTO, NONE):
+        raise ConfigError(f"generation_config is auto or none, not {generation_config!r}")
     context = server_context(tls) if tls else None
     lock = read_key(request_key) if request_key else None
     listener = _listen(host, port)
@@ -73,7 +78,8 @@ def serve(
         app = EmbeddingApi(engine, checkpoint.embedding_text, checkpoint.embedding, served_name, identity, meter).app()
     else:
         chats = ChatModel(checkpoint.text, tool_call_parser, reasoning_parser)
-        api = Api(engine, checkpoint.text, served_name, identity, chats, meter)
+        defaults = SamplingDefaults() if generation_config == NONE else checkpoint.sampling_defaults
+        api = Api(engine, checkpoint.text, served_name, identity, chats, meter, defaults)
         app = api.app()
     if lock is not None:
         app = RequestLock(app, lock, tenant=identity.tenant, backend=identity.backend_id)
@@ -117,6 +123,8 @@ def serve(
                 task.cancel()
             await asyncio.gather(*filter(None, (serving, starting, supervising)), return_exceptions=True)
             await engine.stop()
+            if api is not None:
+                await api.close()
 
     if meter is not None:
         meter.start()

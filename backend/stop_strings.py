@@ -11,13 +11,18 @@ class StopStrings:
     more.
 
     include: the stop itself is shown.
+
+    Attributes:
+        stop: the string that ended the text; None while none has.
+        cut: characters that were fed and are not shown because of it.
     """
 
     def __init__(self, stops: Sequence[str], *, include: bool = False) -> None:
         self._stops = [s for s in stops if s]
         self._include = include
         self._held = ""
-        self.matched = False
+        self.stop: str | None = None
+        self.cut = 0
 
     def feed(self, text: str) -> str:
         """The text that may be shown now. After a match nothing more is."""
@@ -26,15 +31,25 @@ class StopStrings:
         if not self._stops:
             return text
         held = self._held + text
-        found = [(at + len(stop), at) for stop in self._stops if (at := held.find(stop)) >= 0]
+        found = [(at + len(stop), at, stop) for stop in self._stops if (at := held.find(stop)) >= 0]
         if found:
-            self.matched = True
             self._held = ""
-            end, begin = min(found)
-            return held[: end if self._include else begin]
+            end, begin, self.stop = min(found)
+            shown = held[: end if self._include else begin]
+            self.cut = len(held) - len(shown)
+            return shown
         keep = max(_overlap(held, stop) for stop in self._stops)
         self._held = held[len(held) - keep :]
         return held[: len(held) - keep]
+
+    @property
+    def matched(self) -> bool:
+        return self.stop is not None
+
+    @property
+    def held(self) -> int:
+        """Characters that are held back."""
+        return len(self._held)
 
     def flush(self) -> str:
         """The text has ended: what was held back is text after all."""

@@ -5,6 +5,7 @@ OpenAI's `response_format`, and vLLM's `guided_*` and `structured_outputs`. A sc
 """
 
 import json
+from math import isfinite
 from typing import Any
 
 from llguidance import LLMatcher
@@ -18,6 +19,8 @@ MAX_CHOICES = 1000
 MAX_DEPTH = 64
 # Between two tokens of JSON; unbounded, a model may write blanks until its tokens are used up.
 JSON_OPTIONS: dict[str, Any] = {"whitespace_pattern": r"[\x20\x0A\x0D\x09]{0,32}"}
+OF_A_FORMAT = frozenset({"type", "json_schema"})
+OF_A_SCHEMA = frozenset({"name", "description", "schema", "strict"})
 KINDS = ("json", "json_object", "regex", "choice", "grammar")
 
 
@@ -45,6 +48,7 @@ Asked = tuple[str, Any, str]  # kind, value, the field it stood in
 def _response_format(value: dict[str, Any] | None) -> list[Asked]:
     if value is None:
         return []
+    _refuse_unknown(value, OF_A_FORMAT, "response_format")
     match value.get("type"):
         case "text":
             return []
@@ -52,11 +56,18 @@ def _response_format(value: dict[str, Any] | None) -> list[Asked]:
             return [("json_object", True, "response_format")]
         case "json_schema":
             described = value.get("json_schema")
+            _refuse_unknown(described, OF_A_SCHEMA, "response_format.json_schema")
             schema = described.get("schema") if isinstance(described, dict) else None
             if schema is None:
                 raise InvalidRequest("a schema is missing", param="response_format.json_schema.schema")
             return [("json", schema, "response_format.json_schema.schema")]
     raise InvalidRequest("type is text, json_object or json_schema", param="response_format.type")
+
+
+def _refuse_unknown(given: Any, known: frozenset[str], at: str) -> None:
+    """Raises InvalidRequest naming the first member of an object that nothing reads."""
+    for name in sorted(given.keys() - known) if isinstance(given, dict) else ():
+        raise InvalidRequest(f"unknown parameter {name!r}", param=f"{at}.{name}", code="unknown_parameter")
 
 
 def _guided(request: GenerationRequest) -> list[Asked]:
@@ -102,7 +113,11 @@ def _schema(value: Any, param: str) -> str:
     """As JSON, for a schema given as such or as text."""
     text = _sized(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False), param)
     try:
-        schema = json.loads(text)
+        schema = json.loads(text, parse_float=_finite, parse_int=_finite, parse_constant=_finite)
+    except OverflowError:
+        raise InvalidRequest(
+            "a number in the schema is not finite or beyond a double (about 1.8e308)", param=param
+        ) from None
     except ValueError:
         raise InvalidRequest("the schema is not JSON", param=param) from None
     if not isinstance(schema, dict):
@@ -110,6 +125,14 @@ def _schema(value: Any, param: str) -> str:
     if _depth(schema) > MAX_DEPTH:
         raise GrammarTooComplex("the schema is nested too deeply", param=param)
     return text
+
+
+def _finite(text: str) -> float:
+    """A number of JSON. Raises OverflowError for one that no double can hold, and for NaN."""
+    number = float(text)
+    if not isfinite(number):
+        raise OverflowError(text)
+    return number
 
 
 def _depth(value: Any) -> int:

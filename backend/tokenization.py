@@ -79,7 +79,7 @@ class Tokenization:
             text = wire.prompt or ""
             if wire.add_special_tokens:
                 return self._text_model.encode_completion(text)
-            return list(self._text_model.tokenizer.encode(text, add_special_tokens=False).ids)
+            return self._text_model.encode_words(text)
         options = {"tools": wire.tools, "chat_template_kwargs": wire.chat_template_kwargs}
         chat = ChatCompletionRequest.model_validate({"model": "-", "messages": wire.messages, **options})
         tools = read_tools(chat.model_extra or {})

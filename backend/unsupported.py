@@ -7,7 +7,7 @@ holds its neutral value. Sources: OpenAI API reference and vLLM's protocol.
 from typing import Any
 
 from backend.errors import InvalidRequest
-from backend.wire import ChatCompletionRequest, GenerationRequest
+from backend.wire import ChatCompletionRequest, GenerationRequest, WireModel
 
 IGNORED = {  # they say something about the request and nothing about the answer
     "guided_decoding_backend",
@@ -55,8 +55,26 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {  # known and not supported, and the valu
 }
 
 
+IN_MESSAGES: dict[str, tuple[Any, ...]] = {  # beside what the wire model has; () : any value
+    "annotations": (),  # of an answer that comes back: they say something about its text
+    "audio": (None,),
+    "function_call": (None,),
+    "reasoning": (),
+    "reasoning_content": (),
+    "refusal": (None, ""),
+}
+IN_PARTS: dict[str, tuple[Any, ...]] = {"annotations": (), "cache_control": ()}
+IN_STREAM_OPTIONS: dict[str, tuple[Any, ...]] = {"continuous_usage_stats": (False,), "include_obfuscation": (False,)}
+
+
 def refuse_unsupported(request: GenerationRequest) -> None:
-    """Raises InvalidRequest naming the first parameter that would be ignored. Also looks into messages."""
+    """Raises InvalidRequest naming the first parameter that would be ignored, in messages and options as well."""
+    if request.stream_options is not None:
+        _refuse_members(request.stream_options, IN_STREAM_OPTIONS, "stream_options")
+    for i, message in enumerate(request.messages if isinstance(request, ChatCompletionRequest) else ()):
+        _refuse_members(message, IN_MESSAGES, f"messages[{i}]")
+        for j, part in enumerate(message.content if isinstance(message.content, list) else ()):
+            _refuse_members(part, IN_PARTS, f"messages[{i}].content[{j}]", of="text" if part.type == "text" else None)
     for name, value in (request.model_extra or {}).items():
         if value is None or name in IGNORED:
             continue
@@ -68,3 +86,16 @@ def refuse_unsupported(request: GenerationRequest) -> None:
             raise InvalidRequest(
                 f"{name} is not supported by this backend with this value", param=name, code="unsupported_parameter"
             )
+
+
+def _refuse_members(given: WireModel, known: dict[str, tuple[Any, ...]], at: str, *, of: str | None = "object") -> None:
+    """of: None for what is refused as a whole elsewhere."""
+    for name, value in (given.model_extra or {}).items():
+        if value is None or of is None or (name in known and (not known[name] or value in known[name])):
+            continue
+        path = f"{at}.{name}"
+        if name in known:
+            raise InvalidRequest(
+                "it is not supported by this backend with this value", param=path, code="unsupported_parameter"
+            )
+        raise InvalidRequest(f"unknown parameter {name!r}", param=path, code="unknown_parameter")

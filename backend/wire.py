@@ -87,17 +87,17 @@ class GenerationRequest(WireModel):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     n: int | None = Field(None, ge=1, le=MAX_CHOICES)
-    temperature: float | None = Field(None, ge=0, le=2, strict=False)
-    top_p: float | None = Field(None, gt=0, le=1, strict=False)
+    temperature: float | None = Field(None, ge=0, le=2)
+    top_p: float | None = Field(None, gt=0, le=1)
     top_k: int | None = Field(None, ge=-1)
     seed: int | None = Field(None, ge=-(2**63), lt=2**63)
     stop: str | Annotated[list[str], Field(max_length=MAX_STOP_STRINGS)] | None = None
     max_tokens: int | None = Field(None, ge=1)
-    min_p: float | None = Field(None, ge=0, le=1, strict=False)
-    presence_penalty: float | None = Field(None, ge=-2, le=2, strict=False)
-    frequency_penalty: float | None = Field(None, ge=-2, le=2, strict=False)
-    repetition_penalty: float | None = Field(None, gt=0, le=100, strict=False)
-    logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100, strict=False)]] | None = None
+    min_p: float | None = Field(None, ge=0, le=1)
+    presence_penalty: float | None = Field(None, ge=-2, le=2)
+    frequency_penalty: float | None = Field(None, ge=-2, le=2)
+    repetition_penalty: float | None = Field(None, gt=0, le=100)
+    logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = None
     min_tokens: int | None = Field(None, ge=0)
     stop_token_ids: Annotated[list[int], Field(max_length=MAX_STOP_TOKENS)] | None = None
     include_stop_str_in_output: bool | None = None
@@ -109,7 +109,7 @@ class GenerationRequest(WireModel):
     prompt_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
     priority: int | None = Field(None, gt=-(2**31), lt=2**31)
     cache_salt: str | None = None
-    deadline_s: float | None = Field(None, gt=0, le=86_400, strict=False)
+    deadline_s: float | None = Field(None, gt=0, le=86_400)
     response_format: JsonObject | None = None
     guided_json: JsonObject | str | None = None
     guided_regex: str | None = None

@@ -23,7 +23,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             `gpu_memory`, its share of the card, beside weights, activations and graphs.
         graphs: capture decode steps as CUDA graphs.
         speculation: "ngram": guess tokens from the text so far and check several in a step (`speculation`).
-        batch_invariant: on a GPU, a sequence's tokens depend on nothing but itself, whatever runs beside it; slower.
+        batch_invariant: a sequence's tokens depend on nothing but itself, whatever runs beside it; slower. On the CPU a
+            prompt is then computed one token at a time.
         max_model_len: prompt plus answer, in tokens; None: the model's context, or what the KV cache holds if less.
         max_num_batched_tokens: the token budget of one step; longer prompts run in chunks.
         max_num_seqs: sequences running at once. max_waiting: further ones that may queue. max_per_project: sequences
@@ -69,8 +70,6 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
                 raise ConfigError(f"{name} is fp8 or nothing, not {getattr(self, name)!r}")
             if getattr(self, name) and not self.device.startswith("cuda"):
                 raise ConfigError(f"{name} fp8 needs a GPU; this is {self.device!r}")
-        if self.batch_invariant and not self.device.startswith("cuda"):
-            raise ConfigError(f"batch_invariant is a mode of the GPU's kernels; this is {self.device!r}")
         if self.batch_invariant and self.quantization:
             raise ConfigError("batch_invariant goes without quantization: products of FP8 weights depend on the batch")
         if self.speculation not in (None, "ngram"):

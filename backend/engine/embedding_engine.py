@@ -59,6 +59,8 @@ class EmbeddingEngine(Engine):
             raise ConfigError(f"an embedding model is loaded from its weights, not as {config.load_format!r}")
         if config.speculation:
             raise ConfigError("an embedding model draws no tokens: speculation has nothing to guess")
+        if config.batch_invariant and not config.device.startswith("cuda"):
+            raise ConfigError("an embedding model has no batch-invariant mode on the CPU; start it without that option")
         if config.threads is not None:
             torch.set_num_threads(config.threads)
         if config.device.startswith("cuda"):

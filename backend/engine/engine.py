@@ -26,7 +26,8 @@ from backend.engine.sequence import Sequence, Status
 from backend.engine.sleeper import HostSleeper, Sleeper
 from backend.engine.speculation import Drafted, Drafter, Speculation, agreed
 from backend.engine.token_masks import Allowed, MaskedGrammars
-from backend.errors import Asleep, CannotSleep, ContextLengthExceeded, InvalidRequest, Overloaded
+from backend.engine.tokenwise_runner import TokenwiseRunner
+from backend.errors import Asleep, CannotScrub, CannotSleep, ContextLengthExceeded, InvalidRequest, Overloaded
 from backend.models.checkpoint import Checkpoint
 from backend.models.decoder import Decoder
 from backend.models.direct import OnProgress
@@ -63,7 +64,7 @@ class Engine:
         if runner is None:
             assert isinstance(model, Decoder)  # noqa: S101 -- an encoder comes with its runner
             pages = KVCache(model.config, cache.num_blocks, config.block_size, model.embedding.dtype, config.device)
-            runner = ModelRunner(model, pages)
+            runner = (TokenwiseRunner if config.batch_invariant else ModelRunner)(model, pages)
             sleeper = HostSleeper(runner, reload)
         self.runner: Runner = runner
         self._sleeper = sleeper
@@ -172,7 +173,9 @@ class Engine:
             leader=self._sequences.get(leader) if leader is not None else None,
             cache_root=cache_root,
             project=project,
-            matcher=self._grammars.matcher(params.grammar, params.grammar_after)
+            matcher=self._grammars.matcher(
+                params.grammar, params.grammar_after, params.thought_token, params.grammar_size
+            )
             if params.grammar and self._grammars
             else None,
             restriction=Restriction(params, self.vocab_size) if params.restricted else None,
@@ -195,13 +198,21 @@ class Engine:
 
     def scrub(self) -> int:
         """Empty the prefix cache of what nobody runs on, and zero all free blocks; returns how many bytes of them are
-        not zero when read back. Asleep there is nothing: its memory was zeroed and given back."""
+        not zero when read back. Asleep there is nothing: its memory was zeroed and given back.
+
+        Raises CannotScrub if the device has no memory left to read them back with; they are zeroed then, and unchecked.
+        """
         if self.asleep:
             return 0
         free = self.blocks.forget_free()
-        self.blocks.dirty.clear()
         self.runner.scrub(free)
-        return self.runner.residue(free)
+        self.blocks.dirty.clear()
+        try:
+            return self.runner.residue(free)
+        except torch.OutOfMemoryError:
+            raise CannotScrub(
+                "the free blocks were zeroed, but the device has no memory left to read them back; try again when idle"
+            ) from None
 
     def sleep(self, on_progress: OnProgress = lambda done, total: None) -> int:
         """Forget every key, value and prefix, and give memory back until `wake`; returns how many bytes.
@@ -277,9 +288,9 @@ class Engine:
             if s.restriction is not None and s.id not in failed
         }
         allowed, left_nothing = allowed.restricted(others)
-        for id in failed + left_nothing:
+        for id, finish in [(id, Finish.GRAMMAR) for id in failed] + [(id, Finish.NOTHING_LEFT) for id in left_nothing]:
             sequence = self._sequences[id]
-            progress.append(Progress(id, None, Finish.GRAMMAR, sequence.num_cached or 0))
+            progress.append(Progress(id, None, finish, sequence.num_cached or 0))
             self._forget(sequence)
         allowed.withhold({s.id: s.ends for s in there if s.may_not_end})
         return allowed

@@ -16,7 +16,9 @@ from backend.errors import InvalidRequest
 from backend.models.tokenizer import TextModel
 
 MAX_GRAMMAR_BYTES = 128 << 10
-KEPT = 64  # compiled grammars; agents send the same few again and again
+KEPT_BYTES = 256 << 20  # of compiled grammars; agents send the same few again and again
+UNKNOWN_SIZE = 1 << 20
+NOTHING = "NoExtensionBias"  # llguidance's word for a grammar that no token begins
 LIMITS = LLParserLimits(
     initial_lexer_fuel=1_000_000,  # some 20 ms
     step_lexer_fuel=60_000,  # some 4 ms
@@ -29,6 +31,7 @@ COMPILERS = 2  # threads
 # What llguidance says of a grammar begins so; the rest may quote it.
 REASONS = {
     "oneOf constraints": "oneOf is supported only where no two of its schemas can hold at once; use anyOf",
+    NOTHING: "nothing can match the grammar",
     "Unknown format": "a format is not among those that are supported",
     "regex parse error": "a pattern is not a regular expression that is supported: no look-around, no back reference",
     "Pointer": "a $ref points to nothing",
@@ -49,11 +52,15 @@ class GrammarTooComplex(InvalidRequest):
 
 class GrammarMatcher:
     """Follows one sequence through its grammar. An end token is allowed where the text so far is a whole one of it, and
-    is not to be accepted."""
+    is not to be accepted.
 
-    def __init__(self, compiled: "Future[LLMatcher]", after: int | None) -> None:
+    after, begun_by: see `SamplingParams.grammar_after` and `thought_token`.
+    """
+
+    def __init__(self, compiled: "Future[LLMatcher]", after: int | None, begun_by: int | None = None) -> None:
         self._compiled = compiled
         self._after = after
+        self._begun_by = begun_by
         self._matcher: LLMatcher | None = None
 
     @property
@@ -70,6 +77,9 @@ class GrammarMatcher:
 
     def accept(self, token: int) -> bool:
         """Take the next token. False: the grammar cannot be followed any further."""
+        begun_by, self._begun_by = self._begun_by, None
+        if begun_by is not None and token != begun_by:
+            self._after = None  # no thoughts come first
         if self._after is not None:
             if token == self._after:
                 self._after = None
@@ -78,8 +88,13 @@ class GrammarMatcher:
 
     @property
     def holds(self) -> bool:
-        """The grammar has begun to hold."""
-        return self._after is None
+        """The grammar limits what may come next."""
+        return self._after is None or self._begun_by is not None
+
+    @property
+    def also(self) -> int | None:
+        """A token that may come next whatever the grammar says: the one that begins thoughts, at the start."""
+        return self._begun_by
 
     def own(self) -> LLMatcher:
         """Where it is in the grammar. Raises InvalidRequest or GrammarTooComplex where compiling failed."""
@@ -89,16 +104,15 @@ class GrammarMatcher:
 
 
 class Grammars:
-    """Compiles for one vocabulary.
+    """Compiled grammars of one vocabulary, the least recently used of them dropped beyond KEPT_BYTES.
 
     vocab_size: of the model, which may have rows behind the tokenizer's last token; they are never allowed.
     """
 
     def __init__(self, text_model: TextModel, vocab_size: int) -> None:
-        self._tokenizer = LLTokenizer(
-            TokenizerWrapper(_Vocabulary(text_model, vocab_size)), eos_token=sorted(text_model.eos_ids)
-        )
-        self._compiled: OrderedDict[str, Future[LLMatcher]] = OrderedDict()
+        self._tokenizer = prepared(text_model, vocab_size)
+        self._compiled: OrderedDict[str, tuple[Future[LLMatcher], int]] = OrderedDict()
+        self._kept = 0
         self._compilers = ThreadPoolExecutor(COMPILERS, thread_name_prefix="grammar")
 
     @property
@@ -106,29 +120,52 @@ class Grammars:
         """Tokens that masks are of: the model's, and what the tokenizer may know beyond."""
         return int(self._tokenizer.vocab_size)
 
-    def compiled(self, grammar: str) -> "Future[LLMatcher]":
-        """At its beginning, to be copied. Its error is GrammarTooComplex, or InvalidRequest for what is no grammar."""
-        future = self._compiled.get(grammar)
-        if future is None:
-            future = self._compiled[grammar] = self._compilers.submit(self._compile, grammar)
-            while len(self._compiled) > KEPT:
-                self._compiled.popitem(last=False)
-        self._compiled.move_to_end(grammar)
+    def compiled(self, grammar: str, size: int = UNKNOWN_SIZE) -> "Future[LLMatcher]":
+        """At its beginning, to be copied. Its error is GrammarTooComplex, or InvalidRequest for what is no grammar.
+
+        size: bytes that it keeps, as `grammar_check` found.
+        """
+        found = self._compiled.get(grammar)
+        if found is not None and not (found[0].done() and found[0].exception()):
+            self._compiled.move_to_end(grammar)
+            return found[0]
+        self._forget(grammar)
+        future = self._compilers.submit(compile_grammar, self._tokenizer, grammar)
+        size += len(grammar)
+        self._compiled[grammar] = future, size
+        self._kept += size
+        while self._kept > KEPT_BYTES and len(self._compiled) > 1:
+            self._forget(next(iter(self._compiled)))
         return future
 
-    def matcher(self, grammar: str, after: int | None = None) -> GrammarMatcher:
-        """For one sequence. after: token behind whose first the grammar begins to hold; None: from the start."""
-        return GrammarMatcher(self.compiled(grammar), after)
+    def _forget(self, grammar: str) -> None:
+        _, size = self._compiled.pop(grammar, (None, 0))
+        self._kept -= size
 
-    def _compile(self, grammar: str) -> LLMatcher:
-        if len(grammar.encode()) > MAX_GRAMMAR_BYTES:
-            raise GrammarTooComplex(f"a grammar may have {MAX_GRAMMAR_BYTES} bytes")
-        matcher = LLMatcher(self._tokenizer, grammar, log_level=0, limits=LIMITS)
-        if not matcher.is_error():
-            matcher.deep_copy().compute_bitmask()  # the first is the costly one
-        if matcher.is_error():
-            raise _refusal(matcher.get_error())
-        return matcher
+    def matcher(
+        self, grammar: str, after: int | None = None, begun_by: int | None = None, size: int = UNKNOWN_SIZE
+    ) -> GrammarMatcher:
+        """For one sequence. after, begun_by: as in `GrammarMatcher`. size: as in `compiled`."""
+        return GrammarMatcher(self.compiled(grammar, size), after, begun_by)
+
+
+def prepared(text_model: TextModel, vocab_size: int) -> LLTokenizer:
+    """A vocabulary that grammars can be compiled for."""
+    return LLTokenizer(TokenizerWrapper(_Vocabulary(text_model, vocab_size)), eos_token=sorted(text_model.eos_ids))
+
+
+def compile_grammar(tokenizer: LLTokenizer, grammar: str) -> LLMatcher:
+    """At its beginning. Raises GrammarTooComplex, or InvalidRequest for what is no grammar or what nothing matches."""
+    if len(grammar.encode()) > MAX_GRAMMAR_BYTES:
+        raise GrammarTooComplex(f"a grammar may have {MAX_GRAMMAR_BYTES} bytes")
+    matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=LIMITS)
+    if not matcher.is_error():
+        first = matcher.deep_copy()  # the first mask is the costly one, and not all errors show before it
+        if not any(first.compute_bitmask()) or first.is_error():
+            raise _refusal(first.get_error() if first.is_error() else NOTHING)
+    if matcher.is_error():
+        raise _refusal(matcher.get_error())
+    return matcher
 
 
 def _refusal(error: str) -> InvalidRequest:
@@ -138,6 +175,8 @@ def _refusal(error: str) -> InvalidRequest:
     if error.startswith("Unimplemented keys"):
         return InvalidRequest(f"the JSON schema uses keywords that are not supported: {error.split(':', 1)[1].strip()}")
     known = (reason for beginning, reason in REASONS.items() if error.startswith(beginning))
+    if "invalid regex" in error:
+        return InvalidRequest(REASONS["regex parse error"])
     return InvalidRequest(next(known, "the grammar cannot be read"))
 
 

@@ -94,9 +94,9 @@ class GraphRunner:
         self._check_replays: list[Replay] = []
         self._replays: list[Replay] = []
         self._prompt_replays: list[Replay] = []
-        self._logit_replays: dict[int, Replay] = {}  # of steps that draw outside of them; captured when first needed
-        self._shared_replays: dict[int, Replay] = {}  # captured when first needed
-        self._pieces: dict[int, PiecewiseBody] = {}  # likewise
+        self._logit_replays: dict[int, Replay] = {}  # of steps that draw outside of them
+        self._shared_replays: dict[int, Replay] = {}
+        self._pieces: dict[int, PiecewiseBody] = {}
         self._pool: Any = None  # memory of all graphs, once there are any
         self._layer_bytes = sum(
             weight.data.numel() * weight.data.element_size()
@@ -197,17 +197,31 @@ class GraphRunner:
             self._pieces_for(most)
         prompts = [tokens for tokens in PROMPT_TOKENS if tokens <= self.max_num_batched_tokens]
         checks = list(SIZES) if self._verifier else []
-        total = len(prompts) + len(sizes) + len(checks)
-        self._prompt_replays = self._captured(prompts, self._prompt_step)
-        on_progress(len(prompts), total)
-        self._replays = self._captured(sizes, self._decode_step)
-        on_progress(len(prompts) + len(sizes), total)
+        shared = [size for size in sizes if size >= SHARED_SEQUENCES and self._shares_prefixes]
+        pieces = sorted({piece_size(tokens) for tokens in range(PIECE_STEP, most + 1, PIECE_STEP)})
+        total = len(prompts) + 2 * len(sizes) + len(checks) + len(shared) + len(pieces)
+        done = 0
+
+        def captured(sizes: list[int], step_of: Callable[[int], Callable[[], Tensor]]) -> list[Replay]:
+            nonlocal done
+            replays = self._captured(sizes, step_of)
+            done += len(sizes)
+            on_progress(done, total)
+            return replays
+
+        self._prompt_replays = captured(prompts, self._prompt_step)
+        self._replays = captured(sizes, self._decode_step)
+        self._logit_replays = by_size(captured(sizes, lambda n: self._decode_step(n, draws=False)))
+        self._shared_replays = by_size(captured(shared, lambda n: self._decode_step(n, shared=True)))
         if self._verifier:
-            self._check_replays = self._captured(checks, self._verifier.step)
-            on_progress(total, total)
+            self._check_replays = captured(checks, self._verifier.step)
+        for size in pieces:
+            self._pieces_for(size)
+        on_progress(total, total)
 
     def _captured(self, sizes: list[int], step_of: Callable[[int], Callable[[], Tensor]]) -> list[Replay]:
         replays = []
+        self._clear_step()  # a step runs before it is captured, with rows of no sequence
         for size in sorted(sizes, reverse=True):  # the largest first: the others live in its memory
             step = step_of(size)
             step()  # compiles, and lets the libraries allocate, outside the capture
@@ -257,15 +271,9 @@ class GraphRunner:
         replay = next((r for r in self._replays if r.size >= count), None)
         size = replay.size if replay else count
         if replay and not draws:
-            if size not in self._logit_replays:
-                self._clear_step()  # as for `_shared_replays`
-                self._logit_replays[size] = self._captured([size], lambda n: self._decode_step(n, draws=False))[0]
             replay = self._logit_replays[size]
         common = self._common_prefix(batch) if draws else 0
         if common and replay:
-            if size not in self._shared_replays:
-                self._clear_step()  # a step runs before it is captured: of nobody
-                self._shared_replays[size] = self._captured([size], lambda n: self._decode_step(n, shared=True))[0]
             replay = self._shared_replays[size]
         if common:
             self.tables.describe("shared_length", np.array([common], dtype=np.int32))
@@ -284,7 +292,7 @@ class GraphRunner:
     def _common_prefix(self, batch: list[Scheduled]) -> int:
         """Tokens that all have in the same blocks, in whole tiles; 0 if that is not worth a kernel of its own."""
         tables = [s.sequence.block_table for s in batch]
-        if self.batch_invariant or not self.model.config.plain_attention:
+        if not self._shares_prefixes:
             return 0
         if len(tables) < SHARED_SEQUENCES or any(table[0] != tables[0][0] for table in tables):
             return 0
@@ -293,6 +301,10 @@ class GraphRunner:
         same = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(first), len(last)))
         tokens = same * self.block_size // PREFIX_STEP * PREFIX_STEP
         return tokens if tokens >= SHARED_TOKENS else 0
+
+    @property
+    def _shares_prefixes(self) -> bool:
+        return not self.batch_invariant and self.model.config.plain_attention
 
     def _prompt_step(self, tokens: int) -> Callable[[], Tensor]:
         count = min(PROMPT_SEQUENCES, self.max_num_seqs)
@@ -392,6 +404,10 @@ class GraphRunner:
         drawn = kernels.sample(logits, draws.temperature, draws.seeds, draws.positions, threshold)
         kernels.commit_step(rows, query_start, drawn, self.tables.state)
         return drawn
+
+
+def by_size(replays: list[Replay]) -> dict[int, Replay]:
+    return {replay.size: replay for replay in replays}
 
 
 def _starts(batch: list[Scheduled]) -> Words:

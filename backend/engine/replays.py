@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-PIECE_STEP, COARSE_FROM, COARSE_STEP = 256, 2048, 512  # sizes of steps in pieces: captured when first needed
+PIECE_STEP, COARSE_FROM, COARSE_STEP = 256, 2048, 512  # sizes of steps in pieces
 
 
 def piece_size(tokens: int) -> int:

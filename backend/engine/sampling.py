@@ -26,6 +26,9 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
             for the prompt's tokens. Both are of the model's own distribution, before anything above changes it.
         grammar: what the answer has to match, as `engine.grammar` reads it; "" for anything. grammar_after: the grammar
             holds from behind the first of this token on (the end of a model's thinking); None: from the start.
+            thought_token: with `grammar_after`, only an answer that begins with this token (the begin of a model's
+            thinking) waits for it, and for any other the grammar holds from the start; None: every answer waits, since
+            the prompt has begun the thinking. grammar_size: bytes that the compiled grammar keeps.
     """
 
     max_tokens: int
@@ -47,6 +50,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     prompt_logprobs: int | None = None
     grammar: str = ""
     grammar_after: int | None = None
+    thought_token: int | None = None
+    grammar_size: int = 0
 
     @property
     def greedy(self) -> bool:

@@ -79,12 +79,15 @@ class MaskedGrammars(Grammars):
         """What may come next in the sequences, (id, matcher), whose grammar holds; and the ids of those for which there
         is no saying: compiling failed, or computing did. The bits last until the next call."""
         asked: list[tuple[int, LLMatcher]] = []
+        also: dict[int, int] = {}
         failed: list[int] = []
         for id, matcher in matchers:
             if not matcher.holds:
                 continue
             try:
                 asked.append((id, matcher.own()))
+                if matcher.also is not None:
+                    also[id] = matcher.also
             except InvalidRequest:
                 failed.append(id)
         bits = self._computed([own for _, own in asked])
@@ -93,7 +96,11 @@ class MaskedGrammars(Grammars):
         if wrong:  # seldom
             kept = [i for i in range(len(asked)) if i not in wrong]
             asked, bits = [asked[i] for i in kept], bits[kept]
-        return Allowed([id for id, _ in asked], bits), failed
+        allowed = Allowed([id for id, _ in asked], bits)
+        for id, row in allowed.rows().items() if also else ():
+            if id in also:
+                row.numpy().view(np.uint32)[also[id] // 32] |= np.uint32(1 << also[id] % 32)
+        return allowed, failed
 
     def _computed(self, matchers: Items[LLMatcher]) -> Tensor:
         count = len(matchers)

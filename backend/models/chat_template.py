@@ -83,3 +83,15 @@ def _raise_exception(message: str) -> None:
 
 def _tojson(value: Any, ensure_ascii: bool = False, indent: int | None = None, **options: Any) -> str:
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **options)
+
+
+def with_suffix(content: Any, suffix: str) -> Any:
+    """A content, one string or text parts, with `suffix` at its end."""
+    if isinstance(content, str):
+        return content + suffix
+    return [*content[:-1], {**content[-1], "text": content[-1]["text"] + suffix}]
+
+
+def text_of(content: Any) -> str:
+    """A content, one string or text parts, as one string."""
+    return content if isinstance(content, str) else "\n".join(part["text"] for part in content or ())

@@ -8,6 +8,7 @@ from backend.models import bert, gguf, pooling, safetensors, tokenizer
 from backend.models.bert import EncoderConfig
 from backend.models.config import ModelConfig
 from backend.models.demo import find_demo_model
+from backend.models.generation_config import SamplingDefaults, sampling_defaults
 from backend.models.pooling import Embedding, EmbeddingText
 from backend.models.tokenizer import TextModel
 
@@ -71,6 +72,11 @@ class Checkpoint:
     @cached_property
     def text(self) -> TextModel:
         return tokenizer.from_gguf(self._file) if self._file else tokenizer.from_folder(self.path)
+
+    @cached_property
+    def sampling_defaults(self) -> SamplingDefaults:
+        """What the checkpoint recommends; a GGUF file names none."""
+        return SamplingDefaults() if self._file else sampling_defaults(self.path)
 
     @property
     def has_text(self) -> bool:

@@ -13,6 +13,7 @@ from tokenizers import Tokenizer
 
 from backend.errors import CorruptCheckpoint, UnsupportedModel
 from backend.models.safetensors import read_json, read_list
+from backend.models.tokenizer import encoded
 
 STEPS, LIMITS = "modules.json", "sentence_bert_config.json"
 SEQUENCE = ("Transformer", "Pooling", "Normalize")
@@ -46,8 +47,19 @@ class EmbeddingText:
     def encode(self, text: str) -> list[int]:
         """With the control tokens that the model was trained to see around a text. A spelling of one inside `text` is
         read as one; no other text can be reached by that."""
-        ids: list[int] = self.tokenizer.encode(text, add_special_tokens=True).ids
-        return ids
+        return encoded(self.tokenizer, text, add_special_tokens=True)
+
+    def truncated(self, text: str, most: int) -> list[int]:
+        """The first `most` tokens, control tokens around the text included (as Hugging Face truncates)."""
+        encoding = self.tokenizer.encode_batch([text], add_special_tokens=True)[0]
+        ids: list[int] = encoding.ids
+        surplus = len(ids) - most
+        if surplus <= 0:
+            return ids
+        end = len(ids)
+        while end and encoding.special_tokens_mask[end - 1]:
+            end -= 1
+        return [*ids[: max(0, end - surplus)], *ids[end:]][:most]
 
 
 def read(folder: Path) -> Embedding | None:

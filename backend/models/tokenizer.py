@@ -19,7 +19,7 @@ from tokenizers import Tokenizer
 
 from backend.errors import CorruptCheckpoint, InvalidRequest, ModelNotFound, UnsupportedModel
 from backend.models import gguf_tokenizer
-from backend.models.chat_template import ChatTemplate
+from backend.models.chat_template import ChatTemplate, with_suffix
 from backend.models.gguf import GGUFFile
 from backend.models.safetensors import read_json
 
@@ -47,15 +47,26 @@ class TextModel:
 
     def encode_completion(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """A bare prompt: with the model's BOS where it has one, once even if the text spells it."""
-        ids: list[int] = self.tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+        ids = encoded(self.tokenizer, text, add_special_tokens=add_special_tokens)
         if self.bos_id is not None and ids[:2] == [self.bos_id, self.bos_id]:
             return ids[1:]
         return ids
 
     def encode_words(self, text: str) -> list[int]:
         """Ordinary text inside an answer; what spells a control token is that token."""
-        ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False).ids
-        return ids
+        return encoded(self.tokenizer, text, add_special_tokens=False)
+
+    @cached_property
+    def most_bytes_of_a_token(self) -> int:
+        """No token stands for a longer text."""
+        return max(map(len, self.token_bytes), default=1) or 1
+
+    def template_for(self, tools: Sequence[Mapping[str, Any]] | None) -> ChatTemplate:
+        """The one that writes conversations with those tools. Raises InvalidRequest if there is none."""
+        template = self.tool_template if tools and self.tool_template is not None else self.chat_template
+        if template is None:
+            raise InvalidRequest("this model has no chat template; use /v1/completions", param="messages")
+        return template
 
     def encode_chat(
         self,
@@ -72,9 +83,7 @@ class TextModel:
         and closes turns, so no message can pass itself off as the system's. ``continued``: the last message's content
         is where it ends. Raises InvalidRequest if there is no template, or it refuses.
         """
-        template = self.tool_template if tools and self.tool_template is not None else self.chat_template
-        if template is None:
-            raise InvalidRequest("this model has no chat template; use /v1/completions", param="messages")
+        template = self.template_for(tools)
         spelled: list[str] = []
         mark = f"x{token_hex(8)}x"  # nobody can guess it, and no template escapes it
 
@@ -88,7 +97,7 @@ class TextModel:
         hidden = [as_text(m) for m in messages]
         end = f"y{token_hex(8)}y"
         if continued:
-            hidden[-1] = {**hidden[-1], "content": f"{hidden[-1]['content']}{end}"}
+            hidden[-1] = {**hidden[-1], "content": with_suffix(hidden[-1]["content"], end)}
         rendered = template.render(
             hidden,
             None if tools is None else [as_text(tool) for tool in tools],
@@ -150,6 +159,12 @@ def _map_strings(value: Any, change: Callable[[str], str]) -> Any:
     if isinstance(value, list):
         return [_map_strings(inner, change) for inner in value]
     return value
+
+
+def encoded(tokenizer: Tokenizer, text: str, *, add_special_tokens: bool) -> list[int]:
+    """Token ids. As a batch of one: `encode` holds the interpreter lock while it works, `encode_batch` does not."""
+    ids: list[int] = tokenizer.encode_batch([text], add_special_tokens=add_special_tokens)[0].ids
+    return ids
 
 
 class Detokenizer:

@@ -16,7 +16,7 @@ class HermesParser(CallScript):
         while (yield from self.prose(OPEN, trim=behind_call)):
             behind_call = yield from self.call()
             if not behind_call:
-                self.say(Content(OPEN))
+                self.say(Content(self.left_out + OPEN))
                 continue
             self.give_back((yield from self.after(SPACE + "}")))  # one bracket too many says nothing
             yield from self.follows(CLOSE, or_cut=True)

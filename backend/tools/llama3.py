@@ -14,18 +14,21 @@ class Llama3Parser(CallScript):
 
     def run(self) -> Reading[None]:
         called = False
+        spaces = ""  # before a tag that no call has followed yet
         while True:
             self.remember()
             character = yield from self.after(SPACE + ";," if called else SPACE)
             self.give_back(character)
             before = self.remembered()
+            spaces += "" if called else before
             if (yield from self.follows(TAG)):
                 continue
             if character == "{" and (yield from self.call()):
-                called = True
+                called, spaces = True, ""
                 continue
             if character == END and called:
                 return
-            self.say(Content("" if called else before))
+            self.say(Content(spaces))
             if not (yield from self.prose(TAG)):
                 return
+            spaces = self.left_out

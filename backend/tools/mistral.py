@@ -2,7 +2,7 @@
 tokenizer on, ``name[ARGS]{…}`` for each (Mistral AI, mistral-common)."""
 
 from backend.tools.call import CallScript
-from backend.tools.parts import Arguments, CallStart
+from backend.tools.parts import Arguments, CallStart, Content
 from backend.tools.script import END, SPACE, Reading
 
 CALLS, ARGS, CALL_ID = "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"
@@ -29,7 +29,7 @@ class MistralParser(CallScript):
                 return True
             self.give_back(character)
             if not (yield from self.call()):
-                self.give_back("" if called else before)
+                self._is_text("" if called else before, "" if called else self.left_out)
                 return called
             called = True
 
@@ -44,8 +44,13 @@ class MistralParser(CallScript):
         read = self.remembered()
         name = head.removesuffix("{").split(ARGS)[0].split(CALL_ID)[0].strip(SPACE)
         if not head.endswith("{") or name not in self.names:
-            self.give_back(read)
+            self._is_text(read, self.left_out)
             return False
         self.say(CallStart(name))
         yield from self.value("{", lambda text: self.say(Arguments(text)))
         return True
+
+    def _is_text(self, read: str, before: str) -> None:
+        """What was read behind the token is no call, so the white space before the token separates words."""
+        self.say(Content(before))
+        self.give_back(read)

@@ -24,6 +24,7 @@ class Script(ABC):
         self._again: list[str] = []  # given back, to be read before anything new; the next one stands last
         self._read: list[str] | None = None  # since `remember`
         self._ended = False
+        self.left_out = ""  # white space before the last marker that `prose` read
         self._running = self.run()
         next(self._running)
 
@@ -103,25 +104,28 @@ class Script(ABC):
     ) -> Reading[bool]:
         """Say text up to `marker`, which is read, too; False where the text ends without it.
 
-        White space before the marker is left out; with ``trim`` also at the beginning.
+        White space before the marker is left out, and kept in `left_out`; with ``trim`` it is also left out at the
+        beginning. Takes time linear in the text, whatever it holds: blanks are held as a list, and never looked at
+        again.
         """
-        held = ""
+        blanks: list[str] = []  # white space that may stand before the marker
+        begun = ""  # a beginning of the marker
         while (character := (yield from self.next())) != END:
-            if trim and not held and character in SPACE:
-                continue
-            if not held and character not in SPACE and character != marker[0]:
-                self.say(kind(character))
-                trim = False
-                continue
-            held += character
-            if held.endswith(marker):
-                self.say(kind(held.removesuffix(marker).rstrip(SPACE)))
+            read = begun + character
+            if read == marker:
+                self.left_out = "".join(blanks)
                 return True
-            sure = len(held[: len(held) - overlap(held, marker)].rstrip(SPACE))
-            if sure:
-                self.say(kind(held[:sure]))
-                held, trim = held[sure:], False
-        self.say(kind(held))
+            begun = read[len(read) - overlap(read, marker) :]
+            text = read[: len(read) - len(begun)]
+            if not text:
+                continue
+            words = text.rstrip(SPACE)
+            if words:
+                self.say(kind("".join(blanks) + words))
+                blanks, trim = [], False
+            if not trim:
+                blanks.append(text[len(words) :])
+        self.say(kind("".join(blanks) + begun))
         return False
 
     def rest(self, *, trim: bool = False) -> Reading[None]:

@@ -2,15 +2,21 @@ from pathlib import Path
 
 import pytest
 
+from backend.answers import content_of
 from backend.choice import Choice, TextOptions
 from backend.engine.progress import Finish, Progress
 from backend.models.checkpoint import Checkpoint
 from backend.models.tokenizer import TextModel
+from backend.tools.parts import Part
 
 
 @pytest.fixture(scope="module")
 def text_model(folder: Path) -> TextModel:
     return Checkpoint(folder).text
+
+
+def shown(parts: list[Part]) -> str:
+    return content_of(parts)
 
 
 def tokens(*ids: int, finish: Finish | None = None) -> list[Progress]:
@@ -21,28 +27,28 @@ def test_a_character_of_several_tokens_is_shown_once_it_is_whole(text_model: Tex
     choice = Choice(text_model, TextOptions())
     ids = text_model.encode_completion("🙂")
     assert len(ids) == 4
-    shown = [choice.feed(p) for p in tokens(*ids, finish=Finish.LENGTH)]
-    assert shown == ["", "", "", "🙂"]
+    texts = [shown(choice.feed(p)) for p in tokens(*ids, finish=Finish.LENGTH)]
+    assert texts == ["", "", "", "🙂"]
     assert (choice.tokens, choice.finish_reason) == (4, "length")
 
 
 def test_a_character_that_is_never_finished_is_not_shown_as_a_broken_one(text_model: TextModel) -> None:
     choice = Choice(text_model, TextOptions())
     ids = text_model.encode_completion("a€")[:-1]
-    assert "".join(choice.feed(p) for p in tokens(*ids, finish=Finish.LENGTH)) == "a"
+    assert "".join(shown(choice.feed(p)) for p in tokens(*ids, finish=Finish.LENGTH)) == "a"
 
 
 def test_an_end_token_counts_but_is_not_text(text_model: TextModel) -> None:
     choice = Choice(text_model, TextOptions())
     ids = text_model.encode_completion("the")
-    assert "".join(choice.feed(p) for p in tokens(*ids, ids[0], finish=Finish.STOP)) == "the"
+    assert "".join(shown(choice.feed(p)) for p in tokens(*ids, ids[0], finish=Finish.STOP)) == "the"
     assert (choice.tokens, choice.finish_reason) == (len(ids) + 1, "stop")
 
 
 def test_text_held_back_for_a_stop_string_is_shown_when_the_answer_ends(text_model: TextModel) -> None:
     choice = Choice(text_model, TextOptions(("sea and",)))
     ids = text_model.encode_completion("the sea")
-    assert "".join(choice.feed(p) for p in tokens(*ids, finish=Finish.LENGTH)) == "the sea"
+    assert "".join(shown(choice.feed(p)) for p in tokens(*ids, finish=Finish.LENGTH)) == "the sea"
     assert choice.finish_reason == "length"
 
 
@@ -50,7 +56,7 @@ def test_a_stop_string_ends_the_choice_also_when_it_begins_inside_a_token(text_m
     choice = Choice(text_model, TextOptions(("e s",)))
     text = ""
     for p in tokens(*text_model.encode_completion("the sea")):
-        text += choice.feed(p)
+        text += shown(choice.feed(p))
         if choice.finish_reason:
             break
     assert (text, choice.finish_reason) == ("th", "stop")
@@ -58,5 +64,5 @@ def test_a_stop_string_ends_the_choice_also_when_it_begins_inside_a_token(text_m
 
 def test_a_failed_sequence_says_so(text_model: TextModel) -> None:
     choice = Choice(text_model, TextOptions())
-    assert choice.feed(Progress(0, None, Finish.ERROR, 0)) == ""
+    assert choice.feed(Progress(0, None, Finish.ERROR, 0)) == []
     assert choice.finish_reason == "error"

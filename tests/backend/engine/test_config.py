@@ -69,7 +69,6 @@ def test_gpu_settings_that_cannot_work_are_refused_by_name(changes: dict[str, An
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"batch_invariant": True}, "a mode of the GPU's kernels; this is 'cpu'"),
         ({"batch_invariant": True, "device": "cuda", "quantization": "fp8"}, "goes without quantization"),
         ({"speculation": "eagle"}, "ngram or nothing, not 'eagle'"),
     ],

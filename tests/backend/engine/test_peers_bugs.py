@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from backend.answers import content_of
 from backend.choice import Choice, TextOptions
 from backend.engine.block_manager import BlockManager
 from backend.engine.engine import Engine
@@ -173,7 +174,8 @@ class TestAnEndTokenIsNotText:  # vllm 14623
     def test_it(self, text_model: TextModel) -> None:
         choice = Choice(text_model, TextOptions())
         ids = text_model.encode_completion("the sea")
-        shown = [choice.feed(Progress(0, i, None, 0)) for i in ids] + [choice.feed(Progress(0, ids[0], Finish.STOP, 0))]
+        steps = [Progress(0, i, None, 0) for i in ids] + [Progress(0, ids[0], Finish.STOP, 0)]
+        shown = [content_of(choice.feed(step)) for step in steps]
         assert "".join(shown) == "the sea"
 
 
@@ -183,7 +185,7 @@ class TestNoReplacementCharacterIsShown:  # exo 1691, triton-inference-server 80
         ids = text_model.encode_completion(text)
         for cut in range(1, len(ids) + 1):
             choice = Choice(text_model, TextOptions())
-            shown = "".join(choice.feed(Progress(0, i, None, 0)) for i in ids[:cut])
+            shown = "".join(content_of(choice.feed(Progress(0, i, None, 0))) for i in ids[:cut])
             assert text.startswith(shown)
             assert "\ufffd" not in shown
 
@@ -195,7 +197,7 @@ class TestLogProbabilitiesAreNotShownBeforeTheirText:  # vllm 51641
         choice = Choice(text_model, TextOptions(stops=("zzzz" * 9,), logprobs=True))
         shown = 0
         for item in finished(engine)[0]:
-            shown += len(choice.feed(item))
+            shown += len(content_of(choice.feed(item)))
             if choice.finish_reason is None:
                 assert all(entry.offset < shown for entry in choice.take_entries())
 

@@ -35,7 +35,7 @@ class ToyGrammars:
     def __init__(self, eos: int = 3, vocab: int = 320) -> None:
         self._eos, self._vocab = eos, vocab
 
-    def matcher(self, grammar: str, after: int | None = None) -> ToyMatcher:
+    def matcher(self, grammar: str, *_: int | None) -> ToyMatcher:
         return ToyMatcher(grammar, self._eos, self._vocab)
 
     def allowed(self, matchers: list[tuple[int, ToyMatcher]]) -> tuple[Allowed, list[int]]:

@@ -1,8 +1,10 @@
 """Kernels run compiled where there is a GPU, and in Triton's interpreter where there is none.
 
-Two defects of the interpreter (Triton 3.6 to 3.8) are met here. It multiplies bfloat16 as if it were integers, so
-bfloat16 is tested on a GPU alone. And its FP8 rounding drops a carry out of the mantissa (7.9 becomes 4), so torch
-converts FP8 in its place.
+Three defects of the interpreter (Triton 3.6 to 3.8) are corrected or avoided here. It multiplies bfloat16 as if it were
+integers, so bfloat16 is tested on a GPU only. Its FP8 rounding drops a carry out of the mantissa (7.9 becomes 4), so
+torch converts FP8 in its place. Its `tl.dot` is numpy's matmul, that is the processor's BLAS, whose result for a row
+depends on the row's place in the tile on some processors (OpenBLAS's Haswell and Zen kernels), so a sum in fixed order
+takes its place.
 """
 
 import mmap
@@ -81,13 +83,42 @@ def poison(memory: torch.Tensor) -> torch.Tensor:
 
 @pytest.fixture(autouse=True)
 def arithmetic_of_a_card(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """FP8 rounds as on a GPU, and an overflow to infinity is as silent."""
+    """FP8 rounds as on a GPU, an overflow to infinity is as silent, and a dot depends on its row and column only."""
     if INTERPRETED:
         from triton.runtime import interpreter
 
         monkeypatch.setattr(interpreter, "_convert_float", _through_torch(interpreter._convert_float))
+        monkeypatch.setattr(interpreter.InterpreterBuilder, "create_dot", _dot_in_fixed_order)
     with np.errstate(all="ignore"):
         yield
+
+
+def dot_in_fixed_order(a: np.ndarray, b: np.ndarray, accumulator: np.ndarray) -> np.ndarray:
+    """``accumulator + a @ b``, whose elements depend on their row of `a`, column of `b` and accumulator only.
+
+    a: [..., m, k]. b: [..., k, n]. accumulator: [..., m, n]; its dtype is that of the sum. One term after the other,
+    with numpy's elementwise product and sum, which round each element alone on every processor.
+    """
+    total = np.zeros_like(accumulator)
+    for k in range(a.shape[-1]):
+        total += a[..., :, k, None].astype(total.dtype) * b[..., k, None, :].astype(total.dtype)
+    return total + accumulator
+
+
+def _dot_in_fixed_order(self: Any, a: Any, b: Any, d: Any, input_precision: Any, max_num_imprecise_acc: Any) -> Any:
+    """In place of `InterpreterBuilder.create_dot`."""
+    import triton.language as tl
+    from triton.runtime import interpreter
+
+    operands = []
+    for handle in (a, b):
+        narrow = handle.dtype.primitive_bitwidth == 8 and handle.dtype.is_floating()
+        operands.append(
+            interpreter._convert_float(handle.data, handle.dtype, tl.float16, None).view(np.float16)
+            if narrow
+            else handle.data
+        )
+    return interpreter.TensorHandle(dot_in_fixed_order(*operands, d.data), d.dtype.scalar)
 
 
 def _through_torch(original: Any) -> Any:

@@ -207,7 +207,7 @@ def test_mistral_both_of_its_ways_are_read() -> None:
     ]
     assert calls(whole(MISTRAL, '[TOOL_CALLS]now[CALL_ID]a1b2c3d4e[ARGS]{"a": 1}')) == [("now", {"a": 1})]
     assert calls(whole(MISTRAL, '[TOOL_CALLS] [{"arguments": {}, "name": "now", "id": "a1b2c3d4e"}]')) == [("now", {})]
-    assert content(whole(MISTRAL, 'Yes. [TOOL_CALLS]other{"a": 1}')) == 'Yes.other{"a": 1}'
+    assert content(whole(MISTRAL, 'Yes. [TOOL_CALLS]other{"a": 1}')) == 'Yes. other{"a": 1}'
 
 
 def test_names_of_calls_are_as_the_templates_want_them_back() -> None:

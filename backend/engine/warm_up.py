@@ -1,0 +1,72 @@
+"""Requests that an engine runs before it is ready, so that no later request waits for a compiler or a capture.
+
+A kernel is compiled when a step first needs it, which takes up to a second on a GPU and holds every stream of the
+batch. These requests need every kind of step that there is: decodes and prompts, alone and mixed, of odd lengths and
+over several chunks, with a common prefix, and with each parameter that takes the draw out of the captured graphs.
+"""
+
+import gc
+from collections.abc import Sequence as Items
+from typing import Any
+
+from backend.engine.engine import Engine
+from backend.engine.sampling import SamplingParams
+
+Asked = tuple[list[int], SamplingParams]
+PLAIN = SamplingParams(max_tokens=2, temperature=0, ignore_eos=True)
+SHARED_TOKENS, SHARED_SEQUENCES = 640, 16  # more than `graph_runner` needs to read a common prefix once
+LENGTHS = (1, 2, 17, 31, 64, 250, 513, 1500, 4097, 9000)
+
+
+def warm_up(engine: Engine) -> None:
+    """Leaves no block in the prefix cache. On a CPU two tokens are enough, for thread pools and first allocations."""
+    groups = [[([0] * _within(engine, 8), PLAIN)]]
+    if engine.config.device.startswith("cuda") and not engine.vector_size:
+        groups += _every_kind(engine)
+    id = -1
+    for group in groups:
+        for prompt, params in group[: engine.config.max_num_seqs]:
+            engine.add(id, prompt, params)
+            id -= 1
+        while engine.has_work:
+            engine.step()
+    engine.runner.scrub(engine.blocks.forget_free())
+    gc.collect()
+    gc.freeze()
+
+
+def _every_kind(engine: Engine) -> list[list[Asked]]:
+    lengths = [length for length in LENGTHS if length <= _within(engine, length)]
+    start = list(range(1, 1 + _within(engine, SHARED_TOKENS)))
+    start = [token % engine.vocab_size for token in start]
+    tail = [start + [token] * 3 for token in range(SHARED_SEQUENCES)] if len(start) == SHARED_TOKENS else []
+    return [
+        *([([0] * length, PLAIN)] for length in lengths),
+        [([0] * length, PLAIN) for length in lengths],
+        [([0] * _within(engine, 20), params) for params in _every_draw()],
+        *([([0] * _within(engine, 20), params)] for params in _every_draw()),
+        [(start, PLAIN)] if tail else [],
+        [(prompt, PLAIN) for prompt in tail],
+    ]
+
+
+def _every_draw() -> Items[SamplingParams]:
+    plain: dict[str, Any] = {"max_tokens": 3, "ignore_eos": True}
+    return [
+        SamplingParams(**plain, temperature=0.8),
+        SamplingParams(**plain, top_k=5),
+        SamplingParams(**plain, top_p=0.9),
+        SamplingParams(**plain, min_p=0.1),
+        SamplingParams(**plain, presence_penalty=0.5, frequency_penalty=0.5, repetition_penalty=1.1),
+        SamplingParams(**plain, logit_bias=((0, 1.0),)),
+        SamplingParams(**plain, allowed_token_ids=(0, 1, 2)),
+        SamplingParams(**plain, bad_words=((0,), (1, 2))),
+        SamplingParams(**plain, min_tokens=2, stop_token_ids=(0,)),
+        SamplingParams(**plain, logprobs=5),
+        SamplingParams(**plain, temperature=0, logprobs=0, prompt_logprobs=2),
+    ]
+
+
+def _within(engine: Engine, length: int) -> int:
+    """As many tokens of that length as a prompt may have."""
+    return max(1, min(length, engine.max_model_len - 4))
