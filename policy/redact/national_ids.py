@@ -178,6 +178,8 @@ def _named_at(reading: Reading, at: int, named: Named, chains: list[Chain]) -> t
             continue
         if chain.compact.isdigit() and is_score(reading, at, chain.end):
             continue
+        if kind in _MIXED and is_measured(reading, at, chain.end):
+            continue
         if holds(kind, reading.latin, chain):
             return at, chain.end, kind
     return None
