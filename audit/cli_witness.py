@@ -13,6 +13,8 @@ from typing import Annotated
 import typer
 
 from audit.anchor import anchor
+from audit.anchor_event import CheckpointCosigned
+from audit.attestations import cosignature_of, text_digest
 from audit.cli_custody import ACTOR, do
 from audit.cli_frame import DEFAULT_DATA, LOG_IN_DATA, DataOption, JsonOption, answering, printable
 from audit.clock import record_clock
@@ -173,5 +175,13 @@ def submit_command(
             reader.close()
         kept = f"{tenant}-{re.sub(r'[^A-Za-z0-9.]+', '-', witness.name)}.note"
         Folder(path.with_name(WITNESSED)).write(kept, note.encode())
+        cosigned = CheckpointCosigned(
+            tenant=tenant,
+            size=int(note.splitlines()[1]),
+            checkpoint_sha256=text_digest(note),
+            witness=witness.name,
+            cosignature=cosignature_of(note, witness),
+        )
+        do(data, lambda custody: custody.record(cosigned))
         said = f"{printable(witness.name)} cosigned {note.splitlines()[0]} at size {note.splitlines()[1]}."
         typer.echo(json.dumps({"ok": True, "time": when, "note": note}) if as_json else said)

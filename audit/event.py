@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 
-from audit.anchor_event import CheckpointTimestamped, KeyRotated, TimestampFailed
+from audit.anchor_event import AnchorLinked, CheckpointCosigned, CheckpointTimestamped, KeyRotated, TimestampFailed
 from audit.event_base import (
     SYSTEM_TENANT,
     Actor,
@@ -44,6 +44,7 @@ from audit.privacy_event import (
     LogRead,
     RetentionRun,
 )
+from audit.stamp import Timestamp
 
 # --- parts -----------------------------------------------------------------------------------------------------------
 
@@ -211,12 +212,32 @@ class BackendConnected(Event):
 # --- access and administration ---------------------------------------------------------------------------------------
 
 
-class AuthFailed(Event):
+class _Counted(Event):
+    """`count` refusals of one kind between `since` and `until`. `client_ip` may be committed to: an object of caller
+    addresses and how often each called."""
+
+    reason: Code
+    endpoint: Endpoint | None = None  # absent for a URL that is none of the API
+    key_id: Text | None = None
+    count: Count | None = None  # absent: one, as records before counts were kept
+    since: Timestamp | None = None
+    until: Timestamp | None = None
+
+
+class AuthFailed(_Counted):
+    """Callers who could not be authenticated. `key_id` only of a key that is or was real."""
+
     type: Literal["auth.failed"] = "auth.failed"
     tenant: TenantId = SYSTEM_TENANT
-    reason: Code
-    key_id: Text | None = None
-    endpoint: Endpoint | None = None
+
+
+class RequestRefused(_Counted):
+    """Requests answered with an error before a decision or an intent was recorded, so that no other record counts
+    them; in the tenant's tree where the caller was authenticated. `status` 499: the client left first."""
+
+    type: Literal["request.refused"] = "request.refused"
+    project: Text | None = None
+    status: HttpStatus
 
 
 class AdminChanged(Event):
@@ -320,6 +341,16 @@ class SystemClock(Event):
     max_error_ms: Count
 
 
+class SigningDelayed(Event):
+    """Trees could not be signed for `seconds`: the signer was out of reach. Recorded once the time exceeds what is
+    allowed, and again with `resumed` when they are signed."""
+
+    type: Literal["system.signing_delayed"] = "system.signing_delayed"
+    tenant: TenantId = SYSTEM_TENANT
+    seconds: Count
+    resumed: bool
+
+
 class AuditDegraded(Event):
     """From here on new intents are refused; only calls already running are closed, out of the reserve."""
 
@@ -344,6 +375,7 @@ AnyEvent = Annotated[
     | InferenceAborted
     | BackendConnected
     | AuthFailed
+    | RequestRefused
     | AdminChanged
     | LegalHold
     | ErasureRequested
@@ -361,6 +393,8 @@ AnyEvent = Annotated[
     | KeyringChanged
     | CheckpointAnchored
     | CheckpointTimestamped
+    | CheckpointCosigned
+    | AnchorLinked
     | TimestampFailed
     | ModelChanged
     | Oversight
@@ -370,6 +404,7 @@ AnyEvent = Annotated[
     | SystemStop
     | SystemSelftest
     | SystemClock
+    | SigningDelayed
     | AuditDegraded
     | AuditRestored,
     Field(discriminator="type"),

@@ -24,6 +24,7 @@ async def rotate(
 ) -> VerifierKey:
     """Put a new key in the place of the one in the file `path`; returns it. `at` is now, RFC 3339.
 
+    Every tree gets one ``log.key_rotated``, under a checkpoint of the old key; the new key signs what comes after it.
     Interrupted before the file is replaced, the old key goes on and a later rotation makes another new one. Raises
     AuditError in one of its kinds.
     """
@@ -49,7 +50,6 @@ async def rotate(
     finally:
         draft.unlink(missing_ok=True)
         draft.with_suffix(".vkey").unlink(missing_ok=True)
-    await _tell(open_log, FileSigner.open(path), open_reader, event | {"reason": "accepted"})
     return VerifierKey(new.name, new.public_key)
 
 

@@ -27,6 +27,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from audit.canonical import MAX_INTEGER
 from audit.commitment import SALT_SIZE, verify_commitment
+from audit.database_file import connect_existing, create_database_file
 from audit.errors import CommitmentError, KeyLost, KeyProviderError, KeysOutOfReach, StoreError
 from audit.keys import KeyProvider, NoKeys
 from audit.master import KEY_SIZE
@@ -127,9 +128,8 @@ class SideStore:
     def open(cls, path: Path, keys: KeyProvider) -> "SideStore":
         """Open or create the file at `path`, mode 0600."""
         with side_errors():
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
-            db = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None)
+            create_database_file(path)
+            db = connect_existing(path, timeout=BUSY_SECONDS)
             try:
                 switch_to_wal(db, BUSY_SECONDS)
                 db.execute("PRAGMA synchronous=FULL")
@@ -141,8 +141,9 @@ class SideStore:
         return cls(db, keys)
 
     @classmethod
-    def open_read_only(cls, path: Path) -> "SideStore":
-        """For reading what is there, without its keys and on any media. Raises StoreError if there is no such file."""
+    def open_read_only(cls, path: Path, keys: KeyProvider | None = None) -> "SideStore":
+        """For reading what is there, on any media; without `keys` nothing of it can be opened. Raises StoreError if
+        there is no such file."""
         with side_errors():
             db = sqlite3.connect(read_only_uri(path), uri=True, timeout=BUSY_SECONDS, isolation_level=None)
             try:
@@ -150,7 +151,7 @@ class SideStore:
             except BaseException:
                 db.close()
                 raise
-        return cls(db, NoKeys())
+        return cls(db, keys or NoKeys())
 
     def rows(self, query: str, parameters: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
         """What a query finds, all of it at once."""
@@ -318,6 +319,14 @@ class SideStore:
         value = json.loads(jcs)
         verify_commitment(kept.commitment, salt, kept.tenant, kept.event_id, kept.field, value)
         return Disclosed(kept, salt, value, jcs)
+
+    def keyless(self, tenant: str) -> set[str]:
+        """The ids of data keys that values of a tenant lie under and that are not in the store."""
+        query = (
+            "SELECT DISTINCT key_id FROM value WHERE tenant = ?"
+            " AND NOT EXISTS (SELECT 1 FROM data_key WHERE data_key.id = value.key_id)"
+        )
+        return {key_id for (key_id,) in self.rows(query, (tenant,))}
 
     def restricted(self, key_id: str) -> bool:
         """Whether the data under this key may be kept but not used (GDPR 18)."""

@@ -13,6 +13,7 @@ from typing import Protocol
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from audit.errors import NoteError, SignerError
+from audit.new_file import PUBLIC, make_private_folder, replace_file
 from audit.note import ED25519, NoteSigner, VerifierKey
 from audit.succession import notes_in, with_kin
 
@@ -99,9 +100,17 @@ class FileSigner:
         return self._key.sign(message)
 
 
+def parse_signer(content: bytes) -> FileSigner:
+    """The key in the content of a key file. Raises SignerError."""
+    try:
+        return FileSigner._parse(content.decode("ascii"), Path("signer.key"))
+    except UnicodeDecodeError as error:
+        raise SignerError("signer.key is not a signing key") from error
+
+
 def write_vkey(path: Path, key: VerifierKey) -> None:
     """Beside the key file `path`. Raises OSError."""
-    path.with_suffix(".vkey").write_text(f"{key}\n", encoding="utf-8")
+    replace_file(path.with_suffix(".vkey"), f"{key}\n".encode(), PUBLIC)
 
 
 def _create(path: Path, name: str) -> None:
@@ -109,7 +118,7 @@ def _create(path: Path, name: str) -> None:
     key = Ed25519PrivateKey.generate()
     verifier = VerifierKey(name, key.public_key().public_bytes_raw())
     encoded = b64encode(ED25519 + key.private_bytes_raw()).decode()
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_private_folder(path.parent)
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
         fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
+from audit.database_file import connect_existing, create_database_file
 from audit.errors import ProofError, StoreError, StoreFull
 from audit.event_base import Step
 from audit.merkle import Frontier
@@ -87,9 +88,8 @@ class SqliteStore:
     def open(cls, path: Path, node: str, boot: str) -> "SqliteStore":
         """Open or create the file. Raises StoreError if it is not an audit file of a format known here."""
         with _store_errors():
-            if not path.exists():
-                _create_durably(path)
-            db = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None)
+            create_database_file(path)
+            db = connect_existing(path, timeout=BUSY_SECONDS)
             try:
                 switch_to_wal(db, BUSY_SECONDS)
                 db.execute("PRAGMA synchronous=FULL")
@@ -208,16 +208,6 @@ _OF_TENANT = "tree = (SELECT id FROM tree WHERE tenant = ?)"
 _INTENTS = "SELECT tenant, request_id, seq, node, boot FROM open_intent JOIN tree ON tree.id = open_intent.tree "
 
 
-def _create_durably(path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
-
-
 def _prepare(db: sqlite3.Connection) -> None:
     db.execute("BEGIN IMMEDIATE")  # of several processes that start at once, one creates the tables
     try:
@@ -251,7 +241,7 @@ class SqlitePruner:
 
     def __init__(self, path: Path) -> None:
         with _store_errors():
-            self._db = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None)
+            self._db = connect_existing(path, timeout=BUSY_SECONDS)
             self._db.execute("PRAGMA synchronous=FULL")
             self._db.execute("PRAGMA secure_delete=ON")
 

@@ -10,7 +10,8 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
 from functools import partial
 
 from backend.engine.embedding_engine import EmbeddingEngine
@@ -98,17 +99,51 @@ class Told:
             self._channel.send(Loading(stage, done, total))
 
 
+class Scrubs:
+    """Scrubs that are under way: a part of the first is done between two steps, so that no answer waits for all."""
+
+    def __init__(self, engine: Engine, channel: EngineChannel) -> None:
+        self._engine = engine
+        self._channel = channel
+        self._asked: deque[tuple[int, int, Iterator[int]]] = deque()  # number, blocks, what `Engine.scrubbing` gives
+        self._residue = 0
+
+    def add(self, number: int) -> None:
+        self._asked.append((number, self._engine.blocks.num_free, self._engine.scrubbing()))
+
+    def __bool__(self) -> bool:
+        return bool(self._asked)
+
+    def go_on(self) -> None:
+        """Do the next part, and answer when that was the last."""
+        number, blocks, parts = self._asked[0]
+        try:
+            self._residue += next(parts)
+        except StopIteration:
+            self._channel.send(Scrubbed(number, blocks, self._residue))
+        except CannotScrub as error:
+            self._channel.send(NotTurned(number, type(error).__name__, error.message))
+        else:
+            return
+        self._asked.popleft()
+        self._residue = 0
+
+
 def run(engine: Engine, channel: EngineChannel) -> None:
     """Until the parent closes the channel."""
+    scrubs = Scrubs(engine, channel)
     while True:
-        for message in channel.receive(wait=not engine.has_work):
-            handle(message, engine, channel)
+        waits = not engine.has_work and not scrubs and not engine.prepare()
+        for message in channel.receive(wait=waits):
+            handle(message, engine, channel, scrubs)
+        if scrubs:
+            scrubs.go_on()
         if engine.has_work:
             progress = engine.step()
             channel.send(StepDone(progress, engine.stats))
 
 
-def handle(message: ToEngine, engine: Engine, channel: EngineChannel) -> None:
+def handle(message: ToEngine, engine: Engine, channel: EngineChannel, scrubs: Scrubs) -> None:
     match message:
         case AddSequence(id, prompt, params, priority, leader, cache_root, project):
             try:
@@ -121,11 +156,7 @@ def handle(message: ToEngine, engine: Engine, channel: EngineChannel) -> None:
             if not engine.has_work:
                 channel.send(StepDone([], engine.stats))  # else the gauges would stay as they were
         case Scrub(number):
-            free = engine.blocks.num_free
-            try:
-                channel.send(Scrubbed(number, free, engine.scrub()))
-            except CannotScrub as error:
-                channel.send(NotTurned(number, type(error).__name__, error.message))
+            scrubs.add(number)
         case Ping(number):
             channel.send(Pong(number, engine.stats))
         case Sleep(number):

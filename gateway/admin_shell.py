@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 ACTOR = "cli"
 DEFAULT_DATA = Path("domicile-data")
+MAX_TEXT = 1 << 20
+"""Bytes of a certificate chain, a key or a policy that an option names."""
 
 Data = Annotated[
     Path, typer.Option("--data", envvar="DOMICILE_DATA", show_envvar=True, help="Data folder of the installation.")
@@ -121,10 +123,16 @@ def print_secret(record: "Record", secret: str, what: str, as_json: bool, *, fie
 
 def read_text(file: Path) -> str:
     """Of a small ASCII file that an option names: a certificate, a key."""
+    from audit.untrusted_file import read_untrusted
+
     try:
-        return file.read_text(encoding="ascii").strip()
+        return read_untrusted(file, MAX_TEXT, follow_links=True).decode("ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
-        fail(f"{file} cannot be read: {error.strerror if isinstance(error, OSError) else 'it is not ASCII text'}")
+        fail(f"{file} cannot be read: {_why(error)}")
+
+
+def _why(error: OSError | UnicodeDecodeError) -> str:
+    return error.strerror or str(error) if isinstance(error, OSError) else "it is not ASCII text"
 
 
 def fail(sentence: str, status: int = 1) -> NoReturn:

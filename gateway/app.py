@@ -22,11 +22,13 @@ from gateway.admin.problems import problem
 from gateway.client import Client, Receive, Send, caller_address, headers_of
 from gateway.errors import GatewayError, InternalError, MethodNotAllowed, RouteNotFound
 from gateway.health import Health
+from gateway.identity.principal import Principal
 from gateway.inventory import Inventory, no_such_model
 from gateway.openai.endpoint import ENDPOINTS, Endpoint
 from gateway.pipeline import Pipeline
 
 OTHER_METHODS = ["GET", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS"]
+MODELS_PATH = "/v1/models"
 PROMETHEUS_TEXT = "text/plain; version=0.0.4; charset=utf-8"
 
 Network = IPv4Network | IPv6Network
@@ -57,7 +59,8 @@ def build_app(
     mounts: Mapping[str, ASGIApp] = MappingProxyType({}),
 ) -> GatewayApp:
     """`operators`: from where metrics and the details of readiness may be read. `mounts`: applications by path."""
-    authenticator, telemetry = pipeline.authenticator, pipeline.telemetry
+    authenticator, telemetry, recorder = pipeline.authenticator, pipeline.telemetry, pipeline.recorder
+    known = frozenset(endpoint.path for endpoint in ENDPOINTS) | {MODELS_PATH}
     started = int(time())
 
     def from_operator(request: Request) -> bool:
@@ -65,7 +68,9 @@ def build_app(
         return address is not None and any(address in network for network in operators)
 
     async def offered(request: Request) -> list[Model]:
-        tenant = (await authenticator.authenticate(headers_of(request.scope), caller_address(request.scope))).tenant
+        principal = await authenticator.authenticate(headers_of(request.scope), caller_address(request.scope))
+        request.state.principal = principal
+        tenant = principal.tenant
         return [Model(id=name, created=started, owned_by=tenant) for name in inventory.models(tenant)]
 
     async def models(request: Request) -> Response:
@@ -88,11 +93,27 @@ def build_app(
 
     async def metrics(request: Request) -> Response:
         if not from_operator(request):
-            return await _http_error(request, HTTPException(404))
+            return await http_error(request, HTTPException(404))
         return Response(telemetry.exposition(), headers={"content-type": PROMETHEUS_TEXT})
 
+    async def refused(request: Request, error: GatewayError) -> Response:
+        """Nothing else stands for the request on record, so it is counted."""
+        path = request.url.path
+        endpoint = MODELS_PATH if path.startswith(f"{MODELS_PATH}/") else path if path in known else None
+        principal: Principal | None = getattr(request.state, "principal", None)
+        recorder.turned_away(error, endpoint, caller_address(request.scope), principal)
+        return _answer(error)
+
+    async def http_error(request: Request, error: HTTPException) -> Response:
+        if error.status_code == 404 and request.url.path.startswith("/admin"):
+            return problem(404, "there is nothing at this URL; the admin API is at /admin/v1")
+        return await refused(request, _gateway_error(request, error))
+
+    async def failed(request: Request, error: Exception) -> Response:
+        return await refused(request, InternalError("The gateway failed"))
+
     async def wrong_method(request: Request) -> Response:
-        return await _refused(request, MethodNotAllowed(f"Use POST at {request.url.path}"))
+        return await refused(request, MethodNotAllowed(f"Use POST at {request.url.path}"))
 
     routes = [
         *(Route(endpoint.path, wrong_method, methods=OTHER_METHODS) for endpoint in ENDPOINTS),
@@ -103,29 +124,23 @@ def build_app(
         Route("/metrics", metrics, methods=["GET"]),
         *(Mount(path, app) for path, app in mounts.items()),
     ]
-    handlers: dict[Any, Any] = {GatewayError: _refused, HTTPException: _http_error, Exception: _failed}
+    handlers: dict[Any, Any] = {GatewayError: refused, HTTPException: http_error, Exception: failed}
     return GatewayApp(pipeline, Starlette(routes=routes, exception_handlers=handlers))
 
 
-async def _refused(request: Request, error: GatewayError) -> Response:
+def _answer(error: GatewayError) -> Response:
     response = _json(error.http_status, error.body())
     for name, value in error.headers():
         response.headers[name.decode()] = value.decode()
     return response
 
 
-async def _http_error(request: Request, error: HTTPException) -> Response:
+def _gateway_error(request: Request, error: HTTPException) -> GatewayError:
     if error.status_code == 405:
-        return await _refused(request, MethodNotAllowed(f"{request.method} is not offered at this URL"))
-    if error.status_code == 404 and request.url.path.startswith("/admin"):
-        return problem(404, "there is nothing at this URL; the admin API is at /admin/v1")
+        return MethodNotAllowed(f"{request.method} is not offered at this URL")
     if error.status_code == 404:
-        return await _refused(request, RouteNotFound("There is nothing at this URL; see docs/api.md for what there is"))
-    return await _failed(request, error)
-
-
-async def _failed(request: Request, error: Exception) -> Response:
-    return await _refused(request, InternalError("The gateway failed"))
+        return RouteNotFound("There is nothing at this URL; see docs/api.md for what there is")
+    return InternalError("The gateway failed")
 
 
 def _json(status: int, body: bytes) -> Response:

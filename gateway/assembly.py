@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from audit import AuditLog, AuditSettings, Signer, open_sided
 from audit.place import open_reader
 from audit.sequencer import Limits as AuditLimits
+from audit.watched import Watches
 from gateway.admin.access import Desk
 from gateway.admin.app import PREFIX as ADMIN_PREFIX
 from gateway.admin.app import build_admin
@@ -54,6 +55,7 @@ from gateway.store.database import Database
 from gateway.store.errors import Invalid
 from gateway.store.postgres_limits import PostgresLimitStore
 from gateway.store.usage_report import spent
+from gateway.store_watch import look_for_ever, untroubled, watches_of
 from gateway.telemetry import Telemetry, exporting_tracer
 from gateway.upstream import Upstream
 from gateway.version import build
@@ -79,6 +81,7 @@ class Gateway:
     telemetry: Telemetry
     has_operator: Callable[[], bool]
     weaknesses: tuple[Weakness, ...]
+    watches: Watches
 
 
 @asynccontextmanager
@@ -110,6 +113,7 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
     keys, signer = installation.keys, installation.signer()
     provider = _provider(settings.oidc) if settings.oidc.issuer else None
     audit_settings = AuditSettings(limits=AuditLimits(reserve_bytes=settings.audit.reserve_bytes))
+    watches = await asyncio.to_thread(watches_of, installation, database)
     try:
         async with (
             await AuditLog.open(
@@ -118,7 +122,7 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
                 node=settings.node,
                 build=build(),
                 settings=audit_settings,
-                open_store=open_sided(installation.side_store, keys),
+                open_store=watches.guarding(open_sided(installation.side_store, keys)),
             ) as log,
             NameFinder(settings.names) as names,
             Upstream(
@@ -139,6 +143,7 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
                 log_name(signer.verifier_key),
                 lambda: open_reader(installation.audit_log),
                 lambda: directory.prices,
+                days=settings.audit.ledger_days,
             ) as ledger,
             _machines(provider, settings.oidc) as machines,
             _limit_store(database, ledger) as limit_store,
@@ -155,9 +160,9 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
             ),
         ):
             _tell_ends(telemetry, credentials, settings.listen.cert_file)
-            recorder = Recorder(log, telemetry)
+            recorder = Recorder(log, telemetry, settings.audit.address_days)
             pipeline = Pipeline(
-                authenticator=Authenticator(directory, recorder, telemetry, machines),
+                authenticator=Authenticator(directory, telemetry, machines),
                 meter=Meter(
                     limiter, lambda model: directory.prices.at(model, time()), settings.requests.default_max_tokens
                 ),
@@ -173,7 +178,8 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
 
             is_ready = BackendProbe(upstream, routes, fleet)
             health = Health(
-                {"audit": _durable(log), "directory": _fresh(directory)}, lambda: _backend_checks(fleet, is_ready)
+                {"audit": _durable(log), "directory": _fresh(directory), "databases": untroubled(watches)},
+                lambda: _backend_checks(fleet, is_ready),
             )
             custody = installation.custody(log, keys, signer, settings.audit.backup_days)
             chores = Chores(custody, installation.audit_log.parent, settings.audit)
@@ -186,6 +192,7 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
                 return len(by_itself().activate_due())
 
             background = [
+                asyncio.create_task(look_for_ever(watches), name="database watches"),
                 asyncio.create_task(Prober(fleet, is_ready).run(), name="prober"),
                 asyncio.create_task(_renew(credentials), name="renewal"),
                 asyncio.create_task(chores.run(), name="chores"),
@@ -214,13 +221,15 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
                 app = build_app(pipeline, inventory, health, settings.listen.operators, mounts)
                 state = await asyncio.to_thread(observe, settings, installation, database)
                 has_operator = installation.inventory(database).has_operator
-                yield Gateway(app, directory, log, telemetry, has_operator, tuple(weaknesses(settings, state)))
+                yield Gateway(app, directory, log, telemetry, has_operator, tuple(weaknesses(settings, state)), watches)
             finally:
                 for task in background:
                     task.cancel()
                     with suppress(asyncio.CancelledError):
                         await task
+                await recorder.close()
     finally:
+        watches.close()
         database.close()
 
 

@@ -51,7 +51,7 @@ class Puller:
         ) as client:
             while True:
                 try:
-                    if changed := await self.pull(home, key, client.post):
+                    if changed := await self.pull(home, key, bounded(client)):
                         logger.info("cell %s told of %d tenants", home.cell, len(changed))
                     failing = False
                 except (httpx2.HTTPError, BundleError, StoreError, AuditError, OSError) as error:
@@ -66,9 +66,22 @@ class Puller:
         answer = await post(home.url.rstrip("/") + PATH, content=question.encode())
         if answer.status_code != 200:
             raise BundleError(f"it answered {answer.status_code}")
-        if len(answer.content) > MAX_BYTES:
-            raise BundleError("its bundle is too large")
         return await asyncio.to_thread(self._take, answer.content, home.cell, key)
 
     def _take(self, data: bytes, home: str, key: VerifierKey) -> list[str]:
         return self._control().apply_bundle(open_bundle(data, key, home=home, peer=self._cell))
+
+
+def bounded(client: httpx2.AsyncClient, at_most: int = MAX_BYTES) -> Callable[..., Awaitable[httpx2.Response]]:
+    """`client.post`, which gives up on an answer of more than `at_most` bytes. It raises BundleError then."""
+
+    async def post(url: str, *, content: bytes) -> httpx2.Response:
+        body = bytearray()
+        async with client.stream("POST", url, content=content) as answer:
+            async for chunk in answer.aiter_bytes():
+                body += chunk
+                if len(body) > at_most:
+                    raise BundleError("its bundle is too large")
+            return httpx2.Response(answer.status_code, content=bytes(body))
+
+    return post

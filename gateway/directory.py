@@ -197,11 +197,13 @@ class Directory:
         project = snapshot.projects.get((entry.tenant, entry.project))
         revoked = entry.revoked or not snapshot.is_living(entry.tenant) or project is None or project.revoked_at
         if project is None or revoked:
-            raise KeyRevoked("the API key was revoked")
+            raise KeyRevoked("the API key was revoked", key_id=key.id, tenant=entry.tenant)
         if entry.expires_at is not None and entry.expires_at <= self._now():
-            raise KeyExpired(f"the API key expired on {entry.expires_at:%Y-%m-%d %H:%M} UTC")
+            expired = f"the API key expired on {entry.expires_at:%Y-%m-%d %H:%M} UTC"
+            raise KeyExpired(expired, key_id=key.id, tenant=entry.tenant)
         if not entry.scopes.allows_address(address):
-            raise KeyElsewhere("the API key is not for calls from this address")
+            said = "the API key is not for calls from this address"
+            raise KeyElsewhere(said, key_id=key.id, tenant=entry.tenant)
         self._used.add(key.id)
         if entry.pepper < hasher.generation and key.id not in self._rehashes:
             self._rehashes[key.id] = Rehash(hasher.digest(key), hasher.generation)

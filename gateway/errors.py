@@ -103,6 +103,21 @@ class NotAuthenticated(GatewayError):
     type = "invalid_request_error"  # what OpenAI answers for a wrong key
     code = "invalid_api_key"
 
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: str | None = None,
+        reason: str | None = None,
+        key_id: str | None = None,
+        tenant: str | None = None,
+    ) -> None:
+        """`reason` is a code for the record, `key_id` and `tenant` are of a key that is or was real."""
+        super().__init__(message, code=code)
+        self.reason = reason
+        self.key_id = key_id
+        self.tenant = tenant
+
     def headers(self) -> list[tuple[bytes, bytes]]:
         return [(b"www-authenticate", b'Bearer realm="domicile"')]
 

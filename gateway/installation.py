@@ -12,6 +12,7 @@
 <data>/secrets/backends/TENANT/  keys that the tenant's own servers ask for
 <data>/secrets/requests          signs the tokens of calls to backends; they check by ca/requests.pem
 <data>/catalogue.yaml            the installation's own places and operators, if it has any
+<data>/registers.json            parties, contracts and categories of people for evidence packs, if it has any
 """
 
 import os
@@ -23,6 +24,7 @@ from typing import TYPE_CHECKING
 from audit import AuditLog, Custody, FileKeyProvider, FileSigner, KeyProvider, Signer
 from audit.keys import KeyRing
 from audit.master import FileMaster
+from audit.new_file import make_private_folder
 from audit.place import open_reader
 from audit.side import SideStore
 from audit.tiles import TILES
@@ -82,7 +84,7 @@ class Installation:
     def create(cls, data: Path, cell: str | None = None) -> "Installation":
         """The folder `data`, made that of `cell` if it is nobody's yet. Raises InstallationError, IdentityError."""
         name = check_name(DEFAULT_CELL if cell is None else cell, "cell")
-        data.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private_folder(data)
         kept = create_secret(data / "cell", f"{name}\n".encode()).decode().strip()
         if cell is not None and kept != cell:
             raise InstallationError(f"{data} belongs to cell {kept!r}, not {cell!r}")
@@ -173,7 +175,7 @@ class Installation:
             return FileKeyProvider.open(folder)
         from gateway.secrets.transit import VaultMaster
 
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private_folder(folder)
         root = folder / "root.key"
         former = (
             FileMaster.open(root) if root.exists() else None
@@ -205,7 +207,7 @@ class Installation:
         )
 
     def signer(self) -> "FileSigner | VaultSigner":
-        self.audit_log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private_folder(self.audit_log.parent)
         name = f"{trust_domain(self.cell)}/audit"
         if self._vault is not None and self.secrets.vault.signing_key is not None:
             from gateway.secrets.transit import VaultSigner

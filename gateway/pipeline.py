@@ -31,6 +31,7 @@ from gateway.errors import (
     RedactionRefused,
 )
 from gateway.exchange import Exchange, Route
+from gateway.identity.principal import Principal
 from gateway.judge import Judge
 from gateway.meter import Meter
 from gateway.names import NameFinder
@@ -80,6 +81,7 @@ class Pipeline:
     async def answer(self, endpoint: Endpoint, client: Client) -> None:
         """Answer one request. Errors become answers here; only the server's own cancellation goes on."""
         exchange: Exchange | None = None
+        principal: Principal | None = None
         step = self.telemetry.step
         with self.telemetry.request_span(endpoint.operation, client.headers):
             try:
@@ -98,19 +100,22 @@ class Pipeline:
                     decision, prompt, routes = await self._find_way(exchange, client)  # 4 to 6
                     await self._forward(exchange, decision, prompt, routes, client)  # 7 to 10
             except ClientGone:
-                return
+                self.recorder.gone(endpoint.path, client.address, principal)
             except GatewayError as error:
-                await self._refuse(exchange, client, error)
+                await self._refuse(exchange, client, error, endpoint, principal)
             except RedactionError as error:
-                await self._refuse(exchange, client, output_refused(error))
+                await self._refuse(exchange, client, output_refused(error), endpoint, principal)
             except asyncio.CancelledError:
                 if exchange is not None:
                     await self.recorder.aborted(exchange, "client_disconnected" if client.gone else "gateway_stopped")
+                if exchange is None or exchange.intent is None:
+                    self.recorder.gone(endpoint.path, client.address, principal)
                 if not client.gone:
                     raise
             except Exception as error:
                 logger.error("%s: %s", exchange.request_id if exchange else "request", _without_content(error))
-                await self._refuse(exchange, client, InternalError("The gateway failed; the call was not completed"))
+                failed = InternalError("The gateway failed; the call was not completed")
+                await self._refuse(exchange, client, failed, endpoint, principal)
             finally:
                 client.stop_watching()
                 self.telemetry.finished(endpoint, exchange, client.status)
@@ -241,11 +246,22 @@ class Pipeline:
             await self.recorder.completed(exchange)
         await client.end(relay.ending())
 
-    async def _refuse(self, exchange: Exchange | None, client: Client, error: GatewayError) -> None:
-        """Record the refusal, then tell the client: as a status, or inside a stream that has begun as an event."""
+    async def _refuse(
+        self,
+        exchange: Exchange | None,
+        client: Client,
+        error: GatewayError,
+        endpoint: Endpoint,
+        principal: Principal | None,
+    ) -> None:
+        """Record or count the refusal, then tell the client: as a status, or inside a stream that has begun as an
+        event."""
         client.stop_watching()  # from here on nothing may be cut short: the outcome goes on record
+        recorded = False
         if exchange is not None:
-            error = await self.recorder.refused(exchange, error)
+            error, recorded = await self.recorder.refused(exchange, error)
+        if not recorded:
+            self.recorder.turned_away(error, endpoint.path, client.address, principal)
         self.telemetry.errors.labels(error.code or "invalid_request").inc()
         if client.started:
             await client.end(sse_data(error.body()))  # and no `[DONE]`: the answer is not whole

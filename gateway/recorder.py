@@ -4,16 +4,15 @@ Appends return only once the event is durable. If it cannot be made so, AuditUna
 stops: nothing is forwarded without its intent, nothing is called complete without its outcome.
 """
 
-import asyncio
 import logging
 from collections.abc import Mapping, Sequence
-from time import monotonic, perf_counter
+from dataclasses import replace
+from time import perf_counter
 from typing import Any, Literal, Protocol
 
 import audit
 from audit import Private
 from audit.event import (
-    AuthFailed,
     BackendConnected,
     Decision,
     InferenceAborted,
@@ -26,17 +25,18 @@ from audit.event import (
 from audit.event import Reason as RecordedReason
 from audit.event_base import Event
 from audit.receipt import Receipt
+from gateway.directory import Address
 from gateway.errors import AuditUnavailable, GatewayError, InternalError, PolicyDenied, RedactionRefused
 from gateway.exchange import Exchange, Route
 from gateway.http1 import Peer
+from gateway.identity.principal import Principal
+from gateway.refusals import CLIENT_GONE, Refusal, Refusals, refusal_of
 from gateway.telemetry import Telemetry
 from policy.decision import Reason
 from policy.redact import ENGINE_VERSION
 from regions.fleet import Backend
 
 logger = logging.getLogger("domicile.gateway")
-
-AUTH_FAILURES_EVERY_S = 1.0  # one event of a kind; the metric counts all: a flood of guesses must not fill the log
 
 
 class Log(Protocol):
@@ -46,11 +46,12 @@ class Log(Protocol):
 
 
 class Recorder:
-    def __init__(self, log: Log, telemetry: Telemetry) -> None:
+    """`address_days`: how long the addresses of refused callers are kept."""
+
+    def __init__(self, log: Log, telemetry: Telemetry, address_days: int = 30) -> None:
         self._log = log
         self._telemetry = telemetry
-        self._auth_failed_at: dict[str, float] = {}
-        self._background: set[asyncio.Task[None]] = set()
+        self._refusals = Refusals(self._append, address_days)
 
     async def accepted(self, exchange: Exchange, route: Route) -> None:
         """Write ahead: the intent for the first backend, a routing decision for each one after it."""
@@ -84,14 +85,15 @@ class Recorder:
             exchange.content.answered() if exchange.content else None,
         )
 
-    async def refused(self, exchange: Exchange, error: GatewayError) -> GatewayError:
-        """Record why a call is refused or broke off; returns the error the client should see.
+    async def refused(self, exchange: Exchange, error: GatewayError) -> tuple[GatewayError, bool]:
+        """Record why a call is refused or broke off; returns the error the client should see, and whether a record
+        stands for the call.
 
-        That is another one only where the refusal cannot be recorded.
+        The error is another one only where the refusal cannot be recorded.
         """
         if exchange.intent is not None:
             await self.aborted(exchange, error.code or "gateway_error", error.http_status)
-            return error
+            return error, True
         reasons: Sequence[Reason]
         if isinstance(error, PolicyDenied):
             reasons = error.reasons
@@ -99,13 +101,13 @@ class Recorder:
             rule = (error.code or "redaction_refused").replace("_", ".", 1)
             reasons = [Reason(rule, None, error.message[:400], "GDPR 5(1)(c), 32")]
         else:
-            return error
+            return error, False
         try:
             event = InferenceDenied(**_call(exchange), decision=_decision("deny", reasons), status=error.http_status)
             await self._append(event)
         except GatewayError as unrecorded:
-            return unrecorded
-        return error
+            return unrecorded, False
+        return error, True
 
     async def aborted(self, exchange: Exchange, reason: str, status: int | None = None) -> None:
         """Close the record of an answer that did not end. Does not raise: there is nobody left to tell.
@@ -133,20 +135,22 @@ class Recorder:
             await self._append(event)
 
     def auth_failed(self, reason: str) -> None:
-        """Record that somebody tried a key in vain; at most one event a second and reason, in the background."""
-        now = monotonic()
-        if now - self._auth_failed_at.get(reason, float("-inf")) < AUTH_FAILURES_EVERY_S:
-            return
-        self._auth_failed_at[reason] = now
-        task = asyncio.ensure_future(self._quietly(AuthFailed(reason=reason)))
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
+        """Count a caller who could not come in to administer."""
+        self._refusals.count(Refusal(401, reason), None)
 
-    async def _quietly(self, event: Event) -> None:
-        try:
-            await self._append(event)
-        except GatewayError:
-            logger.error("%s could not be recorded", event.type)
+    def turned_away(
+        self, error: GatewayError, endpoint: str | None, address: Address | None, principal: Principal | None = None
+    ) -> None:
+        """Count a request that got `error` and that no record stands for."""
+        self._refusals.count(_of_caller(refusal_of(error, endpoint), principal), address)
+
+    def gone(self, endpoint: str, address: Address | None, principal: Principal | None) -> None:
+        """Count a request whose client left before it was answered or recorded."""
+        self._refusals.count(_of_caller(Refusal(CLIENT_GONE, "client_gone", endpoint), principal), address)
+
+    async def close(self) -> None:
+        """Record what was counted."""
+        await self._refusals.close()
 
     async def _append(self, event: Event, private: Private | None = None) -> Receipt:
         began = perf_counter()
@@ -159,6 +163,12 @@ class Recorder:
             raise InternalError("The call could not be recorded, so it was not processed") from error
         finally:
             self._telemetry.audit_append.observe(perf_counter() - began)
+
+
+def _of_caller(refusal: Refusal, principal: Principal | None) -> Refusal:
+    if principal is None:
+        return refusal
+    return replace(refusal, tenant=principal.tenant, key_id=principal.key_id, project=principal.project or None)
 
 
 def connection_of(backend: Backend, peer: Peer) -> BackendConnected | None:

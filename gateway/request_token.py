@@ -15,6 +15,7 @@ from pathlib import Path
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from audit.new_file import make_private_folder
 from backend.wire import REQUEST_TOKEN_HEADER
 from regions.sealed import SecretFiles
 from regions.secret_file import write_secret
@@ -40,7 +41,7 @@ class RequestSigner:
         if path.exists():
             content = files.read(path)
         else:
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_private_folder(path.parent)
             content = files.create(path, Ed25519PrivateKey.generate().private_bytes_raw())
         return cls(Ed25519PrivateKey.from_private_bytes(content))
 
@@ -50,7 +51,7 @@ class RequestSigner:
             serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
         )
         if not path.exists() or path.read_bytes() != pem:
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_private_folder(path.parent)
             write_secret(path, pem)
         return path
 

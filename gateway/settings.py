@@ -98,6 +98,10 @@ class Audit(Section):
     anchor_every_s: float = Field(60, ge=1, description="how often checkpoints of all tenants are anchored")
     retention_every_s: float = Field(86400, ge=60, description="how often values over their time are deleted")
     backup_days: int = Field(30, ge=0, description="how long backups of side.db live; certificates of erasure state it")
+    ledger_days: int | None = Field(
+        None, ge=62, le=3660, description="how long the ledger keeps single calls; without it, as long as their record"
+    )
+    address_days: int = Field(30, ge=0, le=3650, description="how long the addresses of refused callers are kept")
     timestamp_url: str | None = Field(
         None, pattern=r"^https?://", description="of a time-stamping authority (RFC 3161)"
     )

@@ -173,6 +173,11 @@ class BlockManager:
             self._forget(self.blocks[block_id])
         return list(self._free)
 
+    def free_of(self, ids: list[int]) -> list[int]:
+        """Those of them that are free and zeroed, and that the prefix cache does not keep."""
+        dirty = set(self.dirty)
+        return [id for id in ids if id in self._free and self.blocks[id].hash is None and id not in dirty]
+
     def _root(self, sequence: Sequence) -> bytes:
         return blake2b(sequence.cache_root, key=self._salt[:64], digest_size=16).digest()
 

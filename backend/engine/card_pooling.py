@@ -91,6 +91,10 @@ class CardPoolingRunner:
     def verify(self, batch: list[Drafted]) -> list[list[int | None]]:
         raise AssertionError("nothing is drawn, so nothing can have been guessed")
 
+    def prepare(self) -> bool:
+        """Every step runs as it is from the first on."""
+        return False
+
     def copy(self, pairs: list[tuple[int, int]]) -> None:
         self._pages.copy(pairs)
 

@@ -7,7 +7,7 @@ Not thread-safe and without a clock; `backend.engine_process` drives it.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import torch
@@ -35,6 +35,7 @@ from backend.models.encoder import Encoder
 from backend.models.loader import dummy_model, load_model
 
 GRAMMAR_WAIT_S = 0.02
+SCRUB_BLOCKS = 512  # read back at a time: some milliseconds of a card
 
 
 class Engine:
@@ -196,23 +197,41 @@ class Engine:
             self._forget(self._sequences[id])
             self._tidy()
 
-    def scrub(self) -> int:
-        """Empty the prefix cache of what nobody runs on, and zero all free blocks; returns how many bytes of them are
-        not zero when read back. Asleep there is nothing: its memory was zeroed and given back.
+    def prepare(self) -> bool:
+        """What `Runner.prepare` does, if nothing runs; False if there is nothing to do."""
+        return not self.has_work and not self.asleep and self.runner.prepare()
 
-        Raises CannotScrub if the device has no memory left to read them back with; they are zeroed then, and unchecked.
+    def scrub(self) -> int:
+        """All of `scrubbing` at once; returns how many bytes of the free blocks are not zero when read back."""
+        return sum(self.scrubbing())
+
+    def scrubbing(self) -> Iterator[int]:
+        """Empty the prefix cache of what nobody runs on, and zero all free blocks; then read them back, a part with
+        each item, which is how many bytes of the part are not zero. Steps may run between two items: a block that a
+        sequence has taken meanwhile is left out, and is zeroed when it is released.
+
+        Asleep there is nothing: its memory was zeroed and given back. Raises CannotScrub if the device has no memory
+        left to read the blocks back with; they are zeroed then, and unchecked.
         """
         if self.asleep:
-            return 0
+            return
         free = self.blocks.forget_free()
         self.runner.scrub(free)
         self.blocks.dirty.clear()
-        try:
-            return self.runner.residue(free)
-        except torch.OutOfMemoryError:
-            raise CannotScrub(
-                "the free blocks were zeroed, but the device has no memory left to read them back; try again when idle"
-            ) from None
+        for at in range(0, len(free), SCRUB_BLOCKS):
+            if self._fell_asleep():
+                return
+            try:
+                residue = self.runner.residue(self.blocks.free_of(free[at : at + SCRUB_BLOCKS]))
+            except torch.OutOfMemoryError:
+                raise CannotScrub(
+                    "the free blocks were zeroed, but the device has no memory left to read them back; "
+                    "try again when idle"
+                ) from None
+            yield residue
+
+    def _fell_asleep(self) -> bool:
+        return self.asleep
 
     def sleep(self, on_progress: OnProgress = lambda done, total: None) -> int:
         """Forget every key, value and prefix, and give memory back until `wake`; returns how many bytes.

@@ -12,6 +12,7 @@ Without CUDA the same code runs step by step on the kernels' twins, which is how
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -97,6 +98,7 @@ class GraphRunner:
         self._logit_replays: dict[int, Replay] = {}  # of steps that draw outside of them
         self._shared_replays: dict[int, Replay] = {}
         self._pieces: dict[int, PiecewiseBody] = {}
+        self._later: list[Callable[[], object]] = []  # captures for when nothing runs
         self._pool: Any = None  # memory of all graphs, once there are any
         self._layer_bytes = sum(
             weight.data.numel() * weight.data.element_size()
@@ -197,27 +199,38 @@ class GraphRunner:
             self._pieces_for(most)
         prompts = [tokens for tokens in PROMPT_TOKENS if tokens <= self.max_num_batched_tokens]
         checks = list(SIZES) if self._verifier else []
-        shared = [size for size in sizes if size >= SHARED_SEQUENCES and self._shares_prefixes]
-        pieces = sorted({piece_size(tokens) for tokens in range(PIECE_STEP, most + 1, PIECE_STEP)})
-        total = len(prompts) + 2 * len(sizes) + len(checks) + len(shared) + len(pieces)
-        done = 0
-
-        def captured(sizes: list[int], step_of: Callable[[int], Callable[[], Tensor]]) -> list[Replay]:
-            nonlocal done
-            replays = self._captured(sizes, step_of)
-            done += len(sizes)
-            on_progress(done, total)
-            return replays
-
-        self._prompt_replays = captured(prompts, self._prompt_step)
-        self._replays = captured(sizes, self._decode_step)
-        self._logit_replays = by_size(captured(sizes, lambda n: self._decode_step(n, draws=False)))
-        self._shared_replays = by_size(captured(shared, lambda n: self._decode_step(n, shared=True)))
+        total = len(prompts) + len(sizes) + len(checks)
+        self._prompt_replays = self._captured(prompts, self._prompt_step)
+        on_progress(len(prompts), total)
+        self._replays = self._captured(sizes, self._decode_step)
+        on_progress(len(prompts) + len(sizes), total)
         if self._verifier:
-            self._check_replays = captured(checks, self._verifier.step)
-        for size in pieces:
-            self._pieces_for(size)
-        on_progress(total, total)
+            self._check_replays = self._captured(checks, self._verifier.step)
+            on_progress(total, total)
+        self._later = [partial(self._pieces_for, tokens) for tokens in range(PIECE_STEP, most + 1, PIECE_STEP)]
+        for size in sorted(sizes, reverse=True):
+            self._later.append(partial(self._logit_replay, size))
+            if size >= SHARED_SEQUENCES and self._shares_prefixes:
+                self._later.append(partial(self._shared_replay, size))
+
+    @torch.inference_mode()
+    def prepare(self) -> bool:
+        """Capture one of the graphs that not every answer needs. All of them before the engine is ready would take
+        longer than loading the weights, and one that is missing is captured by the step that needs it."""
+        if not self._later:
+            return False
+        self._later.pop()()
+        return True
+
+    def _logit_replay(self, size: int) -> Replay:
+        if size not in self._logit_replays:
+            self._logit_replays[size] = self._captured([size], lambda n: self._decode_step(n, draws=False))[0]
+        return self._logit_replays[size]
+
+    def _shared_replay(self, size: int) -> Replay:
+        if size not in self._shared_replays:
+            self._shared_replays[size] = self._captured([size], lambda n: self._decode_step(n, shared=True))[0]
+        return self._shared_replays[size]
 
     def _captured(self, sizes: list[int], step_of: Callable[[int], Callable[[], Tensor]]) -> list[Replay]:
         replays = []
@@ -271,10 +284,10 @@ class GraphRunner:
         replay = next((r for r in self._replays if r.size >= count), None)
         size = replay.size if replay else count
         if replay and not draws:
-            replay = self._logit_replays[size]
+            replay = self._logit_replay(size)
         common = self._common_prefix(batch) if draws else 0
         if common and replay:
-            replay = self._shared_replays[size]
+            replay = self._shared_replay(size)
         if common:
             self.tables.describe("shared_length", np.array([common], dtype=np.int32))
         rows = np.full(size, -1, dtype=np.int32)
@@ -404,10 +417,6 @@ class GraphRunner:
         drawn = kernels.sample(logits, draws.temperature, draws.seeds, draws.positions, threshold)
         kernels.commit_step(rows, query_start, drawn, self.tables.state)
         return drawn
-
-
-def by_size(replays: list[Replay]) -> dict[int, Replay]:
-    return {replay.size: replay for replay in replays}
 
 
 def _starts(batch: list[Scheduled]) -> Words:

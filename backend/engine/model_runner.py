@@ -98,6 +98,10 @@ class ModelRunner:
     def _checked(self, runs: list[Run]) -> list[list[int | None]]:
         return [tokens for tokens, _ in self._drawn(runs, self._forward(runs)[0], {})]
 
+    def prepare(self) -> bool:
+        """Every step runs as it is from the first on."""
+        return False
+
     def copy(self, pairs: list[tuple[int, int]]) -> None:
         self._pages.copy(pairs)
 

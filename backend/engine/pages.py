@@ -38,17 +38,40 @@ class Pages:
     @torch.inference_mode()
     def residue(self, blocks: list[int]) -> int:
         """Bytes of them that are not zero. Waits for the device."""
+        if not self._any_left(blocks):
+            return 0
         found = torch.zeros((), dtype=torch.int64, device=self._device)
-        chosen = self._ids(blocks)
         for part in self._parts:
-            size = _blocks_of_a_piece(part[0, 0].numel())
-            for at in range(0, len(blocks), size):
+            for ids in self._some(blocks, part):
                 for layer in part:
-                    found += layer.index_select(0, chosen[at : at + size]).count_nonzero()
+                    found += layer.index_select(0, ids).count_nonzero()
         return int(found)
+
+    def _any_left(self, blocks: list[int]) -> bool:
+        """Whether any byte of them is not zero: the usual answer is no, and eight bytes at a time tell it sooner."""
+        if not blocks:
+            return False
+        flags = [
+            words.index_select(0, ids).any()
+            for part in self._parts
+            for ids in self._some(blocks, part)
+            for words in _in_words(part)
+        ]
+        return bool(torch.stack(flags).any())
+
+    def _some(self, blocks: list[int], part: Tensor) -> list[Tensor]:
+        """Their ids, as many at a time as make a piece of a layer."""
+        chosen, size = self._ids(blocks), _blocks_of_a_piece(part[0, 0].numel())
+        return [chosen[at : at + size] for at in range(0, len(blocks), size)]
 
     def _ids(self, blocks: Iterable[int]) -> Tensor:
         return sent(list(blocks), torch.int64, self._device)
+
+
+def _in_words(part: Tensor) -> Tensor:
+    """[layers, blocks, words], in the widest words that a block has a whole number of."""
+    flat = part.flatten(2)
+    return flat.view(torch.int64) if flat.shape[-1] % 8 == 0 else flat
 
 
 def _blocks_of_a_piece(block_bytes: int) -> int:

@@ -46,6 +46,11 @@ class Runner(Protocol):
         Waits for it; nothing else is on its way meanwhile."""
         ...
 
+    def prepare(self) -> bool:
+        """Do one piece of work, of at most some tens of milliseconds, that a later step would otherwise wait for; False
+        if there is none. With nothing running or under way."""
+        ...
+
     def copy(self, pairs: list[tuple[int, int]]) -> None:
         """Copy KV blocks, (from, to), behind the steps that are on their way."""
         ...

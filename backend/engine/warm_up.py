@@ -9,13 +9,16 @@ import gc
 from collections.abc import Sequence as Items
 from typing import Any
 
+from msgspec.structs import replace
+
 from backend.engine.engine import Engine
 from backend.engine.sampling import SamplingParams
 
 Asked = tuple[list[int], SamplingParams]
 PLAIN = SamplingParams(max_tokens=2, temperature=0, ignore_eos=True)
 SHARED_TOKENS, SHARED_SEQUENCES = 640, 16  # more than `graph_runner` needs to read a common prefix once
-LENGTHS = (1, 2, 17, 31, 64, 250, 513, 1500, 4097, 9000)
+LENGTHS = (1, 2, 17, 31, 64, 250, 513, 777, 1100, 1500, 2100, 2500, 3100, 4097, 5000, 6200, 7300, 9000)
+MIXED = [(37 * i % 900 + 1, i % 17 + 2) for i in range(24)]  # prompt and answer, so that prompts meet decodes
 
 
 def warm_up(engine: Engine) -> None:
@@ -43,6 +46,7 @@ def _every_kind(engine: Engine) -> list[list[Asked]]:
     return [
         *([([0] * length, PLAIN)] for length in lengths),
         [([0] * length, PLAIN) for length in lengths],
+        [([0] * _within(engine, n), replace(PLAIN, max_tokens=most)) for n, most in MIXED if n <= _within(engine, n)],
         [([0] * _within(engine, 20), params) for params in _every_draw()],
         *([([0] * _within(engine, 20), params)] for params in _every_draw()),
         [(start, PLAIN)] if tail else [],

@@ -39,7 +39,16 @@ KeyKind = Literal["live", "admin"]
 
 
 class KeyRefused(Exception):
-    """No valid key: the caller is nobody. The message may be shown; it never holds the key."""
+    """No valid key: the caller is not authenticated. The message may be shown; it never holds the key.
+
+    `key_id` is the public id of a key whose secret was right, though it is no longer or not here valid; `tenant` its
+    tenant.
+    """
+
+    def __init__(self, message: str, *, key_id: str | None = None, tenant: str | None = None) -> None:
+        super().__init__(message)
+        self.key_id = key_id
+        self.tenant = tenant
 
 
 class KeyMissing(KeyRefused):

@@ -303,6 +303,8 @@ async def test_new_calls_are_refused_once_the_signer_was_down_too_long(home: Hom
         await eventually(lambda: log.trouble is None)
         await log.append(accepted("r3"))
     assert home.verify().ok
+    delays = [event["resumed"] for event in home.events("_system") if event["type"] == "system.signing_delayed"]
+    assert delays[-1:] == [True], "with a False before it, if a try fell into the time beyond the grace"
 
 
 # --- failing closed --------------------------------------------------------------------------------------------------

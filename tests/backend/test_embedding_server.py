@@ -122,7 +122,6 @@ async def test_2048_texts_of_one_call_come_in_order_through_a_queue_of_eight(htt
         ({"input": "a", "temperature": 0.5}, "temperature", "unsupported_parameter"),
         ({"input": "a", "max_tokens": 3}, "max_tokens", "unsupported_parameter"),
         ({"input": "a", "stream": True}, "stream", None),
-        ({"input": "a", "truncate_prompt_tokens": 5}, "truncate_prompt_tokens", "unsupported_parameter"),
         ({"input": "a", "pooling": "max"}, "pooling", "unknown_parameter"),
         ({}, "input", None),
     ],

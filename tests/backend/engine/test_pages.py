@@ -7,12 +7,13 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from backend.engine import engine as engine_module
 from backend.engine import pages
 from backend.engine.engine import Engine
 from backend.engine.model_runner import ModelRunner
 from backend.engine.pages import Pages
 from backend.errors import CannotScrub
-from tests.backend.tiny import generate, tiny_engine, tiny_model
+from tests.backend.tiny import generate, greedy, tiny_engine, tiny_model
 
 LAYERS, BLOCKS, BLOCK = 3, 40, (4, 2, 8)  # positions, heads, width
 BLOCK_BYTES = 4 * 2 * 8 * 2
@@ -96,3 +97,27 @@ def test_a_scrub_that_runs_out_of_memory_is_refused_and_the_engine_goes_on(monke
             engine.scrub()
     assert engine.scrub() == 0
     assert generate(engine, [[1, 2, 3]]) == expected
+
+
+def test_a_scrub_between_steps_leaves_out_blocks_that_a_sequence_has_taken_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(engine_module, "SCRUB_BLOCKS", 4)
+    alone = generate(tiny_engine(tiny_model()), [[5, 6, 7], list(range(30))])
+    engine = tiny_engine(tiny_model())
+    generate(engine, [list(range(40))])  # leaves blocks in the prefix cache
+    parts = engine.scrubbing()
+    residue = next(parts)
+    engine.add(0, [5, 6, 7], greedy(12))
+    engine.add(1, list(range(30)), greedy(12))
+    tokens: dict[int, list[int | None]] = {0: [], 1: []}
+    for found in parts:
+        residue += found
+        for item in engine.step() if engine.has_work else ():
+            tokens[item.id].append(item.token)
+    while engine.has_work:
+        for item in engine.step():
+            tokens[item.id].append(item.token)
+    assert residue == 0
+    assert [tokens[0], tokens[1]] == alone
+    assert engine.scrub() == 0

@@ -54,9 +54,9 @@ def test_only_what_is_allowed_is_drawn(model: Decoder) -> None:
 @pytest.mark.parametrize(
     ("params", "finish", "tokens"),
     [
-        ({"allowed_token_ids": (4, 5), "grammar": "3"}, Finish.GRAMMAR, [4, 5, 4, None]),  # its end is not allowed
+        ({"allowed_token_ids": (4, 5), "grammar": "3"}, Finish.NOTHING_LEFT, [4, 5, 4, None]),  # its end is not allowed
         ({"allowed_token_ids": (4, 5, 3), "grammar": "3"}, Finish.STOP, [4, 5, 4, 3]),
-        ({"allowed_token_ids": (9,), "bad_words": ((9, 9),)}, Finish.GRAMMAR, [9, None]),
+        ({"allowed_token_ids": (9,), "bad_words": ((9, 9),)}, Finish.NOTHING_LEFT, [9, None]),
         ({"allowed_token_ids": (3, 9), "min_tokens": 2}, Finish.STOP, [9, 9, 3]),
         ({"allowed_token_ids": (3,), "min_tokens": 2}, Finish.STOP, [3]),  # nothing else could come
     ],
