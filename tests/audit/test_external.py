@@ -64,7 +64,7 @@ async def test_a_whole_answer_comes_with_status_headers_and_content():
 async def test_one_deadline_holds_for_the_whole_answer_however_often_a_byte_comes():
     async with serving(dripping) as url:
         service = ExternalService("the test", deadline_s=0.3)
-        with pytest.raises(ExternalUnavailable, match="the test did not answer within 0.3 seconds"):
+        with pytest.raises(ExternalUnavailable, match=r"the test did not answer within 0\.3 seconds"):
             async with asyncio.timeout(3):
                 await service.ask("GET", url)
         await service.aclose()
