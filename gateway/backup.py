@@ -43,7 +43,8 @@ FORMAT = "domicile-backup/2"
 UNSIGNED_FORMAT = "domicile-backup/1"
 LOG = "audit/log.db"
 DATABASES = ("control.db", LOG, "audit/side.db")
-PUBLIC = ("catalogue.yaml", "registers.json", "ca/ca.pem", "audit/signer.vkey")
+OF_THE_KEY_SET = "audit/signer.vkey"
+PUBLIC = ("catalogue.yaml", "registers.json", "ca/ca.pem", OF_THE_KEY_SET)
 NOTES = re.compile(rf"audit/{SUCCESSION}/[A-Za-z0-9][A-Za-z0-9._-]*\.note", re.ASCII)
 """Successions of the log's key, without which records signed by an earlier one do not verify."""
 ATTESTED = (SUCCESSION, WITNESSED, TIMESTAMPS)
@@ -127,11 +128,13 @@ def restore(backup: Path, data: Path, key: VerifierKey, *, unsigned: bool = Fals
     `key`: as for `check`. Raises BackupError before anything is written, or with what was written removed.
     """
     manifest = check(backup, key, unsigned=unsigned)
-    require_room(manifest, data)
+    require_room(manifest, data, key)
     written: list[Path] = []
     try:
         Installation.create(data, manifest.cell)
         for name, sha256 in manifest.files.items():
+            if _stays(data / name, name, sha256, key):
+                continue
             written.append(data / name)
             _restore_file(backup / "data" / name, data / name, sha256)
     except (InstallationError, OSError, BackupError) as error:
@@ -142,14 +145,32 @@ def restore(backup: Path, data: Path, key: VerifierKey, *, unsigned: bool = Fals
     return manifest
 
 
-def require_room(manifest: Manifest, data: Path) -> None:
-    """Raises BackupError if `data` holds a file of the backup, or a write-ahead log that SQLite would put into one."""
-    for name in manifest.files:
+def require_room(manifest: Manifest, data: Path, key: VerifierKey) -> None:
+    """Raises BackupError if `data` holds a file of the backup, or a write-ahead log that SQLite would put into one.
+
+    What came with the key set stays: the same successions, and a verifier key that may be of a newer generation.
+    """
+    for name, sha256 in manifest.files.items():
+        if _stays(data / name, name, sha256, key):
+            continue
         for end in ("", *SIDECARS) if name in DATABASES else ("",):
             if os.path.lexists(place := data / f"{name}{end}"):
                 raise BackupError(f"{place} is there: restore into a folder that holds nothing of its own")
         if not (data / name).parent.resolve().is_relative_to(data.resolve()):
             raise BackupError(f"{data / name} leads out of {data}: remove the link on the way")
+
+
+def _stays(place: Path, name: str, sha256: str, key: VerifierKey) -> bool:
+    """Whether a file of the backup is there already, as the key set brought it."""
+    if name in DATABASES or place.is_symlink() or not place.is_file():
+        return False
+    content = read_untrusted(place, MAX_PUBLIC)
+    if hashlib.sha256(content).hexdigest() == sha256:
+        return True
+    try:
+        return name == OF_THE_KEY_SET and VerifierKey.parse(content.decode("ascii").strip()).name == key.name
+    except (NoteError, UnicodeDecodeError):
+        return False
 
 
 def _check(backup: Path, key: VerifierKey | None, unsigned: bool) -> Manifest:
