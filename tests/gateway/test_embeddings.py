@@ -43,7 +43,7 @@ async def test_an_input_leaves_redacted_and_the_vectors_come_back_on_record(tmp_
 
 @pytest.mark.parametrize(
     ("fields", "code"),
-    [({"input": "AKIAIOSFODNN7EXAMPLE"}, "redaction_blocked"), ({"input": [1, 2, 3]}, "redaction_blocked")],
+    [({"input": "AKIAIOSFODNN7EXAMPLE"}, "redaction_blocked"), ({"input": [1, 2, 3]}, "redaction_refused")],
 )
 async def test_what_is_blocked_or_cannot_be_read_reaches_no_server(tmp_path, files, fields, code):  # noqa: F811
     async with Server(files) as server:

@@ -76,7 +76,7 @@ async def test_vectors_of_a_real_engine_through_the_gateway_are_transformers_on_
     assert refusals == [
         (422, "redaction_blocked"),
         (400, "context_length_exceeded"),
-        (422, "redaction_blocked"),  # ids cannot be inspected
+        (422, "redaction_refused"),  # ids cannot be inspected
         (400, None),
         (400, "embeddings_only"),
     ]

@@ -12,6 +12,7 @@ from gateway.admin.app import build_admin
 from gateway.identity.provider import IdentityProvider
 from gateway.settings import Oidc
 from regions.secret_file import write_secret
+from tests.fakes.disk import bytes_of
 from tests.fakes.idp import running_idp
 
 ORIGIN = "https://gateway.example.eu"
@@ -171,7 +172,7 @@ def test_a_session_is_stored_as_a_hash_and_ends_with_its_time_or_its_person(brow
     browser = browse()
     person = log_in(browser, idp, "ada").json()["person"]
     token = browser.cookies.get(SESSION)
-    stored = b"".join(file.read_bytes() for file in data.glob("control.db*"))
+    stored = b"".join(bytes_of(file) for file in data.glob("control.db*"))
     assert token.encode() not in stored
     assert token.split("_")[3].encode() not in stored
     clock.now += timedelta(minutes=29)

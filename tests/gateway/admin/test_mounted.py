@@ -151,7 +151,7 @@ async def test_a_login_through_the_whole_gateway_and_one_that_is_refused_are_on_
             session = browser.cookies["domicile-session"]
             assert (
                 await browser.post("/admin/v1/logout", headers={"origin": "http://127.0.0.1:8400"})
-            ).status_code == 204
+            ).status_code == 303  # on to the provider, where its session ends as well
             assert (await browser.get("/admin/v1/me")).status_code == 401
     with sqlite3.connect(data / "audit" / "log.db") as log:
         events = [json.loads(payload) for (payload,) in log.execute("select payload from leaf order by seq")]

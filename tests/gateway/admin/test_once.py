@@ -11,6 +11,7 @@ from gateway.admin.app import build_admin
 from gateway.store.answers import KEPT_FOR, LEASE, Answers, Claim
 from gateway.store.control import Control
 from gateway.store.errors import DatabaseUnavailable
+from tests.fakes.disk import bytes_of
 from tests.gateway.conftest import ACTIVITY
 
 ON_BOTH_DATABASES = True
@@ -189,7 +190,7 @@ def test_reading_takes_no_key(client, operator):
 def test_no_secret_that_was_shown_lies_in_the_database(client, operator, data):
     made = client.post(KEYS, headers=keyed(operator), json={"project": "support", "label": "canary label"})
     key, token = made.json()["key"], operator["authorization"].split()[1]
-    stored = b"".join(file.read_bytes() for file in data.glob("control.db*"))
+    stored = b"".join(bytes_of(file) for file in data.glob("control.db*"))
     for secret in (key, key.split("_")[3], token, token.split("_")[3]):
         assert secret.encode() not in stored
     assert b"canary label" in stored, "in the key's own row, so the file was read"
