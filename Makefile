@@ -8,7 +8,7 @@ NODE_SDK := openai@6.49.0
 PYTEST_ARGS ?= -n 2 --dist loadscope --no-loadscope-reorder
 CARD ?= h100
 
-.PHONY: help demo test test-avx2 check format campaign bench gpu-test gpu-bench node-sdk sbom wheelhouse clean
+.PHONY: help demo test test-avx2 check format campaign bench gpu-test gpu-bench node-sdk sbom wheelhouse clean redaction-real
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -77,6 +77,9 @@ bench: $(VENV)/.dev  ## the CPU engine and the gateway beside their peers; resul
 	@$(BIN)/python bench/engine_cpu.py --json bench/results/engine-cpu-$$(date -u +%F).json
 	@$(BIN)/python bench/gateway/run.py --out bench/results/gateway-$$(date -u +%F).json
 	@$(BIN)/python bench/audit_append.py
+
+redaction-real: $(VENV)/.dev  ## what redaction finds in real texts: FILES=a.jsonl (PEERS=python with Presidio and DataFog, JUDGE=1)
+	@$(BIN)/python -m bench.redaction_real $(FILES) $(if $(PEERS),--peers $(PEERS)) $(if $(JUDGE),--judge)
 
 SHIPPED := .[engine,ner,postgres,redis,otel]
 

@@ -1,3 +1,4 @@
+# ruff: noqa: E501  # tables read better in one line a row
 """Payment cards: issuer prefix and length (ISO/IEC 7812), Luhn check digit, digits together or in groups."""
 
 import re
@@ -31,10 +32,18 @@ _ISSUERS = re.compile(
     r"|5019[0-9]{12}"  # Dankort
     r"|220[0-4][0-9]{12}"  # Mir
 )
+_USUAL = 16  # digits; longer cards are written in groups, or named
+_LONG_NUMBER = re.compile(r"(?<![0-9.])[0-9]{13,19}(?![0-9.])")
+_AROUND = 240  # characters
 _EAN = 13  # digits, as many as the Visa cards of the last century had
 _CARD = re.compile(
     r"card|kart|carte|tarjeta|c[aá]rta|cart[aã]o|kaart|kort|k[aá]rtya|kortel|visa|\bcc\b|pan|κάρτα|карт", re.IGNORECASE
 )
+_PAID_WITH = re.compile(
+    r"\b(?:pay|paid|charge|bill|bezahl|zahl|abbuch|pag|paie|pay[eé]|cobr|betal|betaal|maks|plat|zap[lł]a|fizet|plač|mok[eė]|πληρ|плат)\w*[^0-9\n]{1,14}\Z",
+    re.IGNORECASE,
+)
+_CARD_BEHIND = re.compile(rf"[\"')]{{0,2}} ?\((?:\w{{1,12}} )?(?:\w{{0,12}})(?:{_CARD.pattern})", re.IGNORECASE)
 _DOUBLED = (0, 2, 4, 6, 8, 1, 3, 5, 7, 9)
 
 
@@ -80,6 +89,8 @@ def _last_group(reading: Reading, groups: list[tuple[int, int]], first: int) -> 
             continue
         if len(digits) == _EAN and _is_article(reading, groups[first][0], digits):
             continue
+        if index == first and _is_a_word_of_64_bits(reading, groups[first][0], digits):
+            continue
         if (
             len(digits) >= _SURE
             or _heads_cards(reading, groups[first][0])
@@ -121,6 +132,29 @@ def _is_article(reading: Reading, begin: int, digits: str) -> bool:
     if reading.columns or sum(int(digit) * (1, 3)[at % 2] for at, digit in enumerate(digits)) % 10:
         return False
     return _CARD.search(reading, max(0, begin - 40), begin) is None
+
+
+def _is_a_word_of_64_bits(reading: Reading, begin: int, digits: str) -> bool:
+    """Whether a number in one piece may as well be an id that a program drew: longer than cards usually are, of thirteen digits (as articles are),
+    or in a column of numbers of its length that fail the check. What is called a card is one."""
+    is_long = len(digits) > _USUAL or len(digits) == _EAN
+    if not (is_long or _stands_among_failing(reading, begin, digits)):
+        return False
+    end = begin + len(digits)
+    return not (
+        _CARD.search(reading, max(0, begin - 40), begin)
+        or _PAID_WITH.search(reading, max(0, begin - 24), begin)
+        or _CARD_BEHIND.match(reading, end)
+        or _heads_cards(reading, begin)
+    )
+
+
+def _stands_among_failing(reading: Reading, begin: int, digits: str) -> bool:
+    """Whether most numbers of its length around it pass no check, so that this one passes by chance."""
+    first, last = max(0, begin - _AROUND), begin + len(digits) + _AROUND
+    others = [each[0] for each in _LONG_NUMBER.finditer(reading, first, last) if len(each[0]) == len(digits)]
+    others = [each for each in others if each != digits]
+    return len(others) > 1 and sum(map(passes_luhn, others)) * 2 < len(others)
 
 
 def _is_named_id(reading: Reading, begin: int, digits: str) -> bool:

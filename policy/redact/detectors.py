@@ -5,7 +5,6 @@ tried in the order of `DETECTORS`. Where spans overlap, the earlier detector nam
 of them found is left over.
 """
 
-import ipaddress
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
@@ -14,16 +13,17 @@ from operator import itemgetter, ne
 from typing import NamedTuple
 
 from policy.errors import RedactionError
-from policy.redact import births, devices, plates
+from policy.redact import births, card_details, devices, plates
 from policy.redact.addresses import find_addresses
 from policy.redact.alphabet import ALNUM, LETTER
 from policy.redact.bic import find_bics
 from policy.redact.births import find_births
+from policy.redact.card_details import find_card_details
 from policy.redact.cards import find_cards
 from policy.redact.devices import find_imeis, find_macs
+from policy.redact.hosts import find_ips
 from policy.redact.iban import find_ibans, load_structures
 from policy.redact.national_ids import find_national_ids
-from policy.redact.normalise import lowered
 from policy.redact.phone import compile_plans, find_phones
 from policy.redact.plates import find_plates
 from policy.redact.reading import Reading, Spans
@@ -62,22 +62,6 @@ _DOMAIN = re.compile(
     rf"@(?:[{ALNUM}](?:[{ALNUM}_-]{{0,61}}[{ALNUM}])?\.){{1,8}}(?:[{LETTER}]{{2,24}}|xn--[a-z0-9-]{{2,59}})"
     rf"(?![{ALNUM}@(]|-[{ALNUM}])"
 )
-_IPV4 = re.compile(r"[0-9](?<![A-Za-z0-9_.][0-9])[0-9]{0,2}\.(?:[0-9]{1,3}\.){2}[0-9]{1,3}(?![A-Za-z0-9_]|\.[0-9])")
-_VERSION = re.compile(
-    r"(?:version|release|build|revision|section|chapter|firmware|kernel|patch|clause|abschnitt|kapitel|paragraph"
-    r"|upgraded? to|v)"
-    r"[\"']?\s{0,2}[:= ]{0,2}\s{0,2}[\"'v]?\Z"
-)
-_PRODUCT = re.compile(r"(?:^|[ ;(])[A-Z][A-Za-z]{2,24}/\Z")  # `Chrome/120.0.0.0`
-_HOST = re.compile(r"\b(?:ip|ipv4|host|server|addr|dns|gateway|client|peer|remote|proxy|login|from|ping|ssh|via)")
-_BEFORE_IP = 32
-_SMALL = "32"
-_DOT_DIGIT = re.compile(r"\.[0-9]")
-_IPV6 = re.compile(
-    r"(?<![A-Za-z0-9_:.])(?=[^.\s]{0,45}[0-9])(?:[0-9A-Fa-f]{0,4}:){2,7}"
-    r"(?:(?:[0-9]{1,3}\.){3}[0-9]{1,3}|[0-9A-Fa-f]{1,4})?(?![A-Za-z0-9_:])"
-)
-_IPV6_GROUP, _IPV6_DIGITS = re.compile(":[0-9A-Fa-f]{0,4}:"), 4
 _CONTEXT = 96
 _PROVEN = frozenset({"secret", "email", "iban", "card", "national_id"})
 # Five digits close together, or the number of a document, which may be letters for the most part.
@@ -99,47 +83,12 @@ def find_emails(text: str, start: int) -> Iterator[tuple[int, int]]:
         at = text.find("@", at + 1)
 
 
-def find_ips(text: str, start: int) -> Iterator[tuple[int, int]]:
-    """IPv4 and IPv6 addresses that `ipaddress` accepts."""
-    if _DOT_DIGIT.search(text, start):
-        for match in _IPV4.finditer(text, start):
-            if _is_address(match[0]) and not _is_version(text, match):
-                yield match.span()
-    if text.count(":", start) > 1 and (group := _IPV6_GROUP.search(text, start)):
-        for match in _IPV6.finditer(text, max(start, group.start() - _IPV6_DIGITS)):
-            if _is_address(match[0]):
-                yield match.span()
-
-
-def _is_version(text: str, match: re.Match[str]) -> bool:
-    """Whether it is a release or a section: what stands before says so, or four small numbers are not called a host."""
-    written = text[max(0, match.start() - _BEFORE_IP) : match.start()]
-    before = lowered(written)
-    if _VERSION.search(before) or _PRODUCT.search(written):
-        return True
-    parts = match[0].split(".")
-    return (
-        all(len(part) == 1 or part < _SMALL for part in parts if len(part) < 3)
-        and max(map(len, parts)) < 3
-        and parts[0] != "10"
-        and len(set(parts)) > 1
-        and not _HOST.search(before)
-    )
-
-
-def _is_address(text: str) -> bool:
-    try:
-        ipaddress.ip_address(text)
-    except ValueError:
-        return False
-    return True
-
-
 DETECTORS: tuple[Detector, ...] = (
     Detector("secret", find_secrets, reads_through=True),
     Detector("email", find_emails),
     Detector("iban", find_ibans, needs_digits=True, reads_through=True),
     Detector("card", find_cards, needs_digits=True),
+    Detector("card", find_card_details, initials=card_details.INITIALS),
     Detector("vat", find_vat_numbers, needs_digits=True, reads_through=True),
     Detector("imei", find_imeis, needs_digits=True, initials=devices.INITIALS),
     Detector("national_id", find_national_ids, needs_digits=True),

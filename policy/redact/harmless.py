@@ -25,6 +25,8 @@ _NOUNS = (
     r"|score|highscore|level|loss|matrix|constant|revisi|hw|fw|firmware|mac|msg|message id|session|job|task|node|thread|block|tx|hash"
     r"|polic[ey]\w* (?:no|number)|schaden|claim|vorgang|antrag|dosar|spis|spisova|spraw|sag|mal|arende|asia|toimik|bylos|lieta"
     r"|suma|summa|referenc|sagsn|malnummer|malnr|volume|position"
+    r"|marke|unionsmarke|wortmarke|trade ?mark|marque|marca|merk|znak towarowy|patent|register|registernummer|handelsregister|hrb|hra|kvk|cvr|verordnung|richtlinie"
+    r"|regulation|directive|reglement|directive|reglamento|regolamento|rozporzadzeni|lock|snowflake|activity|blk|inode|ts|tid|thread|created_at|updated_at|ack|seq"
     r"|aanvraag|cerere|wniosek|wniosk|demande|solicitud|richiesta|ansokan|ansogning|soknad|hakemus|zadost|ziadost|kerelem|заявлени"
     r"|αιτηση|zahtjev|vloga|taotlus|pieteikum|prasym|umsokn|application|zahler|compteur|contatore|licznik|meterstand|lagerplatz|regal|sak|asi"
     r"|buchung|beleg|kolli|posiljk|zasilk|zasielk|sending|siunt|sutijum|saadetis|lahetys|przesylk|csomag|konsenja|αποστολ|пратк|awb|cusip|pourvoi|seguimiento|subject|betreff|urteil|bgh|bverfg|celex|population|einwohner|units|steps|seed|nonce|rows|epoch|id_order|order_id|item_id|request_id"

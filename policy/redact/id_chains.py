@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from policy.redact.alphabet import LETTER
-from policy.redact.id_kinds import IDS
+from policy.redact.id_kinds import IDS, with_trait
 
 _RUN = re.compile(r"[A-Za-z0-9]+(?:[ ./+-]{1,3}[A-Za-z0-9]+){0,9}")
 _TOKEN = re.compile(r"[A-Za-z0-9]+")
@@ -14,16 +14,14 @@ _WORD_GOES_ON = re.compile(f"[{LETTER}]")
 _NUMBER_GOES_ON = re.compile("[ ./-]{1,3}[0-9]")
 _DIGIT_LIKE = str.maketrans("OoIl|", "00111")
 _DIGIT_LIKE_SIGN = re.compile(r"[OoIl|]")
-# Of kinds whose shape says little: where a digit must stand, and O and I are not written (ICAO 9303, codice fiscale).
-_FREE_SHAPES = {"de_id": ("A********", "A********9"), "it_cf": ("AAAAAA99A99A999A",)}
-_SIGNED = frozenset({"fi_hetu", "se_pnr", "de_stnr"})  # whose separator tells the century, or the state
+_SIGNED = with_trait("signed")
 _LONGEST, _SHORTEST = 20, 5
 _LONGEST_WORD = 4
 _SIGNS_INSIDE = frozenset("_./-|")
 _LAST_ASCII = "\x7f"
 _DIGITS_ONLY = tuple("9" * length for length in range(_LONGEST + 1))
 _SHAPE = str.maketrans("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz", "9" * 10 + "A" * 52)
-SHAPES_OF = {kind: tuple(each.shapes.split()) for kind, each in IDS.items()}
+SHAPES_OF = {kind: each.shapes for kind, each in IDS.items()}
 
 
 class Chain(NamedTuple):
@@ -84,8 +82,7 @@ def holds(kind: str, latin: str, chain: Chain) -> bool:
     is_valid = IDS[kind].is_valid
     spelled = latin[chain.begin : chain.end].replace(" ", "")
     return any(
-        is_valid(plain) or is_valid(_spelled(plain, spelled))
-        for plain in _plain(compact, shapes or _FREE_SHAPES.get(kind, ()))
+        is_valid(plain) or is_valid(_spelled(plain, spelled)) for plain in _plain(compact, shapes or IDS[kind].read_as)
     )
 
 

@@ -244,6 +244,22 @@ def is_american_insurance_number(number: str) -> bool:
     return _digits(number, 9) and number[:3] not in ("000", "666") and number[3:5] != "00" and number[5:] != "0000"
 
 
+def is_european_health_card(number: str) -> bool:
+    """European Health Insurance Card: 80, the issuer, the holder and a Luhn digit, twenty in all (ISO/IEC 7812)."""
+    return number.startswith("80") and bool(luhn.is_valid(number))
+
+
+def is_file_number(number: str) -> bool:
+    """A patient's file or a professional's licence: five to fourteen signs, at most three of them letters."""
+    digits = sum(map(str.isdigit, number))
+    return number.isascii() and number.isalnum() and 5 <= digits <= 14 and len(number) - digits <= 3
+
+
+def is_found_elsewhere(number: str) -> bool:
+    """For kinds that their own detector finds, with more than letters and digits to look at: machine-readable zones."""
+    return bool(number)
+
+
 def _is_mixed(text: str) -> bool:
     return any(map(str.isdigit, text)) and any(map(str.isalpha, text))
 

@@ -102,7 +102,7 @@ def _table() -> dict[str, list[tuple[int, _Stems]]]:
     meant: dict[str, list[str]] = {}
     general = frozenset(GENERAL.split("|"))
     for kind, each in IDS.items():
-        for name in filter(None, each.names.split("|")):
+        for name in each.names:
             meant.setdefault(name, []).append(kind)
     for name in GENERAL.split("|"):
         meant.setdefault(name, [])

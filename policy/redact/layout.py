@@ -13,9 +13,11 @@ _WORDS = re.compile(r"[^\W\d_]{2,}")
 _FEWEST_WORDS = 3  # of a line that was prose before it was broken
 _CELLS = re.compile(r"[;\t|]|,(?=[^\s])")
 _MOST_CELLS = 1
+_HEAD = 6  # characters of a line that show its shape
 # What begins a line of its own: a date, a time, an item of a list, a postal code and its town, a row.
 _OWN_LINE = re.compile(
     r"(?:19|20)[0-9]{2}[-./]|[0-9]{1,2}[.:/-][0-9]{2}|[0-9]{1,3}[.)] |[0-9]+[;\t|,]"
+    r"|[0-9]{6}[ -][0-9]{6}(?![0-9])|[0-9]{10,}[ .:]"
     r"|[0-9]{3} ?[0-9]{1,3},? [^\W\d_]{3}|[0-9]{2,4}-[0-9]{3} [^\W\d_]|[0-9]{4} [A-Z]{2}\b"
 )
 
@@ -37,5 +39,12 @@ def _starred(emphasised: re.Match[str]) -> str:
 def _joined(broken: re.Match[str]) -> str:
     text, at = broken.string, broken.start()
     line = text[max(text.rfind("\n", 0, at) + 1, at - 200) : at]
+    if _shape(line) == _shape(text[at + 1 : at + 1 + _HEAD]):  # lines of a log, which all begin alike
+        return "\n"
     is_prose = len(_WORDS.findall(line)) >= _FEWEST_WORDS and len(_CELLS.findall(line)) <= _MOST_CELLS
     return " " if is_prose and not _OWN_LINE.match(text, at + 1) else "\n"
+
+
+def _shape(line: str) -> str:
+    """The head of a line with each digit as a nine, each letter as an A."""
+    return "".join("9" if sign.isdigit() else "A" if sign.isalpha() else sign for sign in line[:_HEAD])

@@ -11,13 +11,15 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from policy.redact.figures import is_dated, is_measured, is_score, stands_among_figures
 from policy.redact.harmless import called_otherwise, shaped_otherwise
 from policy.redact.id_chains import SHAPES_OF, Chain, chains_at, goes_on, holds
-from policy.redact.id_kinds import IDS, UNCHECKED, Needs
+from policy.redact.id_kinds import IDS, UNCHECKED, Needs, with_trait
 from policy.redact.id_names import Named, named_numbers, numbers_before_names
 from policy.redact.mrz import ZONE_SIGN, find_zones
 from policy.redact.phone_names import is_called_phone
 from policy.redact.reading import Reading, Spans
+from policy.redact.records import countries_of_record
 
 _TOKEN = re.compile(r"[A-Za-z0-9]+")
 # The first digit of what may be a number: nine digits, or eight behind a letter, or six to eight and a letter. No date.
@@ -45,7 +47,7 @@ _ITALIAN_HEAD = re.compile(r"[0-9][ ./+-]?[0-9][ ./+-]?[ABCDEHLMPRSTabcdehlmprst
 _LONGEST_WRITTEN = 32
 _BY_SHAPE: dict[str, list[str]] = {}
 for _kind, _each in IDS.items():
-    for _shape in _each.shapes.split():
+    for _shape in _each.shapes:
         _BY_SHAPE.setdefault(_shape, []).append(_kind)
 
 
@@ -67,12 +69,10 @@ def _alone(kinds: list[str]) -> _Alone:
 
 _ALONE = {shape: _alone(kinds) for shape, kinds in _BY_SHAPE.items()}
 _WRITTEN = {kind: re.compile(each.written) for kind, each in IDS.items() if each.written}
-# Their check alone is met by one random number of eleven digits in sixty: not where the text is another country's.
-_HOME_ONLY = {
-    "de_idnr": frozenset({"de", "at", "ch", "li", "lu"}),
-    "be_nn": frozenset({"be"}),
-    "no_fnr": frozenset({"no"}),
-}
+# Kinds that count without a name only where the text speaks the language of their home, if it speaks any.
+_HOME_ONLY = {kind: each.home for kind, each in IDS.items() if each.home}
+_ONE_IN_TWENTY, _ONE_IN_A_HUNDRED = with_trait("one_in_twenty"), with_trait("one_in_a_hundred")
+_DATE_CODED = with_trait("date_coded")
 
 
 def find_national_ids(text: str, start: int) -> Iterator[tuple[int, int, str]]:
@@ -98,6 +98,7 @@ def find_national_ids(text: str, start: int) -> Iterator[tuple[int, int, str]]:
         for first, last in find_zones(reading, start):
             yield first, last, "mrz"
     done = start
+    has_records = "@" in reading
     for match in _FIRST_DIGIT.finditer(latin, start):
         digit = match.start()
         if digit < done or digit in settled or reading.is_taken(digit):
@@ -107,7 +108,7 @@ def find_national_ids(text: str, start: int) -> Iterator[tuple[int, int, str]]:
                 continue
             if begin != digit and reading.is_taken(begin):
                 continue
-            if found := _best_alone(reading, begin):
+            if found := _best_alone(reading, begin) or (_best_in_record(reading, begin) if has_records else None):
                 yield found
                 done = found[1]
                 break
@@ -173,6 +174,8 @@ def _named_at(reading: Reading, at: int, named: Named, chains: list[Chain]) -> t
         if chain.groups > _FEW_GROUPS and IDS[kind].needs > Needs.WRITTEN and goes_on(reading.latin, chain):
             continue
         if kind in _LAX and _is_something_else(reading.latin[at : chain.end], kind):
+            continue
+        if chain.compact.isdigit() and is_score(reading, at, chain.end):
             continue
         if holds(kind, reading.latin, chain):
             return at, chain.end, kind
@@ -263,10 +266,24 @@ def _best_alone(reading: Reading, begin: int) -> tuple[int, int, str] | None:
         for kind in ranked:
             if holds(kind, latin, chain):
                 if _is_plausible(kind, latin, begin, chain) and _is_free(
-                    reading, kind, begin, chain, is_whole=whole or chain.groups == 1
+                    reading, kind, begin, chain, is_whole=whole or chain.groups == 1 or _is_written(kind, latin, chain)
                 ):
                     return begin, chain.end, kind
                 break
+    return None
+
+
+def _best_in_record(reading: Reading, begin: int) -> tuple[int, int, str] | None:
+    """The kind that fits a cell behind a phone and an e-mail address: of the phone's country before others."""
+    for chain in reversed(chains_at(reading.latin, begin)):
+        kinds = [kind for kind in _BY_SHAPE.get(chain.shape, ()) if kind not in _LAX and kind not in _OWN_NAME_ONLY]
+        valid = [kind for kind in kinds if not _is_old(kind, chain) and holds(kind, reading.latin, chain)]
+        if not valid or shaped_otherwise(reading, begin, chain.end) or called_otherwise(reading, begin, chain.end):
+            continue
+        if (countries := countries_of_record(reading, begin, chain.end)) is not None:
+            homes = countries | reading.countries
+            kind = min(valid, key=lambda kind: (kind[:2] not in homes, kind not in _DATE_CODED, IDS[kind].needs, kind))
+            return begin, chain.end, kind
     return None
 
 
@@ -322,10 +339,16 @@ def _is_old(kind: str, chain: Chain) -> bool:
 
 def _is_free(reading: Reading, kind: str, begin: int, chain: Chain, *, is_whole: bool) -> bool:
     """Whether nothing speaks against it: other digits around it, another shape, another name."""
+    if chain.groups > 1 and is_dated(reading[begin : chain.end]):
+        return False
     if shaped_otherwise(reading, begin, chain.end) or _AREA_BEFORE.search(reading, max(0, begin - 8), begin):
         return False
-    if IDS[kind].needs is Needs.NOTHING and kind not in _HOME_ONLY:
+    if IDS[kind].needs is Needs.NOTHING and kind not in _HOME_ONLY and kind not in _ONE_IN_TWENTY:
         return True
+    if is_measured(reading, begin, chain.end):
+        return False
+    if chain.compact.isdigit() and stands_among_figures(reading, begin, chain.end) and kind not in _ONE_IN_A_HUNDRED:
+        return False
     return is_whole and not called_otherwise(reading, begin, chain.end) and not is_called_phone(reading, begin)
 
 
@@ -340,17 +363,15 @@ _A_SUM = re.compile(r"[1-9][0-9]{0,2}(?:\.[0-9]{3}){1,4}(?: (?:19|20)[0-9]{2})?"
 _SMALL_WORD = re.compile(
     r"[0-9] [a-z]{1,2}\Z|\A[a-z]{1,2} [0-9]|[0-9]\. [A-Za-z]{1,2}\Z"
 )  # beside a number: no part of it
-# A month, or a year within the last or this century: what a number has that nothing names.
-_DATED = {"fr_nir": re.compile("[0-9]{3}(?:0[1-9]|1[0-2]|20)"), "si_emso": re.compile("[0-9]{4}[09]")}
+_DATED = {kind: re.compile(each.plausible) for kind, each in IDS.items() if each.plausible}
 _SIGNS = frozenset(" ./-")
-_ONE_SIGN = frozenset({"fr_nir", "ro_cnp", "si_emso", "lu_nin"})  # nobody mixes its separators; rows of figures do
+_ONE_SIGN = with_trait("one_sign")
 _LONE_LETTERS = re.compile(r"[A-Za-z][ .-]|.*[ .-][A-Za-z]+\Z")
-_MIXED = frozenset({"de_id", "passport"})
-_OWN_NAME_ONLY = frozenset({"de_stnr"})  # whose check says little
+_MIXED = with_trait("mixed")
+_OWN_NAME_ONLY = with_trait("own_name_only")
 _LAX = UNCHECKED | _MIXED
 _OLD_BIRTH_NUMBER = 9  # digits
-# What else could be told at a glance is not worth asking a validator.
-_FIRST = {"fr_nir": "123478", "ch_ahv": "7", "ehic": "8", "lu_nin": "12", "de_idnr": "123456789", "ro_cnp": "123456789"}
+_FIRST = {kind: each.first for kind, each in IDS.items() if each.first}
 
 
 def _italian(latin: str, start: int) -> Iterator[tuple[int, int, str]]:

@@ -9,10 +9,12 @@ a trunk 0 and separators, or in a country whose language the text speaks where n
 import re
 from collections.abc import Iterator
 from functools import cache
+from typing import NamedTuple
 
 import phonenumbers
 
 from policy.redact.alphabet import LETTER
+from policy.redact.figures import is_dated, is_figure, is_share, stands_among_figures, stands_in_a_record
 from policy.redact.harmless import called_otherwise, follows_a_noun, shaped_otherwise
 from policy.redact.id_names import named_numbers
 from policy.redact.phone_names import is_called_phone, is_called_phone_behind, stands_in_a_signature
@@ -51,16 +53,37 @@ _NUMBER = re.compile(
     r"[;.:] (?:номер|nummer|number|numero|numer|numeris|numurs|cislo|broj|stevilka|αριθμος) \Z"
 )  # of what, it does not say
 _SUM = re.compile(r"\+ ?[0-9]{1,2}\.[0-9]{4,}")  # `x + 5.00032159`
-_YEARS = re.compile(r"(?:19|20)[0-9]{2} ?[-/–] ?(?:19|20)[0-9]{2}")
 _AMERICAN = re.compile(
     r"(?:1[ .-])?(?:\([2-9][0-9]{2}\) ?|[2-9][0-9]{2}[.-])[2-9][0-9]{2}[.-][0-9]{4}(?: ?x[0-9]{1,6})?"
 )
 _NAMED_BRACKET = re.compile(rf"(?![a-z])[{LETTER}][{LETTER}'’-]{{1,24}} (?![a-z])[{LETTER}][{LETTER}'’-]{{1,24}} \(\Z")
-_RECORD = 120  # characters of a line to either side
-_CELL_BEFORE, _CELL_AFTER = re.compile(r"[;,|\t] ?[\"']?\Z"), re.compile(r"[\"']? ?(?:[;,|\t]|\Z)")
+# Elements of a message (EDIFACT, XML that is no page) and members of one: their name says what the number is.
+_FIELD_BEFORE = re.compile(
+    r"(?:<(?!(?:td|th|p|li|b|i|span|div|dd|strong|em|code)[ >])[\w:.-]{1,20}(?: [^<>]{0,40})?>|[A-Z]{2,3}[+:])\Z"
+)
+_CELL_BEFORE, _CELL_AFTER = re.compile(r"[;,|\t] ?[\"']?\Z"), re.compile(r"[\"']? ?(?:[;,|\t\n\r]|\Z)")
 _USES = ("fixed_line", "mobile", "toll_free", "premium_rate", "shared_cost", "personal_number", "voip", "uan")
 _AMERICA = "1"  # calling code of its north
 _FIXED_OR_MOBILE = _USES[:2]
+
+
+class _Candidate(NamedTuple):
+    """A run of digits at ``reading[begin:end]``. ``bare``: without the brackets before it; ``digits``: how many."""
+
+    reading: Reading
+    begin: int
+    end: int
+    span: str
+    bare: str
+    digits: int
+
+    @property
+    def is_grouped(self) -> bool:
+        return _GROUPED.search(self.span) is not None
+
+    @property
+    def number(self) -> str:
+        return "".join(filter(str.isdigit, _EXTENSION.sub("", self.span)))
 
 
 def find_phones(text: str, start: int) -> Iterator[tuple[int, int]]:
@@ -70,20 +93,31 @@ def find_phones(text: str, start: int) -> Iterator[tuple[int, int]]:
         span, begin = match[0], match.start()
         if span.startswith("(") and span.count("(") > span.count(")"):  # it opens more than the number
             span, begin = span[1:], begin + 1
-        if reading.is_taken(begin + 1) or (begin > 1 and reading[begin - 1] == ":" and reading[begin - 2].isdigit()):
-            continue  # `07:06:01.491989` is a time
-        if begin > 1 and reading[begin - 1] == "," and reading[begin - 2].isdigit() and _LAST_AND_YEAR.fullmatch(span):
-            continue
-        if span.count(".") == 3 and (
-            _HOST.fullmatch(span) or _CALLED_HOST.search(reading.folded, max(0, begin - 24), begin)
-        ):
-            continue
         number = _EXTENSION.sub("", span) if match["extension"] else span
         digits = len(number.encode().translate(None, _SEPARATORS))
-        if not 6 <= digits <= 17 or _DATE.fullmatch(span) or _YEARS.fullmatch(span) or _FILE.fullmatch(span):
+        if not 6 <= digits <= 17 or reading.is_taken(begin + 1):
             continue
-        if _is_phone(reading, span, begin, match.end(), digits):
+        candidate = _Candidate(reading, begin, match.end(), span, span.lstrip("("), digits)
+        if not _is_never_a_phone(candidate) and _is_phone(candidate):
             yield begin, match.end()
+
+
+def _is_never_a_phone(it: _Candidate) -> bool:
+    """Whether it is a time, a date, a host, a file's number, a share or a span of years, whatever calls it a phone."""
+    before = it.reading[max(0, it.begin - 2) : it.begin]
+    if before[:1].isdigit() and (before[1:] == ":" or (before[1:] == "," and _LAST_AND_YEAR.fullmatch(it.span))):
+        return True  # `07:06:01.491989` is a time
+    if it.span.count(".") == 3 and (
+        _HOST.fullmatch(it.span) or _CALLED_HOST.search(it.reading.folded, max(0, it.begin - 24), it.begin)
+    ):
+        return True
+    return (
+        _DATE.fullmatch(it.span) is not None
+        or _FILE.fullmatch(it.span) is not None
+        or (it.bare[0] == "+" and _SUM.fullmatch(it.bare) is not None)
+        or is_dated(it.span)
+        or is_share(it.reading, it.begin, it.end)
+    )
 
 
 def compile_plans() -> None:
@@ -95,61 +129,93 @@ def compile_plans() -> None:
     _lengths(_AMERICA)
 
 
-def _is_phone(reading: Reading, span: str, begin: int, end: int, digits: int) -> bool:
-    bare = span.lstrip("(")
-    if bare[0] == "+" and _SUM.fullmatch(bare):
-        return False
-    named_id = named_numbers(reading).get(begin)
-    if bare.startswith(("+", "00")) and digits >= 7 and _is_international(bare):
-        if bare[0] == "+":
+def _is_phone(it: _Candidate) -> bool:
+    named_id = named_numbers(it.reading).get(it.begin)
+    is_another = named_id is not None and named_id.is_sure
+    if it.bare.startswith(("+", "00")) and it.digits >= 7 and _is_international(it.bare):
+        if it.bare[0] == "+":
             return True
-        return not (named_id and named_id.is_sure) and not _ACCOUNT_SO_FAR.search(reading, max(0, begin - 32), begin)
-    if digits <= 15 and not (named_id and named_id.is_sure) and is_called_phone(reading, begin):
+        return not is_another and not _ACCOUNT_SO_FAR.search(it.reading, max(0, it.begin - 32), it.begin)
+    if it.digits <= 15 and not is_another and is_called_phone(it.reading, it.begin):
         return True
-    if reading[begin - 1 : begin] == ":" and reading[begin - 2 : begin - 1].isdigit():  # seconds
+    if it.digits < 7 or named_id or not _speaks_for_a_phone(it):  # what speaks against it costs more to ask
         return False
-    if digits < 7 or named_id or _is_otherwise(reading, begin, end):
+    return not (
+        is_figure(it.reading, it.begin, it.end)
+        or called_otherwise(it.reading, it.begin, it.end)
+        or shaped_otherwise(it.reading, it.begin, it.end)
+    )
+
+
+def _speaks_for_a_phone(it: _Candidate) -> bool:
+    """Whether its place or a plan makes a number one that no word before it calls so."""
+    return (
+        _AMERICAN.fullmatch(it.span) is not None
+        or (it.digits >= 8 and _stands_in_a_record(it.reading, it.begin, it.end))
+        or is_called_phone_behind(it.reading, it.end)
+        or stands_in_a_signature(it.reading, it.begin, it.end)
+        or _stands_behind_a_name(it)
+        or _is_planned(it)
+    )
+
+
+def _is_planned(it: _Candidate) -> bool:
+    """Whether a plan assigns it: of any country with a trunk 0 and separators, else of one whose language the text speaks."""
+    if _PERSONAL.fullmatch(it.span):
         return False
-    if _AMERICAN.fullmatch(span) or (digits >= 8 and _stands_in_a_record(reading, begin, end)):
-        return True
-    if is_called_phone_behind(reading, end) or stands_in_a_signature(reading, begin, end):
-        return True
-    is_grouped = _GROUPED.search(span) is not None and not _AMOUNT.fullmatch(span)
-    if digits >= 8 and (is_grouped or bare[0] == "0") and _stands_behind_a_name(reading, begin, end):
-        return True
-    number = "".join(filter(str.isdigit, _EXTENSION.sub("", span)))
-    if bare.startswith("0") and _GROUPED.search(span) and not (_AMOUNT.fullmatch(span) or _PERSONAL.fullmatch(span)):
-        return _plans(REGIONS, _USES).fullmatch(number) is not None
-    if digits < 8 or not reading.countries or _PERSONAL.fullmatch(span) or _THOUSANDS.fullmatch(span):
+    if it.bare[0] == "0" and it.is_grouped and not _AMOUNT.fullmatch(it.span):
+        return _plans(REGIONS, _USES).fullmatch(it.number) is not None
+    if it.digits < 8 or not it.reading.countries or _THOUSANDS.fullmatch(it.span):
         return False
-    if (
-        not _GROUPED.search(span)
-        and bare[0] != "0"
-        and (follows_a_noun(reading, begin) or _NUMBER.search(reading.folded, max(0, begin - 12), begin))
-    ):
+    before = it.reading[max(0, it.begin - 2) : it.begin]
+    if before[1:] == " " and before[:1].isdigit():
         return False
-    if begin and reading[begin - 1] == " " and begin > 1 and reading[begin - 2].isdigit():
+    number = it.number
+    if not any(_plans((code.upper(),), _FIXED_OR_MOBILE).fullmatch(number) for code in it.reading.countries):
         return False
-    return any(_plans((code.upper(),), _FIXED_OR_MOBILE).fullmatch(number) for code in reading.countries)
+    return it.is_grouped or it.bare[0] == "0" or not _is_explained(it.reading, it.begin, it.end)
+
+
+def _is_explained(reading: Reading, begin: int, end: int) -> bool:
+    """Whether a word, a tag or a sign right before a number in one piece says what it is, or a row of figures holds it."""
+    return (
+        follows_a_noun(reading, begin)
+        or _NUMBER.search(reading.folded, max(0, begin - 12), begin) is not None
+        or _FIELD_BEFORE.search(reading, max(0, begin - 24), begin) is not None
+        or stands_among_figures(reading, begin, end)
+    )
+
+
+def countries_of_number(written: str) -> frozenset[str]:
+    """Countries whose plan assigns a number, by its calling code where it has one; ISO 3166 codes in small letters."""
+    digits = "".join(filter(str.isdigit, written))
+    if written.startswith(("+", "00")):
+        for width in (2, 3):
+            code = digits.removeprefix("00")[:width]
+            if regions := phonenumbers.COUNTRY_CODE_TO_REGION_CODE.get(int(code or 0)):
+                return frozenset(region.lower() for region in regions)
+        return frozenset()
+    return frozenset(
+        region.lower() for region in REGIONS if _plans((region,), _FIXED_OR_MOBILE).fullmatch(digits) is not None
+    )
 
 
 def _stands_in_a_record(reading: Reading, begin: int, end: int) -> bool:
     """Whether a number fills a cell of a line that holds an e-mail address too: `Anna;4580 7302;anna@example.org`."""
-    first = max(reading.rfind("\n", 0, begin) + 1, begin - _RECORD)
-    until = reading.find("\n", end, end + _RECORD)
-    last = min(len(reading), end + _RECORD) if until < 0 else until
-    if "@" not in reading[first:last]:
+    if not stands_in_a_record(reading, begin, end):
         return False
-    return bool(_CELL_BEFORE.search(reading, first, begin) and _CELL_AFTER.match(reading, end, last))
+    first = reading.rfind("\n", 0, begin) + 1
+    return bool(_CELL_BEFORE.search(reading, first, begin) and _CELL_AFTER.match(reading, end))
 
 
-def _stands_behind_a_name(reading: Reading, begin: int, end: int) -> bool:
+def _stands_behind_a_name(it: _Candidate) -> bool:
     """`Kirsten Steffensen (2276 6155)`"""
-    return reading[end : end + 1] == ")" and _NAMED_BRACKET.search(reading, max(0, begin - 48), begin) is not None
-
-
-def _is_otherwise(reading: Reading, begin: int, end: int) -> bool:
-    return called_otherwise(reading, begin, end) or shaped_otherwise(reading, begin, end)
+    if it.digits < 8 or it.reading[it.end : it.end + 1] != ")":
+        return False
+    is_grouped = it.is_grouped and not _AMOUNT.fullmatch(it.span)
+    if not (is_grouped or it.bare[0] == "0"):
+        return False
+    return _NAMED_BRACKET.search(it.reading, max(0, it.begin - 48), it.begin) is not None
 
 
 def _is_international(bare: str) -> bool:

@@ -7,7 +7,7 @@ from policy.redact.reading import Reading, Spans
 
 # In small letters without marks; up to 28 signs without digits may stand between such a word and its number.
 _CONTEXT = re.compile(
-    r"(?<!</)(?:(?<![^\W_])(?:tel(?:[ef]\w*|nr|no|s)?(?![^\W\d_])|mob|gsm|port\.|tlm|tfn|tfno|fax|faks|cell(?:phone\w*|ular\w*|s)?(?![^\W\d_])(?! ?(?:tower|line|count|id|type|[a-z]?[0-9]))"
+    r"(?<!</)(?:(?<![^\W_])(?:tel(?:[ef]\w*|nr|no|s)?(?![^\W\d_])|mob(?:i[let]\w*|t\w*)?(?![^\W\d_])|gsm|port\.|tlm|tfn|tfno|fax|faks|cell(?:phone\w*|ular\w*|s)?(?![^\W\d_])(?! ?(?:tower|line|count|id|type|[a-z]?[0-9]))"
     r"|call(?:ing|ed|s|back)?(?![^\W\d_])|sms|ring(?:e|er|t|es|a|id)?(?![^\W\d_])|dial|reach|talr|tlf|guthan|soi(?:t|ta|ttakaa|tan)?"
     r"(?![^\W\d_])|hp(?![^\W\d_])|fon(?!tes|tana|taine|tän|d)|sim(?:i|a|an\w*|ar\w*|num\w*)(?![^\W\d_])|bel(?:len)?(?![^\W\d_])|sun(?:a|ati|at|at-ne)"
     r"(?![^\W\d_])|kontakt|contact|contatt|kuntatt|recapit|treff|tref|nas (?:pa|via)|bereikba|disponi|elerhet|kapcsolat|yhtey"
@@ -17,6 +17,9 @@ _CONTEXT = re.compile(
     r"|(?<=[\n|])[mtfp]:|(?<=[\n|] )[mtfp]:|fono?n?(?![^\W\d_])|phone|handy|whatsapp|signal:|telegram:|portable|movil|cellular|komork|(?:far|heima|vinnu)sim|kannykka|puhelin|mobil|rufen|[☎☏✆📞📱])"
     r"(?:[^0-9\n]{0,28}|[^0-9\n]{0,12}\n[^0-9\n]{0,16})\Z"
 )
+# No digit stands between a word and its number: most numbers of a table have nothing before them to look at.
+_UP_TO_A_DIGIT = re.compile(r".*[0-9]", re.DOTALL)
+_SAYS = re.compile("[^\\W\\d_]|[☎☏✆📞📱]")
 _IS = "is|was|ist|war|est|es|e|er|ar|on|to|je|jest|este|yra|ir|van|е|ειναι"
 # What may be called so as well, but not right before eight digits.
 _CLOSE = re.compile(
@@ -27,6 +30,7 @@ _CLOSE = re.compile(
 )
 _BEHIND = re.compile(
     rf"[\"')`*]{{0,2}}(?:,? ?(?:{_IS}) | ?\()(?:[^\W\d_]{{1,12}} ){{0,3}}(?:tel|phone|mob|handy|cell|fax|gsm|puhel|κιν|τηλ|тел|моб|movil|portable)"
+    r"|</\w{1,12}>\s{0,12}<\w{1,12}>(?:te|fx|al|tel|phone)</"  # UN/EDIFACT 3155: means of communication
 )
 _SIGN_OFF = re.compile(
     r"regards|sincerely|cheers|gru(?:ss|ß)|cordialement|salutations|salud|salut|distinti|groet|hilsen|halsning|pozdr|lep pozdrav"
@@ -41,8 +45,11 @@ _HEADING = re.compile(
 
 def is_called_phone(reading: Reading, begin: int) -> bool:
     """Whether the number that begins at `begin` is called a phone."""
-    folded = reading.folded
-    if _CONTEXT.search(folded, max(0, begin - _REACH), begin) or _CLOSE.search(folded, max(0, begin - _REACH), begin):
+    folded, first = reading.folded, max(0, begin - _REACH)
+    digits = _UP_TO_A_DIGIT.match(folded, first, begin)
+    if _SAYS.search(folded, digits.end() if digits else first, begin) and (
+        _CONTEXT.search(folded, first, begin) or _CLOSE.search(folded, first, begin)
+    ):
         return True
     if not reading.columns:
         return False

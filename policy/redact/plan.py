@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal, TypeVar, get_args
 
+from policy.redact.card_details import EXPIRY, VERIFICATION
 from policy.redact.id_kinds import IDS
 from policy.redact.labels import PERSON
 
@@ -20,8 +21,11 @@ LABELS: tuple[Label, ...] = (
 OUTPUT_LABELS: tuple[Label, ...] = tuple(label for label in LABELS if label not in ("bic", "plate", "address"))
 INPUT_LABELS: tuple[Label, ...] = (*LABELS, PERSON)
 """Names of persons are looked for in prompts only, where the extra `ner` is installed."""
-KINDS: tuple[Label, ...] = tuple(f"national_id.{kind}" for kind in IDS)
-"""Labels that say which id it is. A policy names these, or their first part for all of them."""
+KINDS: tuple[Label, ...] = (
+    *(f"national_id.{kind}" for kind in IDS),
+    *(f"card.{kind}" for kind in (VERIFICATION, EXPIRY)),
+)
+"""Labels that say which id it is, or what of a card. A policy names these, or their first part for all of them."""
 
 # How little leaves: `tag` only counts; `hash` still joins calls of one tenant; a pseudonym joins within one request;
 # a mask joins nothing; `block` sends nothing.

@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator
 
 from policy.redact.fields import columns_at, places
+from policy.redact.figures import is_score
 from policy.redact.reading import Reading
 
 _NAME = re.compile(
@@ -92,8 +93,8 @@ def find_plates(text: str, start: int) -> Iterator[tuple[int, int]]:
             plate = _BEFORE.search(reading, max(start, at - _LONGEST_BEFORE), at)
         for first, last in () if plate else places(reading, at, name.end()):
             field = _FIELD.match(reading, first, last)
-            if field and field.start("plate") >= start:
+            if field and field.start("plate") >= start and not is_score(reading, *field.span("plate")):
                 yield field.span("plate")
-        if plate and plate.start("plate") >= done:
+        if plate and plate.start("plate") >= done and not is_score(reading, *plate.span("plate")):
             yield plate.span("plate")
             done = plate.end("plate")

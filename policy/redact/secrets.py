@@ -33,18 +33,29 @@ _PAROLA = "парола".translate(LOOK_ALIKES)  # as `Reading.latin` has it
 _NAME = (
     r"(?:pass(?:word|wd|wort|phrase|code)?|pwd|secret|token|(?:api|access|private|account|shared|auth|encryption|secret"
     r"|signing|service|app|subscription|license|client|webhook|deploy|master)[_ -]?key|credentials?"
-    r"|authorization[\"']?\s{0,2}[:=]\s{0,2}[\"']?(?:basic|bearer|token|apikey)|bearer|contrase[nñ]a|mot de passe|kennwort"
+    r"|authorization[\"']?\s{0,2}[:=]\s{0,2}[\"']?(?:basic|bearer|token|apikey)|bearer|contrase[nñ]a|mots? de passe|mdp|code secret|cl(?:é|e|ef) (?:d['’]api|api|secr[eè]te|priv[ée]e|d['’]acc[eè]s)|jeton|kennwort|zugangs?(?:code|schlüssel|kennung)|(?:api|geheim)[ -]?schlüssel"
+    r"|clave(?: (?:de acceso|api|secreta|privada))?|chiave (?:api|segreta|privata)|chave (?:api|secreta|privada)|toegangscode|(?:api|geheime?)[ -]?sleutel|(?:api|hemlig)[ -]?nyckel|klucz (?:api|prywatny|dost[eę]pu)"
     r"|wachtwoord|has[lł]o|senha|l[öo]senord|adgangskode|passord|salasana|heslo|jelsz[óo]"
     r"|parol[aeăĕ]?|lozinka|geslo|slapta[žz]odis|parool|lykilor[ðd]|aðgangsorð|palavra-passe|focal faire|κωδικ[όο]ς(?: πρόσβασης)?|парола|"
     + _PAROLA
     + r")"
-    r"(?:[\"'`]?\]?\)?\s{0,2}(?::=|=>|[:=>]|\b(?:is|ist|lautet|est|es|è|é|jest|to|je|on|är|er|este|yra|ir|huwa)\b)\s{0,2}"
+    r"(?:(?:[\"'`]?\]?\)?|(?:(?:[ ’']|[ -](?=[a-z]))[^\W\d_]{1,14}){1,3}(?=\s{0,2}[:=]))\s{0,2}(?::=|=>|[:=>]|\b(?:is|ist|lautet|est|es|è|é|jest|to|je|on|är|er|este|yra|ir|huwa)\b)\s{0,2}"
     r"|(?<=bearer) |(?<=basic) |(?P<bare>(?<=password) |(?<=token) ))"
 )
+# What a value is made of; a quote or a backslash is part of it where the value goes on behind it.
+_PLAIN = r"[^\s\"'`<>,;|\\]"
+_GOES_ON = r"[\"'`\\](?=[^\s\"'`<>,;|\\}\])(:=/])"
 _NAMED = re.compile(
-    _NAME + r"(?:[\"'`](?=(?P<quoted>[^\s\"'`<>]{8,255})[\"'`]))?[\"'`]?"
-    r"(?P<value>(?!\$[a-z_{(]|[a-z_.]{3,}[(\[{])[^\s\"'`<>,;|\\]{7,255}[^\s\"'`<>,;(){}\[\]|\\.:!?])",
+    _NAME
+    + r"(?:[\"'`](?=(?P<quoted>[^\s\"'`<>]{8,255})[\"'`](?![A-Za-z0-9])))?[\"'`]?"
+    + rf"(?P<value>(?!\$[a-z_{{(]|[a-z_.]{{3,}}[(\[{{])(?:{_PLAIN}|{_GOES_ON}){{5,255}}[^\s\"'`<>,;(){{}}\[\]|\\.:])",
 )
+_SHORT = 8  # signs; a shorter value counts behind the name of a password alone
+_PASSWORD_NAME = re.compile(
+    r"pass|pwd|kennwort|contrase|mdp|wachtwoord|has[lł]o|senha|senord|lösenord|adgangskode|salasana|heslo|jelsz|parol|lozinka|geslo|slapta"
+)
+_CLOSING = {")": "(", "]": "[", "}": "{"}
+_OBJECT = re.compile(r"(?:[A-Za-z_][\w$]*\.)+[A-Za-z_][\w$]*(?:@[0-9a-f]{1,8})?")  # `android.os.BinderProxy@2bd79ce`
 # Options of commands: `mysql -p'…'`, `sshpass -p …`, `curl -u name:…`. Other programs' `-p` is a port or a path.
 _OPTION_NAME = (
     r"(?<![^\s])(?:-p(?=['\"])|(?:sshpass|mysql\w*|mariadb\w*|docker login|podman login|redis-cli|mongo\w*|smbclient|htpasswd)"
@@ -54,7 +65,7 @@ _OPTION_NAME = (
 _OPTION = re.compile(_OPTION_NAME + r"(?P<value>[^\s'\"`<>|]{7,80}[^\s'\"`<>|,;.)])")
 _OPTIONS = (" -p", "-p'", '-p"', " -a ", " -u", "--user", "--pass")
 # One of these is in every name; most texts hold none.
-_STEMS = ("pass", "pwd", "secret", "token", "key", "credential", "bearer", "authoriz", "contrase", "kennwort", "wachtwoord", "hasl",
+_STEMS = ("pass", "mdp", "code secret", "clé", "cle ", "clef ", "jeton", "zugang", "schlüssel", "clave", "chiave", "chave", "toegangscode", "sleutel", "nyckel", "klucz", "pwd", "secret", "token", "key", "credential", "bearer", "authoriz", "contrase", "kennwort", "wachtwoord", "hasl",
           "hasł", "senha", "senord", "adgangskode", "salasana", "heslo", "jelsz", "parol", "lozinka", "geslo", "slapta",
           "parool", "lykilor", "aðgangsor", "palavra-passe", "focal faire", "κωδικ", "парола", _PAROLA)  # fmt: skip
 _STEM = re.compile("|".join(sorted(_STEMS)))  # by their first letters: a third of the time of one search each
@@ -62,7 +73,9 @@ _NAMES_REACH = 48
 # A value is made of more than letters, digits and what joins them: a stream has to know where one begins, and ends.
 _VALUE_NEXT = re.compile(_NAME + r"[\"'`]{0,2}(?=[^\s\"'`<>,;|\\])")
 _OPTION_NEXT = re.compile(_OPTION_NAME + r"(?=[^\s'\"`<>|])")
-_VALUE, _QUOTED_VALUE = re.compile(r"[^\s\"'`<>,;|\\]*"), re.compile(r"[^\s\"'`<>]*[\"'`]?")
+_MAY_GO_ON = r"[\"'`\\](?:(?=[^\s\"'`<>,;|\\}\])(:=/])|\Z)"  # a stream does not know yet
+_VALUE = re.compile(rf"(?:{_PLAIN}|{_MAY_GO_ON})*")
+_QUOTED_VALUE = re.compile(rf"(?:[^\s\"'`<>]|{_MAY_GO_ON})*[\"'`]?")
 _LONGEST_VALUE = 260
 _LOGIN = re.compile(rf"[^\s/\"'<>]*[{WORD}]*")  # behind `://`, with host and path
 _LONGEST_URL = 640
@@ -91,8 +104,8 @@ def find_secrets(text: str, start: int) -> Iterator[tuple[int, int]]:
         named = _NAMED.search(small, max(0, start - _NAMES_REACH))
         while named:
             first, last = named.span("quoted" if named["quoted"] else "value")
-            is_plain = bool(named["bare"]) and not _SIGN.search(text, first, last + 1)
-            if first >= start and _is_random(text[first:last], _SURE if is_plain else _ENTROPY):
+            last = _with_closing(text, first, last)
+            if first >= start and _is_secret(text, named, first, last):
                 yield first, last
             named = _NAMED.search(small, named.start("value"))  # a value may end in the name of the next one
     if (" -" in text or text.startswith("-p")) and contains_any(text, _OPTIONS):
@@ -104,6 +117,22 @@ def find_secrets(text: str, start: int) -> Iterator[tuple[int, int]]:
         for head in PEM_HEAD.finditer(text, start):
             body = PEM_BODY.match(text, head.end())
             yield head.start(), body.end() if body else head.end()
+
+
+def _is_secret(text: str, named: re.Match[str], first: int, last: int) -> bool:
+    """Whether a named value is random, and long enough for what it is called."""
+    if last - first < _SHORT and (named["bare"] or not _PASSWORD_NAME.search(named.string, named.start(), first)):
+        return False
+    if _OBJECT.fullmatch(text, first, last):
+        return False
+    is_plain = bool(named["bare"]) and not _SIGN.search(text, first, last + 1)
+    return _is_random(text[first:last], _SURE if is_plain else _ENTROPY)
+
+
+def _with_closing(text: str, first: int, last: int) -> int:
+    """`last`, or behind a bracket there that closes one of the value's own: `abc(2024)`."""
+    opening = _CLOSING.get(text[last : last + 1])
+    return last + 1 if opening and opening in text[first:last] else last
 
 
 def values_from(text: str, start: int) -> list[int]:

@@ -12,7 +12,7 @@ reaches the window's end is dropped. Nothing is replaced that came from the call
 import re
 from bisect import bisect_left, bisect_right
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from policy.errors import Finding, RedactionBlocked, RedactionError
@@ -166,11 +166,7 @@ class StreamFilter:
                     break
                 at = self._restore(key_of(placeholder), *placeholder.span(), edits) if placeholder else at + 1
                 continue
-            run = _run(text, at, final=final)
-            for start in values:
-                if start >= run.end:
-                    break
-                run = _value_run(text, start, run, final=final)
+            run = _run_with_values(text, at, values, final=final)
             if next_bare < run.end:
                 if not bare:
                     break
@@ -335,6 +331,16 @@ def _run(text: str, at: int, *, final: bool) -> _Run:
     if settled >= longest:
         return _Run(at + longest, False, _REST_OF_TOKEN)
     return _Run(end, is_open)
+
+
+def _run_with_values(text: str, at: int, values: Iterable[int], *, final: bool) -> _Run:
+    """The run that begins at `at`, lengthened to the end of every value that begins inside it."""
+    run = _run(text, at, final=final)
+    for start in values:
+        if start >= run.end:
+            break
+        run = _value_run(text, start, run, final=final)
+    return run
 
 
 def _value_run(text: str, at: int, run: _Run, *, final: bool) -> _Run:

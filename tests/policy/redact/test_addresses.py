@@ -104,3 +104,42 @@ def test_decimals_opus_numbers_and_trains_are_no_address(text):
 def test_who_lives_there_is_no_part_of_the_street(person):
     text = f"{person} Lindenring 64, 10115 Berlin"
     assert [text[start:end] for start, end in find_addresses(text, 0)] == ["Lindenring 64, 10115 Berlin"]
+
+
+@pytest.mark.parametrize("text", [
+    "Av. Luis Montoto, 129, 6 A", "Calle Mayor 12, 3º B", "C/ Alcalá, 45, 4º izq.", "Calle Mayor, 6, 2, A", "Paseo del Prado 8, bajo dcha.",
+    "Calle Mayor 12, esc. 2, 1º 2ª", "C/ Mayor 17 - 3º D", "Via Roma 12, scala B, interno 5", "Via Roma 12, piano terra", "12 rue de la Paix, bât. B, 3e étage, porte 4",
+    "5 avenue Foch, appt 12", "Rue Haute 12 bte 4",
+])  # fmt: skip
+def test_floor_and_door_belong_to_the_house(text):
+    assert text in [text[start:end] for start, end in find_addresses(text, 0)]
+
+
+@pytest.mark.parametrize("text", [
+    "§§ 100 Abs. 1 Satz 1, 121 FGO", "BVerfGE 128, 282 Rn. 52", "Slg. 1993, I-4023, ECLI:EU:C:1993:586", "Art. 17, 1234 Bruxelles",
+    "1, 3, 'O. Osbourne, R. Daisley, R. Rhoads', 283088, 9207869",
+])  # fmt: skip
+def test_citations_and_values_of_a_list_are_no_addresses(text):
+    assert list(find_addresses(text, 0)) == []
+
+
+@pytest.mark.parametrize(("text", "value"), [
+    ("Domicilio: Calle la bañeza 38, 9A.\n", "Calle la bañeza 38, 9A"), ('{"address": "Los Alisos 10"}', "Los Alisos 10"),
+    ("Anschrift: Im alten Hof 3\n", "Im alten Hof 3"),
+])  # fmt: skip
+def test_a_field_called_an_address_holds_one(text, value):
+    assert value in [text[start:end] for start, end in find_addresses(text, 0)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "IP address: host 12",
+        "MAC address: port 7",
+        "e-mail address: see page 3",
+        "address: 0x7fff1234",
+        "memory address is at 12",
+    ],
+)
+def test_other_addresses_are_none(text):
+    assert list(find_addresses(text, 0)) == []

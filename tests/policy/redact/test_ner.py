@@ -1,3 +1,4 @@
+# ruff: noqa: E501  # tables read better in one line a row
 import pytest
 
 from policy.errors import RedactionError
@@ -18,6 +19,9 @@ def model():
         ("Bonjour, je m'appelle Émile Dupont.", "Émile Dupont"),
         ("Sehr geehrter Herr Jürgen von der Heide,", "Jürgen von der Heide"),
         ("Il signor Giovanni D'Angelo ha chiamato.", "Giovanni D'Angelo"),
+        ("Name: Γιώργος Παπαδόπουλος", "Γιώργος Παπαδόπουλος"),
+        ("Το όνομά μου είναι Γιώργος Παπαδόπουλος και μένω εδώ.", "Γιώργος Παπαδόπουλος"),
+        ("Клиентът Иван Петров живее в София.", "Иван Петров"),
     ],
 )
 def test_a_name_is_found_whole(model, text, name):
@@ -28,6 +32,21 @@ def test_a_name_is_found_whole(model, text, name):
     "text", ["", "The committee met on Tuesday.", "Die Rechnung ist bezahlt.", "def total(rows): return sum(rows)"]
 )
 def test_a_text_without_names_has_none(model, text):
+    assert model.find(text) == []
+
+
+@pytest.mark.parametrize(("text", "names"), [
+    ("Richter Dr. M. und die Zeugin K. sagten aus.", ["M.", "K."]), ("Im Urteil steht, der Kläger hätte K. in Wien gesehen.", ["K."]),
+    ("K. Schmidt", ["K. Schmidt"]), ("Nach § 5 Abs. 2 S. 1 und Art. 3 BGB gilt das.", []), ("Den Herrn N traf Frau B. dort.", ["N", "B."]),
+])  # fmt: skip
+def test_judgments_name_persons_by_initials(model, text, names):
+    assert [text[start:end] for start, end in model.find(text)] == names
+
+
+@pytest.mark.parametrize(
+    "text", ["Στην Αθήνα και στη Νέα Υόρκη", "Стара Загора и Велико Търново", "Η Ευρωπαϊκή Ένωση αποφάσισε."]
+)
+def test_places_in_greek_and_cyrillic_are_no_names(model, text):
     assert model.find(text) == []
 
 

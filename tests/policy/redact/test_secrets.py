@@ -80,3 +80,29 @@ def test_a_key_without_a_digit_is_found_where_cases_are_mixed(key):
                                   "the password needs 12-64 signs"])  # fmt: skip
 def test_other_options_calls_and_samples_are_no_secret(text):
     assert found(text) == ""
+
+
+@pytest.mark.parametrize(("text", "value"), [
+    ('password: a"b1c2d3e4', 'a"b1c2d3e4'), ('password: pa"ss\\w0rd!X9', 'pa"ss\\w0rd!X9'), ("password='it's4me!x'", "it's4me!x"),
+    ("mot de passe: Ete2024!", "Ete2024!"), ("mdp : L'ete2024!", "L'ete2024!"), ("Mot de passe du compte : Ete2024?", "Ete2024?"),
+    ("Passwort: Sommer-2024!", "Sommer-2024!"), ("Passwort: hunter2", "hunter2"), ("clave: P@ss'w0rd!", "P@ss'w0rd!"),
+    ("API-Schlüssel: 8f3kd93kd0Xk", "8f3kd93kd0Xk"), ("clé d'API : q_x8Yw02Lq19z", "q_x8Yw02Lq19z"),
+])  # fmt: skip
+def test_a_value_with_quotes_inside_or_a_sign_at_its_end_is_found_whole(text, value):
+    assert [text[start:end] for start, end in find_secrets(text, 0)] == [value]
+
+
+@pytest.mark.parametrize(("text", "value"), [
+    ('{"password": "abc12345X", "user": "x"}', "abc12345X"), ('{"password":"abc12345X"}', "abc12345X"),
+    ("def f(password='abc1234x', b='c'):", "abc1234x"), ("(password: abc12345)", "abc12345"), ('<a title="password=abc12345X">', "abc12345X"),
+])  # fmt: skip
+def test_a_quote_that_ends_a_value_is_no_part_of_it(text, value):
+    assert [text[start:end] for start, end in find_secrets(text, 0)] == [value]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["Bad activity token: android.os.BinderProxy@2bd79ce", "token: abc12", "clave: primavera", "jeton: voir page 3"],
+)
+def test_objects_short_tokens_and_words_are_no_secrets(text):
+    assert list(find_secrets(text, 0)) == []

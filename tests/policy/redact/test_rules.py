@@ -1,0 +1,59 @@
+"""The files of rules: what they must hold so that a new country, vendor or language is one entry."""
+
+import re
+
+import pytest
+from stdnum import luhn
+
+from policy.redact.address_grammar import grammar
+from policy.redact.id_kinds import IDS, TRAITS, Needs, _kind
+from policy.redact.secret_formats import INSIDE, PREFIXED
+
+
+def test_every_kind_can_be_found_by_a_name_or_alone():
+    for kind, each in IDS.items():
+        assert each.names or kind == "mrz", kind
+        assert each.shapes or each.read_as or each.needs is Needs.NAME, kind
+        assert all(name == name.lower() for name in each.names), kind
+
+
+def test_the_patterns_of_kinds_compile():
+    for each in IDS.values():
+        re.compile(each.written)
+        re.compile(each.plausible)
+
+
+ENTRY = {"shapes": ["999999999"], "check": "stdnum.luhn", "needs": "name", "names": ["member no"]}
+
+
+def test_an_entry_with_a_check_of_the_library_or_of_ours_is_a_kind():
+    assert _kind(ENTRY).is_valid is luhn.is_valid
+    assert _kind({**ENTRY, "check": "own.is_file_number"}).is_valid("12345678")
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"check": "os.system"}, {"check": "own.nothing"}, {"needs": "luck"}, {"traits": ["odd"]}]
+)
+def test_an_entry_that_names_what_is_not_there_is_refused(wrong):
+    with pytest.raises((ValueError, KeyError, AttributeError)):
+        _kind({**ENTRY, **wrong})
+
+
+def test_traits_are_those_that_are_documented():
+    assert {trait for each in IDS.values() for trait in each.traits} <= TRAITS
+
+
+def test_every_key_begins_with_its_prefix():
+    assert len(PREFIXED) > 100
+    for prefix, pattern in PREFIXED.items():
+        assert pattern.pattern.startswith(re.escape(prefix))
+    assert all(each.before >= 0 and re.escape(each.sign)[:1] for each in INSIDE)
+
+
+def test_every_kind_of_street_has_a_language():
+    rules = grammar()
+    assert {"de", "fr", "es", "it", "pl"} <= {language for known in rules.in_front.values() for language in known} | {
+        "de"
+    }
+    assert set(rules.languages_behind) == set(rules.behind)
+    assert rules.loose_behind.search("Bahnhof ") and not rules.loose_behind.search("Hauptstraße ")
