@@ -11,7 +11,7 @@ from policy.errors import Finding, RedactionBlocked, RedactionError
 from policy.redact import json_text
 from policy.redact.actions import keyed_hash, mask, require_key
 from policy.redact.custom import CUSTOM, custom_detector
-from policy.redact.detectors import DETECTORS, Detector, Span, find_spans, warm
+from policy.redact.detectors import DETECTORS, Detector, Identities, Span, find_spans, warm
 from policy.redact.json_text import as_read
 from policy.redact.labels import PERSON
 from policy.redact.plan import KINDS, Action, RedactionPlan, action_for, general_label
@@ -62,6 +62,7 @@ class Redactor:
             require_key(hash_key)
         self.plan = plan
         self._hash_key = hash_key
+        self._identities = Identities(detectors)
         self._input = _needed(detectors, plan.input)
         self._output = _needed(detectors, plan.output)
         self._pseudonymises = "pseudonymise" in plan.input.values()
@@ -125,7 +126,9 @@ class Redactor:
 
     def stream_filter(self, pseudonyms: Pseudonyms, *, json_escaped: bool = False) -> StreamFilter:
         """A filter for one choice's text, or for one tool call's arguments (``json_escaped``)."""
-        return StreamFilter(self.plan.output, self._output, pseudonyms, self._hash_key, json_escaped=json_escaped)
+        return StreamFilter(
+            self.plan.output, self._output, pseudonyms, self._hash_key, self._identities, json_escaped=json_escaped
+        )
 
     def restore_text(self, text: str, pseudonyms: Pseudonyms, *, json_escaped: bool = False) -> str:
         """A whole answer at once: the same result as streaming it in any pieces."""
@@ -169,7 +172,8 @@ class _Run:
         for span in spans:
             start, end = view.span(span.start, span.end)
             seen = view.text[span.start : span.end]
-            replacement = self._replacement(span, seen, seen if escaped else text[start:end], position)
+            written = json_text.unescape(text[start:end]).text if escaped else text[start:end]
+            replacement = self._replacement(span, seen, written, position)
             if replacement is not None:
                 pieces += text[at:start], json_text.escaped(replacement) if escaped else replacement
                 at = end
@@ -191,9 +195,11 @@ class _Run:
             case "mask":
                 return mask(span.label)
             case "hash":
-                return keyed_hash(span.label, seen, require_key(self._redactor._hash_key))
+                canonical = self._redactor._identities.canonical(span.label, seen, written)
+                return keyed_hash(span.label, canonical, require_key(self._redactor._hash_key))
             case "pseudonymise":
-                return self.pseudonyms.placeholder(span.label, written)
+                canonical = self._redactor._identities.canonical(span.label, seen, written)
+                return self.pseudonyms.placeholder(span.label, written, canonical)
             case "block":
                 self.blocked.append(Finding(span.label, position))
                 return None

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from policy.errors import Finding, RedactionBlocked, RedactionError
 from policy.redact.actions import keyed_hash, mask, require_key
 from policy.redact.alphabet import LETTER, WORD
-from policy.redact.detectors import Detector, Span, find_spans
+from policy.redact.detectors import Detector, Identities, Span, find_spans
 from policy.redact.json_text import compose, cut_escape, escaped, unescape
 from policy.redact.normalise import View, normalise
 from policy.redact.plan import action_for
@@ -67,7 +67,7 @@ class StreamFilter:
     then nothing more of this stream may be sent.
     """
 
-    __slots__ = ("_actions", "_context", "_detectors", "_dropping", "_in_string", "_json", "_key", "_pending",
+    __slots__ = ("_actions", "_context", "_detectors", "_dropping", "_identities", "_in_string", "_json", "_key", "_pending",
                  "_pseudonyms", "counts", "is_identity", "restored")  # fmt: skip
 
     def __init__(
@@ -76,6 +76,7 @@ class StreamFilter:
         detectors: Sequence[Detector],
         pseudonyms: Pseudonyms,
         hash_key: bytes | None,
+        identities: Identities,
         *,
         json_escaped: bool,
     ) -> None:
@@ -83,6 +84,7 @@ class StreamFilter:
         self._detectors = detectors
         self._pseudonyms = pseudonyms
         self._key = hash_key
+        self._identities = identities
         self._json = json_escaped
         self._pending = ""  # as written; begins where a run begins
         self._context = ""  # the end of what is done, normalised
@@ -228,7 +230,7 @@ class StreamFilter:
             start, end = span.start + base, span.end + base
             if start >= until:
                 break
-            if (replacement := self._replacement(span, seen)) is not None:
+            if (replacement := self._replacement(span, start, end, seen, edits)) is not None:
                 if self._json and not self._inside_string(edits, start):
                     start, end = _whole_number(text, at, start, end, run.end)
                     replacement = f'"{replacement}"'
@@ -237,7 +239,7 @@ class StreamFilter:
             until = max(until, end)
         return edits.between_characters(until, at)
 
-    def _replacement(self, span: Span, text: str) -> str | None:
+    def _replacement(self, span: Span, start: int, end: int, text: str, edits: "_Edits") -> str | None:
         action = action_for(self._actions, span.label)
         if action is None:
             return None
@@ -248,7 +250,10 @@ class StreamFilter:
             case "mask":
                 return mask(span.label)
             case "hash":
-                return keyed_hash(span.label, text[span.start : span.end], require_key(self._key))
+                written = edits.written(start, end)
+                written = unescape(written).text if self._json else written
+                canonical = self._identities.canonical(span.label, text[span.start : span.end], written)
+                return keyed_hash(span.label, canonical, require_key(self._key))
             case "block":
                 raise RedactionBlocked(Finding(span.label, "the answer"))
             case _:
@@ -287,6 +292,10 @@ class _Edits:
         first, last = self._view.span(start - self._base, end - self._base)
         self._pieces += self._pending[self._sent : first], replacement
         self._sent = last
+
+    def written(self, start: int, end: int) -> str:
+        first, last = self._view.span(start - self._base, end - self._base)
+        return self._pending[first:last]
 
     def quotes_before(self, at: int) -> int:
         """Unescaped quotes in what was written between the last such place and this one."""

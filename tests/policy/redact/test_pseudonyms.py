@@ -31,16 +31,27 @@ def test_every_beginning_of_a_placeholder_is_known_to_be_open(label, number, non
 
 
 @pytest.mark.parametrize(
-    "text", ["<b>", "a < b and", "<EMAIL>", "<1_EMAIL_k7f3>", "<EMAIL_1_k7f3", "<EMAIL_123456_k7f3>"]
+    "text", ["<b>", "a < b and", "<EMAIL>", "<1_EMAIL_k7f3>", "<EMAIL_1_k7f3", "<EMAIL_1234567890123_k7f3>"]
 )
 def test_what_is_no_placeholder_is_none(text):
     assert not PLACEHOLDER.fullmatch(text)
 
 
-def test_spellings_of_a_value_share_a_placeholder_and_labels_do_not():
+def test_spellings_of_a_value_share_a_number_and_each_comes_back_as_it_was_written():
     names = Pseudonyms("k7f3")
-    assert names.placeholder("iban", "DE89 3704") == names.placeholder("iban", "de893704")
-    assert names.placeholder("email", "DE89 3704") == "<EMAIL_1_k7f3>"
+    assert names.placeholder("iban", "DE89 3704", "de893704") == "<IBAN_1_k7f3>"
+    assert names.placeholder("iban", "de893704", "de893704") == "<IBAN_1_k7f32>"
+    assert names.placeholder("iban", "DE89 3704", "de893704") == "<IBAN_1_k7f3>"
+    assert [names.value((1, word)) for word in ("k7f3", "k7f32", "k7f33", "zzzz")] == [
+        "DE89 3704", "de893704", None, None,
+    ]  # fmt: skip
+    assert names.counts == {"IBAN": 1}
+
+
+def test_a_number_stands_for_one_value_whatever_its_label():
+    names = Pseudonyms("k7f3")
+    assert names.placeholder("iban", "1") == "<IBAN_1_k7f3>"
+    assert names.placeholder("email", "1") == "<EMAIL_2_k7f3>"
     assert names.counts == {"IBAN": 1, "EMAIL": 1}
 
 
@@ -54,8 +65,21 @@ def test_in_a_conversation_a_value_keeps_its_placeholder_whatever_stands_before_
     first, second = Pseudonyms("k7f3", b"key"), Pseudonyms("k7f3", b"key")
     placeholder = first.placeholder("email", "alice@example.org")
     second.placeholder("email", "bert@example.org")
-    assert second.placeholder("email", "ALICE@example.org") == placeholder
+    assert second.placeholder("email", "alice@example.org") == placeholder
     assert Pseudonyms("k7f3", b"other").placeholder("email", "alice@example.org") != placeholder
+
+
+def test_in_a_conversation_neither_the_order_nor_what_is_left_out_changes_a_placeholder():
+    written = [f"user{index:04}@example.org" for index in range(900)]
+    spelt = [(each, each) for each in written] + [(each.upper(), each) for each in written[:300]]
+
+    def made(order):
+        pseudonyms = Pseudonyms("k7f3", b"key")
+        return {each: pseudonyms.placeholder("email", each, canonical) for each, canonical in order}
+
+    in_order = made(spelt)
+    assert made(reversed(spelt)) == in_order
+    assert made(spelt[450:]).items() <= in_order.items()
 
 
 def test_two_values_of_a_conversation_never_share_a_placeholder():
