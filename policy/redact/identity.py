@@ -1,8 +1,8 @@
 """When two spellings are one value: what a placeholder or a hash stands for.
 
-Each kind declares one `Identity` (`Detector.identity`, `IdKind.identity`). A kind that declares none is `EXACT`, so that
-two values are never taken for one by omission. Which spelling comes back is not decided here: every spelling has a
-placeholder of its own that names the same value (`policy.redact.pseudonyms`).
+Each kind declares one `Identity` (`Detector.identity`, `IdKind.identity`). A kind that declares none is `EXACT`, so
+that two values are never taken for one by omission. Which spelling comes back is not decided here: every spelling has
+a placeholder of its own that names the same value (`policy.redact.pseudonyms`).
 """
 
 import unicodedata

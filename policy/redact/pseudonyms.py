@@ -1,51 +1,30 @@
-"""Placeholders such as ``<EMAIL_1_k7f3>`` and the way back from them.
+"""Placeholders such as ``<EMAIL_1_k7f3>`` and the values they stand for.
 
 Grammar: ``<LABEL_NUMBER_NONCE>``. The nonce belongs to one request, so nothing a user typed and no other request's
-placeholder is ever taken for one of ours; the bracket ends it, so number 1 never eats number 10. Models bend what they
-repeat: another case, blanks or hyphens at the joints, backslashes before brackets and underscores are read as the same.
-Small models drop the brackets too. A *bare* placeholder counts where it stands as a whole word, because the nonce
-shows that it is ours.
+placeholder is ever taken for one of ours. How models bend what they repeat, see `policy.redact.placeholder_forms`.
 """
 
 import hmac
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Mapping
 from types import MappingProxyType
-from typing import NamedTuple
 
 from policy.errors import RedactionError
-from policy.redact.alphabet import ALNUM
+from policy.redact.placeholder_forms import MOST_DIGITS
 
 LITERAL = "LITERAL"  # label of what a user typed that looks like a placeholder; it comes back as typed
 
 _JOINT = r"(?: ?\\?[_-] ?| )"
-PLACEHOLDER = re.compile(rf"\\?< ?([A-Za-z]{{2,16}}){_JOINT}([0-9]{{1,12}}){_JOINT}([A-Za-z0-9]{{4,16}}) ?\\?>")
-# Everything that could still become a placeholder when the text goes on.
-OPEN_PLACEHOLDER = re.compile(
-    rf"\\?(?:< ?(?:[A-Za-z]{{0,16}} ?\\?|[A-Za-z]{{2,16}}{_JOINT}(?:[0-9]{{0,12}} ?\\?|"
-    rf"[0-9]{{1,12}}{_JOINT}[A-Za-z0-9]{{0,16}} ?\\?)))?"
+PLACEHOLDER = re.compile(
+    rf"\\?< ?([A-Za-z]{{2,16}}){_JOINT}([0-9]{{1,{MOST_DIGITS}}}){_JOINT}([A-Za-z0-9]{{4,16}}) ?\\?>"
 )
-LONGEST_PLACEHOLDER = 2 + 1 + 16 + 4 + 12 + 4 + 16 + 3
-
-# Underscores around it are Markdown's, unless a word stands behind them.
-_WORD_BEGINS = rf"(?<![{ALNUM}])(?<![{ALNUM}]_)"
-_BARE = re.compile(
-    rf"{_WORD_BEGINS}([A-Za-z]{{2,16}}){_JOINT}([0-9]{{1,12}}){_JOINT}([A-Za-z0-9]{{4,16}})(?!_?[{ALNUM}])"
-)
-_OPEN_JOINT = r" ?\\?(?:[_-] ?)?"
-_OPEN_BARE = re.compile(
-    rf"{_WORD_BEGINS}([A-Za-z]{{1,16}})(?:({_OPEN_JOINT})|{_JOINT}[0-9]{{1,12}}(?:{_OPEN_JOINT}|"
-    rf"{_JOINT}([A-Za-z0-9]{{1,12}})_?))\Z"
-)
+"""What looks like a placeholder, of whichever request."""
 
 _NONCE = re.compile(r"[a-z0-9]{4,12}")
 _NONCE_ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"  # 32 characters, none that is read as another
 
 _MOST = 10**12 - 1  # so many numbers that no two values of a conversation meet, and the order would not count
 _MOST_SPELLINGS = 9_999
-LONGEST_SUFFIX = 4  # letters of an inflected form behind a placeholder without brackets
-
-Key = tuple[int, str]
 
 
 def nonce_from(random_bytes: bytes) -> str:
@@ -61,31 +40,18 @@ def _derived(key: bytes, text: str, most: int) -> int:
     return int.from_bytes(digest[:8]) % most + 1
 
 
-def key_of(match: re.Match[str]) -> Key:
-    """What a match of `PLACEHOLDER` stands for, however it was bent."""
-    return int(match[2]), match[3].lower()
-
-
-class Bare(NamedTuple):
-    """A placeholder without brackets, at ``text[start:end]``."""
-
-    start: int
-    end: int
-    key: Key
-
-
 class Pseudonyms:
     """The placeholders of one request and their values. Its repr shows how many there are, never the values.
 
     A number stands for one value whatever its label, so that a label which a model translates or drops is not missed.
-    Each spelling of a value has a placeholder of its own with the value's number: the first is ``<IBAN_1_k7f3>``, another
-    ``<IBAN_1_k7f32>``, with digits behind the nonce. So the text that comes back is the spelling that was sent.
+    Each spelling of a value has a placeholder of its own with the value's number: the first is ``<IBAN_1_k7f3>``,
+    another ``<IBAN_1_k7f32>``, with digits behind the nonce. So the text that comes back is the spelling that was sent.
 
-    With a ``key`` that several requests of a conversation share, number and digits follow from value and spelling alone:
-    the same in each of them, whatever stands before and however much of the history is sent again.
+    With a ``key`` that several requests of a conversation share, number and digits follow from value and spelling
+    alone: the same in each of them, whatever stands before and however much of the history is sent again.
     """
 
-    __slots__ = ("_counts", "_key", "_nonce", "_numbers", "_placeholders", "_values")
+    __slots__ = ("_begun", "_counts", "_key", "_names", "_nonce", "_numbers", "_placeholders", "_values")
 
     def __init__(self, nonce: str, key: bytes | None = None) -> None:
         if not _NONCE.fullmatch(nonce):
@@ -96,11 +62,13 @@ class Pseudonyms:
         self._numbers: dict[tuple[str, str], int] = {}
         self._placeholders: dict[tuple[str, str, str], str] = {}
         self._counts: dict[str, int] = {}
+        self._names: dict[int, str] = {}
+        self._begun: set[str] = set()
 
     def placeholder(self, label: str, written: str, canonical: str | None = None) -> str:
         """The placeholder for `written`, which is what it is restored to.
 
-        ``canonical``: what all spellings of the value share (see `policy.redact.identity`); none: only `written` itself.
+        ``canonical``: what all spellings of the value share (see `policy.redact.identity`); none: `written` alone.
         """
         name = label.partition(".")[0].replace("_", "").upper()
         canonical = written if canonical is None else canonical
@@ -110,6 +78,9 @@ class Pseudonyms:
         if number is None:
             number = self._numbers[name, canonical] = self._new_number(name, canonical)
             self._values[number] = {}
+            self._names[number] = name
+            written_number = str(number)
+            self._begun.update(written_number[:end] for end in range(1, len(written_number) + 1))
             self._counts[name] = self._counts.get(name, 0) + 1
         spelling = self._new_spelling(number, canonical, written)
         self._values[number][spelling] = written
@@ -125,7 +96,7 @@ class Pseudonyms:
         return number
 
     def _new_spelling(self, number: int, canonical: str, written: str) -> str:
-        """Digits that no other spelling of the value has; none for the first, in a conversation for the canonical one."""
+        """Digits that no other spelling of the value has: none for the first, in a conversation for the canonical."""
         taken = self._values[number]
         if self._key is None:
             return str(len(taken) + 1) if taken else ""
@@ -136,45 +107,34 @@ class Pseudonyms:
             spelling = spelling % _MOST_SPELLINGS + 1
         return str(spelling)
 
-    def value(self, key: Key) -> str | None:
+    def value(self, number: int, word: str) -> str | None:
         """What is restored for a number and the word behind it: this request's nonce and digits of a spelling.
 
         A model that drops those digits gets the spelling that came first.
         """
-        number, word = key
         spellings = self._values.get(number)
         if spellings is None or not word.startswith(self._nonce):
             return None
         spelling = word[len(self._nonce) :]
         return spellings.get(spelling) if spelling else spellings.get("", next(iter(spellings.values())))
 
-    def find_bare(self, text: str, start: int) -> Iterator[Bare]:
-        """Every word of `text` that is a placeholder of this request without its brackets."""
-        if self._nonce not in text.lower():
-            return
-        while match := _BARE.search(text, start):
-            start = match.end(1)  # a word further on may be the label
-            number, nonce = key_of(match)
-            if self._is_nonce(nonce):  # what goes on from it is an inflected form's ending, and stays
-                yield Bare(match.start(), match.start(3) + len(self._nonce), (number, self._nonce))
-                start = match.end()
+    @property
+    def nonce(self) -> str:
+        return self._nonce
 
-    def _is_nonce(self, written: str) -> bool:
-        ending = written[len(self._nonce) :]
-        return written.startswith(self._nonce) and (not ending or (ending.isalpha() and len(ending) <= LONGEST_SUFFIX))
+    @property
+    def names(self) -> Mapping[str, int]:
+        """The labels of placeholders given so far."""
+        return self._counts
 
-    def open_bare(self, text: str, start: int) -> int:
-        """Where the end of `text` begins that may become a bare placeholder when the text goes on, or its length."""
-        start = max(start, len(text) - LONGEST_PLACEHOLDER)
-        while match := _OPEN_BARE.search(text, start):
-            label, joint, nonce = match.groups()
-            whole_label = joint != ""
-            name = label.upper()
-            fits = name in self._counts if whole_label else any(known.startswith(name) for known in self._counts)
-            if fits and (self._nonce.startswith(written := (nonce or "").lower()) or self._is_nonce(written)):
-                return match.start()
-            start = match.end(1)
-        return len(text)
+    @property
+    def begun(self) -> Container[str]:
+        """Every beginning of every number given so far."""
+        return self._begun
+
+    def name_of(self, number: int) -> str | None:
+        """The label a number was given with; None for a number that is not this request's."""
+        return self._names.get(number)
 
     @property
     def counts(self) -> Mapping[str, int]:

@@ -14,6 +14,7 @@ from policy.redact.custom import CUSTOM, custom_detector
 from policy.redact.detectors import DETECTORS, Detector, Identities, Span, find_spans, warm
 from policy.redact.json_text import as_read
 from policy.redact.labels import PERSON
+from policy.redact.placeholder_forms import search as mentions
 from policy.redact.plan import KINDS, Action, RedactionPlan, action_for, general_label
 from policy.redact.pseudonyms import LITERAL, PLACEHOLDER, Pseudonyms, nonce_from
 from policy.redact.request import Endpoint, rewrite_body
@@ -208,8 +209,8 @@ class _Run:
 def _with_literals(text: str, spans: list[Span], pseudonyms: Pseudonyms) -> list[Span]:
     """Add what looks like a placeholder; where a finding overlaps it, the finding stands and nothing is restorable."""
     literals = [Span(m.start(), m.end(), LITERAL) for m in PLACEHOLDER.finditer(text)] if "<" in text else []
-    bare = (Span(start, end, LITERAL) for start, end, _ in pseudonyms.find_bare(text, 0))
-    literals += [new for new in bare if all(new.end <= old.start or old.end <= new.start for old in literals)]
+    own = (Span(each.start, each.end, LITERAL) for each in mentions(text, 0, pseudonyms, final=True).mentions)
+    literals += [new for new in own if all(new.end <= old.start or old.end <= new.start for old in literals)]
     if not literals:
         return spans
     free = [new for new in literals if all(new.end <= old.start or old.end <= new.start for old in spans)]

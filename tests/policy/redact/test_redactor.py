@@ -238,7 +238,7 @@ def test_a_placeholder_a_user_typed_comes_back_as_typed_and_never_as_a_value(for
     texts = [forged, MAIL] if order == "before" else [MAIL, forged]
     result = PSEUDONYMISE.redact_body(chat(*map(user, texts)), "chat", NONCE)
     sent = [message["content"] for message in result.body["messages"]]
-    assert sent[texts.index(forged)].startswith("<LITERAL_") and "EMAIL" in sent[texts.index(MAIL)]
+    assert "<LITERAL_" in sent[texts.index(forged)] and "EMAIL" in sent[texts.index(MAIL)]
     assert [PSEUDONYMISE.restore_text(text, result.pseudonyms) for text in sent] == texts
 
 
