@@ -69,6 +69,12 @@ _DOMAIN = re.compile(
     rf"@(?:[{ALNUM}](?:[{ALNUM}_-]{{0,61}}[{ALNUM}])?\.){{1,8}}(?:[{LETTER}]{{2,24}}|xn--[a-z0-9-]{{2,59}})"
     rf"(?![{ALNUM}@(]|-[{ALNUM}])"
 )
+# `alice (at) example [dot] org`; without brackets `at` is a word.
+_SPELT_AT = re.compile(r"[\[({] ?(?:at|ät|arroba|chez|@) ?[\])}] ?(?=[A-Za-z0-9])", re.IGNORECASE)
+_SPELT_DOT = r"(?:\.| ?[\[({] ?(?:dot|punkt|point|punto|\.) ?[\])}] ?)"
+_SPELT_DOMAIN = re.compile(
+    rf"[{ALNUM}-]{{1,63}}(?:{_SPELT_DOT}[{ALNUM}-]{{1,63}}){{1,4}}(?<=[{LETTER}]{{2}})", re.IGNORECASE
+)
 _CONTEXT = 96
 _PROVEN = frozenset({"secret", "email", "iban", "card", "national_id"})
 # Five digits close together, or the number of a document, which may be letters for the most part.
@@ -88,6 +94,18 @@ def find_emails(text: str, start: int) -> Iterator[tuple[int, int]]:
             if length:
                 yield at - length, domain.end()
         at = text.find("@", at + 1)
+    yield from _spelt_emails(text, start)
+
+
+def _spelt_emails(text: str, start: int) -> Iterator[tuple[int, int]]:
+    """Addresses whose `@` is spelt in brackets, against collectors: `alice (at) example.org`."""
+    for at in _SPELT_AT.finditer(text, start):
+        first = at.start() - (text[at.start() - 1 : at.start()] == " ")
+        local = _LOCAL_BEFORE.search(text[max(start, first - _LOCAL_MAX) : max(start, first)])
+        domain = _SPELT_DOMAIN.match(text, at.end())
+        length = len(local[0].lstrip(".'-%+")) if local else 0
+        if length and domain:
+            yield first - length, domain.end()
 
 
 _ID_IDENTITIES = MappingProxyType({kind: each.identity for kind, each in IDS.items()})

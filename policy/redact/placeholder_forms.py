@@ -146,8 +146,8 @@ def _around(text: str, low: str, bound: int, at: int, known: Known, *, final: bo
 def _label_start(text: str, least: int, known: Known, number: str | None = None) -> int:
     """Where the label begins that ends with `text`, which stands before a number; the text's end if there is none.
 
-    Whatever word touches the number is its label. A word before a blank is one only if it is a label of this request. Of
-    an identifier (`send_to_email_1_...`) only the label is taken, where it is the number's own.
+    Whatever word touches the number is its label. A word before a blank is one only if it is a label of this request.
+    Of an identifier (`send_to_email_1_...`) only the label is taken, where it is the number's own.
     """
     match = _LABEL_BACKWARDS.match(text[-_LONGEST_LABEL - 12 :][::-1])
     if match is None:  # it may match nothing, so it always matches

@@ -12,10 +12,11 @@ from policy.redact import json_text
 from policy.redact.actions import keyed_hash, mask, require_key
 from policy.redact.custom import CUSTOM, custom_detector
 from policy.redact.detectors import DETECTORS, Detector, Identities, Span, find_spans, warm
+from policy.redact.encoded import Encoded, find_encoded
 from policy.redact.json_text import as_read
 from policy.redact.labels import PERSON
 from policy.redact.placeholder_forms import search as mentions
-from policy.redact.plan import KINDS, Action, RedactionPlan, action_for, general_label
+from policy.redact.plan import KINDS, STRICTNESS, Action, RedactionPlan, action_for, general_label
 from policy.redact.pseudonyms import LITERAL, PLACEHOLDER, Pseudonyms, nonce_from
 from policy.redact.request import Endpoint, rewrite_body
 from policy.redact.stream import StreamFilter
@@ -163,7 +164,7 @@ class _Run:
         if self._characters > MAX_CHARACTERS:
             raise RedactionError(f"it is longer than the {MAX_CHARACTERS} characters that are inspected")
         view = as_read(text)
-        spans = find_spans(view.text, 0, self._detectors)
+        spans = self._with_encoded(view.text, find_spans(view.text, 0, self._detectors))
         if self._redactor._pseudonymises:
             spans = _with_literals(view.text, spans, self.pseudonyms)
         if not spans:
@@ -183,6 +184,25 @@ class _Run:
         self.changed = True
         return "".join(pieces) + text[at:]
 
+    def _with_encoded(self, text: str, spans: list[Span]) -> list[Span]:
+        """Add what stands in base64; of several findings in one, that with the strictest action."""
+        plan = self._redactor.plan.input
+        strictest: dict[int, tuple[int, Span]] = {}
+        for span in find_encoded(text, self._redactor._input):
+            if (action := action_for(plan, span.label)) is not None:
+                rank = STRICTNESS[action]
+                if span.start not in strictest or rank > strictest[span.start][0]:
+                    strictest[span.start] = (rank, span)
+        for _, new in strictest.values():
+            if not any(old.start <= new.start and new.end <= old.end for old in spans):
+                spans = [old for old in spans if old.end <= new.start or new.end <= old.start] + [new]
+        return sorted(spans) if strictest else spans
+
+    def _canonical(self, span: Span, seen: str, written: str) -> str:
+        if isinstance(span, Encoded):
+            return written
+        return self._redactor._identities.canonical(span.label, seen, written)
+
     def _replacement(self, span: Span, seen: str, written: str, position: str) -> str | None:
         if span.label == LITERAL:
             return self.pseudonyms.placeholder(LITERAL, written)
@@ -196,11 +216,11 @@ class _Run:
             case "mask":
                 return mask(span.label)
             case "hash":
-                canonical = self._redactor._identities.canonical(span.label, seen, written)
-                return keyed_hash(span.label, canonical, require_key(self._redactor._hash_key))
+                return keyed_hash(
+                    span.label, self._canonical(span, seen, written), require_key(self._redactor._hash_key)
+                )
             case "pseudonymise":
-                canonical = self._redactor._identities.canonical(span.label, seen, written)
-                return self.pseudonyms.placeholder(span.label, written, canonical)
+                return self.pseudonyms.placeholder(span.label, written, self._canonical(span, seen, written))
             case "block":
                 self.blocked.append(Finding(span.label, position))
                 return None
