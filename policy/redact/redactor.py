@@ -19,6 +19,7 @@ from policy.redact.placeholder_forms import search as mentions
 from policy.redact.plan import KINDS, STRICTNESS, Action, RedactionPlan, action_for, general_label
 from policy.redact.pseudonyms import LITERAL, PLACEHOLDER, Pseudonyms, nonce_from
 from policy.redact.request import Endpoint, rewrite_body
+from policy.redact.split_values import with_whole_values
 from policy.redact.stream import StreamFilter
 
 MAX_CHARACTERS = 4_000_000  # of one request: seconds of CPU, which others would wait for
@@ -82,8 +83,12 @@ class Redactor:
             texts[as_read(text).text] = None
             return text
 
-        rewrite_body(body, endpoint, collect)
+        rewrite_body(self._whole(body, endpoint), endpoint, collect)
         return tuple(texts)
+
+    def _whole(self, body: dict[str, Any], endpoint: Endpoint) -> dict[str, Any]:
+        """Values that were cut over parts or messages, put together."""
+        return with_whole_values(body, self._input) if endpoint == "chat" else body
 
     def conversation(self, name: str) -> tuple[str, bytes] | None:
         """Nonce and key that all requests of a conversation share; None without a key of the tenant's."""
@@ -115,7 +120,7 @@ class Redactor:
         if not self.plan.input:
             return RedactedBody(body, False, MappingProxyType({}), run.pseudonyms)
         try:
-            redacted = rewrite_body(body, endpoint, run.rewrite)
+            redacted = rewrite_body(self._whole(body, endpoint), endpoint, run.rewrite)
         except RedactionError:
             raise
         except Exception as error:  # whatever it was, the body is not known to be clean
