@@ -21,6 +21,7 @@ REACH = 240  # characters of a form before and behind its nonce, at most: a labe
 MOST_DIGITS = 12
 LONGEST_ENDING = 4  # letters of an inflected form behind a placeholder
 _LONGEST_LABEL = 40
+_LONGEST_ESCAPE = 10  # JSON's in JSON in JSON: `\\\\\\\\u003c`
 _MOST_ESCAPES = 3  # JSON in JSON in JSON
 
 _GAP = r"[\s_\-.:\\]{0,4}"
@@ -32,7 +33,7 @@ _OPEN_BRACKET = re.compile(
 )
 _CLOSE = re.compile(rf"([0-9]{{0,4}})((?:['’]?[{LETTER}]{{1,{LONGEST_ENDING}}})?)[\s\\]{{0,2}}>")
 _OPEN_CLOSE = re.compile(rf"[0-9]{{0,4}}(?:['’]?[{LETTER}]{{0,{LONGEST_ENDING}}})[\s\\]{{0,2}}\Z")
-_NUMBER = re.compile(rf"(?<![0-9])([0-9]{{1,{MOST_DIGITS}}})({_GAP})\Z")
+_NUMBER = re.compile(rf"(?<![0-9%])([0-9]{{1,{MOST_DIGITS}}})({_GAP})\Z")
 _END = re.compile(rf"([0-9]{{0,4}})[{LETTER}]{{0,{LONGEST_ENDING}}}(?![{ALNUM}])")
 _OPEN_END = re.compile(rf"[0-9]{{0,4}}[{LETTER}]{{0,{LONGEST_ENDING}}}\Z")
 # Read backwards: what joins a label to its number, and the label. One more sign than a label has shows that it is none.
@@ -78,6 +79,9 @@ class Known(Protocol):
     def begun(self) -> Container[str]:
         """Every beginning of every number given so far."""
 
+    def value(self, number: int, word: str) -> str | None:
+        """What is restored for a number and the word behind it; None for what this request did not give."""
+
     def name_of(self, number: int) -> str | None:
         """The label a number was given with; None for a number that is not this request's."""
 
@@ -89,8 +93,11 @@ class Search(NamedTuple):
     open_at: int
 
 
-def search(text: str, start: int, known: Known, *, final: bool) -> Search:
-    """Every placeholder of ``text[start:]``, normalised text, whatever number it has; characters before are context."""
+def search(text: str, start: int, known: Known, *, final: bool, own: bool = True) -> Search:
+    """Every placeholder of ``text[start:]``, normalised text; characters before are context.
+
+    ``own``: only those that this request gave; else any that has its nonce, which it may yet give.
+    """
     mentions: list[Mention] = []
     open_at = len(text)
     low = lowered(text)
@@ -99,8 +106,9 @@ def search(text: str, start: int, known: Known, *, final: bool) -> Search:
     while at >= 0:
         found = _around(text, low, bound, at, known, final=final)
         if isinstance(found, Mention):
-            mentions.append(found)
-            bound = found.end
+            if not own or known.value(found.number, found.word) is not None:
+                mentions.append(found)
+                bound = found.end
         elif found is not None:
             open_at = min(open_at, found)
         at = low.find(known.nonce, at + 1)
@@ -175,7 +183,7 @@ def _open_at(text: str, start: int, known: Known) -> int:
     floor = max(start, len(text) - REACH)
     if not _SIGNS.search(text, floor):  # words alone, as nearly all text is
         return _label_start(text, floor, known)
-    if _ESCAPE_SIGNS.search(text, floor):
+    if _ESCAPE_SIGNS.search(text, max(0, floor - _LONGEST_ESCAPE)):
         partial = _PARTIAL_ESCAPE.search(text, max(floor, len(text) - 8))
         whole = partial.start() if partial else len(text)
         context = max(0, floor - _LONGEST_LABEL - 12)

@@ -22,14 +22,18 @@ PLACEHOLDER = re.compile(
 
 _NONCE = re.compile(r"[a-z0-9]{4,12}")
 _NONCE_ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"  # 32 characters, none that is read as another
+_LETTERS = 24  # that the alphabet begins with
 
 _MOST = 10**12 - 1  # so many numbers that no two values of a conversation meet, and the order would not count
 _MOST_SPELLINGS = 9_999
 
 
 def nonce_from(random_bytes: bytes) -> str:
-    """A nonce of one character (5 bits) a byte. The caller brings the randomness; 6 bytes are enough."""
-    nonce = "".join(_NONCE_ALPHABET[byte & 31] for byte in random_bytes)
+    """A nonce of one character (5 bits) a byte. The caller brings the randomness; 6 bytes are enough.
+
+    It begins with a letter, so that a number that lost its joint ends before it.
+    """
+    nonce = "".join(_NONCE_ALPHABET[byte % (32 if i else _LETTERS)] for i, byte in enumerate(random_bytes))
     if not _NONCE.fullmatch(nonce):
         raise RedactionError("a nonce is made of 4 to 12 random bytes")
     return nonce

@@ -234,7 +234,9 @@ class _Run:
 def _with_literals(text: str, spans: list[Span], pseudonyms: Pseudonyms) -> list[Span]:
     """Add what looks like a placeholder; where a finding overlaps it, the finding stands and nothing is restorable."""
     literals = [Span(m.start(), m.end(), LITERAL) for m in PLACEHOLDER.finditer(text)] if "<" in text else []
-    own = (Span(each.start, each.end, LITERAL) for each in mentions(text, 0, pseudonyms, final=True).mentions)
+    own = (
+        Span(each.start, each.end, LITERAL) for each in mentions(text, 0, pseudonyms, final=True, own=False).mentions
+    )
     literals += [new for new in own if all(new.end <= old.start or old.end <= new.start for old in literals)]
     if not literals:
         return spans

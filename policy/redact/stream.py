@@ -203,13 +203,10 @@ class StreamFilter:
         if not len(self._pseudonyms):
             return deque(), len(text)
         found = search(text, start, self._pseudonyms, final=final)
-        return deque(each for each in found.mentions if self._value(each) is not None), found.open_at
-
-    def _value(self, mention: Mention) -> str | None:
-        return self._pseudonyms.value(mention.number, mention.word)
+        return deque(found.mentions), found.open_at
 
     def _restore(self, mention: Mention, edits: "_Edits") -> int:
-        restored = mention.encode(self._value(mention) or "") + mention.ending
+        restored = mention.encode(self._pseudonyms.value(mention.number, mention.word) or "") + mention.ending
         edits.replace(mention.start, mention.end, escaped(restored) if self._json else restored)
         self.restored += 1
         return mention.end
