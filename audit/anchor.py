@@ -5,9 +5,11 @@ From a record the proof leads over the tenant's checkpoint and its leaf in the a
 """
 
 import asyncio
+import time
 from dataclasses import dataclass, field
 from hashlib import sha256
 
+from audit.anchor_event import AnchorLinked
 from audit.checkpoint import Checkpoint, open_checkpoint, origin_of
 from audit.custody import Custody
 from audit.errors import NoteError, ProofError, VerificationFailed
@@ -17,7 +19,11 @@ from audit.merkle import inclusion_proof, leaf_hash, tree_hash, verify_inclusion
 from audit.note import VerifierKey
 from audit.privacy_event import CheckpointAnchored
 from audit.receipt import Receipt
+from audit.signer import key_of
 from audit.store import Reader
+
+LINK_EVERY_S = 3600.0
+"""How often the log's own tree vouches for the anchor, while that grows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,20 +43,33 @@ def digest(checkpoint: Checkpoint) -> str:
 
 @dataclass(slots=True)
 class Anchors:
-    """What is anchored already, as far as it was read: the first `size` leaves. Kept from one turn to the next."""
+    """What is anchored already, as far as it was read: the first `size` leaves. Kept from one turn to the next.
+
+    `linked_at` is the monotonic time of the last `system.anchored` of this process.
+    """
 
     size: int = 0
+    linked_at: float | None = None
     digests: set[str] = field(default_factory=set)
 
 
 async def anchor(custody: Custody, anchors: Anchors | None = None) -> list[Receipt]:
-    """Record the last checkpoint of every tree that was signed anew since it was last anchored."""
-    fresh = await asyncio.to_thread(_fresh, custody, anchors or Anchors())
-    return [await custody.record(CheckpointAnchored(checkpoint_sha256=found)) for found in fresh]
+    """Record the last checkpoint of every tree that was signed anew since it was last anchored.
+
+    The log's own tree records how far the anchor reaches, at most every LINK_EVERY_S in one process.
+    """
+    anchors = anchors or Anchors()
+    fresh = await asyncio.to_thread(_fresh, custody, anchors)
+    receipts = [await custody.record(CheckpointAnchored(checkpoint_sha256=found)) for found in fresh]
+    if receipts and (anchors.linked_at is None or time.monotonic() - anchors.linked_at >= LINK_EVERY_S):
+        last = receipts[-1]
+        await custody.record(AnchorLinked(size=last.seq + 1, leaf_hash=last.leaf_hash.hex()))
+        anchors.linked_at = time.monotonic()
+    return receipts
 
 
 def _fresh(custody: Custody, anchors: Anchors) -> list[str]:
-    key = VerifierKey(custody.signer.name, custody.signer.public_key)
+    key = key_of(custody.signer)
     with custody.reading() as reader:
         anchors.digests.update(_digests(reader, anchors.size))
         if ANCHOR_TENANT in reader.tenants():
@@ -59,7 +78,7 @@ def _fresh(custody: Custody, anchors: Anchors) -> list[str]:
         for tenant in reader.tenants():
             last = None if tenant == ANCHOR_TENANT else reader.last_checkpoint(tenant)
             if last is not None:
-                found = digest(open_checkpoint(last.note, origin_of(key.name, tenant), key.public_key))
+                found = digest(open_checkpoint(last.note, origin_of(key.name, tenant), key.public_keys))
                 if found not in anchors.digests:
                     fresh.append(found)
     return fresh

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import StringConstraints
 
-from audit.event_base import ANCHOR_TENANT, Actor, Code, Count, Event, Sha256, TenantId, Text
+from audit.event_base import ANCHOR_TENANT, SYSTEM_TENANT, Actor, Code, Count, Event, Sha256, TenantId, Text
 from audit.stamp import Timestamp
 
 Vkey = Annotated[str, StringConstraints(pattern=r"^[^+\s]{1,200}\+[0-9a-f]{8}\+[A-Za-z0-9+/]{43,48}={0,2}$")]
@@ -31,6 +31,27 @@ class TimestampFailed(Event):
     size: Count
     tsa: Text
     reason: Code
+
+
+class CheckpointCosigned(Event):
+    """The witness `witness` cosigned this tree's checkpoint of `size` (C2SP tlog-cosignature). `cosignature` is key
+    id, time and signature in base64, so that the witness's key alone shows it, wherever the note is kept."""
+
+    type: Literal["checkpoint.cosigned"] = "checkpoint.cosigned"
+    size: Count
+    checkpoint_sha256: Sha256
+    witness: Text
+    cosignature: Text
+
+
+class AnchorLinked(Event):
+    """The log's own tree vouches for the anchor: it has `size` records, the last of which has the RFC 6962 hash
+    `leaf_hash`. Without it, an anchor tree could be removed without a trace."""
+
+    type: Literal["system.anchored"] = "system.anchored"
+    tenant: TenantId = SYSTEM_TENANT
+    size: Count
+    leaf_hash: Sha256
 
 
 class KeyRotated(Event):

@@ -34,12 +34,21 @@ class _Grown:
 
 
 class Checkpointer:
-    """`store` takes each signed checkpoint; it is called in this thread."""
+    """`store` takes each signed checkpoint. `delayed` is called with the seconds that records have gone unsigned once
+    these exceed the grace period, and with True when they are signed. Both are called in this thread."""
 
-    def __init__(self, signer: Signer, cadence: Cadence, store: Callable[[SignedCheckpoint], None]) -> None:
+    def __init__(
+        self,
+        signer: Signer,
+        cadence: Cadence,
+        store: Callable[[SignedCheckpoint], None],
+        delayed: Callable[[int, bool], None] = lambda seconds, resumed: None,
+    ) -> None:
         self._signer = signer
         self._cadence = cadence
         self._store = store
+        self._delayed = delayed
+        self._outage_since: float | None = None  # of an outage that `delayed` was called for
         self._wake = threading.Condition()
         self._grown: dict[str, _Grown] = {}  # oldest first
         self._signed: dict[str, int] = {}  # size at the last checkpoint of ours
@@ -91,7 +100,10 @@ class Checkpointer:
                 due = [
                     (tenant, grown.head) for tenant, grown in self._grown.items() if stopping or self._is_due(tenant)
                 ]
-            if not self._sign(due) and not stopping:
+            oldest = self._oldest
+            signed = self._sign(due)
+            self._report_outage(oldest, signed)
+            if not signed and not stopping:
                 with self._wake:
                     self._wake.wait_for(lambda: self._stopping, timeout=self._cadence.every_s)
 
@@ -122,6 +134,15 @@ class Checkpointer:
                     self._grown[tenant] = _Grown(newer.head, time.monotonic())
                 self._note_oldest()
         return True
+
+    def _report_outage(self, oldest: float | None, signed: bool) -> None:
+        """`oldest` is since when records had gone unsigned before it was tried to sign them."""
+        since = self._outage_since or oldest
+        waited = 0.0 if since is None else time.monotonic() - since
+        if waited < self._cadence.signer_grace_s or (self._outage_since is not None and not signed):
+            return
+        self._outage_since = None if signed else since
+        self._delayed(int(waited), signed)
 
     def _note_oldest(self) -> None:
         self._oldest = next((grown.since for grown in self._grown.values()), None)

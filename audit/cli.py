@@ -5,7 +5,8 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 from typing import Annotated
@@ -14,6 +15,8 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
+from audit.attestations import Attestations
+from audit.cli_ai_act import ai_act_command
 from audit.cli_custody import ACTOR, do
 from audit.cli_custody import app as custody_app
 from audit.cli_frame import (
@@ -23,6 +26,7 @@ from audit.cli_frame import (
     JsonOption,
     answering,
     console,
+    open_hands,
     printable,
     progress_bar,
 )
@@ -30,19 +34,23 @@ from audit.cli_incident import app as incident_app
 from audit.cli_oversight import app as oversight_app
 from audit.cli_retention import retention_command
 from audit.cli_witness import app as witness_app
+from audit.cosignature import WitnessKey
 from audit.custody import Custody
-from audit.disclosure import account
+from audit.disclosure import Chosen, account, every, none_of
 from audit.errors import AuditError
+from audit.finding import Finding
+from audit.keys import KeyProvider
 from audit.note import VerifierKey
 from audit.place import open_reader
 from audit.privacy_event import LogRead
 from audit.receipt import Receipt, verify_receipt
 from audit.side import SideStore
+from audit.signing_delay import UNSIGNED_S
 from audit.sqlite import SqliteReader
 from audit.store import Reader
 from audit.succession import notes_in, with_kin
 from audit.tiles import TILES, Folder, forget, publish
-from audit.verify import MAX_FINDINGS, Finding, Report, verify_log
+from audit.verify import MAX_FINDINGS, Expected, Report, verify_log
 
 KEY_IN_DATA = Path("audit/signer.vkey")
 
@@ -53,6 +61,11 @@ app.add_typer(custody_app)
 app.add_typer(witness_app)
 app.add_typer(incident_app)
 app.add_typer(oversight_app)
+app.command(
+    "ai-act",
+    epilog="Examples:\n\n  domicile audit ai-act --tenant acme --system cv-screening --output log.jsonl\n\n"
+    "  domicile audit ai-act --as-of 2026-12-03",
+)(ai_act_command)
 app.command("retention", epilog="Example:\n\n  domicile audit retention --dry-run")(retention_command)
 
 LogOption = Annotated[Path | None, typer.Option("--log", help="A log file, instead of the one in the data folder.")]
@@ -66,7 +79,7 @@ TenantOption = Annotated[list[str] | None, typer.Option("--tenant", help="This t
 
 
 @app.command(
-    epilog="Examples:\n\n  domicile audit verify\n\n"
+    epilog="Examples:\n\n  domicile audit verify --keys\n\n"
     "  domicile audit verify --log copy.db --public-key 'domicile.local/audit+1a2b3c4d+AY…'\n\n"
     "  domicile audit verify --tenant acme --checkpoint held-since-march.txt --json"
 )
@@ -79,18 +92,40 @@ def verify(
         list[Path] | None,
         typer.Option("--checkpoint", help="A checkpoint you kept: shows a log that was rolled back. Repeatable."),
     ] = None,
+    witness: Annotated[
+        list[str] | None,
+        typer.Option("--witness", help="A witness's key: it must have cosigned a checkpoint. Repeatable."),
+    ] = None,
+    keys: Annotated[
+        bool, typer.Option("--keys", help="Open every private value with the keys of the data folder; show none.")
+    ] = False,
+    sample: Annotated[
+        int | None, typer.Option("--sample", min=1, help="With --keys: open those of so many records only.")
+    ] = None,
+    as_of: Annotated[
+        str | None,
+        typer.Option("--as-of", help="When the log or copy was taken, UTC: 2026-03-01T12:00:00Z (default: now)."),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Rebuild every tree from its records and compare it with what was signed. Exit code 0 if all holds, 1 if not."""
     with answering(as_json), _open(data, log) as (reader, path):
-        key = _key(public_key, path)
+        key = _key(public_key, path, reader)
+        opener = _opener(log, path, keys, sample)
         held = [file.read_text(encoding="utf-8") for file in checkpoint or []]
+        expected = Expected(
+            attestations=Attestations.read(path.parent, key, complete=log is None),
+            witnesses=[WitnessKey.parse(text) for text in witness or []],
+            now=None if as_of is None else _moment(as_of),
+        )
         tenants = reader.tenants() if tenant is None else tenant
         total = sum(reader.head(name)[0] for name in tenants)
         with progress_bar(total, hidden=as_json) as advance:
-            report = verify_log(reader, key, tenants=tenants, held=held, progress=lambda _, count: advance(count))
+            report = verify_log(
+                reader, key, tenants=tenant, held=held, expected=expected, progress=lambda _, count: advance(count)
+            )
         states, faults = (
-            _account(path, key, tenants, SqliteReader.open if log else open_reader) if report.ok else ({}, [])
+            _account(path, key, tenants, SqliteReader.open if log else open_reader, opener) if report.ok else ({}, [])
         )
     ok = report.ok and not faults
     if as_json:
@@ -109,18 +144,57 @@ def verify(
     raise typer.Exit(0 if ok else 1)
 
 
+@dataclass(frozen=True, slots=True)
+class _Opener:
+    """The keys to open private values with, None to open none; and of one record in how many, None of each."""
+
+    keys: KeyProvider | None = None
+    sample: int | None = None
+
+    def chosen(self, side: SideStore, tenant: str) -> Chosen:
+        """A sample differs from run to run."""
+        if self.keys is None:
+            return none_of
+        if self.sample is None:
+            return every
+        query = "SELECT seq FROM (SELECT DISTINCT seq FROM value WHERE tenant = ?) ORDER BY random() LIMIT ?"
+        return frozenset(seq for (seq,) in side.rows(query, (tenant, self.sample))).__contains__
+
+
+def _opener(log: Path | None, path: Path, keys: bool, sample: int | None) -> _Opener:
+    """Raises AuditError where there are no keys: opening a key ring would make them."""
+    if not keys and sample is None:
+        return _Opener()
+    if not keys:
+        raise AuditError("--sample says how many private values to open: give --keys with it")
+    if log is not None:
+        raise AuditError("--keys opens the private values of a data folder: give --data instead of --log")
+    if not path.with_name("side.db").is_file() or not path.with_name("keys").is_dir():
+        raise AuditError(f"there are no private values and keys beside {path}: leave --keys out")
+    return _Opener(open_hands.get()(path)[0], sample)
+
+
+def _moment(text: str) -> int:
+    """Milliseconds since the epoch. Raises AuditError."""
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        raise AuditError(f"{text!r} is no time; write it as 2026-03-01T12:00:00Z") from None
+    return round((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
 def _account(
-    log: Path, key: VerifierKey, tenants: Iterable[str], opened: Callable[[Path], Reader]
+    log: Path, key: VerifierKey, tenants: Iterable[str], opened: Callable[[Path], Reader], opener: _Opener
 ) -> tuple[dict[str, int], list[dict[str, object]]]:
-    """What became of the private values of a log that holds, if their store lies beside it."""
+    """What became of the private values of a log that holds, if their store is beside it."""
     path = log.with_name("side.db")
     if not path.is_file():
         return {}, []
     total: Counter[str] = Counter()
     faults: list[dict[str, object]] = []
-    with closing(SideStore.open_read_only(path)) as side:
+    with closing(SideStore.open_read_only(path, opener.keys)) as side:
         for tenant in tenants:
-            states, wrong = account(lambda: opened(log), side, key, tenant)
+            states, wrong = account(lambda: opened(log), side, key, tenant, opener.chosen(side, tenant))
             total.update(states)
             faults += [{"tenant": tenant, **asdict(one)} for one in wrong]
     return dict(total), faults
@@ -210,7 +284,7 @@ def verify_receipt_command(
     with answering(as_json), _open(data, log) as (reader, path):
         wanted = Receipt.parse(receipt)
         tiles = Folder(path.with_name(TILES) / wanted.tenant)
-        found = verify_receipt(reader, _key(public_key, path), wanted, tiles)
+        found = verify_receipt(reader, _key(public_key, path, reader), wanted, tiles)
     if as_json:
         answer = {
             "ok": True,
@@ -240,15 +314,16 @@ def _open(data: Path | None, log: Path | None) -> Iterator[tuple[Reader, Path]]:
         reader.close()
 
 
-def _key(given: str | None, log: Path) -> VerifierKey:
-    """The key that was given, itself or in a file, else the one beside the log; with those of its succession."""
+def _key(given: str | None, log: Path, reader: Reader) -> VerifierKey:
+    """The key that was given, itself or in a file, else the one beside the log; with those of its succession, whose
+    notes are beside the log and in the record."""
     if given is None:
         beside = log.with_name(KEY_IN_DATA.name)
         if not beside.is_file():
             raise AuditError(f"there is no verifier key beside {log.name}: give one with --public-key")
         given = str(beside)
     key = VerifierKey.parse(Path(given).read_text(encoding="utf-8") if os.path.isfile(given) else given)
-    return with_kin(key, notes_in(log.parent))
+    return with_kin(key, dict.fromkeys([*notes_in(log.parent), *reader.successions()]))
 
 
 def _print_report(report: Report, key: VerifierKey, *, told: bool) -> None:
@@ -260,13 +335,14 @@ def _print_report(report: Report, key: VerifierKey, *, told: bool) -> None:
     console().print(table)
     for finding in report.findings:
         typer.echo(printable(_sentence(finding)))
-    unlisted = sum(tree.errors for tree in report.trees) - sum(f.severity == "error" for f in report.findings)
+    unlisted = report.errors - sum(f.severity == "error" for f in report.findings)
     if unlisted:
         typer.echo(f"... and {unlisted} more of the same kinds.")
     unsigned = sum(tree.records - tree.signed for tree in report.trees)
     if report.ok and unsigned:
         typer.echo(
-            f"{unsigned} records are not under a checkpoint yet: they fit the tree, but nobody has signed for them."
+            f"{unsigned} records are not under a checkpoint yet: they fit the tree, but nobody has signed for them. "
+            f"After {UNSIGNED_S} s without a signature, verification fails."
         )
     if not told:
         typer.echo(

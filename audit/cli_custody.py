@@ -29,15 +29,20 @@ from audit.commitment import FIELDS
 from audit.custody import Custody
 from audit.deletion import holds_of
 from audit.erasure import erase, finish, place_hold, release_hold
-from audit.errors import AuditError
+from audit.errors import AuditError, NoLog
 from audit.evidence import Evidence, evidence_of
+from audit.incident import open_cases_of_hold
 from audit.log import AuditLog
+from audit.new_file import replace_file
 from audit.outside import vouchers
 from audit.pack import Summary, export
+from audit.pack_dsar import access_page
 from audit.place import is_there, open_reader
+from audit.privacy_language import LANGUAGES
 from audit.rights import answer, read, rectify, restrict
 from audit.side import SideStore
 from audit.sided import open_sided
+from audit.sqlite import no_log_at
 from audit.tiles import TILES
 from audit.walk import checked_moment
 
@@ -87,7 +92,7 @@ def export_command(
             known = evidence_of(folder, tenant) if evidence is None else Evidence.load(evidence)
 
             async def work(custody: Custody) -> Summary:
-                packages = [await answer(custody, tenant, person, actor=ACTOR) for person in dsar or ()]
+                packages = [await answer(custody, tenant, person, actor=ACTOR, evidence=known) for person in dsar or ()]
                 return await export(
                     custody,
                     tenant,
@@ -103,18 +108,24 @@ def export_command(
                 )
 
             made = do(data, work)
-        tell(
-            asdict(made),
-            as_json,
-            f"{output}: {made.end - made.first} records of {tenant}, up to the signed checkpoint of size"
-            f" {made.checkpoint_size}.\nCheck it: unzip it, then python3 -I verify.py FOLDER_OR_ZIP --key 'YOUR KEY'"
-            + (
-                f"\nNOTE: {made.policies_unknown} calls were decided by policies that are not in the pack, and"
-                " verify.py will say so. The gateway's registers (--data) have them, or --evidence FILE names them."
-                if made.policies_unknown
-                else ""
-            ),
+        tell(asdict(made) | {"missing": [one._asdict() for one in made.missing]}, as_json, _exported(made, output))
+
+
+def _exported(made: Summary, output: Path) -> str:
+    lines = [
+        f"{output}: {made.end - made.first} records of {made.tenant}, up to the signed checkpoint of size"
+        f" {made.checkpoint_size}.",
+        "Check it: unzip it, then python3 -I verify.py FOLDER_OR_ZIP --key 'YOUR KEY'",
+    ]
+    if made.policies_unknown:
+        lines.append(
+            f"NOTE: {made.policies_unknown} calls were decided by policies that are not in the pack, and"
+            " verify.py will say so. The gateway's registers (--data) have them, or --evidence FILE names them."
         )
+    if made.missing:
+        lines.append(f"NOTE: {len(made.missing)} fields that a law asks for are empty in this pack:")
+        lines += [f"  {one.field} ({one.article}): set it in {one.fix}" for one in made.missing]
+    return "\n".join(map(printable, lines))
 
 
 @app.command(
@@ -150,7 +161,7 @@ def erase_command(
 
         note, said = do(data, work, backup_days)
         if output is not None:
-            output.write_text(note, encoding="utf-8")
+            replace_file(output, note.encode())
         tell(
             {"certificate": said, "note": note},
             as_json,
@@ -184,10 +195,30 @@ def hold_place(
     "release", epilog="Example:\n\n  domicile audit hold release --tenant acme 01a21faa-0c27-76a6-b43d-f0713b4b3c3e"
 )
 def hold_release(tenant: TenantArgument, hold_id: str, data: DataOption = None, as_json: JsonOption = False) -> None:
-    """Let what the hold kept be deleted again."""
+    """Let what the hold kept be deleted again. Warns where an incident that needs it is still open."""
+
+    async def work(custody: Custody) -> list[str]:
+        def find() -> list[str]:
+            with custody.reading() as reader:
+                return [case.incident_id for case in open_cases_of_hold(reader, tenant, hold_id)]
+
+        concerned = await custody.in_thread(find)
+        await release_hold(custody, tenant, hold_id, actor=ACTOR)
+        return concerned
+
     with answering(as_json):
-        do(data, lambda custody: release_hold(custody, tenant, hold_id, actor=ACTOR))
-        tell({"hold_id": hold_id}, as_json, f"Hold {printable(hold_id)} is released.")
+        still_open = do(data, work)
+        tell(
+            {"hold_id": hold_id, "open_incidents": still_open},
+            as_json,
+            f"Hold {printable(hold_id)} is released.",
+        )
+        for incident in still_open:
+            typer.echo(
+                f"WARNING: incident {incident} is still open, and its records may now be deleted (AI Act 73, DORA 17); "
+                f"to keep them: domicile audit hold place --tenant {printable(tenant)}",
+                err=True,
+            )
 
 
 @hold_app.command("list", epilog="Example:\n\n  domicile audit hold list --tenant acme")
@@ -203,14 +234,26 @@ def hold_list(tenant: TenantArgument, data: DataOption = None, as_json: JsonOpti
         tell({"holds": [hold._asdict() for hold in standing]}, as_json, "\n".join(lines) or "No hold stands.")
 
 
-@app.command("dsar", epilog="Example:\n\n  domicile audit dsar --tenant acme --subject alice@example.com")
+@app.command(
+    "dsar",
+    epilog="Examples:\n\n  domicile audit dsar --tenant acme --subject alice@example.com\n\n"
+    "  domicile audit dsar --tenant acme --subject alice@example.com --html de > auskunft.html",
+)
 def dsar_command(
-    tenant: TenantArgument, subject: Annotated[str, typer.Option("--subject")], data: DataOption = None
+    tenant: TenantArgument,
+    subject: Annotated[str, typer.Option("--subject")],
+    data: DataOption = None,
+    html: Annotated[str | None, typer.Option("--html", help="A page for the person instead: en or de.")] = None,
 ) -> None:
-    """Everything that is kept of a person, as JSON: records, values with their salts, recipients (GDPR 15)."""
+    """Everything that is kept of a person and what GDPR 15(1) lists beside it, as JSON or as a page."""
     with answering(as_json=False):
-        package = do(data, lambda custody: answer(custody, tenant, subject, actor=ACTOR))
-        typer.echo(json.dumps(package, indent=2))
+        if html is not None and html not in LANGUAGES:
+            raise AuditError(f"there is no page in {html!r}; there are {', '.join(LANGUAGES)}")
+        known = evidence_of(data or DEFAULT_DATA, tenant)
+        package = do(data, lambda custody: answer(custody, tenant, subject, actor=ACTOR, evidence=known))
+        typer.echo(json.dumps(package, indent=2) if html is None else access_page(package, LANGUAGES[html]))
+        for name in package["article_15"]["missing"]:
+            typer.echo(f"NOTE: missing in the registers: {printable(name)}", err=True)
 
 
 @app.command("restrict", epilog="Example:\n\n  domicile audit restrict --tenant acme --subject alice@example.com")
@@ -270,7 +313,7 @@ def do(data: Path | None, work: Callable[[Custody], Awaitable[T]], backup_days: 
     """What `work` returns, done on the log and side store of a data folder."""
     log = (data or DEFAULT_DATA) / LOG_IN_DATA
     if not is_there(log):
-        raise AuditError(f"there is no audit log at {log}")
+        raise NoLog(no_log_at(log))
     if not log.with_name("signer.key").is_file():
         raise AuditError("the signing key is not beside the log: it is a copy, or its key was lost")
 

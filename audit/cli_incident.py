@@ -1,24 +1,24 @@
-"""`domicile audit incident | breach | ai-act`: what went wrong, whom it concerned."""
+"""`domicile audit incident | breach`: what went wrong, whom it concerned, what is due."""
 
 import json
 from collections.abc import Callable
 from contextlib import closing
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.table import Table
 
-from audit.ai_act import extract
 from audit.cli_custody import ACTOR, do
-from audit.cli_frame import DataOption, JsonOption, answering, console, printable
-from audit.clocks import as_rows, load_clocks, rfc3339_of
+from audit.cli_frame import DEFAULT_DATA, DataOption, JsonOption, answering, console, printable
+from audit.clocks import ClockTable, as_rows, load_clocks, rfc3339_of
 from audit.custody import Custody
 from audit.errors import AuditError
+from audit.evidence import evidence_of
 from audit.impact import Impact, Scope, draft, impact
 from audit.incident import Case, case_of, cases, close, notify, open_incident, update
+from audit.new_file import replace_file
 from audit.rights import log_read
 from audit.stamp import rfc3339
 from audit.walk import checked_moment
@@ -63,8 +63,10 @@ def open_command(
     with answering(as_json):
         known = load_clocks(clocks)
         laws = law or ["gdpr"]
-        if unknown := set(laws) - {clock.law for clock in known}:
-            raise AuditError(f"no clock is known of {', '.join(sorted(unknown))}")
+        if unknown := set(laws) - known.laws:
+            raise AuditError(
+                f"no clock is known of {', '.join(sorted(unknown))}; there are {', '.join(sorted(known.laws))}"
+            )
 
         async def work(custody: Custody) -> tuple[Case, str]:
             incident_id = await open_incident(
@@ -124,8 +126,8 @@ def notify_command(
     """Put on record that an authority was told."""
 
     async def work(custody: Custody) -> None:
-        if clock not in {one.name for one in load_clocks(clocks)}:
-            raise AuditError(f"there is no clock {clock}")
+        if clock not in (names := load_clocks(clocks).names()):
+            raise AuditError(f"there is no clock {clock}; there are {', '.join(sorted(names))}")
         await notify(custody, tenant, incident_id, clock=clock, authority=authority, actor=ACTOR)
 
     _step(data, tenant, incident_id, clocks, as_json, work)
@@ -208,7 +210,9 @@ def breach_command(
 
         found = do(data, work)
         if to_file is not None:
-            to_file.write_text(draft([one for one in found if one.calls], scope), encoding="utf-8")
+            concerned = [one for one in found if one.calls]
+            parties = {one.tenant: evidence_of(data or DEFAULT_DATA, one.tenant).controller for one in concerned}
+            replace_file(to_file, draft(concerned, scope, parties).encode())
         if as_json:
             typer.echo(json.dumps({"ok": True, "tenants": [one.as_json() for one in found]}, indent=2))
             return
@@ -224,49 +228,6 @@ def breach_command(
 
 def _kinds(one: Impact) -> str:
     return ", ".join(f"{name} {count}" for name, count in one.data_kinds.most_common(6))
-
-
-@app.command(
-    "ai-act",
-    epilog="Example:\n\n  domicile audit ai-act --tenant acme --system cv-screening --from 2026-01 --output log.jsonl",
-)
-def ai_act_command(
-    tenant: TenantArgument,
-    system: Annotated[str, typer.Option("--system", help="The ai_system_id.")],
-    data: DataOption = None,
-    since: SinceOption = None,
-    until: UntilOption = None,
-    output: Annotated[Path | None, typer.Option("--output", help="Write its records here, one JSON a line.")] = None,
-    as_json: JsonOption = False,
-) -> None:
-    """The log of one AI system, for its provider or deployer (AI Act 12, 19, 26(6)), and what it comes to."""
-    with answering(as_json):
-        start, end = since and checked_moment(since), until and checked_moment(until)
-
-        async def work(custody: Custody) -> dict[str, Any]:
-            await log_read(custody, tenant, actor=ACTOR, reason="ai_act_extract")
-
-            def run() -> dict[str, Any]:
-                read = partial(extract, tenant=tenant, ai_system_id=system, since=start, until=end)
-                with custody.reading() as reader:
-                    if output is None:
-                        return read(reader).as_json()
-                    with output.open("x", encoding="utf-8") as file:
-
-                        def write(seq: int, event: dict[str, Any]) -> None:
-                            file.write(json.dumps({"seq": seq, **event}) + "\n")
-
-                        return read(reader, write=write).as_json()
-
-            return await custody.in_thread(run)
-
-        found = do(data, work)
-        if as_json:
-            typer.echo(json.dumps({"ok": True, **found}, indent=2))
-            return
-        for name, value in found.items():
-            told = ", ".join(f"{one} {count}" for one, count in value.items()) if isinstance(value, dict) else value
-            typer.echo(printable(f"{name.replace('_', ' ')}: {'unknown yet' if told is None else told or '-'}"))
 
 
 def _step(
@@ -302,7 +263,7 @@ def _moment(text: str | None) -> str | None:
     return rfc3339_of(moment)
 
 
-def _show(found: list[Case], clocks: tuple[Any, ...], now: str, as_json: bool) -> None:
+def _show(found: list[Case], clocks: ClockTable, now: str, as_json: bool) -> None:
     rows = [(case, as_rows(case.deadlines(clocks), now)) for case in found]
     if as_json:
         told = [
@@ -318,8 +279,18 @@ def _show(found: list[Case], clocks: tuple[Any, ...], now: str, as_json: bool) -
         held = f", {len(case.hold_ids)} legal hold" if case.hold_ids else ""
         typer.echo(f"Incident {case.incident_id}: {'closed' if case.closed else 'open'} since {case.opened}{held}")
         table = Table(box=None, pad_edge=False)
-        for column in ("clock", "state", "due (UTC)", "met (UTC)", "who is told", "source"):
-            table.add_column(column, no_wrap=column != "source")
+        for column in ("clock", "state", "due (UTC)", "met (UTC)", "who is told", "source", "applies from"):
+            table.add_column(column, no_wrap=column not in ("source", "applies from"))
         for row in due:
-            table.add_row(*(str(row[name] or "") for name in ("clock", "state", "due", "met", "tells", "article")))
+            names = ("clock", "state", "due", "met", "tells", "article", "applies_from")
+            table.add_row(
+                *(str(row[name] or "") for name in names[:2]), _due(row), *(str(row[n] or "") for n in names[3:])
+            )
         console().print(table)
+
+
+def _due(row: dict[str, Any]) -> str:
+    """The end, the words that stand for one, or the later end that the weekend rule may give."""
+    if row["due_if_weekend_rule_applies"]:
+        return f"{row['due']} (or {row['due_if_weekend_rule_applies']}: RTS 2025/301 Art. 5(4))"
+    return str(row["due"] or (row["limit"] if row["since"] else ""))

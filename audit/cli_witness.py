@@ -13,19 +13,22 @@ from typing import Annotated
 import typer
 
 from audit.anchor import anchor
+from audit.anchor_event import CheckpointCosigned
+from audit.attestations import cosignature_of, text_digest
 from audit.cli_custody import ACTOR, do
 from audit.cli_frame import DEFAULT_DATA, LOG_IN_DATA, DataOption, JsonOption, answering, printable
 from audit.clock import record_clock
 from audit.cosignature import WitnessKey
-from audit.errors import AuditError
+from audit.errors import NoLog
 from audit.event_base import ANCHOR_TENANT
 from audit.log import AuditLog
 from audit.note import VerifierKey
 from audit.outside import WITNESSED
-from audit.place import is_there, open_reader
+from audit.place import is_there, learn_successions, open_reader, publish_succession
 from audit.rotation import rotate
 from audit.selftest import selftest
 from audit.signer import FileSigner
+from audit.sqlite import no_log_at
 from audit.stamp import rfc3339
 from audit.tiles import Folder
 from audit.timestamp import load_roots, timestamp
@@ -84,15 +87,20 @@ def rotate_command(
     reason: Annotated[str, typer.Option("--reason", help="A code, no words: it goes on record.")] = "scheduled",
     as_json: JsonOption = False,
 ) -> None:
-    """Put a new signing key in place of the old, which introduces it in every tree. Gateways take it when they restart.
+    """Put a new signing key in place of the old, which introduces it in every tree. Gateways on this folder take it up.
+
+    Gateways on other hosts go on with the old key until they are given the new key set: `domicile init --export-keys`
+    here, `domicile init --keys` there.
 
     Hand the new verifier key to whoever holds the old one; the succession beside the log lets both verify everything.
     """
     with answering(as_json):
         log = (data or DEFAULT_DATA) / LOG_IN_DATA
         if not is_there(log):
-            raise AuditError(f"there is no audit log at {log}")
-        opened = partial(AuditLog.open, log, node=f"cli-{os.getpid()}")
+            raise NoLog(no_log_at(log))
+        learn_successions(log)
+        node = f"cli-{os.getpid()}"
+        opened = partial(AuditLog.open, log, node=node)
         key = asyncio.run(
             rotate(
                 log.with_name("signer.key"),
@@ -101,6 +109,7 @@ def rotate_command(
                 at=rfc3339(int(time.time() * 1000)),
                 actor=ACTOR,
                 reason=reason,
+                publish=partial(publish_succession, log, node),
             )
         )
         typer.echo(json.dumps({"ok": True, "key": str(key)}) if as_json else f"The log's key is now {key}")
@@ -173,5 +182,13 @@ def submit_command(
             reader.close()
         kept = f"{tenant}-{re.sub(r'[^A-Za-z0-9.]+', '-', witness.name)}.note"
         Folder(path.with_name(WITNESSED)).write(kept, note.encode())
+        cosigned = CheckpointCosigned(
+            tenant=tenant,
+            size=int(note.splitlines()[1]),
+            checkpoint_sha256=text_digest(note),
+            witness=witness.name,
+            cosignature=cosignature_of(note, witness),
+        )
+        do(data, lambda custody: custody.record(cosigned))
         said = f"{printable(witness.name)} cosigned {note.splitlines()[0]} at size {note.splitlines()[1]}."
         typer.echo(json.dumps({"ok": True, "time": when, "note": note}) if as_json else said)

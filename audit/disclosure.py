@@ -1,9 +1,10 @@
 """What has become of each commitment in a tree: every one must be accounted for.
 
-disclosed   the value was shown and is the one committed to
-withheld    the value is kept, and nobody was shown it
+disclosed   the value was opened and is the one committed to
+withheld    the value is kept, and was not opened
 erased      it was deleted, and a certificate that the tree vouches for says so
-missing     it is not there, and nothing says why: a fault
+missing     it or its key is not there, and no certificate says why: a fault
+wrong       what is kept is not what was committed to, or does not open: a fault
 
 A record may itself have expired: its content is gone, its hash stays, and the same is asked of it (field `record`).
 """
@@ -46,15 +47,28 @@ class Vouched:
     seq: int
 
 
+Chosen = Callable[[int], bool]
+"""By the seq of a record: whether its values are opened."""
+
+
+def none_of(seq: int) -> bool:
+    return False
+
+
+def every(seq: int) -> bool:
+    return True
+
+
 def field_states(
-    reader: Reader, side: SideStore, key: VerifierKey, tenant: str, notes: Iterable[str], *, disclose: bool = False
+    reader: Reader, side: SideStore, key: VerifierKey, tenant: str, notes: Iterable[str], *, opens: Chosen = none_of
 ) -> Iterator[FieldState]:
-    """The state of every commitment of a tenant, in order of seq; with `disclose`, each kept value is opened.
+    """The state of every commitment of a tenant, in order of seq; kept values of records that `opens` are opened.
 
     `notes` are the tenant's certificates. Raises NoteError for one that does not hold, StoreError if data cannot be
     read, EventRejected for a leaf that is no record.
     """
     vouched = vouch(reader, key, tenant, notes)
+    keyless = side.keyless(tenant)
     for stored in reader.leaves(tenant):
         if not stored.payload:
             yield _gone(stored.seq, RECORD, vouched)
@@ -64,14 +78,14 @@ def field_states(
         there = {
             kept.field: kept
             for kept in side.kept(tenant, start=stored.seq, end=stored.seq + 1)
-            if kept.event_id == leaf.stamp.event_id
+            if kept.event_id == leaf.stamp.event_id and kept.key_id not in keyless
         }
         for field, commitment in sorted((leaf.event.commits or {}).items()):
-            yield _state(side, stored.seq, field, commitment, there, vouched, disclose)
+            yield _state(side, stored.seq, field, commitment, there, vouched, opens(stored.seq))
 
 
 def account(
-    open_reader: Callable[[], Reader], side: SideStore, key: VerifierKey, tenant: str
+    open_reader: Callable[[], Reader], side: SideStore, key: VerifierKey, tenant: str, opens: Chosen = none_of
 ) -> tuple[Counter[str], list[FieldState]]:
     """How many commitments of a tenant are in each state, and which are at fault, while others may write and delete.
 
@@ -80,7 +94,7 @@ def account(
     while True:
         before = deletions_of(side, tenant)
         with closing(open_reader()) as reader:
-            found = list(field_states(reader, side, key, tenant, certificates_of(side, tenant)))
+            found = list(field_states(reader, side, key, tenant, certificates_of(side, tenant), opens=opens))
         if deletions_of(side, tenant) == before:
             return Counter(one.state for one in found), [one for one in found if one.state in FAULTS]
 
@@ -109,7 +123,7 @@ def _gone(seq: int, field: str, vouched: list[Vouched]) -> FieldState:
     for one in vouched:
         if seq < one.seq and one.certificate.covers(seq, field):
             return FieldState(seq, field, "erased", one.certificate.id)
-    return FieldState(seq, field, "missing", "it is not kept and no certificate says that it was deleted")
+    return FieldState(seq, field, "missing", "it or its key is not kept and no certificate says that it was deleted")
 
 
 def _state(
@@ -119,17 +133,17 @@ def _state(
     commitment: str,
     there: Mapping[str, Kept],
     vouched: list[Vouched],
-    disclose: bool,
+    opened: bool,
 ) -> FieldState:
     kept = there.get(field)
     if kept is None:
         return _gone(seq, field, vouched)
     if kept.commitment != commitment:
         return FieldState(seq, field, "wrong", "the side store keeps it for another commitment")
-    if not disclose:
+    if not opened:
         return FieldState(seq, field, "withheld")
     try:
         side.disclose(kept)
-    except (CommitmentError, KeyLost) as error:
+    except (CommitmentError, KeyLost, ValueError) as error:
         return FieldState(seq, field, "wrong", str(error))
     return FieldState(seq, field, "disclosed")

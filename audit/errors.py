@@ -16,6 +16,7 @@ AuditError
 ├── KeyProviderError     the keys above the side store are missing, unsafe or out of reach
 │   └── KeyLost          ... for good: what they protected is not readable any more
 └── StoreError           the data file could not be read or written; what was being written is not durable
+    ├── NoLog            ... because there is none yet
     ├── StoreFull        ... for want of space, and nothing of it was kept
     └── KeysOutOfReach   ... for want of a tenant's key, which another time may be had
 """
@@ -90,6 +91,10 @@ class KeyLost(KeyProviderError):
 
 
 class StoreError(AuditError):
+    pass
+
+
+class NoLog(StoreError):
     pass
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 
-from audit.anchor_event import CheckpointTimestamped, KeyRotated, TimestampFailed
+from audit.anchor_event import AnchorLinked, CheckpointCosigned, CheckpointTimestamped, KeyRotated, TimestampFailed
 from audit.event_base import (
     SYSTEM_TENANT,
     Actor,
@@ -44,6 +44,7 @@ from audit.privacy_event import (
     LogRead,
     RetentionRun,
 )
+from audit.stamp import Timestamp
 
 # --- parts -----------------------------------------------------------------------------------------------------------
 
@@ -142,13 +143,28 @@ class InferenceDenied(_Call):
     status: HttpStatus
 
 
-class RoutingDecision(_Route):
-    """The call moves on to another backend: recorded before that one receives a byte."""
+class _Reevaluated(Event):
+    """What a later evaluation of an accepted call decided, present where it differs from the one before: by which
+    policy, and why."""
+
+    policy_id: Text | None = None
+    policy_version: Text | None = None
+    policy_hash: Sha256 | None = None
+    countries_version: Text | None = None
+    catalogue_version: Text | None = None
+    decision: Decision | None = None
+
+
+class RoutingDecision(_Route, _Reevaluated):
+    """The call moves on to another backend, or goes to one under another decision: recorded before that one receives a
+    byte. `redaction`: of the prompt, where it was prepared again."""
 
     step: ClassVar[Step] = Step.WITHIN
 
     type: Literal["routing.decision"] = "routing.decision"
     reason: Code
+    decision: Annotated[Decision, AfterValidator(_must_allow)] | None = None
+    redaction: Redaction | None = None
 
 
 class _Outcome(Event):
@@ -183,13 +199,15 @@ class InferenceCompleted(_Outcome):
     fingerprint: Text | None = None
 
 
-class InferenceAborted(_Outcome):
-    """The call ended without a whole answer. The log itself gives the reasons crash, cancelled and unrecorded."""
+class InferenceAborted(_Outcome, _Reevaluated):
+    """The call ended without a whole answer. The log itself gives the reasons crash, cancelled and unrecorded.
+    `decision`: the refusal, where a later evaluation refused the call."""
 
     step: ClassVar[Step] = Step.CLOSES
 
     type: Literal["inference.aborted"] = "inference.aborted"
     reason: Code
+    decision: Annotated[Decision, AfterValidator(_must_deny)] | None = None
 
 
 class BackendConnected(Event):
@@ -211,12 +229,32 @@ class BackendConnected(Event):
 # --- access and administration ---------------------------------------------------------------------------------------
 
 
-class AuthFailed(Event):
+class _Counted(Event):
+    """`count` refusals of one kind between `since` and `until`. `client_ip` may be committed to: an object of caller
+    addresses and how often each called."""
+
+    reason: Code
+    endpoint: Endpoint | None = None  # absent for a URL that is none of the API
+    key_id: Text | None = None
+    count: Count | None = None  # absent: one, as records before counts were kept
+    since: Timestamp | None = None
+    until: Timestamp | None = None
+
+
+class AuthFailed(_Counted):
+    """Callers who could not be authenticated. `key_id` only of a key that is or was real."""
+
     type: Literal["auth.failed"] = "auth.failed"
     tenant: TenantId = SYSTEM_TENANT
-    reason: Code
-    key_id: Text | None = None
-    endpoint: Endpoint | None = None
+
+
+class RequestRefused(_Counted):
+    """Requests answered with an error before a decision or an intent was recorded, so that no other record counts
+    them; in the tenant's tree where the caller was authenticated. `status` 499: the client left first."""
+
+    type: Literal["request.refused"] = "request.refused"
+    project: Text | None = None
+    status: HttpStatus
 
 
 class AdminChanged(Event):
@@ -320,6 +358,16 @@ class SystemClock(Event):
     max_error_ms: Count
 
 
+class SigningDelayed(Event):
+    """Trees could not be signed for `seconds`: the signer was out of reach. Recorded once the time exceeds what is
+    allowed, and again with `resumed` when they are signed."""
+
+    type: Literal["system.signing_delayed"] = "system.signing_delayed"
+    tenant: TenantId = SYSTEM_TENANT
+    seconds: Count
+    resumed: bool
+
+
 class AuditDegraded(Event):
     """From here on new intents are refused; only calls already running are closed, out of the reserve."""
 
@@ -344,6 +392,7 @@ AnyEvent = Annotated[
     | InferenceAborted
     | BackendConnected
     | AuthFailed
+    | RequestRefused
     | AdminChanged
     | LegalHold
     | ErasureRequested
@@ -361,6 +410,8 @@ AnyEvent = Annotated[
     | KeyringChanged
     | CheckpointAnchored
     | CheckpointTimestamped
+    | CheckpointCosigned
+    | AnchorLinked
     | TimestampFailed
     | ModelChanged
     | Oversight
@@ -370,6 +421,7 @@ AnyEvent = Annotated[
     | SystemStop
     | SystemSelftest
     | SystemClock
+    | SigningDelayed
     | AuditDegraded
     | AuditRestored,
     Field(discriminator="type"),

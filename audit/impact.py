@@ -5,11 +5,12 @@ which kinds of data, which countries and operators. People are counted by their 
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from audit.certificate import spans
+from audit.evidence import Party
 from audit.side import SideStore
 from audit.store import Reader
 from audit.walk import as_plain, records
@@ -124,8 +125,10 @@ def _people(found: Impact, side: SideStore) -> None:
     found.unnamed = sum(1 for seq, _, is_person in rows if not is_person and seq in wanted)
 
 
-def draft(found: Iterable[Impact], scope: Scope) -> str:
-    """What GDPR 33(3) wants in a notification, as far as the log can say it; the rest is marked to be filled in."""
+def draft(found: Iterable[Impact], scope: Scope, controllers: Mapping[str, Party] | None = None) -> str:
+    """What GDPR 33(3) wants in a notification, as far as log and registers can say it; the rest is marked to be filled
+    in. `controllers`: by tenant, as the registers have them."""
+    known = controllers or {}
     lines = [
         "Notification of a personal data breach (GDPR 33(3)), draft from the log",
         "",
@@ -135,18 +138,23 @@ def draft(found: Iterable[Impact], scope: Scope) -> str:
         kinds = ", ".join(f"{name} ({count})" for name, count in one.data_kinds.most_common()) or "none recorded"
         lines += [
             "",
-            f"Controller: {one.tenant}",
+            f"Controller: {known.get(one.tenant, Party()).name or one.tenant}",
             f"(a) Nature: {one.calls} calls, {one.answered} of them answered; activities:"
             f" {', '.join(one.activities) or 'none'}",
             f"    Categories of data found in them: {kinds}",
-            f"    Data subjects: {one.subjects} identified by the applications; {one.unnamed} records without a person",
+            f"    Data subjects: {one.subjects} identified by the applications; {one.unnamed} records without a person;"
+            " persons whose values were erased before are not counted",
             f"    Places: {', '.join(one.countries) or 'none'}; operators: {', '.join(one.operators) or 'none'}",
         ]
+        lines.append(f"(b) Data protection officer or contact: {_contact(known.get(one.tenant, Party()))}")
     lines += [
         "",
-        "(b) Data protection officer or contact: [to be filled in]",
         "(c) Likely consequences: [to be filled in]",
         "(d) Measures taken or proposed: [to be filled in]",
         "",
     ]
     return "\n".join(lines)
+
+
+def _contact(party: Party) -> str:
+    return ", ".join(one for one in (party.dpo, party.contact) if one) or "[to be filled in]"

@@ -3,11 +3,11 @@
 GDPR 33 and 34; AI Act 73 (whose logs are frozen by a legal hold); DORA 17 to 19; NIS2 23.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from audit.clocks import Clock, Deadline, deadlines
+from audit.clocks import ClockTable, Deadline, deadlines
 from audit.custody import Custody
 from audit.erasure import place_hold, release_hold
 from audit.errors import AuditError
@@ -21,7 +21,8 @@ KINDS = ("incident.opened", "incident.updated", "incident.notified", "incident.c
 
 @dataclass(slots=True)
 class Case:
-    """An incident as its events have it so far; moments in RFC 3339. `met` is when which clock was met."""
+    """An incident as its events have it so far; moments in RFC 3339. `met` is when which clock was first met, `renewed`
+    when last: a final report is due from the latest intermediate one (RTS 2025/301 Art. 5(1)(c))."""
 
     incident_id: str
     tenant: str
@@ -33,12 +34,13 @@ class Case:
     until: str | None = None
     moments: dict[str, str] = field(default_factory=dict)
     met: dict[str, str] = field(default_factory=dict)
+    renewed: dict[str, str] = field(default_factory=dict)
     hold_ids: tuple[str, ...] = ()
     closed: str | None = None
     events: list[dict[str, Any]] = field(default_factory=list)
 
-    def deadlines(self, clocks: Iterable[Clock]) -> list[Deadline]:
-        return deadlines(clocks, self.laws, self.moments, self.met, self.severity)
+    def deadlines(self, clocks: ClockTable) -> list[Deadline]:
+        return deadlines(clocks, self.laws, self.moments, self.met, self.severity, self.renewed)
 
     def take(self, seq: int, event: dict[str, Any]) -> None:
         self.events.append({"seq": seq, **event})
@@ -52,6 +54,7 @@ class Case:
                 self.moments[name] = event[f"{name}_at"]
         if event["type"] == "incident.notified" and "clock" in event:
             self.met.setdefault(event["clock"], event["ts"])
+            self.renewed[event["clock"]] = event["ts"]
         if event["type"] == "incident.closed":
             self.closed = event["ts"]
 
@@ -72,6 +75,11 @@ def case_of(reader: Reader, tenant: str, incident_id: str) -> Case:
         if case.incident_id == incident_id:
             return case
     raise AuditError(f"tenant {tenant} has no incident {incident_id}")
+
+
+def open_cases_of_hold(reader: Reader, tenant: str, hold_id: str) -> list[Case]:
+    """The open incidents whose records the hold keeps."""
+    return [case for case in cases(reader, tenant) if case.closed is None and hold_id in case.hold_ids]
 
 
 async def open_incident(

@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives.keywrap import InvalidUnwrap, aes_key_unwrap
 
 from audit.errors import KeyLost, KeyProviderError
 from audit.master import KEY_SIZE, LEGACY_SIZE, FileMaster, Master, MasterState, origin_of
+from audit.new_file import make_private_folder
 from audit.secret_file import create_secret, read_secret, replace_secret
 
 _OWNER = re.compile(r"[a-z0-9_][a-z0-9_-]{0,62}", re.ASCII)
@@ -258,7 +259,7 @@ class FileKeyProvider(KeyRing):
     def open(cls, folder: Path) -> "FileKeyProvider":
         """Raises KeyProviderError."""
         try:
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_private_folder(folder)
         except OSError as error:
             raise KeyProviderError(f"the root key cannot be used: {error}") from error
         return cls(folder, FileMaster.open(folder / "root.key"))

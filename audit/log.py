@@ -15,8 +15,9 @@ from typing import Self
 
 from audit.checkpointer import Cadence, Checkpointer
 from audit.errors import AuditUnavailable
-from audit.event import InferenceAborted, SystemSelftest, SystemStop
+from audit.event import InferenceAborted, SigningDelayed, SystemSelftest, SystemStop
 from audit.event_base import Event, Step
+from audit.new_file import make_private_folder
 from audit.node import NodeLock
 from audit.place import open_store
 from audit.private import Private
@@ -63,7 +64,9 @@ class AuditLog:
         self._probing = asyncio.Lock()
         self._probed: tuple[float, Receipt | str] | None = None
         self._closed = False
-        self._checkpointer = Checkpointer(signer, settings.cadence, lambda signed: self._sequencer.submit(signed))
+        self._checkpointer = Checkpointer(
+            signer, settings.cadence, lambda signed: self._sequencer.submit(signed), self._signing_delayed
+        )
         self._sequencer = Sequencer(
             lambda: open_store(path, stamper.node, stamper.boot),
             stamper,
@@ -92,7 +95,7 @@ class AuditLog:
         Raises AuditUnavailable if the file, its reserve or the node's name cannot be had.
         """
         try:
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_private_folder(path.parent)
         except OSError as error:
             raise AuditUnavailable(f"the audit log cannot be opened: {error}") from error
         lock = NodeLock.acquire(path.parent, node)
@@ -164,6 +167,9 @@ class AuditLog:
     def _abandon(self, intent: Event) -> None:
         aborted = InferenceAborted(tenant=intent.tenant, request_id=intent.request_id or "", reason="cancelled")
         self._sequencer.submit(Append(aborted))
+
+    def _signing_delayed(self, seconds: int, resumed: bool) -> None:
+        self._sequencer.submit(Append(SigningDelayed(seconds=seconds, resumed=resumed)))
 
     async def probe(self) -> Receipt:
         """A durable append of ``system.selftest``, for readiness; the result is kept for `probe_ttl_s`.

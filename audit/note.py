@@ -29,6 +29,12 @@ class NoteSigner(Protocol):
     def sign(self, message: bytes) -> bytes: ...
 
 
+def fixed(signer: NoteSigner) -> NoteSigner:
+    """The signer with the key that it has now: one that follows a rotation could change between two uses."""
+    current = getattr(signer, "current", None)
+    return signer if current is None else current()
+
+
 @dataclass(frozen=True, slots=True)
 class VerifierKey:
     """A named Ed25519 public key, written ``name+key id+base64(type || key)`` ("vkey")."""
@@ -85,6 +91,7 @@ def sign_note(text: str, name: str, signer: NoteSigner) -> str:
     Raises NoteError if the text is no note text, SignerError if the signer cannot sign.
     """
     _check_text(text)
+    signer = fixed(signer)
     key = VerifierKey(name, signer.public_key)
     signature = b64encode(key.key_id + signer.sign(text.encode())).decode()
     return f"{text}\n{_SIGNATURE_PREFIX}{name} {signature}\n"

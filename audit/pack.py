@@ -14,11 +14,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from audit.attestations import unmatched_anchors
 from audit.checkpoint import Checkpoint, open_checkpoint, origin_of
 from audit.custody import Custody
 from audit.deletion import RECORD, certificates_of, deletions_of
 from audit.disclosure import Vouched, vouch
 from audit.errors import StoreError, VerificationFailed
+from audit.event_base import ANCHOR_TENANT
 from audit.evidence import Evidence
 from audit.leaf import Leaf, decode_leaf
 from audit.merkle import Frontier, inclusion_proof, tree_hash
@@ -26,7 +28,9 @@ from audit.note import VerifierKey, sign_note
 from audit.ocsf import ocsf
 from audit.outside import Voucher, outside_proofs, vouched_by
 from audit.pack_dsar import dsar_files
+from audit.pack_gaps import Gap, gaps
 from audit.pack_policies import ACTIVATED, unknown_calls
+from audit.pack_privacy import privacy_files
 from audit.pack_program import program
 from audit.pack_registers import last_selftests, registers
 from audit.pack_report import html_report
@@ -67,6 +71,8 @@ class Summary:
     fields: dict[str, int]
     policies_unknown: int = 0
     """Calls whose policy is not in the pack: `verify.py` will say so."""
+    missing: tuple[Gap, ...] = ()
+    """What a law asks for and no register says."""
 
 
 def window(reader: Reader, key: VerifierKey, tenant: str, since: str | None, until: str | None) -> Window:
@@ -173,10 +179,15 @@ class _Pack:
         self._progress = progress
         self._tables = Tables()
         self._states: dict[str, int] = {}
+        self._keyless = side.keyless(tenant)
 
     def write(self, pack_id: str, made_at: str, notes: list[str], signer: Signer) -> Summary:
         """Events first, in one walk; then what was gathered on it; then the manifest over everything."""
         vouched = vouch(self._reader, self._key, self._tenant, notes)
+        if seqs := unmatched_anchors(self._reader):
+            raise VerificationFailed(
+                f"record {seqs[0]} of the anchor vouches for a checkpoint that no tree has: run `domicile audit verify`"
+            )
         self._write_activations()
         self._write_events()
         self._write_fields(vouched)
@@ -187,6 +198,7 @@ class _Pack:
         everything = (
             self._tables.files() | registers(self._tables, self.given.evidence, last_selftests(self._reader)) | outside
         )
+        everything |= privacy_files(self._tables.activities, self.given.evidence, self._tenant)
         for package in self.given.dsar:
             everything |= dsar_files(package)
         for name, content in everything.items():
@@ -196,10 +208,12 @@ class _Pack:
         self._out.add("checkpoint", self._window.note)
         self._out.add("schema.json", json.dumps(event_schema(), indent=1))
         self._out.add("verify.py", program())
-        about = self._about(pack_id, made_at)
-        self._out.add(
-            "README.html", html_report(about, self._tables, self._states, vouched_by(self._reader, self.given.vouchers))
-        )
+        about = self._about(pack_id, made_at) | {"anchor": self._anchor(outside)}
+        missing = gaps(self._tables.activities, self.given.evidence, self._tenant)
+        voucher_rows = vouched_by(self._reader, self.given.vouchers)
+        parties = self.given.evidence.controller, self.given.evidence.processor
+        page = html_report(about, self._tables, self._states, voucher_rows, missing, parties)
+        self._out.add("README.html", page)
         manifest = json.dumps(about | {"files": self._out.digests}, indent=1).encode()
         total = len(self._out.digests)
         text = f"{about['origin']} evidence pack\n{sha256(manifest).hexdigest()}\n"
@@ -214,7 +228,14 @@ class _Pack:
             total + 2,
             self._states,
             unknown_calls(self._tables.policy_calls, self._tables.policies, self.given.evidence),
+            tuple(missing),
         )
+
+    def _anchor(self, outside: Mapping[str, object]) -> str:
+        """For the manifest: whether an anchor vouches for the records, or has not come to it yet."""
+        if "proofs/anchor.json" in outside:
+            return "present"
+        return "pending" if ANCHOR_TENANT in self._reader.tenants() else "none"
 
     def _range(self) -> tuple[int, int]:
         return self._window.first, self._window.end
@@ -295,7 +316,7 @@ class _Pack:
         kept = {
             one.field: one
             for one in self._side.kept(self._tenant, start=seq, end=seq + 1)
-            if one.event_id == leaf.stamp.event_id
+            if one.event_id == leaf.stamp.event_id and one.key_id not in self._keyless
         }
         for field in sorted(leaf.event.commits or ()):
             said: dict[str, Any] = {"seq": seq, "field": field}

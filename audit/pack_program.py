@@ -15,6 +15,8 @@ from importlib.resources import files
 
 PACKAGE = "audit.pack_verifier"
 ENTRY = "__main__"
+SHARED = ("ocsf",)
+"""Modules of `audit` that are parts as well: formats, where a second writing would be another format."""
 WIDTH = 120
 IMPORTS = ast.Import, ast.ImportFrom
 
@@ -28,6 +30,7 @@ def program() -> bytes:
     """verify.py as this installation puts it into a pack."""
     folder = files(PACKAGE)
     parts = {file.name.removesuffix(".py"): file.read_text("utf-8") for file in folder.iterdir() if _is_part(file.name)}
+    parts |= {name: files("audit").joinpath(f"{name}.py").read_text("utf-8") for name in SHARED}
     return join(parts).encode()
 
 
@@ -91,6 +94,9 @@ class _Part:
         module = node.module or ""
         if node.level or module == PACKAGE or "*" in names:
             raise JoinError(f"{self.name} has to import from {PACKAGE}.PART by name")
+        shared = module.removeprefix("audit.") if module.startswith("audit.") else ""
+        if shared in SHARED:
+            module = f"{PACKAGE}.{shared}"
         if not module.startswith(f"{PACKAGE}."):
             self._foreign(module)
             self.brought += [(f"from {module} import {name}", name) for name in names]

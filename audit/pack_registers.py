@@ -1,20 +1,25 @@
 """The registers of an evidence pack: what the operator's own registers and the records say together.
 
-Records of processing (GDPR 30, both views), sub-processors, backends, the columns of DORA's register of information,
-policy texts with the time they were in force, residency evidence, incidents, requests of authorities, controls.
+Records of processing (GDPR 30, both views), measures, sub-processors, backends, the templates of DORA's register of
+information, policy texts with the time they were in force, residency evidence, incidents, requests of authorities,
+controls.
 """
 
 import csv
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
+from audit.clocks import as_rows, load_clocks
+from audit.duties import Duties, load_duties
 from audit.event_base import SYSTEM_TENANT
-from audit.evidence import Activity, Evidence
+from audit.evidence import Evidence
 from audit.incident import Case
+from audit.pack_dora import dora_files
 from audit.pack_policies import policy_files
-from audit.pack_tables import Flows, Tables, table
+from audit.pack_ropa import CONTROLLER_COLUMNS, PROCESSOR_COLUMNS, ropa_controller, ropa_processor
+from audit.pack_tables import Tables, table
 from audit.store import Reader
 from audit.walk import parsed
 
@@ -23,18 +28,24 @@ SELFTESTS_READ = 500_000
 
 def registers(tables: Tables, evidence: Evidence, tested: Mapping[str, str] | None = None) -> dict[str, str]:
     """Name and content of every file. `tested`: how the self-tests last ended, by check (`last_selftests`)."""
-    controller, processor = _ropa_controller(tables.activities, evidence), _ropa_processor(tables.activities, evidence)
+    controller, processor = ropa_controller(tables.activities, evidence), ropa_processor(tables.activities, evidence)
     return {
         "ropa_controller.json": _json(controller),
-        "ropa_controller.csv": _csv(controller, _CONTROLLER),
+        "ropa_controller.csv": _csv(controller, CONTROLLER_COLUMNS),
         "ropa_processor.json": _json(processor),
-        "ropa_processor.csv": _csv(processor, _PROCESSOR),
-        "subprocessors.csv": _csv([one.model_dump() for one in evidence.subprocessors], _SUBPROCESSOR),
+        "ropa_processor.csv": _csv(processor, PROCESSOR_COLUMNS),
+        "measures.csv": _csv(
+            [one.model_dump() for one in evidence.measures], _MEASURE, "No backend or policy is known."
+        ),
+        "subprocessors.csv": _csv(_listed(evidence), _SUBPROCESSOR, "No sub-processor is in the registers."),
+        "transfer_safeguards.csv": _csv(
+            [one.model_dump() for one in evidence.safeguards], _SAFEGUARD, "No safeguard of a transfer is attested."
+        ),
         "backends.json": _json(_backends(evidence)),
-        "dora_register.csv": _csv(_dora(evidence), _DORA),
+        **dora_files(evidence),
         **policy_files(tables.policies, evidence),
         "residency_evidence.json": _json(_residency(tables)),
-        "incidents.json": _json(_incidents(tables.cases)),
+        "incidents.json": _json(_incidents(tables.cases, tables.last)),
         "ai_systems.json": _json(tables.systems.as_json()),
         "authority_requests.csv": table(
             "seq,ts,type,matter_id,authority,country,legal_basis,outcome",
@@ -44,28 +55,47 @@ def registers(tables: Tables, evidence: Evidence, tested: Mapping[str, str] | No
     }
 
 
-_CONTROLLER = (
-    "activity,projects,controller,controller_contact,dpo,purpose,legal_basis,subject_categories,data_classes,"
-    "data_kinds_seen,recipients,third_countries_and_basis,erasure_time_limits,security_measures,calls"
-)
-_PROCESSOR = (
-    "controller,processor,processor_contact,dpo,categories_of_processing,subprocessors,third_countries_and_basis,"
-    "security_measures,calls"
-)
-_SUBPROCESSOR = "operator,name,country,valid_from,valid_to"
-_DORA = (
-    "provider_name,provider_lei,provider_head_office,ultimate_parent,ultimate_parent_country,function,backend,"
-    "country_of_provision,country_of_data_storage,start,end,criticality,substitutability"
-)
+_MEASURE = "article,applies_to,in_place,says,because"
+_SUBPROCESSOR = "operator,name,country,does,register_version,announced,objection_until,valid_from,valid_to,source"
+_SAFEGUARD = "operator,country,basis,reference,valid_from,valid_to"
+
+
+def _listed(evidence: Evidence) -> list[dict[str, Any]]:
+    """Sub-processors with their operators' names."""
+    names = {one.id: one.entity for one in evidence.operators}
+    return [one.model_dump() | {"operator": names.get(one.operator, one.operator)} for one in evidence.subprocessors]
+
+
+MAPPING_HEADER = "framework,edition,control,asks for,applies from,feature,test,last self-test,provision read,source"
 
 
 def control_mapping(tested: Mapping[str, str]) -> str:
-    """Control to feature to the test that shows it (docs/control-mapping.md), and how the self-test of it last ended
-    here, where there is one."""
+    """Duty to feature to the test that shows it (docs/control-mapping.md), from when the duty applies, and how the
+    self-test of the feature last ended here, where there is one."""
+    duties = load_duties()
+    as_of = ("", "", "", f"As of {duties.as_of}. {duties.note}", *[""] * 6)
+    return table(MAPPING_HEADER, [*_mapped(duties, tested), as_of])
+
+
+def controls() -> list[dict[str, str]]:
+    """Lines of `controls.csv`: duty, feature, test and check."""
     text = files("audit").joinpath("controls.csv").read_text(encoding="utf-8")
-    rows = list(csv.DictReader(text.splitlines()))
-    told = [[*list(row.values())[:-1], tested.get(row["check"], "")] for row in rows]
-    return table("framework,control,asks for,feature,test,last self-test", told)
+    return list(csv.DictReader(text.splitlines()))
+
+
+def _mapped(duties: Duties, tested: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
+    by_duty: dict[str, list[dict[str, str]]] = {}
+    for line in controls():
+        by_duty.setdefault(line["duty"], []).append(line)
+    for duty in duties.duties:
+        source = duties.sources[duty.source]
+        known = (source.short, source.edition, duty.provision, duty.asks, duties.applies_from(duty.id))
+        for line in by_duty.get(duty.id, [_UNMET]):
+            last = tested.get(line["check"], "")
+            yield (*known, line["feature"], line["test"], last, duty.read, source.title)
+
+
+_UNMET = {"feature": "none: outside this product, or not built", "test": "", "check": ""}
 
 
 def last_selftests(reader: Reader) -> dict[str, str]:
@@ -80,87 +110,12 @@ def last_selftests(reader: Reader) -> dict[str, str]:
     return found
 
 
-def _ropa_controller(flows: Mapping[str, Flows], evidence: Evidence) -> list[dict[str, Any]]:
-    """GDPR 30(1). An activity without calls is listed, and calls without a registered activity."""
-    known = {one.id: one for one in evidence.activities}
-    party = evidence.controller
-    return [
-        {
-            "activity": name,
-            "projects": sorted(flow.projects),
-            "controller": party.name,
-            "controller_contact": party.contact,
-            "dpo": party.dpo,
-            **_purpose(known.get(name)),
-            "data_kinds_seen": sorted(flow.data),
-            "recipients": sorted(flow.recipients),
-            "third_countries_and_basis": sorted(flow.transfers),
-            "erasure_time_limits": sorted(flow.retention),
-            "security_measures": list(evidence.measures),
-            "calls": flow.calls,
-        }
-        for name, flow in sorted((dict.fromkeys(known, Flows()) | dict(flows)).items())
-    ]
-
-
-def _purpose(activity: Activity | None) -> dict[str, Any]:
-    if activity is None:
-        return {"purpose": "", "legal_basis": "", "subject_categories": [], "data_classes": []}
-    return activity.model_dump(mode="json", include={"purpose", "legal_basis", "subject_categories", "data_classes"})
-
-
-def _ropa_processor(flows: Mapping[str, Flows], evidence: Evidence) -> list[dict[str, Any]]:
-    """GDPR 30(2)."""
-    by_operator = {one.name for one in evidence.subprocessors}
-    return [
-        {
-            "controller": evidence.controller.name,
-            "processor": evidence.processor.name,
-            "processor_contact": evidence.processor.contact,
-            "dpo": evidence.processor.dpo,
-            "categories_of_processing": f"inference for {name}",
-            "subprocessors": sorted(flow.recipients | by_operator),
-            "third_countries_and_basis": sorted(flow.transfers),
-            "security_measures": list(evidence.measures),
-            "calls": flow.calls,
-        }
-        for name, flow in sorted(flows.items())
-    ]
-
-
 def _backends(evidence: Evidence) -> dict[str, Any]:
     return {
         "catalogue_version": evidence.catalogue_version,
         "operators": [one.model_dump(mode="json") for one in evidence.operators],
         "backends": [one.model_dump(mode="json") for one in evidence.backends],
     }
-
-
-def _dora(evidence: Evidence) -> list[dict[str, Any]]:
-    """Columns of the register of information (DORA 28(3), ITS 2024/2956) as far as a provider knows them; what only
-    the financial entity can judge is left empty."""
-    operators = {one.id: one for one in evidence.operators}
-    rows = []
-    for backend in evidence.backends:
-        operator = operators.get(backend.operator)
-        rows.append(
-            {
-                "provider_name": operator.entity if operator else backend.operator,
-                "provider_lei": operator.lei if operator else "",
-                "provider_head_office": operator.head_office if operator else "",
-                "ultimate_parent": operator.ultimate_parent if operator else "",
-                "ultimate_parent_country": operator.parent_country if operator else "",
-                "function": "AI inference",
-                "backend": backend.id,
-                "country_of_provision": backend.compute_country,
-                "country_of_data_storage": backend.storage_country,
-                "start": backend.registered_at,
-                "end": backend.revoked_at,
-                "criticality": "",
-                "substitutability": "",
-            }
-        )
-    return rows
 
 
 def _residency(tables: Tables) -> dict[str, Any]:
@@ -182,7 +137,9 @@ def _residency(tables: Tables) -> dict[str, Any]:
     }
 
 
-def _incidents(cases: Mapping[str, Case]) -> dict[str, Any]:
+def _incidents(cases: Mapping[str, Case], now: str) -> dict[str, Any]:
+    """With what was due by when, by the built-in clocks; states are those at the pack's last record."""
+    clocks = load_clocks()
     told = [
         {
             "incident_id": case.incident_id,
@@ -193,11 +150,13 @@ def _incidents(cases: Mapping[str, Case]) -> dict[str, Any]:
             "ai_system_id": case.ai_system_id,
             "moments": case.moments,
             "notified": case.met,
+            "deadlines": as_rows(case.deadlines(clocks), now),
             "records": [event["seq"] for event in case.events],
         }
         for case in cases.values()
     ]
-    return {"statement": f"{len(told)} incidents are on record in this period.", "incidents": told}
+    statement = f"{len(told)} incidents are on record in this period."
+    return {"statement": statement, "clocks_as_of": str(clocks.as_of), "states_at": now, "incidents": told}
 
 
 _PEER = ("backend_id", "region", "kind", "address", "peer_sha256", "peer_uri", "tls_version")
@@ -211,8 +170,11 @@ def _json(value: Any) -> str:
     return json.dumps(value, indent=1, ensure_ascii=False)
 
 
-def _csv(rows: Sequence[Mapping[str, Any]], header: str) -> str:
+def _csv(rows: Sequence[Mapping[str, Any]], header: str, empty: str = "") -> str:
+    """Without rows, one line says so in its second column: that there is nothing is an answer."""
     names = header.split(",")
+    if not rows and empty:
+        return table(header, [["none", empty, *[""] * (len(names) - 2)]])
     return table(header, [[_flat(row.get(name, "")) for name in names] for row in rows])
 
 

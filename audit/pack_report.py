@@ -5,6 +5,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
+from audit.clocks import as_rows, load_clocks
+from audit.evidence import Party
+from audit.pack_contents import CONTENTS
+from audit.pack_gaps import Gap
 from audit.pack_tables import TRANSFER_TOOLS, Tables
 
 BAR_WIDTH, BAR_HEIGHT, LABEL_WIDTH = 320, 18, 260
@@ -15,6 +19,17 @@ MAX_MONTHS = 12
 SHORT = 24  # characters that are not broken into lines
 
 _MOMENT = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(?:\.\d+)?Z")
+
+ONLY_SIGNED = (
+    "<code>verify.py</code> makes these again from the records and compares them: <code>events.csv</code>, "
+    "<code>counts.csv</code>, <code>ocsf.jsonl</code>, <code>transfer_report.csv</code>, <code>denied.csv</code>, "
+    "<code>admin_access.csv</code>, <code>retention_run.csv</code>, <code>authority_requests.csv</code>, "
+    "<code>residency_evidence.json</code>, <code>ai_systems.json</code>, <code>incidents.json</code> (but for its "
+    "deadlines) and <code>erasure_certificate.json</code>. All other tables and registers, and this page, are only "
+    "signed: they say what the operator's registers said, and whoever holds the log's key could have signed something "
+    "else. <code>verify.py</code> names them."
+)
+"""Which files the records prove, and which rest on the signature alone."""
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1b1f24; --paper: #fff; --line: #d0d7de; --ok: #1a7f5a; --no: #b3261e; }
@@ -35,10 +50,16 @@ svg { max-width: 100%; height: auto; } svg text { fill: var(--ink); font: 12px s
 
 
 def html_report(
-    about: Mapping[str, Any], tables: Tables, states: Mapping[str, int], outside: Sequence[Sequence[object]] = ()
+    about: Mapping[str, Any],
+    tables: Tables,
+    states: Mapping[str, int],
+    outside: Sequence[Sequence[object]] = (),
+    missing: Sequence[Gap] = (),
+    parties: Sequence[Party] = (),
 ) -> str:
     """The page. `about` are the fields of the manifest, `states` how many private values are in each state, `outside`
-    the rows of who vouches for the log (`audit.outside.vouched_by`)."""
+    the rows of who vouches for the log (`audit.outside.vouched_by`), `missing` what no register says, `parties` the
+    controller and the processor."""
     calls = {kind: sum(count for (_, said), count in tables.days.items() if said == kind) for kind in _KINDS}
     title = f"Evidence pack: {about['tenant']}"
     body = [
@@ -47,11 +68,18 @@ def html_report(
         f"{_period(tables)}. This pack was made on {_plain(about['made_at'])}.</p>"
         if about["end"] > about["first"]
         else "<p>There are no records in this period.</p>",
+        *(
+            f"<p>{role}: {escape(', '.join(part for part in (one.name, one.address, one.contact) if part))}</p>"
+            for role, one in zip(("Controller", "Processor"), parties, strict=False)
+            if one.name
+        ),
         "<h2>How to check it</h2>",
-        "<p>Nothing in this pack has to be believed. With Python 3.9 or newer, and without a network:</p>",
+        "<p>Records and proofs need not be believed, files marked <i>signed</i> below are statements of who made the "
+        "pack. With Python 3.9 or newer, and without a network:</p>",
         "<pre>python3 -I verify.py FOLDER_OR_ZIP --key 'THE KEY YOU HOLD' --checkpoint THE_LAST_ONE_YOU_KEPT</pre>",
         f"<p>The key is <code>{escape(about['key'])}</code>. Compare it with the one you were given elsewhere. "
         "Keep the file <code>checkpoint</code>: next time it shows that history was not rewritten in between.</p>",
+        f"<p>{ONLY_SIGNED}</p>",
         "<h2>Calls</h2>",
         f"<p>{calls['allowed']} calls were allowed and {calls['denied']} were refused.</p>",
         _days(tables.days),
@@ -145,9 +173,18 @@ def html_report(
             ],
             "No incident is on record in this period.",
         ),
+        _due(tables) if tables.cases else "",
         f"<p>{len(tables.authority_requests) or 'No'} requests of authorities for data are on record.</p>",
+        "<h2>What the registers do not say</h2>",
+        _table(
+            ("missing", "asked for by", "where to set it"),
+            [tuple(one) for one in missing],
+            "Every field that Article 30 asks for is filled in.",
+        ),
         "<h2>The files</h2>",
-        _table(("file", "what"), _FILES, ""),
+        "<p><i>Checked</i>: against the log's key, the tree or the records. <i>Recomputed</i>: made again from the "
+        "records and compared. <i>Signed</i>: stated from registers outside the log.</p>",
+        _table(("file", "stands on", "what", "source"), [(one[0], one[1], one[2], one[3]) for one in CONTENTS], ""),
     ]
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
@@ -159,28 +196,24 @@ def html_report(
 
 _KINDS = ("allowed", "denied")
 _ACTS = ("admin.", "legal_hold.", "erasure.", "dsar.", "content.", "log.", "oversight.", "model.", "incident.")
-_FILES = [
-    ("events.jsonl, events.csv", "every record: as it was hashed, one a line; and flat, for a spreadsheet"),
-    ("checkpoint, proofs/", "the signed state of the log, and what leads from the records to it"),
-    ("fields.jsonl, certificates/", "what became of each private value; what was deleted, signed"),
-    ("ocsf.jsonl", "the records for a SIEM (OCSF)"),
-    ("ropa_controller, ropa_processor (.csv, .json)", "records of processing, both views (GDPR 30)"),
-    (
-        "transfer_report.csv, residency_evidence.json, denied.csv",
-        "where calls went and on what basis; what was refused",
-    ),
-    (
-        "admin_access.csv, policy_history.json, policies_in_force.json",
-        "who changed, read, erased or exported what; each policy in force, with text",
-    ),
-    ("retention_run.csv, erasure_certificate.json", "what was deleted, when and why"),
-    ("subprocessors.csv, backends.json, dora_register.csv", "who processes where, and who controls them"),
-    ("ai_systems.json", "each AI system: how it was used, who stopped, changed or overruled it"),
-    ("incidents.json, authority_requests.csv", "registers, also of nothing"),
-    ("control_mapping.csv", "C5, ISO 27001, AI Act, DORA: what asks for it, what answers it, which test shows it"),
-    ("dsar_.../", "access packages, where they were asked for"),
-    ("schema.json, verify.py, manifest.json, manifest.sig", "the format, the check, and the list of files, signed"),
-]
+
+
+def _due(tables: Tables) -> str:
+    """What is due for each incident by the built-in clocks, as of the last record of the pack."""
+    clocks = load_clocks()
+    rows = [
+        (
+            case.incident_id,
+            one["clock"],
+            one["state"],
+            one["due"] or one["limit"] or "-",
+            one["met"] or "-",
+            one["article"],
+        )
+        for case in tables.cases.values()
+        for one in as_rows(case.deadlines(clocks), tables.last)
+    ]
+    return _table(("incident", "clock", "state", "due", "met", "source"), rows, "No clock runs for these incidents.")
 
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[object]], empty: str) -> str:

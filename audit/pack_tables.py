@@ -1,6 +1,7 @@
-"""The tables of an evidence pack, gathered while its records pass by: CSV (RFC 4180, UTF-8).
+"""The tables of an evidence pack, gathered while its records pass by: CSV (RFC 4180, UTF-8 with a byte order mark).
 
 They say what the records say and no more: a column that only a register outside the log could fill is left empty.
+Without the byte order mark Excel in Europe reads a CSV file in the code page of its country (docs/evidence-pack.md).
 """
 
 import csv
@@ -8,16 +9,18 @@ import io
 import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from audit.anchor_event import KeyRotated
 from audit.certificate import Certificate
 from audit.event import (
     AdminChanged,
+    AuthFailed,
     BackendConnected,
     InferenceAccepted,
     InferenceDenied,
     ModelChanged,
+    RequestRefused,
     RoutingDecision,
 )
 from audit.incident import Case
@@ -57,6 +60,9 @@ ACCESS = (
     | KeyRotated
 )
 
+BOM = "\ufeff"
+"""Begins every CSV file that is made for people."""
+
 _EVENT_HEADER = (
     "seq,ts,type,request_id,key_id,project,activity_id,ai_system_id,risk_class,endpoint,model_requested,model_served,"
     "region,backend_id,inference_country,storage_country,operator_entity,operator_hq,ultimate_parent_country,"
@@ -78,10 +84,11 @@ TRANSFER_TOOLS = {
 class Tables:
     """`take` each record once; then `files`. Memory grows with distinct routes and administrative acts, not records."""
 
-    EVENT_HEADER: ClassVar[bytes] = f"{_EVENT_HEADER}\r\n".encode()
+    EVENT_HEADER: ClassVar[bytes] = f"{BOM}{_EVENT_HEADER}\r\n".encode()
 
     def __init__(self) -> None:
         self.types: Counter[str] = Counter()
+        self.counts: Counter[tuple[str, ...]] = Counter()  # day, type, and of refused requests what tells them apart
         self.days: Counter[tuple[str, str]] = Counter()  # (day, allowed or denied)
         self.denials: Counter[tuple[str, str, str]] = Counter()  # rule, article, because
         self.transfers: Counter[tuple[str, ...]] = Counter()
@@ -105,6 +112,12 @@ class Tables:
     def take(self, seq: int, leaf: Leaf) -> None:
         event, ts = leaf.event, leaf.stamp.ts
         self.types[event.type] += 1
+        if isinstance(event, AuthFailed | RequestRefused):
+            status = str(event.status) if isinstance(event, RequestRefused) else ""
+            kind = status, event.reason, event.endpoint or "", event.key_id or ""
+            self.counts[ts[:10], event.type, *kind] += 1 if event.count is None else event.count
+        else:
+            self.counts[ts[:10], event.type, "", "", "", ""] += 1
         self.systems.take(seq, leaf)
         self.months.add(ts[:7])
         self.first, self.last = self.first or ts, ts
@@ -114,6 +127,8 @@ class Tables:
             activity = self.activities.setdefault(event.activity_id or event.project, Flows())
             activity.calls += 1
             activity.projects.add(event.project)
+            if event.policy_hash is not None:
+                activity.policies.add(event.policy_hash)
             self.deciders[event.policy_id or "-", event.policy_version or "-", event.policy_hash or "-"] += 1
             self.policy_calls[event.policy_hash or ""] += not denied or event.policy_hash is not None
             if event.redaction is not None:
@@ -129,7 +144,7 @@ class Tables:
             self.transfers[ts[:7], *route, *parent, event.region, event.transfer_basis] += 1
             if isinstance(event, InferenceAccepted):
                 activity.recipients.add(f"{event.operator_entity} ({event.operator_hq})")
-                activity.transfers.add(f"{event.inference_country}: {event.transfer_basis}")
+                activity.transfers.update(_third_country(event))
             self.backends.add(event.backend_id)
         if isinstance(event, BackendConnected):
             seen = event.backend_id, event.region, event.kind, event.address, event.peer_sha256, event.peer_uri or ""
@@ -160,6 +175,10 @@ class Tables:
     def files(self) -> dict[str, str]:
         """Name and content of every table, empty ones too: that nothing happened is an answer."""
         return {
+            "counts.csv": table(
+                "day,type,status,reason,endpoint,key_id,count",
+                [(*kind, count) for kind, count in sorted(self.counts.items())],
+            ),
             "transfer_report.csv": table(
                 "month,inference_country,storage_country,operator_entity,operator_hq,ultimate_parent,"
                 "ultimate_parent_country,region,transfer_basis,calls",
@@ -209,20 +228,43 @@ class Connections:
         self.last = ts
 
 
+class Transfer(NamedTuple):
+    """A route that rests on a tool of GDPR chapter V: where calls were computed and stored, and the tool."""
+
+    computed_in: str
+    stored_in: str
+    tool: str
+
+    def __str__(self) -> str:
+        return f"computed in {self.computed_in}, stored in {self.stored_in}: {self.tool}"
+
+
 class Flows:
-    """What was seen of one processing activity."""
+    """What was seen of one processing activity. `policies`: hashes of those that decided its calls."""
 
     def __init__(self) -> None:
         self.calls = 0
         self.projects: set[str] = set()
         self.data: set[str] = set()
         self.recipients: set[str] = set()
-        self.transfers: set[str] = set()
+        self.transfers: set[Transfer] = set()
         self.retention: set[str] = set()
+        self.policies: set[str] = set()
+
+
+def _third_country(event: InferenceAccepted) -> Iterable[Transfer]:
+    """The tools that a route rests on beside the EEA itself. Sub-processors of the route count in its basis."""
+    tools = (tool for tool in event.transfer_basis.split("+") if tool != "intra_eea")
+    return (Transfer(event.inference_country, event.storage_country, tool) for tool in tools)
 
 
 def table(header: str, rows: Iterable[Sequence[object]]) -> str:
-    """CSV with `header` (names between commas) and a line for each of `rows`."""
+    """CSV for people, with `header` (names between commas) and a line for each of `rows`."""
+    return BOM + plain_table(header, rows)
+
+
+def plain_table(header: str, rows: Iterable[Sequence[object]]) -> str:
+    """CSV for programs: as `table`, without the byte order mark."""
     return header + "\r\n" + "".join(map(_line, rows))
 
 

@@ -1,5 +1,6 @@
 """The zip of an evidence pack, written in one go: whole, or not there."""
 
+import os
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import IO
 
 from audit.errors import AuditError, StoreError
+from audit.new_file import new_file
 
 
 class Writer:
@@ -21,19 +23,15 @@ class Writer:
     @contextmanager
     def create(cls, target: Path) -> Iterator["Writer"]:
         """In place once it is whole; nothing is left of one that is not."""
-        if target.exists():
-            raise AuditError(f"{target.name} exists already")
+        if os.path.lexists(target):
+            raise AuditError(f"{target.name} exists already; choose another name or remove it")
         if not target.absolute().parent.is_dir():
             raise AuditError(f"there is no folder {target.absolute().parent} to write the pack into")
-        draft = target.with_name(f".{target.name}.part")
         try:
-            with zipfile.ZipFile(draft, "w", zipfile.ZIP_DEFLATED) as archive:
+            with new_file(target) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
                 yield cls(archive)
-            draft.rename(target)
         except OSError as error:
             raise StoreError(f"the pack cannot be written: {error}") from error
-        finally:
-            draft.unlink(missing_ok=True)
 
     @contextmanager
     def stream(self, name: str) -> Iterator[Callable[[bytes], None]]:

@@ -15,10 +15,12 @@ from typing import Any
 
 import psycopg
 
-from audit.errors import StoreError
+from audit.errors import NoLog, StoreError
 from audit.event_base import Step
+from audit.identity import Identity, check_founder, check_identity, identity_of
 from audit.merkle import Frontier
-from audit.postgres_server import Rows, connect, format_of, prepare, require_durability, store_errors
+from audit.note import VerifierKey
+from audit.postgres_server import Rows, connect, format_of, has_table, prepare, require_durability, setup, store_errors
 from audit.store import (
     Appended,
     Entry,
@@ -33,6 +35,7 @@ from audit.store import (
     not_open,
 )
 
+WHAT = "the record"
 LOCK_SECONDS = 5
 NAME_SECONDS = 2.0
 HUNG_SECONDS = 10
@@ -148,6 +151,42 @@ class PostgresStore:
             raise StoreError("a tree has gone from the audit database")
         return {tenant: Frontier.from_bytes(size, frontier) for tenant, size, frontier in rows}
 
+    def claim(self, key: VerifierKey) -> Identity:
+        """Check that the database is of the log of `key`, and write that into it if it does not say so yet.
+
+        Raises StrangerError, with nothing written.
+        """
+        with store_errors():
+            if (found := _identity(self._db)) is None:
+                with setup(self._db):
+                    if (found := _identity(self._db)) is None:
+                        row = self._db.execute(_FIRST_NOTE).fetchone()
+                        check_founder(None if row is None else row[0], key, WHAT)
+                        found = self._write_identity(identity_of(key))
+        check_identity(found, key, WHAT)
+        return found
+
+    def _write_identity(self, identity: Identity) -> Identity:
+        self._db.execute(
+            "CREATE TABLE IF NOT EXISTS identity (cell text NOT NULL, log text NOT NULL, key text NOT NULL)"
+        )
+        self._db.execute("CREATE TABLE IF NOT EXISTS succession (note text PRIMARY KEY)")
+        self._db.execute("INSERT INTO identity VALUES (%s, %s, %s)", (identity.cell, identity.log, identity.key))
+        return identity
+
+    def successions(self) -> list[str]:
+        with store_errors():
+            return _successions(self._db)
+
+    def add_successions(self, notes: Sequence[str]) -> None:
+        with store_errors():
+            for note in notes:
+                self._db.execute("INSERT INTO succession VALUES (%s) ON CONFLICT DO NOTHING", (note,))
+
+    def newest(self) -> list[bytes]:
+        with store_errors():
+            return [bytes(payload) for (payload,) in self._db.execute(_NEWEST)]
+
     def intents(self, node: str) -> list[OpenIntent]:
         with store_errors():
             return [
@@ -243,6 +282,24 @@ _UNSIGNED = (
 )
 
 
+_NEWEST = "SELECT payload FROM tree JOIN leaf ON leaf.tree = tree.id AND leaf.seq = tree.size - 1 WHERE payload != ''"
+_FIRST_NOTE = (
+    "SELECT note FROM checkpoint JOIN tree ON tree.id = checkpoint.tree"
+    " ORDER BY tenant != '_system', tenant, checkpoint.size LIMIT 1"
+)
+
+
+def _identity(db: Rows) -> Identity | None:
+    row = db.execute("SELECT cell, log, key FROM identity").fetchone() if has_table(db, "identity") else None
+    return None if row is None else Identity(*row)
+
+
+def _successions(db: Rows) -> list[str]:
+    if not has_table(db, "succession"):
+        return []
+    return [note for (note,) in db.execute('SELECT note FROM succession ORDER BY note COLLATE "C"')]
+
+
 def _take_name(db: Rows, node: str) -> None:
     """A process that died a moment ago may still have a session, until the server notices."""
     deadline = time.monotonic() + NAME_SECONDS
@@ -284,7 +341,7 @@ class PostgresReader:
             try:
                 db.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
                 if format_of(db) is None:
-                    raise StoreError("there is no audit log in this database")
+                    raise NoLog("there is no audit log in this database")
             except BaseException:
                 db.close()
                 raise
@@ -292,6 +349,15 @@ class PostgresReader:
 
     def pruner(self) -> PostgresPruner:
         return PostgresPruner(self._url)
+
+    def identity(self) -> Identity | None:
+        """Which installation the database says it is of; None if it was never claimed."""
+        with store_errors():
+            return _identity(self._db)
+
+    def successions(self) -> list[str]:
+        with store_errors():
+            return _successions(self._db)
 
     def tenants(self) -> list[str]:
         with store_errors():

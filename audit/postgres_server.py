@@ -47,6 +47,8 @@ CREATE TABLE open_intent (
     boot text NOT NULL,
     PRIMARY KEY (tree, request_id)
 );
+CREATE TABLE identity (cell text NOT NULL, log text NOT NULL, key text NOT NULL);
+CREATE TABLE succession (note text PRIMARY KEY);
 INSERT INTO format VALUES (1)
 """
 
@@ -94,9 +96,20 @@ def require_durability(db: Rows) -> None:
         db.execute("SET synchronous_commit = on")
 
 
-def prepare(db: Rows) -> None:
+@contextmanager
+def setup(db: Rows) -> Iterator[None]:
+    """A transaction that one process at a time is in: of several at once, one creates the tables."""
     with db.transaction():
-        db.execute("SELECT pg_advisory_xact_lock(%s)", (_SETUP_LOCK,))  # of several at once, one creates the tables
+        db.execute("SELECT pg_advisory_xact_lock(%s)", (_SETUP_LOCK,))
+        yield
+
+
+def has_table(db: Rows, name: str) -> bool:
+    return db.execute("SELECT to_regclass(%s) IS NOT NULL", (f"{SCHEMA}.{name}",)).fetchone() == (True,)
+
+
+def prepare(db: Rows) -> None:
+    with setup(db):
         if format_of(db) is None:
             for statement in _DDL.split(";"):
                 db.execute(statement)

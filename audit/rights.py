@@ -8,21 +8,31 @@ from functools import partial
 from hashlib import sha256
 from typing import Any
 
+from audit.access import article_15
 from audit.canonical import canonicalize
 from audit.commitment import Field
 from audit.custody import Custody
 from audit.erasure import recipients
 from audit.errors import AuditError, RestrictedError
+from audit.evidence import Evidence
 from audit.privacy_event import ContentAccessed, DsarAnswered, DsarRectified, DsarRestricted, LogRead
 from audit.private import Private
 from audit.receipt import Receipt
 from audit.side import Disclosed, SideStore
 
 
-async def answer(custody: Custody, tenant: str, subject: str, *, actor: str = "system") -> dict[str, Any]:
-    """All that is kept of a person, with where it went: the package of an access request, a JSON value.
+async def answer(
+    custody: Custody,
+    tenant: str,
+    subject: str,
+    *,
+    actor: str = "system",
+    evidence: Evidence = Evidence(),  # noqa: B008, it is frozen
+) -> dict[str, Any]:
+    """All that is kept of a person, with what Article 15(1) lists: the package of an access request, a JSON value.
 
-    Restricted data is part of it. Raises AuditError if nothing is kept under the subject.
+    `evidence`: the registers with names, purposes and contacts. Restricted data is part of the package. Raises
+    AuditError if nothing is kept under the subject.
     """
     key_id = await _key(custody, tenant, subject)
 
@@ -42,14 +52,21 @@ async def answer(custody: Custody, tenant: str, subject: str, *, actor: str = "s
         }
         for seq, leaf in custody.leaves(tenant, seqs)
     ]
+    told = [one.model_dump(mode="json") for one in recipients(custody, tenant, seqs)]
+    classes = {one.kept.retention_class for one in shown}
+    classes |= {str(one["record"]["retention_class"]) for one in records if "retention_class" in one["record"]}
     package: dict[str, Any] = {
         "v": 1,
         "dsar_id": custody.new_id(),
         "tenant": tenant,
         "key_id": key_id,
-        "purposes": sorted({str(one["record"]["activity_id"]) for one in records if "activity_id" in one["record"]}),
-        "recipients": [one.model_dump(mode="json") for one in recipients(custody, tenant, seqs)],
-        "retention": sorted({one.kept.retention_class for one in shown}),
+        "controller": evidence.controller.name or tenant,
+        "purposes": sorted(
+            {evidence.purpose(str(one["record"]["activity_id"])) for one in records if "activity_id" in one["record"]}
+        ),
+        "recipients": told,
+        "retention": sorted(classes),
+        "article_15": article_15(records, told, classes, evidence),
         "records": records,
     }
     await custody.record(

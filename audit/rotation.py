@@ -1,6 +1,8 @@
 """Rotation of the signing key in a file: the old key introduces the new one in every tree, then makes way.
 
-A gateway that runs meanwhile signs with the old key until it starts anew: both are trusted, by the succession.
+A gateway that runs on the same folder signs with the new key from its next checkpoint on. One on another host signs
+with the old key until it is given the new key set (`domicile init --keys`): both are trusted, by the succession, which
+is written into the record too.
 """
 
 import os
@@ -11,18 +13,28 @@ from audit.anchor_event import KeyRotated
 from audit.errors import SignerError
 from audit.log import AuditLog
 from audit.note import VerifierKey
+from audit.secret_file import create_secret
 from audit.signer import FileSigner, write_vkey
 from audit.store import Reader
-from audit.succession import FOLDER, digest, sign_succession
-from audit.tiles import Folder
+from audit.succession import FOLDER, digest, file_name, sign_succession, successors
 
 OpenLog = Callable[[FileSigner], Awaitable[AuditLog]]
 
 
 async def rotate(
-    path: Path, open_log: OpenLog, open_reader: Callable[[], Reader], *, at: str, actor: str, reason: str = "scheduled"
+    path: Path,
+    open_log: OpenLog,
+    open_reader: Callable[[], Reader],
+    *,
+    at: str,
+    actor: str,
+    reason: str = "scheduled",
+    publish: Callable[[str], None] = lambda note: None,
 ) -> VerifierKey:
     """Put a new key in the place of the one in the file `path`; returns it. `at` is now, RFC 3339.
+
+    Every tree gets one ``log.key_rotated``, under a checkpoint of the old key; the new key signs what comes after it.
+    `publish` writes the note of the succession into the record, where gateways on other hosts find it.
 
     Interrupted before the file is replaced, the old key goes on and a later rotation makes another new one. Raises
     AuditError in one of its kinds.
@@ -30,6 +42,11 @@ async def rotate(
     draft = path.with_name(f"{path.name}.next")
     draft.unlink(missing_ok=True)
     old = FileSigner.open(path)
+    if successors(old.public_key, old.name, old.successions):
+        raise SignerError(
+            f"the key in {path.name} was replaced on another host already; take that host's key set over first:"
+            " domicile init --keys"
+        )
     new = FileSigner.open(draft, name=old.name)
     note = sign_succession(old.name, old, new, at)
     event = {
@@ -40,8 +57,8 @@ async def rotate(
     }
     try:
         await _tell(open_log, old, open_reader, event | {"reason": reason})  # closing signs it, by the old key
-        kept = f"{at[:10]}-{VerifierKey(new.name, new.public_key).key_id.hex()}.note"
-        Folder(path.parent / FOLDER).write(kept, note.encode())
+        publish(note)
+        create_secret(path.parent / FOLDER / file_name(note), note.encode())
         os.replace(draft, path)
         write_vkey(path, VerifierKey(new.name, new.public_key))
     except OSError as error:
@@ -49,7 +66,6 @@ async def rotate(
     finally:
         draft.unlink(missing_ok=True)
         draft.with_suffix(".vkey").unlink(missing_ok=True)
-    await _tell(open_log, FileSigner.open(path), open_reader, event | {"reason": "accepted"})
     return VerifierKey(new.name, new.public_key)
 
 

@@ -19,7 +19,7 @@ DAY_MS = 86_400_000
 
 _METADATA = re.compile(r"metadata_([1-9][0-9]{0,4})d")
 _CALLS = ("inference.", "routing.")
-_PROOF = ("erasure.", "retention.", "checkpoint.", "log.key_")
+_PROOF = ("erasure.", "retention.", "checkpoint.", "log.key_", "system.anchored", "system.signing_delayed")
 _GOVERNANCE = ("authority_request.", "oversight.", "model.", "admin.policy.", "legal_hold.", "dsar.")
 _OPENS = "inference.accepted"
 _CLOSES = ("inference.completed", "inference.aborted")
@@ -78,14 +78,21 @@ class Due:
         return self.schedule.governance if kind.startswith(_GOVERNANCE) or kind in INCIDENT else self.schedule.security
 
     def _days_of_call(self, event: dict[str, Any]) -> int:
-        match = _METADATA.fullmatch(str(event.get("retention_class", "")))
-        days = int(match[1]) if match else self.schedule.inference
-        if self.schedule.ceiling is not None:
-            days = min(days, self.schedule.ceiling)
-        if event.get("risk_class") == "high" and days < FLOOR_DAYS:
-            self.floored += 1
-            return FLOOR_DAYS
+        days, floored = days_of_call(event, self.schedule)
+        self.floored += floored
         return days
 
     def _is_over(self, taken_at: int, days: int) -> bool:
         return taken_at + days * DAY_MS <= self.now
+
+
+def days_of_call(event: dict[str, Any], schedule: Schedule) -> tuple[int, bool]:
+    """How long the record of a call is kept, of its intent or refusal; and whether law keeps it beyond a lower setting
+    (AI Act 19(1), 26(6))."""
+    match = _METADATA.fullmatch(str(event.get("retention_class", "")))
+    days = int(match[1]) if match else schedule.inference
+    if schedule.ceiling is not None:
+        days = min(days, schedule.ceiling)
+    if event.get("risk_class") == "high" and days < FLOOR_DAYS:
+        return FLOOR_DAYS, True
+    return days, False

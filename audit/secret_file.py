@@ -5,6 +5,8 @@ import secrets
 import stat
 from pathlib import Path
 
+from audit.new_file import make_private_folder, sync_folder
+
 
 class LoosePermissions(PermissionError):
     """The file can be read or replaced by others than its owner, is somebody else's, or is no plain file."""
@@ -31,7 +33,7 @@ def write_secret(path: Path, content: bytes) -> None:
     """Replace `path` by `content`, mode 0600, durably and at once: a reader sees the old or the new, never a part."""
     temporary = _write_beside(path, content)
     os.replace(temporary, path)
-    _sync_folder(path.parent)
+    sync_folder(path.parent)
 
 
 def replace_secret(path: Path, content: bytes) -> None:
@@ -46,7 +48,7 @@ def shred_secret(path: Path) -> None:
     with path.open("r+b") as old:
         _overwrite(old.fileno())
         path.unlink()
-    _sync_folder(path.parent)
+    sync_folder(path.parent)
 
 
 def create_secret(path: Path, content: bytes) -> bytes:
@@ -54,7 +56,7 @@ def create_secret(path: Path, content: bytes) -> bytes:
     temporary = _write_beside(path, content)
     try:
         os.link(temporary, path)  # unlike rename, fails if the name is taken
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
     except FileExistsError:
         pass
     finally:
@@ -68,19 +70,12 @@ def _overwrite(descriptor: int) -> None:
 
 
 def _write_beside(path: Path, content: bytes) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_private_folder(path.parent)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "wb") as file:
+        os.fchmod(file.fileno(), 0o600)
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
     return temporary
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -11,6 +11,7 @@ costs far more than a record in it.
 """
 
 import asyncio
+import json
 import logging
 import queue
 import threading
@@ -18,6 +19,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from datetime import datetime
 
 from audit.errors import AuditError, AuditUnavailable, EventRejected, StoreError, StoreFull
 from audit.event import AuditDegraded, AuditRestored, InferenceAborted, SystemStart
@@ -27,12 +29,15 @@ from audit.merkle import Frontier, leaf_hash
 from audit.private import Private, Sealed, seal
 from audit.receipt import Receipt
 from audit.reserve import Reserve
-from audit.stamp import Stamper
+from audit.stamp import Stamper, rfc3339
 from audit.store import Entry, Refused, SignedCheckpoint, Store
 
 logger = logging.getLogger(__name__)
 
 Outcome = Receipt | AuditError
+CLOCK_TOLERANCE_S = 60.0
+"""How far the clock may be behind the newest record when the log is opened: hosts that share a log differ a little, and
+a policy may be in force a minute earlier than a record that it decided."""
 RUNNING = frozenset({Step.WITHIN, Step.CLOSES})
 """Steps of calls already accepted: they are let in where new calls are not."""
 
@@ -145,6 +150,7 @@ class Sequencer:
 
     def _open(self, build: str | None) -> None:
         self._store = self._open_store()
+        self._check_clock(self._store)
         self._store.consolidate()  # the boot before may have died of an fsync error
         self._reserve.fill()
         self._grown(self._store.unsigned())
@@ -155,6 +161,19 @@ class Sequencer:
         ]
         closing.append(Append(SystemStart(orphans_closed=len(orphans), build=build)))
         self._write(closing, [])
+
+    def _check_clock(self, store: Store) -> None:
+        """Records dated before those that are there would make packs that no later record can explain."""
+        moments = [_moment(payload) for payload in store.newest()]
+        if not moments:
+            return
+        newest, now = max(moments), self._stamper.clock()
+        if newest - now > CLOCK_TOLERANCE_S:
+            raise StoreError(
+                f"this machine's clock reads {rfc3339(int(now * 1000))}, {round(newest - now)} s behind the newest"
+                f" record ({rfc3339(int(newest * 1000))}); set the clock (chronyc makestep, or timedatectl set-time),"
+                " then start again"
+            )
 
     def _collect(self) -> tuple[list[Append], list[SignedCheckpoint], bool]:
         """The next batch, and whether to go on after it. Empty when it is only time to try to heal."""
@@ -313,6 +332,14 @@ class Sequencer:
 
 def _unrecorded(tenant: str, request_id: str) -> InferenceAborted:
     return InferenceAborted(tenant=tenant, request_id=request_id, reason="unrecorded")
+
+
+def _moment(payload: bytes) -> float:
+    """When the record was made, in seconds since the epoch; 0 for one that cannot be read, which `verify` reports."""
+    try:
+        return datetime.fromisoformat(json.loads(payload)["ts"]).timestamp()
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return 0.0
 
 
 def _call(append: Append) -> tuple[str, str]:

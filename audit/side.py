@@ -27,9 +27,12 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from audit.canonical import MAX_INTEGER
 from audit.commitment import SALT_SIZE, verify_commitment
+from audit.database_file import connect_existing, create_database_file
 from audit.errors import CommitmentError, KeyLost, KeyProviderError, KeysOutOfReach, StoreError
+from audit.identity import Identity, StrangerError, check_identity, identity_of
 from audit.keys import KeyProvider, NoKeys
 from audit.master import KEY_SIZE
+from audit.note import VerifierKey
 from audit.private import Sealed
 from audit.sqlite import read_only_uri
 from audit.stamp import uuid7
@@ -77,6 +80,7 @@ CREATE TABLE hold (
     placed INTEGER NOT NULL
 ) WITHOUT ROWID;
 CREATE TABLE deletion (id TEXT PRIMARY KEY, tenant TEXT NOT NULL, body TEXT NOT NULL, certificate TEXT) WITHOUT ROWID;
+CREATE TABLE identity (cell TEXT NOT NULL, log TEXT NOT NULL, key TEXT NOT NULL);
 """
 
 
@@ -127,9 +131,8 @@ class SideStore:
     def open(cls, path: Path, keys: KeyProvider) -> "SideStore":
         """Open or create the file at `path`, mode 0600."""
         with side_errors():
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
-            db = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None)
+            create_database_file(path)
+            db = connect_existing(path, timeout=BUSY_SECONDS)
             try:
                 switch_to_wal(db, BUSY_SECONDS)
                 db.execute("PRAGMA synchronous=FULL")
@@ -141,8 +144,9 @@ class SideStore:
         return cls(db, keys)
 
     @classmethod
-    def open_read_only(cls, path: Path) -> "SideStore":
-        """For reading what is there, without its keys and on any media. Raises StoreError if there is no such file."""
+    def open_read_only(cls, path: Path, keys: KeyProvider | None = None) -> "SideStore":
+        """For reading what is there, on any media; without `keys` nothing of it can be opened. Raises StoreError if
+        there is no such file."""
         with side_errors():
             db = sqlite3.connect(read_only_uri(path), uri=True, timeout=BUSY_SECONDS, isolation_level=None)
             try:
@@ -150,7 +154,48 @@ class SideStore:
             except BaseException:
                 db.close()
                 raise
-        return cls(db, NoKeys())
+        return cls(db, keys or NoKeys())
+
+    def claim(self, key: VerifierKey) -> Identity:
+        """Check that the file is of the log of `key`, and write that into it if it does not say so yet.
+
+        A file from before it carried an identity is ours if its peppers open under our keys. Raises StrangerError, with
+        nothing written; KeysOutOfReach if that cannot be told now.
+        """
+        with side_errors():
+            if (found := _identity(self._db)) is None:
+                with self.transaction() as db:
+                    if (found := _identity(db)) is None:
+                        self._check_ours(db)
+                        found = identity_of(key)
+                        db.execute(
+                            "CREATE TABLE IF NOT EXISTS identity (cell TEXT NOT NULL, log TEXT NOT NULL, key TEXT NOT"
+                            " NULL)"
+                        )
+                        db.execute("INSERT INTO identity VALUES (?, ?, ?)", (found.cell, found.log, found.key))
+        check_identity(found, key, "the side store")
+        return found
+
+    def identity(self) -> Identity | None:
+        """Which installation the file says it is of; None if it was never claimed."""
+        with side_errors():
+            return _identity(self._db)
+
+    def _check_ours(self, db: sqlite3.Connection) -> None:
+        """By the peppers: a tenant's may not open because its key was destroyed, but not those of all tenants."""
+        lost = 0
+        for tenant, wrapped in db.execute("SELECT tenant, wrapped FROM pepper").fetchall():
+            try:
+                self._keys.unwrap(tenant, wrapped)
+            except KeyLost as error:
+                lost += "destroyed" not in str(error)
+                continue
+            return
+        if lost:
+            raise StrangerError(
+                "the side store belongs to another installation: none of its tenants' keys open under the keys in"
+                " audit/keys; put back the side store of this installation, or the key set it was written with"
+            )
 
     def rows(self, query: str, parameters: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
         """What a query finds, all of it at once."""
@@ -319,6 +364,14 @@ class SideStore:
         verify_commitment(kept.commitment, salt, kept.tenant, kept.event_id, kept.field, value)
         return Disclosed(kept, salt, value, jcs)
 
+    def keyless(self, tenant: str) -> set[str]:
+        """The ids of data keys that values of a tenant lie under and that are not in the store."""
+        query = (
+            "SELECT DISTINCT key_id FROM value WHERE tenant = ?"
+            " AND NOT EXISTS (SELECT 1 FROM data_key WHERE data_key.id = value.key_id)"
+        )
+        return {key_id for (key_id,) in self.rows(query, (tenant,))}
+
     def restricted(self, key_id: str) -> bool:
         """Whether the data under this key may be kept but not used (GDPR 18)."""
         with side_errors():
@@ -331,6 +384,13 @@ class SideStore:
             busy, _, _ = self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         if busy:
             raise StoreError("the side store is being read: deleted pages are still in its write-ahead log")
+
+
+def _identity(db: sqlite3.Connection) -> Identity | None:
+    if db.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'identity'").fetchone() is None:
+        return None
+    row = db.execute("SELECT cell, log, key FROM identity").fetchone()
+    return None if row is None else Identity(*row)
 
 
 def _index(pepper: bytes, subject: str) -> bytes:

@@ -4,24 +4,42 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from audit.errors import StoreError
+from audit.identity import key_beside
 from audit.keys import KeyProvider
+from audit.marker import Place, mark_made, place_of
 from audit.merkle import Frontier
-from audit.place import open_store
+from audit.place import UrlSource, database_url, open_store, side_of
 from audit.side import SideStore
 from audit.store import Appended, Entry, LeafStore, OpenIntent, Placed, Refused, SignedCheckpoint
 
 
-def open_sided(side: Path, keys: KeyProvider) -> Callable[[Path, str, str], "SidedStore"]:
+def open_sided(
+    side: Path, keys: KeyProvider, source: UrlSource = database_url
+) -> Callable[[Path, str, str], "SidedStore"]:
     """What `AuditLog.open` takes as `open_store` where events bring private values."""
 
     def opened(path: Path, node: str, boot: str) -> SidedStore:
-        store = open_store(path, node, boot)
+        place = place_of(side_of(side), None)
+        store = open_store(path, node, boot, source)
         try:
-            return SidedStore(store, SideStore.open(side, keys))
+            return SidedStore(store, _claimed(side, keys, path, place or Place()))
         except StoreError:
             store.close()
             raise
 
+    return opened
+
+
+def _claimed(side: Path, keys: KeyProvider, log: Path, place: Place) -> SideStore:
+    """The side store, once it is known to be of the same installation as the log."""
+    opened = SideStore.open(side, keys)
+    try:
+        if (key := key_beside(log)) is not None:
+            opened.claim(key)
+            mark_made(side_of(side), place)
+    except BaseException:
+        opened.close()
+        raise
     return opened
 
 
@@ -51,6 +69,9 @@ class SidedStore:
     def _keep(self, placed: Sequence[Placed]) -> None:
         values = [(entry.tenant, seq, sealed) for seq, entry in placed for sealed in entry.private]
         self._side.put(values)
+
+    def newest(self) -> list[bytes]:
+        return self._store.newest()
 
     def intents(self, node: str) -> list[OpenIntent]:
         return self._store.intents(node)

@@ -13,8 +13,9 @@ from typing import Protocol
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from audit.errors import NoteError, SignerError
-from audit.note import ED25519, NoteSigner, VerifierKey
-from audit.succession import notes_in, with_kin
+from audit.new_file import PUBLIC, make_private_folder, replace_file
+from audit.note import ED25519, NoteSigner, VerifierKey, fixed
+from audit.succession import FOLDER, notes_in, successors, with_kin
 
 DEFAULT_NAME = "domicile.local/audit"
 
@@ -30,7 +31,8 @@ class Signer(NoteSigner, Protocol):
 
 def key_of(signer: Signer) -> VerifierKey:
     """The verifier key of a signer, with the keys that its succession links to it."""
-    return with_kin(VerifierKey(signer.name, signer.public_key), successions_of(signer))
+    now = fixed(signer)
+    return with_kin(VerifierKey(signer.name, now.public_key), getattr(now, "successions", ()))
 
 
 def successions_of(signer: Signer) -> list[str]:
@@ -58,17 +60,16 @@ class FileSigner:
                 _create(path, name)
             if path.stat().st_mode & 0o077:
                 raise SignerError(f"others than its owner may read {path.name}: run chmod 600 on it")
-            signer = cls._parse(path.read_text(encoding="ascii"), path)
-            vkey = path.with_suffix(".vkey")
-            if not vkey.exists():
-                write_vkey(path, signer.verifier_key)
+            signer = cls.parse(path.read_text(encoding="ascii"), path)
             signer.successions = notes_in(path.parent)
+            _settle_vkey(path, signer)
         except (OSError, UnicodeDecodeError) as error:
             raise SignerError(f"the signing key {path.name} cannot be used: {error}") from error
         return signer
 
     @classmethod
-    def _parse(cls, text: str, path: Path) -> "FileSigner":
+    def parse(cls, text: str, path: Path) -> "FileSigner":
+        """The signer whose key file `path` has the content `text`. Raises SignerError."""
         match = _KEY_FILE.fullmatch(text)
         if match is None:
             raise SignerError(f"{path.name} is not a signing key")
@@ -99,9 +100,102 @@ class FileSigner:
         return self._key.sign(message)
 
 
+def parse_signer(content: bytes) -> FileSigner:
+    """The key in the content of a key file. Raises SignerError."""
+    try:
+        return FileSigner.parse(content.decode("ascii"), Path("signer.key"))
+    except UnicodeDecodeError as error:
+        raise SignerError("signer.key is not a signing key") from error
+
+
+class FollowingSigner:
+    """The key in a file as it is now: once another process has put its successor there, that one signs.
+
+    A key that no succession links to the one before is refused, and so is everything else that is not its successor.
+    """
+
+    def __init__(self, path: Path, signer: FileSigner) -> None:
+        self._path = path
+        self._signer = signer
+        self._seen = self._state()
+
+    @classmethod
+    def open(cls, path: Path, *, name: str = DEFAULT_NAME) -> "FollowingSigner":
+        """As `FileSigner.open`."""
+        return cls(path, FileSigner.open(path, name=name))
+
+    def current(self) -> FileSigner:
+        """The signer with the key of now. Any thread may ask. Raises SignerError."""
+        if (state := self._state()) != self._seen:
+            signer = FileSigner.open(self._path, name=self._signer.name)
+            before = self._signer.public_key
+            if signer.name != self._signer.name or before not in key_of(signer).public_keys:
+                raise SignerError(
+                    f"{self._path.name} was replaced by a key that no succession links to the one before; put the key"
+                    " of this installation back"
+                )
+            self._signer, self._seen = signer, state
+        return self._signer
+
+    def _state(self) -> tuple[tuple[int, int] | None, ...]:
+        return tuple(_stamp_of(each) for each in (self._path, self._path.parent / FOLDER))
+
+    @property
+    def name(self) -> str:
+        return self._signer.name
+
+    @property
+    def public_key(self) -> bytes:
+        return self.current().public_key
+
+    @property
+    def verifier_key(self) -> VerifierKey:
+        return self.current().verifier_key
+
+    @property
+    def successions(self) -> list[str]:
+        return self.current().successions
+
+    def sign(self, message: bytes) -> bytes:
+        return self.current().sign(message)
+
+
+def _stamp_of(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_ino, found.st_mtime_ns
+
+
+def _settle_vkey(path: Path, signer: FileSigner) -> None:
+    """Write the verifier key beside the key file `path`, or replace that of a predecessor, as after a rotation that was
+    interrupted. Raises SignerError if the one there is no predecessor's: the two files are of different generations."""
+    vkey = path.with_suffix(".vkey")
+    try:
+        kept = VerifierKey.parse(vkey.read_text(encoding="ascii"))
+    except FileNotFoundError:
+        write_vkey(path, signer.verifier_key)
+        return
+    except NoteError as error:
+        raise SignerError(f"{vkey} is not a verifier key; remove it, and it is written anew") from error
+    if kept == signer.verifier_key:
+        return
+    try:
+        follows = signer.public_key in successors(kept.public_key, signer.name, signer.successions)
+    except NoteError as error:
+        raise SignerError(f"a key succession beside {path.name} does not hold: {error}") from error
+    if kept.name != signer.name or not follows:
+        raise SignerError(
+            f"{vkey} is not of the key in {path.name}: the key set is an older one than this folder, or another"
+            " installation's; take the newest key set of this installation over with: domicile init --keys"
+        )
+    write_vkey(path, signer.verifier_key)
+
+
 def write_vkey(path: Path, key: VerifierKey) -> None:
-    """Beside the key file `path`. Raises OSError."""
-    path.with_suffix(".vkey").write_text(f"{key}\n", encoding="utf-8")
+    """Beside the key file `path`, replaced whole. Raises OSError."""
+    replace_file(path.with_suffix(".vkey"), f"{key}\n".encode(), PUBLIC)
 
 
 def _create(path: Path, name: str) -> None:
@@ -109,7 +203,7 @@ def _create(path: Path, name: str) -> None:
     key = Ed25519PrivateKey.generate()
     verifier = VerifierKey(name, key.public_key().public_bytes_raw())
     encoded = b64encode(ED25519 + key.private_bytes_raw()).decode()
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_private_folder(path.parent)
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
         fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

@@ -10,9 +10,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
-from audit.errors import ProofError, StoreError, StoreFull
+from audit.database_file import connect_existing, create_database_file
+from audit.errors import NoLog, ProofError, StoreError, StoreFull
 from audit.event_base import Step
+from audit.identity import Identity, check_founder, check_identity, identity_of
 from audit.merkle import Frontier
+from audit.note import VerifierKey
 from audit.store import (
     Appended,
     Entry,
@@ -31,6 +34,7 @@ from audit.wal import switch_to_wal
 FORMAT_VERSION = 1
 BUSY_SECONDS = 5.0
 PRUNE_STEP = 2000
+WHAT = "the record"
 APPLICATION_ID = 0x444F4D41  # "DOMA", so that file(1) and we can tell the file from another database
 
 _SCHEMA = """
@@ -61,7 +65,14 @@ CREATE TABLE open_intent (
     boot TEXT NOT NULL,
     PRIMARY KEY (tree, request_id)
 ) WITHOUT ROWID;
+CREATE TABLE identity (cell TEXT NOT NULL, log TEXT NOT NULL, key TEXT NOT NULL);
+CREATE TABLE succession (note TEXT PRIMARY KEY) WITHOUT ROWID;
 """
+_LATER_TABLES = (
+    "CREATE TABLE IF NOT EXISTS identity (cell TEXT NOT NULL, log TEXT NOT NULL, key TEXT NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS succession (note TEXT PRIMARY KEY) WITHOUT ROWID",
+)
+"""Of files that an earlier version made: it reads and writes them as before."""
 
 
 @contextmanager
@@ -87,9 +98,8 @@ class SqliteStore:
     def open(cls, path: Path, node: str, boot: str) -> "SqliteStore":
         """Open or create the file. Raises StoreError if it is not an audit file of a format known here."""
         with _store_errors():
-            if not path.exists():
-                _create_durably(path)
-            db = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None)
+            create_database_file(path)
+            db = connect_existing(path, timeout=BUSY_SECONDS)
             try:
                 switch_to_wal(db, BUSY_SECONDS)
                 db.execute("PRAGMA synchronous=FULL")
@@ -178,6 +188,46 @@ class SqliteStore:
             found = self._db.execute(query, (tree, request)).fetchone() is not None
         return None if found else not_open(request)
 
+    def claim(self, key: VerifierKey) -> Identity:
+        """Check that the file is of the log of `key`, and write that into it if it does not say so yet.
+
+        Raises StrangerError, with nothing written.
+        """
+        with _store_errors():
+            if (found := _identity(self._db)) is None:
+                self._db.execute("BEGIN IMMEDIATE")
+                try:
+                    if (found := _identity(self._db)) is None:
+                        check_founder(_first_note(self._db), key, WHAT)
+                        found = self._write_identity(identity_of(key))
+                    self._db.execute("COMMIT")
+                except BaseException:
+                    if self._db.in_transaction:
+                        self._db.execute("ROLLBACK")
+                    raise
+        check_identity(found, key, WHAT)
+        return found
+
+    def _write_identity(self, identity: Identity) -> Identity:
+        for statement in _LATER_TABLES:
+            self._db.execute(statement)
+        self._db.execute("INSERT INTO identity VALUES (?, ?, ?)", (identity.cell, identity.log, identity.key))
+        return identity
+
+    def successions(self) -> list[str]:
+        with _store_errors():
+            return _successions(self._db)
+
+    def add_successions(self, notes: Sequence[str]) -> None:
+        with _store_errors():
+            self._db.executemany(
+                "INSERT INTO succession VALUES (?) ON CONFLICT DO NOTHING", [(note,) for note in notes]
+            )
+
+    def newest(self) -> list[bytes]:
+        with _store_errors():
+            return [payload for (payload,) in self._db.execute(_NEWEST)]
+
     def intents(self, node: str) -> list[OpenIntent]:
         with _store_errors():
             return [
@@ -206,16 +256,29 @@ class SqliteStore:
 
 _OF_TENANT = "tree = (SELECT id FROM tree WHERE tenant = ?)"
 _INTENTS = "SELECT tenant, request_id, seq, node, boot FROM open_intent JOIN tree ON tree.id = open_intent.tree "
+_NEWEST = "SELECT payload FROM tree JOIN leaf ON leaf.tree = tree.id AND leaf.seq = tree.size - 1 WHERE payload != x''"
+_FIRST_NOTE = (
+    "SELECT note FROM checkpoint JOIN tree ON tree.id = checkpoint.tree"
+    " ORDER BY tenant != '_system', tenant, checkpoint.size LIMIT 1"
+)
 
 
-def _create_durably(path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+def _identity(db: sqlite3.Connection) -> Identity | None:
+    if db.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'identity'").fetchone() is None:
+        return None
+    row = db.execute("SELECT cell, log, key FROM identity").fetchone()
+    return None if row is None else Identity(*row)
+
+
+def _successions(db: sqlite3.Connection) -> list[str]:
+    if db.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'succession'").fetchone() is None:
+        return []
+    return [note for (note,) in db.execute("SELECT note FROM succession ORDER BY note")]
+
+
+def _first_note(db: sqlite3.Connection) -> str | None:
+    row = db.execute(_FIRST_NOTE).fetchone()
+    return None if row is None else row[0]
 
 
 def _prepare(db: sqlite3.Connection) -> None:
@@ -251,7 +314,7 @@ class SqlitePruner:
 
     def __init__(self, path: Path) -> None:
         with _store_errors():
-            self._db = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None)
+            self._db = connect_existing(path, timeout=BUSY_SECONDS)
             self._db.execute("PRAGMA synchronous=FULL")
             self._db.execute("PRAGMA secure_delete=ON")
 
@@ -267,6 +330,11 @@ class SqlitePruner:
             self._db.close()
 
 
+def no_log_at(path: Path) -> str:
+    """What is said where there is none."""
+    return f"there is no audit log at {path}; name the data folder by --data, or make one with: domicile init"
+
+
 class SqliteReader:
     """The reading side: a snapshot of the file, which another process may be writing."""
 
@@ -278,13 +346,13 @@ class SqliteReader:
     def open(cls, path: Path) -> "SqliteReader":
         """Raises StoreError if there is no file, or it is not an audit log."""
         if not path.is_file():
-            raise StoreError(f"there is no audit log at {path}")
+            raise NoLog(no_log_at(path))
         with _store_errors():
             db = sqlite3.connect(read_only_uri(path), uri=True, timeout=BUSY_SECONDS, isolation_level=None)
             try:
                 db.execute("BEGIN")
                 if _format(db) is None:
-                    raise StoreError("the file is empty")
+                    raise NoLog("the file is empty")
             except BaseException:
                 db.close()
                 raise
@@ -292,6 +360,15 @@ class SqliteReader:
 
     def pruner(self) -> SqlitePruner:
         return SqlitePruner(self._path)
+
+    def identity(self) -> Identity | None:
+        """Which installation the file says it is of; None if it was never claimed."""
+        with _store_errors():
+            return _identity(self._db)
+
+    def successions(self) -> list[str]:
+        with _store_errors():
+            return _successions(self._db)
 
     def tenants(self) -> list[str]:
         with _store_errors():

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from audit.event_base import Step
+from audit.identity import Identity
 from audit.merkle import Frontier
+from audit.note import VerifierKey
 from audit.private import Sealed
 
 
@@ -92,6 +94,9 @@ class Store(Protocol):
         values is refused where they cannot be kept.
         """
 
+    def newest(self) -> list[bytes]:
+        """The last record of every tree, without those whose content has expired."""
+
     def intents(self, node: str) -> list[OpenIntent]: ...
 
     def unsigned(self) -> dict[str, Frontier]:
@@ -105,6 +110,17 @@ class Store(Protocol):
 
 class LeafStore(Store, Protocol):
     """A store that others can keep private values beside."""
+
+    def claim(self, key: VerifierKey) -> Identity:
+        """Check that the database is of the log of `key`, and write that into it if it does not say so yet.
+
+        Raises StrangerError, with nothing written.
+        """
+
+    def successions(self) -> list[str]:
+        """The notes of every replacement of the log's key, as far as they were added."""
+
+    def add_successions(self, notes: Sequence[str]) -> None: ...
 
     def append(
         self, entries: Sequence[Entry], checkpoints: Sequence[SignedCheckpoint] = (), keep: Keep | None = None
@@ -125,6 +141,11 @@ class Pruner(Protocol):
 
 class Reader(Protocol):
     """The reading side: one consistent snapshot. Raises StoreError if the data cannot be read."""
+
+    def identity(self) -> Identity | None:
+        """Which installation the database says it is of; None if it was never claimed."""
+
+    def successions(self) -> list[str]: ...
 
     def sizes(self) -> dict[str, int]: ...
 

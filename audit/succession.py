@@ -13,6 +13,7 @@ from pathlib import Path
 
 from audit.errors import NoteError
 from audit.note import NoteSigner, VerifierKey, open_note, sign_note
+from audit.secret_file import create_secret
 
 FOLDER = "succession"
 """Beside the log: one note a rotation."""
@@ -58,6 +59,38 @@ def with_kin(key: VerifierKey, notes: Iterable[str]) -> VerifierKey:
     ]:
         known.append(fresh[0])
     return replace(key, kin=tuple(known[1:]))
+
+
+def successors(public_key: bytes, name: str, notes: Iterable[str]) -> list[bytes]:
+    """The keys that took over from `public_key`, one after the other, the newest last. Raises NoteError."""
+    links = dict(open_succession(note, name) for note in notes)
+    found: list[bytes] = []
+    while (following := links.get(found[-1] if found else public_key)) is not None and following not in found:
+        found.append(following)
+    return found
+
+
+def keep_notes(folder: Path, name: str, notes: Iterable[str], *, known: Iterable[bytes]) -> bool:
+    """Write those of `notes` that are not in `folder` yet and that link to a key of `known`; whether there were any.
+
+    A note of another log, or one that neither leads from a known key nor to one, is left out. Raises NoteError for a
+    note whose signatures do not hold, OSError.
+    """
+    here, trusted = set(notes_in(folder)), set(known)
+    waiting = {note: open_succession(note, name) for note in notes if note not in here}
+    written = False
+    while linked := [note for note, keys in waiting.items() if trusted.intersection(keys)]:
+        for note in linked:
+            trusted.update(waiting.pop(note))
+            create_secret(folder / FOLDER / file_name(note), note.encode())
+            written = True
+    return written
+
+
+def file_name(note: str) -> str:
+    """Of a succession's note: the day it was made, and the id of the new key."""
+    lines = note.split("\n")
+    return f"{lines[3][:10]}-{VerifierKey.parse(lines[2]).key_id.hex()}.note"
 
 
 def notes_in(folder: Path) -> list[str]:

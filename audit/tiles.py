@@ -9,7 +9,6 @@ level, so log256(size) of them. Whoever publishes need not be trusted: what is r
 """
 
 import os
-import secrets
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -17,6 +16,7 @@ from pathlib import Path
 from audit.checkpoint import Checkpoint
 from audit.errors import ProofError, StoreError
 from audit.merkle import HASH_SIZE, Frontier, node_hash, tree_hash
+from audit.new_file import PUBLIC, draft_of
 from audit.store import Reader
 
 TILE_WIDTH = 256
@@ -136,12 +136,10 @@ class Folder:
         """Put a file in place whole: readers see the old one or the new one."""
         target = self.path / name
         target.parent.mkdir(parents=True, exist_ok=True)
-        draft = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
-        try:
-            draft.write_bytes(content)
+        with draft_of(target, PUBLIC) as (draft, file):  # not synced: `publish` writes a lost tile again
+            file.write(content)
+            file.flush()
             os.replace(draft, target)
-        finally:
-            draft.unlink(missing_ok=True)
 
     def bundles(self, index: int) -> Iterator[tuple[int, str]]:
         """Width and path of what is published of entry bundle `index`: the full one, and partial ones of before."""

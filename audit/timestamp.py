@@ -8,11 +8,11 @@ nonce, is over our text and is signed under a root that we trust; anything else 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC
+from functools import cache
 from hashlib import sha256
-from http.client import HTTPException
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
-from urllib.request import Request, urlopen
 
 from cryptography import x509
 from rfc3161_client import (
@@ -35,6 +35,9 @@ from audit.outside import TIMESTAMPS
 from audit.signer import key_of
 from audit.tiles import Folder
 
+if TYPE_CHECKING:
+    from audit.external import ExternalService
+
 TIMEOUT_S = 15.0
 MAX_RESPONSE = 1 << 16
 
@@ -52,15 +55,27 @@ class Token:
 
 def post(url: str, body: bytes) -> bytes:
     """By HTTP, RFC 3161 section 3.4. Raises OSError."""
-    if urlsplit(url).scheme not in ("http", "https"):
+    from audit.external import ExternalUnavailable  # with its HTTP client, only where an authority is asked
+
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https"):
         raise OSError("the address of a time-stamping authority begins with http:// or https://")
-    asked = Request(url, body, {"Content-Type": "application/timestamp-query"})  # noqa: S310, checked above
     try:
-        with urlopen(asked, timeout=TIMEOUT_S) as answer:  # noqa: S310
-            content: bytes = answer.read(MAX_RESPONSE)
-    except HTTPException as error:
+        answer = _service(f"{parts.scheme}://{parts.netloc}").request(
+            "POST", url, content=body, headers={"content-type": "application/timestamp-query"}
+        )
+    except ExternalUnavailable as error:
         raise OSError(str(error)) from error
-    return content
+    if answer.status != 200:
+        raise OSError(f"it answered {answer.status}")
+    return answer.content
+
+
+@cache
+def _service(origin: str) -> "ExternalService":
+    from audit.external import ExternalService
+
+    return ExternalService("the time-stamping authority", deadline_s=TIMEOUT_S, max_bytes=MAX_RESPONSE)
 
 
 def load_roots(path: Path) -> list[x509.Certificate]:

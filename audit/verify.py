@@ -4,22 +4,27 @@ Each tree is walked once. Every leaf is read strictly and hashed, the tree is re
 signed the rebuilt root must be the signed one; that all checkpoints fit one sequence of leaves is their consistency.
 """
 
+import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from audit.anchor_event import KeyRotated
+from audit.anchor import digest
+from audit.anchor_event import CheckpointCosigned, CheckpointTimestamped, KeyRotated
+from audit.attestations import Attestations, SystemFacts, anchor_findings, system_facts
 from audit.checkpoint import Checkpoint, open_checkpoint, origin_of, tenant_of
+from audit.cosignature import WitnessKey
 from audit.errors import CanonicalError, EventRejected, NoteError
-from audit.event_base import Step
+from audit.event_base import Event, Step
+from audit.finding import Check, Finding, Severity
 from audit.leaf import Leaf, decode_leaf
 from audit.merkle import EMPTY_ROOT, Frontier, leaf_hash
 from audit.note import VerifierKey
 from audit.privacy_event import RetentionRun
+from audit.signing_delay import UNSIGNED_S, SigningDelays
 from audit.store import Reader, SignedCheckpoint, StoredLeaf
 
 MAX_FINDINGS = 20
@@ -29,36 +34,12 @@ PROGRESS_STEP = 1000
 Progress = Callable[[str, int], None]
 """Called with the tenant and how many of its records have been read since the last call."""
 
-Check = Literal[
-    "sequence",
-    "hash",
-    "form",
-    "tenant",
-    "tree",
-    "signature",
-    "root",
-    "rollback",
-    "pairing",
-    "intents",
-    "clock",
-    "expired",
-    "keys",
-]
-Severity = Literal["error", "warning"]
+
+_NOTED = frozenset({KeyRotated, RetentionRun, CheckpointCosigned, CheckpointTimestamped})
 
 
 class _Report(BaseModel):
     model_config = ConfigDict(frozen=True)
-
-
-class Finding(_Report):
-    """One thing that is not as it should be. `seq` is the record concerned, if it is one."""
-
-    tenant: str
-    check: Check
-    says: str
-    seq: int | None = None
-    severity: Severity = "error"
 
 
 class TreeReport(_Report):
@@ -84,15 +65,36 @@ class TreeReport(_Report):
 
 
 class Report(_Report):
+    """`attestations` are the findings that come from comparing trees with each other and with other parties' notes."""
+
     trees: tuple[TreeReport, ...]
+    attestations: tuple[Finding, ...] = ()
 
     @property
     def ok(self) -> bool:
-        return all(tree.ok for tree in self.trees)
+        return self.errors == 0
+
+    @property
+    def errors(self) -> int:
+        return sum(tree.errors for tree in self.trees) + sum(one.severity == "error" for one in self.attestations)
 
     @property
     def findings(self) -> list[Finding]:
-        return [finding for tree in self.trees for finding in tree.findings]
+        return [*(finding for tree in self.trees for finding in tree.findings), *self.attestations]
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What a log is verified against beside its own signatures.
+
+    `attestations` are the notes beside it (None: not looked for), `witnesses` the keys that must have cosigned. Records
+    after the last checkpoint may be at most `unsigned_s` old at `now` (milliseconds since the epoch; default: now).
+    """
+
+    attestations: Attestations | None = None
+    witnesses: Sequence[WitnessKey] = ()
+    unsigned_s: int = UNSIGNED_S
+    now: int | None = None
 
 
 def verify_log(
@@ -101,6 +103,7 @@ def verify_log(
     *,
     tenants: Iterable[str] | None = None,
     held: Iterable[str] = (),
+    expected: Expected = Expected(),
     progress: Progress = lambda tenant, records: None,
 ) -> Report:
     """Verify the trees of `tenants` (default: all) against the log's `key`.
@@ -109,27 +112,35 @@ def verify_log(
     found out, which the file alone cannot show. Their trees are verified whether chosen or not. Raises StoreError if
     the data cannot be read, NoteError if a held checkpoint was not signed by `key`.
     """
-    kept: dict[str, list[Checkpoint]] = {}
+    promised: dict[str, list[_Promise]] = {}
     for note in held:
         origin = note.partition("\n")[0]
         if (tenant := tenant_of(key.name, origin)) is None:
             raise NoteError(f"the checkpoint you hold is of {origin}, not of a tree of {key.name}")
-        kept.setdefault(tenant, []).append(open_checkpoint(note, origin, key.public_keys))
+        checkpoint = open_checkpoint(note, origin, key.public_keys)
+        promise = _Promise(checkpoint, f"the checkpoint you hold of size {checkpoint.size}", held=True)
+        promised.setdefault(tenant, []).append(promise)
     known = reader.tenants()
-    chosen = dict.fromkeys([*(known if tenants is None else tenants), *kept])
-    return Report(
-        trees=tuple(
-            _lost_tree(tenant, kept[tenant])
-            if tenant in kept and tenant not in known
-            else _TreeCheck(reader, tenant, key, kept.get(tenant, []), progress).run()
-            for tenant in chosen
-        )
+    beside = expected.attestations or Attestations()
+    chosen = dict.fromkeys([*known, *(one.tenant for one in beside.cosigned + beside.stamped)])
+    chosen = dict.fromkeys([*(chosen if tenants is None else tenants), *promised])
+    for tenant in chosen:
+        attested = [_Promise(one, name, held=True) for name, one in beside.of(tenant)]
+        promised.setdefault(tenant, []).extend(attested)
+    facts = system_facts(reader)
+    trees = tuple(
+        _lost_tree(tenant, promised[tenant])
+        if promised[tenant] and tenant not in known
+        else _TreeCheck(reader, tenant, key, promised[tenant], facts, expected, progress).run()
+        for tenant in chosen
     )
+    across = [*anchor_findings(reader, facts.links), *beside.findings, *beside.witness_findings(expected.witnesses)]
+    return Report(trees=trees, attestations=tuple(across[:MAX_FINDINGS]))
 
 
-def _lost_tree(tenant: str, held: list[Checkpoint]) -> TreeReport:
-    size = max(checkpoint.size for checkpoint in held)
-    says = f"the log has no records of this tenant, but the checkpoint you hold of size {size} was signed"
+def _lost_tree(tenant: str, held: "list[_Promise]") -> TreeReport:
+    last = max(held, key=lambda promise: promise.checkpoint.size)
+    says = f"the log has no records of this tenant, but {last} was signed"
     return TreeReport(
         tenant=tenant,
         records=0,
@@ -146,12 +157,24 @@ class _TreeCheck:
     """The state of one walk over one tree."""
 
     def __init__(
-        self, reader: Reader, tenant: str, key: VerifierKey, held: list[Checkpoint], progress: Progress
+        self,
+        reader: Reader,
+        tenant: str,
+        key: VerifierKey,
+        held: "list[_Promise]",
+        facts: SystemFacts,
+        expected: Expected,
+        progress: Progress,
     ) -> None:
         self._reader = reader
         self._tenant = tenant
         self._key = key
         self._held = held
+        self._facts = facts
+        self._expected = expected
+        self._delays = SigningDelays(expected.unsigned_s)
+        self._cosigned: list[tuple[int, CheckpointCosigned]] = []
+        self._stamped: list[tuple[int, CheckpointTimestamped]] = []
         self._progress = progress
         self._findings: list[Finding] = []
         self._found: Counter[str] = Counter()
@@ -171,8 +194,8 @@ class _TreeCheck:
 
     def run(self) -> TreeReport:
         notes = list(self._reader.checkpoints(self._tenant))
-        promises = [_Promise(checkpoint, held=True) for checkpoint in self._held]
-        promises += [_Promise(checkpoint, held=False) for checkpoint in self._opened(notes)]
+        opened = list(self._opened(notes))
+        promises = [*self._held, *(_Promise(one, f"the checkpoint of size {one.size}", held=False) for one in opened)]
         promises.sort(key=lambda promise: promise.checkpoint.size)
         kept = 0
         for leaf in self._reader.leaves(self._tenant):
@@ -189,6 +212,8 @@ class _TreeCheck:
         self._check_intents()
         self._check_expired()
         self._check_keys()
+        self._check_unsigned()
+        self._check_attested({digest(one) for one in opened} if self._cosigned or self._stamped else set())
         return TreeReport(
             tenant=self._tenant,
             records=self._records,
@@ -252,14 +277,24 @@ class _TreeCheck:
         except (CanonicalError, EventRejected) as error:
             self._find("form", f"it is not a record of this format: {error}", seq)
             return
-        if isinstance(read.event, KeyRotated):
-            self._rotations.add(read.event.new_key)
-        if isinstance(read.event, RetentionRun):
-            self._announced += read.event.expired_records or 0
+        if type(read.event) in _NOTED:
+            self._note(read.event, seq)
         if read.event.tenant != self._tenant:
             self._find("tenant", f"it belongs to tenant {read.event.tenant}", seq)
         self._check_pairing(read, seq)
         self._check_clock(read, seq)
+        self._delays.take(seq, read.stamp)
+
+    def _note(self, event: Event, seq: int) -> None:
+        """What a record says about the tree itself."""
+        if isinstance(event, KeyRotated):
+            self._rotations.add(event.new_key)
+        elif isinstance(event, RetentionRun):
+            self._announced += event.expired_records or 0
+        elif isinstance(event, CheckpointCosigned):
+            self._cosigned.append((seq, event))
+        elif isinstance(event, CheckpointTimestamped):
+            self._stamped.append((seq, event))
 
     def _check_pairing(self, leaf: Leaf, seq: int) -> None:
         step, request = leaf.event.step, leaf.event.request_id or ""
@@ -288,6 +323,39 @@ class _TreeCheck:
             self._wrong.append(promise)
         elif not self._wrong:
             self._signed = promise.checkpoint.size
+        if not promise.held:
+            for seq, boot, first, last in self._delays.signed():
+                explained = self._facts.boots.explains(boot, first, last)
+                says = f"records from here on went unsigned from {first} to {last}: " + (
+                    "the record says that the signer was out of reach"
+                    if explained
+                    else "no outage of the signer is on record, so checkpoints were removed"
+                )
+                self._find("unsigned", says, seq, "warning" if explained else "error")
+
+    def _check_unsigned(self) -> None:
+        """Records after the last checkpoint, which nobody has signed for."""
+        now = int(time.time() * 1000) if self._expected.now is None else self._expected.now
+        for seq, why in self._delays.unsigned(self._facts.boots, now):
+            says = (
+                f"records from here on are not under a checkpoint: {why}. If a crash left them, start a gateway, which "
+                "has them signed; of a copy, give the time at which it was made (--as-of)"
+            )
+            self._find("unsigned", says, seq)
+
+    def _check_attested(self, digests: set[str]) -> None:
+        """What this tree says that others attest must be of a checkpoint that it has, and still be there."""
+        events: list[tuple[int, CheckpointCosigned | CheckpointTimestamped]] = [*self._cosigned, *self._stamped]
+        for seq, event in events:
+            if event.checkpoint_sha256 not in digests:
+                says = f"it names a checkpoint of size {event.size} that this tree does not have"
+                self._find("witness" if isinstance(event, CheckpointCosigned) else "timestamp", says, seq)
+        if (beside := self._expected.attestations) is not None:
+            for finding in (
+                *beside.missing_cosignatures(self._tenant, self._cosigned),
+                *beside.missing_tokens(self._tenant, self._stamped),
+            ):
+                self._find(finding.check, finding.says, finding.seq, finding.severity)
 
     def _report_wrong_roots(self) -> None:
         if not self._wrong:
@@ -349,10 +417,12 @@ class _TreeCheck:
 
 @dataclass(frozen=True, slots=True)
 class _Promise:
-    """A checkpoint that the tree must keep; `held` by the verifying side rather than found in the log."""
+    """A checkpoint that the tree must keep; `held` by the verifying side, or by others, rather than found in the log.
+    `name` is what findings call it."""
 
     checkpoint: Checkpoint
+    name: str
     held: bool
 
     def __str__(self) -> str:
-        return f"the checkpoint {'you hold ' if self.held else ''}of size {self.checkpoint.size}"
+        return self.name

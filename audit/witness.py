@@ -4,7 +4,6 @@ A second party runs it, the tenant for one. Then whoever keeps the log cannot sh
 one root that the witness signed. What it saw is durable before it signs.
 """
 
-import os
 import re
 import sqlite3
 import threading
@@ -16,10 +15,12 @@ from pathlib import Path
 
 from audit.checkpoint import Checkpoint, open_checkpoint
 from audit.cosignature import cosign
+from audit.database_file import connect_existing, create_database_file
 from audit.errors import NoteError, ProofError, StoreError
 from audit.merkle import EMPTY_ROOT, HASH_SIZE, verify_consistency
 from audit.note import NoteSigner, VerifierKey
 
+BUSY_SECONDS = 5.0
 MAX_BODY = 64 * 1024
 MAX_PROOF = 63  # hashes: a longer one proves nothing of a tree below 2**63
 SIZE_TYPE = "text/x.tlog.size"
@@ -57,9 +58,8 @@ class Witness:
         self._clock = clock
         self._lock = threading.Lock()
         try:
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
-            self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+            create_database_file(path)
+            self._db = connect_existing(path, timeout=BUSY_SECONDS, check_same_thread=False)
             self._db.execute("PRAGMA synchronous=FULL")
             self._db.execute(
                 "CREATE TABLE IF NOT EXISTS seen"

@@ -1,12 +1,13 @@
 """The witness protocol over HTTP: a small server to run beside a witness's key, and the log's side of it.
 
-Standard library on both sides. Put TLS in front of the server if it leaves the house; what it says is signed anyway.
+The server needs the standard library alone. Put TLS in front of it if it is reached from other machines; what it says
+is signed anyway.
 """
 
-import http.client
 import logging
-from functools import partial
+from functools import cache, partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from audit.checkpoint import open_checkpoint, origin_of
@@ -16,6 +17,9 @@ from audit.merkle import consistency_proof, tree_hash
 from audit.note import VerifierKey
 from audit.store import Reader
 from audit.witness import MAX_BODY, Witness, write_request
+
+if TYPE_CHECKING:
+    from audit.external import ExternalService
 
 TIMEOUT_S = 10.0
 PATH = "/add-checkpoint"
@@ -96,16 +100,21 @@ def _size(body: str, ours: int) -> int:
 
 
 def _post(url: str, body: bytes) -> tuple[int, str]:
+    from audit.external import ExternalUnavailable  # with its HTTP client, only where a witness is asked
+
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or parts.hostname is None:
         raise WitnessError("the address of a witness is a http or https URL")
-    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-    connection = kind(parts.hostname, parts.port, timeout=TIMEOUT_S)
     try:
-        connection.request("POST", parts.path.rstrip("/") + PATH, body)
-        response = connection.getresponse()
-        return response.status, response.read(MAX_BODY).decode(errors="replace")
-    except (OSError, http.client.HTTPException) as error:
+        answer = _service(f"{parts.scheme}://{parts.netloc}").request("POST", url.rstrip("/") + PATH, content=body)
+    except ExternalUnavailable as error:
         raise WitnessError(f"the witness is out of reach: {error}") from error
-    finally:
-        connection.close()
+    return answer.status, answer.content.decode(errors="replace")
+
+
+@cache
+def _service(origin: str) -> "ExternalService":
+    """Of one witness, so that another one that hangs is not in its way."""
+    from audit.external import ExternalService
+
+    return ExternalService("the witness", deadline_s=TIMEOUT_S, max_bytes=MAX_BODY)

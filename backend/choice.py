@@ -95,7 +95,9 @@ class Choice:
 
     def _finish(self) -> list[Part]:
         """The text has ended: what was held back is shown."""
-        parts = [] if self._interpreter is None else self._until_stop(self._interpreter.finish(), self._options.stops)
+        cut = self.finish_reason == Finish.LENGTH
+        rest = [] if self._interpreter is None else self._interpreter.finish(cut=cut)
+        parts = self._until_stop(rest, self._options.stops)
         if self._stops.matched:
             self._cut = self._made - self._stops.cut
             self.finish_reason, self.stop_reason = "stop", self._stops.stop

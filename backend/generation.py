@@ -220,6 +220,7 @@ class GenerationResponse(Response):
             total_tokens=self._job.prompt_tokens + completion,
             prompt_tokens_details=PromptTokensDetails(cached_tokens=sum(c.cached_tokens for c in firsts)),
             energy_joules=self._energy(),
+            first_token_ms=None if self._first is None else round((self._first - self._arrived) * 1000, 1),
         )
 
     def _energy(self) -> float | None:

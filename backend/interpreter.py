@@ -31,10 +31,10 @@ class Interpreter:
     def feed(self, text: str) -> list[Part]:
         return self._told(self._called([Content(text)] if self._thoughts is None else self._thoughts.feed(text)))
 
-    def finish(self) -> list[Part]:
-        """The text has ended."""
+    def finish(self, *, cut: bool = False) -> list[Part]:
+        """The text has ended; cut: by its length, so that markup of a call may have been left unfinished."""
         parts = self._called([] if self._thoughts is None else self._thoughts.finish())
-        return self._told([*parts, *([] if self._calls is None else self._calls.finish())])
+        return self._told([*parts, *([] if self._calls is None else self._calls.finish(cut=cut))])
 
     def _called(self, parts: list[Part]) -> list[Part]:
         if self._calls is None:

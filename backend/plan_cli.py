@@ -59,6 +59,23 @@ def plan(
     raise typer.Exit(1 if made.refusal else 0)
 
 
+def start(
+    model: Annotated[str, typer.Option(help="GGUF file, or folder with config.json.")],
+    gpu: Annotated[str, typer.Option(help="A card's name, or cpu.")],
+    host_memory: Annotated[int | None, typer.Option(help="Bytes of the machine, for cpu.")] = None,
+) -> None:
+    """Say as JSON why a backend could not start with a model on a card: ``{"refusal": null}`` if it could."""
+    from backend.errors import BackendError
+    from backend.models.checkpoint import Checkpoint, resolve
+    from backend.planner.start import start_refusal
+
+    try:
+        refusal = start_refusal(Checkpoint(resolve(model)), gpu, host_memory)
+    except BackendError as error:
+        refusal = str(error)
+    typer.echo(json.dumps({"refusal": refusal}))
+
+
 def table(made: "Plan") -> str:
     from backend.planner.plan import gib
 

@@ -9,6 +9,7 @@ extensions (``top_k``, ``min_p``, ``repetition_penalty``, ``min_tokens``, ``stop
 """
 
 import re
+from collections.abc import Iterator
 from math import isfinite
 from typing import Annotated, Any, Literal
 
@@ -27,8 +28,12 @@ MAX_BAD_WORDS = 512
 MAX_ALLOWED_TOKENS = 8192
 MAX_JOULES = 1e9
 """No call takes more, 278 kWh: what says so did not measure."""
+MAX_FIRST_TOKEN_MS = 86_400_000
 MAX_INPUTS = 2048  # texts of one call for embeddings (OpenAI API)
 Inputs = Field(min_length=1, max_length=MAX_INPUTS)
+MAX_BIASES = 1024
+FAIL_FAST = Field(fail_fast=True)
+"""On every list: one wrong item is told, and a million of them are not looked at."""
 
 FINGERPRINT = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 OUR_FINGERPRINT = re.compile(r"fp_(?P<weights>[0-9a-f]{16})_[0-9a-f]{8}")  # `backend.fingerprint`
@@ -74,9 +79,9 @@ class ToolCall(WireModel):
 
 class ChatMessage(WireModel):
     role: NonEmpty
-    content: str | list[ContentPart] | None = None
+    content: str | Annotated[list[ContentPart], FAIL_FAST] | None = None
     name: str | None = None
-    tool_calls: list[ToolCall] | None = None
+    tool_calls: Annotated[list[ToolCall], FAIL_FAST] | None = None
     tool_call_id: str | None = None
 
 
@@ -91,19 +96,21 @@ class GenerationRequest(WireModel):
     top_p: float | None = Field(None, gt=0, le=1)
     top_k: int | None = Field(None, ge=-1)
     seed: int | None = Field(None, ge=-(2**63), lt=2**63)
-    stop: str | Annotated[list[str], Field(max_length=MAX_STOP_STRINGS)] | None = None
+    stop: str | Annotated[list[str], FAIL_FAST, Field(max_length=MAX_STOP_STRINGS)] | None = None
     max_tokens: int | None = Field(None, ge=1)
     min_p: float | None = Field(None, ge=0, le=1)
     presence_penalty: float | None = Field(None, ge=-2, le=2)
     frequency_penalty: float | None = Field(None, ge=-2, le=2)
     repetition_penalty: float | None = Field(None, gt=0, le=100)
-    logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = None
+    logit_bias: Annotated[dict[str, Annotated[float, Field(ge=-100, le=100)]], Field(max_length=MAX_BIASES)] | None = (
+        None
+    )
     min_tokens: int | None = Field(None, ge=0)
-    stop_token_ids: Annotated[list[int], Field(max_length=MAX_STOP_TOKENS)] | None = None
+    stop_token_ids: Annotated[list[int], FAIL_FAST, Field(max_length=MAX_STOP_TOKENS)] | None = None
     include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
-    bad_words: Annotated[list[NonEmpty], Field(max_length=MAX_BAD_WORDS)] | None = None
-    allowed_token_ids: Annotated[list[int], Field(min_length=1, max_length=MAX_ALLOWED_TOKENS)] | None = None
+    bad_words: Annotated[list[NonEmpty], FAIL_FAST, Field(max_length=MAX_BAD_WORDS)] | None = None
+    allowed_token_ids: Annotated[list[int], FAIL_FAST, Field(min_length=1, max_length=MAX_ALLOWED_TOKENS)] | None = None
     truncate_prompt_tokens: int | None = Field(None, ge=-1)
     skip_special_tokens: bool | None = None
     prompt_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
@@ -113,7 +120,7 @@ class GenerationRequest(WireModel):
     response_format: JsonObject | None = None
     guided_json: JsonObject | str | None = None
     guided_regex: str | None = None
-    guided_choice: list[str] | None = None
+    guided_choice: Annotated[list[str], FAIL_FAST] | None = None
     guided_grammar: str | None = None
     structured_outputs: JsonObject | None = None
     user: str | None = None
@@ -122,27 +129,91 @@ class GenerationRequest(WireModel):
     def wants_usage_chunk(self) -> bool:
         return bool(self.stream and self.stream_options and self.stream_options.include_usage)
 
+    @property
+    def longest_answer(self) -> int | None:
+        """Tokens that one answer may have; None where the request does not say."""
+        return self.max_tokens
+
+    @property
+    def answers(self) -> int:
+        """How many come back."""
+        return self.n or 1
+
+    @property
+    def sequences(self) -> int:
+        """How many are generated for that."""
+        return self.answers
+
+    @property
+    def prompt_ids(self) -> int:
+        """Tokens of prompts that are given as token ids."""
+        return 0
+
+    def leading_texts(self) -> Iterator[str]:
+        """The texts of the prompt, in order, as far as one asks for them: what a prefix cache would share."""
+        return iter(())
+
 
 class ChatCompletionRequest(GenerationRequest):
     """POST /v1/chat/completions."""
 
-    messages: list[ChatMessage] = Field(min_length=1)
+    messages: Annotated[list[ChatMessage], FAIL_FAST, Field(min_length=1)]
     max_completion_tokens: int | None = Field(None, ge=1)
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
 
+    @property
+    def longest_answer(self) -> int | None:
+        """Where both are given, the larger: servers differ in which of them they obey."""
+        given = [most for most in (self.max_tokens, self.max_completion_tokens) if most is not None]
+        return max(given, default=None)
+
+    def leading_texts(self) -> Iterator[str]:
+        for message in self.messages:
+            yield message.role
+            if isinstance(message.content, str):
+                yield message.content
+            for part in message.content if isinstance(message.content, list) else ():
+                yield part.text if part.text is not None else part.type
+
 
 class CompletionRequest(GenerationRequest):
     """POST /v1/completions. ``prompt``: a string, strings, token ids, or lists of token ids."""
 
-    prompt: str | list[str] | list[int] | list[list[int]]
+    prompt: (
+        str
+        | Annotated[list[str], FAIL_FAST]
+        | Annotated[list[int], FAIL_FAST]
+        | Annotated[list[Annotated[list[int], FAIL_FAST]], FAIL_FAST]
+    )
     max_tokens: int | None = Field(None, ge=0)  # 0 with `echo` only
     best_of: int | None = Field(None, ge=1, le=MAX_CHOICES)
     echo: bool | None = None
     logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
     add_special_tokens: bool | None = None
+
+    @property
+    def prompts(self) -> int:
+        """A list of token ids is one prompt; any other list has one in each item."""
+        several = isinstance(self.prompt, list) and not (self.prompt and isinstance(self.prompt[0], int))
+        return max(1, len(self.prompt)) if several else 1
+
+    @property
+    def answers(self) -> int:
+        return (self.n or 1) * self.prompts
+
+    @property
+    def sequences(self) -> int:
+        return max(self.n or 1, self.best_of or 1) * self.prompts
+
+    @property
+    def prompt_ids(self) -> int:
+        return _ids_in(self.prompt)
+
+    def leading_texts(self) -> Iterator[str]:
+        return _texts_of(self.prompt)
 
 
 class EmbeddingsRequest(GenerationRequest):
@@ -151,12 +222,27 @@ class EmbeddingsRequest(GenerationRequest):
 
     input: (
         NonEmpty
-        | Annotated[list[NonEmpty], Inputs]
-        | Annotated[list[int], Field(min_length=1)]
-        | Annotated[list[Annotated[list[int], Field(min_length=1)]], Inputs]
+        | Annotated[list[NonEmpty], FAIL_FAST, Inputs]
+        | Annotated[list[int], FAIL_FAST, Field(min_length=1)]
+        | Annotated[list[Annotated[list[int], FAIL_FAST, Field(min_length=1)]], FAIL_FAST, Inputs]
     )
     dimensions: int | None = Field(None, ge=1)
     encoding_format: Literal["float", "base64"] | None = None
+
+    @property
+    def answers(self) -> int:
+        return 1
+
+    @property
+    def sequences(self) -> int:
+        return 0
+
+    @property
+    def prompt_ids(self) -> int:
+        return _ids_in(self.input)
+
+    def leading_texts(self) -> Iterator[str]:
+        return _texts_of(self.input)
 
     @field_validator("stream")
     @classmethod
@@ -164,6 +250,23 @@ class EmbeddingsRequest(GenerationRequest):
         if stream:
             raise ValueError("embeddings are not streamed")
         return stream
+
+
+TokenIds = list[int]
+
+
+def _ids_in(prompt: str | list[str] | TokenIds | list[TokenIds]) -> int:
+    if isinstance(prompt, str):
+        return 0
+    return sum(len(item) if isinstance(item, list) else isinstance(item, int) for item in prompt)
+
+
+def _texts_of(prompt: str | list[str] | TokenIds | list[TokenIds]) -> Iterator[str]:
+    if isinstance(prompt, str):
+        yield prompt
+        return
+    for item in prompt:
+        yield item if isinstance(item, str) else str(item)
 
 
 class PromptTokensDetails(WireModel):
@@ -177,14 +280,23 @@ def _measured(said: object) -> float | None:
     return float(said) if isfinite(said) and 0 <= said <= MAX_JOULES else None
 
 
+def _duration(said: object) -> float | None:
+    """As `_measured`, for milliseconds."""
+    if isinstance(said, bool) or not isinstance(said, int | float):
+        return None
+    return float(said) if isfinite(said) and 0 <= said <= MAX_FIRST_TOKEN_MS else None
+
+
 class Usage(WireModel):
-    """energy_joules (ours): what the call took of the card (`backend.gpu_meter`); absent where nobody measured."""
+    """energy_joules (ours): what the call took of the card (`backend.gpu_meter`); absent where nothing measured it.
+    first_token_ms (ours): from the arrival of the request at the engine to its first token; absent where unknown."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
     total_tokens: int = 0
     prompt_tokens_details: PromptTokensDetails | None = None
     energy_joules: Annotated[float | None, BeforeValidator(_measured)] = None
+    first_token_ms: Annotated[float | None, BeforeValidator(_duration)] = None
 
 
 class ErrorDetail(BaseModel):

@@ -4,6 +4,8 @@
 
     python bench/campaign.py --factor 26 --out FILE.json tests/audit/test_crash_matrix.py   (1,040 runs, both stores)
     python bench/campaign.py --factor 5 --out FILE.json tests/gateway/test_failover.py      (100 kills, hangs, restarts)
+    python bench/campaign.py --factor 32 --out FILE.json tests/gateway/test_side_store_campaign.py  (1,024 calls)
+    python bench/campaign.py --factor 9 --out FILE.json tests/audit/test_crash.py          (540 kills, commands between)
 
 The ordinary suite runs the same properties, and other tests that draw (marked `campaign`), on a seeded sample. A
 failure prints how to reproduce it.
@@ -54,6 +56,17 @@ def main() -> int:
             for case in suite.iter("testcase")
             for one in case.iter("property")
             if one.get("name") == "seed"
+        },
+        "counts": {
+            case.get("name"): counts
+            for case in suite.iter("testcase")
+            if (
+                counts := {
+                    one.get("name"): int(one.get("value"))
+                    for one in case.iter("property")
+                    if one.get("name") not in ("examples", "seed")
+                }
+            )
         },
         "versions": {"python": platform.python_version(), "hypothesis": version("hypothesis")},
     }

@@ -20,7 +20,7 @@ _TURN = Lock()  # a node's name is one process's, so changes made by several of 
 
 @contextmanager
 def recorded_admin(installation: Installation) -> Iterator[OnEvent]:
-    """Yields what `Control` tells its changes to. Raises AuditUnavailable; then nothing is changed (fail closed)."""
+    """Yields what `Control` tells its changes to. It raises AuditUnavailable; then nothing is changed (fail closed)."""
     with recording(installation) as append:
 
         def on_event(event: AdminEvent) -> None:
@@ -32,14 +32,29 @@ def recorded_admin(installation: Installation) -> Iterator[OnEvent]:
 
 @contextmanager
 def recording(installation: Installation) -> Iterator[Callable[[Event], Receipt]]:
-    """Yields what makes any event durable. Raises AuditUnavailable, and so does what it yields."""
+    """Yields what makes any event durable, or raises AuditUnavailable.
+
+    The log is opened with the first event, so that a command that is refused before leaves no trace. Raises StoreError
+    if the folder's databases are not where it remembers them.
+    """
+    installation.settle()
     with _TURN, asyncio.Runner() as runner:
-        node = f"cli-{getpid()}"  # several may run at once, beside the gateway
-        log = runner.run(AuditLog.open(installation.audit_log, signer=installation.signer(), node=node))
+        opened: list[AuditLog] = []
+
+        def append(event: Event) -> Receipt:
+            if not opened:
+                node = f"cli-{getpid()}"  # several may run at once, beside the gateway
+                signer, path = installation.signer(), installation.audit_log
+                opened.append(
+                    runner.run(AuditLog.open(path, signer=signer, node=node, open_store=installation.open_store))
+                )
+            return runner.run(opened[0].append(event))
+
         try:
-            yield lambda event: runner.run(log.append(event))
+            yield append
         finally:
-            runner.run(log.close())
+            for log in opened:
+                runner.run(log.close())
 
 
 def recorded_from_threads(log: AuditLog) -> OnEvent:

@@ -4,6 +4,7 @@
 are committed. Without one they are not recorded.
 """
 
+import errno
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from difflib import get_close_matches
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 ACTOR = "cli"
 DEFAULT_DATA = Path("domicile-data")
+MAX_TEXT = 1 << 20
+"""Bytes of a certificate chain, a key or a policy that an option names."""
 
 Data = Annotated[
     Path, typer.Option("--data", envvar="DOMICILE_DATA", show_envvar=True, help="Data folder of the installation.")
@@ -37,16 +40,20 @@ InProject = Annotated[str | None, typer.Option("--project", help="Of this projec
 
 
 @contextmanager
-def opened_control(
-    ctx: typer.Context, data: Path, *, create: bool = False, cell: str | None = None
-) -> "Iterator[Control]":
-    from gateway.installation import Installation
+def opened_control(ctx: typer.Context, data: Path, *, cell: str | None = None) -> "Iterator[Control]":
+    """`cell`: what the folder's has to be, if it is named."""
+    from gateway.installation import Installation, InstallationError
 
     with plain_errors():
-        installation = Installation.create(data, cell) if create else Installation.open(data)
+        installation = Installation.open(data)
+        if cell is not None and installation.cell != cell:
+            raise InstallationError(
+                f"{data} belongs to cell {installation.cell!r}, not {cell!r}; name the other cell's folder by --data"
+            )
         record: RecordAdmin = ctx.obj or (lambda installation: nullcontext(lambda event: None))
         database = installation.database()
         try:
+            installation.check_of_one_time(database)
             with _near_names(installation, database), record(installation) as on_event:
                 yield installation.control(database, actor=ACTOR, on_event=on_event)
         finally:
@@ -88,13 +95,33 @@ def plain_errors() -> Iterator[None]:
     """What an operator did wrong or can mend is a sentence, not a traceback."""
     from audit import AuditError
     from gateway.installation import InstallationError
+    from gateway.settings import SettingsError
     from gateway.store.errors import StoreError
     from regions.errors import RegionsError
 
     try:
         yield
-    except (InstallationError, StoreError, RegionsError, AuditError, OSError) as error:
+    except (InstallationError, StoreError, RegionsError, AuditError, SettingsError) as error:
         fail(str(error))
+    except OSError as error:
+        fail(said_of(error))
+
+
+def said_of(error: OSError) -> str:
+    """What the system refused, of which file, and what to do where that is known."""
+    if error.filename is None or error.strerror is None:
+        return str(error)
+    fix = _FIXES.get(error.errno or 0)
+    return f"{error.filename}: {error.strerror}" + (f"; {fix}" if fix else "")
+
+
+_FIXES = {
+    errno.EROFS: "this medium is read-only: work on a copy of the folder, or mount it writable",
+    errno.EACCES: "run the command as the user that the gateway runs as",
+    errno.EPERM: "run the command as the user that the gateway runs as",
+    errno.ENOENT: "name a file that exists",
+    errno.ENOSPC: "free some space",
+}
 
 
 @contextmanager
@@ -121,10 +148,16 @@ def print_secret(record: "Record", secret: str, what: str, as_json: bool, *, fie
 
 def read_text(file: Path) -> str:
     """Of a small ASCII file that an option names: a certificate, a key."""
+    from audit.untrusted_file import read_untrusted
+
     try:
-        return file.read_text(encoding="ascii").strip()
+        return read_untrusted(file, MAX_TEXT, follow_links=True).decode("ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
-        fail(f"{file} cannot be read: {error.strerror if isinstance(error, OSError) else 'it is not ASCII text'}")
+        fail(f"{file} cannot be read: {_why(error)}")
+
+
+def _why(error: OSError | UnicodeDecodeError) -> str:
+    return error.strerror or str(error) if isinstance(error, OSError) else "it is not ASCII text"
 
 
 def fail(sentence: str, status: int = 1) -> NoReturn:

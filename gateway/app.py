@@ -22,31 +22,41 @@ from gateway.admin.problems import problem
 from gateway.client import Client, Receive, Send, caller_address, headers_of
 from gateway.errors import GatewayError, InternalError, MethodNotAllowed, RouteNotFound
 from gateway.health import Health
+from gateway.identity.principal import Principal
 from gateway.inventory import Inventory, no_such_model
+from gateway.nearest_route import unknown_url
 from gateway.openai.endpoint import ENDPOINTS, Endpoint
 from gateway.pipeline import Pipeline
 
-OTHER_METHODS = ["GET", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS"]
+ROUTES = (*(endpoint.path for endpoint in ENDPOINTS), "/v1/models")
+"""What a caller may look for: the other paths are an operator's."""
+MODELS_PATH = "/v1/models"
 PROMETHEUS_TEXT = "text/plain; version=0.0.4; charset=utf-8"
 
 Network = IPv4Network | IPv6Network
 Handler = Callable[[Request], Awaitable[Response]]
+Refused = Callable[[Request, GatewayError], Awaitable[Response]]
 
 
 class GatewayApp:
     """Inference goes straight to the pipeline; everything else through Starlette's router and its error handlers."""
 
-    def __init__(self, pipeline: Pipeline, others: Starlette) -> None:
+    def __init__(self, pipeline: Pipeline, others: Starlette, refused: Refused) -> None:
         self._pipeline = pipeline
         self._others = others
-        self._endpoints: dict[tuple[str, str], Endpoint] = {("POST", e.path): e for e in ENDPOINTS}
+        self._refused = refused
+        self._endpoints: dict[str, Endpoint] = {e.path: e for e in ENDPOINTS}
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
-        endpoint = self._endpoints.get((scope.get("method", ""), scope.get("path", "")))
-        if endpoint is not None:
-            await self._pipeline.answer(endpoint, Client(scope, receive, send))
-        else:
+        endpoint = self._endpoints.get(scope.get("path", ""))
+        if endpoint is None:
             await self._others(scope, receive, send)
+        elif scope["method"] == "POST":
+            await self._pipeline.answer(endpoint, Client(scope, receive, send))
+        else:  # whatever the method is, also one that no router knows
+            error = MethodNotAllowed(f"Use POST at {endpoint.path}", allow="POST")
+            answer = await self._refused(Request(scope), error)
+            await answer(scope, receive, send)
 
 
 def build_app(
@@ -57,7 +67,8 @@ def build_app(
     mounts: Mapping[str, ASGIApp] = MappingProxyType({}),
 ) -> GatewayApp:
     """`operators`: from where metrics and the details of readiness may be read. `mounts`: applications by path."""
-    authenticator, telemetry = pipeline.authenticator, pipeline.telemetry
+    authenticator, telemetry, recorder = pipeline.authenticator, pipeline.telemetry, pipeline.recorder
+    known = frozenset(endpoint.path for endpoint in ENDPOINTS) | {MODELS_PATH}
     started = int(time())
 
     def from_operator(request: Request) -> bool:
@@ -65,7 +76,9 @@ def build_app(
         return address is not None and any(address in network for network in operators)
 
     async def offered(request: Request) -> list[Model]:
-        tenant = (await authenticator.authenticate(headers_of(request.scope), caller_address(request.scope))).tenant
+        principal = await authenticator.authenticate(headers_of(request.scope), caller_address(request.scope))
+        request.state.principal = principal
+        tenant = principal.tenant
         return [Model(id=name, created=started, owned_by=tenant) for name in inventory.models(tenant)]
 
     async def models(request: Request) -> Response:
@@ -88,14 +101,26 @@ def build_app(
 
     async def metrics(request: Request) -> Response:
         if not from_operator(request):
-            return await _http_error(request, HTTPException(404))
+            return await http_error(request, HTTPException(404))
         return Response(telemetry.exposition(), headers={"content-type": PROMETHEUS_TEXT})
 
-    async def wrong_method(request: Request) -> Response:
-        return await _refused(request, MethodNotAllowed(f"Use POST at {request.url.path}"))
+    async def refused(request: Request, error: GatewayError) -> Response:
+        """Nothing else stands for the request on record, so it is counted."""
+        path = request.url.path
+        endpoint = MODELS_PATH if path.startswith(f"{MODELS_PATH}/") else path if path in known else None
+        principal: Principal | None = getattr(request.state, "principal", None)
+        recorder.turned_away(error, endpoint, caller_address(request.scope), principal)
+        return _answer(error)
+
+    async def http_error(request: Request, error: HTTPException) -> Response:
+        if error.status_code == 404 and request.url.path.startswith("/admin"):
+            return problem(404, "there is nothing at this URL; the admin API is at /admin/v1")
+        return await refused(request, _gateway_error(request, error))
+
+    async def failed(request: Request, error: Exception) -> Response:
+        return await refused(request, InternalError("The gateway failed"))
 
     routes = [
-        *(Route(endpoint.path, wrong_method, methods=OTHER_METHODS) for endpoint in ENDPOINTS),
         Route("/v1/models", models, methods=["GET"]),
         Route("/v1/models/{model:path}", model, methods=["GET"]),
         Route("/healthz", alive, methods=["GET"]),
@@ -103,29 +128,26 @@ def build_app(
         Route("/metrics", metrics, methods=["GET"]),
         *(Mount(path, app) for path, app in mounts.items()),
     ]
-    handlers: dict[Any, Any] = {GatewayError: _refused, HTTPException: _http_error, Exception: _failed}
-    return GatewayApp(pipeline, Starlette(routes=routes, exception_handlers=handlers))
+    handlers: dict[Any, Any] = {GatewayError: refused, HTTPException: http_error, Exception: failed}
+    others = Starlette(routes=routes, exception_handlers=handlers)
+    others.router.redirect_slashes = False  # the redirect would go to whatever host the request names
+    return GatewayApp(pipeline, others, refused)
 
 
-async def _refused(request: Request, error: GatewayError) -> Response:
+def _answer(error: GatewayError) -> Response:
     response = _json(error.http_status, error.body())
     for name, value in error.headers():
         response.headers[name.decode()] = value.decode()
     return response
 
 
-async def _http_error(request: Request, error: HTTPException) -> Response:
+def _gateway_error(request: Request, error: HTTPException) -> GatewayError:
     if error.status_code == 405:
-        return await _refused(request, MethodNotAllowed(f"{request.method} is not offered at this URL"))
-    if error.status_code == 404 and request.url.path.startswith("/admin"):
-        return problem(404, "there is nothing at this URL; the admin API is at /admin/v1")
+        allow = ", ".join(sorted((error.headers or {}).get("Allow", "").split(", ")))
+        return MethodNotAllowed(f"{request.method} is not offered at this URL", allow=allow)
     if error.status_code == 404:
-        return await _refused(request, RouteNotFound("There is nothing at this URL; see docs/api.md for what there is"))
-    return await _failed(request, error)
-
-
-async def _failed(request: Request, error: Exception) -> Response:
-    return await _refused(request, InternalError("The gateway failed"))
+        return RouteNotFound(unknown_url(request.method, request.url.path, ROUTES))
+    return InternalError("The gateway failed")
 
 
 def _json(status: int, body: bytes) -> Response:

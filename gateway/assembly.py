@@ -1,7 +1,6 @@
 """Puts a gateway together from its settings: opens what it needs, in order, and closes it in the reverse order."""
 
 import asyncio
-import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -12,8 +11,9 @@ from time import time
 from typing import TYPE_CHECKING
 
 from audit import AuditLog, AuditSettings, Signer, open_sided
-from audit.place import open_reader
+from audit.identity import identity_of
 from audit.sequencer import Limits as AuditLimits
+from audit.watched import Watches
 from gateway.admin.access import Desk
 from gateway.admin.app import PREFIX as ADMIN_PREFIX
 from gateway.admin.app import build_admin
@@ -26,8 +26,12 @@ from gateway.chores import Chores
 from gateway.credentials import TenantCredentials, certificate_end
 from gateway.directory import Directory
 from gateway.errors import BackendUnavailable
+from gateway.evaluation import Evaluation
+from gateway.feasibility import Feasibility
 from gateway.fleet_room import fleet_at_work
 from gateway.health import Check, Health
+from gateway.heap import keep_trimmed, malloc_trim
+from gateway.inspection import Inspection
 from gateway.installation import Installation
 from gateway.inventory import Inventory
 from gateway.judge import Judge
@@ -52,8 +56,10 @@ from gateway.sinks import sinks_of, spans_leave
 from gateway.store.control import Control
 from gateway.store.database import Database
 from gateway.store.errors import Invalid
+from gateway.store.ownership import owner_of
 from gateway.store.postgres_limits import PostgresLimitStore
 from gateway.store.usage_report import spent
+from gateway.store_watch import look_for_ever, untroubled, watches_of
 from gateway.telemetry import Telemetry, exporting_tracer
 from gateway.upstream import Upstream
 from gateway.version import build
@@ -79,12 +85,14 @@ class Gateway:
     telemetry: Telemetry
     has_operator: Callable[[], bool]
     weaknesses: tuple[Weakness, ...]
+    watches: Watches
+    inspection: Inspection
 
 
 @asynccontextmanager
 async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
     """Raises what keeps it from starting: InstallationError, DatabaseUnavailable, AuditUnavailable, RegionsError."""
-    installation = Installation.open(settings.data, settings.secrets)
+    installation = Installation.open(settings.data, settings.secrets, settings.database)
     tracer = None
     if (spans := settings.telemetry).otlp_endpoint:
         tracer = exporting_tracer(spans.otlp_endpoint, spans.sample_ratio, settings.node, spans_leave(settings))
@@ -107,9 +115,11 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
         parking.look()
 
     database = installation.database(pool_size=settings.database.pool_size)
+    installation.check_of_one_time(database)
     keys, signer = installation.keys, installation.signer()
     provider = _provider(settings.oidc) if settings.oidc.issuer else None
     audit_settings = AuditSettings(limits=AuditLimits(reserve_bytes=settings.audit.reserve_bytes))
+    watches = await asyncio.to_thread(watches_of, installation, database)
     try:
         async with (
             await AuditLog.open(
@@ -118,9 +128,10 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
                 node=settings.node,
                 build=build(),
                 settings=audit_settings,
-                open_store=open_sided(installation.side_store, keys),
+                open_store=watches.guarding(open_sided(installation.side_store, keys, installation.record_url)),
             ) as log,
             NameFinder(settings.names) as names,
+            Inspection(settings.inspection) as inspection,
             Upstream(
                 settings.requests,
                 lambda backend, peer: recorder.connected(backend, peer),
@@ -136,12 +147,13 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
             ) as directory,
             Ledger(
                 database,
-                log_name(signer.verifier_key),
-                lambda: open_reader(installation.audit_log),
+                log_name(owner_of(database) or identity_of(installation.owner)),
+                installation.open_reader,
                 lambda: directory.prices,
+                days=settings.audit.ledger_days,
             ) as ledger,
             _machines(provider, settings.oidc) as machines,
-            _limit_store(database, ledger) as limit_store,
+            _limit_store(database, ledger, installation.urls.redis) as limit_store,
             Limiter(limit_store) as limiter,
             fleet_at_work(
                 settings,
@@ -155,28 +167,31 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
             ),
         ):
             _tell_ends(telemetry, credentials, settings.listen.cert_file)
-            recorder = Recorder(log, telemetry)
+            recorder = Recorder(log, telemetry, settings.audit.address_days)
+            authenticator = Authenticator(directory, telemetry, machines)
+            judge = Judge(inventory, telemetry, stops=stops, sinks=sinks_of(settings))
             pipeline = Pipeline(
-                authenticator=Authenticator(directory, recorder, telemetry, machines),
+                authenticator=authenticator,
                 meter=Meter(
                     limiter, lambda model: directory.prices.at(model, time()), settings.requests.default_max_tokens
                 ),
-                judge=Judge(inventory, telemetry, stops=stops, sinks=sinks_of(settings)),
+                judge=judge,
+                evaluation=Evaluation(authenticator, judge, routes, names, inspection, telemetry),
                 routes=routes,
                 parking=parking,
                 recorder=recorder,
                 upstream=upstream,
-                names=names,
                 telemetry=telemetry,
                 settings=settings.requests,
             )
 
             is_ready = BackendProbe(upstream, routes, fleet)
             health = Health(
-                {"audit": _durable(log), "directory": _fresh(directory)}, lambda: _backend_checks(fleet, is_ready)
+                {"audit": _durable(log), "directory": _fresh(directory), "databases": untroubled(watches)},
+                lambda: _backend_checks(fleet, is_ready),
             )
             custody = installation.custody(log, keys, signer, settings.audit.backup_days)
-            chores = Chores(custody, installation.audit_log.parent, settings.audit)
+            chores = Chores(custody, installation.audit_log.parent, settings.audit, installation.learn_successions)
             on_event = recorded_from_threads(log)
 
             def by_itself() -> Control:
@@ -186,10 +201,12 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
                 return len(by_itself().activate_due())
 
             background = [
+                asyncio.create_task(look_for_ever(watches), name="database watches"),
                 asyncio.create_task(Prober(fleet, is_ready).run(), name="prober"),
                 asyncio.create_task(_renew(credentials), name="renewal"),
                 asyncio.create_task(chores.run(), name="chores"),
                 asyncio.create_task(activate_scheduled(due), name="scheduled policies"),
+                asyncio.create_task(keep_trimmed(malloc_trim()), name="heap"),
             ]
             if settings.cells.pull:
                 background.append(asyncio.create_task(_pull(settings, installation, signer, by_itself), name="bundles"))
@@ -203,9 +220,10 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
                         on_event=on_event,
                         provider=provider,
                         check_region=_region_of(installation),
+                        check_deployment=Feasibility(installation, settings).check,
                         on_refused=_told_from_threads(recorder, telemetry),
                         policy_room=lambda store: PolicyRoom(
-                            store, installation.catalogue(), installation.audit_log, sinks=sinks_of(settings)
+                            store, installation.catalogue(), installation.open_reader, sinks=sinks_of(settings)
                         ),
                         backend_keys=installation.backend_keys,
                     )
@@ -214,13 +232,16 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
                 app = build_app(pipeline, inventory, health, settings.listen.operators, mounts)
                 state = await asyncio.to_thread(observe, settings, installation, database)
                 has_operator = installation.inventory(database).has_operator
-                yield Gateway(app, directory, log, telemetry, has_operator, tuple(weaknesses(settings, state)))
+                found = tuple(weaknesses(settings, state))
+                yield Gateway(app, directory, log, telemetry, has_operator, found, watches, inspection)
             finally:
                 for task in background:
                     task.cancel()
                     with suppress(asyncio.CancelledError):
                         await task
+                await recorder.close()
     finally:
+        watches.close()
         database.close()
 
 
@@ -235,7 +256,7 @@ async def _machines(provider: "IdentityProvider | None", settings: Oidc) -> Asyn
     if provider is None or not settings.projects:
         yield None
         return
-    async with Machines(provider, settings.projects, settings.groups_claim) as machines:
+    async with Machines(provider, settings.projects, settings.groups_claim, skew_s=settings.clock_skew_s) as machines:
         yield machines
 
 
@@ -256,11 +277,11 @@ def _region_of(installation: Installation) -> Callable[[str], None]:
 
 
 @asynccontextmanager
-async def _limit_store(database: Database, ledger: Ledger) -> AsyncIterator[LimitStore]:
-    """Where limits hold across gateways: in Redis where DOMICILE_REDIS_URL says so, else in the database if that is
+async def _limit_store(database: Database, ledger: Ledger, url: str | None) -> AsyncIterator[LimitStore]:
+    """Where limits hold across gateways: in the Redis at `url`, else in the database if that is
     PostgreSQL. Else of this process alone, whose budgets go on from what the ledger says was spent."""
     store: LimitStore
-    if url := os.environ.get("DOMICILE_REDIS_URL"):
+    if url is not None:
         from gateway.redis_limits import RedisLimitStore  # of the extra domicile[redis]
 
         store = RedisLimitStore(url)

@@ -12,7 +12,6 @@ from gateway.identity.keys import KeyElsewhere, KeyExpired, KeyRefused, KeyRevok
 from gateway.identity.login import ProviderUnavailable
 from gateway.identity.principal import Principal
 from gateway.machines import Machines
-from gateway.recorder import Recorder
 from gateway.telemetry import Telemetry
 
 BEARER = "bearer "
@@ -21,12 +20,9 @@ BEARER = "bearer "
 class Authenticator:
     """`machines`: those of the identity provider, where they may call models."""
 
-    def __init__(
-        self, directory: Directory, recorder: Recorder, telemetry: Telemetry, machines: Machines | None = None
-    ) -> None:
+    def __init__(self, directory: Directory, telemetry: Telemetry, machines: Machines | None = None) -> None:
         self._directory = directory
         self._machines = machines
-        self._recorder = recorder
         self._telemetry = telemetry
 
     async def authenticate(self, headers: Mapping[str, str], address: Address | None) -> Principal:
@@ -42,8 +38,9 @@ class Authenticator:
         except KeyRefused as error:
             reason = reason_of(error)
             self._telemetry.auth_failures.labels(reason).inc()
-            self._recorder.auth_failed(reason)
-            raise NotAuthenticated(_sentence(error), code=_code(error)) from None
+            raise NotAuthenticated(
+                _sentence(error), code=_code(error), reason=reason, key_id=error.key_id, tenant=error.tenant
+            ) from None
         except DirectoryStale as error:
             raise DirectoryUnavailable(
                 "Keys and policies cannot be checked now, so no request is processed", retry_after_s=2
@@ -52,6 +49,10 @@ class Authenticator:
             raise IdentityUnavailable(
                 "The identity provider does not answer, so its tokens cannot be checked now", retry_after_s=10
             ) from error
+
+    def is_current(self, principal: Principal) -> bool:
+        """Whether `authenticate` would give the same principal, without asking it again."""
+        return self._directory.is_current(principal)
 
 
 def _bearer(authorization: str) -> str:

@@ -1,4 +1,4 @@
-"""``domicile backend register | enrol | list | revoke``: servers that run where no launcher reaches."""
+"""``domicile backend register | enrol | list | revoke | token``: servers that run where no launcher reaches."""
 
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal, InvalidOperation
@@ -17,6 +17,7 @@ from gateway.admin_shell import (
     confirm,
     fail,
     opened_control,
+    opened_database,
     opened_inventory,
     read_text,
 )
@@ -127,7 +128,7 @@ def enrol(
         installation.catalogue().region(region, _today())
         identity = BackendIdentity(installation.cell, tenant, region, backend)
         if not url.startswith("https://"):
-            fail(f"{url!r}: a backend on another host speaks TLS; name it as https://host:port")
+            fail("--url: a backend on another host speaks TLS; name it as https://host:port")
         place = Place(url, model, weights or f"/var/lib/domicile-backend/models/{model}")
         enrolment = Enrolment.prepare(installation, identity, place)
         record = control.register_backend(
@@ -186,3 +187,27 @@ def _pin(file: Path) -> str:
         return sha256(ssl.PEM_cert_to_DER_cert(read_text(file).strip())).hexdigest()
     except ValueError:
         fail(f"{file} holds no certificate in PEM")
+
+
+@app.command("token")
+def token(
+    ctx: typer.Context,
+    tenant: Tenant,
+    backend: Id,
+    path: Annotated[str, typer.Option(help="What is called, as '/scrub' or '/metrics'.")],
+    method: Annotated[str, typer.Option(help="GET or POST.")] = "POST",
+    data: Data = DEFAULT_DATA,
+) -> None:
+    """Sign a request token for one call, without a body, of a backend that runs with --request-key; good for a minute.
+
+    Example: DOMICILE_REQUEST_TOKEN=$(domicile backend token --tenant acme acme-1 --path /scrub) domicile backend scrub
+    """
+    with opened_database(data) as (installation, _):
+        signer = installation.find_request_signer()
+    if signer is None:
+        fail("no backend of this installation was started with a request key; start one with --request-key")
+    line = signer.field(
+        tenant=tenant, backend=backend, method=method.upper(), path=path, project="", decision="",
+        digest=sha256(b"").digest(),
+    )  # fmt: skip
+    typer.echo(line.partition(": ")[2].strip())

@@ -121,7 +121,7 @@ def open_bundle(data: bytes, key: VerifierKey, *, home: str, peer: str) -> Bundl
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         raise BundleError(f"not a bundle: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         raise BundleError("not a bundle: it is not a JSON object with a note and a content") from None
     if (bundle.home, bundle.peer) != (home, peer):
         raise BundleError(f"the bundle is of cell {bundle.home!r} for {bundle.peer!r}, not of {home!r} for {peer!r}")

@@ -103,6 +103,7 @@ def bundle(
 
     Example: domicile cell bundle eu-de --output eu-de.bundle
     """
+    from audit.new_file import replace_file
     from gateway.bundle import sign_bundle
     from gateway.pull import key_name
     from gateway.store.cell_records import bundle_for
@@ -111,8 +112,7 @@ def bundle(
     with opened_database(data) as (installation, database):
         known(database, peer)
         made = bundle_for(database, installation.cell, peer)
-        output.write_bytes(sign_bundle(made, key_name(installation.cell), installation.signer()))
-        output.chmod(0o600)
+        replace_file(output, sign_bundle(made, key_name(installation.cell), installation.signer()))
     said = {"home": made.home, "peer": peer, "epoch": made.epoch, "sha256": made.sha256, "tenants": len(made.tenants)}
     if as_json:
         print_json(said)
@@ -135,13 +135,17 @@ def apply(
     """
     from audit.errors import NoteError
     from audit.note import VerifierKey
-    from gateway.bundle import BundleError, open_bundle
+    from audit.untrusted_file import read_untrusted
+    from gateway.bundle import MAX_BYTES, BundleError, open_bundle
     from gateway.installation import Installation
 
     with opened_control(ctx, data) as control:
         try:
             opened = open_bundle(
-                file.read_bytes(), VerifierKey.parse(read_text(key)), home=home, peer=Installation.open(data).cell
+                read_untrusted(file, MAX_BYTES, follow_links=True),
+                VerifierKey.parse(read_text(key)),
+                home=home,
+                peer=Installation.open(data).cell,
             )
         except (BundleError, NoteError) as error:
             fail(str(error))

@@ -7,12 +7,11 @@ away.
 import asyncio
 import logging
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from time import time
 
-import httpx2
-
 from audit.errors import AuditError
+from audit.external import ExternalService, ExternalUnavailable
 from audit.note import VerifierKey
 from audit.signer import Signer
 from gateway.bundle import MAX_BYTES, BundleError, open_bundle
@@ -23,7 +22,8 @@ from gateway.store.errors import StoreError
 
 logger = logging.getLogger("domicile.gateway")
 
-TIMEOUT_S = 30.0
+DEADLINE_S = 30.0
+"""For one question, to the last byte of its answer."""
 
 
 class Puller:
@@ -44,30 +44,26 @@ class Puller:
         await asyncio.gather(*(self._forever(home, key) for home, key in self._homes))
 
     async def _forever(self, home: Peer, key: VerifierKey) -> None:
-        context = ssl.create_default_context(cafile=None if home.ca_file is None else str(home.ca_file))
+        tls = ssl.create_default_context(cafile=None if home.ca_file is None else str(home.ca_file))
+        service = ExternalService(f"cell {home.cell}", deadline_s=DEADLINE_S, max_bytes=MAX_BYTES, at_once=1, tls=tls)
         failing = False
-        async with httpx2.AsyncClient(
-            verify=context, timeout=TIMEOUT_S, follow_redirects=False, trust_env=False
-        ) as client:
-            while True:
-                try:
-                    if changed := await self.pull(home, key, client.post):
-                        logger.info("cell %s told of %d tenants", home.cell, len(changed))
-                    failing = False
-                except (httpx2.HTTPError, BundleError, StoreError, AuditError, OSError) as error:
-                    if not failing:  # said once; what was taken over before stays in force
-                        logger.error("cell %s cannot be asked: %s", home.cell, error or type(error).__name__)
-                    failing = True
-                await asyncio.sleep(self._every_s)
+        while True:
+            try:
+                if changed := await self.pull(home, key, service):
+                    logger.info("cell %s told of %d tenants", home.cell, len(changed))
+                failing = False
+            except (ExternalUnavailable, BundleError, StoreError, AuditError, OSError) as error:
+                if not failing:  # said once; what was taken over before stays in force
+                    logger.error("cell %s cannot be asked: %s", home.cell, error or type(error).__name__)
+                failing = True
+            await asyncio.sleep(self._every_s)
 
-    async def pull(self, home: Peer, key: VerifierKey, post: Callable[..., Awaitable[httpx2.Response]]) -> list[str]:
-        """Once. Raises httpx2.HTTPError, BundleError, StoreError, AuditError."""
+    async def pull(self, home: Peer, key: VerifierKey, service: ExternalService) -> list[str]:
+        """Once. Raises ExternalUnavailable, BundleError, StoreError, AuditError."""
         question = await asyncio.to_thread(ask, self._cell, home.cell, time(), self._signer)
-        answer = await post(home.url.rstrip("/") + PATH, content=question.encode())
-        if answer.status_code != 200:
-            raise BundleError(f"it answered {answer.status_code}")
-        if len(answer.content) > MAX_BYTES:
-            raise BundleError("its bundle is too large")
+        answer = await service.ask("POST", home.url.rstrip("/") + PATH, content=question.encode())
+        if answer.status != 200:
+            raise BundleError(f"it answered {answer.status}")
         return await asyncio.to_thread(self._take, answer.content, home.cell, key)
 
     def _take(self, data: bytes, home: str, key: VerifierKey) -> list[str]:

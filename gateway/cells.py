@@ -51,4 +51,6 @@ def build_cells(database: Database, cell: str, signer: Signer, now: Callable[[],
         check_question(text, VerifierKey.parse(known.verifier_key), peer=known.id, home=cell, now=now())
         return sign_bundle(bundle_for(database, cell, known.id), key_name(cell), signer)
 
-    return Starlette(routes=[Route(PATH.removeprefix(PREFIX), bundle, methods=["POST"])])
+    app = Starlette(routes=[Route(PATH.removeprefix(PREFIX), bundle, methods=["POST"])])
+    app.router.redirect_slashes = False  # the redirect would go to whatever host the request names
+    return app

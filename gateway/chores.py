@@ -17,6 +17,7 @@ from audit.anchor import Anchors, anchor
 from audit.clock import record_clock
 from audit.erasure import finish
 from audit.event_base import ANCHOR_TENANT
+from audit.late_trees import LateTrees, tell_late_trees
 from audit.node import NodeLock
 from audit.outside import last_stamped
 from audit.retention import run_all
@@ -34,11 +35,16 @@ TIMESTAMP_RETRY_S = 600.0
 class Chores:
     """`folder` is where the log lies, and the lock. Run it as a task; cancel it to stop."""
 
-    def __init__(self, custody: Custody, folder: Path, settings: Audit) -> None:
+    def __init__(
+        self, custody: Custody, folder: Path, settings: Audit, learn: Callable[[], object] = lambda: None
+    ) -> None:
+        """`learn` takes over the successions of the log's key that other hosts wrote into the record. Blocks."""
         self._custody = custody
         self._folder = folder
         self._settings = settings
         self._anchors = Anchors()
+        self._learn = learn
+        self._late_trees = LateTrees()
 
     async def run(self) -> NoReturn:
         lock = await self._turn()
@@ -60,6 +66,9 @@ class Chores:
         await run_all(self._custody)
 
     async def anchor(self) -> None:
+        """Checkpoints that a gateway on another host signed with a newer key are trusted by its succession."""
+        await asyncio.to_thread(self._learn)
+        await tell_late_trees(self._custody, self._late_trees)
         await anchor(self._custody, self._anchors)
 
     async def stamp(self) -> None:

@@ -19,6 +19,7 @@ from gateway.backup_cli import backup_app, init
 from gateway.cell_cli import cell_app
 from gateway.config_cli import config_app
 from gateway.control_cli import policy_app, project_app, tenant_app
+from gateway.database_cli import database_app
 from gateway.deployment_cli import deployment_app
 from gateway.doctor_cli import doctor
 from gateway.key_cli import key_app
@@ -47,6 +48,7 @@ for part in (
     backup_app,
     cell_app,
     config_app,
+    database_app,
     deployment_app,
     tenant_app,
     project_app,
@@ -167,11 +169,26 @@ def _hands_of(log: Path) -> "Hands":
     return installation.keys, installation.signer()
 
 
+def _record_url() -> str | None:
+    """As the environment says, or the configuration that DOMICILE_CONFIG names."""
+    from audit.errors import StoreError
+    from gateway.database_urls import urls_of
+    from gateway.installation import InstallationError, configured_databases
+    from gateway.settings import SettingsError
+
+    try:
+        return urls_of(configured_databases()).record
+    except (InstallationError, SettingsError) as error:
+        raise StoreError(str(error)) from error
+
+
 def main() -> None:
     from audit.cli_frame import open_hands
+    from audit.place import use_urls_of
     from gateway.admin_record import recorded_admin
 
     evidence_sources.append(_registers)
 
     open_hands.set(_hands_of)
+    use_urls_of(_record_url)
     sys.exit(app(obj=recorded_admin))

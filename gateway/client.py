@@ -11,8 +11,6 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Header = tuple[bytes, bytes]
 
-DRAIN_FACTOR = 4  # an oversized body is read this far, so that the client gets to see why it was refused
-
 
 class ClientGone(Exception):
     """The client closed its connection before it had sent its request."""
@@ -63,7 +61,8 @@ class Client:
         if self.headers.get("content-encoding", "identity").strip().lower() not in ("identity", ""):
             raise UnsupportedEncoding("Send the body as it is, without Content-Encoding")
         declared = self.headers.get("content-length", "")
-        too_large = declared.isdigit() and int(declared) > max_bytes
+        if declared.isdigit() and int(declared) > max_bytes:  # before the client is asked for it with a 100
+            raise _too_large(max_bytes)
         pieces: list[bytes] = []
         size = 0
         try:
@@ -75,15 +74,11 @@ class Client:
                     piece = message.get("body", b"")
                     size += len(piece)
                     self._more_body = message.get("more_body", False)
-                    too_large = too_large or size > max_bytes
-                    if too_large and size > DRAIN_FACTOR * max_bytes:
-                        break
-                    if not too_large:
-                        pieces.append(piece)
+                    if size > max_bytes:
+                        raise _too_large(max_bytes)
+                    pieces.append(piece)
         except TimeoutError:
             raise InvalidRequest(f"The body did not arrive within {timeout_s:g} seconds", code="body_timeout") from None
-        if too_large:
-            raise RequestTooLarge(f"The body is larger than {max_bytes} bytes, the limit of this gateway")
         return b"".join(pieces)
 
     def cancel_when_gone(self) -> None:
@@ -120,7 +115,10 @@ class Client:
             await self.write(b"".join(ours) + b"\n")
             return
         self.started, self.status = True, status
-        await self._send({"type": "http.response.start", "status": status, "headers": list(headers)})
+        sent = list(headers)
+        if self._more_body and "expect" in self.headers:  # whether the body still comes is up to the client
+            sent.append((b"connection", b"close"))
+        await self._send({"type": "http.response.start", "status": status, "headers": sent})
 
     async def write(self, data: bytes) -> None:
         await self._send({"type": "http.response.body", "body": data, "more_body": True})
@@ -128,3 +126,8 @@ class Client:
     async def end(self, data: bytes = b"") -> None:
         self.stop_watching()
         await self._send({"type": "http.response.body", "body": data, "more_body": False})
+
+
+def _too_large(max_bytes: int) -> RequestTooLarge:
+    """The rest of the body is read and dropped by the connection (`gateway.connection`)."""
+    return RequestTooLarge(f"The body is larger than {max_bytes} bytes, the limit of this gateway; send less at once")

@@ -1,28 +1,93 @@
-"""One client's connection: uvicorn's, with bounds on the time and size of what comes before anybody reads it.
+"""One client connection: uvicorn's protocol class, strict about HTTP framing and bounded in time and size.
 
-The pipeline bounds a body once a caller is known, but nobody is asked before a head is whole, and after a refusal
-nobody reads what still comes. A connection that says nothing, trickles its head or drips a refused body would stay for
-ever, and a head without end would fill memory (CWE-400; RFC 9112 §9.5, RFC 6585 §5).
+The parser (llhttp, through httptools) finds where a message ends. Around it this class enforces what RFC 9110 and
+RFC 9112 ask of a server and what neither uvicorn nor httptools does:
+
+* An ``Upgrade`` that is not taken is ignored and the body is read (RFC 9110 §7.8). httptools ends such a message at its
+  head, so the head is parsed once more without the fields of the upgrade.
+* Trailer fields are not header fields (RFC 9110 §6.5.1). They are counted and dropped.
+* HTTP/1.1 needs exactly one valid ``Host`` (RFC 9112 §3.2); any other version than 1.0 and 1.1 is 505.
+* ``Transfer-Encoding`` is ``chunked`` once or the request is refused (RFC 9112 §6.1, §6.3), and so is it in HTTP/1.0.
+* An ``Expect`` other than ``100-continue`` is 417 (RFC 9110 §10.1.1).
+* Whatever cannot be parsed is answered with 400 before the connection closes, in its turn, and never inside or after
+  the answer to the same message (RFC 9112 §11.2).
+
+Time and size are bounded here because the pipeline bounds a body only once the caller is known: no application code
+runs before a head is complete, and after a refusal none reads the rest of the body (CWE-400; RFC 9112 §9.5, RFC 6585
+§5).
 """
 
+import re
 from asyncio import TimerHandle, Transport
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from http import HTTPStatus
+from typing import Any, NamedTuple
 
+import httptools
+from pydantic_core import to_json
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 HEAD_S = 10.0
-"""For a whole head, from the first of its bytes or, on a new connection, from its beginning."""
+"""For a whole head, from its first byte or, on a new connection, from the connection's beginning."""
 BODY_MARGIN_S = 15.0
-"""Beyond what the gateway itself gives a body: then there has been an answer, which nobody wants to go on after."""
+"""Beyond what the gateway itself gives a body: by then the request has been answered."""
 MAX_HEAD = 64 << 10
+WRITE_BUFFER = 16 << 10
+"""Bytes of an answer that may wait for a client who does not read, before the backend is no longer read."""
+MAX_DISCARDED = 32 << 20
+"""Bytes of a body that are read and dropped after the answer, so that the client gets to see it; then the connection
+is closed."""
 
-INVALID, TIMEOUT, TOO_LARGE = (
-    (400, b"Bad Request"),
-    (408, b"Request Timeout"),
-    (431, b"Request Header Fields Too Large"),
+
+class Refusal(NamedTuple):
+    """An answer to a message that reaches no application."""
+
+    status: HTTPStatus
+    code: str
+    message: str
+
+    def encoded(self) -> bytes:
+        """The whole response, with OpenAI's error body; the connection closes after it."""
+        error = {"message": self.message, "type": "invalid_request_error", "param": None, "code": self.code}
+        body = to_json({"error": error})
+        head = f"HTTP/1.1 {self.status.value} {self.status.phrase}\r\ncontent-type: application/json\r\n"
+        return head.encode() + b"content-length: %d\r\nconnection: close\r\n\r\n%s" % (len(body), body)
+
+
+def _bad(message: str) -> Refusal:
+    return Refusal(HTTPStatus.BAD_REQUEST, "invalid_http", message)
+
+
+INVALID = _bad("The request is not valid HTTP/1.1; send it as RFC 9112 says")
+NO_HOST = _bad("The request needs exactly one Host field with a valid host name")
+BAD_CODING = _bad("Transfer-Encoding must be chunked, once, and HTTP/1.1; or send Content-Length")
+TIMEOUT = Refusal(HTTPStatus.REQUEST_TIMEOUT, "request_timeout", "The request's head did not arrive in time")
+TOO_LARGE = Refusal(
+    HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
+    "head_too_large",
+    f"The request line and header fields are larger than {MAX_HEAD} bytes; send fewer or shorter fields",
 )
+EXPECTATION = Refusal(
+    HTTPStatus.EXPECTATION_FAILED, "unknown_expectation", "The only Expect that is supported is 100-continue"
+)
+CODING = Refusal(
+    HTTPStatus.NOT_IMPLEMENTED,
+    "unsupported_transfer_coding",
+    "The only Transfer-Encoding that is supported is chunked; send the body uncompressed",
+)
+NO_TUNNEL = Refusal(HTTPStatus.NOT_IMPLEMENTED, "method_not_allowed", "CONNECT is not supported; this is no proxy")
+VERSION = Refusal(
+    HTTPStatus.HTTP_VERSION_NOT_SUPPORTED,
+    "http_version",
+    "Use HTTP version 1.1 or 1.0; other versions are not supported",
+)
+
+_FRAMING = frozenset({b"host", b"transfer-encoding", b"expect"})
+_HOST = re.compile(rb"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._~!$&'()*+;=%-]*)(?::[0-9]*)?")
+"""RFC 9110 §7.2, RFC 3986 §3.2.2; empty where the target has no authority. No comma: it would be two fields joined."""
+_UPGRADE_TOKENS = frozenset({b"upgrade", b"http2-settings"})
+_UPGRADE_FIELDS = frozenset({b"upgrade", b"http2-settings"})
 
 
 class BoundedConnection(HttpToolsProtocol):
@@ -30,13 +95,18 @@ class BoundedConnection(HttpToolsProtocol):
 
     def __init__(self, *args: Any, head_s: float, body_s: float, **named: Any) -> None:
         super().__init__(*args, **named)
+        self.parser = httptools.HttpRequestParser(self)  # without uvicorn's leniency for data after the last message
         self._head_s, self._body_s = head_s, body_s
-        self._size = self._fields = 0
-        self._in_message = self._in_body = False
+        self._size = self._fields = self._discarded = 0
+        self._in_message = self._in_body = self._body_seen = self._upgrading = self._last = False
+        self._framing: list[tuple[bytes, bytes]] = []
+        self._fault: Refusal | None = None
+        self._postponed: Refusal | None = None
         self._timer: TimerHandle | None = None
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         super().connection_made(transport)
+        transport.set_write_buffer_limits(high=WRITE_BUFFER)
         self._wait(self._head_s)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -44,20 +114,32 @@ class BoundedConnection(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        self._unset_keepalive_if_required()
+        if self._last:  # the client said that it sends no other request, or what it sent was refused
+            self._discard(len(data))
+            return
         if self._timer is None and self._is_idle:  # also blank lines, which begin no message
             self._wait(self._head_s)
         if not self._in_body:
             self._size += len(data)
-        super().data_received(data)
+        try:
+            while True:
+                try:
+                    self.parser.feed_data(data)
+                    break
+                except httptools.HttpParserUpgrade as upgrade:
+                    data = self._without_upgrade() + data[upgrade.args[0] :]
+        except httptools.HttpParserError:
+            if not self._last:  # otherwise there is only data behind the last message
+                self._refuse(self._fault or INVALID)
+            return
         if not self._in_body and self._size > MAX_HEAD:  # in a field that does not end
-            self._refuse(*TOO_LARGE)
-
-    def send_400_response(self, msg: str) -> None:
-        self._refuse(*(TOO_LARGE if self._fields > MAX_HEAD else INVALID))
+            self._refuse(TOO_LARGE)
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._in_message, self._fields = True, 0
+        self._in_message, self._body_seen, self._fields, self._discarded = True, False, 0, 0
+        self._framing.clear()
         if self._timer is None:
             self._wait(self._head_s)
 
@@ -67,28 +149,106 @@ class BoundedConnection(HttpToolsProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._count(len(name) + len(value))
-        super().on_header(name, value)
+        if self._in_body:  # a trailer
+            return
+        name = name.lower()
+        if name in _FRAMING:
+            self._framing.append((name, value))
+        self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
+        if self.parser.should_upgrade():
+            self._upgrading = True
+            if self.parser.get_method() == b"CONNECT":
+                self._fail(NO_TUNNEL)
+            return
+        self._check_framing(self.parser.get_http_version())
         super().on_headers_complete()
         self._in_body, self._size = True, 0
         self._wait(self._body_s)
 
+    def on_body(self, body: bytes) -> None:
+        self._body_seen = True
+        if self.cycle.response_complete:
+            self._discard(len(body))
+        else:
+            super().on_body(body)
+
     def on_message_complete(self) -> None:
+        if self._upgrading:  # the same head follows without the upgrade
+            return
+        self._last = not self.parser.should_keep_alive()
         super().on_message_complete()
         self._in_message = self._in_body = False
         self._size = 0
         self._stop_waiting()
 
+    def on_response_complete(self) -> None:
+        was_last = not self.pipeline
+        super().on_response_complete()
+        if self._postponed is not None and was_last:
+            self._write(self._postponed)
+        elif self.expect_100_continue and self._in_body and self.cycle.response_complete and not self._body_seen:
+            self.transport.close()  # whether the body still comes is up to the client (RFC 9110 §10.1.1)
+
     @property
     def _is_idle(self) -> bool:
         return not self._in_message and (self.cycle is None or self.cycle.response_complete)
 
+    def _check_framing(self, version: str) -> None:
+        if version not in ("1.1", "1.0"):
+            self._fail(VERSION)
+        hosts = 0
+        codings: list[bytes] = []
+        for name, value in self._framing:
+            if name == b"host":
+                hosts += 1
+                if _HOST.fullmatch(value) is None:
+                    self._fail(NO_HOST)
+            elif name == b"transfer-encoding":
+                codings += [each.strip() for each in value.lower().split(b",")]
+            elif version == "1.1":  # a server of HTTP/1.0 does not know Expect
+                if value.lower() != b"100-continue":
+                    self._fail(EXPECTATION)
+                self.expect_100_continue = True
+        if version == "1.0":
+            self.expect_100_continue = False
+        if hosts > 1 or (not hosts and version == "1.1"):
+            self._fail(NO_HOST)
+        if codings and codings != [b"chunked"]:
+            # Where chunked is last and once, the end of the body is known, and only the coding is not.
+            known_end = codings[-1] == b"chunked" and codings.count(b"chunked") == 1 and all(codings)
+            self._fail(CODING if known_end and version == "1.1" else BAD_CODING)
+        if codings and version == "1.0":
+            self._fail(BAD_CODING)
+
+    def _without_upgrade(self) -> bytes:
+        """The head that was just parsed, without the upgrade, for a parser that has not seen it."""
+        lines = [b"%s %s HTTP/%s" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())]
+        for name, value in self.headers:
+            if name == b"connection":
+                tokens = [token.strip() for token in value.split(b",")]
+                value = b", ".join(token for token in tokens if token.lower() not in _UPGRADE_TOKENS)
+            if name not in _UPGRADE_FIELDS and (value or name != b"connection"):
+                lines.append(name + b": " + value)
+        self._upgrading = False
+        self.parser = httptools.HttpRequestParser(self)
+        return b"\r\n".join((*lines, b"", b""))
+
     def _count(self, size: int) -> None:
-        """What it raises, the parser turns into a refusal."""
         self._fields += size
         if self._fields > MAX_HEAD:
-            raise ValueError("the head is too large")
+            self._fail(TOO_LARGE)
+
+    def _fail(self, refusal: Refusal) -> None:
+        """End the parsing of this message. The parser turns the exception into its own."""
+        self._fault = refusal
+        raise ValueError(refusal.message)
+
+    def _discard(self, size: int) -> None:
+        self._discarded += size
+        if self._discarded > MAX_DISCARDED:
+            self.transport.abort()
 
     def _wait(self, seconds: float) -> None:
         self._stop_waiting()
@@ -109,15 +269,34 @@ class BoundedConnection(HttpToolsProtocol):
         elif self._in_body or answering or not self._size:
             self.transport.abort()
         else:
-            self._refuse(*TIMEOUT)
+            self._refuse(TIMEOUT)
 
-    def _refuse(self, status: int, reason: bytes) -> None:
+    def _refuse(self, refusal: Refusal) -> None:
+        """Answer the message that cannot be parsed, once the answers before it are out, and close."""
         self._stop_waiting()
+        self._last = True
         if self.transport.is_closing():
             return
-        if self.cycle is None or self.cycle.response_complete:  # otherwise it would be taken for part of an answer
-            self.transport.write(b"HTTP/1.1 %d %s\r\ncontent-length: 0\r\nconnection: close\r\n\r\n" % (status, reason))
-        self.transport.close()
+        cycle = self.cycle
+        if cycle is None or (cycle.response_complete and not self._in_body):
+            self._write(refusal)
+        elif not self._in_body:
+            self._postponed = refusal
+        elif cycle.response_started or cycle.response_complete:  # a second answer to one request would be another's
+            self.transport.close()
+        elif self.pipeline:  # its application has not begun
+            self.pipeline.popleft()
+            self._postponed = refusal
+        else:
+            cycle.disconnected = True  # to its application the client has left
+            cycle.message_event.set()
+            self._write(refusal)
+
+    def _write(self, refusal: Refusal) -> None:
+        self._postponed = None
+        if not self.transport.is_closing():
+            self.transport.write(refusal.encoded())
+            self.transport.close()
 
 
 def bounded(body_timeout_s: float, head_s: float = HEAD_S) -> Callable[..., BoundedConnection]:

@@ -16,6 +16,7 @@ from gateway.admin_shell import (
     fail,
     opened_control,
     opened_inventory,
+    plain_errors,
 )
 from gateway.printing import print_json, print_one, print_table
 
@@ -31,15 +32,21 @@ def create_tenant(
     ctx: typer.Context,
     tenant: Tenant,
     name: Annotated[str | None, typer.Option(help="Name for people, as 'Acme GmbH'.")] = None,
-    cell: Annotated[str | None, typer.Option(help="Cell of a new data folder (default: local).")] = None,
+    cell: Annotated[str | None, typer.Option(help="Name of the data folder's cell, to be sure of it.")] = None,
     data: Data = DEFAULT_DATA,
     as_json: AsJson = False,
 ) -> None:
-    """Create a tenant, and the data folder if it is not there.
+    """Create a tenant. The data folder is made by `domicile init`.
 
     Example: domicile tenant create acme --name 'Acme GmbH'
     """
-    with opened_control(ctx, data, create=True, cell=cell) as control:
+    from regions.identity import check_name
+
+    with plain_errors():
+        check_name(tenant, "tenant")
+        if cell is not None:
+            check_name(cell, "cell")
+    with opened_control(ctx, data, cell=cell) as control:
         record = control.create_tenant(tenant, display_name=name)
     print_one(record, as_json)
 

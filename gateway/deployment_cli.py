@@ -72,14 +72,17 @@ def create(
         },
     )
     with opened_control(ctx, data) as control:
-        from gateway.installation import Installation
+        from gateway.feasibility import Feasibility
+        from gateway.installation import Installation, configured
 
         installation = Installation.open(data)
         for each in region:
             installation.catalogue().region(each, datetime.now(UTC).date())
         if gpu == "auto":
             gpu = card_for(installation.models() / weights, calls=wanted.calls_each)
-        record = control.create_deployment(wanted.model_copy(update={"gpu": gpu}))
+        wanted = wanted.model_copy(update={"gpu": gpu})
+        Feasibility(installation, configured()).check(wanted)
+        record = control.create_deployment(wanted)
     print_one(record, as_json)
 
 

@@ -71,6 +71,8 @@ class Snapshot:
     deployments: Mapping[tuple[str, str], Deployment | None] = field(default_factory=dict)
     principals: dict[str, Principal] = field(default_factory=dict)
     machines: dict[Machine, Principal] = field(default_factory=dict)
+    mark: object = field(default_factory=object)
+    """Its identity: an epoch alone can repeat after a backup was restored."""
 
     def after(self, changes: Changes) -> "Snapshot":
         return Snapshot(
@@ -197,11 +199,13 @@ class Directory:
         project = snapshot.projects.get((entry.tenant, entry.project))
         revoked = entry.revoked or not snapshot.is_living(entry.tenant) or project is None or project.revoked_at
         if project is None or revoked:
-            raise KeyRevoked("the API key was revoked")
+            raise KeyRevoked("the API key was revoked", key_id=key.id, tenant=entry.tenant)
         if entry.expires_at is not None and entry.expires_at <= self._now():
-            raise KeyExpired(f"the API key expired on {entry.expires_at:%Y-%m-%d %H:%M} UTC")
+            expired = f"the API key expired on {entry.expires_at:%Y-%m-%d %H:%M} UTC"
+            raise KeyExpired(expired, key_id=key.id, tenant=entry.tenant)
         if not entry.scopes.allows_address(address):
-            raise KeyElsewhere("the API key is not for calls from this address")
+            said = "the API key is not for calls from this address"
+            raise KeyElsewhere(said, key_id=key.id, tenant=entry.tenant)
         self._used.add(key.id)
         if entry.pepper < hasher.generation and key.id not in self._rehashes:
             self._rehashes[key.id] = Rehash(hasher.digest(key), hasher.generation)
@@ -225,9 +229,17 @@ class Directory:
             return known
         if len(snapshot.machines) >= MAX_MACHINES:
             snapshot.machines.clear()
-        principal = self._principal(snapshot, machine.name, project, UNBOUNDED, None)
+        ends = datetime.fromtimestamp(machine.expires_at, UTC)
+        principal = self._principal(snapshot, machine.name, project, UNBOUNDED, ends)
         snapshot.machines[machine] = principal
         return principal
+
+    def is_current(self, principal: Principal) -> bool:
+        """Whether `principal` may still be relied on: no configuration changed since it was made, its key or token has
+        not expired, and the control store was read recently. Costs no look-up."""
+        if principal.as_of is not self._snapshot.mark or self._monotonic() - self._read_at > STALE_AFTER_S:
+            return False
+        return principal.expires_at is None or principal.expires_at > self._now()
 
     def backends(self) -> tuple[BackendRecord, ...]:
         """Every backend that may get requests: neither it nor its tenant is revoked."""
@@ -276,6 +288,7 @@ class Directory:
                 snapshot.limits,
                 None if isinstance(in_force, str) else in_force.policy.limits,
             ),
+            as_of=snapshot.mark,
         )
 
     def _policy(self, snapshot: Snapshot, tenant: str, project: str) -> PolicyInForce | str:
@@ -362,6 +375,7 @@ class Directory:
     def _read(self) -> Snapshot | None:
         """In the thread: the next snapshot, or None if nothing changed."""
         current = self._snapshot
+        self._hasher = self._hasher.refreshed()
         with self._database.read() as session:
             epoch = read_epoch(session, self._cell)
             if epoch == current.epoch:
@@ -369,10 +383,13 @@ class Directory:
             if epoch < current.epoch:  # a backup was restored
                 current = Snapshot()
             changes = read_changes(session, self._cell, current.epoch)
-        if not all(self._hasher.knows(entry.pepper) for entry in changes.keys.values()):
+        newest = max((entry.pepper for entry in changes.keys.values()), default=0)
+        if newest > self._hasher.generation:
+            self._hasher = self._hasher.advanced(newest)
+        elif not all(self._hasher.knows(entry.pepper) for entry in changes.keys.values()):
             self._hasher = self._hasher.reopened()
-            if not all(self._hasher.knows(entry.pepper) for entry in changes.keys.values() if not entry.revoked):
-                log.error("some keys are hashed under a pepper that is not on this machine; they do not work here")
+        if not all(self._hasher.knows(entry.pepper) for entry in changes.keys.values() if not entry.revoked):
+            log.error("some keys are hashed under a pepper that is not on this machine; they do not work here")
         return current.after(changes)
 
     def _forget_old_policies(self) -> None:

@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from audit.new_file import make_private_folder
 from gateway.installation import Installation, InstallationError
 from regions.authority import CertificateAuthority
 from regions.identity import BackendIdentity, GatewayIdentity
@@ -46,7 +47,7 @@ class Enrolment:
 
     def write(self, folder: Path, lifetime: timedelta) -> datetime:
         """Replaces what was in `folder`; says when the leaf ends. Raises AuthorityError, OSError."""
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private_folder(folder)
         ends = datetime.now(UTC) + lifetime
         files = self.authority.issue(self.identity, folder, lifetime=lifetime)
         write_secret(folder / "ca.pem", files.root.read_bytes())

@@ -3,6 +3,7 @@
     GatewayError
     ├── InvalidRequest            400  malformed JSON, wrong types, unsupported parameter
     │   ├── RequestTooLarge       413
+    │   ├── BodyTooComplex        400  more values, messages or tools than one request may have
     │   ├── UnsupportedEncoding   415  a compressed body
     │   └── MethodNotAllowed      405
     ├── NotAuthenticated          401  absent, malformed, unknown, expired or revoked key
@@ -10,6 +11,7 @@
     ├── ModelNotFound             404  no backend of this tenant serves that model
     ├── RouteNotFound             404
     ├── RedactionRefused          422  a blocked class of data, or text that cannot be inspected
+    │   └── ContentUnreadable     422  images, audio, token ids
     ├── LimitReached              429  requests or tokens a minute; says when to retry
     │   ├── TooManyConcurrent     429
     │   ├── BudgetExceeded        429  euros a day or month
@@ -18,6 +20,7 @@
     ├── InternalError             500
     ├── BackendFailed             502  the backend broke its contract or answered 5xx
     ├── BackendUnavailable        503  no backend could be reached
+    │   └── BackendCannotStart    503  of a deployment whose starts keep failing; says why
     ├── AuditUnavailable          503  nothing may be processed that cannot be recorded
     ├── DirectoryUnavailable      503  keys and policies cannot be trusted to be current
     ├── IdentityUnavailable       503  the identity provider that signed the caller's token does not answer
@@ -38,6 +41,9 @@ from pydantic_core import ErrorDetails, to_json
 from backend.wire import FIELDS
 from policy.decision import Reason
 
+MOST_BRANCHES = 32
+"""Errors that are looked at for the most telling one."""
+
 
 class GatewayError(Exception):
     """Base of all errors a client can see; subclasses fix status, type and default code."""
@@ -45,6 +51,8 @@ class GatewayError(Exception):
     status: ClassVar[int] = 500
     type: ClassVar[str] = "server_error"
     code: str | None = None
+    elsewhere: bool = False
+    """Of a backend's error: another backend may be asked, as long as the client has received nothing."""
 
     def __init__(
         self,
@@ -66,6 +74,11 @@ class GatewayError(Exception):
     def http_status(self) -> int:
         return self.status
 
+    @property
+    def log_line(self) -> str:
+        """What may stand in a log."""
+        return self.message
+
     def body(self) -> bytes:
         error = {"message": self.message, "type": self.type, "param": self.param, "code": self.code, **self.details}
         return to_json({"error": error})
@@ -86,6 +99,12 @@ class RequestTooLarge(InvalidRequest):
     code = "request_too_large"
 
 
+class BodyTooComplex(InvalidRequest):
+    """Within its bytes, but of more values than one request may have."""
+
+    code = "body_too_complex"
+
+
 class UnsupportedEncoding(InvalidRequest):
     """Nothing is unpacked here: a kilobyte could become a gigabyte."""
 
@@ -94,14 +113,38 @@ class UnsupportedEncoding(InvalidRequest):
 
 
 class MethodNotAllowed(InvalidRequest):
+    """`allow`: the methods that the resource has, as in the Allow field (RFC 9110 §15.5.6)."""
+
     status = 405
     code = "method_not_allowed"
+
+    def __init__(self, message: str, *, allow: str = "POST") -> None:
+        super().__init__(message)
+        self.allow = allow
+
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        return [(b"allow", self.allow.encode())]
 
 
 class NotAuthenticated(GatewayError):
     status = 401
     type = "invalid_request_error"  # what OpenAI answers for a wrong key
     code = "invalid_api_key"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: str | None = None,
+        reason: str | None = None,
+        key_id: str | None = None,
+        tenant: str | None = None,
+    ) -> None:
+        """`reason` is a code for the record, `key_id` and `tenant` are of a key that is or was real."""
+        super().__init__(message, code=code)
+        self.reason = reason
+        self.key_id = key_id
+        self.tenant = tenant
 
     def headers(self) -> list[tuple[bytes, bytes]]:
         return [(b"www-authenticate", b'Bearer realm="domicile"')]
@@ -146,6 +189,10 @@ class RedactionRefused(GatewayError):
     code = "redaction_refused"
 
 
+class ContentUnreadable(RedactionRefused):
+    """Images, audio, token ids: no detector can read them, so no policy lets them pass uninspected."""
+
+
 class LimitReached(GatewayError):
     status = 429
     type = "rate_limit_error"
@@ -170,7 +217,8 @@ class RequestExceedsLimit(LimitReached):
 
 
 class BackendRefused(GatewayError):
-    """The backend's own 4xx, its OpenAI error body kept."""
+    """The backend's own 4xx, its OpenAI error body kept. Its text may quote the prompt, so it is never logged, and goes
+    to the client through the output filter (`Prompt.filtered`)."""
 
     type = "invalid_request_error"
 
@@ -183,10 +231,24 @@ class BackendRefused(GatewayError):
         )
         self._status = status
         self._type = str(error.get("type") or self.type)
+        self.elsewhere = self.is_busy
+
+    @property
+    def is_busy(self) -> bool:
+        return self._status == 429
 
     @property
     def http_status(self) -> int:
         return self._status
+
+    @property
+    def log_line(self) -> str:
+        return f"The backend refused the request with {self._status}"
+
+    def saying(self, message: str, param: str | None) -> "BackendRefused":
+        """The same refusal in other words."""
+        error = {"message": message, "type": self._type, "param": param, "code": self.code}
+        return BackendRefused(self._status, error, self.retry_after_s)
 
     def body(self) -> bytes:
         return to_json({"error": {"message": self.message, "type": self._type, "param": self.param, "code": self.code}})
@@ -197,13 +259,30 @@ class InternalError(GatewayError):
 
 
 class BackendFailed(GatewayError):
+    """`elsewhere`: what failed is the server or the connection, not what it answered."""
+
     status = 502
     code = "backend_error"
+
+    def __init__(self, message: str, *, code: str | None = None, elsewhere: bool = False) -> None:
+        super().__init__(message, code=code)
+        self.elsewhere = elsewhere
 
 
 class BackendUnavailable(GatewayError):
     status = 503
     code = "backend_unavailable"
+    elsewhere = True
+
+
+class BackendCannotStart(BackendUnavailable):
+    """Of a deployment whose starts keep failing: asking again does not help before somebody has mended that."""
+
+    code = "backend_cannot_start"
+
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """OpenAI's SDKs are told not to try again by themselves."""
+        return [(b"x-should-retry", b"false")]
 
 
 class AuditUnavailable(GatewayError):
@@ -233,15 +312,23 @@ class BackendTimeout(GatewayError):
 
 def invalid_body(errors: Sequence[ErrorDetails]) -> InvalidRequest:
     """Name the first field that is wrong. Only the place and the rule: never the value (it may be a prompt)."""
-    first = errors[0]
-    told = takewhile(_is_ours, (part for part in first["loc"] if not _names_a_union_branch(part)))
-    param = ".".join(map(str, told)) or None
+    top = _place(errors[0])
+    # Of a union each branch has an error, one that did not fit at all before one that fitted but for a part of it.
+    first = max(
+        (error for error in errors[:MOST_BRANCHES] if _place(error)[: len(top)] == top),
+        key=lambda error: len(_place(error)),
+    )
+    param = ".".join(map(str, _place(first))) or None
     if first["type"] == "json_invalid":
         reason = str(first.get("ctx", {}).get("error", "")).split(" while ")[0] or first["msg"]
         return InvalidRequest(f"The body is not valid JSON: {reason}", code="invalid_json")
     more = f" ({len(errors) - 1} more)" if len(errors) > 1 else ""
     code = "missing_required_parameter" if first["type"] == "missing" else "invalid_type"
     return InvalidRequest(f"{param or 'body'}: {first['msg']}{more}", param=param, code=code)
+
+
+def _place(error: ErrorDetails) -> tuple[int | str, ...]:
+    return tuple(takewhile(_is_ours, (part for part in error["loc"] if not _names_a_union_branch(part))))
 
 
 def _is_ours(part: int | str) -> bool:
@@ -251,4 +338,4 @@ def _is_ours(part: int | str) -> bool:
 
 def _names_a_union_branch(part: int | str) -> bool:
     """Pydantic adds the branch of a union to the place: ``content.str``, ``content.list[ContentPart]``."""
-    return isinstance(part, str) and (part in {"str", "int", "function"} or part.startswith(("list[", "constrained-")))
+    return isinstance(part, str) and (part in {"str", "int"} or part.startswith(("list[", "constrained-", "function-")))

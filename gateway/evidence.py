@@ -1,30 +1,31 @@
-"""What an evidence pack needs from the gateway's registers: activities, policies, backends and who controls them."""
+"""What an evidence pack needs from the gateway: parties, activities, policies, backends, operators, safeguards."""
 
-from collections.abc import Iterator
-from datetime import UTC, datetime
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, date, datetime
 from pathlib import Path
 
 from audit.errors import AuditError
-from audit.evidence import Activity, Backend, Evidence, Operator, Party, Policy, Subprocessor
+from audit.evidence import Activity, Backend, Evidence, Operator, Party, Policy, Safeguard, Subprocessor
 from audit.stamp import rfc3339
 from gateway.installation import Installation, InstallationError
 from gateway.policy_history import rulings, scope_of
+from gateway.policy_terms import deciding, terms_of
+from gateway.registers import NAME as REGISTERS
+from gateway.registers import Registers, TenantDetails
+from gateway.safeguards import certified_identity, measures
 from gateway.store.errors import NotFound, StoreError
+from gateway.store.fleet_inventory import launched
 from gateway.store.inventory import Inventory
-from regions.catalogue import Catalogue, Region
+from gateway.store.records import BackendRecord, PolicyVersionRecord, ProjectRecord
+from policy.facts import Subprocessor as ListedSubprocessor
+from regions.catalogue import Catalogue, Region, Row
+from regions.catalogue import Operator as ListedOperator
 from regions.errors import CatalogueError
-
-MEASURES = (
-    "mutual TLS to backends whose certificate names tenant, region and backend",
-    "one backend process per tenant; its cache is wiped on release",
-    "redaction of prompts and answers by policy before they leave the gateway",
-    "private values encrypted under keys per person and tenant; erasure destroys the keys",
-    "tamper-evident record, written before any data is sent",
-)
 
 
 def gather(data: Path, tenant: str) -> Evidence:
-    """From the control database and the catalogue; empty where `data` holds no installation or knows no such tenant.
+    """From the control database, the catalogue and `registers.json`; empty where `data` holds no installation or does
+    not know the tenant.
 
     Raises AuditError if they cannot be read.
     """
@@ -32,10 +33,18 @@ def gather(data: Path, tenant: str) -> Evidence:
         installation = Installation.open(data)
     except InstallationError:
         return Evidence()
+    registers = Registers.load(data)
     try:
         catalogue, database = installation.catalogue(), installation.database()
         try:
-            return evidence(installation.inventory(database), catalogue, tenant)
+            return evidence(
+                installation.inventory(database),
+                catalogue,
+                tenant,
+                registers=registers,
+                launched=launched(database, tenant),
+                master=installation.secrets.provider,
+            )
         finally:
             database.close()
     except NotFound:
@@ -44,70 +53,142 @@ def gather(data: Path, tenant: str) -> Evidence:
         raise AuditError(f"the registers cannot be read: {error}") from error
 
 
-def evidence(inventory: Inventory, catalogue: Catalogue, tenant: str) -> Evidence:
-    """Raises StoreError for a tenant that is not there."""
-    backends = tuple(_backends(inventory, catalogue, tenant))
-    used = {backend.operator for backend in backends}
+def evidence(
+    inventory: Inventory,
+    catalogue: Catalogue,
+    tenant: str,
+    *,
+    registers: Registers,
+    launched: Mapping[str, str],
+    master: str,
+) -> Evidence:
+    """`launched`: deployment by backend id; `master`: where the master key is kept. Raises StoreError for a tenant that
+    does not exist."""
+    _check_names(registers, inventory, tenant)
+    registered = inventory.backends(tenant)
     above, own = inventory.policies(None), inventory.policies(tenant)
+    made = rulings(above, own)
+    terms = terms_of(made, (*above, *own), catalogue.country_sets())
+    told = registers.of(tenant)
+    activities = tuple(_activities(inventory.projects(tenant), told, (*above, *own)))
+    backends = tuple(_backends(registered, launched, catalogue))
+    used = {backend.operator for backend in backends}
     operators = [one for one in catalogue.operators if one.id in used]
     return Evidence(
         catalogue_version=catalogue.version,
-        controller=Party(name=inventory.tenant(tenant).display_name),
-        activities=tuple(
-            Activity(
-                id=project.id,
-                purpose=project.purpose,
-                legal_basis=project.legal_basis,
-                data_classes=project.data_classes,
-                risk_class=project.risk_class,
-                ai_system_id=project.ai_system_id or "",
-            )
-            for project in inventory.projects(tenant)
-        ),
-        operators=tuple(
-            Operator(
-                id=one.id,
-                entity=one.entity,
-                head_office=one.head_office,
-                ultimate_parent=one.ultimate_parent,
-                parent_country=one.parent_country,
-                valid_from=one.valid_from.isoformat(),
-                valid_to=one.valid_to.isoformat() if one.valid_to else "",
-                source=one.source,
-            )
-            for one in operators
-        ),
-        subprocessors=tuple(
-            Subprocessor(
-                operator=one.id,
-                name=below.name,
-                country=below.country or "",
-                valid_from=one.valid_from.isoformat(),
-                valid_to=one.valid_to.isoformat() if one.valid_to else "",
-            )
-            for one in operators
-            for below in one.subprocessors
-        ),
+        controller=_controller(told.controller, inventory.tenant(tenant).display_name),
+        processor=registers.processor,
+        contract=told.contract,
+        activities=activities,
+        operators=tuple(_operator(one) for one in operators),
+        subprocessors=tuple(_subprocessors(catalogue, operators)),
+        safeguards=tuple(_safeguards(operators)),
         backends=backends,
-        policies=tuple(
-            Policy(
-                scope=scope_of(one),
-                number=one.number,
-                sha256=one.sha256,
-                text=one.document,
-                activated_by=one.activated_by,
-                activated_at=rfc3339(round(one.created_at.timestamp() * 1000)),
-                active=one.active,
-            )
-            for one in (*above, *own)
-        ),
-        rulings=rulings(above, own),
-        measures=MEASURES,
+        policies=tuple(_policy(one) for one in (*above, *own)),
+        rulings=made,
+        terms=terms,
+        measures=measures(registered, launched, activities, {one.policy_hash: one for one in terms}, master),
     )
 
 
-def _backends(inventory: Inventory, catalogue: Catalogue, tenant: str) -> Iterator[Backend]:
-    for one in inventory.backends(tenant):
+def _check_names(registers: Registers, inventory: Inventory, tenant: str) -> None:
+    """A misspelt name would leave its fields empty without a word. Raises AuditError."""
+    for what, named, known in (
+        ("tenant", set(registers.tenants), {one.id for one in inventory.tenants()}),
+        ("project", set(registers.of(tenant).activities), {one.id for one in inventory.projects(tenant)}),
+    ):
+        if unknown := sorted(named - known):
+            raise AuditError(
+                f"{REGISTERS} names {what} {', '.join(unknown)}, which does not exist; "
+                f"there are {', '.join(sorted(known)) or 'none'}"
+            )
+
+
+def _controller(told: Party, display_name: str) -> Party:
+    return told if told.name else told.model_copy(update={"name": display_name})
+
+
+def _activities(
+    projects: list[ProjectRecord], told: TenantDetails, versions: tuple[PolicyVersionRecord, ...]
+) -> Iterator[Activity]:
+    decided = deciding(projects, versions)
+    for project in projects:
+        details = told.activities.get(project.id)
+        yield Activity(
+            id=project.id,
+            purpose=project.purpose,
+            legal_basis=project.legal_basis,
+            data_classes=project.data_classes,
+            subject_categories=details.subject_categories if details else (),
+            risk_class=project.risk_class,
+            ai_system_id=project.ai_system_id or "",
+            policy_hash=decided.get(project.id, ""),
+            source=details.source if details else "",
+        )
+
+
+def _operator(one: ListedOperator) -> Operator:
+    return Operator(
+        id=one.id,
+        entity=one.entity,
+        head_office=one.head_office,
+        ultimate_parent=one.ultimate_parent,
+        parent_country=one.parent_country,
+        lei=one.lei or "",
+        source=one.source,
+        **_validity(one),
+    )
+
+
+def _subprocessors(catalogue: Catalogue, operators: Iterable[ListedOperator]) -> Iterator[Subprocessor]:
+    """Those of the operators' own rows and of every version of their registers, as `policy` judges them."""
+    known = set()
+    for one in operators:
+        for below in one.subprocessors:
+            yield _subprocessor(one.id, below, _validity(one), source=one.source)
+        known.add(one.id)
+    for register in catalogue.registers:
+        if register.id not in known:
+            continue
+        dates = {"announced": _day(register.announced), "objection_until": _day(register.objection_until)}
+        for below in register.subprocessors:
+            listed = _validity(register) | dates | {"register_version": register.version}
+            yield _subprocessor(register.id, below, listed, source=register.source)
+
+
+def _subprocessor(operator: str, one: ListedSubprocessor, dates: Mapping[str, str], *, source: str) -> Subprocessor:
+    return Subprocessor(
+        operator=operator, name=one.name, country=one.country or "", does=one.does or "", source=source, **dates
+    )
+
+
+def _safeguards(operators: Iterable[ListedOperator]) -> Iterator[Safeguard]:
+    for one in operators:
+        for attested in one.attested_transfer:
+            yield Safeguard(
+                operator=one.entity,
+                country=attested.country,
+                basis=attested.basis,
+                reference=attested.reference,
+                valid_from=_day(attested.valid_from),
+                valid_to=_day(attested.valid_to),
+            )
+
+
+def _policy(one: PolicyVersionRecord) -> Policy:
+    return Policy(
+        scope=scope_of(one),
+        number=one.number,
+        sha256=one.sha256,
+        text=one.document,
+        activated_by=one.activated_by,
+        activated_at=rfc3339(round(one.created_at.timestamp() * 1000)),
+        active=one.active,
+    )
+
+
+def _backends(records: Iterable[BackendRecord], launched: Mapping[str, str], catalogue: Catalogue) -> Iterator[Backend]:
+    for one in records:
         region = _region(catalogue, one.region, one.created_at)
         yield Backend(
             id=one.id,
@@ -117,18 +198,29 @@ def _backends(inventory: Inventory, catalogue: Catalogue, tenant: str) -> Iterat
             storage_country=region.storage_country if region else "",
             operator=region.operator if region else "",
             models=one.models,
-            identity=one.uri,
+            kind=one.kind,
+            single_tenant=one.single_tenant or "",
+            identity=certified_identity(one),
+            launched_by=launched.get(one.id, ""),
             registered_at=_moment(one.created_at),
             revoked_at=_moment(one.revoked_at) if one.revoked_at else "",
         )
 
 
 def _region(catalogue: Catalogue, region: str, at: datetime) -> Region | None:
-    """As the catalogue had it when the backend was registered; a place that it no longer knows stays empty."""
+    """As the catalogue had it when the backend was registered; None where it does not know the place."""
     try:
         return catalogue.region(region, at.date())
     except CatalogueError:
         return None
+
+
+def _validity(row: Row) -> dict[str, str]:
+    return {"valid_from": _day(row.valid_from), "valid_to": _day(row.valid_to)}
+
+
+def _day(day: date | None) -> str:
+    return day.isoformat() if day else ""
 
 
 def _moment(at: datetime) -> str:

@@ -7,15 +7,17 @@ is slow stops the connection from being read.
 
 import asyncio
 import ssl
-from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from hashlib import sha256
 from typing import NamedTuple, cast
 from urllib.parse import quote, urlsplit
 
 import httptools
 
-HIGH_WATER = 256 << 10  # bytes that may wait for their reader
+HIGH_WATER = 16 << 10
+"""Bytes that may wait for their reader before the connection is no longer read."""
+READ_SIZE = 16 << 10
+"""Bytes read at once. With HIGH_WATER it bounds what a client who does not read costs (docs/operations.md)."""
 MAX_HEAD = 64 << 10
 LATE_S = 0.25  # a timer that fires this much after its time was held up by ourselves
 IDLE_S = 30.0  # a kept connection older than this is not used again: the other side may be about to close it
@@ -83,24 +85,24 @@ class Response:
                 await connection.progress(silence_s)
 
 
-class Connection(asyncio.Protocol):
+class Connection(asyncio.BufferedProtocol):
     """One TCP or TLS connection. Only `Pool` makes them."""
 
     def __init__(self) -> None:
         self.status = 0
         self.fields: dict[bytes, bytes] = {}
-        self.pending: deque[bytes] = deque()
+        self.pending = bytearray()  # one buffer: a small object for each HTTP chunk would fragment the heap
         self.complete = True
         self.head_here = False
         self.usable = False
         self.idle_since = 0.0
-        self._size = 0
         self._head_size = self._arrived = 0
         self._failure: Exception | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._paused = False
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
+        self._buffer = memoryview(bytearray(READ_SIZE))  # TLS fills slices of it, which must not be copies
 
     @property
     def peer(self) -> Peer:
@@ -124,14 +126,17 @@ class Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         self.usable = True
 
-    def data_received(self, data: bytes) -> None:
-        if self.complete:  # nobody asked: whatever it is, this connection is not to be trusted with the next request
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self.complete:  # there is no request, so this connection is not to be trusted with the next one
             self.close()
             return
         if not self.head_here:
-            self._arrived += len(data)
+            self._arrived += nbytes
         try:
-            self._parser.feed_data(data)
+            self._parser.feed_data(bytes(self._buffer[:nbytes]))
             if not self.head_here and self._arrived > MAX_HEAD:  # a field without end, or interim answers
                 self._fail(ProtocolError("the answer's head is too long"))
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
@@ -150,6 +155,8 @@ class Connection(asyncio.Protocol):
     # What the parser calls
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        if self.head_here:  # a trailer, which is no header field (RFC 9110 §6.5.1)
+            return
         self._head_size += len(name) + len(value)
         if self._head_size > MAX_HEAD:
             self._fail(ProtocolError("the answer's head is too long"))
@@ -171,11 +178,11 @@ class Connection(asyncio.Protocol):
     def on_body(self, body: bytes) -> None:
         if self.complete:
             return
-        self.pending.append(body)
-        self._size += len(body)
-        if self._size > HIGH_WATER and not self._paused and self._transport is not None:
+        self.pending += body
+        if len(self.pending) > HIGH_WATER and not self._paused:
             self._paused = True
-            self._transport.pause_reading()
+            if self._transport is not None and not self._transport.is_closing():
+                self._transport.pause_reading()
 
     def on_message_complete(self) -> None:
         if self.complete:
@@ -188,26 +195,28 @@ class Connection(asyncio.Protocol):
 
     # What the pool and the response call
 
-    async def request(self, head: bytes, body: bytes, silence_s: float) -> Response:
-        """Send one request and wait for the answer's head. Raises TimeoutError, ConnectionLost, ProtocolError."""
+    async def request(self, head: bytes, body: bytes, head_s: float) -> Response:
+        """Send one request and wait for the answer's head: `head_s` seconds for all of it, however often a part of it
+        or an interim answer arrives. Raises TimeoutError, ConnectionLost, ProtocolError."""
         self._parser = httptools.HttpResponseParser(self)
         self.status, self.fields, self._head_size, self._arrived = 0, {}, 0, 0
         self.complete, self.head_here, self._failure = False, False, None
         if self._transport is None or not self.usable:
             raise ConnectionLost(False)
         self._transport.writelines((head, body))
+        until = self._loop.time() + head_s
         while not self.head_here:
-            await self.progress(silence_s)
+            await self.progress(max(0.0, until - self._loop.time()))
         return Response(self)
 
     def take(self) -> bytes:
         """All of the body that has arrived."""
-        data = self.pending.popleft() if len(self.pending) == 1 else b"".join(self.pending)
+        data = bytes(self.pending)
         self.pending.clear()
-        self._size = 0
-        if self._paused and self._transport is not None:
+        if self._paused:
             self._paused = False
-            self._transport.resume_reading()
+            if self._transport is not None and not self._transport.is_closing():
+                self._transport.resume_reading()
         return data
 
     async def progress(self, silence_s: float) -> None:
@@ -276,8 +285,9 @@ class Pool:
             f"{of_project}{self._more}{more}\r\n"
         ).encode("latin-1")
 
-    async def acquire(self) -> tuple[Connection, bool]:
-        """A connection nobody uses, and whether it has been used before. Raises ConnectError, TimeoutError."""
+    async def acquire(self, before_connect: Callable[[], None] = lambda: None) -> tuple[Connection, bool]:
+        """An idle connection, and whether it has been used before. `before_connect` is called immediately before each
+        new connection is opened; what it raises prevents that. Raises ConnectError, TimeoutError."""
         loop = asyncio.get_running_loop()
         while self._idle:
             kept = self._idle.pop()
@@ -285,6 +295,7 @@ class Pool:
                 return kept, True
             self._drop(kept)
         for again in (False, True):
+            before_connect()
             until = loop.time() + self._connect_s
             try:
                 async with asyncio.timeout_at(until):

@@ -12,30 +12,43 @@
 <data>/secrets/backends/TENANT/  keys that the tenant's own servers ask for
 <data>/secrets/requests          signs the tokens of calls to backends; they check by ca/requests.pem
 <data>/catalogue.yaml            the installation's own places and operators, if it has any
+<data>/registers.json            parties, contracts and categories of people for evidence packs, if it has any
 """
 
 import os
+from collections.abc import Iterator
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from audit import AuditLog, Custody, FileKeyProvider, FileSigner, KeyProvider, Signer
+from audit import AuditLog, Custody, FileKeyProvider, KeyProvider, Signer
+from audit.errors import NoLog, StoreError
+from audit.identity import key_beside
 from audit.keys import KeyRing
+from audit.marker import Named, Place, mark_made, place_of, read_marker, write_marker
 from audit.master import FileMaster
-from audit.place import open_reader
+from audit.new_file import make_private_folder
+from audit.note import VerifierKey
+from audit.place import is_there, learn_successions, open_reader, open_store, record_of
 from audit.side import SideStore
+from audit.signer import FollowingSigner, key_of
+from audit.store import LeafStore, Reader
 from audit.tiles import TILES
 from gateway.credentials import TenantCredentials
+from gateway.database_urls import CONTROL_SETTING, CONTROL_VARIABLE, DatabaseUrls, urls_of
 from gateway.identity.keys import KeyHasher
 from gateway.policies import PolicyCompiler
 from gateway.policy_room import PolicyRoom
 from gateway.request_token import RequestSigner
+from gateway.settings import Database as Databases
 from gateway.settings import Secrets, Settings, SettingsError, load_settings
 from gateway.sinks import sinks_of
 from gateway.store.control import Control, OnEvent
 from gateway.store.database import POOL_SIZE, Database
 from gateway.store.inventory import Inventory
+from gateway.store.ownership import check_against_record, check_owner, claim
 from regions.authority import CertificateAuthority
 from regions.catalogue import Catalogue
 from regions.identity import check_name, trust_domain
@@ -51,6 +64,9 @@ DEFAULT_CELL = "local"
 
 class InstallationError(Exception):
     """The folder is not there, or not what was asked for."""
+
+
+INIT_HINT = "make one with: domicile init --data {data}, or name the right folder by --data or DOMICILE_DATA"
 
 
 def configured() -> Settings:
@@ -70,6 +86,11 @@ def configured_secrets() -> Secrets:
     return configured().secrets
 
 
+def configured_databases() -> Databases:
+    """Raises InstallationError."""
+    return configured().database
+
+
 @dataclass(frozen=True)
 class Installation:
     """Where everything of one cell lies on this machine, and who holds the key to its secrets."""
@@ -77,31 +98,118 @@ class Installation:
     data: Path
     cell: str
     secrets: Secrets = field(default_factory=configured_secrets)
+    databases: Databases = field(default_factory=configured_databases)
 
     @classmethod
-    def create(cls, data: Path, cell: str | None = None) -> "Installation":
-        """The folder `data`, made that of `cell` if it is nobody's yet. Raises InstallationError, IdentityError."""
+    def create(cls, data: Path, cell: str | None = None, *, here: bool = True) -> "Installation":
+        """The folder `data`, made that of `cell` if it is nobody's yet.
+
+        It remembers where its databases are: on the servers whose URLs are configured, else, if `here`, in the folder.
+        Raises InstallationError, IdentityError, SettingsError, StoreError; then nothing was made.
+        """
         name = check_name(DEFAULT_CELL if cell is None else cell, "cell")
-        data.mkdir(parents=True, exist_ok=True, mode=0o700)
-        kept = create_secret(data / "cell", f"{name}\n".encode()).decode().strip()
+        urls = urls_of(configured_databases())
+        try:
+            kept = read_secret(data / "cell").decode().strip()
+        except (FileNotFoundError, NotADirectoryError):
+            kept = name
         if cell is not None and kept != cell:
-            raise InstallationError(f"{data} belongs to cell {kept!r}, not {cell!r}")
-        return cls(data, check_name(kept, "cell"))
+            raise InstallationError(f"{data} belongs to cell {kept!r}, not {cell!r}; name another folder by --data")
+        if data.is_dir() and not (data / "cell").exists() and (strange := next(_of_ours(data), None)):
+            raise InstallationError(
+                f"{data} has no file 'cell', but holds {strange}: it is part of a data folder; put the key set back"
+                f" with: domicile init --keys KEY_SET --data {data}"
+            )
+        made = cls(data, check_name(kept, "cell"))
+        places = [(named, url) for named, url in made.stores(urls) if _is_open(named, url, here=here)]
+        make_private_folder(data)
+        create_secret(data / "cell", f"{kept}\n".encode())
+        for named, url in places:
+            write_marker(named, place_of(named, url) or Place())
+        return made
 
     @classmethod
-    def open(cls, data: Path, secrets: Secrets | None = None) -> "Installation":
+    def open(cls, data: Path, secrets: Secrets | None = None, databases: Databases | None = None) -> "Installation":
         """A folder made before. Raises InstallationError if there is none."""
         try:
             cell = check_name(read_secret(data / "cell").decode().strip(), "cell")
-            return cls(data, cell, configured_secrets() if secrets is None else secrets)
-        except FileNotFoundError:
-            hint = "create a tenant first, or name the folder by --data or DOMICILE_DATA"
-            raise InstallationError(f"{data} holds no installation; {hint}") from None
+        except (FileNotFoundError, NotADirectoryError):
+            raise InstallationError(f"{data} holds no installation; {INIT_HINT.format(data=data)}") from None
+        given = {"secrets": secrets, "databases": databases}
+        return cls(data, cell, **{name: one for name, one in given.items() if one is not None})  # type: ignore[arg-type]
 
-    def database(self, url: str | None = None, *, pool_size: int = POOL_SIZE) -> Database:
-        """At `url`, else where DOMICILE_DATABASE_URL says, else ``control.db`` in the folder."""
-        url = url or os.environ.get("DOMICILE_DATABASE_URL") or None
-        return Database.open(self.data, url=url, pool_size=pool_size)
+    @cached_property
+    def urls(self) -> DatabaseUrls:
+        """Raises SettingsError."""
+        return urls_of(self.databases)
+
+    def stores(self, urls: DatabaseUrls | None = None) -> list[tuple[Named, str | None]]:
+        """Control database and record as messages name them, each with the URL that is configured for it."""
+        urls = self.urls if urls is None else urls
+        control = Named("control database", self.data / "control.db", CONTROL_VARIABLE, CONTROL_SETTING)
+        return [(control, urls.control), (record_of(self.audit_log), urls.record)]
+
+    def settle(self) -> list[tuple[Named, Place]]:
+        """Where control database and record are. Raises StoreError if the configured URLs disagree with what the folder
+        remembers, or if nothing says it; nothing is opened or made."""
+        found = []
+        for named, url in self.stores():
+            place = place_of(named, url)
+            if place is None:
+                raise StoreError(
+                    f"nothing says where the {named.what} of {self.data} is; set {named.variable}, or run:"
+                    f" domicile init --data {self.data}, which keeps it in the folder"
+                )
+            found.append((named, place))
+        return found
+
+    def record_url(self) -> str | None:
+        """None: the record is a file of the folder. Raises SettingsError."""
+        return self.urls.record
+
+    def open_reader(self) -> Reader:
+        """A snapshot of the record. Raises StoreError; NoLog if there is none yet."""
+        return open_reader(self.audit_log, self.record_url)
+
+    def open_store(self, path: Path, node: str, boot: str) -> LeafStore:
+        """What `AuditLog.open` takes where no event brings private values."""
+        return open_store(path, node, boot, self.record_url)
+
+    def learn_successions(self) -> bool:
+        """Take over the successions of the record's key that other hosts wrote into it. Raises StoreError."""
+        return learn_successions(self.audit_log, self.record_url)
+
+    @property
+    def owner(self) -> VerifierKey:
+        """The key that verifies the record, with those its succession links to it: whose the databases have to be.
+
+        Raises StoreError, SignerError.
+        """
+        return key_beside(self.audit_log) or key_of(self.signer())
+
+    def database(self, *, pool_size: int = POOL_SIZE) -> Database:
+        """The control database. Raises DatabaseUnavailable, StoreError, before anything is made or written, if it is of
+        another installation or the folder remembers another one."""
+        (control, place), _ = self.settle()
+        owner = self.owner
+        database = Database.open(
+            self.data, url=self.urls.control, pool_size=pool_size, check=lambda opened: check_owner(opened, owner)
+        )
+        try:
+            claim(database, owner)
+            mark_made(control, place)
+        except BaseException:
+            database.close()
+            raise
+        return database
+
+    def check_of_one_time(self, database: Database) -> None:
+        """Raises DatabaseUnavailable if only one of control database and record was restored from a backup."""
+        sizes: dict[str, int] = {}
+        if is_there(self.audit_log, self.record_url):
+            with suppress(NoLog), closing(self.open_reader()) as reader:
+                sizes = reader.sizes()
+        check_against_record(database, sizes, self.owner)
 
     def models(self, settings: Settings | None = None) -> Path:
         """The folder that weights of deployments are found in. Raises InstallationError."""
@@ -173,7 +281,7 @@ class Installation:
             return FileKeyProvider.open(folder)
         from gateway.secrets.transit import VaultMaster
 
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private_folder(folder)
         root = folder / "root.key"
         former = (
             FileMaster.open(root) if root.exists() else None
@@ -197,22 +305,22 @@ class Installation:
         return Custody(
             log,
             open_side=lambda: SideStore.open(self.side_store, keys),
-            open_reader=lambda: open_reader(self.audit_log),
+            open_reader=self.open_reader,
             keys=keys,
             signer=signer,
             backup_days=backup_days,
             tiles=self.audit_log.with_name(TILES),
         )
 
-    def signer(self) -> "FileSigner | VaultSigner":
-        self.audit_log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    def signer(self) -> "FollowingSigner | VaultSigner":
+        make_private_folder(self.audit_log.parent)
         name = f"{trust_domain(self.cell)}/audit"
         if self._vault is not None and self.secrets.vault.signing_key is not None:
             from gateway.secrets.transit import VaultSigner
 
             vkey = self.audit_log.with_name("signer.vkey")
             return VaultSigner.open(self._vault, self.secrets.vault.signing_key, vkey, name=name)
-        return FileSigner.open(self.audit_log.with_name("signer.key"), name=name)
+        return FollowingSigner.open(self.audit_log.with_name("signer.key"), name=name)
 
     def control(self, database: Database, *, actor: str, on_event: OnEvent) -> Control:
         return Control(
@@ -228,4 +336,22 @@ class Installation:
         return Inventory(database)
 
     def policy_room(self, database: Database) -> PolicyRoom:
-        return PolicyRoom(self.inventory(database), self.catalogue(), self.audit_log, sinks=sinks_of(configured()))
+        return PolicyRoom(self.inventory(database), self.catalogue(), self.open_reader, sinks=sinks_of(configured()))
+
+
+def _is_open(named: Named, url: str | None, *, here: bool) -> bool:
+    """Whether the folder does not remember yet where the database is, and it can be said now.
+
+    Raises StoreError if it remembers another place than `url` names. A folder may be completed without the URL.
+    """
+    if read_marker(named) is not None and url is None:
+        return False
+    place = place_of(named, url)
+    return read_marker(named) is None and (place is not None or here)
+
+
+def _of_ours(data: Path) -> Iterator[str]:
+    """Names of what only a data folder holds, if `data` is one of which the file `cell` is gone."""
+    for name in ("control.db", "audit/log.db", "audit/signer.key", "secrets/pepper"):
+        if (data / name).exists():
+            yield name

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from gateway.errors import PolicyDenied, RedactionRefused
+from gateway.errors import ContentUnreadable, PolicyDenied, RedactionRefused
 from gateway.exchange import Exchange
 from gateway.identity.principal import Principal
 from gateway.inventory import Inventory, no_such_model
@@ -57,6 +57,25 @@ class Judge:
 
         No policy is no permission: a project whose policy is absent or does not compile is refused everything.
         """
+        found = self.decide_again(exchange)
+        self._count(exchange, "allow", "")
+        return found
+
+    def offers(self, tenant: str, model: str) -> bool:
+        """Whether `model` is a name that `tenant` can call at all, and not one that the caller made up."""
+        return bool(self._inventory.facts(tenant, model))
+
+    def holds(self, exchange: Exchange, decision: Decision) -> bool:
+        """Whether `decide` would give this very decision now, by what it was made from: a comparison, not a second
+        evaluation. False also where that is not known any more."""
+        principal, model = exchange.principal, exchange.call.model
+        known = self._decided.get((principal.key_id, model))
+        if known is None or known.decision is not decision or self._stops.stands(principal):
+            return False
+        return known.holds_for(principal, self._inventory.facts(principal.tenant, model), self._now())
+
+    def decide_again(self, exchange: Exchange) -> tuple[Decision, Redactor]:
+        """As `decide`, for a call that was counted as allowed before."""
         principal, call = exchange.principal, exchange.call
         candidates = self._inventory.facts(principal.tenant, call.model)
         if not candidates:  # first, so that what is recorded below never holds a name that the caller made up
@@ -80,7 +99,6 @@ class Judge:
         exchange.decision = decision  # also when it says no: the record names the policy that did
         if not decision.allowed:
             raise self._denied(exchange, decision.reasons)
-        self._count(exchange, "allow", "")
         return decision, principal.in_force.redactor
 
     def check_running(self, exchange: Exchange) -> None:
@@ -124,7 +142,7 @@ class Judge:
 
         Raises `failure` where the policy names no such place, or where what was found is blocked.
         """
-        if failure.code == "redaction_blocked":
+        if failure.code == "redaction_blocked" or isinstance(failure, ContentUnreadable):
             raise failure
         if not decision.sovereign:
             self._count(exchange, "deny", ON_FAILURE)

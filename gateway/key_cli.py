@@ -83,6 +83,9 @@ def rekey(
     finish: Annotated[
         bool, typer.Option("--finish", help="Delete the old pepper, if no key needs it any more.")
     ] = False,
+    stage: Annotated[
+        bool, typer.Option("--stage", help="Make the next pepper and do not use it yet, to carry it to other hosts.")
+    ] = False,
     yes: Yes = False,
     data: Data = DEFAULT_DATA,
     as_json: AsJson = False,
@@ -90,11 +93,12 @@ def rekey(
     """Rotate the secret that keys the stored hashes of API keys. No key changes.
 
     Run it once to begin: keys are then hashed anew as they are used. Run it with --finish to end. Either may be
-    repeated. With gateways on several machines, copy the folder `secrets` to each after the first step.
+    repeated. With gateways on several hosts, first run it with --stage, and carry the key set to each of them
+    (`domicile init --export-keys`, `domicile init --keys`).
 
     Example: domicile key rekey --finish
     """
-    from gateway.identity.pepper import PepperError, begin_rotation, end_rotation
+    from gateway.identity.pepper import PepperError, begin_rotation, end_rotation, stage_rotation
     from gateway.installation import Installation
 
     if finish:
@@ -112,7 +116,15 @@ def rekey(
                 else:
                     typer.echo(f"the pepper in force is generation {generation}")
                 return
-            generation = begin_rotation(installation.pepper, installation.secret_files)
+            if stage:
+                generation = stage_rotation(installation.pepper, installation.secret_files)
+                if as_json:
+                    print_json({"staged": generation})
+                else:
+                    typer.echo(f"generation {generation} of the pepper is staged; carry the key set to every host")
+                return
+            used = inventory.newest_pepper()
+            generation = begin_rotation(installation.pepper, installation.secret_files, used=used)
         except PepperError as error:
             fail(str(error))
         remaining = inventory.hashed_before(generation)

@@ -2,20 +2,24 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from contextlib import suppress
-from hashlib import sha256
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
-from audit.note import VerifierKey
+from audit.identity import Identity
+from audit.schedule import Schedule, days_of_call
 from gateway.prices import PriceBook
 from gateway.store.database import Database
 from gateway.store.ledger_writer import LedgerWriter, LogReader
+from gateway.store.ownership import LOG_NAME
 
 log = logging.getLogger(__name__)
 
 EVERY_S = 1.0
+EXPIRE_EVERY_S = 3600.0
+SCHEDULE = Schedule()
 
 
 class Ledger:
@@ -23,14 +27,25 @@ class Ledger:
     snapshot of the log that is called `log`.
 
     What it could not write it writes next time, since the log keeps it: no row is lost to a database that was away.
+    Rows are deleted when the record of their call is (`audit.schedule`), or after `days` where that is set.
     """
 
     def __init__(
-        self, database: Database, log: str, open_reader: Callable[[], LogReader], prices: Callable[[], PriceBook]
+        self,
+        database: Database,
+        log: str,
+        open_reader: Callable[[], LogReader],
+        prices: Callable[[], PriceBook],
+        *,
+        days: int | None = None,
+        now: Callable[[], float] = time.time,
     ) -> None:
         self._open_reader = open_reader
-        self._writer = LedgerWriter(database, log)
+        self._writer = LedgerWriter(database, log, record_days)
         self._prices = prices
+        self._days = days
+        self._now = now
+        self._expired_at = float("-inf")
         self._keeping: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
@@ -53,7 +68,16 @@ class Ledger:
     async def _keep(self) -> None:
         while True:
             await self._catch_up_quietly()
+            if self._now() - self._expired_at >= EXPIRE_EVERY_S:
+                await self._expire_quietly()
             await asyncio.sleep(EVERY_S)
+
+    async def _expire_quietly(self) -> None:
+        try:
+            await asyncio.to_thread(self._writer.expire, self._now(), self._days)
+            self._expired_at = self._now()
+        except Exception as error:  # of any kind: it is tried again, and no request depends on it
+            log.warning("rows of the ledger wait for their deletion: %s: %s", type(error).__name__, error)
 
     async def _catch_up_quietly(self) -> None:
         try:
@@ -62,13 +86,14 @@ class Ledger:
             log.warning("the ledger waits: %s: %s", type(error).__name__, error)
 
     def _catch_up(self) -> int:
-        reader = self._open_reader()
-        try:
-            return self._writer.catch_up(reader, self._prices())
-        finally:
-            reader.close()
+        return self._writer.catch_up(self._open_reader, self._prices())
 
 
-def log_name(verifier_key: VerifierKey) -> str:
-    """Of a log, as long as it keeps its signer: the hash of the key that verifies it."""
-    return sha256(verifier_key.public_key).hexdigest()[:16]
+def record_days(intent: dict[str, Any]) -> int:
+    """How long the record of a call is kept, by its intent."""
+    return days_of_call(intent, SCHEDULE)[0]
+
+
+def log_name(owner: Identity) -> str:
+    """Of a log in the ledger's cursors: the fingerprint of its first key, which a rotation does not change."""
+    return owner.key[:LOG_NAME]

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Literal, Protocol, Self, TypeVar
 
 from gateway.errors import LimitsUnavailable
-from gateway.quotas import Bucket, Budget, Concurrency, Quota, Rate
+from gateway.quotas import RETRY_CONCURRENT_S, Bucket, Budget, Concurrency, Quota, Rate
 
 log = logging.getLogger(__name__)
 
@@ -167,20 +167,34 @@ class Reservation:
 
 class LimitExceeded(Exception):
     """`counter` is used up. `retry_after`: seconds until the call may fit, None if it never will: `asked` is more than
-    the whole. `used`: what is consumed and held of each of the reservation's counters."""
+    the whole. `used`: what is consumed and held of each of the reservation's counters. `held`: it would fit but for
+    what running calls have reserved and may give back."""
 
-    def __init__(self, counter: Counter, retry_after: float | None, asked: float, used: Sequence[float] = ()) -> None:
+    def __init__(
+        self,
+        counter: Counter,
+        retry_after: float | None,
+        asked: float,
+        used: Sequence[float] = (),
+        *,
+        held: bool = False,
+    ) -> None:
         self.counter = counter
         self.retry_after = None if retry_after is None or math.isinf(retry_after) else retry_after
         self.asked = asked
         self.used = used
+        self.held = held
         limit = f"the limit of {counter.quota.capacity:.12g} {UNITS[counter.kind]} of {counter.scope}"
         if retry_after is None:
             super().__init__(f"this request may use {asked:.12g}, more than {limit} as a whole")
-        elif self.retry_after is None:
-            super().__init__(f"{limit} is reached")
+            return
+        reached = f"{limit} is {'reserved by calls that are running' if held else 'reached'}"
+        if self.retry_after is None:
+            super().__init__(reached)
+        elif held:
+            super().__init__(f"{reached}; try again when one has ended, or in {math.ceil(self.retry_after)} s")
         else:
-            super().__init__(f"{limit} is reached; try again in {math.ceil(self.retry_after)} s")
+            super().__init__(f"{reached}; try again in {math.ceil(self.retry_after)} s")
 
 
 class LimitStore(Protocol):
@@ -216,18 +230,20 @@ def admit(reservation: Reservation, buckets: Sequence[Bucket], now: float) -> No
     The one place that says what fits, for the stores that count in Python.
     """
     asked = reservation.cost.asked()
-    refused: tuple[float, Counter] | None = None
+    refused: tuple[float, Counter, bool] | None = None
     for counter, bucket in zip(reservation.counters, buckets, strict=True):
         quota, amount = counter.quota, asked[counter.kind]
         if amount > quota.capacity:
             raise LimitExceeded(counter, None, amount, [each.used for each in buckets])
         if excess := bucket.excess(quota, amount):
-            wait = quota.wait(excess, now)
+            held = counter.kind not in ("requests", "concurrent") and not bucket.consumed_excess(quota, amount)
+            # A budget opens again with its next day; what running calls reserved of it, when one of them ends.
+            wait = RETRY_CONCURRENT_S if held and isinstance(quota, Budget) else quota.wait(excess, now)
             if refused is None or wait > refused[0]:
-                refused = wait, counter
+                refused = wait, counter, held
     if refused is not None:
-        wait, counter = refused
-        raise LimitExceeded(counter, wait, asked[counter.kind], [each.used for each in buckets])
+        wait, counter, held = refused
+        raise LimitExceeded(counter, wait, asked[counter.kind], [each.used for each in buckets], held=held)
     for counter, bucket in zip(reservation.counters, buckets, strict=True):
         if counter.kind == "requests":
             bucket.level += 1.0

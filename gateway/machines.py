@@ -33,7 +33,8 @@ class Provider(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """`name`: as the record names it, by a digest of who it is at the provider. `expires_at`: seconds since 1970."""
+    """`name`: as the record names it, by a digest of who it is at the provider. `expires_at`: until when its token is
+    accepted, with the clock skew that is allowed; seconds since 1970."""
 
     name: str
     tenant: str
@@ -50,7 +51,8 @@ class _Known:
 
 
 class Machines:
-    """Use as ``async with Machines(...) as machines``. `groups_claim`: where tokens name groups."""
+    """Use as ``async with Machines(...) as machines``. `groups_claim`: where tokens name groups. `skew_s`: how long
+    the provider accepts a token after its end."""
 
     def __init__(
         self,
@@ -58,12 +60,14 @@ class Machines:
         grants: Iterable[ProjectGrant],
         groups_claim: str,
         *,
+        skew_s: float = 0.0,
         monotonic: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._provider = provider
         self._grants = tuple(grants)
         self._groups_claim = groups_claim
+        self._skew_s = skew_s
         self._monotonic = monotonic
         self._now = now
         self._known: dict[bytes, _Known] = {}
@@ -108,4 +112,4 @@ class Machines:
             raise JwtRefused("jwt_groups", "the token's groups may call for several projects; it must be for one")
         ((tenant, project),) = projects
         name = f"machine:{subject_digest(claims['iss'], claims['sub'])[:16]}"
-        return Machine(name, tenant, project, claims["exp"])
+        return Machine(name, tenant, project, claims["exp"] + self._skew_s)

@@ -1,6 +1,7 @@
 """What a call may use is reserved before anything happens, and what it did use is settled after, however it ends."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from math import floor, isinf
 from types import TracebackType
 from typing import Final, Literal
@@ -8,12 +9,16 @@ from typing import Final, Literal
 from gateway.client import Header
 from gateway.errors import BudgetExceeded, LimitReached, PolicyDenied, RequestExceedsLimit, TooManyConcurrent
 from gateway.exchange import CHARACTERS_PER_TOKEN, Exchange
+from gateway.identity.principal import Principal
 from gateway.limits import NOTHING, Cost, Counter, Kind, Limiter, LimitExceeded, Reservation
 from gateway.prices import NANO, Price
 from policy.decision import Reason
 
 PriceOf = Callable[[str], Price | None]
 """From a model to its price of now."""
+
+UNCOUNTED_BYTES = 64 << 10
+"""Of a body that is parsed before limits are asked: about a millisecond's work."""
 
 _MONEY: Final = ("day", "month")
 _REACHED: dict[Kind, type[LimitReached]] = {
@@ -31,8 +36,29 @@ class Meter:
         self._price_of = price_of
         self._default_max_tokens = default_max_tokens
 
-    async def reserve(self, exchange: Exchange) -> "Held":
-        """Hold what the call may cost, until the block that is entered with it ends.
+    @asynccontextmanager
+    async def admission(self, principal: Principal, size: int) -> AsyncIterator[bool]:
+        """Around the parsing of a body of `size` bytes: a caller over its limits is refused before that costs.
+
+        A large body counts as a request here, and holds its estimated tokens while it is parsed; yields whether it
+        does. Raises as `reserve`. A small one costs less to parse than to count twice.
+        """
+        if size <= UNCOUNTED_BYTES or not principal.counters:
+            yield False
+            return
+        counters = [counter for counter in principal.counters if counter.kind not in _MONEY]
+        try:
+            reservation = await self._limiter.reserve(counters, Cost(size // CHARACTERS_PER_TOKEN))
+        except LimitExceeded as error:
+            raise _refused(error) from None
+        try:
+            yield True
+        finally:
+            await self._limiter.settle(reservation, NOTHING)
+
+    async def reserve(self, exchange: Exchange, counted: bool = False) -> "Held":
+        """Hold what the call may cost, until the block that is entered with it ends. `counted`: as a request already,
+        at its admission.
 
         Raises a LimitReached; LimitsUnavailable where limits cannot be checked; PolicyDenied where a budget in money
         is set and the model has no price: a limit that cannot be applied is not ignored.
@@ -44,18 +70,23 @@ class Meter:
                 if counter.kind in _MONEY:
                     because = f"a budget is set, and no price is known for {call.model[:80]}"
                     raise PolicyDenied([Reason(f"limits.eur_per_{counter.kind}", None, because)])
-        exchange.prompt_estimate = prompt = len(call.raw) // CHARACTERS_PER_TOKEN
-        most = (call.max_tokens or self._default_max_tokens) * (call.request.n or 1)
-        answer = most if call.endpoint.generates else 0
+        exchange.prompt_estimate = prompt = max(len(call.raw) // CHARACTERS_PER_TOKEN, call.request.prompt_ids)
+        answer = call.most_tokens(self._default_max_tokens)
+        if counted:
+            counters = tuple(counter for counter in counters if counter.kind != "requests")
         try:
             reservation = await self._limiter.reserve(counters, _cost(prompt, answer, 0, price))
         except LimitExceeded as error:
             exchange.rates = rate_headers(counters, error.used)
-            said = str(error)
-            kind = RequestExceedsLimit if error.retry_after is None else _REACHED[error.counter.kind]
-            raise kind(said[:1].upper() + said[1:], retry_after_s=error.retry_after) from None
+            raise _refused(error) from None
         exchange.rates = rate_headers(counters, reservation.used)
         return Held(self._limiter, reservation, exchange, price)
+
+
+def _refused(error: LimitExceeded) -> LimitReached:
+    said = str(error)
+    kind = RequestExceedsLimit if error.retry_after is None else _REACHED[error.counter.kind]
+    return kind(said[:1].upper() + said[1:], retry_after_s=error.retry_after)
 
 
 class Held:

@@ -60,7 +60,7 @@ class NameFinder:
             return None
         fields = {name: value for name, value in call.body.items() if name not in IDENTIFYING_FIELDS}
         try:
-            texts = redactor.texts(fields, call.endpoint.name)
+            texts = await asyncio.to_thread(redactor.texts, fields, call.endpoint.name)
         except RedactionError:
             return {}  # what makes it unreadable is said when it is redacted
         if sum(map(len, texts)) > (most := self._settings.max_characters):

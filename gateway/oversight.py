@@ -23,15 +23,19 @@ class Stops:
         """Take over what the control store says now."""
         self._standing = {record.place: record for record in records if record.resumed_at is None}
 
-    def check(self, principal: Principal) -> None:
-        """Raises PolicyDenied, which says what was stopped and since when; never by whom."""
+    def stands(self, principal: Principal) -> StopRecord | None:
+        """The stop that `principal` is under, if any."""
         if not self._standing:
-            return
+            return None
         tenant, system = principal.tenant, principal.ai_system_id
         stop = self._standing.get((tenant, principal.project, ""))
         if stop is None and system is not None:
             stop = self._standing.get((tenant, "", system))
-        if stop is not None:
+        return stop
+
+    def check(self, principal: Principal) -> None:
+        """Raises PolicyDenied, which says what was stopped and since when; never by whom."""
+        if (stop := self.stands(principal)) is not None:
             what = f"project {stop.project}" if stop.project else f"AI system {stop.ai_system_id}"
             because = f"{what} was stopped by a person at {stop.stopped_at:%Y-%m-%dT%H:%M:%SZ} ({stop.reason})"
             raise PolicyDenied([Reason(RULE, None, because, ARTICLE)])

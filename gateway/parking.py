@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from time import perf_counter
 
 from gateway.client import Client, Header
-from gateway.errors import BackendUnavailable
+from gateway.errors import BackendCannotStart, BackendUnavailable
 from gateway.exchange import Exchange
 from gateway.inventory import Inventory
 from regions.demand import Book
@@ -21,6 +21,10 @@ from regions.fleet import Fleet
 LOOK_S = 0.5
 """Also without news: a backend that was left alone for a while may be tried again."""
 COMMENT_S = 5.0
+PATIENCE_S = 5.0
+"""For a deployment whose last starts all failed: long enough for the demand to be seen, so that it is tried again."""
+FAILURES = 2
+"""In a row, after which nobody is asked to be patient any more."""
 RETRY_AFTER_S = 5.0
 
 
@@ -44,7 +48,7 @@ class Parking:
         """Wait until a backend is up that may answer, or there is other news; False, at once, if none is going to be.
 
         `headers`: of a stream whose waiting takes longer. Raises BackendUnavailable when too many wait already, or the
-        deployment's time is over.
+        deployment's time is over; BackendCannotStart when its starts fail.
         """
         tenant, model = exchange.principal.tenant, exchange.call.model
         deployment = self._inventory.deployment(tenant, model)
@@ -57,15 +61,10 @@ class Parking:
             if again:  # somebody came up and was not to be had after all
                 await asyncio.sleep(LOOK_S)
             while not self._is_up(tenant, model, regions):
-                if self._inventory.deployment(tenant, model) is None:
-                    return True  # drained, deleted, or its tenant gone: judged anew, and nobody waits for nothing
-                waited = perf_counter() - since
-                if waited >= deployment.wait_s:
-                    raise BackendUnavailable(
-                        "A backend for this is being started and is not ready yet; try again",
-                        code="backend_starting",
-                        retry_after_s=RETRY_AFTER_S,
-                    )
+                deployment = self._inventory.deployment(tenant, model)
+                if deployment is None:
+                    return True  # drained, deleted, or its tenant gone: evaluated again, and nobody waits for nothing
+                _check_patience(deployment, perf_counter() - since)
                 with suppress(TimeoutError):
                     async with asyncio.timeout(LOOK_S):  # wait_for could swallow that the client left
                         await self._news.wait()
@@ -104,3 +103,17 @@ class Parking:
             self._taken[tenant] -= 1
             if not self._taken[tenant]:
                 del self._taken[tenant]
+
+
+def _check_patience(deployment: Deployment, waited_s: float) -> None:
+    over = waited_s >= deployment.wait_s
+    hopeless = deployment.failures >= FAILURES and waited_s >= PATIENCE_S
+    if deployment.failures and (over or hopeless):
+        times = f"the last {deployment.failures} starts" if deployment.failures > 1 else "the last start"
+        raise BackendCannotStart(f"The backend for this cannot start: {times} failed ({deployment.failure})")
+    if over:
+        raise BackendUnavailable(
+            "A backend for this is being started and is not ready yet; try again",
+            code="backend_starting",
+            retry_after_s=RETRY_AFTER_S,
+        )

@@ -1,26 +1,25 @@
 """The way of a request, in ten steps. Read this file first.
 
 Nothing leaves for a backend before its intent is on record, and no answer is complete before its outcome is (fail
-closed, twice). Every step hands on or refuses; what policy refuses is recorded like an answer.
+closed, twice). Every step hands on or refuses; what policy refuses is recorded like an answer. Steps 4 to 6 are in
+`gateway.evaluation`, since what they find is checked again before each connect.
 """
 
 import asyncio
 import logging
 import traceback
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from secrets import token_hex
 from time import perf_counter
 from typing import Any
 from urllib.parse import quote
 
-from pydantic_core import from_json, to_json
-
 from audit.receipt import Receipt
-from backend.wire import Usage, fingerprint_of
 from gateway.authentication import Authenticator
 from gateway.client import Client, ClientGone, Header
-from gateway.content import Content, subject_of
+from gateway.content import subject_of
 from gateway.errors import (
     BackendFailed,
     BackendRefused,
@@ -28,27 +27,29 @@ from gateway.errors import (
     BackendUnavailable,
     GatewayError,
     InternalError,
-    RedactionRefused,
 )
-from gateway.exchange import Exchange, Route
+from gateway.evaluation import Evaluation, Overtaken, Way
+from gateway.exchange import Exchange
+from gateway.identity.principal import Principal
+from gateway.inspection import parsed
 from gateway.judge import Judge
 from gateway.meter import Meter
-from gateway.names import NameFinder
-from gateway.openai.answer import StreamRewriter, rewrite_body
-from gateway.openai.embeddings import read_embeddings
-from gateway.openai.endpoint import Endpoint, parse_call
+from gateway.openai.answer import rewrite_body
+from gateway.openai.endpoint import Endpoint
+from gateway.openai.finite_json import NotFinite, write
 from gateway.openai.sse import sse_data
+from gateway.openai.stream_filter import StreamRewriter
 from gateway.parking import Parking
-from gateway.prompt import Prompt, output_refused, prepare, unredacted
+from gateway.prompt import Prompt, output_refused
 from gateway.recorder import Recorder
 from gateway.relay import StreamRelay
 from gateway.routes import Routes
 from gateway.settings import Requests
 from gateway.telemetry import Telemetry
 from gateway.upstream import Answer, Upstream
-from policy.decision import Decision
+from gateway.whole_answer import read_answer, usage_is_sound
 from policy.errors import RedactionError
-from policy.redact.redactor import Redactor
+from regions.fleet import Call
 
 logger = logging.getLogger("domicile.gateway")
 
@@ -60,6 +61,7 @@ EVENT_STREAM: tuple[Header, ...] = (
 )
 DEBUG_HEADER = "x-domicile-debug"
 MAX_ANSWER_BYTES = 64 << 20
+MAX_BROKEN = 1  # answers of a call that may fail in a backend before the client is told
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,17 +71,18 @@ class Pipeline:
     authenticator: Authenticator
     meter: Meter
     judge: Judge
+    evaluation: Evaluation
     routes: Routes
     parking: Parking
     recorder: Recorder
     upstream: Upstream
-    names: NameFinder
     telemetry: Telemetry
     settings: Requests
 
     async def answer(self, endpoint: Endpoint, client: Client) -> None:
         """Answer one request. Errors become answers here; only the server's own cancellation goes on."""
         exchange: Exchange | None = None
+        principal: Principal | None = None
         step = self.telemetry.step
         with self.telemetry.request_span(endpoint.operation, client.headers):
             try:
@@ -87,75 +90,59 @@ class Pipeline:
                     principal = await self.authenticator.authenticate(client.headers, client.address)
                 with step("parse"):  # 2.
                     raw = await client.body(self.settings.max_body_bytes, self.settings.body_timeout_s)
-                    call = parse_call(endpoint, raw)
+                    async with self.meter.admission(principal, len(raw)) as counted:
+                        call = await parsed(endpoint, raw)
                     subject = subject_of(client.headers, call.body)
                 trace_id = self.telemetry.trace_id(client.headers)
                 exchange = Exchange(f"req-{token_hex(12)}", principal, call, subject, trace_id)
+                exchange.offered = self.judge.offers(principal.tenant, call.model)
                 client.cancel_when_gone()
                 with step("limit"):  # 3.
-                    held = await self.meter.reserve(exchange)
+                    held = await self.meter.reserve(exchange, counted)
                 async with held:  # settled with real usage on the way out
-                    decision, prompt, routes = await self._find_way(exchange, client)  # 4 to 6
-                    await self._forward(exchange, decision, prompt, routes, client)  # 7 to 10
+                    way = await self._find_way(exchange, client)  # 4 to 6
+                    await self._forward(exchange, way, client)  # 7 to 10
             except ClientGone:
-                return
+                self.recorder.gone(endpoint.path, client.address, principal)
             except GatewayError as error:
-                await self._refuse(exchange, client, error)
+                await self._refuse(exchange, client, error, endpoint, principal)
             except RedactionError as error:
-                await self._refuse(exchange, client, output_refused(error))
+                await self._refuse(exchange, client, output_refused(error), endpoint, principal)
             except asyncio.CancelledError:
                 if exchange is not None:
                     await self.recorder.aborted(exchange, "client_disconnected" if client.gone else "gateway_stopped")
+                if exchange is None or exchange.intent is None:
+                    self.recorder.gone(endpoint.path, client.address, principal)
                 if not client.gone:
                     raise
             except Exception as error:
                 logger.error("%s: %s", exchange.request_id if exchange else "request", _without_content(error))
-                await self._refuse(exchange, client, InternalError("The gateway failed; the call was not completed"))
+                failed = InternalError("The gateway failed; the call was not completed")
+                await self._refuse(exchange, client, failed, endpoint, principal)
             finally:
                 client.stop_watching()
-                self.telemetry.finished(endpoint, exchange, client.status)
+                self.telemetry.finished(endpoint, exchange, client.status, principal.tenant if principal else "")
 
-    async def _find_way(self, exchange: Exchange, client: Client) -> tuple[Decision, Prompt, list[Route]]:
-        """Once more from the beginning after waiting for a backend: key and policy may be others by then."""
-        step = self.telemetry.step
+    async def _find_way(self, exchange: Exchange, client: Client) -> Way:
+        """Evaluated from the beginning after waiting for a backend: key and policy may be others by then."""
         while True:
-            with step("decide"):  # 4. pure: the policy and the facts
-                decision, redactor = self.judge.decide(exchange)
-            with step("redact"):  # 5. an error here denies, or leaves sovereign backends alone
-                decision, prompt = await self._inspected(exchange, decision, redactor)
             try:
-                with step("route"):  # 6. this tenant's backends that the decision allows, best first
-                    return decision, prompt, self.routes.choose(exchange, decision)
+                return await self.evaluation.first(exchange)
             except BackendUnavailable:
                 if not await self.parking.wait(exchange, client, [*EVENT_STREAM, *_provenance(exchange, None)]):
                     raise
-                exchange.principal = await self.authenticator.authenticate(client.headers, client.address)
-                exchange.decision = None  # made under what was in force before the wait
+                await self.evaluation.authenticate_again(exchange, client)
 
-    async def _inspected(self, exchange: Exchange, decision: Decision, redactor: Redactor) -> tuple[Decision, Prompt]:
-        call, principal = exchange.call, exchange.principal
-        try:
-            names = await self.names.names_in(call, redactor, principal.tenant)
-            prompt = prepare(call, redactor, principal.project, names, decision.priority)
-        except RedactionRefused as failure:
-            narrowed = self.judge.narrowed(exchange, decision, failure)
-            return narrowed, unredacted(call, redactor, principal.project, decision.priority)
-        exchange.redactions_in = prompt.counts
-        if days := decision.retention.content_days:  # never of a prompt that could not be inspected
-            exchange.content = Content(call.raw, prompt.body, exchange.subject, days)
-        return decision, prompt
-
-    async def _forward(
-        self, exchange: Exchange, decision: Decision, prompt: Prompt, routes: list[Route], client: Client
-    ) -> None:
+    async def _forward(self, exchange: Exchange, way: Way, client: Client) -> None:
         step = self.telemetry.step
-        for exchange.attempt, route in enumerate(routes):
-            exchange.route = route
-            self.judge.check_running(exchange)
-            body = prompt.body_for(route.backend)
+        failure: GatewayError | None = None
+        while True:
+            route = exchange.route = way.take()
+            exchange.attempt = len(way.tried) - 1
+            body = way.prompt.body_for(route.backend)
             if exchange.content is not None:
                 exchange.content.leaves(body)
-            with self.routes.in_flight(exchange, decision, route) as call:  # looked at again, for each attempt
+            with self.routes.in_flight(exchange, way.allowed, route) as call:  # looked at again, for each attempt
                 with step("write_ahead"):  # 7. durable before the first byte leaves
                     await self.recorder.accepted(exchange, route)
                 try:
@@ -168,43 +155,63 @@ class Pipeline:
                             exchange.request_id,
                             str(exchange.intent or ""),  # its token says that it is on record
                             exchange.principal.project or "",
+                            partial(self.evaluation.check, exchange, way),  # at the moment of the connect
                         ) as answer:
-                            self.routes.answered(exchange, call)
-                            await self._deliver(exchange, prompt, answer, client)  # 9 and 10
+                            await self._deliver(exchange, way.prompt, answer, client, call)  # 9 and 10
+                    call.completed()
                     return
-                except BackendRefused:
+                except Overtaken:
                     exchange.called = None
-                    raise
-                except (BackendUnavailable, BackendTimeout, BackendFailed) as error:
-                    exchange.called = None  # it is not the caller who pays for a backend that failed
-                    call.failed()
-                    logger.warning("%s: backend %s: %s", exchange.request_id, route.backend.id, error.message)
-                    unsent = isinstance(error, BackendUnavailable) and (client.held or not client.started)
-                    if not unsent or exchange.attempt + 1 == len(routes):
-                        raise
+                    way.tried.pop()  # it may be called under what is in force now
+                except (BackendRefused, BackendUnavailable, BackendTimeout, BackendFailed) as error:
+                    failure = self._failed(exchange, way.prompt, client, call, error)
+            way = await self.evaluation.again(exchange, client, way)
+            if not way.routes or not self.routes.may_help(failure, way.routes[0]):
+                raise failure or BackendUnavailable("No backend that may answer this is up; try again", retry_after_s=2)
 
-    async def _deliver(self, exchange: Exchange, prompt: Prompt, answer: Answer, client: Client) -> None:
-        if exchange.call.stream:
-            await self._deliver_stream(exchange, prompt, answer, client)
+    def _failed(
+        self, exchange: Exchange, prompt: Prompt, client: Client, call: Call, error: GatewayError
+    ) -> GatewayError:
+        """Count a failed attempt against its backend. Returns what the client sees where no other backend can answer;
+        raises it where none may be asked."""
+        exchange.called = None  # the caller does not pay for a backend that failed
+        if isinstance(error, BackendRefused):
+            error = prompt.filtered(error)
+            exchange.redactions_out = prompt.refusal_counts
+            if error.is_busy:
+                call.busy(error.retry_after_s)
         else:
-            await self._deliver_whole(exchange, prompt, answer, client)
+            call.failed()
+            exchange.broken += isinstance(error, BackendFailed)
+        logger.warning("%s: backend %s: %s", exchange.request_id, exchange.backend_id, error.log_line)
+        unsent = client.held or not client.started
+        # A request that breaks the server that takes it must not break all of them, one after the other.
+        if not (unsent and error.elsewhere) or exchange.broken > MAX_BROKEN:
+            raise error
+        exchange.forget_answer()
+        return error
 
-    async def _deliver_whole(self, exchange: Exchange, prompt: Prompt, answer: Answer, client: Client) -> None:
+    async def _deliver(self, exchange: Exchange, prompt: Prompt, answer: Answer, client: Client, call: Call) -> None:
+        if exchange.call.stream:
+            await self._deliver_stream(exchange, prompt, answer, client, call)
+        else:
+            await self._deliver_whole(exchange, prompt, answer, client, call)
+
+    async def _deliver_whole(
+        self, exchange: Exchange, prompt: Prompt, answer: Answer, client: Client, call: Call
+    ) -> None:
         raw = await answer.body(MAX_ANSWER_BYTES)
         self.judge.check_running(exchange)
-        exchange.first_byte = perf_counter()
         with self.telemetry.step("restore"):  # 9.
-            if exchange.call.endpoint.generates:
-                body = _generated(exchange, raw)
-            else:
-                body, exchange.usage = read_embeddings(raw)
-                raw = to_json(body)
+            body = read_answer(exchange, raw)
+            self.routes.answered(exchange, call)
             if prompt.output is not None:
                 rewrite_body(body, prompt.output.make)
                 exchange.redactions_out = prompt.output.counts
-                raw = to_json(body)
+            if prompt.output is not None or not exchange.call.endpoint.generates or not usage_is_sound(body, exchange):
+                raw = _written(body)
             if client.headers.get(DEBUG_HEADER) == "upstream":
-                raw = to_json({**body, "domicile": {"upstream_request": prompt.fields}})
+                raw = _written({**body, "domicile": {"upstream_request": prompt.fields}})
         if exchange.content is not None:
             exchange.content.hear(body)
         exchange.bytes_out = len(raw)
@@ -213,40 +220,61 @@ class Pipeline:
         await client.start(200, [JSON, (b"content-length", b"%d" % len(raw)), *_provenance(exchange, receipt)])
         await client.end(raw)
 
-    async def _deliver_stream(self, exchange: Exchange, prompt: Prompt, answer: Answer, client: Client) -> None:
+    async def _deliver_stream(
+        self, exchange: Exchange, prompt: Prompt, answer: Answer, client: Client, call: Call
+    ) -> None:
         if not answer.is_event_stream:
             raise BackendFailed("The backend answered a stream with something else")
         relay = StreamRelay(exchange, StreamRewriter(prompt.output.make) if prompt.output else None)
-        await client.start(200, [*EVENT_STREAM, *_provenance(exchange, exchange.intent)])
+        head = [*EVENT_STREAM, *_provenance(exchange, exchange.intent)]
+        begun = False
         with self.telemetry.step("restore"):  # 9. filtered as it comes
             try:
                 async for piece in relay.pieces(answer.pieces()):
                     self.judge.check_running(exchange)
-                    if exchange.first_byte is None:
-                        exchange.first_byte = perf_counter()
-                    exchange.bytes_out += len(piece)
-                    if exchange.content is not None:
-                        exchange.content.hear_piece(piece)
-                    await client.write(piece)
+                    if not begun:  # until here another backend may still take the call
+                        begun = True
+                        self.routes.answered(exchange, call)
+                        await client.start(200, head)
+                    await self._send_piece(exchange, client, piece)
             except (BackendFailed, BackendTimeout):
-                rest = relay.remainder()  # what was said until then, through the filter
-                if exchange.content is not None:
-                    exchange.content.hear_piece(rest)
-                await client.write(rest)
+                if begun:  # what was said until then, through the filter
+                    await self._send_piece(exchange, client, relay.remainder())
                 raise
             finally:
                 if prompt.output is not None:
                     exchange.redactions_out = prompt.output.counts
+        if not begun:  # a whole answer that says nothing
+            await client.start(200, head)
         with self.telemetry.step("record"):  # 10. durable before `[DONE]`
             await self.recorder.completed(exchange)
         await client.end(relay.ending())
 
-    async def _refuse(self, exchange: Exchange | None, client: Client, error: GatewayError) -> None:
-        """Record the refusal, then tell the client: as a status, or inside a stream that has begun as an event."""
+    async def _send_piece(self, exchange: Exchange, client: Client, piece: bytes) -> None:
+        exchange.bytes_out += len(piece)
+        if exchange.content is not None:
+            exchange.content.hear_piece(piece)
+        await client.write(piece)
+
+    async def _refuse(
+        self,
+        exchange: Exchange | None,
+        client: Client,
+        error: GatewayError,
+        endpoint: Endpoint,
+        principal: Principal | None,
+    ) -> None:
+        """Record or count the refusal, then tell the client: as a status, or inside a stream that has begun as an
+        event."""
         client.stop_watching()  # from here on nothing may be cut short: the outcome goes on record
+        recorded = False
         if exchange is not None:
-            error = await self.recorder.refused(exchange, error)
-        self.telemetry.errors.labels(error.code or "invalid_request").inc()
+            error, recorded = await self.recorder.refused(exchange, error)
+        if not recorded:
+            self.recorder.turned_away(error, endpoint.path, client.address, principal)
+        # A backend makes up its own codes, and each would be another series.
+        label = "backend_refused" if isinstance(error, BackendRefused) else error.code or "invalid_request"
+        self.telemetry.errors.labels(label).inc()
         if client.started:
             await client.end(sse_data(error.body()))  # and no `[DONE]`: the answer is not whole
             return
@@ -258,18 +286,11 @@ class Pipeline:
         await client.end(body)
 
 
-def _generated(exchange: Exchange, raw: bytes) -> dict[str, Any]:
-    """A whole answer, parsed; its usage and ends are noted."""
+def _written(answer: dict[str, Any]) -> bytes:
     try:
-        body: dict[str, Any] = from_json(raw)
-        exchange.usage = Usage.model_validate(body["usage"]) if body.get("usage") else None
-        exchange.fingerprint = fingerprint_of(body)
-        exchange.finish_reasons += [str(choice["finish_reason"]) for choice in body["choices"]]
-        for choice in body["choices"]:
-            exchange.count_tool_calls(choice.get("message"))
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise BackendFailed("The backend's answer is not an OpenAI answer") from None
-    return body
+        return write(answer)
+    except NotFinite:
+        raise BackendFailed("The backend's answer holds a number that JSON does not have") from None
 
 
 def _without_content(error: BaseException) -> str:

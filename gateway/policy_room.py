@@ -8,13 +8,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
-from audit.errors import CanonicalError, EventRejected, StoreError
+from audit.errors import CanonicalError, EventRejected, NoLog
 from audit.event import InferenceAccepted, InferenceDenied
 from audit.leaf import decode_leaf
-from audit.place import open_reader
+from audit.store import Reader
 from gateway.store.errors import Invalid, NotFound
 from gateway.store.inventory import Inventory
 from gateway.store.records import BackendRecord, ProjectRecord
@@ -59,13 +58,13 @@ class PolicyRoom:
         self,
         inventory: Inventory,
         catalogue: Catalogue,
-        audit_log: Path,
+        open_record: Callable[[], Reader],
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         sinks: tuple[Sink, ...] = (),
     ) -> None:
         self._inventory = inventory
         self._catalogue = catalogue
-        self._audit_log = audit_log
+        self._open_record = open_record
         self._now = now
         self._sinks = sinks
 
@@ -177,8 +176,8 @@ class PolicyRoom:
     def _recorded(self, tenant: str, since: datetime | None) -> Iterator[InferenceAccepted | InferenceDenied]:
         from_ts = "" if since is None else since.astimezone(UTC).isoformat(timespec="milliseconds")[:23]
         try:
-            log = open_reader(self._audit_log)
-        except StoreError:
+            log = self._open_record()
+        except NoLog:
             return  # nothing has been recorded yet
         try:
             for stored in log.leaves(tenant):

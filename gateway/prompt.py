@@ -4,22 +4,25 @@ Redaction never fails open: whatever goes wrong while inspecting refuses the req
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from secrets import token_bytes
 from typing import Any
 
-from pydantic_core import to_json
-
-from gateway.errors import InvalidRequest, RedactionRefused
-from gateway.openai.answer import FilterFactory
+from gateway.errors import BackendRefused, ContentUnreadable, InvalidRequest, RedactionRefused
+from gateway.openai.answer import FilterFactory, whole
 from gateway.openai.endpoint import IDENTIFYING_FIELDS, Call
-from policy.errors import RedactionBlocked, RedactionError
+from gateway.openai.finite_json import NotFinite, write
+from policy.errors import UNREADABLE, RedactionBlocked, RedactionError
 from policy.facts import Priority
 from policy.redact.pseudonyms import Pseudonyms, nonce_from
 from policy.redact.redactor import NamesByText, RedactedBody, Redactor
+from policy.redact.request import Endpoint
 from policy.redact.stream import StreamFilter
 from regions.fleet import Backend
+
+WITHHELD = "The backend refused the request; its message is withheld by the policy"
 
 
 class OutputFilters:
@@ -45,20 +48,40 @@ class OutputFilters:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """`body` is what leaves, byte for byte; `fields` the same, parsed. No `output`: the answer needs no filter."""
+    """`body` is what leaves, byte for byte; `fields` the same, parsed. No `output`: the answer needs no filter.
+    `refusals`: for what a backend says of a request that it refuses, also where it answers without text."""
 
     body: bytes
     fields: Mapping[str, Any]
     counts: Mapping[str, int]
     output: OutputFilters | None
     generates: bool = True
+    refusals: OutputFilters | None = None
+
+    def filtered(self, refused: BackendRefused) -> BackendRefused:
+        """`refused` as the client may see it: a server's error quotes the request, or what it would have answered.
+
+        Where the policy blocks what it says, or it cannot be inspected, it says nothing.
+        """
+        if self.refusals is None:
+            return refused
+        try:
+            message = whole(refused.message, self.refusals.make(False))
+            param = refused.param and whole(refused.param, self.refusals.make(False))
+        except RedactionError:
+            return refused.saying(WITHHELD, None)
+        return refused.saying(message, param)
+
+    @property
+    def refusal_counts(self) -> Mapping[str, int]:
+        return self.refusals.counts if self.refusals is not None else {}
 
     def body_for(self, backend: Backend) -> bytes:
         """As it leaves for `backend`: without what is not OpenAI's own, where that would be refused."""
         refused = _refused_by(backend, generates=self.generates) & self.fields.keys()
         if not refused:
             return self.body
-        return to_json({name: value for name, value in self.fields.items() if name not in refused})
+        return write({name: value for name, value in self.fields.items() if name not in refused})
 
     @property
     def make_filter(self) -> FilterFactory | None:
@@ -100,13 +123,35 @@ def prepare(
 
     Raises RedactionRefused when a class of data is found that policy blocks, and when anything could not be inspected.
     """
+    with redaction_refusals():
+        redacted = redactor.redact_body(*redaction_arguments(call, redactor, project, names))
+    return leaving(call, redactor, project, redacted, priority)
+
+
+def redaction_arguments(
+    call: Call, redactor: Redactor, project: str, names: NamesByText | None = None
+) -> tuple[dict[str, Any], Endpoint, str, NamesByText | None, bytes | None]:
+    """Body, endpoint, nonce, names and key: what `Redactor.redact_body` takes, wherever it runs."""
     fields = {name: value for name, value in call.body.items() if name not in IDENTIFYING_FIELDS}
+    conversation = _conversation(call)
+    shared = redactor.conversation(f"{project}\0{conversation}") if conversation else None
+    nonce, key = shared or (nonce_from(token_bytes(6)), None)
+    return fields, call.endpoint.name, nonce, names, key
+
+
+@contextmanager
+def redaction_refusals() -> Iterator[None]:
+    """Turns what redaction raises into RedactionRefused."""
     try:
-        conversation = _conversation(call)
-        shared = redactor.conversation(f"{project}\0{conversation}") if conversation else None
-        nonce, key = shared or (nonce_from(token_bytes(6)), None)
-        redacted = redactor.redact_body(fields, call.endpoint.name, nonce, names, key)
+        yield
     except RedactionBlocked as error:
+        if error.labels == (UNREADABLE,):
+            place = error.findings[0].position
+            raise ContentUnreadable(
+                f"{error.hint[:1].upper()}{error.hint[1:]} (at {place}); the request was not sent",
+                param=place.replace("[", ".").replace("]", ""),
+                details={"findings": [asdict(finding) for finding in error.findings]},
+            ) from None
         raise RedactionRefused(
             f"The request holds what its policy does not let pass: {', '.join(error.labels)}",
             code="redaction_blocked",
@@ -114,20 +159,20 @@ def prepare(
         ) from None
     except RedactionError as error:
         raise RedactionRefused(f"The request could not be inspected and was not sent: {error}") from None
-    return _leaving(call, redactor, project, redacted, priority)
 
 
 def unredacted(call: Call, redactor: Redactor, project: str, priority: Priority = "normal") -> Prompt:
     """`call` as it is, for a backend that may get it so (`policy.sovereign`). The answer is filtered as any other."""
     fields = {name: value for name, value in call.body.items() if name not in IDENTIFYING_FIELDS}
     redacted = RedactedBody(fields, False, {}, Pseudonyms(nonce_from(token_bytes(6))))
-    return _leaving(call, redactor, project, redacted, priority)
+    return leaving(call, redactor, project, redacted, priority)
 
 
-def _leaving(call: Call, redactor: Redactor, project: str, redacted: RedactedBody, priority: Priority) -> Prompt:
+def leaving(call: Call, redactor: Redactor, project: str, redacted: RedactedBody, priority: Priority) -> Prompt:
+    """What leaves of a redacted body. Raises InvalidRequest."""
     generates = call.endpoint.generates
-    needs_filter = generates and not redactor.stream_filter(redacted.pseudonyms).is_identity
-    if needs_filter and (call.body.get("logprobs") or call.body.get("prompt_logprobs")):
+    is_identity = redactor.stream_filter(redacted.pseudonyms).is_identity
+    if generates and not is_identity and (call.body.get("logprobs") or call.body.get("prompt_logprobs")):
         raise InvalidRequest("logprobs would tell what redaction hides; ask without them", param="logprobs")
     # A shared prefix answers faster: without a salt, one project could learn from that what another one asks.
     fields = {**redacted.body, "cache_salt": f"{project}:{redacted.body.get('cache_salt') or ''}"}
@@ -136,12 +181,19 @@ def _leaving(call: Call, redactor: Redactor, project: str, redacted: RedactedBod
     if call.stream and not call.request.wants_usage_chunk:
         # Usage is always asked for: tokens are metered and limited also for clients that do not want to see it.
         fields["stream_options"] = {**(fields.get("stream_options") or {}), "include_usage": True}
+    try:
+        body = write(fields)
+    except NotFinite as error:
+        field = str(error.place[0]) if error.place else None  # what follows may be the caller's own word
+        raise InvalidRequest(f"{field}: a number is too large; JSON has no infinity", param=field) from None
+    filters = None if is_identity else OutputFilters(redactor, redacted.pseudonyms)
     return Prompt(
-        body=to_json(fields),
+        body=body,
         fields=fields,
         counts=redacted.counts,
-        output=OutputFilters(redactor, redacted.pseudonyms) if needs_filter else None,
+        output=filters if generates else None,
         generates=generates,
+        refusals=filters,
     )
 
 

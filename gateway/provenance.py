@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from gateway.settings import Settings, load_settings
+from audit.place import DATABASE_VARIABLE
+from gateway.database_urls import CONTROL_VARIABLE, REDIS_VARIABLE, urls_of
+from gateway.settings import Settings, SettingsError, load_settings
 from gateway.sinks import stays_here
 from regions.secret_file import LoosePermissions, read_secret
 
 PREFIX = "DOMICILE__"
-URLS = ("DOMICILE_DATABASE_URL", "DOMICILE_REDIS_URL")
+URLS = (CONTROL_VARIABLE, DATABASE_VARIABLE, REDIS_VARIABLE)
 """Said in the environment alone: they may hold a password."""
 FILES = ("listen.cert_file", "listen.key_file", "oidc.client_secret_file")
 SECRET_FILES = frozenset({"listen.key_file", "oidc.client_secret_file"})
@@ -73,13 +75,19 @@ def mistakes(settings: Settings) -> list[str]:
             found.append(f"{key}: {error}")
         except OSError as error:
             found.append(f"{key}: {file} cannot be read: {error.strerror}")
+    try:
+        urls_of(settings.database)
+    except SettingsError as error:
+        return [*found, str(error)]
     if settings.sinks.record is None and not stays_here(settings):
         found.append(
             "sinks.record: say in which country the record is kept, as FR: it can be reached from elsewhere, or is kept"
             " elsewhere, and until then every call is refused (docs/policy-reference.md, What store_in binds)"
         )
     if not (settings.data / "cell").exists():
-        found.append(f"data: {settings.data} holds no installation; make one with: domicile tenant create NAME")
+        found.append(
+            f"data: {settings.data} holds no installation; make one with: domicile init --data {settings.data}"
+        )
     return found
 
 

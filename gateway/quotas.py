@@ -122,6 +122,11 @@ class Bucket:
         over = self.level + self.held + asked - quota.capacity
         return over if over > quota.capacity * TOLERANCE else 0.0
 
+    def consumed_excess(self, quota: Quota, asked: float) -> float:
+        """As `excess`, if nothing were held."""
+        over = self.level + asked - quota.capacity
+        return over if over > quota.capacity * TOLERANCE else 0.0
+
     def release(self, held: float, consumed: float = 0.0) -> None:
         self.held = max(0.0, self.held - held)
         self.level += consumed

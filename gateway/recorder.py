@@ -4,16 +4,15 @@ Appends return only once the event is durable. If it cannot be made so, AuditUna
 stops: nothing is forwarded without its intent, nothing is called complete without its outcome.
 """
 
-import asyncio
 import logging
 from collections.abc import Mapping, Sequence
-from time import monotonic, perf_counter
+from dataclasses import replace
+from time import perf_counter
 from typing import Any, Literal, Protocol
 
 import audit
 from audit import Private
 from audit.event import (
-    AuthFailed,
     BackendConnected,
     Decision,
     InferenceAborted,
@@ -26,17 +25,19 @@ from audit.event import (
 from audit.event import Reason as RecordedReason
 from audit.event_base import Event
 from audit.receipt import Receipt
+from gateway.directory import Address
 from gateway.errors import AuditUnavailable, GatewayError, InternalError, PolicyDenied, RedactionRefused
 from gateway.exchange import Exchange, Route
 from gateway.http1 import Peer
+from gateway.identity.principal import Principal
+from gateway.refusals import CLIENT_GONE, Refusal, Refusals, refusal_of
 from gateway.telemetry import Telemetry
+from policy.decision import Decision as PolicyDecision
 from policy.decision import Reason
 from policy.redact import ENGINE_VERSION
 from regions.fleet import Backend
 
 logger = logging.getLogger("domicile.gateway")
-
-AUTH_FAILURES_EVERY_S = 1.0  # one event of a kind; the metric counts all: a flood of guesses must not fill the log
 
 
 class Log(Protocol):
@@ -46,16 +47,19 @@ class Log(Protocol):
 
 
 class Recorder:
-    def __init__(self, log: Log, telemetry: Telemetry) -> None:
+    """`address_days`: how long the addresses of refused callers are kept."""
+
+    def __init__(self, log: Log, telemetry: Telemetry, address_days: int = 30) -> None:
         self._log = log
         self._telemetry = telemetry
-        self._auth_failed_at: dict[str, float] = {}
-        self._background: set[asyncio.Task[None]] = set()
+        self._refusals = Refusals(self._append, address_days)
 
     async def accepted(self, exchange: Exchange, route: Route) -> None:
-        """Write ahead: the intent for the first backend, a routing decision for each one after it."""
+        """Write ahead: the intent for the first backend, a routing decision for each one after it, and for each one
+        that is called under another decision than the record says."""
+        before, exchange.recorded = exchange.recorded, route
         if exchange.intent is not None:
-            await self._append(RoutingDecision(**_route(exchange, route), reason="backend_unavailable"))
+            await self._moved(exchange, route, before)
             return
         reasons = exchange.decision.reasons if exchange.decision else ()
         notices = [notice.name for notice in exchange.decision.notices] if exchange.decision else []
@@ -67,6 +71,18 @@ class Recorder:
             ),
             exchange.content.asked() if exchange.content else None,
         )
+        exchange.redecided = False
+
+    async def _moved(self, exchange: Exchange, route: Route, before: Route | None) -> None:
+        if route == before and not exchange.redecided:
+            return  # what is on record still holds
+        moved = before is None or route.backend.id != before.backend.id
+        event = RoutingDecision(
+            **_route(exchange, route) | (_redecided(exchange, "allow") if exchange.redecided else {}),
+            reason="backend_unavailable" if moved and exchange.attempt else "decision_changed",
+        )
+        await self._append(event, exchange.content.asked() if exchange.redecided and exchange.content else None)
+        exchange.redecided = False
 
     async def completed(self, exchange: Exchange) -> Receipt:
         """Close the record. Raises AuditUnavailable; then the answer must not be called complete.
@@ -84,41 +100,44 @@ class Recorder:
             exchange.content.answered() if exchange.content else None,
         )
 
-    async def refused(self, exchange: Exchange, error: GatewayError) -> GatewayError:
-        """Record why a call is refused or broke off; returns the error the client should see.
+    async def refused(self, exchange: Exchange, error: GatewayError) -> tuple[GatewayError, bool]:
+        """Record why a call is refused or broke off; returns the error the client should see, and whether a record
+        stands for the call.
 
-        That is another one only where the refusal cannot be recorded.
+        The error is another one only where the refusal cannot be recorded.
         """
         if exchange.intent is not None:
-            await self.aborted(exchange, error.code or "gateway_error", error.http_status)
-            return error
-        reasons: Sequence[Reason]
-        if isinstance(error, PolicyDenied):
-            reasons = error.reasons
-        elif isinstance(error, RedactionRefused):
-            rule = (error.code or "redaction_refused").replace("_", ".", 1)
-            reasons = [Reason(rule, None, error.message[:400], "GDPR 5(1)(c), 32")]
-        else:
-            return error
+            await self.aborted(exchange, error.code or "gateway_error", error.http_status, _reasons_of(error))
+            return error, True
+        reasons = _reasons_of(error)
+        if not reasons:
+            return error, False
         try:
             event = InferenceDenied(**_call(exchange), decision=_decision("deny", reasons), status=error.http_status)
             await self._append(event)
         except GatewayError as unrecorded:
-            return unrecorded
-        return error
+            return unrecorded, False
+        return error, True
 
-    async def aborted(self, exchange: Exchange, reason: str, status: int | None = None) -> None:
-        """Close the record of an answer that did not end. Does not raise: there is nobody left to tell.
+    async def aborted(
+        self, exchange: Exchange, reason: str, status: int | None = None, reasons: Sequence[Reason] = ()
+    ) -> None:
+        """Close the record of an answer that did not end; `reasons`: those of a policy that refused it meanwhile. Does
+        not raise: there is nobody left to tell.
 
         What the log cannot take now, it closes by itself once it is well again, or at the next start.
         """
         if exchange.intent is None or exchange.closed:
             return
         exchange.closed = True
-        self._telemetry.aborted.labels(self._telemetry.tenant_label(exchange.principal.tenant), reason).inc()
+        if status is None or status >= 500:  # a refusal is an answer
+            self._telemetry.aborted.labels(self._telemetry.tenant_label(exchange.principal.tenant), reason).inc()
         try:
             await self._append(
-                InferenceAborted(**_outcome(exchange, status), reason=reason),
+                InferenceAborted(
+                    **_outcome(exchange, status) | (_redecided(exchange, "deny", reasons) if reasons else {}),
+                    reason=reason,
+                ),
                 exchange.content.answered() if exchange.content else None,
             )
         except GatewayError:
@@ -133,20 +152,22 @@ class Recorder:
             await self._append(event)
 
     def auth_failed(self, reason: str) -> None:
-        """Record that somebody tried a key in vain; at most one event a second and reason, in the background."""
-        now = monotonic()
-        if now - self._auth_failed_at.get(reason, float("-inf")) < AUTH_FAILURES_EVERY_S:
-            return
-        self._auth_failed_at[reason] = now
-        task = asyncio.ensure_future(self._quietly(AuthFailed(reason=reason)))
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
+        """Count a caller who could not come in to administer."""
+        self._refusals.count(Refusal(401, reason), None)
 
-    async def _quietly(self, event: Event) -> None:
-        try:
-            await self._append(event)
-        except GatewayError:
-            logger.error("%s could not be recorded", event.type)
+    def turned_away(
+        self, error: GatewayError, endpoint: str | None, address: Address | None, principal: Principal | None = None
+    ) -> None:
+        """Count a request that got `error` and that no record stands for."""
+        self._refusals.count(_of_caller(refusal_of(error, endpoint), principal), address)
+
+    def gone(self, endpoint: str, address: Address | None, principal: Principal | None) -> None:
+        """Count a request whose client left before it was answered or recorded."""
+        self._refusals.count(_of_caller(Refusal(CLIENT_GONE, "client_gone", endpoint), principal), address)
+
+    async def close(self) -> None:
+        """Record what was counted."""
+        await self._refusals.close()
 
     async def _append(self, event: Event, private: Private | None = None) -> Receipt:
         began = perf_counter()
@@ -159,6 +180,12 @@ class Recorder:
             raise InternalError("The call could not be recorded, so it was not processed") from error
         finally:
             self._telemetry.audit_append.observe(perf_counter() - began)
+
+
+def _of_caller(refusal: Refusal, principal: Principal | None) -> Refusal:
+    if principal is None:
+        return refusal
+    return replace(refusal, tenant=principal.tenant, key_id=principal.key_id, project=principal.project or None)
 
 
 def connection_of(backend: Backend, peer: Peer) -> BackendConnected | None:
@@ -195,15 +222,38 @@ def _call(exchange: Exchange) -> dict[str, Any]:
         "redaction": _redaction(exchange.redactions_in),
     }
     if decision is not None:
-        fields |= {
-            "policy_id": decision.policy_id,
-            "policy_version": decision.version,
-            "policy_hash": decision.hash,
-            "countries_version": decision.countries_version,
-            "catalogue_version": decision.catalogue_version,
-            "retention_class": f"metadata_{decision.retention.metadata_days}d",
-        }
+        fields |= _by(decision) | {"retention_class": f"metadata_{decision.retention.metadata_days}d"}
     return fields
+
+
+def _by(decision: PolicyDecision) -> dict[str, Any]:
+    return {
+        "policy_id": decision.policy_id,
+        "policy_version": decision.version,
+        "policy_hash": decision.hash,
+        "countries_version": decision.countries_version,
+        "catalogue_version": decision.catalogue_version,
+    }
+
+
+def _redecided(exchange: Exchange, outcome: Literal["allow", "deny"], reasons: Sequence[Reason] = ()) -> dict[str, Any]:
+    """What a later evaluation found, for the record."""
+    decision = exchange.decision
+    fields: dict[str, Any] = {} if decision is None else _by(decision)
+    fields["decision"] = _decision(outcome, reasons or (decision.reasons if decision else ()))
+    if outcome == "allow":
+        fields["redaction"] = _redaction(exchange.redactions_in)
+    return fields
+
+
+def _reasons_of(error: GatewayError) -> Sequence[Reason]:
+    """Those of a refusal by policy or redaction; none of any other error."""
+    if isinstance(error, PolicyDenied):
+        return error.reasons
+    if isinstance(error, RedactionRefused):
+        rule = (error.code or "redaction_refused").replace("_", ".", 1)
+        return [Reason(rule, None, error.message[:400], "GDPR 5(1)(c), 32")]
+    return ()
 
 
 def _route(exchange: Exchange, route: Route) -> dict[str, Any]:

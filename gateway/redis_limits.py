@@ -82,12 +82,13 @@ local function store(b)
 end
 """.replace("KEEP", str(KEEP_S))
 
-# Then the lease. Returns "0 now used...", or "1 which wait used..."; which from 0, wait -1 where it never fits.
+# Then the lease. Returns "0 now used...", or "1 which wait used..."; which from 0, wait -1 where it never fits; 2 in
+# place of 1 where it would fit but for what running calls hold.
 _TAKE = (
     _COMMON
     + """
 local count = (#ARGV - 5) / 3
-local buckets, asks, used, never, worst, which = {}, {}, {}, nil, nil, nil
+local buckets, asks, used, never, worst, which, code = {}, {}, {}, nil, nil, nil, '1'
 for n = 1, count do
   local a = 3 + 3 * n
   local kind, drain, capacity = ARGV[a], tonumber(ARGV[a + 1]), tonumber(ARGV[a + 2])
@@ -104,13 +105,15 @@ for n = 1, count do
   if asked > capacity then never = never or n end
   if excess > capacity * 1e-9 then
     local wait = tonumber('RETRY')
+    local free = b.level + asked - capacity <= capacity * 1e-9
+    local held = free and kind ~= 'requests' and kind ~= 'concurrent'
     if kind == 'requests' or kind == 'tokens' then wait = drain > 0 and excess / drain or math.huge
-    elseif kind ~= 'concurrent' then local _, ends = span(kind); wait = ends - now end
-    if not worst or wait > worst then worst, which = wait, n end
+    elseif kind ~= 'concurrent' and not held then local _, ends = span(kind); wait = ends - now end
+    if not worst or wait > worst then worst, which, code = wait, n, held and '2' or '1' end
   end
 end
 if never then return table.concat({'1', never - 1, '-1', unpack(used)}, ' ') end
-if worst then return table.concat({'1', which - 1, number(worst), unpack(used)}, ' ') end
+if worst then return table.concat({code, which - 1, number(worst), unpack(used)}, ' ') end
 for n = 1, count do
   local b = buckets[n]
   if ARGV[3 + 3 * n] == 'requests' then
@@ -228,10 +231,11 @@ def _outcome(step: Step, answer: bytes | Exception) -> Exception | None:
     reservation = step.reservation
     if step.kind == "take":
         refused, first, *rest = answer.split()
-        if refused == b"1":
+        if refused != b"0":
             counter, wait = reservation.counters[int(first)], float(rest[0])
             used = [float(each) for each in rest[1:]]
-            return LimitExceeded(counter, None if wait < 0 else wait, reservation.cost.asked()[counter.kind], used)
+            asked = reservation.cost.asked()[counter.kind]
+            return LimitExceeded(counter, None if wait < 0 else wait, asked, used, held=refused == b"2")
         reservation.deadline = float(first) + LEASE_S
         reservation.used = [float(each) for each in rest]
     elif step.kind == "renew" and answer:

@@ -9,14 +9,17 @@ said why it ended and the body then ended as HTTP has it end.
 from collections.abc import AsyncIterator
 from typing import Any
 
-from pydantic import ValidationError
 from pydantic_core import from_json, to_json
 
-from backend.wire import SSE_DONE, Usage, fingerprint_of, sse_data
+from backend.wire import SSE_DONE, fingerprint_of, sse_data
 from gateway.errors import BackendFailed
 from gateway.exchange import Exchange
-from gateway.openai.answer import BODY_FIELDS, StreamRewriter
+from gateway.openai.answer import characters_said
+from gateway.openai.finish import announces_end, recorded
+from gateway.openai.shape import DELTA, choices_of, position_of
 from gateway.openai.sse import DONE, EventSplitter
+from gateway.openai.stream_filter import StreamRewriter
+from gateway.openai.usage import usage_of
 
 
 class StreamRelay:
@@ -28,24 +31,40 @@ class StreamRelay:
         self._splitter = EventSplitter()
         self._template: dict[str, Any] | None = None  # the last chunk, for those we have to make ourselves
         self._done = False
-        self._ended: set[int] = set()  # choices that have said why
+        self._ends: dict[int, str | None] = {}  # by choice: why it ended, in the word for the record
 
     async def pieces(self, source: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         """Bytes for the client, as they come. Raises BackendFailed when the stream ends before the answer does."""
         async for data in source:
-            frames = [frame for payload in self._splitter.feed(data) for frame in self._frames(payload)]
-            if frames:
+            frames: list[bytes] = []
+            failure: BackendFailed | None = None
+            try:
+                for payload in self._splitter.feed(data):
+                    frames += self._frames(payload)
+            except BackendFailed as error:
+                failure = error
+            if frames:  # also of what came before the fault
                 yield b"".join(frames)
+            if failure is not None:
+                raise failure
             if self._done:
                 return
-        if self._splitter.empty and len(self._ended) >= self._exchange.call.choices:
-            if rest := self.remainder():
+        if self._splitter.empty and len(self._ends) >= self._exchange.call.choices:
+            if rest := self._end():
                 yield rest
             return
-        raise BackendFailed("The backend's stream ended before it was complete", code="stream_truncated")
+        raise BackendFailed(
+            "The backend's stream ended before it was complete", code="stream_truncated", elsewhere=True
+        )
 
     def remainder(self) -> bytes:
-        """Text still held back by the filter when a stream is cut: safe to send, and the client's by right."""
+        """Text still held back by the filter when a stream is cut: it was filtered, so it may be sent."""
+        if self._rewriter is None or self._template is None:
+            return b""
+        return b"".join(sse_data(payload) for payload in self._rewriter.rest(self._template))
+
+    def _end(self) -> bytes:
+        """The same at the end of a whole stream, with the ends of its choices."""
         if self._rewriter is None or self._template is None:
             return b""
         return b"".join(sse_data(payload) for payload in self._rewriter.end(self._template))
@@ -63,40 +82,42 @@ class StreamRelay:
             return []
         if payload == DONE:
             self._done = True
-            rest = self.remainder()
+            rest = self._end()
             return [rest] if rest else []
         try:
-            chunk = from_json(payload)
+            chunk = from_json(payload, allow_inf_nan=False)
         except ValueError:
             raise BackendFailed("The backend sent an event that is not JSON") from None
-        if not isinstance(chunk, dict) or not all(isinstance(choice, dict) for choice in chunk.get("choices") or ()):
-            raise BackendFailed("The backend sent an event that is not a chunk")
-        if chunk.get("error"):
-            raise BackendFailed("The backend failed inside its answer", code="backend_error")
+        if isinstance(chunk, dict) and chunk.get("error"):
+            raise BackendFailed("The backend failed inside its answer", elsewhere=True)
+        choices = choices_of(chunk, DELTA)
         payload = self._take_usage(chunk, payload)
         if not payload:
             return []
-        if self._template is None:
-            known = chunk.keys() if self._rewriter is None else BODY_FIELDS
-            self._template = {key: chunk[key] for key in chunk if key in known and key not in ("choices", "usage")}
         if self._exchange.fingerprint is None:
             self._exchange.fingerprint = fingerprint_of(chunk)
         self._exchange.chunks_out += 1
-        for choice in chunk.get("choices") or ():
-            if reason := choice.get("finish_reason"):
-                self._exchange.finish_reasons.append(str(reason))
-                self._ended.add(choice.get("index", 0))
-            self._exchange.count_tool_calls(choice.get("delta"))
-        if self._rewriter is None:
-            return [sse_data(payload)]
-        return [sse_data(sent) for sent in self._rewriter.rewrite(chunk, payload)]
+        for place, choice in enumerate(choices):
+            self._note(choice, place)
+        frames = [payload] if self._rewriter is None else self._rewriter.rewrite(chunk, payload)
+        if self._template is None:
+            self._template = {key: chunk[key] for key in chunk if key not in ("choices", "usage")}
+        return [sse_data(frame) for frame in frames]
+
+    def _note(self, choice: dict[str, Any], place: int) -> None:
+        """What the meter and the record need to know of a choice."""
+        exchange, said = self._exchange, choice.get("delta")
+        exchange.characters_out += characters_said(choice if said is None else said)
+        exchange.hear_chunk(choice)
+        if said is not None:
+            exchange.count_tool_calls(said)
+        if announces_end(reason := choice.get("finish_reason")):
+            self._ends[position_of(choice, place)] = recorded(reason)
+            exchange.finish_reasons = [word for word in self._ends.values() if word is not None]
 
     def _take_usage(self, chunk: dict[str, Any], payload: bytes) -> bytes:
         """Note the usage, in whatever chunk it comes, and take it out; empty when nothing else was in that chunk."""
         if chunk.get("usage") is None:
             return payload
-        try:
-            self._exchange.usage = Usage.model_validate(chunk.pop("usage"))
-        except ValidationError:
-            raise BackendFailed("The backend sent usage that is not usage") from None
-        return to_json(chunk) if chunk.get("choices") else b""
+        self._exchange.usage = usage_of(chunk.pop("usage")) or self._exchange.usage
+        return to_json(chunk, inf_nan_mode="null") if chunk.get("choices") else b""

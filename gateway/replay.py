@@ -16,7 +16,14 @@ from pydantic_core import from_json
 from audit import AuditError, Custody
 from audit.deletion import certificates_of
 from audit.disclosure import vouch
-from audit.event import InferenceAborted, InferenceAccepted, InferenceCompleted, InferenceDenied, ModelChanged
+from audit.event import (
+    InferenceAborted,
+    InferenceAccepted,
+    InferenceCompleted,
+    InferenceDenied,
+    ModelChanged,
+    RoutingDecision,
+)
 from audit.event_base import Event
 from audit.leaf import decode_leaf
 from audit.privacy_event import ContentReplayed
@@ -79,14 +86,15 @@ async def kept_call(custody: Custody, tenant: str, request_id: str, *, actor: st
     RestrictedError where its person's data may not be used.
     """
     intent_seq, intent, outcome_seq, outcome = await custody.in_thread(lambda: _records(custody, tenant, request_id))
-    if intent.redaction is not None or outcome.redaction is not None:
+    input_seq, asking = await custody.in_thread(lambda: _prepared_last(custody, tenant, request_id, intent_seq, intent))
+    if asking.redaction is not None or outcome.redaction is not None:
         raise NotReplayable(
             f"{request_id} was redacted: what its client received holds values that were put back or masked, and what "
             "the backend itself had said is not kept"
         )
-    for seq, event, field in ((intent_seq, intent, "input"), (outcome_seq, outcome, "output")):
+    for seq, event, field in ((input_seq, asking, "input"), (outcome_seq, outcome, "output")):
         await _there(custody, seq, event, field)
-    asked = {one.kept.field: one.value for one in await read(custody, tenant, intent_seq, actor=actor, reason=REASON)}
+    asked = {one.kept.field: one.value for one in await read(custody, tenant, input_seq, actor=actor, reason=REASON)}
     _check_sampling(from_json(asked["input"]))
     told = {one.kept.field: one.value for one in await read(custody, tenant, outcome_seq, actor=actor, reason=REASON)}
     return Kept(
@@ -131,6 +139,22 @@ def _records(custody: Custody, tenant: str, request_id: str) -> tuple[int, Infer
     if found.get(InferenceAborted) or InferenceCompleted not in found:
         raise NotReplayable(f"{request_id} has no whole answer: it broke off, or has not ended")
     return (*found[InferenceAccepted], *found[InferenceCompleted])
+
+
+def _prepared_last(
+    custody: Custody, tenant: str, request_id: str, seq: int, intent: InferenceAccepted
+) -> tuple[int, InferenceAccepted | RoutingDecision]:
+    """The record with the prompt as it left last: a later decision, where the prompt was prepared again under one."""
+    found: tuple[int, InferenceAccepted | RoutingDecision] = seq, intent
+    named = request_id.encode()
+    with custody.reading() as reader:
+        for stored in reader.leaves(tenant, seq):
+            if named in stored.payload and (event := decode_leaf(stored.payload).event).request_id == request_id:
+                if isinstance(event, RoutingDecision) and event.decision is not None:
+                    found = stored.seq, event
+                if isinstance(event, InferenceCompleted):
+                    break
+    return found
 
 
 async def _there(custody: Custody, seq: int, event: Event, field: str) -> None:

@@ -1,20 +1,23 @@
 """The second lock on a backend: each call carries a token that the cell signed for it, its tenant and this backend.
 
 Mutual TLS says which gateway speaks; the token says that this call was decided and is on record: `decision` is the
-receipt of its intent. It holds for a minute and for this very body (its SHA-256), so that one that was overheard opens
-nothing else. A JWS in compact form, signed by Ed25519 (RFC 7515, 7519, 8037); `backend.request_lock` checks it.
+receipt of its intent, empty for what the gateway itself asks, such as metrics or sleep. It holds for a minute, once,
+and for this very method, path, project and body (its SHA-256), so that one that was overheard opens nothing else. A JWS
+in compact form, signed by Ed25519 (RFC 7515, 7519, 8037; ``htm`` and ``htu`` as in RFC 9449, the latter a path);
+`backend.request_lock` checks it.
 """
 
 import json
 import time
 from base64 import urlsafe_b64encode
 from collections.abc import Callable
-from hashlib import sha256
 from pathlib import Path
+from secrets import token_hex
 
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from audit.new_file import make_private_folder
 from backend.wire import REQUEST_TOKEN_HEADER
 from regions.sealed import SecretFiles
 from regions.secret_file import write_secret
@@ -40,7 +43,7 @@ class RequestSigner:
         if path.exists():
             content = files.read(path)
         else:
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_private_folder(path.parent)
             content = files.create(path, Ed25519PrivateKey.generate().private_bytes_raw())
         return cls(Ed25519PrivateKey.from_private_bytes(content))
 
@@ -50,21 +53,27 @@ class RequestSigner:
             serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
         )
         if not path.exists() or path.read_bytes() != pem:
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_private_folder(path.parent)
             write_secret(path, pem)
         return path
 
-    def field(self, *, tenant: str, backend: str, request_id: str, decision: str, body: bytes) -> str:
-        """The header line for one call, with its end."""
+    def field(
+        self, *, tenant: str, backend: str, method: str, path: str, project: str, decision: str, digest: bytes
+    ) -> str:
+        """The header line for one call, with its end. `project`: as the call's header names it, empty where none is.
+        `digest`: the body's SHA-256."""
         issued = int(self._now())
         claims = {
             "ten": tenant,
             "aud": backend,
-            "jti": request_id,
+            "jti": token_hex(12),  # of its own: a request that is sent again on a new connection is another call
+            "htm": method,
+            "htu": path,
+            "prj": project,
             "dec": decision,
             "iat": issued,
             "exp": issued + LIFETIME_S,
-            "bod": _encoded(sha256(body).digest()).decode(),
+            "bod": _encoded(digest).decode(),
         }
         signed = _HEAD + b"." + _encoded(json.dumps(claims, separators=(",", ":")).encode())
         token = signed + b"." + _encoded(self._key.sign(signed))

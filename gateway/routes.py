@@ -1,19 +1,19 @@
 """From a decision to the backends that may be called, best first; and the last look before each call."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from functools import partial
 from time import perf_counter
 
 from gateway.credentials import TenantCredentials
-from gateway.errors import BackendUnavailable, InternalError
+from gateway.errors import BackendRefused, BackendUnavailable, GatewayError, InternalError
 from gateway.exchange import Exchange, Route
 from gateway.inventory import Inventory
 from gateway.upstream import Target
 from policy.decision import Decision
 from regions.demand import Book
 from regions.errors import IsolationError
-from regions.fleet import Backend, Call, Fleet
+from regions.fleet import BUSY_RANK, Backend, Call, Fleet
 from regions.prefixes import PrefixIndex, block_hashes
 from regions.router import Candidates, affinity_key, choose
 
@@ -41,18 +41,23 @@ class Routes:
         self._caches: dict[str, Backend] = {}  # whose cache the index speaks of
         self._allowed: dict[int, tuple[Decision, Candidates]] = {}
 
-    def choose(self, exchange: Exchange, decision: Decision) -> list[Route]:
-        """Raises BackendUnavailable when no backend that the decision allows can be called now."""
+    def choose(self, exchange: Exchange, decision: Decision, tried: Collection[str] = ()) -> list[Route]:
+        """The backends to call, best first; as many as attempts are left after those `tried`, which are not called
+        again: that may be none.
+
+        Raises BackendUnavailable when none was tried and none that the decision allows can be called now.
+        """
         tenant = exchange.principal.tenant
         candidates = self._candidates(tenant, exchange.call.model, decision)
         text = exchange.call.leading_text.encode()
         prefix = block_hashes(text, exchange.principal.project.encode())  # each project has a cache of its own
         holders = self._prefixes.longest(prefix)
         contents = None if self._prefixes.settled(prefix) else self._prefixes.contents
-        ordered = choose(
-            candidates, self._fleet.live(), affinity_key(text), holders, self._max_attempts, contents=contents
-        )
-        if not ordered:
+        most = self._max_attempts + len(tried)  # so that enough are left without those tried
+        ordered = choose(candidates, self._fleet.live(), affinity_key(text), holders, most, contents=contents)
+        if tried:
+            ordered = [each for each in ordered if each.id not in tried][: self._max_attempts - len(tried)]
+        if not ordered and not tried:
             raise BackendUnavailable("None of the backends that may answer this is up; try again", retry_after_s=2)
         return [
             Route(backend, self._inventory.facts_of(backend), decision.transfer_basis[backend.id], prefix)
@@ -90,8 +95,13 @@ class Routes:
         except IsolationError:
             raise BackendUnavailable("The backend was taken out of service", retry_after_s=1) from None
 
+    def may_help(self, failure: GatewayError | None, route: Route) -> bool:
+        """Whether `route` is worth an attempt after `failure`. After a backend that is over its rate only one that is
+        not: a caller over its limits must not multiply itself."""
+        return not isinstance(failure, BackendRefused) or self._fleet.live()[route.backend.id].rank < BUSY_RANK
+
     def answered(self, exchange: Exchange, call: Call) -> None:
-        """The backend has begun to answer; a stream by its first token."""
+        """The backend has begun a good answer; a stream by its first event."""
         call.answered()
         if exchange.call.stream and exchange.called is not None:
             waited_ms = (perf_counter() - exchange.called) * 1000

@@ -19,6 +19,8 @@ from gateway.settings import Listen, Requests
 T = TypeVar("T")
 
 BACKLOG = 2048
+UNSENT = 32 << 10
+"""Bytes that the kernel holds of an answer beyond what a client's window takes; by default it is up to 4 MB."""
 BODY_S = Requests().body_timeout_s
 GRACE_S = 20  # what running answers get before they are cut
 
@@ -97,6 +99,8 @@ def listening(host: str, port: int) -> socket.socket:
     # short writes then wait 40 ms for the client's delayed acknowledgement.
     listener = socket.socket(family, kind, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if hasattr(socket, "TCP_NOTSENT_LOWAT"):  # accepted connections have it from the listener
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT)
     try:
         listener.bind(address)
         listener.listen(BACKLOG)

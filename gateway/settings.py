@@ -14,6 +14,8 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, IPvAnyNetwork, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from audit.dsn import database_of
+from audit.errors import StoreError
 from gateway.store.records import Role
 from policy.countries import builtin_countries
 from regions.identity import NAME
@@ -91,6 +93,13 @@ class Names(Section):
     cached_texts: int = Field(10_000, ge=0, description="texts of a tenant whose names are remembered, by keyed hash")
 
 
+class Inspection(Section):
+    """How long prompts are inspected: in processes of their own, so that no other call waits for them."""
+
+    processes: int = Field(2, ge=1, le=64, description="started when first needed; a tenant uses one at a time")
+    budget_s: float = Field(30, gt=0, description="seconds for one prompt; what takes longer is refused")
+
+
 class Audit(Section):
     """Of the record. Values that a policy keeps are deleted when their time is over, each `retention_every_s`."""
 
@@ -98,6 +107,10 @@ class Audit(Section):
     anchor_every_s: float = Field(60, ge=1, description="how often checkpoints of all tenants are anchored")
     retention_every_s: float = Field(86400, ge=60, description="how often values over their time are deleted")
     backup_days: int = Field(30, ge=0, description="how long backups of side.db live; certificates of erasure state it")
+    ledger_days: int | None = Field(
+        None, ge=62, le=3660, description="how long the ledger keeps single calls; without it, as long as their record"
+    )
+    address_days: int = Field(30, ge=0, le=3650, description="how long the addresses of refused callers are kept")
     timestamp_url: str | None = Field(
         None, pattern=r"^https?://", description="of a time-stamping authority (RFC 3161)"
     )
@@ -114,9 +127,35 @@ class Audit(Section):
 
 
 class Database(Section):
-    """Where it is says DOMICILE_DATABASE_URL, since that may hold a password."""
+    """Control plane and record in PostgreSQL; without a URL each is a file of the data folder. URLs here hold no
+    password: that is in a file, or the whole URL is, or in DOMICILE_DATABASE_URL and DOMICILE_AUDIT_DATABASE_URL."""
 
     pool_size: int = Field(10, ge=3, le=1000, description="connections to PostgreSQL at most")
+    url: str | None = Field(None, description="of the control plane, as postgresql://domicile@host/control")
+    record_url: str | None = Field(None, description="of the record, as postgresql://domicile@host/record")
+    url_file: Path | None = Field(None, description="file whose only line is the control plane's URL")
+    record_url_file: Path | None = Field(None, description="file whose only line is the record's URL")
+    password_file: Path | None = Field(None, description="file with the password of `url` and `record_url`")
+
+    @field_validator("url", "record_url")
+    @classmethod
+    def without_password(cls, value: str | None) -> str | None:
+        if value is None:
+            return None
+        try:
+            database_of(value, "it")
+        except StoreError as error:
+            raise ValueError(str(error)) from None
+        if ":" in value.partition("://")[2].rpartition("@")[0] or "password=" in value:
+            raise ValueError("must hold no password: name the file it is in by database.password_file")
+        return value
+
+    @model_validator(mode="after")
+    def one_source(self) -> Self:
+        for url, file, key in ((self.url, self.url_file, "url"), (self.record_url, self.record_url_file, "record_url")):
+            if url is not None and file is not None:
+                raise ValueError(f"give either {key} or {key}_file, not both")
+        return self
 
 
 class Vault(Section):
@@ -264,6 +303,7 @@ class Oidc(Section):
     client_id: str | None = None
     client_secret_file: Path | None = None
     redirect_uri: str | None = None
+    post_logout_redirect_uri: str | None = Field(None, description="where the provider sends browsers after a logout")
     audience: str | None = None
     scope: str = "openid profile"
     groups_claim: str = "groups"
@@ -280,7 +320,9 @@ class Oidc(Section):
             if any(set_alone) or self.roles or self.projects:
                 raise ValueError("without issuer the rest has no meaning")
             return self
-        for name, url in (("issuer", self.issuer), ("redirect_uri", self.redirect_uri)):
+        addresses = {"issuer": self.issuer, "redirect_uri": self.redirect_uri,
+                     "post_logout_redirect_uri": self.post_logout_redirect_uri}  # fmt: skip
+        for name, url in addresses.items():
             if url is not None and not is_safe_url(url):
                 raise ValueError(f"{name} must be an https URL (http only on this machine), without query or fragment")
         if self.redirect_uri is None and self.audience is None:
@@ -329,6 +371,7 @@ class Settings(BaseSettings):
     listen: Listen = Listen()
     requests: Requests = Requests()
     names: Names = Names()
+    inspection: Inspection = Inspection()
     audit: Audit = Audit()
     database: Database = Database()
     secrets: Secrets = Secrets()

@@ -11,13 +11,12 @@ import os
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
+from gateway.database_urls import urls_of
 from gateway.settings import Settings, is_loopback
 from policy.facts import Sink
 
 RECORD, SPANS = "the record", "spans"
 RECORD_SETTING, SPANS_SETTING = "sinks.record", "sinks.telemetry"
-STORES = ("DOMICILE_DATABASE_URL", "DOMICILE_AUDIT_DATABASE_URL", "DOMICILE_REDIS_URL")
-"""Variables that may put on another host what is kept of calls."""
 
 
 def sinks_of(settings: Settings, environment: Mapping[str, str] = os.environ) -> tuple[Sink, ...]:
@@ -31,10 +30,9 @@ def sinks_of(settings: Settings, environment: Mapping[str, str] = os.environ) ->
 
 
 def stays_here(settings: Settings, environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether callers can only be on this machine, and all that is kept of calls is on it too."""
-    stores = (urlsplit(environment.get(name, "")).hostname for name in STORES)
+    """Whether callers can only be on this machine, and all that is kept of calls is on it too. Raises SettingsError."""
     nearby = is_loopback(settings.listen.host) and not settings.listen.tls_ended_by_proxy
-    return nearby and all(host is None or is_loopback(host) for host in stores)
+    return nearby and urls_of(settings.database, environment).all_here
 
 
 def spans_leave(settings: Settings) -> bool:

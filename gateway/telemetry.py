@@ -34,6 +34,8 @@ REGION: Final = "domicile.region"
 BACKEND: Final = "domicile.backend"
 DECISION: Final = "domicile.policy.decision"
 REQUEST_ID: Final = "domicile.request_id"
+EXPORT_TIMEOUT_S = 3
+"""For one batch of spans; a collector that hangs must not hold the stop of the gateway."""
 MAY_LEAVE: Final = "domicile.policy.spans_may_leave"
 
 # As `gateway.pipeline` takes them; each is a span ``domicile.<step>``.
@@ -69,7 +71,7 @@ class Telemetry:
             registry=registry,
         )  # fmt: skip
         self.first_token = Histogram(
-            "gen_ai_server_time_to_first_token_seconds", "From request to the first byte of the answer", _LABELS,
+            "gen_ai_server_time_to_first_token_seconds", "From request to first token, where that is known", _LABELS,
             buckets=SECONDS, registry=registry,
         )  # fmt: skip
         self.output_token = Histogram(
@@ -150,25 +152,26 @@ class Telemetry:
                 span.set_status(trace.StatusCode.ERROR)
                 raise
 
-    def finished(self, endpoint: Endpoint, exchange: Exchange | None, status: int) -> None:
-        """Count and time a request that is over; `status` is what the client saw, 0 if nothing."""
+    def finished(self, endpoint: Endpoint, exchange: Exchange | None, status: int, tenant: str = "") -> None:
+        """Count and time a request that is over; `status` is what the client saw, 0 if nothing. Of a request whose body
+        could not be read only the `tenant` is known, of one without a valid key not even that."""
         if self._tracer is not None:
             self._describe(endpoint, exchange, status)
         if exchange is None:
-            self.requests.labels("", endpoint.operation, "", str(status)).inc()
+            named = self.tenant_label(tenant) if tenant else ""
+            self.requests.labels(named, endpoint.operation, "", str(status)).inc()
             return
         call, usage = exchange.call, exchange.usage
-        model = call.model if exchange.route is not None else ""  # a name that was made up labels nothing
+        model = call.model if exchange.offered else ""  # a name that was made up labels nothing
         tenant = self.tenant_label(exchange.principal.tenant)
         series = self._series_of(tenant, endpoint.operation, model)
         series.outcome(status).inc()
         seconds = perf_counter() - exchange.started
         series.duration.observe(seconds)
-        if exchange.first_byte is not None:
-            first = exchange.first_byte - exchange.started
+        if (first := exchange.first_token_s) is not None:
             series.first_token.observe(first)
-            if usage is not None and call.stream and usage.completion_tokens > 1:
-                series.output_token.observe((seconds - first) / (usage.completion_tokens - 1))
+            if usage is not None and usage.completion_tokens > 1:
+                series.output_token.observe(max(0.0, seconds - first) / (usage.completion_tokens - 1))
         if usage is not None:
             series.input_tokens.observe(usage.prompt_tokens)
             series.output_tokens.observe(usage.completion_tokens)
@@ -200,7 +203,7 @@ class Telemetry:
 
 def _attributes(exchange: Exchange) -> dict[str, str | int | bool | list[str]]:
     attributes: dict[str, str | int | bool | list[str]] = {
-        REQUEST_MODEL: exchange.call.model if exchange.route is not None else "unknown",
+        REQUEST_MODEL: exchange.call.model if exchange.offered else "unknown",
         REQUEST_STREAM: exchange.call.stream,
         REQUEST_ID: exchange.request_id,
         TENANT: exchange.principal.tenant,
@@ -273,7 +276,7 @@ def exporting_tracer(
         resource=Resource.create({"service.name": "domicile-gateway", "service.instance.id": service_instance}),
         sampler=ParentBased(TraceIdRatioBased(sample_ratio)),
     )
-    exporting = BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint))
+    exporting = BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint, timeout=EXPORT_TIMEOUT_S))
     if by_policy:
         from gateway.spans import ResidentSpans
 

@@ -7,14 +7,18 @@ import shlex
 import sys
 
 import audit
+from gateway.admin_shell import said_of
 from gateway.assembly import open_gateway
 from gateway.installation import InstallationError
 from gateway.log_lines import log_to_stderr
 from gateway.serve import serving, stop_signal
-from gateway.settings import Settings
+from gateway.settings import Settings, SettingsError
 from gateway.store.errors import StoreError
 from gateway.weaknesses import log_weaknesses
 from regions.errors import RegionsError
+
+OUTSIDE_S = 10.0
+"""What calls to outside services get once running answers are finished; the rest of the stop needs some of them."""
 
 
 async def run_gateway(settings: Settings) -> int:
@@ -28,14 +32,21 @@ async def run_gateway(settings: Settings) -> int:
                 scheme, host = "https" if settings.listen.cert_file else "http", settings.listen.host
                 gc.freeze()  # modules and tenants are there to stay: not to be looked through again, in mid-answer
                 gc.enable()
+                warming = asyncio.create_task(gateway.inspection.warm(), name="inspection")
                 log_weaknesses(gateway.weaknesses)
                 print(f"domicile: listening on {scheme}://{host}:{port}/v1", file=sys.stderr, flush=True)
                 if not await asyncio.to_thread(gateway.has_operator):
                     hint = f"domicile person bootstrap --data {shlex.quote(str(settings.data))}"
                     print(f"domicile: there is no operator yet; let the first one in with: {hint}", file=sys.stderr)
                 await stop.wait()
+                warming.cancel()
                 print("domicile: finishing running answers", file=sys.stderr, flush=True)
-    except (InstallationError, StoreError, RegionsError, audit.AuditError, OSError, ImportError) as error:
+            if external := sys.modules.get("audit.external"):  # loaded where an outside service is configured
+                external.stop_within(OUTSIDE_S)  # whatever such a party does from here on
+    except (InstallationError, StoreError, RegionsError, SettingsError, audit.AuditError, ImportError) as error:
         print(f"error: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(f"error: {said_of(error)}", file=sys.stderr)
         return 1
     return 0

@@ -10,11 +10,13 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
+from backend.wire import PING_PATH
 from gateway.errors import BackendFailed, BackendRefused, BackendTimeout, BackendUnavailable, GatewayError
 from gateway.http1 import ConnectError, Connection, ConnectionLost, Peer, Pool, ProtocolError, Response
 from gateway.openai.refusal import refusal
@@ -25,6 +27,9 @@ from regions.secret_file import read_secret
 from regions.trust import Trust
 
 MAX_ERROR_BYTES = 64 << 10
+ERROR_BODY_S = 10.0
+LONGEST_RETRY_S = 86400.0
+INLINE_DIGEST = 256 << 10
 MAX_FETCHED_BYTES = 1 << 20
 PASSED_ON = frozenset({400, 404, 409, 413, 422, 429})
 
@@ -48,6 +53,13 @@ Connected = Callable[[Backend, Peer], Awaitable[None]]
 
 async def _nobody(backend: Backend, peer: Peer) -> None:
     return None
+
+
+async def digest_of(body: bytes) -> bytes:
+    """Its SHA-256; of a large one in a thread, for which the interpreter's lock is released."""
+    return (
+        sha256(body).digest() if len(body) <= INLINE_DIGEST else await asyncio.to_thread(lambda: sha256(body).digest())
+    )
 
 
 class Answer:
@@ -79,7 +91,7 @@ class Answer:
         except TimeoutError as error:
             raise BackendTimeout("The backend fell silent inside its answer") from error
         except (ConnectionLost, ProtocolError) as error:
-            raise BackendFailed("The connection to the backend broke inside its answer") from error
+            raise BackendFailed("The connection to the backend broke inside its answer", elsewhere=True) from error
 
 
 class Upstream:
@@ -115,24 +127,38 @@ class Upstream:
 
     @asynccontextmanager
     async def call(
-        self, target: Target, path: str, body: bytes, request_id: str, decision: str = "", project: str = ""
+        self,
+        target: Target,
+        path: str,
+        body: bytes,
+        request_id: str,
+        decision: str = "",
+        project: str = "",
+        check: Callable[[], None] = lambda: None,
     ) -> AsyncIterator[Answer]:
         """POST `body`, with a token of `decision` to a backend of our own; yields once it has answered 200. Leaving
         early closes the connection, which cancels the sequence in the engine.
 
+        `check` is called immediately before a connection is opened and before the first byte of the request is written
+        to one; what it raises prevents that.
+
         Raises:
             BackendUnavailable: no connection, or 503: nothing was processed, another backend may be tried.
-            BackendRefused: a 4xx about the request itself, with the backend's error body.
+            BackendRefused: a 4xx about the request itself, or 429, with the backend's error body.
             BackendFailed, BackendTimeout: anything else that is not an answer.
         """
         pool = self._pool(target)
         silence_s = self._settings.silence_timeout_s
-        token = self._token(target.backend, request_id, decision, body)
-        head = pool.head("POST", path, len(body), request_id, token, project=project)
-        connection, response = await self._send(target, pool, head, body)
+        digest = await digest_of(body)
+
+        def head() -> bytes:
+            token = self._token(target.backend, "POST", path, project, decision, digest)
+            return pool.head("POST", path, len(body), request_id, token, project=project)
+
+        connection, response = await self._send(target, pool, head, body, check)
         try:
             if response.status != 200:
-                raise await _refusal(response, silence_s)
+                raise await _refusal(response)
             yield Answer(response, silence_s)
         finally:
             pool.release(connection)
@@ -149,7 +175,13 @@ class Upstream:
             async with asyncio.timeout(timeout_s):
                 pool = self._pool(target)
                 sent = body or b""
-                head = pool.head("GET" if body is None else "POST", path, len(sent), "readiness")
+                method = "GET" if body is None else "POST"
+                digest = await digest_of(sent)
+
+                def head() -> bytes:
+                    token = "" if path == PING_PATH else self._token(target.backend, method, path, "", "", digest)
+                    return pool.head(method, path, len(sent), "readiness", token)
+
                 connection, response = await self._send(target, pool, head, sent)
                 try:
                     async for piece in response.pieces(timeout_s):
@@ -163,11 +195,19 @@ class Upstream:
         except (GatewayError, ConnectionLost, ProtocolError, TimeoutError):
             return None
 
-    async def _send(self, target: Target, pool: Pool, head: bytes, body: bytes) -> tuple[Connection, Response]:
-        """Send on a kept connection, or on a new one where the backend has closed that meanwhile."""
+    async def _send(
+        self,
+        target: Target,
+        pool: Pool,
+        head: Callable[[], bytes],
+        body: bytes,
+        check: Callable[[], None] = lambda: None,
+    ) -> tuple[Connection, Response]:
+        """Send on a kept connection, or on a new one where the backend has closed that meanwhile. `head`: made for
+        each, since its token is taken once."""
         while True:
             try:
-                connection, kept = await pool.acquire()
+                connection, kept = await pool.acquire(check)
             except ConnectError as error:
                 if error.identity:
                     raise BackendUnavailable(
@@ -177,7 +217,8 @@ class Upstream:
             try:
                 if not kept and target.backend is not None:
                     await self._connected(target.backend, connection.peer)
-                return connection, await connection.request(head, body, self._settings.silence_timeout_s)
+                check()
+                return connection, await connection.request(head(), body, self._settings.silence_timeout_s)
             except ConnectionLost as error:
                 pool.release(connection)
                 if not kept:
@@ -189,10 +230,12 @@ class Upstream:
                 if isinstance(error, TimeoutError):
                     raise BackendTimeout("The backend did not begin to answer in time") from error
                 if isinstance(error, ProtocolError):
-                    raise BackendFailed("The backend did not answer in HTTP") from error
+                    raise BackendFailed("The backend did not answer in HTTP", elsewhere=True) from error
                 raise
 
-    def _token(self, backend: Backend | None, request_id: str, decision: str, body: bytes) -> str:
+    def _token(
+        self, backend: Backend | None, method: str, path: str, project: str, decision: str, digest: bytes
+    ) -> str:
         if backend is None or backend.kind != "domicile":
             return ""
         if self._signer is None:
@@ -200,7 +243,13 @@ class Upstream:
         if self._signer is None:
             return ""
         return self._signer.field(
-            tenant=backend.tenant, backend=backend.id, request_id=request_id, decision=decision, body=body
+            tenant=backend.tenant,
+            backend=backend.id,
+            method=method,
+            path=path,
+            project=quote(project, safe=""),
+            decision=decision,
+            digest=digest,
         )
 
     def _pool(self, target: Target) -> Pool:
@@ -242,33 +291,37 @@ def _bearer(trust: Trust | None) -> str | None:
     return key
 
 
-async def _refusal(response: Response, silence_s: float) -> GatewayError:
+async def _refusal(response: Response) -> GatewayError:
     retry_after = _seconds(response.header("retry-after"))
     if response.status == 503:
         return BackendUnavailable("The backend takes no requests now", retry_after_s=retry_after or 1)
     if response.status in PASSED_ON:
-        error = await _error_body(response, silence_s)
+        error = await _error_body(response)
         if error is not None:
             return BackendRefused(response.status, error, retry_after)
         if response.status == 429:  # whatever it says, the client has to know that it may come back
             return BackendRefused(429, {"message": "The backend is busy", "type": "rate_limit_error"}, retry_after)
-    return BackendFailed(f"The backend answered {response.status}")
+    return BackendFailed(f"The backend answered {response.status}", elsewhere=True)
 
 
-async def _error_body(response: Response, silence_s: float) -> Mapping[str, Any] | None:
-    body = b""
+async def _error_body(response: Response) -> Mapping[str, Any] | None:
+    """None where it is no error, too large, or not there within ERROR_BODY_S seconds."""
+    body = bytearray()
     try:
-        async for piece in response.pieces(silence_s):
-            body += piece
-            if len(body) > MAX_ERROR_BYTES:
-                return None
+        async with asyncio.timeout(ERROR_BODY_S):
+            async for piece in response.pieces(ERROR_BODY_S):
+                body += piece
+                if len(body) > MAX_ERROR_BYTES:
+                    return None
     except (ConnectionLost, ProtocolError, TimeoutError):
         return None
-    return refusal(body)
+    return refusal(bytes(body))
 
 
 def _seconds(value: str) -> float | None:
+    """The seconds of a ``retry-after`` field, at most a day; None where it holds none (it may be a date)."""
     try:
-        return float(value) if value else None
+        seconds = float(value) if value else None
     except ValueError:
         return None
+    return seconds if seconds is not None and 0 <= seconds <= LONGEST_RETRY_S else None

@@ -45,7 +45,7 @@ def show_usage(
         lines = usage(database, tenant=tenant, by=groups, span=_span(since, until))
     columns = (
         *dict.fromkeys(groups),
-        *("requests", "aborted", "tokens_in", "tokens_cached", "tokens_out", "backend_seconds"),
+        *("requests", "aborted", "refused", "tokens_in", "tokens_cached", "tokens_out", "backend_seconds"),
         *("eur", "eur_per_million_tokens", "unpriced", "energy_kwh", "joules_per_1000_tokens"),
     )
     print_table(lines, columns, as_json)
@@ -119,6 +119,7 @@ def export_usage(
 
     Example: domicile usage export november.csv --since 2026-11-01 --until 2026-11-30
     """
+    from audit.new_file import new_file
     from gateway.store.usage_report import LedgerEntry, calls, entries
     from gateway.usage_table import csv_lines
 
@@ -134,10 +135,10 @@ def export_usage(
                 typer.echo(line, nl=False)
             return
         with (
-            file.open("x", encoding="utf-8", newline="") as out,
+            new_file(file) as out,
             progress("calls", calls(database, tenant=tenant, span=span), hidden=as_json) as advance,
         ):
-            out.writelines(lines(advance))
+            out.writelines(line.encode() for line in lines(advance))
 
 
 def _advancing(rows: Iterable[Row], advance: Callable[[int], None]) -> Iterator[Row]:

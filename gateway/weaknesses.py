@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import parse_qs, urlsplit
 
+from gateway.database_urls import urls_of
 from gateway.installation import Installation
 from gateway.secrets.rotation import lying_in_clear
 from gateway.settings import Settings, is_loopback
@@ -49,14 +50,15 @@ class State:
 
 
 def observe(settings: Settings, installation: Installation, database: Database) -> State:
-    """Raises StoreError, KeyProviderError."""
+    """Raises StoreError, KeyProviderError, SettingsError."""
+    urls = urls_of(settings.database)
     audit = installation.audit_log.parent
     nodes = sorted(path.name.removeprefix("node-").removesuffix(".lock") for path in audit.glob("node-*.lock"))
     witnessed = audit / "witnessed"
     return State(
         posture=posture(database),
-        database_url=os.environ.get("DOMICILE_DATABASE_URL") or None,
-        redis_url=os.environ.get("DOMICILE_REDIS_URL") or None,
+        database_url=urls.control,
+        redis_url=urls.redis,
         authority_here=installation.authority_key.exists(),
         signer_here=(audit / "signer.key").exists(),
         secrets_in_clear=tuple(map(str, lying_in_clear(installation))),

@@ -5,6 +5,7 @@ tenant's document for what it cannot do without. Reference for writers: docs/pol
 """
 
 import difflib
+from collections import Counter
 from collections.abc import Callable, Mapping
 from datetime import date
 from types import MappingProxyType
@@ -40,6 +41,9 @@ from policy.redact.plan import INPUT_LABELS, KINDS, OUTPUT_LABELS, Action, Outpu
 from policy.retention import parse_content_days, parse_days
 
 T = TypeVar("T")
+MAX_RULES = 500
+"""Every request is held against each of them."""
+MAX_TESTS = 500
 
 
 def _country(code: str) -> str:
@@ -277,15 +281,15 @@ class PolicyDocument(Section):
     special_categories: Mapping[SpecialCategory, Article9Ground] | None = None
     hours: Hours | None = None
     priority: Priority | None = None
-    rules: tuple[Rule, ...] = ()
-    tests: tuple[PolicyTest, ...] = ()
+    rules: Annotated[tuple[Rule, ...], Field(max_length=MAX_RULES)] = ()
+    tests: Annotated[tuple[PolicyTest, ...], Field(max_length=MAX_TESTS)] = ()
 
     _lines: Mapping[Path, int] = PrivateAttr(default_factory=lambda: MappingProxyType({}))
 
     @model_validator(mode="after")
     def _rules_have_names_of_their_own(self) -> Self:
-        names = [rule.name for rule in self.rules]
-        if twice := sorted({name for name in names if names.count(name) > 1}):
+        names = Counter(rule.name for rule in self.rules)
+        if twice := sorted(name for name, times in names.items() if times > 1):
             raise ValueError(f"two rules are called {', '.join(twice)}")
         return self
 
@@ -327,6 +331,8 @@ def _problem(error: dict[str, Any], marked: MarkedYaml) -> Problem:
             message = "this key is required"
         case "value_error":
             message = str(error["ctx"]["error"])
+        case "too_long":
+            message = f"at most {error['ctx']['max_length']} are accepted; write fewer, or divide them among projects"
         case _:
             message = error["msg"][:1].lower() + error["msg"][1:]
     return Problem(marked.line(path), dotted(path), message)

@@ -14,6 +14,7 @@ from typing import Annotated, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints, ValidationError
 
+from audit.lei import check_lei
 from policy.countries import builtin_countries
 from policy.errors import PolicyDocumentError
 from policy.facts import Attestation, BackendFacts, CountrySets, Kind, Subprocessor, Tenancy
@@ -49,12 +50,16 @@ class Row(BaseModel):
 
 
 class Operator(Row):
-    """The legal entity that controls backends, and the one that controls it in the end (CLOUD Act exposure)."""
+    """The legal entity that controls backends, and the one that controls it in the end (CLOUD Act exposure).
+
+    `lei`: its legal entity identifier (ISO 17442), which the DORA register identifies providers by.
+    """
 
     entity: Text
     head_office: Country
     ultimate_parent: Text
     parent_country: Country
+    lei: Annotated[str, AfterValidator(check_lei)] | None = None
     subprocessors: tuple[Subprocessor, ...] = ()
     attested_transfer: tuple[Attestation, ...] = ()
 

@@ -12,13 +12,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+from urllib.parse import urlencode
 
-import httpx2
-
+from audit.external import Breaker, ExternalAnswer, ExternalService, ExternalUnavailable
 from regions.errors import ClusterError
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 TIMEOUT_S = 15.0
+MAX_ANSWER = 64 << 20
+"""A page of 500 objects."""
 ATTEMPTS = 4
 FIRST_PAUSE_S = 0.25
 APPLY = {"fieldManager": "domicile", "force": "true"}
@@ -45,8 +47,13 @@ class Cluster:
             tls = ssl.create_default_context(cafile=str(ca_file))
         except (OSError, ssl.SSLError) as error:
             raise ClusterError(f"the cluster's CA {ca_file} cannot be read: {error}") from error
-        self._http = httpx2.AsyncClient(
-            base_url=server, verify=tls, timeout=TIMEOUT_S, follow_redirects=False, trust_env=False
+        self._server = server.rstrip("/")
+        self._service = ExternalService(
+            "the Kubernetes API",
+            deadline_s=TIMEOUT_S,
+            max_bytes=MAX_ANSWER,
+            tls=tls,
+            breaker=Breaker(failures=3 * ATTEMPTS, pause_s=2, longest_s=10),
         )
 
     @classmethod
@@ -64,7 +71,7 @@ class Cluster:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._http.aclose()
+        await self._service.aclose()
 
     async def apply(self, object: Mapping[str, Any]) -> dict[str, Any]:
         """Make it so; returns the object as it is now. Raises ClusterError."""
@@ -128,22 +135,23 @@ class Cluster:
                 headers = {"authorization": f"Bearer {self._token_file.read_text(encoding='ascii').strip()}"}
                 if content_type:
                     headers["content-type"] = content_type
-                answer = await self._http.request(method, path, content=content, headers=headers, params=query)
-                if answer.status_code == 404:
+                url = f"{self._server}{path}" + (f"?{urlencode(query)}" if query else "")
+                answer = await self._service.ask(method, url, content=content, headers=headers)
+                if answer.status == 404:
                     return None
-                if answer.is_success:
-                    return dict(answer.json())
-                told = f"{answer.status_code} {_message(answer)}"
-                if answer.status_code not in (409, 429) and answer.status_code < 500:
+                if 200 <= answer.status < 300:
+                    return dict(json.loads(answer.content))
+                told = f"{answer.status} {_message(answer)}"
+                if answer.status not in (409, 429) and answer.status < 500:
                     break
-            except (httpx2.HTTPError, OSError, ValueError) as error:
+            except (ExternalUnavailable, OSError, ValueError) as error:
                 told = str(error) or type(error).__name__
         raise ClusterError(f"Kubernetes did not {method} {path}: {told}")
 
 
-def _message(answer: httpx2.Response) -> str:
+def _message(answer: ExternalAnswer) -> str:
     """Of a Status object, which never quotes what a Secret holds."""
     try:
-        return str(answer.json()["message"])[:400]
+        return str(json.loads(answer.content)["message"])[:400]
     except (ValueError, KeyError, TypeError):
         return "without a reason"

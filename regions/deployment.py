@@ -19,6 +19,7 @@ SUFFIX_BYTES = 4
 MAX_NAME = 31 - 1 - 2 * SUFFIX_BYTES
 """Characters of a deployment's name: a replica's is it, a hyphen and eight hexadecimal digits."""
 CPU = "cpu"
+MAX_FAILURE = 400
 
 Place = Annotated[str, Field(pattern=f"^{NAME.pattern}$")]
 
@@ -43,7 +44,8 @@ class Deployment(Scale):
     """A tenant's wish: `model`, as calls name it, from `weights`, in one of `regions` (the preferred first).
 
     `gpu`: a card's name, or ``cpu``. `wait_s`: how long a call may wait for a replica. `micro_eur_per_hour`: of one
-    replica. One that is draining starts nothing more.
+    replica. One that is draining starts nothing more. `failures`: starts that failed one after the other, none having
+    succeeded since; `failure`: why the last of them did.
     """
 
     tenant: Place
@@ -55,6 +57,8 @@ class Deployment(Scale):
     wait_s: int = Field(120, ge=1, le=3600)
     micro_eur_per_hour: int = Field(0, ge=0, le=10**12)
     draining: bool = False
+    failures: int = Field(0, ge=0)
+    failure: str | None = Field(None, max_length=MAX_FAILURE)
 
     @property
     def key(self) -> tuple[str, str]:

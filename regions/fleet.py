@@ -3,7 +3,8 @@
 What a backend *is* (`Backend`) is frozen and comes from the control store; how it *fares* (`Load`) is this process's
 own view and lives in memory. A backend whose calls keep failing is left alone for a while (circuit breaker, Nygard
 2007): after `FAILURES` in a row it is out for `COOL_DOWN_S`; then one call at a time may try it. If that fails too, it
-is out for twice as long, up to `LONGEST_COOL_DOWN_S`; the first success lets it back in.
+is out for twice as long, up to `LONGEST_COOL_DOWN_S`; the first answer that begins well lets it back in, and the first
+that is complete ends the count of failures. One that says it is over its rate is not broken: others are preferred.
 """
 
 import math
@@ -24,6 +25,10 @@ from regions.trust import Trust
 FAILURES = 3
 COOL_DOWN_S = 2.0
 LONGEST_COOL_DOWN_S = 60.0
+BUSY_S = 1.0  # for a backend that is over its rate and does not say how long
+LONGEST_BUSY_S = 30.0
+BUSY_RANK = float(1 << 20)
+"""Added to the rank of a backend that has said it is busy: it is called only where no other can be."""
 
 
 class Backend(BaseModel):
@@ -104,6 +109,7 @@ class _State:
     failures: int = 0
     out_until: float | None = None
     trying: bool = False
+    busy_until: float | None = None
     cool_down_s: float = COOL_DOWN_S
     report: EngineReport | None = None
     in_flight_at_report: int = 0
@@ -117,7 +123,14 @@ class _State:
         self.failures, self.out_until, self.cool_down_s = 0, None, COOL_DOWN_S
 
     def load(self, now: float) -> Load:
-        return Load(self.in_flight, self.latency_s, self.available(now), self._rank(), self.key)
+        if self.busy_until is not None and now >= self.busy_until:
+            self.busy_until = None
+        rank = self._rank() + (0.0 if self.busy_until is None else BUSY_RANK)
+        return Load(self.in_flight, self.latency_s, self.available(now), rank, self.key)
+
+    @property
+    def changes_with_time(self) -> bool:
+        return self.out_until is not None or self.busy_until is not None
 
     def _rank(self) -> float:
         queue: float = self.in_flight
@@ -144,15 +157,26 @@ class Call:
         self.is_trial = state.out_until is not None
 
     def answered(self) -> None:
-        """The first byte of a good answer is here."""
-        self._state.latency_s = self._now() - self._began
+        """The first of a good answer is here. One that is tried takes other calls again, on probation: until it has
+        completed an answer, the next failure puts it out."""
+        state = self._state
+        state.latency_s = self._now() - self._began
+        if state.out_until is not None:
+            state.out_until, state.failures = None, FAILURES - 1
+
+    def completed(self) -> None:
+        """The whole of a good answer is here."""
         self._state.close_circuit()
+
+    def busy(self, retry_after_s: float | None) -> None:
+        """It is over its rate (429) and works: other backends are preferred for as long as it says."""
+        self._state.busy_until = self._now() + min(max(retry_after_s or BUSY_S, BUSY_S), LONGEST_BUSY_S)
 
     def failed(self) -> None:
         """It did not connect, broke off, or answered as only a broken backend does."""
         state = self._state
         state.failures += 1
-        if self.is_trial and state.out_until is not None:
+        if self.is_trial:
             state.cool_down_s = min(state.cool_down_s * 2, LONGEST_COOL_DOWN_S)
             state.out_until = self._now() + state.cool_down_s
         elif state.out_until is None and state.failures >= FAILURES:
@@ -188,7 +212,7 @@ class Fleet:
         self._by_tenant = {tenant: tuple(theirs) for tenant, theirs in tenants.items()}
         now = self._now()
         self._loads = {name: state.load(now) for name, state in self._states.items()}
-        self._out = {name for name, state in self._states.items() if state.out_until is not None}
+        self._timed = {name for name, state in self._states.items() if state.changes_with_time}
 
     def __iter__(self) -> Iterator[Backend]:
         return iter(self._backends.values())
@@ -216,17 +240,17 @@ class Fleet:
 
     def live(self) -> Mapping[str, Load]:
         """Of every backend in the fleet, by id; the same mapping each time, kept up to date. Not to be changed."""
-        for name in self._out:  # whose cool-down may be over by now
-            self._loads[name] = self._states[name].load(self._now())
+        for name in list(self._timed):  # whose cool-down may be over by now
+            self._changed(name, self._states[name])
         return self._loads
 
     def _changed(self, name: str, state: _State) -> None:
         if self._states.get(name) is state:  # a call may outlive its backend
             self._loads[name] = state.load(self._now())
-            if state.out_until is None:
-                self._out.discard(name)
+            if state.changes_with_time:
+                self._timed.add(name)
             else:
-                self._out.add(name)
+                self._timed.discard(name)
 
     @contextmanager
     def call(self, backend: Backend, *, tenant: str) -> Iterator[Call]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from audit.new_file import make_private_folder
 from regions.authority import LEAF_LIFETIME, CertificateAuthority
 from regions.cluster import Cluster
 from regions.errors import ClusterError, LaunchError, RegionsError
@@ -206,7 +207,7 @@ class KubernetesLauncher:
 
     def _identity_files(self, identity: BackendIdentity) -> dict[str, bytes]:
         folder, authority = self._folder / identity.backend, self._authority()
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private_folder(folder)
         authority.renew_if_due(identity, folder, lifetime=self._leaf_lifetime)
         return {
             "cert.pem": (folder / "cert.pem").read_bytes(),

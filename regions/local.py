@@ -22,6 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from audit.new_file import make_private_folder
 from regions import leash
 from regions.authority import LEAF_LIFETIME, CertificateAuthority
 from regions.deployment import CPU
@@ -178,7 +179,7 @@ class LocalLauncher:
     async def _launch(self, spec: BackendSpec, progress: Progress) -> _Child:
         name = spec.identity.backend
         folder = self._folder / name
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private_folder(folder)
         progress(f"{name}: issuing its certificate")
         command = self._command_line(spec, folder)
         log = folder / "backend.log"

@@ -1,5 +1,6 @@
 """Which card a model needs: asked of the backend's planner, by its command, since only the backend knows engines."""
 
+import importlib.util
 import json
 import subprocess
 import sys
@@ -12,6 +13,7 @@ CARDS = ("l40s", "a100-80gb", "h100", "h200")
 """That the planner knows, the cheaper first."""
 TIMEOUT_S = 60
 PLAN = "import typer; from backend.plan_cli import plan; typer.run(plan)"
+START = "import typer; from backend.plan_cli import start; typer.run(start)"
 
 
 def card_for(weights: Path, *, calls: int) -> str:
@@ -26,12 +28,29 @@ def card_for(weights: Path, *, calls: int) -> str:
     raise LaunchError(f"no card holds {weights.name}: {refusal}")
 
 
+def check_start(weights: Path, card: str, host_memory: int | None = None) -> None:
+    """Raises LaunchError, in the planner's words, where a backend with the model at `weights` could not start on `card`
+    (a name, or ``cpu``). Says nothing where the planner cannot be asked: the engine is not installed here.
+
+    host_memory: bytes of the machine that it would run on, where that is known.
+    """
+    if importlib.util.find_spec("backend.planner") is None or importlib.util.find_spec("msgspec") is None:
+        return
+    more = [] if host_memory is None else ["--host-memory", str(host_memory)]
+    refusal = _asked(START, ["--model", str(weights), "--gpu", card, *more], weights)["refusal"]
+    if refusal is not None:
+        raise LaunchError(f"{weights.name} cannot start on {card}: {refusal}".replace(f"{weights.parent}/", ""))
+
+
 def plan(weights: Path, card: str, *, calls: int) -> dict[str, Any]:
     """The planner's prediction (`domicile plan --json`). Raises LaunchError where it can say nothing."""
-    command = [sys.executable, "-c", PLAN, "--model", str(weights), "--gpu", card]
+    return _asked(PLAN, ["--model", str(weights), "--gpu", card, "--concurrency", str(calls), "--json"], weights)
+
+
+def _asked(program: str, arguments: list[str], weights: Path) -> dict[str, Any]:
     try:
         done = subprocess.run(  # noqa: S603  # our own command, as a list
-            [*command, "--concurrency", str(calls), "--json"],
+            [sys.executable, "-c", program, *arguments],
             capture_output=True,
             timeout=TIMEOUT_S,
             cwd=Path(__file__).parent.parent,

@@ -10,6 +10,7 @@ Where backends outlive a gateway (`regions.kubernetes`), the next leader adopts 
 
 import asyncio
 import logging
+import re
 import time
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -22,7 +23,7 @@ from typing import Any
 from regions.autoscaler import Sample, desired, trimmed
 from regions.back_off import BackOff
 from regions.demand import NOTHING, Demand
-from regions.deployment import Deployment, Replica, State
+from regions.deployment import MAX_FAILURE, Deployment, Replica, State
 from regions.errors import LaunchError
 from regions.identity import BackendIdentity
 from regions.launcher import BackendSpec, Launcher
@@ -275,7 +276,7 @@ class Reconciler:
         except LaunchError as error:
             log.warning("%s", error)
             self._back_off(replica)
-            await self._end(term, replica, State.FAILED, "did_not_start", seen=True)
+            await self._end(term, replica, State.FAILED, "did_not_start", seen=True, failure=_why(error, replica))
             return
         except asyncio.CancelledError:
             if replica.id in self._starting:
@@ -340,10 +341,11 @@ class Reconciler:
         *,
         seen: bool,
         detail: Mapping[str, str] = MappingProxyType({}),
+        failure: str | None = None,
     ) -> None:
         within = self._since_metered()
         await asyncio.to_thread(
-            self._store.end, term, replica, state, reason, seen=seen, detail=detail, within_s=within
+            self._store.end, term, replica, state, reason, seen=seen, detail=detail, within_s=within, failure=failure
         )
         self._ours.discard(replica.id)
         self._as_wished.discard(replica.id)
@@ -385,3 +387,9 @@ class Reconciler:
             self.nudge()
 
         task.add_done_callback(done)
+
+
+def _why(error: LaunchError, replica: Replica) -> str:
+    """Why a replica did not start, in one line for its callers: they need neither its name nor the host's folders."""
+    said = re.sub(r"(?:/[^\s:;,'\"/]+)+/([^\s:;,'\"/]+)", r"\1", " ".join(str(error).split()))
+    return said.replace(f" for {replica.id}", "").replace(f"backend {replica.id} ", "it ")[:MAX_FAILURE]

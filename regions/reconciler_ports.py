@@ -89,6 +89,9 @@ class Store(Protocol):
         seen: bool,
         detail: Mapping[str, str],
         within_s: float | None,
-    ) -> None: ...
+        failure: str | None = None,
+    ) -> None:
+        """`failure`: why it did not start."""
+        ...
 
     def meter(self, term: int, busy: Mapping[str, bool], within_s: float | None) -> None: ...

@@ -17,7 +17,7 @@ from itertools import repeat, takewhile
 from typing import Final
 
 from regions.errors import IsolationError
-from regions.fleet import KEY_BITS, Backend, Load, short_hash
+from regions.fleet import BUSY_RANK, KEY_BITS, Backend, Load, short_hash
 
 PREFIX_BYTES = 256
 SLACK = 1.25
@@ -68,6 +68,8 @@ def choose(
     if not free:
         return []
     order = [number for _, number, _ in sorted(free)[:limit]]
+    if any(ranked[0] >= BUSY_RANK for ranked in free):
+        free = [ranked for ranked in free if ranked[0] < BUSY_RANK] or free
     if affinity is not None and limit != 0:
         first = _favourite(candidates, free, affinity & _BITS, holders, contents)
         order = [first, *(number for number in order if number != first)][:limit]

@@ -82,7 +82,11 @@ class SealedFiles:
 
 
 def is_sealed(path: Path) -> bool:
-    return read_secret(path).startswith(_MAGIC)
+    return is_sealed_content(read_secret(path))
+
+
+def is_sealed_content(content: bytes) -> bool:
+    return content.startswith(_MAGIC)
 
 
 def _parts(content: bytes, path: Path) -> tuple[bytes, bytes, bytes]:

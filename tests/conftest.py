@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.fakes import migrated
+from tests.fakes import migrated, open_guard
 
 CAMPAIGN = int(os.environ.get("DOMICILE_CAMPAIGN", "0"))
 """How many times the examples of an ordinary run; 0 for an ordinary run, whose examples are always the same."""
@@ -57,6 +57,7 @@ def _use_memory() -> None:
 
 
 _use_memory()
+open_guard.install()
 
 
 def _when(item: pytest.Item) -> int:

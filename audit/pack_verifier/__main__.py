@@ -1,8 +1,10 @@
 """Check an evidence pack, offline: python3 -I verify.py FOLDER_OR_ZIP [--key VKEY] [--checkpoint FILE] [--json]
 
 Needs Python 3.9 or newer and nothing else. Believes nothing in the pack but what the log's key signed; give that key
-(--key), and a checkpoint that you kept from earlier (--checkpoint), from a place of your own. Exit code 0 if all
-holds, 1 if anything does not, 2 if the pack cannot be read. Formats are described in schema.json and README.html.
+(--key), a checkpoint that you kept from earlier (--checkpoint) and the key of a witness (--witness), from a place of
+your own. Exit code 0 if all holds, 1 if anything does not, 2 if the pack cannot be read. Tables that follow from the
+records are made again; the output names the files that are only signed. Formats are described in schema.json and
+README.html.
 
 Sources: RFC 6962 (tree), RFC 8785 (canonical JSON), RFC 8032 (Ed25519), RFC 3161 (timestamps), C2SP signed-note,
 tlog-checkpoint and tlog-cosignature.
@@ -58,6 +60,12 @@ def tell(report: dict[str, Any]) -> None:
         print("FAIL  and " + str(report["faults"] - len(report["findings"])) + " more of the same kinds")
     for note in report["notes"]:
         print("note  " + printable(note))
+    if report["only_signed"]:
+        print("Recomputed from the records: " + ", ".join(report["recomputed"]))
+        print(
+            "Only signed, by whoever has the log's key; no record proves what they say: "
+            + printable(", ".join(report["only_signed"]))
+        )
     print(
         str(report["records"])
         + " records of "

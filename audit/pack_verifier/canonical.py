@@ -12,11 +12,15 @@ def no_float(text: str) -> Any:
     raise ValueError("a record holds whole numbers only, not " + text)
 
 
+DECODE = json.JSONDecoder(parse_float=no_float, parse_constant=no_float).decode
+CANONICAL = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), sort_keys=True).encode
+
+
 def canonical(data: bytes) -> Any:
     """The value of `data`, which must be in canonical form (names in ASCII, whole numbers only)."""
     try:
-        value = json.loads(data, parse_float=no_float, parse_constant=no_float)
-        again = json.dumps(value, ensure_ascii=False, separators=(",", ":"), sort_keys=True).encode()
+        value = DECODE(data.decode())
+        again = CANONICAL(value).encode()
     except (ValueError, RecursionError):
         raise Broken("it is not JSON of this format") from None
     if again != data:

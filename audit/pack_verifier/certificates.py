@@ -34,6 +34,10 @@ class Certificates:
             except (Broken, ValueError, KeyError, TypeError) as error:
                 self.findings.fault("certificate", "the certificate " + name + " does not hold: " + str(error))
 
+    def bodies(self) -> list[dict[str, Any]]:
+        """What all of them say, in the order of their ids."""
+        return [body for _, body in sorted(self.said.items())]
+
     def note_announced(self, event: dict[str, Any], seq: int) -> None:
         """What record `seq` announces, if anything."""
         if isinstance(digest := event.get("certificate_sha256"), str):

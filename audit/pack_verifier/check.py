@@ -14,6 +14,7 @@ from audit.pack_verifier.outside import Outside
 from audit.pack_verifier.policies import Policies
 from audit.pack_verifier.records import Records
 from audit.pack_verifier.signed import Signed
+from audit.pack_verifier.tables import RECOMPUTED, Tables, is_checked
 
 
 class Check:
@@ -29,7 +30,10 @@ class Check:
         self.fields = Fields(self.signed, self.certificates, self.findings)
         self.policies = Policies(self.signed, self.findings)
         self.held = Held(self.signed, held, self.findings)
-        self.records = Records(self.signed, self.fields, self.certificates, self.policies, self.held, self.findings)
+        self.tables = Tables(self.signed, self.findings)
+        self.records = Records(
+            self.signed, self.fields, self.certificates, self.policies, self.held, self.tables, self.findings
+        )
         self.outside = Outside(self.signed, self.findings)
         self.outside.witnesses = [parse_witness(text) for text in witnesses]
 
@@ -50,6 +54,7 @@ class Check:
             self.policies.check_activations,
             self.certificates.check,
             lambda: self.outside.check(self.records.roots),
+            lambda: self.tables.check(self.certificates.bodies()),
         ):
             try:
                 step()
@@ -65,5 +70,7 @@ class Check:
             "notes": self.findings.notes,
             "records": self.records.count,
             "fields": self.fields.states,
+            "recomputed": list(RECOMPUTED),
+            "only_signed": sorted(name for name in self.signed.files if not is_checked(name)),
             **{name: self.signed.manifest.get(name) for name in names},
         }

@@ -9,6 +9,9 @@ import re
 from audit.pack_verifier.ed25519 import ed25519
 from audit.pack_verifier.fault import Broken
 
+MAX_NOTE = 32 << 20  # characters: a certificate names every record that it covers
+MAX_NOTE_LINES, MAX_SIGNATURES = 100, 100
+
 
 def parse_key(text: str) -> tuple[str, bytes]:
     """Name and public key of a verifier key, ``name+key id+base64``."""
@@ -37,7 +40,11 @@ def key_id(name: str, public: bytes) -> bytes:
 
 def open_note(note: str, name: str, public: bytes) -> str:
     """The text of a note that `public`, called `name`, signed."""
+    if len(note) > MAX_NOTE or note.count("\n") > MAX_NOTE_LINES + MAX_SIGNATURES:
+        raise Broken("it is too long for a note")
     body, blank, block = note.rpartition("\n\n")
+    if block.count("\n") > MAX_SIGNATURES:
+        raise Broken("it has too many signatures")
     if not blank or not block.endswith("\n"):
         raise Broken("it has no signatures")
     text, wanted, signed = body + "\n", key_id(name, public), False

@@ -24,6 +24,7 @@ class Outside:
     def __init__(self, signed: Signed, findings: Findings) -> None:
         self.signed, self.findings = signed, findings
         self.witnesses: list[tuple[str, bytes, bytes]] = []
+        self.seen: set[bytes] = set()  # public keys of the witnesses whose cosignature holds
 
     def anchored_sizes(self) -> set[int]:
         """Where the walk over the records must remember the root."""
@@ -35,9 +36,24 @@ class Outside:
             return set()
 
     def check(self, roots: dict[int, bytes]) -> None:
-        """From a checkpoint over the records to the anchor's, and from there to witnesses and timestamps."""
+        """From a checkpoint over the records to the anchor's, and from there to witnesses and timestamps. A witness
+        whose key the auditor gave must have cosigned."""
+        self.check_anchor(roots)
+        for name, public, _ in self.witnesses:
+            if public not in self.seen:
+                told = "the witness " + name + " cosigned nothing that vouches for these records"
+                self.findings.fault("witness", told)
+
+    def check_anchor(self, roots: dict[int, bytes]) -> None:
         if ANCHOR not in self.signed.files:
-            self.findings.notes.append("Nothing outside the log vouches for this pack: it has no anchor.")
+            said = self.signed.manifest.get("anchor")
+            if said == "present":
+                self.findings.fault("anchor", "the manifest says that an anchor vouches for the records, and none does")
+            elif said == "pending":
+                told = "The log has an anchor, but no checkpoint over these records was in it when the pack was made."
+                self.findings.notes.append(told)
+            else:
+                self.findings.notes.append("Nothing outside the log vouches for this pack: it has no anchor.")
             return
         try:
             said = json.loads(self.signed.pack.read(ANCHOR))
@@ -86,6 +102,7 @@ class Outside:
                 self.findings.notes.append(told + "; not checked: give its key with --witness")
             elif ed25519(key[1], ("cosignature/v1\ntime " + str(when) + "\n" + text).encode(), raw[12:]):
                 self.findings.notes.append(told + "; its signature holds")
+                self.seen.add(key[1])
             else:
                 raise Broken("the cosignature of " + name + " is wrong")
 

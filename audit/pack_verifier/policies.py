@@ -24,6 +24,8 @@ class Policies:
         self.spans: dict[tuple[str, str], list[tuple[str, str]]] = {}
         self.activations: list[tuple[int, dict[str, Any]]] = []
         self.unproven: dict[str, dict[str, Any]] = {}
+        self.latest = ""  # time of the latest record so far: what comes after it in the log is no older
+        self.behind: list[tuple[int, str]] = []  # calls that only the order of records explains, and their node
 
     def read(self) -> None:
         self.history.read(self.signed.pack)
@@ -34,6 +36,7 @@ class Policies:
                 self.findings.fault("policy", str(error))
             except (ValueError, KeyError, TypeError):
                 self.findings.fault("policy", "policies_in_force.json is not of this format")
+        self.read_proven()
 
     def take(self, one: dict[str, Any]) -> None:
         name = str(one["policy_hash"])
@@ -52,11 +55,13 @@ class Policies:
 
     def check(self, event: dict[str, Any], seq: int) -> None:
         """That what decided the call is in the history, and was in force for its project at that time."""
+        ts = str(event.get("ts"))
+        self.latest = max(self.latest, ts)
         if event["type"] == ACTIVATED:
             self.activations.append((seq, event))
         if event["type"] not in DECIDED:
             return
-        name, project, ts = event.get("policy_hash"), str(event.get("project")), str(event.get("ts"))
+        name, project = event.get("policy_hash"), str(event.get("project"))
         if name is None:
             if event["type"] == ACCEPTED:
                 self.findings.fault("policy", "it was accepted under no policy", seq)
@@ -75,12 +80,15 @@ class Policies:
             spans = self.spans[str(name), project] = [
                 span for one in made for span in self.history.in_force(one["parts"], project)
             ]
-        if not any(first <= ts <= last for first, last in spans):
+        if any(first <= ts <= last for first, last in spans):
+            return
+        if any(ts < first <= self.latest and ts <= last for first, last in spans):
+            self.behind.append((seq, str(event.get("gateway_node"))))
+        else:
             self.findings.fault("policy", told + " was not in force then for project " + project, seq)
 
     def check_activations(self) -> None:
         """Records that put versions in force, in this pack or proven under its checkpoint, against the history."""
-        self.read_proven()
         announced: set[tuple[str, int]] = set()
         for seq, event in self.activations:
             try:
@@ -92,6 +100,16 @@ class Policies:
         for name in self.unproven:
             said = "nothing shows what policy " + name + " said: neither its text nor a record"
             self.findings.fault("policy", said)
+        if self.behind:
+            nodes = ", ".join(sorted({node for _, node in self.behind}))
+            self.findings.notes.append(
+                str(len(self.behind))
+                + " calls, from record "
+                + str(self.behind[0][0])
+                + " on, bear a time before their "
+                "policy came into force, though earlier records are later than that: the clock of " + nodes + " was "
+                "behind. The order of the records, which does not rest on clocks, shows that the policy was in force."
+            )
         versions = self.history.versions.items()
         silent = sorted(version_name(one.said) for place, one in versions if place not in announced)
         if silent:
@@ -105,10 +123,13 @@ class Policies:
             try:
                 leaf, seq = str(one["leaf"]).encode(), int(one["seq"])
                 self.signed.proven(leaf, seq, [bytes.fromhex(node) for node in one["proof"]])
-                self.activations.append((seq, canonical(leaf)))
+                event = canonical(leaf)
+                self.activations.append((seq, event))
+                if seq < self.signed.first:
+                    self.latest = max(self.latest, str(event.get("ts")))
             except Broken as error:
                 self.findings.fault("policy", "the proof of an activation does not hold: " + str(error))
-            except (ValueError, KeyError, TypeError):
+            except (ValueError, KeyError, TypeError, AttributeError):
                 self.findings.fault("policy", "proofs/policies.json is not of this format")
 
     def check_activation(self, event: dict[str, Any], announced: set[tuple[str, int]]) -> None:

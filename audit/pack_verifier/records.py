@@ -7,14 +7,16 @@ from typing import Any
 
 from audit.pack_verifier.canonical import canonical
 from audit.pack_verifier.certificates import Certificates
-from audit.pack_verifier.fault import Broken, Findings
+from audit.pack_verifier.fault import MAX_FINDINGS, Broken, Findings
 from audit.pack_verifier.fields import Fields
 from audit.pack_verifier.held import Held
 from audit.pack_verifier.policies import ACCEPTED, Policies
 from audit.pack_verifier.signed import Signed
-from audit.pack_verifier.tree import Tree, aligned, leaf_hash
+from audit.pack_verifier.tables import Tables
+from audit.pack_verifier.tree import HASH_SIZE, Tree, aligned, leaf_hash
 
 MAX_LINE = 1 << 20
+LEAVES = "proofs/leaves.bin"  # 32 bytes each; they only serve to name the record that was changed
 WITHIN, CLOSES = "routing.decision", ("inference.completed", "inference.aborted")
 
 
@@ -28,16 +30,17 @@ class Records:
         certificates: Certificates,
         policies: Policies,
         held: Held,
+        tables: Tables,
         findings: Findings,
     ) -> None:
         self.signed, self.fields, self.certificates = signed, fields, certificates
-        self.policies, self.held, self.findings = policies, held, findings
-        self.count = 0
+        self.policies, self.held, self.tables, self.findings = policies, held, tables, findings
+        self.count, self.looked = 0, 0
         self.roots: dict[int, bytes] = {}
         self.open_requests: dict[str, int] = {}
 
     def check(self, wanted: set[int]) -> None:
-        """One walk, in constant memory but for `proofs/leaves.bin`. Raises Broken if a file that it needs is none."""
+        """One walk; memory grows with private values alone. Raises Broken if a file that it needs is malformed."""
         signed = self.signed
         try:
             proof = json.loads(signed.pack.read("proofs/range.json"))
@@ -45,15 +48,15 @@ class Records:
             right = [bytes.fromhex(node) for node in proof["right"]]
         except (ValueError, KeyError, TypeError):
             raise Broken("proofs/range.json is not a proof of this format") from None
-        logged = signed.pack.read("proofs/leaves.bin")
         self.held.read()
+        self.tables.begin()
         tree = self.before(left)
         self.come_through(tree, wanted)
-        with signed.pack.open("events.jsonl") as file:
+        with signed.pack.open("events.jsonl") as file, signed.pack.open(LEAVES) as hashes:
             for line in iter(lambda: file.readline(MAX_LINE), b""):
                 seq = signed.first + self.count
                 self.count += 1
-                tree.append(self.check_event(line.rstrip(b"\n"), seq, logged))
+                tree.append(self.check_event(line.rstrip(b"\n"), seq, hashes.read(HASH_SIZE)))
                 self.come_through(tree, wanted)
         for seq in range(signed.first + self.count, signed.end):
             self.findings.fault("sequence", "record " + str(seq) + " is missing at the end", seq)
@@ -82,15 +85,15 @@ class Records:
         self.held.check(tree)
 
     def check_event(self, line: bytes, seq: int, logged: bytes) -> bytes:
-        """The hash that the tree has for it."""
-        at, digest = (seq - self.signed.first) * 32, leaf_hash(line)
+        """The hash that the tree has for it. `logged` is the one that the pack names for this record."""
+        digest = leaf_hash(line)
         if not line:
             self.fields.check_expired(seq)
-            return logged[at : at + 32]  # it stands for what is gone
-        if logged[at : at + 32] != digest:
-            place = logged.find(digest)
-            if place >= 0 and place % 32 == 0:
-                was = self.signed.first + place // 32
+            self.tables.take_expired(seq)
+            return logged  # it stands for what is gone
+        if logged != digest:
+            was = self.place_of(digest)
+            if was is not None:
                 self.findings.fault("sequence", "here stands what was logged as record " + str(was), seq)
             else:
                 self.findings.fault("hash", "it is not what was logged: it was changed, or put in later", seq)
@@ -107,7 +110,22 @@ class Records:
         self.fields.check(event, seq)
         self.policies.check(event, seq)
         self.certificates.note_announced(event, seq)
+        try:
+            self.tables.take(seq, event, line.decode())
+        except Broken as error:
+            self.findings.fault("form", str(error), seq)
         return digest
+
+    def place_of(self, digest: bytes) -> int | None:
+        """The record that was logged under this hash. Looked for as often as findings are listed."""
+        self.looked += 1
+        if self.looked > MAX_FINDINGS:
+            return None
+        with self.signed.pack.open(LEAVES) as file:
+            for at, one in enumerate(iter(lambda: file.read(HASH_SIZE), b"")):
+                if one == digest:
+                    return self.signed.first + at
+        return None
 
     def check_pairing(self, event: dict[str, Any], seq: int) -> None:
         kind, request = event["type"], str(event.get("request_id"))

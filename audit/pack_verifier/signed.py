@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from typing import Any
 
 from audit.pack_verifier.archive import Pack
@@ -106,7 +107,7 @@ class Signed:
 
     def check_files(self) -> None:
         names = self.pack.names()
-        for name in sorted({name for name in names if names.count(name) > 1}):
+        for name in sorted(name for name, count in Counter(names).items() if count > 1):
             self.findings.fault("files", "the file " + name + " is in the pack more than once")
         for name in sorted(set(self.files) - set(names)):
             self.findings.fault("files", "the file " + name + " is missing")

@@ -16,7 +16,8 @@ from backend.engine.sampling import SamplingParams
 
 Asked = tuple[list[int], SamplingParams]
 PLAIN = SamplingParams(max_tokens=2, temperature=0, ignore_eos=True)
-SHARED_TOKENS, SHARED_SEQUENCES = 640, 16  # more than `graph_runner` needs to read a common prefix once
+SHARED_TOKENS = 640  # more than `graph_runner` needs to read a common prefix once
+SHARED_SEQUENCES = (16, 40, 136)  # kernels choose their tiles by the number of sequences
 LENGTHS = (1, 2, 17, 31, 64, 250, 513, 777, 1100, 1500, 2100, 2500, 3100, 4097, 5000, 6200, 7300, 9000)
 MIXED = [(37 * i % 900 + 1, i % 17 + 2) for i in range(24)]  # prompt and answer, so that prompts meet decodes
 
@@ -42,15 +43,16 @@ def _every_kind(engine: Engine) -> list[list[Asked]]:
     lengths = [length for length in LENGTHS if length <= _within(engine, length)]
     start = list(range(1, 1 + _within(engine, SHARED_TOKENS)))
     start = [token % engine.vocab_size for token in start]
-    tail = [start + [token] * 3 for token in range(SHARED_SEQUENCES)] if len(start) == SHARED_TOKENS else []
+    counts = SHARED_SEQUENCES if len(start) == SHARED_TOKENS else ()
     return [
         *([([0] * length, PLAIN)] for length in lengths),
         [([0] * length, PLAIN) for length in lengths],
         [([0] * _within(engine, n), replace(PLAIN, max_tokens=most)) for n, most in MIXED if n <= _within(engine, n)],
         [([0] * _within(engine, 20), params) for params in _every_draw()],
         *([([0] * _within(engine, 20), params)] for params in _every_draw()),
-        [(start, PLAIN)] if tail else [],
-        [(prompt, PLAIN) for prompt in tail],
+        [(start, PLAIN)] if counts else [],
+        *([(start + [i % engine.vocab_size] * 3, PLAIN) for i in range(count)] for count in counts),
+        *([([i % engine.vocab_size] * 3, params) for i in range(40)] for params in _every_draw()),
     ]
 
 

@@ -23,8 +23,12 @@ class CallScript(Script):
         self._failures = 0
         super().__init__()
 
-    def call(self) -> Reading[bool]:
-        """Read an object and say its call. False: it calls nothing that was offered, and was given back whole."""
+    def call(self, *, marked: bool = True) -> Reading[bool]:
+        """Read an object and say its call. False: it calls nothing that was offered, and was given back whole.
+
+        marked: it stands behind a marker, so that the beginning of one, in an answer that was cut, is the beginning of
+        a call and no text: nothing is said of it.
+        """
         if self._failures == MOST_FAILURES:
             return False
         self.remember()
@@ -62,6 +66,8 @@ class CallScript(Script):
                     self.say(Arguments(unwrapped(value)))
                 argued = True
         read = self.remembered()
+        if name is None and marked and self.was_cut:
+            return True
         if name is None:
             self.give_back(read)
             self._failures += 1

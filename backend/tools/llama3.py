@@ -13,7 +13,7 @@ class Llama3Parser(CallScript):
     and so is one that calls nothing that was offered. The tag is never text."""
 
     def run(self) -> Reading[None]:
-        called = False
+        called = tagged = False
         spaces = ""  # before a tag that no call has followed yet
         while True:
             self.remember()
@@ -22,13 +22,15 @@ class Llama3Parser(CallScript):
             before = self.remembered()
             spaces += "" if called else before
             if (yield from self.follows(TAG)):
+                tagged = True
                 continue
-            if character == "{" and (yield from self.call()):
-                called, spaces = True, ""
+            if character == "{" and (yield from self.call(marked=tagged or called)):
+                called, tagged, spaces = True, False, ""
                 continue
             if character == END and called:
                 return
             self.say(Content(spaces))
-            if not (yield from self.prose(TAG)):
+            tagged = yield from self.prose(TAG)
+            if not tagged:
                 return
             spaces = self.left_out

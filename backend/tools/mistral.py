@@ -43,6 +43,8 @@ class MistralParser(CallScript):
             head += character
         read = self.remembered()
         name = head.removesuffix("{").split(ARGS)[0].split(CALL_ID)[0].strip(SPACE)
+        if not head.endswith("{") and self.was_cut:
+            return True
         if not head.endswith("{") or name not in self.names:
             self._is_text(read, self.left_out)
             return False

@@ -12,6 +12,8 @@ from backend.tools.parts import Content, Part, Reasoning, merged
 
 SPACE = " \t\r\n"
 END = ""  # what comes when the text has ended, for ever after
+LEAST_MARKUP = 2
+"""Characters at the end of a text that was cut from which on they count as the beginning of a marker: one is a word."""
 T = TypeVar("T")
 Reading = Generator[None, str, T]
 
@@ -24,6 +26,7 @@ class Script(ABC):
         self._again: list[str] = []  # given back, to be read before anything new; the next one stands last
         self._read: list[str] | None = None  # since `remember`
         self._ended = False
+        self._cut = False
         self.left_out = ""  # white space before the last marker that `prose` read
         self._running = self.run()
         next(self._running)
@@ -37,13 +40,20 @@ class Script(ABC):
             self._running.send(character)
         return self._take()
 
-    def finish(self) -> list[Part]:
-        """The text has ended: what was held back is said, as what it is."""
+    def finish(self, *, cut: bool = False) -> list[Part]:
+        """The text has ended: what was held back is said, as what it is. cut: it ended by its length, not by the
+        model's will, so that the beginning of a marker or of a call is part of something that is missing."""
+        self._cut = cut
         try:
             self._running.send(END)
         except StopIteration:
             return self._take()
         raise RuntimeError("the script reads on behind the end")
+
+    @property
+    def was_cut(self) -> bool:
+        """Whether the end was reached, and by length."""
+        return self._cut and self._ended and not self._again
 
     def _take(self) -> list[Part]:
         parts, self._said = merged(self._said), []
@@ -125,6 +135,8 @@ class Script(ABC):
                 blanks, trim = [], False
             if not trim:
                 blanks.append(text[len(words) :])
+        if self.was_cut and len(begun) >= LEAST_MARKUP:
+            begun = ""
         self.say(kind("".join(blanks) + begun))
         return False
 

@@ -5,15 +5,16 @@ The route asks it before a byte of the body is read (`gateway.admin.door`).
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Generic, TypeVar
 
 from fastapi import Depends, Header, Request
 
-from gateway.admin.caller import Cookies, credential_of
+from gateway.admin.caller import BEARER, Cookies, credential_of
 from gateway.admin.problems import Forbidden
+from gateway.admin.provider_pool import ProviderPool
 from gateway.admin.shapes import GRAMMAR
 from gateway.identity.grants import grants_of, groups_of, subject_digest
 from gateway.identity.jwt import JwtRefused, looks_like_jwt, reason_of
@@ -27,6 +28,7 @@ from gateway.store.database import Database
 from gateway.store.errors import NotFound
 from gateway.store.inventory import Inventory
 from gateway.store.pages import Pages
+from regions.deployment import Deployment
 
 if TYPE_CHECKING:
     from gateway.identity.provider import IdentityProvider
@@ -41,7 +43,7 @@ class Desk:
 
     `on_refused` is told, by a code, of everybody who could not come in. `backend_keys`: the folder with the keys that
     servers of tenants ask for, a folder a tenant. `check_region` raises Invalid for a place that the catalogue does not
-    have today.
+    have today, `check_deployment` for a deployment that could not run.
     """
 
     database: Database
@@ -55,6 +57,8 @@ class Desk:
     on_refused: Callable[[str], None] = lambda reason: None
     backend_keys: Path | None = None
     check_region: Callable[[str], None] = lambda region: None
+    check_deployment: Callable[[Deployment], None] = lambda wanted: None
+    provider_pool: ProviderPool = field(default_factory=ProviderPool)
 
     @property
     def inventory(self) -> Inventory:
@@ -96,6 +100,21 @@ class Desk:
             self.on_refused(reason_of(error))
             raise
         return Actor(bearer.person.id, bearer.person.tenant, bearer.person.roles, bearer.token)
+
+    def session(self, request: Request) -> Bearer | None:
+        """Of the browser's session cookie; None where there is none that is valid."""
+        cookies = self.cookies
+        token = request.cookies.get(cookies.session, "") if cookies is not None else ""
+        try:
+            bearer = self._bearer(token) if token else None
+        except KeyRefused:
+            return None
+        return bearer if bearer is not None and bearer.person is not None else None
+
+    def needs_provider(self, request: Request) -> bool:
+        """Whether judging the caller may ask the identity provider."""
+        sent = request.headers.get("authorization", "")
+        return self.provider is not None and looks_like_jwt(sent[len(BEARER) :].strip())
 
     def bootstrap_token(self, request: Request) -> str:
         """Its id. Raises a KeyRefused."""

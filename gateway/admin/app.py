@@ -25,6 +25,7 @@ from gateway.admin.problems import install_handlers
 
 PREFIX = "/admin/v1"
 MAX_BODY = 2 << 20
+TOO_LARGE = HTTPException(413, f"the body is larger than {MAX_BODY} bytes; send less at once")
 
 
 def build_admin(desk: Desk) -> FastAPI:
@@ -36,10 +37,12 @@ def build_admin(desk: Desk) -> FastAPI:
         redoc_url=None,
         servers=[{"url": PREFIX}],
         root_path_in_servers=False,
+        redirect_slashes=False,  # the redirect would go to whatever host the request names
         generate_unique_id_function=operation_id,
     )
     app.state.desk = desk
     install_handlers(app)
+    routes: list[APIRoute] = []
     for router in (
         people.entrance,
         login.router,
@@ -57,6 +60,8 @@ def build_admin(desk: Desk) -> FastAPI:
         oversight.router,
     ):
         app.include_router(router)
+        routes += [route for route in router.routes if isinstance(route, APIRoute)]
+    app.state.methods = [(route.path_regex, frozenset(route.methods or ())) for route in routes]
     app.add_middleware(BoundedBody)
     app.add_middleware(Unkept)
     return app
@@ -74,14 +79,17 @@ class BoundedBody:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        declared = next((value for name, value in scope.get("headers", ()) if name == b"content-length"), b"0")
         size = 0
 
         async def bounded() -> Message:
             nonlocal size
+            if int(declared) > MAX_BODY:  # before the client is asked for it, where it waits for a 100
+                raise TOO_LARGE
             message = await receive()
             size += len(message.get("body", b""))
             if size > MAX_BODY:
-                raise HTTPException(413, f"the body is larger than {MAX_BODY} bytes")
+                raise TOO_LARGE
             return message
 
         await self._app(scope, bounded, send)

@@ -10,13 +10,14 @@ from urllib.parse import urlsplit
 from fastapi import Request, Response
 
 from gateway.admin.problems import Forbidden
-from gateway.identity.keys import KeyUnknown
+from gateway.identity.keys import KeyHasher, KeyUnknown
 from gateway.identity.login import Attempt
 from gateway.settings import Oidc
 
 BEARER = "bearer "
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 LOGIN_LIFE_S = 600
+LOGIN_SEAL = "login cookie"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +49,14 @@ class Cookies:
             self.session, token, max_age=life_s, path="/", secure=self.secure, httponly=True, samesite="strict"
         )
 
-    def set_login(self, response: Response, attempt: Attempt, tenant: str | None) -> None:
+    def set_login(self, response: Response, begun: "BegunLogin", hasher: KeyHasher) -> None:
         """Comes back with the browser from the provider, which is another site: hence only `lax`."""
-        value = ".".join((attempt.state, attempt.nonce, attempt.verifier, tenant or ""))
+        attempt = begun.attempt
+        parts = (attempt.state, attempt.nonce, attempt.verifier, begun.tenant or "", begun.session, str(begun.at))
+        text = ".".join(parts)
         response.set_cookie(
             self.login,
-            value,
+            f"{text}.{hasher.seal(LOGIN_SEAL, text)}",
             max_age=LOGIN_LIFE_S,
             path=self.callback,
             secure=self.secure,
@@ -61,15 +64,34 @@ class Cookies:
             samesite="lax",
         )
 
-    def login_of(self, request: Request) -> tuple[Attempt, str | None] | None:
-        parts = request.cookies.get(self.login, "").split(".")
-        return (Attempt(*parts[:3]), parts[3] or None) if len(parts) == 4 and all(parts[:3]) else None
+    def login_of(self, request: Request, hasher: KeyHasher, now: float) -> "BegunLogin | None":
+        """The login that this gateway, or another of the installation, began in this browser not too long ago."""
+        text, _, seal = request.cookies.get(self.login, "").rpartition(".")
+        parts = text.split(".")
+        if len(parts) != 6 or not hasher.sealed(LOGIN_SEAL, text, seal):
+            return None
+        state, nonce, verifier, tenant, session, at = parts
+        if not 0 <= now - int(at) <= LOGIN_LIFE_S:
+            return None
+        return BegunLogin(Attempt(state, nonce, verifier), tenant or None, session, int(at))
 
     def forget(self, response: Response, *, session: bool = False) -> None:
         name, path = (self.session, "/") if session else (self.login, self.callback)
         response.set_cookie(
             name, "", max_age=0, path=path, secure=self.secure, httponly=True, samesite="strict" if session else "lax"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class BegunLogin:
+    """What the login cookie holds, sealed: nobody else can make one, so that a callback asks the provider only for a
+    login that was begun here. `session`: the id of the one that the browser had then, which a new one replaces;
+    `at`: seconds since 1970."""
+
+    attempt: Attempt
+    tenant: str | None
+    session: str
+    at: int
 
 
 def credential_of(request: Request, cookies: Cookies | None) -> str:

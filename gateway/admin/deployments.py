@@ -50,7 +50,8 @@ def list_deployments(desk: DeskOf, tenant: str, after: After = None, limit: Limi
 def create_deployment(
     actor: Manager, desk: DeskOf, response: Response, tenant: str, new: NewDeployment
 ) -> DeploymentRecord:
-    """Backends are started within seconds of a need, and are the tenant's alone. One deployment serves a model."""
+    """Backends are started within seconds of a need, and are the tenant's alone. One deployment serves a model. What
+    could not run, for its card, weights, model or memory, is refused with the planner's reason."""
     for region in new.regions:
         desk.check_region(region)
     if new.gpu == "auto":
@@ -60,6 +61,7 @@ def create_deployment(
         **new.model_dump(exclude={"eur_per_hour"}),
         micro_eur_per_hour=round(new.eur_per_hour * MICRO),
     )
+    desk.check_deployment(wanted)
     return _tagged(response, desk.control(actor.name).create_deployment(wanted))
 
 

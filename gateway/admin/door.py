@@ -11,7 +11,7 @@ from fastapi import Request, Response
 from fastapi.routing import APIRoute
 from starlette.concurrency import run_in_threadpool
 
-from gateway.admin.access import Guard
+from gateway.admin.access import Guard, desk_of
 
 
 class GuardedRoute(APIRoute):
@@ -22,7 +22,9 @@ class GuardedRoute(APIRoute):
         guards = [each.call for each in self.dependant.dependencies if isinstance(each.call, Guard)]
 
         async def guarded(request: Request) -> Response:
-            request.state.admitted = {guard: await run_in_threadpool(guard.admit, request) for guard in guards}
+            desk = desk_of(request)
+            run = desk.provider_pool.run if desk.needs_provider(request) else run_in_threadpool
+            request.state.admitted = {guard: await run(guard.admit, request) for guard in guards}
             return await answer(request)
 
         return guarded

@@ -6,22 +6,25 @@ browser holds it in a cookie that no script can read.
 
 import hmac
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import JSONResponse, RedirectResponse
 from pydantic import BaseModel, ConfigDict
+from starlette.concurrency import run_in_threadpool
 
 from gateway.admin.access import Desk, DeskOf, person_calling
-from gateway.admin.caller import Cookies
+from gateway.admin.caller import BegunLogin, Cookies
 from gateway.admin.problems import LoginRefused
 from gateway.admin.shapes import Name
 from gateway.identity.grants import display_name_of, grants_of, groups_of, subject_digest
 from gateway.identity.jwt import JwtRefused
+from gateway.identity.keys import ApiKey
 from gateway.identity.login import Attempt, CodeRefused
 from gateway.identity.roles import Actor
+from gateway.store.answers import Answers, Pending
 from gateway.store.errors import Invalid, NotFound
-from gateway.store.records import PersonRecord, Role
+from gateway.store.records import AccessTokenRecord, PersonRecord, Role
 
 if TYPE_CHECKING:
     from gateway.identity.provider import IdentityProvider
@@ -43,17 +46,20 @@ class Session(BaseModel):
 
 
 @router.get("/login", status_code=303, response_class=RedirectResponse, response_model=None)
-def login(desk: DeskOf, tenant: Name | None = None) -> Response:
+async def login(request: Request, desk: DeskOf, tenant: Name | None = None) -> Response:
     """Go to the identity provider, and come back by ``/callback``. `tenant`: for who has roles in several."""
     provider, cookies = _open(desk)
     attempt = Attempt.new()
-    response = RedirectResponse(provider.authorization_url(attempt), 303, headers={"cache-control": "no-store"})
-    cookies.set_login(response, attempt, tenant)
+    url = await desk.provider_pool.run(provider.authorization_url, attempt)
+    known = await run_in_threadpool(desk.session, request)
+    begun = BegunLogin(attempt, tenant, known.token if known is not None else "", int(desk.now().timestamp()))
+    response = RedirectResponse(url, 303, headers={"cache-control": "no-store"})
+    cookies.set_login(response, begun, desk.hasher())
     return response
 
 
 @router.get("/callback", response_model=Session)
-def callback(
+async def callback(
     request: Request,
     desk: DeskOf,
     code: Short = None,
@@ -61,12 +67,16 @@ def callback(
     iss: Short = None,
     error: Short = None,
 ) -> Response:
-    """Where the identity provider sends people back to. Roles are those of their groups as of now."""
+    """Where the identity provider sends people back to. Roles are those of their groups as of now.
+
+    The session that the browser had ends.
+    """
     provider, cookies = _open(desk)
+    life = timedelta(minutes=provider.settings.session_minutes)
     try:
-        person = _logged_in(desk, provider, cookies.login_of(request), code, state, iss, error)
-        life = timedelta(minutes=provider.settings.session_minutes)
-        record, token = desk.control("system").open_session(person.tenant, person.id, life=life)
+        begun = await run_in_threadpool(_begun, desk, cookies, request, state)
+        claims = await desk.provider_pool.run(_claims, provider, begun.attempt, code, iss, error)
+        person, record, token = await run_in_threadpool(_come_in, desk, provider, request, begun, claims, life)
     except LoginRefused as refusal:
         desk.on_refused(refusal.reason)
         raise
@@ -77,14 +87,24 @@ def callback(
     return response
 
 
-@router.post("/logout", status_code=204)
-def logout(actor: Annotated[Actor, Depends(person_calling)], desk: DeskOf, response: Response) -> None:
-    """End the session, or the access token, that this is called with."""
+@router.post("/logout", status_code=204, response_model=None)
+def logout(request: Request, actor: Annotated[Actor, Depends(person_calling)], desk: DeskOf) -> Response:
+    """End the session, or the access token, that this is called with.
+
+    303 to where the browser ends its session at the identity provider, if it has one and the provider offers that
+    (OpenID Connect RP-Initiated Logout 1.0).
+    """
     if actor.kind == "machine":
         raise Invalid("a machine's token ends by itself")
+    by_session = desk.session(request)
     desk.control(actor.name).close_session(actor.tenant, actor.person, actor.token)
+    response = Response(status_code=204)
+    if desk.provider is not None and by_session is not None and by_session.token == actor.token:
+        url = desk.provider.end_session_url()
+        response = response if url is None else RedirectResponse(url, 303, headers={"cache-control": "no-store"})
     if desk.cookies is not None:
         desk.cookies.forget(response, session=True)
+    return response
 
 
 def _open(desk: Desk) -> tuple["IdentityProvider", Cookies]:
@@ -93,36 +113,60 @@ def _open(desk: Desk) -> tuple["IdentityProvider", Cookies]:
     return desk.provider, desk.cookies
 
 
-def _logged_in(
-    desk: Desk,
-    provider: "IdentityProvider",
-    begun: tuple[Attempt, str | None] | None,
-    code: str | None,
-    state: str | None,
-    issuer: str | None,
-    error: str | None,
-) -> PersonRecord:
-    """The person that came back. Raises LoginRefused, ProviderUnavailable."""
-    settings = provider.settings
-    if begun is None or state is None or not hmac.compare_digest(begun[0].state.encode(), state.encode()):
+def _begun(desk: Desk, cookies: Cookies, request: Request, state: str | None) -> BegunLogin:
+    """The login that this comes back from, which is thereby used up. Raises LoginRefused."""
+    now = desk.now()
+    begun = cookies.login_of(request, desk.hasher(), now.timestamp())
+    if begun is None or state is None or not hmac.compare_digest(begun.attempt.state.encode(), state.encode()):
         raise LoginRefused("login_state", "this login was not begun in this browser, or too long ago; log in again")
-    if issuer is not None and issuer != settings.issuer:  # RFC 9207
-        raise LoginRefused("login_issuer", "the answer comes from another identity provider")
-    if error is not None or not code:
-        raise LoginRefused("login_denied", "the identity provider let nobody in")
-    attempt, tenant = begun
+    used = Answers(desk.database, desk.cell, "login", begun.attempt.state)
     try:
-        claims = provider.person(code, attempt)
+        claim = used.claim(begun.attempt.state, now)
+    except Pending:
+        claim = b""
+    if isinstance(claim, bytes):
+        raise LoginRefused("login_used", "this login was used already; log in again")
+    used.keep(claim, b"used")
+    return begun
+
+
+def _claims(
+    provider: "IdentityProvider", attempt: Attempt, code: str | None, issuer: str | None, error: str | None
+) -> dict[str, Any]:
+    """Of the person that came back. Raises LoginRefused, ProviderUnavailable."""
+    try:
+        provider.check_issuer(issuer)
+        if error is not None or not code:
+            raise LoginRefused("login_denied", "the identity provider let nobody in")
+        return provider.person(code, attempt)
     except CodeRefused as refused:
         raise LoginRefused("login_code", str(refused)) from refused
     except JwtRefused as refused:
         raise LoginRefused(refused.reason, str(refused)) from refused
-    people = desk.control("system").apply_groups(
+
+
+def _come_in(
+    desk: Desk,
+    provider: "IdentityProvider",
+    request: Request,
+    begun: BegunLogin,
+    claims: dict[str, Any],
+    life: timedelta,
+) -> tuple[PersonRecord, AccessTokenRecord, ApiKey]:
+    """Give the person the roles of their groups and a session, and end the one before. Raises LoginRefused."""
+    settings, control = provider.settings, desk.control("system")
+    people = control.apply_groups(
         subject_digest(claims["iss"], claims["sub"]),
         display_name_of(claims),
         grants_of(groups_of(claims, settings.groups_claim), settings.roles),
     )
-    return _chosen(people, tenant)
+    person = _chosen(people, begun.tenant)
+    # A browser does not send its session along when it comes from the provider, so the login's cookie names it too.
+    known = desk.session(request)
+    for token in {begun.session, "" if known is None else known.token} - {""}:
+        control.end_session(token)
+    record, key = control.open_session(person.tenant, person.id, life=life)
+    return person, record, key
 
 
 def _chosen(people: list[PersonRecord], tenant: str | None) -> PersonRecord:

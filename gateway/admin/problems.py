@@ -85,7 +85,14 @@ def _handler(status: HTTPStatus):  # type: ignore[no-untyped-def]  # Starlette's
 
 async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)  # noqa: S101  # what it was registered for
-    return problem(error.status_code, error.detail, headers=error.headers)
+    headers = {"allow": _allowed(request)} if error.status_code == 405 else error.headers
+    return problem(error.status_code, error.detail, headers=headers)
+
+
+def _allowed(request: Request) -> str:
+    """The methods of all routes at this URL (RFC 9110 §15.5.6); Starlette names those of the first one."""
+    path = request.url.path.removeprefix(request.scope.get("root_path", ""))
+    return ", ".join(sorted({m for regex, methods in request.app.state.methods if regex.match(path) for m in methods}))
 
 
 async def _invalid_request(request: Request, error: Exception) -> Response:

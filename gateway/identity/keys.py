@@ -18,6 +18,7 @@ import re
 import secrets
 import string
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -25,6 +26,7 @@ from typing import Literal
 from zlib import crc32
 
 from regions.sealed import PLAIN, SecretFiles
+from regions.secret_file import shred_secret
 
 KEY_PATTERN = r"dom_live_[0-9A-Za-z]{8}_[0-9A-Za-z]{49}"
 """For secret scanners; a true key also passes its checksum."""
@@ -33,13 +35,23 @@ _DIGITS = string.digits + string.ascii_uppercase + string.ascii_lowercase
 _ID, _SECRET, _CHECKSUM = 8, 43, 6
 _KEY = re.compile(rf"dom_(live|admin)_([0-9A-Za-z]{{{_ID}}})_[0-9A-Za-z]{{{_SECRET}}}([0-9A-Za-z]{{{_CHECKSUM}}})")
 PEPPER_SIZE = 32
+STAGED = ".staged"
 
 KeyKind = Literal["live", "admin"]
 """A project's key for inference, or a person's token for the admin API: neither opens the other's door."""
 
 
 class KeyRefused(Exception):
-    """No valid key: the caller is nobody. The message may be shown; it never holds the key."""
+    """No valid key: the caller is not authenticated. The message may be shown; it never holds the key.
+
+    `key_id` is the public id of a key whose secret was right, though it is no longer or not here valid; `tenant` its
+    tenant.
+    """
+
+    def __init__(self, message: str, *, key_id: str | None = None, tenant: str | None = None) -> None:
+        super().__init__(message)
+        self.key_id = key_id
+        self.tenant = tenant
 
 
 class KeyMissing(KeyRefused):
@@ -102,7 +114,8 @@ class KeyHasher:
     """HMAC-SHA256 of keys under the installation's pepper, without which a stolen database opens nothing.
 
     While the pepper is being rotated there are two generations: `pepper` of number `generation`, under which keys are
-    hashed from now on, and the `previous` one, under which some still are.
+    hashed from now on, and the `previous` one, under which some still are. `staged` is the next one, that other hosts
+    may hash under already: what they hashed is checked here too.
     """
 
     def __init__(
@@ -112,17 +125,21 @@ class KeyHasher:
         previous: bytes | None = None,
         source: Path | None = None,
         files: SecretFiles = PLAIN,
+        staged: bytes | None = None,
     ) -> None:
-        for each in (pepper, *([] if previous is None else [previous])):
+        for each in (one for one in (pepper, previous, staged) if one is not None):
             if len(each) < PEPPER_SIZE:
                 raise ValueError(f"the pepper must have at least {PEPPER_SIZE} bytes, this has {len(each)}")
         self.generation = generation
         self._source = source
+        self._generations = {generation} if previous is None else {generation, generation - 1}
         self._files = files
         # copied for each key: keying it costs ten times as much
         self._keyed = {generation: hmac.new(pepper, digestmod=sha256)}
         if previous is not None:
             self._keyed[generation - 1] = hmac.new(previous, digestmod=sha256)
+        if staged is not None:
+            self._keyed[generation + 1] = hmac.new(staged, digestmod=sha256)
 
     @classmethod
     def open(cls, path: Path, files: SecretFiles = PLAIN) -> "KeyHasher":
@@ -137,11 +154,28 @@ class KeyHasher:
         if set(peppers) - {newest, newest - 1}:
             raise ValueError(f"more than two generations of the pepper lie at {path}")
         previous = files.read(peppers[newest - 1]) if newest - 1 in peppers else None
-        return cls(files.read(peppers[newest]), newest, previous, path, files)
+        waiting = staged_pepper(path, newest + 1)
+        staged = files.read(waiting) if waiting.exists() else None
+        return cls(files.read(peppers[newest]), newest, previous, path, files, staged)
 
     def reopened(self) -> "KeyHasher":
         """As the files are now; itself if it came from none."""
         return self if self._source is None else KeyHasher.open(self._source, self._files)
+
+    def refreshed(self) -> "KeyHasher":
+        """Itself, unless a rotation by another process has changed which peppers there are. Raises as `open` does."""
+        if self._source is None or set(pepper_files(self._source)) == self._generations:
+            return self
+        return self.reopened()
+
+    def advanced(self, newest: int) -> "KeyHasher":
+        """As the files are once the staged pepper is in force here, since another host hashed keys under generation
+        `newest`; as they are if it is not staged. Raises OSError."""
+        again = self.reopened()
+        if again.generation + 1 == newest and again.knows(newest) and again._source is not None:
+            promote(again._source, newest, self._files)
+            return again.reopened()
+        return again
 
     def knows(self, generation: int) -> bool:
         return generation in self._keyed
@@ -155,6 +189,20 @@ class KeyHasher:
         known = generation if generation in self._keyed else self.generation
         return hmac.compare_digest(self._digest(key, known), digest) and generation in (None, known)
 
+    def seal(self, purpose: str, text: str) -> str:
+        """A MAC of `text`, for what goes out and has to come back as it was. `purpose`: of no other use."""
+        return self._seal(purpose, text, self.generation)
+
+    def sealed(self, purpose: str, text: str, seal: str) -> bool:
+        """Whether `seal` is of `text`, also under the pepper before."""
+        known = [self._seal(purpose, text, generation).encode() for generation in self._keyed]
+        return any([hmac.compare_digest(each, seal.encode()) for each in known])  # all are compared
+
+    def _seal(self, purpose: str, text: str, generation: int) -> str:
+        keyed = self._keyed[generation].copy()
+        keyed.update(f"domicile seal\0{purpose}\0{text}".encode())
+        return keyed.hexdigest()
+
     def _digest(self, key: ApiKey, generation: int) -> bytes:
         keyed = self._keyed[generation].copy()
         keyed.update(key.token.encode())
@@ -165,6 +213,22 @@ def pepper_files(path: Path) -> dict[int, Path]:
     """Where each generation lies: the first at `path`, number n at ``<path>.n``."""
     files = {int(p.suffix[1:]): p for p in path.parent.glob(f"{path.name}.*") if p.suffix[1:].isdecimal()}
     return files | ({1: path} if path.exists() else {})
+
+
+def staged_pepper(path: Path, generation: int) -> Path:
+    """Where a pepper waits that is known here and not used yet."""
+    return path.with_name(f"{path.name}.{generation}{STAGED}")
+
+
+def promote(path: Path, generation: int, files: SecretFiles = PLAIN) -> None:
+    """Put the staged pepper in force. No error if another process did. Raises OSError.
+
+    It is written anew, not renamed: a sealed file is bound to its name.
+    """
+    staged = staged_pepper(path, generation)
+    with suppress(FileNotFoundError):
+        files.create(path.with_name(f"{path.name}.{generation}"), files.read(staged))
+        shred_secret(staged)
 
 
 def _checksum(text: str) -> str:

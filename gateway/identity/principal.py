@@ -1,6 +1,6 @@
 """Who acts, for what, under which rules: all that a request's way through the gateway needs to know of its caller."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -24,7 +24,8 @@ class PolicyInForce:
 class Principal:
     """The bearer of a valid key. Where `in_force` is None, `policy_error` says why, and every request is denied.
 
-    `counters`: the quotas that bind it, of key, project and tenant.
+    `counters`: the quotas that bind it, of key, project and tenant. `as_of`: the state of the directory that it was
+    made from, by which `Directory.is_current` recognises it.
     """
 
     tenant: str
@@ -40,6 +41,7 @@ class Principal:
     in_force: PolicyInForce | None
     policy_error: str | None
     counters: "tuple[Counter, ...]" = ()
+    as_of: object = field(default=None, compare=False, repr=False)
 
     @property
     def policy(self) -> "CompiledPolicy | None":

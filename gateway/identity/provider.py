@@ -1,25 +1,28 @@
 """The identity provider: what it publishes, whom it sends, whose tokens it signed (OpenID Connect Core, Discovery).
 
 What it publishes is read again every ten minutes, and for a key that is not known, but never more often than every
-ten seconds, whatever strangers send. If it does not answer, keys known already serve until they are `keys_max_age_s`
-old; after that nobody comes in through it (fail closed).
+ten seconds, whatever is sent by strangers. If it does not answer, keys known already serve until they are
+`keys_max_age_s` old; after that no login and no token of its is accepted (fail closed).
 
-Its HTTP client and OAuth library are loaded with it, by gateways that have a provider alone.
+Every call to it has a deadline, a bound on its answer and a pool of its own (`audit.external`). Its HTTP client and
+OAuth library are loaded with this module, by gateways that have a provider alone.
 """
 
+import base64
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 from typing import Any
+from urllib.parse import quote_plus, urlencode
 
-import httpx2
-from authlib.integrations.base_client import OAuthError
-from authlib.integrations.httpx_client import OAuth2Client
+from authlib.oauth2.rfc6749.parameters import prepare_grant_uri
+from authlib.oauth2.rfc7636 import create_s256_code_challenge
 from joserfc.jwk import Key
 
+from audit.external import Breaker, ExternalAnswer, ExternalService, ExternalUnavailable
 from gateway.identity.jwt import JwtRefused, check_claims, check_login, public_keys, read_header, verified_claims
 from gateway.identity.login import Attempt, CodeRefused, ProviderUnavailable
 from gateway.settings import Oidc, is_safe_url
@@ -27,19 +30,26 @@ from regions.secret_file import read_secret
 
 REFRESH_AFTER_S = 600
 ASK_EVERY_S = 10
-TIMEOUT_S = 5
+DEADLINE_S = 5.0
+"""For a whole call, to the last byte of its answer."""
 MAX_DOCUMENT = 1 << 20
 _ENDPOINTS = ("authorization_endpoint", "token_endpoint", "jwks_uri")
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What the provider says of itself, as of instant `at` of a monotonic clock."""
+    """What the provider says of itself, as of instant `at` of a monotonic clock.
+
+    `names_itself`: its answers carry ``iss`` (RFC 9207). `end_session`: where a browser ends its session there (OpenID
+    Connect RP-Initiated Logout).
+    """
 
     endpoints: dict[str, str]
     secret_in_body: bool
     keys: list[Key]
     at: float
+    names_itself: bool = False
+    end_session: str | None = None
 
     def key(self, kid: str | None) -> Key | None:
         """The one named `kid`; where a token names none, the only one there is (OpenID Connect Core §10.1)."""
@@ -54,7 +64,7 @@ class IdentityProvider:
         self,
         settings: Oidc,
         *,
-        transport: httpx2.BaseTransport | None = None,
+        transport: Any = None,
         now: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -64,7 +74,13 @@ class IdentityProvider:
         self.settings = settings
         self._issuer = settings.issuer
         self._secret = _secret(settings.client_secret_file)
-        self._transport = transport
+        self._service = ExternalService(
+            "the identity provider",
+            deadline_s=DEADLINE_S,
+            max_bytes=MAX_DOCUMENT,
+            breaker=Breaker(longest_s=ASK_EVERY_S, now=monotonic),
+            transport=transport,
+        )
         self._now = now
         self._monotonic = monotonic
         self._published: Published | None = None
@@ -76,36 +92,41 @@ class IdentityProvider:
 
     def authorization_url(self, attempt: Attempt) -> str:
         """Where to send a browser: code flow, PKCE S256 (RFC 7636), state, nonce. Raises ProviderUnavailable."""
-        published = self._current()
-        with self._client(published) as client:
-            url, _ = client.create_authorization_url(
-                published.endpoints["authorization_endpoint"],
-                state=attempt.state,
-                code_verifier=attempt.verifier,
-                nonce=attempt.nonce,
-            )
-        return str(url)
+        url: str = prepare_grant_uri(
+            self._current().endpoints["authorization_endpoint"],
+            client_id=self.settings.client_id,
+            response_type="code",
+            redirect_uri=self.settings.redirect_uri,
+            scope=self.settings.scope,
+            state=attempt.state,
+            nonce=attempt.nonce,
+            code_challenge=create_s256_code_challenge(attempt.verifier),
+            code_challenge_method="S256",
+        )
+        return url
+
+    def check_issuer(self, said: str | None) -> None:
+        """The ``iss`` of an authorization response, which must be there where the provider says that it is (RFC 9207
+        §2.4). Raises JwtRefused, ProviderUnavailable."""
+        if said is None and self._current().names_itself:
+            raise JwtRefused("login_issuer", "the answer does not name the identity provider that it comes from")
+        if said is not None and said != self._issuer:
+            raise JwtRefused("login_issuer", "the answer comes from another identity provider")
+
+    def end_session_url(self) -> str | None:
+        """Where a browser that has logged out here ends its session at the provider, if it says so. Asks nothing."""
+        published = self._published
+        if published is None or published.end_session is None:
+            return None
+        query = {"client_id": self.settings.client_id or ""}
+        if self.settings.post_logout_redirect_uri is not None:
+            query["post_logout_redirect_uri"] = self.settings.post_logout_redirect_uri
+        joint = "&" if "?" in published.end_session else "?"
+        return f"{published.end_session}{joint}{urlencode(query)}"
 
     def person(self, code: str, attempt: Attempt) -> dict[str, Any]:
         """The claims of who came back with `code`. Raises CodeRefused, JwtRefused, ProviderUnavailable."""
-        published = self._current()
-        try:
-            with self._client(published) as client:
-                answer = client.fetch_token(
-                    published.endpoints["token_endpoint"],
-                    grant_type="authorization_code",
-                    code=code,
-                    redirect_uri=self.settings.redirect_uri,
-                    code_verifier=attempt.verifier,
-                )
-        except OAuthError as error:
-            if error.error in {"invalid_client", "unauthorized_client"}:
-                raise ProviderUnavailable(
-                    "the identity provider does not accept this gateway's client secret"
-                ) from error
-            raise CodeRefused("the identity provider did not accept the code; log in again") from error
-        except (httpx2.HTTPError, ValueError) as error:
-            raise ProviderUnavailable("the identity provider did not redeem the code") from error
+        answer = self._redeemed(self._current(), code, attempt)
         token = answer.get("id_token")
         if not isinstance(token, str):
             raise ProviderUnavailable("the identity provider sent no ID token")
@@ -113,6 +134,34 @@ class IdentityProvider:
         claims = self._verified(token, client_id)
         check_login(claims, client_id=client_id, nonce=attempt.nonce)
         return claims
+
+    def _redeemed(self, published: Published, code: str, attempt: Attempt) -> dict[str, Any]:
+        """The token response (RFC 6749 §4.1.3, RFC 7636 §4.5)."""
+        client_id = self.settings.client_id or ""
+        form = {
+            "grant_type": "authorization_code",
+            "code": code,
+            "redirect_uri": self.settings.redirect_uri or "",
+            "code_verifier": attempt.verifier,
+        }
+        headers = {"accept": "application/json", "content-type": "application/x-www-form-urlencoded"}
+        if self._secret is None:
+            form["client_id"] = client_id
+        elif published.secret_in_body:
+            form |= {"client_id": client_id, "client_secret": self._secret}
+        else:
+            pair = f"{quote_plus(client_id)}:{quote_plus(self._secret)}".encode()  # RFC 6749 §2.3.1
+            headers["authorization"] = f"Basic {base64.b64encode(pair).decode()}"
+        answer = self._ask_service("POST", published.endpoints["token_endpoint"], urlencode(form).encode(), headers)
+        said = _object(answer)
+        if answer.status == 200 and said is not None and "error" not in said:
+            return said
+        error = None if said is None else said.get("error")
+        if error in {"invalid_client", "unauthorized_client"}:
+            raise ProviderUnavailable("the identity provider does not accept this gateway's client secret")
+        if isinstance(error, str):
+            raise CodeRefused("the identity provider did not accept the code; log in again")
+        raise ProviderUnavailable("the identity provider did not redeem the code")
 
     # Machines
 
@@ -170,56 +219,48 @@ class IdentityProvider:
 
     def _read(self) -> Published:
         at = self._monotonic()
-        with httpx2.Client(transport=self._transport, timeout=TIMEOUT_S, follow_redirects=False) as client:
-            said = _document(client, f"{self._issuer.rstrip('/')}/.well-known/openid-configuration")
-            if said.get("issuer") != self._issuer:
-                raise ProviderUnavailable("the identity provider says that it is another issuer")
-            endpoints = {}
-            for name in _ENDPOINTS:
-                url = said.get(name)
-                if not isinstance(url, str) or not is_safe_url(url.partition("?")[0]):
-                    raise ProviderUnavailable(f"the identity provider's {name} is not an https URL")
-                endpoints[name] = url
-            keys = public_keys(_document(client, endpoints["jwks_uri"]))
+        said = self._document(f"{self._issuer.rstrip('/')}/.well-known/openid-configuration")
+        if said.get("issuer") != self._issuer:
+            raise ProviderUnavailable("the identity provider says that it is another issuer")
+        endpoints = {name: _endpoint(said, name) for name in _ENDPOINTS}
+        keys = public_keys(self._document(endpoints["jwks_uri"]))
         if not keys:
             raise ProviderUnavailable("the identity provider publishes no key that may sign")
         methods = said.get("token_endpoint_auth_methods_supported") or ["client_secret_basic"]
         in_body = "client_secret_basic" not in methods and "client_secret_post" in methods
-        return Published(endpoints, in_body, keys, at)
+        end_session = _endpoint(said, "end_session_endpoint") if said.get("end_session_endpoint") else None
+        named = said.get("authorization_response_iss_parameter_supported") is True
+        return Published(endpoints, in_body, keys, at, named, end_session)
 
-    def _client(self, published: Published) -> OAuth2Client:
-        method = "client_secret_post" if published.secret_in_body else "client_secret_basic"
-        return OAuth2Client(
-            self.settings.client_id,
-            self._secret,
-            token_endpoint_auth_method=method if self._secret else "none",
-            scope=self.settings.scope,
-            redirect_uri=self.settings.redirect_uri,
-            code_challenge_method="S256",
-            timeout=TIMEOUT_S,
-            follow_redirects=False,
-            transport=self._transport,
-        )
+    def _document(self, url: str) -> dict[str, Any]:
+        answer = self._ask_service("GET", url, None, {"accept": "application/json"})
+        if answer.status != 200:
+            raise ProviderUnavailable(f"the identity provider answered {answer.status}")
+        if (read := _object(answer)) is None:
+            raise ProviderUnavailable("the identity provider's document is not an object")
+        return read
+
+    def _ask_service(self, method: str, url: str, content: bytes | None, headers: Mapping[str, str]) -> ExternalAnswer:
+        try:
+            return self._service.request(method, url, content=content, headers=headers)
+        except ExternalUnavailable as error:
+            raise ProviderUnavailable(str(error)) from None
 
 
 def _secret(file: Path | None) -> str | None:
     return None if file is None else read_secret(file).decode().strip()
 
 
-def _document(client: httpx2.Client, url: str) -> dict[str, Any]:
+def _endpoint(said: Mapping[str, Any], name: str) -> str:
+    url = said.get(name)
+    if not isinstance(url, str) or not is_safe_url(url.partition("?")[0]):
+        raise ProviderUnavailable(f"the identity provider's {name} is not an https URL")
+    return url
+
+
+def _object(answer: ExternalAnswer) -> dict[str, Any] | None:
     try:
-        with client.stream("GET", url, headers={"accept": "application/json"}) as answer:
-            if answer.status_code != 200:
-                raise ProviderUnavailable(f"the identity provider answered {answer.status_code}")
-            pieces, size = [], 0
-            for piece in answer.iter_bytes():
-                size += len(piece)
-                if size > MAX_DOCUMENT:
-                    raise ProviderUnavailable("the identity provider's document is too large")
-                pieces.append(piece)
-        read = json.loads(b"".join(pieces))
-    except (httpx2.HTTPError, httpx2.InvalidURL, ValueError, RecursionError) as error:
-        raise ProviderUnavailable("the identity provider does not answer") from error
-    if not isinstance(read, dict):
-        raise ProviderUnavailable("the identity provider's document is not an object")
-    return read
+        read = json.loads(answer.content)
+    except (ValueError, RecursionError):
+        return None
+    return read if isinstance(read, dict) else None

@@ -1,34 +1,47 @@
 """What the model said, on its way to the client: every string of it goes through the output filter.
 
-The filter restores pseudonyms and acts on personal data that the model brought up itself. One filter a stream of text:
-each choice, and inside it content, reasoning, refusal and every tool call's arguments, has its own.
+The filter restores pseudonyms and acts on personal data that the model brought up itself. This module holds the table
+of what an answer may say, and the rewriting of a whole answer; `gateway.openai.stream_filter` rewrites streams by the
+same table. A member that is not in the table is removed, because it may hold text that was not inspected (fail closed).
 """
 
+import re
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from pydantic_core import to_json
 
-TEXT_FIELDS = ("content", "reasoning_content", "refusal")
-# A field that is not known may hold text that nobody has looked at: it does not pass (fail closed).
-SAYING_FIELDS = frozenset({*TEXT_FIELDS, "role", "tool_calls"})
-CHOICE_FIELDS = frozenset(
+from gateway.openai.shape import MESSAGE, choices_of
+from gateway.openai.usage import usage_of
+
+THOUGHT_FIELDS: Final = ("reasoning", "reasoning_content")
+"""Two names for the same text: newer vLLM, Ollama and LiteLLM's peers use the first, SGLang, DeepSeek, llama.cpp the
+second, and some servers send both."""
+TEXT_FIELDS: Final = (*THOUGHT_FIELDS, "content", "refusal")
+"""In the order in which a client reads them where one delta has several."""
+SAYING_FIELDS: Final = frozenset({*TEXT_FIELDS, "role", "tool_calls", "function_call"})
+CHOICE_FIELDS: Final = frozenset(
     {"index", "text", "message", "delta", "finish_reason", "stop_reason", "logprobs", "prompt_logprobs"}
 )
-BODY_FIELDS = frozenset(
-    {"id", "object", "created", "model", "choices", "usage", "system_fingerprint", "service_tier", "error"}
+BODY_FIELDS: Final = frozenset(
+    {"id", "object", "created", "model", "choices", "usage", "system_fingerprint", "service_tier"}
 )
-# What a tool call says, and whether that is itself JSON: a function's arguments are, a custom tool's input is not.
-CALL_TEXTS = (("function", "arguments", True), ("custom", "input", False))
-_HOLDERS = {field: kind for kind, field, _ in CALL_TEXTS}
-CALL_FIELDS = frozenset({"id", "index", "type", *(kind for kind, _, _ in CALL_TEXTS)})
-TELLING_FIELDS = frozenset({"logprobs", "prompt_logprobs"})  # their tokens would tell what the filter hides
+CALL_TEXTS: Final = (("function", "arguments", True), ("custom", "input", False))
+"""What a tool call says, and whether that is itself JSON: a function's arguments are, a custom tool's input is not."""
+CALL_FIELDS: Final = frozenset({"id", "index", "type", *(kind for kind, _, _ in CALL_TEXTS)})
+TELLING_FIELDS: Final = frozenset({"logprobs", "prompt_logprobs"})  # their tokens would tell what the filter hides
+
+NAMES: Final = ("id", "object", "model", "system_fingerprint", "service_tier")
+_PLAIN_NAME: Final = re.compile(r"[\w ./:+,()\\-]{0,256}")
+_PLAIN_WORD: Final = re.compile(r"[A-Za-z_ -]{0,64}")
 
 
 class TextFilter(Protocol):
-    """`policy.redact.StreamFilter`: the same result whatever the pieces are."""
+    """`policy.redact.StreamFilter`: the same result whatever the pieces are. `rest`: what `flush` would give now."""
 
     def feed(self, text: str) -> str: ...
+
+    def rest(self) -> str: ...
 
     def flush(self) -> str: ...
 
@@ -38,30 +51,46 @@ FilterFactory = Callable[[bool], TextFilter]
 
 
 def rewrite_body(body: dict[str, Any], make_filter: FilterFactory) -> None:
-    """Filter a whole answer in place: every choice's text, chat or completion."""
-    _drop_unknown(body, BODY_FIELDS)
-    for choice in body.get("choices") or []:
-        _drop_unknown(choice, CHOICE_FIELDS)
+    """Filter a whole answer in place: every choice's text, chat or completion.
+
+    Raises BackendFailed where it has not the shape of one, RedactionError where it may not be sent.
+    """
+    choices = choices_of(body, MESSAGE)
+    drop_unknown(body, BODY_FIELDS)
+    clean_names(body, make_filter)
+    if (usage := usage_of(body.pop("usage", None))) is not None:
+        body["usage"] = usage.model_dump(exclude_none=True)
+    for choice in choices:
+        drop_unknown(choice, CHOICE_FIELDS)
+        choice.pop("delta", None)
         for field in choice.keys() & TELLING_FIELDS:
             choice[field] = None
+        clean_ends(choice, make_filter)
         if choice.get("text") is not None:
-            choice["text"] = _whole(_as_text(choice["text"]), make_filter(False))
+            choice["text"] = whole(as_text(choice["text"]), make_filter(False))
         message = choice.get("message")
-        if not isinstance(message, dict):
+        if message is None:
             choice.pop("message", None)
             continue
-        _drop_unknown(message, SAYING_FIELDS)
+        clean_saying(message, make_filter)
         for field in TEXT_FIELDS:
             if message.get(field) is not None:
-                message[field] = _whole(_as_text(message[field]), make_filter(False))
-        for call in message.get("tool_calls") or []:
-            _put_right(call)
-            for holder, field, is_json in _said_by(call):
-                holder[field] = _whole(holder[field], make_filter(is_json))
+                message[field] = whole(as_text(message[field]), make_filter(False))
+        for call in calls_in(message):
+            if call.get("name") is not None:
+                call["name"] = whole(as_text(call["name"]), make_filter(False))
+            for field, is_json in (("arguments", True), ("input", False)):
+                if call.get(field):
+                    call[field] = whole(call[field], make_filter(is_json))
 
 
-def _drop_unknown(holder: dict[str, Any], known: frozenset[str]) -> bool:
-    """Take out what may hold text that nobody has looked at; whether there was any."""
+def whole(text: str, text_filter: TextFilter) -> str:
+    """`text` through a filter of its own."""
+    return text_filter.feed(text) + text_filter.flush()
+
+
+def drop_unknown(holder: dict[str, Any], known: frozenset[str]) -> bool:
+    """Remove what may hold text that was not inspected; whether there was any."""
     if holder.keys() <= known:
         return False
     for field in holder.keys() - known:
@@ -69,138 +98,128 @@ def _drop_unknown(holder: dict[str, Any], known: frozenset[str]) -> bool:
     return True
 
 
-def _as_text(value: Any) -> str:
-    """A text, or the text of a list's parts: some servers send their thoughts as parts. Anything else says nothing."""
+def clean_names(body: dict[str, Any], make_filter: FilterFactory) -> bool:
+    """Leave of the names around an answer (id, model, ...) only names; whether one was changed."""
+    changed = False
+    for field in NAMES:
+        if (value := body.get(field)) is not None:
+            body[field] = after = _name(value, _PLAIN_NAME, make_filter)
+            changed = changed or after != value
+    return drop_odd_date(body) or changed
+
+
+def drop_odd_date(body: dict[str, Any]) -> bool:
+    """Remove a `created` that is no number; whether there was one."""
+    if isinstance(body.get("created"), int | float | None):
+        return False
+    del body["created"]
+    return True
+
+
+def clean_ends(choice: dict[str, Any], make_filter: FilterFactory) -> bool:
+    """The same for why a choice ended. A stop string is the caller's own text, so it is filtered as text is."""
+    changed = False
+    for field in ("finish_reason", "stop_reason"):
+        value = choice.get(field)
+        if value is not None and not (field == "stop_reason" and isinstance(value, int)):
+            choice[field] = after = _name(value, _PLAIN_WORD, make_filter)
+            changed = changed or after != value
+    return changed
+
+
+def _name(value: Any, plain: re.Pattern[str], make_filter: FilterFactory) -> str:
+    """`value` if it is a plain name, else what the filter leaves of it; ``other`` for what is no text."""
+    if isinstance(value, int | float):
+        value = str(value)
+    if not isinstance(value, str):
+        return "other"
+    return value if plain.fullmatch(value) else whole(value, make_filter(False))
+
+
+def clean_saying(said: dict[str, Any], make_filter: FilterFactory) -> bool:
+    """Bring a message or delta into the shape of the table; whether anything had to be done."""
+    changed = drop_unknown(said, SAYING_FIELDS)
+    if (role := said.get("role")) is not None:
+        said["role"] = after = _name(role, _PLAIN_WORD, make_filter)
+        changed = changed or after != role
+    if isinstance(said.get("content"), list):
+        _spread_parts(said)
+        changed = True
+    for call in said.get("tool_calls") or ():
+        changed = _put_right(call, make_filter) or changed
+    if (legacy := said.get("function_call")) is not None:
+        changed = _put_right_holder(legacy, "arguments") or changed
+    return changed
+
+
+def _spread_parts(said: dict[str, Any]) -> None:
+    """Content that came as a list of parts becomes text; thoughts among them (Mistral) become `reasoning_content`."""
+    thoughts, texts = [], []
+    for part in said["content"]:
+        if not isinstance(part, dict):
+            continue
+        thinking = part.get("thinking")
+        if thinking is not None or part.get("type") in ("thinking", "reasoning"):
+            thoughts.append(as_text(thinking if thinking is not None else part.get("text")))
+        elif isinstance(part.get("text"), str):
+            texts.append(part["text"])
+    said["content"] = "".join(texts)
+    if thought := "".join(thoughts):
+        said["reasoning_content"] = as_text(said.get("reasoning_content")) + thought
+
+
+def as_text(value: Any) -> str:
+    """A text, or the text of a list's parts. Anything else says nothing."""
     if isinstance(value, list):
         parts = (part.get("text") for part in value if isinstance(part, dict))
         return "".join(part for part in parts if isinstance(part, str))
     return value if isinstance(value, str) else ""
 
 
-def _put_right(call: dict[str, Any]) -> bool:
-    """Leave of a tool call what is known; arguments that came as an object become the text that they stand for.
-    Whether anything had to be done."""
-    changed = _drop_unknown(call, CALL_FIELDS)
+def _put_right(call: dict[str, Any], make_filter: FilterFactory) -> bool:
+    """Leave of a tool call what is known; arguments that came as an object become the text that they stand for."""
+    changed = drop_unknown(call, CALL_FIELDS)
+    for field in ("id", "type"):
+        if (value := call.get(field)) is not None:
+            call[field] = after = _name(value, _PLAIN_NAME, make_filter)
+            changed = changed or after != value
     for kind, field, _ in CALL_TEXTS:
-        holder = call.get(kind)
-        if holder is None:
-            continue
-        if not isinstance(holder, dict):
-            del call[kind]
-            changed = True
-            continue
-        changed = _drop_unknown(holder, frozenset({"name", field})) or changed
-        if holder.get(field) is not None and not isinstance(holder[field], str):
-            holder[field] = to_json(holder[field]).decode()
-            changed = True
+        if (holder := call.get(kind)) is not None:
+            changed = _put_right_holder(holder, field) or changed
     return changed
 
 
-def _said_by(call: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str, bool]]:
-    """Where a tool call says something: its holder, its field, whether it is JSON."""
-    for kind, field, is_json in CALL_TEXTS:
-        if (holder := call.get(kind)) and holder.get(field):
-            yield holder, field, is_json
+def _put_right_holder(holder: dict[str, Any], field: str) -> bool:
+    changed = drop_unknown(holder, frozenset({"name", field}))
+    if holder.get(field) is not None and not isinstance(holder[field], str):
+        holder[field] = to_json(holder[field], inf_nan_mode="null").decode()
+        changed = True
+    return changed
 
 
-class StreamRewriter:
-    """Filters the chunks of one streamed answer."""
-
-    def __init__(self, make_filter: FilterFactory) -> None:
-        self._make_filter = make_filter
-        self._filters: dict[tuple[int, str, int], TextFilter] = {}
-
-    def rewrite(self, chunk: dict[str, Any], payload: bytes) -> list[bytes]:
-        """The payloads to send in place of `payload`, which `chunk` is the parsed form of.
-
-        None while the text is held back; two when a choice ends and a held-back rest goes out before its end.
-        """
-        changed, says_something = _drop_unknown(chunk, BODY_FIELDS), not chunk.get("choices")
-        tails: list[dict[str, Any]] = []
-        for choice in chunk.get("choices") or []:
-            index = choice.get("index", 0)
-            changed = _drop_unknown(choice, CHOICE_FIELDS) or changed
-            for field in choice.keys() & TELLING_FIELDS:
-                changed = changed or choice[field] is not None
-                choice[field] = None
-            delta = choice.get("delta")
-            if isinstance(delta, dict):
-                changed = _drop_unknown(delta, SAYING_FIELDS) or changed
-                for call in delta.get("tool_calls") or []:
-                    changed = _put_right(call) or changed
-            elif delta is not None:
-                del choice["delta"]
-                changed = True
-            for holder, field, key in _texts(choice, index):
-                before = holder[field]
-                text = before if isinstance(before, str) else _as_text(before)
-                holder[field] = after = self._filter(key).feed(text)
-                changed = changed or after != before
-                says_something = says_something or bool(after)
-            if choice.get("finish_reason") is not None:
-                tails += self._end_of_choice(index, is_chat="delta" in choice)
-            says_something = says_something or _says_more_than_text(choice)
-        sent = [to_json({**chunk, "choices": tails, "usage": None})] if tails else []
-        if says_something:
-            sent.append(to_json(chunk) if changed else payload)
-        return sent
-
-    def end(self, template: dict[str, Any]) -> list[bytes]:
-        """What is still held back when the stream stops without having ended; shaped like `template`, a chunk."""
-        is_chat = template.get("object") == "chat.completion.chunk"
-        open_choices = sorted({index for index, _, _ in self._filters})
-        tails = [tail for index in open_choices for tail in self._end_of_choice(index, is_chat=is_chat)]
-        return [to_json({**template, "choices": tails, "usage": None})] if tails else []
-
-    def _filter(self, key: tuple[int, str, int]) -> TextFilter:
-        if key not in self._filters:
-            self._filters[key] = self._make_filter(key[1] == "arguments")
-        return self._filters[key]
-
-    def _end_of_choice(self, index: int, *, is_chat: bool) -> list[dict[str, Any]]:
-        said: dict[str, Any] = {}
-        for key in [key for key in self._filters if key[0] == index]:
-            rest = self._filters.pop(key).flush()
-            if not rest:
-                continue
-            _, field, call = key
-            if holder := _HOLDERS.get(field):
-                said.setdefault("tool_calls", []).append({"index": call, holder: {field: rest}})
-            else:
-                said[field] = rest
-        if not said:
-            return []
-        return [{"index": index, **({"delta": said} if is_chat else said), "finish_reason": None}]
+def calls_in(said: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """What holds the name and the arguments of each call in a message."""
+    if (legacy := said.get("function_call")) is not None:
+        yield legacy
+    for call in said.get("tool_calls") or ():
+        for kind, _, _ in CALL_TEXTS:
+            if (holder := call.get(kind)) is not None:
+                yield holder
 
 
-def _texts(choice: dict[str, Any], index: int) -> Iterator[tuple[dict[str, Any], str, tuple[int, str, int]]]:
-    """Every non-empty piece of text in a chunk's choice: its holder, its field, and the stream it belongs to."""
-    if choice.get("text"):
-        yield choice, "text", (index, "text", 0)
-    delta = choice.get("delta")
-    if not isinstance(delta, dict):
-        return
+def characters_said(said: dict[str, Any]) -> int:
+    """Characters of text in a message, a delta or a completion's choice."""
+    size = len(text) if isinstance(text := said.get("text"), str) else 0
     for field in TEXT_FIELDS:
-        if delta.get(field):
-            yield delta, field, (index, field, 0)
-    for position, call in enumerate(delta.get("tool_calls") or []):
-        for holder, field, _ in _said_by(call):
-            yield holder, field, (index, field, call.get("index", position))
+        if text := said.get(field):
+            size += len(text) if isinstance(text, str) else sum(map(_part_size, text)) if isinstance(text, list) else 0
+    for call in said.get("tool_calls") or ():
+        for kind, field, _ in CALL_TEXTS:
+            if (holder := call.get(kind)) is not None and isinstance(text := holder.get(field), str):
+                size += len(text)
+    return size
 
 
-def _says_more_than_text(choice: dict[str, Any]) -> bool:
-    if choice.get("finish_reason") is not None:
-        return True
-    delta = choice.get("delta")
-    if not isinstance(delta, dict):
-        return False
-    if delta.get("role"):
-        return True
-    return any(
-        call.get("id") or any((call.get(kind) or {}).get("name") for kind, _, _ in CALL_TEXTS)
-        for call in delta.get("tool_calls") or []
-    )
-
-
-def _whole(text: str, text_filter: TextFilter) -> str:
-    return text_filter.feed(text) + text_filter.flush()
+def _part_size(part: Any) -> int:
+    text = part.get("text") if isinstance(part, dict) else None
+    return len(text) if isinstance(text, str) else 0

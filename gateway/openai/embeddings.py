@@ -1,11 +1,12 @@
 """POST /v1/embeddings: what comes back of an answer, whoever made it. What is asked is in `backend.wire`."""
 
+from math import isfinite
 from typing import Any
-
-from pydantic_core import from_json
 
 from backend.wire import Usage
 from gateway.errors import BackendFailed
+from gateway.openai.finite_json import read
+from gateway.openai.usage import usage_of
 
 
 def read_embeddings(raw: bytes) -> tuple[dict[str, Any], Usage | None]:
@@ -14,8 +15,8 @@ def read_embeddings(raw: bytes) -> tuple[dict[str, Any], Usage | None]:
     What else a server says of its input, nobody has looked at. Raises BackendFailed for what is no such answer.
     """
     try:
-        said = from_json(raw)
-        usage = Usage.model_validate(said["usage"]) if said.get("usage") else None
+        said = read(raw)
+        usage = usage_of(said.get("usage"))
         data = [
             {"object": "embedding", "index": int(each["index"]), "embedding": _vector(each["embedding"])}
             for each in said["data"]
@@ -34,7 +35,10 @@ def _vector(embedding: Any) -> list[float] | str:
         if not set(embedding) <= _BASE64:
             raise ValueError("not base64")
         return embedding
-    return [float(number) for number in embedding]
+    numbers = [float(number) for number in embedding]
+    if not all(map(isfinite, numbers)):
+        raise ValueError("not finite")
+    return numbers
 
 
 _BASE64 = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/=")

@@ -1,19 +1,20 @@
 """The inference endpoints: what tells one from another, and how a request body becomes a checked call."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from pydantic import ValidationError
-from pydantic_core import from_json
 
 from backend.wire import ChatCompletionRequest, CompletionRequest, EmbeddingsRequest, GenerationRequest
 from gateway.errors import InvalidRequest, invalid_body
+from gateway.openai.bounds import BOUNDS, check_shape
+from gateway.openai.finite_json import read
 
 # Fields that say who the person is and that no model needs (GDPR 5(1)(c)): they stay on this side.
 IDENTIFYING_FIELDS = ("user", "metadata", "safety_identifier")
 
 LEADING_CHARACTERS = 16 << 10
+MAX_ANSWER_TOKENS = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,23 +52,22 @@ class Call:
         return bool(self.request.stream)
 
     @property
-    def max_tokens(self) -> int | None:
-        asked = getattr(self.request, "max_completion_tokens", None)
-        return asked if asked is not None else self.request.max_tokens
-
-    @property
     def choices(self) -> int:
         """How many answers it asks for: `n` for each prompt."""
-        prompt = self.body.get("prompt")
-        prompts = len(prompt) if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int) else 1
-        return (self.request.n or 1) * prompts
+        return self.request.answers
+
+    def most_tokens(self, default: int) -> int:
+        """Tokens of all answers that may be generated, where one without a bound has `default`. What the client asks
+        for beyond what any server can do counts as that."""
+        longest = self.request.longest_answer
+        return min(default if longest is None else longest, MAX_ANSWER_TOKENS) * self.request.sequences
 
     @property
     def leading_text(self) -> str:
         """The start of the prompt, for prefix-cache affinity: requests that begin alike go to the same backend."""
         pieces, size = [], 0
-        for piece in _prompt_strings(self.body):
-            pieces.append(piece)
+        for piece in self.request.leading_texts():
+            pieces.append(piece[:LEADING_CHARACTERS])
             size += len(piece)
             if size >= LEADING_CHARACTERS:
                 break
@@ -78,24 +78,45 @@ def parse_call(endpoint: Endpoint, raw: bytes) -> Call:
     """Check `raw` against the wire model. Raises InvalidRequest naming the field; never quotes its value."""
     if not raw:
         raise InvalidRequest("The body is empty; send a JSON object", code="invalid_json")
+    BOUNDS.check(raw)
     try:
-        request = endpoint.request_type.model_validate_json(raw)
+        body = read(raw)
+    except ValueError as error:
+        raise InvalidRequest(f"The body is not valid JSON: {error}", code="invalid_json") from None
+    if isinstance(body, dict):
+        check_shape(body)
+    try:
+        request = endpoint.request_type.model_validate(body)
     except ValidationError as error:
         raise invalid_body(error.errors(include_url=False, include_input=False)) from None
-    try:
-        body = from_json(raw)
-    except ValueError as error:
-        raise InvalidRequest("The body is not valid JSON", code="invalid_json") from error
+    _refuse_uncounted(endpoint, request)
     return Call(endpoint, request, body, raw)
 
 
-def _prompt_strings(body: dict[str, Any]) -> Iterator[str]:
-    messages = body.get("messages")
-    if messages is None:
-        prompt = body.get("prompt", body.get("input"))
-        yield prompt if isinstance(prompt, str) else repr(prompt)[:LEADING_CHARACTERS]
-        return
-    for message in messages:
-        content = message.get("content")
-        yield message["role"]
-        yield content if isinstance(content, str) else repr(content)[:LEADING_CHARACTERS]
+def _refuse_uncounted(endpoint: Endpoint, request: GenerationRequest) -> None:
+    """Raises InvalidRequest for a field by which some server would generate more than `Call.most_tokens`."""
+    for name, value in (request.model_extra or {}).items():
+        use = _UNCOUNTED.get(name)
+        if use is not None and value is not None and value is not False and not (name == "best_of" and value == 1):
+            fix = f"use {use}" if endpoint.generates else "leave it out"
+            raise InvalidRequest(
+                f"{name} is not a field of {endpoint.path}; {fix}", param=name, code="unsupported_parameter"
+            )
+
+
+_UNCOUNTED = {
+    "best_of": "n",
+    "max_completion_tokens": "max_tokens",
+    "max_length": "max_tokens",
+    "max_new_tokens": "max_tokens",
+    "max_output_tokens": "max_tokens",
+    "n_cmpl": "n",
+    "n_predict": "max_tokens",
+    "num_beams": "n",
+    "num_predict": "max_tokens",
+    "num_return_sequences": "n",
+    "use_beam_search": "n",
+}
+"""Names that servers other than ours, or other endpoints, have for how much is generated (llama.cpp, TGI, Ollama,
+transformers, TensorRT-LLM, OpenAI's other APIs), and what to use instead. A limit that did not know them would be
+bypassed by them. Those that an endpoint does have are in its model, and never get here."""

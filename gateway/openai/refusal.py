@@ -13,7 +13,14 @@ from pydantic_core import from_json
 
 INVALID = "invalid_request_error"
 MOST_FAULTS = 10
+MAX_MESSAGE = 2000
+"""Characters of a message that reach the client: servers quote requests."""
 CODE = re.compile("[a-z][a-z0-9_.-]{0,63}")
+TYPE = re.compile("[A-Za-z][A-Za-z0-9_. -]{0,63}")
+PARAM = re.compile(r"[\w.\[\]/$-]{1,128}")
+_NOT_TEXT = re.compile(  # ANSI escape sequences; controls, line breaks and changes of direction
+    "(?:\x1b\\[[0-?]*[ -/]*[@-~]|[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069])+"
+)
 
 
 def refusal(raw: bytes) -> dict[str, Any] | None:
@@ -22,7 +29,7 @@ def refusal(raw: bytes) -> dict[str, Any] | None:
     None where it is none of those shapes.
     """
     try:
-        said = from_json(raw)
+        said = from_json(raw, allow_inf_nan=False)
     except ValueError:
         return None
     if not isinstance(said, dict):
@@ -45,9 +52,9 @@ def _spelt(said: Mapping[str, Any]) -> dict[str, Any] | None:
     if not isinstance(message, str):
         return None
     return {
-        "message": message,
-        "type": kind if isinstance(kind, str) else INVALID,
-        "param": param if isinstance(param, str) else None,
+        "message": _NOT_TEXT.sub(" ", message)[:MAX_MESSAGE].strip(),
+        "type": kind if isinstance(kind, str) and TYPE.fullmatch(kind) else INVALID,
+        "param": param if isinstance(param, str) and PARAM.fullmatch(param) else None,
         "code": code if isinstance(code, str) and CODE.fullmatch(code) else None,  # it goes on record
     }
 

@@ -1,6 +1,7 @@
 """Server-sent events cut out of a byte stream, whatever the pieces it arrives in (WHATWG HTML §9.2).
 
-Works on bytes and never on text, so a piece that ends inside a character is no special case.
+Works on bytes and never on text, so a piece that ends inside a character is no special case. The work is linear in the
+bytes received, and what is kept of an incomplete event is bounded, whatever the bytes are.
 """
 
 from backend.wire import SSE_DONE, sse_data
@@ -9,37 +10,43 @@ from gateway.errors import BackendFailed
 __all__ = ["DONE", "MAX_EVENT_BYTES", "SSE_DONE", "EventSplitter", "sse_data"]
 
 DONE = b"[DONE]"
-MAX_EVENT_BYTES = 8 << 20  # one event larger than this is a fault, not an answer
+MAX_EVENT_BYTES = 8 << 20
+"""A larger event is a fault of the server."""
 
 
 class EventSplitter:
     """Feed bytes, get the payloads of the `data` fields of complete events, in order.
 
-    Comments and other fields (`event`, `id`, `retry`) are dropped; several data lines of one event are joined by a
-    newline, as the standard says.
+    Comments, other fields (`event`, `id`, `retry`) and events without data are dropped; several data lines of one event
+    are joined by a newline, as the standard says.
     """
 
-    __slots__ = ("_pending",)
+    __slots__ = ("_held_cr", "_pending")
 
     def __init__(self) -> None:
-        self._pending = b""
+        self._pending = bytearray()  # of the incomplete event, with line feeds only
+        self._held_cr = False  # a final carriage return: the line feed that belongs to it may follow
 
     def feed(self, data: bytes) -> list[bytes]:
         """Payloads completed by `data`. Raises BackendFailed if an event grows beyond MAX_EVENT_BYTES."""
-        buffer = self._pending + data if self._pending else data
-        if b"\r" in buffer:
-            if buffer.endswith(b"\r"):  # the line feed that belongs to it may be on its way
-                self._pending = buffer
+        if self._held_cr or b"\r" in data:
+            data = self._with_line_feeds(data)
+        if pending := self._pending:
+            searched = max(len(pending) - 1, 0)
+            pending += data
+            if pending.find(b"\n\n", searched) < 0:
+                self._check_size()
                 return []
-            buffer = buffer.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        *events, self._pending = buffer.split(b"\n\n")
-        if len(self._pending) > MAX_EVENT_BYTES:
-            raise BackendFailed("The backend sent an event without end")
+            data = bytes(pending)
+            pending.clear()
+        *events, rest = data.split(b"\n\n")
+        if rest:
+            self._pending += rest
+            self._check_size()
         payloads = []
         for event in events:
-            if event.startswith(b"data: ") and b"\n" not in event:  # the shape every OpenAI server sends
-                payloads.append(event[6:])
-            elif (payload := _data_of(event)) is not None:
+            is_usual = event.startswith(b"data: ") and b"\n" not in event  # the shape every OpenAI server sends
+            if payload := event[6:] if is_usual else _data_of(event):
                 payloads.append(payload)
         return payloads
 
@@ -48,7 +55,20 @@ class EventSplitter:
         """False while an event is incomplete: a stream that ends here was cut."""
         return not self._pending.strip()
 
+    def _with_line_feeds(self, data: bytes) -> bytes:
+        if self._held_cr:
+            data = b"\r" + data
+        self._held_cr = data.endswith(b"\r")
+        if self._held_cr:
+            data = data[:-1]
+        return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
-def _data_of(event: bytes) -> bytes | None:
+    def _check_size(self) -> None:
+        if len(self._pending) > MAX_EVENT_BYTES:
+            self._pending.clear()
+            raise BackendFailed("The backend sent an event without end")
+
+
+def _data_of(event: bytes) -> bytes:
     lines = [line[5:].removeprefix(b" ") for line in event.split(b"\n") if line.startswith(b"data:")]
-    return b"\n".join(lines) if lines else None
+    return b"\n".join(lines)

@@ -12,6 +12,7 @@ from typing import Any
 
 from audit.errors import KeyLost, KeyProviderError, SignerError
 from audit.master import MasterState, origin_of
+from audit.new_file import PUBLIC, replace_file
 from audit.note import VerifierKey
 from gateway.secrets.vault import VaultClient, VaultError, VaultMissing, VaultRefused
 
@@ -131,7 +132,7 @@ class VaultSigner:
             public = {version: _public_key(found["keys"][str(version)]) for version in _versions(found)}
             mine = VerifierKey(name, public[max(public)])
             if not vkey.exists():
-                vkey.write_text(f"{mine}\n", encoding="ascii")
+                replace_file(vkey, f"{mine}\n".encode("ascii"), PUBLIC)
             known = VerifierKey.parse(vkey.read_text(encoding="ascii"))
         except (VaultError, KeyProviderError, OSError, ValueError, KeyError, TypeError) as error:
             raise SignerError(f"the signing key {key} in Vault cannot be used: {error}") from error

@@ -10,18 +10,17 @@
 Neither the token nor anything that was sent stands in a message.
 """
 
+import json
 import logging
 import time
-import weakref
 from collections.abc import Mapping
 from hmac import compare_digest
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
-import httpx2
-
 from audit.errors import KeyProviderError
+from audit.external import Breaker, ExternalAnswer, ExternalService, ExternalUnavailable
 from gateway.settings import Vault
 
 logger = logging.getLogger("domicile.secrets")
@@ -29,6 +28,8 @@ logger = logging.getLogger("domicile.secrets")
 RETRIED = frozenset({412, 429, 500, 502, 503, 504})
 """Statuses that may pass: behind on replication, limited, failing for now, sealed or standby."""
 MAX_ANSWER_BYTES = 1 << 20
+FAILURES, PAUSE_S = 12, 1.0
+"""Calls in a row, retries included, after which Vault is left alone for so long."""
 _SAID = 200  # characters of Vault's own words that a message carries
 
 
@@ -73,21 +74,20 @@ class VaultClient:
         self._backoff_s = backoff_s
         self._token = _TokenFile(settings.token_file)
         self._token.read()
-        headers = {"x-vault-request": "true"}
+        self._headers = {"x-vault-request": "true"}
         if settings.namespace:
-            headers["x-vault-namespace"] = settings.namespace
+            self._headers["x-vault-namespace"] = settings.namespace
+        self._base = f"{settings.address.rstrip('/')}/v1/{settings.mount}/"
         try:
-            self._http = httpx2.Client(
-                base_url=f"{settings.address.rstrip('/')}/v1/{settings.mount}/",
-                headers=headers,
-                timeout=settings.timeout_s,
-                verify=_trust(settings.ca_file),
-                trust_env=False,  # no proxy of the environment gets to see the token
-                follow_redirects=False,  # nor does whatever a redirect names
+            self._service = ExternalService(
+                f"Vault at {self.address}",
+                deadline_s=settings.timeout_s,
+                max_bytes=MAX_ANSWER_BYTES,
+                tls=_trust(settings.ca_file),
+                breaker=Breaker(failures=FAILURES, pause_s=PAUSE_S, longest_s=PAUSE_S),
             )
         except OSError as error:
             raise KeyProviderError(f"secrets.vault.ca_file cannot be used: {error}") from error
-        self._closing = weakref.finalize(self, self._http.close)  # it lives as long as the installation that asks it
 
     def get(self, path: str) -> dict[str, Any]:
         """The `data` of the answer. Raises VaultError."""
@@ -98,7 +98,7 @@ class VaultClient:
         return self._call("POST", path, body, self._retries if repeatable else 0)
 
     def close(self) -> None:
-        self._closing()
+        self._service.close()
 
     def _call(self, method: str, path: str, body: Mapping[str, Any] | None, retries: int) -> dict[str, Any]:
         token = self._token.read()
@@ -121,14 +121,18 @@ class VaultClient:
         self, method: str, path: str, body: Mapping[str, Any] | None, token: str
     ) -> tuple[dict[str, Any] | VaultError, bool]:
         """The data, or what went wrong and whether it may pass."""
+        content = None if body is None else json.dumps(body).encode()
+        headers = {**self._headers, "x-vault-token": token, "content-type": "application/json"}
         try:
-            response = self._http.request(method, path, json=body, headers={"x-vault-token": token})
-        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-            return VaultUnreachable(f"Vault at {self.address} cannot be reached: {type(error).__name__}"), True
-        status = response.status_code
-        if status in (200, 204):
-            return _data(response)
-        return _failure(status, _errors(response), f"Vault at {self.address}, {method} {path}"), status in RETRIED
+            answer = self._service.request(method, self._base + path, content=content, headers=headers)
+        except ExternalUnavailable as error:
+            if "its answer is" in str(error):
+                return VaultUnreachable(f"what answered is not Vault: {error}"), False
+            return VaultUnreachable(str(error)), True
+        if answer.status in (200, 204):
+            return _data(answer)
+        place = f"Vault at {self.address}, {method} {path}"
+        return _failure(answer.status, _errors(answer), place), answer.status in RETRIED
 
 
 class _TokenFile:
@@ -169,25 +173,23 @@ def _trust(ca_file: Path | None) -> Any:
     return ssl.create_default_context(cafile=None if ca_file is None else str(ca_file))
 
 
-def _data(response: httpx2.Response) -> tuple[dict[str, Any] | VaultError, bool]:
-    if response.status_code == 204 or not response.content:
+def _data(answer: ExternalAnswer) -> tuple[dict[str, Any] | VaultError, bool]:
+    if answer.status == 204 or not answer.content:
         return {}, False
     try:
-        if len(response.content) > MAX_ANSWER_BYTES:
-            raise ValueError
-        data = response.json().get("data") or {}
+        data = json.loads(answer.content).get("data") or {}
         if not isinstance(data, dict):
             raise ValueError
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, RecursionError):
         return VaultUnreachable("what answered is not Vault: its answer is not of the API"), False
     return data, False
 
 
-def _errors(response: httpx2.Response) -> tuple[str, ...]:
+def _errors(answer: ExternalAnswer) -> tuple[str, ...]:
     try:
-        said = response.json()["errors"]
+        said = json.loads(answer.content)["errors"]
         return tuple(str(each)[:_SAID] for each in said) if isinstance(said, list) else ()
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return ()
 
 

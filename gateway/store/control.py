@@ -123,7 +123,9 @@ class Control(
         if backend.cell != self._cell:
             raise Invalid(f"{backend.uri} is not of cell {self._cell!r}")
         if not _is_address(url):
-            raise Invalid(f"{url!r} is no URL of a server: https (http on this machine only), host, port and path")
+            raise Invalid(  # not quoted: it may hold a password
+                "url: it is no URL of a server; write https://HOST:PORT/PATH (http on this machine only), without user"
+            )
         if not models:
             raise Invalid("a backend must serve a model")
         models = [checked_text(model, "model") for model in models]

@@ -4,17 +4,20 @@ Synchronous on purpose: administrators' commands and the directory's reloads use
 calls it from a thread.
 """
 
-import os
 import re
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from sqlalchemy import Connection, Engine, create_engine, event, exc, inspect, text
+from sqlalchemy.engine import make_url
 from sqlmodel import Session
 
+from audit.database_file import connect_existing, create_database_file
 from audit.wal import switch_to_wal
 from gateway.store.errors import DatabaseUnavailable, Invalid
 
@@ -25,6 +28,7 @@ POOL_SIZE = 10
 POOL_TIMEOUT_S = 10
 CONNECT_TIMEOUT_S = 3
 _MIGRATION_LOCK = 0x646F6D69
+_MIGRATING = Lock()  # Alembic keeps what it works on in a module: one thread of a process at a time
 _REVISION = {name: re.compile(rf'^{name} = "([^"]+)"$', re.M) for name in ("revision", "down_revision")}
 
 
@@ -33,7 +37,7 @@ class Database:
 
     def __init__(self, url: str, pool_size: int = POOL_SIZE) -> None:
         if url.startswith("sqlite"):
-            self._engine = create_engine(url)
+            self._engine = _sqlite_engine(url)
             _tune_sqlite(self._engine)
             self._reader = self._engine
         else:
@@ -50,25 +54,38 @@ class Database:
         self._writer = self._engine.execution_options(begin="IMMEDIATE")
 
     @classmethod
-    def open(cls, data: Path, *, url: str | None = None, pool_size: int = POOL_SIZE) -> "Database":
+    def open(
+        cls,
+        data: Path,
+        *,
+        url: str | None = None,
+        pool_size: int = POOL_SIZE,
+        check: "Callable[[Database], None]" = lambda database: None,
+    ) -> "Database":
         """``control.db`` in the folder `data`, or the database at `url`; created if absent, migrated to this version.
 
-        `url` reads ``postgresql://user:password@host/name``. Raises DatabaseUnavailable, also for a database newer than
-        this program.
+        `url` reads ``postgresql://user:password@host/name``. `check` sees the database before it is migrated, and stops
+        that by raising. Raises DatabaseUnavailable, also for a database newer than this program.
         """
         if url is None:
-            path = data / "control.db"
-            with _translated_errors():
-                data.mkdir(parents=True, exist_ok=True, mode=0o700)
-                os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
-            url = f"sqlite:///{path}"
+            url = f"sqlite:///{data / 'control.db'}"
         database = cls(url, pool_size)
-        database.migrate()
+        try:
+            check(database)
+            database.migrate()
+        except BaseException:
+            database.close()
+            raise
         return database
 
     @property
     def engine(self) -> Engine:
         return self._engine
+
+    @property
+    def file(self) -> Path | None:
+        """The SQLite file, None for a database on a server."""
+        return Path(self._engine.url.database or "") if self._engine.dialect.name == "sqlite" else None
 
     @property
     def tells_of_changes(self) -> bool:
@@ -87,16 +104,26 @@ class Database:
         return error
 
     def migrate(self, revision: str = "head") -> None:
-        """Upgrade to `revision`. Of several processes at once one does it and the others find it done."""
-        if revision == "head" and self._is_at_head():
+        """Upgrade to `revision`. Of several processes at once one does it and the others find it done.
+
+        Raises DatabaseUnavailable, before anything is written, for a database that a newer program migrated.
+        """
+        present, known = self._revisions(), _known_revisions()
+        if revision == "head" and present == _heads():
             return
+        if unknown := present - known:
+            raise DatabaseUnavailable(
+                f"the control database has revision {min(unknown)}, which a newer version of Domicile made; this"
+                f" version knows revisions up to {max(known)}: start the newer version, or restore a backup that"
+                " this version made"
+            )
         from alembic import command  # a fifth of a second, for a database that is not of this version yet
         from alembic.config import Config
         from alembic.util.exc import CommandError
 
         config = Config()
         config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
-        with _translated_errors(), self._writer.begin() as connection:
+        with _translated_errors(), _MIGRATING, self._writer.begin() as connection:
             if connection.dialect.name == "postgresql":
                 connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _MIGRATION_LOCK})
             config.attributes["connection"] = connection
@@ -105,11 +132,12 @@ class Database:
             except CommandError as error:
                 raise DatabaseUnavailable(f"the control database cannot be migrated: {error}") from error
 
-    def _is_at_head(self) -> bool:
+    def _revisions(self) -> set[str]:
+        """Of the schema in the database; empty for a database without one."""
         with _translated_errors(), self._engine.connect() as connection:
             if not inspect(connection).has_table("alembic_version"):
-                return False
-            return set(connection.execute(text("SELECT version_num FROM alembic_version")).scalars()) == _heads()
+                return set()
+            return set(connection.execute(text("SELECT version_num FROM alembic_version")).scalars())
 
     def connect(self) -> Connection:
         """One of the pool's connections, for who keeps it. Raises DatabaseUnavailable."""
@@ -134,9 +162,19 @@ class Database:
 
 def _heads() -> set[str]:
     """The newest revisions of this program: those that no other follows."""
-    scripts = [path.read_text() for path in (MIGRATIONS / "versions").glob("*.py")]
-    said = {name: {found[1] for text in scripts if (found := each.search(text))} for name, each in _REVISION.items()}
+    said = _read_revisions()
     return said["revision"] - said["down_revision"]
+
+
+def _known_revisions() -> set[str]:
+    return _read_revisions()["revision"]
+
+
+@cache
+def _read_revisions() -> dict[str, set[str]]:
+    """What the scripts declare, read as text: to import alembic takes a fifth of a second."""
+    scripts = [path.read_text() for path in (MIGRATIONS / "versions").glob("*.py")]
+    return {name: {found[1] for text in scripts if (found := each.search(text))} for name, each in _REVISION.items()}
 
 
 def _with_driver(url: str) -> str:
@@ -153,13 +191,22 @@ def _translated_errors() -> Iterator[None]:
         raise  # the caller knows what it means
     except exc.DataError as error:
         raise Invalid("a value is one that the database cannot hold") from error
-    except exc.ArgumentError as error:  # which may quote the password
+    except (exc.ArgumentError, ValueError):  # which may quote the password
         raise DatabaseUnavailable(
             "DOMICILE_DATABASE_URL is no URL of a database; it reads postgresql://user:password@host/name"
-        ) from error
+        ) from None
     except (exc.DBAPIError, exc.TimeoutError, ImportError, OSError) as error:
         reason = error.orig if isinstance(error, exc.DBAPIError) else error
         raise DatabaseUnavailable(f"the control database failed: {reason}") from error
+
+
+def _sqlite_engine(url: str) -> Engine:
+    """A connection never creates the file: one that was removed under a running gateway stays missing, and is seen."""
+    path = Path(make_url(url).database or "")
+    with _translated_errors():
+        create_database_file(path)
+    timeout = BUSY_TIMEOUT_MS / 1000
+    return create_engine(url, creator=lambda: connect_existing(path, timeout=timeout, check_same_thread=False))
 
 
 def _tune_sqlite(engine: Engine) -> None:

@@ -36,7 +36,7 @@ class DeploymentControl(Administration):
             before = deployment_record(row)
             for name in Scale.model_fields:
                 setattr(row, name, getattr(scale, name))
-            row.draining, row.epoch = False, change.epoch
+            row.draining, row.failures, row.epoch = False, 0, change.epoch
             record = deployment_record(row)
             change.tell("deployment.scaled", tenant, deployment, before, record)
         return record

@@ -49,3 +49,11 @@ def replicas_of(
         rows = session.exec(query.order_by(ReplicaRow.id).limit(limit + 1)).all()
         items = tuple(replica_record(row) for row in rows[:limit])
     return Page(items=items, next=items[-1].id if len(rows) > limit else None)
+
+
+def launched(database: Database, tenant: str) -> dict[str, str]:
+    """By backend id, the deployment of each replica that a launcher ever started for the tenant."""
+    with database.read() as session:
+        lookup.tenant(session, tenant)
+        rows = session.exec(select(ReplicaRow.id, ReplicaRow.deployment).where(ReplicaRow.tenant == tenant))
+        return {replica: deployment for replica, deployment in rows}

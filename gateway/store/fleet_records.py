@@ -11,7 +11,10 @@ from regions.deployment import Deployment, Replica, Scale, State
 
 
 class DeploymentRecord(Record, Scale):
-    """What shall run of a tenant's model. `eur_per_hour`: of one replica."""
+    """What shall run of a tenant's model. `eur_per_hour`: of one replica. `failures`: starts that failed since the last
+    one that succeeded; `failure` and `failed_at`: the last of them."""
+
+    undigested = frozenset({"failures", "failure", "failed_at"})
 
     tenant: str
     id: str
@@ -22,6 +25,9 @@ class DeploymentRecord(Record, Scale):
     wait_s: int
     eur_per_hour: float
     draining: bool
+    failures: int = 0
+    failure: str | None = None
+    failed_at: datetime | None = None
     deleted_at: datetime | None
 
 

@@ -19,7 +19,7 @@ from gateway.store.leases import Lease, LeaseLost
 from gateway.store.lookup import backend_record
 from gateway.store.tables import BackendRow, TenantRow
 from gateway.store.uptime import meter
-from regions.deployment import NEXT, Deployment, Replica, State, replica_name
+from regions.deployment import MAX_FAILURE, NEXT, Deployment, Replica, State, replica_name
 from regions.fleet import Backend
 from regions.reconciler_ports import NotLeading, View
 
@@ -130,6 +130,10 @@ class FleetStore:
                 )
                 session.add(registered)
             registered.url, registered.revoked_at, registered.epoch = backend.url, None, change.epoch
+            deployment = session.get(DeploymentRow, replica.key)
+            if deployment is not None and deployment.failures:
+                deployment.failures, deployment.failure, deployment.failed_at = 0, None, None
+                deployment.epoch = change.epoch
             change.tell("backend.registered", row.tenant, row.id, before, backend_record(registered))
             self._tell(change, row, replica)
 
@@ -162,13 +166,17 @@ class FleetStore:
         seen: bool,
         detail: Mapping[str, str] = MappingProxyType({}),
         within_s: float | None = None,
+        failure: str | None = None,
     ) -> None:
-        """It runs no more. `seen`: it ran until now, and is billed so. `detail` goes on record: how it was released."""
+        """It runs no more. `seen`: it ran until now, and is billed so. `detail` goes on record: how it was released.
+        `failure`: why it did not start, for those who look at the deployment and those who wait for it."""
         with self._turn(term) as (session, at):
             if seen:
                 meter(session.connection(), self._cell, {replica.id: False}, at, within_s)
             row = self._moved(session, replica, state, reason)
             row.ended_at = at
+            if failure is not None:
+                self._failed(session, replica, failure)
             self._tell(self._revoked(session, row), row, replica, detail)
 
     def meter(self, term: int, busy: Mapping[str, bool], within_s: float | None = None) -> None:
@@ -192,6 +200,14 @@ class FleetStore:
             raise NotLeading(f"replica {replica.id} cannot become {to}: another has taken it further")
         row.state, row.reason = to, reason
         return row
+
+    def _failed(self, session: Session, replica: Replica, failure: str) -> None:
+        deployment = session.get(DeploymentRow, replica.key)
+        if deployment is None or deployment.deleted_at is not None:
+            return
+        deployment.failures += 1
+        deployment.failure, deployment.failed_at = failure[:MAX_FAILURE], self._now()
+        deployment.epoch = bump_epoch(session, self._cell)  # so that every gateway can tell its callers
 
     def _change(self, session: Session, epoch: int) -> Change:
         return Change(session, self._cell, ACTOR, self._now(), epoch, self._on_event, None)

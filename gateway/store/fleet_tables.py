@@ -6,6 +6,7 @@ from sqlalchemy import JSON, BigInteger, Double, Index
 from sqlmodel import Field
 
 from gateway.store.tables import Changed, Row, UtcDateTime
+from regions.deployment import MAX_FAILURE
 
 
 class DeploymentRow(Changed, Row, table=True):
@@ -28,6 +29,9 @@ class DeploymentRow(Changed, Row, table=True):
     wait_s: int
     micro_eur_per_hour: int = Field(sa_type=BigInteger)
     draining: bool
+    failures: int = 0
+    failure: str | None = Field(None, max_length=MAX_FAILURE)
+    failed_at: datetime | None = Field(None, sa_type=UtcDateTime)
     deleted_at: datetime | None = Field(None, sa_type=UtcDateTime)
 
 

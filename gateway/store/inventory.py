@@ -41,7 +41,7 @@ from gateway.store.tables import (
     ProjectRow,
     TenantRow,
 )
-from gateway.store.uses import count_below
+from gateway.store.uses import count_below, newest_pepper
 
 
 class Inventory:
@@ -93,6 +93,11 @@ class Inventory:
         """How many living keys and tokens are hashed under a generation of the pepper older than this."""
         with self._database.read() as session:
             return count_below(session, pepper, datetime.now(UTC))
+
+    def newest_pepper(self) -> int:
+        """The newest generation of the pepper that a living key or token is hashed under; 1 if there is none."""
+        with self._database.read() as session:
+            return newest_pepper(session, datetime.now(UTC))
 
     def people(self, tenant: str | None) -> list[PersonRecord]:
         """Oldest first. `tenant` None: the installation's own staff."""

@@ -6,13 +6,14 @@ to is what the record says, since it has no other source.
 """
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
 from pydantic_core import from_json
-from sqlalchemy import Connection, bindparam, select, update
+from sqlalchemy import Connection, bindparam, delete, func, select, tuple_, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from gateway.prices import PriceBook
@@ -22,7 +23,15 @@ from gateway.store.usage_tables import LedgerCursorRow, LedgerRow
 log = logging.getLogger(__name__)
 
 AT_ONCE = 5000
-"""Events a transaction reads."""
+"""Events a transaction reads, and rows that one deletes."""
+
+FLOOR_DAYS = 62
+"""Rows are kept for this long at the least: budgets of a month are counted from them, and a month's bill."""
+
+DEFAULT_DAYS = 365
+"""Of rows that were written before each had a period of its own."""
+
+DAY_S = 86_400
 
 _CURSOR: Any = LedgerCursorRow.__table__  # type: ignore[attr-defined]  # set by SQLModel's metaclass
 _LEDGER: Any = LedgerRow.__table__  # type: ignore[attr-defined]
@@ -56,42 +65,77 @@ class _Chunk:
 
 
 class LedgerWriter:
-    """Reads the log that is called `log` (any name that stays) into the ledger."""
+    """Reads the log that is called `log` (any name that stays) into the ledger.
 
-    def __init__(self, database: Database, log: str) -> None:
+    `days_of`: how many days the record of an intent is kept, which is how long its row is.
+    """
+
+    def __init__(
+        self, database: Database, log: str, days_of: Callable[[dict[str, Any]], int] = lambda intent: DEFAULT_DAYS
+    ) -> None:
         self._database = database
         self._log = log[:16]
+        self._days_of = days_of
         self._read: dict[str, int] = {}  # at least so far, to see without a transaction that nothing is new
 
-    def catch_up(self, reader: LogReader, prices: PriceBook) -> int:
+    def catch_up(self, open_reader: Callable[[], LogReader], prices: PriceBook) -> int:
         """Read what is new; how many events. 0 also where another process is at it.
 
-        Raises DatabaseUnavailable, or what `reader` raises; then what was read stays read and the rest comes next time.
+        Raises DatabaseUnavailable, or what the reader raises; then what was read stays read and the rest comes next
+        time.
         """
-        sizes, read = reader.sizes(), 0
-        while True:
-            news = [tenant for tenant, size in sizes.items() if size > self._read.get(tenant, 0)]
-            if not news:
-                return read
-            taken = self._take(reader, prices, sizes, news)
-            if not taken:
-                return read
+        read = 0
+        while self._has_news(open_reader) and (taken := self._take(open_reader, prices)):
             read += taken
+        return read
 
-    def _take(self, reader: LogReader, prices: PriceBook, sizes: dict[str, int], news: Sequence[str]) -> int:
-        """One transaction. Only once it is committed is it known here what was read."""
+    def expire(self, now: float, days: int | None = None) -> int:
+        """Delete the rows whose time is over at `now` (seconds since 1970); how many. `days`: of all rows, in place of
+        their own periods. FLOOR_DAYS holds in either case. Several gateways may do it at once.
+
+        Raises DatabaseUnavailable.
+        """
+        kept = days if days is not None else func.coalesce(_LEDGER.c.keep_days, DEFAULT_DAYS)
+        over = [_LEDGER.c.accepted_at <= now - FLOOR_DAYS * DAY_S, _LEDGER.c.accepted_at <= now - kept * DAY_S]
+        keys = _LEDGER.c.tenant, _LEDGER.c.request_id
+        deleted = 0
+        while True:
+            with self._database.write() as session:
+                connection = session.connection()
+                found = connection.execute(select(*keys).where(*over).limit(AT_ONCE)).all()
+                if found:
+                    connection.execute(delete(_LEDGER).where(tuple_(*keys).in_([tuple(row) for row in found])))
+            deleted += len(found)
+            if len(found) < AT_ONCE:
+                return deleted
+
+    def _has_news(self, open_reader: Callable[[], LogReader]) -> bool:
+        with closing(open_reader()) as reader:
+            return bool(self._news(reader.sizes()))
+
+    def _news(self, sizes: dict[str, int]) -> list[str]:
+        return [tenant for tenant, size in sizes.items() if size > self._read.get(tenant, 0)]
+
+    def _take(self, open_reader: Callable[[], LogReader], prices: PriceBook) -> int:
+        """One transaction. Only once it is committed is it known here what was read.
+
+        The log is opened once the turn is ours: of one opened before, another process may have read more already.
+        """
         taken, read = 0, {}
-        with self._database.write() as session:
+        with ExitStack() as opened, self._database.write() as session:
             connection = session.connection()
             if not self._take_turn(connection):
                 return 0
+            reader = opened.enter_context(closing(open_reader()))
+            sizes = reader.sizes()
+            news = self._news(sizes)
             cursors = select(_CURSOR.c.tenant, _CURSOR.c.next_seq).where(_CURSOR.c.log == self._log)
             known: dict[str, int] = {tenant: seq for tenant, seq in connection.execute(cursors)}
             for tenant in news:
                 start = known.get(tenant, 0)
                 end = min(sizes[tenant], start + AT_ONCE - taken)
                 if end > start:
-                    chunk = _parsed(tenant, reader, start, end)
+                    chunk = _parsed(tenant, reader, start, end, self._days_of)
                     _write(connection, tenant, chunk, prices)
                     self._move(connection, tenant, end)
                     taken += end - start
@@ -122,16 +166,18 @@ def _insert(connection: Connection, table: Any, then: dict[str, Any] | None = No
     return insert.on_conflict_do_update(index_elements=list(table.primary_key.columns), set_=then)
 
 
-def _parsed(tenant: str, reader: LogReader, start: int, end: int) -> _Chunk:
+def _parsed(tenant: str, reader: LogReader, start: int, end: int, days_of: Callable[[dict[str, Any]], int]) -> _Chunk:
     chunk = _Chunk({}, {})
-    for leaf in reader.leaves(tenant, start):  # some may be gone: what is older than its retention is pruned
+    for leaf in reader.leaves(tenant, start):
         if leaf.seq >= end:
             break
+        if not leaf.payload:
+            continue  # its content has expired, and so would its row have
         event = from_json(leaf.payload)
         request = event.get("request_id")
         match event["type"]:
             case "inference.accepted":
-                chunk.rows[request] = _accepted(tenant, event)
+                chunk.rows[request] = _accepted(tenant, event) | {"keep_days": days_of(event)}
             case "inference.completed" | "inference.aborted":
                 chunk.outcomes[request] = event
     return chunk
@@ -191,7 +237,7 @@ def _close(row: dict[str, Any], event: dict[str, Any], prices: PriceBook) -> dic
     tokens_in, tokens_out = event.get("tokens_in", 0), event.get("tokens_out", 0)
     cached = min(event.get("tokens_cached", 0), tokens_in)
     row.update(
-        outcome=event["type"].removeprefix("inference."),
+        outcome=_outcome_of(event),
         day=event["ts"][:10],
         region=event.get("region", row["region"]),
         backend=event.get("backend_id", row["backend"]),
@@ -205,3 +251,10 @@ def _close(row: dict[str, Any], event: dict[str, Any], prices: PriceBook) -> dic
         energy_mj=event.get("energy_mj"),
     )
     return row
+
+
+def _outcome_of(event: dict[str, Any]) -> str:
+    """``completed``, ``aborted``, or ``refused``: by a backend or a policy, for what the client had asked (4xx)."""
+    if event["type"] == "inference.aborted" and 400 <= (event.get("status") or 0) < 500:
+        return "refused"
+    return str(event["type"].removeprefix("inference."))

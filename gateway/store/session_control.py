@@ -11,7 +11,7 @@ from gateway.store.change import Change
 from gateway.store.lookup import person_record, token_record
 from gateway.store.people_control import PeopleControl, log_of
 from gateway.store.records import AccessTokenRecord, PersonRecord, Role
-from gateway.store.tables import PersonRow, TenantRow
+from gateway.store.tables import AccessTokenRow, PersonRow, TenantRow
 
 
 class SessionControl(PeopleControl):
@@ -47,6 +47,14 @@ class SessionControl(PeopleControl):
         with self._change() as change:
             row = lookup.token(change.session, tenant, person, token)
             return self._revoke(change, row, token_record, "session.closed", log_of(tenant), token)
+
+    def end_session(self, token: str) -> None:
+        """End the session `token`, an id, of whoever has it; another kind of token, or one that is gone, stays."""
+        with self._change() as change:
+            row = change.session.get(AccessTokenRow, token)
+            person = None if row is None or row.person is None else change.session.get(PersonRow, row.person)
+            if row is not None and person is not None and row.label == "login" and row.revoked_at is None:
+                self._revoke(change, row, token_record, "session.closed", log_of(person.tenant), token)
 
     def _grant(
         self,

@@ -52,6 +52,20 @@ class ConfigEpochRow(Row, table=True):
     value: int = 0
 
 
+class InstallationRow(Row, table=True):
+    """Whose database it is, in one row of id 1 (`gateway.store.ownership`).
+
+    `log`: name of its record. `key`: SHA-256 (hex) of the public key that the record was signed with at that time.
+    """
+
+    __tablename__ = "installation"
+
+    id: int = Field(primary_key=True)
+    cell: str = Field(max_length=31)
+    log: str = Field(max_length=200)
+    key: str = Field(max_length=64)
+
+
 class Changed(SQLModel):
     """What every table of configuration has."""
 

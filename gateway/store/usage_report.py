@@ -27,8 +27,9 @@ class Usage(BaseModel):
     """Calls that are over, of one group; what it was not grouped by is None.
 
     `nano_eur` is exact, `eur` and `eur_per_million_tokens` are for reading; all three leave out `unpriced`, calls of
-    models that had no price. `estimated`: calls that were cut, whose tokens are an estimate. Energy as in
-    `gateway.store.energy.Energy`.
+    models that had no price. `refused`: accepted calls that a backend, or a policy that changed meanwhile, answered
+    with 4xx; `aborted`: those that broke off for another reason. `estimated`: calls that were cut, whose tokens are an
+    estimate. Energy as in `gateway.store.energy.Energy`.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -43,6 +44,7 @@ class Usage(BaseModel):
     requests: int
     completed: int
     aborted: int
+    refused: int = 0
     estimated: int
     unpriced: int
     tokens_in: int
@@ -107,6 +109,7 @@ def usage(
         func.count(),
         _count(_L.c.outcome == "completed"),
         _count(_L.c.outcome == "aborted"),
+        _count(_L.c.outcome == "refused"),
         _count(_L.c.estimated),
         _count(_L.c.nano_eur.is_(None)),
         func.sum(_L.c.tokens_in),
@@ -199,7 +202,7 @@ def _count(condition: ColumnElement[bool]) -> ColumnElement[Any]:
 
 
 def _usage(group: dict[str, Any], sums: Sequence[Any]) -> Usage:
-    requests, completed, aborted, estimated, unpriced, t_in, cached, t_out, ms, nano, priced, *measured = (
+    requests, completed, aborted, refused, estimated, unpriced, t_in, cached, t_out, ms, nano, priced, *measured = (
         int(each or 0) for each in sums
     )
     return Usage(
@@ -207,6 +210,7 @@ def _usage(group: dict[str, Any], sums: Sequence[Any]) -> Usage:
         requests=requests,
         completed=completed,
         aborted=aborted,
+        refused=refused,
         estimated=estimated,
         unpriced=unpriced,
         tokens_in=t_in,

@@ -73,11 +73,12 @@ class LedgerCursorRow(Row, table=True):
 
 
 class LedgerRow(Row, table=True):
-    """One accepted call. `outcome` and `day` (UTC, of the outcome) are NULL while it runs; `price` (the version's
-    number) and `nano_eur` where its model had no price; `energy_mj` where no backend measured."""
+    """One accepted call. `outcome` (completed, aborted, refused) and `day` (UTC, of the outcome) are NULL while it
+    runs; `price` (the version's number) and `nano_eur` where its model had no price; `energy_mj` where no backend
+    measured. `keep_days`: as long as its record is kept; NULL in rows of before there was a period."""
 
     __tablename__ = "ledger"
-    __table_args__ = (Index("ix_ledger_day_tenant", "day", "tenant"),)
+    __table_args__ = (Index("ix_ledger_day_tenant", "day", "tenant"), Index("ix_ledger_accepted_at", "accepted_at"))
 
     tenant: str = Field(primary_key=True, max_length=63)
     request_id: str = Field(primary_key=True, max_length=256)
@@ -97,3 +98,4 @@ class LedgerRow(Row, table=True):
     price: int | None = None
     nano_eur: int | None = Field(None, sa_type=BigInteger)
     energy_mj: int | None = Field(None, sa_type=BigInteger)
+    keep_days: int | None = None

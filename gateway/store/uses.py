@@ -46,6 +46,15 @@ def write_rehashes(database: Database, cell: str, rehashes: Mapping[str, Rehash]
                 row.digest, row.pepper, row.epoch = rehashes[key].digest, rehashes[key].pepper, epoch
 
 
+def newest_pepper(session: Session, now: datetime) -> int:
+    """The newest generation of the pepper that a living key or token is hashed under; 1 if there is none."""
+    keys = select(func.max(ApiKeyRow.pepper)).where(col(ApiKeyRow.revoked_at).is_(None))
+    tokens = select(func.max(AccessTokenRow.pepper)).where(
+        col(AccessTokenRow.revoked_at).is_(None), col(AccessTokenRow.expires_at) > now
+    )
+    return max(session.exec(keys).one() or 1, session.exec(tokens).one() or 1)
+
+
 def count_below(session: Session, pepper: int, now: datetime) -> int:
     """Living keys and tokens whose hash is of an older generation than `pepper`."""
     keys = select(func.count()).where(

@@ -4,6 +4,7 @@
 import re
 from collections.abc import Iterator
 
+from policy.redact.figures import stands_among_figures
 from policy.redact.harmless import called_otherwise
 from policy.redact.id_kinds import IDS, UNCHECKED
 from policy.redact.id_names import named_numbers
@@ -32,6 +33,7 @@ _ISSUERS = re.compile(
     r"|5019[0-9]{12}"  # Dankort
     r"|220[0-4][0-9]{12}"  # Mir
 )
+_COORDINATE = 6  # digits; nobody groups a card so, and rows of figures have it
 _USUAL = 16  # digits; longer cards are written in groups, or named
 _LONG_NUMBER = re.compile(r"(?<![0-9.])[0-9]{13,19}(?![0-9.])")
 _AROUND = 240  # characters
@@ -107,7 +109,11 @@ def _is_grouped(sizes: list[int]) -> bool:
     return (
         len(sizes) == 1
         or sizes[:2] == [4, 6]
-        or (len(set(sizes[:-1])) == 1 and sizes[-1] <= sizes[0] and (len(sizes) > 2 or sizes[0] == sizes[1]))
+        or (
+            len(set(sizes[:-1])) == 1
+            and sizes[-1] <= sizes[0] != _COORDINATE
+            and (len(sizes) > 2 or sizes[0] == sizes[1])
+        )
     )
 
 
@@ -138,7 +144,8 @@ def _is_a_word_of_64_bits(reading: Reading, begin: int, digits: str) -> bool:
     """Whether a number in one piece may as well be an id that a program drew: longer than cards usually are, of thirteen digits (as articles are),
     or in a column of numbers of its length that fail the check. What is called a card is one."""
     is_long = len(digits) > _USUAL or len(digits) == _EAN
-    if not (is_long or _stands_among_failing(reading, begin, digits)):
+    is_short = len(digits) < _USUAL and stands_among_figures(reading, begin, begin + len(digits))
+    if not (is_long or is_short or _stands_among_failing(reading, begin, digits)):
         return False
     end = begin + len(digits)
     return not (

@@ -50,6 +50,12 @@ _NUMERIC_CELL_BEFORE = re.compile(
 _NUMERIC_CELL_AFTER = re.compile(
     r"[\"']?[ ]?[,;\t|][ ]{0,2}[\"']?-?[0-9]+(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?[\"']?[ ]?(?=[,;\t|\])}\n]|\Z)"
 )
+_KERNEL_TIME = re.compile(r"[0-9]{1,6}\.[0-9]{6}")
+_BYTES_BEFORE = re.compile(r"(?<![A-Za-z0-9])[0-9a-fA-F]{2} [0-9a-fA-F]{2} {1,2}\Z")
+_BYTES_BEHIND = re.compile(r" {1,2}[0-9a-fA-F]{2} [0-9a-fA-F]{2}(?![A-Za-z0-9])")
+_KEY_BEFORE = re.compile(
+    r"(?:<(?!(?:td|th|p|li|b|i|span|div|dd|strong|em|code)[ >])[\w:.-]{1,20}(?: [^<>]{0,40})?>|[\w-]\"\s?:\s?\"?|(?<![\w])[A-Za-z_]\w{0,24}=[\"'\[]?)\Z"
+)
 _REACH = 64
 _RECORD = 240  # characters of a line to either side
 
@@ -89,6 +95,8 @@ def is_measured(reading: Reading, begin: int, end: int) -> bool:
         _DECIMAL.fullmatch(reading, begin, end) is not None
         or _CLOCK_BEFORE.search(reading, max(0, begin - _REACH), begin) is not None
         or is_stamp(reading, begin, end)
+        or is_hex_dump(reading, begin, end)
+        or (reading[begin - 1 : begin] == "[" and _KERNEL_TIME.fullmatch(reading, begin, end) is not None)
         or (reading[begin - 1 : begin] == ":" and reading[begin - 2 : begin - 1].isdigit())
         or _is_behind_a_comma(reading, begin, end)
     )
@@ -114,6 +122,20 @@ def is_stamp(reading: Reading, begin: int, end: int) -> bool:
     return (
         stamp is not None and stamp.end() >= end and _LINE_BEFORE.search(reading, max(0, begin - 3), begin) is not None
     )
+
+
+def is_hex_dump(reading: Reading, begin: int, end: int) -> bool:
+    """Whether bytes in hexadecimal stand right before or behind it."""
+    before = _BYTES_BEFORE.search(reading, max(0, begin - 8), begin)
+    if before and not before[0].replace(" ", "").isdigit():
+        return True
+    behind = _BYTES_BEHIND.match(reading, end)
+    return behind is not None and not behind[0].replace(" ", "").isdigit()
+
+
+def is_keyed(reading: Reading, begin: int) -> bool:
+    """Whether a key or an element that is no page's stands right before the number, and says what it is."""
+    return _KEY_BEFORE.search(reading, max(0, begin - _REACH), begin) is not None
 
 
 def stands_among_figures(reading: Reading, begin: int, end: int) -> bool:

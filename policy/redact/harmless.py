@@ -93,14 +93,3 @@ def shaped_otherwise(reading: Reading, start: int, end: int) -> bool:
     if known is None:
         known = reading.__dict__["shaped"] = Spans(match.span() for match in _SHAPES.finditer(reading))
     return known.covers(start, end)
-
-
-_NOUN_BEFORE = re.compile(
-    r"(?<![^\W_])(?!unter |under |oder |eller |alebo |numer|numm|numb|номер|αριθμ|cislo|stevil|broj|numri|numur)"
-    r"[^\W\d_]{4,24}(?: ?[:#] ?| )(?:n[ro°º]?\.? |no\.? |nr\.? |# ?|№ ?)?\Z"
-)
-
-
-def follows_a_noun(reading: Reading, start: int) -> bool:
-    """Whether a word of some length stands right before: then that says what the number is."""
-    return _NOUN_BEFORE.search(reading.folded, max(0, start - 32), start) is not None

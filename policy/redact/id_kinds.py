@@ -64,7 +64,8 @@ class IdKind(NamedTuple):
 
 TRAITS = frozenset({
     "date_coded",  # a date of birth is inside, which few random numbers have beside a check digit
-    "one_in_twenty", "one_in_a_hundred",  # how many random numbers of its shape pass
+    "one_in_twenty",  # so many random numbers of its shape pass
+    "rare",  # so few pass that a program's number is none by chance
     "unchecked",  # nothing in the number itself speaks for it; a name that others have too is not enough
     "mixed",  # letters and digits in no order: words beside a number would pass
     "own_name_only",  # its check says so little that a general name is not enough

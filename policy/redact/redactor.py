@@ -71,6 +71,11 @@ class Redactor:
         self._pseudonymises = "pseudonymise" in plan.input.values()
 
     @property
+    def hash_key(self) -> bytes | None:
+        """The tenant's key: with the plan, all that another process needs to make this redactor."""
+        return self._hash_key
+
+    @property
     def looks_for_names(self) -> bool:
         """Whether `redact_body` needs ``names``."""
         return PERSON in self.plan.input and all(detector.label != PERSON for detector in self._input)

@@ -28,7 +28,15 @@ _EXEMPT = "model"
 _UNREADABLE_FIELDS = frozenset({"prompt_token_ids", "input_ids", "prompt_embeds", "image_url", "video_url", "audio_url",
                                 "input_audio", "file", "encrypted_content", "file_data", "file_id"})  # fmt: skip
 _TEXT_PARTS = frozenset({"text", "refusal", "input_text", "output_text", "summary_text", "reasoning_text"})
-_MEDIA_PARTS = frozenset({"image_url", "input_audio", "audio_url", "video_url", "file"})
+_MEDIA_PARTS = {
+    "image_url": "images",
+    "input_image": "images",
+    "input_audio": "audio",
+    "audio_url": "audio",
+    "video_url": "videos",
+    "file": "files",
+    "input_file": "files",
+}
 # What a Responses input may be made of; a type that is not here may hold what nobody can read.
 _ITEMS = frozenset({"message", "function_call", "function_call_output", "reasoning", "item_reference"})
 _BATCH_URLS: dict[str, Endpoint] = {
@@ -119,8 +127,8 @@ def _message(message: Any, position: str, rewrite: Rewrite) -> Any:
 def _part(part: Any, position: str, rewrite: Rewrite) -> Any:
     kind = part.get("type") if isinstance(part, dict) else None
     if not isinstance(part, str) and kind not in _TEXT_PARTS:
-        shown = kind if kind in _MEDIA_PARTS else "unknown"
-        raise _unreadable(position, f"a content part of type {shown} cannot be inspected while redaction is on")
+        what = _MEDIA_PARTS.get(kind if isinstance(kind, str) else "", "content parts of an unknown type")
+        raise _unreadable(position, f"{what} cannot be inspected while redaction is on; send text")
     return _value(part, position, rewrite, 4)
 
 

@@ -13,6 +13,7 @@ import re
 from bisect import bisect_left, bisect_right
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from typing import Any, NamedTuple
 
 from policy.errors import Finding, RedactionBlocked, RedactionError
@@ -104,6 +105,14 @@ class StreamFilter:
     def flush(self) -> str:
         """The rest, when nothing follows."""
         return self._advance(self._pending, final=True)
+
+    def rest(self) -> str:
+        """What `flush` would give now. The filter itself is not changed and may be fed more."""
+        if not self._pending:
+            return ""
+        twin = copy(self)
+        twin.counts = Counter()
+        return twin.flush()
 
     def _plain(self, pending: str, text: str) -> str | None:
         """The common case in one match: plain words, of which the last may still grow."""

@@ -233,6 +233,9 @@ class FaultyStore:
             self._faults.batches.append(len(entries))
         return appended
 
+    def newest(self) -> list[bytes]:
+        return self._store.newest()
+
     def intents(self, node: str) -> list[OpenIntent]:
         return self._store.intents(node)
 

@@ -5,6 +5,7 @@ import pytest
 
 from audit.checkpoint import open_checkpoint
 from audit.checkpointer import Cadence, Checkpointer
+from audit.errors import SignerError
 from audit.merkle import Frontier, leaf_hash
 from audit.store import SignedCheckpoint
 from tests.audit.conftest import Home
@@ -118,3 +119,49 @@ def test_whatever_a_signer_raises_the_thread_lives_and_tries_again(
     shelf.checkpointer.stop()
     assert shelf.signed == []
     assert caplog.text.count("could not be signed") >= 2
+
+
+class MoodySigner(HangingSigner):
+    up = False
+
+    def sign(self, message: bytes) -> bytes:
+        if not self.up:
+            raise SignerError("no route to the signer")
+        return self._signer.sign(message)
+
+
+def test_an_outage_of_the_signer_is_reported_when_it_exceeds_the_grace_and_when_it_ends(home: Home) -> None:
+    signer = MoodySigner(home)
+    told: list[bool] = []
+    over, ended = threading.Event(), threading.Event()
+
+    def delayed(seconds: int, resumed: bool) -> None:
+        told.append(resumed)
+        (ended if resumed else over).set()
+
+    cadence = Cadence(every_s=0.01, signer_grace_s=0.05)
+    checkpointer = Checkpointer(signer, cadence, lambda signed: None, delayed)
+    checkpointer.start()
+    checkpointer.grown({"acme": grown_to(1)})
+    assert over.wait(5)
+    signer.up = True
+    assert ended.wait(5)
+    checkpointer.stop()
+    assert told == [False, True], "once each, however often it was tried"
+
+
+def test_a_signer_that_answers_too_late_is_reported_as_well(home: Home) -> None:
+    signer, told, reported = HangingSigner(home), list[bool](), threading.Event()
+
+    def delayed(seconds: int, resumed: bool) -> None:
+        told.append(resumed)
+        reported.set()
+
+    checkpointer = Checkpointer(signer, Cadence(every_s=0.01, signer_grace_s=0.05), lambda signed: None, delayed)
+    checkpointer.start()
+    checkpointer.grown({"acme": grown_to(1)})
+    time.sleep(0.1)
+    signer.let_go.set()
+    assert reported.wait(5)
+    checkpointer.stop()
+    assert told == [True]

@@ -38,14 +38,20 @@ def test_an_incident_from_the_command_line(data: Path, home: Home) -> None:
     opened = said(run(data, *words, "--aware", "2026-03-01T10:30:00+01:00", "--json"))
     (incident,) = opened["incidents"]
     assert incident["moments"]["aware"] == "2026-03-01T09:30:00.000Z"
-    assert incident["deadlines"][0] | {"state": ""} == {
+    by_clock = {one["clock"]: one for one in incident["deadlines"]}
+    assert by_clock["gdpr.authority"] | {"state": ""} == {
         "clock": "gdpr.authority",
         "article": "GDPR 33(1)",
         "tells": "supervisory authority",
+        "since": "2026-03-01T09:30:00.000Z",
         "due": "2026-03-04T09:30:00.000Z",
+        "limit": "",
+        "due_if_weekend_rule_applies": None,
         "met": None,
         "state": "",
+        "applies_from": "2018-05-25",
     }
+    assert by_clock["gdpr.controller"]["limit"] == "without undue delay"
     known = incident["incident_id"]
     told = run(data, "incident", "notify", "--tenant", "acme", known, "--clock", "nis2.final", "--authority", "BSI")
     assert told.exit_code == 0, told.output
@@ -99,3 +105,16 @@ def test_who_looked_at_the_log_is_in_the_log(data: Path, home: Home) -> None:
     copy = SHELL.invoke(app, ["show", "--log", str(home.path)])
     assert copy.exit_code == 0
     assert len(home.events("acme")) == before
+
+
+def test_releasing_the_hold_of_an_open_incident_warns_and_that_of_a_closed_one_does_not(data: Path) -> None:
+    words = ("incident", "open", "--tenant", "acme", "--law", "ai_act", "--json")
+    (first,) = said(run(data, *words))["incidents"]
+    (second,) = said(run(data, *words))["incidents"]
+    run(data, "incident", "close", "--tenant", "acme", second["incident_id"])
+    released = run(data, "hold", "release", "--tenant", "acme", first["hold_ids"][0])
+    assert released.exit_code == 0
+    assert f"WARNING: incident {first['incident_id']} is still open" in released.stderr
+    again = run(data, "hold", "release", "--tenant", "acme", second["hold_ids"][0], "--json")
+    assert (said(again)["open_incidents"], again.stderr) == ([], "")
+    assert "No hold stands" in run(data, "hold", "list", "--tenant", "acme").stdout

@@ -1,4 +1,4 @@
-"""kill -9 at any moment: what was acknowledged is there, and what was left open is closed once."""
+"""kill -9 at any moment, commands in between: what was acknowledged is there, what was left open is closed once."""
 
 import json
 import os
@@ -6,18 +6,33 @@ import random
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from contextlib import closing
 from multiprocessing.context import ForkServerProcess
+
+import pytest
 
 from audit.disclosure import account
 from audit.receipt import Receipt
 from audit.verify import verify_log
 from tests.audit import crash_child
 from tests.audit.conftest import Home
+from tests.conftest import CAMPAIGN
 from tests.fakes.forks import forks
 
 ON_BOTH_STORES = True
-ROUNDS = 30
+ROUNDS = 30 * (CAMPAIGN or 1)
+COMMANDS = (
+    ["show", "--tenant", "acme"],
+    ["verify"],
+    ["anchor"],
+    ["hold", "list", "--tenant", "acme"],
+    ["dsar", "--tenant", "acme", "--subject", "person 1"],
+    ["retention", "--dry-run"],
+    ["publish"],
+    ["clock"],
+)
+"""Run beside the writers. Exit status 0 or 1: before the first record of a tenant some have nothing to do."""
 NODES = ("gw-1", "gw-2")  # two writers of one file; each is killed once a round
 
 
@@ -56,15 +71,31 @@ def _child(folder: str, url: str | None, node: str, writing: object, seed: int) 
     crash_child.run(folder, url, node, writing.fileno(), seed)
 
 
-async def test_sixty_kills_lose_no_acknowledged_record_and_leave_no_call_open(home: Home) -> None:
-    chance = random.Random(20240613)
+def run_command(home: Home, words: list[str]) -> int | None:
+    process = forks.Process(target=crash_child.command, args=(str(home.path.parent.parent), home.url, words))
+    process.start()
+    process.join(600)  # on a busy machine a command may wait for its turn
+    return process.exitcode
+
+
+@pytest.mark.campaign
+async def test_sixty_kills_lose_no_acknowledged_record_and_leave_no_call_open(
+    home: Home, record_property: Callable[[str, object], None]
+) -> None:
+    seed = random.SystemRandom().randrange(2**32) if CAMPAIGN else 20240613
+    record_property("seed", seed)
+    chance = random.Random(seed)
     told: list[Receipt] = []
+    commands = 0
     for turn in range(ROUNDS):
         victims = [Victim(home, node, seed=turn) for node in NODES]
         for victim in victims:
             if turn % 4:  # else it may die while it opens the log
                 victim.wait_for_a_receipt()
             time.sleep(chance.random() * 0.08)
+            if chance.random() < 0.15:
+                assert run_command(home, chance.choice(COMMANDS)) in (0, 1)
+                commands += 1
             victim.kill()
             told += victim.receipts
     for node in NODES:  # each closes what its own last boot left open
@@ -75,7 +106,7 @@ async def test_sixty_kills_lose_no_acknowledged_record_and_leave_no_call_open(ho
     leaves = {tenant: list(reader.leaves(tenant)) for tenant in reader.tenants()}
     reader.close()
     assert report.findings == []
-    assert [tree.open_requests for tree in report.trees] == [(), (), ()]
+    assert [tree.open_requests for tree in report.trees] == [()] * len(report.trees)
     assert all(tree.signed == tree.records for tree in report.trees)
 
     assert len(told) > 1000
@@ -90,11 +121,17 @@ async def test_sixty_kills_lose_no_acknowledged_record_and_leave_no_call_open(ho
             assert states["withheld"] > 100
 
     events = [json.loads(leaf.payload) for tenant in ("acme", "globex") for leaf in leaves[tenant]]
+    events = [event for event in events if event["type"].startswith("inference.")]  # commands record what they read
     intents = Counter(event["request_id"] for event in events if event["type"] == "inference.accepted")
     outcomes = Counter(event["request_id"] for event in events if event["type"] != "inference.accepted")
     crashed = sum(event.get("reason") == "crash" for event in events)
+    record_property("kills", ROUNDS * len(NODES))
+    record_property("commands", commands)
+    record_property("receipts", len(told))
+    record_property("examples", ROUNDS * len(NODES))
     assert intents == outcomes
     assert set(outcomes.values()) == {1}
     starts = [json.loads(leaf.payload) for leaf in leaves["_system"]]
+    assert commands > ROUNDS / 15
     assert crashed == sum(start.get("orphans_closed", 0) for start in starts)
     assert crashed >= ROUNDS

@@ -10,11 +10,12 @@ import pytest
 from audit.certificate import open_certificate
 from audit.checkpoint import origin_of
 from audit.custody import Custody
-from audit.disclosure import FieldState, field_states
+from audit.disclosure import FieldState, every, field_states, none_of
 from audit.erasure import certificates, erase, finish, place_hold, release_hold
 from audit.errors import AuditError, AuditUnavailable, EventRejected, HeldError, KeyLost, NoteError, StoreError
 from audit.private import Private
 from tests.audit.conftest import Home, accepted, completed
+from tests.fakes.disk import bytes_under
 
 SECRET = "Ihre IBAN lautet DE89370400440532013000"
 ALICE, BOB = "alice@example.com", "bob@example.com"
@@ -30,15 +31,11 @@ async def call(custody: Custody, request: str, subject: str | None, text: str = 
 
 def states(home: Home, notes: list[str], *, disclose: bool = False, tenant: str = "acme") -> list[FieldState]:
     with closing(home.reader()) as reader, closing(home.side()) as side:
-        return list(field_states(reader, side, home.key, tenant, notes, disclose=disclose))
+        return list(field_states(reader, side, home.key, tenant, notes, opens=every if disclose else none_of))
 
 
 def count(found: list[FieldState]) -> dict[str, int]:
     return dict(Counter(one.state for one in found))
-
-
-def bytes_on_disk(folder: Path) -> dict[str, bytes]:
-    return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
 
 
 async def test_after_erasure_neither_text_nor_key_nor_ciphertext_is_in_any_file(home: Home, tmp_path: Path) -> None:
@@ -54,10 +51,10 @@ async def test_after_erasure_neither_text_nor_key_nor_ciphertext_is_in_any_file(
             traces += [bytes(n) for (n,) in db.execute("SELECT nonce FROM value WHERE key_id = ?", (alice,))]
             row = db.execute("SELECT wrapped, subject FROM data_key WHERE id = ?", (alice,)).fetchone()
             traces += map(bytes, row)
-        before = b"".join(bytes_on_disk(tmp_path).values())
+        before = b"".join(bytes_under(tmp_path).values())
         assert all(trace in before for trace in traces)
         await erase(custody, "acme", subject=ALICE)
-        files = bytes_on_disk(tmp_path)  # while the log is open: its write-ahead logs are there too
+        files = bytes_under(tmp_path)  # while the log is open: its write-ahead logs are there too
         for name, content in files.items():
             for word in (SECRET, SECRET.upper(), ALICE, BOB, "192.0.2.7"):
                 assert word.encode() not in content, f"{word} is in {name}"

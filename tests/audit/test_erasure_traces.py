@@ -12,6 +12,7 @@ from audit.private import Private
 from audit.tiles import Folder, publish
 from tests.audit.conftest import Home, accepted, completed
 from tests.audit.test_pack import settled
+from tests.fakes.disk import bytes_under
 
 ON_BOTH_STORES = True
 ALICE, BOB = "alice@example.com", "bob@example.com"
@@ -40,7 +41,7 @@ def everything(home: Home) -> bytes:
             content += b"\n".join(bytes(payload) for (payload,) in payloads)
         folders.append(Path(kept))
     for folder in folders:
-        content += b"".join(file.read_bytes() for file in folder.rglob("*") if file.is_file())
+        content += b"".join(bytes_under(folder).values())
     return content
 
 

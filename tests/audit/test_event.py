@@ -25,6 +25,7 @@ def test_types_are_names_of_the_taxonomy_and_each_has_one_class() -> None:
     assert {name.partition(".")[0] for name in names} == {
         "inference",
         "routing",
+        "request",
         "auth",
         "admin",
         "legal_hold",

@@ -34,7 +34,7 @@ def test_the_format_document_names_no_event_that_cannot_occur() -> None:
         name
         for name in SAID
         if re.fullmatch(
-            r"(inference|routing|auth|admin|legal_hold|erasure|retention|dsar|content|incident|oversight|model"
+            r"(inference|routing|request|auth|admin|legal_hold|erasure|retention|dsar|content|incident|oversight|model"
             r"|authority_request|system)\.[a-z_.]+|log\.(read|exported|key_[a-z]+)|checkpoint\.[a-z_]+",
             name,
         )

@@ -1,5 +1,6 @@
 import asyncio
 import logging
+import re
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,21 @@ async def test_a_record_says_where_and_when_it_was_taken(home: Home) -> None:
     assert event["ts"] == "2026-12-31T23:59:59.500Z"
     assert event["gateway_node"] == "gw-7"
     assert event["boot_id"] == home.events("_system")[0]["boot_id"]
+
+
+async def test_a_clock_behind_the_newest_record_is_refused_before_anything_is_recorded(home: Home) -> None:
+    """On both stores; within a minute hosts that share a log may differ."""
+    async with await home.open("gw-1", clock=lambda: 1_800_000_000.0) as log:
+        await log.append(accepted("r1"))
+        await log.append(completed("r1"))
+    before = home.events("acme"), home.events("_system")
+    says = "7200 s behind the newest record (2027-01-15T08:00:00.000Z); set the clock"
+    with pytest.raises(AuditUnavailable, match=re.escape(says)):
+        await home.open("gw-1", clock=lambda: 1_800_000_000.0 - 7200)
+    assert (home.events("acme"), home.events("_system")) == before
+    async with await home.open("gw-1", clock=lambda: 1_800_000_000.0 - 59):
+        pass
+    assert home.verify().ok
 
 
 async def test_opening_and_closing_are_on_record(home: Home) -> None:
@@ -303,6 +319,8 @@ async def test_new_calls_are_refused_once_the_signer_was_down_too_long(home: Hom
         await eventually(lambda: log.trouble is None)
         await log.append(accepted("r3"))
     assert home.verify().ok
+    delays = [event["resumed"] for event in home.events("_system") if event["type"] == "system.signing_delayed"]
+    assert delays[-1:] == [True], "with a False before it, if a try fell into the time beyond the grace"
 
 
 # --- failing closed --------------------------------------------------------------------------------------------------

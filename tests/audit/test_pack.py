@@ -1,5 +1,6 @@
 """Evidence packs, checked as an auditor does: by verify.py alone, in a bare interpreter. And tampered with."""
 
+import codecs
 import json
 import sqlite3
 import subprocess
@@ -17,6 +18,7 @@ from audit.checkpoint import Checkpoint, origin_of, sign_checkpoint
 from audit.erasure import erase, finish
 from audit.errors import AuditError, StoreError, VerificationFailed
 from audit.event import Decision, InferenceDenied, Reason
+from audit.evidence import Party
 from audit.merkle import leaf_hash, tree_hash
 from audit.note import sign_note
 from audit.pack import Summary, export
@@ -25,6 +27,7 @@ from audit.private import Private
 from audit.rights import restrict
 from audit.signer import FileSigner
 from tests.audit.conftest import KNOWN, VECTORS, Home, accepted, completed, eventually
+from tests.audit.published_ocsf import problems
 
 ALICE, BOB = "alice@example.com", "bob@example.com"
 CALLS = 6
@@ -134,6 +137,27 @@ async def test_every_part_of_a_pack_is_there_and_says_what_happened(pack: Path) 
     assert "<svg" in page and "<script" not in page and "http" not in page.replace("http-equiv", "")
     everything = "".join(files.values())
     assert "secret" not in everything and ALICE not in everything and BOB not in everything
+
+
+async def test_every_line_of_the_ocsf_export_is_valid_by_the_published_schema(pack: Path) -> None:
+    with zipfile.ZipFile(pack) as archive:
+        lines = archive.read("ocsf.jsonl").decode().splitlines()
+        csv_files = {name: archive.read(name) for name in archive.namelist() if name.endswith(".csv")}
+    assert len(lines) == 2 * CALLS + 3
+    assert [problems(json.loads(line)) for line in lines] == [[]] * len(lines)
+    for name, content in csv_files.items():
+        assert content.startswith(codecs.BOM_UTF8) is not name.startswith("dora/"), name
+
+
+async def test_the_readme_names_the_parties_and_what_no_register_says(filled: Home, tmp_path: Path) -> None:
+    party = Party(name="<i>ACME</i> GmbH", contact="privacy@acme.example")
+    made = await make(filled, tmp_path / "p.zip", evidence=KNOWN.model_copy(update={"controller": party}))
+    with zipfile.ZipFile(tmp_path / "p.zip") as archive:
+        page = archive.read("README.html").decode()
+    assert "Controller: &lt;i&gt;ACME&lt;/i&gt; GmbH, privacy@acme.example" in page and "Processor:" not in page
+    assert "registers.json: tenants.acme.controller.dpo" in page
+    fields = [gap.field for gap in made.missing]
+    assert "controller.dpo" in fields and "controller.contact" not in fields
 
 
 async def test_a_disclosed_value_is_checked_and_a_restricted_one_withheld(filled: Home, tmp_path: Path) -> None:
@@ -301,6 +325,9 @@ async def test_a_history_rewritten_and_signed_anew_is_shown_by_a_checkpoint_that
     def rewrite(files: Files) -> None:
         held.write_bytes(files["checkpoint"])
         edit(files)
+        files["events.csv"] = files["events.csv"].replace(b",k1,", b",k2,", 1)
+        first, _, rest = files["ocsf.jsonl"].partition(b"\n")
+        files["ocsf.jsonl"] = first.replace(b'"k1"', b'"k2"') + b"\n" + rest
         leaves = [leaf_hash(line.rstrip(b"\n")) for line in lines(files)]
         files["proofs/leaves.bin"] = b"".join(leaves)
         files["proofs/range.json"] = b'{"left": [], "right": []}'

@@ -1,6 +1,7 @@
 """Each call's policy is in its pack and was in force then: looked up by verify.py, and tampered with."""
 
 import json
+import time
 import zipfile
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -319,3 +320,48 @@ async def test_what_a_version_made_is_known_from_its_record_where_it_cannot_be_m
     made = await make(home, tmp_path / "pack.zip", evidence=Evidence(policies=(OLD, NEW)))
     assert made.policies_unknown == 0
     assert verify(tmp_path / "pack.zip")[0] == 0
+
+
+# --- a gateway whose clock was behind --------------------------------------------------------------------------------
+
+
+async def call_two_hours_behind(home: Home, made: Ruling, request: str) -> None:
+    async with home.custody(node="gw-2", clock=lambda: time.time() - 7200) as custody:
+        await custody.record(accepted(request, **named(made)))
+        await custody.record(completed(request))
+        await settled(home)
+
+
+async def test_calls_of_a_clock_that_was_behind_their_policy_are_explained_by_the_order_of_the_records(
+    home: Home, pack: Path, tmp_path: Path
+) -> None:
+    await call_two_hours_behind(home, NEW_RULING, "behind")
+    await make(home, tmp_path / "behind.zip", evidence=KNOWN)
+    code, report = verify(tmp_path / "behind.zip")
+    assert (code, report["findings"]) == (0, [])
+    (told,) = [note for note in report["notes"] if "clock" in note]
+    assert told.startswith("1 calls, from record 5 on,")
+    assert "the clock of gw-2 was behind" in told
+
+
+async def test_the_order_of_records_explains_also_where_the_activation_lies_before_the_pack(
+    home: Home, pack: Path, tmp_path: Path
+) -> None:
+    await call_two_hours_behind(home, NEW_RULING, "behind")
+    ts = home.events("acme")[-1]["ts"]
+    made = await make(home, tmp_path / "behind.zip", evidence=KNOWN, since=ts[:16], until=f"{ts[:16]}:99")
+    assert made.first > 0
+    assert verify(tmp_path / "behind.zip")[0] == 0
+
+
+async def test_a_call_recorded_before_its_policy_came_into_force_is_a_fault_whatever_its_clock(
+    home: Home, tmp_path: Path
+) -> None:
+    await call_two_hours_behind(home, NEW_RULING, "early")
+    async with home.custody() as custody:
+        await custody.record(activated(NEW, NEW_RULING))
+        await settled(home)
+    await make(home, tmp_path / "early.zip", evidence=KNOWN)
+    code, report = verify(tmp_path / "early.zip")
+    assert code == 1
+    assert any("was not in force then" in sentence for sentence in sentences(report))

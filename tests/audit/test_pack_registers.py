@@ -5,15 +5,18 @@ import io
 import json
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from audit.duties import load_duties
 from audit.errors import AuditError
 from audit.event import AdminChanged, BackendConnected, ModelChanged, SystemSelftest
 from audit.evidence import (
     Activity,
     Backend,
     Evidence,
+    Measure,
     Operator,
     Party,
     Policy,
@@ -24,10 +27,11 @@ from audit.evidence import (
 from audit.incident_event import Oversight
 from audit.leaf import Leaf
 from audit.ocsf import ocsf
-from audit.pack_registers import control_mapping, last_selftests, registers
-from audit.pack_tables import Tables
+from audit.pack_registers import control_mapping, controls, last_selftests, registers
+from audit.pack_tables import BOM, Tables
 from audit.stamp import Stamp
 from tests.audit.conftest import Home, accepted
+from tests.audit.published_ocsf import VALIDATORS, problems
 from tests.audit.test_event import EVENT_CLASSES
 
 ROOT = Path(__file__).parents[2]
@@ -53,7 +57,16 @@ KNOWN = Evidence(
         Policy(number=1, sha256="a" * 64, text="a\nb\n", activated_by="person:1", activated_at="2026-01", active=False),
         Policy(number=2, sha256="b" * 64, text="a\nc\n", activated_by="person:2", activated_at="2026-02", active=True),
     ),
-    measures=("mutual TLS",),
+    measures=(
+        Measure(article="GDPR 32(1)(a)", applies_to="backend acme-1", says="mutual TLS", because="kind domicile"),
+        Measure(
+            article="GDPR 25(1)",
+            applies_to="activity unused",
+            says="prompts are not redacted",
+            because="policy",
+            in_place=False,
+        ),
+    ),
 )
 
 
@@ -65,7 +78,8 @@ def made(evidence: Evidence, *events: object) -> dict[str, str]:
 
 
 def rows(text: str) -> list[dict[str, str]]:
-    return list(csv.DictReader(io.StringIO(text)))
+    assert text.startswith(BOM)
+    return list(csv.DictReader(io.StringIO(text.removeprefix(BOM))))
 
 
 def test_both_views_of_the_record_of_processing_join_registers_and_records() -> None:
@@ -84,17 +98,12 @@ def test_both_views_of_the_record_of_processing_join_registers_and_records() -> 
         "1",
     )
     assert (by_name["unused"]["calls"], by_name["shadow"]["purpose"]) == ("0", "")
+    assert "not redacted" not in support["measures_not_in_place"]
+    assert by_name["unused"]["measures_not_in_place"] == "activity unused: prompts are not redacted (policy)"
     processor = json.loads(files["ropa_processor.json"])
     assert {one["processor"] for one in processor} == {"Domicile SE"}
-    assert processor[0]["security_measures"] == ["mutual TLS"]
+    assert processor[0]["security_measures"] == ["backend acme-1: mutual TLS (kind domicile)"]
     assert [one["activity"] for one in json.loads(files["ropa_controller.json"])] == ["shadow", "support", "unused"]
-
-
-def test_the_columns_of_doras_register_leave_empty_what_only_the_entity_can_judge() -> None:
-    first, second = rows(made(KNOWN)["dora_register.csv"])
-    assert (first["provider_name"], first["provider_lei"], first["country_of_provision"]) == ("Example SAS", "L1", "FR")
-    assert (first["criticality"], first["substitutability"]) == ("", "")
-    assert (second["provider_name"], second["provider_lei"]) == ("nobody", "")
 
 
 def test_a_cell_that_a_spreadsheet_would_run_is_made_text() -> None:
@@ -125,7 +134,7 @@ def test_without_registers_every_file_is_there_and_says_that_there_is_nothing() 
     assert json.loads(files["incidents.json"])["statement"] == "0 incidents are on record in this period."
     assert "No request of an authority is on record." in files["authority_requests.csv"]
     assert json.loads(files["backends.json"])["backends"] == []
-    assert rows(files["subprocessors.csv"]) == []
+    assert [row["name"] for row in rows(files["subprocessors.csv"])] == ["No sub-processor is in the registers."]
 
 
 def test_residency_is_told_from_the_recorded_routes() -> None:
@@ -181,15 +190,25 @@ async def test_how_the_self_tests_ended_stands_beside_their_controls(home: Home)
     assert tested["restore"] in {row["last self-test"] for row in rows(control_mapping(tested))}
 
 
-@pytest.mark.parametrize("row", rows(control_mapping({})), ids=lambda row: f"{row['framework']} {row['control']}")
-def test_every_control_points_to_a_test_that_exists(row: dict[str, str]) -> None:
-    assert all(value for name, value in row.items() if name != "last self-test"), row
-    assert (ROOT / row["test"]).is_file()
-    assert f"| {row['framework']} | {row['control']} |" in (ROOT / "docs/control-mapping.md").read_text()
+MAPPED = [row for row in rows(control_mapping({})) if row["framework"]]
 
 
-def test_the_mapping_covers_the_four_frameworks() -> None:
-    assert {row["framework"] for row in rows(control_mapping({}))} >= {"C5", "ISO 27001", "AI Act", "DORA"}
+@pytest.mark.parametrize("row", MAPPED, ids=lambda row: f"{row['framework']} {row['control']} {row['feature'][:20]}")
+def test_every_control_names_its_edition_its_date_and_a_test_that_exists(row: dict[str, str]) -> None:
+    assert all(value for name, value in row.items() if name not in ("last self-test", "test")), row
+    assert row["feature"].startswith("none") is (not row["test"])
+    assert not row["test"] or (ROOT / row["test"]).is_file()
+
+
+def test_every_line_of_the_controls_answers_a_duty_of_the_table() -> None:
+    known = {duty.id for duty in load_duties().duties}
+    assert {line["duty"] for line in controls()} <= known
+    assert len({tuple(line.values()) for line in controls()}) == len(controls())
+
+
+def test_the_mapping_covers_the_frameworks_and_says_as_of_when() -> None:
+    assert {row["framework"] for row in MAPPED} >= {"C5", "ISO 27001", "ISO 42001", "AI Act", "DORA", "NIS2", "GDPR"}
+    assert "As of 2026-11-29" in control_mapping({})
 
 
 def test_evidence_comes_from_a_file_or_from_whoever_offers_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,6 +228,14 @@ def test_evidence_comes_from_a_file_or_from_whoever_offers_it(tmp_path: Path, mo
 # --- OCSF ------------------------------------------------------------------------------------------------------------
 
 
+FIELDS: list[dict[str, Any]] = [
+    {},
+    {"key_id": "k1", "project": "support", "endpoint": "/v1/chat/completions", "request_id": "req-1", "reason": "x"},
+    {"actor": "cli", "target": "acme-1", "gateway_node": "gw-1"},
+    {"inference_country": "FR", "backend_id": "acme-1", "gateway_node": "gw-1", "status": 200},
+]
+
+
 def types() -> list[str]:
     from typing import get_args
 
@@ -217,14 +244,34 @@ def types() -> list[str]:
 
 @pytest.mark.parametrize("kind", types())
 def test_every_event_has_its_class_in_ocsf(kind: str) -> None:
-    event = {"type": kind, "ts": "2026-03-01T09:30:00.000Z", "event_id": ID, "tenant": "acme", "status": 200}
+    event = {"type": kind, "ts": "2026-03-01T09:30:00.123Z", "event_id": ID, "tenant": "acme", "status": 200}
     event |= {"inference_country": "FR", "backend_id": "acme-1", "key_id": "k1"}
     mapped = ocsf(7, event)
     assert mapped["type_uid"] == mapped["class_uid"] * 100 + mapped["activity_id"]
     assert mapped["category_uid"] == mapped["class_uid"] // 1000
-    assert mapped["time"] == 1_772_357_400_000
+    assert mapped["time"] == 1_772_357_400_123
     assert mapped["unmapped"] == {"seq": 7, **event}
     assert (mapped["metadata"]["uid"], mapped["metadata"]["sequence"]) == (ID, 7)
+
+
+@pytest.mark.parametrize("kind", types())
+@pytest.mark.parametrize("more", FIELDS, ids=["bare", "of a key", "of an actor", "routed"])
+def test_every_event_is_valid_by_the_published_schema_of_ocsf(kind: str, more: dict[str, Any]) -> None:
+    event = {"type": kind, "ts": "2026-03-01T09:30:00.000Z", "event_id": ID, "tenant": "acme", **more}
+    mapped = ocsf(7, event)
+    assert problems(mapped) == []
+
+
+@pytest.mark.parametrize("lost", ["actor", "src_endpoint", "api", "metadata", "time"])
+def test_the_published_schema_refuses_an_api_activity_that_lacks_what_it_requires(lost: str) -> None:
+    mapped = ocsf(7, {"type": "inference.accepted", "ts": "2026-03-01T09:30:00.000Z", "event_id": ID, "tenant": "acme"})
+    del mapped[lost]
+    assert not VALIDATORS[6003].is_valid(mapped)
+
+
+def test_the_published_schema_refuses_a_field_that_the_class_does_not_have() -> None:
+    mapped = ocsf(7, {"type": "system.start", "ts": "2026-03-01T09:30:00.000Z", "event_id": ID, "tenant": "_system"})
+    assert not VALIDATORS[6002].is_valid(mapped | {"actor": {"app_name": "x"}})
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,11 @@ from pathlib import Path
 import pytest
 
 from audit.errors import SignerError
+from audit.log import AuditLog
 from audit.note import VerifierKey, open_note, sign_note
-from audit.signer import FileSigner
+from audit.rotation import rotate
+from audit.signer import FileSigner, FollowingSigner, key_of
+from audit.sqlite import SqliteReader
 
 
 def test_a_key_is_made_once_for_its_owner_alone_and_read_back(tmp_path: Path) -> None:
@@ -70,3 +73,50 @@ def test_a_folder_that_cannot_be_written_is_said_so(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(SignerError):
         FileSigner.open(tmp_path / "file" / "signer.key")
+
+
+# --- a signer that follows a rotation --------------------------------------------------------------------------------
+
+
+async def rotated(path: Path) -> None:
+    async def opened(signer: FileSigner) -> AuditLog:
+        return await AuditLog.open(path.with_name("log.db"), signer=signer, node="cli-1")
+
+    await rotate(
+        path, opened, lambda: SqliteReader.open(path.with_name("log.db")), at="2026-11-29T01:00:00Z", actor="cli"
+    )
+
+
+async def test_a_running_signer_takes_the_new_key_up_by_itself(tmp_path: Path) -> None:
+    path = tmp_path / "signer.key"
+    signer = FollowingSigner.open(path, name="domicile.eu-1/audit")
+    before = signer.public_key
+    await rotated(path)
+    assert signer.public_key == FileSigner.open(path).public_key != before
+    assert before in key_of(signer).public_keys
+    note = sign_note("text\n", signer.name, signer)
+    assert open_note(note, [VerifierKey(signer.name, signer.public_key)]) == "text\n"
+
+
+async def test_a_key_that_no_succession_links_does_not_sign(tmp_path: Path) -> None:
+    path = tmp_path / "signer.key"
+    signer = FollowingSigner.open(path, name="domicile.eu-1/audit")
+    FileSigner.open(tmp_path / "other" / "signer.key", name="domicile.eu-1/audit")
+    (tmp_path / "other" / "signer.key").replace(path)
+    path.with_suffix(".vkey").unlink()
+    with pytest.raises(SignerError, match="no succession links to the one before; put the key"):
+        sign_note("text\n", signer.name, signer)
+
+
+async def test_a_verifier_key_of_another_generation_is_refused_or_brought_up_to_date(tmp_path: Path) -> None:
+    path = tmp_path / "signer.key"
+    FileSigner.open(path, name="domicile.eu-1/audit")
+    old_key, old_vkey = path.read_bytes(), path.with_suffix(".vkey").read_bytes()
+    await rotated(path)
+    new_vkey = path.with_suffix(".vkey").read_bytes()
+    path.with_suffix(".vkey").write_bytes(old_vkey)  # a rotation that was interrupted between the two files
+    FileSigner.open(path)
+    assert path.with_suffix(".vkey").read_bytes() == new_vkey
+    path.write_bytes(old_key)  # an older key set put in place by hand
+    with pytest.raises(SignerError, match="is an older one than this folder"):
+        FileSigner.open(path)

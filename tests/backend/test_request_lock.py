@@ -25,7 +25,10 @@ BODY = b'{"model": "small"}'
 
 
 def line(*, now=NOW, key=KEY, **changed):
-    given = {"tenant": "acme", "backend": "acme-1", "request_id": "req-1", "decision": "acme/7/ab", "body": BODY}
+    given = {
+        "tenant": "acme", "backend": "acme-1", "method": "POST", "path": "/v1/chat/completions", "project": "",
+        "decision": "acme/7/ab", "digest": sha256(changed.pop("body", BODY)).digest(),
+    }  # fmt: skip
     return RequestSigner(key, now=lambda: now).field(**given | changed)
 
 
@@ -46,7 +49,10 @@ def forged(claims, head=b'{"alg":"EdDSA","typ":"domicile-request+jwt"}', key=KEY
 
 
 def claims(**changed):
-    whole = {"ten": "acme", "aud": "acme-1", "iat": NOW, "exp": NOW + 60, "bod": "AAAA"} | changed
+    whole = {
+        "ten": "acme", "aud": "acme-1", "iat": NOW, "exp": NOW + 60, "bod": "AAAA", "jti": "a", "htm": "POST",
+        "htu": "/v1/chat/completions", "prj": "",
+    } | changed  # fmt: skip
     return json.dumps(whole).encode()
 
 
@@ -138,7 +144,67 @@ def test_whichever_bit_is_changed_it_opens_nothing(data):
 
 
 def test_the_digest_is_that_of_the_body():
-    assert lock().check([token()]) == sha256(BODY).digest()
+    assert lock().check([token()]).body == sha256(BODY).digest()
+
+
+def test_a_token_is_taken_once(client):
+    once = token()
+    assert post(client, once).status_code == 200
+    again = post(client, once)
+    assert again.status_code == 401 and "used already" in again.json()["error"]["message"]
+    assert post(client, token()).status_code == 200, "another one of the same body is another call"
+
+
+def test_a_token_with_another_body_is_not_used_up_by_it(client):
+    once = token()
+    assert post(client, once, body=b"{}").status_code == 401
+    assert post(client, once).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "headers"),
+    [
+        ("POST", "/v1/completions", {}),
+        ("PUT", "/v1/chat/completions", {}),
+        ("POST", "/v1/chat/completions?x=1", {}),
+        ("POST", "//v1/chat/completions", {}),
+        ("POST", "/v1/chat/completions", {"x-domicile-project": "other"}),
+    ],
+)
+def test_a_token_is_for_one_method_path_and_project(client, method, path, headers):
+    answer = client.request(method, path, content=BODY, headers={"x-domicile-token": token().decode(), **headers})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (401, "request_token")
+
+
+def test_a_call_of_a_project_needs_its_header_as_it_was_signed(client):
+    for project, status in (("main", 200), ("main2", 401), (None, 401)):
+        headers = {"x-domicile-token": token(project="main").decode()}
+        headers |= {} if project is None else {"x-domicile-project": project}
+        assert client.post("/v1/chat/completions", content=BODY, headers=headers).status_code == status
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [("POST", "/sleep"), ("POST", "/wake"), ("POST", "/scrub"), ("GET", "/metrics"), ("POST", "/tokenize"),
+     ("POST", "/detokenize"), ("GET", "/v1/models"), ("POST", "/readyz"), ("OPTIONS", "/healthz"), ("GET", "/")],
+)  # fmt: skip
+def test_everything_but_health_needs_a_token(client, method, path):
+    assert client.request(method, path).status_code == 401
+    signed = {"x-domicile-token": token(method=method, path=path, body=b"").decode()}
+    assert client.request(method, path, headers=signed).status_code in (404, 405), "it reaches the application"
+
+
+def test_what_is_remembered_is_bounded_and_forgotten_with_its_time(monkeypatch):
+    monkeypatch.setattr("backend.request_lock.MAX_TAKEN", 3)
+    clock = [NOW]
+    one = RequestLock(None, KEY.public_key(), tenant="acme", backend="acme-1", now=lambda: clock[0])
+    for _ in range(3):
+        one._take(one.check([token()]))
+    with pytest.raises(TokenRefused, match="more request tokens"):
+        one._take(one.check([token()]))
+    clock[0] = NOW + LIFETIME_S + 31
+    one._take(one.check([token(now=clock[0])]))
+    assert len(one._taken) == 1
 
 
 def test_a_key_file_that_is_none_is_told_by_its_name(tmp_path):
@@ -159,7 +225,9 @@ def test_the_public_half_is_written_where_backends_read_it(tmp_path):
     again = RequestSigner.open(tmp_path / "secrets" / "requests", PLAIN)
     RequestLock(None, read_key(file), tenant="acme", backend="acme-1").check(
         [
-            again.field(tenant="acme", backend="acme-1", request_id="r", decision="d", body=b"")
+            again.field(
+                tenant="acme", backend="acme-1", method="GET", path="/", project="", decision="d", digest=b""
+            )
             .partition(": ")[2].strip().encode()
         ]
     )  # fmt: skip

@@ -30,10 +30,12 @@ class FakeBackend:
     ready: bool = True
     joules: object = None  # what it says that a call took; None: it does not measure
     fingerprint: object = None
+    first_token_ms: object = None  # what it says of its time to first token; None: it does not
 
     @property
     def usage(self):
-        return USAGE if self.joules is None else {**USAGE, "energy_joules": self.joules}
+        told = {"energy_joules": self.joules, "first_token_ms": self.first_token_ms}
+        return {**USAGE, **{name: value for name, value in told.items() if value is not None}}
 
     @property
     def received(self):

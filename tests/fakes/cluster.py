@@ -124,12 +124,12 @@ async def cluster(folder, url, workers, pool_size):
     """Gateways, each a process; yields the installation and their base URLs."""
     folder.mkdir(exist_ok=True)
     data = folder / "data"
-    installation = Installation.create(data, "eu-1")
-    database = installation.database(url)
-    made = Lab(data, installation.control(database, actor="cli", on_event=lambda event: None))
-    made.control.set_price("small", input=Decimal(0), output=Decimal(10**6))
     os.environ["DOMICILE_DATABASE_URL"] = url
     os.environ["DOMICILE__DATABASE__POOL_SIZE"] = str(pool_size)
+    installation = Installation.create(data, "eu-1")
+    database = installation.database()
+    made = Lab(data, installation.control(database, actor="cli", on_event=lambda event: None))
+    made.control.set_price("small", input=Decimal(0), output=Decimal(10**6))
     try:
         async with AsyncExitStack() as stack:
             for tenant in ("acme", "narrow"):

@@ -10,6 +10,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from audit.new_file import make_private_folder
+
 
 @contextmanager
 def copied(store: Any, folder: Path) -> Iterator[None]:
@@ -22,7 +24,7 @@ def copied(store: Any, folder: Path) -> Iterator[None]:
                 real(cls, folder).close()
                 made.append((folder / "control.db").read_bytes())
             with suppress(OSError):  # where there can be no file, the program is to say so
-                data.mkdir(parents=True, exist_ok=True, mode=0o700)
+                make_private_folder(data)
                 with open(data / "control.db", "xb", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
                     file.write(made[0])
         return real(cls, data, url=url, **more)

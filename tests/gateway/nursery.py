@@ -1,15 +1,19 @@
-"""Forks gateways out of a process that has imported everything: a start costs what a gateway does, not Python.
+"""Forks gateways and commands out of a process that has imported everything: a start costs no import.
 
 Run as a program it obeys lines on stdin, each answered by one on stdout: ``start NODE LOGFILE`` by the child's pid,
-``KILL PID`` and ``TERM PID`` by its exit status once it is gone. Children die with it: it kills them when stdin ends.
+``KILL PID`` and ``TERM PID`` by its exit status once it is gone, ``run OUTPUTFILE JSON`` by the exit status of the
+``domicile`` command whose words are in JSON. Children die with it: it kills them when stdin ends.
 """
 
 import asyncio
+import json
 import os
 import signal
 import sys
+import traceback
 from contextlib import asynccontextmanager, suppress
 
+from gateway.cli import main as main_command
 from gateway.settings import load_settings
 from gateway.up import run_gateway
 
@@ -28,10 +32,14 @@ class Nursery:
         """The exit status: negative for a signal."""
         return int(await self._ask(f"{signal_name} {pid}"))
 
-    async def _ask(self, line):
+    async def run(self, output, *words):
+        """The exit status of ``domicile *words``; the folder is in the environment. What it writes goes to `output`."""
+        return int(await self._ask(f"run {output} {json.dumps([str(word) for word in words])}", 120))
+
+    async def _ask(self, line, within_s=30):
         async with self._turn:
             self._process.stdin.write(f"{line}\n".encode())
-            answer = await asyncio.wait_for(self._process.stdout.readline(), 30)
+            answer = await asyncio.wait_for(self._process.stdout.readline(), within_s)
         assert answer, "the nursery ended: see its traceback"
         return answer
 
@@ -73,6 +81,12 @@ def main():
             living.add(pid)
             print(pid, flush=True)
             continue
+        if command == "run":
+            pid = os.fork()
+            if pid == 0:
+                os._exit(_command(data, arguments[0], json.loads(line.split(maxsplit=2)[2])))
+            print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+            continue
         pid = int(arguments[0])
         with suppress(ProcessLookupError):
             os.kill(pid, signal.Signals[f"SIG{command}"])
@@ -81,6 +95,26 @@ def main():
         print(os.waitstatus_to_exitcode(status), flush=True)
     for pid in living:
         os.kill(pid, signal.SIGKILL)
+
+
+def _command(data, output, words):
+    out = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    os.dup2(out, 1)
+    os.dup2(out, 2)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.environ["DOMICILE_DATA"] = data
+    sys.argv = ["domicile", *words]
+    try:
+        main_command()
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        traceback.print_exc()
+        return 70
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    return 0
 
 
 def _gateway(data, node, log):

@@ -1,12 +1,16 @@
 """Backups of a running cell: whole, without a key, and enough to go on from together with the key set."""
 
+import asyncio
 import json
+import os
 import sqlite3
 import stat
+from hashlib import sha256
 
 import pytest
 from typer.testing import CliRunner
 
+from audit.note import sign_note
 from gateway import backup
 from gateway.backup import BackupError
 from gateway.cli import app
@@ -19,6 +23,36 @@ def domicile(*words, code=0):
     result = CliRunner().invoke(app, [str(word) for word in words])
     assert result.exit_code == code, result.output
     return result.output
+
+
+def change(copy, **what):
+    manifest = json.loads((copy / "manifest.json").read_text()) | what
+    (copy / "manifest.json").write_text(json.dumps(manifest))
+
+
+def add(copy, name):
+    """A file under a name that no backup has, in the manifest as if it belonged there."""
+    file = copy / "data" / name
+    if file.resolve().is_relative_to(copy.resolve()):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("evil")
+    manifest = json.loads((copy / "manifest.json").read_text())
+    change(copy, files=manifest["files"] | {name: sha256(b"evil").hexdigest()})
+
+
+def link(file):
+    """The same content, behind a link."""
+    elsewhere = file.parents[len(file.parts) - 1 - file.parts.index("copy")] / f"elsewhere-{file.name}"
+    file.rename(elsewhere)
+    file.symlink_to(elsewhere)
+
+
+def sign(copy, cell, manifest):
+    """What only the holder of the record's key can do."""
+    said = json.dumps(manifest).encode()
+    signer = Installation.open(cell.data).signer()
+    (copy / "manifest.json").write_bytes(said)
+    (copy / "manifest.note").write_text(sign_note(backup._statement(said), signer.name, signer))
 
 
 @pytest.fixture
@@ -72,6 +106,28 @@ async def test_a_backup_does_not_wait_for_the_gateway_nor_stop_it(tmp_path, cell
         (lambda copy: (copy / "data" / "audit" / "log.db").unlink(), "is missing"),
         (lambda copy: (copy / "data" / "more").write_text("x"), "not in the manifest"),
         (lambda copy: (copy / "data" / "control.db").write_bytes(b"x"), "is not what it was"),
+        (lambda copy: (copy / "manifest.note").unlink(), "is not signed"),
+        (lambda copy: (copy / "manifest.note").write_text("nothing"), "is not signed by the key"),
+        (lambda copy: change(copy, cell="eu-2"), "not the one that was signed"),
+        (lambda copy: change(copy, format="domicile-backup/1"), "of an earlier version and not signed"),
+        (lambda copy: change(copy, format="domicile-backup/9"), "this version reads"),
+        (lambda copy: (copy / "manifest.json").write_bytes(b"[" * 100_000), "cannot be read"),
+        (lambda copy: (copy / "manifest.json").write_bytes(b" " * (2 << 20)), "has more than"),
+        (lambda copy: link(copy / "manifest.json"), "is a symbolic link"),
+        (lambda copy: link(copy / "manifest.note"), "is a symbolic link"),
+        (lambda copy: link(copy / "data" / "ca" / "ca.pem"), "is a link or a device"),
+        (lambda copy: link(copy / "data" / "audit"), "is a link or a device"),
+        (lambda copy: link(copy / "data"), "is a link or a device"),
+        (lambda copy: os.mkfifo(copy / "data" / "pipe"), "is a link or a device"),
+        (lambda copy: add(copy, "secrets/evil"), "which no backup holds"),
+        (lambda copy: add(copy, "secrets/backends/acme/key"), "which no backup holds"),
+        (lambda copy: add(copy, "audit/keys/root.key.2"), "which no backup holds"),
+        (lambda copy: add(copy, "control.db-wal"), "which no backup holds"),
+        (lambda copy: add(copy, "audit/succession/../../x.note"), "which no backup holds"),
+        (lambda copy: add(copy, "audit/succession/a/b.note"), "which no backup holds"),
+        (lambda copy: add(copy, "../outside"), "which no backup holds"),
+        (lambda copy: add(copy, "/tmp/domicile-outside"), "which no backup holds"),
+        (lambda copy: add(copy, "CA/ca.pem"), "which no backup holds"),
     ],
 )
 async def test_a_harmed_backup_is_named_and_not_restored(tmp_path, cell, harm, sentence):
@@ -79,8 +135,10 @@ async def test_a_harmed_backup_is_named_and_not_restored(tmp_path, cell, harm, s
     backup.create(Installation.open(cell.data), tmp_path / "copy")
     harm(tmp_path / "copy")
     assert sentence in domicile("backup", "check", tmp_path / "copy", code=1)
-    with pytest.raises(BackupError, match=sentence):
-        backup.restore(tmp_path / "copy", tmp_path / "new")
+    said = domicile(
+        "backup", "restore", tmp_path / "copy", "--keys", tmp_path / "keys", "--data", tmp_path / "new", code=1
+    )
+    assert sentence in said
     assert not (tmp_path / "new").exists()
 
 
@@ -90,10 +148,101 @@ async def test_a_database_that_was_damaged_before_it_was_copied_is_found(tmp_pat
     content = bytearray(broken.read_bytes())
     content[4096:8192] = bytes(4096)
     broken.write_bytes(content)
-    manifest = made.model_copy(update={"files": made.files | {"control.db": backup._sha256(broken)}})
-    (tmp_path / "copy" / "manifest.json").write_text(manifest.model_dump_json())
+    files = made.files | {"control.db": sha256(broken.read_bytes()).hexdigest()}
+    sign(tmp_path / "copy", cell, made.model_copy(update={"files": files}).model_dump(mode="json"))
     with pytest.raises(BackupError, match="damaged"):
         backup.check(tmp_path / "copy")
+
+
+async def test_a_name_that_no_backup_holds_is_refused_even_where_it_is_signed(tmp_path, cell):
+    made = backup.create(Installation.open(cell.data), tmp_path / "copy")
+    add(tmp_path / "copy", "secrets/evil")
+    sign(tmp_path / "copy", cell, json.loads((tmp_path / "copy" / "manifest.json").read_text()))
+    with pytest.raises(BackupError, match="which no backup holds"):
+        backup.restore(tmp_path / "copy", tmp_path / "new", backup.signing_key(Installation.open(cell.data)))
+    assert "secrets/evil" not in made.files
+
+
+async def test_a_backup_that_another_record_signed_is_refused_with_the_key_set(tmp_path, cell):
+    """Also where the attacker put the other key into the backup itself."""
+    export_keys(Installation.open(cell.data), tmp_path / "keys")
+    other = Installation.create(tmp_path / "other", "eu-1")
+    backup.create(Installation.open(cell.data), tmp_path / "copy")
+    vkey = f"{other.signer().verifier_key}\n".encode()
+    (tmp_path / "copy" / "data" / "audit" / "signer.vkey").write_bytes(vkey)
+    manifest = json.loads((tmp_path / "copy" / "manifest.json").read_text())
+    manifest["files"]["audit/signer.vkey"] = sha256(vkey).hexdigest()
+    said = json.dumps(manifest).encode()
+    (tmp_path / "copy" / "manifest.json").write_bytes(said)
+    signer = other.signer()
+    (tmp_path / "copy" / "manifest.note").write_text(sign_note(backup._statement(said), signer.name, signer))
+    assert "whole" in domicile("backup", "check", tmp_path / "copy")
+    given = ("--public-key", cell.data / "audit" / "signer.vkey")
+    assert "is not signed by the key" in domicile("backup", "check", tmp_path / "copy", *given, code=1)
+    said = domicile(
+        "backup", "restore", tmp_path / "copy", "--keys", tmp_path / "keys", "--data", tmp_path / "new", code=1
+    )
+    assert "is not signed by the key" in said
+    assert not (tmp_path / "new").exists()
+
+
+async def test_a_backup_from_before_a_rotation_comes_back_with_the_key_set_from_after_it(tmp_path, cell):
+    before = Installation.open(cell.data)
+    backup.create(before, tmp_path / "early")
+    await asyncio.to_thread(domicile, "audit", "rotate", "--data", cell.data)
+    domicile("init", "--data", cell.data, "--export-keys", tmp_path / "keys")
+    backup.create(Installation.open(cell.data), tmp_path / "late")
+    for name in ("early", "late"):
+        where = ("--keys", tmp_path / "keys", "--data", tmp_path / f"{name}-data")
+        key = (("--public-key", tmp_path / "early" / "data" / "audit" / "signer.vkey"),)[0] if name == "early" else ()
+        domicile("backup", "restore", tmp_path / name, *where, *key)
+    assert json.loads(domicile("audit", "verify", "--data", tmp_path / "late-data", "--json"))["ok"] is True
+
+
+async def test_an_unsigned_backup_of_an_earlier_version_is_restored_where_the_operator_says_so(tmp_path, cell):
+    export_keys(Installation.open(cell.data), tmp_path / "keys")
+    backup.create(Installation.open(cell.data), tmp_path / "copy")
+    change(tmp_path / "copy", format="domicile-backup/1")
+    (tmp_path / "copy" / "manifest.note").unlink()
+    where = ("--keys", tmp_path / "keys", "--data", tmp_path / "new")
+    assert "--unsigned" in domicile("backup", "restore", tmp_path / "copy", *where, code=1)
+    domicile("backup", "restore", tmp_path / "copy", *where, "--unsigned")
+
+
+@pytest.mark.parametrize("left", ["audit/log.db-wal", "control.db-journal", "audit/side.db-shm", "audit/signer.vkey"])
+async def test_what_sqlite_would_put_into_a_restored_database_is_in_the_way(tmp_path, cell, left):
+    installation = Installation.open(cell.data)
+    backup.create(installation, tmp_path / "copy")
+    (tmp_path / "new" / "audit").mkdir(parents=True)
+    (tmp_path / "new" / left).write_bytes(b"of another database")
+    with pytest.raises(BackupError, match=f"{left} is there"):
+        backup.restore(tmp_path / "copy", tmp_path / "new", backup.signing_key(installation))
+    assert not (tmp_path / "new" / "control.db").exists()
+
+
+async def test_a_link_in_the_target_folder_is_not_followed(tmp_path, cell):
+    installation = Installation.open(cell.data)
+    backup.create(installation, tmp_path / "copy")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / "audit").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(BackupError, match="leads out of"):
+        backup.restore(tmp_path / "copy", tmp_path / "new", backup.signing_key(installation))
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+@pytest.mark.parametrize("mask", [0o000, 0o077])
+async def test_modes_of_a_backup_and_of_what_comes_back_do_not_depend_on_the_umask(tmp_path, cell, mask):
+    installation = Installation.open(cell.data)
+    before = os.umask(mask)
+    try:
+        backup.create(installation, tmp_path / "copy")
+        backup.restore(tmp_path / "copy", tmp_path / "new", backup.signing_key(installation))
+    finally:
+        os.umask(before)
+    for folder in ("copy", "new"):
+        for one in [tmp_path / folder, *(tmp_path / folder).rglob("*")]:
+            assert stat.S_IMODE(one.stat().st_mode) == (0o700 if one.is_dir() else 0o600), one
 
 
 async def test_nothing_that_is_there_is_overwritten(tmp_path, cell):
@@ -102,7 +251,7 @@ async def test_nothing_that_is_there_is_overwritten(tmp_path, cell):
     with pytest.raises(BackupError, match="not empty"):
         backup.create(installation, tmp_path / "copy")
     with pytest.raises(BackupError, match="is there"):
-        backup.restore(tmp_path / "copy", cell.data)
+        backup.restore(tmp_path / "copy", cell.data, backup.signing_key(installation))
 
 
 def test_a_key_set_makes_a_second_gateway_of_the_same_cell(tmp_path):
@@ -134,12 +283,66 @@ def test_a_mounted_secret_may_be_links_that_a_group_reads(tmp_path):
     assert stat.S_IMODE((tmp_path / "b" / "secrets" / "pepper").stat().st_mode) == 0o600
 
 
-@pytest.mark.parametrize("name", ["notes.txt", "x__..__etc", "secrets__..__..__x", "audit__log.db"])
+STRANGE = (
+    *("notes.txt", "x__..__etc", "secrets__..__..__x", "audit__log.db", "secrets__evil", "CELL", "cell__cell"),
+    *("__tmp__domicile__cell", "__etc__cron.d__cell", "__cell", "x__cell", "a__b__c__ca__ca.key", "ca____ca.key"),
+    *(
+        "secrets__backends__acme__..",
+        "secrets__backends__.__x",
+        "audit__keys__",
+        "audit__keys__a__b",
+        "secrets__pepper.x",
+    ),
+    *("audit__signer.key\n", "secrets__backends__acme__x\n", "\u017fecrets__pepper", "secrets__pepper.\u0663"),
+)
+
+
+@pytest.mark.parametrize("name", STRANGE)
 def test_a_strange_file_in_a_key_set_is_refused(tmp_path, name):
     export_keys(Installation.create(tmp_path / "a", "eu-fr"), tmp_path / "keys")
     (tmp_path / "keys" / name).write_text("x")
     with pytest.raises(InstallationError, match="not a file of a key set"):
         import_keys(tmp_path / "b", tmp_path / "keys")
+    assert not (tmp_path / "b").exists()
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda file: os.mkfifo(file), "not a regular file"),
+        (lambda file: file.mkdir(), "not a regular file"),
+        (lambda file: file.symlink_to("/dev/zero"), "not a regular file"),
+        (lambda file: file.write_bytes(b"x" * 100_000), "has more than"),
+        (lambda file: (file.touch(), os.truncate(file, 1 << 40)), "has more than"),
+    ],
+    ids=["pipe", "folder", "device", "large", "sparse"],
+)
+def test_a_file_of_a_key_set_that_is_none_is_refused_before_anything_is_written(tmp_path, make, sentence):
+    export_keys(Installation.create(tmp_path / "a", "eu-fr"), tmp_path / "keys")
+    make(tmp_path / "keys" / "secrets__backends__acme__vllm")
+    with pytest.raises(InstallationError, match=sentence):
+        import_keys(tmp_path / "b", tmp_path / "keys")
+    assert not (tmp_path / "b").exists()
+
+
+def test_a_key_set_does_not_follow_a_link_out_of_the_data_folder(tmp_path):
+    export_keys(Installation.create(tmp_path / "a", "eu-fr"), tmp_path / "keys")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "secrets").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(InstallationError, match="leads out of"):
+        import_keys(tmp_path / "b", tmp_path / "keys")
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+def test_a_key_set_with_the_key_of_a_tenant_and_of_the_installation_comes_across(tmp_path):
+    installation = Installation.create(tmp_path / "a", "eu-fr")
+    for tenant in ("acme", "_system"):
+        installation.keys.wrap(tenant, bytes(32))
+    names = export_keys(installation, tmp_path / "keys")
+    assert {"audit__keys__acme.kek", "audit__keys___system.kek"} <= set(names)
+    import_keys(tmp_path / "b", tmp_path / "keys")
+    assert (tmp_path / "b" / "audit" / "keys" / "_system.kek").read_bytes()
 
 
 def test_a_key_set_of_another_cell_does_not_replace_a_key(tmp_path):
@@ -151,3 +354,24 @@ def test_a_key_set_of_another_cell_does_not_replace_a_key(tmp_path):
     empty = tmp_path / "empty"
     empty.mkdir()
     assert "no key set" in domicile("init", "--keys", empty, "--data", tmp_path / "c", code=1)
+
+
+async def test_what_witnesses_and_authorities_signed_comes_back_and_nothing_else_of_their_folders(tmp_path, cell):
+    kept = ("witnessed/_anchor-example.com-w.note", "timestamps/000000000002-ab.tsr", "timestamps/000000000002-ab.note")
+    left = ("witnessed/.draft.note", "witnessed/notes.txt")
+    for name in (*kept, *left):
+        file = cell.data / "audit" / name
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(name)
+    domicile("init", "--data", cell.data, "--export-keys", tmp_path / "keys")
+    domicile("backup", "create", tmp_path / "copy", "--data", cell.data)
+    second = tmp_path / "second"
+    said = domicile("backup", "restore", tmp_path / "copy", "--keys", tmp_path / "keys", "--data", second)
+    assert [(second / "audit" / name).read_text() for name in kept] == list(kept)
+    assert not any((second / "audit" / name).exists() for name in left)
+    command = next(line for line in said.splitlines() if "audit verify" in line).partition("domicile ")[2].split()
+    assert command[-2] == "--as-of"
+    (second / "audit" / kept[0]).unlink()
+    for name in kept[1:]:
+        (second / "audit" / name).unlink()
+    domicile(*command)

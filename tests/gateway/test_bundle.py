@@ -124,3 +124,9 @@ def test_a_question_to_another_cell_by_another_or_changed_is_refused(signers):
         check(question(signers).replace("eu-fr", "eu-at", 1), signers)
     with pytest.raises(PullRefused, match="not a question"):
         asker("domicile.eu-de/audit\n1\n2\n3\n")
+
+
+def test_a_bundle_nested_beyond_measure_is_refused_in_words(signers):
+    deep = b'{"note": "x", "content": ' + b"[" * 200_000 + b"]" * 200_000 + b"}"
+    with pytest.raises(BundleError, match="not a bundle"):
+        open_bundle(deep, signers["eu-fr"].verifier_key, home="eu-fr", peer="eu-de")

@@ -14,6 +14,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from backend.wire import ChatCompletionRequest, CompletionRequest
 from gateway.admin.app import PREFIX, build_admin
+from tests.fakes.disk import bytes_of
 from tests.fakes.lab import chat, lab
 
 CANARY = "CANARY_5f1d_Zq"
@@ -116,7 +117,7 @@ async def everything_written(made, spans, caplog, capfd):
     yield "output", out + err
     for file in (made.data / "audit").rglob("*"):
         if file.is_file():
-            yield str(file.name), file.read_bytes().decode("latin-1")
+            yield str(file.name), bytes_of(file).decode("latin-1")
 
 
 async def nothing_shows(made, spans, caplog, capfd):

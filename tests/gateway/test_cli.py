@@ -63,7 +63,7 @@ def run(tmp_path, monkeypatch):
 def acme(run, tmp_path):
     """A data folder made by commands alone: tenant, policy, project."""
     (tmp_path / "acme.yaml").write_text(POLICY)
-    for words in (("tenant", "create", "acme"), ("policy", "activate", "acme", "acme.yaml"), PROJECT):
+    for words in (("init",), ("tenant", "create", "acme"), ("policy", "activate", "acme", "acme.yaml"), PROJECT):
         assert run(*words).exit_code == 0
     return run
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from gateway.client import DRAIN_FACTOR, Client, ClientGone
+from gateway.client import Client, ClientGone
 from gateway.errors import InvalidRequest, RequestTooLarge, UnsupportedEncoding
 
 GONE = {"type": "http.disconnect"}
@@ -53,18 +53,28 @@ async def test_a_body_of_exactly_the_limit_passes_and_one_byte_more_does_not():
         await Wire(piece(b"x" * 5, more=True), piece(b"x" * 6)).client.body(10, 1)
 
 
-async def test_a_declared_length_that_is_too_large_is_refused_and_the_body_is_not_kept():
+async def test_a_declared_length_that_is_too_large_is_refused_before_a_byte_is_asked_for():
     wire = Wire(piece(b"x" * 20), headers=[(b"content-length", b"20")])
     with pytest.raises(RequestTooLarge):
         await wire.client.body(10, 1)
-    assert wire.messages == [], "read to its end, so that the client gets to see the answer"
+    assert len(wire.messages) == 1, "asking for it would send a 100 to a client that waits for one"
 
 
-async def test_an_endless_body_is_not_read_to_its_end():
+async def test_an_endless_body_is_refused_as_soon_as_it_is_too_large():
     wire = Wire(*[piece(b"x" * 10, more=True)] * 100)
     with pytest.raises(RequestTooLarge):
         await wire.client.body(10, 1)
-    assert 100 - len(wire.messages) == DRAIN_FACTOR + 1
+    assert 100 - len(wire.messages) == 2
+
+
+async def test_an_answer_without_the_expected_body_says_that_the_connection_ends():
+    wire = Wire(piece(b"x"), headers=[(b"expect", b"100-continue")])
+    await wire.client.start(401, [])
+    assert wire.sent[0]["headers"] == [(b"connection", b"close")]
+    wire = Wire(piece(b"x"), headers=[(b"expect", b"100-continue")])
+    await wire.client.body(10, 1)
+    await wire.client.start(200, [])
+    assert wire.sent[0]["headers"] == []
 
 
 async def test_a_lie_about_the_length_does_not_help():

@@ -93,7 +93,7 @@ def test_a_folder_that_holds_nothing_is_said_with_what_makes_one(run):
     assert refused.exit_code == 2
     empty = CliRunner().invoke(app, ["config", "check"], env={"DOMICILE__DATA": "elsewhere"})
     assert empty.exit_code == 1
-    assert "domicile tenant create NAME" in empty.stderr
+    assert "domicile init --data " in empty.stderr
 
 
 def test_the_data_folder_of_a_shell_goes_before_the_files_as_for_up(run, tmp_path, monkeypatch):

@@ -7,6 +7,7 @@ from typer.testing import CliRunner
 
 from gateway import cli, control_cli, key_cli
 from gateway.identity.keys import parse_key
+from gateway.installation import Installation
 from gateway.store.errors import DatabaseUnavailable
 
 POLICY = """\
@@ -33,7 +34,8 @@ def run(tmp_path):
 
 
 @pytest.fixture
-def acme(run):
+def acme(run, tmp_path):
+    Installation.create(tmp_path / "data")
     assert run("tenant", "create", "acme").exit_code == 0
     assert run(*PROJECT).exit_code == 0
     return run
@@ -148,7 +150,7 @@ def test_what_an_operator_did_wrong_is_a_sentence(acme):
 
 
 def test_reading_makes_no_data_folder(run, tmp_path):
-    refused(run("tenant", "list"), "holds no installation; create a tenant first")
+    refused(run("tenant", "list"), "holds no installation; make one with: domicile init --data ")
     assert not (tmp_path / "data").exists()
 
 

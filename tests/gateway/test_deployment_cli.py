@@ -16,7 +16,18 @@ from tests.fakes.lab import open_control
 @pytest.fixture
 def data(tmp_path):
     open_control(tmp_path / "data").create_tenant("acme")
+    models = tmp_path / "data" / "models"
+    models.mkdir()
+    for name in ("m.gguf", "small.gguf", "other.gguf"):
+        (models / name).touch()
     return tmp_path / "data"
+
+
+@pytest.fixture(autouse=True)
+def _planner(monkeypatch):
+    """It takes seconds to start: here it finds no fault, `test_feasibility` asks it."""
+    monkeypatch.setattr("gateway.feasibility.check_start", lambda weights, card, memory: None)
+    monkeypatch.setenv("DOMICILE__FLEET__GPUS", "[0]")
 
 
 @pytest.fixture
@@ -117,3 +128,18 @@ def test_what_the_document_shows_works_in_its_order(run):
     for program, *arguments in lines:
         assert program == "domicile"
         run(*arguments)
+
+
+def test_a_deployment_that_cannot_run_is_refused_and_not_made(run, monkeypatch):
+    assert "there are no weights 'none.gguf' in the folder of models" in run(
+        *[each if each != "m.gguf" else "none.gguf" for each in CREATE], status=1
+    )
+
+    def refuses(weights, card, memory):
+        raise LaunchError("m.gguf cannot start on h100: the weights take 131.42 GiB of the 72.85 GiB")
+
+    monkeypatch.setattr("gateway.feasibility.check_start", refuses)
+    assert "the weights take 131.42 GiB" in run(*CREATE, "--gpu", "h100", status=1)
+    monkeypatch.delenv("DOMICILE__FLEET__GPUS")
+    assert "list the device numbers in fleet.gpus" in run(*CREATE, "--gpu", "h100", status=1)
+    assert json.loads(run("deployment", "list", "acme", "--json")) == []

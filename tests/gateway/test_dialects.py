@@ -66,15 +66,26 @@ async def test_what_it_refuses_is_told_in_openais_shape_with_its_own_words(tmp_p
         assert isinstance(answer.error["code"], str | None)
 
 
-async def test_one_that_is_busy_is_asked_once_and_says_when_to_come_back(tmp_path, dialect):
-    """Also where another could be asked: a caller over its limits would else multiply itself."""
+async def test_one_that_is_busy_is_left_for_an_idle_one_and_affinity_does_not_return_to_it(tmp_path, dialect):
+    async with before(tmp_path, dialect, count=2) as (made, servers):
+        assert (await made.post(chat("hello"))).status == 200
+        (first,) = [server for server in servers if server.bodies]
+        first.fail = 429
+        for _ in range(5):
+            assert (await made.post(chat("hello"))).text == "".join(SAID)
+        assert len(first.bodies) == 2  # its answer, and its refusal
+        first.fail = None
+
+
+async def test_where_all_are_busy_each_is_asked_once_and_the_client_hears_when_to_come_back(tmp_path, dialect):
+    """After that a call asks one of them: a caller over its limits must not multiply itself."""
     async with before(tmp_path, dialect, count=3) as (made, servers):
         for server in servers:
             server.fail = 429
-        for number in range(5):
+        for number in range(3):
             answer = await made.post(chat("hello"))
             assert (answer.status, answer.headers["retry-after"]) == (429, "3")
-            assert sum(len(server.bodies) for server in servers) == number + 1
+            assert sum(len(server.bodies) for server in servers) == 3 + number
         for server in servers:
             server.fail = None
         assert (await made.post(chat("hello"))).status == 200  # and none was taken for broken

@@ -5,7 +5,16 @@ from pydantic import ValidationError
 
 from backend.wire import ChatCompletionRequest, ErrorBody
 from gateway import errors
-from gateway.errors import BackendRefused, GatewayError, LimitReached, NotAuthenticated, PolicyDenied, invalid_body
+from gateway.errors import (
+    BackendRefused,
+    GatewayError,
+    InvalidRequest,
+    LimitReached,
+    NotAuthenticated,
+    PolicyDenied,
+    invalid_body,
+)
+from gateway.openai.endpoint import CHAT, parse_call
 from policy.decision import Reason
 
 
@@ -58,3 +67,23 @@ def test_a_refusal_by_policy_carries_rule_reason_and_article():
         }
     ]  # fmt: skip
     assert "us-1: computes in US, policy asks for EEA" in body["message"]
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"messages": [{"role": "user", "content": 5}]}, "messages.0.content"),
+        ({"messages": [{"role": "user"}, {"role": "x", "tool_calls": [{"function": {"arguments": 5}}]}]},
+         "messages.1.tool_calls.0.function.arguments"),
+        ({"messages": [{"role": "x", "tool_calls": [{"function": 5}]}]}, "messages.0.tool_calls.0.function"),
+        ({"messages": [{"role": "x", "content": [{"type": "text", "text": 5}]}]}, "messages.0.content.0.text"),
+        ({"messages": [{"role": "x"}], "stop": ["a", 5]}, "stop.1"),
+        ({"messages": [{"role": "x"}], "stream_options": {"include_usage": 5}}, "stream_options.include_usage"),
+        ({"messages": [{"role": "x"}], "logit_bias": {"my secret": "x"}}, "logit_bias"),
+    ],
+)  # fmt: skip
+def test_the_place_of_a_fault_names_every_step_of_the_way_to_it(body, param):
+    with pytest.raises(InvalidRequest) as refused:
+        parse_call(CHAT, json.dumps({"model": "m", **body}).encode())
+    assert refused.value.param == param
+    assert refused.value.message.startswith(f"{param}: ")

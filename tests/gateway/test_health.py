@@ -77,7 +77,7 @@ async def test_readiness_names_every_part_and_every_backend(tmp_path):
         assert answer.status == 200
         assert answer.json == {
             "ready": True,
-            "parts": {name: {"status": "ready", "because": None} for name in ("audit", "directory")},
+            "parts": {name: {"status": "ready", "because": None} for name in ("audit", "databases", "directory")},
             "backends": {name: {"status": "ready", "because": None} for name in ("acme-1", "acme-2")},
         }
         assert "system.selftest" in made.types("_system"), "the record was really written to"

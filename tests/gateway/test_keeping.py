@@ -16,6 +16,7 @@ from gateway.evidence import gather
 from regions.identity import BackendIdentity
 from regions.trust import Trust
 from tests.fakes.backend import FakeBackend, running
+from tests.fakes.disk import bytes_under
 from tests.fakes.lab import POLICY, chat, lab
 from tests.fakes.vault import TOKEN, running_vault
 
@@ -44,7 +45,7 @@ async def asked(made, subject, question=QUESTION, **more):
 
 def on_disk(folder: Path):
     """Every byte of every file, write-ahead logs included."""
-    return b"".join(file.read_bytes() for file in sorted(folder.rglob("*")) if file.is_file())
+    return b"".join(bytes_under(folder).values())
 
 
 def side_rows(made, query):

@@ -7,6 +7,7 @@ import json
 import random
 import sqlite3
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import date
 from decimal import Decimal
@@ -64,8 +65,7 @@ def completed(request, tenant="acme", **more):
 
 
 def read(database, path, prices=PRICES, writer=None):
-    with closing(SqliteReader.open(path)) as reader:
-        return (writer or LedgerWriter(database, "log")).catch_up(reader, prices)
+    return (writer or LedgerWriter(database, "log")).catch_up(lambda: SqliteReader.open(path), prices)
 
 
 async def test_a_call_is_one_row_with_its_tokens_seconds_and_price(record, database, acme):
@@ -238,6 +238,33 @@ async def test_two_gateways_that_read_one_log_count_every_event_once(record, dat
         read(database, path, writer=writer)
     (line,) = usage(database)
     assert (line.requests, line.tokens_in) == (60, 6000)
+
+
+async def test_a_gateway_that_looked_before_another_read_on_raises_no_alarm(record, database, acme, caplog):
+    """It looks at the log, another gateway reads more of it, and only then has it the turn."""
+    log, path = record
+    first, second = LedgerWriter(database, "log"), LedgerWriter(database, "log")
+    await log.append(accepted("r1"))
+    opened = 0
+
+    def slow():
+        nonlocal opened
+        reader = SqliteReader.open(path)
+        opened += 1
+        if opened == 1:  # between the look and the turn
+            runner.submit(asyncio.run, log_more()).result()
+            read(database, path, writer=second)
+        return reader
+
+    async def log_more():
+        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(log.append(completed("r1")), loop))
+
+    loop = asyncio.get_running_loop()
+    with ThreadPoolExecutor() as runner:
+        await asyncio.to_thread(first.catch_up, slow, PRICES)
+    assert "older log" not in caplog.text
+    (line,) = usage(database)
+    assert line.requests == 1
 
 
 async def test_logs_of_two_machines_with_trees_of_one_tenant_do_not_hide_each_other(record, database, acme):

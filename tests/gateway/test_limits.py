@@ -245,6 +245,30 @@ async def test_a_refusal_names_the_numbers(limiter):
         await limiter.reserve(of(Limits.of(tpm=1000)), Cost(tokens=1001))
 
 
+@pytest.mark.parametrize("budget", ["eur_per_day", "eur_per_month"])
+async def test_a_budget_that_running_calls_hold_says_so_and_is_worth_asking_for_again_soon(limiter, budget):
+    limits = of(Limits.of(**{budget: 1}))
+    running = await limiter.reserve(limits, Cost(money=0.8))
+    with pytest.raises(LimitExceeded, match="reserved by calls that are running; try again when one has ended") as held:
+        await limiter.reserve(limits, Cost(money=0.5))
+    assert held.value.held and held.value.retry_after <= 1
+    await limiter.settle(running, Cost(money=0.6))
+    with pytest.raises(LimitExceeded, match="is reached; try again in") as spent:
+        await limiter.reserve(limits, Cost(money=0.5))
+    assert not spent.value.held and spent.value.retry_after > 1
+    assert await limiter.reserve(limits, Cost(money=0.4))
+
+
+async def test_tokens_that_running_calls_hold_are_told_apart_from_tokens_that_were_used(limiter):
+    limits = of(Limits.of(tpm=100))
+    running = await limiter.reserve(limits, Cost(tokens=80))
+    with pytest.raises(LimitExceeded, match="reserved by calls that are running"):
+        await limiter.reserve(limits, Cost(tokens=50))
+    await limiter.settle(running, Cost(tokens=80))
+    with pytest.raises(LimitExceeded, match="is reached"):
+        await limiter.reserve(limits, Cost(tokens=50))
+
+
 async def test_fractional_money_is_counted_to_the_cent(limiter):
     limits = Limits.of(eur_per_day=0.3)
     assert len(await admitted(limiter, limits, Cost(money=0.1))) == 3

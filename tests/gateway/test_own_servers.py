@@ -162,6 +162,7 @@ def test_it_is_registered_listed_and_revoked_from_a_shell(tmp_path, files):
     def run(*arguments):
         return CliRunner().invoke(app, [*arguments, "--data", str(tmp_path / "data")], env={"COLUMNS": "200"})
 
+    assert run("init").exit_code == 0
     assert run("tenant", "create", "acme").exit_code == 0
     command = ("backend", "register", "acme", "acme-vllm", "--region", "eu-fr-par", "--url", "https://10.0.0.7:8000",
                "--model", "small")  # fmt: skip

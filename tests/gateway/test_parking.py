@@ -2,11 +2,15 @@
 
 import asyncio
 import time
+from types import SimpleNamespace
 
 import pytest
 
 from gateway import fleet_room, parking
+from gateway.store.fleet_inventory import deployment_at
 from regions.deployment import Deployment
+from regions.errors import LaunchError
+from regions.reconciler import _why
 from tests.fakes.lab import OPEN_POLICY, chat, lab
 from tests.fakes.launcher import FakeLauncher
 
@@ -198,3 +202,48 @@ async def test_a_crashed_backend_s_successor_answers_who_came_meanwhile(sleeping
         answer = await made.post(chat("hi"))
         assert answer.status == 200
         assert answer.headers["x-domicile-backend"] != only
+
+
+WHY = "backend did not start: no memory"
+
+
+async def test_who_waits_for_what_keeps_failing_is_told_that_it_cannot_start_and_why(sleeping, monkeypatch):
+    monkeypatch.setattr(parking, "PATIENCE_S", 0.2)
+    monkeypatch.setattr("regions.back_off.FIRST_BACK_OFF_S", 0.05)
+    launcher = FakeLauncher(fails=1000)
+    async with sleeping(launcher=launcher) as made:
+        began = time.monotonic()
+        answer = await made.post(chat("hi"))
+        assert time.monotonic() - began < WISH.wait_s
+        assert (answer.status, answer.error["code"]) == (503, "backend_cannot_start")
+        assert "cannot start" in answer.error["message"] and WHY in answer.error["message"]
+        assert (answer.headers["x-should-retry"], "retry-after" in answer.headers) == ("false", False)
+        shown = deployment_at(made.gateway.directory._database, "acme", "small")
+        assert shown.failures >= 2 and shown.failure == WHY and shown.failed_at is not None
+        monkeypatch.setattr(parking, "PATIENCE_S", 15)
+        launcher.fails = 0  # mended: the next call has it tried again, and is answered
+        assert (await made.post(chat("hi"))).status == 200
+        shown = deployment_at(made.gateway.directory._database, "acme", "small")
+        assert (shown.failures, shown.failure) == (0, None)
+
+
+async def test_one_failed_start_is_not_yet_a_reason_to_give_up(sleeping, monkeypatch):
+    monkeypatch.setattr(parking, "PATIENCE_S", 0.0)
+    monkeypatch.setattr("regions.back_off.FIRST_BACK_OFF_S", 0.05)
+    async with sleeping(launcher=FakeLauncher(fails=1)) as made:
+        assert (await made.post(chat("hi"))).status == 200
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("no GPU of this machine is free for small-12ab34cd; it may use none",
+         "no GPU of this machine is free; it may use none"),
+        ("backend small-12ab34cd did not start: it ended with status 1\nFile \"/opt/domicile/backend/x.py\"",
+         'it did not start: it ended with status 1 File "x.py"'),
+        ("x" * 5000, "x" * 400),
+    ],
+)  # fmt: skip
+def test_of_a_failure_callers_learn_neither_names_of_replicas_nor_folders(said, shown):
+    replica = SimpleNamespace(id="small-12ab34cd")
+    assert _why(LaunchError(said), replica) == shown

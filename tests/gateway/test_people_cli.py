@@ -6,6 +6,7 @@ from typer.testing import CliRunner
 
 from gateway import control_cli
 from gateway.identity.keys import parse_key
+from gateway.installation import Installation
 from gateway.people_cli import person_app
 
 app = Typer()
@@ -19,6 +20,7 @@ def run(tmp_path):
         environment = {"DOMICILE_DATA": str(tmp_path / "data"), "COLUMNS": "200"}
         return CliRunner().invoke(app, arguments, env=environment, input=answer)
 
+    Installation.create(tmp_path / "data")
     assert invoke("tenant", "create", "acme").exit_code == 0
     return invoke
 

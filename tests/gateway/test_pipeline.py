@@ -10,6 +10,7 @@ import aiohttp
 import pytest
 
 from tests.fakes.backend import FakeBackend
+from tests.fakes.disk import bytes_under
 from tests.fakes.lab import OPEN_POLICY, POLICY, chat, lab
 
 IBAN = "DE89 3704 0044 0532 0130 00"
@@ -407,11 +408,9 @@ async def test_no_text_of_a_prompt_or_answer_and_no_key_is_in_any_log_metric_or_
     everywhere = caplog.text + metrics + json.dumps(made.events()) + json.dumps(made.events("_system"))
     for secret in ("Zeppelin", "Xylophone", MAIL, made.key().split("_")[3]):
         assert secret not in everywhere
-    for file in (tmp_path / "data").rglob("*"):
-        if file.is_file():
-            content = file.read_bytes()
-            assert b"Zeppelin" not in content and b"Xylophone" not in content, file
-            assert made.key().encode() not in content, file
+    for file, content in bytes_under(tmp_path / "data").items():
+        assert b"Zeppelin" not in content and b"Xylophone" not in content, file
+        assert made.key().encode() not in content, file
 
 
 async def test_strangers_see_neither_metrics_nor_which_backends_there_are(tmp_path):

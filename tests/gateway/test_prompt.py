@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from gateway.errors import InvalidRequest, RedactionRefused
+from gateway.errors import ContentUnreadable, InvalidRequest, RedactionRefused
 from gateway.openai.endpoint import COMPLETIONS
 from gateway.prompt import output_refused, prepare
 from policy.errors import RedactionBlocked, RedactionError
@@ -74,8 +74,30 @@ def test_a_blocked_class_of_data_is_refused_naming_the_class_and_the_place_but_n
 
 @pytest.mark.parametrize("prompt", [[1, 2, 3], [[1, 2], [3]]])
 def test_token_ids_hide_what_they_say_so_they_do_not_leave(prompt):
-    with pytest.raises(RedactionRefused, match="unreadable"):
+    with pytest.raises(RedactionRefused, match="Token ids cannot be inspected while redaction is on") as refused:
         prepared({"model": "small", "prompt": prompt}, endpoint=COMPLETIONS)
+    assert (refused.value.code, refused.value.param) == ("redaction_refused", "prompt")
+
+
+@pytest.mark.parametrize(
+    ("part", "what"),
+    [
+        ({"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}, "Images"),
+        ({"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}}, "Audio"),
+        ({"type": "file", "file": {"file_id": "f"}}, "Files"),
+        ({"type": "video_url", "video_url": {"url": "https://x"}}, "Videos"),
+        ({"type": "hologram"}, "Content parts of an unknown type"),
+    ],
+)
+def test_what_no_detector_reads_is_refused_in_words_and_with_its_place(part, what):
+    body = {"model": "small", "messages": [{"role": "user", "content": [{"type": "text", "text": "look"}, part]}]}
+    with pytest.raises(ContentUnreadable) as refused:
+        prepared(body)
+    assert (refused.value.http_status, refused.value.code) == (422, "redaction_refused")
+    assert refused.value.message.startswith(f"{what} cannot be inspected while redaction is on; send text")
+    assert refused.value.param == "messages.0.content.1"
+    assert "AAAA" not in refused.value.body().decode()
+    assert prepared(body, policy=OPEN_POLICY).body
 
 
 @pytest.mark.parametrize("asked", [{"logprobs": True}, {"prompt_logprobs": 3}])

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.errors import BackendFailed
-from gateway.openai.answer import StreamRewriter
 from gateway.openai.endpoint import COMPLETIONS
+from gateway.openai.stream_filter import StreamRewriter
 from gateway.relay import StreamRelay
 from tests.gateway.parts import call, exchange
 
@@ -42,6 +42,9 @@ class Holding:
         said, self.kept = (self.kept + text)[:-1], (self.kept + text)[-1:]
         return said
 
+    def rest(self):
+        return self.kept
+
     def flush(self):
         said, self.kept = self.kept, ""
         return said
@@ -59,9 +62,11 @@ async def relayed(source, asked=None, *, held=False):
     return sent, relay.ending()
 
 
-def said(data):
+def said(data, index=None):
+    """The content, of all choices or of one."""
     events = [json.loads(block[6:]) for block in data.decode().split("\n\n") if block and block != "data: [DONE]"]
-    return "".join(choice["delta"].get("content") or "" for e in events for choice in e["choices"])
+    choices = [choice for each in events for choice in each["choices"] if index in (None, choice["index"])]
+    return "".join(choice["delta"].get("content") or "" for choice in choices)
 
 
 async def test_chunks_pass_as_they_are_and_done_waits_for_the_record():
@@ -128,7 +133,7 @@ async def test_a_clean_end_after_every_choice_has_ended_is_a_whole_answer_also_w
 async def test_text_that_was_held_back_of_a_choice_without_an_end_of_its_own_is_not_lost_without_done():
     unfinished = event(choices=[{"index": 1, "delta": {"content": "left"}, "finish_reason": None}])
     sent, _ = await relayed([event("a", finish="stop") + unfinished], held=True)
-    assert said(sent) == "aleft"
+    assert (said(sent, 0), said(sent, 1)) == ("a", "left")
 
 
 @pytest.mark.parametrize(

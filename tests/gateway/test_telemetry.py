@@ -13,6 +13,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 from prometheus_client.parser import text_string_to_metric_families
 
+from gateway.store.usage_report import usage
 from gateway.telemetry import STEPS, Telemetry, exporting_tracer
 from policy.redact.redactor import Redactor
 from tests.fakes.backend import FakeBackend
@@ -309,3 +310,90 @@ async def test_metrics_hold_nothing_that_anybody_said(tmp_path):
 async def test_without_a_tracer_a_step_costs_nothing():
     telemetry = Telemetry()
     assert telemetry.step("parse") is telemetry.step("call")
+
+
+# --- latency and labels ----------------------------------------------------------------------------------------------
+
+
+def outcome(made):
+    return [event for event in made.events() if event["type"] == "inference.completed"][-1]
+
+
+async def counted(made, name):
+    found = await scrape(made)
+    return sum(value for labels, value in found.get(name, []))
+
+
+FIRST, EACH = "gen_ai_server_time_to_first_token_seconds", "gen_ai_server_time_per_output_token_seconds"
+
+
+async def test_a_whole_answer_of_a_server_that_does_not_say_has_no_time_to_first_token(tmp_path):
+    async with lab(tmp_path) as made:
+        assert (await made.post(chat("hi"))).status == 200
+        assert "ttft_ms" not in outcome(made)
+        assert await counted(made, f"{FIRST}_count") == await counted(made, f"{EACH}_count") == 0
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_the_engines_own_time_to_first_token_is_taken_with_the_way_to_it(tmp_path, stream):
+    backends = {"acme/eu-fr-par/acme-1": FakeBackend(first_token_ms=4_000_000.0, delay_s=0.02)}
+    async with lab(tmp_path, backends=backends) as made:
+        assert (await made.post(chat("hi", stream=stream))).status == 200
+        assert 4_000_000 <= outcome(made)["ttft_ms"] < 4_060_000
+        assert await counted(made, f"{FIRST}_count") == await counted(made, f"{EACH}_count") == 1
+        assert 4_000 <= await counted(made, f"{FIRST}_sum") < 4_060
+
+
+async def test_a_stream_is_timed_to_its_first_text_and_not_to_the_role_before_it(tmp_path):
+    backends = {"acme/eu-fr-par/acme-1": FakeBackend(delay_s=0.3, pieces=2)}
+    async with lab(tmp_path, backends=backends) as made:
+        assert (await made.post(chat("hi", stream=True))).status == 200
+        assert outcome(made)["ttft_ms"] >= 300
+        assert await counted(made, f"{FIRST}_count") == 1
+
+
+@pytest.mark.parametrize("said", [-1, "4", True, float("nan"), 1e300, [4], {}])
+async def test_a_time_that_makes_no_sense_is_unknown_and_no_reason_to_refuse(tmp_path, said):
+    backends = {"acme/eu-fr-par/acme-1": FakeBackend(first_token_ms=said)}
+    async with lab(tmp_path, backends=backends) as made:
+        answer = await made.post(chat("hi"))
+        assert answer.status in (200, 502)  # NaN is no JSON
+        assert "ttft_ms" not in made.events()[-1]
+
+
+async def test_refused_calls_are_labelled_by_tenant_and_by_a_model_that_there_is(tmp_path):
+    limited = POLICY + "limits: {tpm: 1000}\n"
+    abroad = {"acme/us-east/acme-us": FakeBackend()}
+    async with lab(tmp_path, set_up=lambda made: made.tenant("acme", limited), backends=abroad) as made:
+        for body in (chat("hi"), chat("hi", max_tokens=5000), {**chat("hi"), "model": "made-up"}, chat("hi", n=0)):
+            await made.post(body)
+        await made.post(chat("hi"), key="dmc_none")
+        found = (await scrape(made))["domicile_requests_total"]
+        assert {
+            (labels["tenant"], labels["gen_ai_request_model"], labels["http_response_status_code"])
+            for labels, _ in found
+        } == {
+            ("acme", "small", "403"),
+            ("acme", "small", "429"),
+            ("acme", "", "404"),
+            ("acme", "", "400"),
+            ("", "", "401"),
+        }
+
+
+async def test_what_a_backend_refuses_is_counted_as_refused_and_not_as_aborted(tmp_path):
+    unwilling = FakeBackend(status=400, error={"message": "no", "code": "a_code_of_its_own"})
+    async with lab(tmp_path, backends={"acme/eu-fr-par/acme-1": unwilling}) as made:
+        assert (await made.post(chat("hi"))).status == 400
+        unwilling.status = 500
+        assert (await made.post(chat("hi"))).status == 502
+        found = await scrape(made)
+        assert [labels["reason"] for labels, _ in found["domicile_aborted_total"]] == ["backend_error"]
+        assert {labels["code"] for labels, _ in found["domicile_errors_total"]} == {"backend_refused", "backend_error"}
+        database = made.gateway.directory._database
+        for _ in range(100):
+            (line,) = usage(database, tenant="acme") or [None]
+            if line is not None and line.requests == 2:
+                break
+            await asyncio.sleep(0.05)
+        assert (line.requests, line.refused, line.aborted, line.completed) == (2, 1, 1, 0)

@@ -88,6 +88,9 @@ async def test_what_is_found_and_blocked_is_no_failure(tmp_path):
         assert (blocked.status, blocked.error["code"]) == (422, "redaction_blocked")
         unread = await made.post({"model": "small", "prompt": [1, 2, 3]}, path="/v1/completions")
         assert unread.status == 422 and received(made) == {}
+        image = [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}]
+        unseen = await made.post({"model": "small", "messages": [{"role": "user", "content": image}]})
+        assert (unseen.status, unseen.error["code"], received(made)) == (422, "redaction_refused", {})
 
 
 async def test_while_redaction_works_every_backend_gets_the_redacted_prompt(tmp_path):

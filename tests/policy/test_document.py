@@ -85,3 +85,14 @@ def test_a_very_deep_or_very_long_document_is_refused():
     assert "nested deeper than 24 levels" in problems("a: " + "[" * 5000)[0]
     assert problems("a: " + "x" * 1_000_000) == ["line 1: 1000003 characters, at most 262144 are read"]
     assert problems("a: 1\n" * 200_000)[0].startswith("line 52429: ")
+
+
+def test_rules_and_tests_are_bounded_and_the_bound_is_told():
+    rules = "".join(f"  - {{name: r{n}, deny: true}}\n" for n in range(501))
+    told = problems(f"{TENANT.split('rules:')[0].split('tests:')[0]}rules:\n{rules}")
+    assert any("rules: at most 500 are accepted" in problem for problem in told), told
+
+
+def test_a_document_of_very_many_values_is_given_up_early():
+    told = problems("policy: x\nversion: 1\nmodels: [" + "a," * 120_000)
+    assert told == ["line 3: more than 50000 keys and values; write fewer"]

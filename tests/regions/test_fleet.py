@@ -4,7 +4,16 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from regions.errors import IsolationError
-from regions.fleet import COOL_DOWN_S, FAILURES, LONGEST_COOL_DOWN_S, Backend, Fleet
+from regions.fleet import (
+    BUSY_RANK,
+    BUSY_S,
+    COOL_DOWN_S,
+    FAILURES,
+    LONGEST_BUSY_S,
+    LONGEST_COOL_DOWN_S,
+    Backend,
+    Fleet,
+)
 from regions.identity import BackendIdentity
 
 
@@ -135,8 +144,44 @@ def test_a_good_answer_in_between_forgives_the_failures(fleet, one):
     fail(fleet, one, FAILURES - 1)
     with fleet.call(one, tenant="acme") as call:
         call.answered()
+        call.completed()
     fail(fleet, one, FAILURES - 1)
     assert available(fleet, one)
+
+
+def test_answers_that_begin_well_and_break_off_are_failures_in_a_row(fleet, one):
+    for _ in range(FAILURES):
+        assert available(fleet, one)
+        with fleet.call(one, tenant="acme") as call:
+            call.answered()
+            call.failed()
+    assert not available(fleet, one)
+
+
+def test_one_on_probation_that_breaks_off_is_left_alone_for_twice_as_long(fleet, one, clock):
+    fail(fleet, one, FAILURES)
+    clock.at += COOL_DOWN_S
+    with fleet.call(one, tenant="acme") as call:
+        call.answered()
+        call.failed()
+    clock.at += COOL_DOWN_S
+    assert not available(fleet, one)
+    clock.at += COOL_DOWN_S
+    assert available(fleet, one)
+
+
+@pytest.mark.parametrize(("told", "for_s"), [(None, BUSY_S), (0.1, BUSY_S), (7, 7), (1e9, LONGEST_BUSY_S)])
+def test_one_over_its_rate_is_available_and_comes_after_all_others_for_as_long_as_it_said(
+    fleet, one, clock, told, for_s
+):
+    with fleet.call(one, tenant="acme") as call:
+        call.busy(told)
+    assert fleet.live()["acme-1"].available
+    assert fleet.live()["acme-1"].rank >= BUSY_RANK
+    clock.at += for_s - 0.01
+    assert fleet.live()["acme-1"].rank >= BUSY_RANK
+    clock.at += 0.02
+    assert fleet.live()["acme-1"].rank < BUSY_RANK
 
 
 def test_after_the_cool_down_one_call_at_a_time_may_try(fleet, one, clock):

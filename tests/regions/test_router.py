@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from regions import router
 from regions.errors import IsolationError
-from regions.fleet import KEY_BITS, EngineReport, Fleet, Load, short_hash
+from regions.fleet import BUSY_RANK, KEY_BITS, EngineReport, Fleet, Load, short_hash
 from regions.router import PREFIX_BYTES, SMALL_BATCH, Candidates, affinity_key
 from tests.regions.test_fleet import Clock, backend
 
@@ -300,3 +300,19 @@ def test_routing_keeps_the_prefix_hits_of_one_large_engine():
 
     found = kept()
     assert found["kept"] >= 0.9 > found["at_random"] / found["single"]
+
+
+def test_one_that_is_over_its_rate_is_last_and_affinity_does_not_choose_it():
+    for key in range(40):
+        favourite = choose("acme", FOUR, {b.id: IDLE._replace(key=KEYS[n]) for n, b in enumerate(FOUR)}, key)[0]
+        loads = {
+            b.id: IDLE._replace(key=KEYS[n], rank=BUSY_RANK if b is favourite else 3.0 * n) for n, b in enumerate(FOUR)
+        }
+        ordered = choose("acme", FOUR, loads, key, [{favourite.id}])
+        assert ordered[-1] is favourite
+        assert len(ordered) == 4
+
+
+def test_where_all_are_over_their_rate_one_is_asked_nevertheless():
+    loads = {b.id: IDLE._replace(key=KEYS[n], rank=BUSY_RANK + n) for n, b in enumerate(FOUR)}
+    assert len(choose("acme", FOUR, loads, 7)) == 4

@@ -44,7 +44,7 @@ def test_on_a_card_every_kind_of_draw_and_prompt_has_run_before_it_is_ready(mode
 
 def test_a_common_prefix_is_met_where_the_context_has_room_for_one(model: Decoder, monkeypatch: Any) -> None:
     monkeypatch.setattr(module, "SHARED_TOKENS", 64)
-    monkeypatch.setattr(module, "SHARED_SEQUENCES", 6)
+    monkeypatch.setattr(module, "SHARED_SEQUENCES", (6,))
     engine = OnACard(model, max_model_len=128)
     warm_up(engine)
     assert engine.stats.prefix_hits > 0

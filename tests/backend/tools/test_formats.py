@@ -12,6 +12,7 @@ from backend.errors import ConfigError
 from backend.tools import formats
 from backend.tools.formats import FORMATS, HERMES, LLAMA3, MISTRAL, ToolFormat
 from backend.tools.parts import Arguments, Part
+from backend.tools.script import LEAST_MARKUP
 from tests.backend.tools.reading import calls, content, cut, read
 
 NAMES = frozenset({"get_weather", "now", "x.y-z"})
@@ -235,3 +236,37 @@ def test_the_format_is_the_one_that_the_template_teaches(source: str, form: Tool
 def test_a_parser_that_does_not_exist_is_refused_with_those_that_do() -> None:
     with pytest.raises(ConfigError, match="hermes, llama3_json, mistral"):
         formats.named("pythonic")
+
+
+@pytest.mark.parametrize("form", FORMATS.values(), ids=lambda f: f.name)
+def test_an_answer_cut_by_its_length_shows_no_markup_of_the_call_that_is_missing(form: ToolFormat) -> None:
+    first = written(form, [("get_weather", {"city": "Paris"})])
+    both = written(form, [("get_weather", {"city": "Paris"}), ("now", {"zone": "CET"})])
+    for at in range(len(first) - len(form.shape.after) - len(form.shape.closing) + 1, len(both) + 1):
+        reader = form.parser(NAMES)
+        parts = [*reader.feed(both[:at]), *reader.finish(cut=True)]
+        shown = content(parts)
+        assert len(shown) < LEAST_MARKUP, (both[:at], shown)
+        assert calls(parts)[0] == ("get_weather", {"city": "Paris"})
+
+
+@pytest.mark.parametrize(
+    ("form", "marker"), [(HERMES, "<tool_call>"), (MISTRAL, "[TOOL_CALLS]"), (LLAMA3, "<|python_tag|>")]
+)
+def test_words_before_a_marker_that_was_cut_stay_and_a_single_character_is_a_word(
+    form: ToolFormat, marker: str
+) -> None:
+    for size in range(len(marker) + 1):
+        text = f"The sum is a {marker[:size]}"
+        reader = form.parser(NAMES)
+        said = content([*reader.feed(text), *reader.finish(cut=True)])
+        assert said.rstrip() == ("The sum is a" if size != 1 else text)
+        reader = form.parser(NAMES)
+        kept = content([*reader.feed(text), *reader.finish()])
+        assert kept == text or size == len(marker)
+
+
+def test_an_object_that_was_cut_and_stands_behind_no_marker_is_text() -> None:
+    reader = LLAMA3.parser(NAMES)
+    text = '{"answer": "forty-tw'
+    assert content([*reader.feed(text), *reader.finish(cut=True)]) == text

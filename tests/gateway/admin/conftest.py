@@ -1,8 +1,10 @@
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import pytest
 from starlette.testclient import TestClient
 
+from audit.place import open_reader
 from gateway.admin.access import Desk
 from gateway.admin.app import build_admin
 from gateway.identity.keys import KeyHasher
@@ -39,7 +41,7 @@ def app(database, events, clock, tmp_path):
             hasher=lambda: KeyHasher(PEPPER),
             check_policy=COMPILER.check,
             on_event=events.append,
-            policy_room=lambda store: PolicyRoom(store, Catalogue.load(), tmp_path / "log.db"),
+            policy_room=lambda store: PolicyRoom(store, Catalogue.load(), partial(open_reader, tmp_path / "log.db")),
             now=clock,
             backend_keys=tmp_path / "backends",
         )

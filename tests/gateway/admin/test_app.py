@@ -5,12 +5,14 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
-from gateway.admin.access import Need
+from gateway.admin.access import Desk, Need
 from gateway.admin.app import build_admin
-from gateway.identity.keys import generate_key
+from gateway.identity.keys import KeyHasher, generate_key
 from gateway.identity.roles import INSTALLATION, ROLE_TABLE
+from gateway.store.errors import Invalid
 from tests.gateway.admin.conftest import BODIES
-from tests.gateway.conftest import ACTIVITY
+from tests.gateway.conftest import ACTIVITY, PEPPER
+from tests.gateway.parts import COMPILER
 
 ON_BOTH_DATABASES = True
 
@@ -382,3 +384,18 @@ def test_no_page_of_another_origin_may_read_an_answer(client, operator, method):
     asks = {"origin": "https://evil.example", "access-control-request-method": "POST"}
     answer = client.request(method, "/tenants", headers=operator | asks)
     assert not [name for name in answer.headers if name.startswith("access-control-")]
+
+
+def test_a_deployment_that_cannot_run_is_refused_with_the_reason(operator, database, events):
+    def refuse(wanted):
+        raise Invalid(f"{wanted.weights} cannot start on {wanted.gpu}: the weights take 131.42 GiB")
+
+    desk = Desk(
+        database, cell="demo", hasher=lambda: KeyHasher(PEPPER), check_policy=COMPILER.check, on_event=events.append,
+        check_deployment=refuse,
+    )  # fmt: skip
+    new = {"id": "large", "model": "large", "weights": "large", "regions": ["eu-fr-par"], "gpu": "l40s"}
+    with TestClient(build_admin(desk), raise_server_exceptions=False) as client:
+        answer = client.post("/tenants/acme/deployments", headers=operator, json=new)
+        assert answer.status_code in (400, 422) and "131.42 GiB" in answer.text
+        assert client.get("/tenants/acme/deployments", headers=operator).json()["items"] == []

@@ -109,7 +109,9 @@ def test_somebody_logs_in_is_who_they_are_and_leaves(browser, idp, events, refus
     person = browser.get(f"/tenants/acme/people/{me['person']}").json()
     assert (person["display_name"], person["federated"]) == ("Ada Lovelace", True)
 
-    assert browser.post("/logout", headers={"origin": ORIGIN}).status_code == 204
+    left = browser.post("/logout", headers={"origin": ORIGIN})
+    assert left.status_code == 303, "the provider's session ends too"
+    assert left.headers["location"].startswith(f"{idp.issuer}/") and "client_id=domicile" in left.headers["location"]
     assert browser.cookies.get(SESSION) is None
     assert browser.get("/me").status_code == 401
     did = [(event.action, event.actor.split(":")[0]) for event in events[-3:]]
@@ -130,6 +132,38 @@ def test_the_cookie_is_out_of_reach_of_scripts_other_sites_and_plain_http(browse
     assert session["max-age"] == "1800"
     assert cookie(answer, LOGIN)["max-age"] == "0"
     assert session.value not in answer.text
+
+
+def test_a_new_login_ends_the_session_that_the_browser_had(browse, acme, idp, events):
+    idp.put("ada", groups=["acme-dpo"])
+    browser, elsewhere = browse(), browse()
+    log_in(elsewhere, idp, "ada")
+    log_in(browser, idp, "ada")
+    old = browser.cookies.get(SESSION)
+    sent = browser.get("/login")
+    browser.cookies.delete(SESSION)  # a browser does not send it along when it comes from the provider
+    assert browser.get("/callback", params=answer_of(idp.consent(sent.headers["location"], "ada"))).status_code == 200
+    assert browser.get("/me").status_code == 200 and elsewhere.get("/me").status_code == 200
+    assert browse().get("/me", headers={"authorization": f"Bearer {old}"}).status_code == 401
+    assert [event.action for event in events][-2:] == ["session.closed", "session.opened"]
+
+
+def test_a_login_cookie_that_was_changed_begins_nothing(browse, acme, idp, refused):
+    for at in (0, 50, 100, 140, -1):
+        browser = browse()
+        answer = begun(browser, idp)
+        value = browser.cookies.get(LOGIN)
+        other = "A" if value[at] != "A" else "B"
+        changed = value[:at] + other + (value[at + 1 :] if at != -1 else "")
+        browser.cookies.set(LOGIN, changed, domain="gateway.example.eu", path="/callback")
+        assert browser.get("/callback", params=answer).status_code == 403
+    assert set(refused) == {"login_state"}
+
+
+def test_logging_out_with_a_token_says_nothing_to_the_provider(browser, idp, login):
+    idp.put("ada", groups=["acme-dpo"])
+    log_in(browser, idp, "ada")
+    assert browser.post("/logout", headers=login("acme", "developer")).status_code == 204
 
 
 def test_a_session_is_stored_as_a_hash_and_ends_with_its_time_or_its_person(browse, acme, idp, clock, database, data):
@@ -262,7 +296,7 @@ def test_a_callback_works_once(browser, idp, refused):
     assert browser.get("/callback", params=answer).status_code == 403
     browser.cookies.set(LOGIN, kept, domain="gateway.example.eu", path="/callback")
     assert browser.get("/callback", params=answer).status_code == 403
-    assert refused == ["login_state", "login_code"]
+    assert refused == ["login_state", "login_used"]
 
 
 def test_a_code_for_another_login_is_refused(browse, acme, idp, refused):

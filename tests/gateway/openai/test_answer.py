@@ -1,6 +1,7 @@
 import json
 
-from gateway.openai.answer import StreamRewriter, rewrite_body
+from gateway.openai.answer import rewrite_body
+from gateway.openai.stream_filter import StreamRewriter
 
 
 class Upper:
@@ -15,6 +16,9 @@ class Upper:
         self.held = text[-1:]
         return text[:-1].upper()
 
+    def rest(self):
+        return self.held.upper()
+
     def flush(self):
         rest, self.held = self.held.upper(), ""
         return rest
@@ -23,6 +27,9 @@ class Upper:
 class Identity(Upper):
     def feed(self, text):
         return text
+
+    def rest(self):
+        return ""
 
     def flush(self):
         return ""
@@ -35,10 +42,12 @@ def chunk(delta, finish=None, index=0):
     }  # fmt: skip
 
 
-def rewritten(rewriter, *chunks):
+def rewritten(rewriter, *chunks, ends=True):
     sent = []
     for one in chunks:
         sent += rewriter.rewrite(one, json.dumps(one).encode())
+    if ends:
+        sent += rewriter.end({"object": "chat.completion.chunk"})
     return [json.loads(payload) for payload in sent]
 
 
@@ -59,7 +68,7 @@ def test_held_back_text_goes_out_before_the_end_of_its_choice():
 
 
 def test_a_chunk_whose_text_is_all_held_back_is_not_sent():
-    assert rewritten(StreamRewriter(Upper), chunk({"content": "x"})) == []
+    assert rewritten(StreamRewriter(Upper), chunk({"content": "x"}), ends=False) == []
 
 
 def test_an_unchanged_chunk_is_passed_on_byte_for_byte():
@@ -95,7 +104,7 @@ def test_tool_call_arguments_have_a_filter_each_that_knows_they_are_json():
         for part in one["choices"][0]["delta"].get("tool_calls") or []:
             arguments[part["index"]] += part["function"].get("arguments") or ""
     assert arguments == {0: '{"A":1}', 1: "X"}
-    assert made == [True, True]
+    assert made == [False, True, True]  # the first one is of the name
 
 
 def test_fields_nobody_has_looked_at_do_not_pass():
@@ -128,14 +137,15 @@ def test_a_whole_body_is_filtered_in_every_text():
     message = body["choices"][0]["message"]
     assert body["choices"][0]["text"] == "PLAIN"
     assert (message["content"], message["reasoning_content"], message["refusal"]) == ("HI", "WHY", "NO")
-    assert message["tool_calls"][0]["function"] == {"name": "f", "arguments": '{"A":1}'}
+    assert message["tool_calls"][0]["function"] == {"name": "F", "arguments": '{"A":1}'}
 
 
 def test_a_stream_that_is_cut_gives_up_what_it_held_back():
     rewriter = StreamRewriter(Upper)
-    rewritten(rewriter, chunk({"content": "abc"}))
-    rest = [json.loads(payload) for payload in rewriter.end({"object": "chat.completion.chunk", "id": "c"})]
+    rewritten(rewriter, chunk({"content": "abc"}, "stop"), ends=False)
+    rest = [json.loads(payload) for payload in rewriter.rest({"object": "chat.completion.chunk", "id": "c"})]
     assert text_of(rest) == "C"
+    assert [choice["finish_reason"] for one in rest for choice in one["choices"]] == [None]  # it was cut, not ended
 
 
 def test_completions_carry_their_text_beside_the_index():
@@ -164,14 +174,14 @@ def test_a_custom_tools_input_is_text_and_goes_through_the_filter():
     body = {"choices": [{"index": 0, "message": {"role": "assistant", "content": None, "tool_calls": [call]}}]}
     rewrite_body(body, Upper)
     assert body["choices"][0]["message"]["tool_calls"] == [
-        {"id": "t", "type": "custom", "custom": {"name": "shell", "input": "LS"}}
+        {"id": "t", "type": "custom", "custom": {"name": "SHELL", "input": "LS"}}
     ]
     sent = rewritten(
         StreamRewriter(Upper), chunk({"tool_calls": [{"index": 0, "id": "t", "custom": {"name": "s", "input": "l"}}]}),
         chunk({"tool_calls": [{"index": 0, "custom": {"input": "s"}}]}), chunk({}, "tool_calls"),
     )  # fmt: skip
     calls = [call for one in sent for choice in one["choices"] for call in choice["delta"].get("tool_calls", ())]
-    assert "".join(call["custom"]["input"] for call in calls) == "LS"
+    assert "".join(call["custom"].get("input", "") for call in calls) == "LS"
     assert not any("function" in call for call in calls)
 
 
@@ -192,6 +202,8 @@ def test_a_text_that_came_in_parts_is_filtered_and_what_is_no_text_is_dropped():
     parts = [{"type": "text", "text": "ab"}, {"type": "image", "url": "x"}, "loose", {"type": "thinking", "text": "c"}]
     body = {"choices": [{"index": 0, "message": {"role": "assistant", "content": parts, "refusal": {"odd": 1}}}]}
     rewrite_body(body, Upper)
-    assert body["choices"][0]["message"] == {"role": "assistant", "content": "ABC", "refusal": ""}
+    said = {"role": "assistant", "content": "AB", "reasoning_content": "C", "refusal": ""}
+    assert body["choices"][0]["message"] == said
     sent = rewritten(StreamRewriter(Upper), chunk({"content": parts}), chunk({}, "stop"))
-    assert text_of(sent) == "ABC"
+    assert text_of(sent) == "AB"
+    assert sent[0]["choices"][0]["delta"]["reasoning_content"] == "C"

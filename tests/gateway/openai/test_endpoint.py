@@ -1,9 +1,11 @@
 import json
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gateway.errors import InvalidRequest
-from gateway.openai.endpoint import CHAT, COMPLETIONS, parse_call
+from gateway.openai.endpoint import CHAT, COMPLETIONS, EMBEDDINGS, parse_call
 
 GOOD = {"model": "m", "messages": [{"role": "user", "content": "my secret is 4711"}]}
 
@@ -18,7 +20,7 @@ def refusal(body, endpoint=CHAT):
 def test_a_good_call_keeps_fields_nobody_here_knows():
     call = parse_call(CHAT, json.dumps({**GOOD, "guided_json": {"type": "object"}, "top_k": 5}).encode())
     assert call.body["guided_json"] == {"type": "object"}
-    assert (call.model, call.stream, call.max_tokens) == ("m", False, None)
+    assert (call.model, call.stream, call.most_tokens(7)) == ("m", False, 7)
 
 
 @pytest.mark.parametrize(
@@ -69,3 +71,76 @@ def test_nesting_without_end_is_refused_not_a_crash():
 def test_the_leading_text_is_the_start_of_the_prompt():
     assert parse_call(CHAT, json.dumps(GOOD).encode()).leading_text == "usermy secret is 4711"
     assert parse_call(COMPLETIONS, b'{"model":"m","prompt":"Once"}').leading_text == "Once"
+
+
+IDS = st.lists(st.integers(0, 9), min_size=1, max_size=4)
+SIZES = st.none() | st.integers(1, 5000)
+PROMPTS = st.one_of(
+    st.text(max_size=3),
+    st.lists(st.text(max_size=3), min_size=1, max_size=4),
+    IDS,
+    st.lists(IDS, min_size=1, max_size=4),
+)
+
+
+def generated(path, body, default):
+    """What a server generates at most for `body`, by OpenAI's and vLLM's references; whichever bound it obeys."""
+    bounds = [body[name] for name in ("max_tokens", "max_completion_tokens") if body.get(name) is not None]
+    each = max(bounds) if bounds else default
+    prompt = body.get("prompt", "")
+    prompts = len(prompt) if isinstance(prompt, list) and not isinstance(prompt[0], int) else 1
+    return each * max(body.get("n") or 1, body.get("best_of") or 1) * prompts if path != EMBEDDINGS else 0
+
+
+@given(prompt=PROMPTS, most=SIZES, newer=SIZES, n=st.none() | st.integers(1, 8), best_of=st.none() | st.integers(1, 8))
+def test_what_is_reserved_covers_what_the_body_makes_a_server_generate(prompt, most, newer, n, best_of):
+    given_fields = {"max_tokens": most, "max_completion_tokens": newer, "n": n, "best_of": best_of}
+    for endpoint in (CHAT, COMPLETIONS):
+        known = {name: value for name, value in given_fields.items() if name in endpoint.request_type.model_fields}
+        body = {"model": "m", **({**GOOD} if endpoint is CHAT else {"prompt": prompt}), **known}
+        call = parse_call(endpoint, json.dumps(body).encode())
+        assert call.most_tokens(512) == generated(endpoint, body, 512)
+        one_each = {**body, "max_tokens": 1, "max_completion_tokens": None, "best_of": None}
+        assert call.choices == generated(endpoint, one_each, 1)
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "field", "value"),
+    [
+        (COMPLETIONS, "max_completion_tokens", 1),
+        (COMPLETIONS, "max_completion_tokens", -1_000_000),
+        (EMBEDDINGS, "max_completion_tokens", 5),
+        (CHAT, "n_predict", 100_000),
+        (CHAT, "max_new_tokens", 100_000),
+        (CHAT, "n_cmpl", 50),
+        (CHAT, "best_of", 20),
+        (CHAT, "use_beam_search", True),
+        (COMPLETIONS, "max_output_tokens", 10),
+    ],
+)
+def test_a_length_under_another_name_is_refused_by_name_and_not_forwarded(endpoint, field, value):
+    body = {"model": "m", **BODY[endpoint], "max_tokens": 5, field: value}
+    error = refusal(body, endpoint)
+    assert (error.http_status, error.param, error.code) == (400, field, "unsupported_parameter")
+    parse_call(endpoint, json.dumps({**body, field: None}).encode())
+
+
+BODY = {CHAT: {"messages": GOOD["messages"]}, COMPLETIONS: {"prompt": "x"}, EMBEDDINGS: {"input": "x"}}
+
+
+@pytest.mark.parametrize("endpoint", [COMPLETIONS, EMBEDDINGS])
+@pytest.mark.parametrize("messages", [5, ["a"], [{}], None, [{"role": "user", "content": "x" * 99}]])
+def test_a_field_of_another_endpoint_is_never_read(endpoint, messages):
+    call = parse_call(endpoint, json.dumps({"model": "m", **BODY[endpoint], "messages": messages}).encode())
+    assert (call.leading_text, call.choices) == ("x", 1)
+
+
+def test_prompts_of_token_ids_are_counted_as_tokens():
+    assert parse_call(COMPLETIONS, b'{"model":"m","prompt":[1,1,1,1]}').request.prompt_ids == 4
+    assert parse_call(EMBEDDINGS, b'{"model":"m","input":[[1,1],[1]]}').request.prompt_ids == 3
+    assert parse_call(COMPLETIONS, b'{"model":"m","prompt":["1","1"]}').request.prompt_ids == 0
+
+
+def test_a_length_beyond_any_server_is_reserved_as_the_most_there_can_be():
+    call = parse_call(CHAT, json.dumps({**GOOD, "max_tokens": 10**400, "n": 128}).encode())
+    assert call.most_tokens(512) == (2**31 - 1) * 128

@@ -1,3 +1,4 @@
+import contextlib
 from itertools import pairwise
 
 import pytest
@@ -6,7 +7,7 @@ from hypothesis import strategies as st
 
 from gateway.errors import BackendFailed
 from gateway.openai import sse
-from gateway.openai.sse import EventSplitter
+from gateway.openai.sse import MAX_EVENT_BYTES, EventSplitter
 
 STREAM = (
     b'data: {"a":"Gr\xc3\xb6\xc3\x9fe"}\n\n: keep-alive\n\ndata: {"b":1}\r\n\r\n'
@@ -39,3 +40,32 @@ def test_an_event_without_end_is_a_fault_of_the_backend(monkeypatch):
     monkeypatch.setattr(sse, "MAX_EVENT_BYTES", 100)
     with pytest.raises(BackendFailed, match="without end"):
         EventSplitter().feed(b"data: " + b"x" * 101)
+
+
+@pytest.mark.parametrize("piece", [b"\r", b"x\r", b"data: x\r", b"\r\rx", b"a\n", b"\n\r", b": \r\n"], ids=repr)
+def test_what_an_incomplete_event_keeps_is_bounded_whatever_its_pieces_end_in(monkeypatch, piece):
+    monkeypatch.setattr(sse, "MAX_EVENT_BYTES", 1000)
+    splitter = EventSplitter()
+    fed = 0
+    with contextlib.suppress(BackendFailed):
+        while fed < 20_000:
+            fed += len(piece)
+            splitter.feed(piece)
+            assert len(splitter._pending) <= 1000
+    assert len(splitter._pending) <= 1000
+
+
+def test_pieces_that_end_in_a_carriage_return_cost_linear_work():
+    """Half a MB in pieces of two bytes; with a search or a copy of the whole for each piece this would not end."""
+    splitter = EventSplitter()
+    for _ in range(MAX_EVENT_BYTES // 256):
+        for _ in range(8):
+            splitter.feed(b"a\r")
+    assert splitter.feed(b"\rdata: x\r\n\r\n") == [b"x"]
+
+
+@pytest.mark.parametrize(
+    "event", [b"data:\n\n", b"data: \n\n", b"data\n\n", b"\n\n\n\n", b":\n\n", b"id: 1\n\n"], ids=repr
+)
+def test_an_event_without_data_is_no_event(event):
+    assert EventSplitter().feed(event + b"data: x\n\n") == [b"x"]

@@ -8,7 +8,7 @@ import sqlalchemy
 
 from gateway.store.demand import write_demand
 from gateway.store.errors import Duplicate, Invalid, NotFound
-from gateway.store.fleet_inventory import deployment_at, deployments_in, replicas_of
+from gateway.store.fleet_inventory import deployment_at, deployments_in, launched, replicas_of
 from gateway.store.fleet_store import FleetStore
 from gateway.store.uptime import _by_day, meter
 from regions.demand import Demand, Told
@@ -384,3 +384,13 @@ def test_spans_that_follow_each_other_add_up():
     marks = [begin + n * 0.33337 for n in range(20)]
     pieces = sum(ms for a, b in pairwise(marks) for _, ms in _by_day(a, b))
     assert pieces == sum(ms for _, ms in _by_day(marks[0], marks[-1]))
+
+
+def test_each_replica_names_the_deployment_that_started_it_after_its_end_too(database, store, acme):
+    one = store()
+    term = one.lead()
+    first, second = one.begin(term, WISH, "eu-fr-par"), one.begin(term, WISH, "eu-de-fra")
+    one.end(term, second, State.FAILED, "x", seen=False)
+    assert launched(database, "acme") == {first.id: "small", second.id: "small"}
+    with pytest.raises(NotFound):
+        launched(database, "globex")

@@ -92,3 +92,11 @@ def test_an_id_behind_a_phone_in_a_row_keeps_its_own_label(row):
 
 def test_an_order_behind_a_phone_in_a_row_is_no_id():
     assert "national_id" not in str(found("A. Test;a.t@mail.example.eu;512 218 761;53070237721"))
+
+
+@pytest.mark.parametrize("text", [
+    "Der Zähler steht auf 92459841 und die Datei hat 602944069 Bytes.", "00000010  f0 cc fd 89 2f 09 20 72 26 f5 6e", "e 504708 707953 210289\ne 196803 22287 854511",
+    '{"ts": 1460122329175, "v": 0.7777}', "kernel: [12345.064422] usb 3-7: new", "7360916\t34434048915\t63028049987\t2178616",
+])  # fmt: skip
+def test_counts_bytes_coordinates_and_times_are_left_alone(text):
+    assert found(text) == []

@@ -1,0 +1,301 @@
+"""The tables of a pack that follow from its records: made again on the walk, and compared with the files.
+
+Whoever has the log's key can sign any table. What is listed in RECOMPUTED is therefore not believed but made from the
+records; the other files are only as good as the signature, and the report names them.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from audit.ocsf import ocsf
+from audit.pack_verifier.fault import Broken, Findings
+from audit.pack_verifier.signed import Signed
+from audit.pack_verifier.systems import Systems
+
+BOM = "\ufeff"
+MAX_ROW = 1 << 20
+EVENTS, OCSF = "events.csv", "ocsf.jsonl"
+RECOMPUTED = (
+    EVENTS,
+    OCSF,
+    "counts.csv",
+    "transfer_report.csv",
+    "denied.csv",
+    "admin_access.csv",
+    "retention_run.csv",
+    "authority_requests.csv",
+    "residency_evidence.json",
+    "ai_systems.json",
+    "incidents.json",
+    "erasure_certificate.json",
+)
+CHECKED = (  # by other steps, against the records or the tree
+    "events.jsonl",
+    "fields.jsonl",
+    "checkpoint",
+    "policy_history.json",
+    "policies_in_force.json",
+)
+CHECKED_FOLDERS = ("proofs/", "certificates/")
+
+HEADER = (
+    "seq,ts,type,request_id,key_id,project,activity_id,ai_system_id,risk_class,endpoint,model_requested,model_served,"
+    "region,backend_id,inference_country,storage_country,operator_entity,operator_hq,ultimate_parent_country,"
+    "transfer_basis,outcome,status,reason,finish_reason,tokens_in,tokens_out,ttft_ms,latency_ms"
+)
+COLUMNS = tuple(HEADER.split(","))
+OUTCOME = COLUMNS.index("outcome")
+ROUTE = (
+    "inference_country",
+    "storage_country",
+    "operator_entity",
+    "operator_hq",
+    "ultimate_parent",
+    "ultimate_parent_country",
+    "region",
+    "transfer_basis",
+)
+PEER = ("backend_id", "region", "kind", "address", "peer_sha256", "peer_uri", "tls_version")
+RUN = ("run_id", "due", "deleted", "held", "orphans", "oldest_expiry", "backups_until", "certificate_sha256")
+TOOLS = ("intra_eea", "adequacy", "scc", "bcr", "derogation")
+ACCESS = ("legal_hold.", "erasure.", "dsar.", "oversight.", "admin.")
+ACCESS_EXACT = ("content.accessed", "content.replayed", "log.exported", "log.read", "model.changed", "log.key_rotated")
+STAMP = ("v", "event_id", "ts", "gateway_node", "boot_id", "type", "tenant", "actor")
+COUNTED = ("request.refused", "auth.failed")
+
+
+class Line:
+    """A file whose `write` gives back what it was given."""
+
+    def write(self, text: str) -> str:
+        return text
+
+
+WRITE_ROW = csv.writer(Line()).writerow
+FORMULA = frozenset("=+-@\t\r")
+ENCODE = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+RECORD = "\x00"  # stands for the record in an OCSF event, whose text is known already
+ENCODED_RECORD = '"unmapped":"\\u0000"'
+
+
+def csv_line(values: Iterable[object]) -> str:
+    """RFC 4180. A cell that a spreadsheet would take for a formula begins with an apostrophe."""
+    cells = ["'" + value if isinstance(value, str) and value[:1] in FORMULA else value for value in values]
+    return str(WRITE_ROW(cells))
+
+
+def csv_file(header: str, rows: Iterable[Iterable[object]]) -> str:
+    return BOM + header + "\r\n" + "".join(csv_line(row) for row in rows)
+
+
+class Rows:
+    """A file that is compared line by line while the records pass by."""
+
+    def __init__(self, signed: Signed, name: str) -> None:
+        self.name, self.wrong = name, -1
+        self.file = signed.pack.open(name) if name in signed.files else None
+
+    def expect(self, line: bytes, seq: int) -> None:
+        """Remembers the first record whose line is another."""
+        if self.file is not None and self.wrong < 0 and self.file.readline(MAX_ROW) != line:
+            self.wrong = seq
+
+    def finish(self, end: int) -> None:
+        if self.file is not None:
+            if self.wrong < 0 and self.file.read(1):
+                self.wrong = end
+            self.file.close()
+
+
+class Tables:
+    """`take` each record that has content, `take_expired` each other one, in their order; then `check`."""
+
+    def __init__(self, signed: Signed, findings: Findings) -> None:
+        self.signed, self.findings = signed, findings
+        self.rows: dict[str, Rows] = {}
+        self.counts: dict[tuple[Any, ...], int] = {}
+        self.transfers: dict[tuple[str, ...], int] = {}
+        self.denials: dict[tuple[str, str, str], int] = {}
+        self.months: set[str] = set()
+        self.access: list[list[object]] = []
+        self.runs: list[list[object]] = []
+        self.requests: list[list[object]] = []
+        self.connections: dict[tuple[str, ...], dict[str, Any]] = {}
+        self.backends: set[str] = set()
+        self.incidents: dict[str, dict[str, Any]] = {}
+        self.systems = Systems()
+
+    def begin(self) -> None:
+        self.rows = {name: Rows(self.signed, name) for name in (EVENTS, OCSF)}
+        self.rows[EVENTS].expect((BOM + csv_line(COLUMNS)).encode(), self.signed.first)
+
+    def take(self, seq: int, event: dict[str, Any], text: str) -> None:
+        """`text` is the record in canonical form. Raises Broken for one that no table can be made of."""
+        try:
+            self.take_rows(seq, event, text)
+            self.take_counts(seq, event)
+        except (KeyError, TypeError, ValueError, AttributeError):
+            raise Broken("it lacks what a record of its type has") from None
+
+    def take_expired(self, seq: int) -> None:
+        self.rows[EVENTS].expect(csv_line([seq] + [""] * (len(COLUMNS) - 1)).encode(), seq)
+
+    def take_rows(self, seq: int, event: dict[str, Any], text: str) -> None:
+        cells = [event.get(name, "") for name in COLUMNS]
+        cells[0], cells[OUTCOME] = seq, (event.get("decision") or {}).get("outcome", "")
+        self.rows[EVENTS].expect(csv_line(cells).encode(), seq)
+        mapped = ENCODE(dict(ocsf(seq, event), unmapped=RECORD))
+        record = '"unmapped":' + text[:-1] + ',"seq":' + str(seq) + "}"
+        self.rows[OCSF].expect((mapped.replace(ENCODED_RECORD, record, 1) + "\n").encode(), seq)
+
+    def take_counts(self, seq: int, event: dict[str, Any]) -> None:
+        kind, ts = event["type"], event["ts"]
+        self.months.add(ts[:7])
+        self.count_record(kind, ts, event)
+        if kind == "inference.denied":
+            for one in event["decision"]["reasons"]:
+                add_one(self.denials, (one["rule"], one.get("article", ""), one["because"]))
+        if kind in ("inference.accepted", "routing.decision"):
+            add_one(self.transfers, (ts[:7], *(event[name] for name in ROUTE)))
+            self.backends.add(event["backend_id"])
+        if kind == "routing.connected":
+            seen = tuple(event.get(name, "") for name in PEER)
+            one = self.connections.setdefault(seen, {"connections": 0, "first": ts, "last": ts})
+            one["connections"] += 1
+            one["last"] = ts
+        if kind.startswith("incident."):
+            self.take_incident(seq, event)
+        if kind.startswith("authority_request."):
+            asked = [event[name] for name in ("matter_id", "authority", "country")]
+            self.requests.append([seq, ts, kind, *asked, event.get("legal_basis", ""), event.get("outcome", "")])
+        if is_access(kind):
+            about = {name: value for name, value in event.items() if name not in STAMP}
+            self.access.append([seq, ts, kind, event.get("actor", ""), json.dumps(about, sort_keys=True)])
+        if kind == "retention.run":
+            records = [event.get("expired_records", 0), event.get("held_records", 0)]
+            self.runs.append([seq, ts] + [event.get(name, "") for name in RUN] + records)
+        self.systems.take(seq, event)
+
+    def count_record(self, kind: str, ts: str, event: dict[str, Any]) -> None:
+        told: tuple[Any, ...] = ("", "", "", "")
+        if kind in COUNTED:
+            told = tuple(event.get(name, "") for name in ("status", "reason", "endpoint", "key_id"))
+        place = (ts[:10], kind, *(str(one) for one in told))
+        self.counts[place] = self.counts.get(place, 0) + (event.get("count", 1) if kind in COUNTED else 1)
+
+    def take_incident(self, seq: int, event: dict[str, Any]) -> None:
+        empty: dict[str, Any] = {
+            "closed": None,
+            "laws": [],
+            "severity": None,
+            "ai_system_id": None,
+            "moments": {},
+            "notified": {},
+        }
+        name = event["incident_id"]
+        case = self.incidents.setdefault(name, dict(empty, incident_id=name, opened=event["ts"], records=[]))
+        case["records"] = case["records"] + [seq]
+        case["laws"] = list(dict.fromkeys(case["laws"] + list(event.get("laws", []))))
+        case.update({name: event[name] for name in ("severity", "ai_system_id") if name in event})
+        moments = {name: event[name + "_at"] for name in ("detected", "aware", "classified") if name + "_at" in event}
+        case["moments"] = dict(case["moments"], **moments)
+        if event["type"] == "incident.notified" and "clock" in event:
+            case["notified"] = dict({event["clock"]: event["ts"]}, **case["notified"])
+        if event["type"] == "incident.closed":
+            case["closed"] = event["ts"]
+
+    def check(self, certificates: list[dict[str, Any]]) -> None:
+        """Every file of RECOMPUTED against what the records say. Raises Broken if these were not read."""
+        if not self.rows:
+            raise Broken("the tables cannot be checked, since the records could not be read")
+        for name, rows in self.rows.items():
+            rows.finish(self.signed.end)
+            if name not in self.signed.files:
+                self.findings.fault("table", name + " is not in the pack: nothing can be said about it")
+            elif rows.wrong >= 0:
+                self.findings.fault("table", name + " says something else than the records", rows.wrong)
+        for name, text in self.csv_files():
+            self.compare(name, text == self.text(name))
+        for name, value in (
+            ("residency_evidence.json", self.residency()),
+            ("ai_systems.json", self.systems.listed()),
+            ("incidents.json", self.incident_register()),
+            ("erasure_certificate.json", certificates),
+        ):
+            self.compare(name, self.value(name) == value)
+
+    def compare(self, name: str, equal: bool) -> None:
+        if name in self.signed.files and not equal:
+            self.findings.fault("table", name + " says something else than the records")
+        elif name not in self.signed.files:
+            self.findings.fault("table", name + " is not in the pack: nothing can be said about it")
+
+    def text(self, name: str) -> str:
+        return self.signed.pack.read(name).decode("utf-8", "replace") if name in self.signed.files else ""
+
+    def value(self, name: str) -> Any:
+        """What the file says, without what the records do not tell: the deadlines of incidents come from a table."""
+        try:
+            said = json.loads(self.text(name) or "null")
+            if name == "incidents.json":
+                return [{key: one[key] for key in one if key != "deadlines"} for one in said["incidents"]]
+        except (ValueError, KeyError, TypeError):
+            return "not of this format"
+        return said
+
+    def csv_files(self) -> Iterator[tuple[str, str]]:
+        rows = sorted(self.counts.items())
+        yield "counts.csv", csv_file("day,type,status,reason,endpoint,key_id,count", ([*at, n] for at, n in rows))
+        head = "month," + ",".join(ROUTE) + ",calls"
+        transfers: list[list[object]] = [[*route, calls] for route, calls in sorted(self.transfers.items())]
+        yield "transfer_report.csv", csv_file(head, transfers + self.unused_tools())
+        denied = ([*why, calls] for why, calls in sorted(self.denials.items()))
+        yield "denied.csv", csv_file("rule,article,because,calls", denied)
+        yield "admin_access.csv", csv_file("seq,ts,type,actor,what", self.access)
+        head = "seq,ts," + ",".join(RUN) + ",expired_records,held_records"
+        yield "retention_run.csv", csv_file(head, self.runs)
+        none = ["", "", "none", "", "No request of an authority is on record.", "", "", ""]
+        head = "seq,ts,type,matter_id,authority,country,legal_basis,outcome"
+        yield "authority_requests.csv", csv_file(head, self.requests or [none])
+
+    def unused_tools(self) -> list[list[object]]:
+        """Each month, the tools that no call rested on."""
+        used = {(month, tool): 0 for month in sorted(self.months) for tool in TOOLS}
+        for route, calls in self.transfers.items():
+            for part in route[-1].split("+"):
+                place = route[0], part.partition(":")[0]
+                used[place] = used.get(place, 0) + calls
+        return [[month] + [""] * 7 + [tool, 0] for (month, tool), calls in used.items() if not calls]
+
+    def residency(self) -> dict[str, Any]:
+        return {
+            "note": "Each call's route was recorded before its first byte left; the records are in events.jsonl.",
+            "routes": [
+                dict(zip(("month", *ROUTE), route), calls=calls) for route, calls in sorted(self.transfers.items())
+            ],
+            "connections": [dict(zip(PEER, seen), **one) for seen, one in sorted(self.connections.items())],
+            "denied": [
+                {"rule": why[0], "article": why[1], "because": why[2], "calls": calls}
+                for why, calls in sorted(self.denials.items())
+            ],
+            "backends_seen": sorted(self.backends),
+        }
+
+    def incident_register(self) -> list[dict[str, Any]]:
+        return list(self.incidents.values())
+
+
+def is_access(kind: str) -> bool:
+    return kind in ACCESS_EXACT or (kind.startswith(ACCESS) and not kind.startswith("admin.keyring."))
+
+
+def is_checked(name: str) -> bool:
+    return name in RECOMPUTED or name in CHECKED or name.startswith(CHECKED_FOLDERS)
+
+
+def add_one(counts: dict[Any, int], place: Any) -> None:
+    counts[place] = counts.get(place, 0) + 1

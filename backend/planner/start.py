@@ -1,0 +1,34 @@
+"""Whether a backend with default options could start at all: asked before a deployment is accepted."""
+
+from backend.engine.config import EngineConfig
+from backend.errors import ConfigError
+from backend.models.checkpoint import Checkpoint
+from backend.planner.cards import CARDS
+from backend.planner.memory import weight_bytes
+from backend.planner.plan import gib, plan
+
+CPU = "cpu"
+
+
+def start_refusal(checkpoint: Checkpoint, gpu: str, host_memory: int | None = None) -> str | None:
+    """Why it could not, None where it could. The KV cache takes what is left, so a long context refuses nothing.
+
+    gpu: a card's name or ``cpu``. host_memory: bytes of the machine, where a backend on its CPU is to run there.
+    Raises BackendError where the model cannot be read.
+    """
+    if gpu != CPU and gpu not in CARDS:
+        raise ConfigError(f"no card {gpu!r}; known are {', '.join(CARDS)}, and {CPU}")
+    if checkpoint.is_encoder:
+        checkpoint.encoder_config  # noqa: B018  # read, so that one that cannot be is refused
+        return None
+    model = checkpoint.config
+    if gpu == CPU:
+        weights = weight_bytes(model, "float32", None)
+        if host_memory is None or weights <= host_memory:
+            return None
+        return f"the weights take {gib(weights)} in float32; the machine has {gib(host_memory)} of memory"
+    if checkpoint.cpu_only is not None:
+        return f"on a GPU this model cannot be served: {checkpoint.cpu_only}"
+    shortest = EngineConfig(model="", device="cuda", dtype="bfloat16", max_model_len=2)
+    made = plan(model, shortest, CARDS[gpu], concurrency=1, prompt=1, answer=1)
+    return made.refusal if made.memory.blocks == 0 else None

@@ -1,0 +1,30 @@
+"""Why an answer ended: which values count as an end, and what goes on record of them.
+
+Servers use values beside OpenAI's five: ``eos_token`` and ``stop_sequence`` (TGI), ``abort`` (vLLM, SGLang),
+``model_length`` and ``error`` (Mistral), ``timeout`` and ``cancelled`` (TensorRT-LLM), ``load`` (Ollama), ``""`` on
+every chunk (older Ollama). The client receives what the server sent. The record, spans and metrics receive only values
+of this list: an unknown one may be text.
+"""
+
+from typing import Any, Final
+
+KNOWN: Final = frozenset(
+    {
+        "stop", "length", "tool_calls", "content_filter", "function_call", "eos_token", "stop_sequence", "abort",
+        "error", "model_length", "repetition", "timeout", "cancelled", "load", "unload",
+        "insufficient_system_resource",
+    }
+)  # fmt: skip
+OTHER: Final = "other"
+
+
+def announces_end(reason: Any) -> bool:
+    """Whether `reason` says that a choice has ended. None and the empty string do not."""
+    return reason is not None and reason != ""
+
+
+def recorded(reason: Any) -> str | None:
+    """The word for the record: `reason` where it is known, ``other`` where it is not, None where none was given."""
+    if not announces_end(reason):
+        return None
+    return reason if isinstance(reason, str) and reason in KNOWN else OTHER

@@ -1,0 +1,61 @@
+"""What a server says an answer used.
+
+A count goes into bills, limits, metrics and spans, so one that cannot be true is not used: the call is then estimated,
+as where a server says nothing.
+"""
+
+import logging
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from backend.wire import Usage
+from gateway.errors import BackendFailed
+
+logger = logging.getLogger("domicile.gateway")
+
+MAX_TOKENS: Final = 1 << 24
+"""Tokens that a prompt or an answer may have: ten times the longest context of 2026."""
+MAX_COUNT: Final = 1e12
+"""Of any other number in usage; energy is bounded by the wire model."""
+
+
+def usage_of(said: Any) -> Usage | None:
+    """The usage that a server reported; None where it reported none, zeros, or what cannot be true.
+
+    Raises BackendFailed where it is no usage at all.
+    """
+    if said is None or said == {}:
+        return None
+    try:
+        told = Usage.model_validate(_without_nulls(said))
+    except (ValidationError, TypeError):
+        raise BackendFailed("The backend sent usage that is not usage") from None
+    details = told.prompt_tokens_details
+    counts = (told.prompt_tokens, told.completion_tokens, told.total_tokens, details.cached_tokens if details else 0)
+    if not all(0 <= count <= MAX_TOKENS for count in counts):
+        logger.warning("a backend reported usage that cannot be true; the call is estimated")
+        return None
+    return Usage.model_validate(_numbers(told.model_dump(exclude_none=True))) if any(counts) else None
+
+
+def _without_nulls(said: Any) -> dict[str, Any]:
+    if not isinstance(said, dict):
+        raise TypeError
+    inner = {name: value for name, value in said.items() if value is not None}
+    return {name: _without_nulls(value) if isinstance(value, dict) else value for name, value in inner.items()}
+
+
+def _numbers(said: dict[str, Any]) -> dict[str, Any]:
+    """Only counts, at the top and one level below: other members may be text."""
+    kept: dict[str, Any] = {}
+    for name, value in said.items():
+        if isinstance(value, dict):
+            kept[name] = {inner: number for inner, number in value.items() if _is_count(number)}
+        elif _is_count(value):
+            kept[name] = value
+    return kept
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) in (int, float) and 0 <= value <= MAX_COUNT

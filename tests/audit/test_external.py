@@ -1,0 +1,126 @@
+"""Calls to outside services against a server on loopback that is slow, endless, broken or gone."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from audit.external import Breaker, ExternalService, ExternalUnavailable
+
+Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+HEAD = b"HTTP/1.1 200 OK\r\n"
+
+
+@asynccontextmanager
+async def serving(handler: Handler):
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await reader.readuntil(b"\r\n\r\n")
+            await handler(reader, writer)
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(connected, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+    finally:
+        server.close()
+
+
+def saying(content: bytes) -> Handler:
+    async def answer(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(content)
+        await writer.drain()
+
+    return answer
+
+
+async def dripping(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.write(HEAD + b"content-length: 1000\r\n\r\n")
+    for _ in range(200):
+        writer.write(b"x")
+        await writer.drain()
+        await asyncio.sleep(0.02)
+
+
+async def endless(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.write(HEAD + b"connection: close\r\n\r\n")
+    for _ in range(10_000):
+        writer.write(b"x" * 1000)
+        await writer.drain()
+
+
+async def test_a_whole_answer_comes_with_status_headers_and_content():
+    async with serving(saying(b"HTTP/1.1 403 No\r\nX-Why: so\r\ncontent-length: 2\r\n\r\nno")) as url:
+        service = ExternalService("the test", deadline_s=5)
+        answer = await service.ask("GET", url)
+        await service.aclose()
+    assert (answer.status, answer.headers["x-why"], answer.content) == (403, "so", b"no")
+
+
+async def test_one_deadline_holds_for_the_whole_answer_however_often_a_byte_comes():
+    async with serving(dripping) as url:
+        service = ExternalService("the test", deadline_s=0.3)
+        with pytest.raises(ExternalUnavailable, match=r"the test did not answer within 0\.3 seconds"):
+            async with asyncio.timeout(3):
+                await service.ask("GET", url)
+        await service.aclose()
+
+
+async def test_an_answer_without_an_end_is_given_up_on():
+    async with serving(endless) as url:
+        service = ExternalService("the test", deadline_s=20, max_bytes=10_000)
+        with pytest.raises(ExternalUnavailable, match="the test"):
+            await service.ask("GET", url)
+        await service.aclose()
+
+
+@pytest.mark.parametrize(
+    "said",
+    [b"rubbish\r\n\r\n", HEAD + b"content-encoding: gzip\r\ncontent-length: 1\r\n\r\nx"],
+    ids=["rubbish", "gzip"],
+)
+async def test_an_answer_that_is_not_as_asked_is_refused(said: bytes):
+    async with serving(saying(said)) as url:
+        service = ExternalService("the test", deadline_s=5)
+        with pytest.raises(ExternalUnavailable):
+            await service.ask("GET", url)
+        await service.aclose()
+
+
+async def test_no_message_repeats_an_address():
+    service = ExternalService("the test", deadline_s=5)
+    with pytest.raises(ExternalUnavailable) as raised:
+        await service.ask("GET", "http://someone:CANARY@127.0.0.1:1/")
+    assert "CANARY" not in str(raised.value) and not raised.value.sent
+
+
+async def test_after_several_failures_the_service_is_not_asked_until_a_pause_is_over():
+    now = [0.0]
+    service = ExternalService("the test", deadline_s=5, breaker=Breaker(failures=2, pause_s=5, now=lambda: now[0]))
+    for _ in range(2):
+        with pytest.raises(ExternalUnavailable, match="cannot be reached"):
+            await service.ask("GET", "http://127.0.0.1:1/")
+    with pytest.raises(ExternalUnavailable, match="asked again in 5 s"):
+        await service.ask("GET", "http://127.0.0.1:1/")
+    now[0] = 6.0
+    async with serving(saying(HEAD + b"content-length: 0\r\n\r\n")) as url:
+        assert (await service.ask("GET", url)).status == 200
+        assert (await service.ask("GET", url)).status == 200
+    await service.aclose()
+
+
+def test_a_breaker_pauses_twice_as_long_each_time_and_lets_one_call_through():
+    now = [0.0]
+    breaker = Breaker(failures=1, pause_s=1, longest_s=3, now=lambda: now[0])
+    pauses = []
+    for _ in range(4):
+        breaker.failed()
+        pauses.append(breaker.waits())
+        now[0] += pauses[-1]
+        assert breaker.waits() == 0
+        assert breaker.waits() > 0  # the others wait for the one that tries
+    assert pauses == [1, 2, 3, 3]

@@ -1,0 +1,100 @@
+"""What a body may hold: counted before it is parsed, exactly, and whatever stands in its strings."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.errors import BodyTooComplex, InvalidRequest
+from gateway.openai.bounds import MAX_FORM_DEPTH, MAX_MESSAGES, MAX_TOOLS, Bounds
+from gateway.openai.endpoint import CHAT, COMPLETIONS, parse_call
+from tests.fakes.lab import chat
+
+TEXTS = st.text(alphabet='ab{}[],:"\\\n', max_size=12)
+VALUES = st.recursive(
+    st.none() | st.integers() | TEXTS,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXTS, inner, max_size=4),
+    max_leaves=20,
+)
+
+
+def counted(value):
+    """Containers, strings and commas of `value` as JSON."""
+    if isinstance(value, str):
+        return 0, 1, 0
+    if not isinstance(value, dict | list):
+        return 0, 0, 0
+    inner = list(value) if isinstance(value, list) else [each for pair in value.items() for each in pair]
+    sums = [sum(each) for each in zip(*(counted(each) for each in inner), strict=True)] or [0, 0, 0]
+    return sums[0] + 1, sums[1], sums[2] + max(0, len(value) - 1)
+
+
+@given(VALUES, st.booleans())
+def test_the_count_is_exact_whatever_the_strings_hold(value, plain):
+    raw = b" " * 40 + json.dumps(value, ensure_ascii=plain).encode()
+    containers, strings, commas = counted(value)
+    Bounds(containers, strings, commas).check(raw)
+    for bounds in (
+        (containers - 1, strings, commas),
+        (containers, strings - 1, commas),
+        (containers, strings, commas - 1),
+    ):
+        if min(bounds) >= 0:
+            with pytest.raises(BodyTooComplex):
+                Bounds(*bounds).check(raw)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"model":"m","messages":[' + b",".join([b'{"role":1}'] * 700_000) + b"]}",
+        b'{"model":"m","messages":[' + b",".join([b'{"role":"user","content":"x"}'] * 200_000) + b"]}",
+        b'{"model":"m","x":[' + b",".join([b"{}"] * 2_600_000) + b"]}",
+        b'{"model":"m","x":[' + b",".join([b'""'] * 2_000_000) + b"]}",
+        b'{"model":"m","x":[' + b",".join([b"1"] * 3_900_000) + b"]}",
+        b'{"model":"m","x":[' + b",".join([b"[]"] * 20_000) + b'],"y":"\\',
+        b"[" * 8_000_000,
+    ],
+)
+def test_a_body_of_very_many_values_is_refused_by_its_count(body):
+    with pytest.raises(BodyTooComplex, match="at most"):
+        parse_call(CHAT, body)
+
+
+def test_a_long_text_full_of_brackets_and_quotes_is_one_string():
+    text = 'def f(x): return {"a": [1, 2]}\\ "\n' * 100_000
+    assert parse_call(CHAT, json.dumps(chat(text)).encode()).body["messages"][0]["content"] == text
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        (chat("x", messages=[{"role": "user", "content": "x"}] * (MAX_MESSAGES + 1)), "messages"),
+        (chat("x", tools=[{}] * (MAX_TOOLS + 1)), "tools"),
+        (chat("x", logit_bias={str(n): "x" for n in range(2000)}), "logit_bias"),
+        (chat("x", tools=[{"type": "function"}, {"p": [[]] * 5000}]), "tools.1"),
+        (chat("x", response_format={"s": [{}] * 5000}), "response_format"),
+        (chat("x", guided_json={"s": json.loads("[" * MAX_FORM_DEPTH + "]" * MAX_FORM_DEPTH)}), "guided_json"),
+    ],
+)
+def test_messages_tools_and_schemas_are_bounded_by_name(body, param):
+    with pytest.raises(BodyTooComplex) as refused:
+        parse_call(CHAT, json.dumps(body).encode())
+    assert (refused.value.param, refused.value.code, refused.value.http_status) == (param, "body_too_complex", 400)
+
+
+def test_a_body_at_the_bounds_passes():
+    body = chat("x", messages=[{"role": "user", "content": "x"}] * MAX_MESSAGES, tools=[{}] * MAX_TOOLS)
+    assert len(parse_call(CHAT, json.dumps(body).encode()).body["messages"]) == MAX_MESSAGES
+    ids = {"model": "m", "prompt": [1] * 500_000}
+    assert len(parse_call(COMPLETIONS, json.dumps(ids).encode()).body["prompt"]) == 500_000
+
+
+@pytest.mark.parametrize("field", ["prompt", "messages", "stop", "guided_choice"])
+def test_of_many_errors_the_first_is_told(field):
+    endpoint = CHAT if field == "messages" else COMPLETIONS
+    body = {"model": "m", "messages": [], "prompt": "x", field: [{"role": 1}] * 4000}
+    with pytest.raises(InvalidRequest) as refused:
+        parse_call(endpoint, json.dumps(body).encode())
+    assert refused.value.http_status == 400 and refused.value.param.startswith(field)
