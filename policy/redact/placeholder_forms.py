@@ -21,7 +21,7 @@ REACH = 240  # characters of a form before and behind its nonce, at most: a labe
 MOST_DIGITS = 12
 LONGEST_ENDING = 4  # letters of an inflected form behind a placeholder
 _LONGEST_LABEL = 40
-_LONGEST_ESCAPE = 10  # JSON's in JSON in JSON: `\\\\\\\\u003c`
+_LONGEST_ESCAPE = 12  # JSON's in JSON in JSON: `\\\\\\\\u003c`
 _MOST_ESCAPES = 3  # JSON in JSON in JSON
 
 _GAP = r"[\s_\-.:\\]{0,4}"
@@ -39,7 +39,8 @@ _OPEN_END = re.compile(rf"[0-9]{{0,4}}[{LETTER}]{{0,{LONGEST_ENDING}}}\Z")
 # Read backwards: what joins a label to its number, and the label. One more sign than a label has shows that it is none.
 _LABEL_BACKWARDS = re.compile(rf"(\s{{0,3}}[_\-\\]{{0,3}}\s{{0,2}})([{LETTER}_\-\\]{{0,{_LONGEST_LABEL + 1}}})")
 _PARTIAL_ESCAPE = re.compile(
-    r"(?:\\{1,4}(?:u(?:0(?:0[235]?)?)?)?|%[235]?|&(?:[lg]t?|#(?:[xX][0-9A-Fa-f]{0,2}|[0-9]{0,2}))?)\Z"
+    r"(?:\\{1,4}(?:u[0-9A-Fa-f]{0,3})?"
+    r"|\\?(?:%[0-9A-Fa-f]?|&(?:[A-Za-z]{0,8}|#(?:[xX][0-9A-Fa-f]{0,6}|[0-9]{0,7}))))\Z"
 )
 _ESCAPE_SIGNS = re.compile(r"[\\%&<]")
 _SIGNS = re.compile(r"[\\%&<0-9]")
@@ -184,7 +185,7 @@ def _open_at(text: str, start: int, known: Known) -> int:
     if not _SIGNS.search(text, floor):  # words alone, as nearly all text is
         return _label_start(text, floor, known)
     if _ESCAPE_SIGNS.search(text, max(0, floor - _LONGEST_ESCAPE)):
-        partial = _PARTIAL_ESCAPE.search(text, max(floor, len(text) - 8))
+        partial = _PARTIAL_ESCAPE.search(text, max(floor, len(text) - _LONGEST_ESCAPE))
         whole = partial.start() if partial else len(text)
         context = max(0, floor - _LONGEST_LABEL - 12)
         view = _decoded(text[context:whole])

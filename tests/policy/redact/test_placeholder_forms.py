@@ -48,7 +48,9 @@ FORMS = [
     ('{"m":"\\u003cEMAIL_1_k7f3ab\\u003e"}', '{"m":"V"}'),
     ('{"m":"\\u003CEMAIL\\u005f1\\u005fk7f3ab\\u003E"}', '{"m":"V"}'),
     ('{"a":"{\\"m\\":\\"\\\\u003cEMAIL_1_k7f3ab\\\\u003e\\"}"}', '{"a":"{\\"m\\":\\"V\\"}"}'),
-    ("8%201k7f3ab", "8%20V"), ("%3EMAIL_1_k7f3ab", "%3V"), ("a < b and <EMAIL_1_k7f3ab>", "a < b and V"), ("if x <EMAIL_1_k7f3ab", "if x <V"), ("(EMAIL_1_k7f3ab)", "(V)"),
+    ("8%201k7f3ab", "8%20V"),
+    ("\\u0044\\_1_k7f3ab", "V"), ("\\&lt;MAIL_1_k7f3ab>", "V"), ("%3EMAIL_1_k7f3ab", "%3EV"),
+    ("a < b and <EMAIL_1_k7f3ab>", "a < b and V"), ("if x <EMAIL_1_k7f3ab", "if x <V"), ("(EMAIL_1_k7f3ab)", "(V)"),
     ("<EMAIL_12_k7f3ab><EMAIL_1_k7f3ab>", "WV"), ("EMAIL_1_k7f3ab EMAIL_12_k7f3ab", "V W"),
 ]  # fmt: skip
 ENCODED = [
