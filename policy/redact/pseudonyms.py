@@ -22,7 +22,7 @@ PLACEHOLDER = re.compile(
 
 _NONCE = re.compile(r"[a-z0-9]{4,12}")
 _NONCE_ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"  # 32 characters, none that is read as another
-_LETTERS = 24  # that the alphabet begins with
+_NONCE_BEGINS = "ghijkmpqsvwxyz"
 
 _MOST = 10**12 - 1  # so many numbers that no two values of a conversation meet, and the order would not count
 _MOST_SPELLINGS = 9_999
@@ -31,9 +31,11 @@ _MOST_SPELLINGS = 9_999
 def nonce_from(random_bytes: bytes) -> str:
     """A nonce of one character (5 bits) a byte. The caller brings the randomness; 6 bytes are enough.
 
-    It begins with a letter, so that a number that lost its joint ends before it.
+    It begins with a letter that no digit and no backslash before it makes an escape of (`%3a`, `\\n`), so that a number
+    that lost its joint ends before it.
     """
-    nonce = "".join(_NONCE_ALPHABET[byte % (32 if i else _LETTERS)] for i, byte in enumerate(random_bytes))
+    first, *rest = random_bytes or b"\0"
+    nonce = _NONCE_BEGINS[first % len(_NONCE_BEGINS)] + "".join(_NONCE_ALPHABET[byte & 31] for byte in rest)
     if not _NONCE.fullmatch(nonce):
         raise RedactionError("a nonce is made of 4 to 12 random bytes")
     return nonce
