@@ -13,11 +13,10 @@ def mask(label: str) -> str:
     return f"[{general_label(label).upper()}]"
 
 
-def keyed_hash(label: str, value: str, key: bytes) -> str:
-    """The same value gives the same text under one key, whatever its case and separators."""
-    canonical = "".join(filter(str.isalnum, value)).lower()
+def keyed_hash(label: str, canonical: str, key: bytes) -> str:
+    """The same value gives the same text under one key. ``canonical``: see `detectors.Identities`."""
     label = general_label(label)  # a number that two countries' rules fit still joins
-    digest = hmac.new(key, f"{label}|{canonical}".encode(), sha256).hexdigest()
+    digest = hmac.new(key, f"{label}|{canonical}".encode("utf-8", "surrogatepass"), sha256).hexdigest()
     return f"[{label.upper()}:{digest[:HASH_DIGITS]}]"
 
 

@@ -6,10 +6,11 @@ of them found is left over.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import compress
 from operator import itemgetter, ne
+from types import MappingProxyType
 from typing import NamedTuple
 
 from policy.errors import RedactionError
@@ -18,11 +19,13 @@ from policy.redact.addresses import find_addresses
 from policy.redact.alphabet import ALNUM, LETTER
 from policy.redact.bic import find_bics
 from policy.redact.births import find_births
-from policy.redact.card_details import find_card_details
+from policy.redact.card_details import EXPIRY, VERIFICATION, find_card_details
 from policy.redact.cards import find_cards
 from policy.redact.devices import find_imeis, find_macs
 from policy.redact.hosts import find_ips
 from policy.redact.iban import find_ibans, load_structures
+from policy.redact.id_kinds import IDS
+from policy.redact.identity import EXACT, MAIL, NUMBER, Identity
 from policy.redact.national_ids import find_national_ids
 from policy.redact.phone import compile_plans, find_phones
 from policy.redact.plates import find_plates
@@ -38,6 +41,8 @@ class Detector(NamedTuple):
 
     ``reads_through``: what it looks for is Latin, so Cyrillic and Greek letters of the same look count as Latin ones.
     ``initials``: it finds nothing where no word begins with one of these (see `Reading.initials`); none: it may.
+    ``identity``: when two spellings of what it finds are one value. ``kinds``: the identities of kinds behind the dot
+    that have their own.
     """
 
     label: str
@@ -45,6 +50,8 @@ class Detector(NamedTuple):
     needs_digits: bool = False
     reads_through: bool = False
     initials: frozenset[str] = frozenset()
+    identity: Identity = EXACT
+    kinds: Mapping[str, Identity] = MappingProxyType({})
 
 
 class Span(NamedTuple):
@@ -61,6 +68,12 @@ _LOCAL_MAX = 64
 _DOMAIN = re.compile(
     rf"@(?:[{ALNUM}](?:[{ALNUM}_-]{{0,61}}[{ALNUM}])?\.){{1,8}}(?:[{LETTER}]{{2,24}}|xn--[a-z0-9-]{{2,59}})"
     rf"(?![{ALNUM}@(]|-[{ALNUM}])"
+)
+# `alice (at) example [dot] org`; without brackets `at` is a word.
+_SPELT_AT = re.compile(r"[\[({] ?(?:at|ät|arroba|chez|@) ?[\])}] ?(?=[A-Za-z0-9])", re.IGNORECASE)
+_SPELT_DOT = r"(?:\.| ?[\[({] ?(?:dot|punkt|point|punto|\.) ?[\])}] ?)"
+_SPELT_DOMAIN = re.compile(
+    rf"[{ALNUM}-]{{1,63}}(?:{_SPELT_DOT}[{ALNUM}-]{{1,63}}){{1,4}}(?<=[{LETTER}]{{2}})", re.IGNORECASE
 )
 _CONTEXT = 96
 _PROVEN = frozenset({"secret", "email", "iban", "card", "national_id"})
@@ -81,18 +94,32 @@ def find_emails(text: str, start: int) -> Iterator[tuple[int, int]]:
             if length:
                 yield at - length, domain.end()
         at = text.find("@", at + 1)
+    yield from _spelt_emails(text, start)
 
+
+def _spelt_emails(text: str, start: int) -> Iterator[tuple[int, int]]:
+    """Addresses whose `@` is spelt in brackets, against collectors: `alice (at) example.org`."""
+    for at in _SPELT_AT.finditer(text, start):
+        first = at.start() - (text[at.start() - 1 : at.start()] == " ")
+        local = _LOCAL_BEFORE.search(text[max(start, first - _LOCAL_MAX) : max(start, first)])
+        domain = _SPELT_DOMAIN.match(text, at.end())
+        length = len(local[0].lstrip(".'-%+")) if local else 0
+        if length and domain:
+            yield first - length, domain.end()
+
+
+_ID_IDENTITIES = MappingProxyType({kind: each.identity for kind, each in IDS.items()})
 
 DETECTORS: tuple[Detector, ...] = (
     Detector("secret", find_secrets, reads_through=True),
-    Detector("email", find_emails),
-    Detector("iban", find_ibans, needs_digits=True, reads_through=True),
-    Detector("card", find_cards, needs_digits=True),
-    Detector("card", find_card_details, initials=card_details.INITIALS),
-    Detector("vat", find_vat_numbers, needs_digits=True, reads_through=True),
-    Detector("imei", find_imeis, needs_digits=True, initials=devices.INITIALS),
-    Detector("national_id", find_national_ids, needs_digits=True),
-    Detector("phone", find_phones, needs_digits=True),
+    Detector("email", find_emails, identity=MAIL),
+    Detector("iban", find_ibans, needs_digits=True, reads_through=True, identity=NUMBER),
+    Detector("card", find_cards, needs_digits=True, identity=NUMBER),
+    Detector("card", find_card_details, initials=card_details.INITIALS, kinds={VERIFICATION: EXACT, EXPIRY: EXACT}),
+    Detector("vat", find_vat_numbers, needs_digits=True, reads_through=True, identity=NUMBER),
+    Detector("imei", find_imeis, needs_digits=True, initials=devices.INITIALS, identity=NUMBER),
+    Detector("national_id", find_national_ids, needs_digits=True, identity=NUMBER, kinds=_ID_IDENTITIES),
+    Detector("phone", find_phones, needs_digits=True, identity=NUMBER),
     Detector("mac", find_macs),
     Detector("ip", find_ips),
     Detector("date_of_birth", find_births, initials=births.INITIALS),
@@ -100,6 +127,23 @@ DETECTORS: tuple[Detector, ...] = (
     Detector("plate", find_plates, initials=plates.INITIALS),
     Detector("address", find_addresses),
 )
+
+
+class Identities:
+    """Of each label that `detectors` find, when two spellings are one value; `EXACT` for a label that is not theirs."""
+
+    __slots__ = ("_by_label",)
+
+    def __init__(self, detectors: Iterable[Detector]) -> None:
+        self._by_label: dict[str, Identity] = {}
+        for detector in detectors:
+            self._by_label.setdefault(detector.label, detector.identity)
+            self._by_label.update({f"{detector.label}.{kind}": each for kind, each in detector.kinds.items()})
+
+    def canonical(self, label: str, seen: str, written: str) -> str:
+        """What all spellings of a value share: `seen` as detectors read it, `written` as it stands in the text."""
+        identity = self._by_label.get(label) or self._by_label.get(_first(label), EXACT)
+        return identity.reduce(seen, written)
 
 
 @cache
@@ -150,7 +194,7 @@ def _run(reading: Reading, start: int, detectors: Iterable[Detector], *, has_dig
     found: list[Span] = []
     label = ""
     try:
-        for label, find, needs_digits, reads_through, initials in detectors:
+        for label, find, needs_digits, reads_through, initials, _, _ in detectors:
             if (needs_digits and not has_digits) or (initials and initials.isdisjoint(reading.initials)):
                 continue
             before = len(found)

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from policy.redact import id_checks
+from policy.redact.identity import IDENTITIES, NUMBER, SIGNED, Identity
 
 
 class Needs(IntEnum):
@@ -43,6 +44,8 @@ class IdKind(NamedTuple):
         plausible: what a number that nothing names begins with, as an expression.
         read_as: for a kind without shapes, where a digit stands and a look-alike letter does not.
         same_as: the kind of another country that is the same number.
+        identity: when two spellings are one number; an entry names it (`identity.IDENTITIES`) where it is neither
+            `NUMBER` nor, with the trait ``signed``, `SIGNED`.
     """
 
     shapes: tuple[str, ...]
@@ -56,6 +59,7 @@ class IdKind(NamedTuple):
     plausible: str = ""
     read_as: tuple[str, ...] = ()
     same_as: str = ""
+    identity: Identity = NUMBER
 
 
 TRAITS = frozenset({
@@ -101,7 +105,16 @@ def _kind(entry: Mapping[str, Any]) -> IdKind:
         plausible=entry.get("plausible", ""),
         read_as=tuple(entry.get("read_as", ())),
         same_as=entry.get("same_as", ""),
+        identity=_identity(entry.get("identity"), traits),
     )
+
+
+def _identity(name: str | None, traits: frozenset[str]) -> Identity:
+    if name is None:
+        return SIGNED if "signed" in traits else NUMBER
+    if name not in IDENTITIES:
+        raise ValueError(f"no identity is called {name}; it is one of {', '.join(IDENTITIES)}")
+    return IDENTITIES[name]
 
 
 def _check(name: str) -> Callable[[str], bool]:

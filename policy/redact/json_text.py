@@ -75,7 +75,7 @@ def compose(outer: View, inner: View) -> View:
 def as_read(text: str) -> View:
     """`text` as a detector should read it: escapes of JSON (of JSON inside JSON too), then those of URLs and HTML,
     count as what they spell, then see `normalise` and `layout`."""
-    if "\\" not in text and "%" not in text and "&" not in text:
+    if "\\" not in text and "%" not in text and "&" not in text and "=40" not in text:
         return _laid_out(normalise(text))
     view = unescape(text) if "\\" in text else View(text)
     for _ in range(_MOST_ESCAPES - 1):

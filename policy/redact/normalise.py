@@ -15,7 +15,9 @@ ZERO_WIDTH = (
     "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180e\u200b\u200c\u200d"
     "\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2060\u2061\u2062\u2063\u2064\u2066\u2067"
     "\u2068\u2069\ufe0e\ufe0f\ufeff"
+    + "".join(map(chr, (*range(0x20DD, 0x20E1), *range(0x20E2, 0x20E5), *range(0xE0000, 0xE0080))))
 )
+"""What is not seen, or only frames what is: also enclosing marks (keycaps, `1` U+20E3) and tag characters."""
 _GONE = frozenset(ZERO_WIDTH)
 DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2043\u2212\ufe58\ufe63\uff0d"
 

@@ -1,144 +1,146 @@
-"""Placeholders such as ``<EMAIL_1_k7f3>`` and the way back from them.
+"""Placeholders such as ``<EMAIL_1_k7f3>`` and the values they stand for.
 
 Grammar: ``<LABEL_NUMBER_NONCE>``. The nonce belongs to one request, so nothing a user typed and no other request's
-placeholder is ever taken for one of ours; the bracket ends it, so number 1 never eats number 10. Models bend what they
-repeat: another case, blanks or hyphens at the joints, backslashes before brackets and underscores are read as the same.
-Small models drop the brackets too. A *bare* placeholder counts where it stands as a whole word, because the nonce
-shows that it is ours.
+placeholder is ever taken for one of ours. How models bend what they repeat, see `policy.redact.placeholder_forms`.
 """
 
 import hmac
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Mapping
 from types import MappingProxyType
-from typing import NamedTuple
 
 from policy.errors import RedactionError
-from policy.redact.alphabet import ALNUM
+from policy.redact.placeholder_forms import MOST_DIGITS
 
 LITERAL = "LITERAL"  # label of what a user typed that looks like a placeholder; it comes back as typed
 
 _JOINT = r"(?: ?\\?[_-] ?| )"
-PLACEHOLDER = re.compile(rf"\\?< ?([A-Za-z]{{2,16}}){_JOINT}([0-9]{{1,5}}){_JOINT}([A-Za-z0-9]{{4,12}}) ?\\?>")
-# Everything that could still become a placeholder when the text goes on.
-OPEN_PLACEHOLDER = re.compile(
-    rf"\\?(?:< ?(?:[A-Za-z]{{0,16}} ?\\?|[A-Za-z]{{2,16}}{_JOINT}(?:[0-9]{{0,5}} ?\\?|"
-    rf"[0-9]{{1,5}}{_JOINT}[A-Za-z0-9]{{0,12}} ?\\?)))?"
+PLACEHOLDER = re.compile(
+    rf"\\?< ?([A-Za-z]{{2,16}}){_JOINT}([0-9]{{1,{MOST_DIGITS}}}){_JOINT}([A-Za-z0-9]{{4,16}}) ?\\?>"
 )
-LONGEST_PLACEHOLDER = 2 + 1 + 16 + 4 + 5 + 4 + 12 + 3
-
-# Underscores around it are Markdown's, unless a word stands behind them.
-_WORD_BEGINS = rf"(?<![{ALNUM}])(?<![{ALNUM}]_)"
-_BARE = re.compile(
-    rf"{_WORD_BEGINS}([A-Za-z]{{2,16}}){_JOINT}([0-9]{{1,5}}){_JOINT}([A-Za-z0-9]{{4,12}})(?!_?[{ALNUM}])"
-)
-_OPEN_JOINT = r" ?\\?(?:[_-] ?)?"
-_OPEN_BARE = re.compile(
-    rf"{_WORD_BEGINS}([A-Za-z]{{1,16}})(?:({_OPEN_JOINT})|{_JOINT}[0-9]{{1,5}}(?:{_OPEN_JOINT}|"
-    rf"{_JOINT}([A-Za-z0-9]{{1,12}})_?))\Z"
-)
+"""What looks like a placeholder, of whichever request."""
 
 _NONCE = re.compile(r"[a-z0-9]{4,12}")
 _NONCE_ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"  # 32 characters, none that is read as another
+_NONCE_BEGINS = "ghijkmpqsvwxyz"
 
-_MOST = 99_999
-LONGEST_SUFFIX = 4  # letters of an inflected form behind a placeholder without brackets
-
-Key = tuple[str, int, str]
+_MOST = 10**12 - 1  # so many numbers that no two values of a conversation meet, and the order would not count
+_MOST_SPELLINGS = 9_999
 
 
 def nonce_from(random_bytes: bytes) -> str:
-    """A nonce of one character (5 bits) a byte. The caller brings the randomness; 6 bytes are enough."""
-    nonce = "".join(_NONCE_ALPHABET[byte & 31] for byte in random_bytes)
+    """A nonce of one character (5 bits) a byte. The caller brings the randomness; 6 bytes are enough.
+
+    It begins with a letter that no digit and no backslash before it makes an escape of (`%3a`, `\\n`), so that a number
+    that lost its joint ends before it.
+    """
+    first, *rest = random_bytes or b"\0"
+    nonce = _NONCE_BEGINS[first % len(_NONCE_BEGINS)] + "".join(_NONCE_ALPHABET[byte & 31] for byte in rest)
     if not _NONCE.fullmatch(nonce):
         raise RedactionError("a nonce is made of 4 to 12 random bytes")
     return nonce
 
 
-def key_of(match: re.Match[str]) -> Key:
-    """What a match of `PLACEHOLDER` stands for, however it was bent."""
-    return match[1].upper(), int(match[2]), match[3].lower()
-
-
-class Bare(NamedTuple):
-    """A placeholder without brackets, at ``text[start:end]``."""
-
-    start: int
-    end: int
-    key: Key
+def _derived(key: bytes, text: str, most: int) -> int:
+    digest = hmac.digest(key, text.encode("utf-8", "surrogatepass"), "sha256")
+    return int.from_bytes(digest[:8]) % most + 1
 
 
 class Pseudonyms:
     """The placeholders of one request and their values. Its repr shows how many there are, never the values.
 
-    With a ``key`` that several requests of a conversation share, a value's number follows from the value: the same in
-    each of them, whatever stands before it and however much of the history is sent again.
+    A number stands for one value whatever its label, so that a label which a model translates or drops is not missed.
+    Each spelling of a value has a placeholder of its own with the value's number: the first is ``<IBAN_1_k7f3>``,
+    another ``<IBAN_1_k7f32>``, with digits behind the nonce. So the text that comes back is the spelling that was sent.
+
+    With a ``key`` that several requests of a conversation share, number and digits follow from value and spelling
+    alone: the same in each of them, whatever stands before and however much of the history is sent again.
     """
 
-    __slots__ = ("_by_value", "_counts", "_key", "_nonce", "_values")
+    __slots__ = ("_begun", "_counts", "_key", "_names", "_nonce", "_numbers", "_placeholders", "_values")
 
     def __init__(self, nonce: str, key: bytes | None = None) -> None:
         if not _NONCE.fullmatch(nonce):
             raise RedactionError("a nonce is 4 to 12 lower-case letters and digits")
         self._nonce = nonce
         self._key = key
-        self._values: dict[Key, str] = {}
-        self._by_value: dict[tuple[str, str], str] = {}
+        self._values: dict[int, dict[str, str]] = {}  # of each number, its spellings by the digits behind the nonce
+        self._numbers: dict[tuple[str, str], int] = {}
+        self._placeholders: dict[tuple[str, str, str], str] = {}
         self._counts: dict[str, int] = {}
+        self._names: dict[int, str] = {}
+        self._begun: set[str] = set()
 
-    def placeholder(self, label: str, value: str) -> str:
-        """The placeholder for `value`: the same one for every spelling of it in this request.
+    def placeholder(self, label: str, written: str, canonical: str | None = None) -> str:
+        """The placeholder for `written`, which is what it is restored to.
 
-        What is restored is the spelling that came first.
+        ``canonical``: what all spellings of the value share (see `policy.redact.identity`); none: `written` alone.
         """
         name = label.partition(".")[0].replace("_", "").upper()
-        canonical = value if label == LITERAL else "".join(filter(str.isalnum, value)).lower()
-        if (known := self._by_value.get((name, canonical))) is not None:
+        canonical = written if canonical is None else canonical
+        if (known := self._placeholders.get((name, canonical, written))) is not None:
             return known
-        self._counts[name] = self._counts.get(name, 0) + 1
-        number = self._counts[name] if self._key is None else self._derived(name, canonical, self._key)
-        placeholder = f"<{name}_{number}_{self._nonce}>"
-        self._by_value[name, canonical] = placeholder
-        self._values[name, number, self._nonce] = value
+        number = self._numbers.get((name, canonical))
+        if number is None:
+            number = self._numbers[name, canonical] = self._new_number(name, canonical)
+            self._values[number] = {}
+            self._names[number] = name
+            written_number = str(number)
+            self._begun.update(written_number[:end] for end in range(1, len(written_number) + 1))
+            self._counts[name] = self._counts.get(name, 0) + 1
+        spelling = self._new_spelling(number, canonical, written)
+        self._values[number][spelling] = written
+        placeholder = self._placeholders[name, canonical, written] = f"<{name}_{number}_{self._nonce}{spelling}>"
         return placeholder
 
-    def _derived(self, name: str, canonical: str, key: bytes) -> int:
-        digest = hmac.digest(key, f"{name}|{canonical}".encode("utf-8", "surrogatepass"), "sha256")
-        number = int.from_bytes(digest[:8]) % _MOST + 1
-        while (name, number, self._nonce) in self._values:
+    def _new_number(self, name: str, canonical: str) -> int:
+        if self._key is None:
+            return len(self._values) + 1
+        number = _derived(self._key, f"{name}|{canonical}", _MOST)
+        while number in self._values:  # of 10,000 values, two meet in one conversation of 20,000
             number = number % _MOST + 1
         return number
 
-    def value(self, key: Key) -> str | None:
-        return self._values.get(key)
+    def _new_spelling(self, number: int, canonical: str, written: str) -> str:
+        """Digits that no other spelling of the value has: none for the first, in a conversation for the canonical."""
+        taken = self._values[number]
+        if self._key is None:
+            return str(len(taken) + 1) if taken else ""
+        if written == canonical:
+            return ""
+        spelling = _derived(self._key, f"{number}|{written}", _MOST_SPELLINGS)
+        while str(spelling) in taken:
+            spelling = spelling % _MOST_SPELLINGS + 1
+        return str(spelling)
 
-    def find_bare(self, text: str, start: int) -> Iterator[Bare]:
-        """Every word of `text` that is a placeholder of this request without its brackets."""
-        if self._nonce not in text.lower():
-            return
-        while match := _BARE.search(text, start):
-            start = match.end(1)  # a word further on may be the label
-            label, number, nonce = key_of(match)
-            if self._is_nonce(nonce):  # what goes on from it is an inflected form's ending, and stays
-                yield Bare(match.start(), match.start(3) + len(self._nonce), (label, number, self._nonce))
-                start = match.end()
+    def value(self, number: int, word: str) -> str | None:
+        """What is restored for a number and the word behind it: this request's nonce and digits of a spelling.
 
-    def _is_nonce(self, written: str) -> bool:
-        ending = written[len(self._nonce) :]
-        return written.startswith(self._nonce) and (not ending or (ending.isalpha() and len(ending) <= LONGEST_SUFFIX))
+        A model that drops those digits gets the spelling that came first.
+        """
+        spellings = self._values.get(number)
+        if spellings is None or not word.startswith(self._nonce):
+            return None
+        spelling = word[len(self._nonce) :]
+        return spellings.get(spelling) if spelling else spellings.get("", next(iter(spellings.values())))
 
-    def open_bare(self, text: str, start: int) -> int:
-        """Where the end of `text` begins that may become a bare placeholder when the text goes on, or its length."""
-        start = max(start, len(text) - LONGEST_PLACEHOLDER)
-        while match := _OPEN_BARE.search(text, start):
-            label, joint, nonce = match.groups()
-            whole_label = joint != ""
-            name = label.upper()
-            fits = name in self._counts if whole_label else any(known.startswith(name) for known in self._counts)
-            if fits and (self._nonce.startswith(written := (nonce or "").lower()) or self._is_nonce(written)):
-                return match.start()
-            start = match.end(1)
-        return len(text)
+    @property
+    def nonce(self) -> str:
+        return self._nonce
+
+    @property
+    def names(self) -> Mapping[str, int]:
+        """The labels of placeholders given so far."""
+        return self._counts
+
+    @property
+    def begun(self) -> Container[str]:
+        """Every beginning of every number given so far."""
+        return self._begun
+
+    def name_of(self, number: int) -> str | None:
+        """The label a number was given with; None for a number that is not this request's."""
+        return self._names.get(number)
 
     @property
     def counts(self) -> Mapping[str, int]:

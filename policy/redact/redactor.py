@@ -11,12 +11,15 @@ from policy.errors import Finding, RedactionBlocked, RedactionError
 from policy.redact import json_text
 from policy.redact.actions import keyed_hash, mask, require_key
 from policy.redact.custom import CUSTOM, custom_detector
-from policy.redact.detectors import DETECTORS, Detector, Span, find_spans, warm
+from policy.redact.detectors import DETECTORS, Detector, Identities, Span, find_spans, warm
+from policy.redact.encoded import Encoded, find_encoded
 from policy.redact.json_text import as_read
 from policy.redact.labels import PERSON
-from policy.redact.plan import KINDS, Action, RedactionPlan, action_for, general_label
+from policy.redact.placeholder_forms import search as mentions
+from policy.redact.plan import KINDS, STRICTNESS, Action, RedactionPlan, action_for, general_label
 from policy.redact.pseudonyms import LITERAL, PLACEHOLDER, Pseudonyms, nonce_from
 from policy.redact.request import Endpoint, rewrite_body
+from policy.redact.split_values import with_whole_values
 from policy.redact.stream import StreamFilter
 
 MAX_CHARACTERS = 4_000_000  # of one request: seconds of CPU, which others would wait for
@@ -62,6 +65,7 @@ class Redactor:
             require_key(hash_key)
         self.plan = plan
         self._hash_key = hash_key
+        self._identities = Identities(detectors)
         self._input = _needed(detectors, plan.input)
         self._output = _needed(detectors, plan.output)
         self._pseudonymises = "pseudonymise" in plan.input.values()
@@ -84,8 +88,12 @@ class Redactor:
             texts[as_read(text).text] = None
             return text
 
-        rewrite_body(body, endpoint, collect)
+        rewrite_body(self._whole(body, endpoint), endpoint, collect)
         return tuple(texts)
+
+    def _whole(self, body: dict[str, Any], endpoint: Endpoint) -> dict[str, Any]:
+        """Values that were cut over parts or messages, put together."""
+        return with_whole_values(body, self._input) if endpoint == "chat" else body
 
     def conversation(self, name: str) -> tuple[str, bytes] | None:
         """Nonce and key that all requests of a conversation share; None without a key of the tenant's."""
@@ -117,7 +125,7 @@ class Redactor:
         if not self.plan.input:
             return RedactedBody(body, False, MappingProxyType({}), run.pseudonyms)
         try:
-            redacted = rewrite_body(body, endpoint, run.rewrite)
+            redacted = rewrite_body(self._whole(body, endpoint), endpoint, run.rewrite)
         except RedactionError:
             raise
         except Exception as error:  # whatever it was, the body is not known to be clean
@@ -130,7 +138,9 @@ class Redactor:
 
     def stream_filter(self, pseudonyms: Pseudonyms, *, json_escaped: bool = False) -> StreamFilter:
         """A filter for one choice's text, or for one tool call's arguments (``json_escaped``)."""
-        return StreamFilter(self.plan.output, self._output, pseudonyms, self._hash_key, json_escaped=json_escaped)
+        return StreamFilter(
+            self.plan.output, self._output, pseudonyms, self._hash_key, self._identities, json_escaped=json_escaped
+        )
 
     def restore_text(self, text: str, pseudonyms: Pseudonyms, *, json_escaped: bool = False) -> str:
         """A whole answer at once: the same result as streaming it in any pieces."""
@@ -164,7 +174,7 @@ class _Run:
         if self._characters > MAX_CHARACTERS:
             raise RedactionError(f"it is longer than the {MAX_CHARACTERS} characters that are inspected")
         view = as_read(text)
-        spans = find_spans(view.text, 0, self._detectors)
+        spans = self._with_encoded(view.text, find_spans(view.text, 0, self._detectors))
         if self._redactor._pseudonymises:
             spans = _with_literals(view.text, spans, self.pseudonyms)
         if not spans:
@@ -174,7 +184,8 @@ class _Run:
         for span in spans:
             start, end = view.span(span.start, span.end)
             seen = view.text[span.start : span.end]
-            replacement = self._replacement(span, seen, seen if escaped else text[start:end], position)
+            written = json_text.unescape(text[start:end]).text if escaped else text[start:end]
+            replacement = self._replacement(span, seen, written, position)
             if replacement is not None:
                 pieces += text[at:start], json_text.escaped(replacement) if escaped else replacement
                 at = end
@@ -182,6 +193,25 @@ class _Run:
             return text
         self.changed = True
         return "".join(pieces) + text[at:]
+
+    def _with_encoded(self, text: str, spans: list[Span]) -> list[Span]:
+        """Add what stands in base64; of several findings in one, that with the strictest action."""
+        plan = self._redactor.plan.input
+        strictest: dict[int, tuple[int, Span]] = {}
+        for span in find_encoded(text, self._redactor._input):
+            if (action := action_for(plan, span.label)) is not None:
+                rank = STRICTNESS[action]
+                if span.start not in strictest or rank > strictest[span.start][0]:
+                    strictest[span.start] = (rank, span)
+        for _, new in strictest.values():
+            if not any(old.start <= new.start and new.end <= old.end for old in spans):
+                spans = [old for old in spans if old.end <= new.start or new.end <= old.start] + [new]
+        return sorted(spans) if strictest else spans
+
+    def _canonical(self, span: Span, seen: str, written: str) -> str:
+        if isinstance(span, Encoded):
+            return written
+        return self._redactor._identities.canonical(span.label, seen, written)
 
     def _replacement(self, span: Span, seen: str, written: str, position: str) -> str | None:
         if span.label == LITERAL:
@@ -196,9 +226,11 @@ class _Run:
             case "mask":
                 return mask(span.label)
             case "hash":
-                return keyed_hash(span.label, seen, require_key(self._redactor._hash_key))
+                return keyed_hash(
+                    span.label, self._canonical(span, seen, written), require_key(self._redactor._hash_key)
+                )
             case "pseudonymise":
-                return self.pseudonyms.placeholder(span.label, written)
+                return self.pseudonyms.placeholder(span.label, written, self._canonical(span, seen, written))
             case "block":
                 self.blocked.append(Finding(span.label, position))
                 return None
@@ -207,8 +239,10 @@ class _Run:
 def _with_literals(text: str, spans: list[Span], pseudonyms: Pseudonyms) -> list[Span]:
     """Add what looks like a placeholder; where a finding overlaps it, the finding stands and nothing is restorable."""
     literals = [Span(m.start(), m.end(), LITERAL) for m in PLACEHOLDER.finditer(text)] if "<" in text else []
-    bare = (Span(start, end, LITERAL) for start, end, _ in pseudonyms.find_bare(text, 0))
-    literals += [new for new in bare if all(new.end <= old.start or old.end <= new.start for old in literals)]
+    own = (
+        Span(each.start, each.end, LITERAL) for each in mentions(text, 0, pseudonyms, final=True, own=False).mentions
+    )
+    literals += [new for new in own if all(new.end <= old.start or old.end <= new.start for old in literals)]
     if not literals:
         return spans
     free = [new for new in literals if all(new.end <= old.start or old.end <= new.start for old in spans)]

@@ -19,11 +19,12 @@ from typing import Any, NamedTuple
 from policy.errors import Finding, RedactionBlocked, RedactionError
 from policy.redact.actions import keyed_hash, mask, require_key
 from policy.redact.alphabet import LETTER, WORD
-from policy.redact.detectors import Detector, Span, find_spans
+from policy.redact.detectors import Detector, Identities, Span, find_spans
 from policy.redact.json_text import compose, cut_escape, escaped, unescape
-from policy.redact.normalise import View, normalise
+from policy.redact.normalise import View, lowered, normalise
+from policy.redact.placeholder_forms import Mention, may_be_open, search
 from policy.redact.plan import action_for
-from policy.redact.pseudonyms import LONGEST_SUFFIX, OPEN_PLACEHOLDER, PLACEHOLDER, Bare, Key, Pseudonyms, key_of
+from policy.redact.pseudonyms import Pseudonyms
 from policy.redact.secrets import PEM_BODY, PEM_HEAD, login_end, value_end, values_from
 
 LONGEST_RUN = 640  # twice the longest e-mail address (RFC 5321: 64 + 1 + 255)
@@ -39,7 +40,6 @@ _CLEAR = re.compile(
     rf"((?>(?:[^{WORD}<\\]++|[('/]?(?>(?:[{LETTER}]{{1,15}}+(?![{LETTER}])[.'\-]?+)+)[.:)]{{0,3}}+(?=[^{WORD}<\\]))*))"
     rf"(?:[('/]?(?>(?:[{LETTER}]{{1,15}}+[.'\-]?+){{0,8}})[.:)]{{0,3}}+\Z)?"
 )
-_NO_BRACKET = re.compile(r"(?>(?:[^<\\]++|\\(?=[^<]))*)")
 _WORD = re.compile(rf"(?:(?!-)[{WORD}]|-(?!----))+")
 _RULE = re.compile(r"-{5,}")  # ends any word, because a key block may begin with it
 _REST_OF_TOKEN = re.compile(r"[A-Za-z0-9_.+/=~-]*")
@@ -54,9 +54,7 @@ _PEM_BODY_OPEN = re.compile(
     r"(?:\s|\\[nr]?){0,8}[A-Za-z0-9+/=]*+(?:\s|\\[nr]?){0,8}(?:[A-Za-z-]{0,24}:?|[A-Za-z-]{0,24}: [^\n\"]{0,80}"
     r"|-{0,5}|-----E[A-Z0-9 ]{0,64}-{0,5})"
 )
-_ENDING = re.compile(rf"[A-Za-z]{{0,{LONGEST_SUFFIX}}}_?")
 _NUMBER = "-+.eE0123456789"
-_DIGIT = re.compile("[0-9]")
 _UNESCAPED_QUOTE = re.compile(r'\\.|(")', re.DOTALL)
 
 
@@ -68,8 +66,8 @@ class StreamFilter:
     then nothing more of this stream may be sent.
     """
 
-    __slots__ = ("_actions", "_context", "_detectors", "_dropping", "_in_string", "_json", "_key", "_pending",
-                 "_pseudonyms", "counts", "is_identity", "restored")  # fmt: skip
+    __slots__ = ("_actions", "_context", "_detectors", "_dropping", "_identities", "_in_string", "_json", "_key",
+                 "_pending", "_pseudonyms", "counts", "is_identity", "restored")  # fmt: skip
 
     def __init__(
         self,
@@ -77,6 +75,7 @@ class StreamFilter:
         detectors: Sequence[Detector],
         pseudonyms: Pseudonyms,
         hash_key: bytes | None,
+        identities: Identities,
         *,
         json_escaped: bool,
     ) -> None:
@@ -84,6 +83,7 @@ class StreamFilter:
         self._detectors = detectors
         self._pseudonyms = pseudonyms
         self._key = hash_key
+        self._identities = identities
         self._json = json_escaped
         self._pending = ""  # as written; begins where a run begins
         self._context = ""  # the end of what is done, normalised
@@ -116,27 +116,24 @@ class StreamFilter:
 
     def _plain(self, pending: str, text: str) -> str | None:
         """The common case in one match: plain words, of which the last may still grow."""
+        base = len(self._context)
         if not self._detectors:
-            clear = _NO_BRACKET.match(text)
-            end = clear.end() if clear else 0
-            if end < len(text):
+            if self._pseudonyms.nonce in lowered(text):
                 return None
             seen = self._context + text
-            if self._pseudonyms.open_bare(seen, len(self._context)) < len(seen) or (
-                _DIGIT.search(text) and any(self._pseudonyms.find_bare(seen, len(self._context)))
-            ):
+            end = may_be_open(seen, base, self._pseudonyms) - base
+        else:
+            clear = _CLEAR.match(text)
+            if clear is None or clear.end() < len(text):
                 return None
-            self._pending = ""
-            self._context = seen[-CONTEXT:]
-            return pending
-        clear = _CLEAR.match(text)
-        if clear is None or clear.end() < len(text) or values_from(self._context + text, len(self._context)):
-            return None
-        end = clear.end(1)
-        if text[-1:] == " " and self._pseudonyms.open_bare(text, 0) < end:  # `EMAIL 1 k7f3`
-            return None
+            seen = self._context + text
+            if values_from(seen, base):
+                return None
+            end = clear.end(1)
+            if text[-1:].isspace() or "&" in text:  # `EMAIL 1 k7f3`, `&lt;EMAIL_1_k7f3`: all else is a word that grows
+                end = min(end, may_be_open(seen, base, self._pseudonyms) - base)
         self._pending = pending[end:]
-        self._context = (self._context + text[:end])[-CONTEXT:]
+        self._context = seen[: base + end][-CONTEXT:]
         return pending[:end]
 
     def _advance(self, pending: str, *, final: bool) -> str:
@@ -146,40 +143,36 @@ class StreamFilter:
         text = self._context + view.text
         edits = _Edits(pending, whole, view, base)
         at = base
-        bare = self._bare(text, base, final=final)
-        open_bare = len(text) if final else self._pseudonyms.open_bare(text, base)
+        placeholders, open_at = self._placeholders(text, base, final=final)
         values = deque(values_from(text, base) if self._detectors else ())
         while at < len(text):
             if self._dropping:
                 at = self._drop(self._dropping, text, at, edits)
                 continue
-            while bare and bare[0].start < at:
-                bare.pop(0)
-            next_bare = bare[0].start if bare else open_bare
+            while placeholders and placeholders[0].start < at:
+                placeholders.popleft()
+            next_one = placeholders[0].start if placeholders else open_at
             while values and values[0] < at:
                 values.popleft()
             at, growing = self._clear_end(text, at, values[0] + 1 if values else len(text))
-            if values and values[0] <= min(at, next_bare):
+            if values and values[0] <= min(at, next_one):
                 at, growing = values[0], False
-            if next_bare <= at and next_bare < len(text):
-                at = next_bare
-                if not bare:
+            if next_one <= at and next_one < len(text):
+                at = next_one
+                if not placeholders:
                     break
-                at = self._restore(bare[0].key, at, bare[0].end, edits)
+                at = self._restore(placeholders[0], edits)
                 continue
             if at == len(text) or (growing and not final):
                 break
             if text[at] in "<\\":
-                placeholder = PLACEHOLDER.match(text, at)
-                if placeholder is None and not final and OPEN_PLACEHOLDER.fullmatch(text, at):
-                    break
-                at = self._restore(key_of(placeholder), *placeholder.span(), edits) if placeholder else at + 1
+                at += 1
                 continue
             run = _run_with_values(text, at, values, final=final)
-            if next_bare < run.end:
-                if not bare:
+            if next_one < run.end:
+                if not placeholders:
                     break
-                run = _Run(next_bare, False)
+                run = _Run(next_one, False)
             if run.is_open:
                 break
             at = self._judge(text, at, run, edits)
@@ -198,11 +191,11 @@ class StreamFilter:
 
     def _clear_end(self, text: str, at: int, stop: int) -> tuple[int, bool]:
         """Where text begins that needs a look, up to `stop`; whether it is only a plain word that may still grow."""
-        clear = (_CLEAR if self._detectors else _NO_BRACKET).match(text, at, stop)
+        if not self._detectors:
+            return len(text), False
+        clear = _CLEAR.match(text, at, stop)
         if clear is None:
             return at, False
-        if not self._detectors:
-            return clear.end(), False
         return clear.end(1), clear.end() == len(text) > clear.end(1)
 
     def _drop(self, rest: re.Pattern[str], text: str, at: int, edits: "_Edits") -> int:
@@ -214,19 +207,18 @@ class StreamFilter:
             self._dropping = None
         return end
 
-    def _bare(self, text: str, start: int, *, final: bool) -> list[Bare]:
-        """Placeholders without brackets that are whole: what follows cannot lengthen them."""
-        found = [bare for bare in self._pseudonyms.find_bare(text, start) if self._pseudonyms.value(bare.key)]
-        if found and not final and _ENDING.fullmatch(text, found[-1].end):
-            found.pop()
-        return found
+    def _placeholders(self, text: str, start: int, *, final: bool) -> tuple[deque[Mention], int]:
+        """Those of ``text[start:]`` that this request gave, and where one may begin that is not whole yet."""
+        if not len(self._pseudonyms):
+            return deque(), len(text)
+        found = search(text, start, self._pseudonyms, final=final)
+        return deque(found.mentions), found.open_at
 
-    def _restore(self, key: Key, start: int, end: int, edits: "_Edits") -> int:
-        value = self._pseudonyms.value(key)
-        if value is not None:
-            edits.replace(start, end, escaped(value) if self._json else value)
-            self.restored += 1
-        return end
+    def _restore(self, mention: Mention, edits: "_Edits") -> int:
+        restored = mention.encode(self._pseudonyms.value(mention.number, mention.word) or "") + mention.ending
+        edits.replace(mention.start, mention.end, escaped(restored) if self._json else restored)
+        self.restored += 1
+        return mention.end
 
     def _judge(self, text: str, at: int, run: "_Run", edits: "_Edits") -> int:
         """Act on what stands in `run`; returns where the next one begins."""
@@ -237,7 +229,7 @@ class StreamFilter:
             start, end = span.start + base, span.end + base
             if start >= until:
                 break
-            if (replacement := self._replacement(span, seen)) is not None:
+            if (replacement := self._replacement(span, start, end, seen, edits)) is not None:
                 if self._json and not self._inside_string(edits, start):
                     start, end = _whole_number(text, at, start, end, run.end)
                     replacement = f'"{replacement}"'
@@ -246,7 +238,7 @@ class StreamFilter:
             until = max(until, end)
         return edits.between_characters(until, at)
 
-    def _replacement(self, span: Span, text: str) -> str | None:
+    def _replacement(self, span: Span, start: int, end: int, text: str, edits: "_Edits") -> str | None:
         action = action_for(self._actions, span.label)
         if action is None:
             return None
@@ -257,7 +249,10 @@ class StreamFilter:
             case "mask":
                 return mask(span.label)
             case "hash":
-                return keyed_hash(span.label, text[span.start : span.end], require_key(self._key))
+                written = edits.written(start, end)
+                written = unescape(written).text if self._json else written
+                canonical = self._identities.canonical(span.label, text[span.start : span.end], written)
+                return keyed_hash(span.label, canonical, require_key(self._key))
             case "block":
                 raise RedactionBlocked(Finding(span.label, "the answer"))
             case _:
@@ -296,6 +291,10 @@ class _Edits:
         first, last = self._view.span(start - self._base, end - self._base)
         self._pieces += self._pending[self._sent : first], replacement
         self._sent = last
+
+    def written(self, start: int, end: int) -> str:
+        first, last = self._view.span(start - self._base, end - self._base)
+        return self._pending[first:last]
 
     def quotes_before(self, at: int) -> int:
         """Unescaped quotes in what was written between the last such place and this one."""

@@ -1,6 +1,7 @@
 """Text as the web spells it: percent-encoded inside URLs (RFC 3986 §2.1), character references in HTML (WHATWG §13.5).
 
-Both hide an address as well as any disguise does: ``alice%40example.org``, ``alice&#64;example.org``.
+Both hide an address as well as any disguise does: ``alice%40example.org``, ``alice&#64;example.org``. So does the sign
+of an address in quoted-printable mail (RFC 2045 §6.7): ``alice=40example.org``.
 """
 
 import re
@@ -8,7 +9,10 @@ from html import unescape
 
 from policy.redact.normalise import View
 
-_HIDDEN = re.compile(r"(?:%[0-9A-Fa-f]{2})+|&(?:#[0-9]{1,7}|#[xX][0-9A-Fa-f]{1,6}|[A-Za-z]{2,8});")
+_HIDDEN = re.compile(
+    r"(?:%[0-9A-Fa-f]{2})+|&(?:#[0-9]{1,7}|#[xX][0-9A-Fa-f]{1,6}|[A-Za-z]{2,8});"
+    r"|=40(?<=[A-Za-z0-9]=40)(?=[A-Za-z0-9-]{1,60}(?:\.|=2E)[A-Za-z])"
+)
 # In the data of a form a blank is a plus (WHATWG URL §5.1), but not the one that a phone begins with, nor in an address
 # that nobody encoded (`a+b@example.org`).
 _FIELD = re.compile(
@@ -21,7 +25,7 @@ def revealed(text: str) -> View:
     """What a browser would read, character for character; what spells nothing stays as it is."""
     if "+" in text and "=" in text and "&" in text:
         text = _FIELD.sub(_spaced, text)
-    if ("%" not in text and "&" not in text) or not _HIDDEN.search(text):
+    if ("%" not in text and "&" not in text and "=40" not in text) or not _HIDDEN.search(text):
         return View(text)
     pieces: list[str] = []
     starts: list[int] = []
@@ -57,6 +61,8 @@ def _spaced(field: re.Match[str]) -> str:
 
 def _characters(hidden: str) -> list[tuple[str, int]] | None:
     """The characters that `hidden` spells, each with the width of its spelling; None if it spells none."""
+    if hidden[0] == "=":
+        return [("@", len(hidden))]
     if hidden[0] == "&":
         plain = unescape(hidden)
         return [(plain, len(hidden))] if len(plain) == 1 else None

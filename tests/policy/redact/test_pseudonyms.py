@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policy.errors import RedactionError
-from policy.redact.pseudonyms import LONGEST_PLACEHOLDER, OPEN_PLACEHOLDER, PLACEHOLDER, Pseudonyms, key_of, nonce_from
+from policy.redact.pseudonyms import PLACEHOLDER, Pseudonyms, nonce_from
 
 
 @given(st.binary(min_size=4, max_size=12))
@@ -17,30 +17,28 @@ def test_too_few_or_too_many_bytes_make_none(size):
         nonce_from(bytes(size))
 
 
-@given(st.sampled_from(["email", "national_id", "iban"]), st.integers(1, 20), st.sampled_from(["k7f3", "abcdefghijkl"]))
-def test_every_beginning_of_a_placeholder_is_known_to_be_open(label, number, nonce):
-    names = Pseudonyms(nonce)
-    for n in range(number):
-        placeholder = names.placeholder(label, f"value {n}")
-    for spelling in (placeholder, placeholder.lower(), placeholder.replace("_", "\\_"), placeholder.replace("_", " ")):
-        match = PLACEHOLDER.fullmatch(spelling)
-        assert match and names.value(key_of(match)) == f"value {number - 1}"
-        assert len(spelling) <= LONGEST_PLACEHOLDER
-        for end in range(1, len(spelling)):
-            assert OPEN_PLACEHOLDER.fullmatch(spelling[:end]), spelling[:end]
-
-
 @pytest.mark.parametrize(
-    "text", ["<b>", "a < b and", "<EMAIL>", "<1_EMAIL_k7f3>", "<EMAIL_1_k7f3", "<EMAIL_123456_k7f3>"]
+    "text", ["<b>", "a < b and", "<EMAIL>", "<1_EMAIL_k7f3>", "<EMAIL_1_k7f3", "<EMAIL_1234567890123_k7f3>"]
 )
 def test_what_is_no_placeholder_is_none(text):
     assert not PLACEHOLDER.fullmatch(text)
 
 
-def test_spellings_of_a_value_share_a_placeholder_and_labels_do_not():
+def test_spellings_of_a_value_share_a_number_and_each_comes_back_as_it_was_written():
     names = Pseudonyms("k7f3")
-    assert names.placeholder("iban", "DE89 3704") == names.placeholder("iban", "de893704")
-    assert names.placeholder("email", "DE89 3704") == "<EMAIL_1_k7f3>"
+    assert names.placeholder("iban", "DE89 3704", "de893704") == "<IBAN_1_k7f3>"
+    assert names.placeholder("iban", "de893704", "de893704") == "<IBAN_1_k7f32>"
+    assert names.placeholder("iban", "DE89 3704", "de893704") == "<IBAN_1_k7f3>"
+    assert [names.value(1, word) for word in ("k7f3", "k7f32", "k7f33", "zzzz")] == [
+        "DE89 3704", "de893704", None, None,
+    ]  # fmt: skip
+    assert names.counts == {"IBAN": 1}
+
+
+def test_a_number_stands_for_one_value_whatever_its_label():
+    names = Pseudonyms("k7f3")
+    assert names.placeholder("iban", "1") == "<IBAN_1_k7f3>"
+    assert names.placeholder("email", "1") == "<EMAIL_2_k7f3>"
     assert names.counts == {"IBAN": 1, "EMAIL": 1}
 
 
@@ -54,26 +52,24 @@ def test_in_a_conversation_a_value_keeps_its_placeholder_whatever_stands_before_
     first, second = Pseudonyms("k7f3", b"key"), Pseudonyms("k7f3", b"key")
     placeholder = first.placeholder("email", "alice@example.org")
     second.placeholder("email", "bert@example.org")
-    assert second.placeholder("email", "ALICE@example.org") == placeholder
+    assert second.placeholder("email", "alice@example.org") == placeholder
     assert Pseudonyms("k7f3", b"other").placeholder("email", "alice@example.org") != placeholder
+
+
+def test_in_a_conversation_neither_the_order_nor_what_is_left_out_changes_a_placeholder():
+    written = [f"user{index:04}@example.org" for index in range(900)]
+    spelt = [(each, each) for each in written] + [(each.upper(), each) for each in written[:300]]
+
+    def made(order):
+        pseudonyms = Pseudonyms("k7f3", b"key")
+        return {each: pseudonyms.placeholder("email", each, canonical) for each, canonical in order}
+
+    in_order = made(spelt)
+    assert made(reversed(spelt)) == in_order
+    assert made(spelt[450:]).items() <= in_order.items()
 
 
 def test_two_values_of_a_conversation_never_share_a_placeholder():
     pseudonyms = Pseudonyms("k7f3", b"key")
     made = {pseudonyms.placeholder("email", f"a{index}@example.org") for index in range(2000)}
     assert len(made) == 2000
-
-
-@pytest.mark.parametrize(("written", "rest"), [("EMAIL_1_k7f3s", "s"), ("email_1_K7F3en", "en"), ("EMAIL 1 k7f3", "")])
-def test_a_bare_placeholder_may_bear_an_ending(written, rest):
-    pseudonyms = Pseudonyms("k7f3")
-    pseudonyms.placeholder("email", "alice@example.org")
-    (bare,) = pseudonyms.find_bare(f"to {written}.", 0)
-    assert f"to {written}."[bare.end :] == f"{rest}." and pseudonyms.value(bare.key) == "alice@example.org"
-
-
-@pytest.mark.parametrize("written", ["EMAIL_1_k7f39", "EMAIL_1_k7f3abcde", "EMAIL_1_k7f3s5", "EMAIL_10_k7f3"])
-def test_a_longer_word_is_no_placeholder(written):
-    pseudonyms = Pseudonyms("k7f3")
-    pseudonyms.placeholder("email", "alice@example.org")
-    assert [bare for bare in pseudonyms.find_bare(f"to {written}.", 0) if pseudonyms.value(bare.key)] == []

@@ -7,6 +7,7 @@ from stdnum import luhn
 
 from policy.redact.address_grammar import grammar
 from policy.redact.id_kinds import IDS, TRAITS, Needs, _kind
+from policy.redact.identity import EXACT, NUMBER, SIGNED
 from policy.redact.secret_formats import INSIDE, PREFIXED
 
 
@@ -37,6 +38,14 @@ def test_an_entry_with_a_check_of_the_library_or_of_ours_is_a_kind():
 def test_an_entry_that_names_what_is_not_there_is_refused(wrong):
     with pytest.raises((ValueError, KeyError, AttributeError)):
         _kind({**ENTRY, **wrong})
+
+
+def test_an_entry_names_when_two_spellings_are_one_number_or_has_the_rule_of_its_traits():
+    assert _kind(ENTRY).identity is NUMBER
+    assert _kind({**ENTRY, "traits": ["signed"]}).identity is SIGNED
+    assert _kind({**ENTRY, "identity": "exact"}).identity is EXACT
+    with pytest.raises(ValueError, match="no identity is called loose; it is one of exact, number, signed, mail"):
+        _kind({**ENTRY, "identity": "loose"})
 
 
 def test_traits_are_those_that_are_documented():

@@ -194,7 +194,7 @@ def test_a_placeholder_is_restored_however_the_model_bends_it():
     ("frame", "bent"),
     [("To {} now", "EMAIL_1_k7f3"), ("{}", "email_1_K7F3"), ("To {}.", "EMAIL 1 k7f3"), ("({})", "EMAIL-1-k7f3"),
      ("[{}]", "EMAIL_1_k7f3"), ("_{}_", "EMAIL_1_k7f3"), ("**{}**", "EMAIL\\_1\\_k7f3"), ("to={}", "EMAIL_1_k7f3"),
-     ("<{}", "EMAIL_1_k7f3"), ("{}>", "EMAIL_1_k7f3"), ("&lt;{}&gt;", "EMAIL_1_k7f3"), ("日本{}語", "EMAIL_1_k7f3"),
+     ("<{}", "EMAIL_1_k7f3"), ("{}>", "EMAIL_1_k7f3"), ("日本{}語", "EMAIL_1_k7f3"),
      ("in 2024 {} 12", "email 1 k7f3"), ("{}'s", "EMAIL_1_k7f3"), ('{{"a": "{}"}}', "EMAIL_1_k7f3"),
      ("AB12 {} x", "EMAIL_1_k7f3"), ("{},", "EM\u200bAIL_1_k7f3")],
 )  # fmt: skip
@@ -216,10 +216,8 @@ def test_the_ending_of_an_inflected_placeholder_stays_behind_its_value(redactor,
 @pytest.mark.parametrize("redactor", [ALL_MASKED, RESTORE_ONLY], ids=["redacting", "restoring"])
 @pytest.mark.parametrize(
     "foreign",
-    ["EMAIL_1_k7f",
-     "EMAIL_1_k7f3x9", "EMAIL_1_k7f3abcde",
-     "EMAIL_1_k7f33", "EMAIL_99_k7f3", "IBAN_1_k7f3", "XEMAIL_1_k7f3", "EMAIL_1_zzzz",
-     "A_EMAIL_1_k7f3", "EMAIL_1_k7f3_a", "EMAIL__1__k7f3", "EMAIL1k7f3", "éEMAIL_1_k7f3", "EMAIL 1\nk7f3"],
+    ["EMAIL_1_k7f", "EMAIL_1_k7f3x9", "EMAIL_1_k7f3abcde", "EMAIL_1_k7f33", "EMAIL_99_k7f3", "EMAIL_1_zzzz",
+     "EMAIL_1_xk7f3", "EMAIL_k7f3", "EMAIL_1x_k7f3", "EMAIL_1_2_zk7f3", "EMAIL_0_k7f3", "EMAIL_1_____k7f3"],
 )  # fmt: skip
 def test_a_word_that_is_not_exactly_a_bare_placeholder_is_left_alone(redactor, foreign):
     for size in (1, 2, 3, 5, 40):
@@ -240,7 +238,7 @@ def test_placeholder_1_never_eats_placeholder_10():
 
 
 @pytest.mark.parametrize(
-    "foreign", ["<EMAIL_1_zzzz>", "<EMAIL_99_k7f3>", "<IBAN_1_k7f3>", "<EMAIL_1_k7f>", "<EMAIL_1_>"]
+    "foreign", ["<EMAIL_1_zzzz>", "<EMAIL_99_k7f3>", "<EMAIL_1_k7f>", "<EMAIL_1_>", "%3CEMAIL_1_zzzz%3E"]
 )
 def test_a_placeholder_of_another_request_is_left_as_it_is(foreign):
     assert streamed(ALL_MASKED, list(foreign)) == foreign
@@ -284,9 +282,14 @@ def test_text_in_a_script_without_blanks_is_not_held_back():
 
 def test_without_output_rules_only_a_possible_placeholder_is_held():
     stream = RESTORE_ONLY.stream_filter(pseudonyms())
-    assert [stream.feed(p) for p in ("gate", "way a <", " b", " <EMAIL_", "1_k7f3", ">x")] == [
-        "gate", "way a ", "", "< b ", "", "person0@restored.examplex",
+    assert [stream.feed(p) for p in (" gate", "way", " a <", " b", ", 12", "24", " (", "<EMAIL_", "1_k7f3", ">x")] == [
+        " ", "", "gateway a ", "", "< b, ", "1224", " (", "", "", "person0@restored.example",
     ]  # fmt: skip
+
+
+def test_without_a_placeholder_nothing_is_held():
+    stream = RESTORE_ONLY.stream_filter(Pseudonyms(NONCE))
+    assert [stream.feed(p) for p in ("gate", "way <", "EMAIL_")] == ["gate", "way <", "EMAIL_"]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,111 @@
+"""Values that are cut: over the text parts of one message, or over messages of one speaker.
+
+A detector sees one text at a time, and a model reads them all. Where the end of one text and the beginnings of the next
+ones are a value that its own check proves, and neither side is one alone, the rest is moved to where the value begins:
+then it is found, replaced and restored as any other. Texts that no value joins stay as they are.
+"""
+
+import re
+from collections.abc import Sequence
+from operator import is_not
+from typing import Any
+
+from policy.redact.detectors import Detector, Span, find_spans
+from policy.redact.normalise import normalise
+
+_PROVEN = frozenset({"email", "iban", "card", "national_id"})
+_SPEAKERS = frozenset({"user", "system", "developer"})
+_REACH = 96  # characters on each side of a cut; an IBAN in groups of one has 67
+_MOST_TEXTS = 8  # that one value is cut into
+_SEPARATORS = ("", " ")
+_CUT_NUMBER = re.compile(r"[0-9][A-Za-z]{0,4}[ ./-]{0,3}\Z|[A-Z]{2}\Z")
+_REST_OF_NUMBER = re.compile(r"[ ./-]{0,3}[A-Za-z]{0,4}[0-9]")
+_CUT_ADDRESS = re.compile(r"[\w.+@-]\Z")
+_REST_OF_ADDRESS = re.compile(r"[\w.+-]{0,64}@|[\w-]{0,62}\.?[A-Za-z]")
+
+
+def with_whole_values(body: dict[str, Any], detectors: Sequence[Detector]) -> dict[str, Any]:
+    """`body`, a chat's, with every value in one text; the same object where none was cut."""
+    messages = body.get("messages")
+    if not isinstance(messages, list):
+        return body
+    made = [_with_whole_parts(message, detectors) for message in messages]
+    for speaker in _SPEAKERS:
+        places = [
+            i
+            for i, message in enumerate(made)
+            if isinstance(message, dict) and message.get("role") == speaker and isinstance(message.get("content"), str)
+        ]
+        texts = [made[i]["content"] for i in places]
+        for i, before, after in zip(places, texts, rejoined(texts, detectors), strict=True):
+            if after != before:
+                made[i] = {**made[i], "content": after}
+    return {**body, "messages": made} if any(map(is_not, made, messages)) else body
+
+
+def _with_whole_parts(message: Any, detectors: Sequence[Detector]) -> Any:
+    parts = message.get("content") if isinstance(message, dict) else None
+    if not isinstance(parts, list) or len(parts) < 2:
+        return message
+    places = [i for i, part in enumerate(parts) if isinstance(part, dict) and isinstance(part.get("text"), str)]
+    texts = [parts[i]["text"] for i in places]
+    whole = rejoined(texts, detectors)
+    if whole == texts:
+        return message
+    made = list(parts)
+    for i, text in zip(places, whole, strict=True):
+        made[i] = {**parts[i], "text": text}
+    return {**message, "content": made}
+
+
+def rejoined(texts: Sequence[str], detectors: Sequence[Detector]) -> list[str]:
+    """`texts` with the rest of every cut value behind its beginning."""
+    whole = list(texts)
+    for i in range(len(whole) - 1):
+        if not _may_be_cut(whole[i], whole[i + 1]):
+            continue
+        for separator in _SEPARATORS:
+            if (rest := _rest(whole, i, separator, detectors)) is not None:
+                _move(whole, i, separator, rest)
+                break
+    return whole
+
+
+def _may_be_cut(first: str, second: str) -> bool:
+    end, begin = first[-_REACH:], second[:_REACH]
+    if _CUT_NUMBER.search(end) and _REST_OF_NUMBER.match(begin):
+        return True
+    return ("@" in end or "@" in begin) and bool(_CUT_ADDRESS.search(end) and _REST_OF_ADDRESS.match(begin))
+
+
+def _rest(texts: Sequence[str], i: int, separator: str, detectors: Sequence[Detector]) -> int | None:
+    """How many characters behind the cut, separators included, belong to a value that begins in text `i`."""
+    first = texts[i][-_REACH:]
+    following = [text[:_REACH] for text in texts[i + 1 : i + _MOST_TEXTS]]
+    view = normalise(
+        first + separator.join(["", *following])[:_REACH] if separator else first + "".join(following)[:_REACH]
+    )
+    for span in _proven(view.text, detectors):
+        start, end = view.span(span.start, span.end)
+        if start < len(first) < end - len(separator):
+            alone = (_proven(normalise(first).text, detectors), _proven(normalise(following[0]).text, detectors))
+            whole_before = any(normalise(first).span(each.start, each.end)[1] > start for each in alone[0])
+            whole_behind = any(
+                normalise(following[0]).span(each.start, each.end)[0] < end - len(first) for each in alone[1]
+            )
+            return None if whole_before or whole_behind else end - len(first)
+    return None
+
+
+def _proven(text: str, detectors: Sequence[Detector]) -> list[Span]:
+    return [span for span in find_spans(text, 0, detectors) if span.label.partition(".")[0] in _PROVEN]
+
+
+def _move(texts: list[str], i: int, separator: str, rest: int) -> None:
+    for j in range(i + 1, len(texts)):
+        if rest <= 0:
+            return
+        taken = texts[j][: max(0, rest - len(separator))]
+        texts[i] += separator + taken
+        texts[j] = texts[j][len(taken) :]
+        rest -= len(separator) + len(taken)
