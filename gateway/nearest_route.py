@@ -6,12 +6,15 @@ from difflib import get_close_matches
 
 MAX_SHOWN = 100
 CUTOFF = 0.75
+_PART = re.compile(r"(?:[A-Za-z][A-Za-z_.:-]*(?:[0-9]{1,2}[A-Za-z_.:-]*){0,3})?")
+"""Of a path: words with few digits in them, as in ``v1`` or ``images``; or nothing, between two slashes."""
 
 
 def unknown_url(method: str, path: str, routes: Sequence[str]) -> str:
     """One sentence. `routes`: the paths that exist, the most used first. Of `path`, at most MAX_SHOWN characters are
-    named, and only what a URL of ours could consist of: it is the caller's word."""
-    shown = re.sub(r"[^A-Za-z0-9._~/{}:@-]", "?", path[:MAX_SHOWN]) + ("…" if len(path) > MAX_SHOWN else "")
+    named, and only parts that a URL of ours could consist of: an address or a number may be a person's."""
+    parts = path[:MAX_SHOWN].split("/")
+    shown = "/".join(part if _PART.fullmatch(part) else "…" for part in parts) + ("…" if len(path) > MAX_SHOWN else "")
     nearest = nearest_route(path[:MAX_SHOWN], routes)
     fix = f"did you mean {nearest}?" if nearest else f"there are: {', '.join(routes)}"
     return f"There is nothing at {method} {shown}; {fix}"

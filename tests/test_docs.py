@@ -15,7 +15,7 @@ import pytest
 import typer
 from pydantic import BaseModel
 
-from gateway import errors
+from gateway import connection, errors
 from gateway.cli import app
 from gateway.openai.endpoint import ENDPOINTS
 from gateway.settings import Settings
@@ -150,6 +150,7 @@ def test_every_error_code_is_documented_with_its_status_and_no_other():
     for status, codes, *_ in (row for row in rows("docs/api.md") if row[0].isdigit()):
         told |= dict.fromkeys(re.findall(r"`([a-z_]+)`", codes), int(status))
     named = codes_in_source() | {"expired_api_key", "revoked_api_key"}
+    named |= {each.code for each in vars(connection).values() if isinstance(each, connection.Refusal)}
     assert {"redaction_blocked", "no_certificate", "body_timeout", "invalid_json"} <= named, "the source is searched"
     assert told.keys() == named | {kind.code for kind in ERRORS.values() if kind.code}
     for kind in ERRORS.values():

@@ -6,6 +6,7 @@ browser holds it in a cookie that no script can read.
 
 import hmac
 from datetime import datetime, timedelta
+from hmac import compare_digest
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request, Response
@@ -99,7 +100,7 @@ def logout(request: Request, actor: Annotated[Actor, Depends(person_calling)], d
     by_session = desk.session(request)
     desk.control(actor.name).close_session(actor.tenant, actor.person, actor.token)
     response = Response(status_code=204)
-    if desk.provider is not None and by_session is not None and by_session.token == actor.token:
+    if desk.provider is not None and by_session is not None and compare_digest(by_session.token, actor.token):
         url = desk.provider.end_session_url()
         response = response if url is None else RedirectResponse(url, 303, headers={"cache-control": "no-store"})
     if desk.cookies is not None:
