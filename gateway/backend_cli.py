@@ -19,6 +19,7 @@ from gateway.admin_shell import (
     opened_control,
     opened_database,
     opened_inventory,
+    print_json,
     read_text,
 )
 from gateway.printing import print_one, print_table
@@ -197,10 +198,13 @@ def token(
     path: Annotated[str, typer.Option(help="What is called, as '/scrub' or '/metrics'.")],
     method: Annotated[str, typer.Option(help="GET or POST.")] = "POST",
     data: Data = DEFAULT_DATA,
+    as_json: AsJson = False,
 ) -> None:
     """Sign a request token for one call, without a body, of a backend that runs with --request-key; good for a minute.
 
-    Example: DOMICILE_REQUEST_TOKEN=$(domicile backend token --tenant acme acme-1 --path /scrub) domicile backend scrub
+    `domicile backend scrub` takes it by --token.
+
+    Example: domicile backend token acme acme-1 --path /scrub
     """
     with opened_database(data) as (installation, _):
         signer = installation.find_request_signer()
@@ -210,4 +214,8 @@ def token(
         tenant=tenant, backend=backend, method=method.upper(), path=path, project="", decision="",
         digest=sha256(b"").digest(),
     )  # fmt: skip
-    typer.echo(line.partition(": ")[2].strip())
+    signed = line.partition(": ")[2].strip()
+    if as_json:
+        print_json({"token": signed})
+    else:
+        typer.echo(signed)

@@ -4,7 +4,7 @@ from contextlib import closing
 
 import pytest
 
-from audit import FileSigner
+from audit.signer import FollowingSigner
 from audit.errors import AuditUnavailable, KeyLost, KeyProviderError
 from audit.keys import KeyRing
 from audit.private import Private, seal
@@ -228,4 +228,4 @@ def test_shell_commands_learn_the_provider_from_the_environment(
 
 def test_a_signer_in_a_file_is_used_until_one_in_vault_is_named(data, in_vault):
     plain = Secrets(provider="vault", vault=in_vault.vault.model_copy(update={"signing_key": None}))
-    assert isinstance(Installation.open(data, plain).signer(), FileSigner)
+    assert isinstance(Installation.open(data, plain).signer(), FollowingSigner)

@@ -143,7 +143,7 @@ def test_what_if_tells_the_energy_of_a_card_that_the_tenant_s_calls_did_run_on(f
         Deployment(tenant="acme", id="small", model="small", weights="m.gguf", regions=("eu-fr-par",), gpu="l40s")
     )
     monkeypatch.setattr(cost_what_if, "plan", lambda weights, card, *, calls: {"refusal": None, "tokens_per_s": 1000.0})
-    installation = Installation.create(tmp_path / "data", "demo")
+    installation = Installation.create(tmp_path / "other", "demo")
     cards = [Card("h100", 3.6), Card("l40s", 1.8)]
     h100, l40s = on_cards(filled, installation, "acme", cards)
     assert h100.joules_per_1000_tokens == pytest.approx(200.0), "acme's two calls, not globex's"
