@@ -19,10 +19,9 @@ from gateway.admin_shell import (
     opened_control,
     opened_database,
     opened_inventory,
-    print_json,
     read_text,
 )
-from gateway.printing import print_one, print_table
+from gateway.printing import print_json, print_one, print_table
 
 app = typer.Typer(name="backend")
 
