@@ -68,6 +68,13 @@ def make_private_folder(folder: Path) -> None:
                 raise
 
 
+def said_of(error: Exception, folder: Path) -> str:
+    """What `error` says, and what to do where the reason is that `folder` cannot be written."""
+    if not folder.is_dir() or os.access(folder, os.W_OK):
+        return str(error)
+    return f"{error}; make {folder} writable for this user, or work on a copy of it"
+
+
 def sync_folder(folder: Path) -> None:
     """Make the names in `folder` durable. Raises OSError."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)

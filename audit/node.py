@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from audit.errors import AuditUnavailable
+from audit.new_file import said_of
 from audit.stamp import NODE_PATTERN
 
 
@@ -28,7 +29,7 @@ class NodeLock:
         try:
             fd = _locked(folder / f"node-{node}.lock")
         except OSError as error:
-            raise AuditUnavailable(f"the lock of node {node} cannot be opened: {error}") from error
+            raise AuditUnavailable(f"the lock of node {node} cannot be opened: {said_of(error, folder)}") from error
         if fd is None:
             raise AuditUnavailable(f"another process already writes this log as node {node}")
         _sweep(folder)

@@ -13,7 +13,7 @@ from typing import Protocol
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from audit.errors import NoteError, SignerError
-from audit.new_file import PUBLIC, make_private_folder, replace_file
+from audit.new_file import PUBLIC, make_private_folder, replace_file, said_of
 from audit.note import ED25519, NoteSigner, VerifierKey, fixed
 from audit.succession import FOLDER, notes_in, successors, with_kin
 
@@ -64,7 +64,7 @@ class FileSigner:
             signer.successions = notes_in(path.parent)
             _settle_vkey(path, signer)
         except (OSError, UnicodeDecodeError) as error:
-            raise SignerError(f"the signing key {path.name} cannot be used: {error}") from error
+            raise SignerError(f"the signing key {path.name} cannot be used: {said_of(error, path.parent)}") from error
         return signer
 
     @classmethod

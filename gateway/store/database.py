@@ -4,6 +4,7 @@ Synchronous on purpose: administrators' commands and the directory's reloads use
 calls it from a thread.
 """
 
+import os
 import re
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -27,6 +28,7 @@ POOL_SIZE = 10
 """Connections a process holds to PostgreSQL at most, the one that listens included."""
 POOL_TIMEOUT_S = 10
 CONNECT_TIMEOUT_S = 3
+_NOT_WRITABLE = {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY}  # primary codes
 _MIGRATION_LOCK = 0x646F6D69
 _MIGRATING = Lock()  # Alembic keeps what it works on in a module: one thread of a process at a time
 _REVISION = {name: re.compile(rf'^{name} = "([^"]+)"$', re.M) for name in ("revision", "down_revision")}
@@ -213,7 +215,17 @@ def _tune_sqlite(engine: Engine) -> None:
     @event.listens_for(engine, "connect")
     def set_pragmas(connection: sqlite3.Connection, _record: Any) -> None:
         connection.isolation_level = None  # the driver's own BEGIN comes too late for a consistent read
-        switch_to_wal(connection, BUSY_TIMEOUT_MS / 1000)
+        try:
+            switch_to_wal(connection, BUSY_TIMEOUT_MS / 1000)
+        except sqlite3.OperationalError as error:
+            # A database with a write-ahead log needs a shared-memory file beside it; on a read-only mount SQLite says
+            # "unable to open database file" of that one.
+            folder = Path(engine.url.database or "").absolute().parent
+            if error.sqlite_errorcode & 0xFF not in _NOT_WRITABLE or os.access(folder, os.W_OK):
+                raise
+            raise sqlite3.OperationalError(
+                f"{folder} is read-only for this user ({error}); make it writable, or work on a copy of the folder"
+            ) from error
         for pragma in ("synchronous=FULL", f"busy_timeout={BUSY_TIMEOUT_MS}", "foreign_keys=ON"):
             connection.execute(f"PRAGMA {pragma}")
 

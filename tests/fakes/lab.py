@@ -120,8 +120,11 @@ def chat(content, **more):
     return {"model": "small", "messages": [{"role": "user", "content": content}], **more}
 
 
-def open_control(data, on_event=lambda event: None):
+def open_control(data, on_event=lambda event: None, secrets=None):
+    """`secrets`: the section of the settings, where it is not that of the environment."""
     installation = Installation.create(data, "eu-1")
+    if secrets is not None:
+        installation = Installation.open(data, secrets)
     return installation.control(installation.database(), actor="cli", on_event=on_event)
 
 
@@ -129,7 +132,8 @@ def open_control(data, on_event=lambda event: None):
 async def lab(tmp_path, *, set_up=None, backends=None, **settings):
     """Backends: a mapping of "tenant/region/id" to FakeBackend; by default acme has one in eu-fr-par."""
     data = tmp_path / "data"
-    built = Lab(data, open_control(data))
+    secrets = load_settings(data=data, secrets=settings["secrets"]).secrets if "secrets" in settings else None
+    built = Lab(data, open_control(data, secrets=secrets))
     backends = {"acme/eu-fr-par/acme-1": FakeBackend()} if backends is None else backends
     (set_up or (lambda made: made.tenant("acme")))(built)
     async with AsyncExitStack() as stack:

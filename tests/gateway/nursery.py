@@ -2,7 +2,8 @@
 
 Run as a program it obeys lines on stdin, each answered by one on stdout: ``start NODE LOGFILE`` by the child's pid,
 ``KILL PID`` and ``TERM PID`` by its exit status once it is gone, ``run OUTPUTFILE JSON`` by the exit status of the
-``domicile`` command whose words are in JSON. Children die with it: it kills them when stdin ends.
+``domicile`` command whose words are in JSON; its stderr goes to OUTPUTFILE.err. Children die with it: it kills
+them when stdin ends.
 """
 
 import asyncio
@@ -33,7 +34,8 @@ class Nursery:
         return int(await self._ask(f"{signal_name} {pid}"))
 
     async def run(self, output, *words):
-        """The exit status of ``domicile *words``; the folder is in the environment. What it writes goes to `output`."""
+        """The exit status of ``domicile *words``; the folder is in the environment. Its stdout goes to `output`,
+        its stderr to `output` with ``.err`` behind."""
         return int(await self._ask(f"run {output} {json.dumps([str(word) for word in words])}", 120))
 
     async def _ask(self, line, within_s=30):
@@ -98,9 +100,8 @@ def main():
 
 
 def _command(data, output, words):
-    out = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    os.dup2(out, 1)
-    os.dup2(out, 2)
+    for stream, file in ((1, output), (2, f"{output}.err")):
+        os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), stream)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.environ["DOMICILE_DATA"] = data
     sys.argv = ["domicile", *words]

@@ -106,4 +106,5 @@ async def test_through_the_whole_gateway_nothing_personal_leaves_and_the_answer_
         answer = await made.post(chat(LONG))
         assert answer.status == 200 and answer.text.startswith("Write to anna.schmidt@example.org")
         assert "anna" not in made.backends["acme-1"].received
-        assert made.types()[-2:] == ["inference.accepted", "inference.completed"]
+        of_calls = [kind for kind in made.types() if kind.startswith("inference")]  # retention runs beside them
+        assert of_calls == ["inference.accepted", "inference.completed"]

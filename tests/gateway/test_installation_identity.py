@@ -10,6 +10,8 @@ from secrets import token_hex
 import psycopg
 import pytest
 import sqlalchemy
+from alembic import command
+from alembic.config import Config
 from typer.testing import CliRunner
 
 from audit.identity import StrangerError
@@ -21,7 +23,7 @@ from gateway import backup
 from gateway.admin_record import recorded_admin
 from gateway.cli import app
 from gateway.installation import Installation
-from gateway.store.database import Database
+from gateway.store.database import MIGRATIONS, Database
 from gateway.store.errors import DatabaseUnavailable
 from gateway.store.ownership import owner_of
 from tests.fakes.lab import chat, lab
@@ -265,9 +267,12 @@ def made_by_an_earlier_version(folder, monkeypatch=None):
     """As the version before left it: no markers, no identities, the control database at its revision."""
     installation = Installation.open(folder)
     control = installation.urls.control or f"sqlite:///{folder / 'control.db'}"
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS))
     with closing(Database(control)) as database, database.engine.begin() as connection:
-        connection.exec_driver_sql("DROP TABLE installation")
-        connection.exec_driver_sql("UPDATE alembic_version SET version_num = '0011'")
+        config.attributes["connection"] = connection
+        command.downgrade(config, "0011")
+        assert "installation" not in sqlalchemy.inspect(connection).get_table_names()
     if installation.urls.record is None:
         with closing(sqlite3.connect(folder / "audit" / "log.db", isolation_level=None)) as db:
             db.execute("DROP TABLE identity")

@@ -1,6 +1,5 @@
 """Rows of the ledger end with the record of their call; what is not over its time stays, on both databases."""
 
-from contextlib import closing
 from dataclasses import dataclass
 
 import pytest
@@ -26,8 +25,7 @@ def taken(database, path):
     from audit.sqlite import SqliteReader
 
     writer = LedgerWriter(database, "log", record_days)
-    with closing(SqliteReader.open(path)) as reader:
-        writer.catch_up(reader, PRICES)
+    writer.catch_up(lambda: SqliteReader.open(path), PRICES)
     return writer
 
 
@@ -115,7 +113,7 @@ class Pruned:
 async def test_expired_records_do_not_stop_the_ledger(database, acme):
     event = accepted("r1").model_dump_json(exclude_none=True)
     payload = event[:-1] + ',"ts":"2026-05-28T00:00:00.000Z"}'
-    assert LedgerWriter(database, "log").catch_up(Pruned(Leaf(1, payload.encode())), PRICES) == 2
+    assert LedgerWriter(database, "log").catch_up(lambda: Pruned(Leaf(1, payload.encode())), PRICES) == 2
 
 
 async def test_a_gateway_deletes_by_itself_and_with_two_of_them(record, database, acme):  # noqa: F811
