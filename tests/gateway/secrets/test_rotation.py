@@ -4,11 +4,11 @@ from contextlib import closing
 
 import pytest
 
-from audit.signer import FollowingSigner
 from audit.errors import AuditUnavailable, KeyLost, KeyProviderError
 from audit.keys import KeyRing
 from audit.private import Private, seal
 from audit.side import SideStore
+from audit.signer import FollowingSigner
 from gateway.installation import Installation, InstallationError
 from gateway.secrets.rotation import renew, retire, rewrap, rotate, status
 from gateway.secrets.transit import VaultSigner
