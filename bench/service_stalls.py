@@ -88,6 +88,7 @@ def measure(run: str, device: str) -> dict[str, Any]:
             "stages_s": stages, "built_s": round(built, 2), "ready_s": round(ready, 2),
             "compiled_before_ready": len(compiled), "free_bytes": free, "kinds": {},
         }  # fmt: skip
+        result |= idle(engine)
         before = time.perf_counter()
         result["residue_bytes"] = engine.scrub()
         result["scrub_s"] = round(time.perf_counter() - before, 3)
@@ -118,6 +119,18 @@ def longest_step(engine: Any, requests: list[tuple[list[int], Any]]) -> float:
         now = time.perf_counter()
         longest, last = max(longest, now - last), now
     return longest
+
+
+def idle(engine: Any) -> dict[str, Any]:
+    """What an engine does that has nothing to do: the whole, and the longest piece, which a request may wait for."""
+    pieces = []
+    begin = last = time.perf_counter()
+    while engine.prepare():
+        now = time.perf_counter()
+        pieces.append(now - last)
+        last = now
+    longest = round(max(pieces, default=0.0) * 1e3, 1)
+    return {"idle_captures": len(pieces), "idle_s": round(last - begin, 2), "longest_idle_ms": longest}
 
 
 def scrub_under_load(engine: Any) -> dict[str, Any]:
