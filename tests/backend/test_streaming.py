@@ -212,7 +212,9 @@ def test_a_stream_put_together_is_the_whole_answer(backends: dict[str, Scripted]
     assert "\ufffd" not in whole.text and "\\ufffd" not in whole.text
     assert all("\ufffd" not in event and "\\ufffd" not in event for event in events)
     assert stream_told(chunks) == whole_told(answer)
-    assert [chunk["usage"] for chunk in chunks if chunk["usage"]] == [answer["usage"]]
+    usages = [chunk["usage"] for chunk in chunks if chunk["usage"]] + [answer["usage"]]
+    assert all(usage.pop("first_token_ms") >= 0 for usage in usages)  # measured, so each has its own
+    assert len(usages) == 2 and usages[0] == usages[1]
     assert chunks[-1]["choices"] == []
     plain = backend is backends["plain"] and "tools" not in body
     if (path == "/v1/completions" or plain) and not ("stop" in body and body.get("min_tokens")):
