@@ -42,7 +42,7 @@ def new_file(target: Path, mode: int = PRIVATE) -> Iterator[BinaryIO]:
 
 
 def replace_file(target: Path, content: bytes, mode: int = PRIVATE) -> None:
-    """Write `target` anew, durably: a reader sees the old or the new content. A link is replaced, not followed.
+    """Replace `target` durably: a reader sees the old or the new content. A link is replaced, not followed.
 
     Raises OSError.
     """
@@ -86,7 +86,7 @@ def sync_folder(folder: Path) -> None:
 
 @contextmanager
 def draft_of(target: Path, mode: int) -> Iterator[tuple[Path, BinaryIO]]:
-    """A new file beside `target` and its path; whoever renames it keeps it. Nothing is synced. Raises OSError."""
+    """A new file beside `target` and its path; the caller renames it to keep it. Nothing is synced. Raises OSError."""
     draft = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
     descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
