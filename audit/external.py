@@ -228,9 +228,15 @@ def _close(client: httpx2.AsyncClient) -> "Future[None]":
 
 
 def stop_within(seconds: float) -> None:
-    """The process ends: calls under way have `seconds` left, and later ones what then is left of them."""
+    """The gateway ends: calls under way have `seconds` left, and later ones what then is left of them."""
     if _runner.cache_info().currsize:
         _runner().stop_within(seconds)
+
+
+def resume() -> None:
+    """The gateway has ended and its process goes on: calls have their own deadlines again."""
+    if _runner.cache_info().currsize:
+        _runner().resume()
 
 
 @cache
@@ -255,6 +261,7 @@ class _Runner:
         self.loop.set_default_executor(_DaemonThreads())
         self._tasks: set[asyncio.Task[Any]] = set()
         self._ends_at: float | None = None
+        self._end: asyncio.TimerHandle | None = None
         threading.Thread(target=self.loop.run_forever, name="external calls", daemon=True).start()
 
     def submit(self, call: Any) -> "Future[Any]":
@@ -262,10 +269,19 @@ class _Runner:
 
     def stop_within(self, seconds: float) -> None:
         def begin() -> None:
+            self._forget_the_end()
             self._ends_at = self.loop.time() + seconds
-            self.loop.call_later(seconds, self._cancel)
+            self._end = self.loop.call_later(seconds, self._cancel)
 
         self.loop.call_soon_threadsafe(begin)
+
+    def resume(self) -> None:
+        self.loop.call_soon_threadsafe(self._forget_the_end)
+
+    def _forget_the_end(self) -> None:
+        if self._end is not None:
+            self._end.cancel()
+        self._ends_at = self._end = None
 
     async def _tracked(self, call: Any) -> Any:
         task = asyncio.current_task()

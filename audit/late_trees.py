@@ -26,9 +26,14 @@ SKEW = timedelta(minutes=5)
 
 @dataclass(slots=True)
 class LateTrees:
-    """Which trees need not be looked at again; kept from one turn to the next."""
+    """What need not be looked at again; kept from one turn to the next.
+
+    `settled` holds trees and successions that are done with; `examined`, for each other pair, the size of the last
+    checkpoint that was looked at: a gateway that still has the old key may sign a tree that began under the new one.
+    """
 
     settled: set[tuple[str, str]] = field(default_factory=set)
+    examined: dict[tuple[str, str], int] = field(default_factory=dict)
 
 
 async def tell_late_trees(custody: Custody, known: LateTrees) -> list[Receipt]:
@@ -58,32 +63,45 @@ def _late(custody: Custody, notes: list[str], known: LateTrees) -> list[tuple[st
             for note in notes:
                 if (tenant, note) in known.settled:
                     continue
-                match _needs_telling(reader, tenant, note, custody.signer.name):
-                    case True:
-                        found.append((tenant, note))
-                    case False:
+                if _began_before(reader, tenant, note):
+                    known.settled.add((tenant, note))
+                elif _signed_by_the_old_key(reader, tenant, note, custody.signer.name, known):
+                    if _is_told(reader, tenant, note):
                         known.settled.add((tenant, note))
+                    else:
+                        found.append((tenant, note))
     return found
 
 
-def _needs_telling(reader: Reader, tenant: str, note: str, log: str) -> bool | None:
-    """None while it cannot be said: the tree is not signed yet."""
+def _began_before(reader: Reader, tenant: str, note: str) -> bool:
+    """Whether the tree began before the key was replaced, so that the rotation itself recorded it there."""
     first = next(reader.leaves(tenant), None)
-    if first is None or not first.payload:
-        return None if first is None else False
-    at = datetime.fromisoformat(note.split("\n")[3])
-    if datetime.fromisoformat(str(parsed(first.payload).get("ts"))) < at - SKEW:
+    if first is None:
         return False
-    signed = next(reader.checkpoints(tenant), None)
-    if signed is None:
-        return None
+    at = datetime.fromisoformat(note.split("\n")[3])
+    return not first.payload or datetime.fromisoformat(str(parsed(first.payload).get("ts"))) < at - SKEW
+
+
+def _is_told(reader: Reader, tenant: str, note: str) -> bool:
+    """Whether a record of the replacement is in the tree."""
+    new_key = str(VerifierKey.parse(note.split("\n")[2]))
+    return any(
+        parsed(leaf.payload).get("new_key") == new_key
+        for leaf in reader.leaves(tenant)
+        if b'"log.key_rotated"' in leaf.payload
+    )
+
+
+def _signed_by_the_old_key(reader: Reader, tenant: str, note: str, log: str, known: LateTrees) -> bool:
+    last = reader.last_checkpoint(tenant)
+    seen = known.examined.get((tenant, note), -1)
+    if last is None or last.size <= seen:
+        return False
     before, _ = open_succession(note, log)
-    with suppress(NoteError):
-        open_checkpoint(signed.note, origin_of(log, tenant), before)
-        new_key = str(VerifierKey.parse(note.split("\n")[2]))
-        return not any(
-            parsed(leaf.payload).get("new_key") == new_key
-            for leaf in reader.leaves(tenant)
-            if b'"log.key_rotated"' in leaf.payload
-        )
+    for signed in reader.checkpoints(tenant):
+        if signed.size > seen:
+            with suppress(NoteError):
+                open_checkpoint(signed.note, origin_of(log, tenant), before)
+                return True
+    known.examined[tenant, note] = last.size
     return False

@@ -49,4 +49,7 @@ async def run_gateway(settings: Settings) -> int:
     except OSError as error:
         print(f"error: {said_of(error)}", file=sys.stderr)
         return 1
+    finally:
+        if external := sys.modules.get("audit.external"):
+            external.resume()  # the process may go on, with another gateway for one
     return 0

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from audit import external
 from audit.external import Breaker, ExternalService, ExternalUnavailable
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -124,3 +125,25 @@ def test_a_breaker_pauses_twice_as_long_each_time_and_lets_one_call_through():
         assert breaker.waits() == 0
         assert breaker.waits() > 0  # the others wait for the one that tries
     assert pauses == [1, 2, 3, 3]
+
+
+async def test_after_a_gateway_has_ended_the_next_one_in_the_process_can_call_again():
+    async with serving(saying(HEAD + b"content-length: 2\r\n\r\nok")) as url:
+        service = ExternalService("the test", deadline_s=5)
+        await service.ask("GET", url)
+        external.stop_within(0)
+        with pytest.raises(ExternalUnavailable, match="this process ends"):
+            await service.ask("GET", url)
+        external.resume()
+        assert (await service.ask("GET", url)).status == 200
+        await service.aclose()
+
+
+async def test_the_end_of_one_gateway_cuts_no_call_of_the_next():
+    async with serving(dripping) as url:
+        service = ExternalService("the test", deadline_s=1)
+        external.stop_within(0.1)
+        external.resume()
+        with pytest.raises(ExternalUnavailable, match="within 1 seconds"):
+            await service.ask("GET", url)
+        await service.aclose()
