@@ -75,7 +75,7 @@ class StreamRelay:
         if usage is None or self._template is None or not self._exchange.call.request.wants_usage_chunk:
             return SSE_DONE
         last = {**self._template, "choices": [], "usage": usage.model_dump(exclude_none=True)}
-        return sse_data(to_json(last)) + SSE_DONE
+        return sse_data(to_json(last, inf_nan_mode="null")) + SSE_DONE
 
     def _frames(self, payload: bytes) -> list[bytes]:
         if self._done:

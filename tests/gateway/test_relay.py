@@ -91,6 +91,15 @@ async def test_usage_inside_a_chunk_that_says_something_is_taken_out_of_it():
     assert b"total_tokens" not in sent
 
 
+@pytest.mark.parametrize("held", [False, True])
+async def test_a_number_beyond_a_float_leaves_no_word_that_strict_readers_refuse(held):
+    asked = exchange(stream=True, stream_options={"include_usage": True})
+    source = [each.replace(b'"created": 1', b'"created": 1e400') for each in (event("Hel"), event(finish="stop"))]
+    sent, ending = await relayed([*source, only_usage(), DONE], asked, held=held)
+    assert ending.endswith(DONE) and b"Infinity" not in sent + ending
+    assert said(sent) == "Hel"
+
+
 async def test_what_was_said_is_counted():
     asked = exchange(stream=True)
     await relayed([WHOLE], asked)
