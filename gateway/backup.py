@@ -86,7 +86,7 @@ def create(installation: Installation, target: Path, progress: Progress = lambda
         made_at = datetime.now(UTC)
         for name in DATABASES:
             if (installation.data / name).exists():
-                _copy_database(installation.data / name, data / name, progress)
+                _copy_named(installation.data / name, data / name, progress)
                 made_at = datetime.now(UTC) if name == LOG else made_at  # its last records may not be signed yet
         for name in _public_files(installation.data):
             make_private_folder((data / name).parent)
@@ -104,6 +104,9 @@ def create(installation: Installation, target: Path, progress: Progress = lambda
         for name, content in (("manifest.json", said), ("manifest.note", note.encode())):
             with new_file(target / name) as file:
                 file.write(content)
+    except BackupError:
+        shutil.rmtree(target, ignore_errors=True)
+        raise
     except (OSError, sqlite3.Error, AuditError) as error:
         shutil.rmtree(target, ignore_errors=True)
         raise BackupError(f"the backup could not be made: {error}") from error
@@ -269,6 +272,19 @@ def _public_files(data: Path) -> list[str]:
     there = [name for name in PUBLIC if (data / name).is_file()]
     beside = (str(file.relative_to(data)) for folder in ATTESTED for file in (data / "audit" / folder).glob("*"))
     return there + sorted(name for name in beside if ATTESTATIONS.fullmatch(name))
+
+
+def _copy_named(source: Path, target: Path, progress: Progress) -> None:
+    """Copy, with the file in the message where SQLite tells only that it could not open one. Raises BackupError too."""
+    try:
+        _copy_database(source, target, progress)
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
+            raise
+        raise BackupError(
+            f"{source} cannot be opened: to read a database that has a write-ahead log, SQLite must be able to write to"
+            " its folder; mount the folder writable, or make the backup where the gateway runs"
+        ) from error
 
 
 def _copy_database(source: Path, target: Path, progress: Progress) -> None:

@@ -17,6 +17,7 @@ from gateway.cli import app
 from gateway.installation import Installation, InstallationError
 from gateway.key_set import export_keys, import_keys
 from tests.fakes.lab import chat, lab
+from tests.fakes.read_only import read_only
 
 
 def domicile(*words, code=0):
@@ -152,6 +153,16 @@ async def test_a_database_that_was_damaged_before_it_was_copied_is_found(tmp_pat
     sign(tmp_path / "copy", cell, made.model_copy(update={"files": files}).model_dump(mode="json"))
     with pytest.raises(BackupError, match="damaged"):
         backup.check(tmp_path / "copy")
+
+
+def test_of_read_only_media_the_file_is_named_and_no_half_backup_is_left(tmp_path):
+    data, copy = tmp_path / "data", tmp_path / "copy"
+    domicile("init", "--data", data)
+    domicile("tenant", "create", "acme", "--data", data)
+    installation = Installation.open(data)
+    with read_only(data), pytest.raises(BackupError, match="must be able to write to its folder") as refused:
+        backup.create(installation, copy)
+    assert str(data) in str(refused.value) and not copy.exists()
 
 
 async def test_a_name_that_no_backup_holds_is_refused_even_where_it_is_signed(tmp_path, cell):
