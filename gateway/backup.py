@@ -104,9 +104,6 @@ def create(installation: Installation, target: Path, progress: Progress = lambda
         for name, content in (("manifest.json", said), ("manifest.note", note.encode())):
             with new_file(target / name) as file:
                 file.write(content)
-    except BackupError:
-        shutil.rmtree(target, ignore_errors=True)
-        raise
     except (OSError, sqlite3.Error, AuditError) as error:
         shutil.rmtree(target, ignore_errors=True)
         raise BackupError(f"the backup could not be made: {error}") from error
@@ -275,13 +272,16 @@ def _public_files(data: Path) -> list[str]:
 
 
 def _copy_named(source: Path, target: Path, progress: Progress) -> None:
-    """Copy, with the file in the message where SQLite tells only that it could not open one. Raises BackupError too."""
+    """Copy, with the file in the message where SQLite tells only that it could not open one.
+
+    Raises OSError for that, sqlite3.Error for what else SQLite refuses.
+    """
     try:
         _copy_database(source, target, progress)
     except sqlite3.OperationalError as error:
         if error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
             raise
-        raise BackupError(
+        raise OSError(
             f"{source} cannot be opened: to read a database that has a write-ahead log, SQLite must be able to write to"
             " its folder; mount the folder writable, or make the backup where the gateway runs"
         ) from error
