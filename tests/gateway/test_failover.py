@@ -322,12 +322,13 @@ async def test_twenty_rounds_of_failure_under_load_lose_no_record_and_duplicate_
         await asyncio.gather(*callers, return_exceptions=True)
         database = made.control._database
         async with asyncio.timeout(30):
-            while True:  # those that were cut just now are closed in a moment
-                events = made.events()
-                if sum(e["type"] == "inference.accepted" for e in events) == sum(e["type"] in OVER for e in events):
+            events = made.events()
+            while True:  # those that were cut just now are closed in a moment, or even accepted only then
+                await asyncio.sleep(0.6)
+                before, events = len(events), made.events()
+                accepted = sum(e["type"] == "inference.accepted" for e in events)
+                if len(events) == before and accepted == sum(e["type"] in OVER for e in events):
                     break
-                await asyncio.sleep(0.1)
-        await asyncio.sleep(0.6)
         made.verify()
     intents = [event["request_id"] for event in events if event["type"] == "inference.accepted"]
     ended = [e["request_id"] for e in events if e["type"] in OVER]
