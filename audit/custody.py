@@ -69,6 +69,14 @@ class Custody:
                 if stored is not None and stored.seq == seq:
                     yield seq, decode_leaf(stored.payload)
 
+    def event_ids(self, tenant: str, seqs: Sequence[int]) -> dict[int, str]:
+        """Of the records that there are among these: which event has the number.
+
+        A value belongs to a record only with both (`audit.sided`): one of a record that never was may have its number.
+        Raises EventRejected for a leaf that is not a record.
+        """
+        return {seq: leaf.stamp.event_id for seq, leaf in self.leaves(tenant, seqs)}
+
     def now(self) -> int:
         """Milliseconds since the epoch."""
         return int(self.clock() * 1000)

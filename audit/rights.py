@@ -3,7 +3,7 @@
 Whatever shows a value records it first. Nothing is corrected in place: a correction is a new record that names the old.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from hashlib import sha256
 from typing import Any
@@ -18,7 +18,7 @@ from audit.evidence import Evidence
 from audit.privacy_event import ContentAccessed, DsarAnswered, DsarRectified, DsarRestricted, LogRead
 from audit.private import Private
 from audit.receipt import Receipt
-from audit.side import Disclosed, SideStore
+from audit.side import Disclosed, Kept, SideStore
 
 
 async def answer(
@@ -37,7 +37,7 @@ async def answer(
     key_id = await _key(custody, tenant, subject)
 
     def open_all(side: SideStore) -> list[Disclosed]:
-        return [side.disclose(kept) for kept in side.kept(tenant, key_id=key_id)]
+        return [side.disclose(kept) for kept in _of_records(custody, tenant, side.kept(tenant, key_id=key_id))]
 
     shown = await custody.at_side(open_all)
     seqs = sorted({one.kept.seq for one in shown})
@@ -92,7 +92,8 @@ async def rectify(
     """
 
     def find(side: SideStore) -> list[Disclosed]:
-        return [side.disclose(kept) for kept in side.kept(tenant, start=seq, end=seq + 1)]
+        values = side.kept(tenant, start=seq, end=seq + 1)
+        return [side.disclose(kept) for kept in _of_records(custody, tenant, values)]
 
     found = {one.kept.field: one for one in await custody.at_side(find)}
     if field not in found or field == "subject":
@@ -125,7 +126,7 @@ async def read(custody: Custody, tenant: str, seq: int, *, actor: str, reason: s
     """
 
     def find(side: SideStore) -> list[Disclosed]:
-        kept = list(side.kept(tenant, start=seq, end=seq + 1))
+        kept = _of_records(custody, tenant, side.kept(tenant, start=seq, end=seq + 1))
         if any(side.restricted(one.key_id) for one in kept):
             raise RestrictedError(f"the values of record {seq} are restricted: they may be kept, not used")
         return [side.disclose(one) for one in kept]
@@ -155,6 +156,13 @@ async def _key(custody: Custody, tenant: str, subject: str) -> str:
     if key_id is None:
         raise AuditError("nothing is kept under this subject")
     return key_id
+
+
+def _of_records(custody: Custody, tenant: str, values: Iterable[Kept]) -> list[Kept]:
+    """Without the values of records that never were (a crash leaves them until retention sweeps them out)."""
+    found = list(values)
+    events = custody.event_ids(tenant, sorted({one.seq for one in found}))
+    return [one for one in found if events.get(one.seq) == one.event_id]
 
 
 def _set_restricted(side: SideStore, key_id: str, restricted: bool) -> None:

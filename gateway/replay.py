@@ -163,7 +163,9 @@ async def _there(custody: Custody, seq: int, event: Event, field: str) -> None:
         raise NotReplayable(f"no {what} of {event.request_id} was kept: its policy must say so before (`retention`)")
 
     def gone(side: Any) -> str | None:
-        kept = [one for one in side.kept(event.tenant, start=seq, end=seq + 1) if one.field == field]
+        event_id = custody.event_ids(event.tenant, [seq]).get(seq)
+        values = side.kept(event.tenant, start=seq, end=seq + 1)
+        kept = [one for one in values if one.field == field and one.event_id == event_id]
         if kept:
             over = kept[0].expires is not None and kept[0].expires <= custody.now()
             return "is over its time" if over else None

@@ -7,7 +7,7 @@ from audit.canonical import canonicalize
 from audit.commitment import verify_commitment
 from audit.erasure import erase
 from audit.errors import AuditError, RestrictedError
-from audit.private import Private
+from audit.private import Private, seal
 from audit.rights import answer, read, rectify, restrict
 from tests.audit.conftest import Home, accepted, completed
 
@@ -32,6 +32,26 @@ async def test_a_person_gets_a_copy_of_everything_that_can_be_checked_against_th
         for field, shown in one["values"].items():
             salt = bytes.fromhex(shown["salt"])
             verify_commitment(leaf["commits"][field], salt, "acme", leaf["event_id"], field, shown["value"])
+
+
+async def test_values_of_a_record_that_never_was_are_nobody_s_however_its_number_was_used_since(home: Home) -> None:
+    """As a crash between the values' commit and the leaf's leaves them: the next record takes the number."""
+    stray = "01932b5e-0000-7000-8000-000000000000"
+    _, sealed = seal(accepted(), stray, Private({"input": "lost"}, ALICE))
+    with closing(home.side()) as side:
+        side.put([("acme", seq, value) for seq in (0, 1) for value in sealed])
+    async with home.custody() as custody:
+        await custody.record(accepted("a"), Private({"input": "my words"}, ALICE))
+        await custody.record(completed("a"))
+        package = await answer(custody, "acme", ALICE)
+        assert [one["seq"] for one in package["records"]] == [0]
+        assert package["records"][0]["values"]["input"]["value"] == "my words"
+        shown = await read(custody, "acme", 0, actor="dpo")
+        assert [one.value for one in shown if one.kept.field == "input"] == ["my words"]
+        with pytest.raises(AuditError, match="nothing is kept"):
+            await read(custody, "acme", 1, actor="dpo")
+        with pytest.raises(AuditError, match="keeps no"):
+            await rectify(custody, "acme", 1, "input", "x")
 
 
 async def test_nothing_can_be_told_of_somebody_unknown_or_erased(home: Home) -> None:
