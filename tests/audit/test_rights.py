@@ -46,10 +46,10 @@ async def test_values_of_a_record_that_never_was_are_nobody_s_however_its_number
         package = await answer(custody, "acme", ALICE)
         assert [one["seq"] for one in package["records"]] == [0]
         assert package["records"][0]["values"]["input"]["value"] == "my words"
-        shown = await read(custody, "acme", 0, actor="dpo")
+        shown = await read(custody, "acme", 0, actor="cli")
         assert [one.value for one in shown if one.kept.field == "input"] == ["my words"]
         with pytest.raises(AuditError, match="nothing is kept"):
-            await read(custody, "acme", 1, actor="dpo")
+            await read(custody, "acme", 1, actor="cli")
         with pytest.raises(AuditError, match="keeps no"):
             await rectify(custody, "acme", 1, "input", "x")
 
