@@ -11,6 +11,7 @@ from pathlib import Path
 
 from audit.anchor_event import KeyRotated
 from audit.errors import SignerError
+from audit.event_base import ANCHOR_TENANT
 from audit.log import AuditLog
 from audit.note import VerifierKey
 from audit.secret_file import create_secret
@@ -33,8 +34,9 @@ async def rotate(
 ) -> VerifierKey:
     """Put a new key in the place of the one in the file `path`; returns it. `at` is now, RFC 3339.
 
-    Every tree gets one ``log.key_rotated``, under a checkpoint of the old key; the new key signs what comes after it.
-    `publish` writes the note of the succession into the record, where gateways on other hosts find it.
+    Every tree, and the anchor also before its first record, gets one ``log.key_rotated``, under a checkpoint of the old
+    key; the new key signs what comes after it. `publish` writes the note of the succession into the record,
+    where gateways on other hosts find it.
 
     Interrupted before the file is replaced, the old key goes on and a later rotation makes another new one. Raises
     AuditError in one of its kinds.
@@ -75,8 +77,8 @@ async def _tell(
     async with await open_log(signer) as log:
         reader = open_reader()
         try:
-            tenants = reader.tenants()
+            tenants = {*reader.tenants(), ANCHOR_TENANT}  # gateways on several hosts may begin the anchor at any moment
         finally:
             reader.close()
-        for tenant in tenants:
+        for tenant in sorted(tenants):
             await log.append(KeyRotated.model_validate({"tenant": tenant, **event}))
