@@ -30,6 +30,7 @@ from audit.store import (
     Refused,
     SignedCheckpoint,
     StoredLeaf,
+    Written,
     already_open,
     keeps_no_values,
     not_open,
@@ -58,6 +59,7 @@ class PostgresStore:
         self._node = node
         self._boot = boot
         self._trees: dict[str, int] = {}  # ids of trees, which never change
+        self._written = Written()
 
     @classmethod
     def open(cls, url: str, node: str, boot: str) -> "PostgresStore":
@@ -85,7 +87,9 @@ class PostgresStore:
         with store_errors():
             self._make_trees({entry.tenant for entry in entries} | {one.tenant for one in checkpoints})
             with self._db.pipeline() as pipeline, self._db.transaction():
-                return self._append(entries, checkpoints, keep, pipeline.sync)
+                appended = self._append(entries, checkpoints, keep, pipeline.sync)
+            self._written.add(appended)
+            return appended
 
     def _make_trees(self, tenants: set[str]) -> None:
         for tenant in sorted(tenants - self._trees.keys()):  # in one order everywhere: no deadlock
@@ -149,6 +153,8 @@ class PostgresStore:
         rows = cursor.fetchall()
         if len(rows) != len(ids):
             raise StoreError("a tree has gone from the audit database")
+        for tenant, size, _ in rows:
+            self._written.check(tenant, size)
         return {tenant: Frontier.from_bytes(size, frontier) for tenant, size, frontier in rows}
 
     def claim(self, key: VerifierKey) -> Identity:

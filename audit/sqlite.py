@@ -25,6 +25,7 @@ from audit.store import (
     Refused,
     SignedCheckpoint,
     StoredLeaf,
+    Written,
     already_open,
     keeps_no_values,
     not_open,
@@ -93,6 +94,7 @@ class SqliteStore:
         self._db = db
         self._node = node
         self._boot = boot
+        self._written = Written()
 
     @classmethod
     def open(cls, path: Path, node: str, boot: str) -> "SqliteStore":
@@ -123,6 +125,7 @@ class SqliteStore:
                 if self._db.in_transaction:  # SQLite itself rolls back on some errors
                     self._db.execute("ROLLBACK")
                 raise
+        self._written.add(appended)
         return appended
 
     def _append(self, entries: Sequence[Entry], checkpoints: Sequence[SignedCheckpoint], keep: Keep | None) -> Appended:
@@ -167,6 +170,7 @@ class SqliteStore:
             self._db.execute("INSERT INTO tree (tenant, size, frontier) VALUES (?, 0, x'')", (tenant,))
             return self._tree(tenant)
         tree, size, frontier = row
+        self._written.check(tenant, size)
         return tree, Frontier.from_bytes(size, frontier)
 
     def _take_step(self, entry: Entry, tree: int, seq: int) -> Refused | None:

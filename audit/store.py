@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from audit.errors import StoreError
 from audit.event_base import Step
 from audit.identity import Identity
 from audit.merkle import Frontier
@@ -69,6 +70,25 @@ class Appended:
 
     placed: list[int | Refused]
     heads: dict[str, Frontier]
+
+
+class Written:
+    """The sizes of the trees that one store has seen committed. A tree that holds less was put back to an older state,
+    and its next numbers were those of records that are lost."""
+
+    def __init__(self) -> None:
+        self._sizes: dict[str, int] = {}
+
+    def check(self, tenant: str, size: int) -> None:
+        """Raises StoreError if the tree of `tenant` is shorter than it was."""
+        if size < (known := self._sizes.get(tenant, 0)):
+            raise StoreError(
+                f"the tree of {tenant} holds {size} records and held {known}: the record was put back to an older"
+                " state while this process uses it; stop the process before a database is restored"
+            )
+
+    def add(self, appended: Appended) -> None:
+        self._sizes |= {tenant: head.size for tenant, head in appended.heads.items()}
 
 
 def keeps_no_values() -> Refused:

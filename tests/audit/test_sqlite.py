@@ -37,6 +37,17 @@ def test_commits_are_synced_before_they_return(store: SqliteStore, path: Path) -
     assert settings == ["wal", 2]
 
 
+def test_a_number_of_a_lost_record_is_not_given_again(store: SqliteStore, path: Path) -> None:
+    """By SQL from another process, the file stays the same file."""
+    store.append([entry(b"1"), entry(b"2"), entry(b"1", "other")])
+    undo = "DELETE FROM leaf WHERE seq = 1; UPDATE tree SET size = 1 WHERE tenant = 'acme'"
+    program = "import sqlite3, sys; sqlite3.connect(sys.argv[1]).executescript(sys.argv[2])"
+    subprocess.run([sys.executable, "-c", program, path, undo], check=True)
+    with pytest.raises(StoreError, match=r"the tree of acme holds 1 records and held 2: .* older state"):
+        store.append([entry(b"3")])
+    assert store.append([entry(b"2", "other")]).placed == [1], "of a tree that lost nothing"
+
+
 def test_a_database_locked_for_too_long_is_an_error_and_not_a_wait(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("audit.sqlite.BUSY_SECONDS", 0.05)
     store = SqliteStore.open(path, "gw-1", "boot")

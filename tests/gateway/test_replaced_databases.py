@@ -1,6 +1,7 @@
 """A database removed, replaced or put back under a running gateway: nothing is forwarded, nothing is acknowledged."""
 
 import asyncio
+import contextlib
 import os
 import shutil
 import subprocess
@@ -239,8 +240,9 @@ def recreate_the_control_database(replaceable):
     ids=lambda one: getattr(one, "__name__", None),
 )
 async def test_a_database_on_a_server_that_was_replaced_stops_the_gateway(tmp_path, replaceable, harm, name):
-    async with lab(tmp_path) as made:
+    async with contextlib.AsyncExitStack() as stack, lab(tmp_path) as made:
         assert (await made.post(chat("hi"))).status == 200
+        stack.callback(made.control._database.close)
         await asyncio.to_thread(made.gateway.watches.look_closely)
         (backend,) = made.backends.values()
         seen = len(backend.bodies)
@@ -252,7 +254,6 @@ async def test_a_database_on_a_server_that_was_replaced_stops_the_gateway(tmp_pa
         ready = await made.get("/readyz")
         assert ready.status == 503
         assert name in ready.json["parts"]["databases"]["because"]
-        made.control._database.close()
         if harm is drop_and_create:
             with psycopg.connect(replaceable.url) as db:
                 assert db.execute("SELECT to_regclass('domicile_audit.tree')").fetchone() == (None,), "not made anew"
