@@ -71,7 +71,8 @@ class Evaluation:
         self._step = telemetry.step
 
     async def first(self, exchange: Exchange) -> Way:
-        """Raises PolicyDenied, ModelNotFound, RedactionRefused; BackendUnavailable where none can be called now."""
+        """Its routes are empty where no backend can be called now. Raises PolicyDenied, ModelNotFound,
+        RedactionRefused."""
         with self._step("decide"):  # 4. pure: the policy and the facts
             decision, redactor = self._judge.decide(exchange)
         with self._step("redact"):  # 5. an error here denies, or leaves sovereign backends alone

@@ -124,14 +124,20 @@ class Pipeline:
                 self.telemetry.finished(endpoint, exchange, client.status, principal.tenant if principal else "")
 
     async def _find_way(self, exchange: Exchange, client: Client) -> Way:
-        """Evaluated from the beginning after waiting for a backend: key and policy may be others by then."""
+        """Evaluated from the beginning after waiting for a backend: key and policy may be others by then. Where nobody
+        starts one, a backend that is left alone after failures is tried."""
         while True:
-            try:
-                return await self.evaluation.first(exchange)
-            except BackendUnavailable:
-                if not await self.parking.wait(exchange, client, [*EVENT_STREAM, *_provenance(exchange, None)]):
-                    raise
-                await self.evaluation.authenticate_again(exchange, client)
+            way = await self.evaluation.first(exchange)
+            if way.routes:
+                return way
+            if not await self.parking.wait(exchange, client, [*EVENT_STREAM, *_provenance(exchange, None)]):
+                way.routes.extend(self.routes.trials(exchange, way.allowed))
+                if not way.routes:
+                    raise BackendUnavailable(
+                        "None of the backends that may answer this is up; try again", retry_after_s=2
+                    )
+                return way
+            await self.evaluation.authenticate_again(exchange, client)
 
     async def _forward(self, exchange: Exchange, way: Way, client: Client) -> None:
         step = self.telemetry.step
@@ -166,7 +172,10 @@ class Pipeline:
                 except (BackendRefused, BackendUnavailable, BackendTimeout, BackendFailed) as error:
                     failure = self._failed(exchange, way.prompt, client, call, error)
             way = await self.evaluation.again(exchange, client, way)
-            if not way.routes or not self.routes.may_help(failure, way.routes[0]):
+            way.routes[:] = [route for route in way.routes if self.routes.may_help(failure, route)]
+            if not (way.routes or isinstance(failure, BackendRefused)):
+                way.routes.extend(self.routes.trials(exchange, way.allowed, way.tried))
+            if not way.routes:
                 raise failure or BackendUnavailable("No backend that may answer this is up; try again", retry_after_s=2)
 
     def _failed(

@@ -1,6 +1,6 @@
 """From a decision to the backends that may be called, best first; and the last look before each call."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from time import perf_counter
@@ -15,7 +15,7 @@ from regions.demand import Book
 from regions.errors import IsolationError
 from regions.fleet import BUSY_RANK, Backend, Call, Fleet
 from regions.prefixes import PrefixIndex, block_hashes
-from regions.router import Candidates, affinity_key, choose
+from regions.router import Candidates, affinity_key, choose, trials
 
 MAX_DECISIONS = 10_000
 
@@ -43,12 +43,8 @@ class Routes:
 
     def choose(self, exchange: Exchange, decision: Decision, tried: Collection[str] = ()) -> list[Route]:
         """The backends to call, best first; as many as attempts are left after those `tried`, which are not called
-        again: that may be none.
-
-        Raises BackendUnavailable when none was tried and none that the decision allows can be called now.
-        """
-        tenant = exchange.principal.tenant
-        candidates = self._candidates(tenant, exchange.call.model, decision)
+        again. Empty where none that the decision allows is available."""
+        candidates = self._candidates(exchange.principal.tenant, exchange.call.model, decision)
         text = exchange.call.leading_text.encode()
         prefix = block_hashes(text, exchange.principal.project.encode())  # each project has a cache of its own
         holders = self._prefixes.longest(prefix)
@@ -57,12 +53,18 @@ class Routes:
         ordered = choose(candidates, self._fleet.live(), affinity_key(text), holders, most, contents=contents)
         if tried:
             ordered = [each for each in ordered if each.id not in tried][: self._max_attempts - len(tried)]
-        if not ordered and not tried:
-            raise BackendUnavailable("None of the backends that may answer this is up; try again", retry_after_s=2)
-        return [
-            Route(backend, self._inventory.facts_of(backend), decision.transfer_basis[backend.id], prefix)
-            for backend in ordered
-        ]
+        return [self._route(backend, decision, prefix) for backend in ordered]
+
+    def trials(self, exchange: Exchange, decision: Decision, tried: Collection[str] = ()) -> list[Route]:
+        """As `choose`, where all that the decision allows are left alone after failures: better one of them is tried
+        than the call refused, and a tenant's only backend is in use again as soon as it works."""
+        candidates = self._candidates(exchange.principal.tenant, exchange.call.model, decision)
+        left = [each for each in trials(candidates, self._fleet.live()) if each.id not in tried]
+        prefix = block_hashes(exchange.call.leading_text.encode(), exchange.principal.project.encode())
+        return [self._route(backend, decision, prefix) for backend in left[: self._max_attempts - len(tried)]]
+
+    def _route(self, backend: Backend, decision: Decision, prefix: Sequence[int]) -> Route:
+        return Route(backend, self._inventory.facts_of(backend), decision.transfer_basis[backend.id], prefix)
 
     def _candidates(self, tenant: str, model: str, decision: Decision) -> Candidates:
         """Those that the decision allows. It is made anew when the fleet changes, so it is looked up by itself."""
@@ -98,7 +100,10 @@ class Routes:
     def may_help(self, failure: GatewayError | None, route: Route) -> bool:
         """Whether `route` is worth an attempt after `failure`. After a backend that is over its rate only one that is
         not: a caller over its limits must not multiply itself."""
-        return not isinstance(failure, BackendRefused) or self._fleet.live()[route.backend.id].rank < BUSY_RANK
+        load = self._fleet.live().get(route.backend.id)
+        if load is None or not (load.available or load.tried_at is not None):
+            return False  # out of service, out after failures, or enough calls try it, since this route was chosen
+        return not isinstance(failure, BackendRefused) or load.rank < BUSY_RANK
 
     def answered(self, exchange: Exchange, call: Call) -> None:
         """The backend has begun a good answer; a stream by its first event."""

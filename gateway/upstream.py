@@ -164,36 +164,45 @@ class Upstream:
             pool.release(connection)
 
     async def ready(self, target: Target, path: str, timeout_s: float) -> bool:
-        """Whether `path` answers 200 within `timeout_s` seconds."""
-        return await self.fetch(target, path, timeout_s) is not None
+        """Whether `path` answers 200. Raises GatewayError, ConnectionLost, ProtocolError or TimeoutError where there is
+        no answer within `timeout_s` seconds: silence is not the same as a backend that says it is not ready."""
+        status, _ = await self._exchange(target, path, timeout_s, None)
+        return status == 200
 
     async def fetch(self, target: Target, path: str, timeout_s: float, body: bytes | None = None) -> bytes | None:
         """What `path` answers, to a POST if there is a `body`, up to 1 MiB; None where that is not 200, more, or not
         there in `timeout_s` seconds."""
-        pieces, size = [], 0
         try:
-            async with asyncio.timeout(timeout_s):
-                pool = self._pool(target)
-                sent = body or b""
-                method = "GET" if body is None else "POST"
-                digest = await digest_of(sent)
-
-                def head() -> bytes:
-                    token = "" if path == PING_PATH else self._token(target.backend, method, path, "", "", digest)
-                    return pool.head(method, path, len(sent), "readiness", token)
-
-                connection, response = await self._send(target, pool, head, sent)
-                try:
-                    async for piece in response.pieces(timeout_s):
-                        size += len(piece)
-                        if size > MAX_FETCHED_BYTES:
-                            return None
-                        pieces.append(piece)
-                    return b"".join(pieces) if response.status == 200 else None
-                finally:
-                    pool.release(connection)
+            status, said = await self._exchange(target, path, timeout_s, body)
         except (GatewayError, ConnectionLost, ProtocolError, TimeoutError):
             return None
+        return said if status == 200 else None
+
+    async def _exchange(
+        self, target: Target, path: str, timeout_s: float, body: bytes | None
+    ) -> tuple[int, bytes | None]:
+        """Status and body of one answer; None for a body of more than 1 MiB."""
+        pieces, size = [], 0
+        async with asyncio.timeout(timeout_s):
+            pool = self._pool(target)
+            sent = body or b""
+            method = "GET" if body is None else "POST"
+            digest = await digest_of(sent)
+
+            def head() -> bytes:
+                token = "" if path == PING_PATH else self._token(target.backend, method, path, "", "", digest)
+                return pool.head(method, path, len(sent), "readiness", token)
+
+            connection, response = await self._send(target, pool, head, sent)
+            try:
+                async for piece in response.pieces(timeout_s):
+                    size += len(piece)
+                    if size > MAX_FETCHED_BYTES:
+                        return response.status, None
+                    pieces.append(piece)
+                return response.status, b"".join(pieces)
+            finally:
+                pool.release(connection)
 
     async def _send(
         self,

@@ -5,6 +5,10 @@ own view and lives in memory. A backend whose calls keep failing is left alone f
 2007): after `FAILURES` in a row it is out for `COOL_DOWN_S`; then one call at a time may try it. If that fails too, it
 is out for twice as long, up to `LONGEST_COOL_DOWN_S`; the first answer that begins well lets it back in, and the first
 that is complete ends the count of failures. One that says it is over its rate is not broken: others are preferred.
+
+Where every backend that may answer is out, a call is tried rather than refused (`regions.router.trials`): Envoy calls
+this the panic threshold. `TRIALS` calls at a time may then be at one backend, so that one that comes back is not met by
+all that wait for it.
 """
 
 import math
@@ -25,6 +29,7 @@ from regions.trust import Trust
 FAILURES = 3
 COOL_DOWN_S = 2.0
 LONGEST_COOL_DOWN_S = 60.0
+TRIALS = 4  # about what an engine runs together at the price of one
 BUSY_S = 1.0  # for a backend that is over its rate and does not say how long
 LONGEST_BUSY_S = 30.0
 BUSY_RANK = float(1 << 20)
@@ -73,7 +78,8 @@ class Load(NamedTuple):
     `rank` is what backends are compared by, less is better: calls that run or wait there, by our own count or the
     engine's where that is more (other gateways call it too); behind the point how full its cache is, in eighths, and
     after that how slow it was, in doublings from 10 ms. Coarse, so that those that fare alike are alike, and the price
-    decides. `key` is by what a prompt's favourite is found.
+    decides. `key` is by what a prompt's favourite is found. `tried_at`: of one that is out and has room for a trial,
+    when it failed or was tried last; else None.
     """
 
     in_flight: int
@@ -81,6 +87,7 @@ class Load(NamedTuple):
     available: bool
     rank: float = 0.0
     key: int = 0
+    tried_at: float | None = None
 
 
 KEY_BITS = 30  # a machine word of Python's integers, which makes a choice among many a good deal faster
@@ -107,8 +114,9 @@ class _State:
     latency_s: float | None = None
     ready: bool = True  # until a probe says otherwise: a gateway that just started should not refuse
     failures: int = 0
+    tried_at: float = 0.0
     out_until: float | None = None
-    trying: bool = False
+    trials: int = 0
     busy_until: float | None = None
     cool_down_s: float = COOL_DOWN_S
     report: EngineReport | None = None
@@ -117,7 +125,7 @@ class _State:
     def available(self, now: float) -> bool:
         if not self.ready:
             return False
-        return self.out_until is None or (now >= self.out_until and not self.trying)
+        return self.out_until is None or (now >= self.out_until and not self.trials)
 
     def close_circuit(self) -> None:
         self.failures, self.out_until, self.cool_down_s = 0, None, COOL_DOWN_S
@@ -126,7 +134,10 @@ class _State:
         if self.busy_until is not None and now >= self.busy_until:
             self.busy_until = None
         rank = self._rank() + (0.0 if self.busy_until is None else BUSY_RANK)
-        return Load(self.in_flight, self.latency_s, self.available(now), rank, self.key)
+        return Load(self.in_flight, self.latency_s, self.available(now), rank, self.key, self._trial_order())
+
+    def _trial_order(self) -> float | None:
+        return self.tried_at if self.out_until is not None and self.ready and self.trials < TRIALS else None
 
     @property
     def changes_with_time(self) -> bool:
@@ -155,6 +166,7 @@ class Call:
         self._now = now
         self._began = now()
         self.is_trial = state.out_until is not None
+        self._is_early = state.out_until is not None and self._began < state.out_until
 
     def answered(self) -> None:
         """The first of a good answer is here. One that is tried takes other calls again, on probation: until it has
@@ -176,6 +188,9 @@ class Call:
         """It did not connect, broke off, or answered as only a broken backend does."""
         state = self._state
         state.failures += 1
+        state.tried_at = self._now()
+        if self._is_early and state.out_until is not None:
+            return  # a trial before its time makes the cool-down no longer
         if self.is_trial:
             state.cool_down_s = min(state.cool_down_s * 2, LONGEST_COOL_DOWN_S)
             state.out_until = self._now() + state.cool_down_s
@@ -264,14 +279,14 @@ class Fleet:
         state = self._states[backend.id]
         call = Call(state, self._now)
         state.in_flight += 1
-        state.trying = state.trying or call.is_trial
+        if call.is_trial:
+            state.trials, state.tried_at = state.trials + 1, self._now()
         self._changed(backend.id, state)
         try:
             yield call
         finally:
             state.in_flight -= 1
-            if call.is_trial:
-                state.trying = False
+            state.trials -= call.is_trial
             self._changed(backend.id, state)
 
     def mark_ready(self, backend: Backend, ready: bool) -> None:

@@ -14,6 +14,7 @@ Pure: same inputs, same order. A choice takes less than 100 us among 200 backend
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import repeat, takewhile
+from operator import itemgetter
 from typing import Final
 
 from regions.errors import IsolationError
@@ -74,6 +75,16 @@ def choose(
         first = _favourite(candidates, free, affinity & _BITS, holders, contents)
         order = [first, *(number for number in order if number != first)][:limit]
     return [candidates.backends[number] for number in order]
+
+
+def trials(candidates: Candidates, loads: Mapping[str, Load], limit: int | None = None) -> list[Backend]:
+    """For a call of which no candidate is available: those that are out after failures and have room for a trial, the
+    least recently tried first, `limit` at most. Empty while one is available."""
+    known = [(loads.get(backend.id), backend) for backend in candidates.backends]
+    if any(load is not None and load.available for load, _ in known):
+        return []
+    out = [(load.tried_at, backend) for load, backend in known if load is not None and load.tried_at is not None]
+    return [backend for _, backend in sorted(out, key=itemgetter(0))[:limit]]
 
 
 # Where these stand in a Load.

@@ -28,6 +28,7 @@ class FakeBackend:
     delay_s: float = 0.0
     left: int = 0
     ready: bool = True
+    hangs_s: float = 0.0  # before it answers a probe
     joules: object = None  # what it says that a call took; None: it does not measure
     fingerprint: object = None
     first_token_ms: object = None  # what it says of its time to first token; None: it does not
@@ -120,6 +121,7 @@ class FakeBackend:
         return response
 
     async def readiness(self, request):
+        await asyncio.sleep(self.hangs_s)
         return web.Response(status=200 if self.ready else 503)
 
 

@@ -1,7 +1,17 @@
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+
 import pytest
 
-from gateway.probe import parse_report
-from regions.fleet import EngineReport
+from gateway import probe
+from gateway.errors import BackendUnavailable
+from gateway.probe import BackendProbe, parse_report
+from gateway.settings import Requests
+from gateway.upstream import Target, Upstream
+from regions.fleet import EngineReport, Fleet
+from regions.health import MISSES, Prober
+from tests.fakes.backend import FakeBackend, running
+from tests.regions.test_fleet import backend
 
 OURS = b"""# HELP domicile_backend_sequences_running Sequences in the running batch.
 domicile_backend_sequences_running{gen_ai_request_model="m"} 3.0
@@ -40,3 +50,39 @@ def test_what_tells_of_no_queue_is_no_report(text):
 
 def test_without_a_word_on_the_cache_it_counts_as_empty():
     assert parse_report(VLLM.partition(b"vllm:kv")[0]) == EngineReport(3, 4, 0.0)
+
+
+@asynccontextmanager
+async def probing(url):
+    one = backend()
+    fleet = Fleet([one])
+    async with Upstream(Requests()) as upstream:
+        routes = SimpleNamespace(target=lambda _: Target("acme-1", url, None))
+        yield one, fleet, BackendProbe(upstream, routes, fleet)
+
+
+async def test_a_backend_that_answers_says_whether_it_is_ready():
+    async with running(FakeBackend()) as server, probing(server.url) as (one, _, ask):
+        assert await ask(one) is True
+        server.ready = False
+        assert await ask(one) is False
+
+
+async def test_no_answer_is_not_taken_for_one_that_says_it_is_not_ready(monkeypatch):
+    """A probe that is missed now and then must not put out a tenant's only backend."""
+    monkeypatch.setattr(probe, "TIMEOUT_S", 0.05)
+    async with running(FakeBackend()) as server, probing(server.url) as (one, fleet, ask):
+        server.hangs_s = 0.5
+        with pytest.raises(TimeoutError):
+            await ask(one)
+        prober = Prober(fleet, ask)
+        for missed in range(MISSES):
+            assert fleet.live()["acme-1"].available, missed
+            await prober.sweep()
+        assert not fleet.live()["acme-1"].available
+
+
+async def test_a_refused_connection_is_no_answer():
+    async with probing("http://127.0.0.1:9") as (one, _, ask):
+        with pytest.raises(BackendUnavailable):
+            await ask(one)

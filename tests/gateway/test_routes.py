@@ -89,15 +89,28 @@ def test_prices_of_backends_reach_the_choice(world):
     assert firsts == {"acme-3"}
 
 
-def test_one_that_is_down_is_not_asked_and_when_all_are_it_says_so(world):
+def test_one_that_is_down_is_not_asked_and_when_all_are_there_is_none(world):
     asked, decision = decided(world)
     for number, place in enumerate(HOME, 1):
         world.fleet.mark_ready(world.backend(place.split("/")[2]), False)
         if number < len(HOME):
             assert place.split("/")[2] not in names(routes(world, 10).choose(asked, decision))
-    with pytest.raises(BackendUnavailable) as none_left:
-        routes(world).choose(asked, decision)
-    assert none_left.value.headers() == [(b"retry-after", b"2")]
+    assert routes(world).choose(asked, decision) == routes(world).trials(asked, decision) == []
+
+
+def test_trials_are_of_the_decisions_backends_without_those_tried_and_within_the_attempts(world):
+    asked, decision = decided(world)
+    ids = [place.split("/")[2] for place in HOME]
+    for backend in list(world.fleet):  # also those of other tenants and outside the policy
+        for _ in range(3):
+            with world.fleet.call(backend, tenant=backend.tenant) as call:
+                call.failed()
+    found = names(routes(world, 10).trials(asked, decision))
+    assert sorted(found) == sorted(decision.backends)
+    assert set(found) <= set(ids)
+    assert names(routes(world, 10).trials(asked, decision, tried=found[:1])) == found[1:]
+    assert len(routes(world, 2).trials(asked, decision, tried=found[:1])) == 1
+    assert routes(world, 2).trials(asked, decision, tried=found[:2]) == []
 
 
 def test_one_whose_calls_keep_failing_is_left_alone(world):

@@ -11,6 +11,7 @@ from regions.fleet import (
     FAILURES,
     LONGEST_BUSY_S,
     LONGEST_COOL_DOWN_S,
+    TRIALS,
     Backend,
     Fleet,
 )
@@ -258,3 +259,60 @@ def test_a_call_that_outlives_its_backend_ends_quietly(fleet, one):
         fleet.replace([])
         call.failed()
     assert len(fleet) == 0
+
+
+# --- trials before the cool-down is over -----------------------------------------------------------------------------
+
+
+def tried_at(fleet, one):
+    return fleet.loads([one])[one.id].tried_at
+
+
+def test_one_that_is_out_has_room_for_a_few_trials_and_no_more(fleet, one):
+    assert tried_at(fleet, one) is None
+    fail(fleet, one, FAILURES)
+    calls = []
+    while tried_at(fleet, one) is not None:
+        calls.append(fleet.call(one, tenant="acme"))
+        calls[-1].__enter__()
+    assert len(calls) == TRIALS
+    calls.pop().__exit__(None, None, None)
+    assert tried_at(fleet, one) is not None
+
+
+def test_a_trial_that_fails_before_its_time_makes_the_cool_down_no_longer(fleet, one, clock):
+    fail(fleet, one, FAILURES)
+    for _ in range(8):
+        clock.at += COOL_DOWN_S / 16
+        fail(fleet, one)
+        assert not available(fleet, one)
+        assert tried_at(fleet, one) == clock.at
+    clock.at += COOL_DOWN_S / 2
+    assert available(fleet, one)
+
+
+def test_a_trial_before_its_time_that_is_answered_lets_the_backend_back_in(fleet, one):
+    fail(fleet, one, FAILURES)
+    with fleet.call(one, tenant="acme") as call:
+        call.answered()
+        call.completed()
+    assert available(fleet, one)
+    fail(fleet, one, FAILURES - 1)
+    assert available(fleet, one)
+
+
+def test_a_trial_before_its_time_that_begins_well_and_breaks_off_puts_it_out_for_longer(fleet, one, clock):
+    fail(fleet, one, FAILURES)
+    with fleet.call(one, tenant="acme") as call:
+        call.answered()
+        call.failed()
+    clock.at += COOL_DOWN_S
+    assert not available(fleet, one)
+    clock.at += COOL_DOWN_S
+    assert available(fleet, one)
+
+
+def test_one_that_is_not_ready_is_not_tried(fleet, one):
+    fail(fleet, one, FAILURES)
+    fleet.mark_ready(one, False)
+    assert tried_at(fleet, one) is None

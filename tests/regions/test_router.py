@@ -316,3 +316,54 @@ def test_one_that_is_over_its_rate_is_last_and_affinity_does_not_choose_it():
 def test_where_all_are_over_their_rate_one_is_asked_nevertheless():
     loads = {b.id: IDLE._replace(key=KEYS[n], rank=BUSY_RANK + n) for n, b in enumerate(FOUR)}
     assert len(choose("acme", FOUR, loads, 7)) == 4
+
+
+# --- all are left alone after failures -------------------------------------------------------------------------------
+
+
+def out(number, tried_at):
+    return IDLE._replace(key=KEYS[number], available=False, tried_at=tried_at)
+
+
+def test_where_all_are_out_the_one_least_recently_tried_comes_first():
+    states = {f"acme-{number}": out(number, tried_at) for number, tried_at in enumerate([4.0, 2.0, 3.0, 1.0])}
+    candidates = Candidates("acme", FOUR)
+    assert router.choose(candidates, states) == []
+    assert [b.id for b in router.trials(candidates, states)] == ["acme-3", "acme-1", "acme-2", "acme-0"]
+    assert [b.id for b in router.trials(candidates, states, 1)] == ["acme-3"]
+
+
+def test_while_one_is_available_none_that_is_out_is_tried():
+    states = {f"acme-{number}": out(number, 1.0) for number in range(3)} | {"acme-3": IDLE}
+    assert router.trials(Candidates("acme", FOUR), states) == []
+
+
+def test_one_that_says_it_is_not_ready_or_has_left_or_has_trials_enough_is_not_tried():
+    states = {"acme-0": IDLE._replace(available=False), "acme-1": out(1, 5.0)}
+    assert [b.id for b in router.trials(Candidates("acme", FOUR), states)] == ["acme-1"]
+
+
+@given(st.lists(st.tuples(st.sampled_from(["fail", "answer", "leave", "ready", "unready"]), st.integers(0, 2),
+                          st.sampled_from([0.0, 0.5, 2.0, 60.0])), max_size=40))  # fmt: skip
+def test_a_tenant_with_a_ready_backend_always_has_one_to_call_when_no_trial_runs(steps):
+    """Whatever happened before: with nothing in flight, a backend that is ready is available or may be tried."""
+    clock = Clock()
+    fleet = Fleet([backend(f"acme-{n}", port=n + 1) for n in range(3)], now=clock)
+    ones, ready = sorted(fleet, key=lambda b: b.id), {0, 1, 2}
+    candidates = Candidates("acme", ones)
+    for what, number, later in steps:
+        clock.at += later
+        one = ones[number]
+        if what in ("ready", "unready"):
+            fleet.mark_ready(one, what == "ready")
+            (ready.add if what == "ready" else ready.discard)(number)
+        else:
+            with fleet.call(one, tenant="acme") as call:
+                if what == "answer":
+                    call.answered()
+                    call.completed()
+                elif what == "fail":
+                    call.failed()
+        callable_now = router.choose(candidates, fleet.live()) or router.trials(candidates, fleet.live())
+        assert bool(callable_now) == bool(ready)
+        assert {ones.index(b) for b in callable_now} <= ready
