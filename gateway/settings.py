@@ -11,12 +11,12 @@ from typing import Any, Literal, Self
 from urllib.parse import urlsplit
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, IPvAnyNetwork, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from audit.dsn import database_of
 from audit.errors import StoreError
-from gateway.store.records import Role
+from gateway.store.records import Network, Role
 from policy.countries import builtin_countries
 from regions.identity import NAME
 
@@ -49,7 +49,7 @@ class Listen(Section):
     cert_file: Path | None = None
     key_file: Path | None = None
     tls_ended_by_proxy: bool = False
-    operations_from: tuple[IPvAnyNetwork, ...] | None = None
+    operations_from: tuple[Network, ...] | None = None
 
     @property
     def operators(self) -> tuple[IPv4Network | IPv6Network, ...]:

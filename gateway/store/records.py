@@ -1,13 +1,14 @@
 """What the control store says of its rows: frozen values that cross boundaries. None holds a key or its hash."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import datetime
 from hashlib import sha256
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
-from typing import ClassVar, Literal
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_network
+from typing import Annotated, ClassVar, Literal
 
 import rfc8785
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from regions.trust import Trust
 
@@ -51,6 +52,19 @@ class ProjectRecord(Record):
     revoked_at: datetime | None
 
 
+def _network(value: object) -> IPv4Network | IPv6Network:
+    """Only from text: `ipaddress` also takes numbers, booleans and pairs, and ``true`` would be 0.0.0.1/32."""
+    if isinstance(value, IPv4Network | IPv6Network):
+        return value
+    if isinstance(value, str):
+        with suppress(ValueError):
+            return ip_network(value)
+    raise ValueError("must be a network in CIDR notation without host bits, such as 10.0.0.0/8")
+
+
+Network = Annotated[IPv4Network | IPv6Network, BeforeValidator(_network)]
+
+
 class Scopes(BaseModel):
     """What a key may be used for, and from where. ``None`` sets no bound; an empty tuple allows nothing.
 
@@ -63,7 +77,7 @@ class Scopes(BaseModel):
     models: tuple[str, ...] | None = None
     endpoints: tuple[str, ...] | None = None
     regions: tuple[str, ...] | None = None
-    networks: tuple[IPv4Network | IPv6Network, ...] | None = None
+    networks: tuple[Network, ...] | None = None
 
     def allows(self, *, model: str, endpoint: str) -> bool:
         """`endpoint` as in ``chat/completions``."""

@@ -1,6 +1,7 @@
 """What a key's own bounds do to a call, through the whole gateway: below the policy, on every way there is."""
 
 import pytest
+from pydantic import ValidationError
 
 from gateway.store.records import Scopes
 from tests.fakes.backend import FakeBackend
@@ -83,3 +84,17 @@ async def test_other_bounds_of_a_key_hold_too(tmp_path):
         other = await made.post({"model": "small", "prompt": "hi"}, "/v1/completions", key="bound")
         assert other.status == 403
         assert len(made.backends["acme-fr"].bodies) == 1
+
+
+@pytest.mark.parametrize(
+    "wrong", [True, 0, 167772160, 1.5, None, "", "x", "10.0.0.1/8", "10.0.0.0/33", ["10.0.0.0", 8], {}]
+)
+def test_a_network_is_text_in_cidr_notation_and_nothing_that_can_be_read_as_one(wrong):
+    with pytest.raises(ValidationError, match="CIDR notation") as refused:
+        Scopes.model_validate({"networks": ["192.0.2.0/24", wrong]})
+    assert refused.value.errors()[0]["loc"] == ("networks", 1)
+
+
+def test_a_network_that_is_stored_is_read_again_as_it_was():
+    scopes = Scopes.model_validate({"networks": ["192.0.2.0/24", "2001:db8::/32", "192.0.2.7"]})
+    assert Scopes.model_validate(scopes.model_dump(mode="json")) == Scopes.model_validate(scopes.model_dump()) == scopes

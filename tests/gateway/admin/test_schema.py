@@ -1,4 +1,7 @@
-"""schemathesis against the published document: what falls over, and what is answered but not said there."""
+"""schemathesis against the published document: what falls over, and what is answered but not said there.
+
+A few calls of each operation in every run, many in `make campaign`.
+"""
 
 import json
 from itertools import cycle
@@ -16,9 +19,10 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from gateway.admin.app import MAX_BODY, PREFIX, build_admin
+from tests.conftest import CAMPAIGN
 from tests.gateway.admin.conftest import BODIES
 
-EXAMPLES = 3
+EXAMPLES = 3 * max(1, CAMPAIGN)  # of each operation, once by its schema and once against it
 ELSEWHERE = [
     positive_data_acceptance,  # a document cannot say that a tenant exists
     ignored_auth,  # asked of every route in test_app
@@ -68,17 +72,21 @@ def statuses(schema, method, path, headers, objects, mode):
     return seen
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(("method", "path"), OPERATIONS)
 def test_an_operators_calls_never_fall_over_and_are_answered_as_the_document_says(
-    schema, objects, operator, method, path
+    schema, objects, operator, method, path, record_property
 ):
+    record_property("examples", EXAMPLES * len(GenerationMode))
     seen = [statuses(schema, method, path, operator, objects, mode) for mode in GenerationMode]
     if method == "GET" and not path.startswith("/staff/{"):
         assert 200 in seen[0]
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(("method", "path"), OPERATIONS)
-def test_strangers_calls_are_refused_as_the_document_says(schema, objects, method, path):
+def test_strangers_calls_are_refused_as_the_document_says(schema, objects, method, path, record_property):
+    record_property("examples", EXAMPLES * len(GenerationMode))
     for mode in GenerationMode:
         assert statuses(schema, method, path, {}, objects, mode) <= {400, 401, 422}
 
