@@ -7,7 +7,14 @@ from types import TracebackType
 from typing import Final, Literal
 
 from gateway.client import Header
-from gateway.errors import BudgetExceeded, LimitReached, PolicyDenied, RequestExceedsLimit, TooManyConcurrent
+from gateway.errors import (
+    BudgetExceeded,
+    InvalidRequest,
+    LimitReached,
+    PolicyDenied,
+    RequestExceedsLimit,
+    TooManyConcurrent,
+)
 from gateway.exchange import CHARACTERS_PER_TOKEN, Exchange
 from gateway.identity.principal import Principal
 from gateway.limits import NOTHING, Cost, Counter, Kind, Limiter, LimitExceeded, Reservation
@@ -21,6 +28,7 @@ UNCOUNTED_BYTES = 64 << 10
 """Of a body that is parsed before limits are asked: about a millisecond's work."""
 
 _MONEY: Final = ("day", "month")
+_TOKENS: Final = ("tokens", *_MONEY)
 _REACHED: dict[Kind, type[LimitReached]] = {
     "requests": LimitReached,
     "tokens": LimitReached,
@@ -60,10 +68,15 @@ class Meter:
         """Hold what the call may cost, until the block that is entered with it ends. `counted`: as a request already,
         at its admission.
 
-        Raises a LimitReached; LimitsUnavailable where limits cannot be checked; PolicyDenied where a budget in money
-        is set and the model has no price: a limit that cannot be applied is not ignored.
+        Raises a LimitReached; LimitsUnavailable where limits cannot be checked; a limit that cannot be applied is not
+        ignored: PolicyDenied where a budget in money is set and the model has no price, InvalidRequest where tokens are
+        limited and the answer would have no end.
         """
         counters, call = exchange.principal.counters, exchange.call
+        if call.has_no_end and any(counter.kind in _TOKENS for counter in counters):
+            raise InvalidRequest(
+                "ignore_eos without max_tokens has no end that a limit could hold; set max_tokens", param="ignore_eos"
+            )
         price = self._price_of(call.model)
         if price is None:
             for counter in counters:

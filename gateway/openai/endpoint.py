@@ -57,10 +57,17 @@ class Call:
         return self.request.answers
 
     def most_tokens(self, default: int) -> int:
-        """Tokens of all answers that may be generated, where one without a bound has `default`. What the client asks
-        for beyond what any server can do counts as that."""
+        """Tokens of all answers that may be generated, where one without a bound has `default`; `min_tokens` where that
+        is more. What the client asks for beyond what any server can do counts as that."""
         longest = self.request.longest_answer
-        return min(default if longest is None else longest, MAX_ANSWER_TOKENS) * self.request.sequences
+        each = max(default if longest is None else longest, self.request.min_tokens or 0)
+        return min(each, MAX_ANSWER_TOKENS) * self.request.sequences
+
+    @property
+    def has_no_end(self) -> bool:
+        """It forbids the end of its answer and gives no other bound, so it runs to the end of the model's context."""
+        request = self.request
+        return bool(self.endpoint.generates and request.ignore_eos and request.longest_answer is None)
 
     @property
     def leading_text(self) -> str:
@@ -96,27 +103,71 @@ def parse_call(endpoint: Endpoint, raw: bytes) -> Call:
 def _refuse_uncounted(endpoint: Endpoint, request: GenerationRequest) -> None:
     """Raises InvalidRequest for a field by which some server would generate more than `Call.most_tokens`."""
     for name, value in (request.model_extra or {}).items():
-        use = _UNCOUNTED.get(name)
-        if use is not None and value is not None and value is not False and not (name == "best_of" and value == 1):
+        if name in _CONTAINERS:
+            found = _uncounted_in(name, value)
+        else:
+            found = name if name in _UNCOUNTED and _raises(name, value) else None
+        if found is not None:
+            use = _UNCOUNTED.get(found.rpartition(".")[2], "the field of that name at the top of the body")
             fix = f"use {use}" if endpoint.generates else "leave it out"
             raise InvalidRequest(
-                f"{name} is not a field of {endpoint.path}; {fix}", param=name, code="unsupported_parameter"
+                f"{found} is not a field of {endpoint.path}; {fix}", param=found, code="unsupported_parameter"
             )
+
+
+def _raises(name: str, value: object) -> bool:
+    return value is not None and value is not False and not (name == "best_of" and value == 1)
+
+
+def _uncounted_in(place: str, value: Any) -> str | None:
+    """The path of the first name inside of `value` that says how much is generated."""
+    if isinstance(value, str):  # transformers reads generation_config from a text
+        raw = value.encode()
+        BOUNDS.check(raw)
+        try:
+            value = read(raw)
+        except ValueError:
+            raise InvalidRequest(f"{place} must be a JSON object", param=place, code="invalid_value") from None
+    level: list[tuple[str, Any]] = [(place, value)]
+    while level:
+        inner: list[tuple[str, Any]] = []
+        for path, each in level:
+            members = each.items() if isinstance(each, dict) else enumerate(each) if isinstance(each, list) else ()
+            for name, member in members:
+                if name in _COUNTED_AT_THE_TOP and _raises(name, member):
+                    return f"{path}.{name}"
+                inner.append((f"{path}.{name}", member))
+        level = inner
+    return None
 
 
 _UNCOUNTED = {
     "best_of": "n",
     "max_completion_tokens": "max_tokens",
+    "max_gen_len": "max_tokens",
     "max_length": "max_tokens",
     "max_new_tokens": "max_tokens",
     "max_output_tokens": "max_tokens",
+    "max_tokens_to_sample": "max_tokens",
+    "maxOutputTokens": "max_tokens",
+    "min_length": "min_tokens",
+    "min_new_tokens": "min_tokens",
     "n_cmpl": "n",
     "n_predict": "max_tokens",
     "num_beams": "n",
+    "num_generations": "n",
     "num_predict": "max_tokens",
     "num_return_sequences": "n",
+    "candidateCount": "n",
     "use_beam_search": "n",
 }
 """Names that servers other than ours, or other endpoints, have for how much is generated (llama.cpp, TGI, Ollama,
-transformers, TensorRT-LLM, OpenAI's other APIs), and what to use instead. A limit that did not know them would be
-bypassed by them. Those that an endpoint does have are in its model, and never get here."""
+transformers, SGLang, TensorRT-LLM, OpenAI's other APIs, Anthropic, Gemini), and what to use instead. A limit that did
+not know them would be bypassed by them. Those that an endpoint does have are in its model, and never get here."""
+
+_COUNTED_AT_THE_TOP = _UNCOUNTED.keys() | {"ignore_eos", "max_tokens", "min_tokens", "n"}
+_CONTAINERS = frozenset(
+    {"extra_body", "generation_config", "generationConfig", "nvext", "options", "parameters", "sampling_params"}
+)
+"""Fields of one server or another that hold parameters of their own: transformers (generation_config, as a JSON text),
+LiteLLM and Gemini (extra_body), Ollama (options), TGI (parameters), SGLang (sampling_params), NVIDIA NIM (nvext)."""

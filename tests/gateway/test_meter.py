@@ -6,7 +6,14 @@ import pytest
 
 from audit.receipt import Receipt
 from backend.wire import Usage
-from gateway.errors import BudgetExceeded, LimitReached, PolicyDenied, RequestExceedsLimit, TooManyConcurrent
+from gateway.errors import (
+    BudgetExceeded,
+    InvalidRequest,
+    LimitReached,
+    PolicyDenied,
+    RequestExceedsLimit,
+    TooManyConcurrent,
+)
 from gateway.exchange import CHARACTERS_PER_TOKEN
 from gateway.limits import Limiter, Limits
 from gateway.memory_limits import MemoryLimitStore
@@ -242,3 +249,24 @@ async def test_what_a_backend_says_beyond_all_reason_neither_refunds_nor_breaks_
     else:
         with pytest.raises(LimitReached):
             await meter.reserve(exchange(who=who, max_tokens=1))
+
+
+@pytest.mark.parametrize("limits", ["{tpm: 1000}", "{eur_per_month: 5}"])
+async def test_an_answer_that_has_no_end_cannot_be_held_and_is_refused_by_name(meter, limits):
+    body = {"model": "small", "messages": [{"role": "user", "content": "x"}], "ignore_eos": True}
+    with pytest.raises(InvalidRequest, match="set max_tokens") as refused:
+        await meter.reserve(exchange(body, who=limited(limits)))
+    assert refused.value.param == "ignore_eos"
+    await meter.reserve(exchange({**body, "max_tokens": 5}, who=limited(limits)))
+
+
+@pytest.mark.parametrize("limits", ["{rpm: 10}", "{}"])
+async def test_where_no_tokens_are_limited_an_answer_may_run_to_the_end_of_the_context(meter, limits):
+    body = {"model": "small", "messages": [{"role": "user", "content": "x"}], "ignore_eos": True}
+    await meter.reserve(exchange(body, who=limited(limits)))
+
+
+async def test_a_least_length_above_the_limit_is_refused_as_a_greatest_length_is(meter):
+    body = {"model": "small", "messages": [{"role": "user", "content": "x"}], "min_tokens": 5000}
+    with pytest.raises(RequestExceedsLimit):
+        await meter.reserve(exchange(body, who=limited("{tpm: 1000}")))

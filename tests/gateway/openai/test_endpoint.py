@@ -86,21 +86,26 @@ PROMPTS = st.one_of(
 def generated(path, body, default):
     """What a server generates at most for `body`, by OpenAI's and vLLM's references; whichever bound it obeys."""
     bounds = [body[name] for name in ("max_tokens", "max_completion_tokens") if body.get(name) is not None]
-    each = max(bounds) if bounds else default
+    each = max(max(bounds) if bounds else default, body.get("min_tokens") or 0)
     prompt = body.get("prompt", "")
     prompts = len(prompt) if isinstance(prompt, list) and not isinstance(prompt[0], int) else 1
     return each * max(body.get("n") or 1, body.get("best_of") or 1) * prompts if path != EMBEDDINGS else 0
 
 
-@given(prompt=PROMPTS, most=SIZES, newer=SIZES, n=st.none() | st.integers(1, 8), best_of=st.none() | st.integers(1, 8))
-def test_what_is_reserved_covers_what_the_body_makes_a_server_generate(prompt, most, newer, n, best_of):
-    given_fields = {"max_tokens": most, "max_completion_tokens": newer, "n": n, "best_of": best_of}
+COUNTS = st.none() | st.integers(1, 8)
+
+
+@given(prompt=PROMPTS, most=SIZES, newer=SIZES, least=SIZES, n=COUNTS, best_of=COUNTS)
+def test_what_is_reserved_covers_what_the_body_makes_a_server_generate(prompt, most, newer, least, n, best_of):
+    given_fields = {
+        "max_tokens": most, "max_completion_tokens": newer, "min_tokens": least, "n": n, "best_of": best_of,
+    }  # fmt: skip
     for endpoint in (CHAT, COMPLETIONS):
         known = {name: value for name, value in given_fields.items() if name in endpoint.request_type.model_fields}
         body = {"model": "m", **({**GOOD} if endpoint is CHAT else {"prompt": prompt}), **known}
         call = parse_call(endpoint, json.dumps(body).encode())
         assert call.most_tokens(512) == generated(endpoint, body, 512)
-        one_each = {**body, "max_tokens": 1, "max_completion_tokens": None, "best_of": None}
+        one_each = {**body, "max_tokens": 1, "max_completion_tokens": None, "min_tokens": None, "best_of": None}
         assert call.choices == generated(endpoint, one_each, 1)
 
 
@@ -116,6 +121,9 @@ def test_what_is_reserved_covers_what_the_body_makes_a_server_generate(prompt, m
         (CHAT, "best_of", 20),
         (CHAT, "use_beam_search", True),
         (COMPLETIONS, "max_output_tokens", 10),
+        (CHAT, "min_new_tokens", 10_000),
+        (COMPLETIONS, "min_length", 10_000),
+        (EMBEDDINGS, "num_generations", 3),
     ],
 )
 def test_a_length_under_another_name_is_refused_by_name_and_not_forwarded(endpoint, field, value):
@@ -123,6 +131,50 @@ def test_a_length_under_another_name_is_refused_by_name_and_not_forwarded(endpoi
     error = refusal(body, endpoint)
     assert (error.http_status, error.param, error.code) == (400, field, "unsupported_parameter")
     parse_call(endpoint, json.dumps({**body, field: None}).encode())
+
+
+@pytest.mark.parametrize("endpoint", [CHAT, COMPLETIONS, EMBEDDINGS])
+@pytest.mark.parametrize(
+    ("field", "value", "named"),
+    [
+        ("generation_config", '{"max_new_tokens": 100000}', "generation_config.max_new_tokens"),
+        ("generation_config", '{"min_\\u006eew_tokens": 100000}', "generation_config.min_new_tokens"),
+        ("generation_config", {"num_return_sequences": 50}, "generation_config.num_return_sequences"),
+        ("extra_body", {"google": {"x": [{"maxOutputTokens": 9}]}}, "extra_body.google.x.0.maxOutputTokens"),
+        ("extra_body", {"max_tokens": 100_000}, "extra_body.max_tokens"),
+        ("options", {"num_predict": -1}, "options.num_predict"),
+        ("parameters", {"max_new_tokens": 10, "best_of": 4}, "parameters.max_new_tokens"),
+        ("sampling_params", [{"n": 10}], "sampling_params.0.n"),
+        ("nvext", {"ignore_eos": True}, "nvext.ignore_eos"),
+    ],
+)
+def test_a_length_inside_of_another_servers_parameters_is_refused_by_its_path(endpoint, field, value, named):
+    error = refusal({"model": "m", **BODY[endpoint], field: value}, endpoint)
+    assert (error.http_status, error.param, error.code) == (400, named, "unsupported_parameter")
+    assert named in str(error)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"extra_body": {"google": {"thinking_config": {"include_thoughts": True}}}},
+        {"generation_config": '{"temperature": 0.2, "max_new_tokens": null}'},
+        {"options": {"num_ctx": 4096, "ignore_eos": False}},
+        {"tools": [{"type": "function", "function": {"name": "f", "parameters": {"properties": {"n": {}}}}}]},
+        {"chat_template_kwargs": {"n": 3}, "metadata": {"max_tokens": "9"}},
+    ],
+)
+def test_what_does_not_raise_how_much_is_generated_is_left_alone(more):
+    assert parse_call(CHAT, json.dumps({**GOOD, **more}).encode()).most_tokens(512) == 512
+
+
+@pytest.mark.parametrize("value", ["{", "x", "[" * 100_000, "", '{"a": NaN}'])
+def test_parameters_of_another_server_that_cannot_be_read_are_refused_by_name(value):
+    assert refusal({**GOOD, "generation_config": value}).param in ("generation_config", None)
+
+
+def test_parameters_in_a_text_are_bounded_as_a_body_is():
+    refusal({**GOOD, "generation_config": "[" + "{}," * 20_000 + "{}]"})
 
 
 BODY = {CHAT: {"messages": GOOD["messages"]}, COMPLETIONS: {"prompt": "x"}, EMBEDDINGS: {"input": "x"}}
