@@ -33,7 +33,7 @@ class Authenticator:
         bearer = _bearer(headers.get("authorization", ""))
         try:
             if self._machines is not None and looks_like_jwt(bearer):
-                return self._directory.machine(await self._machines.identify(bearer))
+                return await self._directory.authenticate_machine(await self._machines.identify(bearer))
             return await self._directory.authenticate(bearer, address)
         except KeyRefused as error:
             reason = reason_of(error)

@@ -126,6 +126,7 @@ class Directory:
         self._written_at = monotonic()
         self._in_force: dict[tuple[str, str, str | None, str | None], PolicyInForce | str] = {}
         self._read_at = self._tried_at = float("-inf")
+        self._failed = False  # the last look into the store
         self._checking = asyncio.Lock()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="directory")
         self._polling: asyncio.Task[None] | None = None
@@ -179,10 +180,16 @@ class Directory:
         except KeyUnknown:
             await self._look_again()
         except DirectoryStale:
-            if self._monotonic() - self._tried_at <= STALE_AFTER_S:
-                raise  # the store was asked, and did not answer
-            await self._look_again()
+            await self._catch_up()
         return self.principal(key, address)
+
+    async def authenticate_machine(self, machine: Machine) -> Principal:
+        """As `authenticate`, of a machine whose token the identity provider signed. Raises as `machine`."""
+        try:
+            return self.machine(machine)
+        except DirectoryStale:
+            await self._catch_up()
+        return self.machine(machine)
 
     def principal(self, key: ApiKey, address: Address | None = None) -> Principal:
         """The bearer of `key`, from memory.
@@ -356,16 +363,25 @@ class Directory:
                 await asyncio.sleep(max(0.0, self._tried_at + FORCED_CHECK_INTERVAL_S - asked))
                 await self._check_quietly()
 
+    async def _catch_up(self) -> None:
+        """After this process stood still: wait for one look into the store, or for the one under way. Where the last
+        look failed, nothing is waited for: then it is the store that does not answer."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(STALE_AFTER_S), self._checking:
+                if not self._failed and self._monotonic() - self._read_at > STALE_AFTER_S:
+                    await self._check_quietly()
+
     async def _check_quietly(self) -> None:
         try:
             await self._check()
         except Exception as error:  # of any kind: the poll must go on, and staleness does the rest
+            self._failed = True
             log.warning("the control store cannot be read: %s", error)
 
     async def _check(self) -> None:
         started = self._tried_at = self._monotonic()
         new = await asyncio.get_running_loop().run_in_executor(self._thread, self._read)
-        self._read_at = started
+        self._read_at, self._failed = started, False
         if new is not None:
             self._snapshot = new
             self._prices = PriceBook([*self._configured_prices, *new.prices.values()])

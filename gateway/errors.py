@@ -25,6 +25,7 @@
     ├── DirectoryUnavailable      503  keys and policies cannot be trusted to be current
     ├── IdentityUnavailable       503  the identity provider that signed the caller's token does not answer
     ├── LimitsUnavailable         503  what was used already is not known
+    ├── GatewayStopping           503  the gateway ends, and the call took longer than running answers get
     └── BackendTimeout            504
 
 Bodies follow OpenAI's ``{"error": {message, type, param, code}}``, so the SDKs raise their own exception classes.
@@ -303,6 +304,13 @@ class IdentityUnavailable(GatewayError):
 class LimitsUnavailable(GatewayError):
     status = 503
     code = "limits_unavailable"
+
+
+class GatewayStopping(GatewayError):
+    """The gateway ends, and the call took longer than running answers get."""
+
+    status = 503
+    code = "gateway_stopped"
 
 
 class BackendTimeout(GatewayError):

@@ -26,6 +26,7 @@ from gateway.errors import (
     BackendTimeout,
     BackendUnavailable,
     GatewayError,
+    GatewayStopping,
     InternalError,
 )
 from gateway.evaluation import Evaluation, Overtaken, Way
@@ -80,7 +81,7 @@ class Pipeline:
     settings: Requests
 
     async def answer(self, endpoint: Endpoint, client: Client) -> None:
-        """Answer one request. Errors become answers here; only the server's own cancellation goes on."""
+        """Answer one request. Errors become answers here, and so does the server's cancellation when it ends."""
         exchange: Exchange | None = None
         principal: Principal | None = None
         step = self.telemetry.step
@@ -109,12 +110,16 @@ class Pipeline:
             except RedactionError as error:
                 await self._refuse(exchange, client, output_refused(error), endpoint, principal)
             except asyncio.CancelledError:
+                if not client.gone:  # the server ends, and has waited as long as it does
+                    stopping = GatewayStopping(
+                        "The gateway is stopping and cut this call; send it again", retry_after_s=1
+                    )
+                    await self._refuse(exchange, client, stopping, endpoint, principal)
+                    return
                 if exchange is not None:
-                    await self.recorder.aborted(exchange, "client_disconnected" if client.gone else "gateway_stopped")
+                    await self.recorder.aborted(exchange, "client_disconnected")
                 if exchange is None or exchange.intent is None:
                     self.recorder.gone(endpoint.path, client.address, principal)
-                if not client.gone:
-                    raise
             except Exception as error:
                 logger.error("%s: %s", exchange.request_id if exchange else "request", _without_content(error))
                 failed = InternalError("The gateway failed; the call was not completed")

@@ -23,6 +23,7 @@ UNSENT = 32 << 10
 """Bytes that the kernel holds of an answer beyond what a client's window takes; by default it is up to 4 MB."""
 BODY_S = Requests().body_timeout_s
 GRACE_S = 20  # what running answers get before they are cut
+CUT_S = 5  # what those that are cut get to close their record and to tell their clients
 
 
 class _Server(uvicorn.Server):
@@ -71,6 +72,10 @@ async def serving(app: ASGIApp, listen: Listen, body_timeout_s: float = BODY_S) 
         server.should_exit = True
         await running
         listener.close()
+        if (
+            cut := server.server_state.tasks
+        ):  # those tell their clients and the record, and are not waited for by uvicorn
+            await asyncio.wait(set(cut), timeout=CUT_S)
 
 
 def _tls(config: uvicorn.Config, make: Callable[[], ssl.SSLContext]) -> ssl.SSLContext:

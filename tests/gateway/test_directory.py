@@ -2,6 +2,7 @@ import asyncio
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
@@ -21,6 +22,7 @@ from gateway.identity.keys import (
     generate_key,
 )
 from gateway.identity.pepper import begin_rotation, end_rotation
+from gateway.machines import Machine
 from gateway.store.control import Control
 from gateway.store.database import Database
 from gateway.store.errors import DatabaseUnavailable
@@ -208,6 +210,31 @@ async def test_a_gateway_that_stood_still_looks_into_the_store_before_it_refuses
         clock.at += 60
         with pytest.raises(KeyRevoked):
             await directory.authenticate(revoked.token)
+
+
+async def test_after_standing_still_calls_wait_for_the_look_that_is_under_way(acme, directory, clock, monkeypatch):
+    """The poll may come first after a stall, and has asked but not heard when a call arrives."""
+    _, key = acme.create_key("acme", "support")
+    async with directory:
+        await directory.authenticate(key.token)
+        read, asked, may_answer = directory._read, asyncio.Event(), threading.Event()
+        loop = asyncio.get_running_loop()
+
+        def slow():
+            loop.call_soon_threadsafe(asked.set)
+            assert may_answer.wait(10)
+            return read()
+
+        monkeypatch.setattr(directory, "_read", slow)
+        clock.at += 60
+        await asyncio.wait_for(asked.wait(), 10)  # by the poll
+        calls = [asyncio.create_task(directory.authenticate(key.token)) for _ in range(3)]
+        machine = asyncio.create_task(directory.authenticate_machine(Machine("app", "acme", "support", 2**33)))
+        await asyncio.sleep(0.05)
+        assert not any(call.done() for call in (*calls, machine))
+        may_answer.set()
+        assert {principal.key_id for principal in await asyncio.gather(*calls)} == {key.id}
+        assert (await machine).tenant == "acme"
 
 
 async def test_a_store_that_cannot_be_read_at_the_start_stops_the_start(directory, data, database):
