@@ -4,11 +4,11 @@ from datetime import datetime, timedelta
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Response
-from pydantic import AwareDatetime, Field
+from pydantic import Field
 
 from gateway.admin.access import DeskOf, IfMatch, Need
 from gateway.admin.once import OnceRoute
-from gateway.admin.shapes import After, Body, Limit, Name, tagged
+from gateway.admin.shapes import After, Body, Instant, Limit, Name, tagged
 from gateway.identity.roles import Actor
 from gateway.store.key_control import MAX_GRACE
 from gateway.store.pages import Page
@@ -23,14 +23,14 @@ class NewKey(Body):
     project: Name
     label: str = ""
     scopes: Scopes = UNBOUNDED
-    expires_at: AwareDatetime | None = None
+    expires_at: Instant | None = None
 
 
 class Rotation(Body):
     """Without `expires_at` the new key lives as long as the old one was meant to."""
 
     grace_hours: Annotated[int, Field(ge=0, le=MAX_GRACE // timedelta(hours=1))] = 24
-    expires_at: AwareDatetime | None = None
+    expires_at: Instant | None = None
 
 
 class KeyWithSecret(KeyRecord):

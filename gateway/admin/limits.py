@@ -4,11 +4,11 @@ from decimal import Decimal
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Response
-from pydantic import AwareDatetime, Field
+from pydantic import Field
 
 from gateway.admin.access import Desk, DeskOf, IfMatch, Need
 from gateway.admin.once import OnceRoute
-from gateway.admin.shapes import Body, tagged
+from gateway.admin.shapes import Body, Instant, tagged
 from gateway.identity.roles import Actor
 from gateway.store.usage_inventory import limits_at, limits_in, prices_in
 from gateway.store.usage_records import LimitFigures, LimitsRecord, PriceRecord
@@ -28,7 +28,7 @@ class NewPrice(Body):
     input: Amount
     output: Amount
     cached: Amount | None = None
-    valid_from: AwareDatetime | None = None
+    valid_from: Instant | None = None
 
 
 @router.get("/tenants/{tenant}/limits/all", dependencies=[Reading])

@@ -5,12 +5,12 @@ from datetime import timedelta
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Response
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.admin.access import Bootstrapping, DeskOf, IfMatch, Need, person_calling
 from gateway.admin.door import GuardedRoute
 from gateway.admin.once import OnceRoute
-from gateway.admin.shapes import After, Body, Limit, tagged
+from gateway.admin.shapes import After, Body, Instant, Limit, tagged
 from gateway.identity.roles import ROLE_TABLE, Actor, Permission
 from gateway.store.pages import Page
 from gateway.store.people_control import MAX_TOKEN_LIFE
@@ -29,7 +29,7 @@ class Roles(Body):
 
 
 class NewToken(Body):
-    expires_at: AwareDatetime
+    expires_at: Instant
     label: str = ""
 
 

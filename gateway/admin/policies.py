@@ -8,11 +8,11 @@ from datetime import datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Response
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.admin.access import DeskOf, IfMatch, Need
 from gateway.admin.once import OnceRoute
-from gateway.admin.shapes import Body, Limit, Name, tagged
+from gateway.admin.shapes import Body, Instant, Limit, Name, Whole, tagged
 from gateway.admin.study import policy_room
 from gateway.identity.roles import OF_OPERATOR, Actor, Permission
 from gateway.policy_room import Draft
@@ -35,7 +35,7 @@ class NewPolicy(Body):
 class Activation(Body):
     """Without `at`: now."""
 
-    at: AwareDatetime | None = None
+    at: Instant | None = None
 
 
 class Withdrawal(Body):
@@ -55,7 +55,7 @@ class Simulation(Body):
     document: Document | None = None
     project: Name | None = None
     dpf_accepted: bool | None = None
-    since: AwareDatetime | None = None
+    since: Instant | None = None
 
 
 class Answer(BaseModel):
@@ -119,7 +119,7 @@ def _policies(prefix: str, owner: Callable[..., str | None], needs: Callable[[Pe
         desk: DeskOf,
         tenant: of,
         project: Name | None = None,
-        after: Annotated[int, Query(ge=0, le=2**31 - 1)] = 0,
+        after: Annotated[Whole, Query(ge=0, le=2**31 - 1)] = 0,
         limit: Limit = 50,
     ) -> Page[PolicyVersionRecord]:
         """Every version ever in force, oldest first; of a tenant's own document, or of one of its projects."""

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.admin.access import Desk, DeskOf, Need, person_calling
 from gateway.admin.once import OnceRoute
-from gateway.admin.shapes import Body, Name
+from gateway.admin.shapes import Body, Day, Name
 from gateway.policy_room import Draft, PolicyRoom
 from gateway.store.errors import Invalid, NotFound, NotReady
 from policy.errors import PolicyError
@@ -87,7 +87,7 @@ def check_regions(desk: DeskOf, tenant: str, asked: PlacesAsked) -> PlacesJudged
 
 
 @router.get("/regions", dependencies=[Depends(person_calling)])
-def list_regions(desk: DeskOf, on: date | None = None) -> Places:
+def list_regions(desk: DeskOf, on: Day | None = None) -> Places:
     """The regions of the catalogue on a day, today unless named, with the facts that residency is judged by."""
     day = on or datetime.now(UTC).date()
     with policy_room(desk) as room:
@@ -97,7 +97,7 @@ def list_regions(desk: DeskOf, on: date | None = None) -> Places:
 
 
 @router.get("/regions/{region}", dependencies=[Depends(person_calling)])
-def show_region(desk: DeskOf, region: Name, on: date | None = None) -> Place:
+def show_region(desk: DeskOf, region: Name, on: Day | None = None) -> Place:
     day = on or datetime.now(UTC).date()
     with policy_room(desk) as room:
         known = room.catalogue

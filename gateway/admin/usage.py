@@ -1,6 +1,5 @@
 """What was used and what it cost, as the ledger has it: of one tenant, or of all."""
 
-from datetime import date
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Query
@@ -8,6 +7,7 @@ from fastapi.responses import Response, StreamingResponse
 
 from gateway.admin.access import DeskOf, Need
 from gateway.admin.once import OnceRoute
+from gateway.admin.shapes import Day
 from gateway.store.cost_report import Cost, CostDimension, cost
 from gateway.store.inventory import Inventory
 from gateway.store.usage_report import Dimension, LedgerEntry, Span, Usage, entries, usage
@@ -21,7 +21,7 @@ CSV = "text/csv; charset=utf-8"
 AS_CSV: dict[int | str, dict[str, Any]] = {200: {"content": {CSV: {"schema": {"type": "string"}}}}}
 
 
-def span_of(since: date | None = None, until: date | None = None) -> Span:
+def span_of(since: Day | None = None, until: Day | None = None) -> Span:
     """Days in UTC, both included."""
     return Span(since=since, until=until)
 

@@ -64,6 +64,8 @@ def statuses(schema, method, path, headers, objects, mode):
             case.path_parameters = {name: objects[name] for name in case.path_parameters or {}}
         unsure = [negative_data_rejection] if real or mode is GenerationMode.POSITIVE else []
         answer = case.call(headers=headers)
+        if answer.status_code == 413:  # a refusal too, which schemathesis does not count as one
+            unsure = [negative_data_rejection]
         case.validate_response(answer, excluded_checks=[*ELSEWHERE, *unsure])
         seen.add(answer.status_code)
 
@@ -113,6 +115,26 @@ def test_every_change_and_every_object_says_its_state_its_key_and_its_errors():
     for body, field in (("NewTenant", "id"), ("NewProject", "id"), ("NewKey", "project")):
         assert DOCUMENT["components"]["schemas"][body]["properties"][field]["pattern"] == "^[a-z][a-z0-9-]{1,30}$"
     assert json.dumps(DOCUMENT).count("#/components/schemas/HTTPValidationError") == 0
+
+
+@pytest.mark.parametrize("on", ["0", "0.0", "1e9", "20261129", "-1", "inf", "tomorrow", "2026-13-01"])
+def test_a_day_is_a_text_in_iso_8601_and_no_number_that_can_be_read_as_one(client, operator, on):
+    assert client.get(f"/regions?on={on}", headers=operator).status_code == 422
+    assert client.get(f"/tenants/acme/usage?since={on}", headers=operator).status_code == 422
+    assert client.get("/regions?on=2026-11-29", headers=operator).status_code == 200
+
+
+@pytest.mark.parametrize("limit", ["1.0", "%2B1", "1e1", "0x1", "1_0", "%201", "true"])
+def test_a_number_in_an_address_is_written_in_digits(client, operator, limit):
+    assert client.get(f"/tenants?limit={limit}", headers=operator).status_code == 422
+    assert client.get("/tenants?limit=1", headers=operator).status_code == 200
+
+
+@pytest.mark.parametrize("end", [0, 4102444800, 4102444800000, "4102444800", "4102444800.0", True])
+def test_the_end_of_a_key_is_a_time_with_its_zone_and_never_a_number(client, operator, objects, end):
+    made = client.post("/tenants/acme/keys", headers=operator, json={"project": "support", "expires_at": end})
+    assert made.status_code == 422
+    assert "body.expires_at" in made.json()["errors"]
 
 
 @pytest.mark.parametrize("body", [b"\xff\xfe", b'"\\ud800"', b"{", b"[" * 100_000, b"", b'{"id": "\xed\xa0\x80"}'])
