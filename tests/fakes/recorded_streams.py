@@ -1,7 +1,8 @@
 """What servers stream, chunk by chunk, in their own order and with their own members; the texts are ours.
 
-Each was written down from the server's source or documentation, which is named with it, or recorded from the server
-where it runs here (llama.cpp, bench/own_server.py). Every one says the same: thoughts and content with an e-mail
+Each was written down from the server's source or documentation, which is named with it (with the commit that was read),
+or recorded from the server where it runs here (llama.cpp, bench/own_server.py). Where no commit stands, the shape is
+from a release or from the page that is named. Every one says the same: thoughts and content with an e-mail
 address cut in two, or a tool call with one in its arguments.
 """
 
@@ -37,6 +38,13 @@ def _bare(delta, finish=None, **more):
     return chunk
 
 
+def _open(delta, **more):
+    """Without the reason of an end, where that is left out and not null."""
+    chunk = _chunk(delta, **more)
+    del chunk["choices"][0]["finish_reason"]
+    return chunk
+
+
 def _usage(**more):
     return {**_chunk(), "choices": [], "usage": USAGE, **more}
 
@@ -50,8 +58,9 @@ _litellm = {"provider_specific_fields": None, "function_call": None, "tool_calls
 _call = {"index": 0, "id": "call_1", "type": "function", "function": {"name": "mail", "arguments": ""}}
 
 
-def _arguments(text, **more):
-    return {"tool_calls": [{"index": 0, **more, "function": {"arguments": text}}]}
+def _arguments(text, *, name=..., **more):
+    named = {} if name is ... else {"name": name}
+    return {"tool_calls": [{"index": 0, **more, "function": {**named, "arguments": text}}]}
 
 
 STREAMS = (
@@ -82,8 +91,8 @@ STREAMS = (
     ),
     RecordedStream(
         "SGLang",
-        "sgl-project/sglang, python/sglang/srt/entrypoints/openai/serving_chat.py: every member in every delta, null "
-        "where it says nothing; matched_stop; the end in a chunk of its own",
+        "sgl-project/sglang, python/sglang/srt/entrypoints/openai/serving_chat.py (excerpts of 2026): every member in "
+        "every delta, null where it says nothing; matched_stop; the end in a chunk of its own",
         (
             _chunk({**_sglang, "role": "assistant", "content": ""}, choice={"logprobs": None, "matched_stop": None}),
             _chunk({**_sglang, "reasoning_content": THOUGHT[:12]}),
@@ -95,43 +104,74 @@ STREAMS = (
     ),
     RecordedStream(
         "TensorRT-LLM",
-        "NVIDIA/TensorRT-LLM, tensorrt_llm/serve/postprocess_handlers.py: the end beside the last text, usage in that "
-        "chunk too where stream_options ask for it on each",
+        "NVIDIA/TensorRT-LLM@01bf1923, tensorrt_llm/serve/postprocess_handlers.py, chat_stream_post_processor: what is "
+        "null is left out, the reason of an end too; content and reasoning_content both stand in every delta "
+        "after the role; the end beside the last text; usage on each chunk with continuous_usage_stats",
         (
-            _chunk({"role": "assistant"}), _chunk({"reasoning_content": THOUGHT[:15]}, usage=USAGE),
-            _chunk({"reasoning_content": THOUGHT[15:], "content": CONTENT[:12]}, usage=USAGE),
-            _chunk({"content": CONTENT[12:]}, "length", usage=USAGE, choice={"stop_reason": None}), _usage(),
+            _open({"role": "assistant"}, usage=USAGE),
+            _open({"content": "", "reasoning_content": THOUGHT[:15]}, usage=USAGE),
+            _open({"content": CONTENT[:12], "reasoning_content": THOUGHT[15:]}, usage=USAGE),
+            _chunk({"content": CONTENT[12:], "reasoning_content": ""}, "length", usage=USAGE),
+            _usage(usage={**USAGE, "prompt_tokens_details": {"cached_tokens": 0}}),
         ),
         THINKS_OLD, "length",
     ),
     RecordedStream(
-        "TGI, a tool call",
-        "huggingface/text-generation-inference, router/src/chat.rs: id and type of the call in every delta, the name "
-        "in the first; the end beside the last text",
+        "TensorRT-LLM, a tool call",
+        "the same function: id and name in the first delta of a call only, arguments as they come",
         (
-            _chunk({"role": "assistant", "tool_calls": [{**_call, "id": "0"}]}, choice={"logprobs": None}),
-            _chunk({"role": "assistant", **_arguments(ARGUMENTS[:14], id="0", type="function")}),
-            _chunk({"role": "assistant", **_arguments(ARGUMENTS[14:], id="0", type="function")}, "stop"),
+            _open({"role": "assistant"}),
+            _open({"content": "", "reasoning_content": "", "tool_calls": [
+                {"index": 0, "id": "call_1", "type": "function", "function": {"name": "mail", "arguments": ""}}]}),
+            _open({"content": "", "reasoning_content": "", **_arguments(ARGUMENTS[:14], type="function")}),
+            _chunk({"content": "", "reasoning_content": "", **_arguments(ARGUMENTS[14:], type="function")},
+                   "tool_calls"),
+        ),
+        CALLS, "tool_calls",
+    ),
+    RecordedStream(
+        "TGI, a tool call",
+        "huggingface/text-generation-inference@03fe626a, router/src/chat.rs, ChatState::push: one brace with the name "
+        "first; id and type of the call in every delta; the end beside the last text",
+        (
+            _chunk({"role": "assistant", "tool_calls": [{**_call, "id": "0", "function": {
+                "name": "mail", "arguments": ARGUMENTS[:1]}}]}, id=""),
+            _chunk({"role": "assistant", **_arguments(ARGUMENTS[1:14], id="0", type="function", name=None)}, id=""),
+            _chunk({"role": "assistant", **_arguments(ARGUMENTS[14:], id="0", type="function", name=None)}, "stop",
+                   id=""),
         ),
         CALLS, "stop", done=False,
     ),
     RecordedStream(
         "TGI",
-        "the same file, StreamState::Content; usage in a chunk without id",
+        "the same file, StreamState::Content: the role in every delta, no id; a special token is an empty text; the "
+        "end beside it; usage in a chunk of its own",
         (
             _chunk({"role": "assistant", "content": CONTENT[:13]}, id=""),
-            _chunk({"role": "assistant", "content": CONTENT[13:]}, "eos_token", id=""), _usage(id=""),
+            _chunk({"role": "assistant", "content": CONTENT[13:]}, id=""),
+            _chunk({"role": "assistant", "content": ""}, "stop", id=""), _usage(id=""),
+        ),
+        TALKS, "stop", done=False,
+    ),
+    RecordedStream(
+        "TGI, an end of its own name",
+        "TGI 1.4, whose chats ended in the names of /generate: eos_token, stop_sequence",
+        (
+            _chunk({"role": "assistant", "content": CONTENT[:13]}, id=""),
+            _chunk({"role": "assistant", "content": CONTENT[13:]}, "eos_token", id=""),
         ),
         TALKS, "eos_token", done=False,
     ),
     RecordedStream(
         "Ollama",
-        "ollama/ollama, openai/openai.go, ToChunk: the role in every delta; the end beside what the last response says",
+        "ollama/ollama@00988753, openai/openai.go, ToChunk: the role and a content, which may be empty, in every delta; "
+        "the end beside what the last response says, which is usually nothing",
         (
-            _chunk({"role": "assistant", "content": "", "reasoning": THOUGHT[:13]}),
-            _chunk({"role": "assistant", "content": "", "reasoning": THOUGHT[13:]}),
-            _chunk({"role": "assistant", "content": CONTENT[:15]}),
-            _chunk({"role": "assistant", "content": CONTENT[15:]}, "stop"), _usage(),
+            _chunk({"role": "assistant", "content": "", "reasoning": THOUGHT[:13]}, system_fingerprint="fp_ollama"),
+            _chunk({"role": "assistant", "content": "", "reasoning": THOUGHT[13:]}, system_fingerprint="fp_ollama"),
+            _chunk({"role": "assistant", "content": CONTENT[:15]}, system_fingerprint="fp_ollama"),
+            _chunk({"role": "assistant", "content": CONTENT[15:]}, system_fingerprint="fp_ollama"),
+            _chunk({"role": "assistant", "content": ""}, "stop", system_fingerprint="fp_ollama"), _usage(),
         ),
         THINKS, "stop",
     ),
@@ -147,7 +187,7 @@ STREAMS = (
     ),
     RecordedStream(
         "Ollama, a tool call in one piece beside text",
-        "ollama/ollama, openai/openai.go, ToToolCalls",
+        "ollama/ollama@00988753, openai/openai.go, ToToolCalls and ToChunk",
         (
             _chunk({"role": "assistant", "content": CONTENT,
                     "tool_calls": [{**_call, "function": {"name": "mail", "arguments": ARGUMENTS}}]}),
@@ -169,7 +209,8 @@ STREAMS = (
     ),
     RecordedStream(
         "LiteLLM",
-        "BerriAI/litellm, litellm/types/utils.py, Delta and StreamingChoices: members of all providers, mostly null",
+        "BerriAI/litellm, litellm/types/utils.py, Delta (read in the indexed main of 2026): members of all providers; "
+        "reasoning_content, thinking_blocks and audio are left out where they are null, the others are not",
         (
             _chunk({**_litellm, "role": "assistant", "content": "", "reasoning_content": THOUGHT[:14],
                     "thinking_blocks": [{"type": "thinking", "thinking": THOUGHT[:14]}]}),
@@ -181,7 +222,7 @@ STREAMS = (
     ),
     RecordedStream(
         "Mistral",
-        "mistralai/client-python, models/deltamessage.py and thinkchunk.py: thoughts are parts of content; usage "
+        "mistralai/client-python@2b92a76f, models/thinkchunk.py, and deltamessage.py: thoughts are parts of content; usage "
         "beside the end",
         (
             _chunk({"role": "assistant", "content": ""}),
