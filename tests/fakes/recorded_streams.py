@@ -164,8 +164,8 @@ STREAMS = (
     ),
     RecordedStream(
         "Ollama",
-        "ollama/ollama@00988753, openai/openai.go, ToChunk: the role and a content, which may be empty, in every delta; "
-        "the end beside what the last response says, which is usually nothing",
+        "ollama/ollama@00988753, openai/openai.go, ToChunk: the role and a content, which may be empty, in every "
+        "delta; the end beside what the last response says, which is usually nothing",
         (
             _chunk({"role": "assistant", "content": "", "reasoning": THOUGHT[:13]}, system_fingerprint="fp_ollama"),
             _chunk({"role": "assistant", "content": "", "reasoning": THOUGHT[13:]}, system_fingerprint="fp_ollama"),
@@ -222,8 +222,8 @@ STREAMS = (
     ),
     RecordedStream(
         "Mistral",
-        "mistralai/client-python@2b92a76f, models/thinkchunk.py, and deltamessage.py: thoughts are parts of content; usage "
-        "beside the end",
+        "mistralai/client-python@2b92a76f, models/thinkchunk.py, and deltamessage.py: thoughts are parts of content; "
+        "usage beside the end",
         (
             _chunk({"role": "assistant", "content": ""}),
             _chunk({"content": [{"type": "thinking", "thinking": [{"type": "text", "text": THOUGHT[:14]}]}]}),
