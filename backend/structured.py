@@ -98,7 +98,8 @@ def _grammar(kind: str, value: Any, param: str) -> str:
         case "choice", list() if value and all(isinstance(item, str) and item for item in value):
             if len(value) > MAX_CHOICES:
                 raise GrammarTooComplex(f"at most {MAX_CHOICES} choices", param=param)
-            spelled = " | ".join(json.dumps(item, ensure_ascii=False) for item in value)
+            # Lark's strings are JSON's, but for DEL, which they take as an escape only.
+            spelled = " | ".join(json.dumps(item, ensure_ascii=False).replace("\x7f", "\\u007f") for item in value)
             return LLMatcher.grammar_from_lark(_sized(f"start: {spelled}", param))
         case "grammar", str():
             try:

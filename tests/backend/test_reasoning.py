@@ -5,7 +5,22 @@ from hypothesis import strategies as st
 from backend.reasoning import ThinkParser, opens_thoughts
 from tests.backend.tools.reading import content, cut, read, thoughts
 
-SNIPPETS = ["<think>", "</think>", "<th", "</thi", "ink>", "Hm.", " ", "\n\n", "é🙂", "<", "/", ">"]
+SNIPPETS = [
+    "<think>",
+    "</think>",
+    "<response>",
+    "</response>",
+    "<th",
+    "</thi",
+    "ink>",
+    "Hm.",
+    " ",
+    "\n\n",
+    "é🙂",
+    "<",
+    "/",
+    ">",
+]
 
 
 @pytest.mark.parametrize(
@@ -22,6 +37,15 @@ SNIPPETS = ["<think>", "</think>", "<th", "</thi", "ink>", "Hm.", " ", "\n\n", "
         (False, "  ", "", "  "),
         (False, "<think>a</think>b<think>c</think>", "a", "b<think>c</think>"),
         (True, "</think>x", "", "x"),
+        (False, "</think>", "", ""),
+        (False, "<think>Hm.</think>\n<response>\nYes. </response>\n", "Hm.", "Yes."),
+        (True, "Hm.</think><response>Yes", "Hm.", "Yes"),
+        (True, "Hm.</think> <response", "Hm.", "<response"),
+        (False, "<response>Yes.</response>", "", "<response>Yes.</response>"),
+        (False, "\n</think>\n\nYes.", "", "Yes."),
+        (False, "</thin", "", "</thin"),
+        (False, " </b>x", "", " </b>x"),
+        (False, "hm</think>Yes.", "", "hm</think>Yes."),
         (True, "a < b and </b></think>x", "a < b and </b>", "x"),
     ],
 )

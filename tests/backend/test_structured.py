@@ -28,6 +28,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
     [
         ({"guided_regex": "[0-9]{4}"}, "[0-9]{4}"),
         ({"guided_choice": ["yes", 'n"o']}, 'yes|n"o'),
+        ({"guided_choice": ["\x7f\x00"]}, "\x7f\x00"),
         ({"guided_grammar": 'root ::= "a" [0-9] "b"'}, "a[0-9]b"),
         ({"guided_grammar": 'start: "x" /[yz]/'}, "x[yz]"),
         ({"guided_json": {"type": "boolean"}}, "true|false"),
