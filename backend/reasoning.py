@@ -12,8 +12,8 @@ class ThinkParser(Script):
     """Parts an answer from the thoughts before it; white space at either's borders belongs to neither.
 
     opened: the prompt ends inside the thoughts already, as some templates have it. Thoughts come first or not at all:
-    a ``<think>`` inside an answer is text. A ``</think>`` that comes first ends thoughts of no text; behind text that was
-    streamed as the answer it is text.
+    a ``<think>`` inside an answer is text. A ``</think>`` that comes first ends thoughts of no text; behind text that
+    was streamed as the answer it is text.
     """
 
     def __init__(self, *, opened: bool) -> None:
