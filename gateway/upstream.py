@@ -86,7 +86,7 @@ class Answer:
     async def pieces(self) -> AsyncIterator[bytes]:
         """The body as it comes. Raises BackendTimeout on silence, BackendFailed when the connection breaks."""
         try:
-            async for piece in self._response.pieces(self._silence_s):
+            while piece := await self._response.read(self._silence_s):
                 yield piece
         except TimeoutError as error:
             raise BackendTimeout("The backend fell silent inside its answer") from error
