@@ -11,7 +11,6 @@ import traceback
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from secrets import token_hex
 from time import perf_counter
 from typing import Any
 from urllib.parse import quote
@@ -41,6 +40,7 @@ from gateway.openai.sse import sse_data
 from gateway.openai.stream_filter import StreamRewriter
 from gateway.parking import Parking
 from gateway.prompt import Prompt, output_refused
+from gateway.random_bytes import random_hex
 from gateway.recorder import Recorder
 from gateway.relay import StreamRelay
 from gateway.routes import Routes
@@ -94,7 +94,7 @@ class Pipeline:
                         call = await parsed(endpoint, raw)
                     subject = subject_of(client.headers, call.body)
                 trace_id = self.telemetry.trace_id(client.headers)
-                exchange = Exchange(f"req-{token_hex(12)}", principal, call, subject, trace_id)
+                exchange = Exchange(f"req-{random_hex(12)}", principal, call, subject, trace_id)
                 exchange.offered = self.judge.offers(principal.tenant, call.model)
                 client.cancel_when_gone()
                 with step("limit"):  # 3.

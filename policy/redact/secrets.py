@@ -111,7 +111,7 @@ def find_secrets(text: str, start: int) -> Iterator[tuple[int, int]]:
             if match.start() >= start:
                 yield match.span()
     small = lowered(text)
-    if _has_stem(small):
+    if _may_join(text) and _has_stem(small):
         named = _NAMED.search(small, max(0, start - _NAMES_REACH))
         while named:
             first, last = named.span("quoted" if named["quoted"] else "value")

@@ -30,12 +30,15 @@ def with_whole_values(body: dict[str, Any], detectors: Sequence[Detector]) -> di
     if not isinstance(messages, list):
         return body
     made = [_with_whole_parts(message, detectors) for message in messages]
-    for speaker in _SPEAKERS:
-        places = [
-            i
-            for i, message in enumerate(made)
-            if isinstance(message, dict) and message.get("role") == speaker and isinstance(message.get("content"), str)
-        ]
+    by_speaker: dict[str, list[int]] = {}
+    for i, message in enumerate(made):
+        if isinstance(message, dict) and isinstance(message.get("content"), str):
+            speaker = message.get("role")
+            if isinstance(speaker, str) and speaker in _SPEAKERS:
+                by_speaker.setdefault(speaker, []).append(i)
+    for places in by_speaker.values():
+        if len(places) < 2:
+            continue
         texts = [made[i]["content"] for i in places]
         for i, before, after in zip(places, texts, rejoined(texts, detectors), strict=True):
             if after != before:
