@@ -33,7 +33,7 @@ from gateway.identity.principal import Principal
 from gateway.inspection import parsed
 from gateway.judge import Judge
 from gateway.meter import Meter
-from gateway.openai.answer import rewrite_body
+from gateway.openai.answer import rewrite_choices
 from gateway.openai.endpoint import Endpoint
 from gateway.openai.finite_json import NotFinite, write
 from gateway.openai.sse import sse_data
@@ -206,7 +206,7 @@ class Pipeline:
             body = read_answer(exchange, raw)
             self.routes.answered(exchange, call)
             if prompt.output is not None:
-                rewrite_body(body, prompt.output.make)
+                rewrite_choices(body, body["choices"], exchange.usage, prompt.output.make)
                 exchange.redactions_out = prompt.output.counts
             if prompt.output is not None or not exchange.call.endpoint.generates or not usage_is_sound(body, exchange):
                 raw = _written(body)

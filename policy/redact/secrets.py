@@ -55,7 +55,6 @@ _NAMED = re.compile(
     + r"(?:[\"'`](?=(?P<quoted>[^\s\"'`<>]{8,255})[\"'`](?![A-Za-z0-9])))?[\"'`]?"
     + rf"(?P<value>(?!\$[a-z_{{(]|[a-z_.]{{3,}}[(\[{{])(?:{_PLAIN}|{_GOES_ON}){{5,255}}[^\s\"'`<>,;(){{}}\[\]|\\.:])",
 )
-_JOINT_WORDS = frozenset(_JOINTS.split("|"))
 _JOINT_REACH = 16
 """Between the beginning of what joins a name to its value (`lautet`, `password `) and the value, with blanks and quotes:
 2 + 9 at most."""
@@ -78,8 +77,15 @@ _OPTIONS = (" -p", "-p'", '-p"', " -a ", " -u", "--user", "--pass")
 _STEMS = ("pass", "mdp", "code secret", "clé", "cle ", "clef ", "jeton", "zugang", "schlüssel", "clave", "chiave", "chave", "toegangscode", "sleutel", "nyckel", "klucz", "pwd", "secret", "token", "key", "credential", "bearer", "authoriz", "contrase", "kennwort", "wachtwoord", "hasl",
           "hasł", "senha", "senord", "adgangskode", "salasana", "heslo", "jelsz", "parol", "lozinka", "geslo", "slapta",
           "parool", "lykilor", "aðgangsor", "palavra-passe", "focal faire", "κωδικ", "парола", _PAROLA)  # fmt: skip
-_STEM = re2.compile("|".join(_STEMS))
-"""RE2, because Python's own engine tries every word at every place: 240 us for 1,000 characters instead of 8."""
+_JOINT_WORDS = frozenset(_JOINTS.split("|"))
+# In RE2 a word's edge is one of ASCII letters, so it is left out where it would be another one.
+_JOINED = re2.compile(
+    f"(?s)(?:{'|'.join(_STEMS)}).*?(?:[:=>]|"
+    + "|".join(rf"\b{word}\b" if word.isascii() else word for word in sorted(_JOINT_WORDS))
+    + ")|(?:bearer|basic|password|token) "
+)
+"""Part of a secret's name, and something behind it that joins it to a value. RE2, because Python's own engine tries
+every word at every place: 240 us for 1,000 characters instead of 8."""
 _NAMES_REACH = 48
 # A value is made of more than letters, digits and what joins them: a stream has to know where one begins, and ends.
 _VALUE_NEXT = re.compile(_NAME + r"[\"'`]{0,2}(?=[^\s\"'`<>,;|\\])")
@@ -111,7 +117,7 @@ def find_secrets(text: str, start: int) -> Iterator[tuple[int, int]]:
             if match.start() >= start:
                 yield match.span()
     small = lowered(text)
-    if _may_join(text) and _has_stem(small):
+    if _may_join(text) and _has_name(small):
         named = _NAMED.search(small, max(0, start - _NAMES_REACH))
         while named:
             first, last = named.span("quoted" if named["quoted"] else "value")
@@ -154,7 +160,7 @@ def values_from(text: str, start: int) -> list[int]:
     if not (is_joined or is_option):  # nearly always: this is asked for every piece of a stream
         return []
     small, reach = lowered(text), max(0, start - _NAMES_REACH)
-    heads = list(_VALUE_NEXT.finditer(small, reach)) if is_joined and _has_stem(small[reach:]) else []
+    heads = list(_VALUE_NEXT.finditer(small, reach)) if is_joined and _has_name(small[reach:]) else []
     if is_option:
         heads += _OPTION_NEXT.finditer(text, reach)
     return sorted(at for head in heads if (at := head.end()) >= start and at - head.start() <= _NAMES_REACH)
@@ -170,10 +176,10 @@ def _may_join(text: str) -> bool:
     return "bearer " in small or "basic " in small or "password " in small or "token " in small
 
 
-def _has_stem(small: str) -> bool:
-    """Whether some name of a secret may be in a text of small letters."""
+def _has_name(small: str) -> bool:
+    """Whether the name of a secret, joined to a value, may be in a text of small letters."""
     try:
-        return _STEM.search(small) is not None
+        return _JOINED.search(small) is not None
     except UnicodeEncodeError:  # half of a surrogate pair, of which RE2 knows nothing
         return True
 
