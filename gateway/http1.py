@@ -359,4 +359,3 @@ class Pool:
     def _drop(self, connection: Connection) -> None:
         connection.close()
         self._all.discard(connection)
-

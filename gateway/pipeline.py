@@ -30,10 +30,9 @@ from gateway.errors import (
 from gateway.evaluation import Evaluation, Overtaken, Way
 from gateway.exchange import Exchange
 from gateway.identity.principal import Principal
-from gateway.inspection import parsed
+from gateway.inspection import Inspection, parsed
 from gateway.judge import Judge
 from gateway.meter import Meter
-from gateway.openai.answer import rewrite_choices
 from gateway.openai.endpoint import Endpoint
 from gateway.openai.finite_json import NotFinite, write
 from gateway.openai.sse import sse_data
@@ -72,6 +71,7 @@ class Pipeline:
     meter: Meter
     judge: Judge
     evaluation: Evaluation
+    inspection: Inspection
     routes: Routes
     parking: Parking
     recorder: Recorder
@@ -206,7 +206,8 @@ class Pipeline:
             body = read_answer(exchange, raw)
             self.routes.answered(exchange, call)
             if prompt.output is not None:
-                rewrite_choices(body, body["choices"], exchange.usage, prompt.output.make)
+                tenant = exchange.principal.tenant
+                await self.inspection.filter_answer(body, raw, exchange.usage, prompt.output, tenant)
                 exchange.redactions_out = prompt.output.counts
             if prompt.output is not None or not exchange.call.endpoint.generates or not usage_is_sound(body, exchange):
                 raw = _written(body)

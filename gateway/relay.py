@@ -6,6 +6,7 @@ send no `[DONE]` (``transformers serve``, some versions of TGI): an answer of th
 said why it ended and the body then ended as HTTP has it end.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
@@ -25,6 +26,9 @@ from gateway.openai.usage import usage_of
 CHANCES: Final = 8
 """Chunks in a row that may be like none before them until no repetition is looked for any more in a stream: some
 servers put other bytes into each (padding, timings)."""
+
+INLINE_EVENT_BYTES = 8 << 10
+"""Of one event that is filtered in the event loop. Tokens take some hundred bytes each."""
 
 
 class StreamRelay:
@@ -48,7 +52,10 @@ class StreamRelay:
             failure: BackendFailed | None = None
             try:
                 for payload in self._splitter.feed(data):
-                    frames += self._frames(payload)
+                    if len(payload) <= INLINE_EVENT_BYTES:
+                        frames += self._frames(payload)
+                    else:  # in a thread, from which the event loop takes the interpreter back again and again
+                        frames += await asyncio.to_thread(self._frames, payload)
             except BackendFailed as error:
                 failure = error
             if frames:  # also of what came before the fault
@@ -116,7 +123,7 @@ class StreamRelay:
             return
         self._feed = None
         if self._rewriter is not None:
-            if (said := self._rewriter.text_of(repeated.index, repeated.field)) is None:
+            if (said := self._rewriter.text_of(repeated.choice, repeated.field)) is None:
                 return
             self._feed = said.feed
         self._repeated = repeated

@@ -74,7 +74,10 @@ def whole() -> list[bytes]:
 
 
 def request(key: str, *, streamed: bool) -> bytes:
-    body: dict[str, Any] = {"model": "mock", "messages": [{"role": "user", "content": "Say something of fifty tokens."}]}
+    body: dict[str, Any] = {
+        "model": "mock",
+        "messages": [{"role": "user", "content": "Say something of fifty tokens."}],
+    }
     if streamed:
         body |= {"stream": True, "stream_options": {"include_usage": True}}
     raw = json.dumps(body).encode()

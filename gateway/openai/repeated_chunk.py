@@ -19,10 +19,10 @@ _VALUE: Final = {
 
 
 class RepeatedChunk(NamedTuple):
-    """A chunk with one choice that says one text and nothing else. `index`, `field`: of that choice and text; `before`
+    """A chunk with one choice that says one text and nothing else. `choice`: its index; `field`: the text's; `before`
     and `after`: the bytes around the text, which is a JSON string."""
 
-    index: int
+    choice: int
     field: str
     before: bytes
     after: bytes

@@ -47,7 +47,7 @@ def usage_of(said: Any) -> Usage | None:
 def _without_nulls(said: Any) -> dict[str, Any]:
     if not isinstance(said, dict):
         raise TypeError
-    if _INT >= set(map(type, said.values())):  # as most servers say it
+    if set(map(type, said.values())) <= _INT:  # as most servers say it
         return said
     inner = {name: value for name, value in said.items() if value is not None}
     return {name: _without_nulls(value) if isinstance(value, dict) else value for name, value in inner.items()}

@@ -78,6 +78,7 @@ _STEMS = ("pass", "mdp", "code secret", "clé", "cle ", "clef ", "jeton", "zugan
           "hasł", "senha", "senord", "adgangskode", "salasana", "heslo", "jelsz", "parol", "lozinka", "geslo", "slapta",
           "parool", "lykilor", "aðgangsor", "palavra-passe", "focal faire", "κωδικ", "парола", _PAROLA)  # fmt: skip
 _JOINT_WORDS = frozenset(_JOINTS.split("|"))
+_STEM = re2.compile("|".join(_STEMS))
 # In RE2 a word's edge is one of ASCII letters, so it is left out where it would be another one.
 _JOINED = re2.compile(
     f"(?s)(?:{'|'.join(_STEMS)}).*?(?:[:=>]|"
@@ -174,6 +175,14 @@ def _may_join(text: str) -> bool:
     if not _JOINT_WORDS.isdisjoint(_JOINT_WORD.findall(small)):
         return True
     return "bearer " in small or "basic " in small or "password " in small or "token " in small
+
+
+def count_names(small: str) -> int:
+    """How often part of the name of a secret may be in a text of small letters."""
+    try:
+        return len(_STEM.findall(small))
+    except UnicodeEncodeError:
+        return sum(small.count(stem) for stem in _STEMS)
 
 
 def _has_name(small: str) -> bool:
