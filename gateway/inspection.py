@@ -1,4 +1,4 @@
-"""Where a request is parsed and redacted and an answer is filtered: a short one in the event loop, a long one elsewhere.
+"""Where a request is parsed and redacted and an answer filtered: a short one in the event loop, a long one elsewhere.
 
 Detectors take up to 5 µs a character and hold the interpreter lock while they do, so a long prompt in the event loop,
 or in a thread of this process, would stall the calls of every tenant. A long one is redacted in a process

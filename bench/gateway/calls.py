@@ -40,8 +40,8 @@ from gateway.assembly import open_gateway
 from gateway.connection import BoundedConnection, bounded
 from gateway.settings import Settings
 
-REPEATS = 12
-WARM = 4
+REPEATS = 6
+WARM = 3
 FEW, MANY = 20, 60
 """Events of the two streams whose difference is the cost of an event."""
 WORDS = "The gateway answered with a fixed text that is about fifty tokens long so that each run is the same".split()
