@@ -19,6 +19,7 @@ MAX_TOKENS: Final = 1 << 24
 MAX_COUNT: Final = 1e12
 """Of any other number in usage; energy is bounded by the wire model."""
 _INT: Final = {int}
+_COUNTS: Final = {"prompt_tokens", "completion_tokens", "total_tokens"}
 
 
 def usage_of(said: Any) -> Usage | None:
@@ -39,9 +40,11 @@ def usage_of(said: Any) -> Usage | None:
         return None
     if not any(counts):
         return None
-    said = told.model_dump(exclude_none=True)
-    numbers = _numbers(said)
-    return told if numbers == said else Usage.model_validate(numbers)
+    if said.keys() <= _COUNTS:
+        return told
+    dumped = told.model_dump(exclude_none=True)
+    numbers = _numbers(dumped)
+    return told if numbers == dumped else Usage.model_validate(numbers)
 
 
 def _without_nulls(said: Any) -> dict[str, Any]:
