@@ -8,7 +8,7 @@ NODE_SDK := openai@6.49.0
 PYTEST_ARGS ?= -n 2 --dist loadscope --no-loadscope-reorder
 CARD ?= h100
 
-.PHONY: help demo test test-avx2 check format campaign bench gpu-test gpu-bench node-sdk sbom wheelhouse clean redaction-real
+.PHONY: help demo test test-avx2 check format campaign bench bench-calls gpu-test gpu-bench node-sdk sbom wheelhouse clean redaction-real
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -72,6 +72,9 @@ node-sdk:  ## OpenAI's Node SDK, for the test that drives the gateway with it
 
 campaign: $(VENV)/.dev  ## the randomised tests with many times their usual examples (FACTOR=25)
 	@$(BIN)/python bench/campaign.py --factor $(or $(FACTOR),25) --out bench/results/campaign-$$(date -u +%F).json
+
+bench-calls: $(VENV)/.dev  ## function calls of a request and an event, by function (AGAINST=file of an earlier OUT=file)
+	@$(BIN)/python -m bench.gateway.calls $(if $(OUT),--out $(OUT)) $(if $(AGAINST),--against $(AGAINST))
 
 bench: $(VENV)/.dev  ## the CPU engine and the gateway beside their peers; results go to bench/results
 	@$(BIN)/python bench/engine_cpu.py --json bench/results/engine-cpu-$$(date -u +%F).json

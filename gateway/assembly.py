@@ -177,6 +177,7 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
                 ),
                 judge=judge,
                 evaluation=Evaluation(authenticator, judge, routes, names, inspection, telemetry),
+                inspection=inspection,
                 routes=routes,
                 parking=parking,
                 recorder=recorder,

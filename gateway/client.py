@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Any
 
@@ -19,9 +20,14 @@ class ClientGone(Exception):
 def caller_address(scope: MutableMapping[str, Any]) -> IPv4Address | IPv6Address | None:
     """Where the connection comes from: a proxy's address, if one is in front. None if the server does not know."""
     try:
-        return ip_address(scope["client"][0])
+        return _address(scope["client"][0])
     except (KeyError, TypeError, ValueError):
         return None
+
+
+@lru_cache(4096)  # a connection sends many requests
+def _address(written: str) -> IPv4Address | IPv6Address:
+    return ip_address(written)
 
 
 def headers_of(scope: MutableMapping[str, Any]) -> dict[str, str]:

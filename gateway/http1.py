@@ -75,14 +75,17 @@ class Response:
     async def pieces(self, silence_s: float) -> AsyncIterator[bytes]:
         """The body as it comes. Raises TimeoutError after `silence_s` seconds without a byte, ConnectionLost,
         ProtocolError."""
+        while piece := await self.read(silence_s):
+            yield piece
+
+    async def read(self, silence_s: float) -> bytes:
+        """The next piece of the body, or nothing at its end. Raises as `pieces`."""
         connection = self._connection
-        while True:
-            if connection.pending:
-                yield connection.take()
-            elif connection.complete:
-                return
-            else:
-                await connection.progress(silence_s)
+        while not connection.pending:
+            if connection.complete:
+                return b""
+            await connection.progress(silence_s)
+        return connection.take()
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -99,6 +102,8 @@ class Connection(asyncio.BufferedProtocol):
         self._head_size = self._arrived = 0
         self._failure: Exception | None = None
         self._waiter: asyncio.Future[None] | None = None
+        self._until = 0.0  # when what is waited for is overdue
+        self._timer: asyncio.TimerHandle | None = None
         self._paused = False
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
@@ -150,6 +155,7 @@ class Connection(asyncio.BufferedProtocol):
         self.usable = False
         if not self.complete:
             self._fail(ConnectionLost(self.head_here))
+        self._stop_timer()
         self._wake()
 
     # What the parser calls
@@ -224,16 +230,35 @@ class Connection(asyncio.BufferedProtocol):
         if self._failure is not None:
             raise self._failure
         self._waiter = waiter = self._loop.create_future()
-        timer = self._loop.call_later(silence_s, _time_out, waiter)
+        self._until = until = self._loop.time() + silence_s
+        if (timer := self._timer) is None or timer.when() > until:  # mostly the one of an earlier wait still runs
+            self._stop_timer()
+            self._timer = self._loop.call_at(until, self._look)
         try:
             await waiter
         finally:
-            timer.cancel()
             self._waiter = None
+
+    def _look(self) -> None:
+        """The timer: end the wait if it is overdue. One timer serves many waits, so it may come before its time."""
+        self._timer = None
+        waiter = self._waiter
+        if waiter is None or waiter.done():
+            return
+        if self._loop.time() < self._until:
+            self._timer = self._loop.call_at(self._until, self._look)
+        else:
+            waiter.set_exception(TimeoutError())
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def close(self) -> None:
         """At once, whatever is under way: the backend sees its client leave."""
         self.usable = False
+        self._stop_timer()
         if self._transport is not None:
             self._transport.abort()
 
@@ -334,8 +359,3 @@ class Pool:
     def _drop(self, connection: Connection) -> None:
         connection.close()
         self._all.discard(connection)
-
-
-def _time_out(waiter: "asyncio.Future[None]") -> None:
-    if not waiter.done():
-        waiter.set_exception(TimeoutError())

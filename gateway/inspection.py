@@ -1,4 +1,4 @@
-"""Where a request is parsed and redacted: a short one in the event loop, a long one elsewhere.
+"""Where a request is parsed and redacted and an answer filtered: a short one in the event loop, a long one elsewhere.
 
 Detectors take up to 5 µs a character and hold the interpreter lock while they do, so a long prompt in the event loop,
 or in a thread of this process, would stall the calls of every tenant. A long one is redacted in a process
@@ -10,25 +10,35 @@ import asyncio
 import pickle
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from types import MappingProxyType, TracebackType
 from typing import Any, Self, TypeVar
 
+from backend.wire import Usage
 from gateway.errors import RedactionRefused, TooManyConcurrent
-from gateway.inspection_process import LENGTH_BYTES, Done, Job, framed, plain
+from gateway.inspection_process import LENGTH_BYTES, AnswerJob, Done, Filtered, Job, framed, plain
+from gateway.openai.answer import FilterFactory, TextFilter, rewrite_choices
 from gateway.openai.endpoint import Call, Endpoint, parse_call
-from gateway.prompt import Prompt, leaving, prepare, redaction_arguments, redaction_refusals
+from gateway.openai.finite_json import read
+from gateway.prompt import OutputFilters, Prompt, leaving, prepare, redaction_arguments, redaction_refusals
 from gateway.settings import Inspection as Settings
 from policy.errors import RedactionBlocked, RedactionError
 from policy.facts import Priority
+from policy.redact.effort import effort_us
 from policy.redact.redactor import NamesByText, RedactedBody, Redactor
 
 T = TypeVar("T")
 
 INLINE_BYTES = 8 << 10
-"""Of a body that is redacted in the event loop: at most 40 ms of the costliest text, mostly far less than one."""
+"""Of a body that is redacted in the event loop, where it has at most INLINE_DIGITS digits."""
+INLINE_DIGITS = 1000
+"""The costliest texts are dense with digits (telephone numbers), at 8 us each, so some 10 ms; mostly less than one."""
+INLINE_ANSWER_BYTES = 2 << 10
+"""Of a whole answer that is filtered in the event loop whatever it says."""
+INLINE_EFFORT_US = 10_000.0
+"""Estimated for the filter of a whole answer in the event loop: 8 kB of prose take a fifth of it."""
 INLINE_PARSE_BYTES = 64 << 10
 """Of a body that is parsed in the event loop: about a millisecond."""
 MAX_WAITING = 64
@@ -92,12 +102,34 @@ class Inspection:
     ) -> Prompt:
         """As `gateway.prompt.prepare`. Raises RedactionRefused also where it takes longer than the budget, and
         TooManyConcurrent where too many long prompts of `tenant` wait."""
-        if len(call.raw) <= INLINE_BYTES or not redactor.plan.input:
+        if _is_quick(call.raw) or not redactor.plan.input:
             return prepare(call, redactor, project, names, priority)
         with redaction_refusals():
             arguments = redaction_arguments(call, redactor, project, names)
             redacted = await self._redacted(tenant, Job(plain(redactor.plan), redactor.hash_key, arguments))
         return await beside(leaving, call, redactor, project, redacted, priority)
+
+    async def filter_answer(
+        self, body: dict[str, Any], raw: bytes, usage: Usage | None, output: OutputFilters, tenant: str
+    ) -> None:
+        """Filter a whole answer in place: `body`, which `raw` was read to.
+
+        Raises RedactionError where it may not be sent, also where that takes longer than the budget.
+        """
+        if len(raw) <= INLINE_ANSWER_BYTES or effort_us(raw.decode("utf-8", "replace")) <= INLINE_EFFORT_US:
+            rewrite_choices(body, body["choices"], usage, output.make)
+            return
+        texts = _Texts()
+        twin = await beside(read, raw)
+        rewrite_choices(twin, twin["choices"], usage, texts.collect)
+        try:  # no bound on how many wait: each of these calls was admitted, and its backend has answered
+            result = await self._result(tenant, self._queues.setdefault(tenant, _Queue()), output.job(texts.written))
+        except RedactionRefused:
+            raise RedactionError("its inspection took too long") from None
+        if not isinstance(result, Filtered):
+            raise _refusal_in(result)
+        output.add(result.counts)
+        rewrite_choices(body, body["choices"], usage, texts.giving(result.texts))
 
     async def _redacted(self, tenant: str, job: Job) -> RedactedBody:
         """Raises RedactionBlocked, RedactionError, RedactionRefused, TooManyConcurrent."""
@@ -106,20 +138,21 @@ class Inspection:
             raise TooManyConcurrent(
                 "Too many long prompts of this tenant wait to be inspected; send fewer at once", retry_after_s=1
             )
+        result = await self._result(tenant, queue, job)
+        if not isinstance(result, Done):
+            raise _refusal_in(result)
+        return RedactedBody(result.body, result.changed, MappingProxyType(result.counts), result.pseudonyms)
+
+    async def _result(self, tenant: str, queue: _Queue, job: Job | AnswerJob) -> Any:
         queue.size += 1
         # A caller that leaves does not free the process: it goes on, and the next of the tenant waits for it.
         task = asyncio.create_task(self._in_turn(tenant, queue, job), name="inspection")
         self._running.add(task)
         task.add_done_callback(self._running.discard)
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
-        result = await asyncio.shield(task)
-        if isinstance(result, Done):
-            return RedactedBody(result.body, result.changed, MappingProxyType(result.counts), result.pseudonyms)
-        if result.blocked:
-            raise RedactionBlocked(*result.blocked)
-        raise RedactionError(result.reason)
+        return await asyncio.shield(task)
 
-    async def _in_turn(self, tenant: str, queue: _Queue, job: Job) -> Any:
+    async def _in_turn(self, tenant: str, queue: _Queue, job: Job | AnswerJob) -> Any:
         try:
             async with queue.turn, self._free:
                 return await self._run(job)
@@ -128,7 +161,7 @@ class Inspection:
             if not queue.size:
                 self._queues.pop(tenant, None)
 
-    async def _run(self, job: Job) -> Any:
+    async def _run(self, job: Job | AnswerJob) -> Any:
         process = self._idle.pop() if self._idle else await self._start()
         whole = False
         try:
@@ -165,7 +198,62 @@ class Inspection:
         await process.wait()
 
 
-async def _ask(process: Process, job: Job) -> Any:
+class _Texts:
+    """The texts of an answer in the order in which `rewrite_choices` has them filtered."""
+
+    def __init__(self) -> None:
+        self.written: list[tuple[str, bool]] = []
+
+    def collect(self, json_escaped: bool) -> TextFilter:
+        """A filter that notes its text and changes nothing."""
+
+        def note(text: str) -> str:
+            self.written.append((text, json_escaped))
+            return text
+
+        return _Scribe(note)
+
+    def giving(self, filtered: Sequence[str]) -> FilterFactory:
+        """Filters that give `filtered`, in that order, for what was noted."""
+        left = iter(zip(self.written, filtered, strict=True))
+
+        def make(json_escaped: bool) -> TextFilter:
+            def give(text: str) -> str:
+                known, after = next(left)
+                if known != (text, json_escaped):  # what was not inspected must not be sent
+                    raise RedactionError("its texts are not those that were inspected")
+                return after
+
+            return _Scribe(give)
+
+        return make
+
+
+class _Scribe:
+    """An output filter that is fed once."""
+
+    def __init__(self, after: Callable[[str], str]) -> None:
+        self.feed = after
+
+    def rest(self) -> str:
+        return ""
+
+    flush = rest
+
+
+def _is_quick(raw: bytes) -> bool:
+    """Whether a body is redacted in the event loop."""
+    if len(raw) <= INLINE_DIGITS:
+        return True
+    return len(raw) <= INLINE_BYTES and len(raw) - len(raw.translate(None, b"0123456789")) <= INLINE_DIGITS
+
+
+def _refusal_in(result: Any) -> RedactionError:
+    """What a process refused, as an error."""
+    return RedactionBlocked(*result.blocked) if result.blocked else RedactionError(result.reason)
+
+
+async def _ask(process: Process, job: Job | AnswerJob) -> Any:
     if process.stdin is None or process.stdout is None:
         raise EOFError("the process has no pipes")
     process.stdin.write(await beside(framed, job))

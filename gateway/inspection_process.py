@@ -1,4 +1,4 @@
-"""A process that redacts long prompts, started by `gateway.inspection`.
+"""A process that redacts long prompts and filters long answers, started by `gateway.inspection`.
 
 Jobs come on stdin and results leave on stdout, each as four bytes of length (big-endian) and a pickle; both ends are
 this installation's own code, and the pipe is theirs alone. It imports the redactor and nothing of the gateway. No text
@@ -9,7 +9,7 @@ import os
 import pickle
 import signal
 import sys
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, BinaryIO
@@ -31,6 +31,24 @@ class Job:
     plan: Mapping[str, Any]
     hash_key: bytes | None
     arguments: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerJob:
+    """The texts of an answer for the output filter, each with whether it is JSON itself (tool-call arguments)."""
+
+    plan: Mapping[str, Any]
+    hash_key: bytes | None
+    pseudonyms: Pseudonyms
+    texts: tuple[tuple[str, bool], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Filtered:
+    """The texts of an answer as they may be sent, in order. `counts`: findings by label."""
+
+    texts: tuple[str, ...]
+    counts: dict[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,18 +81,18 @@ class Inspector:
     def __init__(self) -> None:
         self._known: OrderedDict[bytes, Redactor] = OrderedDict()
 
-    def run(self, job: Job) -> Done | Refused:
+    def run(self, job: Job | AnswerJob) -> Done | Filtered | Refused:
         try:
-            done = self._redactor(job).redact_body(*job.arguments)
+            redactor = self._redactor(job)
+            return _filtered(redactor, job) if isinstance(job, AnswerJob) else _redacted(redactor, job)
         except RedactionBlocked as error:
             return Refused(tuple(error.findings))
         except RedactionError as error:
             return Refused(reason=str(error))
         except Exception as error:  # whatever it is, the text is not known to be clean; its message may quote it
             return Refused(reason=f"redaction failed with {type(error).__name__}")
-        return Done(done.body, done.changed, dict(done.counts), done.pseudonyms)
 
-    def _redactor(self, job: Job) -> Redactor:
+    def _redactor(self, job: Job | AnswerJob) -> Redactor:
         key = pickle.dumps((job.plan, job.hash_key))
         known = self._known.get(key)
         if known is None:
@@ -83,6 +101,21 @@ class Inspector:
                 self._known.popitem(last=False)
         self._known.move_to_end(key)
         return known
+
+
+def _redacted(redactor: Redactor, job: Job) -> Done:
+    done = redactor.redact_body(*job.arguments)
+    return Done(done.body, done.changed, dict(done.counts), done.pseudonyms)
+
+
+def _filtered(redactor: Redactor, job: AnswerJob) -> Filtered:
+    texts: list[str] = []
+    counts: Counter[str] = Counter()
+    for text, is_json in job.texts:
+        each = redactor.stream_filter(job.pseudonyms, json_escaped=is_json)
+        texts.append(each.feed(text) + each.flush())
+        counts.update(each.counts)
+    return Filtered(tuple(texts), dict(counts))
 
 
 def framed(message: object) -> bytes:

@@ -21,7 +21,7 @@ class Inventory:
         self._catalogue = catalogue
         self._today = today
         self._day: date | None = None
-        self._facts: dict[Backend, BackendFacts] = {}
+        self._facts: dict[str, tuple[Backend, BackendFacts]] = {}  # by id: to hash a backend reads all that is in it
         self._candidates: dict[tuple[str, str], tuple[BackendFacts, ...]] = {}
         self._deployments: dict[tuple[str, str], Deployment] = {}
 
@@ -60,9 +60,9 @@ class Inventory:
 
     def facts_of(self, backend: Backend) -> BackendFacts:
         day = self._begin_day()
-        known = self._facts.get(backend)
-        if known is None:
-            known = self._facts[backend] = self._catalogue.backend_facts(
+        known = self._facts.get(backend.id)
+        if known is None or known[0] is not backend:
+            facts = self._catalogue.backend_facts(
                 backend_id=backend.id,
                 tenant=backend.tenant,
                 region=backend.region,
@@ -71,7 +71,8 @@ class Inventory:
                 kind=backend.kind,
                 single_tenant=backend.single_tenant,
             )
-        return known
+            known = self._facts[backend.id] = backend, facts
+        return known[1]
 
     def _potential(self, tenant: str, model: str, up: set[str | None]) -> tuple[BackendFacts, ...]:
         """Of one backend of our own in each region of the deployment where none is."""

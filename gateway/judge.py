@@ -164,5 +164,4 @@ class Judge:
         return PolicyDenied(reasons)
 
     def _count(self, exchange: Exchange, outcome: str, rule: str) -> None:
-        tenant = self._telemetry.tenant_label(exchange.principal.tenant)
-        self._telemetry.decisions.labels(tenant, outcome, rule).inc()
+        self._telemetry.decided(exchange.principal.tenant, outcome, rule)

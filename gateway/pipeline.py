@@ -11,7 +11,6 @@ import traceback
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from secrets import token_hex
 from time import perf_counter
 from typing import Any
 from urllib.parse import quote
@@ -32,16 +31,16 @@ from gateway.errors import (
 from gateway.evaluation import Evaluation, Overtaken, Way
 from gateway.exchange import Exchange
 from gateway.identity.principal import Principal
-from gateway.inspection import parsed
+from gateway.inspection import Inspection, parsed
 from gateway.judge import Judge
 from gateway.meter import Meter
-from gateway.openai.answer import rewrite_body
 from gateway.openai.endpoint import Endpoint
 from gateway.openai.finite_json import NotFinite, write
 from gateway.openai.sse import sse_data
 from gateway.openai.stream_filter import StreamRewriter
 from gateway.parking import Parking
 from gateway.prompt import Prompt, output_refused
+from gateway.random_bytes import random_hex
 from gateway.recorder import Recorder
 from gateway.relay import StreamRelay
 from gateway.routes import Routes
@@ -73,6 +72,7 @@ class Pipeline:
     meter: Meter
     judge: Judge
     evaluation: Evaluation
+    inspection: Inspection
     routes: Routes
     parking: Parking
     recorder: Recorder
@@ -95,7 +95,7 @@ class Pipeline:
                         call = await parsed(endpoint, raw)
                     subject = subject_of(client.headers, call.body)
                 trace_id = self.telemetry.trace_id(client.headers)
-                exchange = Exchange(f"req-{token_hex(12)}", principal, call, subject, trace_id)
+                exchange = Exchange(f"req-{random_hex(12)}", principal, call, subject, trace_id)
                 exchange.offered = self.judge.offers(principal.tenant, call.model)
                 client.cancel_when_gone()
                 with step("limit"):  # 3.
@@ -220,7 +220,8 @@ class Pipeline:
             body = read_answer(exchange, raw)
             self.routes.answered(exchange, call)
             if prompt.output is not None:
-                rewrite_body(body, prompt.output.make)
+                tenant = exchange.principal.tenant
+                await self.inspection.filter_answer(body, raw, exchange.usage, prompt.output, tenant)
                 exchange.redactions_out = prompt.output.counts
             if prompt.output is not None or not exchange.call.endpoint.generates or not usage_is_sound(body, exchange):
                 raw = _written(body)

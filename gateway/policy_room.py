@@ -4,6 +4,7 @@ What the commands and the admin API say of a draft comes from here, so that both
 """
 
 import json
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -28,6 +29,9 @@ from policy.facts import BackendFacts, RequestFacts, Sink
 from policy.simulate import Impact, RecordedCalls, simulate
 from regions.catalogue import Catalogue
 from regions.judged import RegionVerdict, judge_region
+
+_COMPILING = threading.Lock()
+"""One draft is compiled at a time: several threads at it would each take the interpreter from the event loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,22 +72,16 @@ class PolicyRoom:
         self._now = now
         self._sinks = sinks
 
-    def check(self, draft: Draft) -> list[str]:
-        """What is wrong with it, with what is above it; nothing if it may be proposed."""
+    def check(self, draft: Draft) -> tuple[list[str], tuple[Outcome, ...]]:
+        """What is wrong with it, with what is above it: nothing if it may be proposed. And the outcomes of the tests
+        that it carries, none where it does not compile."""
         try:
-            compiled = self._compiled(draft, draft.tenant, draft.project)
+            with _COMPILING:
+                compiled = self._compiled(draft, draft.tenant, draft.project)
         except PolicyError as error:
-            return str(error).splitlines()
+            return str(error).splitlines(), ()
         outcomes = run_tests(compiled, self._catalogue.country_sets())
-        return [str(outcome) for outcome in outcomes if not outcome.passed]
-
-    def tests(self, draft: Draft) -> tuple[Outcome, ...]:
-        """Of the tests that it carries; none where it does not compile, which `check` tells."""
-        try:
-            compiled = self._compiled(draft, draft.tenant, draft.project)
-        except PolicyError:
-            return ()
-        return run_tests(compiled, self._catalogue.country_sets())
+        return [str(outcome) for outcome in outcomes if not outcome.passed], outcomes
 
     @property
     def catalogue(self) -> Catalogue:

@@ -4,16 +4,17 @@ Redaction never fails open: whatever goes wrong while inspecting refuses the req
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from secrets import token_bytes
 from typing import Any
 
 from gateway.errors import BackendRefused, ContentUnreadable, InvalidRequest, RedactionRefused
+from gateway.inspection_process import AnswerJob, plain
 from gateway.openai.answer import FilterFactory, whole
 from gateway.openai.endpoint import IDENTIFYING_FIELDS, Call
 from gateway.openai.finite_json import NotFinite, write
+from gateway.random_bytes import random_bytes
 from policy.errors import UNREADABLE, RedactionBlocked, RedactionError
 from policy.facts import Priority
 from policy.redact.pseudonyms import Pseudonyms, nonce_from
@@ -32,15 +33,25 @@ class OutputFilters:
         self._redactor = redactor
         self._pseudonyms = pseudonyms
         self._made: list[StreamFilter] = []
+        self._elsewhere: Counter[str] = Counter()
 
     def make(self, json_escaped: bool) -> StreamFilter:
         made = self._redactor.stream_filter(self._pseudonyms, json_escaped=json_escaped)
         self._made.append(made)
         return made
 
+    def job(self, texts: Sequence[tuple[str, bool]]) -> AnswerJob:
+        """For another process, what filters each of `texts`."""
+        redactor = self._redactor
+        return AnswerJob(plain(redactor.plan), redactor.hash_key, self._pseudonyms, tuple(texts))
+
+    def add(self, counts: Mapping[str, int]) -> None:
+        """Count what was found in another process."""
+        self._elsewhere.update(counts)
+
     @property
     def counts(self) -> Mapping[str, int]:
-        total: Counter[str] = Counter()
+        total = Counter(self._elsewhere)
         for made in self._made:
             total.update(made.counts)
         return total
@@ -135,7 +146,7 @@ def redaction_arguments(
     fields = {name: value for name, value in call.body.items() if name not in IDENTIFYING_FIELDS}
     conversation = _conversation(call)
     shared = redactor.conversation(f"{project}\0{conversation}") if conversation else None
-    nonce, key = shared or (nonce_from(token_bytes(6)), None)
+    nonce, key = shared or (nonce_from(random_bytes(6)), None)
     return fields, call.endpoint.name, nonce, names, key
 
 
@@ -164,7 +175,7 @@ def redaction_refusals() -> Iterator[None]:
 def unredacted(call: Call, redactor: Redactor, project: str, priority: Priority = "normal") -> Prompt:
     """`call` as it is, for a backend that may get it so (`policy.sovereign`). The answer is filtered as any other."""
     fields = {name: value for name, value in call.body.items() if name not in IDENTIFYING_FIELDS}
-    redacted = RedactedBody(fields, False, {}, Pseudonyms(nonce_from(token_bytes(6))))
+    redacted = RedactedBody(fields, False, {}, Pseudonyms(nonce_from(random_bytes(6))))
     return leaving(call, redactor, project, redacted, priority)
 
 

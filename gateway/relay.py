@@ -6,8 +6,9 @@ send no `[DONE]` (``transformers serve``, some versions of TGI): an answer of th
 said why it ended and the body then ended as HTTP has it end.
 """
 
-from collections.abc import AsyncIterator
-from typing import Any
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Final
 
 from pydantic_core import from_json, to_json
 
@@ -16,10 +17,18 @@ from gateway.errors import BackendFailed
 from gateway.exchange import Exchange
 from gateway.openai.answer import characters_said
 from gateway.openai.finish import announces_end, recorded
+from gateway.openai.repeated_chunk import RepeatedChunk
 from gateway.openai.shape import DELTA, choices_of, position_of
 from gateway.openai.sse import DONE, EventSplitter
 from gateway.openai.stream_filter import StreamRewriter
 from gateway.openai.usage import usage_of
+
+CHANCES: Final = 8
+"""Chunks in a row that may be like none before them until no repetition is looked for any more in a stream: some
+servers put other bytes into each (padding, timings)."""
+
+INLINE_EVENT_BYTES = 8 << 10
+"""Of one event that is filtered in the event loop. Tokens take some hundred bytes each."""
 
 
 class StreamRelay:
@@ -32,6 +41,9 @@ class StreamRelay:
         self._template: dict[str, Any] | None = None  # the last chunk, for those we have to make ourselves
         self._done = False
         self._ends: dict[int, str | None] = {}  # by choice: why it ended, in the word for the record
+        self._repeated: RepeatedChunk | None = None  # what the last chunk repeats
+        self._feed: Callable[[str], str] | None = None  # the filter of its text, where there is one
+        self._chances = CHANCES
 
     async def pieces(self, source: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         """Bytes for the client, as they come. Raises BackendFailed when the stream ends before the answer does."""
@@ -40,7 +52,10 @@ class StreamRelay:
             failure: BackendFailed | None = None
             try:
                 for payload in self._splitter.feed(data):
-                    frames += self._frames(payload)
+                    if len(payload) <= INLINE_EVENT_BYTES:
+                        frames += self._frames(payload)
+                    else:  # in a thread, from which the event loop takes the interpreter back again and again
+                        frames += await asyncio.to_thread(self._frames, payload)
             except BackendFailed as error:
                 failure = error
             if frames:  # also of what came before the fault
@@ -80,6 +95,40 @@ class StreamRelay:
     def _frames(self, payload: bytes) -> list[bytes]:
         if self._done:
             return []
+        if (repeated := self._repeated) is not None:
+            if (text := repeated.text_in(payload)) is not None:
+                return self._more_text(repeated, payload, text)
+            self._repeated = None
+        frames = self._whole_chunk(payload)
+        if self._chances and not self._done:
+            self._learn(payload)
+        return frames
+
+    def _more_text(self, repeated: RepeatedChunk, payload: bytes, text: str) -> list[bytes]:
+        """The frames of a chunk that is as the one before it but for its text."""
+        self._chances = CHANCES
+        exchange = self._exchange
+        exchange.chunks_out += 1
+        exchange.characters_out += len(text)
+        if self._feed is not None and (after := self._feed(text)) != text:
+            if not after:
+                return []
+            payload = repeated.with_text(after)
+        return [sse_data(payload)]
+
+    def _learn(self, payload: bytes) -> None:
+        """Expect more chunks like this one, if it says a text and nothing else."""
+        self._chances -= 1
+        if (repeated := RepeatedChunk.of(payload)) is None:
+            return
+        self._feed = None
+        if self._rewriter is not None:
+            if (said := self._rewriter.text_of(repeated.choice, repeated.field)) is None:
+                return
+            self._feed = said.feed
+        self._repeated = repeated
+
+    def _whole_chunk(self, payload: bytes) -> list[bytes]:
         if payload == DONE:
             self._done = True
             rest = self._end()

@@ -36,7 +36,7 @@ class Routes:
         self._inventory = inventory
         self._credentials = credentials
         self._max_attempts = max_attempts
-        self._targets: dict[Backend, Target] = {}
+        self._targets: dict[str, Target] = {}  # by id: to hash a backend reads all that is in it
         self._prefixes = PrefixIndex()
         self._caches: dict[str, Backend] = {}  # whose cache the index speaks of
         self._allowed: dict[int, tuple[Decision, Candidates]] = {}
@@ -122,14 +122,14 @@ class Routes:
     def forget(self) -> None:
         """Let go of what is kept of backends that have left the fleet."""
         living = set(self._fleet)
-        self._targets = {backend: target for backend, target in self._targets.items() if backend in living}
+        self._targets = {name: target for name, target in self._targets.items() if target.backend in living}
         for name in [name for name, backend in self._caches.items() if backend not in living]:
             self._prefixes.forget(name)
             del self._caches[name]
 
     def target(self, backend: Backend) -> Target:
-        known = self._targets.get(backend)
-        if known is None:
+        known = self._targets.get(backend.id)
+        if known is None or known.backend is not backend:
             tls = partial(self._credentials.context_for, backend) if backend.url.startswith("https:") else None
-            known = self._targets[backend] = Target(backend.id, backend.url.rstrip("/"), tls, backend)
+            known = self._targets[backend.id] = Target(backend.id, backend.url.rstrip("/"), tls, backend)
         return known

@@ -59,6 +59,7 @@ class Telemetry:
         self._tenants: set[str] = set()
         self._max_tenant_labels = max_tenant_labels
         self._series: dict[tuple[str, ...], _Series] = {}
+        self._decided: dict[tuple[str, str, str], Counter] = {}  # finding a child costs more than counting
         self.registry = registry = CollectorRegistry()
         self.requests = Counter(
             "domicile_requests",
@@ -110,6 +111,13 @@ class Telemetry:
                 return "other"
             self._tenants.add(tenant)
         return tenant
+
+    def decided(self, tenant: str, outcome: str, rule: str) -> None:
+        """Count a policy decision."""
+        labels = (self.tenant_label(tenant), outcome, rule)
+        if (known := self._decided.get(labels)) is None:
+            known = self._decided[labels] = self.decisions.labels(*labels)
+        known.inc()
 
     def exposition(self) -> bytes:
         """Prometheus text format 0.0.4."""

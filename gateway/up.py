@@ -17,6 +17,9 @@ from gateway.store.errors import StoreError
 from gateway.weaknesses import log_weaknesses
 from regions.errors import RegionsError
 
+SWITCH_S = 0.001
+"""For how long a thread beside the event loop keeps the interpreter that the loop asks for; Python's own 5 ms add up,
+since the loop has to ask again after each system call."""
 OUTSIDE_S = 10.0
 """What calls to outside services get once running answers are finished; the rest of the stop needs some of them."""
 
@@ -24,6 +27,7 @@ OUTSIDE_S = 10.0
 async def run_gateway(settings: Settings) -> int:
     """Exit status: 0 after a clean stop, 1 when it could not start, with one sentence on stderr why."""
     log_to_stderr(logging.INFO)
+    sys.setswitchinterval(SWITCH_S)
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     try:
         async with open_gateway(settings) as gateway:

@@ -29,6 +29,9 @@ from regions.trust import Trust
 MAX_ERROR_BYTES = 64 << 10
 ERROR_BODY_S = 10.0
 LONGEST_RETRY_S = 86400.0
+LOOK_FOR_SIGNER_S = 1.0
+"""Between two looks for the key of request tokens, while no backend of our own has been started. A new backend is
+looked for at once (`Upstream.forget`)."""
 INLINE_DIGEST = 256 << 10
 MAX_FETCHED_BYTES = 1 << 20
 PASSED_ON = frozenset({400, 404, 409, 413, 422, 429})
@@ -86,7 +89,7 @@ class Answer:
     async def pieces(self) -> AsyncIterator[bytes]:
         """The body as it comes. Raises BackendTimeout on silence, BackendFailed when the connection breaks."""
         try:
-            async for piece in self._response.pieces(self._silence_s):
+            while piece := await self._response.read(self._silence_s):
                 yield piece
         except TimeoutError as error:
             raise BackendTimeout("The backend fell silent inside its answer") from error
@@ -106,6 +109,7 @@ class Upstream:
         """`find_signer` looks for the key that tokens are signed by; the first backend started here makes it."""
         self._find_signer = find_signer
         self._signer: RequestSigner | None = None
+        self._next_look = 0.0  # for a signer, by the loop's clock
         self._settings = settings
         self._connected = connected
         self._pools: dict[str, tuple[Target, Pool]] = {}
@@ -122,6 +126,7 @@ class Upstream:
 
     def forget(self, living: Collection[str]) -> None:
         """Let go of the connections to backends that are not among `living`, by id; answers that run go on."""
+        self._next_look = 0.0
         for backend_id in [each for each in self._pools if each not in living]:
             self._pools.pop(backend_id)[1].close_idle()
 
@@ -248,7 +253,10 @@ class Upstream:
         if backend is None or backend.kind != "domicile":
             return ""
         if self._signer is None:
-            self._signer = self._find_signer()
+            now = asyncio.get_running_loop().time()
+            if now < self._next_look:
+                return ""
+            self._signer, self._next_look = self._find_signer(), now + LOOK_FOR_SIGNER_S
         if self._signer is None:
             return ""
         return self._signer.field(
@@ -263,7 +271,7 @@ class Upstream:
 
     def _pool(self, target: Target) -> Pool:
         known = self._pools.get(target.backend_id)
-        if known is not None and known[0] == target:
+        if known is not None and (known[0] is target or known[0] == target):
             return known[1]
         trust = target.backend.trust if target.backend is not None else None
         pool = Pool(

@@ -130,9 +130,7 @@ def _policies(prefix: str, owner: Callable[..., str | None], needs: Callable[[Pe
         """Read and compile a document with what is above it, and run the tests that it carries."""
         draft = Draft(new.document, tenant, new.project)
         with policy_room(desk) as room:
-            problems = room.check(draft)
-        with policy_room(desk) as room:
-            outcomes = room.tests(draft)
+            problems, outcomes = room.check(draft)
         tests = tuple(
             TestOutcome(
                 name=one.test.name,

@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol
 
 from pydantic_core import to_json
 
+from backend.wire import Usage
 from gateway.openai.shape import MESSAGE, choices_of
 from gateway.openai.usage import usage_of
 
@@ -56,9 +57,17 @@ def rewrite_body(body: dict[str, Any], make_filter: FilterFactory) -> None:
     Raises BackendFailed where it has not the shape of one, RedactionError where it may not be sent.
     """
     choices = choices_of(body, MESSAGE)
+    rewrite_choices(body, choices, usage_of(body.get("usage")), make_filter)
+
+
+def rewrite_choices(
+    body: dict[str, Any], choices: list[dict[str, Any]], usage: Usage | None, make_filter: FilterFactory
+) -> None:
+    """As `rewrite_body`, of a `body` whose `choices` and `usage` were read before."""
     drop_unknown(body, BODY_FIELDS)
     clean_names(body, make_filter)
-    if (usage := usage_of(body.pop("usage", None))) is not None:
+    body.pop("usage", None)
+    if usage is not None:
         body["usage"] = usage.model_dump(exclude_none=True)
     for choice in choices:
         drop_unknown(choice, CHOICE_FIELDS)

@@ -53,6 +53,14 @@ class Bounds:
 BOUNDS = Bounds()
 
 
+_SMALL = 2 * MAX_TOOLS
+
+
+def may_exceed_shape(raw: bytes) -> bool:
+    """Whether `check_shape` could refuse what `raw` is parsed to. Each item of a list takes two bytes at the least."""
+    return len(raw) > _SMALL or raw.count(b"{") + raw.count(b"[") > MAX_FORM_DEPTH
+
+
 def check_shape(body: Mapping[str, Any]) -> None:
     """Messages, tools and schemas of a parsed body. Raises BodyTooComplex naming the field."""
     for field, most in (("messages", MAX_MESSAGES), ("tools", MAX_TOOLS), ("logit_bias", MAX_BIASES)):

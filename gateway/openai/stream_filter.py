@@ -154,6 +154,13 @@ class StreamRewriter:
             sent.append(to_json(chunk, inf_nan_mode="null") if self._changed else payload)
         return sent
 
+    def text_of(self, index: int, field: str) -> "_Text | None":
+        """The text at `field` of the choice `index`, if that is all the choice is at, so that more of it needs no look
+        at the rest of a chunk. None where it is not, or where names around the answer are not passed on as they are."""
+        one = self._choices.get(index)
+        text = None if one is None or self._odd_names else one.texts.get(field)
+        return text if text is not None and one is not None and one.speakers == [text] else None
+
     def rest(self, template: dict[str, Any]) -> list[bytes]:
         """What is still held back when the stream stops without having ended; shaped like `template`, a chunk."""
         return [payload for one in self._in_order() for payload in self._rest_of(one, template)]

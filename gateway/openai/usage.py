@@ -18,6 +18,8 @@ MAX_TOKENS: Final = 1 << 24
 """Tokens that a prompt or an answer may have: ten times the longest context of 2026."""
 MAX_COUNT: Final = 1e12
 """Of any other number in usage; energy is bounded by the wire model."""
+_INT: Final = {int}
+_COUNTS: Final = {"prompt_tokens", "completion_tokens", "total_tokens"}
 
 
 def usage_of(said: Any) -> Usage | None:
@@ -36,12 +38,20 @@ def usage_of(said: Any) -> Usage | None:
     if not all(0 <= count <= MAX_TOKENS for count in counts):
         logger.warning("a backend reported usage that cannot be true; the call is estimated")
         return None
-    return Usage.model_validate(_numbers(told.model_dump(exclude_none=True))) if any(counts) else None
+    if not any(counts):
+        return None
+    if said.keys() <= _COUNTS:
+        return told
+    dumped = told.model_dump(exclude_none=True)
+    numbers = _numbers(dumped)
+    return told if numbers == dumped else Usage.model_validate(numbers)
 
 
 def _without_nulls(said: Any) -> dict[str, Any]:
     if not isinstance(said, dict):
         raise TypeError
+    if set(map(type, said.values())) <= _INT:  # as most servers say it
+        return said
     inner = {name: value for name, value in said.items() if value is not None}
     return {name: _without_nulls(value) if isinstance(value, dict) else value for name, value in inner.items()}
 

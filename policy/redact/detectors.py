@@ -40,7 +40,8 @@ class Detector(NamedTuple):
     """``needs_digits``: it finds nothing where no seven digits stand close together, and need not look there.
 
     ``reads_through``: what it looks for is Latin, so Cyrillic and Greek letters of the same look count as Latin ones.
-    ``initials``: it finds nothing where no word begins with one of these (see `Reading.initials`); none: it may.
+    ``initials``: it finds nothing where there is no digit, or no word that begins with one of these (see
+    `Reading.initials`); none: it may.
     ``identity``: when two spellings of what it finds are one value. ``kinds``: the identities of kinds behind the dot
     that have their own.
     """
@@ -79,6 +80,7 @@ _CONTEXT = 96
 _PROVEN = frozenset({"secret", "email", "iban", "card", "national_id"})
 # Five digits close together, or the number of a document, which may be letters for the most part.
 _FIVE_DIGITS = re.compile("[0-9](?:[0-9]{4}|" + "[^0-9\n]{0,8}[0-9]" * 4 + ")")  # of most that are rich
+_DIGIT = re.compile("[0-9]")
 _DIGIT_RICH = re.compile(
     r"[0-9OIl](?:[^0-9\n]{0,8}[0-9OIl]){4}|[0-9](?![A-Za-z0-9])(?:(?<=[A-Za-z][A-Za-z0-9]{8})|(?<=[A-Za-z][A-Za-z0-9]{9}))"
 )
@@ -193,9 +195,12 @@ def _around_changes(text: str, changed: str, start: int, found: Sequence[Span]) 
 def _run(reading: Reading, start: int, detectors: Iterable[Detector], *, has_digits: bool) -> list[Span]:
     found: list[Span] = []
     label = ""
+    has_a_digit = has_digits or _DIGIT.search(reading) is not None
     try:
         for label, find, needs_digits, reads_through, initials, _, _ in detectors:
-            if (needs_digits and not has_digits) or (initials and initials.isdisjoint(reading.initials)):
+            if needs_digits and not has_digits:
+                continue
+            if initials and (not has_a_digit or initials.isdisjoint(reading.initials)):
                 continue
             before = len(found)
             for first, last, *kind in find(reading.latin if reads_through else reading, start):

@@ -22,6 +22,7 @@ from policy.redact.request import Endpoint, rewrite_body
 from policy.redact.split_values import with_whole_values
 from policy.redact.stream import StreamFilter
 
+_ROLES = frozenset({"assistant", "developer", "function", "system", "tool", "user"})
 MAX_CHARACTERS = 4_000_000  # of one request: seconds of CPU, which others would wait for
 NamesByText = Mapping[str, Sequence[tuple[int, int]]]
 
@@ -69,11 +70,21 @@ class Redactor:
         self._input = _needed(detectors, plan.input)
         self._output = _needed(detectors, plan.output)
         self._pseudonymises = "pseudonymise" in plan.input.values()
+        self._clean_roles: dict[str, bool] = {}
 
     @property
     def hash_key(self) -> bytes | None:
         """The tenant's key: with the plan, all that another process needs to make this redactor."""
         return self._hash_key
+
+    def is_clean(self, role: str) -> bool:
+        """Whether nothing is found in the name of a role, which every message has. Not for any other text: the answer
+        is kept."""
+        known = self._clean_roles.get(role)
+        if known is None:
+            found = self.looks_for_names or find_spans(role, 0, self._input)
+            known = self._clean_roles[role] = not found
+        return known
 
     @property
     def looks_for_names(self) -> bool:
@@ -173,6 +184,8 @@ class _Run:
         self._characters += len(text)
         if self._characters > MAX_CHARACTERS:
             raise RedactionError(f"it is longer than the {MAX_CHARACTERS} characters that are inspected")
+        if text in _ROLES and self._redactor.is_clean(text):
+            return text
         view = as_read(text)
         spans = self._with_encoded(view.text, find_spans(view.text, 0, self._detectors))
         if self._redactor._pseudonymises:

@@ -27,20 +27,27 @@ _REST_OF_ADDRESS = re.compile(r"[\w.+-]{0,64}@|[\w-]{0,62}\.?[A-Za-z]")
 def with_whole_values(body: dict[str, Any], detectors: Sequence[Detector]) -> dict[str, Any]:
     """`body`, a chat's, with every value in one text; the same object where none was cut."""
     messages = body.get("messages")
-    if not isinstance(messages, list):
+    if not isinstance(messages, list) or _is_one_text(messages):
         return body
     made = [_with_whole_parts(message, detectors) for message in messages]
-    for speaker in _SPEAKERS:
-        places = [
-            i
-            for i, message in enumerate(made)
-            if isinstance(message, dict) and message.get("role") == speaker and isinstance(message.get("content"), str)
-        ]
+    by_speaker: dict[str, list[int]] = {}
+    for i, message in enumerate(made):
+        if isinstance(message, dict) and isinstance(message.get("content"), str):
+            speaker = message.get("role")
+            if isinstance(speaker, str) and speaker in _SPEAKERS:
+                by_speaker.setdefault(speaker, []).append(i)
+    for places in by_speaker.values():
+        if len(places) < 2:
+            continue
         texts = [made[i]["content"] for i in places]
         for i, before, after in zip(places, texts, rejoined(texts, detectors), strict=True):
             if after != before:
                 made[i] = {**made[i], "content": after}
     return {**body, "messages": made} if any(map(is_not, made, messages)) else body
+
+
+def _is_one_text(messages: list[Any]) -> bool:
+    return len(messages) == 1 and isinstance(messages[0], dict) and isinstance(messages[0].get("content"), str)
 
 
 def _with_whole_parts(message: Any, detectors: Sequence[Detector]) -> Any:

@@ -97,8 +97,12 @@ class StreamFilter:
         """What can be sent now."""
         pending = self._pending + piece if self._pending else piece
         if not (self._dropping or (self._json and ("\\" in pending or '"' in pending))):
-            view = normalise(pending)
-            if view.starts is None and (out := self._plain(pending, view.text)) is not None:
+            if pending.isascii():
+                text: str | None = pending
+            else:
+                view = normalise(pending)
+                text = view.text if view.starts is None else None
+            if text is not None and (out := self._plain(pending, text)) is not None:
                 return out
         return self._advance(pending, final=False)
 

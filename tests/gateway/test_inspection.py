@@ -7,12 +7,15 @@ import signal
 
 import pytest
 
+from backend.wire import Usage
 from gateway import inspection as module
 from gateway.errors import RedactionRefused, TooManyConcurrent
 from gateway.inspection import INLINE_BYTES, Inspection, parsed
+from gateway.openai.answer import rewrite_choices
 from gateway.openai.endpoint import CHAT
-from gateway.prompt import prepare
+from gateway.prompt import OutputFilters, prepare
 from gateway.settings import Inspection as Settings
+from policy.errors import RedactionBlocked, RedactionError
 from tests.fakes.lab import OPEN_POLICY, POLICY, chat, lab
 from tests.gateway.parts import call, principal
 
@@ -38,6 +41,65 @@ async def test_a_process_redacts_as_the_gateway_itself_does(policy):
     assert there.body == here.body and there.counts == here.counts and there.counts["email"] == 400
     assert b"anna.schmidt" not in there.body
     assert there.output.counts == {}
+
+
+async def test_a_short_prompt_that_is_dense_with_digits_goes_to_a_process():
+    dense = call(chat("+49 30 1234567 " * 200))
+    assert len(dense.raw) < INLINE_BYTES
+    async with Inspection(Settings(processes=1)) as inspection:
+        there = await inspection.prepare(dense, redactor(), "acme", "main")
+        assert len(inspection._all) == 1
+    assert there.counts == prepare(dense, redactor(), "main").counts
+
+
+ANSWERED = {
+    "id": "x", "object": "chat.completion", "created": 1, "model": "small jan@example.org",
+    "usage": {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3},
+}  # fmt: skip
+
+
+def answered(text):
+    """A whole answer of two choices and a tool call, with odd names; and its bytes."""
+    call = {"id": "c 1 <", "type": "function", "function": {"name": "f", "arguments": json.dumps({"to": text})}}
+    choices = [
+        {"index": 0, "message": {"role": "assistant", "content": text, "tool_calls": [call]}, "finish_reason": "stop"},
+        {"index": 1, "message": {"content": [{"type": "text", "text": text}]}, "finish_reason": "a@example.org!"},
+    ]
+    raw = json.dumps({**ANSWERED, "choices": choices}).encode()
+    return json.loads(raw), raw
+
+
+async def test_a_process_filters_a_long_answer_as_the_gateway_itself_does():
+    prompt = prepare(call(chat(LONG)), redactor(), "main")
+    back = prompt.fields["messages"][0]["content"][:400]  # with placeholders, to be restored
+    usage = Usage(prompt_tokens=1, completion_tokens=2, total_tokens=3)
+    (here, _), (there, raw) = answered(back + LONG), answered(back + LONG)
+    output = OutputFilters(redactor(), prompt.output._pseudonyms)
+    rewrite_choices(here, here["choices"], usage, output.make)
+    async with Inspection(Settings(processes=1)) as inspection:
+        await inspection.filter_answer(there, raw, usage, prompt.output, "acme")
+        assert len(inspection._all) == 1
+    assert there == here and dict(prompt.output.counts) == dict(output.counts)
+    assert there["usage"] == ANSWERED["usage"]
+    assert "Write to anna.schmidt@example.org" in there["choices"][0]["message"]["content"]
+
+
+@pytest.mark.parametrize("budget_s", [30, 0.2])
+async def test_a_long_answer_that_may_not_be_sent_is_refused(budget_s):
+    blocking = redactor(POLICY.replace("email: mask", "email: block"))
+    prompt = prepare(call(chat("hi")), blocking, "main")
+    body, raw = answered(SLOW[: 10_000 if budget_s > 1 else None] + LONG)
+    async with Inspection(Settings(processes=1, budget_s=budget_s)) as inspection:
+        with pytest.raises(RedactionError if budget_s < 1 else RedactionBlocked):
+            await inspection.filter_answer(body, raw, None, prompt.output, "acme")
+
+
+async def test_an_answer_whose_texts_are_not_those_that_were_inspected_is_refused():
+    texts = module._Texts()
+    texts.collect(False).feed("as inspected")
+    giving = texts.giving(["filtered"])
+    with pytest.raises(RedactionError, match="not those"):
+        giving(False).feed("another")
 
 
 async def test_a_short_prompt_and_a_policy_without_redaction_start_no_process():

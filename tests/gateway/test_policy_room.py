@@ -75,13 +75,13 @@ def test_a_decision_is_explained_with_the_lines_of_the_documents(room):
 
 
 def test_a_draft_is_checked_with_what_is_above_it(room):
-    assert room.check(Draft(GERMANY, "acme")) == []
-    assert room.check(Draft("policy: p\nversion: 1\nresidency: {process_in: [US]}\n", "acme", "main")) == [
+    assert room.check(Draft(GERMANY, "acme")) == ([], ())
+    assert room.check(Draft("policy: p\nversion: 1\nresidency: {process_in: [US]}\n", "acme", "main"))[0] == [
         "residency.process_in: US reaches beyond the tenant's EEA: US (line 3)"
     ]
-    assert room.check(Draft("policy: p\nversion: x\n", "acme"))[0].startswith("line 2: version")
+    assert room.check(Draft("policy: p\nversion: x\n", "acme"))[0][0].startswith("line 2: version")
     failing = GERMANY + "tests: [{name: FR is fine, given: {compute_country: FR}, expect: allow}]\n"
-    assert room.check(Draft(failing, "acme"))[0].startswith("FAIL  FR is fine")
+    assert room.check(Draft(failing, "acme"))[0][0].startswith("FAIL  FR is fine")
 
 
 def test_a_draft_that_cannot_be_compiled_is_not_simulated(room):

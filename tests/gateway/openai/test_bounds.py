@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import BodyTooComplex, InvalidRequest
-from gateway.openai.bounds import MAX_FORM_DEPTH, MAX_MESSAGES, MAX_TOOLS, Bounds
+from gateway.openai.bounds import MAX_FORM_DEPTH, MAX_MESSAGES, MAX_TOOLS, Bounds, check_shape, may_exceed_shape
 from gateway.openai.endpoint import CHAT, COMPLETIONS, parse_call
 from tests.fakes.lab import chat
 
@@ -98,3 +98,17 @@ def test_of_many_errors_the_first_is_told(field):
     with pytest.raises(InvalidRequest) as refused:
         parse_call(endpoint, json.dumps(body).encode())
     assert refused.value.http_status == 400 and refused.value.param.startswith(field)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"messages":[' + b",".join([b"1"] * (MAX_MESSAGES + 1)) + b"]}",
+        b'{"tools":[' + b",".join([b"1"] * (MAX_TOOLS + 1)) + b"]}",
+        b'{"response_format":' + b"[" * (MAX_FORM_DEPTH + 1) + b"]" * (MAX_FORM_DEPTH + 1) + b"}",
+    ],
+)
+def test_no_body_that_is_refused_for_its_shape_is_small_enough_to_pass_unseen(body):
+    with pytest.raises(BodyTooComplex):
+        check_shape(json.loads(body))
+    assert may_exceed_shape(body)

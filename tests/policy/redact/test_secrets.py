@@ -2,7 +2,10 @@
 import random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from policy.redact import secrets
 from policy.redact.secrets import find_secrets
 from tests.data.redaction.fresh_secrets import FORMATS, secret
 
@@ -106,3 +109,26 @@ def test_a_quote_that_ends_a_value_is_no_part_of_it(text, value):
 )
 def test_objects_short_tokens_and_words_are_no_secrets(text):
     assert list(find_secrets(text, 0)) == []
+
+
+NAMED_PIECES = st.sampled_from(
+    ["password", "api key", "token", "bearer", "mot de passe", "senha", "geslo", " ", "  ", ":", "=", "is", " is ", " est ",
+     "é", "'", '"', "hunter2x", "and", "thesis", "\n", "=>", "basic ", "İs", "Token "]
+)  # fmt: skip
+
+
+@given(st.lists(NAMED_PIECES, max_size=10).map("".join), st.integers(0, 40))
+def test_the_quick_looks_before_a_search_for_values_miss_none(text, start):
+    start = min(start, len(text))
+    small, reach = secrets.lowered(text), max(0, start - secrets._NAMES_REACH)
+    heads = [match.span() for match in secrets._VALUE_NEXT.finditer(small, reach)]
+    expected = sorted(end for begin, end in heads if end >= start and end - begin <= secrets._NAMES_REACH)
+    assert secrets.values_from(text, start) == expected
+    if secrets._NAMED.search(small):
+        assert secrets._may_join(text) and secrets._has_name(small)
+
+
+def test_half_of_a_surrogate_pair_hides_no_secret():
+    text = "password: \ud800 hunter2xY9, password: hunter2xY9"
+    assert any("hunter2xY9" in text[first:last] for first, last in secrets.find_secrets(text, 0))
+    assert secrets.count_names(text) == 2

@@ -1,0 +1,82 @@
+"""Chunks of a stream that differ in one text alone, recognised by their bytes.
+
+A server sends the same members around every token. Once one chunk was parsed and checked, another one with the same
+bytes before and after its text is the same chunk with another text, so only that text is parsed and filtered. Anything
+else (an end, usage, another field, another spelling) is no repetition and takes the whole way again.
+"""
+
+import re
+from typing import Any, Final, NamedTuple
+
+from pydantic_core import from_json, to_json
+
+from gateway.openai.answer import BODY_FIELDS, CHOICE_FIELDS, TEXT_FIELDS
+
+_EMPTY_IN_CHOICE: Final = CHOICE_FIELDS - {"index", "text", "delta", "message"}
+_VALUE: Final = {
+    field: re.compile(rb'"%b"\s*:\s*("(?:[^"\\]|\\.)*+")' % field.encode()) for field in (*TEXT_FIELDS, "text")
+}
+
+
+class RepeatedChunk(NamedTuple):
+    """A chunk with one choice that says one text and nothing else. `choice`: its index; `field`: the text's; `before`
+    and `after`: the bytes around the text, which is a JSON string."""
+
+    choice: int
+    field: str
+    before: bytes
+    after: bytes
+
+    @classmethod
+    def of(cls, payload: bytes) -> "RepeatedChunk | None":
+        """What `payload` repeats; None where it says more than one text, or where its text stands is not certain."""
+        chunk = from_json(payload, allow_inf_nan=False)
+        if (found := _only_text(chunk)) is None:
+            return None
+        index, holder, field = found
+        other = holder[field] = f"{holder[field]}."
+        for value in _VALUE[field].finditer(payload):
+            before, after = payload[: value.start(1)], payload[value.end(1) :]
+            try:
+                if from_json(b"".join((before, to_json(other), after)), allow_inf_nan=False) == chunk:
+                    return cls(index, field, before, after)
+            except ValueError:
+                continue
+        return None
+
+    def text_in(self, payload: bytes) -> str | None:
+        """The text of `payload`; None where that is no repetition, or says nothing."""
+        before, after = self.before, self.after
+        if not (payload.startswith(before) and payload.endswith(after)):
+            return None
+        try:  # a slice that parses is one JSON string and nothing behind it; one with too few bytes does not parse
+            text = from_json(payload[len(before) : len(payload) - len(after)])
+        except ValueError:
+            return None
+        return text if isinstance(text, str) and text else None
+
+    def with_text(self, text: str) -> bytes:
+        return b"".join((self.before, to_json(text), self.after))
+
+
+def _only_text(chunk: Any) -> tuple[int, dict[str, Any], str] | None:
+    """Index of the choice, what holds the text, and its field."""
+    if not isinstance(chunk, dict) or not chunk.keys() <= BODY_FIELDS or chunk.get("usage") is not None:
+        return None
+    choices = chunk.get("choices")
+    if not isinstance(choices, list) or len(choices) != 1 or not isinstance(choice := choices[0], dict):
+        return None
+    index = choice.get("index")
+    if type(index) is not int or index < 0 or not choice.keys() <= CHOICE_FIELDS or "message" in choice:
+        return None
+    if any(choice.get(name) is not None for name in _EMPTY_IN_CHOICE):
+        return None
+    delta = choice.get("delta")
+    if delta is None:
+        holder, fields = choice, ["text"]
+    else:
+        holder, fields = delta, [] if "text" in choice else [*delta] if isinstance(delta, dict) else []
+    if len(fields) != 1 or fields[0] not in _VALUE or (delta is not None and fields[0] == "text"):
+        return None
+    text = holder.get(fields[0])
+    return (index, holder, fields[0]) if isinstance(text, str) and text else None

@@ -1,0 +1,132 @@
+"""A stream passed on by its texts alone says the same as one whose every chunk is parsed and rewritten."""
+
+import asyncio
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway.openai.repeated_chunk import RepeatedChunk
+from gateway.openai.shape import DELTA, choices_of
+from gateway.openai.stream_filter import StreamRewriter
+from gateway.relay import StreamRelay
+from policy.redact.plan import RedactionPlan
+from policy.redact.pseudonyms import Pseudonyms
+from policy.redact.redactor import Redactor
+from tests.gateway.parts import exchange
+
+REDACTOR = Redactor(RedactionPlan({"email": "pseudonymise"}, {"email": "mask", "iban": "mask"}))
+HEAD = {"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "small"}
+
+
+def chunk(choice, *, spaced=False, ascii_only=True, **more):
+    separators = (", ", ": ") if spaced else (",", ":")
+    return json.dumps({**HEAD, **more, "choices": [choice]}, separators=separators, ensure_ascii=ascii_only).encode()
+
+
+def says(text, field="content", index=0, **more):
+    return {"index": index, "delta": {field: text}, "finish_reason": None, **more}
+
+
+PIECES = st.sampled_from(
+    ["Hel", "lo ", " write", " to carl@", "example.org", ".", "\n\n", 'a "b" \\', "Grö", "日本 ", "{}", ""]
+)
+CHOICES = st.one_of(
+    PIECES.map(says),
+    PIECES.map(says),
+    PIECES.map(says),
+    st.builds(says, PIECES, st.sampled_from(["content", "reasoning", "refusal"]), st.integers(0, 1)),
+    st.builds(says, PIECES, logprobs=st.sampled_from([None, {"content": []}])),
+    st.builds(
+        lambda text: {"index": 0, "delta": {"role": "assistant", "content": text}, "finish_reason": None}, PIECES
+    ),
+    st.builds(lambda text: {"index": 0, "delta": {"content": text}, "finish_reason": "stop"}, PIECES),
+    PIECES.map(lambda text: {"index": 0, "text": text}),
+)
+CHUNKS = st.lists(
+    st.builds(chunk, CHOICES, spaced=st.booleans(), ascii_only=st.booleans(), usage=st.none()), min_size=1, max_size=24
+)
+
+
+def rewriter():
+    table = Pseudonyms("k7f3ab")
+    return StreamRewriter(lambda escaped: REDACTOR.stream_filter(table, json_escaped=escaped))
+
+
+def one_by_one(payloads, *, filtered):
+    """Every chunk parsed and rewritten by itself; the sent ones, parsed, and what was counted."""
+    whole = rewriter() if filtered else None
+    sent, template = [], None
+    for payload in payloads:
+        body = json.loads(payload)
+        choices_of(body, DELTA)
+        template = template or {name: body[name] for name in HEAD}
+        sent += whole.rewrite(body, payload) if whole else [payload]
+    sent += whole.end(template) if whole else []
+    return [json.loads(each) for each in sent]
+
+
+def relayed(payloads, *, filtered):
+    asked = exchange(stream=True)
+    relay = StreamRelay(asked, rewriter() if filtered else None)
+
+    async def source():
+        for payload in payloads:
+            yield b"data: " + payload + b"\n\n"
+        yield b"data: [DONE]\n\n"
+
+    async def collected():
+        return b"".join([piece async for piece in relay.pieces(source())])
+
+    events = asyncio.run(collected()).split(b"\n\n")
+    return [json.loads(each[6:]) for each in events if each], asked
+
+
+@settings(max_examples=150, deadline=None)
+@given(CHUNKS, st.booleans())
+def test_repeated_chunks_say_what_they_say_one_by_one(payloads, filtered):
+    sent, asked = relayed(payloads, filtered=filtered)
+    assert sent == one_by_one(payloads, filtered=filtered)
+    assert asked.chunks_out == len(payloads)
+    said = [json.loads(each)["choices"][0] for each in payloads]
+    texts = [
+        text for each in said for text in (*each.get("delta", {}).values(), each.get("text")) if text != "assistant"
+    ]
+    assert asked.characters_out == sum(len(text or "") for text in texts)
+
+
+def test_a_chunk_is_repeated_only_where_its_text_alone_differs():
+    known = RepeatedChunk.of(chunk(says("Hello")))
+    assert known.text_in(chunk(says(' a "b"\n'))) == ' a "b"\n'
+    assert json.loads(known.with_text("é\n")) == json.loads(chunk(says("é\n")))
+    other = [
+        says("x", "reasoning"), says("x", index=1), says("x", finish_reason="stop"), says(["x"]), says(None), says(""),
+        {"index": 0, "delta": {"content": "x", "role": "assistant"}, "finish_reason": None},
+        {"index": 0, "delta": {"content": "x"}, "finish_reason": None, "logprobs": {}},
+    ]  # fmt: skip
+    for choice in other:
+        assert known.text_in(chunk(choice)) is None, choice
+    assert known.text_in(chunk(says("x"), usage={"prompt_tokens": 1})) is None
+    # What is between the two ends must be one string, however it is put there.
+    before, after = known.before, known.after
+    for between in (b'"x","role":"y"', b'"x"},"x":{"y":"z"', b"1", b"", b'"', b'"\n"', b'"x" "y"', b'"\xff"'):
+        assert known.text_in(before + between + after) is None, between
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        chunk(says("x"), usage={"prompt_tokens": 1}), chunk(says("x"), error="no"), chunk(says(""), usage=None),
+        chunk({"index": 0, "delta": {}}), chunk({"index": 0, "delta": {"tool_calls": []}}), chunk({"index": -1}),
+        chunk({"index": 0, "delta": {"content": "x"}, "text": "y"}), chunk({"index": True, "text": "y"}),
+        chunk({"index": 0, "text": "y", "message": {}}), b"[]", b'{"choices":[]}', b'{"choices":{}}',
+    ],
+)  # fmt: skip
+def test_what_says_more_than_one_text_is_not_repeated(payload):
+    assert RepeatedChunk.of(payload) is None
+
+
+def test_of_a_member_that_stands_twice_the_last_counts_as_for_any_parser():
+    known = RepeatedChunk.of(b'{"choices":[{"index":0,"delta":{"content":"a","content":"b"}}]}')
+    assert known.before.endswith(b'"content":"a","content":')

@@ -1,0 +1,38 @@
+"""What a request and a streamed event cost, in function calls and in memory: figures that no load changes.
+
+A change that costs more has to raise a bound here. `make bench-calls` lists the functions that are called most, and
+with AGAINST those that grew.
+"""
+
+import pytest
+
+from bench.gateway.calls import measured
+
+CALLS = {"request": 1710, "stream": 2080, "event": 86}
+"""At most, on Python 3.11; newer ones make fewer. Some 2 % above the last figures (1,674, 2,036 and 83), since the
+sequencer's batches and the size of its tree move a few calls."""
+PEAK_KB = {"request": 64, "stream": 64, "event": 1}
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    return measured(tmp_path_factory.mktemp("cost") / "data")
+
+
+@pytest.mark.parametrize("kind", CALLS)
+def test_no_change_adds_function_calls_unseen(report, kind):
+    cost = getattr(report, kind)
+    most = "\n".join(f"{count:8g}  {name}" for name, count in cost.by_name.most_common(20))
+    assert cost.calls <= CALLS[kind], f"{kind}: {cost.calls:g} calls; see `make bench-calls`. Most are of:\n{most}"
+
+
+@pytest.mark.parametrize("kind", PEAK_KB)
+def test_a_request_holds_little_memory_and_an_event_none_that_stays(report, kind):
+    assert getattr(report, kind).peak_kb <= PEAK_KB[kind]
+
+
+def test_the_count_sees_what_the_gateway_does(report):
+    """A count that misses a thread or a connection would pass whatever is added there."""
+    for part in ("gateway/pipeline.py", "gateway/connection.py", "gateway/http1.py", "audit/sequencer.py"):
+        assert any(name.startswith(part) for name in report.request.by_name), part
+    assert report.event.by_name["policy/redact/stream.py:StreamFilter.feed"] == 1
