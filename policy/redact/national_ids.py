@@ -9,6 +9,7 @@ with a slip is not taken for somebody's OIB.
 
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import NamedTuple
 
 from policy.redact.figures import is_dated, is_hex_dump, is_keyed, is_measured, is_score, stands_among_figures
@@ -108,6 +109,8 @@ def find_national_ids(text: str, start: int) -> Iterator[tuple[int, int, str]]:
             if begin in settled or (before_names and before_names.covers(begin, begin + 1)):
                 continue
             if begin != digit and reading.is_taken(begin):
+                continue
+            if shaped_otherwise(reading, begin, begin + 1):  # no number that begins there counts unnamed
                 continue
             if found := _best_alone(reading, begin) or (_best_in_record(reading, begin) if has_records else None):
                 yield found
@@ -261,13 +264,13 @@ def _best_alone(reading: Reading, begin: int) -> tuple[int, int, str] | None:
     latin = reading.latin
     chains = chains_at(latin, begin)
     for chain in reversed(chains):
-        alone = _ALONE.get(chain.shape)
-        ranked = _ranked(reading, alone, chain) if alone else ()
-        if not ranked:
+        if chain.shape not in _ALONE:
             continue
-        whole = chain is chains[-1] and (begin < 2 or not (latin[begin - 1] == " " and latin[begin - 2].isdigit()))
-        for kind in ranked:
+        for kind in _ranked(reading, chain):
             if holds(kind, latin, chain):
+                whole = chain is chains[-1] and (
+                    begin < 2 or not (latin[begin - 1] == " " and latin[begin - 2].isdigit())
+                )
                 if _is_plausible(kind, latin, begin, chain) and _is_free(
                     reading, kind, begin, chain, is_whole=whole or chain.groups == 1 or _is_written(kind, latin, chain)
                 ):
@@ -306,31 +309,36 @@ def _is_plausible(kind: str, latin: str, begin: int, chain: Chain) -> bool:
     return not (kind in _ONE_SIGN and (is_inner or len(set(latin[begin : chain.end]) & _SIGNS) > 1))
 
 
-def _ranked(reading: Reading, alone: _Alone, chain: Chain) -> list[str]:
+def _ranked(reading: Reading, chain: Chain) -> Iterator[str]:
     """Those for which enough speaks where nothing names the number, by how much does."""
-    countries = reading.countries
-    ranked = [(2, kind) for kind in alone.anywhere if not (kind in _FIRST and chain.compact[0] not in _FIRST[kind])]
-    if chain.groups > 1:
-        ranked += [
-            (2, kind)
-            for kind in alone.written
-            if _is_written(kind, reading.latin, chain) and not (kind == "lv_pk" and _is_old(kind, chain))
-        ]
+    for kind, is_by_spelling in _candidates(chain.shape, chain.groups > 1, reading.countries):
+        if kind in _FIRST and not is_by_spelling and chain.compact[0] not in _FIRST[kind]:
+            continue
+        if is_by_spelling and not _is_written(kind, reading.latin, chain):
+            continue
+        if (not is_by_spelling or kind == "lv_pk") and _is_old(kind, chain):
+            continue
+        yield kind
+
+
+@lru_cache(maxsize=4096)
+def _candidates(shape: str, is_grouped: bool, countries: frozenset[str]) -> tuple[tuple[str, bool], ...]:
+    """Kinds of a shape that may count unnamed in a text of so many countries, first to last, and whether each does only
+    if the number is written as its country writes it."""
+    alone = _ALONE[shape]
+    strong = [(2, kind, False) for kind in alone.anywhere]
+    if is_grouped:
+        strong += [(2, kind, True) for kind in alone.written]
     if not countries:
-        return sorted(kind for _, kind in ranked)
-    strong = {kind for _, kind in ranked}
+        return tuple((kind, by_spelling) for _, kind, by_spelling in sorted(strong))
     ranked = [
-        (0 if kind[:2] in countries else rank, kind)
-        for rank, kind in ranked
+        (0 if kind[:2] in countries else rank, kind, by_spelling)
+        for rank, kind, by_spelling in strong
         if kind not in _HOME_ONLY or countries & _HOME_ONLY[kind]
     ]
     for code in countries & alone.at_home.keys():
-        ranked += [
-            (1, kind)
-            for kind in alone.at_home[code]
-            if kind not in strong and IDS[kind].needs is not Needs.NOTHING and not _is_old(kind, chain)
-        ]
-    return [kind for _, kind in sorted(ranked)]
+        ranked += [(1, kind, False) for kind in alone.at_home[code] if IDS[kind].needs is not Needs.NOTHING]
+    return tuple((kind, by_spelling) for _, kind, by_spelling in sorted(ranked))
 
 
 def _is_old(kind: str, chain: Chain) -> bool:
