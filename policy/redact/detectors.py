@@ -161,10 +161,10 @@ def find_spans(text: str, start: int, detectors: Sequence[Detector]) -> list[Spa
     found = _run(reading, start, detectors, has_digits=has_digits)
     if has_digits and (plain := reading.with_plain_digits) is not None:
         numeric = [each for each in detectors if each.needs_digits]
-        for first, last in _around_changes(reading.latin, plain, start, found):
+        for first, last in _around_changes(reading, plain, start, found):
             again = _run(Reading(plain[first:last]), max(0, start - first), numeric, has_digits=True)
             moved = (Span(span.start + first, span.end + first, span.label) for span in again)
-            found += [span for span in moved if plain[span.start : span.end] != reading.latin[span.start : span.end]]
+            found += [span for span in moved if plain[span.start : span.end] != reading[span.start : span.end]]
     if len(found) < 2:
         return found
     return _merged(found, detectors)

@@ -6,6 +6,7 @@ proves itself by a strong check, is not asked.
 """
 
 import re
+from bisect import bisect_left
 
 from policy.redact.reading import Reading, Spans
 
@@ -37,6 +38,8 @@ _NAMED = re.compile(
     rf"(?<![^\W_])(?:{_WHOLE})[^\W\d_]{{0,14}}[ _-]?(?:id|no|nr|n|num|number|nummer|numero|numer|cislo|stevilka|szam[u]?)?"
     r"(?:</t[hd]>\s{0,4}<t[hd]>)?[^\w\n]{0,5}(?:[^\W\d_]{1,3}[.:]? )?(?:is |ist |est |es |e |je |to |of |n |nr |no |# ?)?[\"'#(]{0,2}(?:[a-z]{1,4}[-:]?)?[0-9 ./-]{0,24}\Z"
 )
+# What a word begins with that one of them begins with, as `Reading.heads` has it.
+_INITIALS = frozenset(re.match(r"[^\W\d_]{1,3}", noun)[0] for noun in _NOUNS.split("|"))  # type: ignore[index]
 _HEADING = re.compile(rf"[^\w]{{0,3}}(?:{_WHOLE})")
 _REACH = 64
 _SHAPES = re.compile(
@@ -64,11 +67,22 @@ def called_otherwise(reading: Reading, start: int, end: int) -> bool:
     a date."""
     return (
         _heads_otherwise(reading, start)
-        or _NAMED.search(reading.folded, max(0, start - _REACH), start) is not None
+        or _is_named_otherwise(reading, start)
         or _UNIT.match(reading, end) is not None
         or _CURRENCY.search(reading, max(0, start - 20), start) is not None
         or _ISO_DATE.match(reading, start) is not None
     )
+
+
+def _is_named_otherwise(reading: Reading, start: int) -> bool:
+    known: list[int] | None = reading.__dict__.get("other_names")
+    if known is None:
+        known = reading.__dict__["other_names"] = reading.words_from(_INITIALS)
+    first = max(0, start - _REACH)
+    at = bisect_left(known, first)
+    if at == len(known) or known[at] >= start:
+        return False
+    return _NAMED.search(reading.folded, first, start) is not None
 
 
 def _heads_otherwise(reading: Reading, start: int) -> bool:

@@ -18,9 +18,9 @@ from policy.redact.id_chains import SHAPES_OF, Chain, chains_at, goes_on, holds
 from policy.redact.id_kinds import IDS, UNCHECKED, Needs, with_trait
 from policy.redact.id_names import Named, named_numbers, numbers_before_names
 from policy.redact.mrz import ZONE_SIGN, find_zones
-from policy.redact.phone_names import is_called_phone
+from policy.redact.phone_names import heads_phones, is_called_phone
 from policy.redact.reading import Reading, Spans
-from policy.redact.records import countries_of_record
+from policy.redact.records import Record, records_in
 
 _TOKEN = re.compile(r"[A-Za-z0-9]+")
 # The first digit of what may be a number: nine digits, or eight behind a letter, or six to eight and a letter. No date.
@@ -34,7 +34,7 @@ _FIRST_DIGIT = re.compile(
 )
 _BRITISH = re.compile(r"[A-Za-z]{2}[ .-]{0,2}(?:[0-9][ .-]?){6}[A-DTa-dt](?![A-Za-z0-9])")
 _BESIDE_LETTERS = " .+-"
-_LETTERS_BEFORE = re.compile(r"(?<![A-Za-z0-9_+])(?!(?:n|[Nn][or]|N[OR])[ .])[A-Za-z]{1,2}(?:[ .+-]{1,2})?\Z")
+_LETTERS_BEFORE = re.compile(r"(?<![A-Za-z0-9_+])(?!(?:n|[Nn][or]|N[OR]|be|is|to|on|je|er|es|ir|as|at|by|in|it|of|or|en|et)[ .])[A-Za-z]{1,2}(?:[ .+-]{1,2})?\Z")
 _SMALL_SERIES_BEFORE = re.compile(r"(?<![A-Za-z0-9_])[A-Za-z]{3}[ -]?\Z")
 _SERIES_BEFORE = re.compile(r"(?<![A-Za-z0-9_])[A-Z]{3}[ -]?\Z")  # a document's: `CDB 600336`
 _AREA_BEFORE = re.compile(r"\(\+?[0-9]{1,4}\) ?\Z")  # a phone's
@@ -100,7 +100,12 @@ def find_national_ids(text: str, start: int) -> Iterator[tuple[int, int, str]]:
         for first, last in find_zones(reading, start):
             yield first, last, "mrz"
     done = start
-    has_records = "@" in reading
+    known = None
+    if "@" in reading and (cells := list(_in_records(reading, start))):
+        known = Spans((first, last) for first, last, _ in cells)
+        for first, last, kind in cells:
+            if kind and first not in settled and not (before_names and before_names.covers(first, last)):
+                yield first, last, kind
     for match in _FIRST_DIGIT.finditer(latin, start):
         digit = match.start()
         if digit < done or digit in settled or reading.is_taken(digit):
@@ -108,11 +113,13 @@ def find_national_ids(text: str, start: int) -> Iterator[tuple[int, int, str]]:
         for begin in _begins(latin, max(start, done), digit):
             if begin in settled or (before_names and before_names.covers(begin, begin + 1)):
                 continue
+            if known and known.covers(begin, begin + 1):
+                continue
             if begin != digit and reading.is_taken(begin):
                 continue
             if shaped_otherwise(reading, begin, begin + 1):  # no number that begins there counts unnamed
                 continue
-            if found := _best_alone(reading, begin) or (_best_in_record(reading, begin) if has_records else None):
+            if found := _best_alone(reading, begin):
                 yield found
                 done = found[1]
                 break
@@ -218,7 +225,7 @@ def _named_order(reading: Reading, named: Named, chains: list[Chain]) -> Iterato
         return
     countries = reading.countries
     mistaken = _shapes_meant(reading, named)
-    ranked: list[tuple[bool, bool, bool, int, Needs, str]] = []
+    ranked: list[tuple[bool, bool, bool, int, bool, bool, Needs, str]] = []
     for index, chain in enumerate(chains):
         shape = chain.shape
         for kind in {*_BY_SHAPE.get(shape, ()), *named.kinds}:
@@ -233,6 +240,8 @@ def _named_order(reading: Reading, named: Named, chains: list[Chain]) -> Iterato
                         kind != "us_ssn" or not _is_written(kind, reading.latin, chain),
                         not is_own,
                         index,
+                        is_foreign,
+                        True,
                         IDS[kind].needs,
                         kind,
                     )
@@ -241,8 +250,22 @@ def _named_order(reading: Reading, named: Named, chains: list[Chain]) -> Iterato
                 kind in _OWN_NAME_ONLY
                 or (is_foreign and (IDS[kind].needs is Needs.NAME or shape in mistaken or _is_old(kind, chain)))
             ):
-                ranked.append((is_foreign, kind in _MIXED, not is_own, index, IDS[kind].needs, kind))
-    for _, _, _, index, _, kind in sorted(ranked):
+                is_strange = not _is_written(kind, reading.latin, chain)
+                is_strong = is_own and IDS[kind].needs is Needs.NOTHING
+                is_meant = is_own or (kind in _DATE_CODED and not is_foreign)
+                ranked.append(
+                    (
+                        is_foreign and not is_strong,
+                        kind in _MIXED,
+                        not is_meant,
+                        index,
+                        is_foreign,
+                        is_strange,
+                        IDS[kind].needs,
+                        kind,
+                    )
+                )
+    for _, _, _, index, _, _, _, kind in sorted(ranked):
         yield kind, chains[index]
 
 
@@ -258,6 +281,11 @@ def _shapes_meant(reading: Reading, named: Named) -> frozenset[str]:
 
 def _is_written(kind: str, latin: str, chain: Chain) -> bool:
     return kind in _WRITTEN and _WRITTEN[kind].fullmatch(latin, chain.begin, chain.end) is not None
+
+
+def _may_be_written(kind: str, latin: str, chain: Chain) -> bool:
+    """Whether a number stands in one piece, or in the groups of its country where that has its own."""
+    return chain.groups == 1 or kind not in _WRITTEN or _is_written(kind, latin, chain)
 
 
 def _best_alone(reading: Reading, begin: int) -> tuple[int, int, str] | None:
@@ -279,18 +307,43 @@ def _best_alone(reading: Reading, begin: int) -> tuple[int, int, str] | None:
     return None
 
 
-def _best_in_record(reading: Reading, begin: int) -> tuple[int, int, str] | None:
-    """The kind that fits a cell behind a phone and an e-mail address: of the phone's country before others."""
-    for chain in reversed(chains_at(reading.latin, begin)):
-        kinds = [kind for kind in _BY_SHAPE.get(chain.shape, ()) if kind not in _LAX and kind not in _OWN_NAME_ONLY]
-        valid = [kind for kind in kinds if not _is_old(kind, chain) and holds(kind, reading.latin, chain)]
-        if not valid or shaped_otherwise(reading, begin, chain.end) or called_otherwise(reading, begin, chain.end):
-            continue
-        if (countries := countries_of_record(reading, begin, chain.end)) is not None:
-            homes = countries | reading.countries
-            kind = min(valid, key=lambda kind: (kind[:2] not in homes, kind not in _DATE_CODED, IDS[kind].needs, kind))
-            return begin, chain.end, kind
-    return None
+def _in_records(reading: Reading, start: int) -> Iterator[tuple[int, int, str] | tuple[int, int, None]]:
+    """Cells of persons' records that are numbers, each with its kind; with none, the cell that is the record's phone."""
+    for record in records_in(reading, start):
+        found = [(*cell, kind) for cell in record.others if (kind := _kind_of_cell(reading, cell, record))]
+        yield from found
+        if found and not any(begin <= record.phone[0] < end for begin, end, _ in found):
+            yield *record.phone, None
+
+
+def _kind_of_cell(reading: Reading, cell: tuple[int, int], record: Record) -> str | None:
+    """The kind that a cell behind a phone fits: of the record's countries before others."""
+    begin, end = cell
+    chain = next((each for each in chains_at(reading.latin, begin) if each.end == end), None)
+    if chain is None or chain.compact.isalpha():
+        return None
+    if shaped_otherwise(reading, *cell) or called_otherwise(reading, *cell) or heads_phones(reading, begin):
+        return None
+    scores = record.countries
+    kinds = [
+        kind
+        for kind in _BY_SHAPE.get(chain.shape, ())
+        if kind not in _LAX
+        and kind not in _OWN_NAME_ONLY
+        and (kind[:2] in scores or not (len(chain.compact) < _SHORT_NUMBER or chain.compact[0].isalpha()))
+    ]
+    if "de" in scores and chain.groups == 1 and len(chain.compact) == _GERMAN_DOCUMENT and chain.compact[0].isalpha():
+        kinds.append("de_id")
+    valid = [
+        kind
+        for kind in kinds
+        if not _is_old(kind, chain) and _may_be_written(kind, reading.latin, chain) and holds(kind, reading.latin, chain)
+    ]
+    return min(
+        valid,
+        key=lambda kind: (-scores.get(kind[:2], 0), kind not in _DATE_CODED, IDS[kind].needs, kind),
+        default=None,
+    )
 
 
 def _is_plausible(kind: str, latin: str, begin: int, chain: Chain) -> bool:
@@ -369,6 +422,7 @@ def _is_free(reading: Reading, kind: str, begin: int, chain: Chain, *, is_whole:
 
 
 _FEW_GROUPS = 3
+_GERMAN_DOCUMENT = 10  # signs with the check digit
 _SHORT_NUMBER = 9  # digits; few numbers with a check are as short, so this one was meant
 _A_DATE = re.compile(
     r"(?:[0-3]?[0-9]([./-])[01]?[0-9]\1(?:19|20)?[0-9]{2}|(?:19|20)[0-9]{2}([./-])[01]?[0-9]\2[0-3]?[0-9]"
