@@ -214,7 +214,9 @@ def _merged(spans: list[Span], detectors: Sequence[Detector]) -> list[Span]:
         if merged and span.start < merged[-1].end:
             order = order or {each.label: index for index, each in enumerate(detectors)}
             last = merged[-1]
-            label = span.label if order[_first(span.label)] < order[_first(last.label)] else last.label
+            ranks = order[_first(span.label)], order[_first(last.label)]
+            is_longer = ranks[0] == ranks[1] and span.end - span.start > last.end - last.start
+            label = span.label if ranks[0] < ranks[1] or is_longer else last.label
             merged[-1] = Span(last.start, max(last.end, span.end), label)
         else:
             merged.append(span)

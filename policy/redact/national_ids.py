@@ -34,7 +34,9 @@ _FIRST_DIGIT = re.compile(
 )
 _BRITISH = re.compile(r"[A-Za-z]{2}[ .-]{0,2}(?:[0-9][ .-]?){6}[A-DTa-dt](?![A-Za-z0-9])")
 _BESIDE_LETTERS = " .+-"
-_LETTERS_BEFORE = re.compile(r"(?<![A-Za-z0-9_+])(?!(?:n|[Nn][or]|N[OR]|be|is|to|on|je|er|es|ir|as|at|by|in|it|of|or|en|et)[ .])[A-Za-z]{1,2}(?:[ .+-]{1,2})?\Z")
+_LETTERS_BEFORE = re.compile(
+    r"(?<![A-Za-z0-9_+])(?!(?:n|[Nn][or]|N[OR]|be|is|to|on|je|er|es|ir|as|at|by|in|it|of|or|en|et)[ .])[A-Za-z]{1,2}(?:[ .+-]{1,2})?\Z"
+)
 _SMALL_SERIES_BEFORE = re.compile(r"(?<![A-Za-z0-9_])[A-Za-z]{3}[ -]?\Z")
 _SERIES_BEFORE = re.compile(r"(?<![A-Za-z0-9_])[A-Z]{3}[ -]?\Z")  # a document's: `CDB 600336`
 _AREA_BEFORE = re.compile(r"\(\+?[0-9]{1,4}\) ?\Z")  # a phone's
@@ -183,6 +185,8 @@ def _named_at(reading: Reading, at: int, named: Named, chains: list[Chain]) -> t
         return None
     for kind, chain in _named_order(reading, named, chains):
         if chain.groups > _FEW_GROUPS and IDS[kind].needs > Needs.WRITTEN and goes_on(reading.latin, chain):
+            continue
+        if chain.groups == _GROUPS_OF_A_DATE and _A_DATE.fullmatch(reading.latin, at, chain.end):
             continue
         if kind in _LAX and _is_something_else(reading.latin[at : chain.end], kind):
             continue
@@ -337,7 +341,9 @@ def _kind_of_cell(reading: Reading, cell: tuple[int, int], record: Record) -> st
     valid = [
         kind
         for kind in kinds
-        if not _is_old(kind, chain) and _may_be_written(kind, reading.latin, chain) and holds(kind, reading.latin, chain)
+        if not _is_old(kind, chain)
+        and _may_be_written(kind, reading.latin, chain)
+        and holds(kind, reading.latin, chain)
     ]
     return min(
         valid,
@@ -422,6 +428,7 @@ def _is_free(reading: Reading, kind: str, begin: int, chain: Chain, *, is_whole:
 
 
 _FEW_GROUPS = 3
+_GROUPS_OF_A_DATE = 3
 _GERMAN_DOCUMENT = 10  # signs with the check digit
 _SHORT_NUMBER = 9  # digits; few numbers with a check are as short, so this one was meant
 _A_DATE = re.compile(

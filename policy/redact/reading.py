@@ -21,15 +21,11 @@ _LOOK_ALIKE = re.compile(f"[{''.join(map(chr, LOOK_ALIKES))}]")
 _UNLIKE = re.compile(r"[0-9](?:(?<=[OoIl|][0-9])|(?=[OoIl|]|[ ./-][OoIl]{1,3}[ ./-][0-9]))")
 _BETWEEN_DIGITS = 6  # signs at most between two digits that make letters between them digits
 # No digit between two words, nor beside a cell that is a number: `Step_LSC|30002312|onStandStepChanged`.
-_BAR_OF_TABLE = re.compile(
-    r"[^\W\d_]{2}[\"' ]{0,2}\|[\"' ]{0,2}[^\W\d_]{2}|\| ?-{3}|[^\W\d_]\|[0-9]{1,12}\|[^\W\d_]"
-)
+_BAR_OF_TABLE = re.compile(r"[^\W\d_]{2}[\"' ]{0,2}\|[\"' ]{0,2}[^\W\d_]{2}|\| ?-{3}|[^\W\d_]\|[0-9]{1,12}\|[^\W\d_]")
 _PADDED = re.compile(r"[^\s|] \| [^\s|]")
 _TIGHT = re.compile(r"[^\W\d_]{2}\||\|[^\W\d_]{2}")
 # `| 49 06 75 234 345 89`: in these groups a bar in front is the first digit of a French number.
-_FIRST_OF_A_NIR = re.compile(
-    r"(?<!\S)\|(?=(?: [0-9OoIl]{2}){3}(?: [0-9OoIl]{3}){2} [0-9OoIl]{2}(?![0-9A-Za-z]| ?\|))"
-)
+_FIRST_OF_A_NIR = re.compile(r"(?<!\S)\|(?=(?: [0-9OoIl]{2}){3}(?: [0-9OoIl]{3}){2} [0-9OoIl]{2}(?![0-9A-Za-z]| ?\|))")
 _PARTING_BAR = re.compile(r"(?<![0-9OoIl|])\||\|(?![0-9OoIl|])")
 _DIGIT_LIKE = str.maketrans("OoIl|", "00111")
 _DIGITS = re.compile("[0-9]")

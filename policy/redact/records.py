@@ -51,15 +51,14 @@ def _record(reading: Reading, first: int, last: int) -> Record | None:
         at += len(cell) + 1
     written = [reading[slice(*cell)] for cell in cells]
     mail = next((match for each in written if (match := _MAIL.fullmatch(each.lower()))), None)
-    phone = next((index for index, each in enumerate(written) if _is_phone(each)), None)
-    if mail is None or phone is None:
+    if mail is None:
         return None
-    scores: dict[str, float] = {}
-    is_called = _CALLED.match(written[phone]) is not None
-    known = _countries_of(written[phone])
-    weight = 2.0 if is_called else 1.0
-    for country in known:
-        scores[country] = weight / len(known)
+    known = ((index, each) for index, cell in enumerate(written) if (each := _countries_of(cell)))
+    phone, countries = next(known, (-1, frozenset[str]()))
+    if phone < 0:
+        return None
+    weight = 2.0 if _CALLED.match(written[phone]) else 1.0
+    scores = dict.fromkeys(countries, weight / len(countries))
     if len(mail[1]) == 2:
         scores[mail[1]] = scores.get(mail[1], 0) + 1
     for country in reading.countries:
@@ -67,11 +66,9 @@ def _record(reading: Reading, first: int, last: int) -> Record | None:
     return Record(cells[phone], tuple(cell for cell in cells[phone + 1 :] if cell[0] < cell[1]), scores)
 
 
-def _is_phone(written: str) -> bool:
-    """Whether a cell may be a phone: with a calling code, or a number that some country's plan assigns."""
-    return _PHONE.fullmatch(written) is not None and bool(_countries_of(written))
-
-
-def _countries_of(phone: str) -> frozenset[str]:
-    called = _CALLED.match(phone)
-    return countries_of_number(f"+{phone[called.end() :]}" if called else phone)
+def _countries_of(written: str) -> frozenset[str]:
+    """Countries whose plan assigns what a cell holds; none where it is no phone."""
+    if _PHONE.fullmatch(written) is None:
+        return frozenset()
+    called = _CALLED.match(written)
+    return countries_of_number(f"+{written[called.end() :]}" if called else written)
