@@ -215,7 +215,7 @@ def _with_plain_digits(text: str) -> str:
 
 
 def _without_parting_bars(text: str) -> str:
-    """`text` with NUL for the bars that part cells. Where cells are padded, a bar right between digits is one of them."""
+    """`text` with NUL for the bars that part cells; where cells are padded, a bar right between digits is a digit."""
     if _BAR_OF_TABLE.search(text) is None:
         return text
     return _PARTING_BAR.sub("\0", text) if _PADDED.search(text) and not _TIGHT.search(text) else text.replace("|", "\0")
