@@ -82,9 +82,26 @@ _DATE_CODED = with_trait("date_coded")
 def find_national_ids(text: str, start: int) -> Iterator[tuple[int, int, str]]:
     """Spans of valid numbers from `start` on, with their kind (a key of `IDS`)."""
     reading = text if isinstance(text, Reading) else Reading(text)
-    latin = reading.latin
-    named = named_numbers(reading)
     settled: set[int] = set()
+    yield from _named(reading, start, settled)
+    behind = list(_behind(reading, start))
+    yield from behind
+    yield from _italian(reading.latin, start)
+    if ZONE_SIGN in reading:
+        for first, last in find_zones(reading, start):
+            yield first, last, "mrz"
+    known = Spans((first, last) for first, last, _ in behind) if behind else None
+    if "@" in reading and (cells := list(_in_records(reading, start))):
+        for first, last, kind in cells:
+            if kind and first not in settled and not (known and known.covers(first, last)):
+                yield first, last, kind
+        known = Spans((first, last) for first, last, _ in (*behind, *cells))
+    yield from _unnamed(reading, start, settled, known)
+
+
+def _named(reading: Reading, start: int, settled: set[int]) -> Iterator[tuple[int, int, str]]:
+    """Numbers behind their names; adds to `settled` where one begins that is of its name's kind or of none."""
+    named = named_numbers(reading)
     for begin in sorted(named):
         if begin < start:
             continue
@@ -93,29 +110,17 @@ def find_national_ids(text: str, start: int) -> Iterator[tuple[int, int, str]]:
             yield found
         elif named[begin].is_sure or _is_a_slip(reading, begin, named[begin]):
             settled.add(begin)
-    before_names = None
-    if behind := list(_behind(reading, start)):
-        yield from behind
-        before_names = Spans((first, last) for first, last, _ in behind)
-    yield from _italian(latin, start)
-    if ZONE_SIGN in reading:
-        for first, last in find_zones(reading, start):
-            yield first, last, "mrz"
+
+
+def _unnamed(reading: Reading, start: int, settled: set[int], known: Spans | None) -> Iterator[tuple[int, int, str]]:
+    """Numbers that nothing names, outside what is `settled` or `known`."""
     done = start
-    known = None
-    if "@" in reading and (cells := list(_in_records(reading, start))):
-        known = Spans((first, last) for first, last, _ in cells)
-        for first, last, kind in cells:
-            if kind and first not in settled and not (before_names and before_names.covers(first, last)):
-                yield first, last, kind
-    for match in _FIRST_DIGIT.finditer(latin, start):
+    for match in _FIRST_DIGIT.finditer(reading.latin, start):
         digit = match.start()
         if digit < done or digit in settled or reading.is_taken(digit):
             continue
-        for begin in _begins(latin, max(start, done), digit):
-            if begin in settled or (before_names and before_names.covers(begin, begin + 1)):
-                continue
-            if known and known.covers(begin, begin + 1):
+        for begin in _begins(reading.latin, max(start, done), digit):
+            if begin in settled or (known and known.covers(begin, begin + 1)):
                 continue
             if begin != digit and reading.is_taken(begin):
                 continue

@@ -1,10 +1,9 @@
 """VAT numbers as each country writes them, from `vat_rules/*.toml`: one file a country; a new one is a file and a test.
 
-``[[number]]``: the prefix, the shape of what follows (9 a digit, A a letter, * either, ? before what may be missing), the
-check as a module of `python-stdnum`, given the whole number or, with ``checks = "number"``, what follows the prefix, and
-suffixes that belong to it. ``[[bare]]``: a number that counts without its prefix behind one of its names, which all have
-its sign. ``names``: what
-the country calls it, for numbers in small letters.
+``[[number]]``: the prefix, the shape of what follows (9 a digit, A a letter, * either, ? before what may be missing),
+the check as a module of `python-stdnum`, given the whole number or, with ``checks = "number"``, what follows the
+prefix, and suffixes that belong to it. ``[[bare]]``: a number that counts without its prefix behind one of its names,
+which all have its sign. ``names``: what the country calls it, for numbers in small letters.
 """
 
 import re
@@ -23,7 +22,7 @@ _BETWEEN_WORDS = r"[ .]{0,2}"
 
 
 class VatNumber(NamedTuple):
-    """``pattern``: group 1 is the number with its prefix; ``is_valid`` takes its letters and digits, prefix included."""
+    """``pattern``: group 1 is the number with its prefix; ``is_valid`` takes its letters and digits with the prefix."""
 
     prefix: str
     shape: str
@@ -44,7 +43,7 @@ class VatNumber(NamedTuple):
 
 
 class BareNumber(NamedTuple):
-    """``sign``: what each of its names has; ``pattern``: a name and, as group ``number``, a number, in small letters."""
+    """``sign``: what each of its names has; ``pattern``: a name and, as group ``number``, a number, both small."""
 
     sign: str
     pattern: re.Pattern[str]
