@@ -120,7 +120,7 @@ DETECTORS: tuple[Detector, ...] = (
     Detector("imei", find_imeis, needs_digits=True, initials=devices.INITIALS, identity=NUMBER),
     Detector("national_id", find_national_ids, needs_digits=True, identity=NUMBER, kinds=_ID_IDENTITIES),
     Detector("phone", find_phones, needs_digits=True, identity=NUMBER),
-    Detector("mac", find_macs),
+    Detector("mac", find_macs, identity=NUMBER),
     Detector("ip", find_ips),
     Detector("date_of_birth", find_births, initials=births.INITIALS),
     Detector("bic", find_bics),

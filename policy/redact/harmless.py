@@ -29,7 +29,7 @@ _NOUNS = (
     r"|marke|unionsmarke|wortmarke|trade ?mark|marque|marca|merk|znak towarowy|patent|register|registernummer|handelsregister|hrb|hra|kvk|cvr|verordnung|richtlinie"
     r"|regulation|directive|reglement|directive|reglamento|regolamento|rozporzadzeni|lock|snowflake|activity|blk|inode|ts|tid|thread|created_at|updated_at|ack|seq"
     r"|aanvraag|cerere|wniosek|wniosk|demande|solicitud|richiesta|ansokan|ansogning|soknad|hakemus|zadost|ziadost|kerelem|заявлени"
-    r"|αιτηση|zahtjev|vloga|taotlus|pieteikum|prasym|umsokn|application|zahler|compteur|contatore|licznik|meterstand|lagerplatz|regal|sak|asi"
+    r"|αιτηση|zahtjev|vloga|taotlus|pieteikum|prasym|umsokn|application|vde|din|iso|iec|astm|zahler|compteur|contatore|licznik|meterstand|lagerplatz|regal|sak|asi"
     r"|buchung|beleg|kolli|posiljk|zasilk|zasielk|sending|siunt|sutijum|saadetis|lahetys|przesylk|csomag|konsenja|αποστολ|пратк|awb|cusip|pourvoi|seguimiento|subject|betreff|urteil|bgh|bverfg|celex|population|einwohner|units|steps|seed|nonce|rows|epoch|id_order|order_id|item_id|request_id"
 )
 # The shortest are whole words: `Mallet, 06 95 51 80 86` is no file of a Danish court.
@@ -56,7 +56,7 @@ _SHAPES = re.compile(
 )
 _UNIT = re.compile(
     r"(?:[.,][0-9]{1,2})? ?(?:€|EUR|USD|\$|£|GBP|CHF|kr|SEK|NOK|DKK|PLN|zł|Kč|CZK|HUF|Ft|lei|RON|%|km|kg|m²|MB|GB|kB"
-    r"|[Ee]uro?s?|Exemplare|sz\.|számú|számla|units|people|euros|bytes|ms|tonnes?|m/s|km/h|kWh|MWh|[kMG]?Hz|rpm|mm|Stück|pcs|inhabitants)(?![A-Za-z])|,[0-9]{2}(?![0-9])"
+    r"|[Ee]uro?s?|Exemplare|sz\.|számú|számla|units|times|calls|rows|fois|veces|volte|people|euros|bytes|ms|tonnes?|m/s|km/h|kWh|MWh|[kMG]?Hz|rpm|mm|Stück|pcs|inhabitants)(?![A-Za-z])|,[0-9]{2}(?![0-9])"
 )
 _CURRENCY = re.compile(r"(?:€|EUR|USD|\$|£|GBP|CHF|PLN) ?[0-9 .,']{0,12}\Z")
 _ISO_DATE = re.compile(r"(?:19|20)[0-9]{2}-[01][0-9]-[0-3][0-9](?![0-9])")
