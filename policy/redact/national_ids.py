@@ -334,12 +334,14 @@ def _kind_of_cell(reading: Reading, cell: tuple[int, int], record: Record) -> st
     if shaped_otherwise(reading, *cell) or called_otherwise(reading, *cell) or heads_phones(reading, begin):
         return None
     scores = record.countries
+    # Where nothing names its country, a cell may be of any; one in two numbers of nine digits is some country's.
+    is_open = not record.is_sure and len(chain.compact) >= _SHORT_NUMBER and chain.compact[0].isdigit()
     kinds = [
         kind
         for kind in _BY_SHAPE.get(chain.shape, ())
         if kind not in _LAX
         and kind not in _OWN_NAME_ONLY
-        and (kind[:2] in scores or not (len(chain.compact) < _SHORT_NUMBER or chain.compact[0].isalpha()))
+        and (kind[:2] in scores or kind in _DATE_CODED or IDS[kind].needs is Needs.NOTHING or is_open)
     ]
     if "de" in scores and chain.groups == 1 and len(chain.compact) == _GERMAN_DOCUMENT and chain.compact[0].isalpha():
         kinds.append("de_id")

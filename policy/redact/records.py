@@ -18,11 +18,13 @@ _CALLED = re.compile(r"\(?(?:\+|00)|\((?=[1-9][0-9]{1,2}\))")  # `(351) 932 930 
 
 class Record(NamedTuple):
     """``phone``: the place of the cell that is its phone; ``others``: those of later cells; ``countries``: those
-    that its phone, its e-mail address and its text speak of, with how much does."""
+    that its phone, its e-mail address and its text speak of, with how much does. ``is_sure``: the phone or the address
+    names its country."""
 
     phone: tuple[int, int]
     others: tuple[tuple[int, int], ...]
     countries: Mapping[str, float]
+    is_sure: bool
 
 
 def records_in(reading: Reading, start: int) -> Iterator[Record]:
@@ -57,13 +59,19 @@ def _record(reading: Reading, first: int, last: int) -> Record | None:
     phone, countries = next(known, (-1, frozenset[str]()))
     if phone < 0:
         return None
-    weight = 2.0 if _CALLED.match(written[phone]) else 1.0
+    is_called = _CALLED.match(written[phone]) is not None
+    weight = 2.0 if is_called else 1.0
     scores = dict.fromkeys(countries, weight / len(countries))
     if len(mail[1]) == 2:
         scores[mail[1]] = scores.get(mail[1], 0) + 1
     for country in reading.countries:
         scores[country] = scores.get(country, 0) + 0.5
-    return Record(cells[phone], tuple(cell for cell in cells[phone + 1 :] if cell[0] < cell[1]), scores)
+    return Record(
+        cells[phone],
+        tuple(cell for cell in cells[phone + 1 :] if cell[0] < cell[1]),
+        scores,
+        is_called or len(mail[1]) == 2,
+    )
 
 
 def _countries_of(written: str) -> frozenset[str]:
