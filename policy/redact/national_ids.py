@@ -297,6 +297,11 @@ def _may_be_written(kind: str, latin: str, chain: Chain) -> bool:
     return chain.groups == 1 or kind not in _WRITTEN or _is_written(kind, latin, chain)
 
 
+def _is_written_apart(kind: str, latin: str, chain: Chain) -> bool:
+    """Whether its country's separators, which are no blanks, tell it from numbers beside it."""
+    return " " not in latin[chain.begin : chain.end] and _is_written(kind, latin, chain)
+
+
 def _best_alone(reading: Reading, begin: int) -> tuple[int, int, str] | None:
     latin = reading.latin
     chains = chains_at(latin, begin)
@@ -309,7 +314,11 @@ def _best_alone(reading: Reading, begin: int) -> tuple[int, int, str] | None:
                     begin < 2 or not (latin[begin - 1] == " " and latin[begin - 2].isdigit())
                 )
                 if _is_plausible(kind, latin, begin, chain) and _is_free(
-                    reading, kind, begin, chain, is_whole=whole or chain.groups == 1 or _is_written(kind, latin, chain)
+                    reading,
+                    kind,
+                    begin,
+                    chain,
+                    is_whole=whole or chain.groups == 1 or _is_written_apart(kind, latin, chain),
                 ):
                     return begin, chain.end, kind
                 break

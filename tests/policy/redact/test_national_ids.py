@@ -283,6 +283,10 @@ def test_a_named_number_keeps_its_own_label_in_any_spelling(text, label, value):
     assert (label, value) in [(found, text[start:end]) for start, end, found in find_labelled(text)]
 
 
+def test_the_end_of_a_longer_number_with_a_slip_is_no_number_of_its_own():
+    assert find_labelled("numéro fiscal: 30 35 671 211 080") == []
+
+
 @pytest.mark.parametrize("text", ["| A | 5 |\n| B | 77|12345678 |", "606|Step_LSC|30002312|onStandStepChanged 3579"])
 def test_a_bar_between_cells_is_no_digit(text):
     assert find_labelled(text) == []
