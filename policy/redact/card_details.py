@@ -37,11 +37,11 @@ INITIALS = frozenset(
     }
 )
 _CODE_NAME = re.compile(
-    r"(?:c(?:vv|vc|sc|vn|id)[12]?|kart(?:en)?(?:pruf|pruef)(?:nummer|ziffer|zahl|code)|pruf(?:nummer|ziffer|zahl)|(?:card )?(?:security|verification) (?:code|number|value)"
+    r"(?:c(?:vv|vc|sc|vn|id)[12]?|kart(?:en)?(?:pruf|pruef)(?:nummer|ziffer|zahl|code)|pruf(?:nummer|ziffer|zahl)|(?:card )?(?<!social[ _-])(?:security|verification) (?:code|number|value)"
     r"|card[ _-]?(?:cvv|cvc|code)|cryptogramme(?: visuel)?|codigo (?:de )?(?:seguridad|seguranca)|codice di sicurezza|cod(?:e)? de securite)(?![^\W\d_])"
 )
 _CODE = re.compile(
-    r"[\"'`*)\]]{0,2}(?: ?(?:code|nr\.?|no\.?|number|nummer))?\s{0,2}(?:[:=#-]|\bis\b|\bist\b|\best\b|\bes\b|e'|\|)?\s{0,3}[\"'`]?(?P<code>[0-9]{3,4})(?![0-9A-Za-z_/:]|[.,-][0-9])"
+    r"[\"'`*)\]]{0,2}(?: ?(?:code|nr\.?|no\.?|number|nummer))?\s{0,2}(?:[:=#-]|\bis\b|\bist\b|\best\b|\bes\b|e'|\|)?\s{0,3}[\"'`]?(?P<code>[0-9]{3,4})(?![0-9A-Za-z_/:]|[.,-][0-9]| [0-9]{3}(?:[ -]?[0-9]){3})"
 )
 _OTHERS_TOO = frozenset({"cid", "csc", "cvn"})  # names of other things, without a sign behind them
 _EXPIRY_NAME = re.compile(

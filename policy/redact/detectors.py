@@ -122,7 +122,7 @@ DETECTORS: tuple[Detector, ...] = (
     Detector("imei", find_imeis, needs_digits=True, initials=devices.INITIALS, identity=NUMBER),
     Detector("national_id", find_national_ids, needs_digits=True, identity=NUMBER, kinds=_ID_IDENTITIES),
     Detector("phone", find_phones, needs_digits=True, identity=NUMBER),
-    Detector("mac", find_macs),
+    Detector("mac", find_macs, identity=NUMBER),
     Detector("ip", find_ips),
     Detector("date_of_birth", find_births, initials=births.INITIALS),
     Detector("bic", find_bics),
@@ -163,10 +163,10 @@ def find_spans(text: str, start: int, detectors: Sequence[Detector]) -> list[Spa
     found = _run(reading, start, detectors, has_digits=has_digits)
     if has_digits and (plain := reading.with_plain_digits) is not None:
         numeric = [each for each in detectors if each.needs_digits]
-        for first, last in _around_changes(reading.latin, plain, start, found):
+        for first, last in _around_changes(reading, plain, start, found):
             again = _run(Reading(plain[first:last]), max(0, start - first), numeric, has_digits=True)
             moved = (Span(span.start + first, span.end + first, span.label) for span in again)
-            found += [span for span in moved if plain[span.start : span.end] != reading.latin[span.start : span.end]]
+            found += [span for span in moved if plain[span.start : span.end] != reading[span.start : span.end]]
     if len(found) < 2:
         return found
     return _merged(found, detectors)
@@ -219,7 +219,9 @@ def _merged(spans: list[Span], detectors: Sequence[Detector]) -> list[Span]:
         if merged and span.start < merged[-1].end:
             order = order or {each.label: index for index, each in enumerate(detectors)}
             last = merged[-1]
-            label = span.label if order[_first(span.label)] < order[_first(last.label)] else last.label
+            ranks = order[_first(span.label)], order[_first(last.label)]
+            is_longer = ranks[0] == ranks[1] and span.end - span.start > last.end - last.start
+            label = span.label if ranks[0] < ranks[1] or is_longer else last.label
             merged[-1] = Span(last.start, max(last.end, span.end), label)
         else:
             merged.append(span)

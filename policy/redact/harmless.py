@@ -6,6 +6,7 @@ proves itself by a strong check, is not asked.
 """
 
 import re
+from bisect import bisect_left
 
 from policy.redact.reading import Reading, Spans
 
@@ -28,7 +29,7 @@ _NOUNS = (
     r"|marke|unionsmarke|wortmarke|trade ?mark|marque|marca|merk|znak towarowy|patent|register|registernummer|handelsregister|hrb|hra|kvk|cvr|verordnung|richtlinie"
     r"|regulation|directive|reglement|directive|reglamento|regolamento|rozporzadzeni|lock|snowflake|activity|blk|inode|ts|tid|thread|created_at|updated_at|ack|seq"
     r"|aanvraag|cerere|wniosek|wniosk|demande|solicitud|richiesta|ansokan|ansogning|soknad|hakemus|zadost|ziadost|kerelem|заявлени"
-    r"|αιτηση|zahtjev|vloga|taotlus|pieteikum|prasym|umsokn|application|zahler|compteur|contatore|licznik|meterstand|lagerplatz|regal|sak|asi"
+    r"|αιτηση|zahtjev|vloga|taotlus|pieteikum|prasym|umsokn|application|vde|din|iso|iec|astm|zahler|compteur|contatore|licznik|meterstand|lagerplatz|regal|sak|asi"
     r"|buchung|beleg|kolli|posiljk|zasilk|zasielk|sending|siunt|sutijum|saadetis|lahetys|przesylk|csomag|konsenja|αποστολ|пратк|awb|cusip|pourvoi|seguimiento|subject|betreff|urteil|bgh|bverfg|celex|population|einwohner|units|steps|seed|nonce|rows|epoch|id_order|order_id|item_id|request_id"
 )
 # The shortest are whole words: `Mallet, 06 95 51 80 86` is no file of a Danish court.
@@ -37,6 +38,8 @@ _NAMED = re.compile(
     rf"(?<![^\W_])(?:{_WHOLE})[^\W\d_]{{0,14}}[ _-]?(?:id|no|nr|n|num|number|nummer|numero|numer|cislo|stevilka|szam[u]?)?"
     r"(?:</t[hd]>\s{0,4}<t[hd]>)?[^\w\n]{0,5}(?:[^\W\d_]{1,3}[.:]? )?(?:is |ist |est |es |e |je |to |of |n |nr |no |# ?)?[\"'#(]{0,2}(?:[a-z]{1,4}[-:]?)?[0-9 ./-]{0,24}\Z"
 )
+# What a word begins with that one of them begins with, as `Reading.heads` has it.
+_INITIALS = frozenset(re.match(r"[^\W\d_]{1,3}", noun)[0] for noun in _NOUNS.split("|"))  # type: ignore[index]
 _HEADING = re.compile(rf"[^\w]{{0,3}}(?:{_WHOLE})")
 _REACH = 64
 _SHAPES = re.compile(
@@ -53,7 +56,7 @@ _SHAPES = re.compile(
 )
 _UNIT = re.compile(
     r"(?:[.,][0-9]{1,2})? ?(?:€|EUR|USD|\$|£|GBP|CHF|kr|SEK|NOK|DKK|PLN|zł|Kč|CZK|HUF|Ft|lei|RON|%|km|kg|m²|MB|GB|kB"
-    r"|[Ee]uro?s?|Exemplare|sz\.|számú|számla|units|people|euros|bytes|ms|tonnes?|m/s|km/h|kWh|MWh|[kMG]?Hz|rpm|mm|Stück|pcs|inhabitants)(?![A-Za-z])|,[0-9]{2}(?![0-9])"
+    r"|[Ee]uro?s?|Exemplare|sz\.|számú|számla|units|times|calls|rows|fois|veces|volte|people|euros|bytes|ms|tonnes?|m/s|km/h|kWh|MWh|[kMG]?Hz|rpm|mm|Stück|pcs|inhabitants)(?![A-Za-z])|,[0-9]{2}(?![0-9])"
 )
 _CURRENCY = re.compile(r"(?:€|EUR|USD|\$|£|GBP|CHF|PLN) ?[0-9 .,']{0,12}\Z")
 _ISO_DATE = re.compile(r"(?:19|20)[0-9]{2}-[01][0-9]-[0-3][0-9](?![0-9])")
@@ -64,11 +67,22 @@ def called_otherwise(reading: Reading, start: int, end: int) -> bool:
     a date."""
     return (
         _heads_otherwise(reading, start)
-        or _NAMED.search(reading.folded, max(0, start - _REACH), start) is not None
+        or _is_named_otherwise(reading, start)
         or _UNIT.match(reading, end) is not None
         or _CURRENCY.search(reading, max(0, start - 20), start) is not None
         or _ISO_DATE.match(reading, start) is not None
     )
+
+
+def _is_named_otherwise(reading: Reading, start: int) -> bool:
+    known: list[int] | None = reading.__dict__.get("other_names")
+    if known is None:
+        known = reading.__dict__["other_names"] = reading.words_from(_INITIALS)
+    first = max(0, start - _REACH)
+    at = bisect_left(known, first)
+    if at == len(known) or known[at] >= start:
+        return False
+    return _NAMED.search(reading.folded, first, start) is not None
 
 
 def _heads_otherwise(reading: Reading, start: int) -> bool:

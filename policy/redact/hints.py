@@ -9,7 +9,8 @@ import re
 from bisect import bisect_left
 from collections.abc import Sequence
 
-# Words that are frequent in one language and rare in the others, without their marks (see `Reading.folded`).
+# Words that are frequent in one language and rare in the others, without their marks (see `Reading.folded`). Portuguese
+# `com` and `os` are left out: the first ends most addresses of hosts, the second is a module of Python.
 _WORDS: dict[str, str] = {
     "bg": "и на за от се да не моят моята ми номер здравейте благодаря казвам аз съм клиент град българия уважаеми "
           "уважаема господин госпожа относно пациент роден родена телефон имейл сметка адрес живее клиентът моля подпис",
@@ -56,7 +57,7 @@ _WORDS: dict[str, str] = {
     "pl": "jest nie to moj moja dziekuje prosze dzien dobry nazywam sie pan pani klient polska ulica numer oraz w z na "
           "do dotyczy szanowny szanowna pacjent pacjentka ur urodzony urodzona konto imie nazwisko adres mieszka "
           "zglasza czesc wnioskodawca",
-    "pt": "o os e meu minha obrigado obrigada bom dia chamo com para cliente portugal sou numero nao uma em da do "
+    "pt": "o e meu minha obrigado obrigada bom dia chamo para cliente portugal sou numero nao uma em da do "
           "assunto exmo exma utente nascido nascida telefone conta morada reside ola queixa requerente segue",
     "ro": "si este meu mea multumesc buna ziua numesc cu pentru client romania strada sunt nu o la referitor stimate "
           "stimata domn doamna nascut nascuta cont nume prenume locuieste acuza salut solicitantul",

@@ -172,6 +172,11 @@ def is_yugoslav_personal_number(number: str) -> bool:
     return bool(emso.is_valid(number))
 
 
+def is_croatian_personal_number(number: str) -> bool:
+    """JMBG: as EMŠO, without the numbers that Slovenia gave (its regions are 50 to 59)."""
+    return is_yugoslav_personal_number(number) and number[7] != "5"
+
+
 def is_latvian_personal_code(number: str) -> bool:
     """Personas kods: date of birth, century, serial, check digit (1101 minus the weighted sum, modulo 11).
 

@@ -139,3 +139,11 @@ def with_trait(trait: str) -> frozenset[str]:
 UNCHECKED = with_trait("unchecked")
 # One number under one name, issued by two states; which of them a text means, its language says.
 SAME_NUMBER = {kind: each.same_as for kind, each in IDS.items() if each.same_as} | {"li_ahv": "ch_ahv"}
+
+
+def same_numbers() -> dict[str, tuple[str, ...]]:
+    """For each kind that another state issues too, all kinds of `IDS` that are that number, itself included."""
+    groups: dict[str, list[str]] = {}
+    for kind in IDS:
+        groups.setdefault(SAME_NUMBER.get(kind, kind), []).append(kind)
+    return {kind: tuple(same) for same in groups.values() if len(same) > 1 for kind in same}

@@ -9,6 +9,7 @@ with a slip is not taken for somebody's OIB.
 
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import NamedTuple
 
 from policy.redact.figures import is_dated, is_hex_dump, is_keyed, is_measured, is_score, stands_among_figures
@@ -17,9 +18,9 @@ from policy.redact.id_chains import SHAPES_OF, Chain, chains_at, goes_on, holds
 from policy.redact.id_kinds import IDS, UNCHECKED, Needs, with_trait
 from policy.redact.id_names import Named, named_numbers, numbers_before_names
 from policy.redact.mrz import ZONE_SIGN, find_zones
-from policy.redact.phone_names import is_called_phone
+from policy.redact.phone_names import heads_phones, is_called_phone
 from policy.redact.reading import Reading, Spans
-from policy.redact.records import countries_of_record
+from policy.redact.records import Record, records_in
 
 _TOKEN = re.compile(r"[A-Za-z0-9]+")
 # The first digit of what may be a number: nine digits, or eight behind a letter, or six to eight and a letter. No date.
@@ -33,7 +34,9 @@ _FIRST_DIGIT = re.compile(
 )
 _BRITISH = re.compile(r"[A-Za-z]{2}[ .-]{0,2}(?:[0-9][ .-]?){6}[A-DTa-dt](?![A-Za-z0-9])")
 _BESIDE_LETTERS = " .+-"
-_LETTERS_BEFORE = re.compile(r"(?<![A-Za-z0-9_+])(?!(?:n|[Nn][or]|N[OR])[ .])[A-Za-z]{1,2}(?:[ .+-]{1,2})?\Z")
+_LETTERS_BEFORE = re.compile(
+    r"(?<![A-Za-z0-9_+])(?!(?:n|[Nn][or]|N[OR]|be|is|to|on|je|er|es|ir|as|at|by|in|it|of|or|en|et)[ .])[A-Za-z]{1,2}(?:[ .+-]{1,2})?\Z"
+)
 _SMALL_SERIES_BEFORE = re.compile(r"(?<![A-Za-z0-9_])[A-Za-z]{3}[ -]?\Z")
 _SERIES_BEFORE = re.compile(r"(?<![A-Za-z0-9_])[A-Z]{3}[ -]?\Z")  # a document's: `CDB 600336`
 _AREA_BEFORE = re.compile(r"\(\+?[0-9]{1,4}\) ?\Z")  # a phone's
@@ -79,9 +82,26 @@ _DATE_CODED = with_trait("date_coded")
 def find_national_ids(text: str, start: int) -> Iterator[tuple[int, int, str]]:
     """Spans of valid numbers from `start` on, with their kind (a key of `IDS`)."""
     reading = text if isinstance(text, Reading) else Reading(text)
-    latin = reading.latin
-    named = named_numbers(reading)
     settled: set[int] = set()
+    yield from _named(reading, start, settled)
+    behind = list(_behind(reading, start))
+    yield from behind
+    yield from _italian(reading.latin, start)
+    if ZONE_SIGN in reading:
+        for first, last in find_zones(reading, start):
+            yield first, last, "mrz"
+    known = Spans((first, last) for first, last, _ in behind) if behind else None
+    if "@" in reading and (cells := list(_in_records(reading, start))):
+        for first, last, kind in cells:
+            if kind and first not in settled and not (known and known.covers(first, last)):
+                yield first, last, kind
+        known = Spans((first, last) for first, last, _ in (*behind, *cells))
+    yield from _unnamed(reading, start, settled, known)
+
+
+def _named(reading: Reading, start: int, settled: set[int]) -> Iterator[tuple[int, int, str]]:
+    """Numbers behind their names; adds to `settled` where one begins that is of its name's kind or of none."""
+    named = named_numbers(reading)
     for begin in sorted(named):
         if begin < start:
             continue
@@ -90,26 +110,23 @@ def find_national_ids(text: str, start: int) -> Iterator[tuple[int, int, str]]:
             yield found
         elif named[begin].is_sure or _is_a_slip(reading, begin, named[begin]):
             settled.add(begin)
-    before_names = None
-    if behind := list(_behind(reading, start)):
-        yield from behind
-        before_names = Spans((first, last) for first, last, _ in behind)
-    yield from _italian(latin, start)
-    if ZONE_SIGN in reading:
-        for first, last in find_zones(reading, start):
-            yield first, last, "mrz"
+
+
+def _unnamed(reading: Reading, start: int, settled: set[int], known: Spans | None) -> Iterator[tuple[int, int, str]]:
+    """Numbers that nothing names, outside what is `settled` or `known`."""
     done = start
-    has_records = "@" in reading
-    for match in _FIRST_DIGIT.finditer(latin, start):
+    for match in _FIRST_DIGIT.finditer(reading.latin, start):
         digit = match.start()
         if digit < done or digit in settled or reading.is_taken(digit):
             continue
-        for begin in _begins(latin, max(start, done), digit):
-            if begin in settled or (before_names and before_names.covers(begin, begin + 1)):
+        for begin in _begins(reading.latin, max(start, done), digit):
+            if begin in settled or (known and known.covers(begin, begin + 1)):
                 continue
             if begin != digit and reading.is_taken(begin):
                 continue
-            if found := _best_alone(reading, begin) or (_best_in_record(reading, begin) if has_records else None):
+            if shaped_otherwise(reading, begin, begin + 1):  # no number that begins there counts unnamed
+                continue
+            if found := _best_alone(reading, begin):
                 yield found
                 done = found[1]
                 break
@@ -174,6 +191,8 @@ def _named_at(reading: Reading, at: int, named: Named, chains: list[Chain]) -> t
     for kind, chain in _named_order(reading, named, chains):
         if chain.groups > _FEW_GROUPS and IDS[kind].needs > Needs.WRITTEN and goes_on(reading.latin, chain):
             continue
+        if chain.groups == _GROUPS_OF_A_DATE and _A_DATE.fullmatch(reading.latin, at, chain.end):
+            continue
         if kind in _LAX and _is_something_else(reading.latin[at : chain.end], kind):
             continue
         if chain.compact.isdigit() and is_score(reading, at, chain.end):
@@ -215,7 +234,7 @@ def _named_order(reading: Reading, named: Named, chains: list[Chain]) -> Iterato
         return
     countries = reading.countries
     mistaken = _shapes_meant(reading, named)
-    ranked: list[tuple[bool, bool, bool, int, Needs, str]] = []
+    ranked: list[tuple[bool, bool, bool, int, bool, bool, Needs, str]] = []
     for index, chain in enumerate(chains):
         shape = chain.shape
         for kind in {*_BY_SHAPE.get(shape, ()), *named.kinds}:
@@ -230,6 +249,8 @@ def _named_order(reading: Reading, named: Named, chains: list[Chain]) -> Iterato
                         kind != "us_ssn" or not _is_written(kind, reading.latin, chain),
                         not is_own,
                         index,
+                        is_foreign,
+                        True,
                         IDS[kind].needs,
                         kind,
                     )
@@ -238,8 +259,22 @@ def _named_order(reading: Reading, named: Named, chains: list[Chain]) -> Iterato
                 kind in _OWN_NAME_ONLY
                 or (is_foreign and (IDS[kind].needs is Needs.NAME or shape in mistaken or _is_old(kind, chain)))
             ):
-                ranked.append((is_foreign, kind in _MIXED, not is_own, index, IDS[kind].needs, kind))
-    for _, _, _, index, _, kind in sorted(ranked):
+                is_strange = not _is_written(kind, reading.latin, chain)
+                is_strong = is_own and IDS[kind].needs is Needs.NOTHING
+                is_meant = is_own or (kind in _DATE_CODED and not is_foreign)
+                ranked.append(
+                    (
+                        is_foreign and not is_strong,
+                        kind in _MIXED,
+                        not is_meant,
+                        index,
+                        is_foreign,
+                        is_strange,
+                        IDS[kind].needs,
+                        kind,
+                    )
+                )
+    for _, _, _, index, _, _, _, kind in sorted(ranked):
         yield kind, chains[index]
 
 
@@ -257,37 +292,80 @@ def _is_written(kind: str, latin: str, chain: Chain) -> bool:
     return kind in _WRITTEN and _WRITTEN[kind].fullmatch(latin, chain.begin, chain.end) is not None
 
 
+def _may_be_written(kind: str, latin: str, chain: Chain) -> bool:
+    """Whether a number stands in one piece, or in the groups of its country where that has its own."""
+    return chain.groups == 1 or kind not in _WRITTEN or _is_written(kind, latin, chain)
+
+
+def _is_written_apart(kind: str, latin: str, chain: Chain) -> bool:
+    """Whether its country's separators, which are no blanks, tell it from numbers beside it."""
+    return " " not in latin[chain.begin : chain.end] and _is_written(kind, latin, chain)
+
+
 def _best_alone(reading: Reading, begin: int) -> tuple[int, int, str] | None:
     latin = reading.latin
     chains = chains_at(latin, begin)
     for chain in reversed(chains):
-        alone = _ALONE.get(chain.shape)
-        ranked = _ranked(reading, alone, chain) if alone else ()
-        if not ranked:
+        if chain.shape not in _ALONE:
             continue
-        whole = chain is chains[-1] and (begin < 2 or not (latin[begin - 1] == " " and latin[begin - 2].isdigit()))
-        for kind in ranked:
+        for kind in _ranked(reading, chain):
             if holds(kind, latin, chain):
+                whole = chain is chains[-1] and (
+                    begin < 2 or not (latin[begin - 1] == " " and latin[begin - 2].isdigit())
+                )
                 if _is_plausible(kind, latin, begin, chain) and _is_free(
-                    reading, kind, begin, chain, is_whole=whole or chain.groups == 1 or _is_written(kind, latin, chain)
+                    reading,
+                    kind,
+                    begin,
+                    chain,
+                    is_whole=whole or chain.groups == 1 or _is_written_apart(kind, latin, chain),
                 ):
                     return begin, chain.end, kind
                 break
     return None
 
 
-def _best_in_record(reading: Reading, begin: int) -> tuple[int, int, str] | None:
-    """The kind that fits a cell behind a phone and an e-mail address: of the phone's country before others."""
-    for chain in reversed(chains_at(reading.latin, begin)):
-        kinds = [kind for kind in _BY_SHAPE.get(chain.shape, ()) if kind not in _LAX and kind not in _OWN_NAME_ONLY]
-        valid = [kind for kind in kinds if not _is_old(kind, chain) and holds(kind, reading.latin, chain)]
-        if not valid or shaped_otherwise(reading, begin, chain.end) or called_otherwise(reading, begin, chain.end):
-            continue
-        if (countries := countries_of_record(reading, begin, chain.end)) is not None:
-            homes = countries | reading.countries
-            kind = min(valid, key=lambda kind: (kind[:2] not in homes, kind not in _DATE_CODED, IDS[kind].needs, kind))
-            return begin, chain.end, kind
-    return None
+def _in_records(reading: Reading, start: int) -> Iterator[tuple[int, int, str] | tuple[int, int, None]]:
+    """Cells of persons' records that are numbers, each with its kind; with none, the cell that is the record's phone."""
+    for record in records_in(reading, start):
+        found = [(*cell, kind) for cell in record.others if (kind := _kind_of_cell(reading, cell, record))]
+        yield from found
+        if found and not any(begin <= record.phone[0] < end for begin, end, _ in found):
+            yield *record.phone, None
+
+
+def _kind_of_cell(reading: Reading, cell: tuple[int, int], record: Record) -> str | None:
+    """The kind that a cell behind a phone fits: of the record's countries before others."""
+    begin, end = cell
+    chain = next((each for each in chains_at(reading.latin, begin) if each.end == end), None)
+    if chain is None or chain.compact.isalpha():
+        return None
+    if shaped_otherwise(reading, *cell) or called_otherwise(reading, *cell) or heads_phones(reading, begin):
+        return None
+    scores = record.countries
+    # Where nothing names its country, a cell may be of any; one in two numbers of nine digits is some country's.
+    is_open = not record.is_sure and len(chain.compact) >= _SHORT_NUMBER and chain.compact[0].isdigit()
+    kinds = [
+        kind
+        for kind in _BY_SHAPE.get(chain.shape, ())
+        if kind not in _LAX
+        and kind not in _OWN_NAME_ONLY
+        and (kind[:2] in scores or kind in _DATE_CODED or IDS[kind].needs is Needs.NOTHING or is_open)
+    ]
+    if "de" in scores and chain.groups == 1 and len(chain.compact) == _GERMAN_DOCUMENT and chain.compact[0].isalpha():
+        kinds.append("de_id")
+    valid = [
+        kind
+        for kind in kinds
+        if not _is_old(kind, chain)
+        and _may_be_written(kind, reading.latin, chain)
+        and holds(kind, reading.latin, chain)
+    ]
+    return min(
+        valid,
+        key=lambda kind: (-scores.get(kind[:2], 0), kind not in _DATE_CODED, IDS[kind].needs, kind),
+        default=None,
+    )
 
 
 def _is_plausible(kind: str, latin: str, begin: int, chain: Chain) -> bool:
@@ -306,31 +384,36 @@ def _is_plausible(kind: str, latin: str, begin: int, chain: Chain) -> bool:
     return not (kind in _ONE_SIGN and (is_inner or len(set(latin[begin : chain.end]) & _SIGNS) > 1))
 
 
-def _ranked(reading: Reading, alone: _Alone, chain: Chain) -> list[str]:
+def _ranked(reading: Reading, chain: Chain) -> Iterator[str]:
     """Those for which enough speaks where nothing names the number, by how much does."""
-    countries = reading.countries
-    ranked = [(2, kind) for kind in alone.anywhere if not (kind in _FIRST and chain.compact[0] not in _FIRST[kind])]
-    if chain.groups > 1:
-        ranked += [
-            (2, kind)
-            for kind in alone.written
-            if _is_written(kind, reading.latin, chain) and not (kind == "lv_pk" and _is_old(kind, chain))
-        ]
+    for kind, is_by_spelling in _candidates(chain.shape, chain.groups > 1, reading.countries):
+        if kind in _FIRST and not is_by_spelling and chain.compact[0] not in _FIRST[kind]:
+            continue
+        if is_by_spelling and not _is_written(kind, reading.latin, chain):
+            continue
+        if (not is_by_spelling or kind == "lv_pk") and _is_old(kind, chain):
+            continue
+        yield kind
+
+
+@lru_cache(maxsize=4096)
+def _candidates(shape: str, is_grouped: bool, countries: frozenset[str]) -> tuple[tuple[str, bool], ...]:
+    """Kinds of a shape that may count unnamed in a text of so many countries, first to last, and whether each does only
+    if the number is written as its country writes it."""
+    alone = _ALONE[shape]
+    strong = [(2, kind, False) for kind in alone.anywhere]
+    if is_grouped:
+        strong += [(2, kind, True) for kind in alone.written]
     if not countries:
-        return sorted(kind for _, kind in ranked)
-    strong = {kind for _, kind in ranked}
+        return tuple((kind, by_spelling) for _, kind, by_spelling in sorted(strong))
     ranked = [
-        (0 if kind[:2] in countries else rank, kind)
-        for rank, kind in ranked
+        (0 if kind[:2] in countries else rank, kind, by_spelling)
+        for rank, kind, by_spelling in strong
         if kind not in _HOME_ONLY or countries & _HOME_ONLY[kind]
     ]
     for code in countries & alone.at_home.keys():
-        ranked += [
-            (1, kind)
-            for kind in alone.at_home[code]
-            if kind not in strong and IDS[kind].needs is not Needs.NOTHING and not _is_old(kind, chain)
-        ]
-    return [kind for _, kind in sorted(ranked)]
+        ranked += [(1, kind, False) for kind in alone.at_home[code] if IDS[kind].needs is not Needs.NOTHING]
+    return tuple((kind, by_spelling) for _, kind, by_spelling in sorted(ranked))
 
 
 def _is_old(kind: str, chain: Chain) -> bool:
@@ -361,6 +444,8 @@ def _is_free(reading: Reading, kind: str, begin: int, chain: Chain, *, is_whole:
 
 
 _FEW_GROUPS = 3
+_GROUPS_OF_A_DATE = 3
+_GERMAN_DOCUMENT = 10  # signs with the check digit
 _SHORT_NUMBER = 9  # digits; few numbers with a check are as short, so this one was meant
 _A_DATE = re.compile(
     r"(?:[0-3]?[0-9]([./-])[01]?[0-9]\1(?:19|20)?[0-9]{2}|(?:19|20)[0-9]{2}([./-])[01]?[0-9]\2[0-3]?[0-9]"

@@ -39,8 +39,9 @@ _DATE = re.compile(
     r"|[0-3]?[0-9](?:[./ -]|\. )[01]?[0-9](?:[./ -]|\. )(?:19|20)[0-9]{2}.*"
 )
 _FILE = re.compile(
-    r"[0-9]{2,7}/(?:19|20)[0-9]{2}(?:-[0-9]{1,3})?|[0-9]{2}\.[0-9]{2}\.[0-9]{4}|[0-3]?[0-9]([./-])[01]?[0-9]\1[0-9]{2}"
-)  # a number and its year, a date
+    r"[0-9]{2,7}/(?:19|20)[0-9]{2}(?:-[0-9]{1,3})?|[0-9]{2}\.[0-9]{2}\.[0-9]{4}|[0-9]{2}-[0-9]{2}\.[0-9]{3}|[0-3]?[0-9]([./-])[01]?[0-9]\1[0-9]{2}"
+)  # a number and its year, an appeal in France, a date
+_COUNTED = re.compile(r" (?:times|calls|rows|requests|users|bytes|records|Stück|Mal|fois|veces|volte|razy|keer)(?!\w)")
 _PERSONAL = re.compile(r"[0-3][0-9][01][0-9]{3}[ -][0-9]{4,5}")  # date of birth and serial, as north of the Baltic
 _AMOUNT = re.compile(r"[1-9][0-9]{0,2}(?:[. ][0-9]{3}){2,}")
 # Four numbers up to 255 of which one has three digits: nobody groups a phone so.
@@ -109,6 +110,7 @@ def _is_never_a_phone(it: _Candidate) -> bool:
         or _FILE.fullmatch(it.span) is not None
         or (it.bare[0] == "+" and _SUM.fullmatch(it.bare) is not None)
         or is_dated(it.span)
+        or _COUNTED.match(it.reading, it.end) is not None
         or is_share(it.reading, it.begin, it.end)
     )
 

@@ -18,7 +18,7 @@ _CONTEXT = re.compile(
     r"(?:[^0-9\n]{0,28}|[^0-9\n]{0,12}\n[^0-9\n]{0,16})\Z"
 )
 # No digit stands between a word and its number: most numbers of a table have nothing before them to look at.
-_UP_TO_A_DIGIT = re.compile(r".*[0-9]", re.DOTALL)
+_LAST_WITH_A_DIGIT = re.compile(r".*(?<![^\W_])(?P<word>\w*?[0-9])(?<=[0-9])", re.DOTALL)
 _SAYS = re.compile("[^\\W\\d_]|[☎☏✆📞📱]")
 _IS = "is|was|ist|war|est|es|e|er|ar|on|to|je|jest|este|yra|ir|van|е|ειναι"
 # What may be called so as well, but not right before eight digits.
@@ -46,11 +46,18 @@ _HEADING = re.compile(
 def is_called_phone(reading: Reading, begin: int) -> bool:
     """Whether the number that begins at `begin` is called a phone."""
     folded, first = reading.folded, max(0, begin - _REACH)
-    digits = _UP_TO_A_DIGIT.match(folded, first, begin)
-    if _SAYS.search(folded, digits.end() if digits else first, begin) and (
-        _CONTEXT.search(folded, first, begin) or _CLOSE.search(folded, first, begin)
-    ):
+    if word := _LAST_WITH_A_DIGIT.match(folded, first, begin):  # the word with the digit may be the name: `phone2: `
+        first = word.start("word")
+        says = _SAYS.search(folded, word.end(), begin)
+    else:
+        says = _SAYS.search(folded, first, begin)
+    if says and (_CONTEXT.search(folded, first, begin) or _CLOSE.search(folded, first, begin)):
         return True
+    return heads_phones(reading, begin)
+
+
+def heads_phones(reading: Reading, begin: int) -> bool:
+    """Whether the number stands in a column whose heading calls it a phone."""
     if not reading.columns:
         return False
     known: Spans | None = reading.__dict__.get("phone_cells")

@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import Literal, TypeVar, get_args
 
 from policy.redact.card_details import EXPIRY, VERIFICATION
-from policy.redact.id_kinds import IDS
+from policy.redact.id_kinds import IDS, same_numbers
 from policy.redact.labels import PERSON
 
 Label = str
@@ -32,17 +32,18 @@ KINDS: tuple[Label, ...] = (
 STRICTNESS: Mapping[str, int] = MappingProxyType({action: rank for rank, action in enumerate(get_args(Action))})
 
 A = TypeVar("A", bound=str)
+_SAME: Mapping[Label, tuple[Label, ...]] = MappingProxyType(
+    {f"national_id.{kind}": tuple(f"national_id.{each}" for each in same) for kind, same in same_numbers().items()}
+)
 
 
 def action_for(actions: Mapping[Label, A], label: Label) -> A | None:
-    """What is done with a `label`; the stricter, where both its kind and its first part are named."""
-    specific = actions.get(label)
+    """What is done with a `label`: the strictest of what is named for its kind, for a kind of another state that is the
+    same number (a text may not tell which of them it holds), and for its first part."""
     if "." not in label:
-        return specific
-    general = actions.get(general_label(label))
-    if specific is None or general is None:
-        return specific or general
-    return max(specific, general, key=STRICTNESS.__getitem__)
+        return actions.get(label)
+    asked = (*_SAME.get(label, (label,)), general_label(label))
+    return max((actions[each] for each in asked if each in actions), key=STRICTNESS.__getitem__, default=None)
 
 
 def general_label(label: Label) -> Label:

@@ -20,7 +20,13 @@ _BESIDE = re.compile(r"(?<=[0-9])[OoIl|]+|[OoIl|]+(?=[0-9])")
 _LOOK_ALIKE = re.compile(f"[{''.join(map(chr, LOOK_ALIKES))}]")
 _UNLIKE = re.compile(r"[0-9](?:(?<=[OoIl|][0-9])|(?=[OoIl|]|[ ./-][OoIl]{1,3}[ ./-][0-9]))")
 _BETWEEN_DIGITS = 6  # signs at most between two digits that make letters between them digits
-_BAR_OF_TABLE = re.compile(r"[^\W\d_]{2}[\"' ]{0,2}\|[\"' ]{0,2}[^\W\d_]{2}|\| ?-{3}")  # no digit between two words
+# No digit between two words, nor beside a cell that is a number: `Step_LSC|30002312|onStandStepChanged`.
+_BAR_OF_TABLE = re.compile(r"[^\W\d_]{2}[\"' ]{0,2}\|[\"' ]{0,2}[^\W\d_]{2}|\| ?-{3}|[^\W\d_]\|[0-9]{1,12}\|[^\W\d_]")
+_PADDED = re.compile(r"[^\s|] \| [^\s|]")
+_TIGHT = re.compile(r"[^\W\d_]{2}\||\|[^\W\d_]{2}")
+# `| 49 06 75 234 345 89`: in these groups a bar in front is the first digit of a French number.
+_FIRST_OF_A_NIR = re.compile(r"(?<!\S)\|(?=(?: [0-9OoIl]{2}){3}(?: [0-9OoIl]{3}){2} [0-9OoIl]{2}(?![0-9A-Za-z]| ?\|))")
+_PARTING_BAR = re.compile(r"(?<![0-9OoIl|])\||\|(?![0-9OoIl|])")
 _DIGIT_LIKE = str.maketrans("OoIl|", "00111")
 _DIGITS = re.compile("[0-9]")
 _WORD, _PLAIN_WORD = re.compile(r"([^\W\d_]+)"), re.compile("([a-z][a-z]*)")
@@ -175,25 +181,44 @@ class Reading(str):
 
     @_Once
     def with_plain_digits(self) -> "Reading | None":
-        """`latin` with O, o, I, l and | read as 0 and 1 beside digits, character for character; None if it is that."""
-        text: str = self.latin
-        has_bars = "|" in text and "\0" not in text and _BAR_OF_TABLE.search(text) is not None
-        if has_bars:
-            text = text.replace("|", "\0")
-        first, last = 0, len(text)
-        if "(O)" not in text:
-            unlike = _UNLIKE.search(text)
-            if unlike is None:
-                return None
-            # From the end of the word before to the blank behind: nothing else can change.
-            first = max(0, text.rfind(" ", 0, unlike.start()) - 1)
-            *_, unlike = _UNLIKE.finditer(text, unlike.start())
-            last = text.find(" ", unlike.end() + _BETWEEN_DIGITS)
-            last = len(text) if last < 0 else last
-        changed = text[:first] + _MIXED.sub(_plain_digits, text[first:last]) + text[last:]
-        if has_bars:
+        """With O, o, I, l and | read as 0 and 1 beside digits, character for character; None if it is that already.
+
+        Letters of the same look count as Latin ones there; the others stay, for names in Greek and Cyrillic.
+        """
+        latin: str = self.latin
+        text = latin
+        if "|" in latin:
+            text = _FIRST_OF_A_NIR.sub("1", latin)
+            text = text if "\0" in text else _without_parting_bars(text)
+        changed = _with_plain_digits(text)
+        if text != latin:
             changed = changed.replace("\0", "|")
-        return None if changed == self.latin else Reading(changed)
+        if changed == latin:
+            return None
+        if latin is not self:
+            changed = "".join(own if was == new else new for own, was, new in zip(self, latin, changed, strict=True))
+        return Reading(changed)
+
+
+def _with_plain_digits(text: str) -> str:
+    first, last = 0, len(text)
+    if "(O)" not in text:
+        unlike = _UNLIKE.search(text)
+        if unlike is None:
+            return text
+        # From the end of the word before to the blank behind: nothing else can change.
+        first = max(0, text.rfind(" ", 0, unlike.start()) - 1)
+        *_, unlike = _UNLIKE.finditer(text, unlike.start())
+        last = text.find(" ", unlike.end() + _BETWEEN_DIGITS)
+        last = len(text) if last < 0 else last
+    return text[:first] + _MIXED.sub(_plain_digits, text[first:last]) + text[last:]
+
+
+def _without_parting_bars(text: str) -> str:
+    """`text` with NUL for the bars that part cells; where cells are padded, a bar right between digits is a digit."""
+    if _BAR_OF_TABLE.search(text) is None:
+        return text
+    return _PARTING_BAR.sub("\0", text) if _PADDED.search(text) and not _TIGHT.search(text) else text.replace("|", "\0")
 
 
 def _plain_digits(match: re.Match[str]) -> str:

@@ -43,7 +43,7 @@ _NAME = (
     + _PAROLA
     + r")"
     r"(?:(?:[\"'`]?\]?\)?|(?:(?:[ ’']|[ -](?=[a-z]))[^\W\d_]{1,14}){1,3}(?=\s{0,2}[:=]))\s{0,2}(?::=|=>|[:=>]|\b(?:"
-    + _JOINTS
+    + _JOINTS.replace("|to|", r"|(?<!secret )(?<!token )(?<!key )(?<!word )to|")  # "the token to use"
     + r")\b)\s{0,2}"
     r"|(?<=bearer) |(?<=basic) |(?P<bare>(?<=password) |(?<=token) ))"
 )
@@ -211,6 +211,17 @@ def _may_be_key(token: str) -> bool:
     return (
         "_" in token or _DIGIT.search(token) is not None or token.isupper() or contains_any(token, _MAYBE_LETTERS)
     ) and _LETTER.search(token) is not None
+
+
+def begins_a_key(token: str, before: int) -> bool:
+    """Whether a vendor's key begins in the first `before` characters of `token`, a text without blanks, and goes on."""
+    for head in _BY_HEAD.keys() & {word[:2] for word in _WORDS.findall(token)}:
+        for prefix in _BY_HEAD[head]:
+            at = token.find(prefix)
+            match = PREFIXED[prefix].match(token, at) if 0 <= at < before else None
+            if match and match.end() > before:
+                return True
+    return False
 
 
 def _keys(text: str, start: int) -> Iterator[tuple[int, int]]:

@@ -12,14 +12,17 @@ from typing import Any
 
 from policy.redact.detectors import Detector, Span, find_spans
 from policy.redact.normalise import normalise
+from policy.redact.secrets import begins_a_key
 
-_PROVEN = frozenset({"email", "iban", "card", "national_id"})
+_PROVEN = frozenset({"email", "iban", "card", "national_id", "secret"})
 _SPEAKERS = frozenset({"user", "system", "developer"})
 _REACH = 96  # characters on each side of a cut; an IBAN in groups of one has 67
+_REACH_OF_KEY = 400
 _MOST_TEXTS = 8  # that one value is cut into
 _SEPARATORS = ("", " ")
 _CUT_NUMBER = re.compile(r"[0-9][A-Za-z]{0,4}[ ./-]{0,3}\Z|[A-Z]{2}\Z")
 _REST_OF_NUMBER = re.compile(r"[ ./-]{0,3}[A-Za-z]{0,4}[0-9]")
+_CUT_KEY, _REST_OF_KEY = re.compile(r"[\w.+/=$:-]{1,120}\Z", re.ASCII), re.compile(r"[\w.+/=$:-]{4,}", re.ASCII)
 _CUT_ADDRESS = re.compile(r"[\w.+@-]\Z")
 _REST_OF_ADDRESS = re.compile(r"[\w.+-]{0,64}@|[\w-]{0,62}\.?[A-Za-z]")
 
@@ -69,10 +72,12 @@ def rejoined(texts: Sequence[str], detectors: Sequence[Detector]) -> list[str]:
     """`texts` with the rest of every cut value behind its beginning."""
     whole = list(texts)
     for i in range(len(whole) - 1):
-        if not _may_be_cut(whole[i], whole[i + 1]):
+        is_key = _may_be_cut_key(whole[i], whole[i + 1])
+        if not (is_key or _may_be_cut(whole[i], whole[i + 1])):
             continue
         for separator in _SEPARATORS:
-            if (rest := _rest(whole, i, separator, detectors)) is not None:
+            reach = _REACH_OF_KEY if is_key else _REACH
+            if (rest := _rest(whole, i, separator, detectors, reach)) is not None:
                 _move(whole, i, separator, rest)
                 break
     return whole
@@ -85,12 +90,21 @@ def _may_be_cut(first: str, second: str) -> bool:
     return ("@" in end or "@" in begin) and bool(_CUT_ADDRESS.search(end) and _REST_OF_ADDRESS.match(begin))
 
 
-def _rest(texts: Sequence[str], i: int, separator: str, detectors: Sequence[Detector]) -> int | None:
-    """How many characters behind the cut, separators included, belong to a value that begins in text `i`."""
-    first = texts[i][-_REACH:]
-    following = [text[:_REACH] for text in texts[i + 1 : i + _MOST_TEXTS]]
+def _may_be_cut_key(first: str, second: str) -> bool:
+    """Whether the end of one text and the beginning of the next one are, in one piece, a key by its vendor's prefix."""
+    end, begin = _CUT_KEY.search(first), _REST_OF_KEY.match(second)
+    return end is not None and begin is not None and begins_a_key(end[0] + begin[0], len(end[0]))
+
+
+def _rest(texts: Sequence[str], i: int, separator: str, detectors: Sequence[Detector], reach: int) -> int | None:
+    """How many characters behind the cut, separators included, belong to a value that begins in text `i`.
+
+    ``reach``: how many characters are looked at on each side.
+    """
+    first = texts[i][-reach:]
+    following = [text[:reach] for text in texts[i + 1 : i + _MOST_TEXTS]]
     view = normalise(
-        first + separator.join(["", *following])[:_REACH] if separator else first + "".join(following)[:_REACH]
+        first + separator.join(["", *following])[:reach] if separator else first + "".join(following)[:reach]
     )
     for span in _proven(view.text, detectors):
         start, end = view.span(span.start, span.end)

@@ -4,6 +4,7 @@
 import pytest
 
 from policy.redact.detectors import DETECTORS, find_spans
+from policy.redact.evaluate import find_labelled
 from policy.redact.reading import Reading
 
 
@@ -100,3 +101,22 @@ def test_an_order_behind_a_phone_in_a_row_is_no_id():
 ])  # fmt: skip
 def test_counts_bytes_coordinates_and_times_are_left_alone(text):
     assert found(text) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "décret n° 2019-536 du 29 mai 2019; Cass. 1re civ., 12 janv. 2011, n° 09-71.991",
+        "DIN EN 61439-1 (VDE 0660-600-1):2012-06",
+        "call 12345678 times before it ends",
+        "The secret to 2024-style growth, and the key to db2-prod1",
+        "a base64 of YXNk+EZAKGqQRiRyqAFRQshGPWOIAwNWGORfKHSBnVNFtVmWYoW6PH23lkqbbDWep95C/3VmWq",
+        "rows[::2, ::-1] and cols[..., ::3]",
+        '{"EMAIL": {"recall": 0.812345, "support": 12345678}, "PHONE": {"recall": 0.73345, "support": 87654321}}',
+        "chr1:123456789-123456999 rs123456789 NM_001234567.2",
+        "EUTM No 018123456; Nr. 30 2013 045 678; WO 2019/123456 A1; EP 1 234 567 B1; US 10,123,456 B2",
+        "Jan 12 06:25:43 host CRON[12345]: (root) CMD (run 1710238953)",
+    ],
+)
+def test_citations_standards_counts_and_metrics_are_nothing(text):
+    assert find_labelled(text) == []

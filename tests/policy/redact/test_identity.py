@@ -182,3 +182,12 @@ def test_composed_and_decomposed_letters_are_one_value_and_come_back_as_sent():
 def test_a_kind_that_declares_nothing_is_exact():
     assert CANONICAL("new_kind", "A b", "A b") == "A b" == EXACT.reduce("x", "A b")
     assert {"exact": EXACT, "number": NUMBER, "signed": SIGNED, "mail": MAIL} == IDENTITIES
+
+
+@pytest.mark.parametrize("other", ["00-1A-2B-3C-4D-5E", "00:1a:2b:3c:4d:5e"])
+def test_a_hardware_address_is_one_in_every_spelling(other):
+    redactor = Redactor(RedactionPlan({"mac": "pseudonymise"}, {}))
+    body = redactor.redact_body({"prompt": f"00:1A:2B:3C:4D:5E and {other}"}, "completions", "k7f3ab")
+    first, second = body.body["prompt"].split(" and ")
+    assert (first, second) == ("<MAC_1_k7f3ab>", "<MAC_1_k7f3ab2>")
+    assert redactor.restore_text(body.body["prompt"], body.pseudonyms) == f"00:1A:2B:3C:4D:5E and {other}"

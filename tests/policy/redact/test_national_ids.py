@@ -262,3 +262,31 @@ def test_more_names_and_places_of_names_are_known(text, number, kind):
 )
 def test_slips_and_sums_are_no_number(text):
     assert [*find_national_ids(text, 0)] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "label", "value"),
+    [
+        ("Swiss social security number: 756.4279.5759.57", "national_id.ch_ahv", "756.4279.5759.57"),
+        ("Hungarian social security number 046 415 301", "national_id.hu_taj", "046 415 301"),
+        ("os.environ['A']\nget(url, params={'tax_id': '13 265 847 704'})", "national_id.de_idnr", "13 265 847 704"),
+        ("WHERE tax_number = '317 501 054'", "national_id.pt_nif", "317 501 054"),
+        ("the identity card number should be 265994M not the old", "national_id.mt_id", "265994M"),
+        ("| bsn | 7||932O49 |\n| IBAN | x |", "national_id.nl_bsn", "7||932O49"),
+        ("ЕГН на пациента: 90O|l24722. Оплаква се", "national_id.bg_egn", "90O|l24722"),
+        ("N° INSEE : | 55 o6 75 3O7 194 84. Se plaint", "national_id.fr_nir", "| 55 o6 75 3O7 194 84"),
+        ("γεννήθηκε 11-08-1953, tax identification code (TIC): 5670110", "date_of_birth", "11-08-1953"),
+        ("tere, siin on Estonian ID code: 3491219323| nagu", "national_id.ee_ik", "3491219323|"),
+    ],
+)
+def test_a_named_number_keeps_its_own_label_in_any_spelling(text, label, value):
+    assert (label, value) in [(found, text[start:end]) for start, end, found in find_labelled(text)]
+
+
+def test_the_end_of_a_longer_number_with_a_slip_is_no_number_of_its_own():
+    assert find_labelled("numéro fiscal: 30 35 671 211 080") == []
+
+
+@pytest.mark.parametrize("text", ["| A | 5 |\n| B | 77|12345678 |", "606|Step_LSC|30002312|onStandStepChanged 3579"])
+def test_a_bar_between_cells_is_no_digit(text):
+    assert find_labelled(text) == []

@@ -35,3 +35,11 @@ def test_a_kind_nobody_knows_is_refused():
 
 def test_what_a_stream_cannot_hold_back_is_not_offered_for_answers():
     assert not {"address", "plate", "bic"} & set(OUTPUT_LABELS)
+
+
+@pytest.mark.parametrize(("named", "found"), [("lt_ak", "ee_ik"), ("ee_ik", "lt_ak"), ("cz_rc", "sk_rc")])
+def test_an_action_for_a_number_that_two_states_issue_holds_for_both(named, found):
+    actions = {f"national_id.{named}": "block", "national_id": "tag"}
+    assert action_for(actions, f"national_id.{found}") == "block"
+    assert action_for({f"national_id.{named}": "block"}, "national_id.pl_pesel") is None
+    assert action_for({"national_id": "mask", f"national_id.{found}": "tag"}, f"national_id.{named}") == "mask"

@@ -9,6 +9,7 @@ from policy.redact.address_grammar import grammar
 from policy.redact.id_kinds import IDS, TRAITS, Needs, _kind
 from policy.redact.identity import EXACT, NUMBER, SIGNED
 from policy.redact.secret_formats import INSIDE, PREFIXED
+from policy.redact.vat_kinds import VAT, vat_number
 
 
 def test_every_kind_can_be_found_by_a_name_or_alone():
@@ -66,3 +67,25 @@ def test_every_kind_of_street_has_a_language():
     }
     assert set(rules.languages_behind) == set(rules.behind)
     assert rules.loose_behind.search("Bahnhof ") and not rules.loose_behind.search("Hauptstraße ")
+
+
+def test_every_country_with_a_vat_number_has_an_entry_that_can_be_checked():
+    prefixes = {number.prefix for numbers in VAT.by_head.values() for number in numbers}
+    assert prefixes >= {"AT", "BE", "EL", "CHE", "NO", "GB", "SK"}
+    assert len(prefixes) == 31
+    for numbers in VAT.by_head.values():
+        for number in numbers:
+            assert number.is_valid(number.sample) in (True, False)
+            assert number.pattern.fullmatch(number.sample), number.prefix
+
+
+@pytest.mark.parametrize("wrong", [{"check": "os.path"}, {"checks": "half"}, {"check": "stdnum.nowhere"}])
+def test_an_entry_that_is_no_vat_number_is_refused(wrong):
+    entry = {"prefix": "XX", "shape": "99", "check": "stdnum.luhn"} | wrong
+    with pytest.raises((KeyError, ValueError, ImportError)):
+        vat_number(entry)
+
+
+def test_a_vat_number_may_be_checked_without_its_prefix():
+    number = vat_number({"prefix": "XX", "shape": "9999", "check": "stdnum.luhn", "checks": "number"})
+    assert number.is_valid("XX4242") is luhn.is_valid("4242")

@@ -132,3 +132,44 @@ def test_half_of_a_surrogate_pair_hides_no_secret():
     text = "password: \ud800 hunter2xY9, password: hunter2xY9"
     assert any("hunter2xY9" in text[first:last] for first, last in secrets.find_secrets(text, 0))
     assert secrets.count_names(text) == 2
+
+
+_ALNUM = "aB3dE5gH7jK9mN1pQ2rS4tU6vW8xY0zA" * 12
+_HEX = "0a1b2c3d4e5f67890f1e2d3c4b5a6978" * 12
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "A3-" + "-".join(("ABC123", "DEF456", "GH7JK", "LM8NP", "QR9ST", "UV2WX")),
+        f"ops_eyJ{_ALNUM[:260]}",
+        f"p8e-{_HEX[:32]}",
+        f"LTAI{_ALNUM[:20]}",
+        f"v1.0-{_HEX[:24]}-{_HEX[:146]}",
+        f"duffel_live_{_ALNUM[:43]}",
+        f"EZAK{_ALNUM[:54]}",
+        f"FLWSECK_TEST-{_HEX[:32]}-X",
+        f"pat.{_ALNUM[:22]}.{_HEX[:24]}.{_ALNUM[:20]}",
+        f"s-s4t2ud-{_HEX[:64]}",
+        f"live_{_HEX[:35]}",
+        f"API-{_ALNUM[:28].upper()}",
+        f"sha256~{_ALNUM[:43]}",
+        "access-production-" + "-".join((_HEX[:8], _HEX[:4], _HEX[4:8], _HEX[8:12], _HEX[:12])),
+        f"rdme_{_HEX[:70]}",
+        f"sm_pat_{_ALNUM[:16]}",
+        f"shippo_live_{_HEX[:40]}",
+        f"squ_{_HEX[:40]}",
+        f"sgp_{_HEX[:16]}_{_HEX[:40]}",
+        f"AQVN{_ALNUM[:36]}",
+        f"ABSK{_ALNUM[:110]}",
+        f"GR1348941{_ALNUM[:20]}",
+        f"fo1_{_ALNUM[:43]}",
+        f"NRII-{_ALNUM[:32]}",
+        f"pnu_{_HEX[:36]}",
+        f"cmVmd{_ALNUM[:59]}",
+    ],
+)
+def test_keys_of_more_vendors_are_found_by_their_prefix(key):
+    text = f"use {key} here"
+    assert [text[start:end] for start, end in find_secrets(text, 0)] == [key]
+    assert list(find_secrets(f"use x{key} here", 0)) == [] or key.startswith("A3-")

@@ -84,3 +84,18 @@ def test_names_are_looked_for_in_the_texts_as_they_are_searched():
     body = parts("It is DE89 3704 0044", "0532 0130 00 of Anna")
     names = {text: [] for text in redactor.texts(body, "chat")}
     assert texts_of(redactor.redact_body(body, "chat", NONCE, names).body) == ["It is [IBAN]", " of Anna"]
+
+
+@pytest.mark.parametrize("shape", [parts, messages])
+@pytest.mark.parametrize("at", [2, 4, 12, 28])
+def test_a_vendors_key_cut_in_two_is_one_secret(shape, at):
+    key = "ghp_" + "16C7e42F292c6912E7710c838347Ae178B4a"
+    body = shape(f"my key is {key[:at]}", f"{key[at:]} and no more")
+    redacted = PSEUDONYMISE.redact_body(body, "chat", NONCE)
+    assert "".join(texts_of(redacted.body)) == f"my key is <SECRET_1_{NONCE}> and no more"
+
+
+@pytest.mark.parametrize("shape", [parts, messages])
+def test_words_that_only_begin_as_a_key_does_are_not_joined(shape):
+    body = shape("see ghp_", "actions and more")
+    assert PSEUDONYMISE.redact_body(body, "chat", NONCE).body is body
