@@ -19,12 +19,15 @@ from audit.cli_custody import ACTOR, do
 from audit.cli_frame import DEFAULT_DATA, LOG_IN_DATA, DataOption, JsonOption, answering, printable
 from audit.clock import record_clock
 from audit.cosignature import WitnessKey
+from audit.custody import Custody
 from audit.errors import NoLog
 from audit.event_base import ANCHOR_TENANT
+from audit.late_trees import LateTrees, tell_late_trees
 from audit.log import AuditLog
 from audit.note import VerifierKey
 from audit.outside import WITNESSED
 from audit.place import is_there, learn_successions, open_reader, publish_succession
+from audit.receipt import Receipt
 from audit.rotation import rotate
 from audit.selftest import selftest
 from audit.signer import FileSigner
@@ -44,13 +47,19 @@ app.add_typer(witness_app, name="witness")
 def anchor_command(data: DataOption = None, as_json: JsonOption = False) -> None:
     """Record the newest checkpoint of every tree in the anchor tree, whose checkpoint witnesses cosign.
 
-    For a scheduler, every minute.
+    Also records replacements of the signing key in trees that began on a host which still had the old key. For a
+    scheduler, every minute.
     """
     with answering(as_json):
-        receipts = [str(receipt) for receipt in do(data, anchor)]
+        receipts = [str(receipt) for receipt in do(data, _anchored)]
         typer.echo(
             json.dumps({"ok": True, "receipts": receipts}) if as_json else f"{len(receipts)} checkpoints anchored."
         )
+
+
+async def _anchored(custody: Custody) -> list[Receipt]:
+    await tell_late_trees(custody, LateTrees())
+    return await anchor(custody)
 
 
 @app.command("clock", epilog="Example:\n\n  domicile audit clock --json")

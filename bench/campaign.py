@@ -31,6 +31,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--factor", type=int, default=25, help="times the examples of an ordinary run")
     parser.add_argument("--jobs", type=int, default=2, help="processes")
+    parser.add_argument("--timeout", type=int, default=3600, help="seconds that one test may take")
     parser.add_argument("--out", type=Path, help="write the result here as well")
     parser.add_argument("tests", nargs="*", default=["tests"], help="folders or files")
     options = parser.parse_args()
@@ -39,7 +40,7 @@ def main() -> int:
         began = time.monotonic()
         status = subprocess.run(
             [sys.executable, "-m", "pytest", "-m", "hypothesis or campaign", "-n", str(options.jobs),
-             "--timeout", "3600", f"--junitxml={junit}", *options.tests],
+             "--timeout", str(options.timeout), f"--junitxml={junit}", *options.tests],
             cwd=ROOT, env={**os.environ, "DOMICILE_CAMPAIGN": str(options.factor)}, check=False,
         ).returncode  # fmt: skip
         suite = ElementTree.parse(junit).getroot().find("testsuite")
