@@ -314,7 +314,7 @@ def do(data: Path | None, work: Callable[[Custody], Awaitable[T]], backup_days: 
     log = (data or DEFAULT_DATA) / LOG_IN_DATA
     if not is_there(log):
         raise NoLog(no_log_at(log))
-    if not log.with_name("signer.key").is_file():
+    if not any(log.with_name(name).is_file() for name in ("signer.key", "signer.vkey")):
         raise AuditError("the signing key is not beside the log: it is a copy, or its key was lost")
 
     async def inside() -> T:

@@ -6,6 +6,7 @@ import os
 import re
 import time
 from dataclasses import asdict
+from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -16,7 +17,15 @@ from audit.anchor import anchor
 from audit.anchor_event import CheckpointCosigned
 from audit.attestations import cosignature_of, text_digest
 from audit.cli_custody import ACTOR, do
-from audit.cli_frame import DEFAULT_DATA, LOG_IN_DATA, DataOption, JsonOption, answering, printable
+from audit.cli_frame import (
+    DEFAULT_DATA,
+    LOG_IN_DATA,
+    DataOption,
+    JsonOption,
+    answering,
+    open_replacement,
+    printable,
+)
 from audit.clock import record_clock
 from audit.cosignature import WitnessKey
 from audit.custody import Custody
@@ -37,6 +46,12 @@ from audit.tiles import Folder
 from audit.timestamp import load_roots, timestamp
 from audit.witness import Witness
 from audit.witness_http import submit, witness_server
+
+
+class SigningPlace(StrEnum):
+    FILE = "file"
+    VAULT = "vault"
+
 
 app = typer.Typer()
 witness_app = typer.Typer(no_args_is_help=True, help="Witnesses: a second party that cosigns what only grows.")
@@ -94,9 +109,15 @@ def selftest_command(data: DataOption = None, as_json: JsonOption = False) -> No
 def rotate_command(
     data: DataOption = None,
     reason: Annotated[str, typer.Option("--reason", help="A code, no words: it goes on record.")] = "scheduled",
+    to: Annotated[
+        SigningPlace | None, typer.Option("--to", help="Where the new key is kept (default: as configured).")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Put a new signing key in place of the old, which introduces it in every tree. Gateways on this folder take it up.
+
+    With secrets.vault.signing_key set, the new key is the newest version of that key in Vault; a version is made if the
+    newest signs already. Moving between file and Vault works the same way: see docs/secrets.md.
 
     Gateways on other hosts go on with the old key until they are given the new key set: `domicile init --export-keys`
     here, `domicile init --keys` there.
@@ -112,7 +133,8 @@ def rotate_command(
         opened = partial(AuditLog.open, log, node=node)
         key = asyncio.run(
             rotate(
-                log.with_name("signer.key"),
+                log.parent,
+                open_replacement.get()(log, None if to is None else to.value),
                 lambda signer: opened(signer=signer),
                 lambda: open_reader(log),
                 at=rfc3339(int(time.time() * 1000)),

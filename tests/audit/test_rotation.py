@@ -19,8 +19,8 @@ from audit.merkle import leaf_hash, tree_hash
 from audit.note import VerifierKey
 from audit.pack import export
 from audit.private import Private
-from audit.rotation import rotate
-from audit.signer import FileSigner
+from audit.rotation import in_file, rotate
+from audit.signer import FileSigner, LogSigner
 from audit.stamp import rfc3339
 from audit.succession import notes_in, sign_succession, with_kin
 from audit.verify import Expected, Report, verify_log
@@ -33,11 +33,12 @@ ALICE = "alice@example.com"
 async def turn(home: Home) -> VerifierKey:
     """Rotate, and let the log's keeper take the new key."""
 
-    def opened(signer: FileSigner) -> Awaitable[AuditLog]:
+    def opened(signer: LogSigner) -> Awaitable[AuditLog]:
         return AuditLog.open(home.path, signer=signer, node="cli-1", settings=FAST)
 
     at = rfc3339(int(time.time() * 1000))
-    key = await rotate(home.path.with_name("signer.key"), opened, home.reader, at=at, actor="cli")
+    replacement = in_file(home.path.with_name("signer.key"))
+    key = await rotate(home.path.parent, replacement, opened, home.reader, at=at, actor="cli")
     home.signer = FileSigner.open(home.path.with_name("signer.key"))
     return key
 
