@@ -16,6 +16,7 @@ import typer
 from audit.anchor import anchor
 from audit.anchor_event import CheckpointCosigned
 from audit.attestations import cosignature_of, text_digest
+from audit.attested_files import WITNESSED
 from audit.cli_custody import ACTOR, do
 from audit.cli_frame import (
     DEFAULT_DATA,
@@ -34,8 +35,7 @@ from audit.event_base import ANCHOR_TENANT
 from audit.late_trees import LateTrees, tell_late_trees
 from audit.log import AuditLog
 from audit.note import VerifierKey
-from audit.outside import WITNESSED
-from audit.place import is_there, learn_successions, open_reader, publish_succession
+from audit.place import exchange_attested_files, is_there, learn_successions, open_reader, publish_succession
 from audit.receipt import Receipt
 from audit.rotation import rotate
 from audit.selftest import selftest
@@ -213,6 +213,7 @@ def submit_command(
             reader.close()
         kept = f"{tenant}-{re.sub(r'[^A-Za-z0-9.]+', '-', witness.name)}.note"
         Folder(path.with_name(WITNESSED)).write(kept, note.encode())
+        exchange_attested_files(path)
         cosigned = CheckpointCosigned(
             tenant=tenant,
             size=int(note.splitlines()[1]),

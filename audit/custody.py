@@ -29,7 +29,8 @@ T = TypeVar("T")
 @dataclass(frozen=True, slots=True)
 class Custody:
     """`backup_days` is how long the oldest backup of the side store lives; certificates state it. `tiles` is where
-    trees are published beside the log, so that what is deleted is deleted there too.
+    trees are published beside the log, so that what is deleted is deleted there too. `exchange` brings notes and tokens
+    of other parties beside the log to the hosts that share the record; it blocks, and may raise StoreError.
 
     Files are opened anew for each piece of work, in a thread of its own, so that no snapshot outlives it.
     """
@@ -42,6 +43,7 @@ class Custody:
     backup_days: int = 30
     clock: Clock = time.time
     tiles: Path | None = None
+    exchange: Callable[[], None] = lambda: None
 
     async def record(self, event: Event, private: Private | None = None) -> Receipt:
         return await self.log.append(event, private)

@@ -70,6 +70,7 @@ class Chores:
     async def anchor(self) -> None:
         """Checkpoints that a gateway on another host signed with a newer key are trusted by its succession."""
         await self.tell_key_changes()
+        await self._custody.in_thread(self._custody.exchange)
         await anchor(self._custody, self._anchors)
 
     async def tell_key_changes(self) -> None:

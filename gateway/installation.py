@@ -31,7 +31,7 @@ from audit.marker import Named, Place, mark_made, place_of, read_marker, write_m
 from audit.master import FileMaster
 from audit.new_file import make_private_folder
 from audit.note import VerifierKey
-from audit.place import is_there, learn_successions, open_reader, open_store, record_of
+from audit.place import exchange_attested_files, is_there, learn_successions, open_reader, open_store, record_of
 from audit.side import SideStore
 from audit.signer import FollowingSigner, key_of
 from audit.store import LeafStore, Reader
@@ -309,6 +309,7 @@ class Installation:
             signer=signer,
             backup_days=backup_days,
             tiles=self.audit_log.with_name(TILES),
+            exchange=partial(exchange_attested_files, self.audit_log, self.record_url),
         )
 
     @property
