@@ -5,7 +5,7 @@
     python bench/campaign.py --factor 26 --out FILE.json tests/audit/test_crash_matrix.py   (1,040 runs, both stores)
     python bench/campaign.py --factor 5 --out FILE.json tests/gateway/test_failover.py      (100 kills, hangs, restarts)
     python bench/campaign.py --factor 32 --out FILE.json tests/gateway/test_side_store_campaign.py  (1,024 calls)
-    python bench/campaign.py --factor 9 --out FILE.json tests/audit/test_crash.py          (540 kills a store, commands between)
+    python bench/campaign.py --factor 9 --out FILE.json tests/audit/test_crash.py  (540 kills a store, with commands)
 
 The ordinary suite runs the same properties, and other tests that draw (marked `campaign`), on a seeded sample. A
 failure prints how to reproduce it.
