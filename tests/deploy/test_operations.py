@@ -20,7 +20,7 @@ from gateway.installation import Installation
 from gateway.key_set import export_keys
 from tests.fakes.lab import chat, lab
 from tests.fakes.postgresql import postgresql
-from tests.gateway.test_rotation_on_two_hosts import eventually, second_host
+from tests.gateway.test_rotation_on_two_hosts import eventually, hashed_before, second_host
 
 TREE = Path(__file__).parents[2]
 TEXT = (TREE / "docs" / "operations.md").read_text()
@@ -236,6 +236,10 @@ async def test_every_rotation_is_carried_to_a_second_host_by_the_blocks_of_the_r
                 ) as answer:
                     assert answer.status == 200, "nothing was refused"
                 await eventually(lambda: Installation.open(two).hasher().generation == 2)
+                async with asyncio.timeout(60):
+                    while await asyncio.to_thread(hashed_before, one):  # a key is hashed anew when it is used
+                        assert (await made.post(chat("hello"))).status == 200
+                        await asyncio.sleep(0.2)
                 for host in (one, two):
                     await on(host, finish)
                 assert "The log holds" in await on(two, "domicile audit verify")
