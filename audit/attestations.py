@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from audit.anchor_event import CheckpointCosigned, CheckpointTimestamped
+from audit.attested_files import TIMESTAMPS, WITNESSED, AttestedFile
 from audit.checkpoint import Checkpoint, open_checkpoint, tenant_of
 from audit.cosignature import WitnessKey, cosigned_at, cosigners
 from audit.errors import NoteError
 from audit.event_base import ANCHOR_TENANT, SYSTEM_TENANT
 from audit.finding import Finding, Severity
 from audit.note import VerifierKey
-from audit.outside import TIMESTAMPS, WITNESSED
 from audit.signing_delay import UNSIGNED_S, Boots, Outage, milliseconds
 from audit.store import Reader
 from audit.walk import parsed
@@ -143,24 +143,28 @@ class Attestations:
     findings: list[Finding] = field(default_factory=list)
 
     @classmethod
-    def read(cls, folder: Path, key: VerifierKey, *, complete: bool = True) -> "Attestations":
-        """Those in `folder`. With `complete`, what the record says and the folder lacks is an error, otherwise a
-        warning: a copy of a log file may lie apart from them."""
+    def read(cls, files: Sequence[AttestedFile], key: VerifierKey, *, complete: bool = True) -> "Attestations":
+        """Those in `files`. With `complete`, what the record says and the files lack is an error, otherwise a warning:
+        a copy of a log file may lie apart from them."""
         found = cls("error" if complete else "warning")
-        for file in sorted((folder / WITNESSED).glob("*.note")):
-            note = file.read_text(encoding="utf-8", errors="replace")
-            if (one := found._opened(key, note, "", f"{WITNESSED}/{file.name}")) is not None:
-                names = [name for name, _ in cosigners(note, one.checkpoint.origin)]
-                found.cosigned += [Attested(one.tenant, name, one.checkpoint, note, one.name) for name in names]
-                if not names:
-                    found._find(one.tenant, f"the note {one.name} bears no cosignature")
-        for file in sorted((folder / TIMESTAMPS).glob("*.tsr")):
-            found.tokens.add(sha256(file.read_bytes()).hexdigest())
-            beside = file.with_suffix(".note")
-            note = beside.read_text(encoding="utf-8", errors="replace") if beside.is_file() else ""
-            if (one := found._opened(key, note, "timestamp", f"{TIMESTAMPS}/{beside.name}")) is not None:
-                found.stamped.append(one)
+        notes = {one.path: one.text for one in files if one.folder == TIMESTAMPS}
+        for file in files:
+            if file.folder == WITNESSED:
+                found._read_cosigned(key, file)
+            elif file.name.endswith(".tsr"):
+                found.tokens.add(sha256(file.content).hexdigest())
+                beside = f"{TIMESTAMPS}/{Path(file.name).stem}.note"
+                if (one := found._opened(key, notes.get(beside, ""), "timestamp", beside)) is not None:
+                    found.stamped.append(one)
         return found
+
+    def _read_cosigned(self, key: VerifierKey, file: AttestedFile) -> None:
+        if (one := self._opened(key, file.text, "", file.path)) is None:
+            return
+        names = [name for name, _ in cosigners(file.text, one.checkpoint.origin)]
+        self.cosigned += [Attested(one.tenant, name, one.checkpoint, file.text, one.name) for name in names]
+        if not names:
+            self._find(one.tenant, f"the note {one.name} bears no cosignature")
 
     def _opened(self, key: VerifierKey, note: str, by: str, name: str) -> Attested | None:
         origin = note.partition("\n")[0]

@@ -22,6 +22,8 @@ from audit.stamp import Timestamp, Uuid7
 
 Span = Annotated[tuple[Count, Count], Field(strict=False)]
 Spans = Annotated[tuple[Span, ...], Field(strict=False)]
+Meant = Annotated[tuple[Count, Uuid7], Field(strict=False)]
+"""A number and the id of the event that was to get it."""
 
 
 class _Model(BaseModel):
@@ -40,6 +42,9 @@ class Recipient(_Model):
 class Certificate(_Model):
     """`covered` gives, by field, the records concerned as spans (first, last) of seq, both included.
 
+    `unsettled` gives, by field, deleted values whose records were not on record yet (they were being written, or a
+    crash prevented them) as (seq, event id): they are covered only if that event has that number.
+
     `backups_until` is when the last backup that may still hold the deleted ciphertext and its key expires.
     """
 
@@ -50,6 +55,7 @@ class Certificate(_Model):
     scope: Scope | None = None
     deleted_at: Timestamp
     covered: dict[Code, Spans]
+    unsettled: dict[Code, Annotated[tuple[Meant, ...], Field(strict=False)]] | None = None
     records: Count
     values: Count
     keys_destroyed: Annotated[tuple[Uuid7, ...], Field(strict=False)]
@@ -67,8 +73,11 @@ class Certificate(_Model):
     def sha256(self) -> str:
         return sha256(self.body()).hexdigest()
 
-    def covers(self, seq: int, field: str) -> bool:
-        return any(first <= seq <= last for first, last in self.covered.get(field, ()))
+    def covers(self, seq: int, field: str, event_id: str | None = None) -> bool:
+        """`event_id`: of the record; None for a whole record, whose content is gone."""
+        if any(first <= seq <= last for first, last in self.covered.get(field, ())):
+            return True
+        return (seq, event_id) in (self.unsettled or {}).get(field, ())
 
     @classmethod
     def parse(cls, body: bytes) -> "Certificate":

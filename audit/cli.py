@@ -16,6 +16,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from audit.attestations import Attestations
+from audit.attested_files import files_beside, union
 from audit.cli_ai_act import ai_act_command
 from audit.cli_custody import ACTOR, do
 from audit.cli_custody import app as custody_app
@@ -114,7 +115,9 @@ def verify(
         opener = _opener(log, path, keys, sample)
         held = [file.read_text(encoding="utf-8") for file in checkpoint or []]
         expected = Expected(
-            attestations=Attestations.read(path.parent, key, complete=log is None),
+            attestations=Attestations.read(
+                union(files_beside(path.parent), reader.attested_files()), key, complete=log is None
+            ),
             witnesses=[WitnessKey.parse(text) for text in witness or []],
             now=None if as_of is None else _moment(as_of),
         )

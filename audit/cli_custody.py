@@ -9,11 +9,13 @@ import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import typer
 
+from audit.attested_files import files_beside
 from audit.certificate import open_certificate
 from audit.cli_frame import (
     DEFAULT_DATA,
@@ -37,7 +39,7 @@ from audit.new_file import replace_file
 from audit.outside import vouchers
 from audit.pack import Summary, export
 from audit.pack_dsar import access_page
-from audit.place import is_there, open_reader
+from audit.place import exchange_attested_files, is_there, open_reader
 from audit.privacy_language import LANGUAGES
 from audit.rights import answer, read, rectify, restrict
 from audit.side import SideStore
@@ -101,7 +103,7 @@ def export_command(
                     until=until and checked_moment(until),
                     disclose=disclose,
                     evidence=known,
-                    vouchers=vouchers((folder / LOG_IN_DATA).parent),
+                    vouchers=vouchers(files_beside((folder / LOG_IN_DATA).parent)),
                     dsar=packages,
                     actor=ACTOR,
                     progress=advance,
@@ -314,7 +316,7 @@ def do(data: Path | None, work: Callable[[Custody], Awaitable[T]], backup_days: 
     log = (data or DEFAULT_DATA) / LOG_IN_DATA
     if not is_there(log):
         raise NoLog(no_log_at(log))
-    if not log.with_name("signer.key").is_file():
+    if not any(log.with_name(name).is_file() for name in ("signer.key", "signer.vkey")):
         raise AuditError("the signing key is not beside the log: it is a copy, or its key was lost")
 
     async def inside() -> T:
@@ -338,6 +340,7 @@ async def _custody(log: Path, backup_days: int) -> AsyncIterator[Custody]:
             signer=signer,
             backup_days=backup_days,
             tiles=log.with_name(TILES),
+            exchange=partial(exchange_attested_files, log),
         )
 
 

@@ -6,15 +6,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from audit.errors import AuditError
+from audit.errors import AuditError, SignerError
 from audit.keys import FileKeyProvider, KeyProvider
 from audit.signer import FileSigner, Signer
+
+if TYPE_CHECKING:
+    from audit.rotation import Replacement
 
 DATA_VARIABLE = "DOMICILE_DATA"
 DEFAULT_DATA = Path("domicile-data")
@@ -31,6 +34,21 @@ def open_from_files(log: Path) -> Hands:
 
 open_hands: ContextVar[Callable[[Path], Hands]] = ContextVar("open_hands", default=open_from_files)
 """How the keys and the signer of a log are had; a program that keeps them elsewhere sets it before a command runs."""
+
+
+def replace_in_file(log: Path, to: str | None) -> "Replacement":
+    """Raises SignerError if `to` names another place than a file."""
+    from audit.rotation import in_file  # with the log, which most commands do not need
+
+    if to not in (None, "file"):
+        raise SignerError(f"the signing key cannot be moved to {to}: this program knows keys in files only")
+    return in_file(log.with_name("signer.key"))
+
+
+open_replacement: ContextVar["Callable[[Path, str | None], Replacement]"] = ContextVar(
+    "open_replacement", default=replace_in_file
+)
+"""How the signing key of a log is replaced, by its path and the place of the new key (None: the configured one)."""
 
 DataOption = Annotated[
     Path | None,

@@ -6,6 +6,7 @@ import os
 import re
 import time
 from dataclasses import asdict
+from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -15,16 +16,27 @@ import typer
 from audit.anchor import anchor
 from audit.anchor_event import CheckpointCosigned
 from audit.attestations import cosignature_of, text_digest
+from audit.attested_files import WITNESSED
 from audit.cli_custody import ACTOR, do
-from audit.cli_frame import DEFAULT_DATA, LOG_IN_DATA, DataOption, JsonOption, answering, printable
+from audit.cli_frame import (
+    DEFAULT_DATA,
+    LOG_IN_DATA,
+    DataOption,
+    JsonOption,
+    answering,
+    open_replacement,
+    printable,
+)
 from audit.clock import record_clock
 from audit.cosignature import WitnessKey
+from audit.custody import Custody
 from audit.errors import NoLog
 from audit.event_base import ANCHOR_TENANT
+from audit.late_trees import LateTrees, tell_late_trees
 from audit.log import AuditLog
 from audit.note import VerifierKey
-from audit.outside import WITNESSED
-from audit.place import is_there, learn_successions, open_reader, publish_succession
+from audit.place import exchange_attested_files, is_there, learn_successions, open_reader, publish_succession
+from audit.receipt import Receipt
 from audit.rotation import rotate
 from audit.selftest import selftest
 from audit.signer import FileSigner
@@ -35,6 +47,12 @@ from audit.timestamp import load_roots, timestamp
 from audit.witness import Witness
 from audit.witness_http import submit, witness_server
 
+
+class SigningPlace(StrEnum):
+    FILE = "file"
+    VAULT = "vault"
+
+
 app = typer.Typer()
 witness_app = typer.Typer(no_args_is_help=True, help="Witnesses: a second party that cosigns what only grows.")
 app.add_typer(witness_app, name="witness")
@@ -44,13 +62,19 @@ app.add_typer(witness_app, name="witness")
 def anchor_command(data: DataOption = None, as_json: JsonOption = False) -> None:
     """Record the newest checkpoint of every tree in the anchor tree, whose checkpoint witnesses cosign.
 
-    For a scheduler, every minute.
+    Also records replacements of the signing key in trees that began on a host which still had the old key. For a
+    scheduler, every minute.
     """
     with answering(as_json):
-        receipts = [str(receipt) for receipt in do(data, anchor)]
+        receipts = [str(receipt) for receipt in do(data, _anchored)]
         typer.echo(
             json.dumps({"ok": True, "receipts": receipts}) if as_json else f"{len(receipts)} checkpoints anchored."
         )
+
+
+async def _anchored(custody: Custody) -> list[Receipt]:
+    await tell_late_trees(custody, LateTrees())
+    return await anchor(custody)
 
 
 @app.command("clock", epilog="Example:\n\n  domicile audit clock --json")
@@ -85,9 +109,15 @@ def selftest_command(data: DataOption = None, as_json: JsonOption = False) -> No
 def rotate_command(
     data: DataOption = None,
     reason: Annotated[str, typer.Option("--reason", help="A code, no words: it goes on record.")] = "scheduled",
+    to: Annotated[
+        SigningPlace | None, typer.Option("--to", help="Where the new key is kept (default: as configured).")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Put a new signing key in place of the old, which introduces it in every tree. Gateways on this folder take it up.
+
+    With secrets.vault.signing_key set, the new key is the newest version of that key in Vault; a version is made if the
+    newest signs already. Moving between file and Vault works the same way: see docs/secrets.md.
 
     Gateways on other hosts go on with the old key until they are given the new key set: `domicile init --export-keys`
     here, `domicile init --keys` there.
@@ -103,7 +133,8 @@ def rotate_command(
         opened = partial(AuditLog.open, log, node=node)
         key = asyncio.run(
             rotate(
-                log.with_name("signer.key"),
+                log.parent,
+                open_replacement.get()(log, None if to is None else to.value),
                 lambda signer: opened(signer=signer),
                 lambda: open_reader(log),
                 at=rfc3339(int(time.time() * 1000)),
@@ -182,6 +213,7 @@ def submit_command(
             reader.close()
         kept = f"{tenant}-{re.sub(r'[^A-Za-z0-9.]+', '-', witness.name)}.note"
         Folder(path.with_name(WITNESSED)).write(kept, note.encode())
+        exchange_attested_files(path)
         cosigned = CheckpointCosigned(
             tenant=tenant,
             size=int(note.splitlines()[1]),

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from audit.certificate import spans
 from audit.checkpoint import origin_of
+from audit.errors import EventRejected
 from audit.event_base import Event
 from audit.keys import KeyProvider
 from audit.leaf import Leaf, decode_leaf
@@ -19,6 +21,7 @@ from audit.side import SideStore
 from audit.signer import Signer
 from audit.stamp import Clock, uuid7
 from audit.store import Reader
+from audit.walk import parsed
 
 T = TypeVar("T")
 
@@ -26,7 +29,8 @@ T = TypeVar("T")
 @dataclass(frozen=True, slots=True)
 class Custody:
     """`backup_days` is how long the oldest backup of the side store lives; certificates state it. `tiles` is where
-    trees are published beside the log, so that what is deleted is deleted there too.
+    trees are published beside the log, so that what is deleted is deleted there too. `exchange` brings notes and tokens
+    of other parties beside the log to the hosts that share the record; it blocks, and may raise StoreError.
 
     Files are opened anew for each piece of work, in a thread of its own, so that no snapshot outlives it.
     """
@@ -39,6 +43,7 @@ class Custody:
     backup_days: int = 30
     clock: Clock = time.time
     tiles: Path | None = None
+    exchange: Callable[[], None] = lambda: None
 
     async def record(self, event: Event, private: Private | None = None) -> Receipt:
         return await self.log.append(event, private)
@@ -70,12 +75,20 @@ class Custody:
                     yield seq, decode_leaf(stored.payload)
 
     def event_ids(self, tenant: str, seqs: Sequence[int]) -> dict[int, str]:
-        """Of the records that there are among these: which event has the number.
+        """By number, the id of the event that has it, for those of `seqs` (ascending) that are on record.
 
-        A value belongs to a record only with both (`audit.sided`): one of a record that never was may have its number.
+        A value belongs to a record only if both are the same (`audit.sided`): a value of a record that was never
+        written may have the number of another. Of a record whose content expired the id is empty: it has no values.
         Raises EventRejected for a leaf that is not a record.
         """
-        return {seq: leaf.stamp.event_id for seq, leaf in self.leaves(tenant, seqs)}
+        found: dict[int, str] = {}
+        with self.reading() as reader:
+            for first, last in spans(seqs):
+                for stored in reader.leaves(tenant, first):
+                    if stored.seq > last:
+                        break
+                    found[stored.seq] = _event_id(stored.payload)
+        return found
 
     def now(self) -> int:
         """Milliseconds since the epoch."""
@@ -86,3 +99,12 @@ class Custody:
 
     def origin(self, tenant: str) -> str:
         return origin_of(self.signer.name, tenant)
+
+
+def _event_id(payload: bytes) -> str:
+    if not payload:
+        return ""
+    found = parsed(payload).get("event_id")
+    if not isinstance(found, str):
+        raise EventRejected("a leaf is not a record: run `domicile audit verify`")
+    return found

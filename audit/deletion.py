@@ -5,8 +5,10 @@ interrupted in between is in `unfinished` and is taken up again.
 """
 
 import sqlite3
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import attrgetter
 from typing import Literal, NamedTuple
 
 from audit.certificate import Certificate, Recipient, spans
@@ -45,6 +47,38 @@ class Doomed(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class Recorded:
+    """What the record says about a tenant's numbers: which event has each, and who was sent the calls."""
+
+    event_ids: Callable[[Sequence[int]], Mapping[int, str]]
+    recipients: Callable[[Sequence[int]], Iterable[Recipient]] = lambda seqs: ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """Values to delete: those of records, those whose number is not on record yet, and strays, whose number another
+    event has. The latter are of records that were never written: no certificate needs to cover them."""
+
+    real: list[Doomed]
+    unsettled: list[Doomed]
+    strays: list[Doomed]
+
+    @property
+    def covered(self) -> list[Doomed]:
+        return self.real + self.unsettled
+
+
+def _judge(rows: Sequence[Doomed], recorded: Recorded) -> _Judged:
+    """In the transaction that deletes: what is written meanwhile has its values here before it has its record."""
+    judged = _Judged([], [], [])
+    events = recorded.event_ids(sorted({row.seq for row in rows}))
+    for row in rows:
+        found = events.get(row.seq)
+        (judged.unsettled if found is None else judged.real if found == row.event_id else judged.strays).append(row)
+    return judged
+
+
+@dataclass(frozen=True, slots=True)
 class Wanted:
     """What is to be deleted and why. `now` in milliseconds, `backup_days` how long backups of the side store live."""
 
@@ -67,25 +101,19 @@ def _holds(db: sqlite3.Connection, tenant: str) -> list[Hold]:
     return [Hold(*row) for row in db.execute(_HOLDS, (tenant,))]
 
 
-def erase_subject(
-    side: SideStore, wanted: Wanted, key_id: str, recipients: Callable[[Sequence[int]], Iterable[Recipient]]
-) -> Certificate:
+def erase_subject(side: SideStore, wanted: Wanted, key_id: str, recorded: Recorded) -> Certificate:
     """Delete everything under one key. Raises HeldError, with nothing deleted, if any of it is on hold."""
-    return _erase(side, wanted, "key_id = ?", (key_id,), recipients, keys=(key_id,))
+    return _erase(side, wanted, "key_id = ?", (key_id,), recorded, keys=(key_id,))
 
 
-def erase_records(
-    side: SideStore, wanted: Wanted, first: int, last: int, recipients: Callable[[Sequence[int]], Iterable[Recipient]]
-) -> Certificate:
+def erase_records(side: SideStore, wanted: Wanted, first: int, last: int, recorded: Recorded) -> Certificate:
     """Delete the values of records `first` to `last`, and the keys nothing is left under. Raises HeldError."""
-    return _erase(side, wanted, "seq BETWEEN ? AND ?", (first, last), recipients)
+    return _erase(side, wanted, "seq BETWEEN ? AND ?", (first, last), recorded)
 
 
-def erase_tenant(
-    side: SideStore, wanted: Wanted, recipients: Callable[[Sequence[int]], Iterable[Recipient]]
-) -> Certificate:
+def erase_tenant(side: SideStore, wanted: Wanted, recorded: Recorded) -> Certificate:
     """Delete everything of a tenant. Raises HeldError. The tenant's own key is the caller's to destroy."""
-    return _erase(side, wanted, "TRUE", (), recipients)
+    return _erase(side, wanted, "TRUE", (), recorded)
 
 
 def _erase(
@@ -93,16 +121,17 @@ def _erase(
     wanted: Wanted,
     where: str,
     parameters: tuple[object, ...],
-    recipients: Callable[[Sequence[int]], Iterable[Recipient]],
+    recorded: Recorded,
     keys: tuple[str, ...] = (),
 ) -> Certificate:
     with side.transaction() as db:
-        doomed = _select(db, wanted.tenant, where, parameters)
+        doomed = _judge(_select(db, wanted.tenant, where, parameters), recorded)
         standing = _holds(db, wanted.tenant)
-        held = [hold.id for hold in standing if any(hold.covers(row.key_id, row.seq) for row in doomed)]
+        held = [hold.id for hold in standing if any(hold.covers(row.key_id, row.seq) for row in doomed.covered)]
         if held:
             raise HeldError(tuple(held))
-        certificate = _delete(db, wanted, doomed, tuple(recipients(sorted({row.seq for row in doomed}))), keys)
+        told = tuple(recorded.recipients(sorted({row.seq for row in doomed.real})))
+        certificate = _delete(db, wanted, doomed, told, keys)
         if wanted.scope == "tenant":
             db.execute("DELETE FROM pepper WHERE tenant = ?", (wanted.tenant,))
             db.execute("DELETE FROM data_key WHERE tenant = ?", (wanted.tenant,))
@@ -113,7 +142,9 @@ RECORD = "record"
 """The name under which a certificate covers whole records, whose content goes while their hash stays."""
 
 
-def expire(side: SideStore, wanted: Wanted, over: Sequence[Sequence[int]] = ()) -> tuple[Certificate | None, int, int]:
+def expire(
+    side: SideStore, wanted: Wanted, recorded: Recorded, over: Sequence[Sequence[int]] = ()
+) -> tuple[Certificate | None, int, int]:
     """Delete the values whose time is over, and note that the content of the records `over` is to go, each group whole.
 
     Records stay while values of theirs are kept, or a hold covers them. Returns the certificate, None if there is
@@ -123,10 +154,10 @@ def expire(side: SideStore, wanted: Wanted, over: Sequence[Sequence[int]] = ()) 
         due = _select(db, wanted.tenant, "expires <= ?", (wanted.now,))
         standing = _holds(db, wanted.tenant)
         free = [row for row in due if not any(hold.covers(row.key_id, row.seq) for hold in standing)]
-        gone = {(row.seq, row.field) for row in free}
-        kept = [row for row in _select(db, wanted.tenant, "TRUE", ()) if (row.seq, row.field) not in gone]
+        gone = set(free)
+        kept = [row for row in _select(db, wanted.tenant, "TRUE", ()) if row not in gone]
         going, held = _free_records(over, kept, standing)
-        certificate = _delete(db, wanted, free, recipients=(), records=going) if free or going else None
+        certificate = _delete(db, wanted, _judge(free, recorded), records=going) if free or going else None
     return certificate, len(due) - len(free), held
 
 
@@ -182,22 +213,25 @@ def _select(db: sqlite3.Connection, tenant: str, where: str, parameters: tuple[o
 def _delete(
     db: sqlite3.Connection,
     wanted: Wanted,
-    doomed: Sequence[Doomed],
-    recipients: tuple[Recipient, ...],
+    doomed: _Judged,
+    recipients: tuple[Recipient, ...] = (),
     keys: tuple[str, ...] = (),
     records: Sequence[int] = (),
 ) -> Certificate:
+    rows = doomed.covered + doomed.strays
     db.executemany(
         "DELETE FROM value WHERE tenant = ? AND seq = ? AND event_id = ? AND field = ?",
-        [(wanted.tenant, row.seq, row.event_id, row.field) for row in doomed],
+        [(wanted.tenant, row.seq, row.event_id, row.field) for row in rows],
     )
-    emptied = sorted(key_id for key_id in {*keys, *(row.key_id for row in doomed)} if not _in_use(db, key_id))
+    emptied = sorted(key_id for key_id in {*keys, *(row.key_id for row in rows)} if not _in_use(db, key_id))
     db.executemany("DELETE FROM data_key WHERE id = ?", [(key_id,) for key_id in emptied])
-    covered = {
-        field: spans(row.seq for row in doomed if row.field == field) for field in sorted({row.field for row in doomed})
-    }
+    covered = {field: spans(row.seq for row in of_field) for field, of_field in _by_field(doomed.real)}
     if records:
         covered[RECORD] = spans(records)
+    unsettled = {
+        field: tuple(sorted((row.seq, row.event_id) for row in of_field))
+        for field, of_field in _by_field(doomed.unsettled)
+    }
     certificate = Certificate(
         id=wanted.id,
         cause=wanted.cause,
@@ -205,8 +239,9 @@ def _delete(
         scope=wanted.scope,
         deleted_at=rfc3339(wanted.now),
         covered=covered,
-        records=len({row.seq for row in doomed}.union(records)),
-        values=len(doomed),
+        unsettled=unsettled or None,
+        records=len({row.seq for row in doomed.covered}.union(records)),
+        values=len(doomed.covered),
         keys_destroyed=tuple(emptied),
         backups_until=rfc3339(wanted.now + wanted.backup_days * DAY_MS),
         recipients=recipients,
@@ -216,6 +251,10 @@ def _delete(
         (wanted.id, wanted.tenant, certificate.body().decode()),
     )
     return certificate
+
+
+def _by_field(rows: Sequence[Doomed]) -> Iterator[tuple[str, Iterator[Doomed]]]:
+    return groupby(sorted(rows, key=attrgetter("field")), key=attrgetter("field"))
 
 
 def _in_use(db: sqlite3.Connection, key_id: str) -> bool:

@@ -10,7 +10,7 @@ A record may itself have expired: its content is gone, its hash stays, and the s
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Literal
@@ -81,7 +81,10 @@ def field_states(
             if kept.event_id == leaf.stamp.event_id and kept.key_id not in keyless
         }
         for field, commitment in sorted((leaf.event.commits or {}).items()):
-            yield _state(side, stored.seq, field, commitment, there, vouched, opens(stored.seq))
+            if (kept := there.get(field)) is None:
+                yield _gone(stored.seq, field, vouched, leaf.stamp.event_id)
+            else:
+                yield _state(side, kept, commitment, opens(stored.seq))
 
 
 def account(
@@ -119,31 +122,20 @@ def vouch(reader: Reader, key: VerifierKey, tenant: str, notes: Iterable[str]) -
     return vouched
 
 
-def _gone(seq: int, field: str, vouched: list[Vouched]) -> FieldState:
+def _gone(seq: int, field: str, vouched: list[Vouched], event_id: str | None = None) -> FieldState:
     for one in vouched:
-        if seq < one.seq and one.certificate.covers(seq, field):
+        if seq < one.seq and one.certificate.covers(seq, field, event_id):
             return FieldState(seq, field, "erased", one.certificate.id)
     return FieldState(seq, field, "missing", "it or its key is not kept and no certificate says that it was deleted")
 
 
-def _state(
-    side: SideStore,
-    seq: int,
-    field: str,
-    commitment: str,
-    there: Mapping[str, Kept],
-    vouched: list[Vouched],
-    opened: bool,
-) -> FieldState:
-    kept = there.get(field)
-    if kept is None:
-        return _gone(seq, field, vouched)
+def _state(side: SideStore, kept: Kept, commitment: str, opened: bool) -> FieldState:
     if kept.commitment != commitment:
-        return FieldState(seq, field, "wrong", "the side store keeps it for another commitment")
+        return FieldState(kept.seq, kept.field, "wrong", "the side store keeps it for another commitment")
     if not opened:
-        return FieldState(seq, field, "withheld")
+        return FieldState(kept.seq, kept.field, "withheld")
     try:
         side.disclose(kept)
     except (CommitmentError, KeyLost, ValueError) as error:
-        return FieldState(seq, field, "wrong", str(error))
-    return FieldState(seq, field, "disclosed")
+        return FieldState(kept.seq, kept.field, "wrong", str(error))
+    return FieldState(kept.seq, kept.field, "disclosed")

@@ -18,6 +18,7 @@ from audit.custody import Custody
 from audit.deletion import (
     RECORD,
     Hold,
+    Recorded,
     Wanted,
     certificates_of,
     erase_records,
@@ -58,20 +59,20 @@ async def erase(
         key_id = await custody.at_side(lambda side: side.subject_key(tenant, subject))
         if key_id is None:
             raise AuditError("nothing is kept under this subject")
-    if records is not None and not await custody.at_side(lambda side: _keeps(side, tenant, *records)):
+    if records is not None and not await custody.at_side(lambda side: _keeps(custody, side, tenant, *records)):
         raise AuditError(f"nothing is kept of records {records[0]} to {records[1]}")
     erasure_id = custody.new_id()
     requested = ErasureRequested(tenant=tenant, erasure_id=erasure_id, scope=scope, actor=actor, reason=reason)
     await custody.record(requested)
     wanted = Wanted(erasure_id, tenant, "erasure", scope, custody.now(), custody.backup_days)
-    told = partial(recipients, custody, tenant)
+    recorded = Recorded(partial(custody.event_ids, tenant), partial(recipients, custody, tenant))
 
     def delete(side: SideStore) -> Certificate:
         if key_id is not None:
-            return erase_subject(side, wanted, key_id, told)
+            return erase_subject(side, wanted, key_id, recorded)
         if records is not None:
-            return erase_records(side, wanted, *records, told)
-        return erase_tenant(side, wanted, told)
+            return erase_records(side, wanted, *records, recorded)
+        return erase_tenant(side, wanted, recorded)
 
     try:
         certificate = await custody.at_side(delete)
@@ -102,8 +103,11 @@ async def certificates(custody: Custody, tenant: str) -> list[str]:
     return await custody.at_side(lambda side: certificates_of(side, tenant))
 
 
-def _keeps(side: SideStore, tenant: str, first: int, last: int) -> bool:
-    return next(side.kept(tenant, start=first, end=last + 1), None) is not None
+def _keeps(custody: Custody, side: SideStore, tenant: str, first: int, last: int) -> bool:
+    """Whether a value of one of these records is kept; those of records that were never written do not count."""
+    kept = list(side.kept(tenant, start=first, end=last + 1))
+    events = custody.event_ids(tenant, sorted({one.seq for one in kept}))
+    return any(events.get(one.seq) == one.event_id for one in kept)
 
 
 def _prune(custody: Custody, certificate: Certificate) -> None:

@@ -20,6 +20,8 @@ from audit.succession import digest, open_succession
 from audit.walk import parsed
 
 ACTOR = "system"
+RECORDED_EVERY_S = 60
+"""How often a gateway looks, at least. `audit.verify` allows a change that is not recorded yet for longer than that."""
 SKEW = timedelta(minutes=5)
 """By which the clocks of two hosts may differ: a tree that began so long before the rotation is looked at too."""
 

@@ -8,13 +8,14 @@ Witnessed checkpoints and timestamp tokens lie in folders beside the log, as `do
 
 import json
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from audit.anchor import digest
+from audit.attested_files import TIMESTAMPS, WITNESSED, AttestedFile
 from audit.checkpoint import Checkpoint, open_checkpoint, origin_of
 from audit.cosignature import cosigners
 from audit.errors import NoteError
@@ -24,8 +25,6 @@ from audit.note import VerifierKey
 from audit.store import Reader, SignedCheckpoint
 from audit.walk import parsed
 
-WITNESSED = "witnessed"
-TIMESTAMPS = "timestamps"
 MAX_TOLD = 24
 
 
@@ -38,13 +37,15 @@ class Voucher:
     token: bytes | None = None
 
 
-def vouchers(folder: Path) -> list[Voucher]:
-    """Those beside the log in `folder`; unchecked, the verifier checks them."""
-    found = [Voucher(file.read_text(encoding="utf-8")) for file in sorted((folder / WITNESSED).glob("_anchor-*.note"))]
-    for token in sorted((folder / TIMESTAMPS).glob("*.tsr")):
-        note = token.with_suffix(".note")
-        if note.is_file():
-            found.append(Voucher(note.read_text(encoding="utf-8"), token.read_bytes()))
+def vouchers(files: Sequence[AttestedFile]) -> list[Voucher]:
+    """Those in the files of other parties; unchecked, the verifier checks them."""
+    by_path = {one.path: one for one in files}
+    noted = [one for one in files if one.folder == WITNESSED and one.name.startswith("_anchor-")]
+    found = [Voucher(one.text) for one in noted]
+    for token in files:
+        note = by_path.get(f"{TIMESTAMPS}/{Path(token.name).stem}.note")
+        if token.folder == TIMESTAMPS and token.name.endswith(".tsr") and note is not None:
+            found.append(Voucher(note.text, token.content))
     return found
 
 

@@ -323,7 +323,7 @@ class _Pack:
             if field in kept:
                 yield said | self._value(kept[field])
                 continue
-            yield said | _gone(seq, field, vouched)
+            yield said | _gone(seq, field, vouched, leaf.stamp.event_id)
 
     def _value(self, kept: Kept) -> dict[str, Any]:
         if not self._disclose or self._side.restricted(kept.key_id):
@@ -368,8 +368,9 @@ class _Pack:
             raise VerificationFailed(f"the log of tenant {self._tenant} does not hold: run `audit verify`")
 
 
-def _gone(seq: int, field: str, vouched: list[Vouched]) -> dict[str, str]:
-    by = next((one.certificate.id for one in vouched if one.certificate.covers(seq, field)), None)
+def _gone(seq: int, field: str, vouched: list[Vouched], event_id: str | None = None) -> dict[str, str]:
+    covering = (one for one in vouched if seq < one.seq and one.certificate.covers(seq, field, event_id))
+    by = next((one.certificate.id for one in covering), None)
     return {"state": "missing"} if by is None else {"state": "erased", "certificate": by}
 
 

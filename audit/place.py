@@ -9,15 +9,18 @@ with either is refused before anything is written.
 
 import logging
 import os
+import secrets
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from audit.attested_files import files_beside, missing
 from audit.errors import AuditError, NoLog, StoreError
 from audit.identity import StrangerError, check_identity, key_beside
 from audit.marker import Named, Place, mark_made, place_of
 from audit.sqlite import SqliteReader, SqliteStore, no_log_at
 from audit.store import LeafStore, Reader
 from audit.succession import keep_notes, notes_in
+from audit.tiles import Folder
 
 logger = logging.getLogger(__name__)
 
@@ -66,6 +69,7 @@ def open_store(path: Path, node: str, boot: str, source: UrlSource = database_ur
         if key is not None:
             store.claim(key)
             _exchange_successions(store, path)
+            _exchange_attested_files(store, path)
             mark_made(named, place)
     except BaseException:
         store.close()
@@ -145,6 +149,23 @@ def _exchange_successions(store: LeafStore, path: Path) -> None:
     if missing := [note for note in here if note not in there]:
         store.add_successions(missing)
     _learn(path, there)
+
+
+def exchange_attested_files(path: Path, source: UrlSource = database_url) -> None:
+    """What other parties signed, between the folder and the record where hosts share it. Raises StoreError."""
+    if source() is not None:
+        node = f"exchange-{os.getpid()}-{secrets.token_hex(4)}"
+        open_store(path, node, "", source).close()  # opening does it
+
+
+def _exchange_attested_files(store: LeafStore, path: Path) -> None:
+    there, here = store.attested_files(), files_beside(path.parent)
+    store.add_attested_files(missing(here, there))
+    try:
+        for one in missing(there, here):
+            Folder(path.parent / one.folder).write(one.name, one.content)
+    except OSError as error:  # the database has them
+        logger.error("notes of other parties cannot be kept beside the log: %s", error)
 
 
 def _learn(path: Path, notes: Sequence[str]) -> bool:

@@ -15,6 +15,7 @@ from typing import Any
 
 import psycopg
 
+from audit.attested_files import AttestedFile
 from audit.errors import NoLog, StoreError
 from audit.event_base import Step
 from audit.identity import Identity, check_founder, check_identity, identity_of
@@ -189,6 +190,18 @@ class PostgresStore:
             for note in notes:
                 self._db.execute("INSERT INTO succession VALUES (%s) ON CONFLICT DO NOTHING", (note,))
 
+    def attested_files(self) -> list[AttestedFile]:
+        with store_errors():
+            return _attested_files(self._db)
+
+    def add_attested_files(self, files: Sequence[AttestedFile]) -> None:
+        with store_errors():
+            if files and not has_table(self._db, "attested_file"):
+                with setup(self._db):
+                    self._db.execute(_ATTESTED_FILE)
+            for one in files:
+                self._db.execute(_PUT_FILE, one)
+
     def newest(self) -> list[bytes]:
         with store_errors():
             return [bytes(payload) for (payload,) in self._db.execute(_NEWEST)]
@@ -306,6 +319,22 @@ def _successions(db: Rows) -> list[str]:
     return [note for (note,) in db.execute('SELECT note FROM succession ORDER BY note COLLATE "C"')]
 
 
+_ATTESTED_FILE = (
+    "CREATE TABLE IF NOT EXISTS attested_file"
+    " (folder text, name text, content bytea NOT NULL, PRIMARY KEY (folder, name))"
+)
+_PUT_FILE = (
+    "INSERT INTO attested_file VALUES (%s, %s, %b) ON CONFLICT (folder, name) DO UPDATE SET content = EXCLUDED.content"
+)
+
+
+def _attested_files(db: Rows) -> list[AttestedFile]:
+    if not has_table(db, "attested_file"):
+        return []
+    rows = db.execute('SELECT folder, name, content FROM attested_file ORDER BY folder, name COLLATE "C"')
+    return [AttestedFile(folder, name, bytes(content)) for folder, name, content in rows]
+
+
 def _take_name(db: Rows, node: str) -> None:
     """A process that died a moment ago may still have a session, until the server notices."""
     deadline = time.monotonic() + NAME_SECONDS
@@ -364,6 +393,10 @@ class PostgresReader:
     def successions(self) -> list[str]:
         with store_errors():
             return _successions(self._db)
+
+    def attested_files(self) -> list[AttestedFile]:
+        with store_errors():
+            return _attested_files(self._db)
 
     def tenants(self) -> list[str]:
         with store_errors():

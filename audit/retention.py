@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from itertools import islice
 
 from audit.custody import Custody
-from audit.deletion import Wanted, due, expire, sweep, would_expire
+from audit.deletion import Recorded, Wanted, due, expire, sweep, would_expire
 from audit.erasure import certify, finish
 from audit.errors import AuditError, CanonicalError, EventRejected
 from audit.leaf import decode_leaf
@@ -71,7 +72,8 @@ async def run(custody: Custody, tenant: str, schedule: Schedule | None = None) -
     if orphans:
         await custody.at_side(lambda side: sweep(side, tenant, orphans))
     records, floored = await custody.in_thread(lambda: _over(custody, tenant, schedule, wanted.now))
-    certificate, held, held_records = await custody.at_side(lambda side: expire(side, wanted, records))
+    recorded = Recorded(partial(custody.event_ids, tenant))
+    certificate, held, held_records = await custody.at_side(lambda side: expire(side, wanted, recorded, records))
     deleted = 0 if certificate is None else certificate.values
     expired = 0 if certificate is None else certificate.whole_records
     _, _, oldest = await custody.at_side(lambda side: due(side, tenant, wanted.now))

@@ -7,6 +7,7 @@ import os
 import re
 import secrets
 from base64 import b64decode, b64encode
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -27,6 +28,15 @@ class Signer(NoteSigner, Protocol):
 
     @property
     def name(self) -> str: ...
+
+
+class LogSigner(Signer, Protocol):
+    """One key of a log; `successions` are the notes that lead to it and from it."""
+
+    successions: list[str]
+
+    @property
+    def verifier_key(self) -> VerifierKey: ...
 
 
 def key_of(signer: Signer) -> VerifierKey:
@@ -53,10 +63,16 @@ class FileSigner:
     def open(cls, path: Path, *, name: str = DEFAULT_NAME) -> "FileSigner":
         """Read the key at `path`, or create it there under `name` (a key that exists keeps its own name).
 
-        Raises SignerError if the file is no key, may be read by others, or cannot be written.
+        Raises SignerError if the file is no key, may be read by others, or cannot be written; if it is absent and its
+        verifier key is there, since another key would not verify the log.
         """
         try:
             if not path.exists():
+                if path.with_suffix(".vkey").exists():
+                    raise SignerError(
+                        f"the signing key {path.name} is not beside its verifier key; put it back with the key set"
+                        " (domicile init --keys), or, where it is in Vault, set secrets.vault.signing_key"
+                    )
                 _create(path, name)
             if path.stat().st_mode & 0o077:
                 raise SignerError(f"others than its owner may read {path.name}: run chmod 600 on it")
@@ -109,36 +125,52 @@ def parse_signer(content: bytes) -> FileSigner:
 
 
 class FollowingSigner:
-    """The key in a file as it is now: once another process has put its successor there, that one signs.
+    """The key of a log as it is now: once another process has put its successor in place, that one signs.
 
     A key that no succession links to the one before is refused, and so is everything else that is not its successor.
+    If the successor is kept elsewhere (in a file instead of Vault, or the reverse), the key of before signs until this
+    process is started with the configuration of the new one: verifiers trust both.
     """
 
-    def __init__(self, path: Path, signer: FileSigner) -> None:
-        self._path = path
-        self._signer = signer
+    def __init__(self, public: Path, watched: Sequence[Path], reopen: Callable[[], LogSigner]) -> None:
+        """`public` is the file of the verifier key; `reopen` opens the key of now, and is called again when `public`,
+        one of `watched` or the successions beside it change. Raises SignerError."""
+        self._public = public
+        self._watched = (*watched, public, public.parent / FOLDER)
+        self._reopen = reopen
+        self._signer = reopen()
         self._seen = self._state()
 
     @classmethod
     def open(cls, path: Path, *, name: str = DEFAULT_NAME) -> "FollowingSigner":
-        """As `FileSigner.open`."""
-        return cls(path, FileSigner.open(path, name=name))
+        """The key in the file `path`, as `FileSigner.open`."""
+        return cls(path.with_suffix(".vkey"), [path], lambda: FileSigner.open(path, name=name))
 
-    def current(self) -> FileSigner:
+    def current(self) -> LogSigner:
         """The signer with the key of now. Any thread may ask. Raises SignerError."""
         if (state := self._state()) != self._seen:
-            signer = FileSigner.open(self._path, name=self._signer.name)
-            before = self._signer.public_key
-            if signer.name != self._signer.name or before not in key_of(signer).public_keys:
-                raise SignerError(
-                    f"{self._path.name} was replaced by a key that no succession links to the one before; put the key"
-                    " of this installation back"
-                )
-            self._signer, self._seen = signer, state
+            self._signer, self._seen = self._successor(), state
         return self._signer
 
+    def _successor(self) -> LogSigner:
+        before = self._signer
+        try:
+            signer = self._reopen()
+        except SignerError:
+            notes = notes_in(self._public.parent)
+            if not _follows(self._public, before, notes):
+                raise
+            before.successions = notes
+            return before
+        if signer.name != before.name or before.public_key not in key_of(signer).public_keys:
+            raise SignerError(
+                f"the key of {self._public.name} was replaced by one that no succession links to the one before; put"
+                " the key of this installation back"
+            )
+        return signer
+
     def _state(self) -> tuple[tuple[int, int] | None, ...]:
-        return tuple(_stamp_of(each) for each in (self._path, self._path.parent / FOLDER))
+        return tuple(_stamp_of(each) for each in self._watched)
 
     @property
     def name(self) -> str:
@@ -158,6 +190,15 @@ class FollowingSigner:
 
     def sign(self, message: bytes) -> bytes:
         return self.current().sign(message)
+
+
+def _follows(public: Path, before: LogSigner, notes: list[str]) -> bool:
+    """Whether the verifier key in the file `public` is of a successor of the key `before`."""
+    try:
+        key = VerifierKey.parse(public.read_text(encoding="ascii"))
+        return key.public_key in successors(before.public_key, before.name, notes)
+    except (OSError, ValueError, NoteError):
+        return False
 
 
 def _stamp_of(path: Path) -> tuple[int, int] | None:

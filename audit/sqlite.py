@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
+from audit.attested_files import AttestedFile
 from audit.database_file import connect_existing, create_database_file
 from audit.errors import NoLog, ProofError, StoreError, StoreFull
 from audit.event_base import Step
@@ -228,6 +229,13 @@ class SqliteStore:
                 "INSERT INTO succession VALUES (?) ON CONFLICT DO NOTHING", [(note,) for note in notes]
             )
 
+    def attested_files(self) -> list[AttestedFile]:
+        """None: they are in the folder of the one host that has this file."""
+        return []
+
+    def add_attested_files(self, files: Sequence[AttestedFile]) -> None:
+        """Nobody to exchange them with."""
+
     def newest(self) -> list[bytes]:
         with _store_errors():
             return [payload for (payload,) in self._db.execute(_NEWEST)]
@@ -373,6 +381,9 @@ class SqliteReader:
     def successions(self) -> list[str]:
         with _store_errors():
             return _successions(self._db)
+
+    def attested_files(self) -> list[AttestedFile]:
+        return []
 
     def tenants(self) -> list[str]:
         with _store_errors():

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from audit.attested_files import AttestedFile
 from audit.errors import StoreError
 from audit.event_base import Step
 from audit.identity import Identity
@@ -142,6 +143,12 @@ class LeafStore(Store, Protocol):
 
     def add_successions(self, notes: Sequence[str]) -> None: ...
 
+    def attested_files(self) -> list[AttestedFile]:
+        """Notes and tokens of other parties that hosts exchange; none where the record is one host's file."""
+
+    def add_attested_files(self, files: Sequence[AttestedFile]) -> None:
+        """In place of those of the same name."""
+
     def append(
         self, entries: Sequence[Entry], checkpoints: Sequence[SignedCheckpoint] = (), keep: Keep | None = None
     ) -> Appended:
@@ -166,6 +173,8 @@ class Reader(Protocol):
         """Which installation the database says it is of; None if it was never claimed."""
 
     def successions(self) -> list[str]: ...
+
+    def attested_files(self) -> list[AttestedFile]: ...
 
     def sizes(self) -> dict[str, int]: ...
 

@@ -26,12 +26,12 @@ from rfc3161_client import (
 
 from audit.anchor import digest
 from audit.anchor_event import CheckpointTimestamped, TimestampFailed
+from audit.attested_files import TIMESTAMPS
 from audit.checkpoint import Checkpoint, open_checkpoint, origin_of
 from audit.clocks import rfc3339_of
 from audit.custody import Custody
 from audit.errors import AuditError, TimestampError
 from audit.event_base import ANCHOR_TENANT
-from audit.outside import TIMESTAMPS
 from audit.signer import key_of
 from audit.tiles import Folder
 
@@ -143,6 +143,7 @@ async def timestamp(
     stem = f"{checkpoint.size:012d}-{token_sha256[:16]}"
     await custody.in_thread(lambda: kept.write(f"{stem}.tsr", token.der))
     await custody.in_thread(lambda: kept.write(f"{stem}.note", note.encode()))
+    await custody.in_thread(custody.exchange)  # before the record names it: other hosts verify that it is there
     event = CheckpointTimestamped(
         size=checkpoint.size,
         checkpoint_sha256=digest(checkpoint),

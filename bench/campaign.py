@@ -5,7 +5,7 @@
     python bench/campaign.py --factor 26 --out FILE.json tests/audit/test_crash_matrix.py   (1,040 runs, both stores)
     python bench/campaign.py --factor 5 --out FILE.json tests/gateway/test_failover.py      (100 kills, hangs, restarts)
     python bench/campaign.py --factor 32 --out FILE.json tests/gateway/test_side_store_campaign.py  (1,024 calls)
-    python bench/campaign.py --factor 9 --out FILE.json tests/audit/test_crash.py          (540 kills, commands between)
+    python bench/campaign.py --factor 9 --out FILE.json tests/audit/test_crash.py  (540 kills a store, with commands)
 
 The ordinary suite runs the same properties, and other tests that draw (marked `campaign`), on a seeded sample. A
 failure prints how to reproduce it.
@@ -31,6 +31,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--factor", type=int, default=25, help="times the examples of an ordinary run")
     parser.add_argument("--jobs", type=int, default=2, help="processes")
+    parser.add_argument("--timeout", type=int, default=3600, help="seconds that one test may take")
     parser.add_argument("--out", type=Path, help="write the result here as well")
     parser.add_argument("tests", nargs="*", default=["tests"], help="folders or files")
     options = parser.parse_args()
@@ -39,7 +40,7 @@ def main() -> int:
         began = time.monotonic()
         status = subprocess.run(
             [sys.executable, "-m", "pytest", "-m", "hypothesis or campaign", "-n", str(options.jobs),
-             "--timeout", "3600", f"--junitxml={junit}", *options.tests],
+             "--timeout", str(options.timeout), f"--junitxml={junit}", *options.tests],
             cwd=ROOT, env={**os.environ, "DOMICILE_CAMPAIGN": str(options.factor)}, check=False,
         ).returncode  # fmt: skip
         suite = ElementTree.parse(junit).getroot().find("testsuite")

@@ -14,7 +14,7 @@ from audit import AuditLog, AuditSettings, Signer, open_sided
 from audit.identity import identity_of
 from audit.sequencer import Limits as AuditLimits
 from audit.watched import Watches
-from gateway.admin.access import Desk
+from gateway.admin.access import Desk, OnRefused
 from gateway.admin.app import PREFIX as ADMIN_PREFIX
 from gateway.admin.app import build_admin
 from gateway.admin_record import recorded_from_threads
@@ -24,7 +24,7 @@ from gateway.cells import PREFIX as CELLS_PREFIX
 from gateway.cells import build_cells
 from gateway.chores import Chores
 from gateway.credentials import TenantCredentials, certificate_end
-from gateway.directory import Directory
+from gateway.directory import Address, Directory
 from gateway.errors import BackendUnavailable
 from gateway.evaluation import Evaluation
 from gateway.feasibility import Feasibility
@@ -297,13 +297,13 @@ async def _limit_store(database: Database, ledger: Ledger, url: str | None) -> A
         await store.close()
 
 
-def _told_from_threads(recorder: Recorder, telemetry: Telemetry) -> Callable[[str], None]:
-    """Puts on record who could not come in to administer, from threads beside the running loop."""
+def _told_from_threads(recorder: Recorder, telemetry: Telemetry) -> OnRefused:
+    """Counts callers of the admin API who could not be authenticated, from threads beside the running loop."""
     loop = asyncio.get_running_loop()
 
-    def refused(reason: str) -> None:
+    def refused(reason: str, address: Address | None = None, /) -> None:
         telemetry.auth_failures.labels(reason).inc()
-        loop.call_soon_threadsafe(recorder.auth_failed, reason)
+        loop.call_soon_threadsafe(recorder.auth_failed, reason, address)
 
     return refused
 

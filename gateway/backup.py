@@ -28,11 +28,11 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from audit.attested_files import TIMESTAMPS, WITNESSED
 from audit.database_file import SIDECARS, create_database_file
 from audit.errors import AuditError, NoteError
 from audit.new_file import make_private_folder, new_file, sync_folder
 from audit.note import VerifierKey, open_note, sign_note
-from audit.outside import TIMESTAMPS, WITNESSED
 from audit.signer import key_of
 from audit.succession import FOLDER as SUCCESSION
 from audit.succession import with_kin

@@ -17,7 +17,7 @@ from audit.anchor import Anchors, anchor
 from audit.clock import record_clock
 from audit.erasure import finish
 from audit.event_base import ANCHOR_TENANT
-from audit.late_trees import LateTrees, tell_late_trees
+from audit.late_trees import RECORDED_EVERY_S, LateTrees, tell_late_trees
 from audit.node import NodeLock
 from audit.outside import last_stamped
 from audit.retention import run_all
@@ -45,6 +45,7 @@ class Chores:
         self._anchors = Anchors()
         self._learn = learn
         self._late_trees = LateTrees()
+        self._telling = asyncio.Lock()
 
     async def run(self) -> NoReturn:
         lock = await self._turn()
@@ -53,6 +54,7 @@ class Chores:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._every(self._settings.retention_every_s, "retention", self.expire))
                 group.create_task(self._every(self._settings.anchor_every_s, "anchoring", self.anchor))
+                group.create_task(self._every(RECORDED_EVERY_S, "recording of key changes", self.tell_key_changes))
                 group.create_task(self._every(CLOCK_EVERY_S, "the state of the clock", self.tell_clock))
                 if self._settings.timestamp_url is not None:
                     often = min(TIMESTAMP_RETRY_S, self._settings.timestamp_every_s)
@@ -67,9 +69,15 @@ class Chores:
 
     async def anchor(self) -> None:
         """Checkpoints that a gateway on another host signed with a newer key are trusted by its succession."""
-        await asyncio.to_thread(self._learn)
-        await tell_late_trees(self._custody, self._late_trees)
+        await self.tell_key_changes()
+        await self._custody.in_thread(self._custody.exchange)
         await anchor(self._custody, self._anchors)
+
+    async def tell_key_changes(self) -> None:
+        """In trees that began on a host which still had the old key, however seldom anchoring is configured."""
+        async with self._telling:
+            await asyncio.to_thread(self._learn)
+            await tell_late_trees(self._custody, self._late_trees)
 
     async def stamp(self) -> None:
         """The anchor, once the last token is old enough: also that of an earlier start, or of the command.

@@ -36,6 +36,7 @@ from regions.cli import app as region_app
 
 if TYPE_CHECKING:
     from audit.cli_frame import Hands
+    from audit.rotation import Replacement
 
 app = typer.Typer(
     name="domicile",
@@ -182,13 +183,30 @@ def _record_url() -> str | None:
         raise StoreError(str(error)) from error
 
 
+def _replacement_of(log: Path, to: str | None) -> "Replacement":
+    """How the signing key of the log in a data folder is replaced, where its configuration says that it is."""
+    from audit.cli_frame import replace_in_file
+    from audit.errors import AuditError
+    from gateway.installation import Installation, InstallationError
+
+    if not (log.parent.parent / "cell").exists():
+        return replace_in_file(log, to)
+    from gateway.secrets.signing_key import replacement
+
+    try:
+        return replacement(Installation.open(log.parent.parent), to)
+    except InstallationError as error:
+        raise AuditError(str(error)) from error
+
+
 def main() -> None:
-    from audit.cli_frame import open_hands
+    from audit.cli_frame import open_hands, open_replacement
     from audit.place import use_urls_of
     from gateway.admin_record import recorded_admin
 
     evidence_sources.append(_registers)
 
     open_hands.set(_hands_of)
+    open_replacement.set(_replacement_of)
     use_urls_of(_record_url)
     sys.exit(app(obj=recorded_admin))

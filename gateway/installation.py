@@ -19,7 +19,7 @@ import os
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,7 +31,7 @@ from audit.marker import Named, Place, mark_made, place_of, read_marker, write_m
 from audit.master import FileMaster
 from audit.new_file import make_private_folder
 from audit.note import VerifierKey
-from audit.place import is_there, learn_successions, open_reader, open_store, record_of
+from audit.place import exchange_attested_files, is_there, learn_successions, open_reader, open_store, record_of
 from audit.side import SideStore
 from audit.signer import FollowingSigner, key_of
 from audit.store import LeafStore, Reader
@@ -56,7 +56,6 @@ from regions.sealed import PLAIN, SealedFiles, SecretFiles
 from regions.secret_file import create_secret, read_secret
 
 if TYPE_CHECKING:
-    from gateway.secrets.transit import VaultSigner
     from gateway.secrets.vault import VaultClient
 
 DEFAULT_CELL = "local"
@@ -310,17 +309,29 @@ class Installation:
             signer=signer,
             backup_days=backup_days,
             tiles=self.audit_log.with_name(TILES),
+            exchange=partial(exchange_attested_files, self.audit_log, self.record_url),
         )
 
-    def signer(self) -> "FollowingSigner | VaultSigner":
-        make_private_folder(self.audit_log.parent)
-        name = f"{trust_domain(self.cell)}/audit"
-        if self._vault is not None and self.secrets.vault.signing_key is not None:
-            from gateway.secrets.transit import VaultSigner
+    @property
+    def log_name(self) -> str:
+        """Of the record: the name of the key that signs it."""
+        return f"{trust_domain(self.cell)}/audit"
 
-            vkey = self.audit_log.with_name("signer.vkey")
-            return VaultSigner.open(self._vault, self.secrets.vault.signing_key, vkey, name=name)
-        return FollowingSigner.open(self.audit_log.with_name("signer.key"), name=name)
+    def signing_service(self) -> "tuple[VaultClient, str] | None":
+        """Vault and the name of the key that signs the record there, if one is configured."""
+        if self._vault is None or self.secrets.vault.signing_key is None:
+            return None
+        return self._vault, self.secrets.vault.signing_key
+
+    def signer(self) -> FollowingSigner:
+        """The key that signs the record, in its file or in Vault. Raises SignerError."""
+        make_private_folder(self.audit_log.parent)
+        if (service := self.signing_service()) is None:
+            return FollowingSigner.open(self.audit_log.with_name("signer.key"), name=self.log_name)
+        from gateway.secrets.transit import VaultSigner
+
+        vkey = self.audit_log.with_name("signer.vkey")
+        return FollowingSigner(vkey, [], partial(VaultSigner.open, *service, vkey, name=self.log_name))
 
     def control(self, database: Database, *, actor: str, on_event: OnEvent) -> Control:
         return Control(

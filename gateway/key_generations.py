@@ -5,6 +5,7 @@ signed by the key before and the key after it. Then newer generations are added,
 Everything is checked before the first file is written, so a refused key set changes nothing.
 
     audit/signer.key     replaced by its successor; kept where the folder's is the successor
+    audit/signer.vkey    the same, of a key in Vault; the file of a key that it succeeds is destroyed
     audit/succession/*   added
     audit/keys/root.key* versions are added; one that both hold must be the same
     audit/keys/*.kek     added where the folder has none: a tenant's key is the folder's own, as its side store is
@@ -19,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from audit.errors import NoteError, SignerError
+from audit.note import VerifierKey
 from audit.secret_file import read_secret, shred_secret, write_secret
 from audit.signer import FileSigner, write_vkey
 from audit.succession import notes_in, successors
@@ -26,6 +28,7 @@ from gateway.installation import InstallationError
 from regions.sealed import is_sealed_content
 
 SIGNER = "audit/signer.key"
+VERIFIER = "audit/signer.vkey"
 
 _ROOT = re.compile(r"audit/keys/root\.key(?:\.([1-9][0-9]*))?")
 _PEPPER = re.compile(r"secrets/pepper(?:\.([1-9][0-9]*))?(\.staged)?")
@@ -42,6 +45,8 @@ class _Plan:
 
     def held(self, path: str) -> bytes | None:
         file = self.data / path
+        if path == VERIFIER:  # it is public
+            return file.read_bytes() if file.is_file() else None
         return read_secret(file) if file.exists() or file.is_symlink() else None
 
     def refuse(self, path: str, why: str) -> InstallationError:
@@ -56,7 +61,7 @@ def take_over(data: Path, given: Mapping[str, bytes]) -> list[str]:
     """
     plan = _Plan(data, given)
     _same_cell(plan)
-    newer = _signer(plan)
+    newer, public = _signer(plan), _verifier(plan)
     for path in sorted(given):
         next(rule for pattern, rule in _RULES if pattern(path))(plan, path)
     for path, content in plan.write.items():
@@ -67,6 +72,8 @@ def take_over(data: Path, given: Mapping[str, bytes]) -> list[str]:
     if newer is not None:
         write_secret(data / SIGNER, plan.write[SIGNER])
         write_vkey(data / SIGNER, newer.verifier_key)
+    if public is not None:
+        write_vkey(data / SIGNER, public)
     return sorted(given)
 
 
@@ -82,30 +89,62 @@ def _same_cell(plan: _Plan) -> None:
 def _signer(plan: _Plan) -> FileSigner | None:
     """The signer to put in place, None where the folder's stays. Raises InstallationError if the two are not kin."""
     given, held = plan.given.get(SIGNER), plan.held(SIGNER)
-    if given is None:
+    if given is None or given == held:
         return None
     try:
         new = FileSigner.parse(given.decode("ascii"), plan.data / SIGNER)
-        if held is None:
-            plan.write[SIGNER] = given
-            return new
-        if held == given:
-            return None
-        old = FileSigner.parse(held.decode("ascii"), plan.data / SIGNER)
-        notes = {note.decode() for path, note in plan.given.items() if path.startswith("audit/succession/")}
+    except (SignerError, UnicodeDecodeError) as error:
+        raise InstallationError(f"the key set cannot be used: {error}") from error
+    if not _takes_over(plan, SIGNER, new.verifier_key):
+        return None
+    plan.write[SIGNER] = given
+    return new
+
+
+def _verifier(plan: _Plan) -> VerifierKey | None:
+    """The verifier key to put in place of a key that is in Vault, None where the folder's stays."""
+    if (given := plan.given.get(VERIFIER)) is None:
+        return None
+    try:
+        new = VerifierKey.parse(given.decode("ascii"))
+    except (NoteError, UnicodeDecodeError) as error:
+        raise InstallationError(f"the key set cannot be used: {VERIFIER}: {error}") from error
+    if not _takes_over(plan, VERIFIER, new):
+        return None
+    if plan.held(SIGNER) is not None:
+        plan.gone.append(SIGNER)
+    return new
+
+
+def _takes_over(plan: _Plan, path: str, new: VerifierKey) -> bool:
+    """Whether `new` is to sign from now on: the folder has no key, or one that `new` succeeds; False where the folder's
+    is the same or the successor. Raises InstallationError if no succession links the two."""
+    try:
+        if (old := _key_of_folder(plan)) is None:
+            return True
+        if old == new:
+            return path == SIGNER and plan.held(SIGNER) is None  # the file was lost
+        notes = {note.decode() for name, note in plan.given.items() if name.startswith("audit/succession/")}
         notes |= set(notes_in((plan.data / SIGNER).parent))
         if old.name == new.name and new.public_key in successors(old.public_key, old.name, notes):
-            plan.write[SIGNER] = given
-            return new
+            return True
         if old.name == new.name and old.public_key in successors(new.public_key, new.name, notes):
-            return None
+            return False
     except (SignerError, NoteError, UnicodeDecodeError) as error:
         raise InstallationError(f"the key set cannot be used: {error}") from error
     raise plan.refuse(
-        SIGNER,
+        path,
         "it is the key of another installation, and no succession links the two; use the key set that this"
         " installation exported, or another folder by --data",
     )
+
+
+def _key_of_folder(plan: _Plan) -> VerifierKey | None:
+    """Of the key in the folder, else the one that its verifier key names. Raises SignerError, NoteError."""
+    if (held := plan.held(SIGNER)) is not None:
+        return FileSigner.parse(held.decode("ascii"), plan.data / SIGNER).verifier_key
+    public = plan.held(VERIFIER)
+    return None if public is None else VerifierKey.parse(public.decode("ascii"))
 
 
 def _taken_care_of(plan: _Plan, path: str) -> None:
@@ -190,7 +229,7 @@ def _names(data: Path, folder: str, pattern: str) -> list[str]:
 
 _Rule = Callable[[_Plan, str], None]
 _RULES: tuple[tuple[Callable[[str], object], _Rule], ...] = (
-    (lambda path: path == SIGNER, _taken_care_of),
+    (lambda path: path in (SIGNER, VERIFIER), _taken_care_of),
     (lambda path: path == "cell", _add),
     (lambda path: path.startswith("audit/succession/"), _add),
     (_ROOT.fullmatch, _root),

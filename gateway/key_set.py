@@ -14,7 +14,7 @@ from audit.new_file import make_private_folder
 from audit.secret_file import create_secret, read_secret
 from audit.untrusted_file import UnsafeFile, read_untrusted
 from gateway.installation import Installation, InstallationError
-from gateway.key_generations import take_over
+from gateway.key_generations import SIGNER, VERIFIER, take_over
 
 PATTERNS = (
     "cell",
@@ -22,10 +22,11 @@ PATTERNS = (
     "secrets/backends/*/*",
     "ca/ca.key",
     "audit/signer.key",
+    "audit/signer.vkey",
     "audit/succession/*.note",
     "audit/keys/*",
 )
-"""What is exported, as globs relative to the data folder."""
+"""What is exported, as globs relative to the data folder; the verifier key only where the key itself is in Vault."""
 MAX_FILES = 10_000
 MAX_FILE = 64 << 10  # bytes; the longest key is a certificate chain
 MAX_SET = 32 << 20  # bytes of all together
@@ -35,7 +36,7 @@ _NAME = r"[A-Za-z0-9_][A-Za-z0-9._-]*"
 _PEPPER = re.compile(r"secrets/pepper(\.[0-9]+)?(\.staged)?", re.ASCII)
 _PATHS = re.compile(
     rf"cell|{_PEPPER.pattern}|secrets/(redaction|requests)|secrets/backends/{_NAME}/{_NAME}|ca/ca\.key"
-    rf"|audit/signer\.key|audit/succession/{_NAME}\.note|audit/keys/{_NAME}",
+    rf"|audit/signer\.v?key|audit/succession/{_NAME}\.note|audit/keys/{_NAME}",
     re.ASCII,
 )
 """What is imported: paths of keys and no other. A name begins with a letter, digit or ``_`` (`_system.kek`)."""
@@ -49,9 +50,7 @@ def export_keys(installation: Installation, folder: Path) -> list[str]:
     """
     make_whole(installation)
     make_private_folder(folder)
-    return [
-        _put_new(folder / _flat(name), read_secret(installation.data / name)) for name in key_files(installation.data)
-    ]
+    return [_put_new(folder / _flat(name), _own(installation.data / name)) for name in key_files(installation.data)]
 
 
 def import_keys(data: Path, folder: Path, cell: str | None = None) -> list[str]:
@@ -113,8 +112,9 @@ def _pepper(folder: Path) -> dict[str, bytes]:
 
 def key_files(data: Path) -> Iterator[str]:
     """Paths under `data` of the keys that are there, sorted."""
+    with_key = (data / SIGNER).is_file()
     for pattern in PATTERNS:
-        for file in sorted(data.glob(pattern)):
+        for file in sorted(data.glob(pattern)) if pattern != VERIFIER or not with_key else ():
             if file.is_file() and not file.name.startswith("."):
                 yield str(file.relative_to(data))
 
@@ -154,6 +154,11 @@ def _inside(data: Path, path: str) -> Path:
     if not place.parent.resolve().is_relative_to(data.resolve()):
         raise InstallationError(f"{place} leads out of {data}; remove the link in {data}")
     return place
+
+
+def _own(file: Path) -> bytes:
+    """The content of a key of the data folder; the verifier key is public."""
+    return file.read_bytes() if file.name == Path(VERIFIER).name else read_secret(file)
 
 
 def _flat(path: str) -> str:

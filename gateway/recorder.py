@@ -38,6 +38,8 @@ from policy.redact import ENGINE_VERSION
 from regions.fleet import Backend
 
 logger = logging.getLogger("domicile.gateway")
+ADMIN = "/admin/v1"
+"""The endpoint of failed authentications there: the paths hold names of tenants."""
 
 
 class Log(Protocol):
@@ -151,9 +153,9 @@ class Recorder:
         if (event := connection_of(backend, peer)) is not None:
             await self._append(event)
 
-    def auth_failed(self, reason: str) -> None:
-        """Count a caller who could not come in to administer."""
-        self._refusals.count(Refusal(401, reason), None)
+    def auth_failed(self, reason: str, address: Address | None = None) -> None:
+        """Count a caller of the admin API who could not be authenticated."""
+        self._refusals.count(Refusal(401, reason, ADMIN), address)
 
     def turned_away(
         self, error: GatewayError, endpoint: str | None, address: Address | None, principal: Principal | None = None

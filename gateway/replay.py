@@ -171,7 +171,7 @@ async def _there(custody: Custody, seq: int, event: Event, field: str) -> None:
             return "is over its time" if over else None
         with custody.reading() as reader:
             for one in vouch(reader, key_of(custody.signer), event.tenant, certificates_of(side, event.tenant)):
-                if one.certificate.covers(seq, field):
+                if seq < one.seq and one.certificate.covers(seq, field, event_id):
                     cause = "was erased" if one.certificate.cause == "erasure" else "is over its time and deleted"
                     return f"{cause} (certificate {one.certificate.id})"
         return "is gone, and no certificate says why"

@@ -69,7 +69,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=_when)
     if not CAMPAIGN:
         return
+    limit = float(items[0].config.getini("timeout")) * CAMPAIGN if items else 0  # `--timeout` has precedence
     for item in items:
+        if items[0].config.getoption("timeout") is None:
+            item.add_marker(pytest.mark.timeout(limit), append=False)
         test = getattr(item, "obj", None)
         chosen = getattr(test, "_hypothesis_internal_use_settings", None)
         if chosen is not None:

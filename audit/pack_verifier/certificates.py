@@ -19,6 +19,7 @@ class Certificates:
         self.said: dict[str, dict[str, Any]] = {}
         self.digests: dict[str, str] = {}
         self.announced: dict[str, int] = {}
+        self.settled: dict[str, int] = {}  # by id: the last record that is covered by its event id alone
 
     def read(self) -> None:
         pack, origin = self.signed.pack, self.signed.origin
@@ -43,13 +44,19 @@ class Certificates:
         if isinstance(digest := event.get("certificate_sha256"), str):
             self.announced[digest] = seq
 
-    def check_erased(self, name: str, seq: int, field: str) -> None:
-        """Raises Broken if the certificate `name` does not say that this field of this record was deleted."""
+    def check_erased(self, name: str, seq: int, field: str, event_id: str = "") -> None:
+        """Raises Broken if the certificate `name` does not say that this field of this record was deleted.
+
+        Values that were deleted before their record was written are listed with the id of the event that was meant.
+        """
         if name not in self.said:
             raise Broken("the value of " + field + " is said to be erased, but certificate " + name + " is not here")
         covered = self.said[name]["covered"].get(field, [])
-        if not any(first <= seq <= last for first, last in covered):
+        if any(first <= seq <= last for first, last in covered):
+            return
+        if [seq, event_id] not in (self.said[name].get("unsettled") or {}).get(field, []):
             raise Broken("certificate " + name + " does not cover " + field)
+        self.settled[name] = max(seq, self.settled.get(name, -1))
 
     def check(self) -> None:
         """Each must have been announced by a record, in this pack or proven to be under its checkpoint."""
@@ -68,7 +75,7 @@ class Certificates:
                     if canonical(leaf).get("certificate_sha256") != self.digests[name]:
                         raise Broken("its record announces another certificate")
                 spans = [span for field in self.said[name]["covered"].values() for span in field]
-                if any(last >= seq for _, last in spans):
+                if any(last >= seq for _, last in spans) or self.settled.get(name, -1) >= seq:
                     raise Broken("it covers records that were made after it")
             except (KeyError, TypeError, ValueError, AttributeError):
                 self.findings.fault("certificate", "no record announces certificate " + name)

@@ -61,7 +61,7 @@ class Fields:
                 if state == "disclosed":
                     self.check_shown(said, str(event.get("event_id")), field, str(commits[field]))
                 elif state == "erased":
-                    self.certificates.check_erased(str(said.get("certificate")), seq, field)
+                    self.certificates.check_erased(str(said.get("certificate")), seq, field, str(event.get("event_id")))
                 elif state != "withheld":
                     raise Broken("the value of " + field + " is missing, and no certificate says that it was deleted")
             except (Broken, ValueError) as error:

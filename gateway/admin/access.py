@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Generic, TypeVar
+from typing import TYPE_CHECKING, Annotated, Generic, Protocol, TypeVar
 
 from fastapi import Depends, Header, Request
 
@@ -16,6 +16,8 @@ from gateway.admin.caller import BEARER, Cookies, credential_of
 from gateway.admin.problems import Forbidden
 from gateway.admin.provider_pool import ProviderPool
 from gateway.admin.shapes import GRAMMAR
+from gateway.client import caller_address
+from gateway.directory import Address
 from gateway.identity.grants import grants_of, groups_of, subject_digest
 from gateway.identity.jwt import JwtRefused, looks_like_jwt, reason_of
 from gateway.identity.keys import KeyHasher, KeyRefused, KeyUnknown, parse_key
@@ -37,13 +39,19 @@ if TYPE_CHECKING:
 Admitted = TypeVar("Admitted")
 
 
+class OnRefused(Protocol):
+    """Called from any thread."""
+
+    def __call__(self, reason: str, address: Address | None = None, /) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Desk:
     """What the admin API works with. `hasher` gives the one of now: the pepper may have been rotated meanwhile.
 
-    `on_refused` is told, by a code, of everybody who could not come in. `backend_keys`: the folder with the keys that
-    servers of tenants ask for, a folder a tenant. `check_region` raises Invalid for a place that the catalogue does not
-    have today, `check_deployment` for a deployment that could not run.
+    `on_refused` gets a code and the address of each caller that could not be authenticated. `backend_keys`: the folder
+    with the keys that servers of tenants ask for, a folder a tenant. `check_region` raises Invalid for a place that the
+    catalogue does not have today, `check_deployment` for a deployment that could not run.
     """
 
     database: Database
@@ -54,7 +62,7 @@ class Desk:
     policy_room: Callable[[Inventory], PolicyRoom] | None = None
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
     provider: "IdentityProvider | None" = None
-    on_refused: Callable[[str], None] = lambda reason: None
+    on_refused: OnRefused = lambda reason, address=None: None
     backend_keys: Path | None = None
     check_region: Callable[[str], None] = lambda region: None
     check_deployment: Callable[[Deployment], None] = lambda wanted: None
@@ -97,7 +105,7 @@ class Desk:
             if bearer.person is None:
                 raise KeyUnknown("a bootstrap token is good for /bootstrap only")
         except KeyRefused as error:
-            self.on_refused(reason_of(error))
+            self.on_refused(reason_of(error), caller_address(request.scope))
             raise
         return Actor(bearer.person.id, bearer.person.tenant, bearer.person.roles, bearer.token)
 
@@ -123,7 +131,7 @@ class Desk:
             if bearer.person is not None:
                 raise KeyUnknown("this takes the bootstrap token")
         except KeyRefused as error:
-            self.on_refused(reason_of(error))
+            self.on_refused(reason_of(error), caller_address(request.scope))
             raise
         return bearer.token
 

@@ -18,6 +18,7 @@ from gateway.admin.access import Desk, DeskOf, person_calling
 from gateway.admin.caller import BegunLogin, Cookies
 from gateway.admin.problems import LoginRefused
 from gateway.admin.shapes import Name
+from gateway.client import caller_address
 from gateway.identity.grants import display_name_of, grants_of, groups_of, subject_digest
 from gateway.identity.jwt import JwtRefused
 from gateway.identity.keys import ApiKey
@@ -79,7 +80,7 @@ async def callback(
         claims = await desk.provider_pool.run(_claims, provider, begun.attempt, code, iss, error)
         person, record, token = await run_in_threadpool(_come_in, desk, provider, request, begun, claims, life)
     except LoginRefused as refusal:
-        desk.on_refused(refusal.reason)
+        desk.on_refused(refusal.reason, caller_address(request.scope))
         raise
     session = Session(person=person.id, tenant=person.tenant, roles=person.roles, expires_at=record.expires_at)
     response = JSONResponse(session.model_dump(mode="json"), headers={"cache-control": "no-store"})

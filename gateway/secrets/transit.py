@@ -1,12 +1,13 @@
 """The master key and the log's signing key in Vault's transit engine: neither ever leaves it.
 
 The master is a derived key (aes256-gcm96), so that what was wrapped in one context opens in no other; Vault keeps its
-versions. Signatures are Ed25519 of one version of a second key, the one whose public half stands in ``signer.vkey``.
+versions. Signatures are Ed25519 of one version of a second key, the one whose public half is in ``signer.vkey``.
+Another version signs once `domicile audit rotate` has recorded a succession to it (`gateway.secrets.signing_key`).
 """
 
 import base64
 import binascii
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from audit.errors import KeyLost, KeyProviderError, SignerError
 from audit.master import MasterState, origin_of
 from audit.new_file import PUBLIC, replace_file
 from audit.note import VerifierKey
+from audit.secret_file import shred_secret
+from audit.succession import notes_in, successors
 from gateway.secrets.vault import VaultClient, VaultError, VaultMissing, VaultRefused
 
 MASTER_TYPE = "aes256-gcm96"
@@ -107,39 +110,50 @@ class VaultMaster:
 
 
 class VaultSigner:
-    """An `audit.Signer` whose key stays in Vault."""
+    """An `audit.signer.LogSigner` of one version of a key that stays in Vault."""
 
     def __init__(self, client: VaultClient, key: str, version: int, verifier: VerifierKey) -> None:
         self._client = client
         self._key = key
         self._version = version
         self._verifier = verifier
+        self.successions: list[str] = []
 
     @classmethod
     def open(cls, client: VaultClient, key: str, vkey: Path, *, name: str) -> "VaultSigner":
         """With the version of `key` whose public half is in `vkey`; both are made where there are none.
 
-        Raises SignerError if the log at `vkey` was signed by another key: it would no longer verify.
+        Where a succession beside `vkey` leads to another version, that one signs; `vkey` is brought up to date, and the
+        file of a key that signed before is destroyed.
+        Raises SignerError if the log at `vkey` is signed by another key: it would no longer verify.
         """
+        versions = versions_of(client, key)
         try:
-            try:
-                found = client.get(f"keys/{key}")
-            except VaultMissing:
-                client.post(f"keys/{key}", {"type": SIGNING_TYPE})
-                found = client.get(f"keys/{key}")
-            if found.get("type") != SIGNING_TYPE:
-                raise SignerError(f"the key {key} in Vault must be of type {SIGNING_TYPE}")
-            public = {version: _public_key(found["keys"][str(version)]) for version in _versions(found)}
-            mine = VerifierKey(name, public[max(public)])
+            notes = notes_in(vkey.parent)
             if not vkey.exists():
-                replace_file(vkey, f"{mine}\n".encode("ascii"), PUBLIC)
+                replace_file(vkey, f"{VerifierKey(name, _first(versions, key, name, notes))}\n".encode("ascii"), PUBLIC)
             known = VerifierKey.parse(vkey.read_text(encoding="ascii"))
-        except (VaultError, KeyProviderError, OSError, ValueError, KeyError, TypeError) as error:
+            newest = [known.public_key, *successors(known.public_key, known.name, notes)][-1]
+            signer = cls(client, key, versions.get(newest, 0), VerifierKey(known.name, newest))
+            signer.successions = notes
+            if newest in versions and newest != known.public_key:
+                if (former := vkey.with_suffix(".key")).exists():
+                    shred_secret(former)
+                replace_file(vkey, f"{signer.verifier_key}\n".encode("ascii"), PUBLIC)
+        except (OSError, ValueError) as error:
             raise SignerError(f"the signing key {key} in Vault cannot be used: {error}") from error
-        for version, key_bytes in public.items():
-            if key_bytes == known.public_key:
-                return cls(client, key, version, known)
-        raise SignerError(f"{vkey.name} is not of the key {key} in Vault: the log was signed by another one")
+        if newest in versions:
+            return signer
+        raise SignerError(
+            f"{vkey.name} is not of the key {key} in Vault: the log was signed by another one; let this key take over"
+            " with: domicile audit rotate (while the other is there), or take secrets.vault.signing_key out of the"
+            " configuration"
+        )
+
+    @classmethod
+    def of_version(cls, client: VaultClient, key: str, public_key: bytes, *, name: str) -> "VaultSigner":
+        """Of the version with this public key, whatever signs the log. Raises SignerError."""
+        return cls(client, key, versions_of(client, key)[public_key], VerifierKey(name, public_key))
 
     @property
     def name(self) -> str:
@@ -160,6 +174,37 @@ class VaultSigner:
             return base64.b64decode(said.removeprefix(f"vault:v{self._version}:"), validate=True)
         except (VaultError, KeyError, binascii.Error) as error:
             raise SignerError(f"Vault did not sign: {error}") from error
+
+
+def versions_of(client: VaultClient, key: str) -> dict[bytes, int]:
+    """Public half and number of each version of the Ed25519 key `key`, the newest last.
+
+    The key is made if there is none and the token may. Raises SignerError.
+    """
+    try:
+        try:
+            found = client.get(f"keys/{key}")
+        except VaultMissing:
+            client.post(f"keys/{key}", {"type": SIGNING_TYPE})
+            found = client.get(f"keys/{key}")
+        if found.get("type") != SIGNING_TYPE:
+            raise SignerError(f"the key {key} in Vault must be of type {SIGNING_TYPE}")
+        return {_public_key(found["keys"][str(version)]): version for version in _versions(found)}
+    except (VaultError, KeyProviderError, ValueError, KeyError, TypeError) as error:
+        raise SignerError(f"the signing key {key} in Vault cannot be used: {error}") from error
+
+
+def _first(versions: Mapping[bytes, int], key: str, name: str, notes: Sequence[str]) -> bytes:
+    """The version that signs where no verifier key says it: the one that the successions lead to, else the only one."""
+    ends = {end for one in versions for end in successors(one, name, notes)[-1:]}
+    if not ends and len(versions) == 1:
+        return next(iter(versions))
+    if len(ends) == 1 and (end := next(iter(ends))) in versions:
+        return end
+    raise SignerError(
+        f"the key {key} in Vault has {len(versions)} versions and nothing says which one signs; take the key set of"
+        " this installation over with: domicile init --keys, or, for a new installation, name a key of one version"
+    )
 
 
 def _versions(found: Mapping[str, Any]) -> tuple[int, ...]:

@@ -66,6 +66,19 @@ class InstallationRow(Row, table=True):
     key: str = Field(max_length=64)
 
 
+class GatewayMarkRow(Row, table=True):
+    """The last mark of a running gateway: random, and another one after each change (`gateway.store.database_watch`).
+
+    `gateway` is an id that each process draws for itself.
+    """
+
+    __tablename__ = "gateway_mark"
+
+    gateway: str = Field(primary_key=True, max_length=32)
+    mark: str = Field(max_length=32)
+    written_at: datetime = Field(sa_type=UtcDateTime)
+
+
 class Changed(SQLModel):
     """What every table of configuration has."""
 

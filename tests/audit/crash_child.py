@@ -16,6 +16,10 @@ from audit.private import Private
 from tests.audit.conftest import Home, accepted, completed
 
 CALLERS = 16
+FLAT_OUT = 60
+"""Calls of each caller without a pause; then it slows down, so that a command that reads the whole log comes to an end
+on a busy machine too."""
+SLOWER_S = 0.5
 
 
 def run(folder: str, url: str | None, node: str, out: int, seed: int) -> None:
@@ -48,6 +52,8 @@ async def _opened(home: Home, node: str) -> AuditLog:
 
 async def _caller(log: AuditLog, prefix: str, out: int, chance: random.Random) -> None:
     for turn in range(sys.maxsize):
+        if turn >= FLAT_OUT:
+            await asyncio.sleep(chance.random() * SLOWER_S)
         tenant = chance.choice(["acme", "globex"])
         request = f"{prefix}-{turn}"
         private = Private({"input": request}, f"person {chance.randrange(5)}") if chance.random() < 0.3 else None

@@ -8,6 +8,7 @@ import pytest
 from audit.anchor import anchor
 from audit.anchor_event import CheckpointCosigned
 from audit.attestations import Attestations, system_facts, unmatched_anchors
+from audit.attested_files import files_beside
 from audit.verify import Expected, Report, verify_log
 from tests.audit.conftest import Home, accepted, eventually
 
@@ -33,7 +34,7 @@ def signed(home: Home, tenant: str) -> bool:
 
 def judged(home: Home, *, notes: bool = False) -> Report:
     with closing(home.reader()) as reader:
-        beside = Attestations.read(home.path.parent, home.key) if notes else None
+        beside = Attestations.read(files_beside(home.path.parent), home.key) if notes else None
         return verify_log(reader, home.key, expected=Expected(attestations=beside))
 
 

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from audit.anchor import anchor
+from audit.attested_files import WITNESSED, files_beside
 from audit.checkpoint import Checkpoint, origin_of, sign_checkpoint
 from audit.cosignature import WitnessKey, cosign
 from audit.errors import TimestampError
 from audit.merkle import leaf_hash, tree_hash
-from audit.outside import WITNESSED, vouchers
+from audit.outside import vouchers
 from audit.pack import export
 from audit.retention import run
 from audit.schedule import Schedule
@@ -49,7 +50,9 @@ async def pack(home: Home, tmp_path: Path, witness: FileSigner) -> Path:
         text = note.partition("\n\n")[0] + "\n"
         cosigned = note + cosign(text, witness.name, witness, 1_800_000_000)
         Folder(home.path.parent / WITNESSED).write("_anchor-second.note", cosigned.encode())
-        await export(custody, "acme", tmp_path / "pack.zip", evidence=KNOWN, vouchers=vouchers(home.path.parent))
+        await export(
+            custody, "acme", tmp_path / "pack.zip", evidence=KNOWN, vouchers=vouchers(files_beside(home.path.parent))
+        )
     return tmp_path / "pack.zip"
 
 

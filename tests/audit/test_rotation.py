@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Awaitable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -12,16 +13,17 @@ from audit.checkpoint import Checkpoint, origin_of, sign_checkpoint
 from audit.cli import app
 from audit.erasure import erase
 from audit.errors import AuditUnavailable
+from audit.late_trees import LateTrees, tell_late_trees
 from audit.log import AuditLog
 from audit.merkle import leaf_hash, tree_hash
 from audit.note import VerifierKey
 from audit.pack import export
 from audit.private import Private
-from audit.rotation import rotate
-from audit.signer import FileSigner
+from audit.rotation import in_file, rotate
+from audit.signer import FileSigner, LogSigner
 from audit.stamp import rfc3339
 from audit.succession import notes_in, sign_succession, with_kin
-from audit.verify import verify_log
+from audit.verify import Expected, Report, verify_log
 from tests.audit.conftest import FAST, KNOWN, Home, accepted, completed
 from tests.audit.test_pack import Files, lines, rewritten, sentences, settled, verify
 
@@ -31,11 +33,12 @@ ALICE = "alice@example.com"
 async def turn(home: Home) -> VerifierKey:
     """Rotate, and let the log's keeper take the new key."""
 
-    def opened(signer: FileSigner) -> Awaitable[AuditLog]:
+    def opened(signer: LogSigner) -> Awaitable[AuditLog]:
         return AuditLog.open(home.path, signer=signer, node="cli-1", settings=FAST)
 
     at = rfc3339(int(time.time() * 1000))
-    key = await rotate(home.path.with_name("signer.key"), opened, home.reader, at=at, actor="cli")
+    replacement = in_file(home.path.with_name("signer.key"))
+    key = await rotate(home.path.parent, replacement, opened, home.reader, at=at, actor="cli")
     home.signer = FileSigner.open(home.path.with_name("signer.key"))
     return key
 
@@ -89,6 +92,61 @@ async def test_a_log_that_hides_its_rotation_is_found_out(
     async with await home.open() as log:  # signs with a key that no record introduces
         await log.append(accepted("c"))
     assert any("4 keys signed, but the records tell of 2 changes" in says for says in faults(home, key))
+
+
+def verified(home: Home, *, later_s: int = 0) -> Report:
+    now = int(time.time() * 1000) + later_s * 1000
+    with closing(home.reader()) as reader:
+        key = with_kin(home.signer.verifier_key, notes_in(home.path.parent))
+        return verify_log(reader, key, expected=Expected(now=now))
+
+
+@pytest.mark.parametrize("first", ["old", "new"])
+async def test_a_tree_that_two_hosts_begin_with_different_keys_verifies_before_the_maintenance_has_recorded_it(
+    home: Home, first: str
+) -> None:
+    async with home.custody() as custody:
+        await custody.record(accepted("a"))
+    old = home.signer
+    await turn(home)
+    new = home.signer
+    for number, home.signer in enumerate([old, new] if first == "old" else [new, old]):
+        async with await home.open(f"gw-{number}") as log:
+            await log.append(accepted(f"b{number}", tenant="globex"))
+    home.signer = new
+
+    report = verified(home)
+    assert report.ok
+    (finding,) = report.findings
+    assert (finding.tenant, finding.check, finding.severity) == ("globex", "keys", "warning")
+    assert "a running gateway records it within 60 s" in finding.says
+
+    late = verified(home, later_s=400)
+    assert [one.check for one in late.findings if one.severity == "error"] == ["keys"], "no gateway ran for minutes"
+    assert "domicile audit anchor" in late.findings[0].says
+
+    async with home.custody() as custody:
+        told = await tell_late_trees(custody, LateTrees())
+        assert [receipt.tenant for receipt in told] == ["globex"]
+        assert await tell_late_trees(custody, LateTrees()) == [], "once"
+    assert verified(home, later_s=400).findings == []
+
+
+async def test_a_recent_change_does_not_excuse_an_earlier_one_that_is_not_recorded(home: Home) -> None:
+    """Three keys in one tree, no record of a change: one change is an hour old, the other is recent."""
+    hour = 3600
+    async with home.custody() as custody:
+        await custody.record(accepted("a"))
+    keys = [home.signer]
+    for _ in range(2):
+        await turn(home)
+        keys.append(home.signer)
+    for number, (home.signer, ahead) in enumerate(zip(keys, [0, 0, hour], strict=True)):
+        async with await home.open(clock=lambda ahead=ahead: time.time() + ahead) as log:
+            await log.append(accepted(f"b{number}", tenant="globex"))
+    faults = [one for one in verified(home, later_s=hour).findings if one.severity == "error"]
+    assert [(one.tenant, one.check) for one in faults] == [("globex", "keys")]
+    assert "3 keys signed, but the records tell of 0 changes" in faults[0].says
 
 
 async def make(home: Home, target: Path) -> Path:

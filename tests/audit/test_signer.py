@@ -7,8 +7,8 @@ import pytest
 from audit.errors import SignerError
 from audit.log import AuditLog
 from audit.note import VerifierKey, open_note, sign_note
-from audit.rotation import rotate
-from audit.signer import FileSigner, FollowingSigner, key_of
+from audit.rotation import in_file, rotate
+from audit.signer import FileSigner, FollowingSigner, LogSigner, key_of
 from audit.sqlite import SqliteReader
 
 
@@ -79,11 +79,12 @@ def test_a_folder_that_cannot_be_written_is_said_so(tmp_path: Path) -> None:
 
 
 async def rotated(path: Path) -> None:
-    async def opened(signer: FileSigner) -> AuditLog:
+    async def opened(signer: LogSigner) -> AuditLog:
         return await AuditLog.open(path.with_name("log.db"), signer=signer, node="cli-1")
 
+    at = "2026-11-29T01:00:00Z"
     await rotate(
-        path, opened, lambda: SqliteReader.open(path.with_name("log.db")), at="2026-11-29T01:00:00Z", actor="cli"
+        path.parent, in_file(path), opened, lambda: SqliteReader.open(path.with_name("log.db")), at=at, actor="cli"
     )
 
 
@@ -120,3 +121,12 @@ async def test_a_verifier_key_of_another_generation_is_refused_or_brought_up_to_
     path.write_bytes(old_key)  # an older key set put in place by hand
     with pytest.raises(SignerError, match="is an older one than this folder"):
         FileSigner.open(path)
+
+
+def test_a_key_that_is_gone_from_beside_its_verifier_key_is_not_made_anew(tmp_path: Path) -> None:
+    path = tmp_path / "signer.key"
+    FileSigner.open(path)
+    path.unlink()
+    with pytest.raises(SignerError, match="put it back with the key set"):
+        FileSigner.open(path)
+    assert not path.exists()

@@ -9,6 +9,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from audit.anchor import anchor
+from audit.attested_files import files_beside
 from audit.errors import AuditError, TimestampError
 from audit.outside import vouchers
 from audit.pack_verifier.fault import Broken
@@ -93,7 +94,7 @@ async def test_the_anchor_is_stamped_and_the_token_kept_beside_the_log(home: Hom
             await timestamp(custody, home.path.parent, URL, [tsa.root], tsa)
         await anchored(home, custody)
         event = await timestamp(custody, home.path.parent, URL, [tsa.root], tsa)
-    (voucher,) = vouchers(home.path.parent)
+    (voucher,) = vouchers(files_beside(home.path.parent))
     assert voucher.token is not None
     assert sha256(voucher.token).hexdigest() == event.token_sha256
     text = voucher.note.partition("\n\n")[0] + "\n"
@@ -119,7 +120,7 @@ async def test_a_failure_does_not_stop_the_log_but_is_on_record(home: Home) -> N
         await custody.record(accepted("b"))
     failures = [event for event in home.events("_anchor") if event["type"] == "checkpoint.timestamp_failed"]
     assert [event["reason"] for event in failures] == ["wrong_nonce", "unreachable"]
-    assert vouchers(home.path.parent) == []
+    assert vouchers(files_beside(home.path.parent)) == []
 
 
 def test_only_http_is_spoken_and_roots_are_certificates(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from audit import AuditLog, Private, open_sided
+from audit.attested_files import files_beside
 from audit.erasure import erase
 from audit.errors import AuditUnavailable
 from audit.event import Decision, InferenceAccepted
@@ -167,7 +168,7 @@ async def test_the_anchor_is_time_stamped_in_its_interval_and_not_again_after_a_
                 await until(lambda: types(custody, "_system").count("system.clock") == 2)
                 await asyncio.sleep(0.2)
             assert len(tsa.asked) == asked
-        (voucher, *_) = vouchers(folder)
+        (voucher, *_) = vouchers(files_beside(folder))
         assert voucher.token is not None
         assert any(sha256(voucher.token).hexdigest() == event.token_sha256 for event in stamps(custody))
 
@@ -192,7 +193,7 @@ async def test_an_authority_that_fails_is_on_record_and_stops_nothing(tmp_path, 
                 await custody.record(intent("b"))
                 await until(lambda: types(custody, "_anchor").count("checkpoint.anchored") > before)
     assert "time-stamping could not be done" in caplog.text
-    assert vouchers(folder) == []
+    assert vouchers(files_beside(folder)) == []
 
 
 async def test_without_an_authority_nothing_is_stamped(tmp_path):

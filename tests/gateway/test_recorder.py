@@ -157,6 +157,7 @@ async def test_a_flood_of_wrong_keys_is_one_event_of_each_kind_with_its_count(re
     await recorder.close()
     failed = [event for event in recorded("_system") if event["type"] == "auth.failed"]
     assert sorted((event["reason"], event["count"]) for event in failed) == [("revoked", 50), ("unknown", 50)]
+    assert {event["endpoint"] for event in failed} == {"/admin/v1"}
 
 
 @pytest.mark.parametrize(

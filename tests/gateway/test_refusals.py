@@ -198,3 +198,18 @@ async def test_the_callers_address_is_in_no_record_and_can_be_read_with_the_keys
     with closing(SideStore.open_read_only(made.data / "audit" / "side.db", keys)) as side:
         (kept,) = [one for one in side.kept("_system") if one.field == "client_ip"]
         assert side.disclose(kept).value == {"addresses": {"127.0.0.1": 1}, "others": 0}
+
+
+async def test_a_failed_authentication_of_the_admin_api_has_its_endpoint_and_address_as_well(tmp_path):
+    async with lab(tmp_path) as made:
+        for key in ("dom_admin_nonsense", made.key()):
+            assert (await made.get("/admin/v1/tenants", key=key)).status == 401
+        async with made.http.post(f"{made.base}/admin/v1/bootstrap", json={"display_name": "x"}) as answer:
+            assert answer.status == 401
+    failed = [event for event in made.events("_system") if event["type"] == "auth.failed"]
+    assert sum(event["count"] for event in failed) == 3
+    assert {event["endpoint"] for event in failed} == {"/admin/v1"}
+    keys = Installation.open(made.data).keys
+    with closing(SideStore.open_read_only(made.data / "audit" / "side.db", keys)) as side:
+        kept = [side.disclose(one).value for one in side.kept("_system") if one.field == "client_ip"]
+    assert sum(one["addresses"]["127.0.0.1"] for one in kept) == 3

@@ -11,8 +11,14 @@ from secrets import token_hex
 import psycopg
 import pytest
 import sqlalchemy
+from sqlmodel import select
 
 from audit.place import DATABASE_VARIABLE
+from gateway.store.database import Database
+from gateway.store.database_watch import ControlWatch
+from gateway.store.epoch import bump_epoch
+from gateway.store.errors import DatabaseUnavailable
+from gateway.store.tables import GatewayMarkRow
 from tests.fakes.lab import POLICY, chat, lab
 
 KEEPING = POLICY.replace("content: none", "content: 'encrypted, 30d'")
@@ -228,9 +234,24 @@ def recreate_the_control_database(replaceable):
         db.execute("CREATE TABLE config_epoch AS TABLE old_epoch")
 
 
+def put_the_control_database_back_and_let_it_grow(replaceable):
+    """To the state before the last change, with more changes since then than there were."""
+    with psycopg.connect(replaceable.url) as db:
+        db.execute("UPDATE gateway_mark SET mark = before.mark FROM before WHERE before.gateway = gateway_mark.gateway")
+        db.execute("UPDATE config_epoch SET value = value + 5")
+
+
+def put_the_control_database_back_to_before_this_gateway(replaceable):
+    with psycopg.connect(replaceable.url) as db:
+        db.execute("DELETE FROM gateway_mark")
+        db.execute("UPDATE config_epoch SET value = value + 5")
+
+
 @pytest.mark.parametrize(
     ("harm", "name"),
     [
+        (put_the_control_database_back_and_let_it_grow, "the control database was put back"),
+        (put_the_control_database_back_to_before_this_gateway, "the control database was put back"),
         (drop_and_create, "database"),
         (shorten_the_record, "the audit database was put back"),
         (recreate_the_record, "the audit database was dropped or replaced"),
@@ -243,7 +264,11 @@ async def test_a_database_on_a_server_that_was_replaced_stops_the_gateway(tmp_pa
     async with contextlib.AsyncExitStack() as stack, lab(tmp_path) as made:
         assert (await made.post(chat("hi"))).status == 200
         stack.callback(made.control._database.close)
+        with psycopg.connect(replaceable.url) as db:
+            db.execute("CREATE TABLE before AS TABLE gateway_mark")
+        made.control.create_tenant("globex")
         await asyncio.to_thread(made.gateway.watches.look_closely)
+        assert made.gateway.watches.trouble is None
         (backend,) = made.backends.values()
         seen = len(backend.bodies)
         harm(replaceable)
@@ -257,3 +282,41 @@ async def test_a_database_on_a_server_that_was_replaced_stops_the_gateway(tmp_pa
         if harm is drop_and_create:
             with psycopg.connect(replaceable.url) as db:
                 assert db.execute("SELECT to_regclass('domicile_audit.tree')").fetchone() == (None,), "not made anew"
+
+
+async def test_two_gateways_on_a_server_raise_no_alarm_while_both_change_and_one_ends(tmp_path, replaceable):
+    with contextlib.closing(Database(replaceable.url)) as database:
+        database.migrate()
+        first, second = ControlWatch(database, "eu-1"), ControlWatch(database, "eu-1")
+        for _ in range(3):
+            with database.write() as session:
+                bump_epoch(session, "eu-1")
+            first.look_closely()
+            second.look_closely()
+        second.close()
+        first.look_closely()
+        with database.read() as session:
+            assert len(session.exec(select(GatewayMarkRow)).all()) == 1
+        first.close()
+
+
+async def test_a_mark_of_which_nobody_knows_whether_it_was_written_raises_no_alarm(tmp_path, replaceable, monkeypatch):
+    with contextlib.closing(Database(replaceable.url)) as database:
+        database.migrate()
+        watch = ControlWatch(database, "eu-1")
+        written = watch._put
+
+        def lost(mark, *, after):
+            if after:
+                written(mark)
+            raise DatabaseUnavailable("the connection broke")
+
+        for after in (True, False, True):
+            with database.write() as session:
+                bump_epoch(session, "eu-1")
+            monkeypatch.setattr(watch, "_put", lambda mark, after=after: lost(mark, after=after))
+            watch.look_closely()
+            monkeypatch.setattr(watch, "_put", written)
+            watch.look_closely()
+            watch.look_closely()
+        watch.close()

@@ -130,3 +130,8 @@ BODIES = {
     "set_price": {"model": "small", "input": 0.2, "output": "0.6"},
 }
 """What each route that takes a body is sent, by its function's name."""
+
+
+def counted(reasons):
+    """What a desk calls for a caller that could not be authenticated: it adds the code to `reasons`."""
+    return lambda reason, address=None: reasons.append(reason)

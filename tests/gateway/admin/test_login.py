@@ -14,6 +14,7 @@ from gateway.settings import Oidc
 from regions.secret_file import write_secret
 from tests.fakes.disk import bytes_of
 from tests.fakes.idp import running_idp
+from tests.gateway.admin.conftest import counted
 
 ORIGIN = "https://gateway.example.eu"
 CALLBACK = f"{ORIGIN}/callback"
@@ -54,7 +55,11 @@ def settings(idp, tmp_path):
 @pytest.fixture
 def desk(app, settings, refused):
     """With the provider. It and we look at the same clock, but for what a test moves."""
-    return replace(app.state.desk, provider=IdentityProvider(settings), on_refused=refused.append)
+    return replace(
+        app.state.desk,
+        provider=IdentityProvider(settings),
+        on_refused=counted(refused),
+    )
 
 
 @pytest.fixture

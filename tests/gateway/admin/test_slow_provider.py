@@ -16,6 +16,7 @@ from gateway.identity import provider as module
 from gateway.identity.provider import IdentityProvider
 from gateway.settings import Oidc
 from tests.fakes.issuer import key
+from tests.gateway.admin.conftest import counted
 
 ORIGIN = "http://127.0.0.1:8400"
 
@@ -89,7 +90,16 @@ def admin(app, server, monkeypatch, deadline_s=0.5):
     monkeypatch.setattr(module, "DEADLINE_S", deadline_s)
     settings = Oidc(issuer=server.base, client_id="domicile", redirect_uri=f"{ORIGIN}/callback", roles=[])
     refused = []
-    yield build_admin(replace(app.state.desk, provider=IdentityProvider(settings), on_refused=refused.append)), refused
+    yield (
+        build_admin(
+            replace(
+                app.state.desk,
+                provider=IdentityProvider(settings),
+                on_refused=counted(refused),
+            )
+        ),
+        refused,
+    )
 
 
 def browser(admin_app):

@@ -11,7 +11,7 @@ from gateway.identity.provider import IdentityProvider
 from gateway.identity.roles import INSTALLATION, ROLE_TABLE
 from gateway.settings import Oidc
 from tests.fakes.issuer import ISSUER, NOW, Issuer, key
-from tests.gateway.admin.conftest import BODIES
+from tests.gateway.admin.conftest import BODIES, counted
 from tests.gateway.admin.test_app import ROUTES
 
 ORIGIN = "https://gateway.example.eu"
@@ -39,7 +39,7 @@ def client(app, issuer, refused, acme):
         issuer=ISSUER, audience="domicile-api", roles=ROLES, client_id="domicile", redirect_uri=f"{ORIGIN}/callback"
     )
     provider = IdentityProvider(settings, transport=issuer.transport, now=lambda: NOW)
-    desk = replace(app.state.desk, provider=provider, on_refused=refused.append)
+    desk = replace(app.state.desk, provider=provider, on_refused=counted(refused))
     with TestClient(build_admin(desk), raise_server_exceptions=False) as client:
         yield client
 

@@ -8,7 +8,7 @@ from audit.errors import AuditUnavailable, KeyLost, KeyProviderError
 from audit.keys import KeyRing
 from audit.private import Private, seal
 from audit.side import SideStore
-from audit.signer import FollowingSigner
+from audit.signer import FileSigner
 from gateway.installation import Installation, InstallationError
 from gateway.secrets.rotation import renew, retire, rewrap, rotate, status
 from gateway.secrets.transit import VaultSigner
@@ -146,7 +146,7 @@ def test_in_vault_everything_is_sealed_from_the_start_and_the_disk_alone_opens_n
     in_use(installation)
     assert all(is_sealed(data / path) for path in ("secrets/pepper", "secrets/redaction", "ca/ca.key"))
     assert not list(data.rglob("root.key")) and not list(data.rglob("signer.key"))
-    assert isinstance(installation.signer(), VaultSigner)
+    assert isinstance(installation.signer().current(), VaultSigner)
     assert status(installation).clear == ()
     all_open(Installation.open(data, in_vault))
     alone = Installation.open(data, FILE)
@@ -228,4 +228,4 @@ def test_shell_commands_learn_the_provider_from_the_environment(
 
 def test_a_signer_in_a_file_is_used_until_one_in_vault_is_named(data, in_vault):
     plain = Secrets(provider="vault", vault=in_vault.vault.model_copy(update={"signing_key": None}))
-    assert isinstance(Installation.open(data, plain).signer(), FollowingSigner)
+    assert isinstance(Installation.open(data, plain).signer().current(), FileSigner)
