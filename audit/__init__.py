@@ -2,19 +2,20 @@
 
 Append an event and get a receipt once it is durable (`AuditLog`); check a data file without trusting whoever kept it
 (`verify_log`). What a record must not hold is `Private` and lies in a side store (`open_sided`); with both in hand
-(`Custody`), `audit.erasure`, `audit.rights`, `audit.retention`, `audit.pack` and `audit.anchor` do the rest.
-Event types are in `audit.event`, errors in `audit.errors`, the bytes on disk in `docs/audit-format.md`.
+(`Custody`), `audit.private.erasure`, `audit.privacy.rights`, `audit.privacy.retention`, `audit.pack.export` and
+`audit.witness.anchor` do the rest. Event types are in `audit.events.event`, errors in `audit.errors`, the bytes on disk
+in `docs/audit-format.md`.
 """
 
-from audit.custody import Custody
 from audit.errors import AuditError, AuditUnavailable, EventRejected
-from audit.keys import FileKeyProvider, KeyProvider
-from audit.log import AuditLog, AuditSettings
-from audit.private import Private
-from audit.receipt import Receipt
-from audit.sided import open_sided
-from audit.signer import FileSigner, Signer
-from audit.verify import verify_log
+from audit.events.private_value import Private
+from audit.keys.owner_keys import FileKeyProvider, KeyProvider
+from audit.keys.signer import FileSigner, Signer
+from audit.log.audit_log import AuditLog, AuditSettings
+from audit.log.receipt import Receipt
+from audit.private.custody import Custody
+from audit.private.joint_store import open_sided
+from audit.verification.verify import verify_log
 
 __all__ = [
     "AuditError",

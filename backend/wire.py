@@ -19,7 +19,7 @@ REQUEST_ID_HEADER = "x-request-id"
 PROJECT_HEADER = "x-domicile-project"  # for whom a call is, set by the gateway: projects share a backend fairly
 REQUEST_TOKEN_HEADER = "x-domicile-token"  # noqa: S105  # its name
 PING_PATH = "/readyz"  # a round trip through the engine loop
-SLEEP_PATH, WAKE_PATH = "/sleep", "/wake"  # POST, for the backend's owner (`backend.lifecycle`)
+SLEEP_PATH, WAKE_PATH = "/sleep", "/wake"  # POST, for the backend's owner (`backend.server.lifecycle`)
 MAX_STOP_STRINGS = 16
 MAX_STOP_TOKENS = 128
 MAX_LOGPROBS = 20
@@ -36,7 +36,7 @@ FAIL_FAST = Field(fail_fast=True)
 """On every list: one wrong item is told, and a million of them are not looked at."""
 
 FINGERPRINT = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
-OUR_FINGERPRINT = re.compile(r"fp_(?P<weights>[0-9a-f]{16})_[0-9a-f]{8}")  # `backend.fingerprint`
+OUR_FINGERPRINT = re.compile(r"fp_(?P<weights>[0-9a-f]{16})_[0-9a-f]{8}")  # `backend.answer.fingerprint`
 
 JsonObject = dict[str, Any]
 NonEmpty = Annotated[str, StringConstraints(min_length=1)]
@@ -288,8 +288,9 @@ def _duration(said: object) -> float | None:
 
 
 class Usage(WireModel):
-    """energy_joules (ours): what the call took of the card (`backend.gpu_meter`); absent where nothing measured it.
-    first_token_ms (ours): from the arrival of the request at the engine to its first token; absent where unknown."""
+    """energy_joules (ours): what the call took of the card (`backend.process.gpu_meter`); absent where nothing
+    measured it. first_token_ms (ours): from the arrival of the request at the engine to its first token; absent
+    where unknown."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0

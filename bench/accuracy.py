@@ -22,17 +22,17 @@ sys.path[:0] = [str(ROOT), str(ROOT / "bench")]
 
 import torch  # noqa: E402
 
-from backend.engine.attention import KVCache  # noqa: E402
-from backend.engine.paged_layers import PagedLayers, StepShape  # noqa: E402
-from backend.kernels.decode_workspace import DecodeWorkspace  # noqa: E402
+from backend.engine.cache.attention import KVCache  # noqa: E402
+from backend.engine.gpu.paged_layers import PagedLayers, StepShape  # noqa: E402
+from backend.kernels.attention.workspace import DecodeWorkspace  # noqa: E402
 from backend.kernels.interface import kernels_for  # noqa: E402
-from backend.kernels.launch import FP8  # noqa: E402
-from backend.models.checkpoint import Checkpoint, resolve  # noqa: E402
+from backend.kernels.launching.launch import FP8  # noqa: E402
+from backend.models.checkpoints.checkpoint import Checkpoint, resolve  # noqa: E402
 from backend.models.config import from_hugging_face  # noqa: E402
-from backend.models.decoder import Decoder  # noqa: E402
-from backend.models.fused_decoder import FusedDecoder  # noqa: E402
+from backend.models.decoders.decoder import Decoder  # noqa: E402
+from backend.models.decoders.fused_decoder import FusedDecoder  # noqa: E402
+from backend.models.decoders.paged_decoder import PagedCache, StepTokens  # noqa: E402
 from backend.models.loader import dummy_model, load_model  # noqa: E402
-from backend.models.paged_decoder import PagedCache, StepTokens  # noqa: E402
 
 FORMS = {"weights": (True, False), "cache": (False, True), "weights and cache": (True, True)}
 CHUNK, BLOCK_SIZE = 256, 16

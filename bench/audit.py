@@ -29,22 +29,22 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from audit.custody import Custody
-from audit.event_base import Step
-from audit.keys import FileKeyProvider
-from audit.leaf import encode_leaf
-from audit.log import AuditLog
-from audit.merkle import leaf_hash
-from audit.pack import export
-from audit.pack_program import program
-from audit.sequencer import Limits
-from audit.side import SideStore
-from audit.sided import open_sided
-from audit.signer import FileSigner
-from audit.sqlite import SqliteReader, SqliteStore
-from audit.stamp import Stamper, uuid7
-from audit.store import Entry
-from audit.verify import verify_log
+from audit.events.base import Step
+from audit.events.leaf import encode_leaf
+from audit.events.stamp import Stamper, uuid7
+from audit.keys.owner_keys import FileKeyProvider
+from audit.keys.signer import FileSigner
+from audit.log.audit_log import AuditLog
+from audit.log.sequencer import Limits
+from audit.pack.export import export
+from audit.pack.program import program
+from audit.private.custody import Custody
+from audit.private.joint_store import open_sided
+from audit.private.value_store import SideStore
+from audit.storage.sqlite import SqliteReader, SqliteStore
+from audit.storage.store import Entry
+from audit.tree.merkle import leaf_hash
+from audit.verification.verify import verify_log
 from bench.audit_append import KNOWN, Load, closed, intent, outcome, paced
 
 BATCH = 256
@@ -74,8 +74,8 @@ async def appends(folder: Path, seconds: float) -> dict[str, float]:
 
 def _writer(url: str, folder: str, number: int, seconds: float) -> int:
     async def run() -> int:
-        from audit.log import AuditSettings
-        from audit.postgres import open_postgres
+        from audit.log.audit_log import AuditSettings
+        from audit.storage.postgres import open_postgres
 
         path = Path(folder) / f"{number}" / "log.db"
         signer = FileSigner.open(Path(folder) / "signer.key")

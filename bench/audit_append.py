@@ -23,13 +23,13 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from audit.event import Decision, InferenceAccepted, InferenceCompleted, Reason, Redaction
-from audit.evidence import Evidence, Part, Policy, Ruling
-from audit.log import AuditLog
-from audit.note import VerifierKey
-from audit.signer import FileSigner
-from audit.sqlite import SqliteReader
-from audit.verify import verify_log
+from audit.events.event import Decision, InferenceAccepted, InferenceCompleted, Reason, Redaction
+from audit.incidents.evidence import Evidence, Part, Policy, Ruling
+from audit.keys.signer import FileSigner
+from audit.log.audit_log import AuditLog
+from audit.storage.sqlite import SqliteReader
+from audit.tree.note import VerifierKey
+from audit.verification.verify import verify_log
 
 CANONICAL, TEXT = '{"policy":"acme-default","version":3}', "policy: acme-default\nversion: 3\n"
 VERSION = Policy(

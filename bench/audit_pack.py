@@ -17,16 +17,16 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from audit.custody import Custody
-from audit.keys import FileKeyProvider
-from audit.log import AuditLog
-from audit.pack import export
-from audit.pack_program import program
-from audit.private import Private
-from audit.side import SideStore
-from audit.sided import open_sided
-from audit.signer import FileSigner
-from audit.sqlite import SqliteReader
+from audit.events.private_value import Private
+from audit.keys.owner_keys import FileKeyProvider
+from audit.keys.signer import FileSigner
+from audit.log.audit_log import AuditLog
+from audit.pack.export import export
+from audit.pack.program import program
+from audit.private.custody import Custody
+from audit.private.joint_store import open_sided
+from audit.private.value_store import SideStore
+from audit.storage.sqlite import SqliteReader
 from bench.audit_append import KNOWN, intent, outcome
 
 CALLERS = 200

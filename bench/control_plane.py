@@ -30,16 +30,16 @@ from types import SimpleNamespace
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from gateway.directory import Directory
+from gateway.database.database import Database
+from gateway.database.tables.control import ApiKeyRow, ConfigEpochRow, ProjectRow, TenantRow
+from gateway.directory.directory import Directory
 from gateway.identity.keys import KeyHasher, generate_key
-from gateway.installation import Installation
-from gateway.limits import Cost, Level, Limiter, Limits, counters
-from gateway.memory_limits import MemoryLimitStore
-from gateway.redis_limits import RedisLimitStore
-from gateway.serve import run
-from gateway.store.database import Database
-from gateway.store.postgres_limits import PostgresLimitStore
-from gateway.store.tables import ApiKeyRow, ConfigEpochRow, ProjectRow, TenantRow
+from gateway.installation.installation import Installation
+from gateway.limits.limiter import Cost, Level, Limiter, Limits, counters
+from gateway.limits.memory import MemoryLimitStore
+from gateway.limits.postgres import PostgresLimitStore
+from gateway.limits.redis import RedisLimitStore
+from gateway.server.serve import run
 from tests.fakes.cluster import loaded, own_postgresql
 
 TENANTS, KEYS = 10_000, 10

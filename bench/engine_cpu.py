@@ -45,10 +45,10 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     import torch
 
     torch.set_num_threads(options.threads)
-    from backend.engine.config import EngineConfig, size_cache
+    from backend.engine.core.sampling import SamplingParams
     from backend.engine.engine import Engine
-    from backend.engine.sampling import SamplingParams
-    from backend.models.checkpoint import Checkpoint, resolve
+    from backend.engine_config import EngineConfig, size_cache
+    from backend.models.checkpoints.checkpoint import Checkpoint, resolve
     from backend.models.loader import load_model
     from tests.backend.hugging_face import reference_llama
 

@@ -124,7 +124,7 @@ class Bench:
 
     def generate(self, work: Workload) -> float:
         """Seconds until every token of every request is here."""
-        from backend.engine.sampling import SamplingParams
+        from backend.engine.core.sampling import SamplingParams
 
         prompts, lengths, temperature = work
         tokens: dict[int, list[int]] = {id: [] for id in range(len(prompts))}
@@ -160,10 +160,10 @@ def measure(run: str, options: argparse.Namespace) -> None:
     started = time.perf_counter()
     import torch
 
-    from backend.engine.arriving import Arriving
-    from backend.engine.config import EngineConfig
     from backend.engine.engine import Engine
-    from backend.models.checkpoint import Checkpoint
+    from backend.engine.gpu.d2h import Arriving
+    from backend.engine_config import EngineConfig
+    from backend.models.checkpoints.checkpoint import Checkpoint
 
     shape, dtype = run.split(":")
     result: dict[str, Any] = {"rows": []}

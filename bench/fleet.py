@@ -52,12 +52,12 @@ class StandingLauncher:
 
 def fill(database, control):
     """Tenants with ten deployments each, whose replicas are all up and in service."""
-    from gateway.store.demand import write_demand
-    from gateway.store.fleet_store import FleetStore
-    from gateway.store.fleet_tables import DeploymentRow, ReplicaRow
-    from gateway.store.tables import BackendRow, TenantRow
-    from regions.demand import Demand, Told
-    from regions.identity import BackendIdentity
+    from gateway.database.tables.control import BackendRow, TenantRow
+    from gateway.database.tables.fleet import DeploymentRow, ReplicaRow
+    from gateway.store.fleet.demand import write_demand
+    from gateway.store.fleet.fleet_store import FleetStore
+    from regions.fleet.demand import Demand, Told
+    from regions.identity.identity import BackendIdentity
 
     now, stamp = time.time(), {"cell": "demo", "created_at": datetime.now(UTC), "epoch": 1}
     tenants = [f"t{n}" for n in range(SCALE["deployments"] // 10)]
@@ -96,13 +96,13 @@ def fill(database, control):
 
 
 async def many(options):
-    from gateway.directory import Directory
+    from gateway.database.database import Database
+    from gateway.directory.directory import Directory
     from gateway.identity.keys import KeyHasher
-    from gateway.store.control import Control
-    from gateway.store.database import Database
-    from gateway.store.demand import write_demand
-    from regions.identity import BackendIdentity
-    from regions.reconciler import METER_EVERY_S, Reconciler
+    from gateway.store.control.control import Control
+    from gateway.store.fleet.demand import write_demand
+    from regions.fleet.reconciler import METER_EVERY_S, Reconciler
+    from regions.identity.identity import BackendIdentity
     from tests.fakes.postgresql import postgresql
 
     started = postgresql() if options.database == "here" else nullcontext(options.database)
@@ -150,13 +150,13 @@ async def many(options):
 async def wake(options):
     import aiohttp
 
-    from gateway.assembly import open_gateway
+    from gateway.configuration.settings import load_settings
     from gateway.demo.run import demo_model
-    from gateway.installation import Installation
-    from gateway.serve import serving
-    from gateway.settings import load_settings
-    from gateway.store.fleet_inventory import replicas_of
-    from regions.deployment import Deployment, Scale
+    from gateway.installation.installation import Installation
+    from gateway.server.assembly import open_gateway
+    from gateway.server.serve import serving
+    from gateway.store.reports.fleet_inventory import replicas_of
+    from regions.fleet.deployment import Deployment, Scale
     from tests.fakes.lab import OPEN_POLICY, chat
 
     with tempfile.TemporaryDirectory() as folder:

@@ -1,7 +1,7 @@
 """Simulated days of one deployment: what the autoscaler costs beside as many replicas all day as the peak takes.
 
-The autoscaler is the real one (`regions.autoscaler`), asked once a second; replicas and calls are simulated. Figures
-are of several seeds, and the worst counts: one day may be lucky.
+The autoscaler is the real one (`regions.fleet.autoscaler`), asked once a second; replicas and calls are simulated.
+Figures are of several seeds, and the worst counts: one day may be lucky.
 """
 
 import heapq
@@ -13,8 +13,8 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 
-from regions.autoscaler import Sample, desired, trimmed
-from regions.deployment import Scale
+from regions.fleet.autoscaler import Sample, desired, trimmed
+from regions.fleet.deployment import Scale
 
 DAY_S = 86_400
 TARGET_S = 0.2

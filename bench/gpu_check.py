@@ -27,9 +27,10 @@ import torch  # noqa: E402
 import triton  # noqa: E402
 from torch import Tensor  # noqa: E402
 
-from backend.kernels import paged_attention, paged_decode, tuning  # noqa: E402
-from backend.kernels.launch import FP8  # noqa: E402
-from backend.kernels.tuning import Choice, Choices  # noqa: E402
+from backend.kernels.attention import paged_attention, paged_decode  # noqa: E402
+from backend.kernels.launching import tuning  # noqa: E402
+from backend.kernels.launching.launch import FP8  # noqa: E402
+from backend.kernels.launching.tuning import Choice, Choices  # noqa: E402
 from bench.kernel_attention import decode_case, prefill_case  # noqa: E402
 from bench.kernel_case import LLAMA_8B, Case  # noqa: E402
 from bench.kernels import cases  # noqa: E402

@@ -23,24 +23,24 @@ from gpu_check import machine  # noqa: E402
 
 SUITES = [
     "tests/backend/kernels",
-    "tests/backend/models/test_fused_decoder.py",
-    "tests/backend/models/test_variant_decoder.py",
-    "tests/backend/engine/test_graph_runner.py",
+    "tests/backend/models/decoders/test_fused_decoder.py",
+    "tests/backend/models/decoders/test_variant_decoder.py",
+    "tests/backend/engine/gpu/test_graph_runner.py",
     "tests/backend/engine/test_batch_invariance.py",
-    "tests/backend/engine/test_card_pooling.py",
-    "tests/backend/engine/test_device_tables.py",
+    "tests/backend/engine/embedding/test_gpu_pooling.py",
+    "tests/backend/engine/gpu/test_tables.py",
     "tests/backend/engine/test_families_ahead.py",
     "tests/backend/engine/test_guided.py",
     "tests/backend/engine/test_oracle_ahead.py",
-    "tests/backend/engine/test_paged_layers.py",
-    "tests/backend/engine/test_sending.py",
+    "tests/backend/engine/gpu/test_paged_layers.py",
+    "tests/backend/engine/core/test_h2d.py",
 ]
 ALONE = [
-    "tests/backend/engine/test_gpu.py",
-    "tests/backend/engine/test_gpu_embeddings.py",
-    "tests/backend/engine/test_card_sleeper.py",
+    "tests/backend/engine/gpu/test_start.py",
+    "tests/backend/engine/embedding/test_gpu_start.py",
+    "tests/backend/engine/gpu/test_sleeper.py",
     "tests/backend/test_faults.py",
-    "tests/backend/test_gpu_meter.py",
+    "tests/backend/process/test_gpu_meter.py",
 ]
 
 WHY = 600  # characters of what a failure says

@@ -24,9 +24,12 @@ import triton  # noqa: E402
 from gpu_check import Forced  # noqa: E402
 from torch import Tensor  # noqa: E402
 
-from backend.kernels import fused, narrow_linear, skinny_linear, tuning  # noqa: E402
-from backend.kernels.launch import FP8  # noqa: E402
-from backend.kernels.tuning import Choice, Choices  # noqa: E402
+from backend.kernels import fused  # noqa: E402
+from backend.kernels.launching import tuning  # noqa: E402
+from backend.kernels.launching.launch import FP8  # noqa: E402
+from backend.kernels.launching.tuning import Choice, Choices  # noqa: E402
+from backend.kernels.linear import narrow as narrow_linear  # noqa: E402
+from backend.kernels.linear import skinny as skinny_linear  # noqa: E402
 
 LAYERS = (  # q and kv width, hidden, feed-forward
     (6144, 4096, 4096, 14336),

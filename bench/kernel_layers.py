@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from backend.kernels import fused, reference
-from backend.kernels.launch import FP8
+from backend.kernels.launching.launch import FP8
 from bench.kernel_case import BLOCK_SIZE, Case, Shape, label, sets_of
 
 

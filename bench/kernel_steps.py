@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from backend.kernels import fused, reference
-from backend.kernels.row_state import Draws, RowState, SamplingRows, StepInputs
+from backend.kernels.sampling.row_state import Draws, RowState, SamplingRows, StepInputs
 from bench.kernel_case import BLOCK_SIZE, Case, Shape, label, sets_of
 
 

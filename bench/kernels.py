@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import torch
 
-from backend.kernels.launch import FP8
+from backend.kernels.launching.launch import FP8
 from bench.kernel_attention import decode_case, prefill_case, shared_case, uneven_case
 from bench.kernel_case import LLAMA_8B, QWEN3_06B, WIDE, Case
 from bench.kernel_layers import gate_cases, narrow_cases, norm_cases, quantise_case, rotary_case, row_cases

@@ -68,7 +68,7 @@ def write(shape: dict[str, Any], folder: Path, device: str) -> int:
     import torch
 
     from backend.models.config import from_hugging_face
-    from backend.models.decoder import Decoder
+    from backend.models.decoders.decoder import Decoder
 
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(shape))
@@ -129,11 +129,11 @@ def start(options: argparse.Namespace) -> None:
     import torch
 
     from backend.engine import engine as engine_module
-    from backend.engine.config import EngineConfig
+    from backend.engine.core.sampling import SamplingParams
     from backend.engine.engine import Engine
-    from backend.engine.sampling import SamplingParams
+    from backend.engine_config import EngineConfig
     from backend.models import loader
-    from backend.models.checkpoint import Checkpoint
+    from backend.models.checkpoints.checkpoint import Checkpoint
 
     parts.mark("python and imports", options.child)
     on_gpu = options.device.startswith("cuda")
@@ -141,7 +141,8 @@ def start(options: argparse.Namespace) -> None:
     if on_gpu:
         torch.zeros(1, device=options.device)
         parts.mark("CUDA", begin)
-        from backend.engine import gpu, graph_runner
+        from backend.engine.gpu import graph_runner
+        from backend.engine.gpu import start as gpu
 
         parts.mark("CUDA, and imports of Triton", begin)
         parts.timed(gpu, "_activations", "the largest step, measured")

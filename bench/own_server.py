@@ -22,8 +22,8 @@ from pathlib import Path
 from urllib.error import URLError
 from urllib.request import urlopen
 
-from regions.identity import BackendIdentity
-from regions.trust import Trust
+from regions.identity.identity import BackendIdentity
+from regions.identity.trust import Trust
 from tests.backend.tiny import tiny_model, write_folder
 from tests.fakes.lab import POLICY, Answer, Lab, chat, lab
 

@@ -44,7 +44,7 @@ CASES: list[tuple[str, dict[str, Any], tuple[int, int, int]]] = [  # model, sett
 
 
 def config_of(settings: dict[str, Any], folder: str) -> Any:
-    from backend.engine.config import EngineConfig
+    from backend.engine_config import EngineConfig
 
     return EngineConfig(
         **{
@@ -58,7 +58,7 @@ def measure_one(index: int) -> dict[str, Any]:
     import torch
 
     from backend.engine.engine import Engine
-    from backend.models.checkpoint import Checkpoint
+    from backend.models.checkpoints.checkpoint import Checkpoint
 
     name, settings, (count, prompt, answer) = CASES[index]
     with tempfile.TemporaryDirectory() as folder:

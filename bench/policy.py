@@ -8,10 +8,10 @@ import json
 from datetime import UTC, datetime
 from time import thread_time_ns
 
-from policy.compile import CompiledPolicy, compile_policy
-from policy.countries import builtin_countries
-from policy.decision import decide
-from policy.document import load_document
+from policy.decision.compile import CompiledPolicy, compile_policy
+from policy.decision.decision import decide
+from policy.document.countries import builtin_countries
+from policy.document.document import load_document
 from policy.facts import BackendFacts, RequestFacts
 
 RULES, BACKENDS, ROUNDS = 100, 50, 2000

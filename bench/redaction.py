@@ -15,10 +15,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from policy.redact.actions.plan import LABELS, OUTPUT_LABELS, RedactionPlan
+from policy.redact.actions.pseudonyms import Pseudonyms
 from policy.redact.evaluate import Evaluation, evaluate
 from policy.redact.labels import canonical
-from policy.redact.plan import LABELS, OUTPUT_LABELS, RedactionPlan
-from policy.redact.pseudonyms import Pseudonyms
 from policy.redact.redactor import Redactor
 from tests.data.redaction.make import cases
 

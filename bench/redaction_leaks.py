@@ -17,7 +17,7 @@ from pathlib import Path
 import aiohttp
 from aiohttp import web
 
-from policy.redact.plan import LABELS, OUTPUT_LABELS
+from policy.redact.actions.plan import LABELS, OUTPUT_LABELS
 from tests.fakes.backend import FakeBackend
 from tests.fakes.lab import lab
 

@@ -25,10 +25,10 @@ from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
-from policy.redact.detectors import warm
+from policy.redact.actions.plan import general_label
+from policy.redact.detectors.detectors import warm
 from policy.redact.evaluate import Evaluation, Labelled, evaluate, find_labelled, read_cases
 from policy.redact.labels import canonical
-from policy.redact.plan import general_label
 
 JUDGEMENTS = Path(__file__).with_name("redaction_judgements.jsonl")
 PASSES = 3  # of which the quickest counts

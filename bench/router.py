@@ -13,10 +13,10 @@ from collections import OrderedDict
 from collections.abc import Callable
 from time import thread_time_ns
 
-from regions.fleet import Backend, Fleet
-from regions.identity import BackendIdentity
-from regions.prefixes import BLOCK_BYTES, PrefixIndex, block_hashes
-from regions.router import Candidates, affinity_key, choose
+from regions.fleet.fleet import Backend, Fleet
+from regions.identity.identity import BackendIdentity
+from regions.routing.prefixes import BLOCK_BYTES, PrefixIndex, block_hashes
+from regions.routing.router import Candidates, affinity_key, choose
 
 BACKENDS, ROUNDS = 200, 3000
 ENGINES, CACHE_BLOCKS = 4, 1500

@@ -12,7 +12,7 @@ import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 
-from regions.identity import BackendIdentity
+from regions.identity.identity import BackendIdentity
 from tests.backend.running import Backend
 from tests.backend.tiny import tiny_model, write_folder
 from tests.fakes.lab import OPEN_POLICY, Lab, chat, lab

@@ -52,10 +52,10 @@ def measure(run: str, device: str) -> dict[str, Any]:
     import torch
     from triton import knobs
 
-    from backend.engine.config import EngineConfig
     from backend.engine.engine import Engine
     from backend.engine.warm_up import warm_up
-    from backend.models.checkpoint import Checkpoint
+    from backend.engine_config import EngineConfig
+    from backend.models.checkpoints.checkpoint import Checkpoint
 
     shape, dtype = run.split(":")
     compiled: list[str] = []
@@ -135,7 +135,7 @@ def idle(engine: Any) -> dict[str, Any]:
 
 def scrub_under_load(engine: Any) -> dict[str, Any]:
     """A scrub between the steps of 64 running sequences."""
-    from backend.engine.sampling import SamplingParams
+    from backend.engine.core.sampling import SamplingParams
 
     for id in range(64):
         engine.add(id, [id % 50] * 100, SamplingParams(max_tokens=60, temperature=0, ignore_eos=True))
@@ -151,7 +151,7 @@ def scrub_under_load(engine: Any) -> dict[str, Any]:
 
 
 def work(vocab: int, context: int, most: int, seed: int) -> Iterator[tuple[str, list[tuple[list[int], Any]]]]:
-    from backend.engine.sampling import SamplingParams
+    from backend.engine.core.sampling import SamplingParams
 
     rng = random.Random(seed)
 

@@ -62,7 +62,7 @@ class Forced:
 
 
 def generate(engine: Any, prompts: list[list[int]], answer: int) -> tuple[float, dict[int, list[int]]]:
-    from backend.engine.sampling import SamplingParams
+    from backend.engine.core.sampling import SamplingParams
 
     tokens: dict[int, list[int]] = {id: [] for id in range(len(prompts))}
     begin = time.perf_counter()
@@ -82,12 +82,12 @@ def main() -> None:
     parser.add_argument("--answer", type=int, default=192)
     options = parser.parse_args()
     from backend.engine import engine as engine_module
-    from backend.engine import verifier
-    from backend.engine.config import EngineConfig
+    from backend.engine.core.ngram_drafter import NgramDrafter
+    from backend.engine.core.speculation import Speculation, agreed
     from backend.engine.engine import Engine
-    from backend.engine.ngram_drafter import NgramDrafter
-    from backend.engine.speculation import Speculation, agreed
-    from backend.models.checkpoint import Checkpoint
+    from backend.engine.gpu import verifier
+    from backend.engine_config import EngineConfig
+    from backend.models.checkpoints.checkpoint import Checkpoint
 
     rows = []
     on_gpu = options.device == "cuda"

@@ -31,14 +31,14 @@ sys.path.append(str(HERE))
 
 from run import MOCK_PORT, POLICY, cpu_model, process  # noqa: E402
 
+from gateway.content.inspection import INLINE_BYTES  # noqa: E402
+from gateway.content.inspection_process import framed  # noqa: E402
 from gateway.errors import BodyTooComplex  # noqa: E402
-from gateway.inspection import INLINE_BYTES  # noqa: E402
-from gateway.inspection_process import framed  # noqa: E402
-from gateway.installation import Installation  # noqa: E402
+from gateway.installation.installation import Installation  # noqa: E402
 from gateway.openai import finite_json  # noqa: E402
 from gateway.openai.bounds import BOUNDS, check_shape  # noqa: E402
 from gateway.openai.endpoint import CHAT  # noqa: E402
-from regions.identity import BackendIdentity  # noqa: E402
+from regions.identity.identity import BackendIdentity  # noqa: E402
 
 PORT = 9402
 BUDGET_MS = 50

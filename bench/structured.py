@@ -30,11 +30,11 @@ sys.path[:0] = [str(ROOT), str(ROOT / "bench")]
 
 from engine_workloads import SHAPES  # noqa: E402
 
-from backend.engine.config import EngineConfig  # noqa: E402
+from backend.chat.structured import grammar_of  # noqa: E402
+from backend.engine.core.sampling import SamplingParams  # noqa: E402
 from backend.engine.engine import Engine  # noqa: E402
-from backend.engine.sampling import SamplingParams  # noqa: E402
-from backend.models.checkpoint import Checkpoint, resolve  # noqa: E402
-from backend.structured import grammar_of  # noqa: E402
+from backend.engine_config import EngineConfig  # noqa: E402
+from backend.models.checkpoints.checkpoint import Checkpoint, resolve  # noqa: E402
 from backend.wire import CompletionRequest  # noqa: E402
 
 SCHEMA = {  # as long as it likes: an answer under it does not end before its tokens are used up

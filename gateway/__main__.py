@@ -1,5 +1,5 @@
 """``python -m gateway`` is ``domicile``."""
 
-from gateway.cli import main
+from gateway.cli.app import main
 
 main()

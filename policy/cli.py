@@ -6,10 +6,10 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from policy.check import Outcome, run_tests
-from policy.compile import CompiledPolicy, compile_policy
-from policy.countries import builtin_countries
-from policy.document import load_document
+from policy.analysis.check import Outcome, run_tests
+from policy.decision.compile import CompiledPolicy, compile_policy
+from policy.document.countries import builtin_countries
+from policy.document.document import load_document
 from policy.errors import PolicyDocumentError, PolicyError, Problem
 
 app = typer.Typer(name="policy", help="Write, check and test policies.", no_args_is_help=True)

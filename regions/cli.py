@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 if TYPE_CHECKING:
-    from regions.catalogue import Catalogue
+    from regions.catalogue.catalogue import Catalogue
 
 app = typer.Typer(name="region", help="Places where backends run, and who controls them.", no_args_is_help=True)
 
@@ -26,7 +26,7 @@ def list_regions(catalogue: File = None, on: Day = None, as_json: AsJson = False
 
     Example: domicile region list --on 2026-12-01
     """
-    from regions.place import place_facts
+    from regions.catalogue.place import place_facts
 
     known, day = _load(catalogue), _day(on)
     rows = [place_facts(known, region, day) for region in known.regions if region.valid_on(day)]
@@ -57,8 +57,8 @@ def show_region(
 
     Example: domicile region show eu-fr-par
     """
+    from regions.catalogue.place import place_facts
     from regions.errors import CatalogueError
-    from regions.place import place_facts
 
     known, day = _load(catalogue), _day(on)
     try:
@@ -93,8 +93,8 @@ def check_regions(
     Example: domicile region check us-east --policy acme.yaml
     """
     from policy.errors import PolicyError
+    from regions.catalogue.region_verdict import judge_region, policies_from
     from regions.errors import CatalogueError
-    from regions.judged import judge_region, policies_from
 
     known, day = _load(catalogue), _day(on)
     try:
@@ -118,7 +118,7 @@ def _cell(value: str | None) -> str:
 
 
 def _load(path: Path | None) -> "Catalogue":
-    from regions.catalogue import Catalogue
+    from regions.catalogue.catalogue import Catalogue
     from regions.errors import CatalogueError
 
     try:

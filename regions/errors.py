@@ -2,7 +2,7 @@
 
 RegionsError
 ├── CatalogueError      the catalogue is wrong, or a place or operator is not in it
-├── IdentityError       not an identity of the grammar in `regions.identity`
+├── IdentityError       not an identity of the grammar in `regions.identity.identity`
 ├── AuthorityError      the certificate authority cannot be created, read or used
 ├── IsolationError      a backend of another tenant, or outside the decision, was about to be used
 ├── ClusterError        Kubernetes did not do what it was asked
@@ -19,7 +19,7 @@ class CatalogueError(RegionsError):
 
 
 class IdentityError(RegionsError, ValueError):
-    """Not an identity of the grammar in `regions.identity`."""
+    """Not an identity of the grammar in `regions.identity.identity`."""
 
 
 class AuthorityError(RegionsError):

@@ -28,7 +28,7 @@ LONG = (
     "backend/kernels/test_hopper.py",
     "deploy/test_operations.py",
     "gateway/test_fleet_for_real.py",
-    "gateway/test_cells.py",
+    "gateway/cells/test_serve.py",
     "gateway/test_crash.py",
     "audit/test_crash.py",
     "backend/engine/test_oracle.py",
@@ -36,8 +36,8 @@ LONG = (
     "gateway/test_cluster.py",
     "gateway/test_failover.py",
     "gateway/test_embeddings_for_real.py",
-    "gateway/test_replay_cli.py",
-    "gateway/test_enrolment.py",
+    "gateway/cli/admin/test_replay.py",
+    "gateway/installation/test_enrolment.py",
     "gateway/test_canary.py",
     "bench/test_fleet.py",
 )
@@ -90,7 +90,7 @@ def _no_model_hub() -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def _control_stores_are_copied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    module = sys.modules.get("gateway.store.database")
+    module = sys.modules.get("gateway.database.database")
     if module is None:  # no test of this run opens one
         yield
         return

@@ -15,14 +15,15 @@ import pytest
 import typer
 from pydantic import BaseModel
 
-from gateway import connection, errors
-from gateway.cli import app
+from gateway import errors
+from gateway.cli.app import app
+from gateway.configuration.settings import Settings
 from gateway.openai.endpoint import ENDPOINTS
-from gateway.settings import Settings
-from gateway.telemetry import STEPS
+from gateway.request.telemetry import STEPS
+from gateway.server import connection
 from tests.fakes.backend import FakeBackend
 from tests.fakes.lab import POLICY, chat, lab
-from tests.gateway.test_telemetry import METRICS
+from tests.gateway.request.test_telemetry import METRICS
 
 TREE = Path(__file__).parents[1]
 DOCUMENTS = sorted([*TREE.glob("*.md"), *(TREE / "docs").rglob("*.md")])
@@ -68,7 +69,7 @@ def test_every_module_is_listed_with_its_first_line():
 def test_the_numbered_steps_are_those_of_the_pipeline_in_its_order():
     told = re.findall(r"^(\d+)\. \*\*(\w+)\*\*", read("docs/architecture.md"), re.MULTILINE)
     assert told == [(str(number), step) for number, step in enumerate(STEPS, 1)]
-    source = read("gateway/pipeline.py") + read("gateway/evaluation.py")
+    source = read("gateway/request/pipeline.py") + read("gateway/request/evaluation.py")
     numbered = re.findall(r'step\("(\w+)"\).*#.*?\b(\d+)\.', source)
     assert set(numbered) == {(step, number) for number, step in told}
 
@@ -159,7 +160,7 @@ def test_every_error_code_is_documented_with_its_status_and_no_other():
 
 async def test_every_path_is_documented_and_answers_and_no_other_is_in_the_application(tmp_path):
     told = {tuple(row[0].strip("`").split()) for row in rows("docs/api.md") if re.match("`(GET|POST) /", row[0])}
-    routed = {path.replace(":path", "") for path in re.findall(r'Route\("([^"]+)"', read("gateway/app.py"))}
+    routed = {path.replace(":path", "") for path in re.findall(r'Route\("([^"]+)"', read("gateway/server/app.py"))}
     assert {path for _, path in told} == routed | {endpoint.path for endpoint in ENDPOINTS}
     async with lab(tmp_path) as made:
         for method, path in told:

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from audit.ocsf import ocsf
+from audit.events.ocsf import ocsf
 from audit.pack_verifier.fault import Broken, Findings
 from audit.pack_verifier.signed import Signed
 from audit.pack_verifier.systems import Systems

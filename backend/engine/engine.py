@@ -3,7 +3,7 @@
 A runner computes the steps. One that works ahead has the next step scheduled and launched while the last one runs, and
 hands tokens out one step late; so a sequence that an end token ended has run once more, in vain.
 
-Not thread-safe and without a clock; `backend.engine_process` drives it.
+Not thread-safe and without a clock; `backend.process.engine_process` drives it.
 """
 
 from collections import deque
@@ -12,26 +12,26 @@ from functools import partial
 
 import torch
 
-from backend.engine.attention import KVCache
-from backend.engine.block_manager import BlockManager
-from backend.engine.config import CacheSize, EngineConfig, size_cache
-from backend.engine.model_runner import ModelRunner
-from backend.engine.ngram_drafter import NgramDrafter
-from backend.engine.progress import Finish, OnStage, Progress, Stage, Stats, TokenLogprobs
-from backend.engine.restriction import Restriction
-from backend.engine.runner import Launched, Runner
-from backend.engine.sampling import SamplingParams
-from backend.engine.scheduler import Scheduled, Scheduler
-from backend.engine.sequence import Sequence, Status
-from backend.engine.sleeper import HostSleeper, Sleeper
-from backend.engine.speculation import Drafted, Drafter, Speculation, agreed
-from backend.engine.token_masks import Allowed, MaskedGrammars
-from backend.engine.tokenwise_runner import TokenwiseRunner
+from backend.engine.cache.attention import KVCache
+from backend.engine.cache.sleeper import HostSleeper, Sleeper
+from backend.engine.core.block_manager import BlockManager
+from backend.engine.core.ngram_drafter import NgramDrafter
+from backend.engine.core.progress import Finish, OnStage, Progress, Stage, Stats, TokenLogprobs
+from backend.engine.core.restriction import Restriction
+from backend.engine.core.runner import Launched, Runner
+from backend.engine.core.sampling import SamplingParams
+from backend.engine.core.scheduler import Scheduled, Scheduler
+from backend.engine.core.sequence import Sequence, Status
+from backend.engine.core.speculation import Drafted, Drafter, Speculation, agreed
+from backend.engine.core.token_masks import Allowed, MaskedGrammars
+from backend.engine.cpu.model_runner import ModelRunner
+from backend.engine.cpu.tokenwise_runner import TokenwiseRunner
+from backend.engine_config import CacheSize, EngineConfig, size_cache
 from backend.errors import Asleep, CannotScrub, CannotSleep, ContextLengthExceeded, InvalidRequest, Overloaded
-from backend.models.checkpoint import Checkpoint
-from backend.models.decoder import Decoder
-from backend.models.direct import OnProgress
-from backend.models.encoder import Encoder
+from backend.models.checkpoints.checkpoint import Checkpoint
+from backend.models.checkpoints.direct import OnProgress
+from backend.models.decoders.decoder import Decoder
+from backend.models.decoders.encoder import Encoder
 from backend.models.loader import dummy_model, load_model
 
 GRAMMAR_WAIT_S = 0.02
@@ -97,7 +97,7 @@ class Engine:
 
     @classmethod
     def _on_gpu(cls, checkpoint: Checkpoint, config: EngineConfig, on_stage: OnStage) -> "Engine":
-        from backend.engine.gpu import gpu_runner, require_gpu  # Triton is not needed elsewhere
+        from backend.engine.gpu.start import gpu_runner, require_gpu  # Triton is not needed elsewhere
 
         require_gpu(config, checkpoint.config)
         model, eos_ids = _load(checkpoint, config, partial(on_stage, Stage.WEIGHTS))

@@ -11,8 +11,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from backend.engine.core.sampling import SamplingParams
 from backend.engine.engine import Engine
-from backend.engine.sampling import SamplingParams
 
 Asked = tuple[list[int], SamplingParams]
 PLAIN = SamplingParams(max_tokens=2, temperature=0, ignore_eos=True)

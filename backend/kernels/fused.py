@@ -1,23 +1,23 @@
 """The Triton kernels, as one set that satisfies `interface.Kernels`."""
 
-from backend.kernels.draws import gather_draws
-from backend.kernels.fp8_linear import fp8_linear, fp8_product
-from backend.kernels.invariant_linear import invariant_linear
-from backend.kernels.logprobs import token_logprobs
-from backend.kernels.narrow_linear import narrow_linear, narrow_parts
-from backend.kernels.paged_attention import paged_attention
-from backend.kernels.paged_decode import paged_decode
-from backend.kernels.penalties import apply_penalties, count_outputs, mark_prompt
-from backend.kernels.quant import quantize_rows
-from backend.kernels.rms_norm import add_rms_norm, add_rms_norm_fp8, rms_norm, rms_norm_fp8
-from backend.kernels.rotary_kv import rotary_kv
-from backend.kernels.sampling import sample
-from backend.kernels.silu_mul import silu_mul, silu_mul_fp8
-from backend.kernels.skinny_linear import skinny_linear
-from backend.kernels.staged_writes import write_segments
-from backend.kernels.step_inputs import commit_step, prepare_step
-from backend.kernels.token_mask import apply_bitmask
-from backend.kernels.truncation import sampling_threshold
+from backend.kernels.attention.paged_attention import paged_attention
+from backend.kernels.attention.paged_decode import paged_decode
+from backend.kernels.attention.rotary_kv import rotary_kv
+from backend.kernels.linear.fp8 import fp8_linear, fp8_product
+from backend.kernels.linear.invariant import invariant_linear
+from backend.kernels.linear.narrow import narrow_linear, narrow_parts
+from backend.kernels.linear.quant import quantize_rows
+from backend.kernels.linear.rms_norm import add_rms_norm, add_rms_norm_fp8, rms_norm, rms_norm_fp8
+from backend.kernels.linear.silu_mul import silu_mul, silu_mul_fp8
+from backend.kernels.linear.skinny import skinny_linear
+from backend.kernels.sampling.draws import gather_draws
+from backend.kernels.sampling.logprobs import token_logprobs
+from backend.kernels.sampling.penalties import apply_penalties, count_outputs, mark_prompt
+from backend.kernels.sampling.sampling import sample
+from backend.kernels.sampling.staged_writes import write_segments
+from backend.kernels.sampling.step_inputs import commit_step, prepare_step
+from backend.kernels.sampling.token_mask import apply_bitmask
+from backend.kernels.sampling.truncation import sampling_threshold
 
 __all__ = [
     "add_rms_norm",

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from backend.kernels import reference
-from backend.kernels.decode_workspace import DecodeWorkspace, SharedPrefix
-from backend.kernels.row_state import Draws, RowState, SamplingRows, StepInputs
+from backend.kernels.attention.workspace import DecodeWorkspace, SharedPrefix
+from backend.kernels.sampling.row_state import Draws, RowState, SamplingRows, StepInputs
 
 
 class Kernels(Protocol):

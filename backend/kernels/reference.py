@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from backend.kernels.decode_workspace import DecodeWorkspace, SharedPrefix
-from backend.kernels.launch import FP8, FP8_MAX
-from backend.kernels.row_state import Draws, RowState, SamplingRows, StepInputs
+from backend.kernels.attention.workspace import DecodeWorkspace, SharedPrefix
+from backend.kernels.launching.launch import FP8, FP8_MAX
+from backend.kernels.sampling.row_state import Draws, RowState, SamplingRows, StepInputs
 
 
 def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:

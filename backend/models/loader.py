@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from backend.errors import ConfigError, CorruptCheckpoint
-from backend.models import gguf, prequantised
-from backend.models.checkpoint import Checkpoint
+from backend.models.checkpoints import gguf, prequantised
+from backend.models.checkpoints.checkpoint import Checkpoint
+from backend.models.checkpoints.direct import OnProgress, Stored, fill, stored_tensors
 from backend.models.config import ModelConfig
-from backend.models.decoder import HEAD, Decoder
-from backend.models.direct import OnProgress, Stored, fill, stored_tensors
-from backend.models.encoder import Encoder
+from backend.models.decoders.decoder import HEAD, Decoder
+from backend.models.decoders.encoder import Encoder
 from backend.models.tensors import require_finite
 
 BUFFERED = 1 << 30

@@ -3,7 +3,7 @@ this says beforehand what it will find."""
 
 from dataclasses import dataclass
 
-from backend.engine.config import EngineConfig
+from backend.engine_config import EngineConfig
 from backend.models.config import ModelConfig
 from backend.planner.cards import Card
 

@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from backend.engine.config import EngineConfig
+from backend.engine_config import EngineConfig
 from backend.errors import ConfigError
 from backend.models.config import ModelConfig
 from backend.planner.cards import GIB, Card

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from backend.engine.config import EngineConfig
+from backend.engine_config import EngineConfig
 from backend.models.config import ModelConfig
 from backend.planner.cards import Card
 from backend.planner.memory import BYTES, kv_bytes_per_token, memory_of, parameters

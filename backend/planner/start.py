@@ -1,8 +1,8 @@
 """Whether a backend with default options could start at all: asked before a deployment is accepted."""
 
-from backend.engine.config import EngineConfig
+from backend.engine_config import EngineConfig
 from backend.errors import ConfigError
-from backend.models.checkpoint import Checkpoint
+from backend.models.checkpoints.checkpoint import Checkpoint
 from backend.planner.cards import CARDS
 from backend.planner.memory import weight_bytes
 from backend.planner.plan import gib, plan

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Sequence
 
-from backend.models.chat_template import text_of, with_suffix
+from backend.models.checkpoints.chat_template import text_of, with_suffix
 from backend.tools import hermes
 from backend.wire import JsonObject
 

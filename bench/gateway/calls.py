@@ -6,7 +6,7 @@
 
 A whole gateway runs in this process with everything on (`run.POLICY`). A scripted event loop stands in for the network:
 the client's bytes are fed to the connection that uvicorn would make, and the backend's bytes to the connection of
-`gateway.http1`, one server-sent event at a time. So no socket decides how bytes are divided. Counted are the Python and
+`gateway.upstream.http1`, one server-sent event at a time. So no socket decides how bytes are divided. Counted are the Python and
 C functions that code of the project and of its libraries calls, in the event loop's thread and in the sequencer of the
 record; asyncio's, threading's and queue's own calls, which depend on the moment, are not. Of several equal requests the
 cheapest counts: what runs beside them on a timer only adds.
@@ -36,9 +36,9 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from bench.gateway.run import POLICY, installation
-from gateway.assembly import open_gateway
-from gateway.connection import BoundedConnection, bounded
-from gateway.settings import Settings
+from gateway.configuration.settings import Settings
+from gateway.server.assembly import open_gateway
+from gateway.server.connection import BoundedConnection, bounded
 
 REPEATS = 6
 WARM = 3

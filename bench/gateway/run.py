@@ -24,8 +24,8 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
-from gateway.installation import Installation
-from regions.identity import BackendIdentity
+from gateway.installation.installation import Installation
+from regions.identity.identity import BackendIdentity
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent

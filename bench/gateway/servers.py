@@ -45,7 +45,7 @@ async def app(scope: dict[str, Any], receive: Callable[[], Any], send: Callable[
 def serve_uvicorn(http: str, port: int) -> None:
     import uvicorn
 
-    from gateway.connection import bounded
+    from gateway.server.connection import bounded
 
     protocol: Any = bounded(30.0) if http == "ours" else http
     uvicorn.run(app, port=port, http=protocol, loop="uvloop", ws="none", lifespan="off", log_level="error")

@@ -6,22 +6,11 @@ from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gateway.admin import (
-    backends,
-    deployments,
-    keys,
-    limits,
-    login,
-    oversight,
-    people,
-    policies,
-    study,
-    tenants,
-    usage,
-)
-from gateway.admin.access import Desk
-from gateway.admin.openapi import AdminApi
-from gateway.admin.problems import install_handlers
+from gateway.admin import backends, deployments, keys, limits, login, oversight, people, policies, tenants, usage
+from gateway.admin import explain as study
+from gateway.admin.calls.access import Desk
+from gateway.admin.calls.openapi import AdminApi
+from gateway.admin.calls.problems import install_handlers
 
 PREFIX = "/admin/v1"
 MAX_BODY = 2 << 20

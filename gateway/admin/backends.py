@@ -11,17 +11,17 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Response
 from pydantic import Field, ValidationError
 
-from gateway.admin.access import Desk, DeskOf, IfMatch, Need
-from gateway.admin.once import OnceRoute
-from gateway.admin.shapes import After, Body, Limit, Name, tagged
-from gateway.admin.study import policy_room
+from audit.files.secret_file import LoosePermissions, read_secret
+from gateway.admin.calls.access import Desk, DeskOf, IfMatch, Need
+from gateway.admin.calls.idempotency import OnceRoute
+from gateway.admin.calls.schemas import After, Body, Limit, Name, tagged
+from gateway.admin.explain import policy_room
+from gateway.database.errors import Invalid
 from gateway.identity.roles import Actor
-from gateway.store.errors import Invalid
+from gateway.records.control import BackendRecord
 from gateway.store.pages import Page
-from gateway.store.records import BackendRecord
-from regions.identity import BackendIdentity
-from regions.secret_file import LoosePermissions, read_secret
-from regions.trust import Trust
+from regions.identity.identity import BackendIdentity
+from regions.identity.trust import Trust
 
 router = APIRouter(prefix="/tenants/{tenant}/backends", tags=["backends"], route_class=OnceRoute)
 

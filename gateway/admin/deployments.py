@@ -5,16 +5,16 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query, Response
 from pydantic import Field
 
-from gateway.admin.access import DeskOf, IfMatch, Need
-from gateway.admin.once import OnceRoute
-from gateway.admin.shapes import After, Body, Limit, tagged
+from gateway.admin.calls.access import DeskOf, IfMatch, Need
+from gateway.admin.calls.idempotency import OnceRoute
+from gateway.admin.calls.schemas import After, Body, Limit, tagged
+from gateway.database.errors import Invalid
 from gateway.identity.roles import Actor
-from gateway.prices import MICRO
-from gateway.store.errors import Invalid
-from gateway.store.fleet_inventory import deployment_at, deployments_in, replicas_of
-from gateway.store.fleet_records import DeploymentRecord, ReplicaRecord
+from gateway.records.fleet import DeploymentRecord, ReplicaRecord
+from gateway.records.prices import MICRO
 from gateway.store.pages import Page
-from regions.deployment import CPU, MAX_NAME, Deployment, Place, Scale
+from gateway.store.reports.fleet_inventory import deployment_at, deployments_in, replicas_of
+from regions.fleet.deployment import CPU, MAX_NAME, Deployment, Place, Scale
 
 router = APIRouter(tags=["deployments"], route_class=OnceRoute)
 

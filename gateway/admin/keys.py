@@ -6,13 +6,13 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Response
 from pydantic import Field
 
-from gateway.admin.access import DeskOf, IfMatch, Need
-from gateway.admin.once import OnceRoute
-from gateway.admin.shapes import After, Body, Instant, Limit, Name, tagged
+from gateway.admin.calls.access import DeskOf, IfMatch, Need
+from gateway.admin.calls.idempotency import OnceRoute
+from gateway.admin.calls.schemas import After, Body, Instant, Limit, Name, tagged
 from gateway.identity.roles import Actor
-from gateway.store.key_control import MAX_GRACE
+from gateway.records.control import UNBOUNDED, KeyRecord, Scopes
+from gateway.store.control.keys import MAX_GRACE
 from gateway.store.pages import Page
-from gateway.store.records import UNBOUNDED, KeyRecord, Scopes
 
 router = APIRouter(prefix="/tenants/{tenant}/keys", tags=["keys"], route_class=OnceRoute)
 

@@ -6,12 +6,12 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Response
 from pydantic import Field
 
-from gateway.admin.access import Desk, DeskOf, IfMatch, Need
-from gateway.admin.once import OnceRoute
-from gateway.admin.shapes import Body, Instant, tagged
+from gateway.admin.calls.access import Desk, DeskOf, IfMatch, Need
+from gateway.admin.calls.idempotency import OnceRoute
+from gateway.admin.calls.schemas import Body, Instant, tagged
 from gateway.identity.roles import Actor
-from gateway.store.usage_inventory import limits_at, limits_in, prices_in
-from gateway.store.usage_records import LimitFigures, LimitsRecord, PriceRecord
+from gateway.records.usage import LimitFigures, LimitsRecord, PriceRecord
+from gateway.store.reports.usage_inventory import limits_at, limits_in, prices_in
 
 router = APIRouter(tags=["limits"], route_class=OnceRoute)
 

@@ -14,19 +14,19 @@ from fastapi.responses import JSONResponse, RedirectResponse
 from pydantic import BaseModel, ConfigDict
 from starlette.concurrency import run_in_threadpool
 
-from gateway.admin.access import Desk, DeskOf, person_calling
-from gateway.admin.caller import BegunLogin, Cookies
-from gateway.admin.problems import LoginRefused
-from gateway.admin.shapes import Name
-from gateway.client import caller_address
+from gateway.admin.calls.access import Desk, DeskOf, person_calling
+from gateway.admin.calls.authentication import BegunLogin, Cookies
+from gateway.admin.calls.problems import LoginRefused
+from gateway.admin.calls.schemas import Name
+from gateway.database.errors import Invalid, NotFound
 from gateway.identity.grants import display_name_of, grants_of, groups_of, subject_digest
 from gateway.identity.jwt import JwtRefused
 from gateway.identity.keys import ApiKey
 from gateway.identity.login import Attempt, CodeRefused
 from gateway.identity.roles import Actor
+from gateway.openai.asgi_client import caller_address
+from gateway.records.control import AccessTokenRecord, PersonRecord, Role
 from gateway.store.answers import Answers, Pending
-from gateway.store.errors import Invalid, NotFound
-from gateway.store.records import AccessTokenRecord, PersonRecord, Role
 
 if TYPE_CHECKING:
     from gateway.identity.provider import IdentityProvider

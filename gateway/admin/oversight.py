@@ -5,9 +5,9 @@ from typing import Annotated
 from fastapi import APIRouter, Depends
 from pydantic import Field
 
-from gateway.admin.access import DeskOf, Need
-from gateway.admin.once import OnceRoute
-from gateway.admin.shapes import Body, Name
+from gateway.admin.calls.access import DeskOf, Need
+from gateway.admin.calls.idempotency import OnceRoute
+from gateway.admin.calls.schemas import Body, Name
 from gateway.identity.roles import Actor
 from gateway.store.oversight import StopRecord, stops_in
 

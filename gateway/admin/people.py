@@ -7,14 +7,14 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from gateway.admin.access import Bootstrapping, DeskOf, IfMatch, Need, person_calling
-from gateway.admin.door import GuardedRoute
-from gateway.admin.once import OnceRoute
-from gateway.admin.shapes import After, Body, Instant, Limit, tagged
+from gateway.admin.calls.access import Bootstrapping, DeskOf, IfMatch, Need, person_calling
+from gateway.admin.calls.guarded_route import GuardedRoute
+from gateway.admin.calls.idempotency import OnceRoute
+from gateway.admin.calls.schemas import After, Body, Instant, Limit, tagged
 from gateway.identity.roles import ROLE_TABLE, Actor, Permission
+from gateway.records.control import AccessTokenRecord, PersonRecord, Role
+from gateway.store.control.people import MAX_TOKEN_LIFE
 from gateway.store.pages import Page
-from gateway.store.people_control import MAX_TOKEN_LIFE
-from gateway.store.records import AccessTokenRecord, PersonRecord, Role
 
 TokenDays = Annotated[int, Field(ge=1, le=MAX_TOKEN_LIFE.days)]
 

@@ -10,15 +10,15 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from gateway.admin.access import DeskOf, IfMatch, Need
-from gateway.admin.once import OnceRoute
-from gateway.admin.shapes import Body, Instant, Limit, Name, Whole, tagged
-from gateway.admin.study import policy_room
+from gateway.admin.calls.access import DeskOf, IfMatch, Need
+from gateway.admin.calls.idempotency import OnceRoute
+from gateway.admin.calls.schemas import Body, Instant, Limit, Name, Whole, tagged
+from gateway.admin.explain import policy_room
+from gateway.database.errors import Invalid
 from gateway.identity.roles import OF_OPERATOR, Actor, Permission
-from gateway.policy_room import Draft
-from gateway.store.errors import Invalid
+from gateway.policies.study import Draft
+from gateway.records.control import PolicyProposalRecord, PolicyVersionRecord
 from gateway.store.pages import Page
-from gateway.store.records import PolicyProposalRecord, PolicyVersionRecord
 
 MAX_POLICY = 256 * 1024
 

@@ -4,17 +4,17 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Response
 
-from gateway.admin.access import DeskOf, IfMatch, Need
-from gateway.admin.once import OnceRoute
-from gateway.admin.shapes import After, Body, Limit, Name, tagged
+from gateway.admin.calls.access import DeskOf, IfMatch, Need
+from gateway.admin.calls.idempotency import OnceRoute
+from gateway.admin.calls.schemas import After, Body, Limit, Name, tagged
 from gateway.identity.roles import Actor
-from gateway.store.pages import Page
-from gateway.store.records import (
+from gateway.records.control import (
     LegalBasis,
     ProjectRecord,
     RiskClass,
     TenantRecord,
 )
+from gateway.store.pages import Page
 
 router = APIRouter(tags=["tenants"], route_class=OnceRoute)
 

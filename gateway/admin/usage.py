@@ -5,13 +5,13 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Depends, Query
 from fastapi.responses import Response, StreamingResponse
 
-from gateway.admin.access import DeskOf, Need
-from gateway.admin.once import OnceRoute
-from gateway.admin.shapes import Day
-from gateway.store.cost_report import Cost, CostDimension, cost
-from gateway.store.inventory import Inventory
-from gateway.store.usage_report import Dimension, LedgerEntry, Span, Usage, entries, usage
-from gateway.usage_table import csv_lines
+from gateway.admin.calls.access import DeskOf, Need
+from gateway.admin.calls.idempotency import OnceRoute
+from gateway.admin.calls.schemas import Day
+from gateway.store.reports.cost_report import Cost, CostDimension, cost
+from gateway.store.reports.inventory import Inventory
+from gateway.store.reports.usage_csv import csv_lines
+from gateway.store.reports.usage_report import Dimension, LedgerEntry, Span, Usage, entries, usage
 
 router = APIRouter(tags=["usage"], route_class=OnceRoute)
 

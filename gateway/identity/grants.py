@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping
 from hashlib import sha256
 from typing import Any, get_args
 
-from gateway.settings import GroupRole
-from gateway.store.records import Role
+from gateway.configuration.settings import GroupRole
+from gateway.records.control import Role
 
 Grants = Mapping[str | None, tuple[Role, ...]]
 """Roles by tenant; None: as staff of the installation."""

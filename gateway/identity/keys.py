@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Literal
 from zlib import crc32
 
-from regions.sealed import PLAIN, SecretFiles
-from regions.secret_file import shred_secret
+from audit.files.secret_file import shred_secret
+from regions.identity.encrypted_file import PLAIN, SecretFiles
 
 KEY_PATTERN = r"dom_live_[0-9A-Za-z]{8}_[0-9A-Za-z]{49}"
 """For secret scanners; a true key also passes its checksum."""

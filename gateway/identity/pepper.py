@@ -12,9 +12,9 @@ every key that is used is then hashed anew (by the directory, in batches), and `
 import secrets
 from pathlib import Path
 
+from audit.files.secret_file import shred_secret
 from gateway.identity.keys import PEPPER_SIZE, KeyHasher, pepper_files, promote, staged_pepper
-from regions.sealed import PLAIN, SecretFiles
-from regions.secret_file import shred_secret
+from regions.identity.encrypted_file import PLAIN, SecretFiles
 
 
 class PepperError(Exception):

@@ -4,11 +4,11 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from gateway.store.records import LegalBasis, RiskClass, Scopes
+from gateway.records.control import LegalBasis, RiskClass, Scopes
 
 if TYPE_CHECKING:
-    from gateway.limits import Counter
-    from policy.compile import CompiledPolicy
+    from gateway.limits.limiter import Counter
+    from policy.decision.compile import CompiledPolicy
     from policy.redact.redactor import Redactor
 
 

@@ -23,10 +23,10 @@ from authlib.oauth2.rfc7636 import create_s256_code_challenge
 from joserfc.jwk import Key
 
 from audit.external import Breaker, ExternalAnswer, ExternalService, ExternalUnavailable
+from audit.files.secret_file import read_secret
+from gateway.configuration.settings import Oidc, is_safe_url
 from gateway.identity.jwt import JwtRefused, check_claims, check_login, public_keys, read_header, verified_claims
 from gateway.identity.login import Attempt, CodeRefused, ProviderUnavailable
-from gateway.settings import Oidc, is_safe_url
-from regions.secret_file import read_secret
 
 REFRESH_AFTER_S = 600
 ASK_EVERY_S = 10

@@ -6,7 +6,7 @@ Roles are a person's, within one tenant. The installation's own staff have their
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from gateway.store.records import Role
+from gateway.records.control import Role
 
 Permission = Literal[
     "tenants.list",

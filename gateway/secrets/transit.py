@@ -2,7 +2,7 @@
 
 The master is a derived key (aes256-gcm96), so that what was wrapped in one context opens in no other; Vault keeps its
 versions. Signatures are Ed25519 of one version of a second key, the one whose public half is in ``signer.vkey``.
-Another version signs once `domicile audit rotate` has recorded a succession to it (`gateway.secrets.signing_key`).
+Another version signs once `domicile audit rotate` has recorded a succession to it (`gateway.installation.signing_key`).
 """
 
 import base64
@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from audit.errors import KeyLost, KeyProviderError, SignerError
-from audit.master import MasterState, origin_of
-from audit.new_file import PUBLIC, replace_file
-from audit.note import VerifierKey
-from audit.secret_file import shred_secret
-from audit.succession import notes_in, successors
+from audit.files.new_file import PUBLIC, replace_file
+from audit.files.secret_file import shred_secret
+from audit.keys.master import MasterState, origin_of
+from audit.keys.succession import notes_in, successors
+from audit.tree.note import VerifierKey
 from gateway.secrets.vault import VaultClient, VaultError, VaultMissing, VaultRefused
 
 MASTER_TYPE = "aes256-gcm96"
@@ -32,7 +32,7 @@ _LOST = (
 
 
 class VaultMaster:
-    """An `audit.master.Master`. `name` is the key's in the transit engine."""
+    """An `audit.keys.master.Master`. `name` is the key's in the transit engine."""
 
     provider = "vault"
 
@@ -110,7 +110,7 @@ class VaultMaster:
 
 
 class VaultSigner:
-    """An `audit.signer.LogSigner` of one version of a key that stays in Vault."""
+    """An `audit.keys.signer.LogSigner` of one version of a key that stays in Vault."""
 
     def __init__(self, client: VaultClient, key: str, version: int, verifier: VerifierKey) -> None:
         self._client = client

@@ -21,7 +21,7 @@ from typing import Any
 
 from audit.errors import KeyProviderError
 from audit.external import Breaker, ExternalAnswer, ExternalService, ExternalUnavailable
-from gateway.settings import Vault
+from gateway.configuration.settings import Vault
 
 logger = logging.getLogger("domicile.secrets")
 

@@ -25,9 +25,9 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from sqlalchemy import exc
 from sqlmodel import Session, col, delete, update
 
-from gateway.store.database import Database
-from gateway.store.errors import ControlError
-from gateway.store.tables import AnswerRow
+from gateway.database.database import Database
+from gateway.database.errors import ControlError
+from gateway.database.tables.control import AnswerRow
 
 KEPT_FOR = timedelta(hours=24)
 LEASE = timedelta(seconds=60)

@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from datetime import datetime
 
+from gateway.database.database import Database
+from gateway.database.tables.control import AccessTokenRow, PersonRow, TenantRow
 from gateway.identity.keys import ApiKey, KeyExpired, KeyHasher, KeyRevoked, KeyUnknown
-from gateway.store.database import Database
+from gateway.records.control import PersonRecord
 from gateway.store.lookup import person_record
-from gateway.store.records import PersonRecord
-from gateway.store.tables import AccessTokenRow, PersonRow, TenantRow
 
 _NO_DIGEST = bytes(32)
 

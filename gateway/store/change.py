@@ -12,17 +12,17 @@ from typing import Any, TypeVar
 from sqlalchemy import exc
 from sqlmodel import Session
 
+from gateway.database.database import Database
+from gateway.database.epoch import bump_epoch
+from gateway.database.errors import Duplicate, Invalid, Stale
+from gateway.database.tables.cells import TenantHomeRow
+from gateway.database.tables.control import AccessTokenRow, ApiKeyRow, BackendRow, PersonRow, ProjectRow, Row, TenantRow
 from gateway.identity.keys import KeyHasher
 from gateway.identity.principal import PolicyInForce
+from gateway.records.control import AdminEvent, Record
 from gateway.store.answers import note_change
-from gateway.store.cell_tables import TenantHomeRow
-from gateway.store.database import Database
-from gateway.store.epoch import bump_epoch
-from gateway.store.errors import Duplicate, Invalid, Stale
-from gateway.store.records import AdminEvent, Record
-from gateway.store.tables import AccessTokenRow, ApiKeyRow, BackendRow, PersonRow, ProjectRow, Row, TenantRow
 from regions.errors import IdentityError
-from regions.identity import check_name
+from regions.identity.identity import check_name
 
 AT_HOME_ONLY = frozenset({"tenant", "project", "key", "policy", "limits"})
 """What of a tenant taken over from another cell is changed there; its backends here are this cell's affair."""

@@ -12,18 +12,18 @@ from typing import Any
 import sqlalchemy
 from sqlmodel import Session, col, select
 
-from gateway.limits import Limits
-from gateway.prices import Price
-from gateway.store.epoch import read_epoch
-from gateway.store.fleet_records import deployment_of
-from gateway.store.fleet_tables import DeploymentRow
+from gateway.database.epoch import read_epoch
+from gateway.database.tables.control import ApiKeyRow, BackendRow, PolicyVersionRow, ProjectRow, TenantRow
+from gateway.database.tables.fleet import DeploymentRow
+from gateway.database.tables.usage import LimitSettingRow, PriceRow
+from gateway.limits.limiter import Limits
+from gateway.records.control import UNBOUNDED, BackendRecord, ProjectRecord, Scopes
+from gateway.records.fleet import deployment_of
+from gateway.records.prices import Price
+from gateway.records.usage import limits_of, price_of
 from gateway.store.lookup import backend_record
 from gateway.store.oversight import Place, StopRecord, read_stops
-from gateway.store.records import UNBOUNDED, BackendRecord, ProjectRecord, Scopes
-from gateway.store.tables import ApiKeyRow, BackendRow, PolicyVersionRow, ProjectRow, TenantRow
-from gateway.store.usage_records import limits_of, price_of
-from gateway.store.usage_tables import LimitSettingRow, PriceRow
-from regions.deployment import Deployment
+from regions.fleet.deployment import Deployment
 
 
 @dataclass(frozen=True, slots=True)

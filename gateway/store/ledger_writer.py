@@ -16,9 +16,9 @@ from pydantic_core import from_json
 from sqlalchemy import Connection, bindparam, delete, func, select, tuple_, update
 from sqlalchemy.dialects import postgresql, sqlite
 
-from gateway.prices import PriceBook
-from gateway.store.database import Database
-from gateway.store.usage_tables import LedgerCursorRow, LedgerRow
+from gateway.database.database import Database
+from gateway.database.tables.usage import LedgerCursorRow, LedgerRow
+from gateway.records.prices import PriceBook
 
 log = logging.getLogger(__name__)
 

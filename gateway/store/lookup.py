@@ -5,18 +5,8 @@ from typing import Any
 from pydantic import BaseModel
 from sqlmodel import Session, SQLModel, col, select
 
-from gateway.store.errors import Invalid, NotFound
-from gateway.store.records import (
-    AccessTokenRecord,
-    BackendRecord,
-    KeyRecord,
-    PersonRecord,
-    PolicyProposalRecord,
-    PolicyVersionRecord,
-    ProjectRecord,
-    TenantRecord,
-)
-from gateway.store.tables import (
+from gateway.database.errors import Invalid, NotFound
+from gateway.database.tables.control import (
     AccessTokenRow,
     ApiKeyRow,
     BackendRow,
@@ -25,6 +15,16 @@ from gateway.store.tables import (
     PolicyVersionRow,
     ProjectRow,
     TenantRow,
+)
+from gateway.records.control import (
+    AccessTokenRecord,
+    BackendRecord,
+    KeyRecord,
+    PersonRecord,
+    PolicyProposalRecord,
+    PolicyVersionRecord,
+    ProjectRecord,
+    TenantRecord,
 )
 
 TENANT_SCOPE = ""

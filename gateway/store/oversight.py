@@ -1,4 +1,4 @@
-"""AI systems and projects that a person stopped, as rows and as records (AI Act 14(4)(e), 26(5)).
+"""AI systems and projects that a person stopped, as records (AI Act 14(4)(e), 26(5)).
 
 One row each, kept when the system is let go on. A project may be stopped that is part of no AI system.
 """
@@ -6,30 +6,15 @@ One row each, kept when the system is let go on. A project may be stopped that i
 from collections.abc import Mapping
 from datetime import datetime
 
-from sqlmodel import Field, Session, select
+from sqlmodel import Session, select
 
+from gateway.database.database import Database
+from gateway.database.tables.oversight import StopRow
+from gateway.records.control import Record
 from gateway.store import lookup
-from gateway.store.database import Database
-from gateway.store.records import Record
-from gateway.store.tables import Changed, Row, UtcDateTime
 
 Place = tuple[str, str, str]
 """Tenant, project or '', AI system or '': one of the last two is empty."""
-
-
-class StopRow(Changed, Row, table=True):
-    """Who appears as the record names actors."""
-
-    __tablename__ = "oversight_stop"
-
-    tenant: str = Field(primary_key=True, max_length=31, foreign_key="tenant.id")
-    project: str = Field(primary_key=True, max_length=31)
-    ai_system_id: str = Field(primary_key=True, max_length=200)
-    reason: str = Field(max_length=64)
-    stopped_at: datetime = Field(sa_type=UtcDateTime)
-    stopped_by: str
-    resumed_at: datetime | None = Field(None, sa_type=UtcDateTime)
-    resumed_by: str | None = None
 
 
 class StopRecord(Record):

@@ -6,18 +6,17 @@ from typing import Any, Generic, TypeVar
 from pydantic import BaseModel, ConfigDict
 from sqlmodel import col, select
 
-from gateway.store import lookup
-from gateway.store.database import Database
-from gateway.store.lookup import (
-    backend_record,
-    key_record,
-    person_record,
-    policy_record,
-    project_record,
-    tenant_record,
-    token_record,
+from gateway.database.database import Database
+from gateway.database.tables.control import (
+    AccessTokenRow,
+    ApiKeyRow,
+    BackendRow,
+    PersonRow,
+    PolicyVersionRow,
+    ProjectRow,
+    TenantRow,
 )
-from gateway.store.records import (
+from gateway.records.control import (
     AccessTokenRecord,
     BackendRecord,
     KeyRecord,
@@ -27,14 +26,15 @@ from gateway.store.records import (
     Record,
     TenantRecord,
 )
-from gateway.store.tables import (
-    AccessTokenRow,
-    ApiKeyRow,
-    BackendRow,
-    PersonRow,
-    PolicyVersionRow,
-    ProjectRow,
-    TenantRow,
+from gateway.store import lookup
+from gateway.store.lookup import (
+    backend_record,
+    key_record,
+    person_record,
+    policy_record,
+    project_record,
+    tenant_record,
+    token_record,
 )
 
 R = TypeVar("R", bound=Record)

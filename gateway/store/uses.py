@@ -7,9 +7,9 @@ from datetime import datetime
 from sqlalchemy import bindparam, or_
 from sqlmodel import Session, col, func, select, update
 
-from gateway.store.database import Database
-from gateway.store.epoch import bump_epoch
-from gateway.store.tables import AccessTokenRow, ApiKeyRow, TenantRow
+from gateway.database.database import Database
+from gateway.database.epoch import bump_epoch
+from gateway.database.tables.control import AccessTokenRow, ApiKeyRow, TenantRow
 
 
 @dataclass(frozen=True, slots=True)

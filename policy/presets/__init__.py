@@ -3,7 +3,7 @@
 from functools import cache
 from importlib.resources import files
 
-from policy.document import PolicyDocument, load_document
+from policy.document.document import PolicyDocument, load_document
 
 PRESETS = ("eu-strict", "gdpr-standard", "health", "finance")
 

@@ -92,9 +92,9 @@ def evaluate_file(
 def _show(written: str, action: str, *, ner: bool, as_json: bool) -> None:
     from secrets import token_bytes
 
+    from policy.redact.actions.plan import INPUT_LABELS, LABELS, Action, RedactionPlan
+    from policy.redact.actions.pseudonyms import nonce_from
     from policy.redact.evaluate import find_labelled
-    from policy.redact.plan import INPUT_LABELS, LABELS, Action, RedactionPlan
-    from policy.redact.pseudonyms import nonce_from
     from policy.redact.redactor import Redactor
 
     if action not in ("mask", "pseudonymise"):
@@ -116,11 +116,11 @@ def _show(written: str, action: str, *, ner: bool, as_json: bool) -> None:
 
 
 def _detectors(*, ner: bool) -> Any:
-    from policy.redact.detectors import DETECTORS, Detector
+    from policy.redact.detectors.detectors import DETECTORS, Detector
 
     if not ner:
         return DETECTORS
-    from policy.redact.ner import NameModel
+    from policy.redact.names.ner import NameModel
 
     model = NameModel()
     return (*DETECTORS, Detector("person", lambda written, _: model.find(written)))

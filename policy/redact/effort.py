@@ -4,8 +4,8 @@ The filter passes plain words by at once and looks closely at digits, at `@` and
 CPU microseconds of the costliest texts found for each (`bench/stalls.py`), so a text rarely costs more.
 """
 
-from policy.redact.normalise import lowered
-from policy.redact.secrets import count_names
+from policy.redact.detectors.secrets import count_names
+from policy.redact.text.normalise import lowered
 
 _CHARACTER = 0.15
 _NAME = 120.0

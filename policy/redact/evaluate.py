@@ -10,9 +10,9 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from policy.errors import RedactionError
-from policy.redact.detectors import DETECTORS, Detector, find_spans, warm
-from policy.redact.json_text import as_read
+from policy.redact.detectors.detectors import DETECTORS, Detector, find_spans, warm
 from policy.redact.labels import PERSON, canonical, is_known, is_right
+from policy.redact.text.json_text import as_read
 
 Labelled = tuple[int, int, str]
 Find = Callable[[str], Sequence[Labelled]]

@@ -4,8 +4,8 @@
 import re
 import unicodedata
 
-from policy.redact.card_details import EXPIRY, VERIFICATION
-from policy.redact.id_kinds import IDS, SAME_NUMBER
+from policy.redact.ids.kinds import IDS, SAME_NUMBER
+from policy.redact.payment.card_details import EXPIRY, VERIFICATION
 
 PERSON = "person"
 PASSPORT = "passport"  # any country's, some of which are kinds of their own

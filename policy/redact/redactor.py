@@ -8,19 +8,19 @@ from types import MappingProxyType
 from typing import Any
 
 from policy.errors import Finding, RedactionBlocked, RedactionError
-from policy.redact import json_text
-from policy.redact.actions import keyed_hash, mask, require_key
-from policy.redact.custom import CUSTOM, custom_detector
-from policy.redact.detectors import DETECTORS, Detector, Identities, Span, find_spans, warm
-from policy.redact.encoded import Encoded, find_encoded
-from policy.redact.json_text import as_read
+from policy.redact.actions.actions import keyed_hash, mask, require_key
+from policy.redact.actions.placeholder_forms import search as mentions
+from policy.redact.actions.plan import KINDS, STRICTNESS, Action, RedactionPlan, action_for, general_label
+from policy.redact.actions.pseudonyms import LITERAL, PLACEHOLDER, Pseudonyms, nonce_from
+from policy.redact.detectors.custom import CUSTOM, custom_detector
+from policy.redact.detectors.detectors import DETECTORS, Detector, Identities, Span, find_spans, warm
+from policy.redact.detectors.encoded import Encoded, find_encoded
 from policy.redact.labels import PERSON
-from policy.redact.placeholder_forms import search as mentions
-from policy.redact.plan import KINDS, STRICTNESS, Action, RedactionPlan, action_for, general_label
-from policy.redact.pseudonyms import LITERAL, PLACEHOLDER, Pseudonyms, nonce_from
 from policy.redact.request import Endpoint, rewrite_body
 from policy.redact.split_values import with_whole_values
 from policy.redact.stream import StreamFilter
+from policy.redact.text import json_text
+from policy.redact.text.json_text import as_read
 
 _ROLES = frozenset({"assistant", "developer", "function", "system", "tool", "user"})
 MAX_CHARACTERS = 4_000_000  # of one request: seconds of CPU, which others would wait for

@@ -8,7 +8,7 @@ What cannot be read as text (images, audio, token ids, embeddings) is refused: i
 from typing import Any, Literal, Protocol
 
 from policy.errors import UNREADABLE, Finding, RedactionBlocked, RedactionError
-from policy.redact.json_text import digits_of, is_json, map_values
+from policy.redact.text.json_text import digits_of, is_json, map_values
 
 Endpoint = Literal["chat", "completions", "embeddings", "responses"]
 

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from operator import is_not
 from typing import Any
 
-from policy.redact.detectors import Detector, Span, find_spans
-from policy.redact.normalise import normalise
-from policy.redact.secrets import begins_a_key
+from policy.redact.detectors.detectors import Detector, Span, find_spans
+from policy.redact.detectors.secrets import begins_a_key
+from policy.redact.text.normalise import normalise
 
 _PROVEN = frozenset({"email", "iban", "card", "national_id", "secret"})
 _SPEAKERS = frozenset({"user", "system", "developer"})

@@ -17,15 +17,15 @@ from copy import copy
 from typing import Any, NamedTuple
 
 from policy.errors import Finding, RedactionBlocked, RedactionError
-from policy.redact.actions import keyed_hash, mask, require_key
-from policy.redact.alphabet import LETTER, WORD
-from policy.redact.detectors import Detector, Identities, Span, find_spans
-from policy.redact.json_text import compose, cut_escape, escaped, unescape
-from policy.redact.normalise import View, lowered, normalise
-from policy.redact.placeholder_forms import Mention, may_be_open, search
-from policy.redact.plan import action_for
-from policy.redact.pseudonyms import Pseudonyms
-from policy.redact.secrets import PEM_BODY, PEM_HEAD, login_end, value_end, values_from
+from policy.redact.actions.actions import keyed_hash, mask, require_key
+from policy.redact.actions.placeholder_forms import Mention, may_be_open, search
+from policy.redact.actions.plan import action_for
+from policy.redact.actions.pseudonyms import Pseudonyms
+from policy.redact.detectors.detectors import Detector, Identities, Span, find_spans
+from policy.redact.detectors.secrets import PEM_BODY, PEM_HEAD, login_end, value_end, values_from
+from policy.redact.text.alphabet import LETTER, WORD
+from policy.redact.text.json_text import compose, cut_escape, escaped, unescape
+from policy.redact.text.normalise import View, lowered, normalise
 
 LONGEST_RUN = 640  # twice the longest e-mail address (RFC 5321: 64 + 1 + 255)
 LONGEST_GROUPED = 160  # the same for a run of several words: an IBAN in groups of four has 42, in groups of one 67

@@ -14,22 +14,22 @@ from typing import Any
 import psycopg
 import pytest
 
-from audit.checkpointer import Cadence
-from audit.custody import Custody
 from audit.errors import StoreError
-from audit.event import Decision, InferenceAccepted, InferenceCompleted, Reason, Redaction
-from audit.evidence import Evidence, Part, Policy, Ruling
-from audit.keys import FileKeyProvider
-from audit.log import AuditLog, AuditSettings, OpenStore
-from audit.merkle import Frontier
-from audit.postgres import PostgresReader, open_postgres
-from audit.sequencer import Limits
-from audit.side import SideStore
-from audit.sided import SidedStore
-from audit.signer import FileSigner
-from audit.sqlite import SqliteReader, SqliteStore
-from audit.store import Appended, Entry, OpenIntent, Reader, SignedCheckpoint, Store
-from audit.verify import Report, verify_log
+from audit.events.event import Decision, InferenceAccepted, InferenceCompleted, Reason, Redaction
+from audit.incidents.evidence import Evidence, Part, Policy, Ruling
+from audit.keys.owner_keys import FileKeyProvider
+from audit.keys.signer import FileSigner
+from audit.log.audit_log import AuditLog, AuditSettings, OpenStore
+from audit.log.checkpointer import Cadence
+from audit.log.sequencer import Limits
+from audit.private.custody import Custody
+from audit.private.joint_store import SidedStore
+from audit.private.value_store import SideStore
+from audit.storage.postgres import PostgresReader, open_postgres
+from audit.storage.sqlite import SqliteReader, SqliteStore
+from audit.storage.store import Appended, Entry, OpenIntent, Reader, SignedCheckpoint, Store
+from audit.tree.merkle import Frontier
+from audit.verification.verify import Report, verify_log
 from tests.fakes.postgresql import postgresql
 
 VECTORS = Path(__file__).parent.parent / "vectors"

@@ -7,12 +7,12 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from audit.cli import app
+from audit.cli.app import app
 from audit.errors import AuditUnavailable
-from audit.event import InferenceAborted
-from audit.log import AuditLog
-from audit.place import DATABASE_VARIABLE
-from audit.private import Private
+from audit.events.event import InferenceAborted
+from audit.events.private_value import Private
+from audit.log.audit_log import AuditLog
+from audit.storage.place import DATABASE_VARIABLE
 from tests.audit.conftest import Home, accepted, completed
 
 CALLERS = 16

@@ -12,9 +12,9 @@ from multiprocessing.context import ForkServerProcess
 
 import pytest
 
-from audit.disclosure import account
-from audit.receipt import Receipt
-from audit.verify import verify_log
+from audit.log.receipt import Receipt
+from audit.verification.disclosure import account
+from audit.verification.verify import verify_log
 from tests.audit import crash_child
 from tests.audit.conftest import Home
 from tests.conftest import CAMPAIGN

@@ -19,10 +19,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from audit.errors import AuditError, AuditUnavailable, StoreError, StoreFull
-from audit.event import InferenceAborted
-from audit.log import AuditLog
-from audit.receipt import Receipt
-from audit.store import Appended, Entry, SignedCheckpoint, Store
+from audit.events.event import InferenceAborted
+from audit.log.audit_log import AuditLog
+from audit.log.receipt import Receipt
+from audit.storage.store import Appended, Entry, SignedCheckpoint, Store
 from tests.audit.conftest import Home, accepted, completed
 
 FAULTS = ("full", "unknown", "before", "torn")

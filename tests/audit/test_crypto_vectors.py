@@ -9,7 +9,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.keywrap import InvalidUnwrap, aes_key_unwrap, aes_key_wrap
 
-from audit.commitment import SALT_SIZE, commit_canonical
+from audit.events.commitment import SALT_SIZE, commit_canonical
 from audit.pack_verifier.ed25519 import ed25519
 from tests.audit.conftest import VECTORS
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import psycopg
 
-from audit.erasure import erase
-from audit.pack import export
-from audit.private import Private
-from audit.tiles import Folder, publish
+from audit.events.private_value import Private
+from audit.pack.export import export
+from audit.private.erasure import erase
+from audit.storage.tiles import Folder, publish
 from tests.audit.conftest import Home, accepted, completed
-from tests.audit.test_pack import settled
+from tests.audit.pack.test_export import settled
 from tests.fakes.disk import bytes_under
 
 ON_BOTH_STORES = True

@@ -5,10 +5,10 @@ from typing import get_args
 import pytest
 from pydantic import BaseModel
 
-from audit.certificate import Certificate, Recipient
-from audit.event import Decision, Reason, Redaction
-from audit.leaf import EVENT_CLASSES
-from audit.stamp import Stamp
+from audit.events.event import Decision, Reason, Redaction
+from audit.events.leaf import EVENT_CLASSES
+from audit.events.stamp import Stamp
+from audit.private.certificate import Certificate, Recipient
 
 DOCUMENT = (Path(__file__).parent.parent.parent / "docs/audit-format.md").read_text(encoding="utf-8")
 SAID = set(re.findall(r"`([a-z0-9_.]+)`", DOCUMENT))

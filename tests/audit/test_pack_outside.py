@@ -8,21 +8,21 @@ from pathlib import Path
 
 import pytest
 
-from audit.anchor import anchor
-from audit.attested_files import WITNESSED, files_beside
-from audit.checkpoint import Checkpoint, origin_of, sign_checkpoint
-from audit.cosignature import WitnessKey, cosign
 from audit.errors import TimestampError
-from audit.merkle import leaf_hash, tree_hash
-from audit.outside import vouchers
-from audit.pack import export
-from audit.retention import run
-from audit.schedule import Schedule
-from audit.signer import FileSigner
-from audit.tiles import Folder
-from audit.timestamp import timestamp
+from audit.keys.signer import FileSigner
+from audit.pack.export import export
+from audit.privacy.retention import run
+from audit.privacy.schedule import Schedule
+from audit.storage.attested_files import WITNESSED, files_beside
+from audit.storage.tiles import Folder
+from audit.tree.checkpoint import Checkpoint, origin_of, sign_checkpoint
+from audit.tree.cosignature import WitnessKey, cosign
+from audit.tree.merkle import leaf_hash, tree_hash
+from audit.witness.anchor import anchor
+from audit.witness.outside import vouchers
+from audit.witness.timestamp import timestamp
 from tests.audit.conftest import KNOWN, Home, accepted, completed
-from tests.audit.test_pack import Files, edit, lines, rewritten, sentences, settled, verify
+from tests.audit.pack.test_export import Files, edit, lines, rewritten, sentences, settled, verify
 from tests.audit.test_retention_records import YEAR_AGO
 from tests.fakes.tsa import FakeTsa
 
@@ -120,7 +120,7 @@ def swap_token(files: Files) -> None:
 
 
 def _request() -> bytes:
-    from audit.timestamp import make_request
+    from audit.witness.timestamp import make_request
 
     return make_request(b"something else").as_bytes()
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from audit.pack import export
-from audit.pack_program import program
+from audit.pack.export import export
+from audit.pack.program import program
 from tests.audit.conftest import KNOWN, Home, accepted, completed
-from tests.audit.test_pack import settled
+from tests.audit.pack.test_export import settled
 from tests.fakes.needs import missing
 
 PYTHONS = [f"python3.{minor}" for minor in range(9, 15)]

@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from audit.deletion import certificates_of
-from audit.disclosure import account
-from audit.erasure import finish, place_hold, release_hold
 from audit.errors import AuditUnavailable, StoreError
-from audit.log import AuditLog
-from audit.private import Private
-from audit.receipt import Receipt, verify_receipt
-from audit.retention import preview, run, run_all
-from audit.schedule import Schedule
-from audit.tiles import Folder, decode_entries, publish, tile_path
+from audit.events.private_value import Private
+from audit.log.audit_log import AuditLog
+from audit.log.receipt import Receipt, verify_receipt
+from audit.privacy.retention import preview, run, run_all
+from audit.privacy.schedule import Schedule
+from audit.private.deletion import certificates_of
+from audit.private.erasure import finish, place_hold, release_hold
+from audit.storage.tiles import Folder, decode_entries, publish, tile_path
+from audit.verification.disclosure import account
 from tests.audit.conftest import Home, accepted, completed
 
 ON_BOTH_STORES = True

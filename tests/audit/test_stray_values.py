@@ -14,21 +14,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from audit.certificate import open_certificate
-from audit.checkpoint import origin_of
-from audit.deletion import Recorded, Wanted, erase_records, erase_subject, expire
-from audit.disclosure import field_states
-from audit.erasure import certify, erase
 from audit.errors import AuditError
-from audit.keys import FileKeyProvider
-from audit.pack import export
-from audit.private import Private, Sealed, seal
-from audit.retention import run
-from audit.schedule import DAY_MS
-from audit.side import SideStore
-from audit.stamp import uuid7
+from audit.events.private_value import Private, Sealed, seal
+from audit.events.stamp import uuid7
+from audit.keys.owner_keys import FileKeyProvider
+from audit.pack.export import export
+from audit.privacy.retention import run
+from audit.privacy.schedule import DAY_MS
+from audit.private.certificate import open_certificate
+from audit.private.deletion import Recorded, Wanted, erase_records, erase_subject, expire
+from audit.private.erasure import certify, erase
+from audit.private.value_store import SideStore
+from audit.tree.checkpoint import origin_of
+from audit.verification.disclosure import field_states
 from tests.audit.conftest import KNOWN, Home, accepted
-from tests.audit.test_pack import settled, verify
+from tests.audit.pack.test_export import settled, verify
 
 ALICE, BOB = "alice@example.com", "bob@example.com"
 STRAY = "01932b5e-0000-7000-8000-000000000000"

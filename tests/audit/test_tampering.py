@@ -15,20 +15,20 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from audit.anchor import anchor
-from audit.anchor_event import CheckpointCosigned
-from audit.attestations import cosignature_of, text_digest
-from audit.canonical import canonicalize
-from audit.checkpoint import Checkpoint, origin_of, sign_checkpoint
-from audit.checkpointer import Cadence
-from audit.cli import app
-from audit.cosignature import WitnessKey, cosign
-from audit.erasure import erase
-from audit.log import AuditSettings
-from audit.merkle import Frontier, leaf_hash
-from audit.note import VerifierKey
-from audit.private import Private
-from audit.signer import FileSigner
+from audit.cli.app import app
+from audit.events.anchor import CheckpointCosigned
+from audit.events.canonical import canonicalize
+from audit.events.private_value import Private
+from audit.keys.signer import FileSigner
+from audit.log.audit_log import AuditSettings
+from audit.log.checkpointer import Cadence
+from audit.private.erasure import erase
+from audit.tree.checkpoint import Checkpoint, origin_of, sign_checkpoint
+from audit.tree.cosignature import WitnessKey, cosign
+from audit.tree.merkle import Frontier, leaf_hash
+from audit.tree.note import VerifierKey
+from audit.verification.attestations import cosignature_of, text_digest
+from audit.witness.anchor import anchor
 from tests.audit.conftest import FAST, Home, accepted, completed, eventually
 
 SHELL = CliRunner()
@@ -234,7 +234,7 @@ def widen_a_certificate(insider: Insider) -> None:
     signer = FileSigner.open(insider.folder / "signer.key")
     wider = json.loads(body)
     wider["covered"] = {field: [[0, 4]] for field in wider["covered"]}
-    from audit.certificate import Certificate, sign_certificate
+    from audit.private.certificate import Certificate, sign_certificate
 
     note = sign_certificate(Certificate.parse(canonicalize(wider)), origin_of(signer.name, "acme"), signer)
     insider.side.execute("UPDATE deletion SET body = ?, certificate = ?", (canonicalize(wider).decode(), note))

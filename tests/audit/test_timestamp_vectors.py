@@ -8,7 +8,7 @@ from rfc3161_client import decode_timestamp_response
 from audit.errors import TimestampError
 from audit.pack_verifier.fault import Broken
 from audit.pack_verifier.timestamp import stamped
-from audit.timestamp import check_response, load_roots, make_request
+from audit.witness.timestamp import check_response, load_roots, make_request
 from tests.audit.conftest import VECTORS
 
 FOLDER = VECTORS / "rfc3161"

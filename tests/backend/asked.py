@@ -8,11 +8,11 @@ from typing import Any
 
 import httpx2
 
-from backend.engine.config import EngineConfig
-from backend.engine_client import EngineClient
-from backend.face import Identity
-from backend.models.checkpoint import Checkpoint
-from backend.server import Api
+from backend.engine_config import EngineConfig
+from backend.models.checkpoints.checkpoint import Checkpoint
+from backend.process.engine_client import EngineClient
+from backend.server.app import Api
+from backend.server.face import Identity
 
 MODEL = "tiny"
 USER = [{"role": "user", "content": "the rain in the sea"}]

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-from backend.models.checkpoint import Checkpoint, resolve
-from backend.models.decoder import Decoder
+from backend.models.checkpoints.checkpoint import Checkpoint, resolve
+from backend.models.decoders.decoder import Decoder
 from backend.models.loader import load_model
 from tests.backend.hugging_face import reference_llama
 from tests.backend.tiny import tiny_model, write_folder

@@ -13,7 +13,7 @@ import torch
 
 CUSTOMIZE = """
 import os, sys
-if "backend.engine_process" in sys.orig_argv:
+if "backend.process.engine_process" in sys.orig_argv:
     from tests.backend import faults
     faults.arm(os.environ["DOMICILE_TEST_FAULTS"])
 """
@@ -34,8 +34,8 @@ def order(folder: Path, fault: str) -> None:
 
 
 def arm(folder: str) -> None:
-    from backend.engine.graph_runner import GraphRunner
-    from backend.engine.model_runner import ModelRunner
+    from backend.engine.cpu.model_runner import ModelRunner
+    from backend.engine.gpu.graph_runner import GraphRunner
 
     for runner in (ModelRunner, GraphRunner):
         _arm(runner, Path(folder) / "order")

@@ -4,8 +4,8 @@ from typing import Any
 
 import torch
 
-from backend.models.checkpoint import Checkpoint
-from backend.models.decoder import Decoder
+from backend.models.checkpoints.checkpoint import Checkpoint
+from backend.models.decoders.decoder import Decoder
 
 
 def reference_llama(checkpoint: Checkpoint, decoder: Decoder) -> Any:

@@ -10,15 +10,15 @@ import httpx
 import openai
 from tokenizers import AddedToken
 
-from backend.conversation import ChatModel
-from backend.engine.progress import Finish, Progress, Stats
-from backend.engine_client import Call
-from backend.face import Identity
-from backend.gpu_meter import GpuMeter
-from backend.messages import AddSequence, Ready
-from backend.models import tokenizer
-from backend.models.tokenizer import TextModel
-from backend.server import Api
+from backend.chat.conversation import ChatModel
+from backend.engine.core.progress import Finish, Progress, Stats
+from backend.models.checkpoints import tokenizer
+from backend.models.checkpoints.tokenizer import TextModel
+from backend.process.engine_client import Call
+from backend.process.gpu_meter import GpuMeter
+from backend.process.messages import AddSequence, Ready
+from backend.server.app import Api
+from backend.server.face import Identity
 from tests.backend.tiny import tiny_tokenizer
 
 MODEL = "scripted"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from backend.models.generation_config import SamplingDefaults
+from backend.models.checkpoints.generation_config import SamplingDefaults
 from backend.tools.formats import FORMATS
 from backend.tools.parts import Content
 from backend.tools.script import SPACE

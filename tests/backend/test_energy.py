@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from backend.gpu_meter import GpuMeter, Reading
+from backend.process.gpu_meter import GpuMeter, Reading
 from tests.backend.scripted import Scripted, request
 
 

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from backend.engine.config import EngineConfig
-from backend.engine.progress import Finish
-from backend.engine.sampling import SamplingParams
-from backend.engine_client import EngineClient
+from backend.engine.core.progress import Finish
+from backend.engine.core.sampling import SamplingParams
+from backend.engine_config import EngineConfig
 from backend.errors import EngineDead
-from backend.messages import AddSequence
+from backend.process.engine_client import EngineClient
+from backend.process.messages import AddSequence
 from tests.backend.faults import armed, order
 from tests.backend.tiny import tiny_model, write_folder
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from backend.engine.config import EngineConfig
-from backend.engine.progress import Stage
-from backend.engine_client import EngineClient
-from backend.messages import Loading
-from backend.serving import LoadingBar
+from backend.engine.core.progress import Stage
+from backend.engine_config import EngineConfig
+from backend.process.engine_client import EngineClient
+from backend.process.messages import Loading
+from backend.server.serving import LoadingBar
 
 
 async def test_the_engine_process_tells_how_far_it_is_before_it_is_ready(folder: Path) -> None:

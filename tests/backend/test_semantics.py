@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from backend.models.checkpoint import Checkpoint
+from backend.models.checkpoints.checkpoint import Checkpoint
 from tests.backend.asked import USER, Asked, asked
 
 SCHEMA = {

@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backend.call import Call
-from backend.engine.progress import Finish, Progress, TokenLogprobs
-from backend.messages import AddSequence
-from backend.models.tokenizer import TextModel
+from backend.engine.core.progress import Finish, Progress, TokenLogprobs
+from backend.models.checkpoints.tokenizer import TextModel
+from backend.process.call import Call
+from backend.process.messages import AddSequence
+from tests.backend.answer.test_chat_answer import CALLS, TOOLS, WEATHER
 from tests.backend.scripted import CONTROLS, Forgets, Scripted, request
-from tests.backend.test_chat_answer import CALLS, TOOLS, WEATHER
 
 NOTHING = 0  # a control token
 TEMPLATES = ["plain", "hermes", "qwen3", "r1", "llama3", "mistral"]

@@ -8,12 +8,12 @@ import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from backend.engine.config import EngineConfig, size_cache
+from backend.engine.core.sampling import SamplingParams
+from backend.engine.core.speculation import Drafter
 from backend.engine.engine import Engine
-from backend.engine.sampling import SamplingParams
-from backend.engine.speculation import Drafter
+from backend.engine_config import EngineConfig, size_cache
 from backend.models.config import ModelConfig
-from backend.models.decoder import Decoder
+from backend.models.decoders.decoder import Decoder
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"

@@ -9,9 +9,9 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from backend.engine.attention import KVCache, PagedAttention, Prefill
+from backend.engine.cache.attention import KVCache, PagedAttention, Prefill
 from backend.models.config import from_hugging_face
-from backend.models.decoder import Decoder
+from backend.models.decoders.decoder import Decoder
 from tests.backend.tiny import tiny_tokenizer
 
 SHAPE: dict[str, Any] = {

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gateway.installation import Installation
-from gateway.key_set import export_keys
+from gateway.installation.installation import Installation
+from gateway.installation.key_set import export_keys
 from tests.deploy.test_files import unit
 from tests.deploy.test_operations import TEXT, databases
 from tests.fakes.postgresql import postgresql

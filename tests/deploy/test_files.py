@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from backend.engine.progress import Stats
-from backend.gpu_meter import GpuMeter, Reading
-from backend.metrics import GAUGES, OF_THE_CARD, Metrics
-from gateway.cli import app
-from gateway.settings import load_settings
+from backend.engine.core.progress import Stats
+from backend.process.gpu_meter import GpuMeter, Reading
+from backend.process.metrics import GAUGES, OF_THE_CARD, Metrics
+from gateway.cli.app import app
+from gateway.configuration.settings import load_settings
 from tests.fakes.needs import missing
-from tests.gateway.test_telemetry import METRICS
+from tests.gateway.request.test_telemetry import METRICS
 
 TREE = Path(__file__).parents[2]
 DEPLOY = TREE / "deploy"
@@ -52,7 +52,10 @@ def test_the_build_context_holds_what_an_installation_needs_and_nothing_else(tmp
                 shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
             else:
                 shutil.copy(source, target)
-    code = "import sys; sys.path.insert(0, '.'); import gateway.cli, backend.wire, audit.schema, policy.schema"
+    code = (
+        "import sys; sys.path.insert(0, '.');"
+        " import gateway.cli.app, backend.wire, audit.events.schema, policy.document.schema"
+    )
     assert run(sys.executable, "-I", "-c", code, cwd=tmp_path / "context").returncode == 0
     assert not (tmp_path / "context" / "tests").exists()
 

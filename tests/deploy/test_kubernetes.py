@@ -99,7 +99,7 @@ def test_both_namespaces_deny_what_no_policy_allows(cell):
 
 @pytest.mark.parametrize("cell", CELLS)
 def test_the_gateway_s_configuration_is_one_that_it_accepts(cell, tmp_path):
-    from gateway.settings import load_settings
+    from gateway.configuration.settings import load_settings
 
     (config,) = [each for each in of_kind(cell, "ConfigMap") if each["metadata"]["name"].startswith("gateway")]
     file = tmp_path / "config.yaml"

@@ -15,9 +15,9 @@ import psycopg
 import pytest
 import typer
 
-from gateway.cli import app
-from gateway.installation import Installation
-from gateway.key_set import export_keys
+from gateway.cli.app import app
+from gateway.installation.installation import Installation
+from gateway.installation.key_set import export_keys
 from tests.fakes.lab import chat, lab
 from tests.fakes.postgresql import postgresql
 from tests.gateway.test_rotation_on_two_hosts import eventually, hashed_before, second_host

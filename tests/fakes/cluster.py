@@ -19,12 +19,12 @@ from decimal import Decimal
 import aiohttp
 import sqlalchemy
 
-from gateway.installation import Installation
-from gateway.prices import NANO
-from gateway.store.database import Database
-from gateway.store.usage_records import LimitFigures
-from gateway.store.usage_report import usage
-from regions.identity import BackendIdentity
+from gateway.database.database import Database
+from gateway.installation.installation import Installation
+from gateway.records.prices import NANO
+from gateway.records.usage import LimitFigures
+from gateway.store.reports.usage_report import usage
+from regions.identity.identity import BackendIdentity
 from tests.fakes.backend import USAGE, FakeBackend, running
 from tests.fakes.lab import OPEN_POLICY, Lab, chat
 from tests.gateway.nursery import listening, nursery

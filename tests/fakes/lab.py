@@ -12,13 +12,13 @@ import aiohttp
 from multidict import CIMultiDictProxy
 
 from audit import FileSigner, verify_log
-from audit.sqlite import SqliteReader
-from gateway.assembly import open_gateway
-from gateway.installation import Installation
-from gateway.serve import serving
-from gateway.settings import load_settings
-from gateway.store.control import Control
-from regions.identity import BackendIdentity
+from audit.storage.sqlite import SqliteReader
+from gateway.configuration.settings import load_settings
+from gateway.installation.installation import Installation
+from gateway.server.assembly import open_gateway
+from gateway.server.serve import serving
+from gateway.store.control.control import Control
+from regions.identity.identity import BackendIdentity
 from tests.fakes.backend import FakeBackend, running
 
 POLICY = """

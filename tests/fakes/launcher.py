@@ -5,8 +5,8 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 from regions.errors import LaunchError
-from regions.fleet import Backend
-from regions.launcher import RunningBackend, silent
+from regions.fleet.fleet import Backend
+from regions.fleet.launcher import RunningBackend, silent
 from tests.fakes.backend import FakeBackend, running
 
 

@@ -10,12 +10,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from audit.new_file import make_private_folder
+from audit.files.new_file import make_private_folder
 
 
 @contextmanager
 def copied(store: Any, folder: Path) -> Iterator[None]:
-    """While the block runs, for `store` (`gateway.store.database.Database`); the template is made in `folder`."""
+    """While the block runs, for `store` (`gateway.database.database.Database`); the template is made in `folder`."""
     real, made = store.open.__func__, []
 
     def opened(cls: Any, data: Path, *, url: str | None = None, **more: Any) -> Any:

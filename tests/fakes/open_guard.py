@@ -1,7 +1,7 @@
 """A Python audit hook that refuses to open by hand a database file that SQLite has open in the same process.
 
-The close that follows would drop SQLite's locks (`audit.database_file`). SQLite's own opens raise no audit event, so
-what this hook sees is `open`, `os.open`, `Path.read_bytes`, `shutil.copyfile` and their like, in product and tests.
+The close that follows would drop SQLite's locks (`audit.files.database_file`). SQLite's own opens raise no audit event,
+so what this hook sees is `open`, `os.open`, `Path.read_bytes`, `shutil.copyfile` and their like, in product and tests.
 """
 
 import os

@@ -79,7 +79,7 @@ class FakeTsa:
         return builder.sign(issuer_key, hashes.SHA256())
 
     def __call__(self, url: str, body: bytes) -> bytes:
-        """As `audit.timestamp.Post`."""
+        """As `audit.witness.timestamp.Post`."""
         parts = values(values(body)[0][1])
         imprint = values(parts[1][1])[1][1]
         nonce = next(int.from_bytes(content, "big") for tag, content in parts[2:] if tag == 2)

@@ -10,12 +10,12 @@ import pytest
 import redis
 import sqlalchemy
 
+from gateway.database.database import Database
+from gateway.database.tables.control import Row
 from gateway.identity.keys import KeyHasher
-from gateway.store.control import Control
-from gateway.store.database import Database
-from gateway.store.inventory import Inventory
-from gateway.store.tables import Row
-from policy.document import Limits
+from gateway.store.control.control import Control
+from gateway.store.reports.inventory import Inventory
+from policy.document.document import Limits
 from tests.fakes import migrated
 from tests.fakes import postgresql as servers
 from tests.fakes.needs import missing
@@ -25,7 +25,7 @@ ACTIVITY = {"purpose": "customer support", "legal_basis": "contract"}
 
 
 def compile_policy(tenant, tenant_document, project_document=None, operator_document=None):
-    """Stands for `gateway.policies`: a document is good unless it says so itself."""
+    """Stands for `gateway.policies.compiled`: a document is good unless it says so itself."""
     for document in (tenant_document, project_document, operator_document):
         if document is not None and "bad" in document:
             raise ValueError("line 3: residency.proces_in: unknown key")

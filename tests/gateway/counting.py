@@ -3,10 +3,10 @@ its own."""
 
 import asyncio
 
-from gateway.limits import Cost, Level, Limiter, LimitExceeded, Limits, counters
-from gateway.redis_limits import RedisLimitStore
-from gateway.store.database import Database
-from gateway.store.postgres_limits import PostgresLimitStore
+from gateway.database.database import Database
+from gateway.limits.limiter import Cost, Level, Limiter, LimitExceeded, Limits, counters
+from gateway.limits.postgres import PostgresLimitStore
+from gateway.limits.redis import RedisLimitStore
 
 
 def opened(where):

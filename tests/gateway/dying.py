@@ -7,11 +7,11 @@ from pathlib import Path
 
 from starlette.testclient import TestClient
 
-from gateway.admin.access import Desk
 from gateway.admin.app import build_admin
+from gateway.admin.calls.access import Desk
+from gateway.database.database import Database
 from gateway.identity.keys import KeyHasher
 from gateway.store import answers, change
-from gateway.store.database import Database
 from tests.gateway.conftest import PEPPER
 from tests.gateway.parts import COMPILER
 

@@ -14,9 +14,9 @@ import sys
 import traceback
 from contextlib import asynccontextmanager, suppress
 
-from gateway.cli import main as main_command
-from gateway.settings import load_settings
-from gateway.up import run_gateway
+from gateway.cli.app import main as main_command
+from gateway.cli.up import run_gateway
+from gateway.configuration.settings import load_settings
 
 
 class Nursery:

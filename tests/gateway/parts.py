@@ -3,19 +3,19 @@
 import json
 from datetime import UTC, datetime
 
-from gateway.exchange import Exchange, Route
+from gateway.directory.inventory import Inventory
 from gateway.identity.principal import Principal
-from gateway.inventory import Inventory
-from gateway.judge import Judge
-from gateway.levels import binding
+from gateway.limits.effective import binding
 from gateway.openai.endpoint import CHAT, parse_call
-from gateway.policies import PolicyCompiler
-from gateway.store.records import UNBOUNDED, BackendRecord
-from gateway.telemetry import Telemetry
-from policy.countries import builtin_countries
-from regions.catalogue import Catalogue
-from regions.fleet import Fleet
-from regions.identity import BackendIdentity
+from gateway.policies.compiled import PolicyCompiler
+from gateway.records.control import UNBOUNDED, BackendRecord
+from gateway.request.enforcement import Judge
+from gateway.request.exchange import Exchange, Route
+from gateway.request.telemetry import Telemetry
+from policy.document.countries import builtin_countries
+from regions.catalogue.catalogue import Catalogue
+from regions.fleet.fleet import Fleet
+from regions.identity.identity import BackendIdentity
 from tests.fakes.lab import POLICY, chat
 
 COMPILER = PolicyCompiler(builtin_countries(), bytes(32))

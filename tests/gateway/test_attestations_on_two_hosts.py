@@ -10,15 +10,15 @@ import psycopg
 import pytest
 from typer.testing import CliRunner
 
-from audit.attested_files import TIMESTAMPS, WITNESSED, AttestedFile, files_beside, missing
-from audit.cosignature import WitnessKey
-from audit.note import VerifierKey
-from audit.place import DATABASE_VARIABLE, exchange_attested_files
-from audit.signer import FileSigner
-from audit.witness import Witness
-from audit.witness_http import witness_server
-from gateway.admin_record import recorded_admin
-from gateway.cli import app
+from audit.keys.signer import FileSigner
+from audit.storage.attested_files import TIMESTAMPS, WITNESSED, AttestedFile, files_beside, missing
+from audit.storage.place import DATABASE_VARIABLE, exchange_attested_files
+from audit.tree.cosignature import WitnessKey
+from audit.tree.note import VerifierKey
+from audit.witness.witness import Witness
+from audit.witness.witness_http import witness_server
+from gateway.cli.app import app
+from gateway.installation.admin_record import recorded_admin
 from tests.gateway.test_installation_identity import CONTROL, fresh_database
 
 

@@ -86,7 +86,7 @@ def test_the_inputs_are_all_there():
 def spans(monkeypatch):
     exporter, provider = InMemorySpanExporter(), TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    monkeypatch.setattr("gateway.assembly.exporting_tracer", lambda *_: provider.get_tracer("domicile"))
+    monkeypatch.setattr("gateway.server.assembly.exporting_tracer", lambda *_: provider.get_tracer("domicile"))
     return exporter
 
 

@@ -33,6 +33,11 @@ def test_a_request_holds_little_memory_and_an_event_none_that_stays(report, kind
 
 def test_the_count_sees_what_the_gateway_does(report):
     """A count that misses a thread or a connection would pass whatever is added there."""
-    for part in ("gateway/pipeline.py", "gateway/connection.py", "gateway/http1.py", "audit/sequencer.py"):
+    for part in (
+        "gateway/request/pipeline.py",
+        "gateway/server/connection.py",
+        "gateway/upstream/http1.py",
+        "audit/log/sequencer.py",
+    ):
         assert any(name.startswith(part) for name in report.request.by_name), part
     assert report.event.by_name["policy/redact/stream.py:StreamFilter.feed"] == 1

@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 
 import aiohttp
 
-from audit.receipt import Receipt
-from audit.sqlite import SqliteReader
-from gateway.installation import Installation
-from regions.identity import BackendIdentity
+from audit.log.receipt import Receipt
+from audit.storage.sqlite import SqliteReader
+from gateway.installation.installation import Installation
+from regions.identity.identity import BackendIdentity
 from tests.fakes.backend import FakeBackend, running
 from tests.fakes.lab import Lab, chat, open_control
 from tests.gateway.nursery import listening, nursery
-from tests.gateway.test_ledger import sums_of_events, sums_of_ledger
+from tests.gateway.server.test_ledger import sums_of_events, sums_of_ledger
 
 NODES = ("gw-1", "gw-2")  # two gateways on one data folder; while one is down the other answers
 KILLS_A_NODE = 30

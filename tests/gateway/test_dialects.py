@@ -4,8 +4,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from regions.identity import BackendIdentity
-from regions.trust import Trust
+from regions.identity.identity import BackendIdentity
+from regions.identity.trust import Trust
 from tests.fakes.dialects import DIALECTS, SAID, TRANSFORMERS, Server, start
 from tests.fakes.lab import POLICY, chat, lab
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from regions.trust import Trust
+from regions.identity.trust import Trust
 from tests.fakes.backend import FakeBackend
 from tests.fakes.lab import lab
 from tests.gateway import test_own_servers

@@ -6,8 +6,8 @@ import httpx
 import openai
 import torch
 
-from backend.models.checkpoint import Checkpoint
-from regions.deployment import Deployment
+from backend.models.checkpoints.checkpoint import Checkpoint
+from regions.fleet.deployment import Deployment
 from tests.backend.embedding_models import reference, write_decoder
 from tests.fakes.lab import lab
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import aiohttp
 import typer
 
-from gateway.cli import app
-from gateway.installation import Installation
-from gateway.store.control import Control
-from regions.identity import BackendIdentity
+from gateway.cli.app import app
+from gateway.installation.installation import Installation
+from gateway.store.control.control import Control
+from regions.identity.identity import BackendIdentity
 from tests.fakes.backend import FakeBackend, running
 from tests.fakes.lab import POLICY, Lab, chat
 from tests.gateway.nursery import listening, nursery

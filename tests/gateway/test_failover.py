@@ -9,18 +9,18 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from audit.receipt import Receipt
-from backend.tls import TlsFiles, reload_when_renewed, server_context
-from gateway import fleet_room
-from gateway.credentials import TenantCredentials
-from gateway.installation import Installation
-from gateway.settings import Requests
-from gateway.store.usage_report import usage
-from gateway.upstream import Target, Upstream
-from regions.authority import CertificateAuthority
-from regions.deployment import Deployment
-from regions.fleet import Backend
-from regions.identity import BackendIdentity, GatewayIdentity
+from audit.log.receipt import Receipt
+from backend.server.tls import TlsFiles, reload_when_renewed, server_context
+from gateway.configuration.settings import Requests
+from gateway.installation.installation import Installation
+from gateway.server import fleet as fleet_room
+from gateway.store.reports.usage_report import usage
+from gateway.upstream.client import Target, Upstream
+from gateway.upstream.credentials import TenantCredentials
+from regions.fleet.deployment import Deployment
+from regions.fleet.fleet import Backend
+from regions.identity.authority import CertificateAuthority
+from regions.identity.identity import BackendIdentity, GatewayIdentity
 from tests.conftest import CAMPAIGN
 from tests.fakes.backend import FakeBackend
 from tests.fakes.lab import OPEN_POLICY, chat, lab
@@ -273,8 +273,8 @@ async def test_twenty_rounds_of_failure_under_load_lose_no_record_and_duplicate_
         made.control.create_deployment(WISH)
 
     monkeypatch.setattr(fleet_room, "LocalLauncher", local)
-    monkeypatch.setattr("regions.back_off.FIRST_BACK_OFF_S", 0.1)
-    monkeypatch.setattr("regions.back_off.LONGEST_BACK_OFF_S", 0.3)
+    monkeypatch.setattr("regions.fleet.back_off.FIRST_BACK_OFF_S", 0.1)
+    monkeypatch.setattr("regions.fleet.back_off.LONGEST_BACK_OFF_S", 0.3)
     chance, promised, whole, refused = random.Random(seed), [], [], []
 
     async with lab(

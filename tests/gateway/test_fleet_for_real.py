@@ -10,11 +10,11 @@ import psutil
 from typer.testing import CliRunner
 
 from backend.wire import PING_PATH
-from gateway import parking
-from gateway.cli import app
-from gateway.store.cost_report import cost
-from gateway.store.fleet_inventory import replicas_of
-from regions.deployment import Deployment
+from gateway.cli.app import app
+from gateway.request import parking
+from gateway.store.reports.cost_report import cost
+from gateway.store.reports.fleet_inventory import replicas_of
+from regions.fleet.deployment import Deployment
 from tests.backend.tiny import tiny_model, write_folder
 from tests.fakes.lab import OPEN_POLICY, Lab, chat, lab, open_control
 from tests.gateway.nursery import listening, nursery
@@ -124,7 +124,7 @@ def port_of(data):
 
 async def test_an_engine_sleeps_when_idle_wakes_for_a_call_and_ends_when_it_slept_long(tmp_path, monkeypatch):
     monkeypatch.setattr(parking, "COMMENT_S", 0.05)
-    monkeypatch.setattr("regions.reconciler.METER_EVERY_S", 0.5)
+    monkeypatch.setattr("regions.fleet.reconciler.METER_EVERY_S", 0.5)
     async with lab(tmp_path, **tiny(tmp_path, idle_s=2, asleep_s=4, micro_eur_per_hour=2_500_000)) as made:
         first = await made.post(chat("hi", stream=True, max_tokens=4, temperature=0))
         assert (first.status, first.events[-1]) == (200, "[DONE]")
@@ -161,8 +161,8 @@ async def test_an_engine_sleeps_when_idle_wakes_for_a_call_and_ends_when_it_slep
 
 
 async def test_a_stream_that_runs_when_its_deployment_is_drained_is_answered_whole(tmp_path, monkeypatch):
-    monkeypatch.setattr("gateway.rest.ASKED", b'{"grace_s": 200.0}')  # however slow this machine is
-    monkeypatch.setattr("gateway.rest.TIMEOUT_S", 230.0)
+    monkeypatch.setattr("gateway.server.engine_lifecycle.ASKED", b'{"grace_s": 200.0}')  # however slow this machine is
+    monkeypatch.setattr("gateway.server.engine_lifecycle.TIMEOUT_S", 230.0)
     async with lab(tmp_path, **tiny(tmp_path)) as made:
         assert (await made.post(chat("hi", max_tokens=1))).status == 200
         body = chat("hi", stream=True, max_tokens=400, temperature=0, ignore_eos=True)
@@ -184,8 +184,8 @@ async def test_a_stream_that_runs_when_its_deployment_is_drained_is_answered_who
 
 
 async def test_a_backend_that_hangs_is_drained_all_the_same_and_nothing_is_left_of_it(tmp_path, monkeypatch):
-    monkeypatch.setattr("gateway.rest.TIMEOUT_S", 1.0)
-    monkeypatch.setattr("gateway.fleet_room.GRACE_S", 1.0)
+    monkeypatch.setattr("gateway.server.engine_lifecycle.TIMEOUT_S", 1.0)
+    monkeypatch.setattr("gateway.server.fleet.GRACE_S", 1.0)
     async with lab(tmp_path, **tiny(tmp_path)) as made:
         assert (await made.post(chat("hi", max_tokens=1))).status == 200
         hung = backends_of(made.data)

@@ -14,18 +14,18 @@ from alembic import command
 from alembic.config import Config
 from typer.testing import CliRunner
 
-from audit.identity import StrangerError
-from audit.keys import FileKeyProvider
-from audit.place import open_reader
-from audit.side import SideStore
-from audit.signer import FileSigner, key_of
-from gateway import backup
-from gateway.admin_record import recorded_admin
-from gateway.cli import app
-from gateway.installation import Installation
-from gateway.store.database import MIGRATIONS, Database
-from gateway.store.errors import DatabaseUnavailable
-from gateway.store.ownership import owner_of
+from audit.keys.owner_keys import FileKeyProvider
+from audit.keys.signer import FileSigner, key_of
+from audit.private.value_store import SideStore
+from audit.storage.identity import StrangerError
+from audit.storage.place import open_reader
+from gateway.cli.app import app
+from gateway.database.database import MIGRATIONS, Database
+from gateway.database.errors import DatabaseUnavailable
+from gateway.database.ownership import owner_of
+from gateway.installation import backup
+from gateway.installation.admin_record import recorded_admin
+from gateway.installation.installation import Installation
 from tests.fakes.lab import chat, lab
 from tests.fakes.read_only import read_only
 

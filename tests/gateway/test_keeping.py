@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from audit.cli import app as audit_app
-from gateway.evidence import gather
-from regions.identity import BackendIdentity
-from regions.trust import Trust
+from audit.cli.app import app as audit_app
+from gateway.evidence.evidence import gather
+from regions.identity.identity import BackendIdentity
+from regions.identity.trust import Trust
 from tests.fakes.backend import FakeBackend, running
 from tests.fakes.disk import bytes_under
 from tests.fakes.lab import POLICY, chat, lab

@@ -3,7 +3,7 @@
 import pytest
 from pydantic import ValidationError
 
-from gateway.store.records import Scopes
+from gateway.records.control import Scopes
 from tests.fakes.backend import FakeBackend
 from tests.fakes.lab import OPEN_POLICY, POLICY, chat, lab
 

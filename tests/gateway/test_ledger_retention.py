@@ -4,13 +4,13 @@ from dataclasses import dataclass
 
 import pytest
 
-from audit.schedule import Schedule, days_of_call
-from gateway.ledger import Ledger, record_days
-from gateway.prices import PriceBook
-from gateway.settings import Audit
+from audit.privacy.schedule import Schedule, days_of_call
+from gateway.configuration.settings import Audit
+from gateway.records.prices import PriceBook
+from gateway.server.ledger import Ledger, record_days
 from gateway.store.ledger_writer import DAY_S, FLOOR_DAYS, LedgerWriter
-from gateway.store.usage_report import entries, usage
-from tests.gateway.test_ledger import PRICES, accepted, clock, completed, record  # noqa: F401  (fixtures)
+from gateway.store.reports.usage_report import entries, usage
+from tests.gateway.server.test_ledger import PRICES, accepted, clock, completed, record  # noqa: F401  (fixtures)
 
 ON_BOTH_DATABASES = True
 NOW = 1_780_000_000.0
@@ -22,7 +22,7 @@ async def called(log, request, **more):
 
 
 def taken(database, path):
-    from audit.sqlite import SqliteReader
+    from audit.storage.sqlite import SqliteReader
 
     writer = LedgerWriter(database, "log", record_days)
     writer.catch_up(lambda: SqliteReader.open(path), PRICES)
@@ -117,7 +117,7 @@ async def test_expired_records_do_not_stop_the_ledger(database, acme):
 
 
 async def test_a_gateway_deletes_by_itself_and_with_two_of_them(record, database, acme):  # noqa: F811
-    from audit.sqlite import SqliteReader
+    from audit.storage.sqlite import SqliteReader
 
     log, path = record
     await called(log, "r1")

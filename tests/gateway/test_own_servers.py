@@ -10,10 +10,10 @@ import pytest
 from cryptography import x509
 from typer.testing import CliRunner
 
-from gateway.cli import app
-from gateway.store.errors import Invalid
-from regions.identity import BackendIdentity
-from regions.trust import Trust
+from gateway.cli.app import app
+from gateway.database.errors import Invalid
+from regions.identity.identity import BackendIdentity
+from regions.identity.trust import Trust
 from tests.backend.certificates import Authority
 from tests.fakes.lab import POLICY, chat, lab
 

@@ -3,8 +3,8 @@
 import psycopg
 import pytest
 
-from audit.place import DATABASE_VARIABLE
-from audit.postgres import PostgresReader
+from audit.storage.place import DATABASE_VARIABLE
+from audit.storage.postgres import PostgresReader
 from tests.fakes.lab import chat, lab
 
 

@@ -13,12 +13,12 @@ import pytest
 import sqlalchemy
 from sqlmodel import select
 
-from audit.place import DATABASE_VARIABLE
-from gateway.store.database import Database
-from gateway.store.database_watch import ControlWatch
-from gateway.store.epoch import bump_epoch
-from gateway.store.errors import DatabaseUnavailable
-from gateway.store.tables import GatewayMarkRow
+from audit.storage.place import DATABASE_VARIABLE
+from gateway.database.database import Database
+from gateway.database.epoch import bump_epoch
+from gateway.database.errors import DatabaseUnavailable
+from gateway.database.tables.control import GatewayMarkRow
+from gateway.database.watch import ControlWatch
 from tests.fakes.lab import POLICY, chat, lab
 
 KEEPING = POLICY.replace("content: none", "content: 'encrypted, 30d'")

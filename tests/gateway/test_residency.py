@@ -12,11 +12,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gateway.errors import BackendUnavailable, GatewayError, ModelNotFound, PolicyDenied
-from gateway.exchange import Exchange
+from gateway.request.exchange import Exchange
 from tests.fakes.backend import FakeBackend
 from tests.fakes.lab import POLICY, chat, lab
 from tests.gateway.parts import World, call, principal
-from tests.gateway.test_routes import routes
+from tests.gateway.request.test_routes import routes
 
 CASES = 10_000 if os.environ.get("CI") else 500
 

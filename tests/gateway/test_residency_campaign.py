@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 import pytest
 from aiohttp import web
 
-from gateway.http1 import Connection
+from gateway.database.epoch import read_epoch
 from gateway.identity.keys import parse_key
-from gateway.store.epoch import read_epoch
-from regions.identity import BackendIdentity
+from gateway.upstream.http1 import Connection
+from regions.identity.identity import BackendIdentity
 from tests.conftest import CAMPAIGN
 from tests.fakes.backend import FakeBackend
 from tests.fakes.lab import chat, lab
@@ -241,7 +241,7 @@ async def test_no_byte_goes_to_a_backend_that_is_forbidden_at_the_moment_it_is_w
         return await written(self, head, body, silence_s)
 
     monkeypatch.setattr(Connection, "request", request)
-    monkeypatch.setattr("regions.fleet.FAILURES", 1 << 30)  # with open circuits hardly anything would be tried
+    monkeypatch.setattr("regions.fleet.fleet.FAILURES", 1 << 30)  # with open circuits hardly anything would be tried
     async with lab(tmp_path, set_up=set_up, backends=fakes, requests={"silence_timeout_s": 5}) as made:
         made.identities = {}
         administration = Administration(made, world)

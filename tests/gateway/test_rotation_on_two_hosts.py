@@ -10,14 +10,14 @@ import aiohttp
 import pytest
 from typer.testing import CliRunner
 
-from audit.checkpoint import open_checkpoint, origin_of
-from gateway.admin_record import recorded_admin
-from gateway.assembly import open_gateway
-from gateway.cli import app
-from gateway.installation import Installation, InstallationError
-from gateway.key_set import export_keys, import_keys
-from gateway.serve import serving
-from gateway.settings import load_settings
+from audit.tree.checkpoint import open_checkpoint, origin_of
+from gateway.cli.app import app
+from gateway.configuration.settings import load_settings
+from gateway.installation.admin_record import recorded_admin
+from gateway.installation.installation import Installation, InstallationError
+from gateway.installation.key_set import export_keys, import_keys
+from gateway.server.assembly import open_gateway
+from gateway.server.serve import serving
 from tests.fakes.lab import chat, lab
 from tests.gateway.test_installation_identity import CONTROL, RECORD, fresh_database
 

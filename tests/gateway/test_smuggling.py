@@ -13,10 +13,10 @@ from contextlib import asynccontextmanager, contextmanager
 
 import pytest
 
-from gateway.serve import serving
-from gateway.settings import Listen
+from gateway.configuration.settings import Listen
+from gateway.server.serve import serving
 from tests.fakes.needs import missing
-from tests.gateway.test_connection import SEEN, application, forget
+from tests.gateway.server.test_connection import SEEN, application, forget
 
 HIDDEN = b"GET /hidden HTTP/1.1\r\nhost: x\r\n\r\n"
 ASK = b"POST /asked HTTP/1.1\r\nhost: x\r\n"

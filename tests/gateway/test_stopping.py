@@ -15,10 +15,10 @@ import yaml
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from audit import verify_log
-from audit.sqlite import SqliteReader
-from gateway.installation import Installation
-from gateway.settings import load_settings
-from regions.identity import BackendIdentity
+from audit.storage.sqlite import SqliteReader
+from gateway.configuration.settings import load_settings
+from gateway.installation.installation import Installation
+from regions.identity.identity import BackendIdentity
 from tests.fakes.backend import FakeBackend, running
 from tests.fakes.lab import POLICY, Lab, chat, open_control
 from tests.fakes.tsa import FakeTsa

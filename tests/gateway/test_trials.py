@@ -8,8 +8,8 @@ import asyncio
 
 import pytest
 
-from regions.fleet import FAILURES, TRIALS
-from regions.identity import BackendIdentity
+from regions.fleet.fleet import FAILURES, TRIALS
+from regions.identity.identity import BackendIdentity
 from tests.fakes.backend import FakeBackend
 from tests.fakes.lab import OPEN_POLICY, chat, lab
 

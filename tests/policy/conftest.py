@@ -2,9 +2,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from policy.compile import compile_policy
-from policy.countries import builtin_countries
-from policy.document import load_document
+from policy.decision.compile import compile_policy
+from policy.document.countries import builtin_countries
+from policy.document.document import load_document
 from policy.facts import BackendFacts, RequestFacts
 
 TENANT = """

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from policy import decision
-from policy.document import (
+from policy.decision import decision
+from policy.document.document import (
     BackendRule,
     Condition,
     Given,
@@ -21,10 +21,10 @@ from policy.document import (
     Sovereign,
     load_document,
 )
+from policy.document.purpose import LEGAL_BASES, RISK_CLASSES
 from policy.facts import CountrySets
-from policy.purpose import LEGAL_BASES, RISK_CLASSES
 from policy.redact import stream
-from policy.redact.plan import INPUT_LABELS, STRICTNESS
+from policy.redact.actions.plan import INPUT_LABELS, STRICTNESS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "policy-reference.md").read_text(encoding="utf-8")
 

@@ -1,6 +1,6 @@
 import pytest
 
-from regions.authority import CertificateAuthority
+from regions.identity.authority import CertificateAuthority
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from regions.secret_file import LoosePermissions, create_secret, read_secret, write_secret
+from audit.files.secret_file import LoosePermissions, create_secret, read_secret, write_secret
 
 
 def test_a_secret_is_readable_by_its_owner_alone(tmp_path):

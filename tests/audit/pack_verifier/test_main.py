@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from audit.pack import export
+from audit.pack.export import export
 from audit.pack_verifier.__main__ import main, printable
 from tests.audit.conftest import KNOWN, Home, accepted, completed
-from tests.audit.test_pack import Files, edit, rewritten, settled
+from tests.audit.pack.test_export import Files, edit, rewritten, settled
 
 
 @pytest.fixture

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from audit.cosignature import WitnessKey
-from audit.note import VerifierKey, sign_note
 from audit.pack_verifier.fault import Broken
 from audit.pack_verifier.note import open_note, parse_checkpoint, parse_key, parse_witness
+from audit.tree.cosignature import WitnessKey
+from audit.tree.note import VerifierKey, sign_note
 from tests.audit.conftest import VECTORS, Home
 
 EXAMPLES = json.loads((VECTORS / "signed-note/examples.json").read_text(encoding="utf-8"))

@@ -11,11 +11,7 @@ from typing import Any
 
 import pytest
 
-from audit.anchor import anchor
-from audit.cosignature import WitnessKey, cosign
-from audit.custody import Custody
-from audit.erasure import erase
-from audit.event import (
+from audit.events.event import (
     AdminChanged,
     AuthFailed,
     BackendConnected,
@@ -25,21 +21,25 @@ from audit.event import (
     Reason,
     RequestRefused,
 )
-from audit.incident import close, notify, open_incident
-from audit.incident_event import AuthorityRequest, Oversight
-from audit.note import VerifierKey, sign_note
-from audit.outside import Voucher
-from audit.pack import export
-from audit.pack_report import ONLY_SIGNED
+from audit.events.incident import AuthorityRequest, Oversight
+from audit.events.private_value import Private
+from audit.incidents.incident import close, notify, open_incident
+from audit.keys.signer import FileSigner
+from audit.pack.export import export
+from audit.pack.report import ONLY_SIGNED
 from audit.pack_verifier.__main__ import main
 from audit.pack_verifier.archive import MAX_WHOLE, Pack
 from audit.pack_verifier.check import Check
 from audit.pack_verifier.tables import RECOMPUTED, is_checked
-from audit.private import Private
-from audit.retention import run
-from audit.signer import FileSigner
+from audit.privacy.retention import run
+from audit.private.custody import Custody
+from audit.private.erasure import erase
+from audit.tree.cosignature import WitnessKey, cosign
+from audit.tree.note import VerifierKey, sign_note
+from audit.witness.anchor import anchor
+from audit.witness.outside import Voucher
 from tests.audit.conftest import KNOWN, Home, accepted, completed
-from tests.audit.test_pack import Files, rewritten, settled
+from tests.audit.pack.test_export import Files, rewritten, settled
 
 MATTER = "01a22457-e05c-7000-8000-000000000001"
 

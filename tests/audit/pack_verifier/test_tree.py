@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from audit import merkle
 from audit.pack_verifier.fault import Broken
 from audit.pack_verifier.tree import Tree, aligned, leaf_hash, root_from_inclusion
+from audit.tree import merkle
 from tests.audit.conftest import VECTORS
 
 INCLUSION = [json.loads(line) for line in (VECTORS / "merkle/inclusion.jsonl").read_text().splitlines()]

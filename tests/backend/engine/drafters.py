@@ -2,7 +2,7 @@
 
 import random
 
-from backend.engine.sequence import Sequence
+from backend.engine.core.sequence import Sequence
 
 
 class Oracle:

@@ -16,18 +16,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from backend.engine.attention import KVCache
-from backend.engine.config import EngineConfig, size_cache
+from backend.engine.cache.attention import KVCache
+from backend.engine.core.progress import TokenLogprobs
+from backend.engine.core.sampling import SamplingParams
+from backend.engine.core.speculation import Drafter
 from backend.engine.engine import Engine
-from backend.engine.graph_runner import GraphRunner
-from backend.engine.progress import TokenLogprobs
-from backend.engine.replays import graph_sizes
-from backend.engine.sampling import SamplingParams
-from backend.engine.speculation import Drafter
+from backend.engine.gpu.captures import graph_sizes
+from backend.engine.gpu.graph_runner import GraphRunner
+from backend.engine_config import EngineConfig, size_cache
 from backend.kernels import reference
 from backend.kernels.interface import kernels_for
-from backend.models.decoder import Decoder
-from backend.models.invariant_decoder import kind_of
+from backend.models.decoders.decoder import Decoder
+from backend.models.decoders.invariant_decoder import kind_of
 from tests.backend.engine.drafters import Oracle
 from tests.backend.tiny import greedy, tiny_model
 

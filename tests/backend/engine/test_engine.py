@@ -3,11 +3,11 @@
 import pytest
 import torch
 
+from backend.engine.core.progress import Finish
+from backend.engine.core.sampling import SamplingParams
 from backend.engine.engine import Engine
-from backend.engine.progress import Finish
-from backend.engine.sampling import SamplingParams
 from backend.errors import ContextLengthExceeded, InvalidRequest, Overloaded
-from backend.models.decoder import Decoder
+from backend.models.decoders.decoder import Decoder
 from tests.backend.tiny import generate, greedy, run, tiny_engine, tiny_model
 
 PROMPTS = [[(7 * i + 3 * j) % 320 for j in range(length)] for i, length in enumerate((1, 5, 16, 17, 33, 48, 2, 31))]

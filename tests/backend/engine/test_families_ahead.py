@@ -7,12 +7,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from backend.engine.graph_runner import GraphRunner
-from backend.engine.sampling import SamplingParams
-from backend.models.decoder import Decoder
+from backend.engine.core.sampling import SamplingParams
+from backend.engine.gpu.graph_runner import GraphRunner
+from backend.models.decoders.decoder import Decoder
 from tests.backend.engine import test_batch_invariance as invariance
 from tests.backend.engine.drafters import Oracle
-from tests.backend.engine.test_graph_runner import GPU, GRAPHS, ahead, assert_idle, told
+from tests.backend.engine.gpu.test_graph_runner import GPU, GRAPHS, ahead, assert_idle, told
 from tests.backend.tiny import generate, greedy, tiny_engine
 from tests.backend.tiny_families import FAMILIES, tiny_family
 
@@ -107,7 +107,7 @@ def test_a_context_that_no_window_reaches_goes_by_the_roads_of_whole_attention(
 
 
 def test_a_batch_with_a_capped_model_never_shares_a_prefix(monkeypatch: pytest.MonkeyPatch) -> None:
-    from backend.engine import graph_runner
+    from backend.engine.gpu import graph_runner
 
     monkeypatch.setattr(graph_runner, "SHARED_TOKENS", 64)
     monkeypatch.setattr(graph_runner, "SHARED_SEQUENCES", 3)

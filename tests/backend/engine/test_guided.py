@@ -12,16 +12,16 @@ import pytest
 import torch
 from llguidance import LLMatcher
 
+from backend.engine.core.progress import Finish
+from backend.engine.core.sampling import SamplingParams
+from backend.engine.core.speculation import Drafter
+from backend.engine.core.token_masks import MaskedGrammars
 from backend.engine.engine import Engine
-from backend.engine.progress import Finish
-from backend.engine.sampling import SamplingParams
-from backend.engine.speculation import Drafter
-from backend.engine.token_masks import MaskedGrammars
-from backend.models.checkpoint import Checkpoint
-from backend.models.decoder import Decoder
-from backend.models.tokenizer import TextModel
+from backend.models.checkpoints.checkpoint import Checkpoint
+from backend.models.checkpoints.tokenizer import TextModel
+from backend.models.decoders.decoder import Decoder
 from tests.backend.engine.drafters import Oracle
-from tests.backend.engine.test_graph_runner import ahead
+from tests.backend.engine.gpu.test_graph_runner import ahead
 from tests.backend.tiny import tiny_engine, tiny_model
 
 SCHEMA = {

@@ -17,14 +17,14 @@ from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from backend.engine.config import CacheSize, EngineConfig, size_cache
+from backend.engine.core.ngram_drafter import NgramDrafter
+from backend.engine.core.progress import Finish, Progress
+from backend.engine.core.sampling import SamplingParams
+from backend.engine.core.speculation import Drafter
+from backend.engine.cpu.sampler import Draw, sample
 from backend.engine.engine import Engine
-from backend.engine.ngram_drafter import NgramDrafter
-from backend.engine.progress import Finish, Progress
-from backend.engine.sampler import Draw, sample
-from backend.engine.sampling import SamplingParams
-from backend.engine.speculation import Drafter
-from backend.models.decoder import Decoder
+from backend.engine_config import CacheSize, EngineConfig, size_cache
+from backend.models.decoders.decoder import Decoder
 from tests.backend.engine.test_engine import NaiveAttention
 from tests.backend.engine.toy_grammar import ToyGrammars, allowed_after
 from tests.backend.tiny import tiny_model

@@ -10,16 +10,16 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from backend.engine.attention import KVCache
-from backend.engine.config import CacheSize, EngineConfig
+from backend.engine.cache.attention import KVCache
+from backend.engine.core.sampling import SamplingParams
+from backend.engine.core.speculation import Drafter
 from backend.engine.engine import Engine
-from backend.engine.graph_runner import GraphRunner
-from backend.engine.replays import graph_sizes
-from backend.engine.sampling import SamplingParams
-from backend.engine.speculation import Drafter
+from backend.engine.gpu.captures import graph_sizes
+from backend.engine.gpu.graph_runner import GraphRunner
+from backend.engine_config import CacheSize, EngineConfig
 from backend.kernels import reference
 from backend.kernels.interface import kernels_for
-from backend.models.fused_decoder import FusedDecoder
+from backend.models.decoders.fused_decoder import FusedDecoder
 from tests.backend.engine.test_oracle import (
     EOS,
     WholeEngine,

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 import torch
 
-from backend.engine.config import EngineConfig, size_cache
 from backend.engine.engine import Engine
-from backend.models.checkpoint import Checkpoint
-from backend.models.decoder import Decoder
+from backend.engine_config import EngineConfig, size_cache
+from backend.models.checkpoints.checkpoint import Checkpoint
+from backend.models.decoders.decoder import Decoder
 from tests.backend.tiny import generate, greedy
 
 pytestmark = pytest.mark.model

@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
-from backend.answers import content_of
-from backend.choice import Choice, TextOptions
-from backend.engine.block_manager import BlockManager
+from backend.answer.answers import content_of
+from backend.chat.choice import Choice, TextOptions
+from backend.chat.stop_strings import StopStrings
+from backend.engine.core.block_manager import BlockManager
+from backend.engine.core.progress import Finish, Progress
+from backend.engine.core.sampling import SamplingParams
+from backend.engine.core.sequence import Sequence
 from backend.engine.engine import Engine
-from backend.engine.progress import Finish, Progress
-from backend.engine.sampling import SamplingParams
-from backend.engine.sequence import Sequence
 from backend.errors import ContextLengthExceeded, InvalidRequest
-from backend.models.checkpoint import Checkpoint
-from backend.models.decoder import Decoder
-from backend.models.tokenizer import TextModel
-from backend.stop_strings import StopStrings
+from backend.models.checkpoints.checkpoint import Checkpoint
+from backend.models.checkpoints.tokenizer import TextModel
+from backend.models.decoders.decoder import Decoder
 from tests.backend.tiny import generate, greedy, tiny_engine
 
 PROMPTS = [[(7 * i + 3 * j) % 320 for j in range(length)] for i, length in enumerate((5, 16, 17, 33))]

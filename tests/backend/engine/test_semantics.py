@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import RepetitionPenaltyLogitsProcessor
 
+from backend.engine.core.progress import Finish, Progress
+from backend.engine.core.sampling import SamplingParams
+from backend.engine.core.sequence import Status
+from backend.engine.cpu.shaping import forbid, shape
 from backend.engine.engine import Engine
-from backend.engine.progress import Finish, Progress
-from backend.engine.sampling import SamplingParams
-from backend.engine.sequence import Status
-from backend.engine.shaping import forbid, shape
-from backend.models.decoder import Decoder
+from backend.models.decoders.decoder import Decoder
 from tests.backend.engine.test_engine import NaiveAttention
 from tests.backend.tiny import generate, greedy, tiny_engine
 

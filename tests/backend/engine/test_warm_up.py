@@ -3,11 +3,11 @@ from typing import Any
 import pytest
 
 from backend.engine import warm_up as module
-from backend.engine.config import EngineConfig, size_cache
+from backend.engine.core.sampling import SamplingParams
 from backend.engine.engine import Engine
-from backend.engine.sampling import SamplingParams
 from backend.engine.warm_up import warm_up
-from backend.models.decoder import Decoder
+from backend.engine_config import EngineConfig, size_cache
+from backend.models.decoders.decoder import Decoder
 from tests.backend.tiny import generate, greedy, tiny_engine, tiny_model
 
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from backend.engine.token_masks import Allowed
+from backend.engine.core.token_masks import Allowed
 
 
 def allowed_after(grammar: str, output: list[int], eos: int, vocab: int) -> set[int]:

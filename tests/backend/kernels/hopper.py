@@ -18,7 +18,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
-from backend.kernels.launch import FP8
+from backend.kernels.launching.launch import FP8
 from bench.kernel_attention import decode_case, prefill_case
 from bench.kernel_case import Case, Shape
 from bench.kernels import cases

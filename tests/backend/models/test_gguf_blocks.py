@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from backend.errors import UnsupportedModel
-from backend.models import gguf as ours
+from backend.models.checkpoints import gguf as ours
 
 ROWS = 3
 

@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from backend.engine.config import EngineConfig
+from backend.engine_config import EngineConfig
 from backend.errors import ConfigError
 from backend.models.config import ModelConfig, from_hugging_face
-from backend.models.decoder import Decoder
+from backend.models.decoders.decoder import Decoder
 from backend.planner.cards import CARDS, GIB, H100
 from backend.planner.memory import memory_of, parameters, table_bytes, weight_bytes
 from backend.planner.plan import plan, require_room
 from backend.planner.roofline import Roofline, Step
 from bench.planner_check import MODELS, compared
-from gateway.cli import app
+from gateway.cli.app import app
 from tests.backend.tiny import tiny_config
 from tests.backend.tiny_families import FAMILIES, tiny_family
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from backend.errors import BackendError, ConfigError
-from backend.models.checkpoint import Checkpoint
+from backend.models.checkpoints.checkpoint import Checkpoint
 from backend.planner.cards import CARDS
 from backend.planner.start import start_refusal
 from bench.planner_check import MODELS

@@ -17,7 +17,7 @@ import phonenumbers
 from stdnum import luhn
 from stdnum.exceptions import ValidationError
 
-from policy.redact.id_kinds import IDS
+from policy.redact.ids.kinds import IDS
 from tests.data.redaction import fresh_words as words
 from tests.data.redaction.filling import Case, Spans, filled, options, write
 from tests.data.redaction.fresh_secrets import secret

@@ -6,7 +6,7 @@ import uuid
 from stdnum import ean, isbn
 from stdnum import iban as stdnum_iban
 
-from policy.redact.id_kinds import IDS
+from policy.redact.ids.kinds import IDS
 from tests.data.redaction.numbers import NUMBERS, number, with_a_slip
 from tests.data.redaction.phrases import TUNED
 from tests.data.redaction.values import value

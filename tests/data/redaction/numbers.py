@@ -5,7 +5,7 @@ import random
 from collections.abc import Callable
 from typing import NamedTuple
 
-from policy.redact.id_kinds import IDS
+from policy.redact.ids.kinds import IDS
 
 
 class Number(NamedTuple):

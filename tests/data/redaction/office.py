@@ -10,7 +10,7 @@ import random
 import re
 from collections.abc import Iterator
 
-from policy.redact.id_kinds import IDS
+from policy.redact.ids.kinds import IDS
 from tests.data.redaction import fresh, fresh_words
 from tests.data.redaction import office_words as words
 from tests.data.redaction.filling import Case, Spans, filled, options, write

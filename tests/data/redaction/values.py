@@ -10,7 +10,7 @@ from stdnum import iban as stdnum_iban
 from stdnum import luhn
 from stdnum.eu import vat as eu_vat
 
-from policy.redact.iban import LENGTHS
+from policy.redact.payment.iban import LENGTHS
 from tests.data.redaction.numbers import valid
 
 LOCALES = {

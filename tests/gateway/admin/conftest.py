@@ -4,15 +4,15 @@ from functools import partial
 import pytest
 from starlette.testclient import TestClient
 
-from audit.place import open_reader
-from gateway.admin.access import Desk
+from audit.storage.place import open_reader
 from gateway.admin.app import build_admin
+from gateway.admin.calls.access import Desk
 from gateway.identity.keys import KeyHasher
-from gateway.policy_room import PolicyRoom
-from regions.catalogue import Catalogue
-from regions.deployment import Deployment
-from regions.identity import BackendIdentity
-from regions.trust import Trust
+from gateway.policies.study import PolicyRoom
+from regions.catalogue.catalogue import Catalogue
+from regions.fleet.deployment import Deployment
+from regions.identity.identity import BackendIdentity
+from regions.identity.trust import Trust
 from tests.gateway.conftest import ACTIVITY, PEPPER
 from tests.gateway.parts import COMPILER
 

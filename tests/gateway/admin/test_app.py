@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
-from gateway.admin.access import Desk, Need
 from gateway.admin.app import build_admin
+from gateway.admin.calls.access import Desk, Need
+from gateway.database.errors import Invalid
 from gateway.identity.keys import KeyHasher, generate_key
 from gateway.identity.roles import INSTALLATION, ROLE_TABLE
-from gateway.store.errors import Invalid
 from tests.gateway.admin.conftest import BODIES
 from tests.gateway.conftest import ACTIVITY, PEPPER
 from tests.gateway.parts import COMPILER

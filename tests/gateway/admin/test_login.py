@@ -8,10 +8,10 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from starlette.testclient import TestClient
 
+from audit.files.secret_file import write_secret
 from gateway.admin.app import build_admin
+from gateway.configuration.settings import Oidc
 from gateway.identity.provider import IdentityProvider
-from gateway.settings import Oidc
-from regions.secret_file import write_secret
 from tests.fakes.disk import bytes_of
 from tests.fakes.idp import running_idp
 from tests.gateway.admin.conftest import counted

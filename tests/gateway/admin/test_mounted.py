@@ -5,11 +5,11 @@ import sqlite3
 import httpx2
 import pytest
 
-from gateway.admin_record import recorded_admin
-from gateway.assembly import open_gateway
-from gateway.installation import Installation
-from gateway.settings import Settings
-from regions.secret_file import write_secret
+from audit.files.secret_file import write_secret
+from gateway.configuration.settings import Settings
+from gateway.installation.admin_record import recorded_admin
+from gateway.installation.installation import Installation
+from gateway.server.assembly import open_gateway
 from tests.fakes.idp import running_idp
 from tests.gateway.conftest import ACTIVITY
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from gateway.store.errors import NotReady
+from gateway.database.errors import NotReady
 from tests.gateway.admin.conftest import DOCUMENT
 
 OPERATOR = "policy: house\nversion: 1\nresidency: {process_in: EEA, store_in: EEA}\n"

@@ -12,9 +12,9 @@ import httpx2
 import pytest
 
 from gateway.admin.app import build_admin
+from gateway.configuration.settings import Oidc
 from gateway.identity import provider as module
 from gateway.identity.provider import IdentityProvider
-from gateway.settings import Oidc
 from tests.fakes.issuer import key
 from tests.gateway.admin.conftest import counted
 

@@ -1,7 +1,7 @@
 import csv
 import io
 
-from gateway.store.usage_tables import LedgerRow
+from gateway.database.tables.usage import LedgerRow
 
 ON_BOTH_DATABASES = True
 

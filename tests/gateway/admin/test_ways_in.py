@@ -7,9 +7,9 @@ import pytest
 from starlette.testclient import TestClient
 
 from gateway.admin.app import build_admin
+from gateway.configuration.settings import Oidc
 from gateway.identity.provider import IdentityProvider
 from gateway.identity.roles import INSTALLATION, ROLE_TABLE
-from gateway.settings import Oidc
 from tests.fakes.issuer import ISSUER, NOW, Issuer, key
 from tests.gateway.admin.conftest import BODIES, counted
 from tests.gateway.admin.test_app import ROUTES

@@ -1,7 +1,7 @@
 import pytest
 
+from gateway.configuration.settings import GroupRole
 from gateway.identity.grants import display_name_of, grants_of, groups_of, subject_digest
-from gateway.settings import GroupRole
 
 MAPPING = (
     GroupRole(group="platform", role="operator", staff=True),

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from audit.files.secret_file import LoosePermissions, write_secret
 from gateway.identity.keys import (
     KEY_PATTERN,
     ApiKey,
@@ -14,7 +15,6 @@ from gateway.identity.keys import (
     generate_key,
     parse_key,
 )
-from regions.secret_file import LoosePermissions, write_secret
 
 PEPPER = bytes(range(32))
 KNOWN = "dom_live_00000001_0000000000000000000000000000000000000000002"

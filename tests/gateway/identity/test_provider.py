@@ -9,6 +9,8 @@ from urllib.parse import parse_qs, urlsplit
 import httpx2
 import pytest
 
+from audit.files.secret_file import LoosePermissions, write_secret
+from gateway.configuration.settings import Oidc
 from gateway.identity.jwt import JwtRefused
 from gateway.identity.provider import (
     ASK_EVERY_S,
@@ -18,8 +20,6 @@ from gateway.identity.provider import (
     IdentityProvider,
     ProviderUnavailable,
 )
-from gateway.settings import Oidc
-from regions.secret_file import LoosePermissions, write_secret
 from tests.fakes.issuer import ISSUER, NOW, Issuer, key
 
 SETTINGS = Oidc(

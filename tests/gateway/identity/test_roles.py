@@ -4,7 +4,7 @@ from typing import get_args
 import pytest
 
 from gateway.identity.roles import INSTALLATION, ROLE_TABLE, Actor, Permission, check
-from gateway.store.records import Role
+from gateway.records.control import Role
 
 PERMISSIONS = get_args(Permission)
 

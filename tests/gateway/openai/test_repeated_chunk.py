@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from gateway.openai.repeated_chunk import RepeatedChunk
 from gateway.openai.shape import DELTA, choices_of
 from gateway.openai.stream_filter import StreamRewriter
-from gateway.relay import StreamRelay
-from policy.redact.plan import RedactionPlan
-from policy.redact.pseudonyms import Pseudonyms
+from gateway.request.relay import StreamRelay
+from policy.redact.actions.plan import RedactionPlan
+from policy.redact.actions.pseudonyms import Pseudonyms
 from policy.redact.redactor import Redactor
 from tests.gateway.parts import exchange
 

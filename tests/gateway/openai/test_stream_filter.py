@@ -15,8 +15,8 @@ from gateway.openai.answer import rewrite_body
 from gateway.openai.shape import DELTA, choices_of
 from gateway.openai.stream_filter import StreamRewriter
 from policy.errors import RedactionBlocked, RedactionError
-from policy.redact.plan import RedactionPlan
-from policy.redact.pseudonyms import Pseudonyms
+from policy.redact.actions.plan import RedactionPlan
+from policy.redact.actions.pseudonyms import Pseudonyms
 from policy.redact.redactor import Redactor
 
 MAIL, OTHER_MAIL, IBAN = "carl@example.org", "jan.de.vries@voorbeeld.example", "DE89 3704 0044 0532 0130 00"

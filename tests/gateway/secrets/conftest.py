@@ -2,8 +2,8 @@
 
 import pytest
 
+from gateway.configuration.settings import Vault
 from gateway.secrets.vault import VaultClient
-from gateway.settings import Vault
 from tests.fakes.vault import TOKEN, running_vault
 
 

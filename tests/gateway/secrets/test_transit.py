@@ -6,11 +6,11 @@ import pytest
 
 from audit import AuditLog, Private, open_sided, verify_log
 from audit.errors import AuditUnavailable, KeyLost, KeyProviderError, SignerError
-from audit.keys import FileKeyProvider, KeyRing
-from audit.master import FileMaster, origin_of
-from audit.note import VerifierKey
-from audit.side import SideStore
-from audit.sqlite import SqliteReader
+from audit.keys.master import FileMaster, origin_of
+from audit.keys.owner_keys import FileKeyProvider, KeyRing
+from audit.private.value_store import SideStore
+from audit.storage.sqlite import SqliteReader
+from audit.tree.note import VerifierKey
 from gateway.secrets.transit import VaultMaster, VaultSigner
 from gateway.secrets.vault import VaultDenied, VaultError, VaultSealed
 from tests.audit.conftest import accepted

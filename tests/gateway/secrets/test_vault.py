@@ -14,8 +14,8 @@ from cryptography.x509.oid import NameOID
 from pydantic import ValidationError
 
 from audit.errors import KeyProviderError
+from gateway.configuration.settings import Secrets, Vault
 from gateway.secrets import vault as errors
-from gateway.settings import Secrets, Vault
 from tests.fakes.vault import TOKEN, running_vault
 
 

@@ -12,8 +12,8 @@ from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
-from gateway.store.database import MIGRATIONS, Database, _heads
-from gateway.store.tables import Row
+from gateway.database.database import MIGRATIONS, Database, _heads
+from gateway.database.tables.control import Row
 
 pytestmark = pytest.mark.usefixtures("migrations_run")
 
@@ -117,7 +117,7 @@ def test_whether_the_database_is_of_this_version_is_known_without_alembic(tmp_pa
     again = f"""
 import sys
 from pathlib import Path
-from gateway.store.database import Database
+from gateway.database.database import Database
 Database.open(Path({str(tmp_path)!r})).close()
 print([name for name in sys.modules if name.startswith("alembic")])
 """

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policy.errors import RedactionBlocked, RedactionError
-from policy.redact.detectors import Detector
-from policy.redact.plan import LABELS, RedactionPlan
-from policy.redact.pseudonyms import Pseudonyms
+from policy.redact.actions.plan import LABELS, RedactionPlan
+from policy.redact.actions.pseudonyms import Pseudonyms
+from policy.redact.detectors.detectors import Detector
 from policy.redact.redactor import Redactor
 
 NONCE = "k7f3"

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from backend.wire import ChatCompletionRequest, CompletionRequest, EmbeddingsRequest
 from policy.errors import RedactionBlocked
-from policy.redact.plan import LABELS, RedactionPlan
+from policy.redact.actions.plan import LABELS, RedactionPlan
 from policy.redact.redactor import Redactor
 from policy.redact.request import rewrite_batch_line
 

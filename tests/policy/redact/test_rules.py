@@ -5,11 +5,11 @@ import re
 import pytest
 from stdnum import luhn
 
-from policy.redact.address_grammar import grammar
-from policy.redact.id_kinds import IDS, TRAITS, Needs, _kind
-from policy.redact.identity import EXACT, NUMBER, SIGNED
-from policy.redact.secret_formats import INSIDE, PREFIXED
-from policy.redact.vat_kinds import VAT, vat_number
+from policy.redact.addresses.grammar import grammar
+from policy.redact.detectors.secret_formats import INSIDE, PREFIXED
+from policy.redact.ids.kinds import IDS, TRAITS, Needs, _kind
+from policy.redact.payment.vat_kinds import VAT, vat_number
+from policy.redact.text.value_identity import EXACT, NUMBER, SIGNED
 
 
 def test_every_kind_can_be_found_by_a_name_or_alone():

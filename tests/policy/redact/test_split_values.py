@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policy.errors import RedactionBlocked
-from policy.redact.plan import INPUT_LABELS, LABELS, RedactionPlan
+from policy.redact.actions.plan import INPUT_LABELS, LABELS, RedactionPlan
 from policy.redact.redactor import Redactor
 
 NONCE = "k7f3ab"

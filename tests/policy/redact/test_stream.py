@@ -7,12 +7,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from policy.errors import RedactionBlocked, RedactionError
-from policy.redact.detectors import Detector
-from policy.redact.json_text import escaped
-from policy.redact.plan import LABELS, OUTPUT_LABELS, RedactionPlan
-from policy.redact.pseudonyms import Pseudonyms
+from policy.redact.actions.plan import LABELS, OUTPUT_LABELS, RedactionPlan
+from policy.redact.actions.pseudonyms import Pseudonyms
+from policy.redact.detectors.detectors import Detector
 from policy.redact.redactor import Redactor
 from policy.redact.stream import LONGEST_GROUPED, LONGEST_PEM, LONGEST_RUN
+from policy.redact.text.json_text import escaped
 
 NONCE = "k7f3"
 ALL_MASKED = Redactor(

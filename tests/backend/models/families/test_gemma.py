@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 import torch
 
-from backend.engine.config import EngineConfig
 from backend.engine.engine import Engine
+from backend.engine_config import EngineConfig
 from backend.errors import ConfigError, CorruptCheckpoint, UnsupportedModel
-from backend.models.checkpoint import Checkpoint
+from backend.models.checkpoints.checkpoint import Checkpoint
 from backend.models.config import ModelConfig, from_hugging_face
 from backend.models.families.family import Variant
 from backend.models.loader import load_model
 from tests.backend.asked import asked
+from tests.backend.models.checkpoints.test_chat_template import WITHOUT_SYSTEM
 from tests.backend.models.families.test_parity import CASES, reference, theirs
-from tests.backend.models.test_chat_template import WITHOUT_SYSTEM
 from tests.backend.tiny import generate, greedy, tiny_config, tiny_engine, tiny_tokenizer
 
 SHAPE: dict[str, Any] = {

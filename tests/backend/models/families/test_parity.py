@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from backend.engine.attention import KVCache, PagedAttention, Prefill
+from backend.engine.cache.attention import KVCache, PagedAttention, Prefill
 from backend.errors import CorruptCheckpoint
-from backend.models.checkpoint import Checkpoint
-from backend.models.decoder import Decoder
+from backend.models.checkpoints.checkpoint import Checkpoint
+from backend.models.decoders.decoder import Decoder
 from backend.models.families import FAMILIES
 from backend.models.loader import load_model
 from tests.backend.tiny import generate, greedy, tiny_engine

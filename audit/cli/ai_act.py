@@ -1,0 +1,125 @@
+"""`domicile audit ai-act`: the log of one AI system, and the duties of the AI Act that apply on a day."""
+
+import json
+from datetime import date
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from audit.cli.custody import ACTOR, do
+from audit.cli.frame import DataOption, JsonOption, answering, console, printable
+from audit.errors import AuditError
+from audit.files.new_file import new_file
+from audit.law.ai_act import extract
+from audit.law.duties import Duties, load_duties
+from audit.log.walk import checked_moment
+from audit.privacy.rights import log_read
+from audit.private.custody import Custody
+
+SOURCE = "ai-act"
+
+
+def ai_act_command(
+    tenant: Annotated[str | None, typer.Option("--tenant", help="Whose record.")] = None,
+    system: Annotated[str | None, typer.Option("--system", help="The ai_system_id.")] = None,
+    data: DataOption = None,
+    since: Annotated[str | None, typer.Option("--from", help="UTC, to any precision: 2026-03-01T12.")] = None,
+    until: Annotated[str | None, typer.Option("--to", help="UTC; not included.")] = None,
+    output: Annotated[Path | None, typer.Option("--output", help="Write its records here, one JSON a line.")] = None,
+    as_of: Annotated[
+        str | None, typer.Option("--as-of", help="A day (2026-12-03): which duties apply on it, as the law stood then.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """The log of one AI system, for its provider or deployer (AI Act 12, 19, 26(6)), and what it comes to.
+
+    With --as-of: the duties of the AI Act that apply on a day; without --tenant and --system, these alone.
+    """
+    with answering(as_json):
+        day = None if as_of is None else _day(as_of)
+        if (tenant is None) != (system is None):
+            raise AuditError("one of --tenant and --system is missing: name both, or neither with --as-of")
+        if tenant is None and day is None:
+            raise AuditError("name a system by --tenant and --system, or a day by --as-of")
+        found = {} if tenant is None or system is None else _extract(data, tenant, system, since, until, output)
+        told = {} if day is None else duties_on(day)
+        if as_json:
+            typer.echo(json.dumps({"ok": True, **found, **told}, indent=2))
+            return
+        for name, value in found.items():
+            said = ", ".join(f"{one} {count}" for one, count in value.items()) if isinstance(value, dict) else value
+            typer.echo(printable(f"{name.replace('_', ' ')}: {'unknown yet' if said is None else said or '-'}"))
+        if told:
+            _show(told)
+
+
+def duties_on(day: date, duties: Duties | None = None) -> dict[str, Any]:
+    """Each duty of the AI Act with the dates that the law of `day` gives it, and whether each had come."""
+    known = duties or load_duties()
+    lines = [
+        {
+            "provision": duty.provision,
+            "asks": duty.asks,
+            "who": duty.who,
+            "scope": one.scope,
+            "applies_from": str(one.start),
+            "applies": one.start <= day,
+            "read": duty.read,
+        }
+        for duty in known.of(SOURCE)
+        for one in duty.dates(day)
+    ]
+    source = known.sources[SOURCE]
+    about = {"as_of": str(day), "table_of": str(known.as_of), "source": source.title, "read": source.read}
+    later = "" if day <= known.as_of else f"changes of the law after {known.as_of} are not in this table"
+    return about | {"warning": later, "duties": lines}
+
+
+def _show(told: dict[str, Any]) -> None:
+    typer.echo(f"Duties of the AI Act on {told['as_of']}, by the table of {told['table_of']}:")
+    table = Table(box=None, pad_edge=False)
+    for column in ("article", "state", "applies from", "scope", "who", "asks for", "read"):
+        table.add_column(column, no_wrap=column in ("article", "state", "applies from"))
+    for one in told["duties"]:
+        state = "applies" if one["applies"] else "not yet"
+        names = ("applies_from", "scope", "who", "asks", "read")
+        table.add_row(one["provision"], state, *(one[name] for name in names))
+    console().print(table)
+    typer.echo(f"Source: {told['source']}. Read: {told['read']}.")
+    if told["warning"]:
+        typer.echo(f"NOTE: {told['warning']}.")
+
+
+def _extract(
+    data: Path | None, tenant: str, system: str, since: str | None, until: str | None, output: Path | None
+) -> dict[str, Any]:
+    start, end = since and checked_moment(since), until and checked_moment(until)
+
+    async def work(custody: Custody) -> dict[str, Any]:
+        await log_read(custody, tenant, actor=ACTOR, reason="ai_act_extract")
+
+        def run() -> dict[str, Any]:
+            read = partial(extract, tenant=tenant, ai_system_id=system, since=start, until=end)
+            with custody.reading() as reader:
+                if output is None:
+                    return read(reader).as_json()
+                with new_file(output) as file:
+
+                    def write(seq: int, event: dict[str, Any]) -> None:
+                        file.write(json.dumps({"seq": seq, **event}).encode() + b"\n")
+
+                    return read(reader, write=write).as_json()
+
+        return await custody.in_thread(run)
+
+    return do(data, work)
+
+
+def _day(text: str) -> date:
+    try:
+        return date.fromisoformat(text)
+    except ValueError:
+        raise AuditError(f"{text!r} is no day: write 2026-12-03") from None

@@ -1,0 +1,365 @@
+"""`domicile audit export | erase | hold | dsar | restrict | rectify | read`: work on log and side store.
+
+Each command opens the log beside a running gateway, as a node of its own, and is itself on record before it has effect.
+"""
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+from audit.cli.frame import (
+    DEFAULT_DATA,
+    LOG_IN_DATA,
+    DataOption,
+    JsonOption,
+    answering,
+    open_hands,
+    printable,
+    progress_bar,
+)
+from audit.errors import AuditError, NoLog
+from audit.events.commitment import FIELDS
+from audit.files.new_file import replace_file
+from audit.incidents.evidence import Evidence, evidence_of
+from audit.incidents.incident import open_cases_of_hold
+from audit.log.audit_log import AuditLog
+from audit.log.walk import checked_moment
+from audit.pack.export import Summary, export
+from audit.privacy.rights import answer, read, rectify, restrict
+from audit.private.certificate import open_certificate
+from audit.private.custody import Custody
+from audit.private.deletion import holds_of
+from audit.private.erasure import erase, finish, place_hold, release_hold
+from audit.private.joint_store import open_sided
+from audit.private.value_store import SideStore
+from audit.registers.dsar import access_page
+from audit.registers.language import LANGUAGES
+from audit.storage.attested_files import files_beside
+from audit.storage.place import exchange_attested_files, is_there, open_reader
+from audit.storage.sqlite import no_log_at
+from audit.storage.tiles import TILES
+from audit.witness.outside import vouchers
+
+ACTOR = "cli"
+T = TypeVar("T")
+
+app = typer.Typer()
+hold_app = typer.Typer(no_args_is_help=True, help="Legal holds: what they cover is not deleted.")
+app.add_typer(hold_app, name="hold")
+
+TenantArgument = Annotated[str, typer.Option("--tenant", help="Whose record.")]
+SubjectOption = Annotated[
+    str | None, typer.Option("--subject", help="The person's identifier, as applications give it.")
+]
+RecordsOption = Annotated[str | None, typer.Option("--records", help="Records by number: 41 or 41-57.")]
+ReasonOption = Annotated[str, typer.Option("--reason", help="A code, no words: it goes on record.")]
+BackupOption = Annotated[
+    int, typer.Option("--backup-days", min=0, help="How long backups of side.db live; the certificate states it.")
+]
+
+
+@app.command(
+    "export",
+    epilog="Example:\n\n  domicile audit export --tenant acme --from 2026-01 --to 2026-04 --output q1.zip\n\n"
+    "  python3 -I verify.py q1.zip        (verify.py is in the zip)",
+)
+def export_command(
+    tenant: TenantArgument,
+    output: Annotated[Path, typer.Option("--output", help="The zip to write; it must not exist.")],
+    data: DataOption = None,
+    since: Annotated[str | None, typer.Option("--from", help="UTC, to any precision: 2026-03-01T12.")] = None,
+    until: Annotated[str | None, typer.Option("--to", help="UTC; not included.")] = None,
+    evidence: Annotated[
+        Path | None,
+        typer.Option("--evidence", help="JSON of registers (docs/evidence-pack.md), for the built-in ones."),
+    ] = None,
+    dsar: Annotated[
+        list[str] | None, typer.Option("--dsar", help="Add the access package of this person. Repeatable.")
+    ] = None,
+    disclose: Annotated[bool, typer.Option("--disclose", help="Show kept private values, unless restricted.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Write an evidence pack: records, proofs, reports, and a verifier that needs nothing but Python."""
+    with answering(as_json):
+        with progress_bar(_size(data, tenant), hidden=as_json) as advance:
+            folder = data or DEFAULT_DATA
+            known = evidence_of(folder, tenant) if evidence is None else Evidence.load(evidence)
+
+            async def work(custody: Custody) -> Summary:
+                packages = [await answer(custody, tenant, person, actor=ACTOR, evidence=known) for person in dsar or ()]
+                return await export(
+                    custody,
+                    tenant,
+                    output,
+                    since=since and checked_moment(since),
+                    until=until and checked_moment(until),
+                    disclose=disclose,
+                    evidence=known,
+                    vouchers=vouchers(files_beside((folder / LOG_IN_DATA).parent)),
+                    dsar=packages,
+                    actor=ACTOR,
+                    progress=advance,
+                )
+
+            made = do(data, work)
+        tell(asdict(made) | {"missing": [one._asdict() for one in made.missing]}, as_json, _exported(made, output))
+
+
+def _exported(made: Summary, output: Path) -> str:
+    lines = [
+        f"{output}: {made.end - made.first} records of {made.tenant}, up to the signed checkpoint of size"
+        f" {made.checkpoint_size}.",
+        "Check it: unzip it, then python3 -I verify.py FOLDER_OR_ZIP --key 'YOUR KEY'",
+    ]
+    if made.policies_unknown:
+        lines.append(
+            f"NOTE: {made.policies_unknown} calls were decided by policies that are not in the pack, and"
+            " verify.py will say so. The gateway's registers (--data) have them, or --evidence FILE names them."
+        )
+    if made.missing:
+        lines.append(f"NOTE: {len(made.missing)} fields that a law asks for are empty in this pack:")
+        lines += [f"  {one.field} ({one.article}): set it in {one.fix}" for one in made.missing]
+    return "\n".join(map(printable, lines))
+
+
+@app.command(
+    "erase",
+    epilog="Examples:\n\n  domicile audit erase --tenant acme --subject alice@example.com --output certificate.note\n\n"
+    "  domicile audit erase --tenant acme --records 41-57\n\n  domicile audit erase --tenant acme --all --yes",
+)
+def erase_command(
+    tenant: TenantArgument,
+    data: DataOption = None,
+    subject: SubjectOption = None,
+    records: RecordsOption = None,
+    everything: Annotated[bool, typer.Option("--all", help="All private values of the tenant, for good.")] = False,
+    reason: ReasonOption = "data_subject_request",
+    backup_days: BackupOption = 30,
+    output: Annotated[Path | None, typer.Option("--output", help="Where the signed certificate goes.")] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Delete private values with their keys. The log still verifies; a signed certificate says what is gone."""
+    with answering(as_json):
+        if sum((subject is not None, records is not None, everything)) != 1:
+            raise AuditError("say what to erase: one of --subject, --records, --all")
+        if not yes:
+            typer.confirm("What is erased cannot be had again. Go on?", abort=True, err=True)
+        span = _span(records)
+
+        async def work(custody: Custody) -> tuple[str, dict[str, Any]]:
+            await finish(custody)
+            note = await erase(custody, tenant, subject=subject, records=span, actor=ACTOR, reason=reason)
+            opened = open_certificate(note, custody.origin(tenant), custody.signer.public_key)
+            return note, opened.model_dump(mode="json", exclude_none=True)
+
+        note, said = do(data, work, backup_days)
+        if output is not None:
+            replace_file(output, note.encode())
+        tell(
+            {"certificate": said, "note": note},
+            as_json,
+            f"{said['values']} values of {said['records']} records are gone, and {len(said['keys_destroyed'])} keys."
+            f" Backups may hold them until {said['backups_until']}.\n{note}",
+        )
+
+
+@hold_app.command("place", epilog="Example:\n\n  domicile audit hold place --tenant acme --records 41-57")
+def hold_place(
+    tenant: TenantArgument,
+    data: DataOption = None,
+    subject: SubjectOption = None,
+    records: RecordsOption = None,
+    reason: ReasonOption = "litigation",
+    as_json: JsonOption = False,
+) -> None:
+    """From now on delete nothing of a person, of some records, or (with neither) of the tenant."""
+    with answering(as_json):
+        if subject is not None and records is not None:
+            raise AuditError("a hold is on a subject or on records, not both")
+        span = _span(records)
+        hold = do(
+            data,
+            lambda custody: place_hold(custody, tenant, subject=subject, records=span, actor=ACTOR, reason=reason),
+        )
+        tell({"hold_id": hold}, as_json, f"Hold {hold} stands.")
+
+
+@hold_app.command(
+    "release", epilog="Example:\n\n  domicile audit hold release --tenant acme 01a21faa-0c27-76a6-b43d-f0713b4b3c3e"
+)
+def hold_release(tenant: TenantArgument, hold_id: str, data: DataOption = None, as_json: JsonOption = False) -> None:
+    """Let what the hold kept be deleted again. Warns where an incident that needs it is still open."""
+
+    async def work(custody: Custody) -> list[str]:
+        def find() -> list[str]:
+            with custody.reading() as reader:
+                return [case.incident_id for case in open_cases_of_hold(reader, tenant, hold_id)]
+
+        concerned = await custody.in_thread(find)
+        await release_hold(custody, tenant, hold_id, actor=ACTOR)
+        return concerned
+
+    with answering(as_json):
+        still_open = do(data, work)
+        tell(
+            {"hold_id": hold_id, "open_incidents": still_open},
+            as_json,
+            f"Hold {printable(hold_id)} is released.",
+        )
+        for incident in still_open:
+            typer.echo(
+                f"WARNING: incident {incident} is still open, and its records may now be deleted (AI Act 73, DORA 17); "
+                f"to keep them: domicile audit hold place --tenant {printable(tenant)}",
+                err=True,
+            )
+
+
+@hold_app.command("list", epilog="Example:\n\n  domicile audit hold list --tenant acme")
+def hold_list(tenant: TenantArgument, data: DataOption = None, as_json: JsonOption = False) -> None:
+    """The holds that stand."""
+    with answering(as_json):
+        standing = do(data, lambda custody: custody.at_side(lambda side: holds_of(side, tenant)))
+        lines = [
+            f"{hold.id}  {hold.reason}  "
+            + (f"key {hold.key_id}" if hold.key_id else "all" if hold.first is None else f"{hold.first}-{hold.last}")
+            for hold in standing
+        ]
+        tell({"holds": [hold._asdict() for hold in standing]}, as_json, "\n".join(lines) or "No hold stands.")
+
+
+@app.command(
+    "dsar",
+    epilog="Examples:\n\n  domicile audit dsar --tenant acme --subject alice@example.com\n\n"
+    "  domicile audit dsar --tenant acme --subject alice@example.com --html de > auskunft.html",
+)
+def dsar_command(
+    tenant: TenantArgument,
+    subject: Annotated[str, typer.Option("--subject")],
+    data: DataOption = None,
+    html: Annotated[str | None, typer.Option("--html", help="A page for the person instead: en or de.")] = None,
+) -> None:
+    """Everything that is kept of a person and what GDPR 15(1) lists beside it, as JSON or as a page."""
+    with answering(as_json=False):
+        if html is not None and html not in LANGUAGES:
+            raise AuditError(f"there is no page in {html!r}; there are {', '.join(LANGUAGES)}")
+        known = evidence_of(data or DEFAULT_DATA, tenant)
+        package = do(data, lambda custody: answer(custody, tenant, subject, actor=ACTOR, evidence=known))
+        typer.echo(json.dumps(package, indent=2) if html is None else access_page(package, LANGUAGES[html]))
+        for name in package["article_15"]["missing"]:
+            typer.echo(f"NOTE: missing in the registers: {printable(name)}", err=True)
+
+
+@app.command("restrict", epilog="Example:\n\n  domicile audit restrict --tenant acme --subject alice@example.com")
+def restrict_command(
+    tenant: TenantArgument,
+    subject: Annotated[str, typer.Option("--subject")],
+    data: DataOption = None,
+    lift: Annotated[bool, typer.Option("--lift", help="Allow use again.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Keep what there is of a person, but let nobody read or export it (GDPR 18)."""
+    with answering(as_json):
+        do(data, lambda custody: restrict(custody, tenant, subject, restricted=not lift, actor=ACTOR))
+        tell({"restricted": not lift}, as_json, "The restriction is lifted." if lift else "Restricted.")
+
+
+@app.command(
+    "rectify", epilog="Example:\n\n  domicile audit rectify --tenant acme --seq 41 --field output --value TEXT"
+)
+def rectify_command(
+    tenant: TenantArgument,
+    seq: Annotated[int, typer.Option("--seq", min=0)],
+    field: Annotated[str, typer.Option("--field", help=f"One of {', '.join(FIELDS)}.")],
+    value: Annotated[str, typer.Option("--value", help="The right value; JSON, or else plain text.")],
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Put a corrected value on record beside the wrong one, which stays (GDPR 16)."""
+    with answering(as_json):
+        try:
+            right = json.loads(value)
+        except ValueError:
+            right = value
+        receipt = do(data, lambda custody: rectify(custody, tenant, seq, field, right, actor=ACTOR))  # type: ignore[arg-type]
+        tell({"receipt": str(receipt)}, as_json, f"Corrected by record {receipt.seq}: {receipt}")
+
+
+@app.command("read", epilog="Example:\n\n  domicile audit read --tenant acme --seq 41 --reason complaint")
+def read_command(
+    tenant: TenantArgument,
+    seq: Annotated[int, typer.Option("--seq", min=0)],
+    data: DataOption = None,
+    reason: ReasonOption = "support",
+    as_json: JsonOption = False,
+) -> None:
+    """The private values of one record; that they were read goes on record first."""
+    with answering(as_json):
+        shown = do(data, lambda custody: read(custody, tenant, seq, actor=ACTOR, reason=reason))
+        values = {one.kept.field: one.value for one in shown}
+        tell(values, as_json, "\n".join(f"{name}: {printable(json.dumps(one))}" for name, one in values.items()))
+
+
+# --- what they share -------------------------------------------------------------------------------------------------
+
+
+def do(data: Path | None, work: Callable[[Custody], Awaitable[T]], backup_days: int = 30) -> T:
+    """What `work` returns, done on the log and side store of a data folder."""
+    log = (data or DEFAULT_DATA) / LOG_IN_DATA
+    if not is_there(log):
+        raise NoLog(no_log_at(log))
+    if not any(log.with_name(name).is_file() for name in ("signer.key", "signer.vkey")):
+        raise AuditError("the signing key is not beside the log: it is a copy, or its key was lost")
+
+    async def inside() -> T:
+        async with _custody(log, backup_days) as custody:
+            return await work(custody)
+
+    return asyncio.run(inside())
+
+
+@asynccontextmanager
+async def _custody(log: Path, backup_days: int) -> AsyncIterator[Custody]:
+    keys, signer = open_hands.get()(log)
+    side = log.with_name("side.db")
+    opened = open_sided(side, keys)
+    async with await AuditLog.open(log, signer=signer, node=f"cli-{os.getpid()}", open_store=opened) as audit_log:
+        yield Custody(
+            audit_log,
+            open_side=lambda: SideStore.open(side, keys),
+            open_reader=lambda: open_reader(log),
+            keys=keys,
+            signer=signer,
+            backup_days=backup_days,
+            tiles=log.with_name(TILES),
+            exchange=partial(exchange_attested_files, log),
+        )
+
+
+def _size(data: Path | None, tenant: str) -> int:
+    reader = open_reader((data or DEFAULT_DATA) / LOG_IN_DATA)
+    try:
+        return reader.head(tenant)[0]
+    finally:
+        reader.close()
+
+
+def _span(records: str | None) -> tuple[int, int] | None:
+    if records is None:
+        return None
+    first, dash, last = records.partition("-")
+    if not (first.isdecimal() and (last.isdecimal() or not dash)) or int(first) > int(last or first):
+        raise AuditError("records read 41 or 41-57")
+    return int(first), int(last or first)
+
+
+def tell(answer: dict[str, Any], as_json: bool, sentence: str) -> None:
+    typer.echo(json.dumps({"ok": True, **answer}, indent=2) if as_json else sentence)

@@ -1,0 +1,96 @@
+"""What the commands of `domicile audit` share: where the log is, how they fail, what may reach a terminal."""
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from audit.errors import AuditError, SignerError
+from audit.keys.owner_keys import FileKeyProvider, KeyProvider
+from audit.keys.signer import FileSigner, Signer
+
+if TYPE_CHECKING:
+    from audit.witness.rotation import Replacement
+
+DATA_VARIABLE = "DOMICILE_DATA"
+DEFAULT_DATA = Path("domicile-data")
+LOG_IN_DATA = Path("audit/log.db")
+PIPE_WIDTH = 240
+PROGRESS_FROM = 20_000  # records; below, the answer is there before the bar
+
+Hands = tuple[KeyProvider, Signer]
+
+
+def open_from_files(log: Path) -> Hands:
+    return FileKeyProvider.open(log.parent / "keys"), FileSigner.open(log.with_name("signer.key"))
+
+
+open_hands: ContextVar[Callable[[Path], Hands]] = ContextVar("open_hands", default=open_from_files)
+"""How the keys and the signer of a log are had; a program that keeps them elsewhere sets it before a command runs."""
+
+
+def replace_in_file(log: Path, to: str | None) -> "Replacement":
+    """Raises SignerError if `to` names another place than a file."""
+    from audit.witness.rotation import in_file  # with the log, which most commands do not need
+
+    if to not in (None, "file"):
+        raise SignerError(f"the signing key cannot be moved to {to}: this program knows keys in files only")
+    return in_file(log.with_name("signer.key"))
+
+
+open_replacement: ContextVar["Callable[[Path, str | None], Replacement]"] = ContextVar(
+    "open_replacement", default=replace_in_file
+)
+"""How the signing key of a log is replaced, by its path and the place of the new key (None: the configured one)."""
+
+DataOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--data", help="Data folder of the gateway (default: ./domicile-data).", envvar=DATA_VARIABLE, show_envvar=True
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="For machines.")]
+
+
+@contextmanager
+def answering(as_json: bool) -> Iterator[None]:
+    """An error of the record or of a file ends the command with a sentence and exit code 1."""
+    try:
+        yield
+    except (AuditError, OSError, ValueError) as error:
+        fail(str(error), as_json)
+
+
+def fail(sentence: str, as_json: bool) -> NoReturn:
+    if as_json:
+        typer.echo(json.dumps({"ok": False, "error": sentence}))
+    else:
+        typer.echo(f"FAIL: {printable(sentence)}", err=True)
+    raise typer.Exit(1)
+
+
+@contextmanager
+def progress_bar(total: int, *, hidden: bool) -> Iterator[Callable[[int], None]]:
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    with Progress(
+        *columns, console=Console(stderr=True), transient=True, disable=hidden or total < PROGRESS_FROM
+    ) as bar:
+        task = bar.add_task("records", total=total)
+        yield lambda count: bar.advance(task, count)
+
+
+def console() -> Console:
+    """As wide as the terminal; a pipe has no width to fit."""
+    return Console() if sys.stdout.isatty() else Console(width=PIPE_WIDTH)
+
+
+def printable(text: str) -> str:
+    """A record holds what a client sent, a forged one anything: no escape sequence of it may reach the terminal."""
+    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)

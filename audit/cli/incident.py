@@ -1,0 +1,296 @@
+"""`domicile audit incident | breach`: what went wrong, whom it concerned, what is due."""
+
+import json
+from collections.abc import Callable
+from contextlib import closing
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from audit.cli.custody import ACTOR, do
+from audit.cli.frame import DEFAULT_DATA, DataOption, JsonOption, answering, console, printable
+from audit.errors import AuditError
+from audit.events.stamp import rfc3339
+from audit.files.new_file import replace_file
+from audit.incidents.evidence import evidence_of
+from audit.incidents.impact import Impact, Scope, draft, impact
+from audit.incidents.incident import Case, case_of, cases, close, notify, open_incident, update
+from audit.law.deadlines import ClockTable, as_rows, load_clocks, rfc3339_of
+from audit.log.walk import checked_moment
+from audit.privacy.rights import log_read
+from audit.private.custody import Custody
+
+app = typer.Typer()
+incident_app = typer.Typer(no_args_is_help=True, help="Incidents: keep their records, know what is due, and when.")
+app.add_typer(incident_app, name="incident")
+
+TenantArgument = Annotated[str, typer.Option("--tenant", help="Whose record.")]
+LawOption = Annotated[
+    list[str] | None, typer.Option("--law", help="Whose clocks run: gdpr, dora, nis2, ai_act. Repeatable.")
+]
+AwareOption = Annotated[str | None, typer.Option("--aware", help="When it was known for an incident; UTC.")]
+ClassifiedOption = Annotated[str | None, typer.Option("--classified", help="When it was classified (DORA); UTC.")]
+SeverityOption = Annotated[str | None, typer.Option("--severity", help="A code; AI Act 73: widespread, death.")]
+ClocksOption = Annotated[Path | None, typer.Option("--clocks", help="A file of clocks in place of the built-in ones.")]
+SinceOption = Annotated[str | None, typer.Option("--from", help="UTC, to any precision: 2026-03-01T12.")]
+UntilOption = Annotated[str | None, typer.Option("--to", help="UTC; not included.")]
+SystemOption = Annotated[str | None, typer.Option("--system", help="Of this ai_system_id only.")]
+IdArgument = Annotated[str, typer.Argument(help="The incident's id.")]
+
+
+@incident_app.command(
+    "open",
+    epilog="Example:\n\n  domicile audit incident open --tenant acme --law gdpr --aware 2026-03-01T09:30:00Z",
+)
+def open_command(
+    tenant: TenantArgument,
+    data: DataOption = None,
+    law: LawOption = None,
+    aware: AwareOption = None,
+    classified: ClassifiedOption = None,
+    severity: SeverityOption = None,
+    system: SystemOption = None,
+    since: SinceOption = None,
+    until: UntilOption = None,
+    freeze: Annotated[bool, typer.Option(help="Keep the records of the period from every deletion.")] = True,
+    clocks: ClocksOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Put an incident on record, freeze the records concerned, and say what is due and when."""
+    with answering(as_json):
+        known = load_clocks(clocks)
+        laws = law or ["gdpr"]
+        if unknown := set(laws) - known.laws:
+            raise AuditError(
+                f"no clock is known of {', '.join(sorted(unknown))}; there are {', '.join(sorted(known.laws))}"
+            )
+
+        async def work(custody: Custody) -> tuple[Case, str]:
+            incident_id = await open_incident(
+                custody,
+                tenant,
+                laws=laws,
+                actor=ACTOR,
+                aware_at=_moment(aware),
+                classified_at=_moment(classified),
+                severity=severity,
+                ai_system_id=system,
+                since=since and checked_moment(since),
+                until=until and checked_moment(until),
+                freeze=freeze,
+            )
+            with custody.reading() as reader:
+                return case_of(reader, tenant, incident_id), rfc3339(custody.now())
+
+        case, now = do(data, work)
+        _show([case], known, now, as_json)
+
+
+@incident_app.command(
+    "update", epilog="Example:\n\n  domicile audit incident update --tenant acme ID --classified 2026-03-01T11:00:00Z"
+)
+def update_command(
+    tenant: TenantArgument,
+    incident_id: IdArgument,
+    data: DataOption = None,
+    law: LawOption = None,
+    aware: AwareOption = None,
+    classified: ClassifiedOption = None,
+    severity: SeverityOption = None,
+    clocks: ClocksOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Put new facts of an incident on record: clocks start to run from them."""
+    given = {"aware_at": _moment(aware), "classified_at": _moment(classified), "severity": severity}
+    changed: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    changed |= {"laws": tuple(law)} if law else {}
+    _step(data, tenant, incident_id, clocks, as_json, lambda c: update(c, tenant, incident_id, actor=ACTOR, **changed))
+
+
+@incident_app.command(
+    "notify",
+    epilog="Example:\n\n  domicile audit incident notify --tenant acme ID --clock gdpr.authority --authority CNIL",
+)
+def notify_command(
+    tenant: TenantArgument,
+    incident_id: IdArgument,
+    clock: Annotated[str, typer.Option("--clock", help="Which clock this met, as `list` names it.")],
+    authority: Annotated[str, typer.Option("--authority", help="Who was told.")],
+    data: DataOption = None,
+    clocks: ClocksOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Put on record that an authority was told."""
+
+    async def work(custody: Custody) -> None:
+        if clock not in (names := load_clocks(clocks).names()):
+            raise AuditError(f"there is no clock {clock}; there are {', '.join(sorted(names))}")
+        await notify(custody, tenant, incident_id, clock=clock, authority=authority, actor=ACTOR)
+
+    _step(data, tenant, incident_id, clocks, as_json, work)
+
+
+@incident_app.command("close", epilog="Example:\n\n  domicile audit incident close --tenant acme ID --release")
+def close_command(
+    tenant: TenantArgument,
+    incident_id: IdArgument,
+    data: DataOption = None,
+    reason: Annotated[str, typer.Option("--reason", help="A code, no words: it goes on record.")] = "resolved",
+    release: Annotated[bool, typer.Option("--release", help="Let its records be deleted again.")] = False,
+    clocks: ClocksOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Put on record that an incident is over."""
+    _step(
+        data,
+        tenant,
+        incident_id,
+        clocks,
+        as_json,
+        lambda c: close(c, tenant, incident_id, reason=reason, release=release, actor=ACTOR),
+    )
+
+
+@incident_app.command("list", epilog="Example:\n\n  domicile audit incident list --tenant acme --json")
+def list_command(
+    tenant: TenantArgument, data: DataOption = None, clocks: ClocksOption = None, as_json: JsonOption = False
+) -> None:
+    """The incidents of a tenant and what is due for each."""
+    with answering(as_json):
+        known = load_clocks(clocks)
+
+        async def work(custody: Custody) -> tuple[list[Case], str]:
+            with custody.reading() as reader:
+                return cases(reader, tenant), rfc3339(custody.now())
+
+        found, now = do(data, work)
+        _show(found, known, now, as_json)
+
+
+@app.command(
+    "breach",
+    epilog="Examples:\n\n  domicile audit breach --from 2026-03-01 --to 2026-03-02 --backend acme-1\n\n"
+    "  domicile audit breach --tenant acme --key k7Qm2x9a --draft notification.txt",
+)
+def breach_command(
+    data: DataOption = None,
+    tenant: Annotated[list[str] | None, typer.Option("--tenant", help="Default: every tenant. Repeatable.")] = None,
+    since: SinceOption = None,
+    until: UntilOption = None,
+    backend: Annotated[str | None, typer.Option("--backend", help="Calls that went to this backend.")] = None,
+    region: Annotated[str | None, typer.Option("--region", help="Calls that went to this region.")] = None,
+    key: Annotated[str | None, typer.Option("--key", help="Calls with this API key, by its id.")] = None,
+    project: Annotated[str | None, typer.Option("--project", help="Calls of this project.")] = None,
+    system: SystemOption = None,
+    to_file: Annotated[Path | None, typer.Option("--draft", help="Write a draft of GDPR 33(3) here.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Whom a breach concerned: tenants, calls, people, kinds of data, places. The question goes on record first."""
+    with answering(as_json):
+        scope = Scope(
+            since=since and checked_moment(since),
+            until=until and checked_moment(until),
+            backend_id=backend,
+            region=region,
+            key_id=key,
+            project=project,
+            ai_system_id=system,
+        )
+
+        async def work(custody: Custody) -> list[Impact]:
+            with custody.reading() as reader:
+                names = [one for one in reader.tenants() if not one.startswith("_")] if tenant is None else tenant
+            for name in names:
+                await log_read(custody, name, actor=ACTOR, reason="breach_impact")
+            with custody.reading() as reader, closing(custody.open_side()) as side:
+                return [impact(reader, name, scope, side) for name in names]
+
+        found = do(data, work)
+        if to_file is not None:
+            concerned = [one for one in found if one.calls]
+            parties = {one.tenant: evidence_of(data or DEFAULT_DATA, one.tenant).controller for one in concerned}
+            replace_file(to_file, draft(concerned, scope, parties).encode())
+        if as_json:
+            typer.echo(json.dumps({"ok": True, "tenants": [one.as_json() for one in found]}, indent=2))
+            return
+        table = Table(box=None, pad_edge=False)
+        for column in ("tenant", "calls", "answered", "people", "data found", "places", "operators", "first", "last"):
+            table.add_column(column)
+        for one in found:
+            cells = (one.tenant, one.calls, one.answered, one.subjects, _kinds(one), ", ".join(one.countries))
+            ends = (", ".join(one.operators), one.first or "", one.last or "")
+            table.add_row(*(printable(str(cell)) for cell in (*cells, *ends)))
+        console().print(table)
+
+
+def _kinds(one: Impact) -> str:
+    return ", ".join(f"{name} {count}" for name, count in one.data_kinds.most_common(6))
+
+
+def _step(
+    data: Path | None,
+    tenant: str,
+    incident_id: str,
+    clocks: Path | None,
+    as_json: bool,
+    step: Callable[[Custody], Any],
+) -> None:
+    with answering(as_json):
+        known = load_clocks(clocks)
+
+        async def work(custody: Custody) -> tuple[Case, str]:
+            await step(custody)
+            with custody.reading() as reader:
+                return case_of(reader, tenant, incident_id), rfc3339(custody.now())
+
+        case, now = do(data, work)
+        _show([case], known, now, as_json)
+
+
+def _moment(text: str | None) -> str | None:
+    """A moment in UTC with milliseconds. Raises AuditError for one without its zone."""
+    if text is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise AuditError(f"{text!r} is no moment: write 2026-03-01T09:30:00Z") from None
+    if moment.tzinfo is None:
+        raise AuditError(f"{text!r} has no time zone: write 2026-03-01T09:30:00Z")
+    return rfc3339_of(moment)
+
+
+def _show(found: list[Case], clocks: ClockTable, now: str, as_json: bool) -> None:
+    rows = [(case, as_rows(case.deadlines(clocks), now)) for case in found]
+    if as_json:
+        told = [
+            {"incident_id": case.incident_id, "opened": case.opened, "closed": case.closed, "laws": case.laws}
+            | {"moments": case.moments, "hold_ids": case.hold_ids, "deadlines": due}
+            for case, due in rows
+        ]
+        typer.echo(json.dumps({"ok": True, "incidents": told}, indent=2))
+        return
+    if not rows:
+        typer.echo("No incident is on record.")
+    for case, due in rows:
+        held = f", {len(case.hold_ids)} legal hold" if case.hold_ids else ""
+        typer.echo(f"Incident {case.incident_id}: {'closed' if case.closed else 'open'} since {case.opened}{held}")
+        table = Table(box=None, pad_edge=False)
+        for column in ("clock", "state", "due (UTC)", "met (UTC)", "who is told", "source", "applies from"):
+            table.add_column(column, no_wrap=column not in ("source", "applies from"))
+        for row in due:
+            names = ("clock", "state", "due", "met", "tells", "article", "applies_from")
+            table.add_row(
+                *(str(row[name] or "") for name in names[:2]), _due(row), *(str(row[n] or "") for n in names[3:])
+            )
+        console().print(table)
+
+
+def _due(row: dict[str, Any]) -> str:
+    """The end, the words that stand for one, or the later end that the weekend rule may give."""
+    if row["due_if_weekend_rule_applies"]:
+        return f"{row['due']} (or {row['due_if_weekend_rule_applies']}: RTS 2025/301 Art. 5(4))"
+    return str(row["due"] or (row["limit"] if row["since"] else ""))

@@ -1,0 +1,66 @@
+"""Events about what vouches for the log from outside it, and about the succession of its keys."""
+
+from typing import Annotated, Literal
+
+from pydantic import StringConstraints
+
+from audit.events.base import ANCHOR_TENANT, SYSTEM_TENANT, Actor, Code, Count, Event, Sha256, TenantId, Text
+from audit.events.stamp import Timestamp
+
+Vkey = Annotated[str, StringConstraints(pattern=r"^[^+\s]{1,200}\+[0-9a-f]{8}\+[A-Za-z0-9+/]{43,48}={0,2}$")]
+"""A verifier key in the form of signed-note."""
+
+
+class CheckpointTimestamped(Event):
+    """A time-stamping authority vouches that the anchor's checkpoint of `size` was there at `gen_time` (RFC 3161)."""
+
+    type: Literal["checkpoint.timestamped"] = "checkpoint.timestamped"
+    tenant: TenantId = ANCHOR_TENANT
+    size: Count
+    checkpoint_sha256: Sha256
+    tsa: Text
+    gen_time: Timestamp
+    token_sha256: Sha256
+
+
+class TimestampFailed(Event):
+    """No timestamp was had, or one that does not hold; the log goes on without."""
+
+    type: Literal["checkpoint.timestamp_failed"] = "checkpoint.timestamp_failed"
+    tenant: TenantId = ANCHOR_TENANT
+    size: Count
+    tsa: Text
+    reason: Code
+
+
+class CheckpointCosigned(Event):
+    """The witness `witness` cosigned this tree's checkpoint of `size` (C2SP tlog-cosignature). `cosignature` is key
+    id, time and signature in base64, so that the witness's key alone shows it, wherever the note is kept."""
+
+    type: Literal["checkpoint.cosigned"] = "checkpoint.cosigned"
+    size: Count
+    checkpoint_sha256: Sha256
+    witness: Text
+    cosignature: Text
+
+
+class AnchorLinked(Event):
+    """The log's own tree vouches for the anchor: it has `size` records, the last of which has the RFC 6962 hash
+    `leaf_hash`. Without it, an anchor tree could be removed without a trace."""
+
+    type: Literal["system.anchored"] = "system.anchored"
+    tenant: TenantId = SYSTEM_TENANT
+    size: Count
+    leaf_hash: Sha256
+
+
+class KeyRotated(Event):
+    """From the next checkpoint on `new_key` signs; this record is under one that `old_key` signed. The note whose
+    SHA-256 this is says the same under both keys. Keys are those of the log, whatever tree this stands in."""
+
+    type: Literal["log.key_rotated"] = "log.key_rotated"
+    actor: Actor
+    old_key: Vkey
+    new_key: Vkey
+    succession_sha256: Sha256
+    reason: Code = "scheduled"

@@ -1,0 +1,429 @@
+"""What the record can say: one frozen model an event.
+
+No field may hold a personal value, a prompt or a key. Hence codes instead of free text wherever a request could carry
+words in, and no floats (RFC 8785 numbers are exact only for integers up to 2**53 - 1). `docs/audit-format.md` gives
+the meaning and the legal source of each field. When and where an event was recorded is its `audit.events.stamp`, not
+here.
+"""
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import AfterValidator, Field
+
+from audit.events.anchor import AnchorLinked, CheckpointCosigned, CheckpointTimestamped, KeyRotated, TimestampFailed
+from audit.events.base import (
+    SYSTEM_TENANT,
+    Actor,
+    Code,
+    Count,
+    Country,
+    Endpoint,
+    Event,
+    HttpStatus,
+    Milliseconds,
+    Sentence,
+    Sha256,
+    Step,
+    Strict,
+    TenantId,
+    Text,
+)
+from audit.events.incident import AuthorityRequest, Incident, Oversight
+from audit.events.keyring import KeyringChanged
+from audit.events.privacy import (
+    CheckpointAnchored,
+    ContentAccessed,
+    ContentReplayed,
+    DsarAnswered,
+    DsarRectified,
+    DsarRestricted,
+    ErasureCompleted,
+    ErasureRefused,
+    ErasureRequested,
+    LegalHold,
+    LogExported,
+    LogRead,
+    RetentionRun,
+)
+from audit.events.stamp import Timestamp
+
+# --- parts -----------------------------------------------------------------------------------------------------------
+
+
+class Reason(Strict):
+    """One step of a decision, in the words that the client and `policy explain` also see."""
+
+    rule: Text
+    because: Sentence
+    candidate: Text | None = None
+    article: Text | None = None
+
+
+class Decision(Strict):
+    outcome: Literal["allow", "deny"]
+    reasons: Annotated[tuple[Reason, ...], Field(strict=False)] = ()  # JSON has lists; the items stay strict
+
+
+def _must_allow(decision: Decision) -> Decision:
+    if decision.outcome != "allow":
+        raise ValueError("only an allowed call can be accepted")
+    return decision
+
+
+def _must_deny(decision: Decision) -> Decision:
+    if decision.outcome != "deny":
+        raise ValueError("only a refused call can be denied")
+    return decision
+
+
+class Redaction(Strict):
+    """How often each kind was found and treated; never what was found."""
+
+    engine_version: Text
+    counts_by_type: dict[Code, Count]
+    profile: Text | None = None
+
+
+class _Call(Event):
+    """What is known of a call before it goes anywhere (AI Act 12, 19; GDPR 30)."""
+
+    request_id: Text
+    trace_id: Text | None = None
+    key_id: Text
+    project: Text
+    activity_id: Text | None = None
+    ai_system_id: Text | None = None
+    risk_class: Code | None = None
+    endpoint: Endpoint
+    stream: bool
+    model_requested: Text
+    policy_id: Text | None = None
+    policy_version: Text | None = None
+    policy_hash: Sha256 | None = None
+    countries_version: Text | None = None
+    catalogue_version: Text | None = None
+    redaction: Redaction | None = None
+    retention_class: Code | None = None
+    bytes_in: Count | None = None
+
+
+class _Route(Event):
+    """Where a call goes and under whose control: the four facts of residency (GDPR 28, 30, 44-49)."""
+
+    request_id: Text
+    backend_id: Text
+    region: Text
+    inference_country: Country
+    storage_country: Country
+    operator_entity: Text
+    operator_hq: Country
+    ultimate_parent: Text
+    ultimate_parent_country: Country
+    subprocessors_version: Text | None = None
+    transfer_basis: Sentence  # `intra_eea`, or the tool and its reference: `scc:<contract>`, `adequacy:<decision>`
+    model_served: Text | None = None
+    fallback_index: Count = 0
+
+
+# --- inference -------------------------------------------------------------------------------------------------------
+
+
+class InferenceAccepted(_Call, _Route):
+    """The intent: durable before the first byte leaves for a backend."""
+
+    step: ClassVar[Step] = Step.OPENS
+
+    type: Literal["inference.accepted"] = "inference.accepted"
+    decision: Annotated[Decision, AfterValidator(_must_allow)]
+    art50_notice: Code | None = None
+
+
+class InferenceDenied(_Call):
+    type: Literal["inference.denied"] = "inference.denied"
+    decision: Annotated[Decision, AfterValidator(_must_deny)]
+    status: HttpStatus
+
+
+class _Reevaluated(Event):
+    """What a later evaluation of an accepted call decided, present where it differs from the one before: by which
+    policy, and why."""
+
+    policy_id: Text | None = None
+    policy_version: Text | None = None
+    policy_hash: Sha256 | None = None
+    countries_version: Text | None = None
+    catalogue_version: Text | None = None
+    decision: Decision | None = None
+
+
+class RoutingDecision(_Route, _Reevaluated):
+    """The call moves on to another backend, or goes to one under another decision: recorded before that one receives a
+    byte. `redaction`: of the prompt, where it was prepared again."""
+
+    step: ClassVar[Step] = Step.WITHIN
+
+    type: Literal["routing.decision"] = "routing.decision"
+    reason: Code
+    decision: Annotated[Decision, AfterValidator(_must_allow)] | None = None
+    redaction: Redaction | None = None
+
+
+class _Outcome(Event):
+    request_id: Text
+    status: HttpStatus | None = None
+    model_served: Text | None = None
+    backend_id: Text | None = None
+    region: Text | None = None
+    fallback_index: Count = 0
+    tokens_in: Count | None = None
+    tokens_cached: Count | None = None  # of `tokens_in`
+    tokens_out: Count | None = None
+    tokens_estimated: Literal[True] | None = None  # the answer was cut before the backend said
+    bytes_in: Count | None = None
+    bytes_out: Count | None = None
+    backend_ms: Count | None = None
+    energy_mj: Count | None = None  # as the backend measured it; absent where it does not
+    ttft_ms: Count | None = None
+    latency_ms: Count | None = None
+    tool_calls_count: Count | None = None
+    redaction: Redaction | None = None
+
+
+class InferenceCompleted(_Outcome):
+    """The answer: durable before its last chunk, or its body, leaves for the client. `fingerprint`: what the backend
+    says it came from, its weights and how it computes."""
+
+    step: ClassVar[Step] = Step.CLOSES
+
+    type: Literal["inference.completed"] = "inference.completed"
+    finish_reason: Code | None = None
+    fingerprint: Text | None = None
+
+
+class InferenceAborted(_Outcome, _Reevaluated):
+    """The call ended without a whole answer. The log itself gives the reasons crash, cancelled and unrecorded.
+    `decision`: the refusal, where a later evaluation refused the call."""
+
+    step: ClassVar[Step] = Step.CLOSES
+
+    type: Literal["inference.aborted"] = "inference.aborted"
+    reason: Code
+    decision: Annotated[Decision, AfterValidator(_must_deny)] | None = None
+
+
+class BackendConnected(Event):
+    """A new connection to a backend, and how that showed who it is: recorded before a request is sent on it.
+
+    `peer_sha256`: of its certificate (DER); `peer_uri`: the identity in that, absent for servers that carry none.
+    """
+
+    type: Literal["routing.connected"] = "routing.connected"
+    backend_id: Text
+    region: Text
+    kind: Code
+    address: Text
+    peer_sha256: Sha256
+    peer_uri: Text | None = None
+    tls_version: Text | None = None
+
+
+# --- access and administration ---------------------------------------------------------------------------------------
+
+
+class _Counted(Event):
+    """`count` refusals of one kind between `since` and `until`. `client_ip` may be committed to: an object of caller
+    addresses and how often each called."""
+
+    reason: Code
+    endpoint: Endpoint | None = None  # absent for a URL that is none of the API
+    key_id: Text | None = None
+    count: Count | None = None  # absent: one, as records before counts were kept
+    since: Timestamp | None = None
+    until: Timestamp | None = None
+
+
+class AuthFailed(_Counted):
+    """Callers who could not be authenticated. `key_id` only of a key that is or was real."""
+
+    type: Literal["auth.failed"] = "auth.failed"
+    tenant: TenantId = SYSTEM_TENANT
+
+
+class RequestRefused(_Counted):
+    """Requests answered with an error before a decision or an intent was recorded, so that no other record counts
+    them; in the tenant's tree where the caller was authenticated. `status` 499: the client left first."""
+
+    type: Literal["request.refused"] = "request.refused"
+    project: Text | None = None
+    status: HttpStatus
+
+
+class AdminChanged(Event):
+    """An administrator's change, recorded before it is committed. `before` and `after` are digests of the object's
+    canonical JSON, absent where there was or is nothing; `epoch` is the configuration epoch the change makes."""
+
+    type: Literal[
+        "admin.tenant.created",
+        "admin.tenant.revoked",
+        "admin.project.created",
+        "admin.project.revoked",
+        "admin.key.created",
+        "admin.key.rotated",
+        "admin.key.revoked",
+        "admin.person.created",
+        "admin.person.changed",
+        "admin.person.revoked",
+        "admin.session.opened",
+        "admin.session.closed",
+        "admin.token.created",
+        "admin.token.revoked",
+        "admin.policy.submitted",
+        "admin.policy.approved",
+        "admin.policy.scheduled",
+        "admin.policy.activated",
+        "admin.policy.withdrawn",
+        "admin.backend.registered",
+        "admin.backend.revoked",
+        "admin.limits.changed",
+        "admin.price.set",
+        "admin.cell.registered",
+        "admin.cell.allowed",
+        "admin.cell.forbidden",
+        "admin.bundle.applied",
+        "admin.deployment.created",
+        "admin.deployment.scaled",
+        "admin.deployment.drained",
+        "admin.deployment.deleted",
+        "admin.replica.starting",
+        "admin.replica.ready",
+        "admin.replica.asleep",
+        "admin.replica.draining",
+        "admin.replica.stopped",
+        "admin.replica.failed",
+    ]
+    actor: Actor
+    target: Text
+    project: Text | None = None
+    before: Sha256 | None = None
+    after: Sha256 | None = None
+    epoch: Count
+    detail: dict[Code, Text] = Field(default_factory=dict)
+
+
+class ModelChanged(Event):
+    """What answers is not what answered before (AI Act 12(2)(a), 3(23)): `what` changed of it, by digest where it has
+    one. `substantial` is the provider's judgement that it makes a new conformity assessment due."""
+
+    type: Literal["model.changed"] = "model.changed"
+    actor: Actor
+    model: Text
+    what: Code
+    backend_id: Text | None = None
+    ai_system_id: Text | None = None
+    before: Sha256 | None = None
+    after: Sha256 | None = None
+    substantial: bool = False
+
+
+# --- the log itself --------------------------------------------------------------------------------------------------
+
+
+class SystemStart(Event):
+    type: Literal["system.start"] = "system.start"
+    tenant: TenantId = SYSTEM_TENANT
+    orphans_closed: Count
+    build: Text | None = None
+
+
+class SystemStop(Event):
+    type: Literal["system.stop"] = "system.stop"
+    tenant: TenantId = SYSTEM_TENANT
+
+
+class SystemSelftest(Event):
+    """A probe's durable write; or, with `check`, whether a regular test of a safeguard passed (GDPR 32(1)(d))."""
+
+    type: Literal["system.selftest"] = "system.selftest"
+    tenant: TenantId = SYSTEM_TENANT
+    check: Code | None = None
+    passed: bool | None = None
+
+
+class SystemClock(Event):
+    """How far the node's clock is from its source, as the kernel knows it (ISO 27001 A.8.17; DORA RTS 2024/1774 12)."""
+
+    type: Literal["system.clock"] = "system.clock"
+    tenant: TenantId = SYSTEM_TENANT
+    synchronised: bool
+    offset_ms: Milliseconds
+    max_error_ms: Count
+
+
+class SigningDelayed(Event):
+    """Trees could not be signed for `seconds`: the signer was out of reach. Recorded once the time exceeds what is
+    allowed, and again with `resumed` when they are signed."""
+
+    type: Literal["system.signing_delayed"] = "system.signing_delayed"
+    tenant: TenantId = SYSTEM_TENANT
+    seconds: Count
+    resumed: bool
+
+
+class AuditDegraded(Event):
+    """From here on new intents are refused; only calls already running are closed, out of the reserve."""
+
+    type: Literal["system.audit_degraded"] = "system.audit_degraded"
+    tenant: TenantId = SYSTEM_TENANT
+    reason: Code
+
+
+class AuditRestored(Event):
+    """The log keeps records again after it could not, or not fully; `refused` appends were turned away meanwhile."""
+
+    type: Literal["system.audit_restored"] = "system.audit_restored"
+    tenant: TenantId = SYSTEM_TENANT
+    refused: Count
+
+
+AnyEvent = Annotated[
+    InferenceAccepted
+    | InferenceDenied
+    | RoutingDecision
+    | InferenceCompleted
+    | InferenceAborted
+    | BackendConnected
+    | AuthFailed
+    | RequestRefused
+    | AdminChanged
+    | LegalHold
+    | ErasureRequested
+    | ErasureRefused
+    | ErasureCompleted
+    | RetentionRun
+    | DsarAnswered
+    | DsarRectified
+    | DsarRestricted
+    | ContentAccessed
+    | ContentReplayed
+    | LogRead
+    | LogExported
+    | KeyRotated
+    | KeyringChanged
+    | CheckpointAnchored
+    | CheckpointTimestamped
+    | CheckpointCosigned
+    | AnchorLinked
+    | TimestampFailed
+    | ModelChanged
+    | Oversight
+    | Incident
+    | AuthorityRequest
+    | SystemStart
+    | SystemStop
+    | SystemSelftest
+    | SystemClock
+    | SigningDelayed
+    | AuditDegraded
+    | AuditRestored,
+    Field(discriminator="type"),
+]

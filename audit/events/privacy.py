@@ -1,0 +1,155 @@
+"""Events about private values: what was read, kept, corrected and erased, and on whose word (GDPR 15 to 18, 30)."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from audit.events.base import ANCHOR_TENANT, Actor, Code, Count, Event, Sha256, TenantId, Text
+from audit.events.stamp import Timestamp, Uuid7
+
+Scope = Literal["subject", "records", "tenant"]
+KeyIds = Annotated[tuple[Uuid7, ...], Field(strict=False, max_length=64)]
+
+
+class LegalHold(Event):
+    """While it stands nothing within its scope is deleted: a subject (`key_ids`), records `first` to `last`, or all."""
+
+    type: Literal["legal_hold.placed", "legal_hold.released"]
+    hold_id: Uuid7
+    scope: Scope
+    actor: Actor
+    reason: Code
+    key_ids: KeyIds = ()
+    first: Count | None = None
+    last: Count | None = None
+
+
+class ErasureRequested(Event):
+    type: Literal["erasure.requested"] = "erasure.requested"
+    erasure_id: Uuid7
+    scope: Scope
+    actor: Actor
+    reason: Code
+
+
+class ErasureRefused(Event):
+    """A legal hold stands in the way (GDPR 17(3)); nothing was deleted."""
+
+    type: Literal["erasure.refused"] = "erasure.refused"
+    erasure_id: Uuid7
+    hold_ids: KeyIds
+
+
+class ErasureCompleted(Event):
+    """Keys, salts and ciphertexts are gone. `key_ids` names at most 64 of the `keys` destroyed keys; the certificate
+    whose body has this SHA-256 names them all, and every record and field concerned."""
+
+    type: Literal["erasure.completed"] = "erasure.completed"
+    erasure_id: Uuid7
+    scope: Scope
+    records: Count
+    values: Count
+    keys: Count
+    key_ids: KeyIds
+    backups_until: Timestamp
+    certificate_sha256: Sha256
+
+
+class RetentionRun(Event):
+    """What is over its time was deleted, but for what is on hold; certified like an erasure if there was any.
+
+    `due`, `deleted` and `held` count private values, `expired_records` and `held_records` whole records whose content
+    went while their hash stays in the tree."""
+
+    type: Literal["retention.run"] = "retention.run"
+    run_id: Uuid7
+    due: Count
+    deleted: Count
+    held: Count
+    orphans: Count
+    oldest_expiry: Timestamp | None = None
+    backups_until: Timestamp | None = None
+    certificate_sha256: Sha256 | None = None
+    expired_records: Count | None = None
+    held_records: Count | None = None
+
+
+class DsarAnswered(Event):
+    """A person was given a copy of what is kept (GDPR 15); SHA-256 of the package in canonical form."""
+
+    type: Literal["dsar.answered"] = "dsar.answered"
+    dsar_id: Uuid7
+    actor: Actor
+    key_id: Uuid7
+    records: Count
+    values: Count
+    package_sha256: Sha256
+
+
+class DsarRectified(Event):
+    """The values it commits to take the place of those of record `supersedes_seq`, which stay as they were."""
+
+    type: Literal["dsar.rectified"] = "dsar.rectified"
+    actor: Actor
+    supersedes_seq: Count
+
+
+class DsarRestricted(Event):
+    """From here on (`dsar.unrestricted`: no longer) what is under the key is kept, but used for nothing."""
+
+    type: Literal["dsar.restricted", "dsar.unrestricted"]
+    actor: Actor
+    key_id: Uuid7
+
+
+class ContentAccessed(Event):
+    """Somebody was shown values of a record; durable before they were."""
+
+    type: Literal["content.accessed"] = "content.accessed"
+    actor: Actor
+    seq: Count
+    fields: Annotated[tuple[Code, ...], Field(strict=False)]
+    reason: Code
+
+
+class ContentReplayed(Event):
+    """The kept call of intent `seq` was asked once more, at `backend_id` or at a server on this host that is none of
+    the directory's; `equal` says whether the answer was the kept one, to the last bit, `same_weights` whether it came
+    from the same weights (absent where the fingerprints do not tell). Its content was `content.accessed` before."""
+
+    type: Literal["content.replayed"] = "content.replayed"
+    actor: Actor
+    seq: Count
+    equal: bool
+    same_weights: bool | None = None
+    backend_id: Text | None = None
+    region: Text | None = None
+
+
+class LogRead(Event):
+    """Somebody was shown records `first` up to but not including `end`, or what was counted from them; durable before
+    they were (GDPR 32; NIS2 Implementing Regulation 3.2.3(f))."""
+
+    type: Literal["log.read"] = "log.read"
+    actor: Actor
+    first: Count
+    end: Count
+    reason: Code
+
+
+class LogExported(Event):
+    """An evidence pack of records `first` up to but not including `end` was made."""
+
+    type: Literal["log.exported"] = "log.exported"
+    pack_id: Uuid7
+    actor: Actor
+    first: Count
+    end: Count
+
+
+class CheckpointAnchored(Event):
+    """The SHA-256 of a checkpoint's text, in the tree `_anchor`. It names no tenant: anybody may see it."""
+
+    type: Literal["checkpoint.anchored"] = "checkpoint.anchored"
+    tenant: TenantId = ANCHOR_TENANT
+    checkpoint_sha256: Sha256

@@ -1,0 +1,4 @@
+"""Incidents, their impact, and what the registers of the operator say of the parties.
+
+`audit.registers` and everything above it may import it.
+"""

@@ -1,0 +1,176 @@
+"""Incidents: opened, kept from deletion, notified and closed, each step on record; and what is due for each.
+
+GDPR 33 and 34; AI Act 73 (whose logs are frozen by a legal hold); DORA 17 to 19; NIS2 23.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from audit.errors import AuditError
+from audit.events.incident import Incident
+from audit.events.stamp import rfc3339
+from audit.law.deadlines import ClockTable, Deadline, deadlines
+from audit.log.walk import records
+from audit.private.custody import Custody
+from audit.private.erasure import place_hold, release_hold
+from audit.storage.store import Reader
+
+KINDS = ("incident.opened", "incident.updated", "incident.notified", "incident.closed")
+
+
+@dataclass(slots=True)
+class Case:
+    """An incident as its events have it so far; moments in RFC 3339. `met` is when which clock was first met, `renewed`
+    when last: a final report is due from the latest intermediate one (RTS 2025/301 Art. 5(1)(c))."""
+
+    incident_id: str
+    tenant: str
+    opened: str
+    laws: tuple[str, ...] = ()
+    severity: str | None = None
+    ai_system_id: str | None = None
+    since: str | None = None
+    until: str | None = None
+    moments: dict[str, str] = field(default_factory=dict)
+    met: dict[str, str] = field(default_factory=dict)
+    renewed: dict[str, str] = field(default_factory=dict)
+    hold_ids: tuple[str, ...] = ()
+    closed: str | None = None
+    events: list[dict[str, Any]] = field(default_factory=list)
+
+    def deadlines(self, clocks: ClockTable) -> list[Deadline]:
+        return deadlines(clocks, self.laws, self.moments, self.met, self.severity, self.renewed)
+
+    def take(self, seq: int, event: dict[str, Any]) -> None:
+        self.events.append({"seq": seq, **event})
+        self.laws = tuple(dict.fromkeys((*self.laws, *event.get("laws", ()))))
+        self.hold_ids = (*self.hold_ids, *event.get("hold_ids", ()))
+        for name in ("severity", "ai_system_id", "since", "until"):
+            if name in event:
+                setattr(self, name, event[name])
+        for name in ("detected", "aware", "classified"):
+            if f"{name}_at" in event:
+                self.moments[name] = event[f"{name}_at"]
+        if event["type"] == "incident.notified" and "clock" in event:
+            self.met.setdefault(event["clock"], event["ts"])
+            self.renewed[event["clock"]] = event["ts"]
+        if event["type"] == "incident.closed":
+            self.closed = event["ts"]
+
+
+def cases(reader: Reader, tenant: str) -> list[Case]:
+    """The incidents of a tenant, in the order in which they were opened."""
+    found: dict[str, Case] = {}
+    for seq, event in records(reader, tenant):
+        if event.get("type") in KINDS:
+            known = found.setdefault(event["incident_id"], Case(event["incident_id"], tenant, event["ts"]))
+            known.take(seq, event)
+    return list(found.values())
+
+
+def case_of(reader: Reader, tenant: str, incident_id: str) -> Case:
+    """Raises AuditError if there is no such incident."""
+    for case in cases(reader, tenant):
+        if case.incident_id == incident_id:
+            return case
+    raise AuditError(f"tenant {tenant} has no incident {incident_id}")
+
+
+def open_cases_of_hold(reader: Reader, tenant: str, hold_id: str) -> list[Case]:
+    """The open incidents whose records the hold keeps."""
+    return [case for case in cases(reader, tenant) if case.closed is None and hold_id in case.hold_ids]
+
+
+async def open_incident(
+    custody: Custody,
+    tenant: str,
+    *,
+    laws: Sequence[str],
+    actor: str = "system",
+    detected_at: str | None = None,
+    aware_at: str | None = None,
+    classified_at: str | None = None,
+    severity: str | None = None,
+    ai_system_id: str | None = None,
+    since: str | None = None,
+    until: str | None = None,
+    freeze: bool = True,
+) -> str:
+    """Put an incident on record and, with `freeze`, keep the records concerned from every deletion; returns its id.
+
+    The hold is over the records from `since` to `until`, without either over the tenant's whole log. Moments in
+    RFC 3339 UTC with milliseconds.
+    """
+    hold_ids: tuple[str, ...] = ()
+    if freeze:
+        span = await custody.in_thread(lambda: _span(custody, tenant, since, until))
+        hold_ids = (await place_hold(custody, tenant, records=span, actor=actor, reason="incident"),)
+    incident_id = custody.new_id()
+    opened = Incident.model_validate(
+        {
+            "type": "incident.opened",
+            "tenant": tenant,
+            "incident_id": incident_id,
+            "actor": actor,
+            "laws": tuple(laws),
+            "severity": severity,
+            "ai_system_id": ai_system_id,
+            "detected_at": detected_at or rfc3339(custody.now()),
+            "aware_at": aware_at,
+            "classified_at": classified_at,
+            "since": since,
+            "until": until,
+            "hold_ids": hold_ids,
+        }
+    )
+    await custody.record(opened)
+    return incident_id
+
+
+def _span(custody: Custody, tenant: str, since: str | None, until: str | None) -> tuple[int, int] | None:
+    if since is None and until is None:
+        return None
+    with custody.reading() as reader:
+        seqs = [seq for seq, _ in records(reader, tenant, since, until)]
+    if not seqs:
+        raise AuditError("there is no record in that period: nothing could be kept")
+    return seqs[0], seqs[-1]
+
+
+async def update(custody: Custody, tenant: str, incident_id: str, *, actor: str = "system", **changed: Any) -> None:
+    """New facts of an incident: aware_at, classified_at, severity, laws, reason. Raises AuditError."""
+    await _go_on(custody, tenant, incident_id, "incident.updated", actor, changed)
+
+
+async def notify(
+    custody: Custody, tenant: str, incident_id: str, *, clock: str, authority: str, actor: str = "system"
+) -> None:
+    """An authority was told, as `clock` asks. Raises AuditError."""
+    told = {"clock": clock, "authority": authority}
+    await _go_on(custody, tenant, incident_id, "incident.notified", actor, told)
+
+
+async def close(
+    custody: Custody, tenant: str, incident_id: str, *, reason: str, release: bool = False, actor: str = "system"
+) -> None:
+    """The incident is over; with `release` its records may be deleted again. Raises AuditError."""
+    case = await _go_on(custody, tenant, incident_id, "incident.closed", actor, {"reason": reason})
+    if release:
+        for hold_id in case.hold_ids:
+            await release_hold(custody, tenant, hold_id, actor=actor)
+
+
+async def _go_on(
+    custody: Custody, tenant: str, incident_id: str, kind: str, actor: str, fields: dict[str, Any]
+) -> Case:
+    def find() -> Case:
+        with custody.reading() as reader:
+            return case_of(reader, tenant, incident_id)
+
+    case = await custody.in_thread(find)
+    if case.closed is not None:
+        raise AuditError(f"the incident {incident_id} was closed at {case.closed}")
+    common = {"type": kind, "tenant": tenant, "incident_id": incident_id, "actor": actor}
+    await custody.record(Incident.model_validate(common | fields))
+    return case

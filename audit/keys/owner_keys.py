@@ -1,0 +1,310 @@
+"""The keys above what is kept secret: one key encryption key an owner, behind a protocol.
+
+    master key (file, Vault) ─> key of an owner (a tenant, or `_system` for the installation) ─> data keys
+
+An owner's key lies in a file of this folder, wrapped under the master (`audit.keys.master`), in generations: while it
+is being replaced there are two. Data keys are wrapped under the newest of them by RFC 3394 (AES key wrap), here and
+without a network, so that the master may be far away and slow; whoever has only the folder, or only the master, opens
+nothing.
+"""
+
+import fcntl
+import json
+import os
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from cryptography.hazmat.primitives.keywrap import InvalidUnwrap, aes_key_unwrap, aes_key_wrap
+
+from audit.errors import KeyLost, KeyProviderError
+from audit.files.new_file import make_private_folder
+from audit.files.secret_file import create_secret, read_secret, replace_secret
+from audit.keys.master import KEY_SIZE, LEGACY_SIZE, FileMaster, Master, MasterState, origin_of
+
+_OWNER = re.compile(r"[a-z0-9_][a-z0-9_-]{0,62}", re.ASCII)
+_GENERATION_SIZE = 4
+
+
+class KeyProvider(Protocol):
+    """Every method may raise KeyProviderError: the provider is out of reach or its keys unsafe."""
+
+    def wrap(self, tenant: str, key: bytes) -> bytes:
+        """`key` (32 bytes) under the tenant's key, which is made if there is none. KeyLost if it was destroyed."""
+
+    def unwrap(self, tenant: str, wrapped: bytes) -> bytes:
+        """Raises KeyLost if the tenant has no key or another one."""
+
+    def wrap_all(self, tenant: str, keys: Sequence[bytes]) -> list[bytes]:
+        """`wrap` of each, for the price of one look at the tenant's key."""
+
+    def unwrap_all(self, tenant: str, wrapped: Sequence[bytes]) -> list[bytes]: ...
+
+    def destroy(self, tenant: str) -> None:
+        """For good: nothing wrapped under the tenant's key can be had again. No error if there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerState:
+    """The generations of an owner's key, each with the provider and version of the master it is wrapped under.
+
+    None if it was destroyed: `wrapped_under` is then empty.
+    """
+
+    owner: str
+    wrapped_under: dict[int, tuple[str, int]]
+
+
+class KeyRing:
+    """The folder of wrapped keys, and the masters that open them.
+
+    `former` is a master that keys may still be wrapped under, and nothing new is: `rewrap` moves them to `master`. A
+    destroyed key leaves an empty file in its place, so that no process makes the owner a new one unawares.
+    """
+
+    def __init__(self, folder: Path, master: Master, former: FileMaster | None = None) -> None:
+        self._folder = folder
+        masters: tuple[Master | None, ...] = former, master
+        self._masters = {one.provider: one for one in masters if one is not None}
+        self._former = former
+        self.master = master
+        self._opened: dict[str, tuple[bytes, dict[int, bytes]]] = {}  # by the file's content, so never out of date
+
+    # --- data keys ---------------------------------------------------------------------------------------------------
+
+    def wrap(self, tenant: str, key: bytes) -> bytes:
+        return self.wrap_all(tenant, (key,))[0]
+
+    def unwrap(self, tenant: str, wrapped: bytes) -> bytes:
+        return self.unwrap_all(tenant, (wrapped,))[0]
+
+    def wrap_all(self, tenant: str, keys: Sequence[bytes]) -> list[bytes]:
+        if not self._path(tenant).exists():
+            self._create(tenant)
+        opened = self._keys(tenant)
+        newest = max(opened)
+        prefix, own = newest.to_bytes(_GENERATION_SIZE, "big"), opened[newest]
+        return [prefix + aes_key_wrap(own, key) for key in keys]
+
+    def unwrap_all(self, tenant: str, wrapped: Sequence[bytes]) -> list[bytes]:
+        opened = self._keys(tenant)
+        try:
+            return [aes_key_unwrap(opened[generation_of(one)], one[-LEGACY_SIZE:]) for one in wrapped]
+        except (KeyError, InvalidUnwrap, ValueError) as error:
+            raise KeyLost(f"what was wrapped for tenant {tenant} does not open under its key") from error
+
+    def destroy(self, tenant: str) -> None:
+        path = self._path(tenant)
+        with self._changing():
+            if path.exists():
+                replace_secret(path, b"")
+        self._opened.pop(tenant, None)
+
+    # --- owners' keys ------------------------------------------------------------------------------------------------
+
+    def owners(self) -> list[str]:
+        """All that ever had a key, destroyed ones too."""
+        return sorted(path.stem for path in self._folder.glob("*.kek"))
+
+    def state_of(self, owner: str) -> OwnerState:
+        return OwnerState(owner, {gen: origin_of(wrapped) for gen, wrapped in self._wrapped(owner).items()})
+
+    def state(self) -> MasterState:
+        return self.master.state()
+
+    def rewrap(self, owner: str) -> bool:
+        """Wrap an owner's key under the newest master. False if it is already, or was destroyed."""
+        newest = self.master.state().newest
+        with self._changing():
+            wrapped = self._wrapped(owner)
+            renewed = {gen: self._rewrapped(owner, gen, one, newest) for gen, one in wrapped.items()}
+            if renewed == wrapped:
+                return False
+            replace_secret(self._path(owner), _encode(renewed))
+        return True
+
+    def begin_renewal(self, owner: str) -> int:
+        """Give an owner a new key beside the old one, unless one is being replaced already; its generation.
+
+        What is wrapped from now on is wrapped under it. Raises KeyLost if the key was destroyed or there is none.
+        """
+        with self._changing():
+            wrapped = self._wrapped(owner)
+            if not wrapped:
+                raise KeyLost(f"{owner} has no key that could be replaced")
+            newest = max(wrapped)
+            if len(wrapped) == 1:
+                newest += 1
+                made = self.master.wrap(_context(owner, newest), os.urandom(KEY_SIZE))
+                kept = {gen: self._rewrapped(owner, gen, one, 0) for gen, one in wrapped.items()}
+                replace_secret(self._path(owner), _encode(kept | {newest: made}))
+        return newest
+
+    def end_renewal(self, owner: str) -> None:
+        """Destroy all generations but the newest: only after nothing is wrapped under them."""
+        with self._changing():
+            wrapped = self._wrapped(owner)
+            if len(wrapped) > 1:
+                newest = max(wrapped)
+                replace_secret(self._path(owner), _encode({newest: wrapped[newest]}))
+
+    def rotate_master(self) -> int:
+        with self._changing():
+            return self.master.rotate()
+
+    def former_state(self) -> MasterState | None:
+        return None if self._former is None else self._former.state()
+
+    def retire_master(self, below: int) -> None:
+        """Destroy old versions of the master, and the former one. Raises KeyProviderError, with nothing destroyed, if
+        one is needed."""
+        with self._changing():
+            for owner in self.owners():
+                for provider, version in self.state_of(owner).wrapped_under.values():
+                    if provider != self.master.provider or version < below:
+                        raise KeyProviderError(f"the key of {owner} is still wrapped under {provider}, {version}")
+            self.master.retire(below)
+            if self._former is not None:
+                self._former.destroy()
+                del self._masters[self._former.provider]
+                self._former = None
+
+    # --- files -------------------------------------------------------------------------------------------------------
+
+    def _create(self, owner: str) -> None:
+        with self._changing():  # a version of the master that is being retired must not get a new key under it
+            made = self.master.wrap(_context(owner, 1), os.urandom(KEY_SIZE))
+            create_secret(self._path(owner), _encode({1: made}))
+
+    def _keys(self, owner: str) -> dict[int, bytes]:
+        content = self._read(owner)
+        known = self._opened.get(owner)
+        if known is None or known[0] != content:
+            known = content, {gen: self._unwrapped(owner, gen, one) for gen, one in _decode(owner, content).items()}
+            self._opened[owner] = known
+        return known[1]
+
+    def _unwrapped(self, owner: str, generation: int, wrapped: bytes) -> bytes:
+        try:
+            return self._master_of(wrapped).unwrap(_context(owner, generation), wrapped)
+        except KeyLost as error:
+            raise KeyLost(f"the key of tenant {owner} does not open under this root key: {error}") from error
+
+    def _rewrapped(self, owner: str, generation: int, wrapped: bytes, newest: int) -> bytes:
+        provider, version = origin_of(wrapped)
+        if provider == self.master.provider and version >= newest and len(wrapped) != LEGACY_SIZE:
+            return wrapped
+        holder, context = self._master_of(wrapped), _context(owner, generation)
+        if holder is self.master:
+            return self.master.rewrap(context, wrapped)
+        return self.master.wrap(context, holder.unwrap(context, wrapped))
+
+    def _master_of(self, wrapped: bytes) -> Master:
+        provider, _ = origin_of(wrapped)
+        if provider not in self._masters:
+            raise KeyProviderError(
+                f"keys in {self._folder} are wrapped by {provider}, not by {self.master.provider}: set secrets.provider"
+            )
+        return self._masters[provider]
+
+    def _wrapped(self, owner: str) -> dict[int, bytes]:
+        """By generation; none if the key was destroyed."""
+        try:
+            content = read_secret(self._path(owner))
+        except OSError as error:
+            raise KeyProviderError(f"the key of {owner} cannot be read: {error}") from error
+        return _decode(owner, content) if content else {}
+
+    def _read(self, owner: str) -> bytes:
+        try:
+            content = read_secret(self._path(owner))
+        except FileNotFoundError as error:
+            raise KeyLost(f"tenant {owner} has no key") from error
+        except OSError as error:
+            raise KeyProviderError(f"the key of tenant {owner} cannot be read: {error}") from error
+        if not content:
+            self._opened.pop(owner, None)
+            raise KeyLost(f"the key of tenant {owner} was destroyed")
+        return content
+
+    def _path(self, owner: str) -> Path:
+        if not _OWNER.fullmatch(owner):
+            raise KeyProviderError(f"{owner!r} is not the name of a tenant")
+        return self._folder / f"{owner}.kek"
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """One process at a time changes the folder or its master.
+
+        Whoever also holds the side store's lock took it first, so that no two wait for each other.
+        """
+        try:
+            lock = os.open(self._folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                yield
+            finally:
+                os.close(lock)
+        except OSError as error:
+            raise KeyProviderError(f"the keys in {self._folder} cannot be changed: {error}") from error
+
+
+class FileKeyProvider(KeyRing):
+    """A key ring whose master key lies in its own folder, as ``root.key``."""
+
+    @classmethod
+    def open(cls, folder: Path) -> "FileKeyProvider":
+        """Raises KeyProviderError."""
+        try:
+            make_private_folder(folder)
+        except OSError as error:
+            raise KeyProviderError(f"the root key cannot be used: {error}") from error
+        return cls(folder, FileMaster.open(folder / "root.key"))
+
+
+class NoKeys:
+    """For reading what is in a side store without opening any of it."""
+
+    def wrap(self, tenant: str, key: bytes) -> bytes:
+        raise KeyProviderError("the side store is open without its keys")
+
+    def unwrap(self, tenant: str, wrapped: bytes) -> bytes:
+        raise KeyProviderError("the side store is open without its keys")
+
+    def wrap_all(self, tenant: str, keys: Sequence[bytes]) -> list[bytes]:
+        raise KeyProviderError("the side store is open without its keys")
+
+    def unwrap_all(self, tenant: str, wrapped: Sequence[bytes]) -> list[bytes]:
+        raise KeyProviderError("the side store is open without its keys")
+
+    def destroy(self, tenant: str) -> None:
+        raise KeyProviderError("the side store is open without its keys")
+
+
+def generation_of(wrapped: bytes) -> int:
+    """Of the owner's key that a data key is wrapped under."""
+    return 1 if len(wrapped) == LEGACY_SIZE else int.from_bytes(wrapped[:_GENERATION_SIZE], "big")
+
+
+def _context(owner: str, generation: int) -> str:
+    return f"domicile/key/{owner}/{generation}"
+
+
+def _encode(wrapped: dict[int, bytes]) -> bytes:
+    return json.dumps({str(gen): one.decode() for gen, one in sorted(wrapped.items())}, indent=1).encode()
+
+
+def _decode(owner: str, content: bytes) -> dict[int, bytes]:
+    """The format of before generations was the wrapped key alone."""
+    if len(content) == LEGACY_SIZE:
+        return {1: content}
+    try:
+        found = {int(gen): one.encode("ascii") for gen, one in json.loads(content).items()}
+    except (ValueError, AttributeError, UnicodeEncodeError) as error:
+        raise KeyLost(f"the file of the key of {owner} is damaged") from error
+    if not found:
+        raise KeyLost(f"the file of the key of {owner} is damaged")
+    return found

@@ -1,0 +1,55 @@
+"""Records of a period, read without judging them: what reports and queries are made from.
+
+A record is the JSON object that was hashed. It is not checked here; `audit.verification.verify` does that.
+"""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import fields
+from typing import Any
+
+from audit.errors import AuditError
+from audit.storage.store import Reader
+
+_TS = re.compile(rb'"ts":"([0-9T:.Z-]{24})"')
+_MOMENT = re.compile(r"\d{4}(-\d\d(-\d\d(T\d\d(:\d\d(:\d\d(\.\d{1,3}Z?)?)?)?)?)?)?")
+
+
+def as_plain(report: Any) -> dict[str, Any]:
+    """The fields of a dataclass as JSON takes them: what was counted becomes a plain object."""
+    values = {one.name: getattr(report, one.name) for one in fields(report)}
+    return {name: dict(value) if isinstance(value, Counter) else value for name, value in values.items()}
+
+
+def timestamp(payload: bytes) -> str:
+    """The `ts` of a record's bytes, empty if it has none (its content has expired)."""
+    match = _TS.search(payload)
+    return match[1].decode() if match else ""
+
+
+def parsed(payload: bytes) -> dict[str, Any]:
+    """The record as it was hashed, unchecked: empty for what is none, which `audit.verification.verify` is to judge."""
+    try:
+        record = json.loads(payload)
+    except (ValueError, RecursionError):
+        return {}
+    return record if isinstance(record, dict) else {}
+
+
+def checked_moment(text: str) -> str:
+    """RFC 3339 UTC or a prefix of it, as periods are bounded. Raises AuditError."""
+    if not _MOMENT.fullmatch(text.removesuffix("Z")) and not _MOMENT.fullmatch(text):
+        raise AuditError(f"{text!r} is no moment: write 2026-03, 2026-03-01 or 2026-03-01T12:00:00Z")
+    return text
+
+
+def records(
+    reader: Reader, tenant: str, since: str | None = None, until: str | None = None
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """seq and record of what was taken from `since` up to but not including `until` (RFC 3339 UTC or a prefix)."""
+    for stored in reader.leaves(tenant):
+        ts = timestamp(stored.payload)
+        if (since is None or ts >= since) and (until is None or ts < until) and ts:
+            yield stored.seq, parsed(stored.payload)

@@ -1,0 +1,86 @@
+"""What Article 15(1) and (2) GDPR give a person beside the copy of the data: the `article_15` part of a package.
+
+Out of the records of the person's calls, the classes under which their values are kept, and the registers. What the
+registers lack is named, so that the controller adds it before the package goes out.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from audit.incidents.evidence import Activity, Evidence
+from audit.registers.ropa import CONTENT, METADATA
+
+_CLASS = re.compile(rf"({METADATA}|{CONTENT})_([0-9]+)d")
+
+
+def article_15(
+    records: Sequence[Mapping[str, Any]],
+    recipients: Sequence[Mapping[str, Any]],
+    kept_as: Iterable[str],
+    evidence: Evidence,
+) -> dict[str, Any]:
+    """`records`: events as JSON, by the letters of Article 15(1). `kept_as`: retention classes of the values and of the
+    records that commit to them."""
+    events = [one["record"] for one in records]
+    activities = [_activity(name, evidence) for name in _named(events, "activity_id", "project")]
+    party = evidence.controller
+    return {
+        "controller": party.model_dump(include={"name", "address", "country", "contact", "representative", "dpo"}),
+        "a_purposes": [
+            {"activity": one.id, "purpose": one.purpose, "legal_basis": one.legal_basis} for one in activities
+        ],
+        "b_categories": sorted({*_kinds(events), *(kind for one in activities for kind in one.data_classes)}),
+        "c_recipients": [dict(one) for one in recipients],
+        "d_periods": _periods(kept_as),
+        "e_rights": ["GDPR 16", "GDPR 17", "GDPR 18", "GDPR 21"],
+        "f_complaint": "GDPR 77",
+        "g_source": sorted({one.source for one in activities if one.source}),
+        "h_automated_decisions": {"ai_systems": _named(events, "ai_system_id")},
+        "2_transfers": _transfers(events),
+        "2_safeguards": [one.model_dump() for one in evidence.safeguards if _concerns(one.operator, recipients)],
+        "missing": _missing(activities, evidence),
+    }
+
+
+def _named(events: Iterable[Mapping[str, Any]], *names: str) -> list[str]:
+    """The first of `names` that each event has."""
+    found = (next((str(event[name]) for name in names if name in event), None) for event in events)
+    return sorted({one for one in found if one is not None})
+
+
+def _activity(name: str, evidence: Evidence) -> Activity:
+    return next((one for one in evidence.activities if one.id == name), Activity(id=name))
+
+
+def _kinds(events: Iterable[Mapping[str, Any]]) -> set[str]:
+    """Kinds of personal data that redaction found in the calls."""
+    return {kind for event in events for kind in event.get("redaction", {}).get("counts_by_type", {})}
+
+
+def _periods(kept_as: Iterable[str]) -> list[dict[str, Any]]:
+    found = sorted({(match[1], int(match[2])) for one in kept_as if (match := _CLASS.fullmatch(one))})
+    return [{"kind": kind, "days": days} for kind, days in found]
+
+
+def _transfers(events: Iterable[Mapping[str, Any]]) -> list[dict[str, str]]:
+    routes = {
+        (event["inference_country"], event["storage_country"], tool)
+        for event in events
+        if "transfer_basis" in event
+        for tool in str(event["transfer_basis"]).split("+")
+        if tool != "intra_eea"
+    }
+    return [{"computed_in": place, "stored_in": stored, "tool": tool} for place, stored, tool in sorted(routes)]
+
+
+def _concerns(operator: str, recipients: Iterable[Mapping[str, Any]]) -> bool:
+    return operator in {one["operator_entity"] for one in recipients}
+
+
+def _missing(activities: Iterable[Activity], evidence: Evidence) -> list[str]:
+    party = evidence.controller
+    lacking = [f"controller.{name}" for name in ("name", "contact", "dpo") if not getattr(party, name)]
+    for one in activities:
+        lacking += [f"activity {one.id}: {name}" for name in ("purpose", "source") if not getattr(one, name)]
+    return lacking

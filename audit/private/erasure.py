@@ -1,0 +1,249 @@
+"""Erasure (GDPR 17) and legal holds: deletion that the tree survives and a certificate that says what died.
+
+    erasure.requested ─> holds checked ──held──> erasure.refused
+                              └──free──> deleted ─> log of the file emptied ─> erasure.completed ─> certificate
+
+Each step is durable before the next; `finish` takes up what a crash left between them.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from contextlib import closing
+from functools import partial
+from itertools import chain
+
+from audit.errors import AuditError, HeldError, StoreError
+from audit.events.base import Event
+from audit.events.event import InferenceAccepted, RoutingDecision
+from audit.events.privacy import ErasureCompleted, ErasureRefused, ErasureRequested, LegalHold, RetentionRun, Scope
+from audit.private.certificate import Certificate, Recipient, sign_certificate
+from audit.private.custody import Custody
+from audit.private.deletion import (
+    RECORD,
+    Hold,
+    Recorded,
+    Wanted,
+    certificates_of,
+    erase_records,
+    erase_subject,
+    erase_tenant,
+    holds_of,
+    keep_certificate,
+    unfinished,
+)
+from audit.private.value_store import SideStore
+from audit.storage.tiles import Folder, forget
+
+SCRUB_TRIES = 50
+SCRUB_EVERY_S = 0.1
+
+
+async def erase(
+    custody: Custody,
+    tenant: str,
+    *,
+    subject: str | None = None,
+    records: tuple[int, int] | None = None,
+    actor: str = "system",
+    reason: str = "data_subject_request",
+) -> str:
+    """Erase what is kept of `subject`, or of `records` (first, last), or of the whole tenant; returns the certificate.
+
+    Raises HeldError, with nothing deleted, if a legal hold stands; AuditError if nothing is kept of the subject or the
+    records; AuditUnavailable or StoreError if it could not be carried through: `finish` then does the rest.
+    """
+    scope: Scope = "subject" if subject is not None else "records" if records is not None else "tenant"
+    key_id = None
+    if subject is not None:
+        key_id = await custody.at_side(lambda side: side.subject_key(tenant, subject))
+        if key_id is None:
+            raise AuditError("nothing is kept under this subject")
+    if records is not None and not await custody.at_side(lambda side: _keeps(custody, side, tenant, *records)):
+        raise AuditError(f"nothing is kept of records {records[0]} to {records[1]}")
+    erasure_id = custody.new_id()
+    requested = ErasureRequested(tenant=tenant, erasure_id=erasure_id, scope=scope, actor=actor, reason=reason)
+    await custody.record(requested)
+    wanted = Wanted(erasure_id, tenant, "erasure", scope, custody.now(), custody.backup_days)
+    recorded = Recorded(partial(custody.event_ids, tenant), partial(recipients, custody, tenant))
+
+    def delete(side: SideStore) -> Certificate:
+        if key_id is not None:
+            return erase_subject(side, wanted, key_id, recorded)
+        if records is not None:
+            return erase_records(side, wanted, *records, recorded)
+        return erase_tenant(side, wanted, recorded)
+
+    try:
+        certificate = await custody.at_side(delete)
+    except HeldError as error:
+        await custody.record(ErasureRefused(tenant=tenant, erasure_id=erasure_id, hold_ids=error.hold_ids[:64]))
+        raise
+    return await certify(custody, certificate)
+
+
+async def certify(custody: Custody, certificate: Certificate, announcement: Event | None = None) -> str:
+    """Empty the side store's log, record the deletion (as `announcement`, if given), sign and keep the certificate."""
+    if certificate.scope == "tenant":
+        await asyncio.to_thread(custody.keys.destroy, certificate.tenant)
+    await custody.in_thread(partial(_prune, custody, certificate))
+    await _scrub(custody)
+    await custody.record(announcement or _announcement(certificate))
+    note = sign_certificate(certificate, custody.origin(certificate.tenant), custody.signer)
+    await custody.at_side(lambda side: keep_certificate(side, certificate.id, note))
+    return note
+
+
+async def finish(custody: Custody) -> list[str]:
+    """Carry through the deletions that were interrupted; returns their certificates."""
+    return [await certify(custody, certificate) for certificate in await custody.at_side(unfinished)]
+
+
+async def certificates(custody: Custody, tenant: str) -> list[str]:
+    return await custody.at_side(lambda side: certificates_of(side, tenant))
+
+
+def _keeps(custody: Custody, side: SideStore, tenant: str, first: int, last: int) -> bool:
+    """Whether a value of one of these records is kept; those of records that were never written do not count."""
+    kept = list(side.kept(tenant, start=first, end=last + 1))
+    events = custody.event_ids(tenant, sorted({one.seq for one in kept}))
+    return any(events.get(one.seq) == one.event_id for one in kept)
+
+
+def _prune(custody: Custody, certificate: Certificate) -> None:
+    """Delete the content of the records that the certificate covers whole; it may have been done before."""
+    if RECORD not in certificate.covered:
+        return
+    spans = certificate.covered[RECORD]
+    with custody.reading() as reader:
+        pruner = reader.pruner()
+    with closing(pruner):
+        for first, last in spans:
+            pruner.prune(certificate.tenant, first, last)
+    if custody.tiles is not None:
+        gone = chain.from_iterable(range(first, last + 1) for first, last in spans)
+        with custody.reading() as reader:
+            forget(reader, certificate.tenant, Folder(custody.tiles / certificate.tenant), gone)
+
+
+def _announcement(certificate: Certificate) -> ErasureCompleted | RetentionRun:
+    if certificate.cause == "retention":
+        return RetentionRun(
+            tenant=certificate.tenant,
+            run_id=certificate.id,
+            due=certificate.values,
+            deleted=certificate.values,
+            expired_records=certificate.whole_records,
+            held=0,
+            orphans=0,
+            backups_until=certificate.backups_until,
+            certificate_sha256=certificate.sha256(),
+        )
+    return ErasureCompleted(
+        tenant=certificate.tenant,
+        erasure_id=certificate.id,
+        scope=certificate.scope or "records",
+        records=certificate.records,
+        values=certificate.values,
+        keys=len(certificate.keys_destroyed),
+        key_ids=certificate.keys_destroyed[:64],
+        backups_until=certificate.backups_until,
+        certificate_sha256=certificate.sha256(),
+    )
+
+
+async def _scrub(custody: Custody) -> None:
+    """A reader of the side store may hold its write-ahead log for a moment; no deletion counts until it lets go."""
+    for attempt in range(SCRUB_TRIES):
+        try:
+            await custody.at_side(SideStore.scrub)
+        except StoreError:
+            if attempt == SCRUB_TRIES - 1:
+                raise
+            await asyncio.sleep(SCRUB_EVERY_S)
+        else:
+            return
+
+
+def recipients(custody: Custody, tenant: str, seqs: Sequence[int]) -> Iterable[Recipient]:
+    """The backends that the calls in these records were sent to, as the records say."""
+    sent: Counter[tuple[str, str, str]] = Counter()
+    for _, leaf in custody.leaves(tenant, seqs):
+        if isinstance(event := leaf.event, InferenceAccepted | RoutingDecision):
+            sent[event.operator_entity, event.inference_country, event.backend_id] += 1
+    return [
+        Recipient(operator_entity=operator, inference_country=country, backend_id=backend, calls=calls)
+        for (operator, country, backend), calls in sorted(sent.items())
+    ]
+
+
+# --- legal holds -----------------------------------------------------------------------------------------------------
+
+
+async def place_hold(
+    custody: Custody,
+    tenant: str,
+    *,
+    subject: str | None = None,
+    records: tuple[int, int] | None = None,
+    actor: str = "system",
+    reason: str = "litigation",
+) -> str:
+    """From now on nothing of the subject, of the records (first, last) or of the tenant is deleted; returns its id.
+
+    It stands before it is recorded, so that a crash in between errs on the side of keeping. Raises AuditError if
+    nothing is kept of the subject.
+    """
+    hold_id = custody.new_id()
+    key_id = None
+    if subject is not None:
+        key_id = await custody.at_side(lambda side: side.subject_key(tenant, subject))
+        if key_id is None:
+            raise AuditError("nothing is kept under this subject")
+    first, last = records or (None, None)
+    hold = Hold(hold_id, tenant, key_id, first, last, reason, custody.now())
+    await custody.at_side(partial(_stand, hold=hold))
+    try:
+        await custody.record(_hold_event("legal_hold.placed", hold, actor))
+    except AuditError:
+        await custody.at_side(partial(_fall, hold_id=hold_id))
+        raise
+    return hold_id
+
+
+async def release_hold(custody: Custody, tenant: str, hold_id: str, *, actor: str = "system") -> None:
+    """Raises AuditError if no such hold stands."""
+    standing = {hold.id: hold for hold in await custody.at_side(lambda side: holds_of(side, tenant))}
+    if hold_id not in standing:
+        raise AuditError(f"no legal hold {hold_id} stands for tenant {tenant}")
+    await custody.record(_hold_event("legal_hold.released", standing[hold_id], actor))
+    await custody.at_side(partial(_fall, hold_id=hold_id))
+
+
+def _hold_event(kind: str, hold: Hold, actor: str) -> LegalHold:
+    scope = "subject" if hold.key_id is not None else "records" if hold.first is not None else "tenant"
+    return LegalHold.model_validate(
+        {
+            "type": kind,
+            "tenant": hold.tenant,
+            "hold_id": hold.id,
+            "scope": scope,
+            "actor": actor,
+            "reason": hold.reason,
+            "key_ids": (hold.key_id,) if hold.key_id else (),
+            "first": hold.first,
+            "last": hold.last,
+        }
+    )
+
+
+def _stand(side: SideStore, hold: Hold) -> None:
+    with side.transaction() as db:
+        db.execute(
+            "INSERT INTO hold (id, tenant, key_id, first, last, reason, placed) VALUES (?, ?, ?, ?, ?, ?, ?)", hold
+        )
+
+
+def _fall(side: SideStore, hold_id: str) -> None:
+    with side.transaction() as db:
+        db.execute("DELETE FROM hold WHERE id = ?", (hold_id,))

@@ -1,0 +1,89 @@
+"""A log with a side store: the values are durable before the leaf that commits to them, under one lock."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from audit.errors import StoreError
+from audit.keys.owner_keys import KeyProvider
+from audit.private.value_store import SideStore
+from audit.storage.identity import key_beside
+from audit.storage.marker import Place, mark_made, place_of
+from audit.storage.place import UrlSource, database_url, open_store, side_of
+from audit.storage.store import Appended, Entry, LeafStore, OpenIntent, Placed, Refused, SignedCheckpoint
+from audit.tree.merkle import Frontier
+
+
+def open_sided(
+    side: Path, keys: KeyProvider, source: UrlSource = database_url
+) -> Callable[[Path, str, str], "SidedStore"]:
+    """What `AuditLog.open` takes as `open_store` where events bring private values."""
+
+    def opened(path: Path, node: str, boot: str) -> SidedStore:
+        place = place_of(side_of(side), None)
+        store = open_store(path, node, boot, source)
+        try:
+            return SidedStore(store, _claimed(side, keys, path, place or Place()))
+        except StoreError:
+            store.close()
+            raise
+
+    return opened
+
+
+def _claimed(side: Path, keys: KeyProvider, log: Path, place: Place) -> SideStore:
+    """The side store, once it is known to be of the same installation as the log."""
+    opened = SideStore.open(side, keys)
+    try:
+        if (key := key_beside(log)) is not None:
+            opened.claim(key)
+            mark_made(side_of(side), place)
+    except BaseException:
+        opened.close()
+        raise
+    return opened
+
+
+class SidedStore:
+    """Writes values between the numbering of their leaf and its commit.
+
+    Dying in between leaves values of a leaf that never was: nobody was promised anything of them,
+    `audit.privacy.retention` sweeps them out. The other order would leave a leaf whose values are lost.
+    """
+
+    def __init__(self, store: LeafStore, side: SideStore) -> None:
+        self._store = store
+        self._side = side
+
+    def append(self, entries: Sequence[Entry], checkpoints: Sequence[SignedCheckpoint] = ()) -> Appended:
+        closed = self._side.closed({entry.tenant for entry in entries if entry.private})
+        if not closed:
+            return self._store.append(entries, checkpoints, self._keep)
+        kept = [entry for entry in entries if not entry.private or entry.tenant not in closed]
+        appended = self._store.append(kept, checkpoints, self._keep)
+        places = iter(appended.placed)
+        placed: list[int | Refused] = [
+            closed[entry.tenant] if entry.private and entry.tenant in closed else next(places) for entry in entries
+        ]
+        return Appended(placed, appended.heads)
+
+    def _keep(self, placed: Sequence[Placed]) -> None:
+        values = [(entry.tenant, seq, sealed) for seq, entry in placed for sealed in entry.private]
+        self._side.put(values)
+
+    def newest(self) -> list[bytes]:
+        return self._store.newest()
+
+    def intents(self, node: str) -> list[OpenIntent]:
+        return self._store.intents(node)
+
+    def unsigned(self) -> dict[str, Frontier]:
+        return self._store.unsigned()
+
+    def consolidate(self) -> bool:
+        return self._store.consolidate()
+
+    def close(self) -> None:
+        try:
+            self._side.close()
+        finally:
+            self._store.close()

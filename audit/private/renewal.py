@@ -1,0 +1,58 @@
+"""A new key for an owner: everything wrapped under the old one is wrapped anew, then the old one is destroyed.
+
+Each step may be repeated after a crash: a renewal that has begun is gone on with, rows that are done are left alone.
+"""
+
+from collections.abc import Callable
+
+from audit.keys.owner_keys import KeyRing, generation_of
+from audit.private.value_store import SideStore
+
+BATCH = 500
+
+
+def waiting(side: SideStore, tenant: str, generation: int) -> int:
+    """How many data keys of a tenant are wrapped under an older key than `generation`."""
+    return sum(generation_of(wrapped) < generation for _, _, wrapped in _rows(side, tenant))
+
+
+def renew(
+    side: SideStore, ring: KeyRing, tenant: str, progress: Callable[[int], None] = lambda count: None
+) -> tuple[int, int]:
+    """Carry a renewal through; returns the generation now in force, and how many data keys were wrapped anew.
+
+    The gateway goes on meanwhile: from the first step on it wraps under the new key. Raises KeyLost if the tenant's
+    key was destroyed, KeyProviderError, StoreError.
+    """
+    generation = ring.begin_renewal(tenant)
+    done = 0
+    while due := [row for row in _rows(side, tenant) if generation_of(row[2]) < generation]:
+        for start in range(0, len(due), BATCH):
+            batch = due[start : start + BATCH]
+            renewed = [(ring.wrap(tenant, ring.unwrap(tenant, old)), key, old) for _, key, old in batch]
+            with side.transaction() as db:
+                for (table, _, _), (new, key, old) in zip(batch, renewed, strict=True):
+                    db.execute(_UPDATE[table], (new, key, old))  # not if it was erased meanwhile
+            progress(len(batch))
+            done += len(batch)
+    with side.transaction():  # nobody is between wrapping under the old key and writing that down
+        if not waiting(side, tenant, generation):
+            ring.end_renewal(tenant)
+    return generation, done
+
+
+def _rows(side: SideStore, tenant: str) -> list[tuple[str, str, bytes]]:
+    return [
+        (table, key, bytes(wrapped))
+        for table, key, wrapped in side.rows(
+            "SELECT 'data_key', id, wrapped FROM data_key WHERE tenant = ?1"
+            " UNION ALL SELECT 'pepper', tenant, wrapped FROM pepper WHERE tenant = ?1",
+            (tenant,),
+        )
+    ]
+
+
+_UPDATE = {
+    "data_key": "UPDATE data_key SET wrapped = ? WHERE id = ? AND wrapped = ?",
+    "pepper": "UPDATE pepper SET wrapped = ? WHERE tenant = ? AND wrapped = ?",
+}

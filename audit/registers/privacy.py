@@ -1,0 +1,157 @@
+"""What configuration and records can say in a data protection impact assessment (GDPR 35(7)) and in the information of
+persons (GDPR 13, 14). The judgement is the controller's: the sheets mark what it has to add.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from audit.incidents.evidence import Activity, Evidence, Terms
+from audit.registers.dsar import automated, page, party, period, section
+from audit.registers.language import ENGLISH, LANGUAGES, Language
+from audit.registers.ropa import Period, activities_of, measures_of, periods, transfers
+from audit.registers.tables import Flows
+
+TO_ASSESS = "to be assessed by the controller"
+
+
+def privacy_files(flows: Mapping[str, Flows], evidence: Evidence, tenant: str) -> dict[str, str]:
+    """By name: the sheets of the impact assessment, and a notice in each language."""
+    sheets = dpia(flows, evidence)
+    notices = {f"privacy_notice_{code}.html": notice(flows, evidence, one, tenant) for code, one in LANGUAGES.items()}
+    return {
+        "dpia.json": json.dumps(sheets, indent=1, ensure_ascii=False),
+        "dpia.html": _dpia_page(sheets),
+        **notices,
+    }
+
+
+# --- the impact assessment -------------------------------------------------------------------------------------------
+
+
+def dpia(flows: Mapping[str, Flows], evidence: Evidence) -> list[dict[str, Any]]:
+    """A sheet for each activity, by the letters of GDPR 35(7)."""
+    terms = {one.policy_hash: one for one in evidence.terms}
+    return [
+        {
+            "activity": name,
+            "a_description": _description(activity, flow, evidence),
+            "b_necessity_and_proportionality": TO_ASSESS,
+            "c_risks_to_persons": TO_ASSESS,
+            "c_facts_that_raise_risk": list(_risk_facts(activity, flow, evidence, terms.get(activity.policy_hash))),
+            "d_measures": measures_of(name, evidence)["security_measures"],
+            "d_measures_not_in_place": measures_of(name, evidence)["measures_not_in_place"],
+            "views_of_persons": TO_ASSESS,
+            "residual_risk": TO_ASSESS,
+            "advice_of_dpo": TO_ASSESS,
+        }
+        for name, activity, flow in activities_of(flows, evidence)
+    ]
+
+
+def _description(activity: Activity, flow: Flows, evidence: Evidence) -> dict[str, Any]:
+    return {
+        "purpose": activity.purpose,
+        "legal_basis": activity.legal_basis,
+        "subject_categories": list(activity.subject_categories),
+        "data_classes": list(activity.data_classes),
+        "data_kinds_seen": sorted(flow.data),
+        "recipients": sorted(flow.recipients),
+        "third_countries_and_basis": transfers(flow),
+        "retention": [str(one) for one in periods(activity, flow, evidence)],
+        "ai_system_id": activity.ai_system_id,
+        "ai_act_risk_class": activity.risk_class,
+        "calls": flow.calls,
+    }
+
+
+def _risk_facts(activity: Activity, flow: Flows, evidence: Evidence, terms: Terms | None) -> Iterator[str]:
+    """Facts of configuration and record that an assessment looks at (GDPR 35(3); EDPB criteria of WP 248)."""
+    if activity.risk_class == "high":
+        yield "the AI system is registered as high-risk (AI Act 6)"
+    if flow.transfers:
+        yield "calls went to third countries"
+    for one in evidence.operators:
+        if one.parent_country != one.head_office:
+            yield f"operator {one.entity} ({one.head_office}) is controlled from {one.parent_country}"
+    if terms is not None and not terms.redacts_prompts:
+        yield "prompts are not redacted before they are processed"
+    if terms is not None and terms.content_days:
+        yield f"prompts and answers are kept for {terms.content_days} days"
+    if flow.data:
+        yield f"personal data was found in prompts: {', '.join(sorted(flow.data))}"
+
+
+def _dpia_page(sheets: list[dict[str, Any]]) -> str:
+    parts = []
+    for sheet in sheets:
+        parts.append(section(f"Activity {sheet['activity']}", _facts(sheet["a_description"]), ""))
+        for title, name in (
+            ("Necessity and proportionality (35(7)(b))", "b_necessity_and_proportionality"),
+            ("Facts that raise risk (35(7)(c))", "c_facts_that_raise_risk"),
+            ("Risks to persons (35(7)(c))", "c_risks_to_persons"),
+            ("Measures in place (35(7)(d))", "d_measures"),
+            ("Measures that are not in place", "d_measures_not_in_place"),
+            ("Residual risk", "residual_risk"),
+        ):
+            value = sheet[name]
+            parts.append(section(title, value if isinstance(value, list) else [value], "none known"))
+    title = "Input for a data protection impact assessment (GDPR 35)"
+    return page(ENGLISH, title, parts or ["<p>No activity is registered or on record.</p>"])
+
+
+def _facts(description: Mapping[str, Any]) -> Iterator[str]:
+    for name, value in description.items():
+        told = "; ".join(map(str, value)) if isinstance(value, list) else value
+        yield f"{name.replace('_', ' ')}: {told if told != '' else 'not registered'}"
+
+
+# --- the notice ------------------------------------------------------------------------------------------------------
+
+
+def notice(flows: Mapping[str, Flows], evidence: Evidence, language: Language, tenant: str) -> str:
+    """GDPR 13(1), (2) and 14(1), (2), for all activities of the controller."""
+    told = evidence.controller.model_dump()
+    parts = [*party(language, told, tenant)]
+    for name, activity, flow in activities_of(flows, evidence):
+        parts += _of_activity(language, name, activity, flow, evidence)
+    parts.append(section(_heading(language.rights), (*language.rights_text, language.complaint), ""))
+    systems = sorted({one.ai_system_id for one in evidence.activities if one.ai_system_id})
+    parts.append(section(_heading(language.automated), automated(language, systems), ""))
+    return page(language, language.title_notice, parts)
+
+
+def _of_activity(language: Language, name: str, activity: Activity, flow: Flows, evidence: Evidence) -> Iterator[str]:
+    basis = [f"{language.legal_basis}: {language.basis(activity.legal_basis)}"] if activity.legal_basis else []
+    heading = f"{language.activity} {name}: {activity.purpose or language.unknown}"
+    yield section(heading, basis, f"{language.legal_basis}: {language.unknown}")
+    yield section(_heading(language.categories), activity.data_classes, language.unknown)
+    yield section(
+        _heading(language.recipients),
+        sorted(flow.recipients) or [one.entity for one in evidence.operators],
+        language.nobody,
+    )
+    told = [language.transfer.format(*one) for one in sorted(flow.transfers)]
+    yield section(
+        _heading(language.transfers), [*told, *(_safeguards(language, evidence) if told else ())], language.no_transfer
+    )
+    kept: list[Period] = periods(activity, flow, evidence)
+    yield section(_heading(language.periods), (period(language, *one) for one in kept), language.unknown)
+    yield section(_heading(language.source), [activity.source] if activity.source else [], language.source_unknown)
+    if _has_notice(activity, evidence):
+        yield section("AI Act 50", [language.ai_notice], "")
+
+
+def _heading(title: str) -> str:
+    """Without the letter of Article 15, which is of access and not of information."""
+    return title.partition(" (")[0]
+
+
+def _safeguards(language: Language, evidence: Evidence) -> Iterator[str]:
+    for one in evidence.safeguards:
+        yield language.safeguards.format(one.operator, one.basis, one.reference)
+
+
+def _has_notice(activity: Activity, evidence: Evidence) -> bool:
+    """Whether the policy in force puts the notice into each answer."""
+    return any(one.policy_hash == activity.policy_hash and "art50" in one.notices for one in evidence.terms)

@@ -1,0 +1,125 @@
+"""Regular tests of the record's own safeguards, each result on record (GDPR 32(1)(d), ISO 27001 A.8.34).
+
+log_verify       every tree, rebuilt from its leaves and held against its checkpoints
+private_values   every commitment accounted for: kept, or erased under a certificate that the tree vouches for
+erased_keys      no data key of a certificate is there any more, nor a value under it: what was erased stays so
+restore          a copy, made while the log is written, verifies by itself and reaches as far as what was signed
+"""
+
+import sqlite3
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from audit.errors import AuditError, StoreError
+from audit.events.event import SystemSelftest
+from audit.keys.signer import key_of
+from audit.private.certificate import open_certificate
+from audit.private.custody import Custody
+from audit.private.deletion import certificates_of
+from audit.private.value_store import SideStore
+from audit.storage.sqlite import SqliteReader
+from audit.tree.checkpoint import origin_of
+from audit.tree.note import VerifierKey
+from audit.verification.disclosure import account
+from audit.verification.verify import verify_log
+
+MAX_SAID = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """`says`: what is wrong, or what was looked at."""
+
+    check: str
+    passed: bool
+    says: str
+
+
+async def selftest(custody: Custody, log: Path | None = None) -> list[Outcome]:
+    """Run them all and put each on record. `log`: the log's file, if it is one; without it nothing is restored."""
+    key = key_of(custody.signer)
+    checks: list[tuple[str, Callable[[], str]]] = [
+        ("log_verify", lambda: _verifies(custody, key)),
+        ("private_values", lambda: _accounted(custody, key)),
+        ("erased_keys", lambda: _stay_erased(custody, key)),
+    ]
+    if log is not None:
+        checks.append(("restore", lambda: _restores(log, key)))
+    outcomes = []
+    for name, check in checks:
+        outcome = await custody.in_thread(lambda name=name, check=check: _judged(name, check))  # type: ignore[misc]
+        await custody.record(SystemSelftest(check=outcome.check, passed=outcome.passed))
+        outcomes.append(outcome)
+    return outcomes
+
+
+def _judged(name: str, check: Callable[[], str]) -> Outcome:
+    try:
+        return Outcome(name, True, check())
+    except AuditError as error:
+        return Outcome(name, False, str(error))
+
+
+def _verifies(custody: Custody, key: VerifierKey) -> str:
+    with custody.reading() as reader:
+        report = verify_log(reader, key)
+    if not report.ok:
+        raise AuditError("; ".join(f"{one.tenant}: {one.says}" for one in report.findings[:MAX_SAID]))
+    return f"{sum(tree.records for tree in report.trees)} records of {len(report.trees)} trees"
+
+
+def _accounted(custody: Custody, key: VerifierKey) -> str:
+    total = 0
+    with closing(custody.open_side()) as side:
+        for tenant in _tenants(custody):
+            states, faults = account(custody.open_reader, side, key, tenant)
+            if faults:
+                raise AuditError("; ".join(f"{tenant}, record {one.seq}: {one.because}" for one in faults[:MAX_SAID]))
+            total += sum(states.values())
+    return f"{total} private values and expired records"
+
+
+def _stay_erased(custody: Custody, key: VerifierKey) -> str:
+    with closing(custody.open_side()) as side:
+        keys = [one for tenant in _tenants(custody) for one in _destroyed(side, key, tenant)]
+        for key_id in keys:
+            there = "SELECT 1 FROM data_key WHERE id = ?1 UNION ALL SELECT 1 FROM value WHERE key_id = ?1"
+            if side.rows(there, (key_id,)):
+                raise AuditError(f"key {key_id} was destroyed under a certificate and is there again")
+    return f"{len(keys)} keys that were destroyed"
+
+
+def _destroyed(side: SideStore, key: VerifierKey, tenant: str) -> Iterator[str]:
+    for note in certificates_of(side, tenant):
+        for trusted in key.public_keys:
+            try:
+                yield from open_certificate(note, origin_of(key.name, tenant), trusted).keys_destroyed
+            except AuditError:
+                continue
+            break
+        else:
+            raise AuditError(f"a certificate of {tenant} is not signed by the log")
+
+
+def _restores(log: Path, key: VerifierKey) -> str:
+    """Raises StoreError for want of space, too: then a restore would have failed as well."""
+    with tempfile.TemporaryDirectory(dir=log.parent, prefix=".restore-") as folder:
+        copy = Path(folder) / log.name
+        try:
+            with closing(sqlite3.connect(f"file:{log}?mode=ro", uri=True)) as db, closing(sqlite3.connect(copy)) as to:
+                db.backup(to)
+        except sqlite3.Error as error:
+            raise StoreError(f"the log cannot be copied: {error}") from error
+        with closing(SqliteReader.open(copy)) as reader:
+            report = verify_log(reader, key)
+    if not report.ok:
+        raise AuditError("; ".join(f"{one.tenant}: {one.says}" for one in report.findings[:MAX_SAID]))
+    return f"a copy of {sum(tree.records for tree in report.trees)} records"
+
+
+def _tenants(custody: Custody) -> list[str]:
+    with custody.reading() as reader:
+        return reader.tenants()

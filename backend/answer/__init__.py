@@ -1,0 +1,4 @@
+"""Answers in the shapes of OpenAI's endpoints, whole or streamed.
+
+Only `backend.server` may import it.
+"""

@@ -1,0 +1,166 @@
+"""OpenAI's answer shapes: whole bodies and stream chunks of chat completions and completions.
+
+Two classes of the same face, one an endpoint. Source: OpenAI API reference, "chat completion chunk object" and
+"completion object".
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import msgspec
+
+from backend.chat.logprobs import Entry, chat_logprobs, completion_logprobs
+from backend.tools.parts import Content, Part
+from backend.wire import JsonObject, Usage, sse_data
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """How a choice ended. reason: OpenAI's word. stop: the stop string or the id of the stop token, if one ended it."""
+
+    reason: str
+    stop: str | int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """One whole choice. entries: log probabilities of its tokens, if asked for. prompt: those of the prompt's, in
+    vLLM's shape."""
+
+    parts: list[Part]
+    finish: Finish
+    entries: list[Entry] | None = None
+    prompt: list[JsonObject | None] | None = None
+
+
+class Answer(Protocol):
+    """One request's answer, in the shapes of its endpoint."""
+
+    id: str
+
+    def opening(self, index: int) -> bytes | None:
+        """The frame that comes before a choice's first text, if the endpoint has one."""
+        ...
+
+    def chunk(
+        self, index: int, parts: Sequence[Part], finish: Finish | None, entries: Sequence[Entry] | None = None
+    ) -> bytes: ...
+
+    def usage_chunk(self, usage: Usage) -> bytes: ...
+
+    def body(self, choices: Sequence[Said], usage: Usage) -> bytes: ...
+
+
+class _Envelope:
+    """What all chunks and bodies of one answer share."""
+
+    chunk_object: str
+    body_object: str
+    prefix: str
+
+    def __init__(self, request_id: str, model: str, *, usage_in_chunks: bool, fingerprint: str | None = None) -> None:
+        self._more: JsonObject = {} if fingerprint is None else {"system_fingerprint": fingerprint}
+        self.id = f"{self.prefix}-{request_id}"
+        self._created = int(time.time())
+        self._model = model
+        self._usage_in_chunks = usage_in_chunks
+
+    def _frame(self, choices: list[JsonObject], usage: JsonObject | None = None) -> bytes:
+        chunk: JsonObject = {
+            "id": self.id,
+            "object": self.chunk_object,
+            "created": self._created,
+            "model": self._model,
+            **self._more,
+            "choices": choices,
+        }
+        if self._usage_in_chunks:
+            chunk["usage"] = usage
+        return sse_data(msgspec.json.encode(chunk))
+
+    def usage_chunk(self, usage: Usage) -> bytes:
+        return self._frame([], usage.model_dump(exclude_none=True))
+
+    def _body(self, choices: list[JsonObject], usage: Usage, **more: Any) -> bytes:
+        return msgspec.json.encode(
+            {
+                "id": self.id,
+                "object": self.body_object,
+                "created": self._created,
+                "model": self._model,
+                **self._more,
+                "choices": choices,
+                "usage": usage.model_dump(exclude_none=True),
+                **more,
+            }
+        )
+
+
+class ChatAnswer(_Envelope):
+    prefix = "chatcmpl"
+    chunk_object = "chat.completion.chunk"
+    body_object = "chat.completion"
+
+    def opening(self, index: int) -> bytes | None:
+        return self._frame([choice_of(index, {"delta": {"role": "assistant", "content": ""}}, None)])
+
+    def chunk(
+        self, index: int, parts: Sequence[Part], finish: Finish | None, entries: Sequence[Entry] | None = None
+    ) -> bytes:
+        text = content_of(parts)
+        delta: dict[str, Any] = {"content": text} if text or finish is None else {}
+        logprobs = chat_logprobs(entries) if entries else None
+        return self._frame([choice_of(index, {"delta": delta}, finish, logprobs)])
+
+    def body(self, choices: Sequence[Said], usage: Usage) -> bytes:
+        messages = [
+            choice_of(
+                i,
+                {"message": self._message(said.parts)},
+                said.finish,
+                None if said.entries is None else chat_logprobs(said.entries),
+            )
+            for i, said in enumerate(choices)
+        ]
+        of_prompt = choices[0].prompt
+        return self._body(messages, usage, **({} if of_prompt is None else {"prompt_logprobs": of_prompt}))
+
+    def _message(self, parts: Sequence[Part]) -> JsonObject:
+        return {"role": "assistant", "content": content_of(parts), "refusal": None}
+
+
+class CompletionAnswer(_Envelope):
+    prefix = "cmpl"
+    chunk_object = body_object = "text_completion"
+
+    def opening(self, index: int) -> bytes | None:
+        return None
+
+    def chunk(
+        self, index: int, parts: Sequence[Part], finish: Finish | None, entries: Sequence[Entry] | None = None
+    ) -> bytes:
+        logprobs = completion_logprobs(entries) if entries else None
+        return self._frame([choice_of(index, {"text": content_of(parts)}, finish, logprobs)])
+
+    def body(self, choices: Sequence[Said], usage: Usage) -> bytes:
+        texts = []
+        for i, said in enumerate(choices):
+            logprobs = None if said.entries is None else completion_logprobs(said.entries)
+            texts.append(choice_of(i, {"text": content_of(said.parts)}, said.finish, logprobs))
+            if said.prompt is not None:
+                texts[-1]["prompt_logprobs"] = said.prompt
+        return self._body(texts, usage)
+
+
+def content_of(parts: Sequence[Part]) -> str:
+    return "".join(part.text for part in parts if isinstance(part, Content))
+
+
+def choice_of(index: int, content: JsonObject, finish: Finish | None, logprobs: JsonObject | None = None) -> JsonObject:
+    """One element of ``choices``; ``stop_reason`` is vLLM's."""
+    ended: JsonObject = {"finish_reason": None}
+    if finish is not None:
+        ended = {"finish_reason": finish.reason, "stop_reason": finish.stop}
+    return {"index": index, **content, "logprobs": logprobs, **ended}

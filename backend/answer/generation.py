@@ -1,0 +1,244 @@
+"""The answer of one call, streamed or whole."""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from backend.answer.answers import Answer, Finish, Said
+from backend.answer.error_bodies import JSON, ModelFailed, error_body, error_response
+from backend.chat.choice import Choice
+from backend.chat.interpreter import Interpreter
+from backend.chat.logprobs import Entry, Spelling
+from backend.chat.parameters import Job
+from backend.engine.core.progress import Finish as FinishReason
+from backend.engine.core.progress import TokenLogprobs
+from backend.errors import InvalidRequest, RequestError
+from backend.models.checkpoints.tokenizer import TextModel
+from backend.process.call import Call, ClientGone
+from backend.process.metrics import Metrics
+from backend.tools.parts import Content, Part, merged
+from backend.wire import REQUEST_ID_HEADER, SSE_DONE, JsonObject, PromptTokensDetails, Usage, sse_data
+
+FAILED = {
+    "error": "the model's output is not a number; this request cannot be answered",
+    "grammar": "the answer's grammar cannot be followed within its limits",
+}
+
+
+class GenerationResponse(Response):
+    """Sends the answer of one call, while watching for the client's leaving.
+
+    The first event is awaited before anything is sent, so that an engine which fails before its first token can still
+    say so in the status.
+    """
+
+    def __init__(
+        self, text_model: TextModel, metrics: Metrics, job: Job, call: Call, answer: Answer, arrived: float, *,
+        stream: bool, usage: bool, interpreter: Callable[[], Interpreter] | None = None,
+    ) -> None:  # fmt: skip
+        """interpreter: makes what reads thoughts and calls in one choice; None: all is content."""
+        self.background = None
+        self._text_model = text_model
+        self._metrics = metrics
+        self._job = job
+        self._call = call
+        self._answer = answer
+        self._arrived = arrived
+        self._stream = stream
+        self._usage = usage
+        self._spelling = Spelling(text_model)
+        self._choices = [Choice(text_model, job.text, interpreter() if interpreter else None) for _ in job.sequences]
+        self._parts: list[list[Part]] = [[] for _ in job.sequences]
+        self._entries: list[list[Entry]] = [[] for _ in job.sequences]
+        self._of_prompts: list[list[TokenLogprobs]] = [[] for _ in job.sequences[:: job.made]]
+        self._before = [len(text_model.decode(prompt)) for prompt in job.echo or ()]
+        self._first: float | None = None
+        self._started: float | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        watch = asyncio.create_task(self._watch(receive))
+        alarm = self._set_alarm()
+        started = False
+        outcome = "failed"
+        try:
+            index, parts = await self._next()
+            if self._stream:
+                started = True
+                await self._start(send, "text/event-stream")
+                await self._send_stream(send, index, parts)
+            else:
+                self._keep(index, parts)
+                while not self._call.done:
+                    self._keep(*await self._next())
+                await self._send_whole(send)
+            outcome = "completed"
+        except ClientGone:
+            outcome = "aborted"
+        except Exception as error:
+            outcome = "refused" if isinstance(error, RequestError) else "failed"
+            if started:  # too late for a status: the stream ends with the error, and without [DONE]
+                frame = sse_data(error_body(error).model_dump_json().encode())
+                await send({"type": "http.response.body", "body": frame, "more_body": False})
+            else:
+                await error_response(error)(scope, receive, send)
+        finally:
+            watch.cancel()
+            if alarm is not None:
+                alarm.cancel()
+            self._call.close()
+            self._account(outcome)
+
+    async def _watch(self, receive: Receive) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        self._call.leave()
+
+    def _set_alarm(self) -> asyncio.TimerHandle | None:
+        if self._job.deadline_s is None:
+            return None
+        left = self._job.deadline_s - (time.monotonic() - self._arrived)
+        return asyncio.get_running_loop().call_later(left, self._call.expire)
+
+    async def _next(self) -> tuple[int, list[Part]]:
+        index, progress = await self._call.next_event()
+        if self._first is None:
+            self._first = time.monotonic()
+            self._started = progress.started
+        if progress.prompt is not None:
+            self._of_prompts[index // self._job.made] = progress.prompt
+        choice = self._choices[index]
+        parts = choice.feed(progress)
+        if choice.finish_reason == FinishReason.NOTHING_LEFT:
+            raise InvalidRequest(
+                "no token is left that allowed_token_ids, bad_words and the form of the answer all permit",
+                param="allowed_token_ids",
+            )
+        if choice.finish_reason in FAILED:
+            raise ModelFailed(FAILED[choice.finish_reason])
+        if choice.finish_reason is not None and progress.finish is None:
+            self._call.stop(index)
+        return index, [] if self._job.only_echo else parts
+
+    def _keep(self, index: int, parts: list[Part]) -> None:
+        self._parts[index] += parts
+        self._entries[index] += self._taken(index)
+
+    def _taken(self, index: int) -> list[Entry]:
+        """Log probabilities that are to go out with what was shown last."""
+        taken = self._choices[index].take_entries()
+        if self._job.only_echo:
+            return []
+        return [entry.moved(self._before[index // self._job.made]) for entry in taken] if self._job.echo else taken
+
+    async def _send_stream(self, send: Send, index: int, parts: list[Part]) -> None:
+        opened: set[int] = set()
+        while True:
+            frames = []
+            if index not in opened:
+                opened.add(index)
+                frames.append(self._answer.opening(index) or b"")
+                if self._job.echo is not None:
+                    prompt, entries = self._echo(index)
+                    frames.append(self._answer.chunk(index, [Content(prompt)], None, entries))
+            finish, entries = self._finish(index), self._taken(index)
+            if parts or entries:
+                frames.append(self._answer.chunk(index, parts, None, entries))
+            if finish is not None:
+                frames.append(self._answer.chunk(index, [], finish))
+            if body := b"".join(frames):
+                await send({"type": "http.response.body", "body": body, "more_body": True})
+            if self._call.done:
+                break
+            index, parts = await self._next()
+        end = self._answer.usage_chunk(self.usage) if self._usage else b""
+        await send({"type": "http.response.body", "body": end + SSE_DONE, "more_body": False})
+
+    async def _send_whole(self, send: Send) -> None:
+        await self._start(send, JSON)
+        body = self._answer.body([self._said(index) for index in self._best()], self.usage)
+        await send({"type": "http.response.body", "body": body, "more_body": False})
+
+    def _best(self) -> list[int]:
+        """The choices that are given: of each prompt's, those whose tokens are likeliest on average (OpenAI)."""
+        made, n = self._job.made, self._job.n
+        chosen: list[int] = []
+        for first in range(0, len(self._choices), made):
+            own = range(first, first + made)
+            chosen += sorted(own, key=lambda i: -self._choices[i].mean_logprob)[:n] if made > n else own
+        return chosen
+
+    def _said(self, index: int) -> Said:
+        parts, entries = merged(self._parts[index]), self._entries[index]
+        if self._job.echo is not None:
+            prompt, before = self._echo(index)
+            parts, entries = [Content(prompt), *parts], before + entries
+        return Said(
+            parts,
+            self._finish(index) or Finish("length"),
+            entries if self._job.text.logprobs else None,
+            self._prompt_logprobs(index),
+        )
+
+    def _finish(self, index: int) -> Finish | None:
+        choice = self._choices[index]
+        return None if choice.finish_reason is None else Finish(choice.finish_reason, choice.stop_reason)
+
+    def _echo(self, index: int) -> tuple[str, list[Entry]]:
+        assert self._job.echo is not None  # noqa: S101
+        number = index // self._job.made
+        prompt = self._job.echo[number]
+        if not self._job.text.logprobs:
+            return self._text_model.decode(prompt), []
+        return self._text_model.decode(prompt), self._spelling.prompt_entries(prompt, self._of_prompts[number])
+
+    def _prompt_logprobs(self, index: int) -> list[JsonObject | None] | None:
+        if not self._job.prompt_logprobs:
+            return None
+        first = index // self._job.made * self._job.made
+        return self._spelling.prompt_logprobs(
+            self._job.sequences[first].prompt, self._of_prompts[index // self._job.made]
+        )
+
+    async def _start(self, send: Send, content_type: str) -> None:
+        headers = [
+            (b"content-type", content_type.encode()),
+            (b"cache-control", b"no-store"),
+            (REQUEST_ID_HEADER.encode(), self._answer.id.partition("-")[2].encode()),
+        ]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+
+    @property
+    def usage(self) -> Usage:
+        completion = 0 if self._job.only_echo else sum(choice.tokens for choice in self._choices)
+        firsts = self._choices[:: self._job.made]  # one choice a prompt: the others find what it computed
+        return Usage(
+            prompt_tokens=self._job.prompt_tokens,
+            completion_tokens=completion,
+            total_tokens=self._job.prompt_tokens + completion,
+            prompt_tokens_details=PromptTokensDetails(cached_tokens=sum(c.cached_tokens for c in firsts)),
+            energy_joules=self._energy(),
+            first_token_ms=None if self._first is None else round((self._first - self._arrived) * 1000, 1),
+        )
+
+    def _energy(self) -> float | None:
+        if self._started is None:
+            return None
+        taken = self._metrics.energy(self._started, time.monotonic(), len(self._choices))
+        return None if taken is None else round(taken, 3)
+
+    def _account(self, outcome: str) -> None:
+        metrics, usage, now = self._metrics, self.usage, time.monotonic()
+        metrics.count_request(outcome)
+        metrics.request_duration.observe(now - self._arrived)
+        metrics.input_tokens.inc(usage.prompt_tokens)
+        metrics.output_tokens.inc(usage.completion_tokens)
+        if self._started is not None:
+            metrics.count_run(self._arrived, self._started, now, len(self._choices))
+        if self._first is not None:
+            metrics.time_to_first_token.observe(self._first - self._arrived)
+            per_choice = usage.completion_tokens / len(self._choices)
+            if per_choice > 1:
+                metrics.time_per_output_token.observe((now - self._first) / (per_choice - 1))

@@ -1,0 +1,198 @@
+"""A chat request as its model knows chats: what the prompt is, and how the answer is to be read.
+
+Which form calls and thoughts take follows from the checkpoint's own template, unless it is said.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from backend.chat.chat_rendering import Messages, reads_parts, whole
+from backend.chat.interpreter import Interpreter
+from backend.chat.parameters import template_messages
+from backend.chat.reasoning import CLOSE, OPEN, ThinkParser, opens_thoughts
+from backend.errors import ConfigError, InvalidRequest
+from backend.models.checkpoints.chat_template import ChatTemplate, text_of
+from backend.models.checkpoints.tokenizer import TextModel
+from backend.tools import formats, teaching
+from backend.tools.formats import ToolFormat
+from backend.tools.grammar import forced_calls
+from backend.tools.request import Tools, for_template, read_tools
+from backend.wire import ChatCompletionRequest, JsonObject
+
+AUTO, NONE, THINK = "auto", "none", "think"
+EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")
+PROMPT_END = 16  # tokens that tell whether the prompt ends inside the model's thoughts
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """The model's turn in a conversation.
+
+    Attributes:
+        prompt: token ids.
+        text_model: of the answer's text, in which the control tokens that have to be read are seen.
+        interpreter: makes what reads one choice of the answer; None: all of it is words.
+        call_id: names a call.
+        grammar: what the answer has to match (llguidance), "" for anything.
+        thoughts_end: the token that ends the thoughts which the answer may begin with; None where there are none.
+        thought_token: the token that begins them; None where the prompt has begun them.
+    """
+
+    prompt: list[int]
+    text_model: TextModel
+    interpreter: Callable[[], Interpreter] | None
+    call_id: Callable[[], str]
+    grammar: str = ""
+    thoughts_end: int | None = None
+    thought_token: int | None = None
+
+
+class ChatModel:
+    """tool_call_parser: auto, none, or a name of `tools.formats`. reasoning_parser: auto, none or think. Raises
+    ConfigError for others."""
+
+    def __init__(self, text_model: TextModel, tool_call_parser: str = AUTO, reasoning_parser: str = AUTO) -> None:
+        template = text_model.tool_template or text_model.chat_template
+        source = template.source if template else ""
+        self._source = source
+        if reasoning_parser not in (AUTO, NONE, THINK):
+            raise ConfigError(f"reasoning parser {reasoning_parser!r} is not one of auto, none, think")
+        self._thinks = reasoning_parser == THINK or (reasoning_parser == AUTO and (OPEN in source or CLOSE in source))
+        self._format: ToolFormat | None = None
+        if tool_call_parser == AUTO:
+            self._format = formats.of_template(source)
+        elif tool_call_parser != NONE:
+            self._format = formats.named(tool_call_parser)
+        self._taught = formats.takes_tools(source)
+        self._plain = text_model
+        self._thinking = text_model.showing([OPEN, CLOSE])
+        self._reads_parts = template is not None and reads_parts(template)
+        self._takes_system = template is not None and _takes_system(template)
+        self._calling = self._thinking.showing(self._format.markers if self._format else ())
+
+    def turn(self, request: ChatCompletionRequest) -> Turn:
+        """Raises InvalidRequest."""
+        extra = request.model_extra or {}
+        tools = read_tools(extra)
+        if tools is not None and self._format is None:
+            raise InvalidRequest("this backend does not read the calls of this model", param="tools")
+        prompt = self.prompt(request, tools)
+        end = self._thinking.decode(prompt[-PROMPT_END:])
+        continued = bool(request.continue_final_message)
+        if continued:
+            written = text_of(self._messages(request)[-1]["content"])
+            opened = self._thinks and written.rfind(OPEN) > written.rfind(CLOSE)
+        else:
+            opened = self._thinks and opens_thoughts(end)
+        may_think = self._thinks and (opened or not continued)
+        thinks = opened or (may_think and not end.rstrip().endswith(CLOSE))
+        form = self._format if tools is not None else None
+        include_reasoning = _flag(extra, "include_reasoning", default=True)
+
+        def interpreter() -> Interpreter:
+            return Interpreter(
+                ThinkParser(opened=opened) if may_think else None,
+                form.parser(tools.names) if form and tools else None,
+                tell_thoughts=include_reasoning,
+                parallel=tools is None or tools.parallel,
+            )
+
+        begin, finish = (self._plain.tokenizer.token_to_id(marker) for marker in (OPEN, CLOSE))
+        waits = thinks and (
+            opened or begin is not None
+        )  # else nothing shows in time whether an answer begins a thought
+        forced = form is not None and tools is not None and bool(tools.forced)
+        return Turn(
+            prompt=prompt,
+            text_model=self._calling if form else self._thinking if self._thinks else self._plain,
+            interpreter=interpreter if self._thinks or form else None,
+            call_id=(self._format or formats.HERMES).call_id,
+            grammar=forced_calls(form, tools, self._plain.control_token) if forced and form and tools else "",
+            thoughts_end=finish if waits else None,
+            thought_token=begin if waits and not opened and finish is not None else None,
+        )
+
+    def prompt(
+        self, request: ChatCompletionRequest, tools: Tools | None, *, add_generation_prompt: bool | None = None
+    ) -> list[int]:
+        """Token ids of the conversation. Raises InvalidRequest."""
+        continued = bool(request.continue_final_message)
+        if add_generation_prompt is None:
+            add_generation_prompt = not continued if (said := request.add_generation_prompt) is None else said
+        if continued:
+            _refuse_continuing(request, opens_another=add_generation_prompt)
+        messages = self._messages(request)
+        definitions = tools.definitions if tools else None
+        if not self._taught:
+            messages = [teaching.as_text(message) for message in messages]
+            if definitions:
+                messages = teaching.with_tools(messages, definitions, takes_system=self._takes_system)
+            definitions = None
+        options = {**self._thinking_options(request), **_options(request)}
+        template = self._plain.template_for(definitions)
+
+        def render(conversation: Messages) -> str:
+            return template.render(
+                conversation, definitions, add_generation_prompt=add_generation_prompt, options=options
+            )
+
+        return self._plain.encode_chat(
+            whole(messages, render, template.source), definitions, add_generation_prompt=add_generation_prompt,
+            continued=continued, options=options,
+        )  # fmt: skip
+
+    def _messages(self, request: ChatCompletionRequest) -> Messages:
+        """As the template is to be given them. Raises InvalidRequest."""
+        return [for_template(message) for message in template_messages(request, in_parts=self._reads_parts)]
+
+    def _thinking_options(self, request: ChatCompletionRequest) -> JsonObject:
+        """``reasoning_effort`` as this model's template takes it: by that name, or as a switch."""
+        effort = (request.model_extra or {}).get("reasoning_effort")
+        if effort is None:
+            return {}
+        if effort not in EFFORTS:
+            raise InvalidRequest(f"it is one of {', '.join(EFFORTS)}", param="reasoning_effort")
+        if "reasoning_effort" in self._source:
+            return {"reasoning_effort": effort}
+        if "enable_thinking" in self._source:
+            return {"enable_thinking": effort != "none"}
+        if effort == ("medium" if self._thinks else "none"):
+            return {}
+        raise InvalidRequest(
+            "this model's thinking cannot be set so", param="reasoning_effort", code="unsupported_parameter"
+        )
+
+
+def _takes_system(template: ChatTemplate) -> bool:
+    conversation = [{"role": "system", "content": "x"}, {"role": "user", "content": "y"}]
+    try:
+        whole(conversation, template.render, template.source)
+    except InvalidRequest:
+        return False
+    return True
+
+
+def _refuse_continuing(request: ChatCompletionRequest, *, opens_another: bool) -> None:
+    """Raises InvalidRequest if the last message is not one that can be continued."""
+    if opens_another:
+        raise InvalidRequest("a message is continued or another begun, not both", param="continue_final_message")
+    last = request.messages[-1]
+    if last.role != "assistant" or not last.content or last.tool_calls:
+        raise InvalidRequest("the last message is not an assistant's words", param="continue_final_message")
+
+
+def _options(request: ChatCompletionRequest) -> JsonObject:
+    options = (request.model_extra or {}).get("chat_template_kwargs")
+    if options is not None and not isinstance(options, dict):
+        raise InvalidRequest("it is an object", param="chat_template_kwargs")
+    return options or {}
+
+
+def _flag(extra: dict[str, Any], name: str, *, default: bool) -> bool:
+    value = extra.get(name)
+    if value is None:
+        return default
+    if not isinstance(value, bool):
+        raise InvalidRequest("it is true or false", param=name)
+    return value

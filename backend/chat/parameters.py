@@ -1,0 +1,281 @@
+"""From a wire request to what the engine is asked for."""
+
+import secrets
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast
+
+from backend.chat.choice import TextOptions
+from backend.engine.core.sampling import SamplingParams
+from backend.errors import ContextLengthExceeded, InvalidRequest
+from backend.models.checkpoints.generation_config import SamplingDefaults
+from backend.process.messages import AddSequence
+from backend.wire import ChatCompletionRequest, ChatMessage, CompletionRequest, GenerationRequest
+
+SEED_STEP = 0x9E3779B97F4A7C15  # 2**64 / golden ratio: choices of one request draw from seeds far apart
+SEED_SPACE = 1 << 63
+MAX_BIASES = 1024
+NEUTRAL_DEFAULTS = SamplingDefaults()
+T = TypeVar("T")
+NOT_RENDERED = {"annotations", "audio", "refusal"}  # of an answer that comes back: `unsupported` has looked at them
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A request, ready for the engine.
+
+    Attributes:
+        sequences: `made` for each prompt, one prompt after the other.
+        n: answers a prompt that are given; the best, if more are made.
+        text: how their tokens become text.
+        echo: the prompts, if their text is to stand before the answers.
+        prompt_logprobs: log probabilities of the prompts were asked for by that name.
+        only_echo: no token of an answer is wanted; one is made all the same.
+    """
+
+    sequences: list[AddSequence]
+    text: TextOptions
+    prompt_tokens: int
+    n: int
+    made: int
+    echo: list[list[int]] | None = None
+    prompt_logprobs: bool = False
+    only_echo: bool = False
+    deadline_s: float | None = None
+
+
+def template_messages(request: ChatCompletionRequest, *, in_parts: bool = False) -> list[dict[str, Any]]:
+    """The conversation as chat templates expect it: every content one string, or with ``in_parts`` its text parts as
+    they came. Raises InvalidRequest naming the field."""
+    return [_template_message(m, f"messages[{i}]", in_parts) for i, m in enumerate(request.messages)]
+
+
+def _template_message(message: ChatMessage, at: str, in_parts: bool) -> dict[str, Any]:
+    rendered = message.model_dump(exclude_none=True, exclude=NOT_RENDERED)
+    if thoughts := rendered.pop("reasoning", None):
+        rendered.setdefault("reasoning_content", thoughts)  # the name that templates know
+    if not isinstance(message.content, list):
+        return {**rendered, "content": message.content or ""}
+    for i, part in enumerate(message.content):
+        if part.type != "text" or part.text is None:
+            raise InvalidRequest("this model reads text only", param=f"{at}.content[{i}].type")
+    texts = [part.text or "" for part in message.content]
+    if in_parts and texts:
+        return {**rendered, "content": [{"type": "text", "text": text} for text in texts]}
+    return {**rendered, "content": "\n".join(texts)}
+
+
+def completion_prompts(request: CompletionRequest) -> list[str | list[int]]:
+    """`prompt` in its four shapes, as a list of texts or token lists. Raises InvalidRequest when there is none."""
+    prompt = request.prompt
+    if isinstance(prompt, str):
+        prompts: list[str | list[int]] = [prompt]
+    elif all(isinstance(item, int) for item in prompt):
+        prompts = [cast(list[int], prompt)]
+    else:
+        prompts = cast(list[str | list[int]], prompt)
+    if not prompts or not all(prompts):
+        raise InvalidRequest("the prompt is empty", param="prompt")
+    return prompts
+
+
+def job(
+    request: GenerationRequest,
+    prompts: list[list[int]],
+    *,
+    max_model_len: int,
+    vocab_size: int,
+    param: str,
+    project: str = "",
+    grammar: str = "",
+    grammar_after: int | None = None,
+    thought_token: int | None = None,
+    grammar_size: int = 0,
+    bad_words: tuple[tuple[int, ...], ...] = (),
+    defaults: SamplingDefaults = NEUTRAL_DEFAULTS,
+) -> Job:
+    """Sequences for every prompt and choice.
+
+    An answer may take what the prompt leaves of the context: a larger ``max_tokens`` is lowered to that, and without
+    one it is that. Raises ContextLengthExceeded when nothing is left, InvalidRequest for token ids outside the
+    vocabulary and for parameters that contradict each other. `param` names the field that prompts came from; `defaults`
+    hold for what the request does not set; `grammar` and what belongs to it, and `bad_words`, are as in
+    `SamplingParams`.
+    """
+    n = request.n or 1
+    completion = request if isinstance(request, CompletionRequest) else None
+    made = n if completion is None or completion.best_of is None else completion.best_of
+    echo = completion is not None and bool(completion.echo)
+    wanted = _max_tokens(request)
+    _refuse_contradictions(request, n, made, wanted, echo=echo, grammar=grammar, bad_words=bad_words)
+    seed = secrets.randbelow(SEED_SPACE) if request.seed is None else request.seed
+    logprobs = _logprobs(request)
+    allowed = tuple(request.allowed_token_ids or ())
+    refuse_outside(allowed, vocab_size, "allowed_token_ids")
+    sequences: list[AddSequence] = []
+    prompts = _truncated(prompts, request.truncate_prompt_tokens, max_model_len - max(1, wanted or 1))
+    for prompt in prompts:
+        if not prompt:
+            raise InvalidRequest("the prompt is empty", param=param)
+        refuse_outside(prompt, vocab_size, param)
+        room = max_model_len - len(prompt)
+        if room < 1:
+            raise ContextLengthExceeded(
+                f"This model's maximum context length is {max_model_len} tokens; the prompt has {len(prompt)}, which "
+                "leaves none for the answer",
+                param=param,
+            )
+        most = room if wanted is None else min(wanted, room)
+        first = len(sequences)
+        for choice in range(made):
+            params = SamplingParams(
+                max_tokens=max(1, most),
+                temperature=_or(request.temperature, defaults.temperature),
+                top_k=max(0, _or(request.top_k, defaults.top_k)),
+                top_p=_or(request.top_p, defaults.top_p),
+                min_p=_or(request.min_p, defaults.min_p),
+                presence_penalty=request.presence_penalty or 0.0,
+                frequency_penalty=request.frequency_penalty or 0.0,
+                repetition_penalty=_or(request.repetition_penalty, defaults.repetition_penalty),
+                logit_bias=_logit_bias(request, vocab_size),
+                seed=(seed + choice * SEED_STEP) % SEED_SPACE,
+                min_tokens=min(request.min_tokens or 0, max(1, most)),
+                stop_token_ids=_stop_token_ids(request, vocab_size),
+                allowed_token_ids=allowed,
+                bad_words=bad_words,
+                ignore_eos=bool(request.ignore_eos),
+                logprobs=0 if logprobs is None and made > n else logprobs,
+                prompt_logprobs=_prompt_logprobs(request, echo=echo) if not choice else None,
+                grammar=grammar,
+                grammar_after=grammar_after,
+                thought_token=thought_token,
+                grammar_size=grammar_size,
+            )
+            sequences.append(
+                AddSequence(
+                    id=0,
+                    prompt=prompt,
+                    params=params,
+                    priority=request.priority or 0,
+                    leader=first if choice else None,
+                    cache_root=cache_root(project, request.cache_salt or ""),
+                    project=project.encode(),
+                )
+            )
+    return Job(
+        sequences,
+        _text_options(request, logprobs),
+        prompt_tokens=sum(map(len, prompts)),
+        n=n,
+        made=made,
+        echo=prompts if echo else None,
+        prompt_logprobs=request.prompt_logprobs is not None,
+        only_echo=wanted == 0,
+        deadline_s=request.deadline_s,
+    )
+
+
+def _or(asked: T | None, default: T) -> T:
+    return default if asked is None else asked
+
+
+def _truncated(prompts: list[list[int]], most: int | None, room: int) -> list[list[int]]:
+    """Each prompt's last tokens: so many, or for -1 as many as leave room for the answer. Raises InvalidRequest."""
+    if most is None:
+        return prompts
+    if most == 0:
+        raise InvalidRequest("it is at least 1, or -1 for as many as fit", param="truncate_prompt_tokens")
+    kept = max(1, room) if most == -1 else most
+    return [prompt[-kept:] for prompt in prompts]
+
+
+def bad_word_tokens(words: Sequence[str], encode: Callable[[str], list[int]]) -> tuple[tuple[int, ...], ...]:
+    """Each word's tokens, at the beginning of a text and behind a space (as vLLM reads ``bad_words``)."""
+    spelled = {tuple(encode(space + word.lstrip(" "))) for word in words for space in ("", " ")}
+    return tuple(sorted(tokens for tokens in spelled if tokens))
+
+
+def cache_root(project: str, salt: str) -> bytes:
+    """What a sequence's chain of blocks begins from: of its project whatever its body says, so that no two share any.
+
+    A header holds no NUL, so no salt can pass for another project's root.
+    """
+    return f"{project}\0{salt}".encode() if project or salt else b""
+
+
+def _refuse_contradictions(
+    request: GenerationRequest, n: int, made: int, wanted: int | None, *, echo: bool, grammar: str,
+    bad_words: tuple[tuple[int, ...], ...],
+) -> None:  # fmt: skip
+    if made < n:
+        raise InvalidRequest("best_of must be at least n", param="best_of")
+    if made > n and request.stream:
+        raise InvalidRequest("the best is known at the end: best_of cannot be streamed", param="best_of")
+    if wanted == 0 and not echo:
+        raise InvalidRequest("max_tokens must be at least 1, or 0 with echo", param="max_tokens")
+    if request.prompt_logprobs is not None and request.stream:
+        raise InvalidRequest("prompt_logprobs cannot be streamed", param="prompt_logprobs")
+    if isinstance(request, ChatCompletionRequest) and request.top_logprobs and not request.logprobs:
+        raise InvalidRequest("top_logprobs needs logprobs", param="top_logprobs")
+    forbidden = {word[0] for word in bad_words if len(word) == 1}
+    if request.allowed_token_ids and forbidden.issuperset(request.allowed_token_ids):
+        raise InvalidRequest("bad_words forbids every token of allowed_token_ids", param="allowed_token_ids")
+    if request.include_stop_str_in_output and grammar:
+        raise InvalidRequest(
+            "include_stop_str_in_output contradicts a given form of the answer", param="include_stop_str_in_output"
+        )
+
+
+def refuse_outside(ids: Iterable[int], vocab_size: int, param: str) -> None:
+    """Raises InvalidRequest for a token that is none."""
+    if any(not 0 <= i < vocab_size for i in ids):
+        raise InvalidRequest(f"token ids must be from 0 to {vocab_size - 1}", param=param)
+
+
+def _text_options(request: GenerationRequest, logprobs: int | None) -> TextOptions:
+    stops = [request.stop] if isinstance(request.stop, str) else request.stop or []
+    if not all(stops):
+        raise InvalidRequest("a stop string is empty", param="stop")
+    return TextOptions(
+        stops=tuple(stops),
+        include_stop=bool(request.include_stop_str_in_output),
+        min_tokens=request.min_tokens or 0,
+        logprobs=logprobs is not None,
+        stop_tokens=frozenset(request.stop_token_ids or ()),
+    )
+
+
+def _logprobs(request: GenerationRequest) -> int | None:
+    """How many of the likeliest tokens are reported beside each; None: nothing is."""
+    if isinstance(request, ChatCompletionRequest):
+        return (request.top_logprobs or 0) if request.logprobs else None
+    return request.logprobs if isinstance(request, CompletionRequest) else None
+
+
+def _prompt_logprobs(request: GenerationRequest, *, echo: bool) -> int | None:
+    asked = [request.prompt_logprobs, _logprobs(request) if echo else None]
+    return max((number for number in asked if number is not None), default=None)
+
+
+def _logit_bias(request: GenerationRequest, vocab_size: int) -> tuple[tuple[int, float], ...]:
+    bias = request.logit_bias or {}
+    if len(bias) > MAX_BIASES:
+        raise InvalidRequest(f"at most {MAX_BIASES} tokens", param="logit_bias")
+    if not all(key.isascii() and key.isdecimal() and len(key) < 10 for key in bias):
+        raise InvalidRequest("keys must be token ids", param="logit_bias")
+    summed: dict[int, float] = {}
+    for key, value in bias.items():  # "1" and "01" are one token
+        summed[int(key)] = summed.get(int(key), 0.0) + value
+    refuse_outside(summed, vocab_size, "logit_bias")
+    return tuple(sorted(summed.items()))
+
+
+def _stop_token_ids(request: GenerationRequest, vocab_size: int) -> tuple[int, ...]:
+    ids = tuple(request.stop_token_ids or ())
+    refuse_outside(ids, vocab_size, "stop_token_ids")
+    return ids
+
+
+def _max_tokens(request: GenerationRequest) -> int | None:
+    newer = request.max_completion_tokens if isinstance(request, ChatCompletionRequest) else None
+    return newer if newer is not None else request.max_tokens

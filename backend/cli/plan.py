@@ -1,0 +1,97 @@
+"""``domicile plan``: will it fit, and how fast will it be?"""
+
+import json
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from backend.planner.plan import Plan
+
+
+def plan(
+    model: Annotated[str, typer.Option(help="GGUF file, folder with config.json (weights not needed), or 'demo'.")],
+    gpu: Annotated[str, typer.Option(help="h100, h200, a100-80gb or l40s.")] = "h100",
+    context: Annotated[int | None, typer.Option(min=1, help="Tokens a request may have; default: the model's.")] = None,
+    concurrency: Annotated[int, typer.Option(min=1, help="Requests at once.")] = 32,
+    prompt: Annotated[int | None, typer.Option(min=1, help="Tokens in; default: 512, or half the context.")] = None,
+    answer: Annotated[int | None, typer.Option(min=1, help="Tokens out; default: 256, or what is left.")] = None,
+    quantization: Annotated[str | None, typer.Option(help="fp8: weights of the layers.")] = None,
+    kv_dtype: Annotated[str | None, typer.Option(help="fp8: half the KV cache.")] = None,
+    gpu_memory: Annotated[float, typer.Option(help="Share of the card that the engine may take.")] = 0.92,
+    block_size: Annotated[int, typer.Option(help="Tokens a KV block holds.")] = 16,
+    as_json: Annotated[bool, typer.Option("--json", help="The plan as JSON.")] = False,
+) -> None:
+    """Predict memory and speed of a model on a card, from its configuration alone. Ends with 1 if it cannot be.
+
+    Example: domicile plan --model ./Llama-3.1-8B-Instruct --gpu h100 --context 8192 --concurrency 64
+    """
+    from backend.engine_config import EngineConfig
+    from backend.errors import BackendError, ConfigError
+    from backend.models.checkpoints.checkpoint import Checkpoint, resolve
+    from backend.planner.cards import CARDS
+    from backend.planner.plan import plan as make
+
+    try:
+        if gpu not in CARDS:
+            raise ConfigError(f"no card {gpu!r}; known are {', '.join(CARDS)}")
+        checkpoint = Checkpoint(resolve(model), context)
+        if checkpoint.embedding is not None:
+            raise ConfigError("this model makes embeddings; plans are of models that write text")
+        if checkpoint.cpu_only is not None:
+            raise ConfigError(f"on a GPU this model cannot be served: {checkpoint.cpu_only}")
+        shape = checkpoint.config
+        length = context or shape.max_position
+        tokens_in = prompt or min(512, max(1, length // 2))
+        config = EngineConfig(
+            model=model, device="cuda", dtype="bfloat16", quantization=quantization, kv_dtype=kv_dtype,
+            gpu_memory=gpu_memory, block_size=block_size, max_model_len=length, max_num_seqs=256,
+            max_num_batched_tokens=8192,
+        )  # fmt: skip
+        made = make(
+            shape, config, CARDS[gpu], concurrency=concurrency, prompt=tokens_in,
+            answer=answer or max(1, min(256, length - tokens_in)),
+        )  # fmt: skip
+    except BackendError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(1) from None
+    typer.echo(json.dumps(made.as_dict(), indent=1) if as_json else table(made))
+    raise typer.Exit(1 if made.refusal else 0)
+
+
+def start(
+    model: Annotated[str, typer.Option(help="GGUF file, or folder with config.json.")],
+    gpu: Annotated[str, typer.Option(help="A card's name, or cpu.")],
+    host_memory: Annotated[int | None, typer.Option(help="Bytes of the machine, for cpu.")] = None,
+) -> None:
+    """Say as JSON why a backend could not start with a model on a card: ``{"refusal": null}`` if it could."""
+    from backend.errors import BackendError
+    from backend.models.checkpoints.checkpoint import Checkpoint, resolve
+    from backend.planner.start import start_refusal
+
+    try:
+        refusal = start_refusal(Checkpoint(resolve(model)), gpu, host_memory)
+    except BackendError as error:
+        refusal = str(error)
+    typer.echo(json.dumps({"refusal": refusal}))
+
+
+def table(made: "Plan") -> str:
+    from backend.planner.plan import gib
+
+    memory = made.memory
+    rows = [
+        ("card", made.card + ("" if made.calibrated else " (scaled from an H100, not measured)")),
+        ("weights", gib(memory.weights)),
+        ("activations", gib(memory.activations)),
+        ("tables and graphs", gib(memory.tables + memory.graphs)),
+        ("CUDA and libraries", gib(memory.reserved)),
+        ("KV cache", f"{gib(memory.cache)}: {memory.blocks} blocks, {made.kv_bytes_per_token} bytes a token"),
+        ("peak", gib(memory.peak)),
+        ("requests at once", f"{made.max_concurrency} of {made.context} tokens; asked for {made.concurrency}"),
+        ("first token", f"{made.first_token_ms:.1f} ms for a prompt of {made.prompt}"),
+        ("step", f"{made.step_ms:.2f} ms with {made.concurrency} answers on their way"),
+        ("output", f"{made.tokens_per_s:,.0f} tokens/s, {made.prompt} in and {made.answer} out"),
+        ("verdict", "it fits" if made.refusal is None else f"refused: {made.refusal}"),
+    ]
+    return "\n".join(f"{name:20s} {value}" for name, value in rows)

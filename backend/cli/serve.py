@@ -1,0 +1,151 @@
+"""``domicile backend``: run one backend of one tenant."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from backend.cli.plan import plan
+from backend.cli.scrub import scrub
+
+__all__ = ["app", "plan"]
+
+app = typer.Typer(help="A tenant's inference backend: the engine and its server.", no_args_is_help=True)
+app.command()(scrub)
+
+SERVE_EXAMPLES = """
+Serve a model over OpenAI's API.
+
+Examples:
+
+  Try the demonstration model on this machine:
+
+    domicile backend serve --model demo --port 8000
+
+  A folder from Hugging Face, for one tenant's gateway only:
+
+    domicile backend serve --model ./Llama-3.2-1B-Instruct --served-name llama-1b --host 0.0.0.0 --port 8443
+      --cert backend.pem --key backend.key --ca ca.pem --peer-uri spiffe://domicile.eu/tenant/acme/gateway
+"""
+
+
+@app.callback()
+def backend() -> None:
+    """A tenant's inference backend: the engine and its server."""
+
+
+@app.command(help=SERVE_EXAMPLES)
+def serve(
+    model: Annotated[str, typer.Option(help="GGUF file, Hugging Face folder, or 'demo'.")],
+    served_name: Annotated[str | None, typer.Option(help="Name in requests; default: the file's.")] = None,
+    host: Annotated[str, typer.Option(help="Address to listen on; beyond loopback only with TLS.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one; see the ready line.")] = 8000,
+    device: Annotated[str, typer.Option(help="cpu, or cuda.")] = "cpu",
+    dtype: Annotated[
+        str | None, typer.Option(help="float32, bfloat16 or float16; default: bfloat16 on a GPU, else float32.")
+    ] = None,
+    max_model_len: Annotated[int | None, typer.Option(help="Prompt plus answer, in tokens.")] = None,
+    kv_blocks: Annotated[int | None, typer.Option(help="KV cache blocks; overrides --kv-memory.")] = None,
+    kv_memory: Annotated[float, typer.Option(help="KV cache, in GiB.")] = 1.0,
+    quantization: Annotated[str | None, typer.Option(help="fp8: weights of the layers, on a GPU.")] = None,
+    kv_dtype: Annotated[str | None, typer.Option(help="fp8: half the KV cache, on a GPU.")] = None,
+    gpu_memory: Annotated[float, typer.Option(help="Share of a GPU's memory that the engine may take.")] = 0.92,
+    block_size: Annotated[int, typer.Option(help="Tokens a KV block holds.")] = 16,
+    max_num_seqs: Annotated[
+        int | None, typer.Option(help="Sequences that run at once; default: 256 on a GPU, else 32.")
+    ] = None,
+    max_waiting: Annotated[int, typer.Option(help="Sequences that may queue; beyond that, 503.")] = 256,
+    max_per_project: Annotated[
+        int | None, typer.Option(help="Sequences of one project, running or queued; beyond that, 429.")
+    ] = None,
+    max_num_batched_tokens: Annotated[
+        int | None, typer.Option(help="Token budget of one step; default: 8192 on a GPU, else 512.")
+    ] = None,
+    prefix_cache: Annotated[bool, typer.Option(help="Reuse the KV blocks of shared prompt beginnings.")] = True,
+    speculation: Annotated[str | None, typer.Option(help="ngram: guess from the text, check several at once.")] = None,
+    batch_invariant: Annotated[
+        bool,
+        typer.Option(
+            "--deterministic",
+            "--batch-invariant",
+            help="The same tokens whatever runs beside a request; slower, on a CPU most for prompts.",
+        ),
+    ] = False,
+    tool_call_parser: Annotated[
+        str,
+        typer.Option(help="How the model writes calls: auto, from its template; none, hermes, llama3_json, mistral."),
+    ] = "auto",
+    reasoning_parser: Annotated[
+        str, typer.Option(help="Whether the model thinks aloud: auto, from its template; none, think.")
+    ] = "auto",
+    generation_config: Annotated[
+        str,
+        typer.Option(
+            help="Sampling defaults of requests that set none: auto, the model's generation_config.json; none."
+        ),
+    ] = "auto",
+    step_timeout: Annotated[float, typer.Option(help="Seconds after which a step counts as a hang.")] = 120.0,
+    restarts: Annotated[
+        int, typer.Option(min=0, help="Times in ten minutes that an engine which died is replaced; then it stays dead.")
+    ] = 3,
+    threads: Annotated[int | None, typer.Option(help="CPU threads of the engine.")] = None,
+    cert: Annotated[Path | None, typer.Option(help="This backend's certificate, PEM.")] = None,
+    key: Annotated[Path | None, typer.Option(help="Its private key, PEM.")] = None,
+    ca: Annotated[Path | None, typer.Option(help="The CA that signs peers, PEM.")] = None,
+    peer_uri: Annotated[str | None, typer.Option(help="The one URI SAN that may connect.")] = None,
+    heartbeat: Annotated[
+        Path | None, typer.Option(help="File to touch while the engine answers, for probes without a certificate.")
+    ] = None,
+    request_key: Annotated[
+        Path | None, typer.Option(help="Public key, PEM: answer only calls with a token that it verifies.")
+    ] = None,
+    tenant: Annotated[str, typer.Option(help="Whose backend this is.")] = "",
+    region: Annotated[str, typer.Option(help="Where it runs.")] = "",
+    backend_id: Annotated[str, typer.Option(help="Which replica it is.")] = "",
+) -> None:
+    from backend.engine_config import EngineConfig
+    from backend.errors import BackendError
+    from backend.server.face import Identity
+    from backend.server.serving import serve as run
+    from backend.server.tls import tls_files
+
+    on_gpu = device.startswith("cuda")
+    try:
+        config = EngineConfig(
+            model=model,
+            device=device,
+            dtype=dtype or ("bfloat16" if on_gpu else "float32"),
+            block_size=block_size,
+            num_blocks=kv_blocks,
+            kv_memory=int(kv_memory * 2**30),
+            quantization=quantization,
+            kv_dtype=kv_dtype,
+            gpu_memory=gpu_memory,
+            max_model_len=max_model_len,
+            max_num_batched_tokens=max_num_batched_tokens or (8192 if on_gpu else 512),
+            max_num_seqs=max_num_seqs or (256 if on_gpu else 32),
+            max_waiting=max_waiting,
+            max_per_project=max_per_project,
+            prefix_cache=prefix_cache,
+            speculation=speculation,
+            batch_invariant=batch_invariant,
+            step_timeout_s=step_timeout,
+            threads=threads,
+        )
+        run(
+            config,
+            served_name=served_name or Path(model).stem,
+            host=host,
+            port=port,
+            tls=tls_files(cert, key, ca, peer_uri, host=host),
+            identity=Identity(tenant, region, backend_id),
+            heartbeat=heartbeat,
+            tool_call_parser=tool_call_parser,
+            generation_config=generation_config,
+            reasoning_parser=reasoning_parser,
+            restarts=restarts,
+            request_key=request_key,
+        )
+    except BackendError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(1) from None

@@ -1,0 +1,201 @@
+"""Blocks of KV cache: who holds which, and which hold a prefix worth keeping.
+
+PagedAttention (Kwon et al. 2023): a sequence's keys and values lie in blocks of `block_size` tokens, listed in its
+block table. A full block is named by a hash chained over all tokens before it; a new sequence takes over blocks of a
+prefix it shares. A block is written by one sequence only, and only before it is full and named; so sharing one needs no
+copy. A fork shares its leader's full blocks whether they are named or not, and copies the one that it will write to.
+
+Nothing of a sequence outlives it but what the prefix cache keeps: a block that loses its last holder without a name, or
+its name, is put on `dirty`, to be zeroed before the next step.
+"""
+
+from array import array
+from collections import OrderedDict
+from hashlib import blake2b
+
+from backend.engine.core.sequence import Sequence
+
+TOKEN_BYTES = array("q").itemsize
+
+
+class Block:
+    """``hash`` and ``tokens`` are set while its content can be found by later sequences."""
+
+    __slots__ = ("hash", "ref_count", "tokens")
+
+    def __init__(self) -> None:
+        self.ref_count = 0
+        self.hash: bytes | None = None
+        self.tokens = b""  # as `_packed` gives them
+
+
+class BlockManager:
+    """Hands out block ids 0 … num_blocks-1.
+
+    A block with references is used; one without is free, and, if it still has a hash, may be revived. Free blocks are
+    reused least recently freed first, a sequence's tail before its head, so that what survives is the start of prompts.
+    """
+
+    def __init__(self, num_blocks: int, block_size: int, *, prefix_cache: bool = True, salt: bytes = b"") -> None:
+        self.block_size = block_size
+        self.prefix_cache = prefix_cache
+        self.blocks = [Block() for _ in range(num_blocks)]
+        self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(num_blocks))
+        self._by_hash: dict[bytes, int] = {}
+        self._salt = salt
+        self.copies: list[tuple[int, int]] = []  # (from, to), to be made before the next step runs
+        self.dirty: list[int] = []  # to be zeroed before that
+
+    @property
+    def num_free(self) -> int:
+        return len(self._free)
+
+    @property
+    def num_used(self) -> int:
+        return len(self.blocks) - len(self._free)
+
+    def adopt_prefix(self, sequence: Sequence) -> int:
+        """Take over every cached block of the longest known prefix, for a sequence that holds none.
+
+        At least one token is left to compute, because its logits are needed. Sets ``block_table`` and
+        ``num_computed``; returns the number of tokens found.
+        """
+        if not self.prefix_cache or not sequence.may_adopt:
+            return 0
+        parent = self._root(sequence)
+        packed, step = _packed(sequence.tokens), self.block_size * TOKEN_BYTES
+        for start in range(0, (len(sequence.tokens) - 1) // self.block_size * step, step):
+            tokens = packed[start : start + step]
+            parent = _chain(parent, tokens)
+            found = self._by_hash.get(parent)
+            if found is None or self.blocks[found].tokens != tokens:
+                break
+            self._take(found)
+            sequence.block_table.append(found)
+            sequence.block_hashes.append(parent)
+        sequence.num_computed = len(sequence.block_table) * self.block_size
+        return sequence.num_computed
+
+    def fork(self, leader: Sequence, sequence: Sequence) -> bool:
+        """Share what `leader` computed of their prompt, all but the last token, with one that holds nothing.
+
+        Copy on write: full blocks have one more holder, the block that both would write to is copied. False, and
+        nothing done, if there is no block for that.
+        """
+        if not self._free:
+            return False
+        whole, rest = divmod(sequence.num_prompt - 1, self.block_size)
+        for block_id in leader.block_table[:whole]:
+            self._take(block_id)
+            sequence.block_table.append(block_id)
+        sequence.block_hashes += leader.block_hashes[:whole]
+        sequence.num_computed = sequence.num_prompt - 1
+        if rest:
+            self.copies.append((leader.block_table[whole], self._claim()))
+            sequence.block_table.append(self.copies[-1][1])
+        return True
+
+    def missing(self, sequence: Sequence, num_tokens: int) -> int:
+        """How many blocks `sequence` lacks to compute `num_tokens` more."""
+        needed = -(-(sequence.num_computed + num_tokens) // self.block_size)
+        return max(0, needed - len(sequence.block_table))
+
+    def grow(self, sequence: Sequence, num_tokens: int) -> bool:
+        """Give it the blocks it lacks for `num_tokens` more; all or, returning False, none."""
+        missing = self.missing(sequence, num_tokens)
+        if missing > len(self._free):
+            return False
+        sequence.block_table += [self._claim() for _ in range(missing)]
+        return True
+
+    def _claim(self) -> int:
+        block_id, _ = self._free.popitem(last=False)
+        block = self.blocks[block_id]
+        if block.hash is not None:
+            self._forget(block)
+            self.dirty.append(block_id)
+        block.ref_count = 1
+        return block_id
+
+    def publish(self, sequence: Sequence, num_tokens: int = 0) -> None:
+        """Name the blocks that are full once `num_tokens` more are computed, so that others can find them.
+
+        To be called when the step that computes them is certain to run, before it or after it. A hit, even one in the
+        same step, reads what is written: steps run in order, and within a step each layer writes the keys and values
+        of all its tokens before any attention reads. So prompts that arrive together compute a shared beginning once.
+        """
+        if not self.prefix_cache:
+            return
+        size = self.block_size
+        hashes = sequence.block_hashes
+        certain = min(sequence.num_computed + num_tokens, len(sequence.tokens))
+        for index in range(len(hashes), certain // size):
+            tokens = _packed(sequence.tokens[index * size : (index + 1) * size])
+            name = _chain(hashes[-1] if hashes else self._root(sequence), tokens)
+            hashes.append(name)
+            block_id = sequence.block_table[index]
+            if name not in self._by_hash:  # else a twin computed the same; ours stays private
+                block = self.blocks[block_id]
+                block.hash, block.tokens = name, tokens
+                self._by_hash[name] = block_id
+
+    def forget_prefixes(self) -> None:
+        """Let nobody find anything that was computed so far."""
+        for block in self.blocks:
+            self._forget(block)
+
+    def disown(self, sequence: Sequence) -> None:
+        """Let nobody find its blocks any more, for what was computed is worthless."""
+        for block_id in sequence.block_table:
+            self._forget(self.blocks[block_id])
+
+    def private(self, sequence: Sequence) -> list[int]:
+        """Its blocks that nobody else holds."""
+        return [block_id for block_id in sequence.block_table if self.blocks[block_id].ref_count == 1]
+
+    def release(self, sequence: Sequence) -> None:
+        """Give all its blocks back. Harmless when it holds none."""
+        for block_id in reversed(sequence.block_table):  # the tail is freed, and so reused, first
+            block = self.blocks[block_id]
+            block.ref_count -= 1
+            if block.ref_count == 0:
+                self._free[block_id] = None
+                if block.hash is None:
+                    self._free.move_to_end(block_id, last=False)  # nothing in it to keep
+                    self.dirty.append(block_id)
+        sequence.block_table.clear()
+        sequence.block_hashes.clear()
+        sequence.num_computed = 0
+
+    def forget_free(self) -> list[int]:
+        """Empty the prefix cache of what nobody runs on; the ids of all free blocks."""
+        for block_id in self._free:
+            self._forget(self.blocks[block_id])
+        return list(self._free)
+
+    def free_of(self, ids: list[int]) -> list[int]:
+        """Those of them that are free and zeroed, and that the prefix cache does not keep."""
+        dirty = set(self.dirty)
+        return [id for id in ids if id in self._free and self.blocks[id].hash is None and id not in dirty]
+
+    def _root(self, sequence: Sequence) -> bytes:
+        return blake2b(sequence.cache_root, key=self._salt[:64], digest_size=16).digest()
+
+    def _take(self, block_id: int) -> None:
+        block = self.blocks[block_id]
+        if block.ref_count == 0:
+            del self._free[block_id]
+        block.ref_count += 1
+
+    def _forget(self, block: Block) -> None:
+        if block.hash is not None:
+            del self._by_hash[block.hash]
+            block.hash, block.tokens = None, b""
+
+
+def _packed(tokens: list[int]) -> bytes:
+    return array("q", tokens).tobytes()
+
+
+def _chain(parent: bytes, tokens: bytes) -> bytes:
+    return blake2b(tokens, key=parent, digest_size=16).digest()

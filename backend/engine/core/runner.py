@@ -1,0 +1,64 @@
+"""What computes the engine's steps, as the engine sees it."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from backend.engine.core.progress import TokenLogprobs
+from backend.engine.core.scheduler import Scheduled
+from backend.engine.core.sequence import Sequence
+from backend.engine.core.speculation import Drafted
+from backend.engine.core.token_masks import Allowed
+
+Masks = Callable[[], Allowed]
+
+
+class Launched(Protocol):
+    """A step on its way."""
+
+    def tokens(self) -> list[int | None]:
+        """One for each of the batch that samples, in its order; None: its logits were not numbers. Waits for it."""
+        ...
+
+    def logprobs(self) -> list[TokenLogprobs | None]:
+        """Those of the same tokens, where they were asked for. Waits for it."""
+        ...
+
+    def prompt_logprobs(self) -> list[tuple[Sequence, int, list[TokenLogprobs]]]:
+        """What is known of prompts: from which place in `Sequence.prompt_logprobs` on, and what. Waits for it."""
+        ...
+
+
+class Runner(Protocol):
+    """ahead: steps that may be on their way when the next one is launched. plain_only: it draws from logits as they
+    are, and reports nothing of them."""
+
+    ahead: int
+    plain_only: bool
+
+    def launch(self, batch: list[Scheduled], masks: Masks | None = None) -> Launched:
+        """``masks`` is called once the model runs, or has run, and before anything is drawn: the tokens that sequences
+        with a grammar or a restriction may draw, their end where `min_tokens` allows it; it may wait for earlier steps.
+        The bits last until the next call."""
+        ...
+
+    def verify(self, batch: list[Drafted]) -> list[list[int | None]]:
+        """What is drawn behind each sequence's last token and behind each of its guesses, or the first draws of these.
+        Waits for it; nothing else is on its way meanwhile."""
+        ...
+
+    def prepare(self) -> bool:
+        """Do one piece of work, of at most some tens of milliseconds, that a later step would otherwise wait for; False
+        if there is none. With nothing running or under way."""
+        ...
+
+    def copy(self, pairs: list[tuple[int, int]]) -> None:
+        """Copy KV blocks, (from, to), behind the steps that are on their way."""
+        ...
+
+    def scrub(self, blocks: list[int]) -> None:
+        """Zero KV blocks, behind the steps that are on their way."""
+        ...
+
+    def residue(self, blocks: list[int]) -> int:
+        """Bytes of these blocks that are not zero, read back from the cache. Waits for it."""
+        ...

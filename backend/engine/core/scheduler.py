@@ -1,0 +1,211 @@
+"""Which sequences run in the next step, and with how many tokens each.
+
+Continuous batching (Yu et al. 2022, Orca) under one token budget, with chunked prefill mixed into decode (Agrawal et
+al. 2023, Sarathi). There are no phases: each sequence has tokens that are not computed yet, one when decoding, many
+when new or preempted. Running ones come first, every decode is kept its one token, and the rest of the budget goes to
+prompts in order. When blocks run out, the last in order is preempted: its blocks are freed and all its tokens are
+computed again later.
+
+Who waits is admitted by priority, then by how little its project was served (`fairness`), then by arrival. One of a
+better priority does not wait for those of a worse: they are preempted until it fits, so batch work stands still while
+interactive work needs the place.
+"""
+
+import sys
+import time
+from bisect import insort
+from collections import deque
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+
+from backend.engine.core.block_manager import BlockManager
+from backend.engine.core.fairness import FairShare
+from backend.engine.core.sequence import Sequence, Status
+
+PROMPT_ROWS = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduled:
+    """`sequence` computes its next `num_tokens` tokens. It samples if they are its last.
+
+    admitted: it comes from the waiting queue, so the device's tables hold nothing of it yet.
+    """
+
+    sequence: Sequence
+    num_tokens: int
+    admitted: bool = False
+
+    @property
+    def samples(self) -> bool:
+        return self.num_tokens == self.sequence.num_uncomputed
+
+    @property
+    def prompt_rows(self) -> range:
+        """Which of its tokens have one of the prompt behind them whose log probability is asked for, and not known."""
+        sequence = self.sequence
+        if sequence.params.prompt_logprobs is None:
+            return range(0)
+        known = len(sequence.prompt_logprobs) - sequence.num_computed
+        return range(max(0, known), min(self.num_tokens, sequence.num_prompt - 1 - sequence.num_computed))
+
+
+class Scheduler:
+    def __init__(
+        self, blocks: BlockManager, *, max_num_seqs: int, max_num_batched_tokens: int, whole: bool = False
+    ) -> None:
+        """whole: no prompt is cut into chunks; none may be longer than a step then."""
+        self.blocks = blocks
+        self.whole = whole
+        self.max_num_seqs = max_num_seqs
+        self.budget = max_num_batched_tokens
+        self.waiting: list[Sequence] = []  # in order
+        self.running: list[Sequence] = []  # in order
+        self._free_rows = list(range(max_num_seqs))
+        self.num_preemptions = 0
+        self.prefix_queries = 0  # tokens looked up in the prefix cache, and found there
+        self.prefix_hits = 0
+        self.shares = FairShare()
+
+    def add(self, sequence: Sequence) -> None:
+        self.shares.join(sequence.project)
+        self._queue(sequence)
+
+    def _queue(self, sequence: Sequence) -> None:
+        insort(self.waiting, sequence, key=_order)
+
+    def schedule(self) -> list[Scheduled]:
+        """The next step's batch; empty only if nothing can run."""
+        self._make_way()
+        batch, preempted = self._schedule_running()
+        if not preempted:
+            batch += self._admit(self.budget - sum(s.num_tokens for s in batch))
+        return batch
+
+    def _make_way(self) -> None:
+        """Preempt those of worse priority for the first in the queue, if it then fits."""
+        urgent = next((s for s in self.waiting if not s.is_held), None)
+        if urgent is None or not self.running or self.running[-1].priority <= urgent.priority:
+            return
+        worse = [s for s in self.running if s.priority > urgent.priority]
+        room = self.blocks.num_free + sum(len(self.blocks.private(s)) for s in worse)
+        needed = self.blocks.missing(urgent, min(urgent.num_uncomputed, self.budget))
+        if needed > room:
+            return
+        while worse and (len(self.running) >= self.max_num_seqs or needed > self.blocks.num_free):
+            self.preempt(worse.pop())
+
+    def _schedule_running(self) -> tuple[list[Scheduled], bool]:
+        batch: list[Scheduled] = []
+        preempted = False
+        budget = self.budget
+        decodes_left = sum(s.num_runnable == 1 for s in self.running)
+        at = 0
+        while at < len(self.running):  # preemption shortens the list behind `at`
+            sequence = self.running[at]
+            runnable = sequence.num_runnable
+            decodes_left -= runnable == 1
+            num_tokens = min(runnable, budget - decodes_left, _most(sequence))
+            if num_tokens <= 0:
+                at += 1
+                continue
+            while not self.blocks.grow(sequence, num_tokens):
+                victim = self.running[-1]
+                decodes_left -= victim is not sequence and victim.num_runnable == 1
+                self.preempt(victim)
+                preempted = True
+                if victim is sequence:
+                    return batch, preempted
+            batch.append(self._run(sequence, num_tokens))
+            budget -= num_tokens
+            at += 1
+        return batch, preempted
+
+    def _run(self, sequence: Sequence, num_tokens: int, *, admitted: bool = False) -> Scheduled:
+        scheduled = Scheduled(sequence, num_tokens, admitted)
+        self.blocks.publish(sequence, num_tokens)
+        self.shares.charge(sequence.project, num_tokens - scheduled.samples, int(scheduled.samples))
+        return scheduled
+
+    def _admit(self, budget: int) -> list[Scheduled]:
+        batch: list[Scheduled] = []
+        queues: dict[tuple[int, bytes], deque[Sequence]] = {}
+        for sequence in self.waiting:
+            if not sequence.is_held:
+                queues.setdefault((sequence.priority, sequence.project), deque()).append(sequence)
+        heads = [self._rank(queue[0]) for queue in queues.values()]
+        heapify(heads)
+        while heads and budget > 0 and len(self.running) < self.max_num_seqs:
+            queue = queues[heappop(heads)[-1]]
+            scheduled = self._admitted(queue.popleft(), budget)
+            if scheduled is None:
+                break
+            batch.append(scheduled)
+            budget -= scheduled.num_tokens
+            if queue:
+                heappush(heads, self._rank(queue[0]))
+        return batch
+
+    def _rank(self, sequence: Sequence) -> tuple[int, int, int, tuple[int, bytes]]:
+        """Place in the queue, and which of the queues it heads."""
+        priority, project = sequence.priority, sequence.project
+        return priority, self.shares.served(project), sequence.arrival, (priority, project)
+
+    def _admitted(self, sequence: Sequence, budget: int) -> Scheduled | None:
+        """It runs from now on; None if there are no blocks for it."""
+        leader = sequence.leader
+        forks = leader is not None and leader.status is Status.RUNNING and sequence.may_adopt
+        if forks and leader is not None and not self.blocks.fork(leader, sequence):
+            return None
+        found = sequence.num_computed if forks else self.blocks.adopt_prefix(sequence)
+        num_tokens = min(sequence.num_uncomputed, budget, _most(sequence))
+        cut = self.whole and num_tokens < sequence.num_uncomputed
+        if cut or not self.blocks.grow(sequence, num_tokens):
+            self.blocks.release(sequence)
+            return None
+        if sequence.num_cached is None:  # counted once, when it really runs for the first time
+            sequence.num_cached = found
+            sequence.started = time.monotonic()
+            if not forks:
+                self.prefix_queries += sequence.num_prompt
+                self.prefix_hits += found
+        sequence.leader = None
+        sequence.status = Status.RUNNING
+        sequence.row = self._free_rows.pop()
+        self.waiting.remove(sequence)
+        insort(self.running, sequence, key=_order)
+        return self._run(sequence, num_tokens, admitted=True)
+
+    def preempt(self, sequence: Sequence) -> None:
+        """Back to waiting, to be computed anew. For a running sequence."""
+        self._leave(sequence)
+        sequence.status = Status.WAITING
+        self.num_preemptions += 1
+        self._queue(sequence)
+
+    def finish(self, sequence: Sequence) -> None:
+        """Forget it, wherever it is, and free its blocks. Harmless when already finished."""
+        if sequence.status is Status.FINISHED:
+            return
+        if sequence.status is Status.RUNNING:
+            self._leave(sequence)
+        else:
+            self.waiting.remove(sequence)
+        sequence.status = Status.FINISHED
+        self.shares.leave(sequence.project)
+
+    def _leave(self, sequence: Sequence) -> None:
+        self.running.remove(sequence)
+        self.blocks.release(sequence)
+        if sequence.row is not None:
+            self._free_rows.append(sequence.row)
+            sequence.row = None
+
+
+def _most(sequence: Sequence) -> int:
+    """Tokens of it that one step computes at most: each row of logits of a prompt takes the memory of a vocabulary."""
+    return sys.maxsize if sequence.may_adopt else PROMPT_ROWS
+
+
+def _order(sequence: Sequence) -> tuple[int, int]:
+    return sequence.order

@@ -1,0 +1,134 @@
+"""Speculative decoding (Leviathan et al. 2023; Chen et al. 2023): guess some tokens, check them all in one step.
+
+A step that reads the weights once can judge several positions of a sequence. A drafter guesses the next tokens; the
+model's own draw at each position is made as it would have been, keyed by seed and position (`sampler`), and a guess is
+kept for as long as it is what was drawn. The first draw that differs is kept in its place, so every step gains at least
+one token. This is rejection sampling for a draft that is certain of itself: a guess x passes with probability p(x), and
+otherwise the token comes from p without x. So the tokens are those of the engine without a drafter, one by one, greedy
+or not, as far as the logits are the same.
+
+A step in which somebody's draws are shaped or reported (penalties, grammars, log probabilities) makes no guesses.
+
+It pays while steps are bound by reading weights: with many sequences, and for a sequence whose guesses fail, it rests.
+"""
+
+from collections.abc import Sequence as Items
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from backend.engine.core.block_manager import BlockManager
+from backend.engine.core.scheduler import Scheduled
+from backend.engine.core.sequence import Sequence
+
+GUESSES_BY_BATCH = ((4, 5), (16, 3))  # up to so many sequences a step, so many guesses each; beyond, none
+MAX_ROWS = 64  # that a checking step has, each a draw: 16 × (1 + 3)
+LONGEST_REST = 64  # tokens
+
+
+class Drafter(Protocol):
+    """Guesses tokens. It need not be right, and may use whatever it likes but the engine's random numbers."""
+
+    def propose(self, wanted: list[tuple[Sequence, int]]) -> list[list[int]]:
+        """For each sequence, guesses of the tokens behind its last, at most as many as asked for; possibly none."""
+        ...
+
+    def forget(self, id: int) -> None:
+        """The sequence is over."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Drafted:
+    """A decode whose next tokens are guessed to be `guesses`."""
+
+    sequence: Sequence
+    guesses: list[int]
+
+    @property
+    def num_tokens(self) -> int:
+        return 1 + len(self.guesses)
+
+
+def agreed(guesses: list[int], drawn: list[int | None]) -> int:
+    """How many guesses the draws at their positions confirm, from the first on; a draw follows the last of them."""
+    pairs = zip(guesses, drawn[:-1], strict=False)
+    return next((i for i, (guess, token) in enumerate(pairs) if token != guess), min(len(guesses), len(drawn) - 1))
+
+
+@dataclass(slots=True)
+class _Trust:
+    """`misses`: checks in a row that confirmed nothing. No guess before the sequence has `resume_at` tokens."""
+
+    misses: int = 0
+    resume_at: int = 0
+
+
+@dataclass
+class Speculation:
+    """When to guess and how much. `proposed` and `accepted` count guesses since birth."""
+
+    drafter: Drafter
+    by_batch: Items[tuple[int, int]] = GUESSES_BY_BATCH
+    proposed: int = 0
+    accepted: int = 0
+    _trust: dict[int, _Trust] = field(default_factory=dict)
+
+    def most(self, batch: int) -> int:
+        """Guesses a sequence in a batch of that size; 0 under load."""
+        return next((guesses for size, guesses in self.by_batch if batch <= size), 0)
+
+    def promises(self, running: list[Sequence]) -> bool:
+        """Whether it is worth waiting for tokens on their way, to guess what follows them.
+
+        Looked up from the tokens that are known: a guess that reaches past those on their way says that the text is
+        one that can be guessed.
+        """
+        most = self.most(len(running))
+        trusted = [s for s in running if self._rested(s)]
+        if not most or not trusted or not all(s.params.plain for s in running):
+            return False
+        guesses = self.drafter.propose([(s, s.num_pending + 1) for s in trusted])
+        return any(len(g) > s.num_pending for s, g in zip(trusted, guesses, strict=True))
+
+    def draft(self, batch: list[Scheduled], blocks: BlockManager, budget: int) -> list[Drafted]:
+        """`batch` with guesses, and the blocks they need; empty if there are none, or prompts fill the step anyway."""
+        most = self.most(len(batch))
+        if not most or any(s.num_tokens > 1 or s.admitted or not s.samples for s in batch):
+            return []
+        if not all(s.sequence.params.plain for s in batch):
+            return []  # what shapes or reports a draw depends on the tokens before it, which are not certain here
+        rooms = [self._room(s.sequence, most) for s in batch]
+        wanted = [(s.sequence, room) for s, room in zip(batch, rooms, strict=True) if room > 0]
+        found = {s.id: g for (s, _), g in zip(wanted, self.drafter.propose(wanted), strict=True) if g}
+        drafted = []
+        budget -= len(batch)
+        for scheduled in batch:
+            guesses = found.get(scheduled.sequence.id, [])[: max(0, budget)]
+            if guesses and not blocks.grow(scheduled.sequence, 1 + len(guesses)):
+                guesses = []  # nobody is preempted for the sake of a guess
+            budget -= len(guesses)
+            drafted.append(Drafted(scheduled.sequence, guesses))
+        return drafted if any(d.guesses for d in drafted) else []
+
+    def judge(self, drafted: Drafted, accepted: int) -> None:
+        """Take note of how many guesses were right."""
+        if not drafted.guesses:
+            return
+        self.proposed += len(drafted.guesses)
+        self.accepted += accepted
+        trust = self._trust.setdefault(drafted.sequence.id, _Trust())
+        trust.misses = 0 if accepted else trust.misses + 1
+        rest = min(LONGEST_REST, (1 << trust.misses) - 1) if trust.misses else 0
+        trust.resume_at = len(drafted.sequence.tokens) + rest
+
+    def forget(self, id: int) -> None:
+        self._trust.pop(id, None)
+        self.drafter.forget(id)
+
+    def _room(self, sequence: Sequence, most: int) -> int:
+        """Guesses that leave a place for the draw behind the last of them."""
+        return min(most, sequence.max_length - len(sequence.tokens) - 1) if self._rested(sequence) else 0
+
+    def _rested(self, sequence: Sequence) -> bool:
+        trust = self._trust.get(sequence.id)
+        return trust is None or len(sequence.tokens) + sequence.num_pending >= trust.resume_at

@@ -1,0 +1,226 @@
+"""One step on the device: a scheduled batch in, one sampled token a finished prompt or decode out."""
+
+from dataclasses import dataclass
+from itertools import islice
+
+import torch
+from torch import Tensor
+
+from backend.engine.cache.attention import Decodes, KVCache, PagedAttention, Prefill
+from backend.engine.cache.pages import Pages
+from backend.engine.core.progress import TokenLogprobs
+from backend.engine.core.runner import Launched, Masks
+from backend.engine.core.scheduler import Scheduled
+from backend.engine.core.sequence import Sequence
+from backend.engine.core.speculation import Drafted
+from backend.engine.cpu.logprobs import logprobs_of
+from backend.engine.cpu.sampler import Draw, sample
+from backend.engine.cpu.shaping import forbid, shape
+from backend.models.decoders.decoder import Decoder
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A `runner.Launched` that has arrived already."""
+
+    drawn: list[int | None]
+    reported: list[TokenLogprobs | None]
+    of_prompts: list[tuple[Sequence, int, list[TokenLogprobs]]]
+
+    def tokens(self) -> list[int | None]:
+        return self.drawn
+
+    def logprobs(self) -> list[TokenLogprobs | None]:
+        return self.reported
+
+    def prompt_logprobs(self) -> list[tuple[Sequence, int, list[TokenLogprobs]]]:
+        return self.of_prompts
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The next `num_tokens` of `tokens` are computed, and behind the last `num_draws` of them a token is drawn."""
+
+    sequence: Sequence
+    tokens: list[int]
+    num_tokens: int
+    num_draws: int
+    prompt_rows: range = range(0)  # see `Scheduled`
+
+
+def in_order(runs: list[Run]) -> list[Run]:
+    """As they stand in a flat batch: decodes first, so that they are one slice of the rows."""
+    return sorted(runs, key=lambda run: run.num_tokens > 1)
+
+
+class ModelRunner:
+    """The plain `engine.Runner`: each step is done when `launch` returns."""
+
+    ahead = 0
+    plain_only = False
+
+    def __init__(self, model: Decoder, cache: KVCache) -> None:
+        self.model = model
+        self.cache = cache
+
+    @property
+    def _pages(self) -> Pages:
+        """Of the memory that the cache has now: another one after a sleep."""
+        return Pages(self.cache.keys, self.cache.values)
+
+    @torch.inference_mode()
+    def launch(self, batch: list[Scheduled], masks: Masks | None = None) -> Launched:
+        runs = [Run(s.sequence, s.sequence.tokens, s.num_tokens, int(s.samples), s.prompt_rows) for s in batch]
+        logits, of_prompts = self._forward(runs)
+        allowed = masks().rows() if masks else {}
+        drawn: list[int | None] = []
+        reported: list[TokenLogprobs | None] = []
+        for tokens, logprobs in self._drawn(runs, logits, allowed):
+            drawn += tokens
+            reported += logprobs
+        return Done(drawn, reported, of_prompts)
+
+    @torch.inference_mode()
+    def verify(self, batch: list[Drafted]) -> list[list[int | None]]:
+        """The draws behind each sequence's last token and each of its guesses; without the latter where a guess led to
+        what is not a number, for here that spoils the rows before it, too: masked, 0 times NaN is NaN still."""
+        drawn = self._checked(
+            [Run(d.sequence, d.sequence.tokens + d.guesses, d.num_tokens, d.num_tokens) for d in batch]
+        )
+        for i, item in enumerate(batch):
+            if item.guesses and None in drawn[i]:
+                last = len(item.sequence.tokens) - 1
+                slots = self._slots(item.sequence, range(last, last + item.num_tokens))
+                self._clear(torch.tensor(slots))
+                drawn[i] = self._checked([Run(item.sequence, item.sequence.tokens, 1, 1)])[0]
+        return drawn
+
+    def _checked(self, runs: list[Run]) -> list[list[int | None]]:
+        return [tokens for tokens, _ in self._drawn(runs, self._forward(runs)[0], {})]
+
+    def prepare(self) -> bool:
+        """Every step runs as it is from the first on."""
+        return False
+
+    def copy(self, pairs: list[tuple[int, int]]) -> None:
+        self._pages.copy(pairs)
+
+    def scrub(self, blocks: list[int]) -> None:
+        """Zero them; also because stale slots behind a sequence's end are read here, and have to be finite."""
+        self._pages.zero(blocks)
+
+    def residue(self, blocks: list[int]) -> int:
+        return self._pages.residue(blocks)
+
+    def _clear(self, slots: Tensor) -> None:
+        for part in (self.cache.keys, self.cache.values):
+            part.flatten(1, 2).index_fill_(1, slots, 0)
+
+    def _slots(self, sequence: Sequence, positions: range) -> list[int]:
+        table, size = sequence.block_table, self.cache.block_size
+        return [table[p // size] * size + p % size for p in positions]
+
+    def _forward(self, runs: list[Run]) -> tuple[list[Tensor], list[tuple[Sequence, int, list[TokenLogprobs]]]]:
+        """The logits behind the tokens that something is drawn behind, [num_draws, vocab_size] of each run, and what is
+        asked for of prompts."""
+        ordered = in_order(runs)
+        ids, positions, attention = self._inputs(ordered)
+        rows: list[int] = []
+        end = 0
+        for run in ordered:
+            rows += [end + i for i in run.prompt_rows]
+            end += run.num_tokens
+            rows += range(end - run.num_draws, end)
+        logits = self.model(ids, positions, attention, torch.tensor(rows, dtype=torch.int64))
+        logits_by: dict[int, Tensor] = {}
+        of_prompts = []
+        at = 0
+        for run in ordered:
+            sequence, wanted = run.sequence, run.prompt_rows
+            if wanted:
+                first = sequence.num_computed + wanted.start + 1
+                tokens = sequence.tokens[first : first + len(wanted)]
+                tops = [sequence.params.prompt_logprobs or 0] * len(wanted)
+                of_prompts.append((sequence, first - 1, logprobs_of(logits[at : at + len(wanted)], tokens, tops)))
+                at += len(wanted)
+            logits_by[sequence.id] = logits[at : at + run.num_draws]
+            at += run.num_draws
+        return [logits_by[run.sequence.id] for run in runs], of_prompts
+
+    def _inputs(self, ordered: list[Run]) -> tuple[Tensor, Tensor, PagedAttention]:
+        """Ids, positions and attention of a flat batch of them."""
+        ids: list[int] = []
+        positions: list[int] = []
+        slots: list[int] = []
+        for run in ordered:
+            start = run.sequence.num_computed
+            span = range(start, start + run.num_tokens)
+            ids += run.tokens[span.start : span.stop]
+            positions += span
+            slots += self._slots(run.sequence, span)
+        attention = PagedAttention(self.cache, torch.tensor(slots), self._decodes(ordered), self._prefills(ordered))
+        return torch.tensor(ids), torch.tensor(positions), attention
+
+    def _drawn(
+        self, runs: list[Run], logits: list[Tensor], allowed: dict[int, Tensor]
+    ) -> list[tuple[list[int | None], list[TokenLogprobs | None]]]:
+        """What each run draws, and the log probabilities of that."""
+        draws: list[Draw] = []
+        shaped: list[Tensor] = []
+        for run, own in zip(runs, logits, strict=True):
+            sequence, params = run.sequence, run.sequence.params
+            first = sequence.num_computed + run.num_tokens - run.num_draws + 1
+            draws += [Draw(params, first + i) for i in range(run.num_draws)]
+            if not params.shaped:
+                shaped.append(own)
+                continue
+            own = own.float().clone()
+            for i, row in enumerate(own):
+                output = run.tokens[sequence.num_prompt : first + i]
+                mask = allowed.get(sequence.id)
+                ends = sequence.ends if mask is None else frozenset[int]()  # what is allowed knows of them
+                shape(row, params, run.tokens[: sequence.num_prompt], output, ends)
+                if mask is not None:
+                    forbid(row, mask)
+            shaped.append(own)
+        drawn = iter(sample(torch.cat(shaped), draws) if draws else [])
+        results = []
+        for run, own in zip(runs, logits, strict=True):
+            tokens = list(islice(drawn, run.num_draws))
+            results.append((tokens, _reported(run, own, tokens)))
+        return results
+
+    def _decodes(self, runs: list[Run]) -> Decodes | None:
+        sequences = [run.sequence for run in runs if run.num_tokens == 1]
+        if not sequences:
+            return None
+        size = self.cache.block_size
+        lengths = [s.num_computed + 1 for s in sequences]
+        width = -(-max(lengths) // size)
+        blocks: list[int] = []
+        for sequence in sequences:
+            table = sequence.block_table[:width]
+            blocks += table + table[-1:] * (width - len(table))
+        return Decodes(torch.tensor(blocks), torch.tensor(lengths), width * size, self.cache.keys.dtype)
+
+    def _prefills(self, runs: list[Run]) -> list[Prefill]:
+        prefills = []
+        start = 0
+        for run in runs:
+            end = start + run.num_tokens
+            if run.num_tokens > 1:
+                context = run.sequence.num_computed
+                blocks = run.sequence.block_table[: -(-(context + run.num_tokens) // self.cache.block_size)]
+                prefills.append(Prefill(start, end, context, torch.tensor(blocks)))
+            start = end
+        return prefills
+
+
+def _reported(run: Run, logits: Tensor, tokens: list[int | None]) -> list[TokenLogprobs | None]:
+    wanted = run.sequence.params.logprobs
+    if wanted is None:
+        return [None] * len(tokens)
+    return [
+        None if token is None else logprobs_of(row.unsqueeze(0), [token], [wanted])[0]
+        for row, token in zip(logits, tokens, strict=True)
+    ]

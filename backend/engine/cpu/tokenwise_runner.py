@@ -1,0 +1,70 @@
+"""Batch-invariant mode on the CPU: every token is computed alone.
+
+A matrix product of a CPU library gives a row other last bits in another place or in other company, and which rows it
+treats alike depends on the processor (OpenBLAS and oneDNN choose their kernels by it). So the model is run for one
+token at a time, whose logits then depend on its own sequence only, on any processor. A prompt is computed at the speed
+of decoding.
+"""
+
+import torch
+from torch import Tensor
+
+from backend.engine.cache.attention import PagedAttention, Prefill
+from backend.engine.core.progress import TokenLogprobs
+from backend.engine.core.sequence import Sequence
+from backend.engine.cpu.logprobs import logprobs_of
+from backend.engine.cpu.model_runner import ModelRunner, Run
+
+
+class TokenwiseRunner(ModelRunner):
+    """A `ModelRunner` whose tokens and log probabilities do not depend on batch, chunks, blocks, cache or guesses."""
+
+    def _forward(self, runs: list[Run]) -> tuple[list[Tensor], list[tuple[Sequence, int, list[TokenLogprobs]]]]:
+        logits_by_run: list[Tensor] = []
+        of_prompts: list[tuple[Sequence, int, list[TokenLogprobs]]] = []
+        for run in runs:
+            sequence, start, first_draw = run.sequence, run.sequence.num_computed, run.num_tokens - run.num_draws
+            drawn: list[Tensor] = []
+            told: list[TokenLogprobs] = []
+            for i in range(run.num_tokens):
+                in_prompt = i in run.prompt_rows
+                logits = self._token(run, start + i, wanted=i >= first_draw or in_prompt)
+                if i >= first_draw:
+                    drawn.append(logits)
+                if in_prompt:
+                    told += logprobs_of(
+                        logits, [sequence.tokens[start + i + 1]], [sequence.params.prompt_logprobs or 0]
+                    )
+            logits_by_run.append(torch.cat(drawn) if drawn else torch.empty(0, self.model.config.vocab_size))
+            if told:
+                of_prompts.append((sequence, start + run.prompt_rows.start, told))
+        return logits_by_run, of_prompts
+
+    def _token(self, run: Run, position: int, *, wanted: bool) -> Tensor:
+        """Compute the token at `position`; returns [1, vocab_size] if its logits are wanted, else [0, vocab_size]."""
+        size = self.cache.block_size
+        blocks = torch.tensor(run.sequence.block_table[: position // size + 1])
+        slots = torch.tensor(self._slots(run.sequence, range(position, position + 1)))
+        # As a chunk of one token, over exactly the keys that there are: a decode's are padded to whole blocks.
+        attention = PagedAttention(self.cache, slots, None, [Prefill(0, 1, position, blocks)])
+        rows = torch.zeros(int(wanted), dtype=torch.int64)
+        ids = torch.tensor([run.tokens[position]])
+        logits: Tensor = self.model(ids, torch.tensor([position]), attention, rows)
+        return logits
+
+    def _drawn(
+        self, runs: list[Run], logits: list[Tensor], allowed: dict[int, Tensor]
+    ) -> list[tuple[list[int | None], list[TokenLogprobs | None]]]:
+        """One row at a time, as the logits: the softmax of a batch is another sum."""
+        drawn = []
+        for run, own in zip(runs, logits, strict=True):
+            tokens: list[int | None] = []
+            reported: list[TokenLogprobs | None] = []
+            for i in range(run.num_draws):
+                last = run.num_tokens - run.num_draws + i + 1
+                part = Run(run.sequence, run.tokens, last, 1)
+                ((token,), (logprobs,)) = super()._drawn([part], [own[i : i + 1]], allowed)[0]
+                tokens.append(token)
+                reported.append(logprobs)
+            drawn.append((tokens, reported))
+        return drawn

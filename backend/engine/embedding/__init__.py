@@ -1,0 +1,4 @@
+"""The engine of models that make vectors.
+
+`backend.process` may import it.
+"""

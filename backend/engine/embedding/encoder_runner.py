@@ -1,0 +1,61 @@
+"""One step of an embedding model that is an encoder: whole texts in, their vectors out. Nothing is kept of them."""
+
+import torch
+from torch import Tensor
+
+from backend.engine.core.runner import Masks
+from backend.engine.core.scheduler import Scheduled
+from backend.engine.core.speculation import Drafted
+from backend.engine.embedding.pooling_runner import Pooled, as_bytes
+from backend.models.checkpoints.pooling import Pooling
+from backend.models.decoders.encoder import Encoder
+
+
+class EncoderRunner:
+    """A `runner.Runner`; its scheduler is to hand out whole texts. There is no cache: its blocks are
+    numbers that bound how many texts run at once, and nothing lies in them."""
+
+    ahead = 0
+    plain_only = False
+    cache = None
+
+    def __init__(self, model: Encoder, pooling: Pooling) -> None:
+        self.model = model
+        self._pooling = pooling
+
+    @torch.inference_mode()
+    def launch(self, batch: list[Scheduled], masks: Masks | None = None) -> Pooled:
+        states = self.model([s.sequence.tokens for s in batch])
+        return Pooled(as_bytes([self._pooled(own.float()) for own in states]))
+
+    def _pooled(self, states: Tensor) -> Tensor:
+        match self._pooling:
+            case Pooling.MEAN:
+                return states.mean(0)
+            case Pooling.FIRST:
+                return states[0]
+            case Pooling.LAST:
+                return states[-1]
+
+    def rehearse(self, lengths: list[int]) -> None:
+        """A step of such texts of nobody."""
+        self.model([[0] * length for length in lengths])
+
+    def forget(self) -> None:
+        """Nothing is kept between steps."""
+
+    def verify(self, batch: list[Drafted]) -> list[list[int | None]]:
+        raise AssertionError("nothing is drawn, so nothing can have been guessed")
+
+    def prepare(self) -> bool:
+        """Every step runs as it is from the first on."""
+        return False
+
+    def copy(self, pairs: list[tuple[int, int]]) -> None:
+        """Nothing lies in a block."""
+
+    def scrub(self, blocks: list[int]) -> None:
+        """Nothing lies in a block."""
+
+    def residue(self, blocks: list[int]) -> int:
+        return 0

@@ -1,0 +1,90 @@
+"""What a step on the device drew, on its way to the host."""
+
+from collections.abc import Collection
+from collections.abc import Sequence as Items
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from backend.engine.core.progress import TokenLogprobs
+from backend.engine.core.scheduler import Scheduled
+from backend.engine.core.sequence import Sequence
+from backend.engine.gpu.shaping import ArrivingLogprobs
+
+
+@dataclass(frozen=True, slots=True)
+class Arriving:
+    """A `runner.Launched`: ids on their way to pinned memory.
+
+    places: where in it the batch's samplers stand. told: the place of each whose log probabilities come along, in
+    `of_tokens`. of_prompts: the same of prompts, with the place of the first in `Sequence.prompt_logprobs`.
+    """
+
+    ids: Tensor
+    places: list[int]
+    arrived: "torch.cuda.Event | None"
+    told: Items[int] = ()
+    of_tokens: ArrivingLogprobs | None = None
+    of_prompts: Items[tuple[Sequence, int, ArrivingLogprobs]] = ()
+
+    def tokens(self) -> list[int | None]:
+        self._wait()
+        ids = self.ids.tolist()
+        return [ids[place] if ids[place] >= 0 else None for place in self.places]
+
+    def logprobs(self) -> list[TokenLogprobs | None]:
+        if self.of_tokens is None:
+            return [None] * len(self.places)
+        self._wait()
+        found = dict(zip(self.told, self.of_tokens.read(), strict=True))
+        return [found.get(place) for place in self.places]
+
+    def prompt_logprobs(self) -> list[tuple[Sequence, int, list[TokenLogprobs]]]:
+        if self.of_prompts:
+            self._wait()
+        return [(sequence, first, sent.read()) for sequence, first, sent in self.of_prompts]
+
+    def _wait(self) -> None:
+        if self.arrived is not None:
+            self.arrived.synchronize()
+
+
+class Landing:
+    """Pinned memory that drawn tokens come home to, taken in turn: as many copies as can be on their way, and one."""
+
+    def __init__(self, rows: int, copies: int, device: torch.device) -> None:
+        self._on_gpu = device.type == "cuda"
+        self._places = [torch.empty(rows, dtype=torch.int64, pin_memory=self._on_gpu) for _ in range(copies)]
+        self._turn = 0
+
+    def forget(self) -> None:
+        """With nothing on its way."""
+        for ids in self._places:
+            ids.zero_()
+
+    def bring(
+        self, drawn: Tensor, places: list[int], told: Collection[int] = (), of_tokens: ArrivingLogprobs | None = None,
+        of_prompts: Items[tuple[Sequence, int, ArrivingLogprobs]] = (),
+    ) -> Arriving:  # fmt: skip
+        """Start the copy; what else comes along was sent before. See `Arriving`."""
+        self._turn = (self._turn + 1) % len(self._places)
+        ids = self._places[self._turn][: len(drawn)]
+        ids.copy_(drawn, non_blocking=True)
+        arrived = None
+        if self._on_gpu:
+            arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            arrived.record()
+        return Arriving(ids, places, arrived, list(told), of_tokens, of_prompts)
+
+
+def places_of(ordered: list[Scheduled], batch: list[Scheduled]) -> list[int]:
+    """Where in the order that they run in those of the batch stand that sample."""
+    place_of = {s.sequence.id: i for i, s in enumerate(ordered)}
+    return [place_of[s.sequence.id] for s in batch if s.samples]
+
+
+def longest_first(decodes: list[Scheduled]) -> list[Scheduled]:
+    """As they had better stand in a step: attention takes them in this order, and the longest must not come last, when
+    the others are done. Those of one length stay in order, so that from step to step little moves."""
+    return sorted(decodes, key=lambda s: -s.sequence.num_computed)

@@ -1,0 +1,425 @@
+"""The runner of a GPU: it works a step ahead of the host, and decodes by replaying CUDA graphs.
+
+A step reads its rows from tables on the device and writes the tokens it drew back into them (`device_tables`), so the
+next step can be launched before the host has seen them; ids come back by a copy that nobody waits for until the step
+behind it is on its way. A decode step, from the embedding to the drawn token, is one graph for each of a few batch
+sizes; smaller batches are padded with rows that belong to nobody, write nothing and have no length. So are steps of few
+sequences and few tokens, prompts among them. Steps of many sequences or tokens replay the layers piece by piece, with
+attention in between (`piecewise`); the largest run kernel by kernel, for their launches hide behind their work.
+
+Without CUDA the same code runs step by step on the kernels' twins, which is how it is tested.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from backend.engine.cache.attention import KVCache
+from backend.engine.cache.pages import Pages
+from backend.engine.core.runner import Masks
+from backend.engine.core.scheduler import Scheduled
+from backend.engine.core.speculation import Drafted
+from backend.engine.gpu.captures import PIECE_STEP, Replay, capturing, piece_size
+from backend.engine.gpu.d2h import Arriving, Landing, longest_first, places_of
+from backend.engine.gpu.paged_layers import DENSE_STEP, PagedLayers, StepShape, dense_lengths, dense_prompts
+from backend.engine.gpu.piecewise import PiecewiseBody
+from backend.engine.gpu.shaping import ArrivingLogprobs, DeviceShaping, prompt_places
+from backend.engine.gpu.tables import DeviceTables, Words, row_of
+from backend.engine.gpu.verifier import SIZES, Verifier
+from backend.kernels.attention.workspace import PREFIX_STEP, DecodeWorkspace, SharedPrefix
+from backend.kernels.launching.launch import FP8
+from backend.kernels.sampling.row_state import Draws, StepInputs
+from backend.models.checkpoints.direct import OnProgress
+from backend.models.decoders.paged_decoder import PagedCache, PagedDecoder, StepTokens
+from backend.planner.memory import IN_PIECES
+
+AHEAD = 1
+INFLIGHT_COPIES = AHEAD + 2
+PROMPT_TOKENS = (32, 64, 128, 256, 512, 1024, 2048)  # sizes of captured steps with prompts
+SHARED_TOKENS, SHARED_SEQUENCES = 512, 16  # a common prefix and a batch from which reading it once is worth a launch
+PROMPT_SEQUENCES = 16  # that such a step has room for, decodes included
+
+
+class GraphRunner:
+    """A `runner.Runner`.
+
+    Args:
+        max_num_seqs, max_num_batched_tokens, max_model_len: as the scheduler keeps to.
+        speculates: it will be asked to `verify`. batch_invariant: see `PagedLayers`; the model has to be so, too.
+    """
+
+    ahead = AHEAD
+    plain_only = False
+
+    def __init__(
+        self, model: PagedDecoder, cache: KVCache, *, max_num_seqs: int, max_num_batched_tokens: int,
+        max_model_len: int, speculates: bool = False, batch_invariant: bool = False,
+    ) -> None:  # fmt: skip
+        self.device = device = cache.keys.device
+        self.block_size = block_size = cache.block_size
+        self.kernels = model.kernels
+        self.model = model
+        self.max_num_seqs, self.max_num_batched_tokens = max_num_seqs, max_num_batched_tokens
+        config = model.config
+        fp8 = cache.keys.dtype == FP8
+        k_scale = v_scale = None
+        if fp8:  # e4m3 reaches 448; keys seldom pass 50, so 1 does where a checkpoint brings no scales
+            given = model.kv_scales if model.kv_scales is not None else torch.ones(config.num_layers, 2)
+            k_scale, v_scale = (
+                given[:, part, None].repeat(1, config.num_kv_heads).to(device).contiguous() for part in (0, 1)
+            )
+        self.cache = PagedCache(cache.keys, cache.values, k_scale, v_scale)
+        self._pages = Pages(cache.keys, cache.values)
+        self._shaping = DeviceShaping(max_num_seqs, config.vocab_size, self.kernels, device)
+        self.tables = DeviceTables(max_num_seqs, max_model_len, block_size, self.kernels, device)
+        max_blocks = -(-max_model_len // block_size)
+        most_tokens = piece_size(max_num_batched_tokens + DENSE_STEP)
+        self._inputs = StepInputs.allocate(most_tokens, max_num_seqs, max_blocks, device)
+        self._draws = Draws.allocate(max_num_seqs, device)
+        self._workspace = DecodeWorkspace.allocate(
+            device, max_num_seqs, config.num_heads, config.num_kv_heads, config.head_dim
+        )
+        self._one_each = torch.arange(max_num_seqs + 1, dtype=torch.int32, device=device)
+        self._landing = Landing(max_num_seqs, INFLIGHT_COPIES, device)
+        self.batch_invariant = batch_invariant
+        self._verifier = (
+            Verifier.allocate(model, self.cache, self.tables, block_size, batch_invariant=batch_invariant)
+            if speculates
+            else None
+        )
+        self._check_replays: list[Replay] = []
+        self._replays: list[Replay] = []
+        self._prompt_replays: list[Replay] = []
+        self._logit_replays: dict[int, Replay] = {}  # of steps that draw outside of them
+        self._shared_replays: dict[int, Replay] = {}
+        self._pieces: dict[int, PiecewiseBody] = {}
+        self._later: list[Callable[[], object]] = []  # captures for when nothing runs
+        self._pool: Any = None  # memory of all graphs, once there are any
+        self._layer_bytes = sum(
+            weight.data.numel() * weight.data.element_size()
+            for layer in model.layers[:1]
+            for weight in (layer.qkv, layer.out, layer.gate_up, layer.down)
+        )
+        shape = max_num_seqs, config.num_heads, config.head_dim
+        self._shared = SharedPrefix.allocate(self.tables.shared_length, *shape)
+
+    @torch.inference_mode()
+    def launch(self, batch: list[Scheduled], masks: Masks | None = None) -> Arriving:
+        tables = self.tables
+        decodes = [s for s in batch if s.num_tokens == 1]
+        for scheduled in batch:
+            if scheduled.admitted:
+                tables.admit(scheduled.sequence)
+                self._shaping.admit(scheduled.sequence)
+            else:
+                tables.extend(scheduled.sequence)
+        if not all(s.sequence.params.plain for s in batch):
+            return self._launch_shaped(batch, masks)
+        tokens = sum(s.num_tokens for s in batch)
+        prompts = next((r for r in self._prompt_replays if r.size >= tokens), None)
+        if len(decodes) == len(batch):
+            ordered = longest_first(batch)
+            drawn = self._decode(ordered)
+        elif prompts and len(batch) <= PROMPT_SEQUENCES:
+            ordered, drawn = batch, self._prompts(batch, prompts)
+        else:
+            ordered, drawn = self._mixed(decodes, [s for s in batch if s.num_tokens > 1])
+        return self._landing.bring(drawn[: len(ordered)], places_of(ordered, batch))
+
+    def _launch_shaped(self, batch: list[Scheduled], masks: Masks | None) -> Arriving:
+        """A step whose draws are shaped or reported: the model runs as ever, up to the logits; the draw is not
+        captured, for what it does depends on who runs. What is asked is read before `masks`, which ends sequences."""
+        decodes = [s for s in batch if s.num_tokens == 1]
+        if len(decodes) == len(batch) and not any(s.prompt_rows for s in batch):
+            ordered = longest_first(batch)
+            logits, starts = self._decode(ordered, draws=False), self._one_each
+        else:
+            ordered, logits = self._mixed(decodes, [s for s in batch if s.num_tokens > 1], draws=False)
+            starts = self.tables.query_start
+        of_prompts, logits = ArrivingLogprobs.of_prompts(self.kernels, ordered, logits)
+        plan, places = self._shaping.plan(ordered), places_of(ordered, batch)
+        told = {i: top for i, s in enumerate(ordered) if s.samples and (top := s.sequence.params.logprobs) is not None}
+        x = self._shaping.shaped(logits[: len(ordered)], plan, masks() if masks else None)
+        drawn = self._drawn(x, self._draws.first(len(x)), self.tables.step_rows[: len(x)], starts[: len(x) + 1])
+        self._shaping.count(plan, drawn)
+        return self._landing.bring(
+            drawn, places, told, ArrivingLogprobs.of(self.kernels, logits, drawn, told), of_prompts
+        )
+
+    @torch.inference_mode()
+    def verify(self, batch: list[Drafted]) -> list[list[int | None]]:
+        """The draws behind each sequence's last token and each of its guesses. Waits for them."""
+        assert self._verifier is not None  # noqa: S101  (nobody guesses otherwise)
+        rows = self._verifier.stage(batch)
+        size = self._verifier.size(rows)
+        replay = next((r for r in self._check_replays if r.size == size), None)
+        if replay is None:
+            drawn = self._verifier.step(size)()
+        else:
+            replay.graph.replay()
+            drawn = replay.drawn
+        return self._verifier.settle(batch, drawn[:rows].tolist())
+
+    def copy(self, pairs: list[tuple[int, int]]) -> None:
+        self._pages.copy(pairs)
+
+    def scrub(self, blocks: list[int]) -> None:
+        self._pages.zero(blocks)
+
+    def residue(self, blocks: list[int]) -> int:
+        return self._pages.residue(blocks)
+
+    @torch.inference_mode()
+    def forget(self) -> None:
+        """Leave no token of anybody's behind. With nothing running or on its way."""
+        self.tables.forget()
+        self._shaping.forget()
+        self._inputs.token_ids.zero_()
+        self._landing.forget()
+        if self._verifier:
+            self._verifier.inputs.token_ids.zero_()
+
+    @torch.inference_mode()
+    def capture(self, sizes: list[int], on_progress: OnProgress = lambda done, total: None) -> None:
+        """Capture a decode graph for each batch size, and those of prompts, while nothing runs."""
+        self._clear_step()
+        self._pool = torch.cuda.graph_pool_handle()
+        self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        most = next((n for n in range(self.max_num_batched_tokens, 0, -PIECE_STEP) if self._in_pieces(n)), 0)
+        config = self.model.config
+        self._attended = torch.zeros(
+            piece_size(most), config.num_heads, config.head_dim, dtype=self.model.embedding.dtype, device=self.device
+        )
+        if most:
+            self._pieces_for(most)
+        prompts = [tokens for tokens in PROMPT_TOKENS if tokens <= self.max_num_batched_tokens]
+        checks = list(SIZES) if self._verifier else []
+        total = len(prompts) + len(sizes) + len(checks)
+        self._prompt_replays = self._captured(prompts, self._prompt_step)
+        on_progress(len(prompts), total)
+        self._replays = self._captured(sizes, self._decode_step)
+        on_progress(len(prompts) + len(sizes), total)
+        if self._verifier:
+            self._check_replays = self._captured(checks, self._verifier.step)
+            on_progress(total, total)
+        self._later = [partial(self._pieces_for, tokens) for tokens in range(PIECE_STEP, most + 1, PIECE_STEP)]
+        for size in sorted(sizes, reverse=True):
+            self._later.append(partial(self._logit_replay, size))
+            if size >= SHARED_SEQUENCES and self._shares_prefixes:
+                self._later.append(partial(self._shared_replay, size))
+
+    @torch.inference_mode()
+    def prepare(self) -> bool:
+        """Capture one of the graphs that not every answer needs. All of them before the engine is ready would take
+        longer than loading the weights, and one that is missing is captured by the step that needs it."""
+        if not self._later:
+            return False
+        self._later.pop()()
+        return True
+
+    def _logit_replay(self, size: int) -> Replay:
+        if size not in self._logit_replays:
+            self._logit_replays[size] = self._captured([size], lambda n: self._decode_step(n, draws=False))[0]
+        return self._logit_replays[size]
+
+    def _shared_replay(self, size: int) -> Replay:
+        if size not in self._shared_replays:
+            self._shared_replays[size] = self._captured([size], lambda n: self._decode_step(n, shared=True))[0]
+        return self._shared_replays[size]
+
+    def _captured(self, sizes: list[int], step_of: Callable[[int], Callable[[], Tensor]]) -> list[Replay]:
+        replays = []
+        self._clear_step()  # a step runs before it is captured, with rows of no sequence
+        for size in sorted(sizes, reverse=True):  # the largest first: the others live in its memory
+            step = step_of(size)
+            step()  # compiles, and lets the libraries allocate, outside the capture
+            torch.cuda.synchronize()
+            graph = torch.cuda.CUDAGraph()
+            with capturing(graph, self._pool):
+                drawn = step()
+            replays.append(Replay(size, graph, drawn))
+        return replays[::-1]
+
+    @torch.inference_mode()
+    def rehearse(self) -> None:
+        """The largest step there can be, of nobody's tokens: what it takes in memory, any step takes at most."""
+        self._step_of_nobody(self.max_num_batched_tokens)
+
+    def _step_of_nobody(self, tokens: int) -> None:
+        self._clear_step()
+        starts = self.tables.query_start
+        self._step(starts, StepShape(0, chunks=1, chunk_rows=tokens), tokens, starts[:2])()
+
+    def _in_pieces(self, tokens: int) -> bool:
+        return tokens * self._layer_bytes < IN_PIECES
+
+    def _pieces_for(self, tokens: int) -> PiecewiseBody | None:
+        """The captured layers of a step of so many tokens; None if it had better run kernel by kernel."""
+        size = piece_size(tokens)
+        if self._pool is None or size > len(self._attended):
+            return None
+        if size not in self._pieces:
+            self._step_of_nobody(size)  # a step runs before it is captured
+            inputs = self._inputs
+            self._pieces[size] = PiecewiseBody(
+                self.model,
+                StepTokens(inputs.token_ids[:size], inputs.positions[:size], inputs.slots[:size], None),
+                self.cache, self._attended, self._stream, self._pool,
+            )  # fmt: skip
+        return self._pieces[size]
+
+    def _clear_step(self) -> None:
+        self.tables.describe("step_rows", np.full(self.max_num_seqs, -1, dtype=np.int32))
+        self.tables.describe("query_start", np.zeros(self.max_num_seqs + 1, dtype=np.int32))
+        self.tables.flush()
+
+    def _decode(self, batch: list[Scheduled], *, draws: bool = True) -> Tensor:
+        """The tokens drawn, or, unless it ``draws``, the logits."""
+        count = len(batch)
+        replay = next((r for r in self._replays if r.size >= count), None)
+        size = replay.size if replay else count
+        if replay and not draws:
+            replay = self._logit_replay(size)
+        common = self._common_prefix(batch) if draws else 0
+        if common and replay:
+            replay = self._shared_replay(size)
+        if common:
+            self.tables.describe("shared_length", np.array([common], dtype=np.int32))
+        rows = np.full(size, -1, dtype=np.int32)
+        rows[:count] = [row_of(s.sequence) for s in batch]
+        self.tables.describe("step_rows", rows)
+        self.tables.flush()
+        if replay is None:
+            return self._decode_step(size, shared=common > 0, draws=draws)()
+        replay.graph.replay()
+        return replay.drawn
+
+    def _decode_step(self, size: int, shared: bool = False, draws: bool = True) -> Callable[[], Tensor]:
+        return self._step(self._one_each[: size + 1], StepShape(size, shared), size, self._one_each[:1], draws=draws)
+
+    def _common_prefix(self, batch: list[Scheduled]) -> int:
+        """Tokens that all have in the same blocks, in whole tiles; 0 if that is not worth a kernel of its own."""
+        tables = [s.sequence.block_table for s in batch]
+        if not self._shares_prefixes:
+            return 0
+        if len(tables) < SHARED_SEQUENCES or any(table[0] != tables[0][0] for table in tables):
+            return 0
+        first, last = min(tables), max(tables)  # what these two share, all share
+        pairs = zip(first, last, strict=False)
+        same = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(first), len(last)))
+        tokens = same * self.block_size // PREFIX_STEP * PREFIX_STEP
+        return tokens if tokens >= SHARED_TOKENS else 0
+
+    @property
+    def _shares_prefixes(self) -> bool:
+        return not self.batch_invariant and self.model.config.plain_attention
+
+    def _prompt_step(self, tokens: int) -> Callable[[], Tensor]:
+        count = min(PROMPT_SEQUENCES, self.max_num_seqs)
+        starts = self.tables.query_start[: count + 1]
+        return self._step(starts, StepShape(0, chunks=count, chunk_rows=tokens), tokens, starts)
+
+    def _prompts(self, batch: list[Scheduled], replay: Replay) -> Tensor:
+        count = min(PROMPT_SEQUENCES, self.max_num_seqs)
+        rows = np.full(count, -1, dtype=np.int32)
+        rows[: len(batch)] = [row_of(s.sequence) for s in batch]
+        starts = _starts(batch)
+        self.tables.describe("step_rows", rows)
+        self.tables.describe("query_start", np.pad(starts, (0, count + 1 - len(starts)), mode="edge"))
+        self.tables.flush()
+        replay.graph.replay()
+        return replay.drawn
+
+    def _mixed(
+        self, decodes: list[Scheduled], prefills: list[Scheduled], *, draws: bool = True
+    ) -> tuple[list[Scheduled], Tensor]:
+        """The batch in the order that it runs in, and the tokens drawn, or, unless it ``draws``, the logits: of tokens
+        of prompts that are asked for, then of each sequence's last."""
+        whole = [s for s in prefills if not s.sequence.num_computed and self._has_dense]
+        lengths = dense_lengths([s.num_tokens for s in whole])
+        dense = sorted((s for s in whole if s.num_tokens in lengths), key=lambda s: s.num_tokens)
+        chunks = [s for s in prefills if s not in dense]
+        decodes = longest_first(decodes)
+        ordered = decodes + chunks + dense
+        starts = _starts(ordered)
+        chunk_rows = sum(s.num_tokens for s in chunks)
+        prompts = dense_prompts(len(decodes) + chunk_rows, [s.num_tokens for s in dense])
+        tokens = max([int(starts[-1])] + [p.start + p.padded for p in prompts if p.count == 1])
+        shape = StepShape(len(decodes), chunks=len(chunks), chunk_rows=chunk_rows, dense=prompts)
+        pieces = self._pieces_for(tokens)
+        tables = self.tables
+        tables.describe("step_rows", np.array([row_of(s.sequence) for s in ordered], dtype=np.int32))
+        tables.describe("query_start", starts)
+        tables.describe("prefill_start", _starts(chunks))
+        tables.flush()
+        count = len(ordered)
+        step = self._step(
+            tables.query_start[: count + 1], shape, pieces.size if pieces else tokens,
+            tables.prefill_start[: len(chunks) + 1], pieces, draws=draws, also=prompt_places(ordered, self.device),
+        )  # fmt: skip
+        return ordered, step()
+
+    @property
+    def _has_dense(self) -> bool:
+        return (
+            not self.batch_invariant
+            and self.model.config.plain_attention
+            and self.device.type == "cuda"
+            and self.model.embedding.dtype in (torch.bfloat16, torch.float16)
+        )
+
+    def _step(
+        self, query_start: Tensor, shape: StepShape, tokens: int, chunk_start: Tensor,
+        pieces: PiecewiseBody | None = None, *, draws: bool = True, also: Tensor | None = None,
+    ) -> Callable[[], Tensor]:  # fmt: skip
+        """A step of the rows in the tables, as a function that may be called or (not in pieces) captured; returns the
+        drawn tokens, or, unless it ``draws``, the logits of the tokens at ``also`` and of each sequence's last."""
+        tables, kernels, all_inputs = self.tables, self.kernels, self._inputs
+        count = len(query_start) - 1
+        rows = tables.step_rows[:count]
+        inputs = StepInputs(
+            token_ids=all_inputs.token_ids[:tokens],
+            positions=all_inputs.positions[:tokens],
+            slots=all_inputs.slots[:tokens],
+            seq_lens=all_inputs.seq_lens[:count],
+            block_tables=all_inputs.block_tables[:count],
+            last=all_inputs.last[:count],
+        )
+        wanted = self._draws.first(count)
+        attention = PagedLayers(
+            self.model.config, kernels, self.cache, self._workspace, shape, inputs.block_tables, inputs.seq_lens,
+            query_start if self.batch_invariant else chunk_start, self._shared, batch_invariant=self.batch_invariant,
+        )  # fmt: skip
+        last = None if shape.decodes == count else inputs.last
+        step_tokens = StepTokens(inputs.token_ids, inputs.positions, inputs.slots, last)
+
+        def step() -> Tensor:
+            kernels.prepare_step(rows, query_start, tables.state, self.block_size, inputs)
+            kernels.gather_draws(rows, tables.state.known, tables.sampling, wanted)
+            rows_wanted = last if also is None else torch.cat((also, inputs.last))
+            if pieces is None:
+                logits = self.model(replace(step_tokens, last=rows_wanted), self.cache, attention)
+            else:
+                logits = self.model.logits(self.model.finish(pieces(attention, shape.tokens), rows_wanted))
+            return self._drawn(logits, wanted, rows, query_start) if draws else logits
+
+        return step
+
+    def _drawn(self, logits: Tensor, draws: Draws, rows: Tensor, query_start: Tensor) -> Tensor:
+        """The token drawn for each row, taken note of in the tables."""
+        kernels = self.kernels
+        threshold = kernels.sampling_threshold(logits, draws.temperature, draws.top_k, draws.top_p, draws.min_p)
+        drawn = kernels.sample(logits, draws.temperature, draws.seeds, draws.positions, threshold)
+        kernels.commit_step(rows, query_start, drawn, self.tables.state)
+        return drawn
+
+
+def _starts(batch: list[Scheduled]) -> Words:
+    starts = np.zeros(len(batch) + 1, dtype=np.int32)
+    np.cumsum([s.num_tokens for s in batch], out=starts[1:])
+    return starts

@@ -1,0 +1,154 @@
+"""Attention of one step over the paged cache, by kernels (the twin of `attention`).
+
+A step's decodes stand first in the batch and take the kernel that splits keys over the card; the rest are prefills.
+A long prompt without history needs no cache to attend to: its keys and values are at hand, and a dense kernel of the
+library is faster.
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from backend.kernels.attention.workspace import DecodeWorkspace, SharedPrefix
+from backend.kernels.interface import Kernels
+from backend.models.config import ModelConfig
+from backend.models.decoders.paged_decoder import PagedCache
+
+DENSE_FROM = 1024  # tokens of a prompt from which the dense kernel is faster
+DENSE_STEP = 256  # it plans anew for every length, so lengths are rounded up to this
+DENSE_TOGETHER = 2048  # rows of equally long prompts that one call of it is worth, however short each is
+
+
+@dataclass(frozen=True, slots=True)
+class DensePrompts:
+    """`count` whole prompts of `length` rows each, from row `start` of the batch on, for one call of the dense kernel.
+
+    It runs on ``padded`` rows a prompt. The rest belong to others and come out as nonsense that nobody reads; only a
+    single prompt may have such a rest.
+    """
+
+    start: int
+    length: int
+    padded: int
+    count: int = 1
+
+    @property
+    def end(self) -> int:
+        return self.start + self.count * self.length
+
+    def covers(self, rows: int) -> bool:
+        return self.start == 0 and self.end == rows
+
+
+def dense_lengths(lengths: list[int]) -> set[int]:
+    """Which of these lengths of whole prompts had better take the dense kernel."""
+    count = Counter(lengths)
+    together = {n for n in count if n % DENSE_STEP == 0 and n * count[n] >= DENSE_TOGETHER}
+    return together | {n for n in count if n >= DENSE_FROM}
+
+
+def dense_prompts(start: int, lengths: list[int]) -> tuple[DensePrompts, ...]:
+    """Whole prompts that follow one another from row `start` on; neighbours that need no padding and are equally long
+    go together, since each call of the library costs the host a fifth of a millisecond."""
+    groups: list[DensePrompts] = []
+    for length in lengths:
+        padded = -(-length // DENSE_STEP) * DENSE_STEP
+        last = groups[-1] if groups else None
+        if last and last.length == last.padded == length:
+            groups[-1] = DensePrompts(last.start, length, padded, last.count + 1)
+        else:
+            groups.append(DensePrompts(start, length, padded))
+        start += length
+    return tuple(groups)
+
+
+@dataclass(frozen=True, slots=True)
+class StepShape:
+    """The flat batch of a step: decodes, one row each; then `chunks` sequences with `chunk_rows` rows together, which
+    attend through the cache; then prompts for the dense kernel."""
+
+    decodes: int
+    shared: bool = False  # the decodes share a prefix, of the length that stands in the tables
+    chunks: int = 0
+    chunk_rows: int = 0
+    dense: tuple[DensePrompts, ...] = ()
+
+    @property
+    def tokens(self) -> int:
+        """Rows that belong to someone; behind them there may be padding."""
+        return self.dense[-1].end if self.dense else self.decodes + self.chunk_rows
+
+
+class PagedLayers:
+    """`models.paged_decoder.CachedAttention` of one step.
+
+    block_tables, seq_lens: of the decodes' and the chunks' sequences. chunk_start: [chunks + 1] int32, where each chunk
+    begins among their rows. batch_invariant: decodes and chunks alike take one kernel with fixed tiles, so that the
+    bits of a row depend on its own sequence alone; the shape has no dense prompts, and chunk_start all sequences.
+    """
+
+    def __init__(
+        self, config: ModelConfig, kernels: Kernels, cache: PagedCache, workspace: DecodeWorkspace,
+        shape: StepShape, block_tables: Tensor, seq_lens: Tensor, chunk_start: Tensor,
+        shared: SharedPrefix | None = None, *, batch_invariant: bool = False,
+    ) -> None:  # fmt: skip
+        self.batch_invariant = batch_invariant
+        self.config = config
+        self.kernels = kernels
+        self.cache = cache
+        self.workspace = workspace
+        self.shape = shape
+        self.block_tables, self.seq_lens, self.chunk_start = block_tables, seq_lens, chunk_start
+        self.shared = shared if shape.shared else None
+        self.keys_in_place = bool(shape.dense)
+        self.scale = config.attention_scale
+
+    def __call__(self, layer: int, q: Tensor, qkv: Tensor, out: Tensor | None = None) -> Tensor:
+        """out: [tokens, heads, head_dim], where to leave the result; None: in new memory. Rows of padding tokens get
+        zeros in new memory, and are left alone in what was given."""
+        cache, shape = self.cache, self.shape
+        keys, values, decodes, chunks = cache.keys[layer], cache.values[layer], shape.decodes, shape.chunks
+        windows = self.config.windows
+        scales: dict[str, Any] = {
+            "scale": self.scale, "window": windows[layer] if windows else None, "cap": self.config.attention_cap,
+            **cache.scales(layer),
+        }  # fmt: skip
+        if self.batch_invariant:
+            tables, lengths = self.block_tables, self.seq_lens
+            return self.kernels.paged_attention(
+                q, keys, values, tables, self.chunk_start, lengths, batch_invariant=True, out=out, **scales
+            ).view(len(q), -1)
+        if out is None and len(shape.dense) == 1 and shape.dense[0].covers(len(q)):
+            return self._dense(q, qkv, shape.dense[0]).reshape(len(q), -1)
+        if out is None:
+            out = torch.empty_like(q)
+            out[self.shape.tokens :] = 0
+        if decodes:
+            tables, lengths = self.block_tables[:decodes], self.seq_lens[:decodes]
+            self.kernels.paged_decode(
+                q[:decodes], keys, values, tables, lengths, self.workspace, shared=self.shared, out=out[:decodes],
+                **scales,
+            )  # fmt: skip
+        if chunks:
+            rows = slice(decodes, decodes + shape.chunk_rows)
+            tables, lengths = self.block_tables[decodes:][:chunks], self.seq_lens[decodes:][:chunks]
+            self.kernels.paged_attention(
+                q[rows], keys, values, tables, self.chunk_start, lengths, out=out[rows], **scales
+            )  # fmt: skip
+        for prompts in shape.dense:
+            out[prompts.start : prompts.end] = self._dense(q, qkv, prompts)
+        return out.view(len(q), -1)
+
+    def _dense(self, q: Tensor, qkv: Tensor, prompts: DensePrompts) -> Tensor:
+        heads, kv_heads, dim = self.config.num_heads, self.config.num_kv_heads, self.config.head_dim
+        rows = slice(prompts.start, prompts.start + prompts.count * prompts.padded)
+        k, v = qkv[rows].view(-1, heads + 2 * kv_heads, dim)[:, heads:].tensor_split(2, 1)
+        batched = [x.view(prompts.count, -1, *x.shape[1:]).transpose(1, 2) for x in (q[rows], k, v)]
+        out = F.scaled_dot_product_attention(
+            batched[0], batched[1], batched[2], is_causal=True, scale=self.scale, enable_gqa=True
+        )
+        return out.transpose(1, 2).flatten(0, 1)[: prompts.count * prompts.length]

@@ -1,0 +1,146 @@
+"""Bringing an engine up on a GPU: what fits is measured, not guessed.
+
+Weights first. Then the largest step runs once on a cache of one block, and shows what activations take. What is left of
+the engine's share of the card, less room for the graphs, becomes KV cache; then the graphs are captured.
+"""
+
+import gc
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import torch
+import triton
+
+from backend.engine.cache.attention import Allocate, KVCache
+from backend.engine.cache.sleeper import Sleeper
+from backend.engine.core.progress import OnStage, Stage
+from backend.engine.gpu.captures import graph_sizes
+from backend.engine.gpu.graph_runner import GraphRunner
+from backend.engine.gpu.memory import CardMemory, supported
+from backend.engine.gpu.sleeper import CardSleeper, settle
+from backend.engine_config import CacheSize, EngineConfig, size_cache_within
+from backend.errors import ConfigError
+from backend.kernels.interface import kernels_for
+from backend.kernels.launching import tuning
+from backend.kernels.launching.launch import FP8
+from backend.models.config import ModelConfig
+from backend.models.decoders.decoder import Decoder
+from backend.models.decoders.invariant_decoder import kind_of
+from backend.models.decoders.paged_decoder import PagedDecoder
+from backend.planner.cards import CARDS, H100
+from backend.planner.plan import require_room
+
+GRAPH_MEMORY = 1 << 30  # graphs share the activations of the largest; the rest is CUDA's own, a few MiB each
+LARGEST_GRAPH = 512
+CHOICES = Path(__file__).parents[2] / "kernels" / "choices.json"  # measured by bench/gpu_tune.py
+
+
+def require_card(config: EngineConfig) -> None:
+    """Raises ConfigError if there is no GPU."""
+    if not torch.cuda.is_available():
+        raise ConfigError(f"device {config.device!r} was asked for, and there is no CUDA device")
+
+
+def require_gpu(config: EngineConfig, model: ModelConfig) -> None:
+    """What can be known before anything is loaded.
+
+    Raises ConfigError if there is no GPU, if its kernels cannot serve this model so configured, or if it will not fit
+    (`planner`), naming the numbers.
+    """
+    require_card(config)
+    if config.block_size < 16 or config.block_size & (config.block_size - 1):
+        raise ConfigError(f"on a GPU block_size is a power of two, at least 16, not {config.block_size}")
+    if model.cpu_only is not None:
+        raise ConfigError(f"on a GPU this model cannot be served: {model.cpu_only}")
+    if not 16 <= model.head_dim <= 256:
+        raise ConfigError(f"on a GPU heads are 16 to 256 wide, not {model.head_dim}")
+    if config.quantization:
+        if config.dtype != "bfloat16":
+            raise ConfigError(f"quantization fp8 goes with dtype bfloat16, not {config.dtype}")
+        widths = (model.hidden_size, model.intermediate_size, model.num_heads * model.head_dim)
+        if any(width % 16 for width in widths):
+            raise ConfigError(f"quantization fp8 needs widths that are multiples of 16, not {widths}")
+    free, total = torch.cuda.mem_get_info()
+    card = next((card for card in CARDS.values() if card.name == torch.cuda.get_device_name()), H100)
+    require_room(model, config, card, memory=total, used=max(total - free, card.reserved))
+
+
+def gpu_runner(
+    model: Decoder, config: EngineConfig, on_stage: OnStage
+) -> tuple[GraphRunner, CacheSize, Sleeper | None]:
+    """A runner with all the cache it may have, and what sends it to sleep, if the card can do that.
+
+    Raises ConfigError, naming the number, if one sequence does not fit.
+    """
+    device = model.embedding.device
+    dtype = FP8 if config.kv_dtype else model.embedding.dtype
+    fused = paged(model, config)
+    memory = (CardMemory(device), CardMemory(device)) if supported(device) else None
+    weights = settle(fused.weights(), memory[0]) if memory else []
+    on_stage(Stage.KERNELS, 0, 1)
+    activations = _activations(fused, dtype, config)
+    on_stage(Stage.KERNELS, 1, 1)
+    size = cache_beside(activations + GRAPH_MEMORY, config, model.config, dtype)
+    runner = _runner(fused, dtype, config, size, memory[1].empty if memory else None)
+    if config.graphs:
+        runner.capture(graph_sizes(min(config.max_num_seqs, LARGEST_GRAPH)), partial(on_stage, Stage.GRAPHS))
+    runner.rehearse()  # its memory is the allocator's from now on, and its kernels are compiled
+    torch.cuda.synchronize()
+    cache = (runner.cache.keys, runner.cache.values)
+    return runner, size, CardSleeper(runner, memory[0], weights, memory[1], cache) if memory else None
+
+
+def paged(model: Decoder, config: EngineConfig) -> PagedDecoder:
+    """The form of `model` that runs on its card; takes over its weights."""
+    tuning.use(tuning.Choices.load(CHOICES, torch.cuda.get_device_name(), triton.__version__))
+    kind = kind_of(model.config, batch_invariant=config.batch_invariant)
+    return kind(model, kernels_for(model.embedding.device), fp8=config.quantization == "fp8")
+
+
+def cache_beside(others: int, config: EngineConfig, model: ModelConfig, dtype: torch.dtype) -> CacheSize:
+    """Of the engine's share of the card, less what is taken and `others`, in bytes.
+
+    Raises ConfigError, naming the number, if one sequence or the blocks that were asked for do not fit.
+    """
+    free, total = torch.cuda.mem_get_info()
+    room = int(config.gpu_memory * total) - (total - free) - others
+    size = size_cache_within(room, config, model, dtype.itemsize)
+    block_bytes = config.block_size * model.kv_bytes_per_token(dtype.itemsize)
+    if size.num_blocks * block_bytes > room:
+        raise ConfigError(
+            f"{size.num_blocks} KV blocks take {size.num_blocks * block_bytes} bytes, and {room} are left beside the "
+            f"weights; {max(0, room) // block_bytes} would fit"
+        )
+    return size
+
+
+def measured(rehearse: Callable[[], None]) -> int:
+    """Bytes that a rehearsal takes at its peak, beside what is taken already; nothing of it stays."""
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    rehearse()
+    torch.cuda.synchronize()
+    peak = torch.cuda.max_memory_allocated() - before
+    gc.collect()
+    torch.cuda.empty_cache()
+    return peak
+
+
+def _activations(model: PagedDecoder, dtype: torch.dtype, config: EngineConfig) -> int:
+    """Of the largest step; what a runner keeps between steps counts too."""
+    length = min(config.max_model_len or model.config.max_position, model.config.max_position)
+    return measured(lambda: _runner(model, dtype, config, CacheSize(1, length)).rehearse())
+
+
+def _runner(
+    model: PagedDecoder, dtype: torch.dtype, config: EngineConfig, size: CacheSize, allocate: Allocate | None = None
+) -> GraphRunner:
+    cache = KVCache(model.config, size.num_blocks, config.block_size, dtype, config.device, allocate)
+    return GraphRunner(
+        model, cache, max_num_seqs=config.max_num_seqs, max_num_batched_tokens=config.max_num_batched_tokens,
+        max_model_len=size.max_model_len, speculates=config.speculation is not None,
+        batch_invariant=config.batch_invariant,
+    )  # fmt: skip

@@ -1,0 +1,132 @@
+"""A step that checks guesses, on the device (see `speculation`).
+
+Each position to be judged is a row of a decode step: the rows of one sequence have the same blocks, and lengths that
+grow by one. Every layer writes the keys and values of all rows before any attention reads, so a row finds those of the
+guesses before it. Draws come back at once, because what runs next depends on them; the device's tables are then told
+what was kept. Keys and values of refused guesses stay where the next tokens will be written.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from backend.engine.core.speculation import MAX_ROWS, Drafted, agreed
+from backend.engine.gpu.paged_layers import PagedLayers, StepShape
+from backend.engine.gpu.tables import DeviceTables, row_of
+from backend.kernels.attention.workspace import DecodeWorkspace
+from backend.kernels.interface import Kernels
+from backend.kernels.sampling.row_state import Draws, StepInputs
+from backend.models.decoders.paged_decoder import PagedCache, PagedDecoder, StepTokens
+
+SIZES = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+
+
+@dataclass(frozen=True)
+class Verifier:
+    """Checks guesses for one `GraphRunner`, whose model, cache and tables it shares.
+
+    batch_invariant: as in `PagedLayers`.
+    """
+
+    model: PagedDecoder
+    cache: PagedCache
+    tables: DeviceTables
+    inputs: StepInputs
+    draws: Draws
+    workspace: DecodeWorkspace
+    starts: Tensor  # [MAX_ROWS + 1] int32, 0, 1, 2 …: captured steps read it, so it has to stay
+    block_size: int
+    batch_invariant: bool
+
+    @classmethod
+    def allocate(
+        cls, model: PagedDecoder, cache: PagedCache, tables: DeviceTables, block_size: int, *, batch_invariant: bool
+    ) -> "Verifier":
+        device, config = cache.keys.device, model.config
+        max_blocks = tables.state.block_tables.shape[1]
+        workspace = DecodeWorkspace.allocate(
+            device, MAX_ROWS, config.num_heads, config.num_kv_heads, config.head_dim
+        )  # fmt: skip
+        inputs = StepInputs.allocate(MAX_ROWS, MAX_ROWS, max_blocks, device)
+        starts = torch.arange(MAX_ROWS + 1, dtype=torch.int32, device=device)
+        draws = Draws.allocate(MAX_ROWS, device)
+        return cls(model, cache, tables, inputs, draws, workspace, starts, block_size, batch_invariant)
+
+    @property
+    def kernels(self) -> Kernels:
+        return self.model.kernels
+
+    def stage(self, batch: list[Drafted]) -> int:
+        """Write the rows of a step into the tables; returns how many they are."""
+        tables = self.tables
+        rows: list[int] = []
+        offsets: list[int] = []
+        for item in batch:
+            tables.extend(item.sequence)
+            tables.write_tokens(item.sequence, len(item.sequence.tokens), item.guesses)
+            rows += [row_of(item.sequence)] * item.num_tokens
+            offsets += range(item.num_tokens)
+        padding = self.size(len(rows)) - len(rows)
+        tables.describe("check_rows", np.array(rows + [-1] * padding, dtype=np.int32))
+        tables.describe("check_offsets", np.array(offsets + [0] * padding, dtype=np.int32))
+        tables.flush()
+        return len(rows)
+
+    def size(self, rows: int) -> int:
+        """Rows of the step that `rows` are padded to."""
+        return next(size for size in SIZES if size >= rows)
+
+    def settle(self, batch: list[Drafted], drawn: list[int]) -> list[list[int | None]]:
+        """Deal the draws out, and tell the tables which of them each sequence keeps."""
+        dealt: list[list[int | None]] = []
+        at = 0
+        for item in batch:
+            own: list[int | None] = [token if token >= 0 else None for token in drawn[at : at + item.num_tokens]]
+            at += item.num_tokens
+            kept = agreed(item.guesses, own)
+            self.tables.advance(item.sequence, [max(0, token or 0) for token in own[: kept + 1]])
+            dealt.append(own)
+        return dealt
+
+    def step(self, size: int) -> Callable[[], Tensor]:
+        """A step of `size` rows, to be called or captured; returns the draws, [size] int64."""
+        tables, state = self.tables, self.tables.state
+        rows, offsets = tables.check_rows[:size], tables.check_offsets[:size]
+        fields: dict[str, Any] = {n: getattr(self.inputs, n)[:size] for n in self.inputs.__dataclass_fields__}
+        inputs = StepInputs(**fields)
+        draws = Draws(**{name: getattr(self.draws, name)[:size] for name in self.draws.__dataclass_fields__})
+        attention = PagedLayers(
+            self.model.config, self.kernels, self.cache, self.workspace, StepShape(size), inputs.block_tables,
+            inputs.seq_lens, self.starts[: size + 1], batch_invariant=self.batch_invariant,
+        )  # fmt: skip
+        step_tokens = StepTokens(inputs.token_ids, inputs.positions, inputs.slots, None)
+
+        def step() -> Tensor:
+            self._prepare(rows, offsets, inputs)
+            self.kernels.gather_draws(rows, state.known, tables.sampling, draws)
+            draws.positions.add_(offsets)
+            logits = self.model(step_tokens, self.cache, attention)
+            threshold = self.kernels.sampling_threshold(
+                logits, draws.temperature, draws.top_k, draws.top_p, draws.min_p
+            )
+            return self.kernels.sample(logits, draws.temperature, draws.seeds, draws.positions, threshold)
+
+        return step
+
+    def _prepare(self, rows: Tensor, offsets: Tensor, inputs: StepInputs) -> None:
+        """What each row feeds the model; a padding row writes no cache and has no length."""
+        state, size = self.tables.state, self.block_size
+        real = rows >= 0
+        row = rows.clamp(min=0).long()
+        position = torch.where(real, state.computed[row] + offsets, 0).long()
+        tables = state.block_tables[row]
+        block = tables.gather(1, (position // size).unsqueeze(1)).squeeze(1).long()
+        inputs.token_ids.copy_(torch.where(real, state.tokens[row, position], 0))
+        inputs.positions.copy_(position)
+        inputs.slots.copy_(torch.where(real, block * size + position % size, -1))
+        inputs.seq_lens.copy_(torch.where(real, position + 1, 0))
+        inputs.block_tables.copy_(tables)

@@ -1,0 +1,211 @@
+"""The Llama-shaped decoder (Touvron et al. 2023; Grattafiori et al. 2024), for a flat batch of tokens.
+
+One forward takes the tokens of all sequences of a step, prefill and decode mixed, as one row each: linear layers do
+not care whose row it is. Attention does, and is handed in, so that the same model runs on gathered pages (CPU) or on a
+paged kernel (GPU).
+"""
+
+from collections.abc import Iterable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from backend.models.config import ModelConfig
+from backend.models.layers.arithmetic import Attention, rms_norm, rotate
+from backend.models.layers.experts import ExpertLayer
+from backend.models.layers.linear import linear
+from backend.models.layers.variant_layer import VariantLayer, cap, norm
+from backend.models.rope import Rope
+from backend.models.tensors import Expected, require_finite
+
+BODY, HEAD = "model.", "lm_head.weight"
+TEXT_PARTS = ("language_model.", "model.language_model.")  # as in releases, and as transformers 5 has them in memory
+IMAGE_PARTS = ("vision_tower.", "multi_modal_projector.")
+
+
+class DecoderLayer(nn.Module):
+    """One block. Weights are fused: q, k, v in one matrix, gate and up in another."""
+
+    def __init__(self, config: ModelConfig, index: int, dtype: torch.dtype, device: torch.device) -> None:
+        super().__init__()
+        self.index = index
+        self.eps = config.rms_norm_eps
+        self.heads, self.kv_heads, self.head_dim = config.num_heads, config.num_kv_heads, config.head_dim
+        self.fused_names = config.fused_names
+
+        def empty(*shape: int) -> nn.Parameter:
+            return nn.Parameter(torch.empty(*shape, dtype=dtype, device=device), requires_grad=False)
+
+        q, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
+        self.input_norm = empty(config.hidden_size)
+        self.qkv = empty(q + 2 * kv, config.hidden_size)
+        self.qkv_bias = empty(q + 2 * kv) if config.qkv_bias else None
+        self.q_norm = empty(self.head_dim) if config.qk_norm else None
+        self.k_norm = empty(self.head_dim) if config.qk_norm else None
+        self.out = empty(config.hidden_size, q)
+        self.post_norm = empty(config.hidden_size)
+        experts = config.experts
+        if experts is not None and index not in experts.dense_layers:
+            self.experts: ExpertLayer | None = ExpertLayer(experts, config.hidden_size, dtype, device)
+        else:
+            self.experts = None
+            self.gate_up = empty(2 * config.intermediate_size, config.hidden_size)
+            self.down = empty(config.hidden_size, config.intermediate_size)
+
+    def forward(self, hidden: Tensor, cos: Tensor, sin: Tensor, attention: Attention) -> Tensor:
+        tokens = hidden.shape[0]
+        qkv = linear(rms_norm(hidden, self.input_norm, self.eps), self.qkv, self.qkv_bias)
+        qkv = qkv.view(tokens, self.heads + 2 * self.kv_heads, self.head_dim)
+        rotated, v = qkv.tensor_split((self.heads + self.kv_heads,), 1)
+        if self.q_norm is not None and self.k_norm is not None:
+            q, k = rotated.tensor_split((self.heads,), 1)
+            rotated = torch.cat((rms_norm(q, self.q_norm, self.eps), rms_norm(k, self.k_norm, self.eps)), 1)
+        q, k = rotate(rotated, cos, sin).tensor_split((self.heads,), 1)
+        attended = attention(self.index, q, k, v).reshape(tokens, -1)
+        hidden = hidden + linear(attended, self.out)
+        x = rms_norm(hidden, self.post_norm, self.eps)
+        if self.experts is not None:
+            mixed: Tensor = self.experts(x)
+            return hidden + mixed
+        gate, up = linear(x, self.gate_up).chunk(2, -1)
+        return hidden + linear(F.silu(gate) * up, self.down)
+
+    def places(self) -> dict[str, Tensor]:
+        """The checkpoint's names, behind the layer's own prefix, and where their tensors go."""
+        q, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
+        cuts = (q, q + kv)
+        places: dict[str, Tensor] = {
+            "input_layernorm.weight": self.input_norm,
+            "post_attention_layernorm.weight": self.post_norm,
+            "self_attn.o_proj.weight": self.out,
+        }
+        if self.fused_names:
+            places["self_attn.qkv_proj.weight"] = self.qkv
+        else:
+            places |= {f"self_attn.{n}_proj.weight": p for n, p in zip("qkv", self.qkv.tensor_split(cuts), strict=True)}
+        if self.qkv_bias is not None:
+            places |= {
+                f"self_attn.{n}_proj.bias": p for n, p in zip("qkv", self.qkv_bias.tensor_split(cuts), strict=True)
+            }
+        if self.q_norm is not None and self.k_norm is not None:
+            places |= {"self_attn.q_norm.weight": self.q_norm, "self_attn.k_norm.weight": self.k_norm}
+        if self.experts is not None:
+            return places | self.experts.places()
+        if self.fused_names:
+            places["mlp.gate_up_proj.weight"] = self.gate_up
+        else:
+            gate, up = self.gate_up.chunk(2)
+            places |= {"mlp.gate_proj.weight": gate, "mlp.up_proj.weight": up}
+        return places | {"mlp.down_proj.weight": self.down}
+
+
+class Decoder(nn.Module):
+    """Token ids and positions in, logits of chosen rows out."""
+
+    cos: Tensor
+    sin: Tensor
+    local_cos: Tensor
+    local_sin: Tensor
+
+    def __init__(
+        self, config: ModelConfig, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"
+    ) -> None:
+        super().__init__()
+        device = torch.device(device)
+        self.config = config
+        width = (config.vocab_size, config.hidden_size)
+        self.embedding = nn.Parameter(torch.empty(*width, dtype=dtype, device=device), requires_grad=False)
+        kind = DecoderLayer if config.variant is None else VariantLayer
+        self.layers = nn.ModuleList(kind(config, i, dtype, device) for i in range(config.num_layers))
+        self.norm = nn.Parameter(torch.empty(config.hidden_size, dtype=dtype, device=device), requires_grad=False)
+        self.head = (
+            self.embedding
+            if config.tie_word_embeddings
+            else nn.Parameter(torch.empty(*width, dtype=dtype, device=device), requires_grad=False)
+        )
+        self.kv_scales: Tensor | None = None  # [layers, 2] float32 on the CPU, of an FP8 cache; None: 1
+        self._tabulate("", Rope(config.rope_theta, config.rope_scaling, config.max_position))
+        if config.variant is not None and config.variant.local_rope is not None:
+            self._tabulate("local_", config.variant.local_rope)
+
+    def _tabulate(self, prefix: str, rope: Rope) -> None:
+        """Cosines and sines of every position, [max_position, 1, head_dim // 2], in buffers with that prefix."""
+        device, dtype, length = self.embedding.device, self.embedding.dtype, self.config.max_position
+        found = rope.scaling.frequencies(rope.theta, self.config.head_dim, length)
+        frequencies = torch.tensor(found, dtype=torch.float32, device=device)
+        angles = torch.outer(torch.arange(length, dtype=torch.float32, device=device), frequencies)
+        for name, table in (("cos", angles.cos()), ("sin", angles.sin())):
+            scaled = (table * rope.scaling.magnitude).to(dtype).unsqueeze(1)
+            self.register_buffer(prefix + name, scaled, persistent=False)
+
+    @torch.inference_mode()
+    def forward(self, ids: Tensor, positions: Tensor, attention: Attention, logit_rows: Tensor) -> Tensor:
+        """
+        Args:
+            ids, positions: [tokens], int64.
+            logit_rows: [rows], int64: which tokens' next-token logits are wanted (each sequence's last, usually).
+        Returns:
+            [rows, vocab_size] in the model's dtype.
+        """
+        logits = linear(self.states(ids, positions, attention, logit_rows), self.head)
+        variant = self.config.variant
+        return logits if variant is None else cap(logits / variant.logit_scale, variant.logit_cap)
+
+    @torch.inference_mode()
+    def states(self, ids: Tensor, positions: Tensor, attention: Attention, rows: Tensor) -> Tensor:
+        """What the head reads: the last layer's output, normalised, of those `rows`. [rows, hidden_size]."""
+        variant = self.config.variant
+        hidden = F.embedding(ids, self.embedding)
+        if variant is not None:
+            hidden = hidden * torch.tensor(variant.embedding_scale, dtype=hidden.dtype)  # rounded as in the release
+        tables = {"rope": (self.cos[positions], self.sin[positions])}
+        if variant is not None and variant.local_rope is not None:
+            tables["local"] = self.local_cos[positions], self.local_sin[positions]
+        for i, layer in enumerate(self.layers):
+            cos, sin = tables.get(self.config.positions_of(i), tables["rope"])
+            hidden = layer(hidden, cos, sin, attention)
+        return norm(variant, hidden[rows], self.norm, self.config.rms_norm_eps)
+
+    @torch.no_grad()
+    def load(self, weights: Iterable[tuple[str, Tensor]]) -> None:
+        """Fill every parameter from Hugging Face names.
+
+        Raises CorruptCheckpoint naming the tensor if one is missing, unknown, twice there, misshapen or not finite.
+        """
+        found = self.expected()
+        for name, tensor in weights:
+            place = found.place(name, tuple(tensor.shape))
+            if place is not None:
+                require_finite([(name, tensor)])
+                place.copy_(tensor)
+        found.require_all()
+
+    def expected(self) -> Expected:
+        return Expected(self.places(), {HEAD} if self.config.tie_word_embeddings else set())
+
+    def own_names(self, names: list[str]) -> list[str | None]:
+        """As `places` spells them; None for what is another model's. One that was saved without its head names its
+        tensors from the body on, one that reads images, too, by its parts."""
+        if any(name.startswith(TEXT_PARTS) for name in names):
+            return [_of_text_part(name) for name in names]
+        return list(names) if any(name.startswith(BODY) for name in names) else [BODY + name for name in names]
+
+    def places(self) -> dict[str, Tensor]:
+        """Hugging Face name -> where it goes, as views into the fused weights."""
+        places: dict[str, Tensor] = {"model.embed_tokens.weight": self.embedding, "model.norm.weight": self.norm}
+        if not self.config.tie_word_embeddings:
+            places[HEAD] = self.head
+        for i, layer in enumerate(self.layers):
+            assert isinstance(layer, DecoderLayer | VariantLayer)  # noqa: S101  (ModuleList forgets its element type)
+            places |= {f"model.layers.{i}.{name}": place for name, place in layer.places().items()}
+        return places
+
+
+def _of_text_part(name: str) -> str | None:
+    """What is nobody's stays as it is, so that it is found to have no place."""
+    if name.startswith("language_model."):
+        return name.removeprefix("language_model.")
+    if name.removeprefix(BODY).startswith(IMAGE_PARTS):
+        return None
+    return name.replace("model.language_model.", BODY, 1)

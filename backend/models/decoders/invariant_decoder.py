@@ -1,0 +1,42 @@
+"""The decoders of the kernels in which a token's logits depend on nothing but its own sequence.
+
+Not on who runs beside it, on how its prompt was cut into chunks, on the cache, the pages, graphs or guesses: every
+product takes `kernels.invariant_linear` whatever the number of rows, the other kernels work row by row anyway, and
+attention is told to do the same (`engine.paged_layers`). So a retained request can be run again later, alone, and give
+the tokens it gave then. It costs speed, most at few rows.
+"""
+
+from torch import Tensor
+
+from backend.models.config import ModelConfig
+from backend.models.decoders.fused_decoder import FusedDecoder
+from backend.models.decoders.layer_paths import InvariantRows, Road
+from backend.models.decoders.paged_decoder import Hidden, Weight
+from backend.models.decoders.variant_decoder import VariantDecoder
+
+
+class InvariantDecoder(FusedDecoder):
+    """Weights in the model's dtype only, see `InvariantRows`."""
+
+    def _road(self, rows: int, keys_in_place: bool = False) -> Road:
+        return InvariantRows(self.kernels, self.config.rms_norm_eps)
+
+    def logits(self, hidden: Hidden) -> Tensor:
+        return self.kernels.invariant_linear(self.states(hidden), self.head)
+
+
+class InvariantVariantDecoder(VariantDecoder):
+    """The same of families that depart from Llama; weights likewise."""
+
+    def _linear(self, x: Tensor, weight: Weight) -> Tensor:
+        return self.kernels.invariant_linear(x, weight.data)
+
+    def _head(self, x: Tensor) -> Tensor:
+        return self.kernels.invariant_linear(x, self.head)
+
+
+def kind_of(model: ModelConfig, *, batch_invariant: bool) -> type[FusedDecoder] | type[VariantDecoder]:
+    """What computes it on a GPU."""
+    if model.variant is not None:
+        return InvariantVariantDecoder if batch_invariant else VariantDecoder
+    return InvariantDecoder if batch_invariant else FusedDecoder

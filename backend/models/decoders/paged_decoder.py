@@ -1,0 +1,230 @@
+"""What decoders have in common that are computed by the kernels of `backend.kernels`: what a step gives them and takes
+from them, and the weights they take over.
+
+Everything that varies from step to step arrives in tensors, so that a whole step can be captured in a CUDA graph. How
+the layers are computed is another matter: `fused_decoder` for Llama's form, `variant_decoder` for families that depart
+from it.
+"""
+
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from backend.kernels.interface import Kernels
+from backend.models.decoders.decoder import Decoder
+from backend.models.rope import Rope
+
+FEW_ROWS = 1  # from two on, tensor cores are faster than `skinny_linear`
+NARROW_ROWS = 32  # up to here `narrow_linear` is faster than the library
+LT_ROWS = (64, 128)  # see `library_for`
+
+
+class CachedAttention(Protocol):
+    """Attention over what the cache of `layer` holds, this step's keys and values included.
+
+    q: [tokens, heads, head_dim]. qkv: [tokens, (heads + 2 * kv_heads) * head_dim], in which k is turned if
+    ``keys_in_place``. Returns [tokens, heads * head_dim].
+    """
+
+    keys_in_place: bool
+
+    def __call__(self, layer: int, q: Tensor, qkv: Tensor) -> Tensor: ...
+
+
+@dataclass(frozen=True, slots=True)
+class PagedCache:
+    """keys, values: [layers, blocks, block_size, kv_heads, head_dim]. FP8 ones hold value / scale, scale [layers,
+    kv_heads] float32."""
+
+    keys: Tensor
+    values: Tensor
+    k_scale: Tensor | None = None
+    v_scale: Tensor | None = None
+
+    def scales(self, layer: int) -> dict[str, Tensor | None]:
+        """Of one layer, as the kernels take them."""
+        if self.k_scale is None or self.v_scale is None:
+            return {"k_scale": None, "v_scale": None}
+        return {"k_scale": self.k_scale[layer], "v_scale": self.v_scale[layer]}
+
+
+@dataclass(frozen=True, slots=True)
+class StepTokens:
+    """ids, positions, slots: [tokens] int64; slot -1 writes no cache. last: [rows] int64, the tokens whose next-token
+    logits are wanted; None: all of them."""
+
+    ids: Tensor
+    positions: Tensor
+    slots: Tensor
+    last: Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class Hidden:
+    """What the layers leave behind: ``residual + added``, both [tokens, width]; None adds nothing.
+
+    added: perhaps in parts, float32 [parts, tokens, width], to be summed. scales: of `added` by row and by column, if
+    it is yet to be multiplied by them.
+    """
+
+    residual: Tensor
+    added: Tensor | None = None
+    scales: tuple[Tensor, Tensor] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Attended:
+    """Where the last layer has attended, and nothing is left to do that concerns more than one token.
+
+    residual: [tokens, width]. x: [tokens, heads * head_dim], what attention found.
+    """
+
+    residual: Tensor
+    x: Tensor
+
+    def rows(self, index: Tensor) -> "Attended":
+        return Attended(self.residual[index], self.x[index])
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """[out, in] in the model's dtype; or float8_e4m3fn, times scale [out, 1] float32."""
+
+    data: Tensor
+    scale: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Products:
+    """What a layer multiplies by, whatever its norms."""
+
+    qkv: Weight
+    qkv_bias: Tensor | None
+    q_norm: Tensor | None
+    k_norm: Tensor | None
+    out: Weight
+    gate_up: Weight
+    down: Weight
+
+
+class PagedDecoder(ABC):
+    """Takes over the weights of `model`. fp8: quantises those of the layers, one by one, and leaves `model` without."""
+
+    layers: Sequence[Products]
+    norm: Tensor
+
+    def __init__(self, model: Decoder, kernels: Kernels, *, fp8: bool = False) -> None:
+        self.config = config = model.config
+        self.kernels = kernels
+        self.fp8 = fp8
+        self.kv_scales = model.kv_scales
+        self.embedding, self.head = model.embedding, model.head
+        widths = (config.hidden_size, config.intermediate_size, config.num_heads * config.head_dim)
+        self._fits_narrow = all(width % 32 == 0 for width in widths)
+
+    def weights(self) -> list[Tensor]:
+        """All that it multiplies by, each once."""
+        found: list[Tensor | None] = [self.embedding, self.head, self.norm]
+        for layer in self.layers:
+            for part in (getattr(layer, f.name) for f in fields(layer)):
+                if isinstance(part, Weight):
+                    found += [part.data, part.scale]
+                else:
+                    found += part if isinstance(part, tuple) else [part]
+        return list({id(tensor): tensor for tensor in found if tensor is not None}.values())
+
+    def __call__(self, tokens: StepTokens, cache: PagedCache, attention: CachedAttention) -> Tensor:
+        """[rows, vocab_size] in the model's dtype."""
+        return self.logits(self.body(tokens, cache, attention))
+
+    def body(self, tokens: StepTokens, cache: PagedCache, attention: CachedAttention) -> Hidden:
+        """All layers; the rows named by ``tokens.last``."""
+        return self.finish(self.attended(tokens, cache, attention), tokens.last)
+
+    def finish(self, before: Attended, last: Tensor | None) -> Hidden:
+        """The last layer from its attention on, of the tokens named by `last`, for few have a next token to draw; of a
+        model of 32 layers that saves 3 % of what a prompt costs. None: of all. It may write into ``before``."""
+        return self.finished(before if last is None else before.rows(last))
+
+    @abstractmethod
+    def attended(self, tokens: StepTokens, cache: PagedCache, attention: CachedAttention) -> Attended:
+        """All layers up to the attention of the last one, of all tokens."""
+
+    @abstractmethod
+    def finished(self, before: Attended) -> Hidden:
+        """`finish`, of all that are given."""
+
+    @abstractmethod
+    def logits(self, hidden: Hidden) -> Tensor:
+        """[rows, vocab_size] in the model's dtype."""
+
+    def states(self, hidden: Hidden) -> Tensor:
+        """What the head reads: [rows, hidden_size]."""
+        k, eps = self.kernels, self.config.rms_norm_eps
+        if hidden.added is None:
+            return k.rms_norm(hidden.residual, self.norm, eps)
+        return k.add_rms_norm(hidden.added, hidden.residual, self.norm, eps, scales=hidden.scales)[0]
+
+    def _weight(self, parameter: nn.Parameter) -> Weight:
+        if not self.fp8:
+            return Weight(parameter)
+        quantised = Weight(*self.kernels.quantize_rows(parameter))
+        parameter.data = parameter.data.new_empty(0)
+        return quantised
+
+    def _turned(
+        self, index: int, layer: Products, qkv: Tensor, cos_sin: Tensor, tokens: StepTokens, cache: PagedCache,
+        attention: CachedAttention, scales: tuple[Tensor, Tensor] | None = None,
+    ) -> Tensor:  # fmt: skip
+        """Attention of layer `index`, behind its norms of q and k and the turn by `cos_sin`."""
+        q = self.kernels.rotary_kv(
+            qkv, tokens.positions, cos_sin, tokens.slots, cache.keys[index], cache.values[index],
+            q_norm=layer.q_norm, k_norm=layer.k_norm, eps=self.config.rms_norm_eps,
+            keys_in_place=attention.keys_in_place, scales=scales, **cache.scales(index),
+        )  # fmt: skip
+        return attention(index, q, qkv)
+
+
+def table_of(rope: Rope, head_dim: int, length: int, device: torch.device) -> Tensor:
+    """Cosines, then sines, of every position: float32 [length, head_dim]."""
+    found = rope.scaling.frequencies(rope.theta, head_dim, length)
+    frequencies = torch.tensor(found, dtype=torch.float32, device=device)
+    angles = torch.outer(torch.arange(length, dtype=torch.float32, device=device), frequencies)
+    return torch.cat((angles.cos(), angles.sin()), -1) * rope.scaling.magnitude
+
+
+@contextmanager
+def library_for(rows: int, device: torch.device) -> Iterator[None]:
+    """At 128 rows cuBLAS takes a poor form for wide products that cuBLASLt does not (8B's down: 53 µs and 45 on an
+    H100); elsewhere they are alike, or cuBLAS is ahead."""
+    if device.type != "cuda" or not LT_ROWS[0] < rows <= LT_ROWS[1]:
+        yield
+        return
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*preferred_blas_library is an experimental feature")
+        before = torch.backends.cuda.preferred_blas_library()
+        torch.backends.cuda.preferred_blas_library("cublaslt")
+        try:
+            yield
+        finally:
+            torch.backends.cuda.preferred_blas_library(before)
+
+
+def linear_fp8(kernels: Kernels, x: Tensor, x_scale: Tensor, weight: Weight) -> Tensor:
+    assert weight.scale is not None  # noqa: S101  (FP8 weights have one)
+    return kernels.fp8_linear(x, x_scale, weight.data, weight.scale)
+
+
+def quantised(kernels: Kernels, x: Tensor, *, fp8: bool) -> tuple[Tensor, Tensor | None]:
+    """x as products by such weights want it, and its scale if that is in FP8."""
+    return kernels.quantize_rows(x) if fp8 else (x, None)
+
+
+def scales_of(x_scale: Tensor | None, weight: Weight) -> tuple[Tensor, Tensor] | None:
+    return None if x_scale is None or weight.scale is None else (x_scale, weight.scale)

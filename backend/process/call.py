@@ -1,0 +1,83 @@
+"""One request's sequences on their way through the engine, as whoever answers it sees them."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from backend.engine.core.progress import Progress
+from backend.errors import DeadlineExceeded
+
+
+class ClientGone(Exception):
+    """Whoever asked has left; put into a call's queue by `Call.leave`."""
+
+
+Event = tuple[int, Progress]  # index of the choice, what happened to it
+
+
+class Call:
+    """The sequences of one request. Iterate with `next_event` until all are done; then or earlier, `close`.
+
+    abort: tells the engine to forget some of them. project: whose share of the queue they take.
+    """
+
+    def __init__(self, abort: Callable[[list[int]], None], ids: Sequence[int], project: bytes = b"") -> None:
+        self._abort = abort
+        self.project = project
+        self._index = {id: index for index, id in enumerate(ids)}
+        self._live = set(ids)
+        self._queue: asyncio.Queue[Event | Exception] = asyncio.Queue()
+        self.begun = False  # something of an answer is there
+
+    @property
+    def ids(self) -> list[int]:
+        return list(self._index)
+
+    @property
+    def done(self) -> bool:
+        """No event is to come, and none is left."""
+        return not self._live and self._queue.empty()
+
+    async def next_event(self) -> Event:
+        """Raises EngineDead, RequestError (the engine refused a sequence) or ClientGone."""
+        item = await self._queue.get()
+        if isinstance(item, Exception):
+            raise item
+        return item
+
+    def stop(self, index: int) -> None:
+        """Abort one choice: its text is complete, and tokens of it that came in the same step are nobody's."""
+        self._drop([id for id, i in self._index.items() if i == index])
+        items = [self._queue.get_nowait() for _ in range(self._queue.qsize())]
+        for item in items:
+            if isinstance(item, Exception) or item[0] != index:
+                self._queue.put_nowait(item)
+
+    def leave(self) -> None:
+        """The client is gone: abort everything at once and wake whoever waits for events."""
+        self.close()
+        self._queue.put_nowait(ClientGone())
+
+    def expire(self) -> None:
+        """Its time is over: abort everything at once and say so to whoever waits for events."""
+        self.close()
+        self._queue.put_nowait(DeadlineExceeded("the request's deadline has passed"))
+
+    def close(self) -> None:
+        """Abort what still runs. Harmless when nothing does."""
+        self._drop(list(self._live))
+
+    def _drop(self, ids: list[int]) -> None:
+        ids = [id for id in ids if id in self._live]
+        self._live.difference_update(ids)
+        self._abort(ids)
+
+    def deliver(self, progress: Progress) -> None:
+        self.begun = True
+        if progress.id in self._live:
+            if progress.finish is not None:
+                self._live.discard(progress.id)
+            self._queue.put_nowait((self._index[progress.id], progress))
+
+    def fail(self, error: Exception) -> None:
+        self._live.clear()
+        self._queue.put_nowait(error)

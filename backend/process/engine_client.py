@@ -1,0 +1,389 @@
+"""The HTTP process's side of the engine: start it, talk to it, notice when it is gone or hangs."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from backend import errors
+from backend.engine.core.progress import Stats
+from backend.engine_config import EngineConfig
+from backend.errors import Asleep, BackendError, EngineDead, Leaving, Overloaded, ProjectBusy, RequestError
+from backend.process.call import Call
+from backend.process.messages import (
+    LENGTH,
+    AbortSequences,
+    AddSequence,
+    Failed,
+    FromEngine,
+    Loading,
+    NotTurned,
+    Ping,
+    Pong,
+    Ready,
+    Refused,
+    Scrub,
+    Scrubbed,
+    Sleep,
+    Start,
+    StepDone,
+    ToEngine,
+    Turned,
+    Wake,
+    frame,
+    from_engine,
+)
+
+log = logging.getLogger(__name__)
+
+WATCH_INTERVAL_S = 0.5
+ABORT_GRACE_S = 2.0
+TURN_TIMEOUT_S = 180.0  # to fall asleep or to wake
+DRAIN_INTERVAL_S = 0.02
+STOP_GRACE_S = 5.0
+
+
+class EngineClient:
+    """One engine process at a time.
+
+    Once dead it stays dead until `restart` (see `supervision`): every call raises EngineDead.
+    """
+
+    def __init__(self, config: EngineConfig) -> None:
+        self.config: Final = config
+        self.capacity: Final = config.max_num_seqs + config.max_waiting
+        self.ready: Ready | None = None
+        self.loading: Loading | None = None  # how far the last long undertaking is
+        self.resting = False  # asleep, or on the way there or back: nothing is submitted
+        self.leaving = False
+        self._process: subprocess.Popen[bytes] | None = None
+        self._writer: asyncio.StreamWriter | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._calls: dict[int, Call] = {}
+        self._asked: dict[int, asyncio.Future[Pong | Scrubbed]] = {}
+        self._turns: dict[int, asyncio.Future[int]] = {}
+        self._next_id = 0
+        self._last_heard = 0.0
+        self._stats: Stats | None = None
+        self._dead: str | None = None
+        self.died = asyncio.Event()
+
+    @property
+    def stats(self) -> Stats | None:
+        """As of the last message from the engine."""
+        return self._stats
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process else None
+
+    @property
+    def alive(self) -> bool:
+        return self.ready is not None and self._dead is None
+
+    @property
+    def dead(self) -> bool:
+        return self._dead is not None
+
+    async def start(self, on_loading: Callable[[Loading], None] | None = None) -> Ready:
+        """Start the process and wait until it has loaded the model; ``on_loading`` hears how far it is.
+
+        Raises the process's own ConfigError or ModelError, or EngineDead if it ends without saying why.
+        """
+        ours, theirs = socket.socketpair()
+        try:
+            self._process = subprocess.Popen(  # noqa: S603, ASYNC220  (fork and exec, no waiting)
+                [sys.executable, "-m", "backend.process.engine_process", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=sys.stderr.fileno() if _has_fileno(sys.stderr) else None,
+                env=_environment(),
+            )
+        finally:
+            theirs.close()
+        reader, self._writer = await asyncio.open_unix_connection(sock=ours)
+        self._send(Start(self.config))
+        try:
+            while isinstance(first := await _read(reader), Loading):
+                self.loading = first
+                if on_loading:
+                    on_loading(first)
+        except (asyncio.IncompleteReadError, OSError):
+            self._dead = "it ended while starting"
+            await self.stop()
+            raise EngineDead(f"the engine process ended while starting, status {self._process.returncode}") from None
+        if isinstance(first, Failed):
+            self._dead = first.message
+            await self.stop()
+            raise _error(first.kind, first.message, None)
+        if not isinstance(first, Ready):
+            raise EngineDead("the engine process spoke out of turn")
+        self.ready, self._stats = first, first.stats
+        self._last_heard = time.monotonic()
+        self._tasks = [asyncio.create_task(self._listen(reader)), asyncio.create_task(self._watch())]
+        return first
+
+    def submit(self, sequences: Sequence[AddSequence]) -> Call:
+        """Queue the sequences of one request; `id` and `leader` in them count from 0 and are replaced.
+
+        Raises EngineDead, Leaving, Asleep, Overloaded (they do not all fit into the queue now), ProjectBusy (nor into
+        their project's share of it) or, if they never could, InvalidRequest.
+        """
+        self.require_alive()
+        if self.leaving:
+            raise Leaving("the backend is stopping; try again")
+        if self.resting:
+            raise Asleep("the backend is asleep")
+        if len(sequences) > self.capacity:
+            raise errors.InvalidRequest(
+                f"{len(sequences)} sequences in one request; at most {self.capacity}", param="n"
+            )
+        if len(self._calls) + len(sequences) > self.capacity:
+            raise Overloaded("the engine's queue is full; try again")
+        self._check_share(sequences)
+        if not self._calls:
+            self._last_heard = time.monotonic()
+        base = self._next_id
+        self._next_id += len(sequences)
+        ids = range(base, self._next_id)
+        call = Call(self.abort, ids, sequences[0].project if sequences else b"")
+        for id, sequence in zip(ids, sequences, strict=True):
+            self._calls[id] = call
+            leader = None if sequence.leader is None else base + sequence.leader
+            self._send(msgspec.structs.replace(sequence, id=id, leader=leader))
+        return call
+
+    def _check_share(self, sequences: Sequence[AddSequence]) -> None:
+        """Raises ProjectBusy if the project would hold more than its share of queue and batch."""
+        most = self.config.max_per_project
+        if most is None or not sequences:
+            return
+        project = sequences[0].project
+        if sum(call.project == project for call in self._calls.values()) + len(sequences) > most:
+            raise ProjectBusy(f"this project has {most} sequences here already, or would; try again")
+
+    def abort(self, ids: list[int]) -> None:
+        for id in ids:
+            self._calls.pop(id, None)
+        if ids and self.alive:
+            self._send(AbortSequences(ids))
+
+    async def ping(self, timeout_s: float) -> None:
+        """One round trip through the engine loop. Raises EngineDead when there is no answer in time."""
+        await self._ask(Ping, timeout_s)
+
+    async def scrub(self, timeout_s: float) -> Scrubbed:
+        """Zero every free KV block. Raises EngineDead when there is no answer in time, CannotScrub as the engine."""
+        done = await self._ask(Scrub, timeout_s)
+        assert isinstance(done, Scrubbed)  # noqa: S101
+        return done
+
+    async def _ask(self, question: type[Ping] | type[Scrub], timeout_s: float) -> Pong | Scrubbed:
+        self.require_alive()
+        number = self._next_id
+        self._next_id += 1
+        future: asyncio.Future[Pong | Scrubbed] = asyncio.get_running_loop().create_future()
+        self._asked[number] = future
+        self._send(question(number))
+        try:
+            return await asyncio.wait_for(future, timeout_s)
+        except TimeoutError:
+            raise EngineDead(f"the engine loop did not answer within {timeout_s:g} s") from None
+        finally:
+            self._asked.pop(number, None)
+
+    async def drain(self, grace_s: float, error: Exception) -> None:
+        """Wait until no call runs; after `grace_s` seconds, fail the rest with `error`. Set `resting` before."""
+        until = time.monotonic() + grace_s
+        while self._calls and time.monotonic() < until:  # noqa: ASYNC110  (calls end in many places, drains are rare)
+            await asyncio.sleep(DRAIN_INTERVAL_S)
+        for call in set(self._calls.values()):
+            self.abort(call.ids)
+            call.fail(error)
+
+    def leave(self) -> None:
+        """For good: nothing is taken any more, and calls of whose answer there is nothing yet fail with Leaving, so
+        that whoever asked may ask another."""
+        self.leaving = True
+        for call in set(self._calls.values()):
+            if not call.begun:
+                self.abort(call.ids)
+                call.fail(Leaving("the backend is stopping; try again"))
+
+    async def turn(self, to: type[Sleep] | type[Wake]) -> int:
+        """Send the engine to sleep, or wake it; returns the bytes it gave back.
+
+        Raises CannotSleep, CannotWake or ModelError if it stays as it was, EngineDead if it ends over it or does not
+        come to an end of it in TURN_TIMEOUT_S.
+        """
+        self.require_alive()
+        number = self._next_id
+        self._next_id += 1
+        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._turns[number] = future
+        self.loading = None
+        self._send(to(number))
+        try:
+            return await asyncio.wait_for(future, TURN_TIMEOUT_S)
+        except TimeoutError:
+            await self._end_hung()
+            raise EngineDead("the engine hung") from None
+        finally:
+            self._turns.pop(number, None)
+
+    async def restart(self, on_loading: Callable[[Loading], None] | None = None) -> Ready:
+        """`start` again, with a new process, once this one is dead. Raises what `start` raises, dead again."""
+        await self.stop()
+        self._dead, self.ready, self.loading = None, None, None
+        self.resting = False
+        self.died.clear()
+        try:
+            return await self.start(on_loading)
+        except BaseException:
+            self._dead = self._dead or "it did not start again"
+            self.died.set()
+            raise
+
+    async def stop(self) -> None:
+        """End the process; waits for it. Harmless when it is gone."""
+        self._die("stopped")
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._writer is not None:
+            self._writer.close()
+            with contextlib.suppress(OSError):
+                await self._writer.wait_closed()
+        if self._process is not None:
+            await asyncio.to_thread(_reap, self._process, STOP_GRACE_S)
+
+    def require_alive(self) -> None:
+        """Raises EngineDead when nobody is there to answer."""
+        if self._dead is not None:
+            raise EngineDead("the engine of this backend is not running")
+        if self.ready is None:
+            raise EngineDead("the engine of this backend has not started")
+
+    def _send(self, message: ToEngine) -> None:
+        assert self._writer is not None  # noqa: S101
+        self._writer.write(frame(message))
+
+    async def _listen(self, reader: asyncio.StreamReader) -> None:
+        try:
+            while True:
+                message = await _read(reader)
+                self._last_heard = time.monotonic()
+                self._handle(message)
+        except (asyncio.IncompleteReadError, OSError):
+            if self._dead is None:
+                log.error("the engine process ended; this backend answers 503 from now on")
+            self._die("the engine process ended")
+
+    def _handle(self, message: FromEngine) -> None:
+        match message:
+            case StepDone(progress, stats):
+                self._stats = stats
+                for item in progress:
+                    call = self._calls.get(item.id)
+                    if call is not None:
+                        if item.finish is not None:
+                            del self._calls[item.id]
+                        call.deliver(item)
+            case Pong(number) | Scrubbed(number):
+                if isinstance(message, Pong):
+                    self._stats = message.stats
+                future = self._asked.get(number)
+                if future is not None and not future.done():
+                    future.set_result(message)
+            case Loading():
+                self.loading = message
+            case Turned(number, released, stats):
+                self._stats = stats
+                turn = self._turns.get(number)
+                if turn is not None and not turn.done():
+                    turn.set_result(released)
+            case NotTurned(number, kind, text):
+                waiting = self._turns.get(number) or self._asked.get(number)
+                if waiting is not None and not waiting.done():
+                    waiting.set_exception(_error(kind, text, None))
+            case Refused(id, kind, text, param):
+                call = self._calls.pop(id, None)
+                if call is not None:
+                    others = [i for i in call.ids if i != id]
+                    call.fail(_error(kind, text, param))
+                    self.abort(others)
+
+    async def _watch(self) -> None:
+        """A step that does not end is a hang: the process gets SIGABRT, which leaves its stack in the log."""
+        while self._dead is None:
+            await asyncio.sleep(WATCH_INTERVAL_S)
+            busy = bool(self._calls or self._asked)
+            if busy and time.monotonic() - self._last_heard > self.config.step_timeout_s:
+                log.error("the engine has been silent for %g s; ending it", self.config.step_timeout_s)
+                await self._end_hung()
+
+    async def _end_hung(self) -> None:
+        self._die("the engine hung")
+        if self._process is not None:
+            self._process.send_signal(signal.SIGABRT)
+            await asyncio.to_thread(_reap, self._process, ABORT_GRACE_S)
+
+    def _die(self, why: str) -> None:
+        if self._dead is not None:
+            return
+        self._dead = why
+        self.died.set()
+        calls, self._calls = set(self._calls.values()), {}
+        for call in calls:
+            call.fail(EngineDead(why))
+        waiting: list[asyncio.Future[Any]] = [*self._asked.values(), *self._turns.values()]
+        for future in waiting:
+            if not future.done():
+                future.set_exception(EngineDead(why))
+
+
+async def _read(reader: asyncio.StreamReader) -> FromEngine:
+    (length,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
+    message: FromEngine = from_engine.decode(await reader.readexactly(length))
+    return message
+
+
+def _environment() -> dict[str, str]:
+    """Ours, with this package importable wherever it lies."""
+    root = str(Path(__file__).resolve().parents[2])
+    path = os.pathsep.join(p for p in (root, os.environ.get("PYTHONPATH")) if p)
+    return {**os.environ, "PYTHONPATH": path}
+
+
+def _reap(process: subprocess.Popen[bytes], grace_s: float) -> None:
+    try:
+        process.wait(grace_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _error(kind: str, message: str, param: str | None) -> BackendError:
+    """The error that the other process raised, by its class name."""
+    found = getattr(errors, kind, BackendError)
+    if not (isinstance(found, type) and issubclass(found, BackendError)):
+        return BackendError(message)
+    return found(message, param=param) if issubclass(found, RequestError) else found(message)
+
+
+def _has_fileno(stream: object) -> bool:
+    try:
+        stream.fileno()  # type: ignore[attr-defined]
+    except (AttributeError, OSError, ValueError):
+        return False
+    return True

@@ -1,0 +1,180 @@
+"""The engine process: ``python -m backend.process.engine_process FD``, started by `engine_client` and by nobody else.
+
+It reads requests between steps, so a ping that is answered has been through the loop. It ends when its parent does:
+the socket closes, and the kernel kills it if it does not look (Linux).
+"""
+
+import ctypes
+import faulthandler
+import os
+import signal
+import socket
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from backend.engine.core.progress import Stage
+from backend.engine.embedding.engine import EmbeddingEngine
+from backend.engine.engine import Engine
+from backend.engine.warm_up import warm_up
+from backend.errors import BackendError, CannotScrub, RequestError
+from backend.models.checkpoints.checkpoint import Checkpoint, resolve
+from backend.process.messages import (
+    AbortSequences,
+    AddSequence,
+    ChannelClosed,
+    EngineChannel,
+    Failed,
+    Loading,
+    NotTurned,
+    Ping,
+    Pong,
+    Ready,
+    Refused,
+    Scrub,
+    Scrubbed,
+    Sleep,
+    Start,
+    StepDone,
+    ToEngine,
+    Turned,
+    Wake,
+)
+
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+def main() -> None:
+    faulthandler.enable()  # a watchdog's SIGABRT leaves a stack in the log; stacks hold no values
+    die_with_parent()
+    # Ctrl-C and a group-wide SIGTERM reach us too; the parent drains first and then closes the socket.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    channel = EngineChannel(socket.socket(fileno=int(sys.argv[1])))
+    try:
+        engine = build(channel)
+        if engine is not None:
+            run(engine, channel)
+    except ChannelClosed:
+        pass
+
+
+def die_with_parent() -> None:
+    if sys.platform == "linux":
+        parent = os.getppid()
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # it died before the call
+            os._exit(1)
+
+
+def build(channel: EngineChannel) -> Engine | None:
+    """Load as told by the first message; None if that failed, which the parent then knows why."""
+    first = channel.receive(wait=True)[0]
+    if not isinstance(first, Start):
+        raise ChannelClosed
+    try:
+        checkpoint = Checkpoint(resolve(first.config.model), first.config.max_model_len)
+        kind = Engine if checkpoint.embedding is None else EmbeddingEngine
+        engine = kind.from_checkpoint(checkpoint, first.config, on_stage=Told(channel))
+    except BackendError as error:
+        channel.send(Failed(type(error).__name__, str(error)))
+        return None
+    warm_up(engine)
+    channel.send(Ready(engine.max_model_len, engine.vocab_size, engine.stats, engine.vector_size))
+    return engine
+
+
+class Told:
+    """Tells the parent how far each stage is, at every hundredth."""
+
+    def __init__(self, channel: EngineChannel) -> None:
+        self._channel = channel
+        self._last: tuple[Stage, int] | None = None
+
+    def __call__(self, stage: Stage, done: int, total: int) -> None:
+        now = stage, done * 100 // max(1, total)
+        if now != self._last:
+            self._last = now
+            self._channel.send(Loading(stage, done, total))
+
+
+class Scrubs:
+    """Scrubs that are under way: a part of the first is done between two steps, so that no answer waits for all."""
+
+    def __init__(self, engine: Engine, channel: EngineChannel) -> None:
+        self._engine = engine
+        self._channel = channel
+        self._asked: deque[tuple[int, int, Iterator[int]]] = deque()  # number, blocks, what `Engine.scrubbing` gives
+        self._residue = 0
+
+    def add(self, number: int) -> None:
+        self._asked.append((number, self._engine.blocks.num_free, self._engine.scrubbing()))
+
+    def __bool__(self) -> bool:
+        return bool(self._asked)
+
+    def go_on(self) -> None:
+        """Do the next part, and answer when that was the last."""
+        number, blocks, parts = self._asked[0]
+        try:
+            self._residue += next(parts)
+        except StopIteration:
+            self._channel.send(Scrubbed(number, blocks, self._residue))
+        except CannotScrub as error:
+            self._channel.send(NotTurned(number, type(error).__name__, error.message))
+        else:
+            return
+        self._asked.popleft()
+        self._residue = 0
+
+
+def run(engine: Engine, channel: EngineChannel) -> None:
+    """Until the parent closes the channel."""
+    scrubs = Scrubs(engine, channel)
+    while True:
+        waits = not engine.has_work and not scrubs and not engine.prepare()
+        for message in channel.receive(wait=waits):
+            handle(message, engine, channel, scrubs)
+        if scrubs:
+            scrubs.go_on()
+        if engine.has_work:
+            progress = engine.step()
+            channel.send(StepDone(progress, engine.stats))
+
+
+def handle(message: ToEngine, engine: Engine, channel: EngineChannel, scrubs: Scrubs) -> None:
+    match message:
+        case AddSequence(id, prompt, params, priority, leader, cache_root, project):
+            try:
+                engine.add(id, prompt, params, priority=priority, leader=leader, cache_root=cache_root, project=project)
+            except RequestError as error:
+                channel.send(Refused(id, type(error).__name__, error.message, error.param))
+        case AbortSequences(ids):
+            for id in ids:
+                engine.abort(id)
+            if not engine.has_work:
+                channel.send(StepDone([], engine.stats))  # else the gauges would stay as they were
+        case Scrub(number):
+            scrubs.add(number)
+        case Ping(number):
+            channel.send(Pong(number, engine.stats))
+        case Sleep(number):
+            turn(channel, number, engine, lambda: engine.sleep(partial(Told(channel), Stage.SLEEP)))
+        case Wake(number):
+            turn(channel, number, engine, lambda: engine.wake(partial(Told(channel), Stage.WAKE)))
+        case Start():
+            raise ChannelClosed
+
+
+def turn(channel: EngineChannel, number: int, engine: Engine, change: Callable[[], int | None]) -> None:
+    try:
+        released = change() or 0
+    except BackendError as error:
+        channel.send(NotTurned(number, type(error).__name__, str(error)))
+    else:
+        channel.send(Turned(number, released, engine.stats))
+
+
+if __name__ == "__main__":
+    main()

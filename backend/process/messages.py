@@ -1,0 +1,195 @@
+"""What the HTTP process and the engine process say to each other.
+
+Frames on a socket pair: four bytes of length, big-endian, then one msgpack message. The pair is inherited, not
+listened for, so no other process of the host can join in; and either side sees the other's death as end of file.
+Tokens cross, never text.
+"""
+
+import socket
+import struct
+
+import msgspec
+
+from backend.engine.core.progress import Progress, Stage, Stats
+from backend.engine.core.sampling import SamplingParams
+from backend.engine_config import EngineConfig
+
+LENGTH = struct.Struct(">I")
+MAX_FRAME = 1 << 28
+
+
+class AddSequence(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """See `Engine.add`."""
+
+    id: int
+    prompt: list[int]
+    params: SamplingParams
+    priority: int = 0
+    leader: int | None = None
+    cache_root: bytes = b""
+    project: bytes = b""
+
+
+class AbortSequences(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    ids: list[int]
+
+
+class Scrub(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Forget and zero every KV block that nobody runs on; answered with `Scrubbed`."""
+
+    number: int
+
+
+class Ping(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    number: int
+
+
+class Start(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """First message to an engine process."""
+
+    config: EngineConfig
+
+
+class Sleep(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """See `Engine.sleep`. Answered, after any number of `Loading`, by `Turned` or `NotTurned` of that number."""
+
+    number: int
+
+
+class Wake(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """See `Engine.wake`; answered like `Sleep`."""
+
+    number: int
+
+
+class Loading(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """How far a stage is; any number of these come before `Ready`, and while an engine falls asleep or wakes."""
+
+    stage: Stage
+    done: int
+    total: int
+
+
+class Ready(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """The engine answers. ``vocab_size``: token ids below it are accepted. ``vector_size``: of the vectors it makes;
+    0 of an engine that makes none."""
+
+    max_model_len: int
+    vocab_size: int
+    stats: Stats
+    vector_size: int = 0
+
+
+class Failed(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """The engine could not be built; ``kind`` is the name of a class in `backend.errors`."""
+
+    kind: str
+    message: str
+
+
+class Turned(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """The engine sleeps, or is awake. released: bytes."""
+
+    number: int
+    released: int
+    stats: Stats
+
+
+class NotTurned(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """It did not sleep, wake or scrub; ``kind`` is the name of a class in `backend.errors`."""
+
+    number: int
+    kind: str
+    message: str
+
+
+class Refused(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """One sequence was not taken; ``kind`` is the name of a class in `backend.errors`."""
+
+    id: int
+    kind: str
+    message: str
+    param: str | None
+
+
+class StepDone(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    progress: list[Progress]
+    stats: Stats
+
+
+class Scrubbed(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """``blocks`` were zeroed; read back, ``residue`` bytes of them are not zero."""
+
+    number: int
+    blocks: int
+    residue: int
+
+
+class Pong(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    number: int
+    stats: Stats
+
+
+ToEngine = Start | AddSequence | AbortSequences | Scrub | Ping | Sleep | Wake
+FromEngine = Loading | Ready | Failed | Refused | StepDone | Scrubbed | Pong | Turned | NotTurned
+
+_encoder = msgspec.msgpack.Encoder()
+to_engine = msgspec.msgpack.Decoder(ToEngine)
+from_engine = msgspec.msgpack.Decoder(FromEngine)
+
+
+class ChannelClosed(Exception):
+    """The other process is gone."""
+
+
+def frame(message: ToEngine | FromEngine) -> bytes:
+    body = _encoder.encode(message)
+    return LENGTH.pack(len(body)) + body
+
+
+class EngineChannel:
+    """The engine's end: blocking sends, and receives that wait only when asked to."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+        self._buffer = bytearray()
+
+    def send(self, message: FromEngine) -> None:
+        """Raises ChannelClosed."""
+        self._socket.setblocking(True)
+        try:
+            self._socket.sendall(frame(message))
+        except OSError:
+            raise ChannelClosed from None
+
+    def receive(self, *, wait: bool) -> list[ToEngine]:
+        """Every whole message there is; with `wait`, at least one. Raises ChannelClosed."""
+        messages = self._take()
+        while True:
+            block = wait and not messages
+            self._socket.setblocking(block)
+            try:
+                chunk = self._socket.recv(1 << 16)
+            except BlockingIOError:
+                return messages
+            except OSError:
+                raise ChannelClosed from None
+            if not chunk:
+                raise ChannelClosed
+            self._buffer += chunk
+            messages += self._take()
+
+    def _take(self) -> list[ToEngine]:
+        messages: list[ToEngine] = []
+        at = 0
+        while len(self._buffer) - at >= LENGTH.size:
+            (length,) = LENGTH.unpack_from(self._buffer, at)
+            if length > MAX_FRAME:
+                raise ChannelClosed
+            end = at + LENGTH.size + length
+            if len(self._buffer) < end:
+                break
+            messages.append(to_engine.decode(memoryview(self._buffer)[at + LENGTH.size : end]))
+            at = end
+        del self._buffer[:at]
+        return messages

@@ -1,0 +1,146 @@
+"""Prometheus metrics of a backend: all names in one place, never content.
+
+Server metrics follow OpenTelemetry's GenAI semantic conventions, with dots as underscores; what they have no name for
+starts with ``domicile_backend_``.
+"""
+
+from collections.abc import Callable, Iterator
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from backend.engine.core.progress import Stats
+from backend.process.gpu_meter import GpuMeter
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+SECONDS = (0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
+JOULES = (0.1, 0.3, 1, 3, 10, 30, 100, 300, 1e3, 3e3, 1e4, 3e4)
+
+GAUGES = {  # field of Stats -> (name, help)
+    "running": ("domicile_backend_sequences_running", "Sequences in the running batch."),
+    "waiting": ("domicile_backend_sequences_waiting", "Sequences queued for the engine."),
+    "used_blocks": ("domicile_backend_kv_blocks_used", "KV cache blocks that sequences hold."),
+    "total_blocks": ("domicile_backend_kv_blocks", "KV cache blocks there are."),
+}
+COUNTERS = {
+    "preemptions": ("domicile_backend_preemptions", "Sequences preempted for want of KV blocks."),
+    "prefix_queries": ("domicile_backend_prefix_query_tokens", "Prompt tokens looked up in the prefix cache."),
+    "prefix_hits": ("domicile_backend_prefix_hit_tokens", "Prompt tokens found in the prefix cache."),
+    "steps": ("domicile_backend_steps", "Steps of the engine loop."),
+    "draft_tokens": ("domicile_backend_draft_tokens", "Tokens guessed by speculative decoding."),
+    "draft_tokens_accepted": ("domicile_backend_draft_tokens_accepted", "Guessed tokens that the model confirmed."),
+}
+OF_THE_CARD = {  # field of Reading -> (name, help)
+    "memory_used": ("domicile_backend_gpu_memory_used_bytes", "Memory of the card in use, by whomever."),
+    "memory_total": ("domicile_backend_gpu_memory_bytes", "Memory of the card."),
+    "utilisation": ("domicile_backend_gpu_utilisation_ratio", "Share of time in which a kernel ran, by NVML."),
+    "watts": ("domicile_backend_gpu_power_watts", "What the card draws."),
+}
+
+
+class Metrics:
+    """One registry a server. `stats` gives the engine's latest figures, None while there is no engine; `meter` watches
+    its card, if it has one that can be watched."""
+
+    def __init__(
+        self, model: str, stats: Callable[[], Stats | None], alive: Callable[[], bool],
+        asleep: Callable[[], bool] = lambda: False, meter: GpuMeter | None = None,
+    ) -> None:  # fmt: skip
+        self._registry = CollectorRegistry()
+        labels = ["gen_ai_request_model"]
+
+        def histogram(name: str, text: str, buckets: tuple[float, ...] = SECONDS) -> Histogram:
+            return Histogram(name, text, labels, buckets=buckets, registry=self._registry).labels(model)
+
+        self.time_to_first_token = histogram(
+            "gen_ai_server_time_to_first_token_seconds", "From a request's arrival to its first token."
+        )
+        self.time_per_output_token = histogram(
+            "gen_ai_server_time_per_output_token_seconds", "Mean time between the tokens of a request after its first."
+        )
+        self.request_duration = histogram(
+            "gen_ai_server_request_duration_seconds", "From a request's arrival to the end of its answer."
+        )
+        self._queue_time = histogram(
+            "domicile_backend_queue_time_seconds", "From a request's arrival to when it first ran."
+        )
+        self._meter = meter
+        if meter is not None:
+            self._energy = histogram(
+                "domicile_backend_request_energy_joules",
+                "What the card drew while a request ran, in equal parts for each sequence that ran.",
+                JOULES,
+            )
+        self._tokens = Counter(
+            "domicile_backend_tokens",
+            "Tokens read and written.",
+            [*labels, "gen_ai_token_type"],
+            registry=self._registry,
+        )
+        self.input_tokens = self._tokens.labels(model, "input")
+        self.output_tokens = self._tokens.labels(model, "output")
+        self._requests = Counter(
+            "domicile_backend_requests", "Requests by outcome.", [*labels, "outcome"], registry=self._registry
+        )
+        self._model = model
+        self._registry.register(_EngineCollector(stats, alive, asleep))
+        if meter is not None:
+            self._registry.register(_CardCollector(meter))
+
+    def count_request(self, outcome: str) -> None:
+        """`outcome`: completed, aborted, refused or failed."""
+        self._requests.labels(self._model, outcome).inc()
+
+    def count_run(self, arrived: float, started: float, ended: float, sequences: int) -> None:
+        """Of a request that ran, with so many answers; times in seconds of the monotonic clock."""
+        self._queue_time.observe(max(0.0, started - arrived))
+        if (joules := self.energy(started, ended, sequences)) is not None:
+            self._energy.observe(joules)
+
+    def energy(self, started: float, ended: float, sequences: int) -> float | None:
+        """Joules that so many sequences took between these times; None where nothing measures the card's draw."""
+        if self._meter is None or self._meter.reading.watts is None:
+            return None
+        return sequences * self._meter.taken(started, ended)
+
+    def render(self) -> bytes:
+        return generate_latest(self._registry)
+
+
+class _EngineCollector(Collector):
+    def __init__(
+        self, stats: Callable[[], Stats | None], alive: Callable[[], bool], asleep: Callable[[], bool]
+    ) -> None:
+        self._stats = stats
+        self._alive = alive
+        self._asleep = asleep
+
+    def collect(self) -> Iterator[Metric]:
+        yield GaugeMetricFamily(
+            "domicile_backend_engine_up", "1 while the engine process runs.", value=float(self._alive())
+        )
+        yield GaugeMetricFamily(
+            "domicile_backend_asleep", "1 while its memory is given back.", value=float(self._asleep())
+        )
+        stats = self._stats()
+        if stats is None:
+            return
+        for field, (name, text) in GAUGES.items():
+            yield GaugeMetricFamily(name, text, value=getattr(stats, field))
+        for field, (name, text) in COUNTERS.items():
+            yield CounterMetricFamily(name, text, value=getattr(stats, field))
+
+
+class _CardCollector(Collector):
+    def __init__(self, meter: GpuMeter) -> None:
+        self._meter = meter
+
+    def collect(self) -> Iterator[Metric]:
+        for field, (name, text) in OF_THE_CARD.items():
+            value = getattr(self._meter.reading, field)
+            if value is not None:
+                yield GaugeMetricFamily(name, text, value=value)
+        yield CounterMetricFamily(
+            "domicile_backend_gpu_energy_joules", "What the card took since the start.", value=self._meter.joules
+        )

@@ -1,0 +1,172 @@
+"""The HTTP face of a backend whose model writes text: OpenAI's endpoints, as plain Starlette routes.
+
+A request is read, checked, turned into token ids, and handed to the engine; its tokens come back as events and become
+text here. Whoever leaves is noticed at once, and the engine told. Logs hold no text of anybody's.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+
+from backend.answer.answers import Answer, CompletionAnswer
+from backend.answer.chat_answer import chat_answer
+from backend.answer.generation import GenerationResponse
+from backend.chat.conversation import ChatModel
+from backend.chat.interpreter import Interpreter
+from backend.chat.parameters import NEUTRAL_DEFAULTS, Job, bad_word_tokens, completion_prompts, job
+from backend.chat.structured import grammar_of
+from backend.chat.unsupported import refuse_unsupported
+from backend.errors import InvalidRequest
+from backend.models.checkpoints.generation_config import SamplingDefaults
+from backend.models.checkpoints.tokenizer import TextModel
+from backend.process.engine_client import EngineClient
+from backend.process.gpu_meter import GpuMeter
+from backend.process.grammar_check import GrammarCheck
+from backend.server.face import Face, Identity, project_of, request_id
+from backend.server.tokenization import Tokenization
+from backend.wire import ChatCompletionRequest, CompletionRequest, GenerationRequest
+
+G = TypeVar("G", bound=GenerationRequest)
+
+
+class Api(Face):
+    def __init__(
+        self, engine: EngineClient, text_model: TextModel, served_name: str, identity: Identity,
+        chats: ChatModel | None = None, meter: GpuMeter | None = None,
+        defaults: SamplingDefaults = NEUTRAL_DEFAULTS,
+    ) -> None:  # fmt: skip
+        """``chats``: by default what the model's template says. ``meter``: of the engine's card. ``defaults``: for
+        sampling parameters that a request does not set."""
+        super().__init__(engine, served_name, identity, meter)
+        self.text_model = text_model
+        self.chats = chats or ChatModel(text_model)
+        self.fingerprint: str | None = None  # see `backend.answer.fingerprint`; until it is known, answers have none
+        self._defaults = defaults
+        self._grammars = GrammarCheck(text_model, text_model.vocab_size)
+
+    def app(self) -> Starlette:
+        tokens = Tokenization(self.body, self.chats, self.text_model, lambda: self.ready().max_model_len)
+        return self.app_of(
+            {
+                "/v1/chat/completions": self.chat,
+                "/v1/completions": self.completions,
+                "/v1/embeddings": self.no_embeddings,
+                "/tokenize": tokens.tokenize,
+                "/detokenize": tokens.detokenize,
+            }
+        )
+
+    async def close(self) -> None:
+        """End the process that checks grammars."""
+        await self._grammars.close()
+
+    async def chat(self, request: Request) -> Response:
+        arrived = time.monotonic()
+        wire = await self._read(request, ChatCompletionRequest)
+        length = _characters(wire)
+        self.require_short(length, self.text_model.most_bytes_of_a_token, "messages")
+        turn = await self.aside(self.chats.turn, wire, length)
+        answer = chat_answer(
+            request_id(request), self.served_name, turn, usage_in_chunks=wire.wants_usage_chunk,
+            fingerprint=self.fingerprint,
+        )  # fmt: skip
+        job = await self._job(
+            request,
+            wire,
+            [turn.prompt],
+            "messages",
+            calls=turn.grammar,
+            thoughts_end=turn.thoughts_end,
+            thought_token=turn.thought_token,
+        )
+        return self._generate(wire, job, answer, arrived, turn.text_model, turn.interpreter)
+
+    async def completions(self, request: Request) -> Response:
+        arrived = time.monotonic()
+        wire = await self._read(request, CompletionRequest)
+        encode = partial(self.text_model.encode_completion, add_special_tokens=wire.add_special_tokens is not False)
+        for prompt in completion_prompts(wire):
+            self.require_short(len(prompt), self.text_model.most_bytes_of_a_token, "prompt")
+        prompts = [await self.aside(encode, p, len(p)) if isinstance(p, str) else p for p in completion_prompts(wire)]
+        answer = CompletionAnswer(
+            request_id(request), self.served_name, usage_in_chunks=wire.wants_usage_chunk,
+            fingerprint=self.fingerprint,
+        )  # fmt: skip
+        job = await self._job(request, wire, prompts, "prompt")
+        return self._generate(wire, job, answer, arrived, self.text_model)
+
+    async def no_embeddings(self, _: Request) -> Response:
+        raise InvalidRequest(
+            f"{self.served_name!r} writes text and makes no embeddings", param="model", code="no_embeddings"
+        )
+
+    async def _read(self, request: Request, kind: type[G]) -> G:
+        wire = await self.body(request, kind)
+        refuse_unsupported(wire)
+        return wire
+
+    async def _job(
+        self, request: Request, wire: GenerationRequest, prompts: list[list[int]], param: str, *,
+        calls: str = "", thoughts_end: int | None = None, thought_token: int | None = None,
+    ) -> Job:  # fmt: skip
+        """calls: the grammar of forced calls. thoughts_end, thought_token: see `conversation.Turn`."""
+        ready = self.ready()
+        grammar, grammar_size = await self._grammar(wire, calls)
+        return job(
+            wire,
+            prompts,
+            max_model_len=ready.max_model_len,
+            vocab_size=ready.vocab_size,
+            param=param,
+            project=project_of(request),
+            grammar=grammar,
+            grammar_size=grammar_size,
+            grammar_after=thoughts_end,
+            thought_token=thought_token,
+            bad_words=bad_word_tokens(wire.bad_words or (), self.text_model.encode_words),
+            defaults=self._defaults,
+        )
+
+    async def _grammar(self, wire: GenerationRequest, calls: str) -> tuple[str, int]:
+        """And the bytes that it keeps. Compiled in a process of its own, so that the caller hears what is wrong with it
+        before anything runs, and no grammar costs others their memory or time."""
+        grammar, param = await asyncio.to_thread(grammar_of, wire)
+        if calls:
+            if grammar:
+                raise InvalidRequest("an answer cannot be a call and of another form at once", param="tool_choice")
+            grammar, param = calls, "tool_choice"
+        if not grammar:
+            return "", 0
+        if not self.text_model.eos_ids:
+            raise InvalidRequest("this model has no end token, so it cannot be held to a form", param=param)
+        try:
+            return grammar, await self._grammars.size(grammar)
+        except InvalidRequest as refused:
+            raise type(refused)(refused.message, param=param) from None
+
+    def _generate(
+        self, wire: GenerationRequest, job: Job, answer: Answer, arrived: float, text_model: TextModel,
+        interpreter: Callable[[], Interpreter] | None = None,
+    ) -> Response:  # fmt: skip
+        if wire.skip_special_tokens is False:
+            text_model = text_model.outspoken
+        call = self.engine.submit(job.sequences)
+        return GenerationResponse(
+            text_model, self.metrics, job, call, answer, arrived,
+            stream=bool(wire.stream), usage=wire.wants_usage_chunk, interpreter=interpreter,
+        )  # fmt: skip
+
+
+def _characters(wire: ChatCompletionRequest) -> int:
+    """Of all contents, one for each message at least: a template writes more than nothing of it."""
+    total = 0
+    for message in wire.messages:
+        content = message.content or ""
+        total += 1 + (len(content) if isinstance(content, str) else sum(len(part.text or "") for part in content))
+    return total

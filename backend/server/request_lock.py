@@ -1,0 +1,171 @@
+"""The second lock: behind mutual TLS, a call is answered only with a token that the cell signed for it.
+
+The token names this tenant and this backend, the decision that let the call go, its method, path and project, and the
+body's SHA-256; it holds for a minute, and once. With a gateway's certificate alone, or the socket, none can be made.
+See `gateway.upstream.request_token`.
+"""
+
+import json
+import time
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Callable
+from dataclasses import dataclass
+from hashlib import sha256
+from hmac import compare_digest
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from backend.errors import ConfigError
+from backend.wire import PING_PATH, PROJECT_HEADER, REQUEST_TOKEN_HEADER, ErrorBody, ErrorDetail
+
+MAX_TOKEN = 4096
+MAX_BODY_BYTES = 8 << 20
+MAX_TAKEN = 200_000
+"""Tokens that are remembered until they end by themselves; beyond that none is taken."""
+OPEN_PATHS = frozenset({"/healthz", PING_PATH})
+"""What an orchestrator asks that has no token: whether the process lives and is ready."""
+SKEW_S = 30.0
+"""How far the gateway's clock may be from ours."""
+_FIELD = REQUEST_TOKEN_HEADER.encode()
+_PROJECT = PROJECT_HEADER.encode()
+
+
+class TokenRefused(Exception):
+    """Its message names the rule, and nothing of the token."""
+
+
+class RequestLock:
+    """An ASGI application around `app`: every call needs a token of its own, but for `OPEN_PATHS`; 401 otherwise."""
+
+    def __init__(
+        self, app: ASGIApp, key: Ed25519PublicKey, *, tenant: str, backend: str, now: Callable[[], float] = time.time
+    ) -> None:
+        self._app = app
+        self._key = key
+        self._tenant = tenant
+        self._backend = backend
+        self._now = now
+        self._taken: dict[str, float] = {}  # ids of tokens, and until when each could be shown again
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or (scope["method"] in ("GET", "HEAD") and scope["path"] in OPEN_PATHS):
+            await self._app(scope, receive, send)
+            return
+        try:
+            claims = self.check([value for name, value in scope["headers"] if name == _FIELD])
+            self._match(claims, scope)
+            messages = await _whole(receive)
+            digest = sha256(b"".join(message.get("body", b"") for message in messages)).digest()
+            if not compare_digest(digest, claims.body):
+                raise TokenRefused("the body is not the one that the token is for")
+            self._take(claims)
+        except TokenRefused as error:
+            await _refuse(send, str(error))
+            return
+
+        async def again() -> Message:
+            return messages.pop(0) if messages else await receive()
+
+        await self._app(scope, again, send)
+
+    def check(self, sent: list[bytes]) -> "Claims":
+        """What the one token in `sent` is for. Raises TokenRefused."""
+        if len(sent) != 1 or len(sent[0]) > MAX_TOKEN:
+            raise TokenRefused("a call needs one request token")
+        signed, _, signature = sent[0].rpartition(b".")
+        try:
+            self._key.verify(_decoded(signature), signed)
+            head, claims = (json.loads(_decoded(part)) for part in signed.split(b"."))
+            issued, expires = float(claims["iat"]), float(claims["exp"])
+            whom = claims["ten"], claims["aud"]
+            words = one, method, path, project = [claims[name] for name in ("jti", "htm", "htu", "prj")]
+            if not all(isinstance(word, str) for word in words):
+                raise ValueError
+            named = Claims(one, method, path, project, _decoded(claims["bod"].encode()), expires)
+        except (InvalidSignature, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            raise TokenRefused("the request token is not one of this cell's") from None
+        if head != {"alg": "EdDSA", "typ": "domicile-request+jwt"}:
+            raise TokenRefused("the request token is of another kind")
+        if whom != (self._tenant, self._backend):
+            raise TokenRefused("the request token is for another backend")
+        if not issued - SKEW_S <= self._now() <= expires + SKEW_S:
+            raise TokenRefused("the request token is out of its time")
+        return named
+
+    def _match(self, claims: "Claims", scope: Scope) -> None:
+        projects = [value for name, value in scope["headers"] if name == _PROJECT]
+        if (claims.method, claims.path) != (scope["method"], scope["path"]) or scope.get("query_string"):
+            raise TokenRefused("the request token is for another call")
+        if projects != ([claims.project.encode()] if claims.project else []):
+            raise TokenRefused("the request token is for another project")
+
+    def _take(self, claims: "Claims") -> None:
+        """Once. Those whose time is over are forgotten, oldest first: they are in the order of their arrival."""
+        now = self._now()
+        for known, until in list(islice(self._taken.items(), 8)):
+            if until < now:
+                del self._taken[known]
+        if claims.id in self._taken:
+            raise TokenRefused("the request token was used already")
+        if len(self._taken) >= MAX_TAKEN:
+            raise TokenRefused("more request tokens are in use than can be remembered")
+        self._taken[claims.id] = claims.expires + SKEW_S
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """What a token is for. `body`: its SHA-256. `expires`: seconds since 1970."""
+
+    id: str
+    method: str
+    path: str
+    project: str
+    body: bytes
+    expires: float
+
+
+def read_key(path: Path) -> Ed25519PublicKey:
+    """PEM. Raises ConfigError."""
+    try:
+        key = serialization.load_pem_public_key(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path} holds no public key: {error}") from None
+    if not isinstance(key, Ed25519PublicKey):
+        raise ConfigError(f"{path} holds a key that is not Ed25519")
+    return key
+
+
+async def _whole(receive: Receive) -> list[Message]:
+    """The messages of a body up to its end, or to where the client left, or it grew too large for anybody."""
+    messages: list[Message] = []
+    size = 0
+    while True:
+        message = await receive()
+        messages.append(message)
+        size += len(message.get("body", b""))
+        if message["type"] != "http.request" or not message.get("more_body", False):
+            return messages
+        if size > MAX_BODY_BYTES:
+            raise TokenRefused(f"the body is larger than {MAX_BODY_BYTES} bytes")
+
+
+async def _refuse(send: Send, because: str) -> None:
+    detail = ErrorDetail(message=because, type="invalid_request_error", code="request_token")
+    body = ErrorBody(error=detail).model_dump_json().encode()
+    headers: Any = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    await send({"type": "http.response.start", "status": 401, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def _decoded(value: bytes) -> bytes:
+    """Base64url without padding, and in its one spelling. Raises ValueError."""
+    decoded = urlsafe_b64decode(value + b"=" * (-len(value) % 4))
+    if urlsafe_b64encode(decoded).rstrip(b"=") != value:
+        raise ValueError("not base64url")
+    return decoded

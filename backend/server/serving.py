@@ -1,0 +1,228 @@
+"""A backend as a running process: uvicorn, signals, the ready line, and the drain at the end."""
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TextIO
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from backend.answer.fingerprint import fingerprint
+from backend.chat.conversation import AUTO, NONE, ChatModel
+from backend.engine.core.progress import Stage
+from backend.engine_config import EngineConfig
+from backend.errors import ConfigError
+from backend.models.checkpoints.checkpoint import Checkpoint, resolve
+from backend.models.checkpoints.generation_config import SamplingDefaults
+from backend.process.engine_client import EngineClient
+from backend.process.gpu_meter import GpuMeter, open_probe
+from backend.process.messages import Loading
+from backend.process.supervision import RESTARTS, supervise
+from backend.server.app import Api
+from backend.server.embedding_server import EmbeddingApi
+from backend.server.face import Identity
+from backend.server.heartbeat import beat
+from backend.server.request_lock import RequestLock, read_key
+from backend.server.tls import TlsFiles, reload_when_renewed, server_context
+
+log = logging.getLogger(__name__)
+
+DRAIN_S = 30  # how long answers may go on after SIGTERM
+
+
+def serve(
+    config: EngineConfig,
+    *,
+    served_name: str,
+    host: str,
+    port: int,
+    tls: TlsFiles | None,
+    identity: Identity,
+    heartbeat: Path | None = None,
+    tool_call_parser: str = AUTO,
+    reasoning_parser: str = AUTO,
+    generation_config: str = AUTO,
+    restarts: int = RESTARTS,
+    request_key: Path | None = None,
+) -> None:
+    """Run until SIGTERM or SIGINT; then no connection is taken, running answers get DRAIN_S to end, and what waits for
+    its turn is refused, to be asked of another.
+
+    heartbeat: a file to touch while the engine loop answers. generation_config: auto, the checkpoint's sampling
+    defaults hold for what a request does not set; none, neutral values do.
+
+    One JSON line on stdout, ``{"event": "ready", "port": …, "pid": …}``, says when requests are welcome; until then
+    ``/readyz`` says how far loading is. Raises ConfigError, ModelError or EngineDead before that.
+    """
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    if generation_config not in (AUTO, NONE):
+        raise ConfigError(f"generation_config is auto or none, not {generation_config!r}")
+    context = server_context(tls) if tls else None
+    lock = read_key(request_key) if request_key else None
+    listener = _listen(host, port)
+    checkpoint = Checkpoint(resolve(config.model), config.max_model_len)
+    engine = EngineClient(config)
+    meter = _meter(config, engine)
+    app: ASGIApp
+    api: Api | None = None
+    if checkpoint.embedding is not None:
+        app = EmbeddingApi(engine, checkpoint.embedding_text, checkpoint.embedding, served_name, identity, meter).app()
+    else:
+        chats = ChatModel(checkpoint.text, tool_call_parser, reasoning_parser)
+        defaults = SamplingDefaults() if generation_config == NONE else checkpoint.sampling_defaults
+        api = Api(engine, checkpoint.text, served_name, identity, chats, meter, defaults)
+        app = api.app()
+    if lock is not None:
+        app = RequestLock(app, lock, tenant=identity.tenant, backend=identity.backend_id)
+    settings = uvicorn.Config(
+        app,
+        loop="uvloop",
+        http="httptools",
+        lifespan="off",
+        access_log=False,
+        log_config=None,
+        server_header=False,
+        timeout_graceful_shutdown=DRAIN_S,
+        ssl_context_factory=(lambda _config, _default: context) if context else None,
+    )
+    if context is None:
+        log.warning("no TLS: anyone on this machine who can reach %s:%d is served", *listener.getsockname()[:2])
+
+    async def live() -> None:
+        server = _Server(settings, engine.leave)
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        bar = LoadingBar(sys.stderr)
+        starting = asyncio.create_task(engine.start(bar))
+        supervising: asyncio.Task[None] | None = None
+        reloading = asyncio.create_task(reload_when_renewed(context, tls)) if context and tls else None
+        beating = None
+        reading: asyncio.Task[None] | None = None
+        try:
+            await asyncio.wait({serving, starting}, return_when=asyncio.FIRST_COMPLETED)
+            if starting.done():
+                ready = starting.result()
+                log.info("engine ready: %d KV blocks, context %d", ready.stats.total_blocks, ready.max_model_len)
+                await server.up.wait()  # long since, as a rule
+                _say_ready(listener)
+                beating = asyncio.create_task(beat(engine.ping, heartbeat)) if heartbeat else None
+                supervising = asyncio.create_task(supervise(engine, restarts, bar))
+                reading = asyncio.create_task(_read_fingerprint(api, config)) if api else None
+            await serving
+        finally:
+            server.should_exit = True
+            for task in filter(None, (starting, reloading, beating, supervising, reading)):
+                task.cancel()
+            await asyncio.gather(*filter(None, (serving, starting, supervising)), return_exceptions=True)
+            await engine.stop()
+            if api is not None:
+                await api.close()
+
+    if meter is not None:
+        meter.start()
+    try:
+        with asyncio.Runner(loop_factory=settings.get_loop_factory()) as runner:
+            runner.run(live())
+    finally:
+        if meter is not None:
+            meter.stop()
+
+
+async def _read_fingerprint(api: Api, config: EngineConfig) -> None:
+    """Beside the first requests: a start does not wait until every byte of a checkpoint is read once more."""
+    if config.load_format == "dummy":
+        return
+    try:
+        api.fingerprint = await asyncio.to_thread(fingerprint, resolve(config.model), config)
+    except OSError as error:
+        log.warning("no fingerprint, for the checkpoint cannot be read: %s", error.strerror)
+    else:
+        log.info("fingerprint %s", api.fingerprint)
+
+
+def _meter(config: EngineConfig, engine: EngineClient) -> GpuMeter | None:
+    probe = open_probe(config.device)
+    return None if probe is None else GpuMeter(probe, lambda: engine.stats.running if engine.stats else 0)
+
+
+class LoadingBar:
+    """How far each stage of a start is: a bar where someone watches, a line a tenth in a log."""
+
+    WIDTH = 30
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+        self._stage: Stage | None = None
+        self._last = -1
+        self._begin = time.monotonic()
+
+    def __call__(self, loading: Loading) -> None:
+        share = loading.done / loading.total if loading.total else 1.0
+        if loading.stage is not self._stage:
+            self._stage, self._last, self._begin = loading.stage, -1, time.monotonic()
+        weights = loading.stage is Stage.WEIGHTS
+        whole = f"{loading.total / 2**30:.1f} GiB" if weights else str(loading.total)
+        if self._out.isatty():
+            filled = int(share * self.WIDTH)
+            end = "\n" if loading.done >= loading.total else ""
+            bar = "█" * filled + "·" * (self.WIDTH - filled)
+            self._out.write(f"\r{loading.stage:8} {bar} {share:4.0%} of {whole}{end}")
+            self._out.flush()
+        elif (tenth := int(share * 10)) > self._last:
+            self._last = tenth
+            seconds = max(1e-9, time.monotonic() - self._begin)
+            rate = f", {loading.done / 1e9 / seconds:.2f} GB/s" if weights else ""
+            log.info("%s: %d %% of %s%s", loading.stage, share * 100, whole, rate)
+
+
+class _Server(uvicorn.Server):
+    """Says when it is `up`, and takes signals without raising them again after its end: the engine is to be stopped
+    first. ``leave`` is called at the first signal."""
+
+    def __init__(self, config: uvicorn.Config, leave: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._leave = leave
+        self.up = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.up.set()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._on_signal, number)
+        try:
+            yield
+        finally:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(number)
+
+    def _on_signal(self, number: signal.Signals) -> None:
+        self._leave()
+        self.handle_exit(number, None)
+
+
+def _say_ready(listener: socket.socket) -> None:
+    print(json.dumps({"event": "ready", "port": listener.getsockname()[1], "pid": os.getpid()}), flush=True)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Raises ConfigError when the address cannot be bound."""
+    try:
+        family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, kind, proto)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except OSError as error:
+        raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
+    return listener

@@ -1,0 +1,208 @@
+"""Who calls the admin API and whether they may: a dependency that every route names its permission to.
+
+The route asks it before a byte of the body is read (`gateway.admin.calls.guarded_route`).
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Generic, Protocol, TypeVar
+
+from fastapi import Depends, Header, Request
+
+from gateway.admin.calls.authentication import BEARER, Cookies, credential_of
+from gateway.admin.calls.problems import Forbidden
+from gateway.admin.calls.provider_pool import ProviderPool
+from gateway.admin.calls.schemas import GRAMMAR
+from gateway.database.database import Database
+from gateway.database.errors import NotFound
+from gateway.directory.directory import Address
+from gateway.identity.grants import grants_of, groups_of, subject_digest
+from gateway.identity.jwt import JwtRefused, looks_like_jwt, reason_of
+from gateway.identity.keys import KeyHasher, KeyRefused, KeyUnknown, parse_key
+from gateway.identity.roles import INSTALLATION, Actor, Permission, check
+from gateway.openai.asgi_client import caller_address
+from gateway.policies.study import PolicyRoom
+from gateway.store.answers import Answers
+from gateway.store.bearers import Bearer, find_bearer
+from gateway.store.control.control import CheckPolicy, Control, OnEvent
+from gateway.store.pages import Pages
+from gateway.store.reports.inventory import Inventory
+from regions.fleet.deployment import Deployment
+
+if TYPE_CHECKING:
+    from gateway.identity.provider import IdentityProvider
+
+
+Admitted = TypeVar("Admitted")
+
+
+class OnRefused(Protocol):
+    """Called from any thread."""
+
+    def __call__(self, reason: str, address: Address | None = None, /) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Desk:
+    """What the admin API works with. `hasher` gives the one of now: the pepper may have been rotated meanwhile.
+
+    `on_refused` gets a code and the address of each caller that could not be authenticated. `backend_keys`: the folder
+    with the keys that servers of tenants ask for, a folder a tenant. `check_region` raises Invalid for a place that the
+    catalogue does not have today, `check_deployment` for a deployment that could not run.
+    """
+
+    database: Database
+    cell: str
+    hasher: Callable[[], KeyHasher]
+    check_policy: CheckPolicy
+    on_event: OnEvent
+    policy_room: Callable[[Inventory], PolicyRoom] | None = None
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    provider: "IdentityProvider | None" = None
+    on_refused: OnRefused = lambda reason, address=None: None
+    backend_keys: Path | None = None
+    check_region: Callable[[str], None] = lambda region: None
+    check_deployment: Callable[[Deployment], None] = lambda wanted: None
+    provider_pool: ProviderPool = field(default_factory=ProviderPool)
+
+    @property
+    def inventory(self) -> Inventory:
+        return Inventory(self.database)
+
+    @property
+    def pages(self) -> Pages:
+        return Pages(self.database)
+
+    @property
+    def cookies(self) -> Cookies | None:
+        return None if self.provider is None else Cookies.at(self.provider.settings)
+
+    def control(self, actor: str, expected: str | None = None) -> Control:
+        return Control(
+            self.database,
+            cell=self.cell,
+            hasher=self.hasher(),
+            actor=actor,
+            check_policy=self.check_policy,
+            on_event=self.on_event,
+            now=self.now,
+            expected=expected,
+        )
+
+    def answers(self, actor: Actor, credential: str) -> Answers:
+        return Answers(self.database, self.cell, actor.name, credential)
+
+    def actor(self, request: Request) -> Actor:
+        """Raises a KeyRefused, Forbidden, ProviderUnavailable; a bootstrap token is nobody here."""
+        credential = credential_of(request, self.cookies)
+        try:
+            if self.provider is not None and looks_like_jwt(credential):
+                return self._machine(self.provider, credential, request.path_params.get("tenant"))
+            bearer = self._bearer(credential)
+            if bearer.person is None:
+                raise KeyUnknown("a bootstrap token is good for /bootstrap only")
+        except KeyRefused as error:
+            self.on_refused(reason_of(error), caller_address(request.scope))
+            raise
+        return Actor(bearer.person.id, bearer.person.tenant, bearer.person.roles, bearer.token)
+
+    def session(self, request: Request) -> Bearer | None:
+        """Of the browser's session cookie; None where there is none that is valid."""
+        cookies = self.cookies
+        token = request.cookies.get(cookies.session, "") if cookies is not None else ""
+        try:
+            bearer = self._bearer(token) if token else None
+        except KeyRefused:
+            return None
+        return bearer if bearer is not None and bearer.person is not None else None
+
+    def needs_provider(self, request: Request) -> bool:
+        """Whether judging the caller may ask the identity provider."""
+        sent = request.headers.get("authorization", "")
+        return self.provider is not None and looks_like_jwt(sent[len(BEARER) :].strip())
+
+    def bootstrap_token(self, request: Request) -> str:
+        """Its id. Raises a KeyRefused."""
+        try:
+            bearer = self._bearer(credential_of(request, None))
+            if bearer.person is not None:
+                raise KeyUnknown("this takes the bootstrap token")
+        except KeyRefused as error:
+            self.on_refused(reason_of(error), caller_address(request.scope))
+            raise
+        return bearer.token
+
+    def _bearer(self, credential: str) -> Bearer:
+        return find_bearer(self.database, self.cell, self.hasher(), parse_key(credential, "admin"), self.now())
+
+    def _machine(self, provider: "IdentityProvider", token: str, tenant: str | None) -> Actor:
+        """As staff, if its groups say so; else in the tenant that it asks for, or the only one that it has roles in."""
+        claims = provider.machine(token)
+        grants = grants_of(groups_of(claims, provider.settings.groups_claim), provider.settings.roles)
+        own = None if None in grants else tenant if tenant in grants else min(map(str, grants), default=None)
+        if own not in grants:
+            raise JwtRefused("jwt_groups", "no group that the token names has a role here")
+        if own is not None and not self.inventory.has_living(own):
+            raise JwtRefused("jwt_groups", "no group that the token names has a role here")
+        name = subject_digest(claims["iss"], claims["sub"])[:16]
+        return Actor(name, own, grants[own], name, "machine")
+
+
+def desk_of(request: Request) -> Desk:
+    desk: Desk = request.app.state.desk
+    return desk
+
+
+def person_calling(request: Request) -> Actor:
+    return desk_of(request).actor(request)
+
+
+class Guard(ABC, Generic[Admitted]):
+    """As a dependency: who is let in. Asked once a request, by the route."""
+
+    def __call__(self, request: Request) -> Admitted:
+        admitted: Admitted = request.state.admitted[self]
+        return admitted
+
+    @abstractmethod
+    def admit(self, request: Request) -> Admitted:
+        """Raises a KeyRefused, Forbidden, NotFound, ProviderUnavailable, DatabaseUnavailable."""
+
+
+@dataclass(frozen=True)
+class Bootstrapping(Guard[str]):
+    """The id of the bootstrap token that was shown."""
+
+    def admit(self, request: Request) -> str:
+        return desk_of(request).bootstrap_token(request)
+
+
+@dataclass(frozen=True)
+class Need(Guard[Actor]):
+    """The actor, if they may. Another tenant is 404, whether it exists or not; 403 says why."""
+
+    permission: Permission
+
+    def admit(self, request: Request) -> Actor:
+        actor = person_calling(request)
+        tenant = request.path_params.get("tenant")
+        if not all(GRAMMAR[name].fullmatch(value) for name, value in request.path_params.items()):
+            raise NotFound("there is nothing of such a name")  # nor is it repeated: it may be anything
+        if tenant is not None and not actor.sees(tenant):
+            raise NotFound(f"there is no tenant {tenant!r}")
+        verdict = check(actor, self.permission, None if self.permission in INSTALLATION else tenant)
+        if not verdict.allowed:
+            raise Forbidden(verdict.because)
+        return actor
+
+
+def if_match(if_match: Annotated[str | None, Header(description="ETag of what is to be changed")] = None) -> str | None:
+    """The digest in the header; None where any state will do (RFC 9110 §13.1.1). A weak tag matches nothing."""
+    return None if if_match is None or if_match.strip() == "*" else if_match.strip().removeprefix('"').removesuffix('"')
+
+
+DeskOf = Annotated[Desk, Depends(desk_of)]
+IfMatch = Annotated[str | None, Depends(if_match)]

@@ -1,0 +1,34 @@
+"""The door of a route: whoever calls is known, and may, before a byte of the body is read.
+
+FastAPI reads and parses a body before it asks any dependency, so that a stranger would be told how a field is wrong
+before being told to leave, and could make the gateway read megabytes.
+"""
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from fastapi import Request, Response
+from fastapi.routing import APIRoute
+from starlette.concurrency import run_in_threadpool
+
+from gateway.admin.calls.access import Guard, desk_of
+
+
+class GuardedRoute(APIRoute):
+    """A route whose guards, among its dependencies, are asked first."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        answer = self.unguarded()
+        guards = [each.call for each in self.dependant.dependencies if isinstance(each.call, Guard)]
+
+        async def guarded(request: Request) -> Response:
+            desk = desk_of(request)
+            run = desk.provider_pool.run if desk.needs_provider(request) else run_in_threadpool
+            request.state.admitted = {guard: await run(guard.admit, request) for guard in guards}
+            return await answer(request)
+
+        return guarded
+
+    def unguarded(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """What answers whoever was let in."""
+        return super().get_route_handler()

@@ -1,0 +1,114 @@
+"""``Idempotency-Key``: a call repeated with the same key gets the first one's answer, and changes nothing twice.
+
+After draft-ietf-httpapi-idempotency-key-header. A key is one caller's own, for 24 hours. Only a call that changed
+something is remembered; what was refused may be repeated, corrected or not. See `gateway.store.answers` for how answers
+that hold a secret are kept, and what becomes of a call that was cut off.
+"""
+
+import json
+import re
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from datetime import datetime
+from hashlib import sha256
+from typing import Any
+
+from fastapi import Request, Response
+from starlette.concurrency import run_in_threadpool
+
+from gateway.admin.calls.access import desk_of
+from gateway.admin.calls.authentication import credential_of
+from gateway.admin.calls.guarded_route import GuardedRoute
+from gateway.database.errors import DatabaseUnavailable, Invalid
+from gateway.store.answers import Answers, Claim, Pending, attempting
+
+HEADER = "idempotency-key"
+REPLAYED = "idempotency-replayed"
+MAX_KEY = 255
+KEY = re.compile(r'"[!#-~]+"|[!#-~]+')
+METHODS = frozenset({"POST", "PUT"})
+_KEPT_HEADERS = ("content-type", "etag", "cache-control")
+
+
+class OnceRoute(GuardedRoute):
+    """A route whose calls may carry a key. Whoever calls is known, and may, before the key is looked at."""
+
+    def unguarded(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        answer = super().unguarded()
+
+        async def answer_once(request: Request) -> Response:
+            if request.method not in METHODS or HEADER not in request.headers:
+                return await answer(request)
+            call = Call(_answers(request), _key(request), await _fingerprint(request))
+            known = await run_in_threadpool(call.claim, desk_of(request).now())
+            if known is not None:
+                return known
+            try:
+                with attempting(call.attempt):
+                    response = await answer(request)
+            except Exception:
+                with suppress(DatabaseUnavailable):  # then it ends with its lease
+                    await run_in_threadpool(call.release)
+                raise
+            await run_in_threadpool(call.keep, response)
+            return response
+
+        return answer_once
+
+
+class Call:
+    """One call with a key. `answers`: its caller's. `fingerprint`: of everything that it asks for."""
+
+    attempt: Claim
+
+    def __init__(self, answers: Answers, key: str, fingerprint: str) -> None:
+        self._answers = answers
+        self._key = key
+        self._fingerprint = fingerprint
+
+    def claim(self, now: datetime) -> Response | None:
+        """The answer of the first call with the key, None where this is it. Raises Invalid where that was another call;
+        Pending."""
+        claimed = self._answers.claim(self._key, now)
+        if isinstance(claimed, Claim):
+            self.attempt = claimed
+            return None
+        opened = self._answers.opened(self._key, claimed)
+        if opened is None:
+            raise Pending("this Idempotency-Key was used with another token; the answer cannot be shown again")
+        kept = json.loads(opened)
+        if kept["fingerprint"] != self._fingerprint:
+            raise Invalid("this Idempotency-Key was used for another call")
+        return Response(kept["body"], kept["status"], headers={**kept["headers"], REPLAYED: "true"})
+
+    def keep(self, response: Response) -> None:
+        kept = {
+            "fingerprint": self._fingerprint,
+            "status": response.status_code,
+            "headers": {name: response.headers[name] for name in _KEPT_HEADERS if name in response.headers},
+            "body": bytes(response.body).decode(),
+        }
+        self._answers.keep(self.attempt, json.dumps(kept).encode())
+
+    def release(self) -> None:
+        self._answers.release(self.attempt)
+
+
+def _answers(request: Request) -> Answers:
+    """Of who was let in, by the one guard that such a route has."""
+    (actor,) = request.state.admitted.values()
+    desk = desk_of(request)
+    return desk.answers(actor, credential_of(request, desk.cookies))
+
+
+def _key(request: Request) -> str:
+    """The draft has a quoted string (RFC 8941), most clients send it bare."""
+    sent = request.headers.getlist(HEADER)
+    if len(sent) != 1 or len(sent[0]) > MAX_KEY or not KEY.fullmatch(sent[0]):
+        raise Invalid(f"an Idempotency-Key is one text of 1 to {MAX_KEY} printable ASCII characters without spaces")
+    return sent[0].strip('"')
+
+
+async def _fingerprint(request: Request) -> str:
+    asked = (request.method, request.url.path, request.url.query, request.headers.get("if-match", ""))
+    return sha256("\0".join(asked).encode() + b"\0" + await request.body()).hexdigest()

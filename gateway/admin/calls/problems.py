@@ -1,0 +1,114 @@
+"""What can go wrong, as answers: RFC 9457 problem details, in the one place that maps errors to status codes.
+
+No answer quotes a token, and of another tenant's things it says what it says of things that do not exist.
+"""
+
+from collections.abc import Mapping
+from http import HTTPStatus
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, Response
+from pydantic import BaseModel, Field
+from starlette.exceptions import HTTPException
+
+from audit import AuditError
+from gateway.database.errors import DatabaseUnavailable, Duplicate, Invalid, NotFound, NotReady, Stale
+from gateway.identity.keys import KeyRefused
+from gateway.identity.login import ProviderUnavailable
+from gateway.store.answers import Pending
+
+MEDIA_TYPE = "application/problem+json"
+
+
+class Forbidden(Exception):
+    """The person's roles do not allow it; the message says which would."""
+
+
+class LoginRefused(Exception):
+    """The identity provider's word is not enough to come in. `reason` is a code for the record."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class Problem(BaseModel):
+    """RFC 9457. `detail` is for people; programs go by `status`. `errors`: fields that are wrong, and how."""
+
+    type: str = "about:blank"
+    title: str
+    status: int
+    detail: str
+    errors: dict[str, str] = Field(default_factory=dict)
+
+
+STATUS: dict[type[Exception], HTTPStatus] = {
+    KeyRefused: HTTPStatus.UNAUTHORIZED,
+    Forbidden: HTTPStatus.FORBIDDEN,
+    LoginRefused: HTTPStatus.FORBIDDEN,
+    NotFound: HTTPStatus.NOT_FOUND,
+    Duplicate: HTTPStatus.CONFLICT,
+    Pending: HTTPStatus.CONFLICT,
+    NotReady: HTTPStatus.CONFLICT,
+    Stale: HTTPStatus.PRECONDITION_FAILED,
+    Invalid: HTTPStatus(422),
+    DatabaseUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,
+    ProviderUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,
+    AuditError: HTTPStatus.SERVICE_UNAVAILABLE,
+}
+
+
+def install_handlers(app: FastAPI) -> None:
+    for kind, status in STATUS.items():
+        app.add_exception_handler(kind, _handler(status))
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(RequestValidationError, _invalid_request)
+    app.add_exception_handler(Exception, _failed)
+
+
+def problem(
+    status: int, detail: str, *, errors: Mapping[str, str] | None = None, headers: Mapping[str, str] | None = None
+) -> Response:
+    body = Problem(title=HTTPStatus(status).phrase, status=status, detail=detail, errors=dict(errors or {}))
+    more = {"www-authenticate": 'Bearer realm="domicile admin"'} if status == HTTPStatus.UNAUTHORIZED else {}
+    return JSONResponse(body.model_dump(), status, headers={**more, **(headers or {})}, media_type=MEDIA_TYPE)
+
+
+def _handler(status: HTTPStatus):  # type: ignore[no-untyped-def]  # Starlette's own type is a union of callables
+    async def handle(request: Request, error: Exception) -> Response:
+        wait = getattr(error, "retry_after_s", None)
+        return problem(status, str(error), headers={"retry-after": str(wait)} if wait else None)
+
+    return handle
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)  # noqa: S101  # what it was registered for
+    headers = {"allow": _allowed(request)} if error.status_code == 405 else error.headers
+    return problem(error.status_code, error.detail, headers=headers)
+
+
+def _allowed(request: Request) -> str:
+    """The methods of all routes at this URL (RFC 9110 §15.5.6); Starlette names those of the first one."""
+    path = request.url.path.removeprefix(request.scope.get("root_path", ""))
+    return ", ".join(sorted({m for regex, methods in request.app.state.methods if regex.match(path) for m in methods}))
+
+
+async def _invalid_request(request: Request, error: Exception) -> Response:
+    """Place and rule, never the value: it may be a secret in the wrong field."""
+    assert isinstance(error, RequestValidationError)  # noqa: S101
+    errors = {}
+    for each in error.errors():
+        known, said = each["loc"], each["msg"]
+        if each["type"] in {"extra_forbidden", "json_invalid"}:  # the last part is what the caller wrote, or where
+            known, said = known[:1] if each["type"] == "json_invalid" else known[:-1], _OTHER_WORDS[each["type"]]
+        errors[".".join(map(str, known))] = said
+    return problem(422, "the request is not as the OpenAPI document says", errors=errors)
+
+
+_OTHER_WORDS = {"extra_forbidden": "has a field that there is not", "json_invalid": "is not JSON"}
+
+
+async def _failed(request: Request, error: Exception) -> Response:
+    return problem(500, "the gateway failed; nothing is known to have changed")

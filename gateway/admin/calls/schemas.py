@@ -1,0 +1,64 @@
+"""Parts that requests and answers share."""
+
+import re
+from collections.abc import Mapping
+from datetime import date
+from typing import Annotated
+
+from fastapi import Query, Response
+from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field
+
+from gateway.records.control import Record
+from regions.identity.identity import NAME
+
+_ISO_DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_DIGITS = re.compile("[0-9]{1,10}")
+
+
+def _iso(value: object) -> object:
+    """Pydantic also reads numbers, as seconds or, from 2e10 on, as milliseconds since 1970."""
+    if isinstance(value, str) and not _ISO_DAY.match(value):
+        raise ValueError("must be an ISO 8601 date, such as 2026-11-29, or a time with its zone")
+    if isinstance(value, int | float):
+        raise ValueError("must be a text in ISO 8601, not a number")
+    return value
+
+
+def _whole(value: object) -> object:
+    """Pydantic also reads ``1.0`` and ``+1``."""
+    if isinstance(value, str) and not _DIGITS.fullmatch(value):
+        raise ValueError("must be a whole number in digits")
+    return value
+
+
+Day = Annotated[date, BeforeValidator(_iso)]
+Instant = Annotated[AwareDatetime, BeforeValidator(_iso)]
+Whole = Annotated[int, BeforeValidator(_whole)]
+
+After = Annotated[str | None, Query(max_length=64, description="`next` of the page before")]
+Limit = Annotated[Whole, Query(ge=1, le=200)]
+
+
+Name = Annotated[str, Field(pattern=f"^{NAME.pattern}$", min_length=2, max_length=31)]
+"""Of a tenant or project: one grammar for all (`regions.identity.identity`), in which nothing looks like something
+else."""
+
+
+GRAMMAR: Mapping[str, re.Pattern[str]] = {
+    **dict.fromkeys(("tenant", "project", "deployment"), NAME),
+    **dict.fromkeys(("key", "person", "token"), re.compile("[0-9A-Za-z]{8}")),
+    "proposal": re.compile("[0-9]{1,9}"),
+    **dict.fromkeys(("backend", "region"), NAME),
+}
+"""Of what stands in a path, by its parameter."""
+
+
+class Body(BaseModel):
+    """What a request says; unknown fields are mistakes."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+def tagged(response: Response, record: Record) -> None:
+    """Say which state the answer shows; sent back as If-Match, only that state is changed (RFC 9110 §8.8.3)."""
+    response.headers["etag"] = f'"{record.digest()}"'

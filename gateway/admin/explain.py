@@ -1,0 +1,118 @@
+"""Looking before changing: what a tenant's requests would be told, and which places its policy lets them go to."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, date, datetime
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends
+from pydantic import BaseModel, ConfigDict, Field
+
+from gateway.admin.calls.access import Desk, DeskOf, Need, person_calling
+from gateway.admin.calls.idempotency import OnceRoute
+from gateway.admin.calls.schemas import Body, Day, Name
+from gateway.database.errors import Invalid, NotFound, NotReady
+from gateway.policies.study import Draft, PolicyRoom
+from policy.decision.explain import explain_json, explain_source
+from policy.errors import PolicyError
+from regions.catalogue.place import place_facts
+from regions.errors import CatalogueError
+
+router = APIRouter(tags=["regions"], route_class=OnceRoute)
+
+Document = Annotated[str, Field(max_length=256 * 1024)]
+Reading = Depends(Need("policies.read"))
+
+
+class Question(Body):
+    """What a request of `project` for `model` would be told; `document`: by this document of the tenant instead."""
+
+    project: Name
+    model: Annotated[str, Field(max_length=256)]
+    document: Document | None = None
+
+
+class PlacesAsked(Body):
+    """Without `regions`: all of the catalogue. `document`: by this document of the tenant instead."""
+
+    regions: Annotated[tuple[Name, ...], Field(max_length=1000)] | None = None
+    document: Document | None = None
+
+
+class Answer(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+
+class Explanation(Answer):
+    decision: dict[str, Any]
+    lines: tuple[str, ...]
+
+
+class Places(Answer):
+    """`catalogue`: its version. Each region with its facts as of `on` and where they were found."""
+
+    catalogue: str
+    on: date
+    regions: tuple[dict[str, str | None], ...]
+
+
+class Place(Answer):
+    catalogue: str
+    on: date
+    facts: dict[str, str | None]
+
+
+class PlacesJudged(Answer):
+    catalogue: str
+    verdicts: tuple[dict[str, Any], ...]
+
+
+@router.post("/tenants/{tenant}/policies/explain", dependencies=[Reading], tags=["policies"])
+def explain_policy(desk: DeskOf, tenant: str, asked: Question) -> Explanation:
+    """Decide as a gateway would now, with the lines of the documents that say so."""
+    draft = None if asked.document is None else Draft(asked.document, tenant)
+    with policy_room(desk) as room:
+        explained = room.explain(tenant, asked.project, asked.model, draft)
+    lines = explain_source(explained.decision, explained.sources)
+    return Explanation(decision=explain_json(explained.decision), lines=tuple(lines))
+
+
+@router.post("/tenants/{tenant}/regions/check", dependencies=[Reading])
+def check_regions(desk: DeskOf, tenant: str, asked: PlacesAsked) -> PlacesJudged:
+    """Whether an ordinary request of the tenant may be answered there, and if not, by which rule."""
+    draft = None if asked.document is None else Draft(asked.document, tenant)
+    with policy_room(desk) as room:
+        verdicts = room.judge_regions(tenant, asked.regions, draft)
+        return PlacesJudged(catalogue=room.catalogue.version, verdicts=tuple(one.as_json() for one in verdicts))
+
+
+@router.get("/regions", dependencies=[Depends(person_calling)])
+def list_regions(desk: DeskOf, on: Day | None = None) -> Places:
+    """The regions of the catalogue on a day, today unless named, with the facts that residency is judged by."""
+    day = on or datetime.now(UTC).date()
+    with policy_room(desk) as room:
+        known = room.catalogue
+    rows = tuple(place_facts(known, region, day) for region in known.regions if region.valid_on(day))
+    return Places(catalogue=known.version, on=day, regions=rows)
+
+
+@router.get("/regions/{region}", dependencies=[Depends(person_calling)])
+def show_region(desk: DeskOf, region: Name, on: Day | None = None) -> Place:
+    day = on or datetime.now(UTC).date()
+    with policy_room(desk) as room:
+        known = room.catalogue
+    try:
+        return Place(catalogue=known.version, on=day, facts=place_facts(known, known.region(region, day), day))
+    except CatalogueError as error:
+        raise NotFound(str(error)) from error
+
+
+@contextmanager
+def policy_room(desk: Desk) -> Iterator[PolicyRoom]:
+    """What is wrong with a document is 422, in the policy's own words."""
+    if desk.policy_room is None:
+        raise NotReady("this gateway has no catalogue to judge by")
+    try:
+        yield desk.policy_room(desk.inventory)
+    except (PolicyError, CatalogueError) as error:
+        raise Invalid(str(error)) from error

@@ -1,0 +1,4 @@
+"""The command `domicile`: one module a group of commands, imported when it runs.
+
+Nothing imports it.
+"""

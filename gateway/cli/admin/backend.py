@@ -1,0 +1,220 @@
+"""``domicile backend register | enrol | list | revoke | token``: servers that run where no launcher reaches."""
+
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal, InvalidOperation
+from hashlib import sha256
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gateway.cli.terminal.printing import print_json, print_one, print_table
+from gateway.cli.terminal.shell import (
+    DEFAULT_DATA,
+    AsJson,
+    Data,
+    Tenant,
+    Yes,
+    confirm,
+    fail,
+    opened_control,
+    opened_database,
+    opened_inventory,
+    read_text,
+)
+
+app = typer.Typer(name="backend")
+
+Id = Annotated[str, typer.Argument(metavar="BACKEND", help="Its name, as 'acme-vllm-1'.")]
+Region = Annotated[str, typer.Option(help="Where it runs, a region of the catalogue.")]
+Price = Annotated[str | None, typer.Option(metavar="EUR", help="What a million tokens cost there, as '0.40'.")]
+
+
+@app.command("register")
+def register(
+    ctx: typer.Context,
+    tenant: Tenant,
+    backend: Id,
+    region: Region,
+    url: Annotated[str, typer.Option(help="https://host:port, and a path if it has one before /v1.")],
+    model: Annotated[list[str], typer.Option(help="A model that it serves, by the name clients ask for; repeatable.")],
+    ca: Annotated[Path | None, typer.Option(help="PEM file of the private CA that signed its certificate.")] = None,
+    name: Annotated[str | None, typer.Option(help="The name in its certificate (default: the URL's host).")] = None,
+    pin: Annotated[Path | None, typer.Option(help="PEM file of its very certificate.")] = None,
+    key_file: Annotated[
+        Path | None, typer.Option(help="File (mode 0600) with the key it asks for, read by the gateway.")
+    ] = None,
+    plain: Annotated[
+        bool,
+        typer.Option("--plain", help="It refuses what is not OpenAI's own: send no cache_salt."),
+    ] = False,
+    priority: Annotated[
+        bool, typer.Option("--priority", help="It queues by vLLM's parameter `priority`, lower first.")
+    ] = False,
+    single_tenant: Annotated[
+        bool, typer.Option("--single-tenant", help="Declare that it serves this tenant alone.")
+    ] = False,
+    eur_per_million: Price = None,
+    data: Data = DEFAULT_DATA,
+    as_json: AsJson = False,
+) -> None:
+    """Register a server of yours that speaks OpenAI's API: vLLM, SGLang, TensorRT-LLM, TGI, Ollama.
+
+    It is judged by the facts of its region, and trusted by a private CA or its very certificate.
+
+    Example: domicile backend register acme vllm-1 --region eu-fr-par --url https://10.0.0.7:8000 --model m --ca ca.pem
+    """
+    from pydantic import ValidationError
+
+    from gateway.installation.installation import Installation
+    from regions.identity.identity import BackendIdentity
+    from regions.identity.trust import Trust
+
+    with opened_control(ctx, data) as control:
+        installation = Installation.open(data)
+        installation.catalogue().region(region, _today())
+        try:
+            trust = Trust(
+                ca=None if ca is None else read_text(ca),
+                name=name,
+                pin=None if pin is None else _pin(pin),
+                key_file=None if key_file is None else str(key_file.absolute()),
+                plain=plain,
+                priority=priority,
+            )
+        except ValidationError as error:
+            fail(error.errors()[0]["msg"].removeprefix("Value error, "))
+        record = control.register_backend(
+            BackendIdentity(installation.cell, tenant, region, backend),
+            url=url,
+            models=model,
+            kind="openai",
+            single_tenant="declared" if single_tenant else None,
+            trust=trust if trust != Trust() else None,
+            eur_per_million=_euros(eur_per_million),
+        )
+    print_one(record, as_json)
+
+
+@app.command("enrol")
+def enrol(
+    ctx: typer.Context,
+    tenant: Tenant,
+    backend: Id,
+    region: Region,
+    url: Annotated[str, typer.Option(help="Where gateways reach it: https://host:port.")],
+    model: Annotated[str, typer.Option(help="The model that it serves, by the name clients ask for.")],
+    out: Annotated[Path, typer.Option(help="Folder to write, for /etc/domicile/backends/BACKEND of that host.")],
+    weights: Annotated[
+        str | None, typer.Option(help="Its file or folder there (default: /var/lib/domicile-backend/models/MODEL).")
+    ] = None,
+    days: Annotated[int, typer.Option(min=1, max=90, help="How long its certificate is valid.")] = 7,
+    eur_per_million: Price = None,
+    data: Data = DEFAULT_DATA,
+    as_json: AsJson = False,
+) -> None:
+    """Register a backend of our engine that you start yourself, and issue its certificate.
+
+    Run it again before the certificate ends and carry the folder over: the backend takes it up as it runs.
+
+    Example: domicile backend enrol acme a-1 --region eu-fr-par --url https://gpu-1.lan:8443 --model llama-8b --out a-1
+    """
+    from gateway.installation.enrolment import Enrolment, Place
+    from gateway.installation.installation import Installation
+    from regions.identity.identity import BackendIdentity
+
+    with opened_control(ctx, data) as control:
+        installation = Installation.open(data)
+        installation.catalogue().region(region, _today())
+        identity = BackendIdentity(installation.cell, tenant, region, backend)
+        if not url.startswith("https://"):
+            fail("--url: a backend on another host speaks TLS; name it as https://host:port")
+        place = Place(url, model, weights or f"/var/lib/domicile-backend/models/{model}")
+        enrolment = Enrolment.prepare(installation, identity, place)
+        record = control.register_backend(
+            identity, url=url, models=[model], kind="domicile", eur_per_million=_euros(eur_per_million)
+        )
+        ends = enrolment.write(out, timedelta(days=days))
+    print_one(record, as_json)
+    typer.echo(f"{out}: carry it to the host before {ends:%Y-%m-%d %H:%M} UTC, and keep it from others", err=True)
+
+
+@app.command("list")
+def list_backends(tenant: Tenant, data: Data = DEFAULT_DATA, as_json: AsJson = False) -> None:
+    """List a tenant's backends, ours and theirs.
+
+    Example: domicile backend list acme
+    """
+    with opened_inventory(data) as inventory:
+        records = inventory.backends(tenant)
+    print_table(records, ("id", "kind", "region", "url", "models", "single_tenant", "cost", "revoked_at"), as_json)
+
+
+@app.command("revoke")
+def revoke(
+    ctx: typer.Context,
+    tenant: Tenant,
+    backend: Id,
+    yes: Yes = False,
+    data: Data = DEFAULT_DATA,
+    as_json: AsJson = False,
+) -> None:
+    """Take a backend out of service: it gets no more requests from any gateway within a second.
+
+    Example: domicile backend revoke acme acme-vllm-1 --yes
+    """
+    confirm(f"Send no more requests to {backend} of {tenant}?", yes)
+    with opened_control(ctx, data) as control:
+        record = control.revoke_backend(tenant, backend)
+    print_one(record, as_json)
+
+
+def _euros(said: str | None) -> Decimal | None:
+    try:
+        return None if said is None else Decimal(said)
+    except InvalidOperation:
+        fail(f"{said!r} is no amount of euros")
+
+
+def _today() -> date:
+    return datetime.now(UTC).date()
+
+
+def _pin(file: Path) -> str:
+    import ssl
+
+    try:
+        return sha256(ssl.PEM_cert_to_DER_cert(read_text(file).strip())).hexdigest()
+    except ValueError:
+        fail(f"{file} holds no certificate in PEM")
+
+
+@app.command("token")
+def token(
+    ctx: typer.Context,
+    tenant: Tenant,
+    backend: Id,
+    path: Annotated[str, typer.Option(help="What is called, as '/scrub' or '/metrics'.")],
+    method: Annotated[str, typer.Option(help="GET or POST.")] = "POST",
+    data: Data = DEFAULT_DATA,
+    as_json: AsJson = False,
+) -> None:
+    """Sign a request token for one call, without a body, of a backend that runs with --request-key; good for a minute.
+
+    `domicile backend scrub` takes it by --token.
+
+    Example: domicile backend token acme acme-1 --path /scrub
+    """
+    with opened_database(data) as (installation, _):
+        signer = installation.find_request_signer()
+    if signer is None:
+        fail("no backend of this installation was started with a request key; start one with --request-key")
+    line = signer.field(
+        tenant=tenant, backend=backend, method=method.upper(), path=path, project="", decision="",
+        digest=sha256(b"").digest(),
+    )  # fmt: skip
+    signed = line.partition(": ")[2].strip()
+    if as_json:
+        print_json({"token": signed})
+    else:
+        typer.echo(signed)

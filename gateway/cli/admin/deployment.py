@@ -1,0 +1,243 @@
+"""``domicile deployment``: what shall run of a tenant's models, and what does."""
+
+from datetime import UTC, datetime
+from decimal import Decimal, InvalidOperation
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gateway.cli.terminal.printing import print_json, print_one, print_table
+from gateway.cli.terminal.shell import (
+    DEFAULT_DATA,
+    AsJson,
+    Data,
+    Tenant,
+    Yes,
+    confirm,
+    fail,
+    opened_control,
+    opened_database,
+)
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+deployment_app = typer.Typer(
+    name="deployment", help="Backends that come, scale, sleep and go by themselves.", no_args_is_help=True
+)
+
+Name = Annotated[str, typer.Argument(metavar="DEPLOYMENT", help="Its name, as 'small'.")]
+Least = Annotated[int | None, typer.Option("--min", help="Replicas at least; 0 lets it sleep.")]
+Most = Annotated[int | None, typer.Option("--max", help="Replicas at most.")]
+Idle = Annotated[int | None, typer.Option("--idle-s", help="Seconds without a call after which it shrinks to --min.")]
+Ttft = Annotated[
+    int | None, typer.Option("--ttft-ms", help="Time to the first token to stay under, in 95 of 100 calls.")
+]
+Asleep = Annotated[
+    int | None, typer.Option("--asleep-s", help="Seconds that replicas that are not needed sleep before they end.")
+]
+Each = Annotated[int | None, typer.Option("--calls-each", help="Calls that a replica should have at one time.")]
+
+
+@deployment_app.command("create")
+def create(
+    ctx: typer.Context,
+    tenant: Tenant,
+    deployment: Name,
+    model: Annotated[str, typer.Option(help="The name that calls ask for.")],
+    weights: Annotated[str, typer.Option(help="GGUF file or folder, in the folder of models or by its full path.")],
+    region: Annotated[list[str], typer.Option(help="Where it may run, the preferred first; repeatable.")],
+    gpu: Annotated[
+        str, typer.Option(help="A card's name, cpu, or auto: the smallest that the planner finds enough.")
+    ] = "cpu",
+    least: Least = None,
+    most: Most = None,
+    idle_s: Idle = None,
+    ttft_ms: Ttft = None,
+    calls_each: Each = None,
+    asleep_s: Asleep = None,
+    wait_s: Annotated[int, typer.Option("--wait-s", help="Seconds that a call may wait for a replica.")] = 120,
+    eur_per_hour: Annotated[str, typer.Option(help="Euros an hour of one replica.")] = "0",
+    data: Data = DEFAULT_DATA,
+    as_json: AsJson = False,
+) -> None:
+    """Say what shall run; the gateway that leads starts it when there is a need.
+
+    Example: domicile deployment create acme small --model small --weights small.gguf --region eu-fr-par --max 2
+    """
+    from gateway.records.prices import MICRO
+    from regions.launchers.planning import card_for
+
+    wanted = _valid(
+        "Deployment",
+        {
+            "tenant": tenant,
+            "id": deployment,
+            "model": model,
+            "weights": weights,
+            "regions": tuple(region),
+            "wait_s": wait_s,
+            "micro_eur_per_hour": int(_euros(eur_per_hour) * MICRO),
+            **_figures(least, most, idle_s, ttft_ms, calls_each, asleep_s),
+        },
+    )
+    with opened_control(ctx, data) as control:
+        from gateway.installation.feasibility import Feasibility
+        from gateway.installation.installation import Installation, configured
+
+        installation = Installation.open(data)
+        for each in region:
+            installation.catalogue().region(each, datetime.now(UTC).date())
+        if gpu == "auto":
+            gpu = card_for(installation.models() / weights, calls=wanted.calls_each)
+        wanted = wanted.model_copy(update={"gpu": gpu})
+        Feasibility(installation, configured()).check(wanted)
+        record = control.create_deployment(wanted)
+    print_one(record, as_json)
+
+
+@deployment_app.command("list")
+def list_deployments(tenant: Tenant, data: Data = DEFAULT_DATA, as_json: AsJson = False) -> None:
+    """List a tenant's deployments.
+
+    Example: domicile deployment list acme
+    """
+    from gateway.store.reports.fleet_inventory import deployments_in
+
+    with opened_database(data) as (_, database):
+        records = deployments_in(database, tenant).items
+    columns = (
+        "id",
+        "model",
+        "regions",
+        "gpu",
+        "min_replicas",
+        "max_replicas",
+        "eur_per_hour",
+        "draining",
+        "deleted_at",
+    )
+    print_table(records, columns, as_json)
+
+
+@deployment_app.command("show")
+def show(tenant: Tenant, deployment: Name, data: Data = DEFAULT_DATA, as_json: AsJson = False) -> None:
+    """Show a deployment and the replicas that it has now.
+
+    Example: domicile deployment show acme small
+    """
+    from gateway.store.reports.fleet_inventory import deployment_at, replicas_of
+
+    with opened_database(data) as (_, database):
+        record = deployment_at(database, tenant, deployment)
+        replicas = replicas_of(database, tenant, deployment).items
+    if as_json:
+        shown = [replica.model_dump(mode="json") for replica in replicas]
+        print_json({**record.model_dump(mode="json"), "replicas": shown})
+        return
+    print_one(record, False)
+    typer.echo()
+    print_table(replicas, ("id", "region", "state", "gpu", "holder", "created_at"), False)
+
+
+@deployment_app.command("scale")
+def scale(
+    ctx: typer.Context,
+    tenant: Tenant,
+    deployment: Name,
+    least: Least = None,
+    most: Most = None,
+    idle_s: Idle = None,
+    ttft_ms: Ttft = None,
+    calls_each: Each = None,
+    asleep_s: Asleep = None,
+    data: Data = DEFAULT_DATA,
+    as_json: AsJson = False,
+) -> None:
+    """Change its figures; those that are not named stay. One that was drained works again.
+
+    Example: domicile deployment scale acme small --min 1 --max 4
+    """
+    with opened_control(ctx, data) as control, opened_database(data) as (_, database):
+        from gateway.store.reports.fleet_inventory import deployment_at
+        from regions.fleet.deployment import Scale
+
+        known = deployment_at(database, tenant, deployment).model_dump(include=set(Scale.model_fields))
+        figures = _valid("Scale", known | _figures(least, most, idle_s, ttft_ms, calls_each, asleep_s))
+        record = control.scale_deployment(tenant, deployment, figures)
+    print_one(record, as_json)
+
+
+@deployment_app.command("drain")
+def drain(
+    ctx: typer.Context, tenant: Tenant, deployment: Name, data: Data = DEFAULT_DATA, as_json: AsJson = False
+) -> None:
+    """Let its running answers end and its replicas stop; none is started until it is scaled again.
+
+    Example: domicile deployment drain acme small
+    """
+    with opened_control(ctx, data) as control:
+        record = control.drain_deployment(tenant, deployment)
+    print_one(record, as_json)
+
+
+@deployment_app.command("delete")
+def delete(
+    ctx: typer.Context,
+    tenant: Tenant,
+    deployment: Name,
+    yes: Yes = False,
+    data: Data = DEFAULT_DATA,
+    as_json: AsJson = False,
+) -> None:
+    """Drain it and let it go for good; what it cost stays known.
+
+    Example: domicile deployment delete acme small --yes
+    """
+    confirm(f"Delete deployment {deployment} of {tenant} for good?", yes)
+    with opened_control(ctx, data) as control:
+        record = control.delete_deployment(tenant, deployment)
+    print_one(record, as_json)
+
+
+def _figures(
+    least: int | None,
+    most: int | None,
+    idle_s: int | None,
+    ttft_ms: int | None,
+    calls_each: int | None,
+    asleep_s: int | None,
+) -> dict[str, int]:
+    named = {
+        "min_replicas": least,
+        "max_replicas": most,
+        "idle_s": idle_s,
+        "ttft_ms": ttft_ms,
+        "calls_each": calls_each,
+        "asleep_s": asleep_s,
+    }
+    return {name: value for name, value in named.items() if value is not None}
+
+
+def _valid(kind: str, values: dict[str, Any]) -> Any:
+    """A `Deployment` or `Scale`; what is wrong is told by the field."""
+    from pydantic import ValidationError
+
+    from regions.fleet import deployment
+
+    model: type[BaseModel] = getattr(deployment, kind)
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        fail(f"{first['loc'][0]}: {first['msg']}")
+
+
+def _euros(said: str) -> Decimal:
+    try:
+        euros = Decimal(said)
+    except InvalidOperation:
+        fail(f"{said!r} is no amount in euros")
+    if not euros.is_finite() or not 0 <= euros <= 10**6:
+        fail(f"{said!r} is no price of an hour: 0 to 1000000")
+    return euros

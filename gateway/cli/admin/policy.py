@@ -1,0 +1,339 @@
+"""``domicile policy``: a draft's way into force, and what it would change, from a shell on the installation's folder.
+
+Who submits, approves and activates shows an access token (``DOMICILE_TOKEN``), so that the record can say that two
+people did it. Without one, ``activate TENANT FILE`` puts a document in force at once: whoever has a shell on the folder
+has its keys too; the record then says that nobody approved it.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gateway.cli.terminal.printing import print_json, print_one, print_table
+from gateway.cli.terminal.shell import DEFAULT_DATA, AsJson, Data, fail, opened_control, plain_errors
+
+if TYPE_CHECKING:
+    from gateway.identity.roles import Actor, Permission
+    from gateway.policies.study import Draft, PolicyRoom
+    from gateway.store.control.control import Control
+
+app = typer.Typer(name="policy")
+
+OwnTenant = Annotated[
+    str, typer.Argument(metavar="TENANT", help="Name of the tenant, or 'operator' for the operator's.")
+]
+OfProject = Annotated[str | None, typer.Option("--project", help="The document of this project.")]
+File = Annotated[Path, typer.Argument(metavar="FILE", help="The policy document, YAML.")]
+Number = Annotated[int, typer.Argument(metavar="NUMBER", min=1, help="Of the proposal, as 'submit' gave it.")]
+Token = Annotated[
+    str | None, typer.Option("--token", envvar="DOMICILE_TOKEN", show_envvar=True, help="Your access token.")
+]
+OPERATOR_NAME = "operator"
+
+
+@app.command("submit")
+def submit(
+    ctx: typer.Context,
+    tenant: OwnTenant,
+    file: File,
+    project: OfProject = None,
+    token: Token = None,
+    data: Data = DEFAULT_DATA,
+    as_json: AsJson = False,
+) -> None:
+    """Propose a document: it must be sound and pass its own tests. A second person approves it.
+
+    Example: domicile policy submit acme acme.yaml
+    """
+    document = _read(file)
+    with _acting(ctx, data, tenant, "policies.submit", token) as (control, actor):
+        record = control.submit_policy(_owner(tenant), document, project=project, person=actor.person)
+    if as_json:
+        print_one(record, as_json)
+    else:
+        typer.echo(f"proposal {record.number} of {tenant} waits for a second person (sha256 {record.sha256})")
+
+
+@app.command("approve")
+def approve(
+    ctx: typer.Context,
+    tenant: OwnTenant,
+    number: Number,
+    project: OfProject = None,
+    token: Token = None,
+    data: Data = DEFAULT_DATA,
+    as_json: AsJson = False,
+) -> None:
+    """Say yes to another person's proposal.
+
+    Example: domicile policy approve acme 4
+    """
+    with _acting(ctx, data, tenant, "policies.approve", token) as (control, actor):
+        record = control.approve_policy(_owner(tenant), number, person=actor.person, project=project)
+    if as_json:
+        print_one(record, as_json)
+    else:
+        typer.echo(f"proposal {number} of {tenant} is approved; domicile policy activate {tenant} --proposal {number}")
+
+
+@app.command("withdraw")
+def withdraw(
+    ctx: typer.Context,
+    tenant: OwnTenant,
+    number: Number,
+    because: Annotated[str, typer.Option(help="Why, for the record of proposals.")] = "withdrawn",
+    project: OfProject = None,
+    token: Token = None,
+    data: Data = DEFAULT_DATA,
+    as_json: AsJson = False,
+) -> None:
+    """Take back a proposal that is not in force, also one that is scheduled.
+
+    Example: domicile policy withdraw acme 4 --because 'the wrong file'
+    """
+    with _acting(ctx, data, tenant, "policies.submit", token) as (control, _):
+        record = control.withdraw_policy(_owner(tenant), number, project=project, because=because)
+    print_one(record, as_json)
+
+
+@app.command("activate")
+def activate(
+    ctx: typer.Context,
+    tenant: OwnTenant,
+    file: Annotated[Path | None, typer.Argument(metavar="FILE", help="A document, without a second person.")] = None,
+    proposal: Annotated[int | None, typer.Option(min=1, help="The approved proposal of this number.")] = None,
+    at: Annotated[
+        datetime | None,
+        typer.Option(formats=["%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M"], help="From this instant on, UTC (default: now)."),
+    ] = None,
+    project: OfProject = None,
+    token: Token = None,
+    data: Data = DEFAULT_DATA,
+    as_json: AsJson = False,
+) -> None:
+    """Put a policy in force. It must be sound and pass its own tests; otherwise the one before stays.
+
+    Example: domicile policy activate acme --proposal 4 --at 2026-12-01T06:00
+
+    Example: domicile policy activate acme acme.yaml
+    """
+    if (file is None) == (proposal is None):
+        fail("name either a FILE, or an approved proposal by --proposal")
+    if file is not None:
+        if at is not None:
+            fail("only a proposal can wait for an instant: submit the document first")
+        document = _read(file)
+        with opened_control(ctx, data) as control:
+            version = control.activate_policy(_owner(tenant), document, project=project)
+        if as_json:
+            print_one(version, as_json)
+        else:
+            scope = f"{tenant}/{project}" if project else tenant
+            typer.echo(f"version {version.number} is in force for {scope} (sha256 {version.sha256})")
+        return
+    assert proposal is not None  # noqa: S101
+    instant = None if at is None else at.replace(tzinfo=UTC)
+    with _acting(ctx, data, tenant, "policies.activate", token) as (control, _):
+        record = control.activate_proposal(_owner(tenant), proposal, project=project, at=instant)
+    if as_json:
+        print_one(record, as_json)
+    elif record.version is None:
+        typer.echo(f"proposal {proposal} of {tenant} takes effect on {record.activates_at:%Y-%m-%d %H:%M:%S} UTC")
+    else:
+        typer.echo(f"version {record.version} is in force for {tenant} (sha256 {record.sha256})")
+
+
+@app.command("rollback")
+def roll_back(
+    ctx: typer.Context,
+    tenant: OwnTenant,
+    project: OfProject = None,
+    token: Token = None,
+    data: Data = DEFAULT_DATA,
+    as_json: AsJson = False,
+) -> None:
+    """Put the version before the one in force back, as a new version. One person may; it goes one step.
+
+    Example: domicile policy rollback acme
+    """
+    with _acting(ctx, data, tenant, "policies.activate", token) as (control, _):
+        record = control.roll_back_policy(_owner(tenant), project=project)
+    if as_json:
+        print_one(record, as_json)
+    else:
+        typer.echo(f"version {record.number} is in force for {tenant} (sha256 {record.sha256})")
+
+
+@app.command("history")
+def history(tenant: OwnTenant, data: Data = DEFAULT_DATA, as_json: AsJson = False) -> None:
+    """Every version ever in force and every proposal, with who made, approved and activated it.
+
+    Example: domicile policy history acme
+    """
+    with _room(data) as (_, inventory):
+        versions, proposals = inventory.policies(_owner(tenant)), inventory.proposals(_owner(tenant))
+    if as_json:
+        waiting = [{**one.model_dump(mode="json"), "state": one.state} for one in proposals]
+        print_json({"versions": [one.model_dump(mode="json") for one in versions], "proposals": waiting})
+        return
+    print_table(versions, ("project", "number", "active", "created_at", "activated_by", "sha256"), as_json)
+    for one in proposals:
+        approved = f", approved by {one.approved_by}" if one.approved_by else ""
+        because = f" ({one.withdrawn_because})" if one.withdrawn_because else ""
+        scope = f"{tenant}/{one.project}" if one.project else tenant
+        typer.echo(f"proposal {one.number} of {scope}: {one.state}{because}, submitted by {one.submitted_by}{approved}")
+
+
+@app.command("diff")
+def diff(
+    tenant: OwnTenant, file: File, project: OfProject = None, data: Data = DEFAULT_DATA, as_json: AsJson = False
+) -> None:
+    """Compare a document with what is in force, rule by rule, all levels together.
+
+    Example: domicile policy diff acme acme.yaml
+    """
+    draft = _draft(tenant, project, _read(file))
+    with _room(data) as (room, _):
+        found = room.differences(draft)
+    if as_json:
+        print_json([{"rule": one.rule, "before": one.before, "after": one.after, "note": one.note} for one in found])
+    else:
+        for one in found:
+            typer.echo(str(one))
+        if not found:
+            typer.echo("no rule changes")
+
+
+@app.command("explain")
+def explain(
+    tenant: Annotated[str, typer.Argument(metavar="TENANT", help="Name of the tenant.")],
+    project: Annotated[str, typer.Argument(metavar="PROJECT", help="Name of the project.")],
+    model: Annotated[str, typer.Option(help="The model that a request would ask for.")],
+    file: Annotated[Path | None, typer.Option("--file", help="Judge by this document of the tenant instead.")] = None,
+    data: Data = DEFAULT_DATA,
+    as_json: AsJson = False,
+) -> None:
+    """Decide about a request of a project as a gateway would now, and show the lines that say so. Exits with 1 on no.
+
+    Example: domicile policy explain acme support --model mistral-small
+    """
+    from policy.decision.explain import explain_json, explain_source
+
+    with _room(data) as (room, _):
+        explained = room.explain(tenant, project, model, None if file is None else _draft(tenant, None, _read(file)))
+    if as_json:
+        print_json(explain_json(explained.decision))
+    else:
+        for line in explain_source(explained.decision, explained.sources):
+            typer.echo(line)
+    if not explained.decision.allowed:
+        raise typer.Exit(1)
+
+
+@app.command("simulate")
+def run_simulation(
+    tenant: OwnTenant,
+    file: Annotated[Path | None, typer.Argument(metavar="FILE", help="The policy document, YAML.")] = None,
+    dpf_accepted: Annotated[
+        bool | None,
+        typer.Option("--dpf-accepted/--no-dpf-accepted", help="Instead of FILE: what is in force, without the DPF."),
+    ] = None,
+    since: Annotated[
+        datetime | None, typer.Option(formats=["%Y-%m-%d"], help="Calls from this day on (default: all on record).")
+    ] = None,
+    project: OfProject = None,
+    data: Data = DEFAULT_DATA,
+    as_json: AsJson = False,
+) -> None:
+    """Replay recorded calls against a draft: what would be refused, admitted or moved, by count and reason.
+
+    Example: domicile policy simulate acme acme.yaml --since 2026-11-01
+
+    Example: domicile policy simulate operator --no-dpf-accepted
+    """
+    if (file is None) == (dpf_accepted is None) or dpf_accepted:
+        fail("name either a FILE, or --no-dpf-accepted")
+    with _room(data) as (room, _):
+        draft = room.without_dpf(_owner(tenant)) if file is None else _draft(tenant, project, _read(file))
+        impacts = room.simulate(draft, None if since is None else since.replace(tzinfo=UTC))
+    if as_json:
+        print_json([{"tenant": one.tenant, **one.impact.as_json()} for one in impacts])
+        return
+    for one in impacts:
+        typer.echo(f"{one.tenant}: {one.impact.calls} recorded calls, {one.impact.same} stay as they are")
+        for group in one.impact.groups:
+            typer.echo(f"  {group}")
+
+
+@contextmanager
+def _acting(
+    ctx: typer.Context, data: Path, tenant: str, permission: "Permission", token: str | None
+) -> "Iterator[tuple[Control, Actor]]":
+    """As the person whose `token` it is, if their roles allow it."""
+    from gateway.identity.keys import KeyRefused, parse_key
+    from gateway.identity.roles import OF_OPERATOR, Actor, check
+    from gateway.installation.installation import Installation
+    from gateway.store.bearers import find_bearer
+
+    if token is None:
+        fail("this takes a person: set DOMICILE_TOKEN to your access token (domicile person token)")
+    with plain_errors():
+        installation = Installation.open(data)
+        database = installation.database()
+        try:
+            bearer = find_bearer(
+                database, installation.cell, installation.hasher(), parse_key(token, "admin"), datetime.now(UTC)
+            )
+            if bearer.person is None:
+                fail("a bootstrap token is nobody's")
+            actor = Actor(bearer.person.id, bearer.person.tenant, bearer.person.roles, bearer.token)
+            if _owner(tenant) is None:
+                verdict = check(actor, OF_OPERATOR[permission], None)
+            else:
+                verdict = check(actor, permission, tenant)
+            if not verdict.allowed:
+                fail(verdict.because)
+            record = ctx.obj or (lambda installation: nullcontext(lambda event: None))
+            with record(installation) as on_event:
+                yield installation.control(database, actor=actor.name, on_event=on_event), actor
+        except KeyRefused as error:
+            fail(str(error))
+        finally:
+            database.close()
+
+
+@contextmanager
+def _room(data: Path) -> "Iterator[tuple[PolicyRoom, Any]]":
+    from gateway.installation.installation import Installation
+    from policy.errors import PolicyError
+
+    with plain_errors():
+        installation = Installation.open(data)
+        database = installation.database()
+        try:
+            yield installation.policy_room(database), installation.inventory(database)
+        except PolicyError as error:
+            fail(str(error))
+        finally:
+            database.close()
+
+
+def _draft(tenant: str, project: str | None, document: str) -> "Draft":
+    from gateway.policies.study import Draft
+
+    return Draft(document, _owner(tenant), project)
+
+
+def _owner(tenant: str) -> str | None:
+    return None if tenant == OPERATOR_NAME else tenant
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        fail(f"{file} cannot be read: {error.strerror if isinstance(error, OSError) else 'it is not UTF-8 text'}")

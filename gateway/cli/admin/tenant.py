@@ -1,0 +1,196 @@
+"""``domicile tenant | project | policy``: the control plane from a shell."""
+
+from typing import Annotated
+
+import typer
+
+from gateway.cli.terminal.printing import print_json, print_one, print_table
+from gateway.cli.terminal.shell import (
+    DEFAULT_DATA,
+    AsJson,
+    Data,
+    InProject,
+    Project,
+    Tenant,
+    Yes,
+    confirm,
+    fail,
+    opened_control,
+    opened_inventory,
+    plain_errors,
+)
+
+tenant_app = typer.Typer(name="tenant", help="Customer organisations, the unit of isolation.", no_args_is_help=True)
+project_app = typer.Typer(
+    name="project", help="A tenant's applications, each bound to a processing activity.", no_args_is_help=True
+)
+policy_app = typer.Typer(name="policy", help="Activate policies and see what is in force.", no_args_is_help=True)
+
+
+@tenant_app.command("create")
+def create_tenant(
+    ctx: typer.Context,
+    tenant: Tenant,
+    name: Annotated[str | None, typer.Option(help="Name for people, as 'Acme GmbH'.")] = None,
+    cell: Annotated[str | None, typer.Option(help="Name of the data folder's cell, to be sure of it.")] = None,
+    data: Data = DEFAULT_DATA,
+    as_json: AsJson = False,
+) -> None:
+    """Create a tenant. The data folder is made by `domicile init`.
+
+    Example: domicile tenant create acme --name 'Acme GmbH'
+    """
+    from regions.identity.identity import check_name
+
+    with plain_errors():
+        check_name(tenant, "tenant")
+        if cell is not None:
+            check_name(cell, "cell")
+    with opened_control(ctx, data, cell=cell) as control:
+        record = control.create_tenant(tenant, display_name=name)
+    print_one(record, as_json)
+
+
+@tenant_app.command("list")
+def list_tenants(data: Data = DEFAULT_DATA, as_json: AsJson = False) -> None:
+    """List all tenants.
+
+    Example: domicile tenant list --json
+    """
+    with opened_inventory(data) as inventory:
+        records = inventory.tenants()
+    print_table(records, ("id", "display_name", "created_at", "revoked_at"), as_json)
+
+
+@tenant_app.command("show")
+def show_tenant(tenant: Tenant, data: Data = DEFAULT_DATA, as_json: AsJson = False) -> None:
+    """Show one tenant.
+
+    Example: domicile tenant show acme
+    """
+    with opened_inventory(data) as inventory:
+        record = inventory.tenant(tenant)
+    print_one(record, as_json)
+
+
+@tenant_app.command("revoke")
+def revoke_tenant(
+    ctx: typer.Context, tenant: Tenant, yes: Yes = False, data: Data = DEFAULT_DATA, as_json: AsJson = False
+) -> None:
+    """Shut a tenant out for good: its keys stop working within a second, its backends get no more requests.
+
+    Example: domicile tenant revoke acme
+    """
+    confirm(f"Revoke tenant {tenant} with all its keys? This cannot be undone.", yes)
+    with opened_control(ctx, data) as control:
+        record = control.revoke_tenant(tenant)
+    print_one(record, as_json)
+
+
+@project_app.command("create")
+def create_project(
+    ctx: typer.Context,
+    tenant: Tenant,
+    project: Project,
+    purpose: Annotated[str, typer.Option(help="What the data is processed for (GDPR 5(1)(b)).")],
+    legal_basis: Annotated[str, typer.Option(help="GDPR 6(1): consent, contract, legal_obligation, vital_interests, "
+                                                  "public_task or legitimate_interests.")],
+    data_class: Annotated[list[str] | None, typer.Option(help="A class of data in prompts; may be repeated.")] = None,
+    risk_class: Annotated[str, typer.Option(help="AI Act: minimal, limited or high.")] = "minimal",
+    ai_system_id: Annotated[str | None, typer.Option(help="The AI system's id in your own register.")] = None,
+    data: Data = DEFAULT_DATA,
+    as_json: AsJson = False,
+) -> None:  # fmt: skip
+    """Create a project, bound to the one processing activity that its keys may be used for.
+
+    Example: domicile project create acme support --purpose 'customer support' --legal-basis contract
+    """
+    with opened_control(ctx, data) as control:
+        record = control.create_project(
+            tenant,
+            project,
+            purpose=purpose,
+            legal_basis=legal_basis,  # type: ignore[arg-type]  # checked by create_project
+            data_classes=data_class or (),
+            risk_class=risk_class,  # type: ignore[arg-type]
+            ai_system_id=ai_system_id,
+        )
+    print_one(record, as_json)
+
+
+@project_app.command("list")
+def list_projects(tenant: Tenant, data: Data = DEFAULT_DATA, as_json: AsJson = False) -> None:
+    """List a tenant's projects.
+
+    Example: domicile project list acme
+    """
+    with opened_inventory(data) as inventory:
+        records = inventory.projects(tenant)
+    print_table(records, ("id", "purpose", "legal_basis", "data_classes", "risk_class", "revoked_at"), as_json)
+
+
+@project_app.command("show")
+def show_project(tenant: Tenant, project: Project, data: Data = DEFAULT_DATA, as_json: AsJson = False) -> None:
+    """Show one project.
+
+    Example: domicile project show acme support
+    """
+    with opened_inventory(data) as inventory:
+        record = inventory.project(tenant, project)
+    print_one(record, as_json)
+
+
+@project_app.command("revoke")
+def revoke_project(
+    ctx: typer.Context,
+    tenant: Tenant,
+    project: Project,
+    yes: Yes = False,
+    data: Data = DEFAULT_DATA,
+    as_json: AsJson = False,
+) -> None:
+    """Shut a project out for good: its keys stop working within a second.
+
+    Example: domicile project revoke acme support --yes
+    """
+    confirm(f"Revoke project {project} of {tenant} with all its keys? This cannot be undone.", yes)
+    with opened_control(ctx, data) as control:
+        record = control.revoke_project(tenant, project)
+    print_one(record, as_json)
+
+
+@policy_app.command("list")
+def list_policies(tenant: Tenant, data: Data = DEFAULT_DATA, as_json: AsJson = False) -> None:
+    """List every version ever in force for a tenant and its projects.
+
+    Example: domicile policy list acme
+    """
+    with opened_inventory(data) as inventory:
+        records = inventory.policies(tenant)
+    columns = ("project", "number", "active", "created_at", "activated_by", "sha256")
+    print_table(records, columns, as_json)
+
+
+@policy_app.command("show")
+def show_policy(
+    tenant: Tenant,
+    project: InProject = None,
+    number: Annotated[int | None, typer.Option(min=1, help="This version (default: the one in force).")] = None,
+    data: Data = DEFAULT_DATA,
+    as_json: AsJson = False,
+) -> None:
+    """Print a policy document as it was activated.
+
+    Example: domicile policy show acme --number 2
+    """
+    with opened_inventory(data) as inventory:
+        versions = [record for record in inventory.policies(tenant) if record.project == project]
+    for record in versions:
+        if record.number == number if number else record.active:
+            if as_json:
+                print_json(record.model_dump(mode="json"))
+            else:
+                typer.echo(record.document, nl=not record.document.endswith("\n"))
+            return
+    wanted = f"version {number}" if number else "policy in force"
+    fail(f"there is no {wanted} for {tenant}/{project}" if project else f"there is no {wanted} for {tenant}")

@@ -1,0 +1,205 @@
+"""``domicile usage``: what was used, what it cost, and what it costs."""
+
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, date, datetime
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+from gateway.cli.terminal.printing import print_one, print_table, progress
+from gateway.cli.terminal.shell import DEFAULT_DATA, AsJson, Data, fail, opened_control, opened_database
+
+if TYPE_CHECKING:
+    from gateway.store.reports.usage_report import Span
+
+Row = TypeVar("Row")
+
+usage_app = typer.Typer(name="usage", help="Tokens, backend seconds and cost, from the ledger.", no_args_is_help=True)
+
+OfTenant = Annotated[str | None, typer.Option("--tenant", help="Of this tenant only.")]
+Since = Annotated[datetime | None, typer.Option(formats=["%Y-%m-%d"], help="From this day (UTC) on.")]
+Until = Annotated[datetime | None, typer.Option(formats=["%Y-%m-%d"], help="Up to this day, included.")]
+
+
+@usage_app.command("show")
+def show_usage(
+    tenant: OfTenant = None,
+    by: Annotated[
+        str, typer.Option(help="What to sum up by: tenant, project, key, model, region, backend, day; commas between.")
+    ] = "tenant,model",
+    since: Since = None,
+    until: Until = None,
+    data: Data = DEFAULT_DATA,
+    as_json: AsJson = False,
+) -> None:
+    """Show requests, tokens, backend seconds, cost, cost per million tokens, and energy where backends measure it.
+
+    Example: domicile usage show --by tenant,model --since 2026-11-01
+    """
+    from gateway.store.reports.usage_report import dimensions, usage
+
+    with opened_database(data) as (_, database):
+        groups = dimensions(by)
+        lines = usage(database, tenant=tenant, by=groups, span=_span(since, until))
+    columns = (
+        *dict.fromkeys(groups),
+        *("requests", "aborted", "refused", "tokens_in", "tokens_cached", "tokens_out", "backend_seconds"),
+        *("eur", "eur_per_million_tokens", "unpriced", "energy_kwh", "joules_per_1000_tokens"),
+    )
+    print_table(lines, columns, as_json)
+
+
+@usage_app.command("cost")
+def show_cost(
+    tenant: OfTenant = None,
+    by: Annotated[
+        str,
+        typer.Option(help="What to sum up by: tenant, deployment, model, region, gpu, replica, day; commas between."),
+    ] = "tenant,deployment",
+    since: Since = None,
+    until: Until = None,
+    what_if: Annotated[
+        list[str] | None,
+        typer.Option("--what-if", help="CARD=EUR an hour: what the deployments would cost on it; repeatable."),
+    ] = None,
+    data: Data = DEFAULT_DATA,
+    as_json: AsJson = False,
+) -> None:
+    """Show what the time of deployments costs, how much of it was idle, and the cost per million tokens.
+
+    With --what-if, the planner's figures for deployments that live: of a replica at full use on another card, and what
+    calls of the same model did take on such a card, where that was measured.
+
+    Example: domicile usage cost --by tenant,deployment --since 2026-11-01
+    """
+    from gateway.cli.admin.cost_what_if import Card, on_cards
+    from gateway.store.reports.cost_report import cost, cost_dimensions
+
+    with opened_database(data) as (installation, database):
+        if what_if:
+            try:
+                cards = [Card.parse(said) for said in what_if]
+            except ValueError as error:
+                fail(str(error))
+            plans = on_cards(database, installation, tenant, cards)
+            shown = (
+                "tenant",
+                "deployment",
+                "card",
+                "eur_per_hour",
+                "tokens_per_second",
+                "eur_per_million_tokens",
+                "joules_per_1000_tokens",
+                "refusal",
+            )
+            print_table(plans, shown, as_json)
+            return
+        groups = cost_dimensions(by)
+        lines = cost(database, tenant=tenant, by=groups, span=_span(since, until))
+    columns = (
+        *dict.fromkeys(groups),
+        *("up_seconds", "busy_seconds", "idle_share", "eur", "requests", "tokens_in", "tokens_out"),
+        *("tokens_per_second", "eur_per_million_tokens", "token_eur", "energy_kwh", "joules_per_1000_tokens"),
+    )
+    print_table(lines, columns, as_json)
+
+
+@usage_app.command("export")
+def export_usage(
+    file: Annotated[Path | None, typer.Argument(help="Where to (default: standard output).")] = None,
+    tenant: OfTenant = None,
+    since: Since = None,
+    until: Until = None,
+    data: Data = DEFAULT_DATA,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line, instead of CSV.")] = False,
+) -> None:
+    """Write the ledger out, a line a call: CSV, or JSON.
+
+    Example: domicile usage export november.csv --since 2026-11-01 --until 2026-11-30
+    """
+    from audit.files.new_file import new_file
+    from gateway.store.reports.usage_csv import csv_lines
+    from gateway.store.reports.usage_report import LedgerEntry, calls, entries
+
+    with opened_database(data) as (_, database):
+        span = _span(since, until)
+
+        def lines(advance: Callable[[int], None]) -> Iterator[str]:
+            rows = _advancing(entries(database, tenant=tenant, span=span), advance)
+            return (f"{row.model_dump_json()}\n" for row in rows) if as_json else csv_lines(rows, LedgerEntry)
+
+        if file is None:
+            for line in lines(lambda count: None):
+                typer.echo(line, nl=False)
+            return
+        with (
+            new_file(file) as out,
+            progress("calls", calls(database, tenant=tenant, span=span), hidden=as_json) as advance,
+        ):
+            out.writelines(line.encode() for line in lines(advance))
+
+
+def _advancing(rows: Iterable[Row], advance: Callable[[int], None]) -> Iterator[Row]:
+    for row in rows:
+        yield row
+        advance(1)
+
+
+@usage_app.command("prices")
+def list_prices(data: Data = DEFAULT_DATA, as_json: AsJson = False) -> None:
+    """List every version of every model's price, in euros a million tokens.
+
+    Example: domicile usage prices
+    """
+    from gateway.store.reports.usage_inventory import prices_in
+
+    with opened_database(data) as (installation, database):
+        records = prices_in(database, installation.cell)
+    print_table(records, ("model", "number", "valid_from", "input", "output", "cached"), as_json)
+
+
+@usage_app.command("set-price")
+def set_price(
+    ctx: typer.Context,
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="Name of the model, as calls name it.")],
+    input_: Annotated[str, typer.Option("--input", help="Euros a million prompt tokens.")],
+    output: Annotated[str, typer.Option(help="Euros a million answer tokens.")],
+    cached: Annotated[
+        str | None, typer.Option(help="Euros a million prompt tokens found in a cache (default: as --input).")
+    ] = None,
+    valid_from: Annotated[
+        datetime | None, typer.Option(formats=["%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%d"], help="From then on (default: now).")
+    ] = None,
+    data: Data = DEFAULT_DATA,
+    as_json: AsJson = False,
+) -> None:
+    """Give a model its next price. What was used before costs what it cost.
+
+    Example: domicile usage set-price smollm2-135m --input 0.02 --output 0.05 --valid-from 2027-01-01
+    """
+    if valid_from is not None and valid_from.tzinfo is None:
+        valid_from = valid_from.replace(tzinfo=UTC)
+    amounts = {name: _euros(said) for name, said in (("input", input_), ("output", output))}
+    with opened_control(ctx, data) as control:
+        record = control.set_price(
+            model, **amounts, cached=None if cached is None else _euros(cached), valid_from=valid_from
+        )
+    print_one(record, as_json)
+
+
+def _euros(said: str) -> Decimal:
+    try:
+        return Decimal(said)
+    except InvalidOperation:
+        fail(f"{said!r} is no amount in euros")
+
+
+def _span(since: datetime | None, until: datetime | None) -> "Span":
+    from gateway.store.reports.usage_report import Span
+
+    def day(moment: datetime | None) -> date | None:
+        return None if moment is None else moment.date()
+
+    return Span(since=day(since), until=day(until))

@@ -1,0 +1,62 @@
+"""``domicile database``: where the databases are, whose they are, and how a move is made known to a folder."""
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from gateway.cli.terminal.printing import print_json
+from gateway.cli.terminal.shell import DEFAULT_DATA, AsJson, Data, plain_errors
+
+if TYPE_CHECKING:
+    from gateway.installation.database_place import Stored
+
+database_app = typer.Typer(name="database", help="Where the databases are, and whose they are.", no_args_is_help=True)
+
+
+@database_app.command("show")
+def show(data: Data = DEFAULT_DATA, as_json: AsJson = False) -> None:
+    """Say where control database, record and side store are, and which installation each says it belongs to.
+
+    Example: domicile database show
+    """
+    from gateway.installation.database_place import stored
+    from gateway.installation.installation import Installation
+
+    with plain_errors():
+        installation = Installation.open(data)
+        installation.settle()
+        found = stored(installation)
+    _print(found, as_json)
+
+
+@database_app.command("move")
+def move(data: Data = DEFAULT_DATA, as_json: AsJson = False) -> None:
+    """Remember the databases that the configured URLs name, after they were moved: to another host, or to PostgreSQL.
+
+    Move the content first (pg_dump and pg_restore, or the server's address), with the gateways stopped; then set the
+    new URLs and run this on each gateway's folder. A database that is empty or of another installation is refused.
+
+    Example: domicile database move
+    """
+    from gateway.installation.database_place import remember, stored
+    from gateway.installation.installation import Installation
+
+    with plain_errors():
+        installation = Installation.open(data)
+        remember(installation)
+        found = stored(installation)
+    _print(found, as_json)
+
+
+def _print(found: "list[Stored]", as_json: bool) -> None:
+    if as_json:
+        print_json(
+            [
+                {"database": each.what, "place": each.place, "of": None if each.owner is None else str(each.owner)}
+                for each in found
+            ]
+        )
+        return
+    for each in found:
+        owner = "not made yet" if each.owner is None else f"of {each.owner}"
+        typer.echo(f"{each.what}: {each.place}; {owner}")

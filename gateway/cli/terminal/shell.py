@@ -1,0 +1,170 @@
+"""What the administration's commands share: their options, opening the store, and sentences for what goes wrong.
+
+`gateway/cli/app.py` hands in, by ``obj=``, a `RecordAdmin`: the changes of a command are recorded through it before
+they are committed. Without one they are not recorded.
+"""
+
+import errno
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+from gateway.cli.terminal.printing import print_json
+
+if TYPE_CHECKING:
+    from gateway.database.database import Database
+    from gateway.installation.installation import Installation
+    from gateway.records.control import Record
+    from gateway.store.control.control import Control, OnEvent
+    from gateway.store.reports.inventory import Inventory
+
+    RecordAdmin = Callable[[Installation], AbstractContextManager[OnEvent]]
+
+ACTOR = "cli"
+DEFAULT_DATA = Path("domicile-data")
+MAX_TEXT = 1 << 20
+"""Bytes of a certificate chain, a key or a policy that an option names."""
+
+Data = Annotated[
+    Path, typer.Option("--data", envvar="DOMICILE_DATA", show_envvar=True, help="Data folder of the installation.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Tenant = Annotated[str, typer.Argument(metavar="TENANT", help="Name of the tenant, as 'acme'.")]
+Project = Annotated[str, typer.Argument(metavar="PROJECT", help="Name of the project, as 'support'.")]
+InProject = Annotated[str | None, typer.Option("--project", help="Of this project only.")]
+
+
+@contextmanager
+def opened_control(ctx: typer.Context, data: Path, *, cell: str | None = None) -> "Iterator[Control]":
+    """`cell`: what the folder's has to be, if it is named."""
+    from gateway.installation.installation import Installation, InstallationError
+
+    with plain_errors():
+        installation = Installation.open(data)
+        if cell is not None and installation.cell != cell:
+            raise InstallationError(
+                f"{data} belongs to cell {installation.cell!r}, not {cell!r}; name the other cell's folder by --data"
+            )
+        record: RecordAdmin = ctx.obj or (lambda installation: nullcontext(lambda event: None))
+        database = installation.database()
+        try:
+            installation.check_of_one_time(database)
+            with _near_names(installation, database), record(installation) as on_event:
+                yield installation.control(database, actor=ACTOR, on_event=on_event)
+        finally:
+            database.close()
+
+
+@contextmanager
+def opened_inventory(data: Path) -> "Iterator[Inventory]":
+    from gateway.installation.installation import Installation
+
+    with plain_errors():
+        installation = Installation.open(data)
+        database = installation.database()
+        try:
+            with _near_names(installation, database):
+                yield installation.inventory(database)
+        finally:
+            database.close()
+
+
+@contextmanager
+def _near_names(installation: "Installation", database: "Database") -> Iterator[None]:
+    """Of what does not exist, say what was probably meant. Only here: the API must not tell who else there is."""
+    from gateway.database.errors import NotFound
+
+    try:
+        yield
+    except NotFound as error:
+        if error.name is None:
+            raise
+        inventory = installation.inventory(database)
+        there_are = inventory.tenants() if error.tenant is None else inventory.projects(error.tenant)
+        near = get_close_matches(error.name, [each.id for each in there_are], 1)
+        raise NotFound(f"{error}; did you mean {near[0]!r}?" if near else str(error)) from error
+
+
+@contextmanager
+def plain_errors() -> Iterator[None]:
+    """What an operator did wrong or can mend is a sentence, not a traceback."""
+    from audit import AuditError
+    from gateway.configuration.settings import SettingsError
+    from gateway.database.errors import StoreError
+    from gateway.installation.installation import InstallationError
+    from regions.errors import RegionsError
+
+    try:
+        yield
+    except (InstallationError, StoreError, RegionsError, AuditError, SettingsError) as error:
+        fail(str(error))
+    except OSError as error:
+        fail(said_of(error))
+
+
+def said_of(error: OSError) -> str:
+    """What the system refused, of which file, and what to do where that is known."""
+    if error.filename is None or error.strerror is None:
+        return str(error)
+    fix = _FIXES.get(error.errno or 0)
+    return f"{error.filename}: {error.strerror}" + (f"; {fix}" if fix else "")
+
+
+_FIXES = {
+    errno.EROFS: "this medium is read-only: work on a copy of the folder, or mount it writable",
+    errno.EACCES: "run the command as the user that the gateway runs as",
+    errno.EPERM: "run the command as the user that the gateway runs as",
+    errno.ENOENT: "name a file that exists",
+    errno.ENOSPC: "free some space",
+}
+
+
+@contextmanager
+def opened_database(data: Path) -> "Iterator[tuple[Installation, Database]]":
+    from gateway.installation.installation import Installation
+
+    with plain_errors():
+        installation = Installation.open(data)
+        database = installation.database()
+        try:
+            yield installation, database
+        finally:
+            database.close()
+
+
+def print_secret(record: "Record", secret: str, what: str, as_json: bool, *, field: str = "key") -> None:
+    """The record and what is shown this once: the secret alone on stdout, or both as JSON."""
+    if as_json:
+        print_json({**record.model_dump(mode="json"), field: secret})
+        return
+    typer.echo(f"{what}; it is shown this once:", err=True)
+    typer.echo(secret)
+
+
+def read_text(file: Path) -> str:
+    """Of a small ASCII file that an option names: a certificate, a key."""
+    from audit.files.untrusted_file import read_untrusted
+
+    try:
+        return read_untrusted(file, MAX_TEXT, follow_links=True).decode("ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        fail(f"{file} cannot be read: {_why(error)}")
+
+
+def _why(error: OSError | UnicodeDecodeError) -> str:
+    return error.strerror or str(error) if isinstance(error, OSError) else "it is not ASCII text"
+
+
+def fail(sentence: str, status: int = 1) -> NoReturn:
+    typer.echo(f"error: {sentence}", err=True)
+    raise typer.Exit(status)
+
+
+def confirm(question: str, yes: bool) -> None:
+    if not yes:
+        typer.confirm(question, abort=True, err=True)

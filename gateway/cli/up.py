@@ -1,0 +1,59 @@
+"""``domicile up``: the gateway in the foreground."""
+
+import asyncio
+import gc
+import logging
+import shlex
+import sys
+
+import audit
+from gateway.cli.terminal.shell import said_of
+from gateway.configuration.settings import Settings, SettingsError
+from gateway.database.errors import StoreError
+from gateway.installation.installation import InstallationError
+from gateway.installation.weaknesses import log_weaknesses
+from gateway.server.assembly import open_gateway
+from gateway.server.log_lines import log_to_stderr
+from gateway.server.serve import serving, stop_signal
+from regions.errors import RegionsError
+
+SWITCH_S = 0.001
+"""For how long a thread beside the event loop keeps the interpreter that the loop asks for; Python's own 5 ms add up,
+since the loop has to ask again after each system call."""
+OUTSIDE_S = 10.0
+"""What calls to outside services get once running answers are finished; the rest of the stop needs some of them."""
+
+
+async def run_gateway(settings: Settings) -> int:
+    """Exit status: 0 after a clean stop, 1 when it could not start, with one sentence on stderr why."""
+    log_to_stderr(logging.INFO)
+    sys.setswitchinterval(SWITCH_S)
+    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+    try:
+        async with open_gateway(settings) as gateway:
+            stop = stop_signal()  # before anybody can be promised an answer
+            async with serving(gateway.app, settings.listen, settings.requests.body_timeout_s) as port:
+                scheme, host = "https" if settings.listen.cert_file else "http", settings.listen.host
+                gc.freeze()  # modules and tenants are there to stay: not to be looked through again, in mid-answer
+                gc.enable()
+                warming = asyncio.create_task(gateway.inspection.warm(), name="inspection")
+                log_weaknesses(gateway.weaknesses)
+                print(f"domicile: listening on {scheme}://{host}:{port}/v1", file=sys.stderr, flush=True)
+                if not await asyncio.to_thread(gateway.has_operator):
+                    hint = f"domicile person bootstrap --data {shlex.quote(str(settings.data))}"
+                    print(f"domicile: there is no operator yet; let the first one in with: {hint}", file=sys.stderr)
+                await stop.wait()
+                warming.cancel()
+                print("domicile: finishing running answers", file=sys.stderr, flush=True)
+            if external := sys.modules.get("audit.external"):  # loaded where an outside service is configured
+                external.stop_within(OUTSIDE_S)  # whatever such a party does from here on
+    except (InstallationError, StoreError, RegionsError, SettingsError, audit.AuditError, ImportError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(f"error: {said_of(error)}", file=sys.stderr)
+        return 1
+    finally:
+        if external := sys.modules.get("audit.external"):
+            external.resume()  # the process may go on, with another gateway for one
+    return 0

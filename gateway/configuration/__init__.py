@@ -1,0 +1,4 @@
+"""Settings, where each comes from, and where data leaves the gateway to.
+
+Everything in `gateway` but `gateway.records` may import it.
+"""

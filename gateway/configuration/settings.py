@@ -1,0 +1,435 @@
+"""One YAML file and ``DOMICILE__SECTION__KEY`` variables, validated once into a frozen object.
+
+Secrets never stand in the file: only paths to files that hold them.
+"""
+
+import socket
+from difflib import get_close_matches
+from ipaddress import IPv4Network, IPv6Network, ip_address
+from pathlib import Path
+from typing import Any, Literal, Self
+from urllib.parse import urlsplit
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from audit.errors import StoreError
+from audit.storage.dsn import database_of
+from gateway.records.control import Network, Role
+from policy.document.countries import builtin_countries
+from regions.identity.identity import NAME
+
+MIB = 1 << 20
+LOOPBACK = (IPv4Network("127.0.0.0/8"), IPv6Network("::1/128"))
+
+
+class SettingsError(ValueError):
+    """The configuration cannot be used; the message names the file, the key and what would be accepted."""
+
+
+def is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Listen(Section):
+    """Where clients connect. Off this host only with TLS, or behind a proxy that ends TLS on this host or pod."""
+
+    host: str = "127.0.0.1"
+    port: int = Field(8400, ge=0, le=65535)
+    cert_file: Path | None = None
+    key_file: Path | None = None
+    tls_ended_by_proxy: bool = False
+    operations_from: tuple[Network, ...] | None = None
+
+    @property
+    def operators(self) -> tuple[IPv4Network | IPv6Network, ...]:
+        """Who may read ``/metrics`` and the details of ``/readyz``: they name tenants and backends.
+
+        This host by default; behind a proxy that ends TLS nobody, since everybody's calls come from its address.
+        """
+        if self.operations_from is not None:
+            return self.operations_from
+        return () if self.tls_ended_by_proxy else LOOPBACK
+
+    @model_validator(mode="after")
+    def tls_off_host(self) -> Self:
+        if (self.cert_file is None) != (self.key_file is None):
+            raise ValueError("cert_file and key_file go together")
+        if not is_loopback(self.host) and self.cert_file is None and not self.tls_ended_by_proxy:
+            raise ValueError(
+                f"{self.host} is reachable from other machines: set cert_file and key_file, "
+                "or tls_ended_by_proxy: true if a proxy in front ends TLS"
+            )
+        return self
+
+
+class Requests(Section):
+    """Bounds of one request, in bytes and seconds."""
+
+    max_body_bytes: int = Field(8 * MIB, ge=1024)
+    body_timeout_s: float = Field(30, gt=0)
+    connect_timeout_s: float = Field(5, gt=0)
+    silence_timeout_s: float = Field(300, gt=0, description="longest wait for the first or the next byte of an answer")
+    max_attempts: int = Field(3, ge=1, le=10, description="backends tried before the first byte")
+    default_max_tokens: int = Field(512, ge=1, description="answer length reserved when a request names none")
+
+
+class Names(Section):
+    """How names of persons are looked for (extra `ner`) where a policy asks for it."""
+
+    processes: int = Field(1, ge=1, le=64)
+    budget_s: float = Field(5, gt=0, description="seconds for one request; what takes longer is refused")
+    max_characters: int = Field(200_000, ge=1, description="of one request; a longer one is refused")
+    cached_texts: int = Field(10_000, ge=0, description="texts of a tenant whose names are remembered, by keyed hash")
+
+
+class Inspection(Section):
+    """How long prompts are inspected: in processes of their own, so that no other call waits for them."""
+
+    processes: int = Field(2, ge=1, le=64, description="started when first needed; a tenant uses one at a time")
+    budget_s: float = Field(30, gt=0, description="seconds for one prompt; what takes longer is refused")
+
+
+class Audit(Section):
+    """Of the record. Values that a policy keeps are deleted when their time is over, each `retention_every_s`."""
+
+    reserve_bytes: int = Field(64 * MIB, ge=0, description="kept so that running requests can be closed on a full disk")
+    anchor_every_s: float = Field(60, ge=1, description="how often checkpoints of all tenants are anchored")
+    retention_every_s: float = Field(86400, ge=60, description="how often values over their time are deleted")
+    backup_days: int = Field(30, ge=0, description="how long backups of side.db live; certificates of erasure state it")
+    ledger_days: int | None = Field(
+        None, ge=62, le=3660, description="how long the ledger keeps single calls; without it, as long as their record"
+    )
+    address_days: int = Field(30, ge=0, le=3650, description="how long the addresses of refused callers are kept")
+    timestamp_url: str | None = Field(
+        None, pattern=r"^https?://", description="of a time-stamping authority (RFC 3161)"
+    )
+    timestamp_ca: Path | None = Field(None, description="the roots that its tokens are trusted by, PEM")
+    timestamp_every_s: float = Field(86400, ge=60, description="how often the anchor's checkpoint is time-stamped")
+
+    @model_validator(mode="after")
+    def _authority_has_roots(self) -> Self:
+        if (self.timestamp_url is None) != (self.timestamp_ca is None):
+            raise ValueError(
+                "timestamp_url and timestamp_ca go together: a token that nobody vouches for proves nothing"
+            )
+        return self
+
+
+class Database(Section):
+    """Control plane and record in PostgreSQL; without a URL each is a file of the data folder. URLs here hold no
+    password: that is in a file, or the whole URL is, or in DOMICILE_DATABASE_URL and DOMICILE_AUDIT_DATABASE_URL."""
+
+    pool_size: int = Field(10, ge=3, le=1000, description="connections to PostgreSQL at most")
+    url: str | None = Field(None, description="of the control plane, as postgresql://domicile@host/control")
+    record_url: str | None = Field(None, description="of the record, as postgresql://domicile@host/record")
+    url_file: Path | None = Field(None, description="file whose only line is the control plane's URL")
+    record_url_file: Path | None = Field(None, description="file whose only line is the record's URL")
+    password_file: Path | None = Field(None, description="file with the password of `url` and `record_url`")
+
+    @field_validator("url", "record_url")
+    @classmethod
+    def without_password(cls, value: str | None) -> str | None:
+        if value is None:
+            return None
+        try:
+            database_of(value, "it")
+        except StoreError as error:
+            raise ValueError(str(error)) from None
+        if ":" in value.partition("://")[2].rpartition("@")[0] or "password=" in value:
+            raise ValueError("must hold no password: name the file it is in by database.password_file")
+        return value
+
+    @model_validator(mode="after")
+    def one_source(self) -> Self:
+        for url, file, key in ((self.url, self.url_file, "url"), (self.record_url, self.record_url_file, "record_url")):
+            if url is not None and file is not None:
+                raise ValueError(f"give either {key} or {key}_file, not both")
+        return self
+
+
+class Vault(Section):
+    """The transit engine of a HashiCorp Vault. Off this host only with TLS."""
+
+    address: str | None = None
+    namespace: str | None = None
+    mount: str = Field("transit", pattern=r"^[A-Za-z0-9_-]+(/[A-Za-z0-9_-]+)*$")
+    key: str = Field("domicile", pattern=r"^[A-Za-z0-9_-]+$", description="the master key's name")
+    signing_key: str | None = Field(None, pattern=r"^[A-Za-z0-9_-]+$", description="signs the record, if set")
+    token_file: Path | None = None
+    ca_file: Path | None = None
+    timeout_s: float = Field(5, gt=0, le=60)
+    retries: int = Field(2, ge=0, le=10)
+
+    @field_validator("address")
+    @classmethod
+    def safe(cls, value: str | None) -> str | None:
+        if value is None:
+            return None
+        try:
+            parts = urlsplit(value)
+            host, plain = parts.hostname or "", not (parts.username or parts.query or parts.fragment)
+            good = parts.scheme == "https" or (parts.scheme == "http" and is_loopback(host))
+        except ValueError:
+            good = False
+        if not good or not host or not plain or parts.path.strip("/"):
+            raise ValueError("must be an https URL of a host (http on this machine only), without path or user")
+        return value
+
+
+class Secrets(Section):
+    """Who holds the master key: a file in the data folder, or Vault."""
+
+    provider: Literal["file", "vault"] = "file"
+    vault: Vault = Vault()
+
+    @model_validator(mode="after")
+    def whole(self) -> Self:
+        if self.provider == "vault" and (self.vault.address is None or self.vault.token_file is None):
+            raise ValueError("provider vault needs vault.address and vault.token_file")
+        return self
+
+
+class Telemetry(Section):
+    """`otlp_endpoint`: where spans go (OTLP/HTTP); needs the extra ``domicile[otel]``. Spans never hold content."""
+
+    otlp_endpoint: str | None = None
+    sample_ratio: float = Field(1.0, ge=0, le=1)
+    max_tenant_labels: int = Field(200, ge=0, description="tenants named in metrics; the rest count as 'other'")
+
+
+class Peer(Section):
+    """Another cell that is asked for what it says of its tenants."""
+
+    cell: str = Field(pattern=f"^{NAME.pattern}$")
+    url: str
+    verifier_key_file: Path
+    ca_file: Path | None = None
+
+    @field_validator("url")
+    @classmethod
+    def safe(cls, value: str) -> str:
+        if not is_safe_url(value):
+            raise ValueError("must be an https URL (http only on this machine), without query or fragment")
+        return value
+
+
+class Cells(Section):
+    """`pull`: cells whose tenants are served here too."""
+
+    pull: tuple[Peer, ...] = Field(default_factory=tuple)
+    every_s: float = Field(5, ge=0.1, le=3600, description="seconds between two questions to each")
+
+
+class Sinks(Section):
+    """Where, beside its backend, something of every call comes to lie, as ISO 3166 countries: a policy's `store_in`
+    binds it. `record`: this data folder, its database and what counts limits. `telemetry`: where spans are kept."""
+
+    record: str | None = None
+    telemetry: str | None = None
+
+    @field_validator("record", "telemetry")
+    @classmethod
+    def country(cls, value: str | None) -> str | None:
+        if value is not None and value not in builtin_countries().known:
+            raise ValueError("must be an ISO 3166 alpha-2 country code, in upper case")
+        return value
+
+
+class Kubernetes(Section):
+    """Where backends are pods; see `regions.launchers.manifests.ClusterSettings`."""
+
+    namespace: str = "domicile-backends"
+    image: str = "domicile-backend:0.1.0"
+    models: str = Field("models", description="claim whose volume holds the weights")
+    kernels: str | None = Field(None, description="claim for compiled kernels, kept over restarts")
+    runtime_class: str | None = None
+    gateway_namespace: str = "domicile"
+    cpu: str = "4"
+    memory: str = "32Gi"
+    surge: bool = Field(True, description="on an update the new pod before the old goes; needs a second GPU")
+
+
+class Fleet(Section):
+    """Of deployments. `launcher` local: backends are processes of this machine; kubernetes: pods of this cluster."""
+
+    launcher: Literal["local", "kubernetes", "none"] = "local"
+    kubernetes: Kubernetes = Kubernetes()
+    models: Path | None = Field(None, description="folder of weights; default: models in the data folder")
+    gpus: tuple[int, ...] = Field(default_factory=tuple, description="device numbers that backends may be given")
+    waiting_per_tenant: int = Field(64, ge=0, le=100_000, description="calls that may wait for a backend to start")
+    every_s: float = Field(1.0, ge=0.05, le=60, description="how often what runs is compared with what shall")
+
+
+class GroupRole(Section):
+    """Who is in `group` at the identity provider has `role`: in `tenant`, or as staff of the installation."""
+
+    group: str = Field(min_length=1, max_length=256)
+    role: Role
+    tenant: str | None = Field(None, pattern=f"^{NAME.pattern}$")
+    staff: bool = Field(False, description="in every tenant; said in so many words, so that nothing forgotten does it")
+
+    @model_validator(mode="after")
+    def somewhere(self) -> Self:
+        if (self.tenant is None) != self.staff:
+            raise ValueError(f"say of group {self.group!r} either tenant: NAME or staff: true")
+        if self.role == "operator" and not self.staff:
+            raise ValueError("only staff can be operator")
+        return self
+
+
+class ProjectGrant(Section):
+    """A machine whose token names `group` calls models for `project` of `tenant`, as a key of that project would."""
+
+    group: str = Field(min_length=1, max_length=256)
+    tenant: str = Field(pattern=f"^{NAME.pattern}$")
+    project: str = Field(pattern=f"^{NAME.pattern}$")
+
+
+class Oidc(Section):
+    """The identity provider through which people log in (with `redirect_uri`) and machines show tokens (`audience`)."""
+
+    issuer: str | None = None
+    client_id: str | None = None
+    client_secret_file: Path | None = None
+    redirect_uri: str | None = None
+    post_logout_redirect_uri: str | None = Field(None, description="where the provider sends browsers after a logout")
+    audience: str | None = None
+    scope: str = "openid profile"
+    groups_claim: str = "groups"
+    roles: tuple[GroupRole, ...] = Field(default_factory=tuple)
+    projects: tuple[ProjectGrant, ...] = Field(default_factory=tuple)
+    session_minutes: int = Field(60, ge=1, le=720)
+    clock_skew_s: int = Field(60, ge=0, le=300)
+    keys_max_age_s: int = Field(14400, ge=60, le=86400)
+
+    @model_validator(mode="after")
+    def whole(self) -> Self:
+        if self.issuer is None:
+            set_alone = (self.client_id, self.client_secret_file, self.redirect_uri, self.audience)
+            if any(set_alone) or self.roles or self.projects:
+                raise ValueError("without issuer the rest has no meaning")
+            return self
+        addresses = {"issuer": self.issuer, "redirect_uri": self.redirect_uri,
+                     "post_logout_redirect_uri": self.post_logout_redirect_uri}  # fmt: skip
+        for name, url in addresses.items():
+            if url is not None and not is_safe_url(url):
+                raise ValueError(f"{name} must be an https URL (http only on this machine), without query or fragment")
+        if self.redirect_uri is None and self.audience is None:
+            raise ValueError("set redirect_uri for people to log in, audience for machines' tokens, or both")
+        if self.redirect_uri is not None and self.client_id is None:
+            raise ValueError("redirect_uri needs client_id")
+        if self.projects and self.audience is None:
+            raise ValueError("projects are called by machines, whose tokens need an audience")
+        if self.audience is not None and self.audience == self.client_id:
+            raise ValueError("audience must not be the client_id: a person's ID token would open what a machine's does")
+        if "openid" not in self.scope.split():
+            raise ValueError("scope must hold openid")
+        return self
+
+
+def is_safe_url(url: str) -> bool:
+    """Whether it is https, or http to this machine, and nothing but scheme, host and path."""
+    try:
+        parts = urlsplit(url)
+        local = is_loopback(parts.hostname or "")
+        _ = parts.port
+    except ValueError:
+        return False
+    plain = not (parts.query or parts.fragment or parts.username or parts.password) and url.isprintable()
+    return plain and bool(parts.hostname) and (parts.scheme == "https" or (parts.scheme == "http" and local))
+
+
+class Price(Section):
+    """What a model's tokens cost a tenant, in euros a million."""
+
+    input_eur_per_million: float = Field(ge=0)
+    output_eur_per_million: float = Field(ge=0)
+
+    @property
+    def amounts(self) -> tuple[float, float]:
+        return self.input_eur_per_million, self.output_eur_per_million
+
+
+class Settings(BaseSettings):
+    """Everything a gateway is told at start. What belongs to the cell as a whole lies in the folder `data`."""
+
+    model_config = SettingsConfigDict(env_prefix="DOMICILE__", env_nested_delimiter="__", frozen=True, extra="forbid")
+
+    data: Path = Path("domicile-data")
+    node: str = Field(default_factory=lambda: socket.gethostname().split(".")[0].lower() or "node")
+    listen: Listen = Listen()
+    requests: Requests = Requests()
+    names: Names = Names()
+    inspection: Inspection = Inspection()
+    audit: Audit = Audit()
+    database: Database = Database()
+    secrets: Secrets = Secrets()
+    telemetry: Telemetry = Telemetry()
+    sinks: Sinks = Sinks()
+    cells: Cells = Cells()
+    fleet: Fleet = Fleet()
+    oidc: Oidc = Oidc()
+    prices: dict[str, Price] = Field(default_factory=dict, description="by model; needed where a policy sets a budget")
+
+    @field_validator("data")
+    @classmethod
+    def absolute(cls, value: Path) -> Path:
+        return value.expanduser().absolute()
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return (env_settings, init_settings)  # the environment overrides the file
+
+
+def load_settings(path: Path | None = None, **overrides: Any) -> Settings:
+    """Read `path` (YAML) under the environment. Raises SettingsError with the key path of the first mistake."""
+    values: dict[str, Any] = {}
+    if path is not None:
+        try:
+            read = yaml.safe_load(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise SettingsError(f"cannot read {path}: {error.strerror}") from error
+        except UnicodeDecodeError as error:
+            raise SettingsError(f"{path} is not UTF-8 text") from error
+        except yaml.YAMLError as error:
+            raise SettingsError(f"{path} is not YAML: {error}") from error
+        if read is not None and not isinstance(read, dict):
+            raise SettingsError(f"{path}: expected a mapping at the top, found {type(read).__name__}")
+        values = read or {}
+        if isinstance(values.get("data"), str):  # a path in a file is meant from where the file lies
+            values["data"] = path.parent / values["data"]
+    try:
+        return Settings(**{**values, **overrides})
+    except ValidationError as error:
+        first = error.errors(include_input=False, include_url=False)[0]
+        place = ".".join(str(part) for part in first["loc"])
+        said = _unknown(first["loc"]) if first["type"] == "extra_forbidden" else first["msg"]
+        raise SettingsError(f"{path or 'settings'}: {place or 'top level'}: {said}") from error
+
+
+def _unknown(place: tuple[int | str, ...]) -> str:
+    """Of a key that there is not, with the one that may be meant."""
+    section: Any = Settings
+    for name in place[:-1]:
+        field = getattr(section, "model_fields", {}).get(name)
+        section = field.annotation if field is not None else None
+    near = get_close_matches(str(place[-1]), getattr(section, "model_fields", {}), 1)
+    return f"unknown key; did you mean {near[0]}?" if near else "unknown key; docs/configuration.md lists them all"

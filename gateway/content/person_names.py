@@ -1,0 +1,128 @@
+"""Names of persons in prompts: a pool of processes with a model each, a cache for each tenant, and a budget of time.
+
+A chat sends its history again with every turn, so most texts were seen before. The cache knows a text only by a keyed
+hash, with a key that dies with this process. What takes longer than the budget, or cannot be looked at, refuses the
+call: nothing is sent that nobody has read.
+"""
+
+import asyncio
+import hmac
+import multiprocessing
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor, ProcessPoolExecutor
+from hashlib import sha256
+from secrets import token_bytes
+from types import TracebackType
+from typing import Self
+
+from gateway.configuration.settings import Names
+from gateway.errors import RedactionRefused
+from gateway.openai.endpoint import IDENTIFYING_FIELDS, Call
+from policy.errors import RedactionError
+from policy.redact.names.ner import NameModel
+from policy.redact.redactor import NamesByText, Redactor
+
+Spans = tuple[tuple[int, int], ...]
+
+_model: NameModel | None = None  # of a process of the pool
+
+
+class NameFinder:
+    """Use as an asynchronous context; processes start with the first text that needs them.
+
+    Args:
+        settings: how many processes, seconds for one request, characters of one request, texts kept for a tenant.
+        executor: something else to run on (tests).
+    """
+
+    def __init__(self, settings: Names, executor: Executor | None = None) -> None:
+        self._settings = settings
+        self._executor = executor
+        self._salt = token_bytes(32)
+        self._known: dict[str, OrderedDict[bytes, Spans]] = {}
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._executor is not None:
+            self._executor.shutdown(wait=False, cancel_futures=True)
+
+    async def names_in(self, call: Call, redactor: Redactor, tenant: str) -> NamesByText | None:
+        """Spans of names in every text of `call`; None where the policy does not ask for names.
+
+        Raises RedactionRefused when a text cannot be looked at, in time or at all.
+        """
+        if not redactor.looks_for_names:
+            return None
+        fields = {name: value for name, value in call.body.items() if name not in IDENTIFYING_FIELDS}
+        try:
+            texts = await asyncio.to_thread(redactor.texts, fields, call.endpoint.name)
+        except RedactionError:
+            return {}  # what makes it unreadable is said when it is redacted
+        if sum(map(len, texts)) > (most := self._settings.max_characters):
+            raise RedactionRefused(
+                f"Names are looked for in at most {most} characters; the request is longer and was not sent",
+                code="redaction_too_long",
+            )
+        try:
+            async with asyncio.timeout(self._settings.budget_s):
+                return await self._find(tenant, texts)
+        except TimeoutError:
+            raise RedactionRefused(
+                "Names could not be looked for in time; the request was not sent", code="redaction_timeout"
+            ) from None
+        except Exception as error:  # a process that died, a model that is not installed
+            self._executor = None if self._is_ours else self._executor
+            said = str(error) if isinstance(error, RedactionError) else type(error).__name__
+            raise RedactionRefused(f"Names could not be looked for, and the request was not sent: {said}") from None
+
+    @property
+    def _is_ours(self) -> bool:
+        return isinstance(self._executor, ProcessPoolExecutor)
+
+    async def _find(self, tenant: str, texts: Sequence[str]) -> Mapping[str, Spans]:
+        known = self._known.setdefault(tenant, OrderedDict())
+        found: dict[str, Spans] = {}
+        for text, key in [(text, self._key(tenant, text)) for text in texts]:
+            if not any(map(str.isalpha, text)):
+                found[text] = ()
+            elif (spans := known.get(key)) is not None:
+                known.move_to_end(key)
+                found[text] = spans
+        unknown = [text for text in texts if text not in found]
+        if unknown:
+            loop = asyncio.get_running_loop()
+            pool = self._pool()
+            for text, spans in zip(
+                unknown,
+                await asyncio.gather(*(loop.run_in_executor(pool, _names, text) for text in unknown)),
+                strict=True,
+            ):
+                found[text] = known[self._key(tenant, text)] = spans
+            while len(known) > self._settings.cached_texts:
+                known.popitem(last=False)
+        return found
+
+    def _pool(self) -> Executor:
+        if self._executor is None:
+            context = multiprocessing.get_context("spawn")  # a fork would copy sockets and threads
+            self._executor = ProcessPoolExecutor(self._settings.processes, context, initializer=_load)
+        return self._executor
+
+    def _key(self, tenant: str, text: str) -> bytes:
+        return hmac.digest(self._salt, tenant.encode() + b"\0" + text.encode("utf-8", "surrogatepass"), sha256)
+
+
+def _load() -> None:
+    global _model  # one model a process, loaded once
+    _model = NameModel()
+
+
+def _names(text: str) -> Spans:
+    if _model is None:
+        _load()
+    return tuple((name.start, name.end) for name in _model.find(text)) if _model else ()

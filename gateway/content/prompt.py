@@ -1,0 +1,225 @@
+"""The prompt as it leaves for a backend: inspected, redacted, and without what no model needs.
+
+Redaction never fails open: whatever goes wrong while inspecting refuses the request.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from gateway.content.inspection_process import AnswerJob, plain
+from gateway.errors import BackendRefused, ContentUnreadable, InvalidRequest, RedactionRefused
+from gateway.openai.answer import FilterFactory, whole
+from gateway.openai.endpoint import IDENTIFYING_FIELDS, Call
+from gateway.openai.finite_json import NotFinite, write
+from gateway.random_bytes import random_bytes
+from policy.errors import UNREADABLE, RedactionBlocked, RedactionError
+from policy.facts import Priority
+from policy.redact.actions.pseudonyms import Pseudonyms, nonce_from
+from policy.redact.redactor import NamesByText, RedactedBody, Redactor
+from policy.redact.request import Endpoint
+from policy.redact.stream import StreamFilter
+from regions.fleet.fleet import Backend
+
+WITHHELD = "The backend refused the request; its message is withheld by the policy"
+
+
+class OutputFilters:
+    """Makes the output filters of one answer and adds up what they found."""
+
+    def __init__(self, redactor: Redactor, pseudonyms: Pseudonyms) -> None:
+        self._redactor = redactor
+        self._pseudonyms = pseudonyms
+        self._made: list[StreamFilter] = []
+        self._elsewhere: Counter[str] = Counter()
+
+    def make(self, json_escaped: bool) -> StreamFilter:
+        made = self._redactor.stream_filter(self._pseudonyms, json_escaped=json_escaped)
+        self._made.append(made)
+        return made
+
+    def job(self, texts: Sequence[tuple[str, bool]]) -> AnswerJob:
+        """For another process, what filters each of `texts`."""
+        redactor = self._redactor
+        return AnswerJob(plain(redactor.plan), redactor.hash_key, self._pseudonyms, tuple(texts))
+
+    def add(self, counts: Mapping[str, int]) -> None:
+        """Count what was found in another process."""
+        self._elsewhere.update(counts)
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        total = Counter(self._elsewhere)
+        for made in self._made:
+            total.update(made.counts)
+        return total
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """`body` is what leaves, byte for byte; `fields` the same, parsed. No `output`: the answer needs no filter.
+    `refusals`: for what a backend says of a request that it refuses, also where it answers without text."""
+
+    body: bytes
+    fields: Mapping[str, Any]
+    counts: Mapping[str, int]
+    output: OutputFilters | None
+    generates: bool = True
+    refusals: OutputFilters | None = None
+
+    def filtered(self, refused: BackendRefused) -> BackendRefused:
+        """`refused` as the client may see it: a server's error quotes the request, or what it would have answered.
+
+        Where the policy blocks what it says, or it cannot be inspected, it says nothing.
+        """
+        if self.refusals is None:
+            return refused
+        try:
+            message = whole(refused.message, self.refusals.make(False))
+            param = refused.param and whole(refused.param, self.refusals.make(False))
+        except RedactionError:
+            return refused.saying(WITHHELD, None)
+        return refused.saying(message, param)
+
+    @property
+    def refusal_counts(self) -> Mapping[str, int]:
+        return self.refusals.counts if self.refusals is not None else {}
+
+    def body_for(self, backend: Backend) -> bytes:
+        """As it leaves for `backend`: without what is not OpenAI's own, where that would be refused."""
+        refused = _refused_by(backend, generates=self.generates) & self.fields.keys()
+        if not refused:
+            return self.body
+        return write({name: value for name, value in self.fields.items() if name not in refused})
+
+    @property
+    def make_filter(self) -> FilterFactory | None:
+        return self.output.make if self.output is not None else None
+
+
+_OURS = frozenset({"cache_salt", "priority", "deadline_s"})
+
+
+def _refused_by(backend: Backend, *, generates: bool) -> frozenset[str]:
+    trust = backend.trust
+    if backend.kind == "domicile":
+        return frozenset()
+    if not generates or (trust is not None and trust.plain):
+        return _OURS
+    if trust is not None and trust.priority:
+        return frozenset({"deadline_s"})
+    return frozenset({"priority", "deadline_s"})
+
+
+_PLACES: Mapping[Priority, int] = {"high": -1, "normal": 0, "low": 1}
+"""In the engine's queue, by vLLM's meaning: lower runs first."""
+
+
+def place_in_queue(priority: Priority, own: Any) -> int:
+    """Where policy puts the call; `own`, what the client asked for, may only put it further back."""
+    if not isinstance(own, int) or isinstance(own, bool):
+        return _PLACES[priority]
+    return max(_PLACES[priority], min(own, _PLACES["low"]))
+
+
+def prepare(
+    call: Call, redactor: Redactor, project: str, names: NamesByText | None = None, priority: Priority = "normal"
+) -> Prompt:
+    """Redact every string of `call`, ask the backend for usage, and keep `project`'s prefix cache to itself.
+
+    ``names``: those of persons in its texts, where the policy asks for them (`gateway.content.person_names`).
+    ``priority``: what the policy gives its calls; of the client's own word only a later place in the queue counts.
+
+    Raises RedactionRefused when a class of data is found that policy blocks, and when anything could not be inspected.
+    """
+    with redaction_refusals():
+        redacted = redactor.redact_body(*redaction_arguments(call, redactor, project, names))
+    return leaving(call, redactor, project, redacted, priority)
+
+
+def redaction_arguments(
+    call: Call, redactor: Redactor, project: str, names: NamesByText | None = None
+) -> tuple[dict[str, Any], Endpoint, str, NamesByText | None, bytes | None]:
+    """Body, endpoint, nonce, names and key: what `Redactor.redact_body` takes, wherever it runs."""
+    fields = {name: value for name, value in call.body.items() if name not in IDENTIFYING_FIELDS}
+    conversation = _conversation(call)
+    shared = redactor.conversation(f"{project}\0{conversation}") if conversation else None
+    nonce, key = shared or (nonce_from(random_bytes(6)), None)
+    return fields, call.endpoint.name, nonce, names, key
+
+
+@contextmanager
+def redaction_refusals() -> Iterator[None]:
+    """Turns what redaction raises into RedactionRefused."""
+    try:
+        yield
+    except RedactionBlocked as error:
+        if error.labels == (UNREADABLE,):
+            place = error.findings[0].position
+            raise ContentUnreadable(
+                f"{error.hint[:1].upper()}{error.hint[1:]} (at {place}); the request was not sent",
+                param=place.replace("[", ".").replace("]", ""),
+                details={"findings": [asdict(finding) for finding in error.findings]},
+            ) from None
+        raise RedactionRefused(
+            f"The request holds what its policy does not let pass: {', '.join(error.labels)}",
+            code="redaction_blocked",
+            details={"findings": [asdict(finding) for finding in error.findings]},
+        ) from None
+    except RedactionError as error:
+        raise RedactionRefused(f"The request could not be inspected and was not sent: {error}") from None
+
+
+def unredacted(call: Call, redactor: Redactor, project: str, priority: Priority = "normal") -> Prompt:
+    """`call` as it is, for a backend that may get it so (`policy.decision.sovereign`). The answer is filtered as any
+    other."""
+    fields = {name: value for name, value in call.body.items() if name not in IDENTIFYING_FIELDS}
+    redacted = RedactedBody(fields, False, {}, Pseudonyms(nonce_from(random_bytes(6))))
+    return leaving(call, redactor, project, redacted, priority)
+
+
+def leaving(call: Call, redactor: Redactor, project: str, redacted: RedactedBody, priority: Priority) -> Prompt:
+    """What leaves of a redacted body. Raises InvalidRequest."""
+    generates = call.endpoint.generates
+    is_identity = redactor.stream_filter(redacted.pseudonyms).is_identity
+    if generates and not is_identity and (call.body.get("logprobs") or call.body.get("prompt_logprobs")):
+        raise InvalidRequest("logprobs would tell what redaction hides; ask without them", param="logprobs")
+    # A shared prefix answers faster: without a salt, one project could learn from that what another one asks.
+    fields = {**redacted.body, "cache_salt": f"{project}:{redacted.body.get('cache_salt') or ''}"}
+    if place := place_in_queue(priority, fields.pop("priority", None)):
+        fields["priority"] = place
+    if call.stream and not call.request.wants_usage_chunk:
+        # Usage is always asked for: tokens are metered and limited also for clients that do not want to see it.
+        fields["stream_options"] = {**(fields.get("stream_options") or {}), "include_usage": True}
+    try:
+        body = write(fields)
+    except NotFinite as error:
+        field = str(error.place[0]) if error.place else None  # what follows may be the caller's own word
+        raise InvalidRequest(f"{field}: a number is too large; JSON has no infinity", param=field) from None
+    filters = None if is_identity else OutputFilters(redactor, redacted.pseudonyms)
+    return Prompt(
+        body=body,
+        fields=fields,
+        counts=redacted.counts,
+        output=filters if generates else None,
+        generates=generates,
+        refusals=filters,
+    )
+
+
+def _conversation(call: Call) -> str | None:
+    """What the client calls the conversation, in whose calls a value keeps its placeholder; it stays on this side."""
+    metadata = call.body.get("metadata")
+    name = metadata.get("conversation_id") if isinstance(metadata, dict) else None
+    return name if isinstance(name, str) and name else None
+
+
+def output_refused(error: RedactionError) -> RedactionRefused:
+    """An answer holds what may not pass, or could not be inspected: nothing more of it is sent."""
+    if isinstance(error, RedactionBlocked):
+        return RedactionRefused(
+            f"The answer holds what its policy does not let pass: {', '.join(error.labels)}", code="answer_blocked"
+        )
+    return RedactionRefused(f"The answer could not be inspected and was not sent: {error}", code="answer_unreadable")

@@ -1,0 +1,28 @@
+"""The configuration epoch: one number a cell that every change raises, so that a gateway sees that there is news."""
+
+from sqlalchemy import text
+from sqlmodel import Session, select
+
+from gateway.database.tables.control import ConfigEpochRow
+
+CHANNEL = "domicile_epoch"
+"""Where PostgreSQL tells of changes; the payload is the cell."""
+
+# Understood by SQLite (from 3.35) and PostgreSQL alike.
+_BUMP = text(
+    "INSERT INTO config_epoch (cell, value) VALUES (:cell, 1) "
+    "ON CONFLICT (cell) DO UPDATE SET value = config_epoch.value + 1 RETURNING value"
+)
+
+
+def read_epoch(session: Session, cell: str) -> int:
+    """0 before the first change."""
+    return session.exec(select(ConfigEpochRow.value).where(ConfigEpochRow.cell == cell)).one_or_none() or 0
+
+
+def bump_epoch(session: Session, cell: str) -> int:
+    """The next epoch. The row stays locked until the commit, so epochs are committed in order."""
+    connection = session.connection()
+    if connection.dialect.name == "postgresql":  # delivered with the commit
+        connection.execute(text("SELECT pg_notify(:channel, :cell)"), {"channel": CHANNEL, "cell": cell})
+    return int(connection.execute(_BUMP, {"cell": cell}).scalar_one())

@@ -1,0 +1,1 @@
+"""Alembic revisions of the control database, run by `gateway.database.database`."""

@@ -1,0 +1,101 @@
+"""Rows of limits, prices and usage. As in `gateway.database.tables.control`, none leaves `gateway.store`.
+
+What is counted is no configuration: it has no epoch.
+"""
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import JSON, BigInteger, Double, Index
+from sqlmodel import Field
+
+from gateway.database.tables.control import Changed, Row, UtcDateTime
+
+
+class LimitSettingRow(Changed, Row, table=True):
+    """What an administrator set for a tenant (project and key ''), a project (key '') or a key. NULL: no limit."""
+
+    __tablename__ = "limit_setting"
+
+    tenant: str = Field(primary_key=True, max_length=31, foreign_key="tenant.id")
+    project: str = Field(primary_key=True, max_length=31)
+    key: str = Field(primary_key=True, max_length=8)
+    requests_per_minute: int | None = Field(None, sa_type=BigInteger)
+    tokens_per_minute: int | None = Field(None, sa_type=BigInteger)
+    concurrent_requests: int | None = Field(None, sa_type=BigInteger)
+    micro_eur_per_day: int | None = Field(None, sa_type=BigInteger)
+    micro_eur_per_month: int | None = Field(None, sa_type=BigInteger)
+
+
+class PriceRow(Changed, Row, table=True):
+    """Micro-euros a million tokens of a model, from an instant on. Never changed: there is only a next version."""
+
+    __tablename__ = "price"
+
+    cell: str = Field(primary_key=True, max_length=31)
+    model: str = Field(primary_key=True, max_length=256)
+    number: int = Field(primary_key=True)
+    valid_from: datetime = Field(sa_type=UtcDateTime)
+    input: int = Field(sa_type=BigInteger)
+    output: int = Field(sa_type=BigInteger)
+    cached: int = Field(sa_type=BigInteger)
+
+
+class LimitBucketRow(Row, table=True):
+    """What is consumed and held of one quota, as of `at`, in seconds since 1970 by the database's clock."""
+
+    __tablename__ = "limit_bucket"
+
+    name: str = Field(primary_key=True, max_length=128)
+    level: float = Field(sa_type=Double)
+    held: float = Field(sa_type=Double)
+    at: float = Field(sa_type=Double)
+
+
+class LimitHoldRow(Row, table=True):
+    """What one running call holds, by bucket, until its lease runs out."""
+
+    __tablename__ = "limit_hold"
+
+    reservation: str = Field(primary_key=True, max_length=16)
+    deadline: float = Field(sa_type=Double, index=True)
+    amounts: dict[str, Any] = Field(sa_type=JSON)
+
+
+class LedgerCursorRow(Row, table=True):
+    """How far a log was read into the ledger: the next leaf of each of its trees. Tenant '': the turn to read it."""
+
+    __tablename__ = "ledger_cursor"
+
+    log: str = Field(primary_key=True, max_length=16)
+    tenant: str = Field(primary_key=True, max_length=63)
+    next_seq: int = Field(sa_type=BigInteger)
+
+
+class LedgerRow(Row, table=True):
+    """One accepted call. `outcome` (completed, aborted, refused) and `day` (UTC, of the outcome) are NULL while it
+    runs; `price` (the version's number) and `nano_eur` where its model had no price; `energy_mj` where no backend
+    measured. `keep_days`: as long as its record is kept; NULL in rows of before there was a period."""
+
+    __tablename__ = "ledger"
+    __table_args__ = (Index("ix_ledger_day_tenant", "day", "tenant"), Index("ix_ledger_accepted_at", "accepted_at"))
+
+    tenant: str = Field(primary_key=True, max_length=63)
+    request_id: str = Field(primary_key=True, max_length=256)
+    project: str = Field(max_length=256)
+    key_id: str = Field(max_length=256)
+    model: str = Field(max_length=256)
+    region: str = Field(max_length=256)
+    backend: str = Field(max_length=256)
+    accepted_at: float = Field(sa_type=Double)
+    outcome: str | None = Field(None, max_length=16)
+    day: str | None = Field(None, max_length=10)
+    tokens_in: int = Field(sa_type=BigInteger)
+    tokens_cached: int = Field(sa_type=BigInteger)
+    tokens_out: int = Field(sa_type=BigInteger)
+    estimated: bool
+    backend_ms: int = Field(sa_type=BigInteger)
+    price: int | None = None
+    nano_eur: int | None = Field(None, sa_type=BigInteger)
+    energy_mj: int | None = Field(None, sa_type=BigInteger)
+    keep_days: int | None = None

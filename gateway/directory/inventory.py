@@ -1,0 +1,107 @@
+"""What each tenant's backends are in the eyes of a policy: the fleet, described by the catalogue of the day."""
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, date, datetime
+
+from gateway.errors import ModelNotFound
+from gateway.records.control import BackendRecord
+from policy.facts import BackendFacts
+from regions.catalogue.catalogue import Catalogue
+from regions.fleet.deployment import Deployment
+from regions.fleet.fleet import Backend, Fleet
+
+BACKEND_FIELDS = set(Backend.model_fields)
+
+
+class Inventory:
+    def __init__(
+        self, fleet: Fleet, catalogue: Catalogue, today: Callable[[], date] = lambda: datetime.now(UTC).date()
+    ) -> None:
+        self._fleet = fleet
+        self._catalogue = catalogue
+        self._today = today
+        self._day: date | None = None
+        self._facts: dict[str, tuple[Backend, BackendFacts]] = {}  # by id: to hash a backend reads all that is in it
+        self._candidates: dict[tuple[str, str], tuple[BackendFacts, ...]] = {}
+        self._deployments: dict[tuple[str, str], Deployment] = {}
+
+    @property
+    def catalogue_version(self) -> str:
+        return self._catalogue.version
+
+    def replace(self, records: Iterable[BackendRecord], deployments: Iterable[Deployment] = ()) -> None:
+        """Take over what the control store says now."""
+        self._deployments = {(each.tenant, each.model): each for each in deployments if not each.draining}
+        self._fleet.replace(Backend.model_validate(r.model_dump(include=BACKEND_FIELDS)) for r in records)
+        self._day = None
+
+    def models(self, tenant: str) -> tuple[str, ...]:
+        promised = {model for owner, model in self._deployments if owner == tenant}
+        return tuple(sorted(promised.union(self._fleet.models(tenant))))
+
+    def deployment(self, tenant: str, model: str) -> Deployment | None:
+        """What starts backends for `model`, if anything does."""
+        return self._deployments.get((tenant, model))
+
+    def facts(self, tenant: str, model: str) -> tuple[BackendFacts, ...]:
+        """Of every backend of `tenant` that serves `model`, however it fares, and of those that a deployment can start:
+        where a call may go does not hang on who is up. The same tuple until something changes."""
+        self._begin_day()
+        known = self._candidates.get((tenant, model))
+        if known is None:
+            known = tuple(self.facts_of(backend) for backend in self._fleet.candidates(tenant, model))
+            known += self._potential(tenant, model, {fact.region for fact in known})
+            if known:  # names that are made up are not kept
+                self._candidates[tenant, model] = known
+        return known
+
+    def backends(self, tenant: str, model: str) -> tuple[Backend, ...]:
+        return self._fleet.candidates(tenant, model)
+
+    def facts_of(self, backend: Backend) -> BackendFacts:
+        day = self._begin_day()
+        known = self._facts.get(backend.id)
+        if known is None or known[0] is not backend:
+            facts = self._catalogue.backend_facts(
+                backend_id=backend.id,
+                tenant=backend.tenant,
+                region=backend.region,
+                models=backend.models,
+                day=day,
+                kind=backend.kind,
+                single_tenant=backend.single_tenant,
+            )
+            known = self._facts[backend.id] = backend, facts
+        return known[1]
+
+    def _potential(self, tenant: str, model: str, up: set[str | None]) -> tuple[BackendFacts, ...]:
+        """Of one backend of our own in each region of the deployment where none is."""
+        deployment = self._deployments.get((tenant, model))
+        if deployment is None:
+            return ()
+        return tuple(
+            self._catalogue.backend_facts(
+                backend_id=deployment.potential(region),
+                tenant=tenant,
+                region=region,
+                models=(model,),
+                day=self._begin_day(),
+                kind="domicile",
+                single_tenant="attested",
+            )
+            for region in deployment.regions
+            if region not in up
+        )
+
+    def _begin_day(self) -> date:
+        """Rows of the catalogue begin and end by the day."""
+        today = self._today()
+        if self._day != today:
+            self._day, self._facts, self._candidates = today, {}, {}
+        return today
+
+
+def no_such_model(offered: Sequence[str]) -> ModelNotFound:
+    """Says what there is instead of what was asked for: that may be anything, a key in the wrong field too."""
+    there_are = f"; there are: {', '.join(offered[:10])}" if offered else ""
+    return ModelNotFound(f"That model does not exist, or is not offered to you{there_are}", param="model")

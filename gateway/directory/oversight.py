@@ -1,0 +1,41 @@
+"""What people stopped: from the moment that a gateway knows, no answer of it leaves here (AI Act 14(4)(e)).
+
+A call is looked at when it is decided, before each attempt at a backend, at each piece of a stream and before a whole
+answer is handed over: what was running is cut, and on record as such.
+"""
+
+from collections.abc import Iterable
+
+from gateway.errors import PolicyDenied
+from gateway.identity.principal import Principal
+from gateway.store.oversight import Place, StopRecord
+from policy.decision.decision import Reason
+
+RULE = "oversight.stopped"
+ARTICLE = "AI Act 14(4)(e), 26(5)"
+
+
+class Stops:
+    def __init__(self) -> None:
+        self._standing: dict[Place, StopRecord] = {}
+
+    def replace(self, records: Iterable[StopRecord]) -> None:
+        """Take over what the control store says now."""
+        self._standing = {record.place: record for record in records if record.resumed_at is None}
+
+    def stands(self, principal: Principal) -> StopRecord | None:
+        """The stop that `principal` is under, if any."""
+        if not self._standing:
+            return None
+        tenant, system = principal.tenant, principal.ai_system_id
+        stop = self._standing.get((tenant, principal.project, ""))
+        if stop is None and system is not None:
+            stop = self._standing.get((tenant, "", system))
+        return stop
+
+    def check(self, principal: Principal) -> None:
+        """Raises PolicyDenied, which says what was stopped and since when; never by whom."""
+        if (stop := self.stands(principal)) is not None:
+            what = f"project {stop.project}" if stop.project else f"AI system {stop.ai_system_id}"
+            because = f"{what} was stopped by a person at {stop.stopped_at:%Y-%m-%dT%H:%M:%SZ} ({stop.reason})"
+            raise PolicyDenied([Reason(RULE, None, because, ARTICLE)])

@@ -1,0 +1,305 @@
+"""A kept call, asked once more: does the same request still get the same answer?
+
+The record keeps the body that left for the backend and the answer that the client received, where the policy says so.
+The very body is sent again, and the answers are compared: token by token with its log probability where the call asked
+for `logprobs`, else character by character. Whoever reads what was kept is on record before it is read, and what came
+of it afterwards.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from secrets import token_hex
+from typing import Any, NamedTuple
+
+from pydantic_core import from_json
+
+from audit import AuditError, Custody
+from audit.events.base import Event
+from audit.events.event import (
+    InferenceAborted,
+    InferenceAccepted,
+    InferenceCompleted,
+    InferenceDenied,
+    ModelChanged,
+    RoutingDecision,
+)
+from audit.events.leaf import decode_leaf
+from audit.events.privacy import ContentReplayed
+from audit.keys.signer import key_of
+from audit.privacy.rights import read
+from audit.private.deletion import certificates_of
+from audit.verification.disclosure import vouch
+from backend.wire import fingerprint_of
+from gateway.content.kept_content import Content
+from gateway.errors import BackendFailed
+from gateway.openai.sse import DONE, EventSplitter
+from gateway.upstream.client import Answer, Target, Upstream
+from regions.fleet.fleet import Backend
+
+MAX_ANSWER_BYTES = 64 << 20
+AROUND = 24  # characters of either answer that are shown before and behind where they part
+REASON = "replay"
+
+Said = Sequence[dict[str, Any]]
+"""An answer by choice, as `gateway.content.kept_content` keeps it."""
+
+
+class NotReplayable(AuditError):
+    """Nothing can be compared, and why, in a sentence that quotes no content."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A call as it is kept. `seq`: of its intent; `sent`: the body; `backend_id` and `region`: who answered;
+    `fingerprint`: what the answer came from, if its backend said so; `changed`: what of its model is another since
+    then, by the record, as (seq, what)."""
+
+    tenant: str
+    seq: int
+    request_id: str
+    path: str
+    project: str
+    stream: bool
+    backend_id: str
+    region: str
+    sent: bytes
+    said: Said
+    fingerprint: str | None = None
+    changed: Sequence[tuple[int, str]] = ()
+
+
+class Difference(NamedTuple):
+    """Where two answers part. `at`: tokens (of `logprobs`) or characters that are equal before; `was`, `now`: what is
+    kept and what came instead, a little of either; None where there is nothing."""
+
+    choice: int
+    field: str
+    at: int
+    was: Any
+    now: Any
+
+
+async def kept_call(custody: Custody, tenant: str, request_id: str, *, actor: str) -> Kept:
+    """What is kept of a call; that it is read goes on record first.
+
+    Raises NotReplayable where content was not kept, is gone, was redacted, or could not come out the same; and
+    RestrictedError where its person's data may not be used.
+    """
+    intent_seq, intent, outcome_seq, outcome = await custody.in_thread(lambda: _records(custody, tenant, request_id))
+    input_seq, asking = await custody.in_thread(lambda: _prepared_last(custody, tenant, request_id, intent_seq, intent))
+    if asking.redaction is not None or outcome.redaction is not None:
+        raise NotReplayable(
+            f"{request_id} was redacted: what its client received holds values that were put back or masked, and what "
+            "the backend itself had said is not kept"
+        )
+    for seq, event, field in ((input_seq, asking, "input"), (outcome_seq, outcome, "output")):
+        await _there(custody, seq, event, field)
+    asked = {one.kept.field: one.value for one in await read(custody, tenant, input_seq, actor=actor, reason=REASON)}
+    _check_sampling(from_json(asked["input"]))
+    told = {one.kept.field: one.value for one in await read(custody, tenant, outcome_seq, actor=actor, reason=REASON)}
+    return Kept(
+        tenant=tenant,
+        seq=intent_seq,
+        request_id=request_id,
+        path=intent.endpoint,
+        project=intent.project,
+        stream=intent.stream,
+        backend_id=outcome.backend_id or intent.backend_id,
+        region=outcome.region or intent.region,
+        sent=asked["input"].encode(),
+        said=told["output"],
+        fingerprint=outcome.fingerprint,
+        changed=await custody.in_thread(lambda: _changes(custody, tenant, intent.model_requested, intent_seq)),
+    )
+
+
+def _changes(custody: Custody, tenant: str, model: str, since: int) -> list[tuple[int, str]]:
+    changes = []
+    with custody.reading() as reader:
+        for stored in reader.leaves(tenant, since):
+            if b'"model.changed"' in stored.payload:
+                event = decode_leaf(stored.payload).event
+                if isinstance(event, ModelChanged) and event.model == model:
+                    changes.append((stored.seq, event.what))
+    return changes
+
+
+def _records(custody: Custody, tenant: str, request_id: str) -> tuple[int, InferenceAccepted, int, InferenceCompleted]:
+    """Intent and outcome, with their seq."""
+    found: dict[type[Event], tuple[int, Any]] = {}
+    named = request_id.encode()
+    with custody.reading() as reader:
+        for stored in reader.leaves(tenant):
+            if named in stored.payload and (event := decode_leaf(stored.payload).event).request_id == request_id:
+                found[type(event)] = stored.seq, event
+    if InferenceDenied in found:
+        raise NotReplayable(f"{request_id} was refused: nothing left for a backend")
+    if InferenceAccepted not in found:
+        raise NotReplayable(f"no record of {tenant} is of {request_id}: it never was, or is over its time")
+    if found.get(InferenceAborted) or InferenceCompleted not in found:
+        raise NotReplayable(f"{request_id} has no whole answer: it broke off, or has not ended")
+    return (*found[InferenceAccepted], *found[InferenceCompleted])
+
+
+def _prepared_last(
+    custody: Custody, tenant: str, request_id: str, seq: int, intent: InferenceAccepted
+) -> tuple[int, InferenceAccepted | RoutingDecision]:
+    """The record with the prompt as it left last: a later decision, where the prompt was prepared again under one."""
+    found: tuple[int, InferenceAccepted | RoutingDecision] = seq, intent
+    named = request_id.encode()
+    with custody.reading() as reader:
+        for stored in reader.leaves(tenant, seq):
+            if named in stored.payload and (event := decode_leaf(stored.payload).event).request_id == request_id:
+                if isinstance(event, RoutingDecision) and event.decision is not None:
+                    found = stored.seq, event
+                if isinstance(event, InferenceCompleted):
+                    break
+    return found
+
+
+async def _there(custody: Custody, seq: int, event: Event, field: str) -> None:
+    if field not in (event.commits or {}):
+        what = "answer that says anything" if (event.commits or {}).get("subject") else "content"
+        raise NotReplayable(f"no {what} of {event.request_id} was kept: its policy must say so before (`retention`)")
+
+    def gone(side: Any) -> str | None:
+        event_id = custody.event_ids(event.tenant, [seq]).get(seq)
+        values = side.kept(event.tenant, start=seq, end=seq + 1)
+        kept = [one for one in values if one.field == field and one.event_id == event_id]
+        if kept:
+            over = kept[0].expires is not None and kept[0].expires <= custody.now()
+            return "is over its time" if over else None
+        with custody.reading() as reader:
+            for one in vouch(reader, key_of(custody.signer), event.tenant, certificates_of(side, event.tenant)):
+                if seq < one.seq and one.certificate.covers(seq, field, event_id):
+                    cause = "was erased" if one.certificate.cause == "erasure" else "is over its time and deleted"
+                    return f"{cause} (certificate {one.certificate.id})"
+        return "is gone, and no certificate says why"
+
+    if because := await custody.at_side(gone):
+        raise NotReplayable(f"the {field} of {event.request_id} {because}")
+
+
+def _check_sampling(body: dict[str, Any]) -> None:
+    if body.get("temperature") != 0 and body.get("seed") is None:
+        raise NotReplayable(
+            "the call was sampled without a `seed`, so that no two answers to it need be equal: only calls with a "
+            "`seed` or with `temperature` 0 can be replayed"
+        )
+
+
+async def ask_again(upstream: Upstream, target: Target, kept: Kept) -> tuple[Said, str | None]:
+    """What `target` answers to the very body, and its fingerprint. Raises GatewayError where it does not answer, or not
+    to the end."""
+    heard = Content(b"", kept.sent, None, 1)
+    fingerprints: list[str | None] = []
+    request_id = f"replay-{token_hex(12)}"
+    async with upstream.call(target, kept.path, kept.sent, request_id, kept.request_id, kept.project) as answer:
+        if kept.stream:
+            async for piece in _whole_stream(answer, fingerprints):
+                heard.hear_piece(piece)
+        else:
+            try:
+                body = from_json(await answer.body(MAX_ANSWER_BYTES))
+                fingerprints.append(fingerprint_of(body))
+                heard.hear(body)
+            except (ValueError, TypeError, AttributeError, KeyError):
+                raise BackendFailed("The backend's answer is not an OpenAI answer") from None
+    said: Said = heard.answered().values.get("output", [])
+    return said, next(filter(None, fingerprints), None)
+
+
+async def _whole_stream(answer: Answer, fingerprints: list[str | None]) -> AsyncIterator[bytes]:
+    """The pieces of a stream, whose events' fingerprints are noted; raises BackendFailed for one that tells an error or
+    has no end."""
+    if not answer.is_event_stream:
+        raise BackendFailed("The backend answered a stream with something else")
+    splitter, ended = EventSplitter(), False
+    async for piece in answer.pieces():
+        for payload in splitter.feed(piece):
+            ended = ended or payload == DONE
+            if payload != DONE:
+                event = _event(payload)
+                if "error" in event:
+                    raise BackendFailed("The backend broke its answer off by an error")
+                fingerprints.append(fingerprint_of(event))
+        yield piece
+    if not ended:
+        raise BackendFailed("The backend's stream has no end")
+
+
+def _event(payload: bytes) -> dict[str, Any]:
+    try:
+        event = from_json(payload)
+    except ValueError:
+        event = None
+    if not isinstance(event, dict):
+        raise BackendFailed("The backend streamed what is not an OpenAI answer")
+    return event
+
+
+async def record_replay(
+    custody: Custody, kept: Kept, backend: Backend | None, equal: bool, same_weights: bool | None, *, actor: str
+) -> None:
+    """`backend`: None for a server that is none of the directory's."""
+    await custody.record(
+        ContentReplayed(
+            tenant=kept.tenant,
+            request_id=kept.request_id,
+            actor=actor,
+            seq=kept.seq,
+            equal=equal,
+            same_weights=same_weights,
+            backend_id=backend.id if backend is not None else None,
+            region=backend.region if backend is not None else None,
+        )
+    )
+
+
+def first_difference(was: Said, now: Said, tolerance: float = 0.0) -> Difference | None:
+    """Where an answer parts first from the kept one; None where they are equal. `tolerance`: nats by which the log
+    probability of a token may be another; by default not a bit of it."""
+    theirs = {choice["index"]: choice for choice in now}
+    for kept in was:
+        there = theirs.pop(kept["index"], None)
+        if there is None:
+            return Difference(kept["index"], "choice", 0, "there", None)
+        for field in sorted(kept.keys() | there.keys(), key=_order):
+            one, other = kept.get(field), there.get(field)
+            if one == other or (field == "logprobs" and one and other and _parting(one, other, tolerance) is None):
+                continue
+            return _difference(kept["index"], field, one, other, tolerance)
+    return Difference(min(theirs), "choice", 0, None, "there") if theirs else None
+
+
+def _order(field: str) -> tuple[bool, bool, str]:
+    """Tokens before text, text before how it ended."""
+    return field != "logprobs", field == "finish_reason", field
+
+
+def _difference(choice: int, field: str, was: Any, now: Any, tolerance: float) -> Difference:
+    if isinstance(was, list) and isinstance(now, list):
+        at = _parting(was, now, tolerance) or 0
+        return Difference(choice, field, at, next(iter(was[at:]), None), next(iter(now[at:]), None))
+    if isinstance(was, str) and isinstance(now, str):
+        at = _parting(was, now) or 0
+        shown = slice(max(0, at - AROUND), at + AROUND)
+        return Difference(choice, field, at, was[shown], now[shown])
+    if isinstance(was, dict) and isinstance(now, dict):  # of calls of tools: by place, then name and arguments
+        name = min(name for name in was.keys() | now.keys() if was.get(name) != now.get(name))
+        return _difference(choice, f"{field}.{name}", was.get(name), now.get(name), tolerance)
+    return Difference(choice, field, 0, was, now)
+
+
+def _parting(was: Sequence[Any], now: Sequence[Any], tolerance: float = 0.0) -> int | None:
+    """Of the first that is another, or that only one has."""
+    for at, (left, right) in enumerate(zip(was, now, strict=False)):
+        if left != right and not (tolerance and _near(left, right, tolerance)):
+            return at
+    return None if len(was) == len(now) else min(len(was), len(now))
+
+
+def _near(left: Sequence[Any], right: Sequence[Any], tolerance: float) -> bool:
+    """Whether both are the same token, with about the same log probability."""
+    (said, value), (says, there) = left, right
+    return bool(said == says and None not in (value, there) and abs(value - there) <= tolerance)

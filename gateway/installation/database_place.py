@@ -1,0 +1,91 @@
+"""Where an installation's databases are and whose they are; how its folder is told that they were moved."""
+
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from audit.errors import NoLog, StoreError
+from audit.private.value_store import SideStore
+from audit.storage.dsn import database_of
+from audit.storage.identity import Identity, check_identity
+from audit.storage.marker import Named, Place, write_marker
+from audit.storage.sqlite import SqliteReader
+from audit.storage.store import Reader
+from gateway.database.database import Database
+from gateway.database.ownership import check_owner, owner_of
+from gateway.installation.installation import Installation, InstallationError
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """`place` in words; `owner` None: the database was not made yet."""
+
+    what: str
+    place: str
+    owner: Identity | None
+
+
+def stored(installation: Installation) -> list[Stored]:
+    """Control database, record and side store. Raises StoreError, DatabaseUnavailable."""
+    (control, control_url), (record, record_url) = installation.stores()
+    found = [
+        Stored(control.what, _words(control, control_url), _owner_of_control(installation, control.file, control_url)),
+        Stored(record.what, _words(record, record_url), _owner_of_record(record.file, record_url)),
+    ]
+    side = None
+    if installation.side_store.exists():
+        with closing(SideStore.open_read_only(installation.side_store)) as opened:
+            side = opened.identity()
+    return [*found, Stored("side store", str(installation.side_store), side)]
+
+
+def remember(installation: Installation) -> None:
+    """Write the configured places into the folder's markers, once each database there is known to be this one's.
+
+    Raises InstallationError for one that is empty or not there, DatabaseUnavailable or StoreError for one that is of
+    another installation or out of reach; then nothing was written.
+    """
+    owner = installation.owner
+    (control, control_url), (record, record_url) = installation.stores()
+    found = _owner_of_control(installation, control.file, control_url)
+    said = _owner_of_record(record.file, record_url)
+    for named, url, identity in ((control, control_url, found), (record, record_url, said)):
+        if identity is None:
+            raise InstallationError(
+                f"{_words(named, url)} holds no {named.what} of this installation; move the content there first, or set"
+                f" {named.variable} to where it is"
+            )
+        check_identity(identity, owner, f"the {named.what}")
+    for named, url in ((control, control_url), (record, record_url)):
+        write_marker(named, Place(None if url is None else database_of(url, named.variable), made=True))
+
+
+def _words(named: Named, url: str | None) -> str:
+    return str(named.file) if url is None else str(database_of(url, named.variable))
+
+
+def _owner_of_control(installation: Installation, file: Path, url: str | None) -> Identity | None:
+    if url is None and not file.exists():
+        return None
+    database = Database(url or f"sqlite:///{file}")
+    try:
+        check_owner(database, installation.owner)
+        return owner_of(database)
+    finally:
+        database.close()
+
+
+def _owner_of_record(file: Path, url: str | None) -> Identity | None:
+    with suppress(NoLog), closing(_reader(file, url)) as reader:
+        return reader.identity()
+    return None
+
+
+def _reader(file: Path, url: str | None) -> Reader:
+    if url is None:
+        return SqliteReader.open(file)
+    try:
+        from audit.storage.postgres import PostgresReader
+    except ImportError as error:
+        raise StoreError(f"a log in PostgreSQL needs the extra domicile[postgres]: {error}") from error
+    return PostgresReader.open(url)

@@ -1,0 +1,368 @@
+"""A data folder: what lies where in it, and how each is opened. One folder belongs to one cell.
+
+<data>/cell                      its name
+<data>/control.db                tenants, projects, keys, people, policies, backends, if not in PostgreSQL
+<data>/ca/                       the cell's certificate authority, where it is on this machine
+<data>/gateway/<tenant>/         the gateway's certificate for calls to that tenant's backends
+<data>/audit/                    the record: log.db, signer.key, signer.vkey
+<data>/audit/side.db             what the record commits to and may forget, encrypted
+<data>/audit/keys/               the keys above side.db, one a tenant
+<data>/secrets/pepper            keys the stored hashes of API keys; pepper.2, pepper.3 ... after rotations
+<data>/secrets/redaction         keys the redaction action `hash`
+<data>/secrets/backends/TENANT/  keys that the tenant's own servers ask for
+<data>/secrets/requests          signs the tokens of calls to backends; they check by ca/requests.pem
+<data>/catalogue.yaml            the installation's own places and operators, if it has any
+<data>/registers.json            parties, contracts and categories of people for evidence packs, if it has any
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from audit import AuditLog, Custody, FileKeyProvider, KeyProvider, Signer
+from audit.errors import NoLog, StoreError
+from audit.files.new_file import make_private_folder
+from audit.files.secret_file import create_secret, read_secret
+from audit.keys.master import FileMaster
+from audit.keys.owner_keys import KeyRing
+from audit.keys.signer import FollowingSigner, key_of
+from audit.private.value_store import SideStore
+from audit.storage.identity import key_beside
+from audit.storage.marker import Named, Place, mark_made, place_of, read_marker, write_marker
+from audit.storage.place import exchange_attested_files, is_there, learn_successions, open_reader, open_store, record_of
+from audit.storage.store import LeafStore, Reader
+from audit.storage.tiles import TILES
+from audit.tree.note import VerifierKey
+from gateway.configuration.database_urls import CONTROL_SETTING, CONTROL_VARIABLE, DatabaseUrls, urls_of
+from gateway.configuration.settings import Database as Databases
+from gateway.configuration.settings import Secrets, Settings, SettingsError, load_settings
+from gateway.configuration.sinks import sinks_of
+from gateway.database.database import POOL_SIZE, Database
+from gateway.database.ownership import check_against_record, check_owner, claim
+from gateway.identity.keys import KeyHasher
+from gateway.policies.compiled import PolicyCompiler
+from gateway.policies.study import PolicyRoom
+from gateway.store.control.control import Control, OnEvent
+from gateway.store.reports.inventory import Inventory
+from gateway.upstream.credentials import TenantCredentials
+from gateway.upstream.request_token import RequestSigner
+from regions.catalogue.catalogue import Catalogue
+from regions.identity.authority import CertificateAuthority
+from regions.identity.encrypted_file import PLAIN, SealedFiles, SecretFiles
+from regions.identity.identity import check_name, trust_domain
+
+if TYPE_CHECKING:
+    from gateway.secrets.vault import VaultClient
+
+DEFAULT_CELL = "local"
+
+
+class InstallationError(Exception):
+    """The folder is not there, or not what was asked for."""
+
+
+INIT_HINT = "make one with: domicile init --data {data}, or name the right folder by --data or DOMICILE_DATA"
+
+
+def configured() -> Settings:
+    """As the environment says, and the file that DOMICILE_CONFIG names: what commands have that are given no file.
+
+    Raises InstallationError.
+    """
+    named = os.environ.get("DOMICILE_CONFIG")
+    try:
+        return load_settings(Path(named) if named else None)
+    except SettingsError as error:
+        raise InstallationError(str(error)) from error
+
+
+def configured_secrets() -> Secrets:
+    """Raises InstallationError."""
+    return configured().secrets
+
+
+def configured_databases() -> Databases:
+    """Raises InstallationError."""
+    return configured().database
+
+
+@dataclass(frozen=True)
+class Installation:
+    """Where everything of one cell lies on this machine, and who holds the key to its secrets."""
+
+    data: Path
+    cell: str
+    secrets: Secrets = field(default_factory=configured_secrets)
+    databases: Databases = field(default_factory=configured_databases)
+
+    @classmethod
+    def create(cls, data: Path, cell: str | None = None, *, here: bool = True) -> "Installation":
+        """The folder `data`, made that of `cell` if it is nobody's yet.
+
+        It remembers where its databases are: on the servers whose URLs are configured, else, if `here`, in the folder.
+        Raises InstallationError, IdentityError, SettingsError, StoreError; then nothing was made.
+        """
+        name = check_name(DEFAULT_CELL if cell is None else cell, "cell")
+        urls = urls_of(configured_databases())
+        try:
+            kept = read_secret(data / "cell").decode().strip()
+        except (FileNotFoundError, NotADirectoryError):
+            kept = name
+        if cell is not None and kept != cell:
+            raise InstallationError(f"{data} belongs to cell {kept!r}, not {cell!r}; name another folder by --data")
+        if data.is_dir() and not (data / "cell").exists() and (strange := next(_of_ours(data), None)):
+            raise InstallationError(
+                f"{data} has no file 'cell', but holds {strange}: it is part of a data folder; put the key set back"
+                f" with: domicile init --keys KEY_SET --data {data}"
+            )
+        made = cls(data, check_name(kept, "cell"))
+        places = [(named, url) for named, url in made.stores(urls) if _is_open(named, url, here=here)]
+        make_private_folder(data)
+        create_secret(data / "cell", f"{kept}\n".encode())
+        for named, url in places:
+            write_marker(named, place_of(named, url) or Place())
+        return made
+
+    @classmethod
+    def open(cls, data: Path, secrets: Secrets | None = None, databases: Databases | None = None) -> "Installation":
+        """A folder made before. Raises InstallationError if there is none."""
+        try:
+            cell = check_name(read_secret(data / "cell").decode().strip(), "cell")
+        except (FileNotFoundError, NotADirectoryError):
+            raise InstallationError(f"{data} holds no installation; {INIT_HINT.format(data=data)}") from None
+        given = {"secrets": secrets, "databases": databases}
+        return cls(data, cell, **{name: one for name, one in given.items() if one is not None})  # type: ignore[arg-type]
+
+    @cached_property
+    def urls(self) -> DatabaseUrls:
+        """Raises SettingsError."""
+        return urls_of(self.databases)
+
+    def stores(self, urls: DatabaseUrls | None = None) -> list[tuple[Named, str | None]]:
+        """Control database and record as messages name them, each with the URL that is configured for it."""
+        urls = self.urls if urls is None else urls
+        control = Named("control database", self.data / "control.db", CONTROL_VARIABLE, CONTROL_SETTING)
+        return [(control, urls.control), (record_of(self.audit_log), urls.record)]
+
+    def settle(self) -> list[tuple[Named, Place]]:
+        """Where control database and record are. Raises StoreError if the configured URLs disagree with what the folder
+        remembers, or if nothing says it; nothing is opened or made."""
+        found = []
+        for named, url in self.stores():
+            place = place_of(named, url)
+            if place is None:
+                raise StoreError(
+                    f"nothing says where the {named.what} of {self.data} is; set {named.variable}, or run:"
+                    f" domicile init --data {self.data}, which keeps it in the folder"
+                )
+            found.append((named, place))
+        return found
+
+    def record_url(self) -> str | None:
+        """None: the record is a file of the folder. Raises SettingsError."""
+        return self.urls.record
+
+    def open_reader(self) -> Reader:
+        """A snapshot of the record. Raises StoreError; NoLog if there is none yet."""
+        return open_reader(self.audit_log, self.record_url)
+
+    def open_store(self, path: Path, node: str, boot: str) -> LeafStore:
+        """What `AuditLog.open` takes where no event brings private values."""
+        return open_store(path, node, boot, self.record_url)
+
+    def learn_successions(self) -> bool:
+        """Take over the successions of the record's key that other hosts wrote into it. Raises StoreError."""
+        return learn_successions(self.audit_log, self.record_url)
+
+    @property
+    def owner(self) -> VerifierKey:
+        """The key that verifies the record, with those its succession links to it: whose the databases have to be.
+
+        Raises StoreError, SignerError.
+        """
+        return key_beside(self.audit_log) or key_of(self.signer())
+
+    def database(self, *, pool_size: int = POOL_SIZE) -> Database:
+        """The control database. Raises DatabaseUnavailable, StoreError, before anything is made or written, if it is of
+        another installation or the folder remembers another one."""
+        (control, place), _ = self.settle()
+        owner = self.owner
+        database = Database.open(
+            self.data, url=self.urls.control, pool_size=pool_size, check=lambda opened: check_owner(opened, owner)
+        )
+        try:
+            claim(database, owner)
+            mark_made(control, place)
+        except BaseException:
+            database.close()
+            raise
+        return database
+
+    def check_of_one_time(self, database: Database) -> None:
+        """Raises DatabaseUnavailable if only one of control database and record was restored from a backup."""
+        sizes: dict[str, int] = {}
+        if is_there(self.audit_log, self.record_url):
+            with suppress(NoLog), closing(self.open_reader()) as reader:
+                sizes = reader.sizes()
+        check_against_record(database, sizes, self.owner)
+
+    def models(self, settings: Settings | None = None) -> Path:
+        """The folder that weights of deployments are found in. Raises InstallationError."""
+        return (settings or configured()).fleet.models or self.data / "models"
+
+    def hasher(self) -> KeyHasher:
+        return KeyHasher.open(self.pepper, self.secret_files)
+
+    @property
+    def pepper(self) -> Path:
+        return self.data / "secrets" / "pepper"
+
+    @property
+    def redaction_secret(self) -> Path:
+        return self.data / "secrets" / "redaction"
+
+    @property
+    def backend_keys(self) -> Path:
+        return self.data / "secrets" / "backends"
+
+    def catalogue(self) -> Catalogue:
+        own = self.data / "catalogue.yaml"
+        return Catalogue.load(own if own.exists() else None)
+
+    def policies(self) -> PolicyCompiler:
+        return PolicyCompiler.open(self.catalogue().country_sets(), self.redaction_secret, self.secret_files)
+
+    def authority(self) -> CertificateAuthority:
+        return CertificateAuthority.open(self.authority_key.parent, self.cell, files=self.secret_files)
+
+    @property
+    def authority_key(self) -> Path:
+        return self.data / "ca" / "ca.key"
+
+    def credentials(self) -> TenantCredentials:
+        def find() -> CertificateAuthority | None:
+            return self.authority() if self.authority_key.exists() else None
+
+        return TenantCredentials(self.data / "gateway", self.cell, self.data / "ca" / "ca.pem", find(), find)
+
+    def request_signer(self) -> RequestSigner:
+        """Signs the tokens of calls to our own backends; its key is made on first use."""
+        return RequestSigner.open(self.request_secret, self.secret_files)
+
+    def find_request_signer(self) -> RequestSigner | None:
+        return self.request_signer() if self.request_secret.exists() else None
+
+    def request_key(self) -> Path:
+        """What backends check those tokens by."""
+        return self.request_signer().write_public(self.data / "ca" / "requests.pem").absolute()
+
+    @property
+    def request_secret(self) -> Path:
+        return self.data / "secrets" / "requests"
+
+    @property
+    def audit_log(self) -> Path:
+        return self.data / "audit" / "log.db"
+
+    @property
+    def side_store(self) -> Path:
+        return self.audit_log.with_name("side.db")
+
+    @cached_property
+    def keys(self) -> KeyRing:
+        """Those above everything that is encrypted here. Raises KeyProviderError."""
+        folder = self.audit_log.with_name("keys")
+        if self._vault is None:
+            return FileKeyProvider.open(folder)
+        from gateway.secrets.transit import VaultMaster
+
+        make_private_folder(folder)
+        root = folder / "root.key"
+        former = (
+            FileMaster.open(root) if root.exists() else None
+        )  # until its keys are moved (`domicile secrets rewrap`)
+        return KeyRing(folder, VaultMaster.open(self._vault, self.secrets.vault.key), former)
+
+    @cached_property
+    def _vault(self) -> "VaultClient | None":
+        if self.secrets.provider != "vault":
+            return None
+        from gateway.secrets.vault import VaultClient  # with its HTTP client, only where there is a Vault
+
+        return VaultClient(self.secrets.vault)
+
+    @cached_property
+    def secret_files(self) -> SecretFiles:
+        """Sealed where the master key is elsewhere: beside a root key on the same disk a seal would keep nobody out."""
+        return PLAIN if self.secrets.provider == "file" else SealedFiles(self.keys)
+
+    def custody(self, log: AuditLog, keys: KeyProvider, signer: Signer, backup_days: int) -> Custody:
+        return Custody(
+            log,
+            open_side=lambda: SideStore.open(self.side_store, keys),
+            open_reader=self.open_reader,
+            keys=keys,
+            signer=signer,
+            backup_days=backup_days,
+            tiles=self.audit_log.with_name(TILES),
+            exchange=partial(exchange_attested_files, self.audit_log, self.record_url),
+        )
+
+    @property
+    def log_name(self) -> str:
+        """Of the record: the name of the key that signs it."""
+        return f"{trust_domain(self.cell)}/audit"
+
+    def signing_service(self) -> "tuple[VaultClient, str] | None":
+        """Vault and the name of the key that signs the record there, if one is configured."""
+        if self._vault is None or self.secrets.vault.signing_key is None:
+            return None
+        return self._vault, self.secrets.vault.signing_key
+
+    def signer(self) -> FollowingSigner:
+        """The key that signs the record, in its file or in Vault. Raises SignerError."""
+        make_private_folder(self.audit_log.parent)
+        if (service := self.signing_service()) is None:
+            return FollowingSigner.open(self.audit_log.with_name("signer.key"), name=self.log_name)
+        from gateway.secrets.transit import VaultSigner
+
+        vkey = self.audit_log.with_name("signer.vkey")
+        return FollowingSigner(vkey, [], partial(VaultSigner.open, *service, vkey, name=self.log_name))
+
+    def control(self, database: Database, *, actor: str, on_event: OnEvent) -> Control:
+        return Control(
+            database,
+            cell=self.cell,
+            hasher=self.hasher(),
+            actor=actor,
+            check_policy=self.policies().check,
+            on_event=on_event,
+        )
+
+    def inventory(self, database: Database) -> Inventory:
+        return Inventory(database)
+
+    def policy_room(self, database: Database) -> PolicyRoom:
+        return PolicyRoom(self.inventory(database), self.catalogue(), self.open_reader, sinks=sinks_of(configured()))
+
+
+def _is_open(named: Named, url: str | None, *, here: bool) -> bool:
+    """Whether the folder does not remember yet where the database is, and it can be said now.
+
+    Raises StoreError if it remembers another place than `url` names. A folder may be completed without the URL.
+    """
+    if read_marker(named) is not None and url is None:
+        return False
+    place = place_of(named, url)
+    return read_marker(named) is None and (place is not None or here)
+
+
+def _of_ours(data: Path) -> Iterator[str]:
+    """Names of what only a data folder holds, if `data` is one of which the file `cell` is gone."""
+    for name in ("control.db", "audit/log.db", "audit/signer.key", "secrets/pepper"):
+        if (data / name).exists():
+            yield name

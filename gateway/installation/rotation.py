@@ -1,0 +1,152 @@
+"""Replacing the keys of an installation, in steps that may each be repeated after a crash.
+
+    rotate ─> a new version of the master key wraps from now on
+    rewrap ─> every key is wrapped under it; what lay in clear is sealed, if the master is elsewhere
+    retire ─> the versions below it are destroyed, once nothing is wrapped under them
+
+`renew` replaces one tenant's own key, and every data key is wrapped under the new one.
+"""
+
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from audit.errors import KeyProviderError
+from audit.events.base import SYSTEM_TENANT
+from audit.events.keyring import KeyringChanged
+from audit.keys.master import MasterState
+from audit.private.renewal import renew as renew_data_keys
+from audit.private.value_store import SideStore
+from gateway.identity.keys import pepper_files
+from gateway.installation.installation import Installation
+from regions.identity.encrypted_file import SealedFiles, is_sealed
+
+Record = Callable[[KeyringChanged], object]
+"""Makes an event durable, or raises: then nothing is changed."""
+Progress = Callable[[int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """`waiting` counts keys that are not wrapped under the newest version of the master, by what they are under;
+    `renewing` names owners whose key is being replaced; `clear` are files of secrets that lie unsealed, though the
+    master key is elsewhere."""
+
+    master: MasterState
+    owners: int
+    destroyed: int
+    waiting: dict[str, int]
+    renewing: tuple[str, ...]
+    clear: tuple[str, ...]
+
+
+def status(installation: Installation) -> Status:
+    """Raises KeyProviderError."""
+    ring, master = installation.keys, installation.keys.state()
+    waiting: dict[str, int] = {}
+    destroyed, renewing = 0, []
+    owners = ring.owners()
+    for owner in owners:
+        state = ring.state_of(owner)
+        destroyed += not state.wrapped_under
+        if len(state.wrapped_under) > 1:
+            renewing.append(owner)
+        for provider, version in state.wrapped_under.values():
+            if (provider, version) != (master.provider, master.newest):
+                under = f"{provider}:v{version}"
+                waiting[under] = waiting.get(under, 0) + 1
+    return Status(
+        master, len(owners), destroyed, waiting, tuple(renewing), tuple(map(str, lying_in_clear(installation)))
+    )
+
+
+def rotate(installation: Installation, record: Record, actor: str) -> int:
+    """A new version of the master; its number. While keys still wait for the newest one, that one's: first rewrap."""
+    now = status(installation)
+    if now.waiting:
+        return now.master.newest
+    version = now.master.newest + 1
+    record(_changed("admin.keyring.rotated", actor, now.master.provider, version))
+    return installation.keys.rotate_master()
+
+
+def rewrap(installation: Installation, record: Record, actor: str, progress: Progress = lambda count: None) -> int:
+    """Wrap every owner's key under the newest master, and seal what lies in clear; how many were changed."""
+    ring, changed = installation.keys, 0
+    for owner in ring.owners():
+        changed += ring.rewrap(owner)
+        progress(1)
+    files = installation.secret_files
+    if isinstance(files, SealedFiles):
+        changed += sum(files.seal(path) for path in secret_files_of(installation))
+    if changed:
+        master = ring.state()
+        record(_changed("admin.keyring.rewrapped", actor, master.provider, master.newest, changed))
+    return changed
+
+
+def retire(installation: Installation, record: Record, actor: str) -> int:
+    """Destroy every version of the master but the newest; how many. Raises KeyProviderError while one is needed."""
+    now = status(installation)
+    if now.waiting:
+        raise KeyProviderError(
+            f"{sum(now.waiting.values())} keys are still wrapped under {', '.join(sorted(now.waiting))}: "
+            "run domicile secrets rewrap first"
+        )
+    former = installation.keys.former_state()
+    old = len(now.master.versions) - 1 + (0 if former is None else len(former.versions))
+    if old:
+        record(_changed("admin.keyring.retired", actor, now.master.provider, now.master.newest, old))
+        installation.keys.retire_master(now.master.newest)
+    return old
+
+
+def renew(
+    installation: Installation, owner: str, record: Record, actor: str, progress: Progress = lambda count: None
+) -> tuple[int, int]:
+    """Replace the key of a tenant, or of the installation (`_system`); its generation, and how many keys it now wraps.
+
+    Raises KeyLost if it was destroyed, KeyProviderError if there is none, StoreError.
+    """
+    ring, sealed = installation.keys, 0
+    generation = ring.begin_renewal(owner)
+    files = installation.secret_files
+    if owner == SYSTEM_TENANT and isinstance(files, SealedFiles):
+        for path in secret_files_of(installation):
+            sealed += files.seal(path, generation=generation)
+            progress(1)
+    with closing(SideStore.open(installation.side_store, ring)) as side:
+        generation, wrapped = renew_data_keys(side, ring, owner, progress)
+    record(_changed("admin.keyring.renewed", actor, ring.master.provider, generation, sealed + wrapped, owner))
+    return generation, sealed + wrapped
+
+
+def secret_files_of(installation: Installation) -> list[Path]:
+    """Those there are, of those that can be sealed."""
+    candidates = [
+        *pepper_files(installation.pepper).values(),
+        installation.redaction_secret,
+        installation.authority_key,
+        installation.request_secret,
+    ]
+    return [path for path in candidates if path.exists()]
+
+
+def _changed(
+    kind: Literal["admin.keyring.rotated", "admin.keyring.rewrapped", "admin.keyring.retired", "admin.keyring.renewed"],
+    actor: str,
+    provider: str,
+    version: int,
+    keys: int = 0,
+    tenant: str = SYSTEM_TENANT,
+) -> KeyringChanged:
+    return KeyringChanged(type=kind, tenant=tenant, actor=actor, provider=provider, version=version, keys=keys)
+
+
+def lying_in_clear(installation: Installation) -> list[Path]:
+    """Files of secrets that are not sealed though they could be, as seen from the data folder."""
+    if not isinstance(installation.secret_files, SealedFiles):
+        return []
+    return [path.relative_to(installation.data) for path in secret_files_of(installation) if not is_sealed(path)]

@@ -1,0 +1,317 @@
+"""Every weak default in force, by name: what is allowed for a first try and should not be left so.
+
+`weaknesses` is pure: it judges settings and what was seen of the state. `observe` looks.
+"""
+
+import ipaddress
+import logging
+import os
+import resource
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from urllib.parse import parse_qs, urlsplit
+
+from gateway.configuration.database_urls import urls_of
+from gateway.configuration.settings import Settings, is_loopback
+from gateway.configuration.sinks import spans_leave, stays_here
+from gateway.database.database import Database
+from gateway.installation.installation import Installation
+from gateway.installation.rotation import lying_in_clear
+from gateway.store.reports.posture import Posture, posture
+
+logger = logging.getLogger("domicile.weak")
+
+NAMED = 3  # tenants in one sentence
+
+
+@dataclass(frozen=True, slots=True)
+class Weakness:
+    """`code` is its name in docs/warnings.md, `says` what is so, `fix` what to do."""
+
+    code: str
+    says: str
+    fix: str
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What is judged beside the settings. `nodes` are the gateways that have opened this record."""
+
+    posture: Posture = field(default_factory=Posture)
+    database_url: str | None = None
+    redis_url: str | None = None
+    authority_here: bool = False
+    signer_here: bool = False
+    secrets_in_clear: tuple[str, ...] = ()
+    witnessed: bool = False
+    nodes: tuple[str, ...] = ()
+    core_dumps: bool = False
+    root: bool = False
+
+
+def observe(settings: Settings, installation: Installation, database: Database) -> State:
+    """Raises StoreError, KeyProviderError, SettingsError."""
+    urls = urls_of(settings.database)
+    audit = installation.audit_log.parent
+    nodes = sorted(path.name.removeprefix("node-").removesuffix(".lock") for path in audit.glob("node-*.lock"))
+    witnessed = audit / "witnessed"
+    return State(
+        posture=posture(database),
+        database_url=urls.control,
+        redis_url=urls.redis,
+        authority_here=installation.authority_key.exists(),
+        signer_here=(audit / "signer.key").exists(),
+        secrets_in_clear=tuple(map(str, lying_in_clear(installation))),
+        witnessed=witnessed.is_dir() and any(witnessed.iterdir()),
+        nodes=tuple(name for name in nodes if not name.startswith(("cli-", "gateway."))),
+        core_dumps=resource.getrlimit(resource.RLIMIT_CORE)[0] != 0,
+        root=os.geteuid() == 0,
+    )
+
+
+def weaknesses(settings: Settings, state: State) -> list[Weakness]:
+    return [found for check in _CHECKS for found in check(settings, state)]
+
+
+def log_weaknesses(found: Sequence[Weakness]) -> None:
+    """One line each: its code first, for whoever searches logs."""
+    for one in found:
+        logger.warning("weak default %s: %s; to mend: %s", one.code, one.says, one.fix)
+
+
+# --- the network -----------------------------------------------------------------------------------------------------
+
+
+def _listening(settings: Settings, state: State) -> list[Weakness]:
+    listen = settings.listen
+    found = []
+    if listen.tls_ended_by_proxy and listen.cert_file is None and not is_loopback(listen.host):
+        found.append(
+            Weakness(
+                "plain_behind_proxy",
+                f"{listen.host} takes calls without TLS, trusting that only a proxy on this host or pod reaches it",
+                "set listen.cert_file and listen.key_file, or listen on 127.0.0.1",
+            )
+        )
+    wide = [str(network) for network in listen.operators if _is_wide(network)]
+    if wide:
+        found.append(
+            Weakness(
+                "open_metrics",
+                f"/metrics, which names tenants, can be read from {', '.join(wide)}",
+                "name the networks of your monitoring in listen.operations_from",
+            )
+        )
+    return found
+
+
+def _is_wide(network: ipaddress.IPv4Network | ipaddress.IPv6Network) -> bool:
+    return network.prefixlen == 0 or not (network.is_private or network.is_loopback or network.is_link_local)
+
+
+def _stores(settings: Settings, state: State) -> list[Weakness]:
+    found = []
+    if state.database_url is not None and _is_unverified(state.database_url):
+        found.append(
+            Weakness(
+                "database_unverified",
+                "the database is on another host, and its certificate is not checked",
+                "end DOMICILE_DATABASE_URL in ?sslmode=verify-full",
+            )
+        )
+    if state.redis_url is not None and _is_plain_elsewhere(state.redis_url, ("redis",)):
+        found.append(
+            Weakness(
+                "redis_plain", "Redis is on another host, reached without TLS", "use rediss:// in DOMICILE_REDIS_URL"
+            )
+        )
+    shared = (state.database_url or "").startswith("postgres")
+    if state.redis_url is None and not shared and len(state.nodes) > 1:
+        found.append(
+            Weakness(
+                "limits_of_one_process",
+                f"{len(state.nodes)} gateways use this folder, and each allows the whole of every limit",
+                "set DOMICILE_REDIS_URL, or DOMICILE_DATABASE_URL to PostgreSQL",
+            )
+        )
+    return found
+
+
+def _is_unverified(url: str) -> bool:
+    parts = urlsplit(url)
+    if not parts.scheme.startswith("postgres") or not parts.hostname or is_loopback(parts.hostname):
+        return False
+    return parse_qs(parts.query).get("sslmode", ["prefer"])[-1] != "verify-full"
+
+
+def _is_plain_elsewhere(url: str, plain: tuple[str, ...]) -> bool:
+    parts = urlsplit(url)
+    return parts.scheme in plain and bool(parts.hostname) and not is_loopback(parts.hostname or "")
+
+
+# --- keys ------------------------------------------------------------------------------------------------------------
+
+
+def _keys(settings: Settings, state: State) -> list[Weakness]:
+    found = []
+    if settings.secrets.provider == "file":
+        found.append(
+            Weakness(
+                "master_key_beside_data",
+                "the master key is a file on the disk that holds what it protects",
+                "set secrets.provider: vault, then run domicile secrets rewrap and retire",
+            )
+        )
+    if state.secrets_in_clear:
+        found.append(
+            Weakness(
+                "secrets_in_clear",
+                f"not sealed, though the master key is in Vault: {', '.join(state.secrets_in_clear)}",
+                "run domicile secrets rewrap",
+            )
+        )
+    if state.signer_here:
+        found.append(
+            Weakness(
+                "signing_key_here",
+                "the key that signs the record is a file here: who takes it can sign another history",
+                "name secrets.vault.signing_key before the first record, or have a witness cosign",
+            )
+        )
+    if state.authority_here:
+        found.append(
+            Weakness(
+                "own_authority",
+                "the cell's certificate authority is self-made and its key on this machine: it can issue any identity",
+                "issue backends' certificates elsewhere, and leave only ca/ca.pem here",
+            )
+        )
+    return found
+
+
+# --- the record ------------------------------------------------------------------------------------------------------
+
+
+def _record(settings: Settings, state: State) -> list[Weakness]:
+    found = []
+    if not state.witnessed:
+        found.append(
+            Weakness(
+                "no_witness",
+                "nobody outside has cosigned the record: with its key, history can be rewritten unseen",
+                "let a second party run domicile audit witness serve, and submit to it",
+            )
+        )
+    if settings.sinks.record is None:
+        said = "nobody has said in which country the record is kept, so "
+        said += "no policy's store_in binds it" if stays_here(settings) else "every call is refused"
+        found.append(Weakness("record_country_unknown", said, "set sinks.record"))
+    if settings.audit.reserve_bytes == 0:
+        found.append(
+            Weakness(
+                "no_reserve",
+                "no disk space is kept back: on a full disk running calls cannot be closed",
+                "set audit.reserve_bytes",
+            )
+        )
+    return found
+
+
+# --- people and policies ---------------------------------------------------------------------------------------------
+
+
+def _people(settings: Settings, state: State) -> list[Weakness]:
+    if settings.oidc.issuer is not None:
+        return []
+    return [
+        Weakness(
+            "no_identity_provider",
+            "administrators come in by tokens alone: nobody else ends them when a person leaves",
+            "set oidc.issuer",
+        )
+    ]
+
+
+def _policies(settings: Settings, state: State) -> list[Weakness]:
+    seen = state.posture
+    found = []
+    if seen.keep_content:
+        found.append(
+            Weakness(
+                "content_kept",
+                f"prompts and answers are kept for {_names(seen.keep_content)}",
+                "retention: {content: none}, unless somebody needs them",
+            )
+        )
+    if seen.mask_nothing:
+        found.append(
+            Weakness(
+                "nothing_masked",
+                f"personal data passes to models unmasked for {_names(seen.mask_nothing)}",
+                "give their policy a redaction.input",
+            )
+        )
+    if seen.unlimited:
+        found.append(
+            Weakness(
+                "no_limits",
+                f"a leaked key can spend without end for {_names(seen.unlimited)}",
+                "give their policy limits: {rpm, tpm, eur_per_month}",
+            )
+        )
+    return found
+
+
+def _names(tenants: Sequence[str]) -> str:
+    rest = len(tenants) - NAMED
+    return ", ".join(tenants[:NAMED]) + (f" and {rest} more" if rest > 0 else "")
+
+
+# --- the process -----------------------------------------------------------------------------------------------------
+
+
+def _process(settings: Settings, state: State) -> list[Weakness]:
+    found = []
+    endpoint = settings.telemetry.otlp_endpoint
+    if endpoint is not None and _is_plain_elsewhere(endpoint, ("http",)):
+        found.append(
+            Weakness(
+                "telemetry_plain",
+                "spans, which name tenants, leave this host without TLS",
+                "use https:// in telemetry.otlp_endpoint",
+            )
+        )
+    if spans_leave(settings) and settings.sinks.telemetry is None:
+        found.append(
+            Weakness(
+                "spans_stay_here",
+                "nobody has said in which country spans are kept, so no policy lets one leave",
+                "set sinks.telemetry",
+            )
+        )
+    if endpoint is not None and settings.telemetry.sample_ratio == 1.0:
+        found.append(
+            Weakness(
+                "every_call_traced",
+                "every call is traced: who asked what model and when is known twice, once outside the record",
+                "set telemetry.sample_ratio below 1",
+            )
+        )
+    if state.core_dumps:
+        found.append(
+            Weakness(
+                "core_dumps",
+                "if the process crashes, its memory, prompts included, may be written to disk",
+                "start it with ulimit -c 0 (LimitCORE=0)",
+            )
+        )
+    if state.root:
+        found.append(Weakness("runs_as_root", "the gateway runs as root", "give it a user of its own"))
+    return found
+
+
+_CHECKS = (_listening, _stores, _keys, _record, _people, _policies, _process)
+
+
+def as_json(found: Sequence[Weakness]) -> list[Mapping[str, str]]:
+    return [{"code": one.code, "says": one.says, "fix": one.fix} for one in found]

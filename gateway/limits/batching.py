@@ -1,0 +1,94 @@
+"""Stores of limits that others share are asked in rounds: what waits while one round runs forms the next.
+
+So a gateway needs one connection, however many calls run, and load makes rounds larger instead of more. Within a round
+steps are made in the order in which they were asked for.
+"""
+
+import asyncio
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from gateway.errors import LimitsUnavailable
+from gateway.limits.limiter import NOTHING, Cost, Reservation
+
+log = logging.getLogger(__name__)
+
+AT_ONCE = 512
+
+Kind = Literal["take", "settle", "renew"]
+
+
+@dataclass(slots=True, eq=False)
+class Step:
+    """One call's step, waiting for its round."""
+
+    kind: Kind
+    reservation: Reservation
+    actual: Cost
+    waiter: "asyncio.Future[None]"
+
+    @property
+    def is_void(self) -> bool:
+        """A call that is gone already takes nothing."""
+        return self.kind == "take" and self.waiter.cancelled()
+
+
+class RoundLimitStore(ABC):
+    """A `gateway.limits.limiter.LimitStore` by rounds. Close it when done."""
+
+    def __init__(self) -> None:
+        self._waiting: list[Step] = []
+        self._running: asyncio.Task[None] | None = None
+
+    @abstractmethod
+    async def apply(self, steps: Sequence[Step]) -> Sequence[Exception | None]:
+        """One round: the outcome of each step, in order. One at a time; raises what befalls them all."""
+
+    async def take(self, reservation: Reservation) -> None:
+        await self._do("take", reservation)
+
+    async def settle(self, reservation: Reservation, actual: Cost) -> None:
+        await self._do("settle", reservation, actual)
+
+    async def renew(self, reservations: Sequence[Reservation]) -> None:
+        await asyncio.gather(*(self._do("renew", reservation) for reservation in reservations))
+
+    async def close(self) -> None:
+        if self._running is not None:
+            await asyncio.wait([self._running])
+
+    async def _do(self, kind: Kind, reservation: Reservation, actual: Cost = NOTHING) -> None:
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(Step(kind, reservation, actual, waiter))
+        if self._running is None or self._running.done():
+            self._running = asyncio.create_task(self._run(), name="limits")
+        await waiter
+
+    async def _run(self) -> None:
+        """In a task of its own: a caller who leaves must not end the round of the others."""
+        while self._waiting:
+            steps, self._waiting = self._waiting[:AT_ONCE], self._waiting[AT_ONCE:]
+            outcomes: Sequence[Exception | None]
+            try:
+                outcomes = await self.apply(steps)
+            except LimitsUnavailable as error:
+                outcomes = [error] * len(steps)
+            except Exception as error:  # a defect: what cannot be counted is not let through
+                log.exception("the store of limits failed: %s", type(error).__name__)
+                outcomes = [unavailable(error)] * len(steps)
+            for step, outcome in zip(steps, outcomes, strict=True):
+                if step.waiter.done():
+                    continue
+                if outcome is None:
+                    step.waiter.set_result(None)
+                else:
+                    step.waiter.set_exception(outcome)
+
+
+def unavailable(error: Exception) -> LimitsUnavailable:
+    """What callers are told, and the log the kind of `error` with it."""
+    log.error("limits cannot be counted: %s", type(error).__name__)
+    return LimitsUnavailable("Limits cannot be checked now, so no request is processed", retry_after_s=2)

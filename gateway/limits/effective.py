@@ -1,0 +1,32 @@
+"""Which quotas bind a key: those that administrators set for it, its project and its tenant, and those of the policy.
+
+The policy's are its project's: of the two that a project then has, the lower one binds.
+"""
+
+from collections.abc import Mapping
+
+from gateway.limits.limiter import Counter, Level, Limits, counters
+from policy.document.document import Limits as PolicyLimits
+
+NO_LIMITS = Limits()
+
+
+def binding(
+    tenant: str,
+    project: str,
+    key: str,
+    configured: Mapping[tuple[str, str, str], Limits],
+    policy: PolicyLimits | None = None,
+) -> tuple[Counter, ...]:
+    """`configured`: by (tenant, project, key), with '' for the levels above."""
+    of_project = configured.get((tenant, project, ""), NO_LIMITS)
+    if policy is not None:
+        of_policy = Limits.of(rpm=policy.rpm, tpm=policy.tpm, eur_per_month=policy.eur_per_month)
+        of_project = of_project.lower(of_policy)
+    return counters(
+        (
+            Level(tenant, f"tenant {tenant}", configured.get((tenant, "", ""), NO_LIMITS)),
+            Level(f"{tenant}/{project}", f"project {project}", of_project),
+            Level(f"{tenant}/{project}/{key}", f"key {key}", configured.get((tenant, project, key), NO_LIMITS)),
+        )
+    )

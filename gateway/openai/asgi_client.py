@@ -1,0 +1,139 @@
+"""The client's side of one exchange, over raw ASGI: read the body within bounds, answer, notice when it leaves."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from functools import lru_cache
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from typing import Any
+
+from gateway.errors import InvalidRequest, RequestTooLarge, UnsupportedEncoding
+
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Header = tuple[bytes, bytes]
+
+
+class ClientGone(Exception):
+    """The client closed its connection before it had sent its request."""
+
+
+def caller_address(scope: MutableMapping[str, Any]) -> IPv4Address | IPv6Address | None:
+    """Where the connection comes from: a proxy's address, if one is in front. None if the server does not know."""
+    try:
+        return _address(scope["client"][0])
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+@lru_cache(4096)  # a connection sends many requests
+def _address(written: str) -> IPv4Address | IPv6Address:
+    return ip_address(written)
+
+
+def headers_of(scope: MutableMapping[str, Any]) -> dict[str, str]:
+    """By lower-case name. One that came twice is one with a comma (RFC 9110 §5.3): no two readers may differ on it."""
+    sent = scope["headers"]
+    headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in sent}
+    if len(headers) != len(sent):
+        for name in headers:
+            headers[name] = ", ".join(v.decode("latin-1") for k, v in sent if k.decode("latin-1") == name)
+    return headers
+
+
+class Client:
+    """One request's sender. `started` tells whether status and headers are out; then only the body can say more.
+    `held`: nothing of the answer is."""
+
+    __slots__ = ("_more_body", "_receive", "_send", "_watch", "address", "gone", "headers", "held", "started", "status")
+
+    def __init__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        self.headers = headers_of(scope)
+        self.address = caller_address(scope)
+        self._receive = receive
+        self._send = send
+        self._more_body = True
+        self._watch: asyncio.Task[None] | None = None
+        self.started = False
+        self.held = False
+        self.gone = False
+        self.status = 0
+
+    async def body(self, max_bytes: int, timeout_s: float) -> bytes:
+        """The whole request body.
+
+        Raises RequestTooLarge above `max_bytes`, UnsupportedEncoding for a compressed one, InvalidRequest when it takes
+        longer than `timeout_s` seconds, ClientGone when the connection closes first.
+        """
+        if self.headers.get("content-encoding", "identity").strip().lower() not in ("identity", ""):
+            raise UnsupportedEncoding("Send the body as it is, without Content-Encoding")
+        declared = self.headers.get("content-length", "")
+        if declared.isdigit() and int(declared) > max_bytes:  # before the client is asked for it with a 100
+            raise _too_large(max_bytes)
+        pieces: list[bytes] = []
+        size = 0
+        try:
+            async with asyncio.timeout(timeout_s):
+                while self._more_body:
+                    message = await self._receive()
+                    if message["type"] == "http.disconnect":
+                        raise ClientGone
+                    piece = message.get("body", b"")
+                    size += len(piece)
+                    self._more_body = message.get("more_body", False)
+                    if size > max_bytes:
+                        raise _too_large(max_bytes)
+                    pieces.append(piece)
+        except TimeoutError:
+            raise InvalidRequest(f"The body did not arrive within {timeout_s:g} seconds", code="body_timeout") from None
+        return b"".join(pieces)
+
+    def cancel_when_gone(self) -> None:
+        """From now on, cancel the current task as soon as the client disconnects."""
+        task = asyncio.current_task()
+
+        async def watch() -> None:
+            while (await self._receive())["type"] != "http.disconnect":
+                pass
+            self.gone = True
+            if task is not None:
+                task.cancel()
+
+        self._watch = asyncio.ensure_future(watch())
+
+    def stop_watching(self) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch = None
+
+    async def hold(self, headers: Iterable[Header]) -> None:
+        """Keep a stream open that has nothing to say yet; `headers` go out the first time. Nothing of the answer is
+        sent by that: what it will begin with, `start`, can still be anything."""
+        if not self.started:
+            await self.start(200, headers)
+            self.held = True
+        await self.write(b": waiting for a backend\n\n")
+
+    async def start(self, status: int, headers: Iterable[Header]) -> None:
+        """Of a stream that was held, the headers that are ours follow as comments: the others are out."""
+        if self.held:
+            self.held = False
+            ours = (b": %s: %s\n" % header for header in headers if header[0].startswith(b"x-domicile-"))
+            await self.write(b"".join(ours) + b"\n")
+            return
+        self.started, self.status = True, status
+        sent = list(headers)
+        if self._more_body and "expect" in self.headers:  # whether the body still comes is up to the client
+            sent.append((b"connection", b"close"))
+        await self._send({"type": "http.response.start", "status": status, "headers": sent})
+
+    async def write(self, data: bytes) -> None:
+        await self._send({"type": "http.response.body", "body": data, "more_body": True})
+
+    async def end(self, data: bytes = b"") -> None:
+        self.stop_watching()
+        await self._send({"type": "http.response.body", "body": data, "more_body": False})
+
+
+def _too_large(max_bytes: int) -> RequestTooLarge:
+    """The rest of the body is read and dropped by the connection (`gateway.server.connection`)."""
+    return RequestTooLarge(f"The body is larger than {max_bytes} bytes, the limit of this gateway; send less at once")

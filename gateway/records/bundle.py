@@ -1,0 +1,141 @@
+"""What one cell may tell another: the configuration of tenants that are allowed there, as one signed file.
+
+    {"note": "<signed note>", "content": {...}}
+
+The note (C2SP signed-note, the key that signs the cell's record) says which cell speaks, to whom, as of which
+configuration epoch, and the SHA-256 of the content's canonical JSON (RFC 8785). Content is tenants, projects, hashes of
+keys, active policies and limits; no record, no usage, no person, no kept value has a place in it.
+"""
+
+import json
+from datetime import datetime
+from hashlib import sha256
+from typing import Any
+
+import rfc8785
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from audit.errors import NoteError
+from audit.tree.note import NoteSigner, VerifierKey, open_note, sign_note
+from regions.identity.identity import trust_domain
+
+KIND = "domicile bundle v1"
+MAX_BYTES = 256 << 20
+
+
+class BundleError(ValueError):
+    """Not a bundle, not of that cell, not for this one, or not as it was signed."""
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class BundledTenant(_Part):
+    id: str
+    display_name: str
+    revoked_at: datetime | None
+
+
+class BundledProject(_Part):
+    tenant: str
+    id: str
+    purpose: str
+    legal_basis: str
+    data_classes: tuple[str, ...]
+    risk_class: str
+    ai_system_id: str | None
+    revoked_at: datetime | None
+
+
+class BundledKey(_Part):
+    """`digest`: the keyed hash, in hex, under generation `pepper` of the pepper that the cells share."""
+
+    id: str
+    tenant: str
+    project: str
+    label: str
+    digest: str
+    pepper: int
+    last_four: str
+    scopes: dict[str, list[str]]
+    expires_at: datetime | None
+    replaced_by: str | None
+    revoked_at: datetime | None
+
+
+class BundledPolicy(_Part):
+    """The active version of a tenant's policy ('') or of a project's."""
+
+    tenant: str
+    project: str
+    number: int
+    document: str
+    activated_by: str
+
+
+class BundledLimits(_Part):
+    tenant: str
+    project: str
+    key: str
+    requests_per_minute: int | None
+    tokens_per_minute: int | None
+    concurrent_requests: int | None
+    micro_eur_per_day: int | None
+    micro_eur_per_month: int | None
+
+
+class Bundle(_Part):
+    """`home` speaks to `peer`, as of its configuration `epoch`."""
+
+    home: str
+    peer: str
+    epoch: int
+    tenants: tuple[BundledTenant, ...] = ()
+    projects: tuple[BundledProject, ...] = ()
+    keys: tuple[BundledKey, ...] = ()
+    policies: tuple[BundledPolicy, ...] = ()
+    limits: tuple[BundledLimits, ...] = ()
+
+    @property
+    def sha256(self) -> str:
+        return sha256(_canonical(self)).hexdigest()
+
+
+def sign_bundle(bundle: Bundle, name: str, signer: NoteSigner) -> bytes:
+    """Raises SignerError."""
+    note = sign_note(_statement(bundle, bundle.sha256), name, signer)
+    return json.dumps({"note": note, "content": json.loads(_canonical(bundle))}, ensure_ascii=False).encode()
+
+
+def open_bundle(data: bytes, key: VerifierKey, *, home: str, peer: str) -> Bundle:
+    """The bundle in `data`, said by cell `home` to cell `peer` under `key`. Raises BundleError otherwise."""
+    if len(data) > MAX_BYTES:
+        raise BundleError("the bundle is too large")
+    try:
+        outer = json.loads(data)
+        bundle = Bundle.model_validate_json(json.dumps(outer["content"]))
+        said = open_note(outer["note"], [key])
+    except NoteError as error:
+        raise BundleError(f"the bundle's signature does not hold: {error}") from error
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        raise BundleError(f"not a bundle: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise BundleError("not a bundle: it is not a JSON object with a note and a content") from None
+    if (bundle.home, bundle.peer) != (home, peer):
+        raise BundleError(f"the bundle is of cell {bundle.home!r} for {bundle.peer!r}, not of {home!r} for {peer!r}")
+    if key.name != f"{trust_domain(home)}/audit":
+        raise BundleError(f"the key is of {key.name}, not of cell {home!r}")
+    if said != _statement(bundle, bundle.sha256):
+        raise BundleError("the bundle's content is not what was signed")
+    return bundle
+
+
+def _statement(bundle: Bundle, digest: str) -> str:
+    return f"{KIND}\n{bundle.home}\n{bundle.peer}\n{bundle.epoch}\n{digest}\n"
+
+
+def _canonical(bundle: Bundle) -> bytes:
+    content: Any = bundle.model_dump(mode="json")
+    return rfc8785.dumps(content)

@@ -1,0 +1,270 @@
+"""What the control store says of its rows: frozen values that cross boundaries. None holds a key or its hash."""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import datetime
+from hashlib import sha256
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_network
+from typing import Annotated, ClassVar, Literal
+
+import rfc8785
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from regions.identity.trust import Trust
+
+LegalBasis = Literal[
+    "consent", "contract", "legal_obligation", "vital_interests", "public_task", "legitimate_interests"
+]
+"""GDPR 6(1)(a) to (f)."""
+
+RiskClass = Literal["minimal", "limited", "high"]
+"""AI Act: what is prohibited (Art. 5) has no class here."""
+
+
+class Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", from_attributes=True)
+
+    cell: str
+    created_at: datetime
+
+    undigested: ClassVar[frozenset[str]] = frozenset()
+    """What is observed rather than configured, and what is personal: a bare hash of a name can be guessed."""
+
+    def digest(self) -> str:
+        """SHA-256 of the record's canonical JSON (RFC 8785): what an admin event says was there before and after."""
+        return sha256(rfc8785.dumps(self.model_dump(mode="json", exclude=set(self.undigested)))).hexdigest()
+
+
+class TenantRecord(Record):
+    id: str
+    display_name: str
+    revoked_at: datetime | None
+
+
+class ProjectRecord(Record):
+    tenant: str
+    id: str
+    purpose: str
+    legal_basis: LegalBasis
+    data_classes: tuple[str, ...]
+    risk_class: RiskClass
+    ai_system_id: str | None
+    revoked_at: datetime | None
+
+
+def _network(value: object) -> IPv4Network | IPv6Network:
+    """Only from text: `ipaddress` also takes numbers, booleans and pairs, and ``true`` would be 0.0.0.1/32."""
+    if isinstance(value, IPv4Network | IPv6Network):
+        return value
+    if isinstance(value, str):
+        with suppress(ValueError):
+            return ip_network(value)
+    raise ValueError("must be a network in CIDR notation without host bits, such as 10.0.0.0/8")
+
+
+Network = Annotated[IPv4Network | IPv6Network, BeforeValidator(_network)]
+
+
+class Scopes(BaseModel):
+    """What a key may be used for, and from where. ``None`` sets no bound; an empty tuple allows nothing.
+
+    `regions` narrows where its calls may be processed, below what the policy allows. `networks` are the callers'
+    addresses (IPv4 or IPv6 networks).
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    models: tuple[str, ...] | None = None
+    endpoints: tuple[str, ...] | None = None
+    regions: tuple[str, ...] | None = None
+    networks: tuple[Network, ...] | None = None
+
+    def allows(self, *, model: str, endpoint: str) -> bool:
+        """`endpoint` as in ``chat/completions``."""
+        return (self.models is None or model in self.models) and (self.endpoints is None or endpoint in self.endpoints)
+
+    def allows_region(self, region: str | None) -> bool:
+        return self.regions is None or region in self.regions
+
+    def allows_address(self, address: IPv4Address | IPv6Address | None) -> bool:
+        """An address that is not known is in no network. ``::ffff:10.0.0.1`` is the 10.0.0.1 that it stands for."""
+        if self.networks is None:
+            return True
+        if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
+            address = address.ipv4_mapped
+        return address is not None and any(address in network for network in self.networks)
+
+
+UNBOUNDED = Scopes()
+
+
+class KeyRecord(Record):
+    """`replaced_by`: the key that took over when this one was rotated."""
+
+    undigested = frozenset({"last_used_at"})
+
+    id: str
+    tenant: str
+    project: str
+    label: str
+    last_four: str
+    scopes: Scopes
+    expires_at: datetime | None
+    replaced_by: str | None
+    last_used_at: datetime | None
+    revoked_at: datetime | None
+
+
+Role = Literal["operator", "tenant-admin", "developer", "dpo", "auditor", "billing"]
+
+
+class PersonRecord(Record):
+    """`tenant` is None for the installation's own staff, whose roles hold in every tenant.
+
+    `federated`: they come in through the identity provider, whose groups give them their roles at each login.
+    """
+
+    undigested = frozenset({"display_name"})
+
+    id: str
+    tenant: str | None
+    display_name: str
+    roles: tuple[Role, ...]
+    federated: bool = False
+    revoked_at: datetime | None
+
+
+class AccessTokenRecord(Record):
+    """`person` is None for a bootstrap token."""
+
+    undigested = frozenset({"label"})
+
+    id: str
+    person: str | None
+    label: str
+    last_four: str
+    expires_at: datetime
+    revoked_at: datetime | None
+
+
+class PolicyVersionRecord(Record):
+    """`project` is None for the tenant's own document, `tenant` for the operator's."""
+
+    tenant: str | None
+    project: str | None
+    number: int
+    sha256: str
+    document: str
+    active: bool
+    activated_by: str
+
+
+class PolicyProposalRecord(Record):
+    """A document on its way into force. `project` is None for the tenant's own, `tenant` for the operator's.
+
+    People appear by their ids. `activates_at`: from when on, if not at once; `version`: what it became.
+    """
+
+    tenant: str | None
+    project: str | None
+    number: int
+    sha256: str
+    document: str
+    submitted_by: str
+    approved_by: str | None
+    approved_at: datetime | None
+    activates_at: datetime | None
+    version: int | None
+    withdrawn_at: datetime | None
+    withdrawn_because: str | None
+
+    @property
+    def state(self) -> Literal["submitted", "approved", "scheduled", "active", "withdrawn"]:
+        """``active``: it was put in force; another may be by now."""
+        if self.withdrawn_at is not None:
+            return "withdrawn"
+        if self.version is not None:
+            return "active"
+        if self.activates_at is not None:
+            return "scheduled"
+        return "approved" if self.approved_by is not None else "submitted"
+
+
+class BackendRecord(Record):
+    """`cost`: micro-euros that a million tokens cost there; None where nobody said."""
+
+    id: str
+    tenant: str
+    region: str
+    url: str
+    uri: str
+    models: tuple[str, ...]
+    kind: Literal["domicile", "openai"] = "domicile"
+    single_tenant: Literal["attested", "declared"] | None = None
+    trust: Trust | None = None
+    cost: int | None = None
+    revoked_at: datetime | None
+
+
+class AdminEvent(BaseModel):
+    """One administrator's change, offered to the record before it is committed.
+
+    `action` reads ``<what>.<done>``; `target` names the object within `tenant`. `before` and `after` are record
+    digests, None where there was or is nothing. `epoch` is the configuration epoch the change makes. `models`: of a
+    backend, those that are ``deployed``, ``withdrawn`` or ``moved`` by it.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    action: Literal[
+        "tenant.created",
+        "tenant.revoked",
+        "project.created",
+        "project.revoked",
+        "key.created",
+        "key.rotated",
+        "key.revoked",
+        "person.created",
+        "person.changed",
+        "person.revoked",
+        "session.opened",
+        "session.closed",
+        "token.created",
+        "token.revoked",
+        "policy.submitted",
+        "policy.approved",
+        "policy.scheduled",
+        "policy.activated",
+        "policy.withdrawn",
+        "backend.registered",
+        "backend.revoked",
+        "limits.changed",
+        "price.set",
+        "cell.registered",
+        "cell.allowed",
+        "cell.forbidden",
+        "bundle.applied",
+        "oversight.stopped",
+        "oversight.resumed",
+        "deployment.created",
+        "deployment.scaled",
+        "deployment.drained",
+        "deployment.deleted",
+        "replica.starting",
+        "replica.ready",
+        "replica.asleep",
+        "replica.draining",
+        "replica.stopped",
+        "replica.failed",
+    ]
+    cell: str
+    tenant: str
+    project: str | None = None
+    target: str
+    actor: str
+    at: datetime
+    before: str | None
+    after: str | None
+    epoch: int
+    detail: Mapping[str, str] = Field(default_factory=dict)
+    models: Mapping[str, Literal["deployed", "withdrawn", "moved"]] = Field(default_factory=dict)

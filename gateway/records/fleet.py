@@ -1,0 +1,79 @@
+"""What the control store says of deployments and replicas: frozen values that cross boundaries."""
+
+from datetime import UTC, datetime
+
+from pydantic import Field
+
+from gateway.database.tables.fleet import DeploymentRow, ReplicaRow
+from gateway.records.control import Record
+from gateway.records.prices import MICRO
+from regions.fleet.deployment import Deployment, Replica, Scale, State
+
+
+class DeploymentRecord(Record, Scale):
+    """What shall run of a tenant's model. `eur_per_hour`: of one replica. `failures`: starts that failed since the last
+    one that succeeded; `failure` and `failed_at`: the last of them."""
+
+    undigested = frozenset({"failures", "failure", "failed_at"})
+
+    tenant: str
+    id: str
+    model: str
+    weights: str
+    regions: tuple[str, ...]
+    gpu: str
+    wait_s: int
+    eur_per_hour: float
+    draining: bool
+    failures: int = 0
+    failure: str | None = None
+    failed_at: datetime | None = None
+    deleted_at: datetime | None
+
+
+class ReplicaRecord(Record):
+    """One replica, from its start to its end and after."""
+
+    undigested = frozenset({"metered_until"})
+
+    id: str
+    tenant: str
+    deployment: str
+    region: str
+    state: State
+    holder: str
+    gpu: str
+    model: str
+    metered_until: datetime
+    ended_at: datetime | None
+    reason: str | None = Field(None, description="why it is in its state, where that was not asked for")
+
+
+def deployment_record(row: DeploymentRow) -> DeploymentRecord:
+    fields = {name: getattr(row, name) for name in DeploymentRecord.model_fields if name != "eur_per_hour"}
+    return DeploymentRecord.model_validate(fields | {"eur_per_hour": row.micro_eur_per_hour / MICRO})
+
+
+def deployment_of(row: DeploymentRow) -> Deployment:
+    """As the fleet works with it."""
+    return Deployment.model_validate({name: getattr(row, name) for name in Deployment.model_fields})
+
+
+def replica_record(row: ReplicaRow) -> ReplicaRecord:
+    fields = {name: getattr(row, name) for name in ReplicaRecord.model_fields if hasattr(row, name)}
+    return ReplicaRecord.model_validate(
+        fields
+        | {
+            "created_at": _moment(row.started_at),
+            "metered_until": _moment(row.metered_until),
+            "ended_at": None if row.ended_at is None else _moment(row.ended_at),
+        }
+    )
+
+
+def replica_of(row: ReplicaRow) -> Replica:
+    return Replica.model_validate({name: getattr(row, name) for name in Replica.model_fields})
+
+
+def _moment(at: float) -> datetime:
+    return datetime.fromtimestamp(at, UTC)

@@ -1,0 +1,70 @@
+"""Who calls: from the key in the headers, or the token of a machine, to a principal.
+
+Nobody is told more than that a key does not work.
+"""
+
+from collections.abc import Mapping
+
+from gateway.directory.directory import Address, Directory, DirectoryStale
+from gateway.errors import DirectoryUnavailable, IdentityUnavailable, NotAuthenticated
+from gateway.identity.jwt import looks_like_jwt, reason_of
+from gateway.identity.keys import KeyElsewhere, KeyExpired, KeyRefused, KeyRevoked
+from gateway.identity.login import ProviderUnavailable
+from gateway.identity.machines import Machines
+from gateway.identity.principal import Principal
+from gateway.request.telemetry import Telemetry
+
+BEARER = "bearer "
+
+
+class Authenticator:
+    """`machines`: those of the identity provider, where they may call models."""
+
+    def __init__(self, directory: Directory, telemetry: Telemetry, machines: Machines | None = None) -> None:
+        self._directory = directory
+        self._machines = machines
+        self._telemetry = telemetry
+
+    async def authenticate(self, headers: Mapping[str, str], address: Address | None) -> Principal:
+        """The bearer of the key in `authorization`, who calls from `address`.
+
+        Raises NotAuthenticated; DirectoryUnavailable, IdentityUnavailable when it is not known who is valid now.
+        """
+        bearer = _bearer(headers.get("authorization", ""))
+        try:
+            if self._machines is not None and looks_like_jwt(bearer):
+                return await self._directory.authenticate_machine(await self._machines.identify(bearer))
+            return await self._directory.authenticate(bearer, address)
+        except KeyRefused as error:
+            reason = reason_of(error)
+            self._telemetry.auth_failures.labels(reason).inc()
+            raise NotAuthenticated(
+                _sentence(error), code=_code(error), reason=reason, key_id=error.key_id, tenant=error.tenant
+            ) from None
+        except DirectoryStale as error:
+            raise DirectoryUnavailable(
+                "Keys and policies cannot be checked now, so no request is processed", retry_after_s=2
+            ) from error
+        except ProviderUnavailable as error:
+            raise IdentityUnavailable(
+                "The identity provider does not answer, so its tokens cannot be checked now", retry_after_s=10
+            ) from error
+
+    def is_current(self, principal: Principal) -> bool:
+        """Whether `authenticate` would give the same principal, without asking it again."""
+        return self._directory.is_current(principal)
+
+
+def _bearer(authorization: str) -> str:
+    return authorization[len(BEARER) :].strip() if authorization[: len(BEARER)].lower() == BEARER else ""
+
+
+def _sentence(error: KeyRefused) -> str:
+    said = str(error)
+    return said[:1].upper() + said[1:]
+
+
+def _code(error: KeyRefused) -> str | None:
+    """These keys are or were real: their owner may know why they fail. A stranger gets the same as ever."""
+    codes = {KeyExpired: "expired_api_key", KeyRevoked: "revoked_api_key", KeyElsewhere: "api_key_address"}
+    return codes.get(type(error))

@@ -1,0 +1,119 @@
+"""Calls for a model of which nothing is up: they wait, bounded a tenant, while a backend is started for them.
+
+A stream that waits is kept alive by comments (HTML Living Standard, server-sent events §9.2.6), which clients skip;
+its status is sent with the first of them, so that what is refused before then is refused by its status.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
+from time import perf_counter
+
+from gateway.directory.inventory import Inventory
+from gateway.errors import BackendCannotStart, BackendUnavailable
+from gateway.openai.asgi_client import Client, Header
+from gateway.request.exchange import Exchange
+from regions.fleet.demand import Book
+from regions.fleet.deployment import Deployment
+from regions.fleet.fleet import Fleet
+
+LOOK_S = 0.5
+"""Also without news: a backend that was left alone for a while may be tried again."""
+COMMENT_S = 5.0
+PATIENCE_S = 5.0
+"""For a deployment whose last starts all failed: long enough for the demand to be seen, so that it is tried again."""
+FAILURES = 2
+"""In a row, after which nobody is asked to be patient any more."""
+RETRY_AFTER_S = 5.0
+
+
+class Parking:
+    """`per_tenant`: calls of a tenant that may wait at one time."""
+
+    def __init__(self, inventory: Inventory, fleet: Fleet, book: Book, per_tenant: int) -> None:
+        self._inventory = inventory
+        self._fleet = fleet
+        self._book = book
+        self._per_tenant = per_tenant
+        self._taken: Counter[str] = Counter()
+        self._news = asyncio.Event()
+
+    def look(self) -> None:
+        """The fleet changed: let everybody look again."""
+        self._news.set()
+        self._news = asyncio.Event()
+
+    async def wait(self, exchange: Exchange, client: Client, headers: Collection[Header]) -> bool:
+        """Wait until a backend is up that may answer, or there is other news; False, at once, if none is going to be.
+
+        `headers`: of a stream whose waiting takes longer. Raises BackendUnavailable when too many wait already, or the
+        deployment's time is over; BackendCannotStart when its starts fail.
+        """
+        tenant, model = exchange.principal.tenant, exchange.call.model
+        deployment = self._inventory.deployment(tenant, model)
+        regions = self._allowed(exchange, deployment)
+        if deployment is None or not regions:
+            return False
+        again = exchange.waited_since is not None
+        since = exchange.waited_since = exchange.waited_since or perf_counter()
+        with self._place(tenant), self._book.waiting(tenant, model, regions):
+            if again:  # somebody came up and was not to be had after all
+                await asyncio.sleep(LOOK_S)
+            while not self._is_up(tenant, model, regions):
+                deployment = self._inventory.deployment(tenant, model)
+                if deployment is None:
+                    return True  # drained, deleted, or its tenant gone: evaluated again, and nobody waits for nothing
+                _check_patience(deployment, perf_counter() - since)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(LOOK_S):  # wait_for could swallow that the client left
+                        await self._news.wait()
+                if exchange.call.stream and perf_counter() - since >= COMMENT_S * (exchange.comments + 1):
+                    exchange.comments += 1
+                    await client.hold(headers)
+        return True
+
+    def _allowed(self, exchange: Exchange, deployment: Deployment | None) -> frozenset[str]:
+        """Regions of the deployment that the decision lets this call go to."""
+        if deployment is None or exchange.decision is None:
+            return frozenset()
+        facts = self._inventory.facts(deployment.tenant, deployment.model)
+        allowed = {fact.region for fact in facts if fact.backend_id in exchange.decision.backends}
+        return frozenset(deployment.regions) & allowed
+
+    def _is_up(self, tenant: str, model: str, regions: frozenset[str]) -> bool:
+        live = self._fleet.live()
+        return any(
+            backend.region in regions and live[backend.id].available
+            for backend in self._inventory.backends(tenant, model)
+        )
+
+    @contextmanager
+    def _place(self, tenant: str) -> Iterator[None]:
+        if self._taken[tenant] >= self._per_tenant:
+            raise BackendUnavailable(
+                f"{self._per_tenant} calls wait for a backend already; try again",
+                code="too_many_waiting",
+                retry_after_s=RETRY_AFTER_S,
+            )
+        self._taken[tenant] += 1
+        try:
+            yield
+        finally:
+            self._taken[tenant] -= 1
+            if not self._taken[tenant]:
+                del self._taken[tenant]
+
+
+def _check_patience(deployment: Deployment, waited_s: float) -> None:
+    over = waited_s >= deployment.wait_s
+    hopeless = deployment.failures >= FAILURES and waited_s >= PATIENCE_S
+    if deployment.failures and (over or hopeless):
+        times = f"the last {deployment.failures} starts" if deployment.failures > 1 else "the last start"
+        raise BackendCannotStart(f"The backend for this cannot start: {times} failed ({deployment.failure})")
+    if over:
+        raise BackendUnavailable(
+            "A backend for this is being started and is not ready yet; try again",
+            code="backend_starting",
+            retry_after_s=RETRY_AFTER_S,
+        )

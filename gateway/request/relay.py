@@ -1,0 +1,172 @@
+"""A streamed answer on its way from the backend to the client.
+
+Keeps three promises: text leaves only through the output filter; `[DONE]` leaves only after the record is closed, and
+never after an error; usage is always asked for, and shown only to a client that asked. Servers that are not ours may
+send no `[DONE]` (``transformers serve``, some versions of TGI): an answer of theirs is whole where every choice has
+said why it ended and the body then ended as HTTP has it end.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Final
+
+from pydantic_core import from_json, to_json
+
+from backend.wire import SSE_DONE, fingerprint_of, sse_data
+from gateway.errors import BackendFailed
+from gateway.openai.answer import characters_said
+from gateway.openai.finish import announces_end, recorded
+from gateway.openai.repeated_chunk import RepeatedChunk
+from gateway.openai.shape import DELTA, choices_of, position_of
+from gateway.openai.sse import DONE, EventSplitter
+from gateway.openai.stream_filter import StreamRewriter
+from gateway.openai.usage import usage_of
+from gateway.request.exchange import Exchange
+
+CHANCES: Final = 8
+"""Chunks in a row that may be like none before them until no repetition is looked for any more in a stream: some
+servers put other bytes into each (padding, timings)."""
+
+INLINE_EVENT_BYTES = 8 << 10
+"""Of one event that is filtered in the event loop. Tokens take some hundred bytes each."""
+
+
+class StreamRelay:
+    """One streamed answer. Iterate `pieces` for what may be sent at once; then `ending` once the record is closed."""
+
+    def __init__(self, exchange: Exchange, rewriter: StreamRewriter | None) -> None:
+        self._exchange = exchange
+        self._rewriter = rewriter
+        self._splitter = EventSplitter()
+        self._template: dict[str, Any] | None = None  # the last chunk, for those we have to make ourselves
+        self._done = False
+        self._ends: dict[int, str | None] = {}  # by choice: why it ended, in the word for the record
+        self._repeated: RepeatedChunk | None = None  # what the last chunk repeats
+        self._feed: Callable[[str], str] | None = None  # the filter of its text, where there is one
+        self._chances = CHANCES
+
+    async def pieces(self, source: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        """Bytes for the client, as they come. Raises BackendFailed when the stream ends before the answer does."""
+        async for data in source:
+            frames: list[bytes] = []
+            failure: BackendFailed | None = None
+            try:
+                for payload in self._splitter.feed(data):
+                    if len(payload) <= INLINE_EVENT_BYTES:
+                        frames += self._frames(payload)
+                    else:  # in a thread, from which the event loop takes the interpreter back again and again
+                        frames += await asyncio.to_thread(self._frames, payload)
+            except BackendFailed as error:
+                failure = error
+            if frames:  # also of what came before the fault
+                yield b"".join(frames)
+            if failure is not None:
+                raise failure
+            if self._done:
+                return
+        if self._splitter.empty and len(self._ends) >= self._exchange.call.choices:
+            if rest := self._end():
+                yield rest
+            return
+        raise BackendFailed(
+            "The backend's stream ended before it was complete", code="stream_truncated", elsewhere=True
+        )
+
+    def remainder(self) -> bytes:
+        """Text still held back by the filter when a stream is cut: it was filtered, so it may be sent."""
+        if self._rewriter is None or self._template is None:
+            return b""
+        return b"".join(sse_data(payload) for payload in self._rewriter.rest(self._template))
+
+    def _end(self) -> bytes:
+        """The same at the end of a whole stream, with the ends of its choices."""
+        if self._rewriter is None or self._template is None:
+            return b""
+        return b"".join(sse_data(payload) for payload in self._rewriter.end(self._template))
+
+    def ending(self) -> bytes:
+        """The last bytes of a complete stream: usage if asked for, then ``[DONE]``."""
+        usage = self._exchange.usage
+        if usage is None or self._template is None or not self._exchange.call.request.wants_usage_chunk:
+            return SSE_DONE
+        last = {**self._template, "choices": [], "usage": usage.model_dump(exclude_none=True)}
+        return sse_data(to_json(last, inf_nan_mode="null")) + SSE_DONE
+
+    def _frames(self, payload: bytes) -> list[bytes]:
+        if self._done:
+            return []
+        if (repeated := self._repeated) is not None:
+            if (text := repeated.text_in(payload)) is not None:
+                return self._more_text(repeated, payload, text)
+            self._repeated = None
+        frames = self._whole_chunk(payload)
+        if self._chances and not self._done:
+            self._learn(payload)
+        return frames
+
+    def _more_text(self, repeated: RepeatedChunk, payload: bytes, text: str) -> list[bytes]:
+        """The frames of a chunk that is as the one before it but for its text."""
+        self._chances = CHANCES
+        exchange = self._exchange
+        exchange.chunks_out += 1
+        exchange.characters_out += len(text)
+        if self._feed is not None and (after := self._feed(text)) != text:
+            if not after:
+                return []
+            payload = repeated.with_text(after)
+        return [sse_data(payload)]
+
+    def _learn(self, payload: bytes) -> None:
+        """Expect more chunks like this one, if it says a text and nothing else."""
+        self._chances -= 1
+        if (repeated := RepeatedChunk.of(payload)) is None:
+            return
+        self._feed = None
+        if self._rewriter is not None:
+            if (said := self._rewriter.text_of(repeated.choice, repeated.field)) is None:
+                return
+            self._feed = said.feed
+        self._repeated = repeated
+
+    def _whole_chunk(self, payload: bytes) -> list[bytes]:
+        if payload == DONE:
+            self._done = True
+            rest = self._end()
+            return [rest] if rest else []
+        try:
+            chunk = from_json(payload, allow_inf_nan=False)
+        except ValueError:
+            raise BackendFailed("The backend sent an event that is not JSON") from None
+        if isinstance(chunk, dict) and chunk.get("error"):
+            raise BackendFailed("The backend failed inside its answer", elsewhere=True)
+        choices = choices_of(chunk, DELTA)
+        payload = self._take_usage(chunk, payload)
+        if not payload:
+            return []
+        if self._exchange.fingerprint is None:
+            self._exchange.fingerprint = fingerprint_of(chunk)
+        self._exchange.chunks_out += 1
+        for place, choice in enumerate(choices):
+            self._note(choice, place)
+        frames = [payload] if self._rewriter is None else self._rewriter.rewrite(chunk, payload)
+        if self._template is None:
+            self._template = {key: chunk[key] for key in chunk if key not in ("choices", "usage")}
+        return [sse_data(frame) for frame in frames]
+
+    def _note(self, choice: dict[str, Any], place: int) -> None:
+        """What the meter and the record need to know of a choice."""
+        exchange, said = self._exchange, choice.get("delta")
+        exchange.characters_out += characters_said(choice if said is None else said)
+        exchange.hear_chunk(choice)
+        if said is not None:
+            exchange.count_tool_calls(said)
+        if announces_end(reason := choice.get("finish_reason")):
+            self._ends[position_of(choice, place)] = recorded(reason)
+            exchange.finish_reasons = [word for word in self._ends.values() if word is not None]
+
+    def _take_usage(self, chunk: dict[str, Any], payload: bytes) -> bytes:
+        """Note the usage, in whatever chunk it comes, and take it out; empty when nothing else was in that chunk."""
+        if chunk.get("usage") is None:
+            return payload
+        self._exchange.usage = usage_of(chunk.pop("usage")) or self._exchange.usage
+        return to_json(chunk, inf_nan_mode="null") if chunk.get("choices") else b""

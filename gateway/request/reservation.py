@@ -1,0 +1,171 @@
+"""What a call may use is reserved before anything happens, and what it did use is settled after, however it ends."""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from math import floor, isinf
+from types import TracebackType
+from typing import Final, Literal
+
+from gateway.errors import (
+    BudgetExceeded,
+    InvalidRequest,
+    LimitReached,
+    PolicyDenied,
+    RequestExceedsLimit,
+    TooManyConcurrent,
+)
+from gateway.identity.principal import Principal
+from gateway.limits.limiter import NOTHING, Cost, Counter, Kind, Limiter, LimitExceeded, Reservation
+from gateway.openai.asgi_client import Header
+from gateway.records.prices import NANO, Price
+from gateway.request.exchange import CHARACTERS_PER_TOKEN, Exchange
+from policy.decision.decision import Reason
+
+PriceOf = Callable[[str], Price | None]
+"""From a model to its price of now."""
+
+UNCOUNTED_BYTES = 64 << 10
+"""Of a body that is parsed before limits are asked: about a millisecond's work."""
+
+_MONEY: Final = ("day", "month")
+_TOKENS: Final = ("tokens", *_MONEY)
+_REACHED: dict[Kind, type[LimitReached]] = {
+    "requests": LimitReached,
+    "tokens": LimitReached,
+    "concurrent": TooManyConcurrent,
+    "day": BudgetExceeded,
+    "month": BudgetExceeded,
+}
+
+
+class Meter:
+    def __init__(self, limiter: Limiter, price_of: PriceOf, default_max_tokens: int) -> None:
+        self._limiter = limiter
+        self._price_of = price_of
+        self._default_max_tokens = default_max_tokens
+
+    @asynccontextmanager
+    async def admission(self, principal: Principal, size: int) -> AsyncIterator[bool]:
+        """Around the parsing of a body of `size` bytes: a caller over its limits is refused before that costs.
+
+        A large body counts as a request here, and holds its estimated tokens while it is parsed; yields whether it
+        does. Raises as `reserve`. A small one costs less to parse than to count twice.
+        """
+        if size <= UNCOUNTED_BYTES or not principal.counters:
+            yield False
+            return
+        counters = [counter for counter in principal.counters if counter.kind not in _MONEY]
+        try:
+            reservation = await self._limiter.reserve(counters, Cost(size // CHARACTERS_PER_TOKEN))
+        except LimitExceeded as error:
+            raise _refused(error) from None
+        try:
+            yield True
+        finally:
+            await self._limiter.settle(reservation, NOTHING)
+
+    async def reserve(self, exchange: Exchange, counted: bool = False) -> "Held":
+        """Hold what the call may cost, until the block that is entered with it ends. `counted`: as a request already,
+        at its admission.
+
+        Raises a LimitReached; LimitsUnavailable where limits cannot be checked; a limit that cannot be applied is not
+        ignored: PolicyDenied where a budget in money is set and the model has no price, InvalidRequest where tokens are
+        limited and the answer would have no end.
+        """
+        counters, call = exchange.principal.counters, exchange.call
+        if call.has_no_end and any(counter.kind in _TOKENS for counter in counters):
+            raise InvalidRequest(
+                "ignore_eos without max_tokens has no end that a limit could hold; set max_tokens", param="ignore_eos"
+            )
+        price = self._price_of(call.model)
+        if price is None:
+            for counter in counters:
+                if counter.kind in _MONEY:
+                    because = f"a budget is set, and no price is known for {call.model[:80]}"
+                    raise PolicyDenied([Reason(f"limits.eur_per_{counter.kind}", None, because)])
+        exchange.prompt_estimate = prompt = max(len(call.raw) // CHARACTERS_PER_TOKEN, call.request.prompt_ids)
+        answer = call.most_tokens(self._default_max_tokens)
+        if counted:
+            counters = tuple(counter for counter in counters if counter.kind != "requests")
+        try:
+            reservation = await self._limiter.reserve(counters, _cost(prompt, answer, 0, price))
+        except LimitExceeded as error:
+            exchange.rates = rate_headers(counters, error.used)
+            raise _refused(error) from None
+        exchange.rates = rate_headers(counters, reservation.used)
+        return Held(self._limiter, reservation, exchange, price)
+
+
+def _refused(error: LimitExceeded) -> LimitReached:
+    said = str(error)
+    kind = RequestExceedsLimit if error.retry_after is None else _REACHED[error.counter.kind]
+    return kind(said[:1].upper() + said[1:], retry_after_s=error.retry_after)
+
+
+class Held:
+    """A reservation, settled with what the call did use when its block ends, however it ends."""
+
+    __slots__ = ("_exchange", "_limiter", "_price", "_reservation")
+
+    def __init__(self, limiter: Limiter, reservation: Reservation, exchange: Exchange, price: Price | None) -> None:
+        self._limiter = limiter
+        self._reservation = reservation
+        self._exchange = exchange
+        self._price = price
+
+    async def __aenter__(self) -> None:
+        return None
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self._reservation.counters:
+            return
+        used = self._exchange.used
+        actual = NOTHING if used is None else _cost(used.prompt, used.answer, used.cached, self._price)
+        await self._limiter.settle(self._reservation, actual)
+
+
+def rate_headers(counters: Sequence[Counter], used: Sequence[float]) -> list[Header]:
+    """OpenAI's ``x-ratelimit-*``, of the level that has the least left; nothing where no rate is set.
+
+    `used`: what is consumed and held of each counter.
+    """
+    headers: list[Header] = []
+    for kind in _RATES:
+        tightest: tuple[float, Counter, float] | None = None
+        for counter, amount in zip(counters, used, strict=True):
+            left = counter.quota.capacity - amount
+            if counter.kind == kind and (tightest is None or left < tightest[0]):
+                tightest = left, counter, amount
+        if tightest is not None:
+            left, counter, amount = tightest
+            limit, remaining, reset = _RATES[kind]
+            headers += (
+                (limit, b"%d" % counter.quota.capacity),
+                (remaining, b"%d" % max(0, floor(left + 1e-6))),
+                (reset, _duration(counter.quota.wait(amount, 0.0)).encode()),
+            )
+    return headers
+
+
+_RATES: Final[dict[Literal["requests", "tokens"], tuple[bytes, bytes, bytes]]] = {
+    "requests": (b"x-ratelimit-limit-requests", b"x-ratelimit-remaining-requests", b"x-ratelimit-reset-requests"),
+    "tokens": (b"x-ratelimit-limit-tokens", b"x-ratelimit-remaining-tokens", b"x-ratelimit-reset-tokens"),
+}
+
+
+def _duration(seconds: float) -> str:
+    """As OpenAI writes it: ``120ms``, ``1.5s``, ``6m0s``."""
+    if isinf(seconds):
+        return "0s"
+    milliseconds = round(seconds * 1000)
+    if milliseconds < 1000:
+        return f"{milliseconds}ms" if milliseconds else "0s"
+    minutes, rest = divmod(milliseconds, 60_000)
+    shown = f"{rest / 1000:g}s"
+    return f"{minutes}m{shown}" if minutes else shown
+
+
+def _cost(prompt: int, answer: int, cached: int, price: Price | None) -> Cost:
+    return Cost(prompt + answer, 0.0 if price is None else price.cost(prompt, answer, cached) / NANO)

@@ -1,0 +1,135 @@
+"""From a decision to the backends that may be called, best first; and the last look before each call."""
+
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from time import perf_counter
+
+from gateway.directory.inventory import Inventory
+from gateway.errors import BackendRefused, BackendUnavailable, GatewayError, InternalError
+from gateway.request.exchange import Exchange, Route
+from gateway.upstream.client import Target
+from gateway.upstream.credentials import TenantCredentials
+from policy.decision.decision import Decision
+from regions.errors import IsolationError
+from regions.fleet.demand import Book
+from regions.fleet.fleet import BUSY_RANK, Backend, Call, Fleet
+from regions.routing.prefixes import PrefixIndex, block_hashes
+from regions.routing.router import Candidates, affinity_key, choose, trials
+
+MAX_DECISIONS = 10_000
+
+
+class Routes:
+    """`max_attempts`: backends tried for one request before its first byte."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        inventory: Inventory,
+        credentials: TenantCredentials,
+        max_attempts: int,
+        book: Book | None = None,
+    ) -> None:
+        self._book = book or Book()
+        self._fleet = fleet
+        self._inventory = inventory
+        self._credentials = credentials
+        self._max_attempts = max_attempts
+        self._targets: dict[str, Target] = {}  # by id: to hash a backend reads all that is in it
+        self._prefixes = PrefixIndex()
+        self._caches: dict[str, Backend] = {}  # whose cache the index speaks of
+        self._allowed: dict[int, tuple[Decision, Candidates]] = {}
+
+    def choose(self, exchange: Exchange, decision: Decision, tried: Collection[str] = ()) -> list[Route]:
+        """The backends to call, best first; as many as attempts are left after those `tried`, which are not called
+        again. Empty where none that the decision allows is available."""
+        candidates = self._candidates(exchange.principal.tenant, exchange.call.model, decision)
+        text = exchange.call.leading_text.encode()
+        prefix = block_hashes(text, exchange.principal.project.encode())  # each project has a cache of its own
+        holders = self._prefixes.longest(prefix)
+        contents = None if self._prefixes.settled(prefix) else self._prefixes.contents
+        most = self._max_attempts + len(tried)  # so that enough are left without those tried
+        ordered = choose(candidates, self._fleet.live(), affinity_key(text), holders, most, contents=contents)
+        if tried:
+            ordered = [each for each in ordered if each.id not in tried][: self._max_attempts - len(tried)]
+        return [self._route(backend, decision, prefix) for backend in ordered]
+
+    def trials(self, exchange: Exchange, decision: Decision, tried: Collection[str] = ()) -> list[Route]:
+        """As `choose`, where all that the decision allows are left alone after failures: better one of them is tried
+        than the call refused, and a tenant's only backend is in use again as soon as it works."""
+        candidates = self._candidates(exchange.principal.tenant, exchange.call.model, decision)
+        left = [each for each in trials(candidates, self._fleet.live()) if each.id not in tried]
+        prefix = block_hashes(exchange.call.leading_text.encode(), exchange.principal.project.encode())
+        return [self._route(backend, decision, prefix) for backend in left[: self._max_attempts - len(tried)]]
+
+    def _route(self, backend: Backend, decision: Decision, prefix: Sequence[int]) -> Route:
+        return Route(backend, self._inventory.facts_of(backend), decision.transfer_basis[backend.id], prefix)
+
+    def _candidates(self, tenant: str, model: str, decision: Decision) -> Candidates:
+        """Those that the decision allows. It is made anew when the fleet changes, so it is looked up by itself."""
+        known = self._allowed.get(id(decision))
+        if known is not None and known[0] is decision:
+            return known[1]
+        names = frozenset(decision.backends)
+        backends = self._inventory.backends(tenant, model)
+        candidates = Candidates(tenant, [backend for backend in backends if backend.id in names])
+        if len(self._allowed) >= MAX_DECISIONS:
+            self._allowed.clear()
+        self._allowed[id(decision)] = decision, candidates
+        return candidates
+
+    @contextmanager
+    def in_flight(self, exchange: Exchange, decision: Decision, route: Route) -> Iterator[Call]:
+        """The last look before a connection is made, and the count of calls while one runs.
+
+        Fails closed: a backend outside the decision, of another tenant, or gone from the fleet is not called.
+        """
+        if route.backend.id not in decision.backends:
+            raise InternalError("A backend outside the decision was about to be called; nothing was sent")
+        try:
+            with (
+                self._fleet.call(route.backend, tenant=exchange.principal.tenant) as call,
+                self._book.running(exchange.principal.tenant, exchange.call.model),
+            ):
+                self._remember(route)
+                yield call
+        except IsolationError:
+            raise BackendUnavailable("The backend was taken out of service", retry_after_s=1) from None
+
+    def may_help(self, failure: GatewayError | None, route: Route) -> bool:
+        """Whether `route` is worth an attempt after `failure`. After a backend that is over its rate only one that is
+        not: a caller over its limits must not multiply itself."""
+        load = self._fleet.live().get(route.backend.id)
+        if load is None or not (load.available or load.tried_at is not None):
+            return False  # out of service, out after failures, or enough calls try it, since this route was chosen
+        return not isinstance(failure, BackendRefused) or load.rank < BUSY_RANK
+
+    def answered(self, exchange: Exchange, call: Call) -> None:
+        """The backend has begun a good answer; a stream by its first event."""
+        call.answered()
+        if exchange.call.stream and exchange.called is not None:
+            waited_ms = (perf_counter() - exchange.called) * 1000
+            self._book.first_token(exchange.principal.tenant, exchange.call.model, waited_ms)
+
+    def _remember(self, route: Route) -> None:
+        name = route.backend.id
+        if self._caches.get(name) is not route.backend:  # it is new, or moved and began with an empty cache
+            self._prefixes.forget(name)
+            self._caches[name] = route.backend
+        self._prefixes.remember(name, route.prefix)
+
+    def forget(self) -> None:
+        """Let go of what is kept of backends that have left the fleet."""
+        living = set(self._fleet)
+        self._targets = {name: target for name, target in self._targets.items() if target.backend in living}
+        for name in [name for name, backend in self._caches.items() if backend not in living]:
+            self._prefixes.forget(name)
+            del self._caches[name]
+
+    def target(self, backend: Backend) -> Target:
+        known = self._targets.get(backend.id)
+        if known is None or known.backend is not backend:
+            tls = partial(self._credentials.context_for, backend) if backend.url.startswith("https:") else None
+            known = self._targets[backend.id] = Target(backend.id, backend.url.rstrip("/"), tls, backend)
+        return known

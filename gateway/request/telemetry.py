@@ -1,0 +1,294 @@
+"""Spans and metrics of the gateway, and every name they use. Names only, never content: no prompt, answer or key.
+
+The ``gen_ai.*`` strings are OpenTelemetry's GenAI semantic conventions, still in development there, so they are
+copied here and nowhere else. Prometheus names follow from them (dots to underscores, the unit as suffix).
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cached_property
+from time import perf_counter
+from typing import Any, Final
+
+from opentelemetry import trace
+from opentelemetry.propagate import extract
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from gateway.configuration.sinks import SPANS
+from gateway.openai.endpoint import Endpoint
+from gateway.request.exchange import Exchange
+
+PROVIDER: Final = "domicile"
+
+OPERATION: Final = "gen_ai.operation.name"
+PROVIDER_NAME: Final = "gen_ai.provider.name"
+REQUEST_MODEL: Final = "gen_ai.request.model"
+REQUEST_STREAM: Final = "gen_ai.request.stream"
+FINISH_REASONS: Final = "gen_ai.response.finish_reasons"
+INPUT_TOKENS: Final = "gen_ai.usage.input_tokens"
+OUTPUT_TOKENS: Final = "gen_ai.usage.output_tokens"
+ERROR_TYPE: Final = "error.type"
+HTTP_STATUS: Final = "http.response.status_code"
+TENANT: Final = "domicile.tenant"
+REGION: Final = "domicile.region"
+BACKEND: Final = "domicile.backend"
+DECISION: Final = "domicile.policy.decision"
+REQUEST_ID: Final = "domicile.request_id"
+EXPORT_TIMEOUT_S = 3
+"""For one batch of spans; a collector that hangs must not hold the stop of the gateway."""
+MAY_LEAVE: Final = "domicile.policy.spans_may_leave"
+
+# As `gateway.request.pipeline` takes them; each is a span ``domicile.<step>``.
+STEPS: Final = (
+    "authenticate", "parse", "limit", "decide", "redact", "route", "write_ahead", "call", "restore", "record",
+)  # fmt: skip
+
+SECONDS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
+TOKENS = tuple(4**power for power in range(14))
+MILLISECONDS = (0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.024)
+
+_LABELS = ("tenant", "gen_ai_operation_name", "gen_ai_request_model")
+_NO_SPAN: Final[AbstractContextManager[None]] = nullcontext()
+
+
+class Telemetry:
+    """Counts and times one gateway. Each has its own registry, so two in a process do not mix."""
+
+    def __init__(self, *, max_tenant_labels: int = 200, tracer: trace.Tracer | None = None) -> None:
+        self._tracer = tracer
+        self._tenants: set[str] = set()
+        self._max_tenant_labels = max_tenant_labels
+        self._series: dict[tuple[str, ...], _Series] = {}
+        self._decided: dict[tuple[str, str, str], Counter] = {}  # finding a child costs more than counting
+        self.registry = registry = CollectorRegistry()
+        self.requests = Counter(
+            "domicile_requests",
+            "Inference requests by outcome",
+            (*_LABELS, "http_response_status_code"),
+            registry=registry,
+        )
+        self.duration = Histogram(
+            "gen_ai_server_request_duration_seconds", "From request to last byte", _LABELS, buckets=SECONDS,
+            registry=registry,
+        )  # fmt: skip
+        self.first_token = Histogram(
+            "gen_ai_server_time_to_first_token_seconds", "From request to first token, where that is known", _LABELS,
+            buckets=SECONDS, registry=registry,
+        )  # fmt: skip
+        self.output_token = Histogram(
+            "gen_ai_server_time_per_output_token_seconds", "Between tokens after the first", _LABELS,
+            buckets=MILLISECONDS, registry=registry,
+        )  # fmt: skip
+        self.tokens = Histogram(
+            "gen_ai_client_token_usage", "Tokens of a request", (*_LABELS, "gen_ai_token_type"), buckets=TOKENS,
+            registry=registry,
+        )  # fmt: skip
+        self.decisions = Counter(
+            "domicile_policy_decisions", "Policy decisions", ("tenant", "outcome", "rule"), registry=registry
+        )
+        self.redactions = Counter(
+            "domicile_redactions", "Findings acted on", ("tenant", "label", "direction"), registry=registry
+        )
+        self.audit_append = Histogram(
+            "domicile_audit_append_seconds", "From handing over an event until it is durable", buckets=MILLISECONDS,
+            registry=registry,
+        )  # fmt: skip
+        self.auth_failures = Counter("domicile_auth_failures", "Keys that do not work", ("reason",), registry=registry)
+        self.errors = Counter(
+            "domicile_errors", "Calls answered with an error, by its code", ("code",), registry=registry
+        )
+        self.certificate_ends = Gauge(
+            "domicile_certificate_not_after_seconds", "When a certificate of this gateway ends, Unix time",
+            ("certificate",), registry=registry,
+        )  # fmt: skip
+        self.in_flight = Gauge("domicile_requests_in_flight", "Requests being answered", registry=registry)
+        self.aborted = Counter("domicile_aborted", "Answers that did not end", ("tenant", "reason"), registry=registry)
+
+    def tenant_label(self, tenant: str) -> str:
+        """`tenant`, or ``other`` once as many tenants as configured have been named: label sets stay bounded."""
+        if tenant not in self._tenants:
+            if len(self._tenants) >= self._max_tenant_labels:
+                return "other"
+            self._tenants.add(tenant)
+        return tenant
+
+    def decided(self, tenant: str, outcome: str, rule: str) -> None:
+        """Count a policy decision."""
+        labels = (self.tenant_label(tenant), outcome, rule)
+        if (known := self._decided.get(labels)) is None:
+            known = self._decided[labels] = self.decisions.labels(*labels)
+        known.inc()
+
+    def exposition(self) -> bytes:
+        """Prometheus text format 0.0.4."""
+        return generate_latest(self.registry)
+
+    def step(self, name: str) -> AbstractContextManager[object]:
+        """Span of one of STEPS. Costs nothing measurable where no tracer is configured."""
+        if self._tracer is None:
+            return _NO_SPAN
+        return self._span(self._tracer, f"domicile.{name}")
+
+    @contextmanager
+    def request_span(self, name: str, headers: Mapping[str, str]) -> Iterator[None]:
+        """Root span of a request, child of the caller's W3C ``traceparent`` where there is one."""
+        with self.in_flight.track_inprogress():
+            if self._tracer is None:
+                yield
+                return
+            with self._span(self._tracer, name, context=extract(headers), kind=trace.SpanKind.SERVER):
+                yield
+
+    def trace_id(self, headers: Mapping[str, str]) -> str | None:
+        """Of the span that is open; without a tracer the caller's own, from its ``traceparent``. 32 hex digits."""
+        if self._tracer is None and "traceparent" not in headers:
+            return None
+        context = trace.get_current_span(None if self._tracer else extract(headers)).get_span_context()
+        return trace.format_trace_id(context.trace_id) if context.is_valid else None
+
+    @contextmanager
+    def _span(self, tracer: trace.Tracer, name: str, **options: Any) -> Iterator[None]:
+        """A span that names an error by its type only: what OpenTelemetry records of an exception by itself, its
+        message and traceback, may quote a prompt."""
+        with tracer.start_as_current_span(
+            name, record_exception=False, set_status_on_exception=False, **options
+        ) as span:
+            try:
+                yield
+            except Exception as error:
+                span.set_attribute(ERROR_TYPE, type(error).__name__)
+                span.set_status(trace.StatusCode.ERROR)
+                raise
+
+    def finished(self, endpoint: Endpoint, exchange: Exchange | None, status: int, tenant: str = "") -> None:
+        """Count and time a request that is over; `status` is what the client saw, 0 if nothing. Of a request whose body
+        could not be read only the `tenant` is known, of one without a valid key not even that."""
+        if self._tracer is not None:
+            self._describe(endpoint, exchange, status)
+        if exchange is None:
+            named = self.tenant_label(tenant) if tenant else ""
+            self.requests.labels(named, endpoint.operation, "", str(status)).inc()
+            return
+        call, usage = exchange.call, exchange.usage
+        model = call.model if exchange.offered else ""  # a name that was made up labels nothing
+        tenant = self.tenant_label(exchange.principal.tenant)
+        series = self._series_of(tenant, endpoint.operation, model)
+        series.outcome(status).inc()
+        seconds = perf_counter() - exchange.started
+        series.duration.observe(seconds)
+        if (first := exchange.first_token_s) is not None:
+            series.first_token.observe(first)
+            if usage is not None and usage.completion_tokens > 1:
+                series.output_token.observe(max(0.0, seconds - first) / (usage.completion_tokens - 1))
+        if usage is not None:
+            series.input_tokens.observe(usage.prompt_tokens)
+            series.output_tokens.observe(usage.completion_tokens)
+        for direction, counts in (("input", exchange.redactions_in), ("output", exchange.redactions_out)):
+            for label, count in counts.items():
+                self.redactions.labels(tenant, label, direction).inc(count)
+
+    def _series_of(self, *labels: str) -> "_Series":
+        known = self._series.get(labels)
+        if known is None:
+            known = self._series[labels] = _Series(self, labels)
+        return known
+
+    def _describe(self, endpoint: Endpoint, exchange: Exchange | None, status: int) -> None:
+        span = trace.get_current_span()
+        attributes: dict[str, str | int | bool | list[str]] = {
+            OPERATION: endpoint.operation,
+            PROVIDER_NAME: PROVIDER,
+            HTTP_STATUS: status,
+        }
+        if exchange is not None:
+            attributes |= _attributes(exchange)
+        if status >= 400:
+            attributes[ERROR_TYPE] = str(status)
+        if status >= 500:  # what a client did wrong is no error of the server's span (HTTP semantic conventions)
+            span.set_status(trace.StatusCode.ERROR)
+        span.set_attributes(attributes)
+
+
+def _attributes(exchange: Exchange) -> dict[str, str | int | bool | list[str]]:
+    attributes: dict[str, str | int | bool | list[str]] = {
+        REQUEST_MODEL: exchange.call.model if exchange.offered else "unknown",
+        REQUEST_STREAM: exchange.call.stream,
+        REQUEST_ID: exchange.request_id,
+        TENANT: exchange.principal.tenant,
+        FINISH_REASONS: exchange.finish_reasons,
+    }
+    if exchange.usage is not None:
+        attributes |= {INPUT_TOKENS: exchange.usage.prompt_tokens, OUTPUT_TOKENS: exchange.usage.completion_tokens}
+    if exchange.route is not None:
+        attributes |= {REGION: exchange.route.backend.region, BACKEND: exchange.route.backend.id}
+    if exchange.decision is not None:
+        attributes[DECISION] = f"{exchange.decision.policy_id}@{exchange.decision.version}"
+        if SPANS in exchange.decision.sinks:
+            attributes[MAY_LEAVE] = True
+    return attributes
+
+
+class _Series:
+    """The children of one label set, looked up when first used and then kept: finding one costs more than counting."""
+
+    def __init__(self, telemetry: Telemetry, labels: tuple[str, ...]) -> None:
+        self._telemetry = telemetry
+        self._labels = labels
+        self._outcomes: dict[int, Counter] = {}
+
+    def outcome(self, status: int) -> Counter:
+        known = self._outcomes.get(status)
+        if known is None:
+            known = self._outcomes[status] = self._telemetry.requests.labels(*self._labels, str(status))
+        return known
+
+    @cached_property
+    def duration(self) -> Histogram:
+        return self._telemetry.duration.labels(*self._labels)
+
+    @cached_property
+    def first_token(self) -> Histogram:
+        return self._telemetry.first_token.labels(*self._labels)
+
+    @cached_property
+    def output_token(self) -> Histogram:
+        return self._telemetry.output_token.labels(*self._labels)
+
+    @cached_property
+    def input_tokens(self) -> Histogram:
+        return self._telemetry.tokens.labels(*self._labels, "input")
+
+    @cached_property
+    def output_tokens(self) -> Histogram:
+        return self._telemetry.tokens.labels(*self._labels, "output")
+
+
+def exporting_tracer(
+    endpoint: str, sample_ratio: float, service_instance: str, by_policy: bool = False
+) -> trace.Tracer:
+    """A tracer that sends spans to `endpoint` (OTLP over HTTP); `by_policy`: only those that a policy lets go there.
+
+    Raises ImportError with the extra to install when the OpenTelemetry SDK is absent.
+    """
+    try:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+        from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
+    except ImportError as error:
+        raise ImportError(
+            "telemetry.otlp_endpoint needs the OpenTelemetry SDK: pip install 'domicile[otel]'"
+        ) from error
+    provider = TracerProvider(
+        resource=Resource.create({"service.name": "domicile-gateway", "service.instance.id": service_instance}),
+        sampler=ParentBased(TraceIdRatioBased(sample_ratio)),
+    )
+    exporting = BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint, timeout=EXPORT_TIMEOUT_S))
+    if by_policy:
+        from gateway.request.spans import ResidentSpans
+
+        provider.add_span_processor(ResidentSpans(exporting))
+    else:
+        provider.add_span_processor(exporting)
+    return provider.get_tracer("domicile")

@@ -1,0 +1,154 @@
+"""The ASGI application: which path leads where. Nothing is decided here.
+
+Inference routes are plain ASGI, not FastAPI: a framework's request handling costs a quarter of a millisecond, and the
+pipeline has to see the client leave.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from ipaddress import IPv4Network, IPv6Network
+from time import time
+from types import MappingProxyType
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Mount, Route
+from starlette.types import ASGIApp
+
+from backend.wire import Model, ModelList
+from gateway.admin.calls.problems import problem
+from gateway.directory.inventory import Inventory, no_such_model
+from gateway.errors import GatewayError, InternalError, MethodNotAllowed, RouteNotFound
+from gateway.identity.principal import Principal
+from gateway.openai.asgi_client import Client, Receive, Send, caller_address, headers_of
+from gateway.openai.endpoint import ENDPOINTS, Endpoint
+from gateway.request.pipeline import Pipeline
+from gateway.server.health import Health
+from gateway.server.nearest_route import unknown_url
+
+ROUTES = (*(endpoint.path for endpoint in ENDPOINTS), "/v1/models")
+"""What a caller may look for: the other paths are an operator's."""
+MODELS_PATH = "/v1/models"
+PROMETHEUS_TEXT = "text/plain; version=0.0.4; charset=utf-8"
+
+Network = IPv4Network | IPv6Network
+Handler = Callable[[Request], Awaitable[Response]]
+Refused = Callable[[Request, GatewayError], Awaitable[Response]]
+
+
+class GatewayApp:
+    """Inference goes straight to the pipeline; everything else through Starlette's router and its error handlers."""
+
+    def __init__(self, pipeline: Pipeline, others: Starlette, refused: Refused) -> None:
+        self._pipeline = pipeline
+        self._others = others
+        self._refused = refused
+        self._endpoints: dict[str, Endpoint] = {e.path: e for e in ENDPOINTS}
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        endpoint = self._endpoints.get(scope.get("path", ""))
+        if endpoint is None:
+            await self._others(scope, receive, send)
+        elif scope["method"] == "POST":
+            await self._pipeline.answer(endpoint, Client(scope, receive, send))
+        else:  # whatever the method is, also one that no router knows
+            error = MethodNotAllowed(f"Use POST at {endpoint.path}", allow="POST")
+            answer = await self._refused(Request(scope), error)
+            await answer(scope, receive, send)
+
+
+def build_app(
+    pipeline: Pipeline,
+    inventory: Inventory,
+    health: Health,
+    operators: Sequence[Network],
+    mounts: Mapping[str, ASGIApp] = MappingProxyType({}),
+) -> GatewayApp:
+    """`operators`: from where metrics and the details of readiness may be read. `mounts`: applications by path."""
+    authenticator, telemetry, recorder = pipeline.authenticator, pipeline.telemetry, pipeline.recorder
+    known = frozenset(endpoint.path for endpoint in ENDPOINTS) | {MODELS_PATH}
+    started = int(time())
+
+    def from_operator(request: Request) -> bool:
+        address = caller_address(request.scope)
+        return address is not None and any(address in network for network in operators)
+
+    async def offered(request: Request) -> list[Model]:
+        principal = await authenticator.authenticate(headers_of(request.scope), caller_address(request.scope))
+        request.state.principal = principal
+        tenant = principal.tenant
+        return [Model(id=name, created=started, owned_by=tenant) for name in inventory.models(tenant)]
+
+    async def models(request: Request) -> Response:
+        return _json(200, ModelList(data=await offered(request)).model_dump_json().encode())
+
+    async def model(request: Request) -> Response:
+        asked, known = request.path_params["model"], await offered(request)
+        for each in known:
+            if each.id == asked:
+                return _json(200, each.model_dump_json().encode())
+        raise no_such_model([each.id for each in known])
+
+    async def alive(request: Request) -> Response:
+        return _json(200, b'{"status":"alive"}')
+
+    async def ready(request: Request) -> Response:
+        report = await health.report()
+        body = report.model_dump_json() if from_operator(request) else report.model_dump_json(include={"ready"})
+        return _json(200 if report.ready else 503, body.encode())
+
+    async def metrics(request: Request) -> Response:
+        if not from_operator(request):
+            return await http_error(request, HTTPException(404))
+        return Response(telemetry.exposition(), headers={"content-type": PROMETHEUS_TEXT})
+
+    async def refused(request: Request, error: GatewayError) -> Response:
+        """Nothing else stands for the request on record, so it is counted."""
+        path = request.url.path
+        endpoint = MODELS_PATH if path.startswith(f"{MODELS_PATH}/") else path if path in known else None
+        principal: Principal | None = getattr(request.state, "principal", None)
+        recorder.turned_away(error, endpoint, caller_address(request.scope), principal)
+        return _answer(error)
+
+    async def http_error(request: Request, error: HTTPException) -> Response:
+        if error.status_code == 404 and request.url.path.startswith("/admin"):
+            return problem(404, "there is nothing at this URL; the admin API is at /admin/v1")
+        return await refused(request, _gateway_error(request, error))
+
+    async def failed(request: Request, error: Exception) -> Response:
+        return await refused(request, InternalError("The gateway failed"))
+
+    routes = [
+        Route("/v1/models", models, methods=["GET"]),
+        Route("/v1/models/{model:path}", model, methods=["GET"]),
+        Route("/healthz", alive, methods=["GET"]),
+        Route("/readyz", ready, methods=["GET"]),
+        Route("/metrics", metrics, methods=["GET"]),
+        *(Mount(path, app) for path, app in mounts.items()),
+    ]
+    handlers: dict[Any, Any] = {GatewayError: refused, HTTPException: http_error, Exception: failed}
+    others = Starlette(routes=routes, exception_handlers=handlers)
+    others.router.redirect_slashes = False  # the redirect would go to whatever host the request names
+    return GatewayApp(pipeline, others, refused)
+
+
+def _answer(error: GatewayError) -> Response:
+    response = _json(error.http_status, error.body())
+    for name, value in error.headers():
+        response.headers[name.decode()] = value.decode()
+    return response
+
+
+def _gateway_error(request: Request, error: HTTPException) -> GatewayError:
+    if error.status_code == 405:
+        allow = ", ".join(sorted((error.headers or {}).get("Allow", "").split(", ")))
+        return MethodNotAllowed(f"{request.method} is not offered at this URL", allow=allow)
+    if error.status_code == 404:
+        return RouteNotFound(unknown_url(request.method, request.url.path, ROUTES))
+    return InternalError("The gateway failed")
+
+
+def _json(status: int, body: bytes) -> Response:
+    return Response(body, status, headers={"content-type": "application/json"})

@@ -1,0 +1,146 @@
+"""The fleet at work in a gateway: what there is to do goes to the database, and whoever leads acts on it."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from secrets import token_hex
+
+from gateway.configuration.settings import Settings
+from gateway.database.database import Database
+from gateway.directory.inventory import Inventory
+from gateway.installation.installation import Installation
+from gateway.store.change import OnEvent
+from gateway.store.fleet.demand import FRESH_S, write_demand
+from gateway.store.fleet.fleet_store import FleetStore
+from regions.fleet.demand import NOTHING, Book, Told
+from regions.fleet.fleet import Fleet
+from regions.fleet.launcher import Launcher
+from regions.fleet.ports import Rest
+from regions.fleet.reconciler import Reconciler
+from regions.launchers.local import LocalLauncher
+
+log = logging.getLogger(__name__)
+
+TELL_S = 1.0
+GRACE_S = 40.0
+"""What a backend gets to end its answers once it is told to stop: more than it gives them itself."""
+
+
+def launches_here(settings: Settings, installation: Installation) -> bool:
+    """Whether this gateway may lead: where certificates are issued elsewhere, so are backends started."""
+    issued_elsewhere = (
+        installation.authority_key.with_name("ca.pem").exists() and not installation.authority_key.exists()
+    )
+    return settings.fleet.launcher != "none" and not issued_elsewhere
+
+
+@asynccontextmanager
+async def fleet_at_work(
+    settings: Settings,
+    installation: Installation,
+    database: Database,
+    fleet: Fleet,
+    inventory: Inventory,
+    book: Book,
+    on_event: OnEvent,
+    rest: Rest,
+) -> AsyncIterator[None]:
+    """While the block runs, demand is told, and deployments are seen to if this gateway leads. Leaving stops the
+    backends that it started."""
+    node = f"{settings.node}-{token_hex(4)}"
+    if not launches_here(settings, installation):
+        telling = asyncio.create_task(_tell(database, installation.cell, node, book, inventory, lambda: None))
+        try:
+            yield
+        finally:
+            await _ended(telling)
+        return
+    async with _launcher(settings, installation, lambda: reconciler.nudge()) as launcher:
+        reconciler = Reconciler(
+            FleetStore(database, cell=installation.cell, node=node, on_event=on_event),
+            launcher,
+            cell=installation.cell,
+            models=installation.models(settings),
+            report=fleet.report,
+            rest=rest,
+            every_s=settings.fleet.every_s,
+        )
+        telling = asyncio.create_task(_tell(database, installation.cell, node, book, inventory, reconciler.nudge))
+        running = asyncio.create_task(reconciler.run(), name="fleet")
+        try:
+            yield
+        finally:
+            await _ended(telling)
+            await _ended(running)
+            await reconciler.close()
+
+
+@asynccontextmanager
+async def _launcher(
+    settings: Settings, installation: Installation, nudge: Callable[[], None]
+) -> AsyncIterator[Launcher]:
+    """Raises ClusterError where there is no cluster to launch in."""
+    # An authority is made when the first backend is started: before that nobody needs one.
+    if settings.fleet.launcher == "kubernetes":
+        from regions.launchers.cluster import Cluster  # with its HTTP client, only where there is a cluster
+        from regions.launchers.kubernetes import KubernetesLauncher
+        from regions.launchers.manifests import ClusterSettings
+
+        where = ClusterSettings(**settings.fleet.kubernetes.model_dump())
+        async with (
+            Cluster.of_this_pod(where.namespace) as cluster,
+            KubernetesLauncher(
+                cluster,
+                installation.data,
+                installation.authority,
+                where,
+                request_key=installation.request_key,
+                on_change=lambda replica, running: nudge(),
+            ) as launcher,
+        ):
+            yield launcher
+        return
+    yield LocalLauncher(
+        installation.data,
+        installation.authority,
+        grace_s=GRACE_S,
+        gpus=settings.fleet.gpus,
+        options=lambda: ("--request-key", str(installation.request_key())),
+        on_change=lambda replica, running: nudge(),
+    )
+
+
+async def _tell(
+    database: Database, cell: str, node: str, book: Book, inventory: Inventory, told: Callable[[], None]
+) -> None:
+    """Once a second, and at once when a call begins to wait; what has not changed is said again before it is stale."""
+    waiting = asyncio.Event()
+    book.when_waiting(waiting.set)
+    last: dict[tuple[str, str], Told] = {}
+    loop = asyncio.get_running_loop()
+    said_at = float("-inf")
+    while True:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(TELL_S):  # wait_for could swallow the end, as in gateway.directory.directory
+                await waiting.wait()
+        waiting.clear()
+        now = {(t.tenant, t.model): t for t in book.told() if inventory.deployment(t.tenant, t.model) is not None}
+        again = loop.time() - said_at >= FRESH_S / 2
+        news = [each for key, each in now.items() if again or last.get(key) != each]
+        news += [Told(*key, NOTHING) for key, each in last.items() if key not in now and each.demand != NOTHING]
+        if not news:
+            continue
+        try:
+            await asyncio.to_thread(write_demand, database, cell, node, news)
+        except Exception as error:  # whatever it is, it is said again
+            log.warning("the demand could not be told: %s: %s", type(error).__name__, error)
+            continue
+        last, said_at = now, loop.time() if again else said_at
+        told()
+
+
+async def _ended(task: "asyncio.Task[None]") -> None:
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task

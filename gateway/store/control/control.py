@@ -1,0 +1,210 @@
+"""What administrators do to tenants, projects and backends; keys, people and policies come from modules of their own.
+
+Each operation is one transaction: it changes its rows, bumps the configuration epoch (which is how every gateway
+learns of it), offers the change to `on_event`, and only then commits.
+"""
+
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import Any, Literal, get_args
+from urllib.parse import urlsplit
+
+from gateway.database.errors import Duplicate, Invalid
+from gateway.database.tables.control import BackendRow, ProjectRow, TenantRow
+from gateway.records.control import BackendRecord, LegalBasis, ProjectRecord, RiskClass, TenantRecord
+from gateway.store import lookup
+from gateway.store.change import CheckPolicy, OnEvent, checked_name, checked_text
+from gateway.store.control.cells import CellControl
+from gateway.store.control.deployments import DeploymentControl
+from gateway.store.control.keys import KeyControl
+from gateway.store.control.limits import LimitControl
+from gateway.store.control.oversight import OversightControl
+from gateway.store.control.policies import PolicyControl
+from gateway.store.control.sessions import SessionControl
+from gateway.store.lookup import backend_record, project_record, tenant_record
+from regions.identity.identity import BackendIdentity
+from regions.identity.trust import Trust
+
+__all__ = ["CheckPolicy", "Control", "OnEvent"]
+
+
+class Control(
+    KeyControl, SessionControl, LimitControl, PolicyControl, OversightControl, DeploymentControl, CellControl
+):
+    """Operations of one actor on one cell. All raise DatabaseUnavailable, and what `on_event` raises."""
+
+    # Tenants
+
+    def create_tenant(self, tenant: str, *, display_name: str | None = None) -> TenantRecord:
+        """Raises Invalid for a name outside the grammar, Duplicate."""
+        checked_name(tenant, "tenant")
+        if tenant == "operator":
+            raise Invalid("operator is whose the policy above all tenants is; choose another name")
+        with self._change() as change:
+            row = TenantRow(
+                id=tenant, display_name=checked_text(display_name or tenant, "display name"), **change.stamp
+            )
+            change.insert(row, f"tenant {tenant!r}")
+            record = tenant_record(row)
+            change.tell("tenant.created", tenant, tenant, None, record)
+        return record
+
+    def revoke_tenant(self, tenant: str) -> TenantRecord:
+        """All its keys stop working, and its backends leave the fleet. Revoking twice changes nothing."""
+        with self._change() as change:
+            row = lookup.tenant(change.session, tenant)
+            return self._revoke(change, row, tenant_record, "tenant.revoked", tenant, tenant)
+
+    # Projects
+
+    def create_project(
+        self,
+        tenant: str,
+        project: str,
+        *,
+        purpose: str,
+        legal_basis: LegalBasis,
+        data_classes: Sequence[str] = (),
+        risk_class: RiskClass = "minimal",
+        ai_system_id: str | None = None,
+    ) -> ProjectRecord:
+        """Raises Invalid, Duplicate, NotFound for an unknown or revoked tenant."""
+        checked_name(project, "project")
+        for name, value, allowed in (
+            ("legal basis", legal_basis, get_args(LegalBasis)),
+            ("risk class", risk_class, get_args(RiskClass)),
+        ):
+            if value not in allowed:
+                raise Invalid(f"{name} {value!r} is not one of {', '.join(allowed)}")
+        with self._change() as change:
+            lookup.living_tenant(change.session, tenant)
+            row = ProjectRow(
+                tenant=tenant,
+                id=project,
+                purpose=checked_text(purpose, "purpose"),
+                legal_basis=legal_basis,
+                data_classes=[checked_text(c, "data class") for c in dict.fromkeys(data_classes)],
+                risk_class=risk_class,
+                ai_system_id=None if ai_system_id is None else checked_text(ai_system_id, "AI system id"),
+                **change.stamp,
+            )
+            change.insert(row, f"project {project!r} of tenant {tenant!r}")
+            record = project_record(row)
+            change.tell("project.created", tenant, project, None, record, project=project)
+        return record
+
+    def revoke_project(self, tenant: str, project: str) -> ProjectRecord:
+        """All its keys stop working. Revoking twice changes nothing."""
+        with self._change() as change:
+            row = lookup.project(change.session, tenant, project)
+            return self._revoke(change, row, project_record, "project.revoked", tenant, project, project=project)
+
+    # Backends
+
+    def register_backend(
+        self,
+        backend: BackendIdentity,
+        *,
+        url: str,
+        models: Sequence[str],
+        kind: Literal["domicile", "openai"] = "domicile",
+        single_tenant: Literal["attested", "declared"] | None = None,
+        trust: Trust | None = None,
+        eur_per_million: Decimal | None = None,
+    ) -> BackendRecord:
+        """Add the replica, or move one of the same identity to a new `url`.
+
+        `eur_per_million`: what a million tokens cost there, for the choice among backends; None leaves it as it was.
+
+        A ``domicile`` backend attests by its own certificate that it serves one tenant. An ``openai`` one can only
+        `single_tenant` declare it, and off this host needs a `trust` that names a CA or a certificate. Raises Invalid,
+        Duplicate, NotFound.
+        """
+        if backend.cell != self._cell:
+            raise Invalid(f"{backend.uri} is not of cell {self._cell!r}")
+        if not _is_address(url):
+            raise Invalid(  # not quoted: it may hold a password
+                "url: it is no URL of a server; write https://HOST:PORT/PATH (http on this machine only), without user"
+            )
+        if not models:
+            raise Invalid("a backend must serve a model")
+        models = [checked_text(model, "model") for model in models]
+        facts = _facts_of_kind(url, kind, single_tenant, trust)
+        cost = None if eur_per_million is None else _micro_euros(eur_per_million)
+        with self._change() as change:
+            lookup.living_tenant(change.session, backend.tenant)
+            row = change.session.get(BackendRow, backend.backend)
+            before = backend_record(row) if row else None
+            if row is None:
+                row = BackendRow(
+                    id=backend.backend,
+                    tenant=backend.tenant,
+                    region=backend.region,
+                    uri=backend.uri,
+                    url=url,
+                    models=list(models),
+                    cost=cost,
+                    **facts,
+                    **change.stamp,
+                )
+                change.session.add(row)
+            elif row.uri != backend.uri:
+                raise Duplicate(f"backend {backend.backend!r} exists already, as another")
+            else:
+                row.url, row.models, row.revoked_at, row.epoch = url, list(models), None, change.epoch
+                row.kind, row.single_tenant, row.trust = facts["kind"], facts["single_tenant"], facts["trust"]
+                row.cost = row.cost if cost is None else cost
+            change.session.flush()
+            record = backend_record(row)
+            models_changed = _models_changed(before, record)
+            change.tell("backend.registered", backend.tenant, backend.backend, before, record, models=models_changed)
+        return record
+
+    def revoke_backend(self, tenant: str, backend: str) -> BackendRecord:
+        """It gets no more requests. Revoking twice changes nothing. Raises NotFound."""
+        with self._change() as change:
+            row = lookup.backend(change.session, tenant, backend)
+            models = dict.fromkeys(row.models, "withdrawn")
+            return self._revoke(change, row, backend_record, "backend.revoked", tenant, backend, models=models)
+
+
+def _models_changed(before: BackendRecord | None, after: BackendRecord) -> dict[str, str]:
+    """What a backend begins to serve, serves no more, or serves as another server than before."""
+    was = set(before.models) if before is not None and before.revoked_at is None else set[str]()
+    changed = {model: "deployed" if model not in was else "moved" for model in after.models}
+    if before == after:
+        changed = {}
+    return changed | dict.fromkeys(was.difference(after.models), "withdrawn")
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname or "", parts.port
+    except ValueError:
+        return False
+    plain = url.isascii() and url.isprintable() and not (parts.query or parts.fragment or "@" in parts.netloc)
+    return plain and bool(host) and (parts.scheme == "https" or (parts.scheme == "http" and host == "127.0.0.1"))
+
+
+def _micro_euros(euros: Decimal) -> int:
+    micro = euros * 10**6
+    if not 0 <= micro <= 10**12 or micro != int(micro):
+        raise Invalid(f"{euros} euros a million tokens is no price: 0 to a million, six decimal places")
+    return int(micro)
+
+
+def _facts_of_kind(url: str, kind: str, single_tenant: str | None, trust: Trust | None) -> dict[str, Any]:
+    if kind == "domicile":
+        if single_tenant == "declared" or trust is not None:
+            raise Invalid("our own engine proves who it is, and that it serves one tenant, by its certificate")
+        attested = "attested" if url.startswith("https://") else "declared"
+        return {"kind": kind, "single_tenant": attested, "trust": None}
+    if kind != "openai":
+        raise Invalid(f"kind {kind!r} is neither domicile nor openai")
+    if single_tenant == "attested":
+        raise Invalid("only our own engine attests that it serves one tenant; this one can declare it")
+    if url.startswith("https://") and (trust is None or (trust.ca is None and trust.pin is None)):
+        raise Invalid("a server that is not our engine is trusted by a private CA or a pinned certificate; name one")
+    kept = None if trust is None else trust.model_dump(exclude_none=True)
+    return {"kind": kind, "single_tenant": single_tenant, "trust": kept}

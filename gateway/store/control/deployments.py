@@ -1,0 +1,95 @@
+"""What administrators do to deployments: what shall run. What does run is the reconciler's business."""
+
+from sqlmodel import Session, col, select
+
+from gateway.database.errors import Duplicate, Invalid, NotFound
+from gateway.database.tables.fleet import DeploymentRow
+from gateway.records.fleet import DeploymentRecord, deployment_record
+from gateway.store import lookup
+from gateway.store.change import Administration
+from regions.fleet.deployment import Deployment, Scale
+
+
+class DeploymentControl(Administration):
+    def create_deployment(self, wanted: Deployment) -> DeploymentRecord:
+        """One living deployment of a tenant serves a model. Raises Invalid, Duplicate, NotFound."""
+        _check(wanted)
+        with self._change() as change:
+            lookup.living_tenant(change.session, wanted.tenant)
+            serving = _living(change.session, wanted.tenant, wanted.model)
+            if serving is not None:
+                raise Duplicate(
+                    f"deployment {serving.id!r} of tenant {wanted.tenant!r} serves {wanted.model!r} already"
+                )
+            row = DeploymentRow(**wanted.model_dump() | {"regions": list(wanted.regions)}, **change.stamp)
+            change.insert(row, f"deployment {wanted.id!r} of tenant {wanted.tenant!r}")
+            record = deployment_record(row)
+            change.tell("deployment.created", wanted.tenant, wanted.id, None, record)
+        return record
+
+    def scale_deployment(self, tenant: str, deployment: str, scale: Scale) -> DeploymentRecord:
+        """Judge it by these figures from now on; one that was drained works again. Raises Invalid, NotFound."""
+        _check(scale)
+        with self._change() as change:
+            lookup.living_tenant(change.session, tenant)
+            row = living(change.session, tenant, deployment)
+            before = deployment_record(row)
+            for name in Scale.model_fields:
+                setattr(row, name, getattr(scale, name))
+            row.draining, row.failures, row.epoch = False, 0, change.epoch
+            record = deployment_record(row)
+            change.tell("deployment.scaled", tenant, deployment, before, record)
+        return record
+
+    def drain_deployment(self, tenant: str, deployment: str) -> DeploymentRecord:
+        """Running answers end, then its replicas; none is started again until it is scaled. Raises NotFound."""
+        with self._change() as change:
+            row = living(change.session, tenant, deployment)
+            before = deployment_record(row)
+            if row.draining:
+                return before
+            row.draining, row.epoch = True, change.epoch
+            record = deployment_record(row)
+            change.tell("deployment.drained", tenant, deployment, before, record)
+        return record
+
+    def delete_deployment(self, tenant: str, deployment: str) -> DeploymentRecord:
+        """Drained, and gone for good; what it cost stays known. Deleting twice changes nothing. Raises NotFound."""
+        with self._change() as change:
+            row = find(change.session, tenant, deployment)
+            before = deployment_record(row)
+            if row.deleted_at is not None:
+                return before
+            row.deleted_at, row.epoch = change.at, change.epoch
+            record = deployment_record(row)
+            change.tell("deployment.deleted", tenant, deployment, before, record)
+        return record
+
+
+def find(session: Session, tenant: str, deployment: str) -> DeploymentRow:
+    """Raises NotFound, also for one of another tenant."""
+    row = session.get(DeploymentRow, (tenant, deployment))
+    if row is None:
+        raise NotFound(f"tenant {tenant!r} has no deployment {deployment!r}")
+    return row
+
+
+def living(session: Session, tenant: str, deployment: str) -> DeploymentRow:
+    """Raises NotFound, and Invalid if it was deleted."""
+    row = find(session, tenant, deployment)
+    if row.deleted_at is not None:
+        raise Invalid(f"deployment {deployment!r} was deleted on {row.deleted_at:%Y-%m-%d}")
+    return row
+
+
+def _living(session: Session, tenant: str, model: str) -> DeploymentRow | None:
+    return session.exec(
+        select(DeploymentRow).where(
+            DeploymentRow.tenant == tenant, DeploymentRow.model == model, col(DeploymentRow.deleted_at).is_(None)
+        )
+    ).first()
+
+
+def _check(scale: Scale) -> None:
+    if scale.min_replicas > scale.max_replicas:
+        raise Invalid(f"{scale.min_replicas} replicas at least and {scale.max_replicas} at most cannot both hold")

@@ -1,1 +1,0 @@
-"""Alembic revisions of the control database, run by `gateway.store.database`."""

@@ -1,0 +1,60 @@
+"""What the policies in force come to, seen from far: which tenants keep content, mask nothing, have no limit."""
+
+from dataclasses import dataclass
+
+from sqlalchemy import inspect, text
+from sqlmodel import col, select
+
+from gateway.database.database import Database
+from gateway.database.tables.control import PolicyVersionRow, TenantRow
+from policy.document.document import PolicyDocument, load_document
+from policy.errors import PolicyError
+
+_ADMIN_LIMITS = "limit_setting"  # what administrators set beside policies
+
+
+@dataclass(frozen=True, slots=True)
+class Posture:
+    """Names of living tenants, in order."""
+
+    keep_content: tuple[str, ...] = ()
+    mask_nothing: tuple[str, ...] = ()
+    unlimited: tuple[str, ...] = ()
+
+
+def posture(database: Database) -> Posture:
+    """Of the tenants' own documents; a project's only tightens. One that does not load is denied everything anyway."""
+    with database.read() as session:
+        rows = session.exec(
+            select(PolicyVersionRow.tenant, PolicyVersionRow.document)
+            .join(TenantRow, col(TenantRow.id) == col(PolicyVersionRow.tenant))
+            .where(
+                col(PolicyVersionRow.active), col(PolicyVersionRow.project) == "", col(TenantRow.revoked_at).is_(None)
+            )
+            .order_by(col(PolicyVersionRow.tenant))
+        ).all()
+        limited: set[str] = set()
+        if inspect(session.connection()).has_table(_ADMIN_LIMITS):
+            limited.update(session.connection().execute(text(f"SELECT DISTINCT tenant FROM {_ADMIN_LIMITS}")).scalars())  # noqa: S608
+    read: dict[str, PolicyDocument | None] = {}  # tenants by the thousand share few documents
+    keep, bare, unlimited = [], [], []
+    for tenant, document in rows:
+        if document not in read:
+            read[document] = _loaded(document)
+        said = read[document]
+        if said is None:
+            continue
+        if said.retention.content not in (None, "none"):
+            keep.append(tenant)
+        if all(action == "tag" for action in said.redaction.input.values()):
+            bare.append(tenant)
+        if tenant not in limited and said.limits.model_dump(exclude_none=True) == {}:
+            unlimited.append(tenant)
+    return Posture(tuple(keep), tuple(bare), tuple(unlimited))
+
+
+def _loaded(document: str) -> PolicyDocument | None:
+    try:
+        return load_document(document)
+    except PolicyError:
+        return None

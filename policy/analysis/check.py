@@ -1,0 +1,141 @@
+"""Run the tests that a policy carries, against a case its own words allow, changed as each test says."""
+
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+
+from policy.decision.compile import CompiledPolicy
+from policy.decision.decision import Decision, decide
+from policy.decision.residency import CountryRule
+from policy.document.document import Given, PolicyTest
+from policy.errors import PolicyTestError
+from policy.facts import Attestation, BackendFacts, CountrySets, RequestFacts, Subprocessor
+
+_TENANT = "tenant-under-test"
+_BACKEND = "backend-under-test"
+_OPEN_CHOICE: dict[str, str] = {
+    "model": "model-under-test",
+    "purposes": "purpose-under-test",
+    "legal_basis": "contract",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    test: PolicyTest
+    decision: Decision
+    passed: bool
+
+    def __str__(self) -> str:
+        if self.passed:
+            return f"pass  {self.test.name}"
+        verdict = "allowed" if self.decision.allowed else "denied"
+        wanted = self.test.expect + (f" by {self.test.rule}" if self.test.rule else "")
+        reasons = "; ".join(map(str, self.decision.reasons))
+        return f"FAIL  {self.test.name}: expected {wanted}, was {verdict}{f': {reasons}' if reasons else ''}"
+
+
+def run_tests(policy: CompiledPolicy, countries: CountrySets) -> tuple[Outcome, ...]:
+    """One outcome for each test in the document, in its order."""
+    return tuple(_run(policy, countries, test) for test in policy.tests)
+
+
+def check_policy(policy: CompiledPolicy, countries: CountrySets) -> tuple[Outcome, ...]:
+    """As `run_tests`; raises PolicyTestError if one fails. A policy that fails here must not be activated."""
+    outcomes = run_tests(policy, countries)
+    if failures := tuple(str(outcome) for outcome in outcomes if not outcome.passed):
+        raise PolicyTestError(failures)
+    return outcomes
+
+
+def _run(policy: CompiledPolicy, countries: CountrySets, test: PolicyTest) -> Outcome:
+    decision = decide(policy, case_for(policy, countries, test.given))
+    passed = decision.allowed == (test.expect == "allow")
+    if passed and test.rule:
+        passed = any(reason.rule == test.rule for reason in decision.reasons)
+    return Outcome(test, decision, passed)
+
+
+def case_for(policy: CompiledPolicy, countries: CountrySets, given: Given) -> RequestFacts:
+    """A request and one backend inside the policy, except for what `given` says.
+
+    Countries are the first inside each rule on that day, EEA before others; the day is that of the country table
+    unless the test names one.
+    """
+    at = _instant(given.at, countries.as_of, policy)
+    on = at.date()
+    model = given.model or _first(policy.models, "model")
+    home: dict[str, str | None] = {
+        "compute_country": given.compute_country or _inside(policy.process_in, policy, on),
+        "storage_country": given.storage_country or _inside(policy.store_in, policy, on),
+        "operator_hq": given.operator_hq or _inside(policy.head_office, policy, on),
+        "parent_country": given.operator_parent or _inside(policy.ultimate_parent, policy, on),
+    }
+    for fact in given.unknown:
+        home["parent_country" if fact == "operator_parent" else fact] = None
+    subprocessors: tuple[Subprocessor, ...] = ()
+    if given.subprocessor_country:
+        subprocessors = (Subprocessor(name="subprocessor-under-test", country=given.subprocessor_country),)
+    named = given.compute_country or given.storage_country or given.subprocessor_country
+    bases = given.attested if given.attested is not None else () if named else tuple(sorted(policy.transfer.accepted))
+    places = sorted({country for country in (*home.values(), given.subprocessor_country) if country})
+    backend = BackendFacts(
+        backend_id=_BACKEND,
+        tenant=given.backend_tenant or _TENANT,
+        region="region-under-test",
+        operator="operator-under-test",
+        ultimate_parent="parent-under-test",
+        subprocessors=subprocessors,
+        models=(model,),
+        attested_transfer=tuple(
+            _attestation(basis, country, on) for basis in bases if basis != "intra_eea" for country in places
+        ),
+        kind=given.kind or policy.backend.kind or "domicile",
+        single_tenant=None if given.single_tenant == "none" else given.single_tenant or "attested",
+        certifications=tuple(
+            sorted(policy.backend.certifications) if given.certifications is None else given.certifications
+        ),
+        **home,
+    )
+    return RequestFacts(
+        tenant=_TENANT,
+        project="project-under-test",
+        model=model,
+        at=at,
+        purpose=given.purpose or _first(policy.purposes, "purposes"),
+        legal_basis=given.legal_basis or _first(policy.legal_basis, "legal_basis"),
+        data_classes=given.data_classes or (),
+        risk_class=given.risk_class or "limited",
+        candidates=(backend,),
+    )
+
+
+def _instant(at: datetime | date | None, default: date, policy: CompiledPolicy) -> datetime:
+    """A day alone is meant at noon, or at its first hour in all of the policy's windows; no day, within a week."""
+    if isinstance(at, datetime):
+        return at.astimezone(UTC)
+    noon = datetime.combine(at or default, time(12), UTC)
+    hours = range(24) if at else range(7 * 24)
+    open_hours = (noon + timedelta(hours=later if not at else (later + 12) % 24 - 12) for later in hours)
+    return next((hour for hour in open_hours if all(window.holds(hour) for window in policy.hours)), noon)
+
+
+def _first(allowed: frozenset[str] | str | None, fact: str) -> str:
+    return min(allowed) if isinstance(allowed, frozenset) and allowed else _OPEN_CHOICE[fact]
+
+
+def _inside(rule: CountryRule | None, policy: CompiledPolicy, on: date) -> str | None:
+    eea = sorted(policy.transfer.eea.full)
+    if rule is None:
+        return eea[0] if eea else None
+    candidates = sorted(
+        {*rule.full, *rule.partial}, key=lambda country: (country not in policy.transfer.eea.full, country)
+    )
+    for country in candidates:
+        if rule.objection(country, on, (_attestation("adequacy", country, on),)) is None:
+            return country
+    return None
+
+
+def _attestation(basis: str, country: str, on: date) -> Attestation:
+    row = {"basis": basis, "country": country, "reference": "attestation-under-test", "valid_from": on}
+    return Attestation.model_validate(row)

@@ -1,0 +1,360 @@
+"""The decision for one request: which backends may answer it, and why each other one may not.
+
+`decide` is pure and total: same policy and facts, same answer, and every input has one. What is unknown, missing,
+contradictory or expired denies.
+
+What a policy says to one kind of request on one day is worked out once (`_Case`), and so is what it says to each
+backend for such requests; a request then costs one look-up a backend. Facts are frozen, so a backend that has been
+judged is known by being the same object.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+from types import MappingProxyType
+
+from policy.decision.compile import CompiledPolicy, ConditionalRule, Notice
+from policy.decision.residency import CountryRule
+from policy.decision.tighten import NO_DEMAND, BackendDemand
+from policy.document.hours import next_minute
+from policy.document.purpose import LEGAL_BASES, RISK_CLASSES, SPECIAL_CATEGORIES, legal_basis_name
+from policy.document.retention import RetentionClass, with_high_risk_floor
+from policy.facts import BackendFacts, Priority, RequestFacts, Sink
+from policy.redact.actions.plan import RedactionPlan
+
+_REQUIRED_OF_REQUEST = ("tenant", "project", "model", "risk_class")
+_REQUIRED_OF_BACKEND = ("tenant", "region", "compute_country", "storage_country", "operator", "operator_hq",
+                        "ultimate_parent", "parent_country")  # fmt: skip
+_COUNTRIES_OF_BACKEND = ("compute_country", "storage_country", "operator_hq", "parent_country")
+MAX_CASES = 1024  # kinds of request that a policy remembers, and backends for each: what callers make up is forgotten
+MAX_VERDICTS = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why the request (``candidate`` is None) or one candidate is refused. ``article``: the law behind the rule."""
+
+    rule: str
+    candidate: str | None
+    because: str
+    article: str = ""
+
+    def __str__(self) -> str:
+        subject = f"{self.candidate}: " if self.candidate else ""
+        return f"{subject}{self.because} [{self.rule}{f'; {self.article}' if self.article else ''}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """``backends``: allowed ids in the order they were given. ``transfer_basis``: for each of them, by which tool.
+
+    ``sinks``: those of the sinks that are not required to which something of the call may go.
+    ``sovereign``: those of them that may get a prompt which could not be inspected, see `policy.decision.sovereign`.
+    ``reasons`` names every refused candidate also when another one is allowed. ``holds_until``: before then the same
+    facts get the same answer, whatever the time.
+    """
+
+    allowed: bool
+    backends: tuple[str, ...]
+    reasons: tuple[Reason, ...]
+    redaction: RedactionPlan
+    retention: RetentionClass
+    notices: tuple[Notice, ...]
+    transfer_basis: Mapping[str, str]
+    policy_id: str
+    version: str
+    hash: str
+    countries_version: str
+    catalogue_version: str | None
+    priority: Priority
+    holds_until: datetime
+    sinks: tuple[str, ...] = ()
+    sovereign: tuple[str, ...] = ()
+
+
+def decide(policy: CompiledPolicy, facts: RequestFacts) -> Decision:
+    at = facts.at.astimezone(UTC)
+    case = _case(policy, facts, at.date())
+    reasons = list(case.refusals)
+    for window in policy.hours:
+        if not window.holds(at):
+            reasons.append(Reason("hours", None, f"policy answers on {window} only"))
+    refused = bool(reasons)
+    basis_of: dict[str, str] = {}
+    sovereign: list[str] = []
+    candidates, verdicts = facts.candidates, case.verdicts
+    for backend in candidates:
+        known = verdicts.get(id(backend))
+        if known is None or known.backend is not backend:
+            known = case.judge(backend)
+        if known.basis is not None:
+            basis_of[backend.backend_id] = known.basis
+            if known.is_sovereign:
+                sovereign.append(backend.backend_id)
+        else:
+            reasons += known.reasons
+    if not candidates:
+        reasons.append(Reason("candidates.none", None, f"no backend serves {facts.model or 'this model'}"))
+    elif len(candidates) > 1 and (twice := _described_twice(candidates)):
+        reasons = [reason for reason in reasons if reason.candidate not in twice]
+        ids = (backend.backend_id for backend in candidates)
+        reasons += (_contradiction(name, "two candidates carry this id") for name in ids if name in twice)
+        basis_of = {name: basis for name, basis in basis_of.items() if name not in twice}
+    allowed = bool(basis_of) and not refused
+    return Decision(
+        allowed=allowed,
+        backends=tuple(basis_of) if allowed else (),
+        reasons=tuple(reasons),
+        redaction=policy.redaction,
+        retention=case.retention,
+        notices=policy.notices,
+        transfer_basis=MappingProxyType(basis_of if allowed else {}),
+        policy_id=policy.policy_id,
+        version=policy.version,
+        hash=policy.hash,
+        countries_version=policy.countries_version,
+        catalogue_version=facts.catalogue_version,
+        priority=policy.priority,
+        holds_until=next_minute(at) if policy.hours else datetime.combine(at.date() + timedelta(1), time(), UTC),
+        sinks=case.sinks if allowed else (),
+        sovereign=tuple(name for name in sovereign if name in basis_of) if allowed else (),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Verdict:
+    """`basis`: the transfer basis of a backend that is allowed; None where `reasons` say why it is not."""
+
+    backend: BackendFacts
+    reasons: tuple[Reason, ...]
+    basis: str | None
+    is_sovereign: bool
+
+
+class _Case:
+    """What a policy says to one kind of request on one day."""
+
+    __slots__ = ("_bounds", "_facts", "_on", "_policy", "refusals", "retention", "sinks", "verdicts")
+
+    def __init__(self, policy: CompiledPolicy, facts: RequestFacts, on: date) -> None:
+        self._policy, self._facts, self._on = policy, facts.model_copy(update={"candidates": ()}), on
+        rules = tuple(
+            rule
+            for rule in policy.rules
+            if rule.applies(
+                model=facts.model or "",
+                purpose=facts.purpose or "",
+                data_classes=facts.data_classes,
+                risk_class=facts.risk_class or "",
+            )
+        )
+        self.refusals = (*_refusals_of_request(policy, facts), *_refusals_by_rules(rules))
+        unfit = {sink: tuple(_refusals_of_sink(policy, rules, sink, on)) for sink in facts.sinks}
+        self.refusals += tuple(reason for sink, found in unfit.items() if sink.required for reason in found)
+        self.sinks = tuple(sink.name for sink, found in unfit.items() if not sink.required and not found)
+        self._bounds = tuple(bound for rule in rules for bound in _bounds_of(rule))
+        high_risk = facts.risk_class not in RISK_CLASSES - {"high"}
+        self.retention = with_high_risk_floor(policy.retention) if high_risk else policy.retention
+        self.verdicts: dict[int, _Verdict] = {}
+
+    def judge(self, backend: BackendFacts) -> _Verdict:
+        policy, on = self._policy, self._on
+        reasons = list(_refusals_of_backend(policy, self._facts, backend, on))
+        if backend.tenant == self._facts.tenant:
+            reasons += _refusals_by_bounds(self._bounds, backend, on)
+        basis: str | None = None
+        if not reasons:
+            basis, why_none = policy.transfer.basis(backend, on)
+            if basis is None:
+                reasons.append(Reason("residency.transfer_basis", backend.backend_id, why_none, "GDPR 44-49"))
+        if len(self.verdicts) >= MAX_VERDICTS:
+            self.verdicts.clear()
+        verdict = self.verdicts[id(backend)] = _Verdict(
+            backend, tuple(reasons), basis, policy.on_failure.admits(backend, on)
+        )
+        return verdict
+
+
+def _case(policy: CompiledPolicy, facts: RequestFacts, on: date) -> _Case:
+    kind = (
+        on, facts.tenant, facts.project is None, facts.project == "", facts.model, facts.purpose, facts.legal_basis,
+        facts.data_classes, facts.risk_class, facts.sinks,
+    )  # fmt: skip
+    known: _Case | None = policy.judged.get(kind)
+    if known is None:
+        known = _Case(policy, facts, on)
+        if len(policy.judged) >= MAX_CASES:
+            policy.judged.clear()
+        policy.judged[kind] = known
+    return known
+
+
+def _refusals_of_request(policy: CompiledPolicy, facts: RequestFacts) -> Iterator[Reason]:
+    for name in _REQUIRED_OF_REQUEST:
+        if not getattr(facts, name):
+            yield Reason("facts.missing", None, f"{name} of the request is not known", "GDPR 5(2)")
+    if facts.risk_class and facts.risk_class not in RISK_CLASSES:
+        yield Reason("risk_class.unknown", None, f"risk class {facts.risk_class} is not one we know", "AI Act 6")
+    if facts.risk_class == "prohibited":
+        yield Reason("risk_class.prohibited", None, "this practice is prohibited", "AI Act 5")
+    if policy.models is not None and facts.model not in policy.models:
+        yield Reason("models", None, f"policy does not list model {facts.model}")
+    if policy.purposes is not None:
+        if not facts.purpose:
+            yield Reason("purposes", None, "the project has no purpose on record", "GDPR 5(1)(b)")
+        elif policy.purposes != "required" and facts.purpose not in policy.purposes:
+            yield Reason("purposes", None, f"policy does not list purpose {facts.purpose}", "GDPR 5(1)(b)")
+    yield from _refusals_of_legal_basis(policy, facts)
+    for data_class in facts.data_classes:
+        if data_class in SPECIAL_CATEGORIES:
+            if data_class not in policy.special_categories:
+                because = f"policy gives no ground for special category {data_class}"
+                yield Reason("data_classes.special", None, because, "GDPR 9(1), 9(2)")
+        elif policy.data_classes is not None and data_class not in policy.data_classes:
+            yield Reason("data_classes", None, f"policy does not list data class {data_class}", "GDPR 5(1)(c)")
+
+
+def _refusals_of_legal_basis(policy: CompiledPolicy, facts: RequestFacts) -> Iterator[Reason]:
+    if facts.legal_basis:
+        name = legal_basis_name(facts.legal_basis)
+        if name not in LEGAL_BASES:
+            yield Reason("legal_basis", None, f"{facts.legal_basis} is no legal basis", "GDPR 6(1)")
+        elif isinstance(policy.legal_basis, frozenset) and name not in policy.legal_basis:
+            yield Reason("legal_basis", None, f"policy does not list legal basis {name}", f"GDPR {LEGAL_BASES[name]}")
+    elif policy.legal_basis is not None:
+        yield Reason("legal_basis", None, "the project has no legal basis on record", "GDPR 6(1)")
+
+
+def _refusals_of_backend(
+    policy: CompiledPolicy, facts: RequestFacts, backend: BackendFacts, on: date
+) -> Iterator[Reason]:
+    name = backend.backend_id
+    if backend.tenant != facts.tenant:
+        yield Reason("isolation.tenant", name, "belongs to another tenant", "GDPR 32(1)(b)")
+        return  # nothing more about it is this tenant's business
+    if facts.model not in backend.models:
+        yield Reason("model.served", name, f"does not serve {facts.model}")
+    unknown = [fact for fact in _REQUIRED_OF_BACKEND if not getattr(backend, fact)]
+    for fact in unknown:
+        yield Reason("facts.missing", name, f"{fact} is not known", "GDPR 5(2)")
+    for fact in _COUNTRIES_OF_BACKEND:
+        country = getattr(backend, fact)
+        if country and country not in policy.known_countries:
+            yield Reason("facts.country", name, f"{fact} {country} is no country we know", "GDPR 5(2)")
+            unknown.append(fact)
+    if backend.operator == backend.ultimate_parent and backend.operator_hq != backend.parent_country:
+        yield _contradiction(name, "the operator is its own parent, yet in two countries")
+    places = (
+        ("residency.process_in", "compute_country", "computes in", policy.process_in, "GDPR 44"),
+        ("residency.store_in", "storage_country", "stores in", policy.store_in, "GDPR 44"),
+        ("residency.operator.head_office", "operator_hq", "operator is in", policy.head_office, "GDPR 44, 48"),
+        ("residency.operator.ultimate_parent", "parent_country", "parent is in", policy.ultimate_parent, "GDPR 44, 48"),
+    )
+    for rule, fact, verb, allowed, article in places:
+        if allowed is not None and fact not in unknown:
+            yield from _outside(
+                rule, backend, f"{verb} {getattr(backend, fact)}", getattr(backend, fact), allowed, on, article
+            )
+    for other in backend.subprocessors:
+        rule = "residency.subprocessors"
+        if not other.country or other.country not in policy.known_countries:
+            yield Reason(rule, name, f"country of sub-processor {other.name} is not known", "GDPR 28(2), 44")
+        else:
+            what = f"sub-processor {other.name} is in {other.country}"
+            yield from _outside(rule, backend, what, other.country, policy.subprocessors, on, "GDPR 28(2), 44")
+    yield from _refusals_of_server("", policy.backend, backend)
+
+
+def _refusals_of_sink(
+    policy: CompiledPolicy, rules: tuple[ConditionalRule, ...], sink: Sink, on: date
+) -> Iterator[Reason]:
+    country, article = sink.country, "GDPR 44"
+    if country is None:
+        fix = f": set {sink.setting}" if sink.setting else ""
+        yield Reason("facts.missing", None, f"where {sink.name} is kept is not known{fix}", "GDPR 5(2)")
+        return
+    if country not in policy.known_countries:
+        yield Reason("facts.country", None, f"{sink.name} is kept in {country}, no country we know", "GDPR 5(2)")
+        return
+    bounds = [("residency.store_in", policy.store_in)]
+    bounds += [(f"rules.{rule.name}.store_in", rule.bounds.store_in) for rule in rules if rule.bounds.store_in]
+    for rule_id, allowed in bounds:
+        if objection := allowed.objection(country, on, ()):
+            yield Reason(rule_id, None, f"{sink.name} is kept in {country}, {objection}", article)
+
+
+def _refusals_by_rules(rules: tuple[ConditionalRule, ...]) -> Iterator[Reason]:
+    for rule in rules:
+        if rule.deny:
+            yield Reason(f"rules.{rule.name}", None, rule.because)
+
+
+@dataclass(frozen=True, slots=True)
+class _Bound:
+    """One thing that a conditional rule asks of a backend: a country in `allowed` for one of its facts."""
+
+    rule: str
+    fact: str
+    verb: str
+    allowed: CountryRule
+
+
+def _bounds_of(rule: ConditionalRule) -> Iterator[_Bound | tuple[str, BackendDemand]]:
+    """What it asks, said once, so that the first look at many backends pays only for that."""
+    bounds = rule.bounds
+    for key, fact, verb, allowed in (
+        ("process_in", "compute_country", "computes in", bounds.process_in),
+        ("store_in", "storage_country", "stores in", bounds.store_in),
+        ("operator.head_office", "operator_hq", "operator is in", bounds.head_office),
+        ("operator.ultimate_parent", "parent_country", "parent is in", bounds.ultimate_parent),
+    ):
+        if allowed is not None:
+            yield _Bound(f"rules.{rule.name}.{key}", fact, verb, allowed)
+    if bounds.backend != NO_DEMAND:
+        yield f"rules.{rule.name}.", bounds.backend
+
+
+def _refusals_by_bounds(
+    bounds: tuple[_Bound | tuple[str, BackendDemand], ...], backend: BackendFacts, on: date
+) -> Iterator[Reason]:
+    for bound in bounds:
+        if isinstance(bound, tuple):
+            yield from _refusals_of_server(*bound, backend)
+            continue
+        country = getattr(backend, bound.fact)  # one that is not known is refused as such
+        if country and (objection := bound.allowed.objection(country, on, backend.attested_transfer)):
+            yield Reason(bound.rule, backend.backend_id, f"{bound.verb} {country}, {objection}", "GDPR 44")
+
+
+def _refusals_of_server(prefix: str, demand: BackendDemand, backend: BackendFacts) -> Iterator[Reason]:
+    name = backend.backend_id
+    if demand.kind is not None and backend.kind != demand.kind:
+        is_one = f"is of kind {backend.kind}" if backend.kind else "is of a kind that is not known"
+        yield Reason(f"{prefix}backend.kind", name, f"{is_one}, policy asks for {demand.kind}", "GDPR 32")
+    tenancy, wanted = backend.single_tenant, demand.single_tenant
+    if wanted is not None and tenancy != "attested" and tenancy != wanted:
+        serves = "only declares to serve one tenant" if tenancy else "may serve other tenants"
+        because = f"{serves}, policy asks for {wanted}"
+        yield Reason(f"{prefix}backend.single_tenant", name, because, "GDPR 32(1)(b)")
+    if lacking := sorted(demand.certifications.difference(backend.certifications)):
+        because = f"has no {', '.join(lacking)} certificate in force"
+        yield Reason(f"{prefix}backend.certifications", name, because, "GDPR 28(1), 32(3)")
+
+
+def _outside(
+    rule: str, backend: BackendFacts, what: str, country: str, allowed: CountryRule, on: date, article: str
+) -> Iterator[Reason]:
+    if objection := allowed.objection(country, on, backend.attested_transfer):
+        yield Reason(rule, backend.backend_id, f"{what}, {objection}", article)
+
+
+def _contradiction(name: str, because: str) -> Reason:
+    return Reason("facts.contradictory", name, because, "GDPR 5(2)")
+
+
+def _described_twice(candidates: tuple[BackendFacts, ...]) -> frozenset[str]:
+    ids = [backend.backend_id for backend in candidates]
+    if len(set(ids)) == len(ids):
+        return frozenset()
+    return frozenset(name for name, count in Counter(ids).items() if count > 1)

@@ -1,0 +1,123 @@
+"""What a level makes of the bound above it: the same or less, and a LooseningError for more.
+
+Each function takes the bound above (None: there is none), what this level wants (None: it says nothing), the rule's
+name and whose the bound is, for the message.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Literal, TypeVar
+
+from policy.decision.residency import CountryRule, Selector, country_rule
+from policy.document.document import BackendRule, Limits
+from policy.errors import LooseningError
+from policy.facts import CountrySets, Kind, Priority, Tenancy
+from policy.redact.actions.plan import STRICTNESS
+
+A = TypeVar("A", bound=str)
+Required = Literal["required"]
+Demanded = frozenset[str] | Required
+
+_URGENCY: Mapping[Priority, int] = {"low": 0, "normal": 1, "high": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class BackendDemand:
+    """What the server itself must be; None and an empty set demand nothing."""
+
+    kind: Kind | None = None
+    single_tenant: Tenancy | None = None
+    certifications: frozenset[str] = frozenset()
+
+
+NO_DEMAND = BackendDemand()
+
+
+def countries(
+    rule: str, above: CountryRule | None, wanted: Selector | None, table: CountrySets, whose: str
+) -> CountryRule | None:
+    if wanted is None:
+        return above
+    own = country_rule(wanted, table)
+    if above is None:
+        return own
+    if beyond := own.beyond(above):
+        shown = ", ".join(beyond[:5]) + (" ..." if len(beyond) > 5 else "")
+        raise LooseningError(rule, f"{own.name} reaches beyond {whose} {above.name}: {shown}")
+    return own.within(above)
+
+
+def subset(rule: str, above: frozenset[str] | None, wanted: Iterable[str] | None, whose: str) -> frozenset[str] | None:
+    if wanted is None:
+        return above
+    own = frozenset(wanted)
+    if above is not None and (beyond := sorted(own - above)):
+        raise LooseningError(rule, f"{whose} policy does not accept {', '.join(beyond)}")
+    return own
+
+
+def demand(rule: str, above: Demanded | None, wanted: tuple[str, ...] | Required | None, whose: str) -> Demanded | None:
+    if not isinstance(wanted, tuple):
+        return above if above is not None else wanted
+    return subset(rule, above if isinstance(above, frozenset) else None, wanted, whose)
+
+
+def grounds(
+    rule: str, above: Mapping[str, str] | None, wanted: Mapping[Any, str] | None, whose: str
+) -> Mapping[str, str] | None:
+    """Special categories, each with its ground; a level may leave one out, not add one or give another ground."""
+    if wanted is None:
+        return above
+    for category, ground in wanted.items():
+        if above is not None and above.get(category) != ground:
+            known = above.get(category)
+            said = f"on {known}, not {ground}" if known else f"not {category}"
+            raise LooseningError(f"{rule}.{category}", f"{whose} policy accepts it {said}")
+    return MappingProxyType(dict(wanted))
+
+
+def actions(rule: str, above: Mapping[Any, A], wanted: Mapping[Any, A], whose: str) -> Mapping[Any, A]:
+    for label, action in wanted.items():
+        if label in above and STRICTNESS[action] < STRICTNESS[above[label]]:
+            raise LooseningError(f"{rule}.{label}", f"{action} is weaker than {whose} {above[label]}")
+    return MappingProxyType({**above, **wanted})
+
+
+def days(rule: str, above: int | None, wanted: str | None, parse: Callable[[str], int], whose: str) -> int | None:
+    if wanted is None:
+        return above
+    own = parse(wanted)
+    if above is not None and own > above:
+        raise LooseningError(rule, f"{own} d is longer than {whose} {above} d")
+    return own
+
+
+def limits(above: Limits, wanted: Limits, whose: str) -> Limits:
+    merged: dict[str, Any] = {}
+    for name in Limits.model_fields:
+        ceiling, value = getattr(above, name), getattr(wanted, name)
+        if value is not None and ceiling is not None and value > ceiling:
+            raise LooseningError(f"limits.{name}", f"{value:g} is above {whose} {ceiling:g}")
+        merged[name] = ceiling if value is None else value
+    return Limits(**merged)
+
+
+def priority(above: Priority | None, wanted: Priority | None, whose: str) -> Priority | None:
+    if wanted is None:
+        return above
+    if above is not None and _URGENCY[wanted] > _URGENCY[above]:
+        raise LooseningError("priority", f"{wanted} is above {whose} {above}")
+    return wanted
+
+
+def backend(above: BackendDemand, wanted: BackendRule, whose: str) -> BackendDemand:
+    if above.kind is not None and wanted.kind not in (None, above.kind):
+        raise LooseningError("backend.kind", f"{wanted.kind} is not {whose} {above.kind}")
+    if above.single_tenant == "attested" and wanted.single_tenant == "declared":
+        raise LooseningError("backend.single_tenant", f"declared is weaker than {whose} attested")
+    return BackendDemand(
+        wanted.kind or above.kind,
+        wanted.single_tenant or above.single_tenant,
+        above.certifications | frozenset(wanted.certifications),
+    )

@@ -1,0 +1,366 @@
+"""The policy document: what a tenant, or one of its projects, writes down.
+
+Every section is optional here because a project's document names only what it tightens; `policy.decision.compile` asks
+a tenant's document for what it cannot do without. Reference for writers: docs/policy-reference.md.
+"""
+
+import difflib
+from collections import Counter
+from collections.abc import Callable, Mapping
+from datetime import date
+from types import MappingProxyType
+from typing import Annotated, Any, Literal, Self, TypeVar, get_args
+
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    PositiveFloat,
+    PositiveInt,
+    PrivateAttr,
+    StringConstraints,
+    Tag,
+    ValidationError,
+    WithJsonSchema,
+    model_validator,
+)
+
+from policy.document.countries import builtin_countries
+from policy.document.hours import DAYS, Day, parse_minute, parse_zone
+from policy.document.marked_yaml import MarkedYaml, Path, dotted, parse_yaml
+from policy.document.purpose import Article9Ground, LegalBasis, RiskClass, SpecialCategory
+from policy.document.retention import parse_content_days, parse_days
+from policy.errors import PolicyDocumentError, Problem
+from policy.facts import AttestedBasis, Basis, Kind, Priority, SetName, Tenancy
+from policy.redact.actions.plan import INPUT_LABELS, KINDS, OUTPUT_LABELS, Action, OutputAction
+from policy.redact.detectors.custom import CUSTOM_LABEL, MOST_WORDS, check_pattern
+from policy.redact.detectors.custom import NAME as CUSTOM_NAME
+
+T = TypeVar("T")
+MAX_RULES = 500
+"""Every request is held against each of them."""
+MAX_TESTS = 500
+
+
+def _country(code: str) -> str:
+    if code in get_args(SetName):
+        raise ValueError(f"{code} is a set, not a country; sets stand alone, outside a list")
+    if code == "UK":
+        raise ValueError("UK is no ISO 3166 code; did you mean GB?")
+    if code not in builtin_countries().known:
+        hint = f"; did you mean {code.upper()}?" if code.upper() in builtin_countries().known else ""
+        raise ValueError(f"{code!r} is no ISO 3166 alpha-2 country code{hint}")
+    return code
+
+
+def _set_name(value: Any) -> Any:
+    if value in get_args(SetName):
+        return value
+    sets = ", ".join(get_args(SetName))
+    hint = f"; for one country write [{value}]" if value in builtin_countries().known else ""
+    raise ValueError(f"{value!r} is no country set; there are {sets}{hint}")
+
+
+def _checked_by(parse: Callable[[str], object]) -> AfterValidator:
+    def check(text: str) -> str:
+        parse(text)
+        return text
+
+    return AfterValidator(check)
+
+
+def _list_or_word(value: Any) -> str:
+    return "list" if isinstance(value, (list, tuple)) else "word"
+
+
+def _label_of(labels: tuple[str, ...], where: str) -> AfterValidator:
+    known = (*labels, *KINDS)
+
+    def check(label: str) -> str:
+        if label in known or (where == "prompts" and CUSTOM_LABEL.fullmatch(label)):
+            return label
+        near = difflib.get_close_matches(label, known, n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise ValueError(f"{label!r} is nothing that is looked for in {where}{hint}; there are {', '.join(labels)}")
+
+    return AfterValidator(check)
+
+
+NonEmpty = Annotated[str, StringConstraints(min_length=1, max_length=200)]
+Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]{0,62}$")]
+COUNTRY_SCHEMA = {"type": "string", "enum": sorted(builtin_countries().known)}
+Country = Annotated[str, AfterValidator(_country), WithJsonSchema(COUNTRY_SCHEMA)]
+CountrySelector = Annotated[
+    Annotated[Annotated[SetName, BeforeValidator(_set_name)], Tag("word")]
+    | Annotated[Annotated[tuple[Country, ...], Field(min_length=1)], Tag("list")],
+    Discriminator(_list_or_word),
+]
+Demand = Annotated[
+    Annotated[Literal["required"], Tag("word")] | Annotated[tuple[T, ...], Tag("list")], Discriminator(_list_or_word)
+]
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class OperatorRule(Section):
+    head_office: CountrySelector | None = None
+    ultimate_parent: CountrySelector | None = None
+
+
+class Residency(Section):
+    """`subprocessors`: where they may be; without it, as `process_in`. `dpf_accepted`: whether the EU-US Data Privacy
+    Framework counts as an adequacy decision; without it, yes."""
+
+    process_in: CountrySelector | None = None
+    store_in: CountrySelector | None = None
+    operator: OperatorRule = OperatorRule()
+    subprocessors: CountrySelector | None = None
+    transfer_basis: tuple[Basis, ...] | None = None
+    dpf_accepted: bool | None = None
+
+
+class BackendRule(Section):
+    """What the server itself must be. `single_tenant: attested`: its own identity must say so; ``declared`` will do
+    with either. `certifications`: all of them, in force."""
+
+    kind: Kind | None = None
+    single_tenant: Tenancy | None = None
+    certifications: tuple[NonEmpty, ...] = ()
+
+
+class Hours(Section):
+    """A window of the day in `zone`; it may pass midnight. `days`: on which it begins."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+    days: Annotated[tuple[Day, ...], Field(min_length=1)] = DAYS  # type: ignore[assignment]
+    first: Annotated[str, _checked_by(parse_minute)] = Field("00:00", alias="from")
+    end: Annotated[str, _checked_by(parse_minute)] = Field("24:00", alias="until")
+    zone: Annotated[str, _checked_by(parse_zone)]
+
+    @model_validator(mode="after")
+    def _opens(self) -> Self:
+        if self.first in (self.end, "24:00"):
+            raise ValueError(f"from {self.first} until {self.end} is no time at all")
+        return self
+
+
+class Condition(Section):
+    """A rule applies where every key it names fits; ``data_classes`` fits if one of them is in the request."""
+
+    models: tuple[NonEmpty, ...] | None = None
+    purposes: tuple[NonEmpty, ...] | None = None
+    data_classes: tuple[NonEmpty, ...] | None = None
+    risk_classes: tuple[RiskClass, ...] | None = None
+
+
+class Rule(Section):
+    """Further bounds for some requests; it adds to the sections above and lifts nothing."""
+
+    name: Name
+    when: Condition = Condition()
+    deny: bool = False
+    process_in: CountrySelector | None = None
+    store_in: CountrySelector | None = None
+    operator: OperatorRule = OperatorRule()
+    backend: BackendRule = BackendRule()
+    because: NonEmpty | None = None
+
+
+def _word_list(words: tuple[str, ...]) -> tuple[str, ...]:
+    if len(words) > MOST_WORDS or not all(2 <= len(word.strip()) <= 200 for word in words):
+        raise ValueError(f"a dictionary has at most {MOST_WORDS} words of 2 to 200 characters")
+    return words
+
+
+WordList = Annotated[tuple[str, ...], AfterValidator(_word_list)]
+CustomName = Annotated[str, StringConstraints(pattern=rf"^{CUSTOM_NAME.pattern}$")]
+
+
+class Sovereign(Section):
+    """Where a prompt may go when redaction fails. All four are asked for: what is not bounded would be anywhere."""
+
+    process_in: CountrySelector
+    store_in: CountrySelector
+    operator: OperatorRule
+
+    @model_validator(mode="after")
+    def _bounds_who_operates(self) -> Self:
+        if self.operator.head_office is None or self.operator.ultimate_parent is None:
+            raise ValueError("operator needs head_office and ultimate_parent")
+        return self
+
+
+class Redaction(Section):
+    """`on_failure`: what happens to a prompt that could not be inspected; ``deny`` where nothing is said."""
+
+    dictionaries: Mapping[CustomName, Annotated[tuple[str, ...], AfterValidator(_word_list)]] = Field(
+        default_factory=dict
+    )
+    patterns: Mapping[CustomName, Annotated[str, AfterValidator(check_pattern)]] = Field(default_factory=dict)
+    input: Mapping[Annotated[str, _label_of(INPUT_LABELS, "prompts")], Action] = Field(default_factory=dict)
+    output: Mapping[Annotated[str, _label_of(OUTPUT_LABELS, "answers")], OutputAction] = Field(default_factory=dict)
+    on_failure: Literal["deny", "sovereign"] | None = None
+    sovereign: Sovereign | None = None
+
+    @model_validator(mode="after")
+    def _sovereign_says_where(self) -> Self:
+        if (self.on_failure == "sovereign") != (self.sovereign is not None):
+            raise ValueError("on_failure: sovereign and sovereign: go together")
+        return self
+
+
+class Retention(Section):
+    metadata: Annotated[str, _checked_by(parse_days)] | None = None
+    content: Annotated[str, _checked_by(parse_content_days)] | None = None
+
+
+class Limits(Section):
+    """Requests a minute, tokens a minute, euros a calendar month; ``None`` is no limit."""
+
+    rpm: PositiveInt | None = None
+    tpm: PositiveInt | None = None
+    eur_per_month: PositiveFloat | None = None
+
+
+class Transparency(Section):
+    art50_notice: Literal["none", "header"] | None = None
+
+
+class Given(Section):
+    """How a test's case differs from one that the policy's own words would allow."""
+
+    model: NonEmpty | None = None
+    purpose: NonEmpty | None = None
+    legal_basis: NonEmpty | None = None
+    data_classes: tuple[NonEmpty, ...] | None = None
+    risk_class: NonEmpty | None = None
+    at: AwareDatetime | date | None = None
+    backend_tenant: NonEmpty | None = None
+    compute_country: NonEmpty | None = None
+    storage_country: NonEmpty | None = None
+    operator_hq: NonEmpty | None = None
+    operator_parent: NonEmpty | None = None
+    subprocessor_country: NonEmpty | None = None
+    kind: Kind | None = None
+    single_tenant: Tenancy | Literal["none"] | None = None
+    certifications: tuple[NonEmpty, ...] | None = None
+    attested: tuple[AttestedBasis, ...] | None = None
+    unknown: tuple[Literal["compute_country", "storage_country", "operator_hq", "operator_parent"], ...] = ()
+
+
+class PolicyTest(Section):
+    name: NonEmpty
+    given: Given
+    expect: Literal["allow", "deny"]
+    rule: NonEmpty | None = None  # a denial must name this rule
+
+
+class PolicyDocument(Section):
+    """`extends`: a preset that this document tightens."""
+
+    policy: Name
+    version: PositiveInt
+    extends: Name | None = None
+    residency: Residency = Residency()
+    backend: BackendRule = BackendRule()
+    redaction: Redaction = Redaction()
+    retention: Retention = Retention()
+    limits: Limits = Limits()
+    transparency: Transparency = Transparency()
+    models: Annotated[tuple[NonEmpty, ...], Field(min_length=1)] | None = None
+    purposes: Demand[NonEmpty] | None = None
+    legal_basis: Demand[LegalBasis] | None = None
+    data_classes: tuple[NonEmpty, ...] | None = None
+    special_categories: Mapping[SpecialCategory, Article9Ground] | None = None
+    hours: Hours | None = None
+    priority: Priority | None = None
+    rules: Annotated[tuple[Rule, ...], Field(max_length=MAX_RULES)] = ()
+    tests: Annotated[tuple[PolicyTest, ...], Field(max_length=MAX_TESTS)] = ()
+
+    _lines: Mapping[Path, int] = PrivateAttr(default_factory=lambda: MappingProxyType({}))
+
+    @model_validator(mode="after")
+    def _rules_have_names_of_their_own(self) -> Self:
+        names = Counter(rule.name for rule in self.rules)
+        if twice := sorted(name for name, times in names.items() if times > 1):
+            raise ValueError(f"two rules are called {', '.join(twice)}")
+        return self
+
+    def line(self, rule: str) -> int:
+        """The line on which a dotted rule such as ``residency.process_in`` or ``rules.nights.store_in`` is written;
+        0 where it is not."""
+        path: Path = tuple(rule.split("."))
+        if path[0] == "rules" and len(path) > 1:
+            at = next((number for number, own in enumerate(self.rules) if own.name == path[1]), None)
+            path = ("rules", at, *path[2:]) if at is not None else path
+        while len(path) > 1 and path not in self._lines:
+            path = path[:-1]
+        return self._lines.get(path, 0)
+
+
+def load_document(text: str) -> PolicyDocument:
+    """Read a policy from YAML. Raises PolicyDocumentError with every problem and its line."""
+    marked = parse_yaml(text)
+    if not isinstance(marked.value, dict):
+        raise PolicyDocumentError(Problem(1, "", "a policy is a mapping that begins with policy: and version:"))
+    try:
+        document = PolicyDocument.model_validate(marked.value)
+    except ValidationError as error:
+        found = [dict(item) for item in error.errors(include_url=False)]
+        # A list whose items are wrong is also called too short; the items are what is to be told.
+        problems = {_problem(item, marked) for item in found if not (item["type"] == "too_short" and item["input"])}
+        raise PolicyDocumentError(*sorted(problems, key=lambda p: (p.line, p.path))) from None
+    document._lines = marked.lines
+    return document
+
+
+def _problem(error: dict[str, Any], marked: MarkedYaml) -> Problem:
+    path = _document_path(error["loc"], marked)
+    match error["type"]:
+        case "extra_forbidden":
+            near = difflib.get_close_matches(str(path[-1]), _keys_beside(path), n=1)
+            message = "unknown key" + (f"; did you mean {near[0]}?" if near else "")
+        case "missing":
+            message = "this key is required"
+        case "value_error":
+            message = str(error["ctx"]["error"])
+        case "too_long":
+            message = f"at most {error['ctx']['max_length']} are accepted; write fewer, or divide them among projects"
+        case _:
+            message = error["msg"][:1].lower() + error["msg"][1:]
+    return Problem(marked.line(path), dotted(path), message)
+
+
+def _document_path(loc: tuple[str | int, ...], marked: MarkedYaml) -> Path:
+    """The error's location without the names that pydantic adds for unions and mapping keys."""
+    path: Path = ()
+    for part in loc:
+        if (*path, part) in marked.lines:
+            path = (*path, part)
+        elif part not in ("list", "word", "[key]") and "[" not in str(part):
+            return (*path, part)
+    return path
+
+
+def _keys_beside(path: Path) -> list[str]:
+    model: Any = PolicyDocument
+    for part in path[:-1]:
+        if isinstance(part, int):
+            continue
+        field = model.model_fields.get(part) if _is_section(model) else None
+        inner = [a for a in (field.annotation, *get_args(field.annotation)) if _is_section(a)] if field else []
+        if not inner:
+            return []
+        model = inner[0]
+    return list(model.model_fields)
+
+
+def _is_section(candidate: Any) -> bool:
+    return isinstance(candidate, type) and issubclass(candidate, Section)

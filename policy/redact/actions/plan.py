@@ -1,0 +1,71 @@
+"""What is looked for and what is done when it is found, each way."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Literal, TypeVar, get_args
+
+from policy.redact.ids.kinds import IDS, same_numbers
+from policy.redact.labels import PERSON
+from policy.redact.payment.card_details import EXPIRY, VERIFICATION
+
+Label = str
+Action = Literal["tag", "hash", "pseudonymise", "mask", "block"]
+OutputAction = Literal["tag", "hash", "mask", "block"]
+
+LABELS: tuple[Label, ...] = (
+    "secret", "email", "iban", "card", "vat", "imei", "national_id", "phone", "mac", "ip", "date_of_birth",
+    "bic", "plate", "address",
+)  # fmt: skip
+# A stream would have to hold back several words for an address or a plate, and any word for a BIC.
+OUTPUT_LABELS: tuple[Label, ...] = tuple(label for label in LABELS if label not in ("bic", "plate", "address"))
+INPUT_LABELS: tuple[Label, ...] = (*LABELS, PERSON)
+"""Names of persons are looked for in prompts only, where the extra `ner` is installed."""
+KINDS: tuple[Label, ...] = (
+    *(f"national_id.{kind}" for kind in IDS),
+    *(f"card.{kind}" for kind in (VERIFICATION, EXPIRY)),
+)
+"""Labels that say which id it is, or what of a card. A policy names these, or their first part for all of them."""
+
+# How little leaves: `tag` only counts; `hash` still joins calls of one tenant; a pseudonym joins within one request;
+# a mask joins nothing; `block` sends nothing.
+STRICTNESS: Mapping[str, int] = MappingProxyType({action: rank for rank, action in enumerate(get_args(Action))})
+
+A = TypeVar("A", bound=str)
+_SAME: Mapping[Label, tuple[Label, ...]] = MappingProxyType(
+    {f"national_id.{kind}": tuple(f"national_id.{each}" for each in same) for kind, same in same_numbers().items()}
+)
+
+
+def action_for(actions: Mapping[Label, A], label: Label) -> A | None:
+    """What is done with a `label`: the strictest of what is named for its kind, for a kind of another state that is the
+    same number (a text may not tell which of them it holds), and for its first part."""
+    if "." not in label:
+        return actions.get(label)
+    asked = (*_SAME.get(label, (label,)), general_label(label))
+    return max((actions[each] for each in asked if each in actions), key=STRICTNESS.__getitem__, default=None)
+
+
+def general_label(label: Label) -> Label:
+    return label.partition(".")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class RedactionPlan:
+    """Label to action for prompts (``input``) and answers (``output``); a label that is absent is left alone.
+
+    ``words`` and ``patterns``: the tenant's own, by name; the label of what they find is ``custom.NAME``.
+    """
+
+    input: Mapping[Label, Action] = field(default_factory=dict)
+    output: Mapping[Label, OutputAction] = field(default_factory=dict)
+    words: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    patterns: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("input", "output", "words", "patterns"):
+            object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.input and not self.output

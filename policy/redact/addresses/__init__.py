@@ -1,0 +1,4 @@
+"""Postal addresses, one grammar a country.
+
+Only `policy.redact.detectors` may import it.
+"""

@@ -1,0 +1,161 @@
+# ruff: noqa: E501  # tables read better in one line a row
+"""IP addresses (RFC 791, RFC 4291) that may lead to a person: not those of no host, of every host, or of a manual."""
+
+import ipaddress
+import re
+from collections.abc import Iterator
+
+from policy.redact.text.normalise import lowered
+
+_IPV4 = re.compile(r"[0-9](?<![A-Za-z0-9_.][0-9])[0-9]{0,2}\.(?:[0-9]{1,3}\.){2}[0-9]{1,3}(?![A-Za-z0-9_]|\.[0-9])")
+_VERSION = re.compile(
+    r"(?:version|release|build|revision|section|chapter|firmware|kernel|patch|clause|abschnitt|kapitel|paragraph"
+    r"|upgraded? to|v)"
+    r"[\"']?\s{0,2}[:= ]{0,2}\s{0,2}[\"'v]?\Z"
+)
+_PRODUCT = re.compile(r"(?:^|[ ;(])[A-Z][A-Za-z]{2,24}/\Z")  # `Chrome/120.0.0.0`
+_HOST = re.compile(r"\b(?:ip|ipv4|host|server|addr|dns|gateway|client|peer|remote|proxy|login|from|ping|ssh|via)")
+_BEFORE = 32
+_SMALL = "32"
+_DOT_DIGIT = re.compile(r"\.[0-9]")
+_IPV6 = re.compile(
+    r"(?<![A-Za-z0-9_:.])(?=[^.\s]{0,45}[0-9])(?:(?:[0-9A-Fa-f]{0,4}:){2,7}"
+    r"(?:(?:[0-9]{1,3}\.){3}[0-9]{1,3}|[0-9A-Fa-f]{1,4})?(?![A-Za-z0-9_:])"
+    r"|(?:[0-9A-Fa-f]{1,4}:){7}[0-9A-Fa-f]{1,4}(?=:[0-9]{2,5}(?![0-9A-Fa-f:])))"  # a port behind a whole one
+)
+_IPV6_GROUP, _IPV6_DIGITS = re.compile(":[0-9A-Fa-f]{0,4}:"), 4
+_LOOPBACK_PORT = re.compile("::1:[0-9]{2,5}")  # `http://::1:8000`
+_WRITTEN_GROUP = re.compile("[0-9A-Fa-f]{3}|[.]")  # of an address in use: `fe80::1`, `::ffff:192.0.2.1`
+# Inside the brackets of an index: `a[100::200]`, `x[..., 1::2]`. A URL's bracket follows a slash or an at sign.
+_INDEX_BEFORE = re.compile(r"[A-Za-z0-9_)\]]\[[^\[\]\n]{0,24}\Z")
+_PREFIX_LENGTH = re.compile(r"/([0-9]{1,3})(?![0-9])")
+_WIDEST_HOST_BITS = 8  # a network of fewer hosts may be one household's
+# Addresses of documentation (RFC 5737, RFC 3849, RFC 9637): a person's only where the text calls them so.
+_DOCUMENTATION = tuple(
+    map(
+        ipaddress.ip_network,
+        ("192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24", "2001:db8::/32", "3fff::/20"),
+    )
+)
+_CALLED_A_PERSONS = re.compile(
+    r"(?<![^\W_])(?:ip(?:v[46])?(?![^\W\d_])[^0-9\n.;]{0,24}|(?:client|remote(?:[_ ]addr)?|r?host|user|peer|visitor|login"
+    r"|from|von|aus|depuis|desde|da|van|fran|fra|od|z|src|source|x-forwarded-for)(?:[\"'`:=>,(/ \t*\[]|\bis\b){1,8})\[?\Z"
+)
+_CALLED_REACH, _RECORD_REACH = 40, 64
+# Resolvers that anybody may ask: Google, Cloudflare, Quad9, OpenDNS, AdGuard, DNS.SB.
+_PUBLIC_RESOLVERS = frozenset(
+    map(
+        ipaddress.ip_address,
+        [
+            "8.8.8.8",
+            "8.8.4.4",
+            "2001:4860:4860::8888",
+            "2001:4860:4860::8844",
+            "1.1.1.1",
+            "1.0.0.1",
+            "1.1.1.2",
+            "1.0.0.2",
+            "1.1.1.3",
+            "1.0.0.3",
+            "2606:4700:4700::1111",
+            "2606:4700:4700::1001",
+            "9.9.9.9",
+            "149.112.112.112",
+            "9.9.9.10",
+            "149.112.112.10",
+            "2620:fe::fe",
+            "2620:fe::9",
+            "208.67.222.222",
+            "208.67.220.220",
+            "94.140.14.14",
+            "94.140.15.15",
+            "185.222.222.222",
+            "45.11.45.11",
+        ],
+    )
+)
+_METADATA_SERVICE = ipaddress.ip_address("169.254.169.254")  # of a machine in a cloud
+_Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+
+def find_ips(text: str, start: int) -> Iterator[tuple[int, int]]:
+    """Spans from `start` on of addresses that `ipaddress` accepts and that may be somebody's."""
+    if _DOT_DIGIT.search(text, start):
+        for match in _IPV4.finditer(text, start):
+            address = _parsed(match[0])
+            if address and not _is_version(text, match) and _may_be_somebodys(text, match, address):
+                yield match.span()
+    if text.count(":", start) > 1 and (group := _IPV6_GROUP.search(text, start)):
+        for match in _IPV6.finditer(text, max(start, group.start() - _IPV6_DIGITS)):
+            if not _WRITTEN_GROUP.search(match[0]) or _LOOPBACK_PORT.fullmatch(match[0]) or _is_index(text, match):
+                continue
+            address = _parsed(match[0])
+            if address and _may_be_somebodys(text, match, address):
+                yield match.span()
+
+
+def _parsed(written: str) -> _Address | None:
+    try:
+        return ipaddress.ip_address(written)
+    except ValueError:
+        return None
+
+
+def _is_index(text: str, match: re.Match[str]) -> bool:
+    """Whether it is the slice of an index: two plain numbers at most, in brackets behind a name."""
+    groups = [group for group in match[0].split(":") if group]
+    if len(groups) > 2 or not all(map(str.isdigit, groups)):
+        return False
+    return _INDEX_BEFORE.search(text, max(0, match.start() - _BEFORE), match.start()) is not None
+
+
+def _may_be_somebodys(text: str, match: re.Match[str], address: _Address) -> bool:
+    """Whether it leads to one host that is not known to everybody: no loopback, netmask, network, group, resolver."""
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped:
+        address = address.ipv4_mapped
+    if address.is_loopback or address.is_unspecified or address.is_multicast or address in _PUBLIC_RESOLVERS:
+        return False
+    if address == _METADATA_SERVICE or (address.version == 4 and address.packed[0] in (0, 255)):
+        return False
+    prefix = _PREFIX_LENGTH.match(text, match.end())
+    if prefix and _is_network(address, int(prefix[1])):
+        return False
+    if any(address.version == network.version and address in network for network in _DOCUMENTATION):
+        before = lowered(text[max(0, match.start() - _CALLED_REACH) : match.start()])
+        return _CALLED_A_PERSONS.search(before) is not None or _stands_in_a_record(text, match)
+    return True
+
+
+def _is_network(address: _Address, length: int) -> bool:
+    """Whether `address` is the first one of a network with that prefix, wide enough to be no household's."""
+    host_bits = address.max_prefixlen - length
+    return host_bits >= _WIDEST_HOST_BITS and int(address) % (1 << host_bits) == 0
+
+
+def _stands_in_a_record(text: str, match: re.Match[str]) -> bool:
+    """Whether a column of addresses holds it, or its line something else of a person or a device right before it."""
+    columns = getattr(text, "columns", ())
+    if any(
+        _HOST.search(lowered(text[column.start : column.end]))
+        for column in columns
+        if any(first <= match.start() < last for first, last in column.cells)
+    ):
+        return True
+    line = max(text.rfind("\n", 0, match.start()) + 1, match.start() - _RECORD_REACH)
+    return any(line <= start < match.start() for start, _, _ in getattr(text, "taken", ()))
+
+
+def _is_version(text: str, match: re.Match[str]) -> bool:
+    """Whether it is a release or a section: what stands before says so, or four small numbers are not called a host."""
+    written = text[max(0, match.start() - _BEFORE) : match.start()]
+    before = lowered(written)
+    if _VERSION.search(before) or _PRODUCT.search(written):
+        return True
+    parts = match[0].split(".")
+    return (
+        all(len(part) == 1 or part < _SMALL for part in parts if len(part) < 3)
+        and max(map(len, parts)) < 3
+        and parts[0] != "10"
+        and len(set(parts)) > 1
+        and not _HOST.search(before)
+    )

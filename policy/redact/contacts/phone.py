@@ -1,0 +1,250 @@
+# ruff: noqa: E501  # tables read better in one line a row
+"""Phone numbers, judged by the numbering plans in `phonenumbers` (ITU-T E.164), asked only about digit-rich spans.
+
+International numbers (+ or 00) stand alone. A number that the text calls a phone is one, whatever the plans say: people
+give extensions, old numbers and numbers with a slip. A number that nothing names must be valid: anywhere in Europe with
+a trunk 0 and separators, or in a country whose language the text speaks where nothing calls it an order or an invoice.
+"""
+
+import re
+from collections.abc import Iterator
+from functools import cache
+from typing import NamedTuple
+
+import phonenumbers
+
+from policy.redact.contacts.phone_names import is_called_phone, is_called_phone_behind, stands_in_a_signature
+from policy.redact.context.figures import is_dated, is_figure, is_share, stands_in_a_record
+from policy.redact.context.harmless import called_otherwise, shaped_otherwise
+from policy.redact.ids.names import named_numbers
+from policy.redact.text.alphabet import LETTER
+from policy.redact.text.reading import Reading
+
+# EEA plans and their neighbours, those with many speakers first: most numbers are settled by the first few.
+REGIONS = ("DE", "FR", "IT", "ES", "PL", "NL", "BE", "AT", "SE", "PT", "GR", "CZ", "RO", "HU", "DK", "FI", "IE", "BG",
+           "HR", "SK", "SI", "LT", "LV", "EE", "LU", "CY", "MT", "NO", "IS", "LI", "CH", "GB")  # fmt: skip
+
+_SPAN = re.compile(
+    r"[(+0-9](?<![A-Za-z0-9_@#./+-][(+0-9])(?:(?<=[0-9])|(?<=\()(?:\+ ?\(?)?[0-9]|(?<=\+) ?\(?[0-9])"
+    rf"{'[ ./()-]{0,3}[0-9]' * 5}(?:[ ./()-]{{0,3}}[0-9]){{0,11}}"
+    r"(?P<extension> ?(?:x|ext\.? ?|extension |durchwahl |dw ?|int\.? ?|wew\.? ?|poste )[0-9]{1,6})?(?![A-Za-z0-9_@]|[./:-][0-9])",
+    re.IGNORECASE,
+)
+_AFTER_SIGN = re.compile(r"[-/.][+(]?0?[0-9]")  # `tel/+48…` and `Tel.-030…`
+_GROUPED = re.compile(r"[0-9)][ ./-]{1,3}[(0-9]")
+_SEPARATORS = b" ./()+-"
+_EXTENSION = re.compile(r" ?[a-z]+\.? ?[0-9]{1,6}\Z", re.IGNORECASE)
+_DATE = re.compile(
+    r"(?:19|20)[0-9]{2}(?:[./ -]|\. )[01]?[0-9](?:[./ -]|\. )[0-3]?[0-9].*"
+    r"|[0-3]?[0-9](?:[./ -]|\. )[01]?[0-9](?:[./ -]|\. )(?:19|20)[0-9]{2}.*"
+)
+_FILE = re.compile(
+    r"[0-9]{2,7}/(?:19|20)[0-9]{2}(?:-[0-9]{1,3})?|[0-9]{2}\.[0-9]{2}\.[0-9]{4}|[0-9]{2}-[0-9]{2}\.[0-9]{3}|[0-3]?[0-9]([./-])[01]?[0-9]\1[0-9]{2}"
+)  # a number and its year, an appeal in France, a date
+_COUNTED = re.compile(r" (?:times|calls|rows|requests|users|bytes|records|Stück|Mal|fois|veces|volte|razy|keer)(?!\w)")
+_PERSONAL = re.compile(r"[0-3][0-9][01][0-9]{3}[ -][0-9]{4,5}")  # date of birth and serial, as north of the Baltic
+_AMOUNT = re.compile(r"[1-9][0-9]{0,2}(?:[. ][0-9]{3}){2,}")
+# Four numbers up to 255 of which one has three digits: nobody groups a phone so.
+_HOST = re.compile(r"(?=.{0,12}[0-9]{3})(?:(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])(?:\.(?!\Z)|\Z)){4}")
+_CALLED_HOST = re.compile(r"(?<![^\W_])(?:ip|ipv4|host|server)(?![^\W\d_])[^0-9\n]{0,16}\Z")
+_LAST_AND_YEAR = re.compile(r"[0-9]{3} \(?(?:19|20)[0-9]{2}\)?")  # of `1,234,567 (2022)`
+_THOUSANDS = re.compile(r"[1-9][0-9]{0,2}(?:\.[0-9]{3}){2,}")
+_ACCOUNT_SO_FAR = re.compile(r"(?<![A-Za-z0-9])[A-Z]{2}[0-9]{2} (?:[A-Z0-9]{4} ){0,6}\Z")
+_SUM = re.compile(r"\+ ?[0-9]{1,2}\.[0-9]{4,}")  # `x + 5.00032159`
+_AMERICAN = re.compile(
+    r"(?:1[ .-])?(?:\([2-9][0-9]{2}\) ?|[2-9][0-9]{2}[.-])[2-9][0-9]{2}[.-][0-9]{4}(?: ?x[0-9]{1,6})?"
+)
+_NAMED_BRACKET = re.compile(rf"(?![a-z])[{LETTER}][{LETTER}'’-]{{1,24}} (?![a-z])[{LETTER}][{LETTER}'’-]{{1,24}} \(\Z")
+_CELL_BEFORE, _CELL_AFTER = re.compile(r"[;,|\t] ?[\"']?\Z"), re.compile(r"[\"']? ?(?:[;,|\t\n\r]|\Z)")
+_USES = ("fixed_line", "mobile", "toll_free", "premium_rate", "shared_cost", "personal_number", "voip", "uan")
+_AMERICA = "1"  # calling code of its north
+_FIXED_OR_MOBILE = _USES[:2]
+
+
+class _Candidate(NamedTuple):
+    """A run of digits at ``reading[begin:end]``. ``bare``: without the brackets before it; ``digits``: how many."""
+
+    reading: Reading
+    begin: int
+    end: int
+    span: str
+    bare: str
+    digits: int
+
+    @property
+    def is_grouped(self) -> bool:
+        return _GROUPED.search(self.span) is not None
+
+    @property
+    def number(self) -> str:
+        return "".join(filter(str.isdigit, _EXTENSION.sub("", self.span)))
+
+
+def find_phones(text: str, start: int) -> Iterator[tuple[int, int]]:
+    """Spans of phone numbers from `start` on."""
+    reading = text if isinstance(text, Reading) else Reading(text)
+    for match in _SPAN.finditer(reading, start):
+        span, begin = match[0], match.start()
+        if span.startswith("(") and span.count("(") > span.count(")"):  # it opens more than the number
+            span, begin = span[1:], begin + 1
+        number = _EXTENSION.sub("", span) if match["extension"] else span
+        digits = len(number.encode().translate(None, _SEPARATORS))
+        if not 6 <= digits <= 17 or reading.is_taken(begin + 1):
+            continue
+        candidate = _Candidate(reading, begin, match.end(), span, span.lstrip("("), digits)
+        if not _is_never_a_phone(candidate) and _is_phone(candidate):
+            yield begin, match.end()
+
+
+def _is_never_a_phone(it: _Candidate) -> bool:
+    """Whether it is a time, a date, a host, a file's number, a share or a span of years, whatever calls it a phone."""
+    before = it.reading[max(0, it.begin - 2) : it.begin]
+    if before[:1].isdigit() and (before[1:] == ":" or (before[1:] == "," and _LAST_AND_YEAR.fullmatch(it.span))):
+        return True  # `07:06:01.491989` is a time
+    if it.span.count(".") == 3 and (
+        _HOST.fullmatch(it.span) or _CALLED_HOST.search(it.reading.folded, max(0, it.begin - 24), it.begin)
+    ):
+        return True
+    return (
+        _DATE.fullmatch(it.span) is not None
+        or _FILE.fullmatch(it.span) is not None
+        or (it.bare[0] == "+" and _SUM.fullmatch(it.bare) is not None)
+        or is_dated(it.span)
+        or _COUNTED.match(it.reading, it.end) is not None
+        or is_share(it.reading, it.begin, it.end)
+    )
+
+
+def compile_plans() -> None:
+    """All that `find_phones` otherwise compiles with the first number that needs it."""
+    _plans(REGIONS, _USES)
+    for region in REGIONS:
+        _plans((region,), _FIXED_OR_MOBILE)
+        _lengths(str(phonenumbers.country_code_for_region(region)))
+    _lengths(_AMERICA)
+
+
+def _is_phone(it: _Candidate) -> bool:
+    named_id = named_numbers(it.reading).get(it.begin)
+    is_another = named_id is not None and named_id.is_sure
+    if it.bare.startswith(("+", "00")) and it.digits >= 7 and _is_international(it.bare):
+        if it.bare[0] == "+":
+            return True
+        return not is_another and not _ACCOUNT_SO_FAR.search(it.reading, max(0, it.begin - 32), it.begin)
+    if it.digits <= 15 and not is_another and is_called_phone(it.reading, it.begin):
+        return True
+    if it.digits < 7 or named_id or not _speaks_for_a_phone(it):  # what speaks against it costs more to ask
+        return False
+    return not (
+        is_figure(it.reading, it.begin, it.end)
+        or called_otherwise(it.reading, it.begin, it.end)
+        or shaped_otherwise(it.reading, it.begin, it.end)
+    )
+
+
+def _speaks_for_a_phone(it: _Candidate) -> bool:
+    """Whether its place or a plan makes a number one that no word before it calls so."""
+    return (
+        _AMERICAN.fullmatch(it.span) is not None
+        or (it.digits >= 8 and _stands_in_a_record(it.reading, it.begin, it.end))
+        or is_called_phone_behind(it.reading, it.end)
+        or stands_in_a_signature(it.reading, it.begin, it.end)
+        or _stands_behind_a_name(it)
+        or _is_planned(it)
+    )
+
+
+def _is_planned(it: _Candidate) -> bool:
+    """Whether a plan assigns a number in groups: any country's behind a trunk 0, else that of a language of the text.
+
+    In one piece it may as well be a count, a size or a key: that needs a name, or a place that speaks for a phone.
+    """
+    if _PERSONAL.fullmatch(it.span) or not it.is_grouped:
+        return False
+    if it.bare[0] == "0" and not _AMOUNT.fullmatch(it.span):
+        return _plans(REGIONS, _USES).fullmatch(it.number) is not None
+    if it.digits < 8 or not it.reading.countries or _THOUSANDS.fullmatch(it.span):
+        return False
+    before = it.reading[max(0, it.begin - 2) : it.begin]
+    if before[1:] == " " and before[:1].isdigit():
+        return False
+    number = it.number
+    return any(_plans((code.upper(),), _FIXED_OR_MOBILE).fullmatch(number) for code in it.reading.countries)
+
+
+def countries_of_number(written: str) -> frozenset[str]:
+    """Countries whose plan assigns a number, by its calling code where it has one; ISO 3166 codes in small letters."""
+    digits = "".join(filter(str.isdigit, written))
+    if written.startswith(("+", "00")):
+        for width in (2, 3):
+            code = digits.removeprefix("00")[:width]
+            if regions := phonenumbers.COUNTRY_CODE_TO_REGION_CODE.get(int(code or 0)):
+                return frozenset(region.lower() for region in regions)
+        return frozenset()
+    return frozenset(
+        region.lower() for region in REGIONS if _plans((region,), _FIXED_OR_MOBILE).fullmatch(digits) is not None
+    )
+
+
+def _stands_in_a_record(reading: Reading, begin: int, end: int) -> bool:
+    """Whether a number fills a cell of a line that holds an e-mail address too: `Anna;4580 7302;anna@example.org`."""
+    if not stands_in_a_record(reading, begin, end):
+        return False
+    first = reading.rfind("\n", 0, begin) + 1
+    return bool(_CELL_BEFORE.search(reading, first, begin) and _CELL_AFTER.match(reading, end))
+
+
+def _stands_behind_a_name(it: _Candidate) -> bool:
+    """`Kirsten Steffensen (2276 6155)`"""
+    if it.digits < 8 or it.reading[it.end : it.end + 1] != ")":
+        return False
+    is_grouped = it.is_grouped and not _AMOUNT.fullmatch(it.span)
+    if not (is_grouped or it.bare[0] == "0"):
+        return False
+    return _NAMED_BRACKET.search(it.reading, max(0, it.begin - 48), it.begin) is not None
+
+
+def _is_international(bare: str) -> bool:
+    """Whether a number has the length that the plan of its country's code allows, a trunk 0 left in or out."""
+    digits = "".join(filter(str.isdigit, _EXTENSION.sub("", bare).replace("(0)", ""))).removeprefix("00")
+    if digits.startswith("0"):  # no code does
+        return False
+    for width in (2, 3, 1):
+        if lengths := _lengths(digits[:width]):
+            national = digits[width:]
+            return len(national) in lengths or len(national.lstrip("0")) in lengths
+    return False
+
+
+@cache
+def _lengths(code: str) -> frozenset[int]:
+    """How long the national numbers behind a country's calling code may be; none for what is no code."""
+    regions = phonenumbers.COUNTRY_CODE_TO_REGION_CODE.get(int(code or 0), ())
+    lengths: set[int] = set()
+    for region in regions:
+        metadata = (
+            phonenumbers.PhoneMetadata.metadata_for_nongeo_region(int(code))
+            if region == phonenumbers.REGION_CODE_FOR_NON_GEO_ENTITY
+            else phonenumbers.PhoneMetadata.metadata_for_region(region)
+        )
+        if metadata is not None and metadata.general_desc is not None:
+            lengths.update(metadata.general_desc.possible_length, metadata.general_desc.possible_length_local_only)
+    return frozenset(lengths - {-1})
+
+
+@cache
+def _plans(regions: tuple[str, ...], uses: tuple[str, ...]) -> re.Pattern[str]:
+    """Every national number, trunk prefix in front or not, that a plan of `regions` assigns to one of `uses`.
+
+    One expression, because asking the library region by region costs a millisecond a number.
+    """
+    plans = ["(?!)"]
+    for region in regions:
+        metadata = phonenumbers.PhoneMetadata.metadata_for_region(region)
+        if metadata is None:
+            continue
+        assigned = [getattr(metadata, use) for use in uses]
+        numbers = "|".join(desc.national_number_pattern for desc in assigned if desc and desc.national_number_pattern)
+        trunk = metadata.national_prefix_for_parsing
+        plans.append(f"(?:{trunk})?(?:{numbers})" if trunk else f"(?:{numbers})")
+    return re.compile("|".join(plans))

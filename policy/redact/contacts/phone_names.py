@@ -1,0 +1,89 @@
+# ruff: noqa: E501  # tables read better in one line a row
+"""What people call a phone number, in the languages of the EU, before it or at the head of its column."""
+
+import re
+
+from policy.redact.text.reading import Reading, Spans
+
+# In small letters without marks; up to 28 signs without digits may stand between such a word and its number.
+_CONTEXT = re.compile(
+    r"(?<!</)(?:(?<![^\W_])(?:tel(?:[ef]\w*|nr|no|s)?(?![^\W\d_])|mob(?:i[let]\w*|t\w*)?(?![^\W\d_])|gsm|port\.|tlm|tfn|tfno|fax|faks|cell(?:phone\w*|ular\w*|s)?(?![^\W\d_])(?! ?(?:tower|line|count|id|type|[a-z]?[0-9]))"
+    r"|call(?:ing|ed|s|back)?(?![^\W\d_])|sms|ring(?:e|er|t|es|a|id)?(?![^\W\d_])|dial|reach|talr|tlf|guthan|soi(?:t|ta|ttakaa|tan)?"
+    r"(?![^\W\d_])|hp(?![^\W\d_])|fon(?!tes|tana|taine|tän|d)|sim(?:i|a|an\w*|ar\w*|num\w*)(?![^\W\d_])|bel(?:len)?(?![^\W\d_])|sun(?:a|ati|at|at-ne)"
+    r"(?![^\W\d_])|kontakt|contact|contatt|kuntatt|recapit|treff|tref|nas (?:pa|via)|bereikba|disponi|elerhet|kapcsolat|yhtey"
+    r"|sazi[nņ]|join(?:gn|dre)|επικοιν|връзк"
+    r"|(?:an|ruck)?ruf|puh|zadzwon|zvan|skambin|apel|hringdu|vol[ae]jte|volat|volej|(?:my|our) (?:new )?number|nazov|pokli|hivj|llam|r?appel|ligue|ligar|chiam"
+    r"|τηλ|κιν|φαξ|καλε|тел|моб|факс|обад|helista|cempl|erreich)"
+    r"|(?<=[\n|])[mtfp]:|(?<=[\n|] )[mtfp]:|fono?n?(?![^\W\d_])|phone|handy|whatsapp|signal:|telegram:|portable|movil|cellular|komork|(?:far|heima|vinnu)sim|kannykka|puhelin|mobil|rufen|[☎☏✆📞📱])"
+    r"(?:[^0-9\n]{0,28}|[^0-9\n]{0,12}\n[^0-9\n]{0,16})\Z"
+)
+# No digit stands between a word and its number: most numbers of a table have nothing before them to look at.
+_LAST_WITH_A_DIGIT = re.compile(r".*(?<![^\W_])(?P<word>\w*?[0-9])(?<=[0-9])", re.DOTALL)
+_SAYS = re.compile("[^\\W\\d_]|[☎☏✆📞📱]")
+_IS = "is|was|ist|war|est|es|e|er|ar|on|to|je|jest|este|yra|ir|van|е|ειναι"
+# What may be called so as well, but not right before eight digits.
+_CLOSE = re.compile(
+    r"(?<![^\W_])(?:my (?:[^\W\d_]{2,10} )?number|(?:meine|unsere) (?:[^\W\d_]{2,10} )?nummer|mon numero|mi numero|il mio numero|mijn nummer"
+    r"|moj[ae]? (?:numer|cislo|broj|stevilka)|mitt? (?:nummer|numer)|numeroni|szamom|o meu numero|numarul meu|моят номер|αριθμος μου"
+    r"|mano numeris|mans numurs|minu number|text|msisdn|ph|[tmf](?=[:.])|(?:get|reach|catch)(?: [^\W\d_]{1,16}){1,3} (?:at|on|under))"
+    rf"[^\w\n]{{0,4}}(?:(?:{_IS})[^\w\n]{{1,3}})?\Z"
+)
+_BEHIND = re.compile(
+    rf"[\"')`*]{{0,2}}(?:,? ?(?:{_IS}) | ?\()(?:[^\W\d_]{{1,12}} ){{0,3}}(?:tel|phone|mob|handy|cell|fax|gsm|puhel|κιν|τηλ|тел|моб|movil|portable)"
+    r"|</\w{1,12}>\s{0,12}<\w{1,12}>(?:te|fx|al|tel|phone)</"  # UN/EDIFACT 3155: means of communication
+)
+_SIGN_OFF = re.compile(
+    r"regards|sincerely|cheers|gru(?:ss|ß)|cordialement|salutations|salud|salut|distinti|groet|hilsen|halsning|pozdr|lep pozdrav"
+    r"|udvozlet|terveis|cumprimentos|cu stima|поздрав|με εκτιμηση|pagarbiai|ar cienu|lugupid|kvedja|mvh|mfg|tislijiet"
+)
+_LINES_ABOVE = 90  # characters
+_REACH = 52
+_HEADING = re.compile(
+    r"tel|phone|fon|mob|gsm|handy|cell|fax|faks|puh|(?:far|heima|vinnu|(?<![^\W_]))sim(?:i|a\w*)(?<!simao)(?![^\W\d_])|talr|contact|kontakt|τηλ|κιν|тел|моб|movil|portable"
+)
+
+
+def is_called_phone(reading: Reading, begin: int) -> bool:
+    """Whether the number that begins at `begin` is called a phone."""
+    folded, first = reading.folded, max(0, begin - _REACH)
+    if word := _LAST_WITH_A_DIGIT.match(folded, first, begin):  # the word with the digit may be the name: `phone2: `
+        first = word.start("word")
+        says = _SAYS.search(folded, word.end(), begin)
+    else:
+        says = _SAYS.search(folded, first, begin)
+    if says and (_CONTEXT.search(folded, first, begin) or _CLOSE.search(folded, first, begin)):
+        return True
+    return heads_phones(reading, begin)
+
+
+def heads_phones(reading: Reading, begin: int) -> bool:
+    """Whether the number stands in a column whose heading calls it a phone."""
+    if not reading.columns:
+        return False
+    known: Spans | None = reading.__dict__.get("phone_cells")
+    if known is None:
+        known = reading.__dict__["phone_cells"] = Spans(
+            cell
+            for column in reading.columns
+            if _HEADING.search(reading.folded, column.start, column.end)
+            for cell in column.cells
+            if cell[0] < cell[1]
+        )
+    return known.covers(begin, begin + 1)
+
+
+def is_called_phone_behind(reading: Reading, end: int) -> bool:
+    """Whether what follows the number that ends at `end` calls it a phone: `… is my mobile`."""
+    return _BEHIND.match(reading.folded, end) is not None
+
+
+def stands_in_a_signature(reading: Reading, begin: int, end: int) -> bool:
+    """Whether the number fills its line, beside a line with an e-mail address or below a sign-off and a name."""
+    first = reading.rfind("\n", max(0, begin - 3), begin) + 1
+    last = reading.find("\n", end, end + 3)
+    last = len(reading) if last < 0 else last
+    if not first or reading[first:begin].strip(" \r") or last - end > 2 or reading[end:last].strip(" \r"):
+        return False
+    above = reading.folded[max(0, first - _LINES_ABOVE) : first - 1].split("\n")[-2:]
+    below = reading[last + 1 : last + 1 + _LINES_ABOVE].partition("\n")[0]
+    return "@" in below or "@" in above[-1] or _SIGN_OFF.search(" ".join(above)) is not None

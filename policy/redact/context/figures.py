@@ -1,0 +1,162 @@
+# ruff: noqa: E501  # tables read better in one line a row
+"""Numbers that are figures: decimals, years, versions, times and process ids, cells of a table of numbers.
+
+A figure's own shape, or the shape of its line or column, tells it from a phone, a card and an identity number, also
+where a label stands before it: a score of the label `PHONE_NUMBER` is no phone. Everything here looks at the number, at
+the 64 characters before it and, in whole texts, at what follows; never at what a stream would have to wait for.
+"""
+
+import re
+
+from policy.redact.text.reading import Reading
+
+_DECIMAL = re.compile(r"\(?-?(?:0|[1-9][0-9]{0,5})\.[0-9]{1,17}\)?")
+# A share, a score or a percentage: no number of a person is written so, whatever label it stands behind.
+_SHARE = re.compile(r"\(?-?(?:[01]\.[0-9]{2,17}|[1-9][0-9]?\.[0-9]{3,5})\)?")
+_CELL_SIGNS = frozenset(",;\t")
+_DECIMAL_CELL = re.compile(r"[0-9]{1,6}\.[0-9]{1,17}")
+_SCORE = re.compile(r"[01]\.[0-9]{1,17}|[1-9][0-9]?\.[0-9]{4,5}")
+_POINT_BEFORE = re.compile(r"[0-9]\.\Z")
+_WHOLE_AND_COMMA_BEFORE = re.compile(r"(?:^|[;\t\n (\[=:-])[0-9]{1,6},\Z")
+_PARTS_OF_AN_HOUR = re.compile(r".*[ :][0-9]{1,3}\.[0-9]{1,6}")  # `0 38 36.493`
+# A year that begins no earlier than the other ends: lives, reigns, wars. No phone is split into two such numbers.
+_YEARS = re.compile(r"\(?([1-9][0-9]{2,3}) ?[-–/] ?([1-9][0-9]{2,3})\)?")
+_LATEST_YEAR, _LONGEST_SPAN = 2100, 400
+_EARLIEST_OF_FOUR = 1000
+# `2019/1021`, an act of the European Union; `30 2013 045`, a file of a trade mark.
+_ACT = re.compile(r"(?:1[89]|20)[0-9]{2}/[0-9]{1,6}")
+_VERSION_FIRST = re.compile(r"v?[0-9]{1,2}(?:\.[0-9]{1,4}){1,3} ?[/(-] ?(?:[0-9].*)")
+_VERSION_WITH_DAY = re.compile(
+    r"[0-9]{1,4}(?:\.[0-9]{1,4}){0,3}[.-](?:19|20)[0-9]{2}[01][0-9][0-3][0-9](?:[.-][0-9]{1,6})?"
+)
+_ISO_DAY = re.compile(r"(?<![0-9])(?:19|20)[0-9]{2}-[01][0-9]-[0-3][0-9](?![0-9])")
+_COMPACT_DAY = re.compile(
+    r"(?:19|20)[0-9]{2}(?:0[1-9]|1[0-2])(?:0[1-9]|[12][0-9]|3[01])(?:[01][0-9]|2[0-3])?(?:[0-5][0-9]){0,2}"
+)
+_POSTAL_CODE = re.compile(r"[0-9]{5}-[0-9]{3}|[1-9][0-9]{4}-[0-9]{4}")  # of Brazil and of the United States
+_EPOCH_SECONDS = re.compile(r"1[0-9]{9}(?:\.[0-9]{1,9})?")
+# Day and time at the head of a line, with the process and thread behind them: `081109 203615 148 INFO`.
+_DAY_AND_TIME = re.compile(
+    r"(?:[0-9]{2}(?:0[1-9]|1[0-2])(?:0[1-9]|[12][0-9]|3[01])[ -](?:[01][0-9]|2[0-3])[0-5][0-9][0-5][0-9](?:[.,][0-9]{1,6})?)"
+    r"(?: {1,3}[0-9]{1,7}){0,3}"
+)
+_LINE_BEFORE = re.compile(r"(?:\A|[\n>\[(|;\"'])[ \[]{0,2}\Z")
+_CLOCK_BEFORE = re.compile(
+    r"[0-9]{2}:[0-9]{2}:[0-9]{2}(?:[.,][0-9]{1,9}[Z\]]?|\])[ \t]{1,4}(?:[0-9]{1,9}[ \t]{1,8}){0,3}\Z"
+)
+_NUMERIC_CELL_BEFORE = re.compile(
+    r"(?:(?:\A|[,;\t|\[({\n])[ ]{0,2}[\"']?|[ ]{2,4})-?[0-9]+(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?[\"']?[ ]?[,;\t|][ ]{0,2}[\"']?-?\Z"
+)
+_NUMERIC_CELL_AFTER = re.compile(
+    r"[\"']?[ ]?[,;\t|][ ]{0,2}[\"']?-?[0-9]+(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?[\"']?[ ]?(?=[,;\t|\])}\n]|\Z)"
+)
+_KERNEL_TIME = re.compile(r"[0-9]{1,6}\.[0-9]{6}")
+_BYTES_BEFORE = re.compile(r"(?<![A-Za-z0-9])[0-9a-fA-F]{2} [0-9a-fA-F]{2} {1,2}\Z")
+_BYTES_BEHIND = re.compile(r" {1,2}[0-9a-fA-F]{2} [0-9a-fA-F]{2}(?![A-Za-z0-9])")
+_KEY_BEFORE = re.compile(
+    r"(?:<(?!(?:td|th|p|li|b|i|span|div|dd|strong|em|code)[ >])[\w:.-]{1,20}(?: [^<>]{0,40})?>|[\w-]\"\s?:\s?\"?|(?<![\w])[A-Za-z_]\w{0,24}=[\"'\[]?)\Z"
+)
+_REACH = 64
+_RECORD = 240  # characters of a line to either side
+
+
+def is_score(reading: Reading, begin: int, end: int) -> bool:
+    """Whether it is a share between 0 and 1, a percentage of several places, or the part behind its point."""
+    if _POINT_BEFORE.search(reading, max(0, begin - 2), begin):
+        begin -= 2
+    return _SCORE.fullmatch(reading, begin, end) is not None
+
+
+def is_share(reading: Reading, begin: int, end: int) -> bool:
+    """Whether ``text[begin:end]`` is a share, a score or a percentage, the part behind its point, or a decimal cell."""
+    if reading[begin - 1 : begin] in _CELL_SIGNS and _DECIMAL_CELL.fullmatch(reading, begin, end):
+        return True
+    if _POINT_BEFORE.search(reading, max(0, begin - 2), begin):
+        begin -= 2
+    return _SHARE.fullmatch(reading, begin, end) is not None
+
+
+def is_figure(reading: Reading, begin: int, end: int) -> bool:
+    """Whether a number that nothing calls a phone is something that is measured, a day or a second of an epoch."""
+    written = reading[begin:end]
+    return (
+        is_measured(reading, begin, end)
+        or is_dated(written)
+        or _COMPACT_DAY.fullmatch(written) is not None
+        or _EPOCH_SECONDS.fullmatch(written) is not None
+        or _POSTAL_CODE.fullmatch(written) is not None
+        or (" " in written and written.count(".") == 1 and _PARTS_OF_AN_HOUR.fullmatch(written) is not None)
+    )
+
+
+def is_measured(reading: Reading, begin: int, end: int) -> bool:
+    """Whether an unnamed number is a decimal, a time at a line's head, or stands behind a time as a process does."""
+    return (
+        _DECIMAL.fullmatch(reading, begin, end) is not None
+        or _CLOCK_BEFORE.search(reading, max(0, begin - _REACH), begin) is not None
+        or is_stamp(reading, begin, end)
+        or is_hex_dump(reading, begin, end)
+        or (reading[begin - 1 : begin] == "[" and _KERNEL_TIME.fullmatch(reading, begin, end) is not None)
+        or (reading[begin - 1 : begin] == ":" and reading[begin - 2 : begin - 1].isdigit())
+        or _is_behind_a_comma(reading, begin, end)
+    )
+
+
+def is_dated(written: str) -> bool:
+    """Whether it is a span of years, an act by its year, or a version beside a day: also where a word calls a phone."""
+    if years := _YEARS.fullmatch(written):
+        first, last = int(years[1]), int(years[2])
+        is_span = first <= last <= min(_LATEST_YEAR, first + _LONGEST_SPAN)
+        if is_span and (first >= _EARLIEST_OF_FOUR or "(" in written):
+            return True
+    return (
+        _ACT.fullmatch(written) is not None
+        or _VERSION_WITH_DAY.fullmatch(written) is not None
+        or (_VERSION_FIRST.fullmatch(written) is not None and ("/ " in written or _ISO_DAY.search(written) is not None))
+    )
+
+
+def is_stamp(reading: Reading, begin: int, end: int) -> bool:
+    """Whether a line begins with it and it is a day and a time, perhaps with a process behind."""
+    stamp = _DAY_AND_TIME.match(reading, begin)
+    return (
+        stamp is not None and stamp.end() >= end and _LINE_BEFORE.search(reading, max(0, begin - 3), begin) is not None
+    )
+
+
+def is_hex_dump(reading: Reading, begin: int, end: int) -> bool:
+    """Whether bytes in hexadecimal stand right before or behind it."""
+    before = _BYTES_BEFORE.search(reading, max(0, begin - 8), begin)
+    if before and not before[0].replace(" ", "").isdigit():
+        return True
+    behind = _BYTES_BEHIND.match(reading, end)
+    return behind is not None and not behind[0].replace(" ", "").isdigit()
+
+
+def is_keyed(reading: Reading, begin: int) -> bool:
+    """Whether a key or an element that is no page's stands right before the number, and says what it is."""
+    return _KEY_BEFORE.search(reading, max(0, begin - _REACH), begin) is not None
+
+
+def stands_among_figures(reading: Reading, begin: int, end: int) -> bool:
+    """Whether a cell beside it holds nothing but a number, and no e-mail address makes the line a person's record."""
+    if not (
+        _NUMERIC_CELL_BEFORE.search(reading, max(0, begin - _REACH), begin)
+        or _NUMERIC_CELL_AFTER.match(reading, end, end + _REACH)
+    ):
+        return False
+    return not stands_in_a_record(reading, begin, end)
+
+
+def stands_in_a_record(reading: Reading, begin: int, end: int) -> bool:
+    """Whether the line of a number holds an e-mail address."""
+    first = max(reading.rfind("\n", 0, begin) + 1, begin - _RECORD)
+    until = reading.find("\n", end, end + _RECORD)
+    return "@" in reading[first : min(len(reading), end + _RECORD) if until < 0 else until]
+
+
+def _is_behind_a_comma(reading: Reading, begin: int, end: int) -> bool:
+    """`0,246783997558;` where a comma parts the whole from its parts: what follows is no comma."""
+    if not reading[begin:end].isdigit() or reading[end : end + 1] == ",":
+        return False
+    return _WHOLE_AND_COMMA_BEFORE.search(reading, max(0, begin - 9), begin) is not None

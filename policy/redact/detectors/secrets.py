@@ -1,0 +1,254 @@
+# ruff: noqa: E501  # tables read better in one line a row
+"""Secrets that show what they are: keys by their vendor's shape (`secret_formats`), JSON Web Tokens (RFC 7519), private
+keys (RFC 7468), log-ins in URLs, and random values beside a word such as `password`.
+"""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator
+
+import re2  # type: ignore[import-untyped]
+
+from policy.redact.detectors.secret_formats import INSIDE, PREFIXED
+from policy.redact.text.alphabet import WORD
+from policy.redact.text.normalise import LOOK_ALIKES, contains_any, lowered
+
+PEM_PREFIX = "-----BEGIN"
+
+# By the first two signs of the word that each begins with: most texts have no such word.
+_BY_HEAD: dict[str, list[str]] = {}
+for _prefix in PREFIXED:
+    _BY_HEAD.setdefault(re.split("[^A-Za-z0-9_]", _prefix, maxsplit=1)[0][:2], []).append(_prefix)
+
+_MAYBE_LETTERS = ("glpat-", "AIza", "hvs.", "SG.")  # of the few keys that may be nothing but letters, without a _
+
+_LONG = re.compile(r"[A-Za-z0-9_./+=$:-]{16,}")  # shorter is no key
+_DIGIT, _LETTER = re.compile("[0-9]"), re.compile("[A-Za-z]")
+_IN_WORD, _WORDS = re.compile("[A-Za-z0-9_]"), re.compile("[A-Za-z0-9_]+")
+_LONGEST_INSIDE = 160
+_URL = re.compile(
+    r"(?<![A-Za-z0-9])[A-Za-z][A-Za-z0-9+.-]{1,20}://[^\s/:@\"'<>]{0,64}:[^\s/\"'<>]{1,128}@(?=[A-Za-z0-9\[_-])"
+    rf"[{WORD}\[\]]{{1,256}}(?<![.:)='\]])"
+)
+_PAROLA = "парола".translate(LOOK_ALIKES)  # as `Reading.latin` has it
+_JOINTS = "is|ist|lautet|est|es|è|é|jest|to|je|on|är|er|este|yra|ir|huwa"
+_NAME = (
+    r"(?:pass(?:word|wd|wort|phrase|code)?|pwd|secret|token|(?:api|access|private|account|shared|auth|encryption|secret"
+    r"|signing|service|app|subscription|license|client|webhook|deploy|master)[_ -]?key|credentials?"
+    r"|authorization[\"']?\s{0,2}[:=]\s{0,2}[\"']?(?:basic|bearer|token|apikey)|bearer|contrase[nñ]a|mots? de passe|mdp|code secret|cl(?:é|e|ef) (?:d['’]api|api|secr[eè]te|priv[ée]e|d['’]acc[eè]s)|jeton|kennwort|zugangs?(?:code|schlüssel|kennung)|(?:api|geheim)[ -]?schlüssel"
+    r"|clave(?: (?:de acceso|api|secreta|privada))?|chiave (?:api|segreta|privata)|chave (?:api|secreta|privada)|toegangscode|(?:api|geheime?)[ -]?sleutel|(?:api|hemlig)[ -]?nyckel|klucz (?:api|prywatny|dost[eę]pu)"
+    r"|wachtwoord|has[lł]o|senha|l[öo]senord|adgangskode|passord|salasana|heslo|jelsz[óo]"
+    r"|parol[aeăĕ]?|lozinka|geslo|slapta[žz]odis|parool|lykilor[ðd]|aðgangsorð|palavra-passe|focal faire|κωδικ[όο]ς(?: πρόσβασης)?|парола|"
+    + _PAROLA
+    + r")"
+    r"(?:(?:[\"'`]?\]?\)?|(?:(?:[ ’']|[ -](?=[a-z]))[^\W\d_]{1,14}){1,3}(?=\s{0,2}[:=]))\s{0,2}(?::=|=>|[:=>]|\b(?:"
+    + _JOINTS.replace("|to|", r"|(?<!secret )(?<!token )(?<!key )(?<!word )to|")  # "the token to use"
+    + r")\b)\s{0,2}"
+    r"|(?<=bearer) |(?<=basic) |(?P<bare>(?<=password) |(?<=token) ))"
+)
+# What a value is made of; a quote or a backslash is part of it where the value goes on behind it.
+_PLAIN = r"[^\s\"'`<>,;|\\]"
+_GOES_ON = r"[\"'`\\](?=[^\s\"'`<>,;|\\}\])(:=/])"
+_NAMED = re.compile(
+    _NAME
+    + r"(?:[\"'`](?=(?P<quoted>[^\s\"'`<>]{8,255})[\"'`](?![A-Za-z0-9])))?[\"'`]?"
+    + rf"(?P<value>(?!\$[a-z_{{(]|[a-z_.]{{3,}}[(\[{{])(?:{_PLAIN}|{_GOES_ON}){{5,255}}[^\s\"'`<>,;(){{}}\[\]|\\.:])",
+)
+_JOINT_REACH = 16
+"""Between the beginning of what joins a name to its value (`lautet`, `password `) and the value, with blanks and quotes:
+2 + 9 at most."""
+_JOINT_WORD = re.compile(r"[^\W_]+")
+_SHORT = 8  # signs; a shorter value counts behind the name of a password alone
+_PASSWORD_NAME = re.compile(
+    r"pass|pwd|kennwort|contrase|mdp|wachtwoord|has[lł]o|senha|senord|lösenord|adgangskode|salasana|heslo|jelsz|parol|lozinka|geslo|slapta"
+)
+_CLOSING = {")": "(", "]": "[", "}": "{"}
+_OBJECT = re.compile(r"(?:[A-Za-z_][\w$]*\.)+[A-Za-z_][\w$]*(?:@[0-9a-f]{1,8})?")  # `android.os.BinderProxy@2bd79ce`
+# Options of commands: `mysql -p'…'`, `sshpass -p …`, `curl -u name:…`. Other programs' `-p` is a port or a path.
+_OPTION_NAME = (
+    r"(?<![^\s])(?:-p(?=['\"])|(?:sshpass|mysql\w*|mariadb\w*|docker login|podman login|redis-cli|mongo\w*|smbclient|htpasswd)"
+    r"(?: [^\s|;&]{1,16}){0,4} (?:-p|-a|--pass) ?|(?:curl|wget|http) (?:[^\s|;&]{1,12} ){0,3}(?:-u|--user)[ =]?['\"]?[^\s:'\"/]{1,16}:)"
+    r"['\"]?"
+)
+_OPTION = re.compile(_OPTION_NAME + r"(?P<value>[^\s'\"`<>|]{7,80}[^\s'\"`<>|,;.)])")
+_OPTIONS = (" -p", "-p'", '-p"', " -a ", " -u", "--user", "--pass")
+# One of these is in every name; most texts hold none.
+_STEMS = ("pass", "mdp", "code secret", "clé", "cle ", "clef ", "jeton", "zugang", "schlüssel", "clave", "chiave", "chave", "toegangscode", "sleutel", "nyckel", "klucz", "pwd", "secret", "token", "key", "credential", "bearer", "authoriz", "contrase", "kennwort", "wachtwoord", "hasl",
+          "hasł", "senha", "senord", "adgangskode", "salasana", "heslo", "jelsz", "parol", "lozinka", "geslo", "slapta",
+          "parool", "lykilor", "aðgangsor", "palavra-passe", "focal faire", "κωδικ", "парола", _PAROLA)  # fmt: skip
+_JOINT_WORDS = frozenset(_JOINTS.split("|"))
+_STEM = re2.compile("|".join(_STEMS))
+# In RE2 a word's edge is one of ASCII letters, so it is left out where it would be another one.
+_JOINED = re2.compile(
+    f"(?s)(?:{'|'.join(_STEMS)}).*?(?:[:=>]|"
+    + "|".join(rf"\b{word}\b" if word.isascii() else word for word in sorted(_JOINT_WORDS))
+    + ")|(?:bearer|basic|password|token) "
+)
+"""Part of a secret's name, and something behind it that joins it to a value. RE2, because Python's own engine tries
+every word at every place: 240 us for 1,000 characters instead of 8."""
+_NAMES_REACH = 48
+# A value is made of more than letters, digits and what joins them: a stream has to know where one begins, and ends.
+_VALUE_NEXT = re.compile(_NAME + r"[\"'`]{0,2}(?=[^\s\"'`<>,;|\\])")
+_OPTION_NEXT = re.compile(_OPTION_NAME + r"(?=[^\s'\"`<>|])")
+_MAY_GO_ON = r"[\"'`\\](?:(?=[^\s\"'`<>,;|\\}\])(:=/])|\Z)"  # a stream does not know yet
+_VALUE = re.compile(rf"(?:{_PLAIN}|{_MAY_GO_ON})*")
+_QUOTED_VALUE = re.compile(rf"(?:[^\s\"'`<>]|{_MAY_GO_ON})*[\"'`]?")
+_LONGEST_VALUE = 260
+_LOGIN = re.compile(rf"[^\s/\"'<>]*[{WORD}]*")  # behind `://`, with host and path
+_LONGEST_URL = 640
+_ENTROPY = 2.5  # words and repeated signs have less
+_SURE = 3.0  # where only a blank stands between a name and its value
+_SIGN = re.compile(r"[!$%^&*?#@+~]")
+_BREAK = r"(?:\s|\\n|\\r)"  # an environment file writes the line break as two characters
+_KIND = r"(?:[A-Z0-9]{2,16} ){0,3}"
+PEM_HEAD = re.compile(rf"-----BEGIN {_KIND}PRIVATE KEY(?: BLOCK)?-----")
+PEM_BODY = re.compile(
+    rf"(?>(?:{_BREAK}{{0,4}}(?:[A-Za-z0-9+/=]{{16,}}+|[A-Za-z-]{{2,24}}: [^\n\"]{{0,80}}))*)"
+    rf"(?P<end>(?:{_BREAK}{{1,4}}[A-Za-z0-9+/=]{{1,80}})?{_BREAK}{{0,4}}-----END {_KIND}PRIVATE KEY(?: BLOCK)?-----)?"
+)
+
+
+def find_secrets(text: str, start: int) -> Iterator[tuple[int, int]]:
+    """Spans of secrets from `start` on. A PEM block counts without its end: what was sent so far is bad enough."""
+    if any(map(_may_be_key, _LONG.findall(text, start))):
+        yield from _keys(text, start)
+    if "://" in text:
+        for match in _URL.finditer(text, max(0, start - _NAMES_REACH)):
+            if match.start() >= start:
+                yield match.span()
+    small = lowered(text)
+    if _may_join(text) and _has_name(small):
+        named = _NAMED.search(small, max(0, start - _NAMES_REACH))
+        while named:
+            first, last = named.span("quoted" if named["quoted"] else "value")
+            last = _with_closing(text, first, last)
+            if first >= start and _is_secret(text, named, first, last):
+                yield first, last
+            named = _NAMED.search(small, named.start("value"))  # a value may end in the name of the next one
+    if (" -" in text or text.startswith("-p")) and contains_any(text, _OPTIONS):
+        for option in _OPTION.finditer(text, max(0, start - _NAMES_REACH)):
+            first, last = option.span("value")
+            if first >= start and first - option.start() <= _NAMES_REACH and _is_random(text[first:last], _ENTROPY):
+                yield first, last
+    if PEM_PREFIX in text:
+        for head in PEM_HEAD.finditer(text, start):
+            body = PEM_BODY.match(text, head.end())
+            yield head.start(), body.end() if body else head.end()
+
+
+def _is_secret(text: str, named: re.Match[str], first: int, last: int) -> bool:
+    """Whether a named value is random, and long enough for what it is called."""
+    if last - first < _SHORT and (named["bare"] or not _PASSWORD_NAME.search(named.string, named.start(), first)):
+        return False
+    if _OBJECT.fullmatch(text, first, last):
+        return False
+    is_plain = bool(named["bare"]) and not _SIGN.search(text, first, last + 1)
+    return _is_random(text[first:last], _SURE if is_plain else _ENTROPY)
+
+
+def _with_closing(text: str, first: int, last: int) -> int:
+    """`last`, or behind a bracket there that closes one of the value's own: `abc(2024)`."""
+    opening = _CLOSING.get(text[last : last + 1])
+    return last + 1 if opening and opening in text[first:last] else last
+
+
+def values_from(text: str, start: int) -> list[int]:
+    """Where values of names begin, from `start` on; text before it is looked at for names alone."""
+    near = start - _JOINT_REACH
+    is_joined = _may_join(text[near if near > 0 else 0 :])
+    is_option = (" -" in text or text.startswith("-p")) and contains_any(text, _OPTIONS)
+    if not (is_joined or is_option):  # nearly always: this is asked for every piece of a stream
+        return []
+    small, reach = lowered(text), max(0, start - _NAMES_REACH)
+    heads = list(_VALUE_NEXT.finditer(small, reach)) if is_joined and _has_name(small[reach:]) else []
+    if is_option:
+        heads += _OPTION_NEXT.finditer(text, reach)
+    return sorted(at for head in heads if (at := head.end()) >= start and at - head.start() <= _NAMES_REACH)
+
+
+def _may_join(text: str) -> bool:
+    """Whether something may be in `text` that joins a name to a value."""
+    if ":" in text or "=" in text or ">" in text:
+        return True
+    small = lowered(text)
+    if not _JOINT_WORDS.isdisjoint(_JOINT_WORD.findall(small)):
+        return True
+    return "bearer " in small or "basic " in small or "password " in small or "token " in small
+
+
+def count_names(small: str) -> int:
+    """How often part of the name of a secret may be in a text of small letters."""
+    try:
+        return len(_STEM.findall(small))
+    except UnicodeEncodeError:
+        return sum(small.count(stem) for stem in _STEMS)
+
+
+def _has_name(small: str) -> bool:
+    """Whether the name of a secret, joined to a value, may be in a text of small letters."""
+    try:
+        return _JOINED.search(small) is not None
+    except UnicodeEncodeError:  # half of a surrogate pair, of which RE2 knows nothing
+        return True
+
+
+def value_end(text: str, at: int) -> int:
+    """Where the value that begins at `at` ends at the latest: behind its quote, if it has one before it."""
+    shape = _QUOTED_VALUE if at and text[at - 1] in "\"'`" else _VALUE
+    match = shape.match(text, at, at + _LONGEST_VALUE)
+    return match.end() if match else at
+
+
+def login_end(text: str, at: int, end: int) -> int:
+    """Where ``text[at:end]`` ends if it is the beginning of a URL whose name and password go on."""
+    behind = text.find("://", at, end)
+    match = _LOGIN.match(text, behind + 3, behind + _LONGEST_URL) if behind >= 0 else None
+    return max(end, match.end()) if match else end
+
+
+def _may_be_key(token: str) -> bool:
+    return (
+        "_" in token or _DIGIT.search(token) is not None or token.isupper() or contains_any(token, _MAYBE_LETTERS)
+    ) and _LETTER.search(token) is not None
+
+
+def begins_a_key(token: str, before: int) -> bool:
+    """Whether a vendor's key begins in the first `before` characters of `token`, a text without blanks, and goes on."""
+    for head in _BY_HEAD.keys() & {word[:2] for word in _WORDS.findall(token)}:
+        for prefix in _BY_HEAD[head]:
+            at = token.find(prefix)
+            match = PREFIXED[prefix].match(token, at) if 0 <= at < before else None
+            if match and match.end() > before:
+                return True
+    return False
+
+
+def _keys(text: str, start: int) -> Iterator[tuple[int, int]]:
+    for head in _BY_HEAD.keys() & {word[:2] for word in _WORDS.findall(text)}:
+        for prefix in _BY_HEAD[head]:
+            at = text.find(prefix, start)
+            while at >= 0:
+                match = None
+                if not at or not _IN_WORD.match(text, at - 1):
+                    match = PREFIXED[prefix].match(text, at)
+                    if match:
+                        yield match.span()
+                at = text.find(prefix, match.end() if match else at + 1)
+    for sign, before, pattern in INSIDE:
+        at = text.find(sign, start)
+        while at >= 0:
+            match = pattern.search(text, max(start, at - before), at + _LONGEST_INSIDE)
+            if match and match.start() <= at:
+                yield match.span("secret") if "secret" in pattern.groupindex else match.span()
+            at = text.find(sign, max(at + 1, match.end() if match else 0))
+
+
+def _is_random(value: str, least: float) -> bool:
+    """Letters and digits mixed, or cases and signs, with the entropy (Shannon, bits a character) of a password rather
+    than of a word."""
+    digits, letters = any(map(str.isdigit, value)), any(map(str.isalpha, value))
+    if not letters or not (digits or (value.lower() != value != value.upper() and _SIGN.search(value))):
+        return False
+    counts = Counter(value).values()
+    return -sum(n / len(value) * math.log2(n / len(value)) for n in counts) >= least

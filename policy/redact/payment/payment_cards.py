@@ -1,0 +1,169 @@
+# ruff: noqa: E501  # tables read better in one line a row
+"""Payment cards: issuer prefix and length (ISO/IEC 7812), Luhn check digit, digits together or in groups."""
+
+import re
+from collections.abc import Iterator
+
+from policy.redact.context.figures import stands_among_figures
+from policy.redact.context.harmless import called_otherwise
+from policy.redact.ids.kinds import IDS, UNCHECKED
+from policy.redact.ids.names import named_numbers
+from policy.redact.text.reading import Reading, Spans
+
+_GROUPS = re.compile(
+    r"[0-9](?<![A-Za-z0-9_+][0-9])(?<![0-9]\.[0-9])[0-9]{2,18}"
+    r"(?:(?:\.[0-9]{4}){3}|\.[0-9]{6}\.[0-9]{4,5}|(?:[ -][0-9]{1,19})*)(?![A-Za-z0-9_]|\.[0-9])"
+)
+_GROUP = re.compile(r"[0-9]+")
+_ACCOUNT_HEAD = re.compile(r"(?<![A-Za-z0-9])[A-Z]{2}[0-9]{2}[ -](?:[A-Z0-9]{4}[ -]){0,6}\Z")
+_FIRST_DIGITS = frozenset("0123456")
+_SHORTEST, _LONGEST = 12, 19
+_LONGEST_ID = 15
+_SURE = 14  # shorter ones are told from articles and parcels by what they are called
+_ISSUERS = re.compile(
+    r"4(?:[0-9]{12}|[0-9]{15}|[0-9]{18})"  # Visa
+    r"|(?:5[1-5][0-9]{2}|222[1-9]|22[3-9][0-9]|2[3-6][0-9]{2}|27[01][0-9]|2720)[0-9]{12}"  # Mastercard
+    r"|3[47][0-9]{13}"  # American Express
+    r"|3(?:0[0-5]|[689][0-9])[0-9]{11}"  # Diners Club
+    r"|(?:6011|64[4-9][0-9]|65[0-9]{2})[0-9]{12,15}"  # Discover
+    r"|35[0-9]{14,17}|(?:2131|1800)[0-9]{11}"  # JCB
+    r"|62[0-9]{14,17}"  # UnionPay
+    r"|(?:5018|5020|5038|5893|6304|6390|6759|676[1-3])[0-9]{8,15}|(?:50|67)[0-9]{14}(?:[0-9]{2,3})?"  # Maestro
+    r"|(?:0604|5[678][0-9]{2})(?:[0-9]{8}|[0-9]{12})"
+    r"|5019[0-9]{12}"  # Dankort
+    r"|220[0-4][0-9]{12}"  # Mir
+)
+_COORDINATE = 6  # digits; nobody groups a card so, and rows of figures have it
+_USUAL = 16  # digits; longer cards are written in groups, or named
+_LONG_NUMBER = re.compile(r"(?<![0-9.])[0-9]{13,19}(?![0-9.])")
+_AROUND = 240  # characters
+_EAN = 13  # digits, as many as the Visa cards of the last century had
+_CARD = re.compile(
+    r"card|kart|carte|tarjeta|c[aá]rta|cart[aã]o|kaart|kort|k[aá]rtya|kortel|visa|\bcc\b|pan|κάρτα|карт", re.IGNORECASE
+)
+_PAID_WITH = re.compile(
+    r"\b(?:pay|paid|charge|bill|bezahl|zahl|abbuch|pag|paie|pay[eé]|cobr|betal|betaal|maks|plat|zap[lł]a|fizet|plač|mok[eė]|πληρ|плат)\w*[^0-9\n]{1,14}\Z",
+    re.IGNORECASE,
+)
+_CARD_BEHIND = re.compile(rf"[\"')]{{0,2}} ?\((?:\w{{1,12}} )?(?:\w{{0,12}})(?:{_CARD.pattern})", re.IGNORECASE)
+_DOUBLED = (0, 2, 4, 6, 8, 1, 3, 5, 7, 9)
+
+
+def passes_luhn(digits: str) -> bool:
+    """ISO/IEC 7812-1 annex B."""
+    values = [int(c) for c in reversed(digits)]
+    return (sum(values[::2]) + sum(_DOUBLED[v] for v in values[1::2])) % 10 == 0
+
+
+def find_cards(text: str, start: int) -> Iterator[tuple[int, int]]:
+    """Spans of card numbers from `start` on. Other numbers may stand beside one: every group is tried as its first."""
+    reading = text if isinstance(text, Reading) else Reading(text)
+    for run in _GROUPS.finditer(text, start):
+        if run.end() - run.start() < _SHORTEST:
+            continue
+        if _ACCOUNT_HEAD.search(text, max(0, run.start() - 36), run.start()):  # an IBAN with a slip
+            continue
+        if reading.is_taken(run.start()):
+            continue
+        groups = [(m.start(), m.end()) for m in _GROUP.finditer(text, run.start(), run.end())]
+        first = 0
+        while first < len(groups):
+            at, end = groups[first]
+            is_inner = first > 0 and text[at - 1] == "-" and end - at < _SHORTEST  # of an ISBN, say
+            last = None if is_inner or text[at] not in _FIRST_DIGITS else _last_group(reading, groups, first)
+            if last is None:
+                first += 1
+                continue
+            yield groups[first][0], groups[last][1]
+            first = last + 1
+
+
+def _last_group(reading: Reading, groups: list[tuple[int, int]], first: int) -> int | None:
+    """The last group of the longest card that begins with the group `first`."""
+    digits, last = "", None
+    for index in range(first, len(groups)):
+        digits += reading[slice(*groups[index])]
+        if len(digits) > _LONGEST:
+            break
+        if len(digits) < _SHORTEST or not (_ISSUERS.fullmatch(digits) and passes_luhn(digits)):
+            continue
+        if not _is_grouped([end - at for at, end in groups[first : index + 1]]):
+            continue
+        if len(digits) == _EAN and _is_article(reading, groups[first][0], digits):
+            continue
+        if index == first and _is_a_word_of_64_bits(reading, groups[first][0], digits):
+            continue
+        if (
+            len(digits) >= _SURE
+            or _heads_cards(reading, groups[first][0])
+            or not called_otherwise(reading, groups[first][0], groups[index][1])
+        ):
+            last = index
+        if len(digits) <= _LONGEST_ID and _is_named_id(reading, groups[first][0], digits):
+            return None
+    return last
+
+
+def _is_grouped(sizes: list[int]) -> bool:
+    """Whether somebody groups a card so: 4 6 5 and 4 6 4, or by one size with the rest at the end."""
+    return (
+        len(sizes) == 1
+        or sizes[:2] == [4, 6]
+        or (
+            len(set(sizes[:-1])) == 1
+            and sizes[-1] <= sizes[0] != _COORDINATE
+            and (len(sizes) > 2 or sizes[0] == sizes[1])
+        )
+    )
+
+
+def _heads_cards(reading: Reading, begin: int) -> bool:
+    """Whether the number stands below a heading that speaks of cards."""
+    if not reading.columns:
+        return False
+    known: Spans | None = reading.__dict__.get("card_cells")
+    if known is None:
+        known = reading.__dict__["card_cells"] = Spans(
+            cell
+            for column in reading.columns
+            if _CARD.search(reading, column.start, column.end)
+            for cell in column.cells
+            if cell[0] < cell[1]
+        )
+    return known.covers(begin, begin + 1)
+
+
+def _is_article(reading: Reading, begin: int, digits: str) -> bool:
+    """Whether it is as good an article number (GS1 check digit) as a card, and nothing calls it a card."""
+    if reading.columns or sum(int(digit) * (1, 3)[at % 2] for at, digit in enumerate(digits)) % 10:
+        return False
+    return _CARD.search(reading, max(0, begin - 40), begin) is None
+
+
+def _is_a_word_of_64_bits(reading: Reading, begin: int, digits: str) -> bool:
+    """Whether a number in one piece may as well be an id that a program drew: longer than cards usually are, of thirteen digits (as articles are),
+    or in a column of numbers of its length that fail the check. What is called a card is one."""
+    is_long = len(digits) > _USUAL or len(digits) == _EAN
+    is_short = len(digits) < _USUAL and stands_among_figures(reading, begin, begin + len(digits))
+    if not (is_long or is_short or _stands_among_failing(reading, begin, digits)):
+        return False
+    end = begin + len(digits)
+    return not (
+        _CARD.search(reading, max(0, begin - 40), begin)
+        or _PAID_WITH.search(reading, max(0, begin - 24), begin)
+        or _CARD_BEHIND.match(reading, end)
+        or _heads_cards(reading, begin)
+    )
+
+
+def _stands_among_failing(reading: Reading, begin: int, digits: str) -> bool:
+    """Whether most numbers of its length around it pass no check, so that this one passes by chance."""
+    first, last = max(0, begin - _AROUND), begin + len(digits) + _AROUND
+    others = [each[0] for each in _LONG_NUMBER.finditer(reading, first, last) if len(each[0]) == len(digits)]
+    others = [each for each in others if each != digits]
+    return len(others) > 1 and sum(map(passes_luhn, others)) * 2 < len(others)
+
+
+def _is_named_id(reading: Reading, begin: int, digits: str) -> bool:
+    named = named_numbers(reading).get(begin)
+    return named is not None and any(IDS[kind].is_valid(digits) for kind in named.kinds if kind not in UNCHECKED)

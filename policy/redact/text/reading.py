@@ -1,0 +1,231 @@
+"""A text with what several detectors want to know of it, each found out once and only when asked for."""
+
+import re
+import unicodedata
+from bisect import bisect_right
+from collections.abc import Callable, Iterable
+from itertools import accumulate
+from operator import itemgetter
+from typing import Any, Generic, TypeVar
+
+from policy.redact.text.hints import countries_of
+from policy.redact.text.normalise import LOOK_ALIKES, lowered
+from policy.redact.text.tables import Column, columns_of
+
+_MIXED = re.compile(
+    r"(?<![^\W\d_])(?=[A-Za-z]{0,4}[OoIl|]{0,8}[0-9])[0-9A-Za-z|]{2,40}(?![^\W\d_])|(?<=\()O(?=\))"
+    r"|(?<=[0-9][ ./-])[OoIl]{1,3}(?=[ ./-][0-9])"
+)
+_BESIDE = re.compile(r"(?<=[0-9])[OoIl|]+|[OoIl|]+(?=[0-9])")
+_LOOK_ALIKE = re.compile(f"[{''.join(map(chr, LOOK_ALIKES))}]")
+_UNLIKE = re.compile(r"[0-9](?:(?<=[OoIl|][0-9])|(?=[OoIl|]|[ ./-][OoIl]{1,3}[ ./-][0-9]))")
+_BETWEEN_DIGITS = 6  # signs at most between two digits that make letters between them digits
+# No digit between two words, nor beside a cell that is a number: `Step_LSC|30002312|onStandStepChanged`.
+_BAR_OF_TABLE = re.compile(r"[^\W\d_]{2}[\"' ]{0,2}\|[\"' ]{0,2}[^\W\d_]{2}|\| ?-{3}|[^\W\d_]\|[0-9]{1,12}\|[^\W\d_]")
+_PADDED = re.compile(r"[^\s|] \| [^\s|]")
+_TIGHT = re.compile(r"[^\W\d_]{2}\||\|[^\W\d_]{2}")
+# `| 49 06 75 234 345 89`: in these groups a bar in front is the first digit of a French number.
+_FIRST_OF_A_NIR = re.compile(r"(?<!\S)\|(?=(?: [0-9OoIl]{2}){3}(?: [0-9OoIl]{3}){2} [0-9OoIl]{2}(?![0-9A-Za-z]| ?\|))")
+_PARTING_BAR = re.compile(r"(?<![0-9OoIl|])\||\|(?![0-9OoIl|])")
+_DIGIT_LIKE = str.maketrans("OoIl|", "00111")
+_DIGITS = re.compile("[0-9]")
+_WORD, _PLAIN_WORD = re.compile(r"([^\W\d_]+)"), re.compile("([a-z][a-z]*)")
+_INNER = re.compile(r"[A-Z](?<=[a-z\u00df-\u00ff][A-Z])(?=([A-Za-z]{1,40}))")
+_HEAD = itemgetter(slice(3))
+_NOT_PLAIN = re.compile(r"[^\x00-\x7f]")
+_FEW = 9
+_FEW_MARKS = 8
+
+
+class _Folded(dict[int, int]):
+    """A `str.translate` table from letters with marks to those without, one for one, learned letter by letter."""
+
+    def __missing__(self, code: int) -> int:
+        base = unicodedata.normalize("NFD", chr(code))[0]
+        self[code] = ord(base) if base.isalpha() else code
+        return self[code]
+
+
+_FOLDED = _Folded({ord(marked): ord(plain) for marked, plain in zip("łøđħŧıßæœðþ", "lodhtisaodt", strict=True)})
+
+
+T = TypeVar("T")
+
+
+class _Once(Generic[T]):
+    """`functools.cached_property` without its lock, which costs more than most of what is kept here."""
+
+    def __init__(self, find: Callable[[Any], T]) -> None:
+        self._find = find
+        self._name = find.__name__
+
+    def __get__(self, reading: Any, owner: object = None) -> T:
+        value = reading.__dict__[self._name] = self._find(reading)
+        return value
+
+
+class Spans:
+    """Disjoint stretches of a text; ask with `covers`."""
+
+    def __init__(self, found: Iterable[tuple[int, int]]) -> None:
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+        for start, end in sorted(found):
+            if self._ends and start <= self._ends[-1]:
+                self._ends[-1] = max(self._ends[-1], end)
+            else:
+                self._starts.append(start)
+                self._ends.append(end)
+
+    def covers(self, start: int, end: int) -> bool:
+        """Whether any of ``text[start:end]`` belongs to one of them."""
+        at = bisect_right(self._starts, end - 1)
+        return at > 0 and self._ends[at - 1] > start
+
+
+class Reading(str):
+    """The text itself; `Reading(text)` costs nothing until something is asked.
+
+    ``taken``: (start, end, label) of what was found so far; who looks for weaker things need not look there.
+    """
+
+    @_Once
+    def taken(self) -> list[tuple[int, int, str]]:
+        return []
+
+    def is_taken(self, at: int) -> bool:
+        """Whether the character at `at` belongs to a finding."""
+        taken = self.taken
+        if len(taken) < _FEW:
+            for start, end, _ in taken:  # noqa: SIM110  # asked of every number; a generator costs twice as much
+                if start <= at < end:
+                    return True
+            return False
+        known: tuple[int, Spans] | None = self.__dict__.get("taken_spans")
+        if known is None or known[0] != len(self.taken):
+            known = self.__dict__["taken_spans"] = (len(self.taken), Spans((s, e) for s, e, _ in self.taken))
+        return known[1].covers(at, at + 1)
+
+    @_Once
+    def folded(self) -> str:
+        """In small letters without marks, character for character."""
+        small = lowered(self)
+        if small.isascii():
+            return small
+        marked = set(_NOT_PLAIN.findall(small))
+        if len(marked) > _FEW_MARKS:
+            return small.translate(_FOLDED)
+        for sign in marked:  # cheaper than a look at every letter
+            small = small.replace(sign, chr(_FOLDED[ord(sign)]))
+        return small
+
+    @_Once
+    def latin(self) -> str:
+        """With Cyrillic and Greek letters of the same look as Latin ones, character for character."""
+        if self.isascii() or not _LOOK_ALIKE.search(self):
+            return self
+        return self.translate(LOOK_ALIKES)
+
+    @_Once
+    def words(self) -> list[str]:
+        """Its words in order, as `folded` has them; in `dateOfBirth` two more begin. They begin at `starts`."""
+        small = self.folded
+        pieces = (_PLAIN_WORD if small.isascii() else _WORD).split(small)  # cheaper than a match for each
+        words, starts = pieces[1::2], list(accumulate(map(len, pieces)))[:-1:2]
+        if _INNER.search(self):
+            inner = [(word.start(), small[word.start() : word.end(1)]) for word in _INNER.finditer(self)]
+            both = sorted([*zip(starts, words, strict=True), *inner], key=itemgetter(0))
+            starts, words = list(map(itemgetter(0), both)), list(map(itemgetter(1), both))
+        known = self.__dict__
+        known["starts"], known["heads"] = starts, (heads := list(map(_HEAD, words)))
+        known["initials"] = frozenset(heads)
+        return words
+
+    @_Once
+    def starts(self) -> list[int]:
+        """Where each of `words` begins."""
+        found: list[int] = self._beside_words("starts")
+        return found
+
+    @_Once
+    def heads(self) -> list[str]:
+        """What each of `words` begins with, three letters at most."""
+        found: list[str] = self._beside_words("heads")
+        return found
+
+    @_Once
+    def initials(self) -> frozenset[str]:
+        """All of `heads`: enough to know what a text cannot name."""
+        found: frozenset[str] = self._beside_words("initials")
+        return found
+
+    def _beside_words(self, name: str) -> Any:
+        _ = self.words
+        return self.__dict__[name]
+
+    def words_from(self, initials: frozenset[str]) -> list[int]:
+        """Where words begin whose first three letters are one of `initials`."""
+        if initials.isdisjoint(self.initials):
+            return []
+        return [start for head, start in zip(self.heads, self.starts, strict=True) if head in initials]
+
+    @_Once
+    def countries(self) -> frozenset[str]:
+        """Countries whose language or numbers the text shows, as ISO 3166 codes in small letters; see `hints`."""
+        return countries_of(self, self.words, self.starts)
+
+    @_Once
+    def columns(self) -> tuple[Column, ...]:
+        """Columns of the tables in it, see `tables`."""
+        return columns_of(self)
+
+    @_Once
+    def with_plain_digits(self) -> "Reading | None":
+        """With O, o, I, l and | read as 0 and 1 beside digits, character for character; None if it is that already.
+
+        Letters of the same look count as Latin ones there; the others stay, for names in Greek and Cyrillic.
+        """
+        latin: str = self.latin
+        text = latin
+        if "|" in latin:
+            text = _FIRST_OF_A_NIR.sub("1", latin)
+            text = text if "\0" in text else _without_parting_bars(text)
+        changed = _with_plain_digits(text)
+        if text != latin:
+            changed = changed.replace("\0", "|")
+        if changed == latin:
+            return None
+        if latin is not self:
+            changed = "".join(own if was == new else new for own, was, new in zip(self, latin, changed, strict=True))
+        return Reading(changed)
+
+
+def _with_plain_digits(text: str) -> str:
+    first, last = 0, len(text)
+    if "(O)" not in text:
+        unlike = _UNLIKE.search(text)
+        if unlike is None:
+            return text
+        # From the end of the word before to the blank behind: nothing else can change.
+        first = max(0, text.rfind(" ", 0, unlike.start()) - 1)
+        *_, unlike = _UNLIKE.finditer(text, unlike.start())
+        last = text.find(" ", unlike.end() + _BETWEEN_DIGITS)
+        last = len(text) if last < 0 else last
+    return text[:first] + _MIXED.sub(_plain_digits, text[first:last]) + text[last:]
+
+
+def _without_parting_bars(text: str) -> str:
+    """`text` with NUL for the bars that part cells; where cells are padded, a bar right between digits is a digit."""
+    if _BAR_OF_TABLE.search(text) is None:
+        return text
+    return _PARTING_BAR.sub("\0", text) if _PADDED.search(text) and not _TIGHT.search(text) else text.replace("|", "\0")
+
+
+def _plain_digits(match: re.Match[str]) -> str:
+    word = match[0]
+    digits, like = len(_DIGITS.findall(word)), sum(map(word.count, "OoIl|"))
+    if digits + like == len(word):  # `lO223`, and `ll` or `O` between digits
+        return word.translate(_DIGIT_LIKE)
+    if not like or digits < 2 or (digits + like) * 3 < len(word) * 2 - 8:
+        return word
+    return _BESIDE.sub(lambda letters: letters[0].translate(_DIGIT_LIKE), word)

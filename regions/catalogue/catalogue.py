@@ -1,0 +1,271 @@
+"""Where backends run and who controls what runs there: dated facts from `catalogue.yaml` or an installation's own file.
+
+The country table (EU, EEA, adequacy) is `policy.document.countries`, which see for why. A row that is not valid on the
+day of the question is as unknown as one that is not there: its facts are left out, and policy denies on what it does
+not know.
+"""
+
+from collections.abc import Iterable, Sequence
+from datetime import date
+from functools import lru_cache
+from importlib.resources import files
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints, ValidationError
+
+from audit.law.lei import check_lei
+from policy.document.countries import builtin_countries
+from policy.document.marked_yaml import MarkedYaml, parse_yaml
+from policy.errors import PolicyDocumentError
+from policy.facts import Attestation, BackendFacts, CountrySets, Kind, Subprocessor, Tenancy
+from regions.errors import CatalogueError
+from regions.identity.identity import NAME
+
+
+def _country(code: str) -> str:
+    if code not in builtin_countries().known:
+        hint = "; did you mean GB?" if code == "UK" else ""
+        raise ValueError(f"{code!r} is no ISO 3166 alpha-2 country code{hint}")
+    return code
+
+
+Country = Annotated[str, AfterValidator(_country)]
+Name = Annotated[str, StringConstraints(pattern=rf"^{NAME.pattern}$")]
+Text = Annotated[str, StringConstraints(min_length=1, max_length=300)]
+
+
+class Row(BaseModel):
+    """A dated fact and where it can be checked. Valid on both end dates."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    id: Name
+    valid_from: date
+    valid_to: date | None = None
+    source: Text
+
+    def valid_on(self, day: date) -> bool:
+        return self.valid_from <= day and (self.valid_to is None or day <= self.valid_to)
+
+
+class Operator(Row):
+    """The legal entity that controls backends, and the one that controls it in the end (CLOUD Act exposure).
+
+    `lei`: its legal entity identifier (ISO 17442), which the DORA register identifies providers by.
+    """
+
+    entity: Text
+    head_office: Country
+    ultimate_parent: Text
+    parent_country: Country
+    lei: Annotated[str, AfterValidator(check_lei)] | None = None
+    subprocessors: tuple[Subprocessor, ...] = ()
+    attested_transfer: tuple[Attestation, ...] = ()
+
+
+class Register(Row):
+    """A version of an operator's list of sub-processors (GDPR 28(2), (4)); `id` is the operator's.
+
+    `announced`: when its customers were told, `objection_until`: until when they could object.
+    """
+
+    version: Text
+    announced: date | None = None
+    objection_until: date | None = None
+    subprocessors: tuple[Subprocessor, ...] = ()
+
+
+class Certification(Row):
+    """A certificate or attestation of an operator or a region (`of` is its id), by a body outside of it.
+
+    `scheme` as policies ask for it: ``C5``, ``SecNumCloud``, ``ISO 27001``, ``HDS``. It has an end, as they all do.
+    """
+
+    scheme: Text
+    of: Name
+    scope: Text
+    valid_to: date
+
+
+class Region(Row):
+    """A place where backends run: where prompts are computed, and where anything of them may be stored."""
+
+    name: Text
+    compute_country: Country
+    storage_country: Country
+    operator: Name
+
+
+class _Document(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    version: Text
+    operators: tuple[Operator, ...]
+    regions: tuple[Region, ...]
+    subprocessor_registers: tuple[Register, ...] = ()
+    certifications: tuple[Certification, ...] = ()
+
+
+RowKind = TypeVar("RowKind", Operator, Region, Register)
+
+
+class Catalogue:
+    """One version of the facts, immutable. Rows of one id may follow each other in time, not overlap."""
+
+    def __init__(
+        self,
+        version: str,
+        operators: Sequence[Operator],
+        regions: Sequence[Region],
+        registers: Sequence[Register] = (),
+        certifications: Sequence[Certification] = (),
+    ) -> None:
+        """Raises CatalogueError if rows of one id overlap or one names an operator or region that is not there."""
+        self.version = version
+        self.operators = tuple(operators)
+        self.regions = tuple(regions)
+        self.registers = tuple(registers)
+        self.certifications = tuple(certifications)
+        _refuse_overlaps("operator", self.operators)
+        _refuse_overlaps("region", self.regions)
+        _refuse_overlaps("sub-processor register", self.registers)
+        known = {operator.id for operator in self.operators}
+        for register in self.registers:
+            if register.id not in known:
+                raise CatalogueError(f"the sub-processor register of {register.id} belongs to no operator")
+        for certification in self.certifications:
+            if certification.of not in known | {region.id for region in self.regions}:
+                raise CatalogueError(f"certification {certification.id} is of {certification.of}, which is not there")
+        for region in self.regions:
+            if region.operator not in known:
+                raise CatalogueError(
+                    f"region {region.id} names operator {region.operator}, which is not in the catalogue"
+                )
+
+    @classmethod
+    def parse(cls, text: str) -> "Catalogue":
+        """From YAML. Raises CatalogueError with every problem and its line."""
+        document = _read(text)
+        return cls(
+            document.version,
+            document.operators,
+            document.regions,
+            document.subprocessor_registers,
+            document.certifications,
+        )
+
+    @classmethod
+    def load(cls, path: Path | None = None) -> "Catalogue":
+        """The file at `path`, or the one that comes with the package. Raises CatalogueError."""
+        source = files("regions.catalogue").joinpath("catalogue.yaml") if path is None else path
+        try:
+            return cls.parse(source.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError) as error:
+            raise CatalogueError(f"the catalogue cannot be read: {error}") from error
+
+    def region(self, region: str, day: date) -> Region:
+        """Raises CatalogueError if there is none of that id on `day`."""
+        return self._row("region", self.regions, region, day)
+
+    def operator(self, operator: str, day: date) -> Operator:
+        """Raises CatalogueError if there is none of that id on `day`."""
+        return self._row("operator", self.operators, operator, day)
+
+    def backend_facts(
+        self,
+        *,
+        backend_id: str,
+        tenant: str,
+        region: str,
+        models: Iterable[str],
+        day: date,
+        kind: Kind | None = None,
+        single_tenant: Tenancy | None = None,
+    ) -> BackendFacts:
+        """All that a decision asks about a backend. What is not known on `day` is left out, never guessed."""
+        place = _on(self.regions, region, day)
+        operator = _on(self.operators, place.operator, day) if place else None
+        subprocessors, register = self._subprocessors(operator, day)
+        return BackendFacts(
+            backend_id=backend_id,
+            tenant=tenant,
+            region=region,
+            models=tuple(models),
+            compute_country=place.compute_country if place else None,
+            storage_country=place.storage_country if place else None,
+            operator=operator.entity if operator else None,
+            operator_hq=operator.head_office if operator else None,
+            ultimate_parent=operator.ultimate_parent if operator else None,
+            parent_country=operator.parent_country if operator else None,
+            subprocessors=subprocessors,
+            subprocessors_version=register,
+            attested_transfer=operator.attested_transfer if operator else (),
+            kind=kind,
+            single_tenant=single_tenant,
+            certifications=self._certified({region, operator.id} if operator else {region}, day),
+        )
+
+    def _subprocessors(self, operator: Operator | None, day: date) -> tuple[tuple[Subprocessor, ...], str | None]:
+        """Those of the operator's own row and of its register on `day`, and that register's version.
+
+        An operator that keeps a register, but none for that day, has a sub-processor nobody knows: that denies.
+        """
+        if operator is None:
+            return (), None
+        if not any(register.id == operator.id for register in self.registers):
+            return operator.subprocessors, None
+        register = _on(self.registers, operator.id, day)
+        if register is None:
+            return (*operator.subprocessors, Subprocessor(name=f"whoever is on no register on {day}")), None
+        return (*operator.subprocessors, *register.subprocessors), register.version
+
+    def _certified(self, holders: set[str], day: date) -> tuple[str, ...]:
+        held = {one.scheme for one in self.certifications if one.of in holders and one.valid_on(day)}
+        return tuple(sorted(held))
+
+    def country_sets(self) -> CountrySets:
+        """The table that the policies of this installation are compiled against."""
+        return builtin_countries()
+
+    def _row(self, what: str, rows: Sequence[RowKind], row_id: str, day: date) -> RowKind:
+        row = _on(rows, row_id, day)
+        if row is None:
+            known = ", ".join(sorted({r.id for r in rows if r.valid_on(day)}))
+            raise CatalogueError(f"there is no {what} {row_id!r} on {day}; there are {known or 'none'}")
+        return row
+
+
+def _on(rows: Sequence[RowKind], row_id: str, day: date) -> RowKind | None:
+    return next((row for row in rows if row.id == row_id and row.valid_on(day)), None)
+
+
+def _refuse_overlaps(what: str, rows: Sequence[Row]) -> None:
+    ordered = sorted(rows, key=lambda row: (row.id, row.valid_from))
+    for row in ordered:
+        if row.valid_to is not None and row.valid_to < row.valid_from:
+            raise CatalogueError(f"{what} {row.id} ends on {row.valid_to}, before it begins")
+    for earlier, later in pairwise(ordered):
+        if earlier.id == later.id and (earlier.valid_to is None or later.valid_from <= earlier.valid_to):
+            raise CatalogueError(f"{what} {later.id} is described twice on {later.valid_from}")
+
+
+@lru_cache(maxsize=4)
+def _read(text: str) -> _Document:
+    """The text read and checked, once a process: parts of one gateway ask for the same file one after the other."""
+    try:
+        marked = parse_yaml(text)
+        return _Document.model_validate(marked.value)
+    except PolicyDocumentError as error:
+        raise CatalogueError(str(error)) from error
+    except ValidationError as error:
+        raise CatalogueError(_problems(error, marked)) from None
+
+
+def _problems(error: ValidationError, marked: MarkedYaml) -> str:
+    lines = []
+    for item in error.errors(include_url=False):
+        where = ".".join(map(str, item["loc"]))
+        lines.append((marked.line(item["loc"]), f"{where}: {item['msg'].removeprefix('Value error, ')}"))
+    return "\n".join(f"line {line}: {message}" for line, message in sorted(lines))

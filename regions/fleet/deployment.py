@@ -1,0 +1,118 @@
+"""What shall run (`Deployment`) and what does (`Replica`): frozen values that cross rooms.
+
+A replica's life: starting -> ready -> draining -> stopped, or failed from any of them; from ready it may fall asleep,
+and wake up again, any number of times. Once it has ended it is never used again: its successor has another id, and
+with it another certificate, so that whoever holds the old one is nobody.
+"""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from secrets import token_hex
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from regions.identity.identity import NAME
+
+MAX_REPLICAS = 256
+SUFFIX_BYTES = 4
+MAX_NAME = 31 - 1 - 2 * SUFFIX_BYTES
+"""Characters of a deployment's name: a replica's is it, a hyphen and eight hexadecimal digits."""
+CPU = "cpu"
+MAX_FAILURE = 400
+
+Place = Annotated[str, Field(pattern=f"^{NAME.pattern}$")]
+
+
+class Scale(BaseModel):
+    """How many replicas, and by what they are judged too few. `idle_s`: without a call for so long, down to
+    `min_replicas`, also where that is 0; those that go sleep for `asleep_s` before they end, ready to come back soon.
+    `ttft_ms`: the time to the first token that 95 of 100 calls should stay
+    under. `calls_each`: calls that a replica should have at one time."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    min_replicas: int = Field(0, ge=0, le=MAX_REPLICAS)
+    max_replicas: int = Field(1, ge=1, le=MAX_REPLICAS)
+    idle_s: int = Field(300, ge=1, le=7 * 86400)
+    ttft_ms: int = Field(2000, ge=1, le=600_000)
+    calls_each: int = Field(8, ge=1, le=4096)
+    asleep_s: int = Field(0, ge=0, le=7 * 86400)
+
+
+class Deployment(Scale):
+    """A tenant's wish: `model`, as calls name it, from `weights`, in one of `regions` (the preferred first).
+
+    `gpu`: a card's name, or ``cpu``. `wait_s`: how long a call may wait for a replica. `micro_eur_per_hour`: of one
+    replica. One that is draining starts nothing more. `failures`: starts that failed one after the other, none having
+    succeeded since; `failure`: why the last of them did.
+    """
+
+    tenant: Place
+    id: Annotated[str, Field(pattern=f"^{NAME.pattern}$", max_length=MAX_NAME)]
+    model: str = Field(min_length=1, max_length=200)
+    weights: str = Field(min_length=1, max_length=1000)
+    regions: tuple[Place, ...] = Field(min_length=1, max_length=16)
+    gpu: str = Field(CPU, max_length=32)
+    wait_s: int = Field(120, ge=1, le=3600)
+    micro_eur_per_hour: int = Field(0, ge=0, le=10**12)
+    draining: bool = False
+    failures: int = Field(0, ge=0)
+    failure: str | None = Field(None, max_length=MAX_FAILURE)
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.tenant, self.id
+
+    def potential(self, region: str) -> str:
+        """What a policy knows a replica by that does not run yet; no real one has such a name."""
+        return f"{self.id}.{region}"
+
+
+class State(StrEnum):
+    STARTING = "starting"
+    READY = "ready"
+    ASLEEP = "asleep"
+    DRAINING = "draining"
+    STOPPED = "stopped"
+    FAILED = "failed"
+
+
+ENDED = frozenset({State.STOPPED, State.FAILED})
+NEXT: Mapping[State, frozenset[State]] = {
+    State.STARTING: frozenset({State.READY, State.DRAINING, State.STOPPED, State.FAILED}),
+    State.READY: frozenset({State.ASLEEP, State.DRAINING, State.STOPPED, State.FAILED}),
+    State.ASLEEP: frozenset({State.READY, State.DRAINING, State.STOPPED, State.FAILED}),
+    State.DRAINING: frozenset({State.STOPPED, State.FAILED}),
+    State.STOPPED: frozenset(),
+    State.FAILED: frozenset(),
+}
+"""Where a replica may go from where it is."""
+
+
+class Replica(BaseModel):
+    """One replica: where its life is, and which node's launcher holds it. Times are seconds since 1970; up to
+    `metered_until` its time is on the bill."""
+
+    model_config = ConfigDict(frozen=True)
+
+    id: str
+    tenant: str
+    deployment: str
+    region: str
+    state: State
+    holder: str
+    gpu: str
+    model: str
+    micro_eur_per_hour: int
+    started_at: float
+    metered_until: float
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.tenant, self.deployment
+
+
+def replica_name(deployment: str) -> str:
+    """A new one, unlike any before."""
+    return f"{deployment}-{token_hex(SUFFIX_BYTES)}"

@@ -1,0 +1,67 @@
+"""What it means to start and stop a backend, wherever it runs. `regions.launchers.local` runs processes on this
+machine."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from regions.fleet.fleet import Backend
+from regions.identity.identity import BackendIdentity
+
+Progress = Callable[[str], None]
+"""Told in a sentence what is going on, for people who wait."""
+
+
+def silent(_sentence: str) -> None:
+    """A Progress that nobody hears."""
+
+
+@dataclass(frozen=True, slots=True)
+class BackendSpec:
+    """What to start: whose, which model, with what. `threads` and `gpus` (device numbers) bound what it may use."""
+
+    identity: BackendIdentity
+    model: Path
+    served_name: str
+    threads: int | None = None
+    gpus: tuple[int, ...] = ()
+    card: str | None = None  # the kind of GPU it is to have, where the launcher chooses one
+    options: tuple[str, ...] = ()  # more of `backend serve`
+
+
+@dataclass(frozen=True, slots=True)
+class RunningBackend:
+    """A backend that said it is ready. `pid` and `log`: where it is a process of this machine."""
+
+    backend: Backend
+    pid: int | None
+    log: Path | None
+
+
+class Launcher(Protocol):
+    """Starts and stops backends. Unless they outlive it, all of them are stopped when it closes."""
+
+    outlives: bool
+    """Backends go on when it is gone, and whoever leads next adopts them."""
+
+    async def adopt(self) -> None:
+        """Find what earlier ones left, so that it is `running`. Raises RegionsError."""
+        ...
+
+    async def start(self, spec: BackendSpec, *, progress: Progress = silent) -> RunningBackend:
+        """Returns when it is ready. Raises LaunchError, with nothing left running, if it does not get there."""
+        ...
+
+    async def stop(self, backend_id: str) -> None:
+        """Returns when nothing of it runs any more. Stopping what does not run does nothing."""
+        ...
+
+    @property
+    def running(self) -> Mapping[str, RunningBackend]:
+        """What runs, by id."""
+        ...
+
+    async def close(self) -> None:
+        """Stop all, or let go of all that outlives it."""
+        ...

@@ -1,0 +1,97 @@
+"""What the reconciler works with: the store that it reads and writes, and what engines are asked besides answers."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from regions.fleet.demand import Demand
+from regions.fleet.deployment import Deployment, Replica, State
+from regions.fleet.fleet import Backend
+
+Key = tuple[str, str]
+"""Tenant and name of a deployment."""
+
+
+class Rest(Protocol):
+    """What an engine does besides answering. None raises."""
+
+    async def release(self, backend: Backend) -> Mapping[str, str]:
+        """End what runs and wipe the cache, before it is stopped; what goes on record with its end."""
+        ...
+
+    async def sleep(self, backend: Backend) -> Mapping[str, str] | None:
+        """Give its GPU's memory back and stay; what goes on record. None: it cannot, or did not."""
+        ...
+
+    async def wake(self, backend: Backend) -> bool:
+        """Whether it answers again."""
+        ...
+
+
+class NoRest:
+    """Of engines that can do nothing but end."""
+
+    async def release(self, backend: Backend) -> Mapping[str, str]:
+        return {}
+
+    async def sleep(self, backend: Backend) -> Mapping[str, str] | None:
+        return None
+
+    async def wake(self, backend: Backend) -> bool:
+        return False
+
+
+class NotLeading(Exception):
+    """Another leads by now, or has taken the replica further."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What the store says: the wish by tenant and name, replicas that have not ended, demand by tenant and model.
+    `offered`: replicas that gateways may call."""
+
+    deployments: Mapping[Key, Deployment]
+    replicas: tuple[Replica, ...]
+    demand: Mapping[tuple[str, str], Demand]
+    offered: frozenset[str]
+
+
+class Store(Protocol):
+    """Called from threads. Every change is durable, and on record, when it returns; each raises NotLeading where the
+    term is not that of the leader any more. `end` and `meter` bill the last `within_s` seconds at most, whatever the
+    store's clock says; None: all that there are."""
+
+    def lead(self) -> int | None:
+        """The term; the next number where the same gateway leads again, and nobody did between."""
+        ...
+
+    def resign(self) -> None: ...
+
+    def view(self) -> View: ...
+
+    def begin(self, term: int, deployment: Deployment, region: str) -> Replica: ...
+
+    def ready(self, term: int, replica: Replica, backend: Backend) -> None: ...
+
+    def withdraw(self, term: int, replica: Replica) -> None: ...
+
+    def asleep(self, term: int, replica: Replica, detail: Mapping[str, str]) -> None: ...
+
+    def drain(self, term: int, replica: Replica, reason: str) -> None: ...
+
+    def end(
+        self,
+        term: int,
+        replica: Replica,
+        state: State,
+        reason: str,
+        *,
+        seen: bool,
+        detail: Mapping[str, str],
+        within_s: float | None,
+        failure: str | None = None,
+    ) -> None:
+        """`failure`: why it did not start."""
+        ...
+
+    def meter(self, term: int, busy: Mapping[str, bool], within_s: float | None) -> None: ...

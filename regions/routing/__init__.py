@@ -1,0 +1,4 @@
+"""Which of the allowed backends is asked first.
+
+`gateway` may import it.
+"""

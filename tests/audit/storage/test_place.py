@@ -1,0 +1,68 @@
+"""The same commands on a log in PostgreSQL."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from audit.cli.app import app
+from audit.events.private_value import Private
+from audit.storage.place import DATABASE_VARIABLE, is_there, open_reader, open_store
+from audit.storage.postgres import PostgresReader
+from audit.storage.sqlite import SqliteReader, SqliteStore
+from tests.audit.conftest import Home, accepted, completed
+
+
+def run(home: Home, *words: str) -> Result:
+    return CliRunner().invoke(app, [*words, "--data", str(home.path.parent.parent)], terminal_width=200, color=False)
+
+
+@pytest.fixture
+async def home(tmp_path: Path, empty_database: str) -> Home:
+    home = Home(tmp_path, empty_database)
+    async with home.custody() as custody:
+        await custody.record(accepted("a"), Private({"input": "x"}, "alice@example.com"))
+        await custody.record(completed("a"))
+    return home
+
+
+def test_the_commands_work_on_a_log_in_a_database(home: Home, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(DATABASE_VARIABLE, str(home.url))
+    assert is_there(home.path) and not home.path.exists()
+    for words in (
+        ["verify"],
+        ["show"],
+        ["retention", "--dry-run"],
+        ["incident", "open", "--tenant", "acme"],
+        ["rotate"],
+    ):
+        done = run(home, *words)
+        assert done.exit_code == 0, done.output
+    done = run(home, "erase", "--tenant", "acme", "--subject", "alice@example.com", "--yes", "--json")
+    assert done.exit_code == 1, "the incident's hold stands"
+    done = run(home, "export", "--tenant", "acme", "--output", str(tmp_path / "p.zip"), "--json")
+    assert json.loads(done.stdout)["ok"], done.output
+    assert home.types("acme")[-1] == "log.exported"
+    assert not home.path.exists()
+
+
+def test_without_the_variable_a_log_is_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(DATABASE_VARIABLE, raising=False)
+    path = tmp_path / "log.db"
+    assert not is_there(path)
+    store = open_store(path, "gw-1", "boot")
+    assert isinstance(store, SqliteStore)
+    reader = open_reader(path)
+    assert isinstance(reader, SqliteReader)
+    reader.close()
+    store.close()
+
+
+def test_with_the_variable_it_is_the_database_whatever_the_path(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(DATABASE_VARIABLE, str(home.url))
+    reader = open_reader(home.path)
+    assert isinstance(reader, PostgresReader)
+    reader.close()
+    monkeypatch.setenv(DATABASE_VARIABLE, "")
+    assert not is_there(home.path)

@@ -1,0 +1,161 @@
+from backend.engine.core.block_manager import BlockManager
+from backend.engine.core.scheduler import Scheduler
+from backend.engine.core.sequence import Sequence, Status
+from tests.backend.tiny import greedy
+
+
+def scheduler(*, blocks: int = 64, block_size: int = 4, seqs: int = 8, budget: int = 16) -> Scheduler:
+    return Scheduler(BlockManager(blocks, block_size), max_num_seqs=seqs, max_num_batched_tokens=budget)
+
+
+_arrivals = iter(range(1_000_000))
+
+
+def add(s: Scheduler, length: int, *, priority: int = 0, leader: Sequence | None = None) -> Sequence:
+    arrival = next(_arrivals)
+    sequence = Sequence(arrival, [arrival % 1000 + 1] * length, greedy(50), arrival=arrival, priority=priority)
+    sequence.leader = leader
+    s.add(sequence)
+    return sequence
+
+
+def step(s: Scheduler) -> dict[Sequence, int]:
+    """Schedule, and pretend to have computed."""
+    batch = s.schedule()
+    for item in batch:
+        samples = item.samples
+        item.sequence.num_computed += item.num_tokens
+        s.blocks.publish(item.sequence)
+        if samples:
+            item.sequence.tokens.append(1)
+    return {item.sequence: item.num_tokens for item in batch}
+
+
+def test_a_long_prompt_runs_in_chunks_of_the_budget_and_decodes_go_on_beside_it() -> None:
+    s = scheduler(budget=16)
+    short = add(s, 3)
+    assert step(s) == {short: 3}
+    long = add(s, 40)
+    assert step(s) == {short: 1, long: 15}
+    assert step(s) == {short: 1, long: 15}
+    assert step(s) == {short: 1, long: 10}
+    assert step(s) == {short: 1, long: 1}
+
+
+def test_a_decode_that_came_later_is_not_starved_by_an_earlier_prompt() -> None:
+    s = scheduler(budget=4)
+    first, second = add(s, 2), add(s, 2)
+    step(s)
+    s.preempt(first)
+    first.tokens += [9] * 40  # it comes back as a long prompt, ahead of the other
+    step(s)
+    assert step(s) == {first: 3, second: 1}
+
+
+def test_no_step_exceeds_the_budget_or_the_number_of_sequences() -> None:
+    s = scheduler(budget=8, seqs=3)
+    for length in (5, 1, 9, 2, 30):
+        add(s, length)
+    for _ in range(12):
+        batch = step(s)
+        assert 0 < sum(batch.values()) <= 8
+        assert len(s.running) <= 3
+
+
+def test_first_come_is_first_served_within_a_priority() -> None:
+    s = scheduler(seqs=1, budget=16)
+    late_but_urgent = [add(s, 2), add(s, 2), add(s, 2, priority=-1)]
+    served = []
+    while s.waiting or s.running:
+        (sequence,) = step(s)
+        served.append(sequence)
+        s.finish(sequence)
+    assert served == [late_but_urgent[2], late_but_urgent[0], late_but_urgent[1]]
+
+
+def test_the_head_of_the_queue_is_not_overtaken_when_it_does_not_fit() -> None:
+    s = scheduler(blocks=4, block_size=4, budget=16)
+    holder = add(s, 7)
+    step(s)
+    big, small = add(s, 12), add(s, 2)
+    assert step(s) == {holder: 1}
+    assert s.waiting == [big, small]
+    assert not big.block_table
+    s.finish(holder)
+    assert big in step(s)
+
+
+def test_when_blocks_run_out_the_last_in_order_is_preempted_and_comes_back_first() -> None:
+    s = scheduler(blocks=4, block_size=4, budget=16)
+    first, second = add(s, 8), add(s, 8)
+    assert step(s) == {first: 8, second: 8}
+    assert step(s) == {first: 1}
+    assert second.status is Status.WAITING
+    assert (second.num_computed, second.block_table) == (0, [])
+    third = add(s, 1)
+    assert s.waiting == [second, third]
+    assert s.num_preemptions == 1
+    s.finish(first)
+    assert step(s)[second] >= 1
+
+
+def test_one_of_lower_priority_is_preempted_even_if_it_came_first() -> None:
+    s = scheduler(blocks=4, block_size=4, budget=16)
+    batch_job, urgent = add(s, 8, priority=5), add(s, 8, priority=0)
+    step(s)
+    assert step(s) == {urgent: 1}
+    assert batch_job.status is Status.WAITING
+
+
+def test_a_sequence_that_cannot_grow_and_is_last_preempts_itself() -> None:
+    s = scheduler(blocks=3, block_size=4, budget=16)
+    first, second = add(s, 5), add(s, 4)
+    assert step(s) == {first: 5, second: 4}
+    assert step(s) == {first: 1}
+    assert second.status is Status.WAITING
+
+
+def test_nobody_is_admitted_in_a_step_that_preempted() -> None:
+    s = scheduler(blocks=4, block_size=4, budget=16)
+    first, second = add(s, 8), add(s, 8)
+    step(s)
+    add(s, 1)
+    assert step(s) == {first: 1}
+    assert second not in s.running
+
+
+def test_cached_tokens_are_counted_when_a_sequence_really_runs() -> None:
+    s = scheduler(blocks=5, block_size=4, budget=32)
+    first = add(s, 9)
+    step(s)
+    twin = Sequence(-1, first.tokens[:9], greedy(5), arrival=next(_arrivals))
+    s.add(twin)
+    blocker = add(s, 12, priority=-1)
+    step(s)
+    assert twin.num_cached is None  # looked up, but not admitted: the queue's head did not fit
+    s.finish(blocker)
+    step(s)
+    assert twin.num_cached == 8
+    assert s.prefix_hits == 8
+
+
+def test_a_sibling_waits_until_its_leader_has_computed_the_prompt() -> None:
+    s = scheduler(budget=8)
+    leader = add(s, 12)
+    sibling = Sequence(-1, leader.tokens[:], greedy(5), arrival=next(_arrivals), leader=leader)
+    s.add(sibling)
+    other = add(s, 2)
+    assert step(s) == {leader: 8}
+    assert step(s) == {leader: 4, other: 2}  # others pass it by
+    assert step(s)[sibling] == 1  # it shares the rest
+
+
+def test_finishing_is_harmless_twice_and_in_any_state() -> None:
+    s = scheduler()
+    waiting, running = add(s, 2, priority=1), add(s, 2)
+    s.budget = 2
+    step(s)
+    for sequence in (running, waiting, running, waiting):
+        s.finish(sequence)
+    assert (s.running, s.waiting, s.blocks.num_used) == ([], [], 0)
+    assert step(s) == {}

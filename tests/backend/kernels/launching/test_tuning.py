@@ -1,0 +1,82 @@
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from backend.kernels.launching import tuning
+from backend.kernels.launching.tuning import Choice, Choices
+
+SMALL, LARGE = Choice.of(4, 2, TILE=32), Choice.of(8, 3, TILE=128)
+
+
+@pytest.fixture
+def defaults_afterwards():
+    yield
+    tuning.use(Choices("defaults"))
+
+
+def test_without_tuning_the_default_is_taken():
+    assert tuning.choice("kernel", "shape", SMALL) is SMALL
+
+
+def test_the_fastest_candidate_that_runs_is_kept_and_used(defaults_afterwards):
+    choices = Choices("card")
+    seconds = {SMALL: 2.0, LARGE: None}
+    assert choices.tune("kernel[shape]", [LARGE, SMALL], seconds.get) == SMALL
+    tuning.use(choices)
+    assert tuning.choice("kernel", "shape", LARGE) == SMALL
+    assert tuning.choice("kernel", "another shape", LARGE) == LARGE
+    assert tuning.choice("another kernel", "shape", LARGE) == LARGE
+
+
+def test_equally_fast_candidates_are_settled_by_their_order():
+    assert Choices("card").tune("kernel[shape]", [LARGE, SMALL], lambda _: 1.0) == LARGE
+
+
+def test_a_shape_that_no_candidate_can_run_is_an_error():
+    with pytest.raises(ValueError, match="no candidate"):
+        Choices("card").tune("kernel[shape]", [SMALL], lambda _: None)
+
+
+def test_choices_survive_in_the_section_of_their_card_and_version(tmp_path):
+    path = tmp_path / "kernels" / "choices.json"
+    for card, choice in (("H100", SMALL), ("H200", LARGE)):
+        choices = Choices.load(path, card, "3.6.0")
+        choices.tune("kernel[shape]", [choice], lambda _: 1.0)
+        choices.save()
+    assert Choices.load(path, "H100", "3.6.0").known == {"kernel[shape]": SMALL}
+    assert Choices.load(path, "H200", "3.6.0").known == {"kernel[shape]": LARGE}
+    assert Choices.load(path, "H100", "3.7.0").known == {}
+    assert [entry.name for entry in path.parent.iterdir()] == ["choices.json"]
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"H100 / triton 3": {"k": {"warps": 4}}}', '{"a": 1}', "\x00"])
+def test_a_broken_file_means_defaults_and_a_warning_not_a_failed_start(content, tmp_path, caplog):
+    path = tmp_path / "choices.json"
+    path.write_text(content)
+    assert Choices.load(path, "H100", "3").known == {}
+    assert "ignoring launch choices" in caplog.text
+
+
+def test_a_choice_is_what_a_launch_takes():
+    assert LARGE.arguments() == {"TILE": 128, "num_warps": 8, "num_stages": 3}
+    assert Choice.of(**json.loads(json.dumps(LARGE.as_json()))) == LARGE
+
+
+def test_choices_without_a_file_cannot_be_saved():
+    with pytest.raises(ValueError, match="no file"):
+        Choices("card").save()
+
+
+def test_the_choices_that_come_with_the_package_fit_the_shapes_they_are_for():
+    content = json.loads((Path(tuning.__file__).parents[1] / "choices.json").read_text())
+    assert any("H100" in target for target in content)
+    for section in content.values():
+        for key, choice in section.items():
+            kernel, shape = key.rstrip("]").split("[")
+            assert kernel == "narrow_linear"
+            width = int(re.search(r" k(\d+) ", shape)[1])
+            assert width % (choice["SPLITS"] * choice["BLOCK_K"]) == 0
+            assert choice["SPLITS"] == 1 or " parts " in shape
+            Choice.of(**choice)

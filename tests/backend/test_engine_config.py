@@ -1,0 +1,79 @@
+from typing import Any
+
+import pytest
+
+from backend.engine_config import EngineConfig, size_cache
+from backend.errors import ConfigError
+from tests.backend.tiny import tiny_config
+
+BLOCK_BYTES = 16 * 2 * 2 * 2 * 8 * 4  # tokens, K and V, layers, KV heads, head_dim, float32
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"block_size": 0},
+        {"max_num_seqs": -1},
+        {"kv_memory": 0},
+        {"max_waiting": -1},
+        {"num_blocks": 0},
+        {"threads": 0},
+        {"max_num_batched_tokens": 8, "max_num_seqs": 9},
+        {"step_timeout_s": 0},
+    ],
+)
+def test_settings_that_cannot_work_are_refused_by_name(changes: dict[str, int]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(changes))):
+        EngineConfig(model="", **changes)
+
+
+def test_memory_is_turned_into_whole_blocks() -> None:
+    size = size_cache(EngineConfig(model="", kv_memory=BLOCK_BYTES * 10 + 5), tiny_config(), 4)
+    assert (size.num_blocks, size.max_model_len) == (10, 160)
+
+
+def test_the_context_is_the_models_when_the_cache_holds_more() -> None:
+    assert size_cache(EngineConfig(model="", num_blocks=1000), tiny_config(), 4).max_model_len == 4096
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"kv_memory": BLOCK_BYTES - 1}, f"one takes {BLOCK_BYTES}"),
+        ({"max_model_len": 4097}, "beyond the model's context, 4096"),
+        ({"num_blocks": 2, "max_model_len": 33}, "needs 3 KV blocks .* lower max_model_len to 32"),
+    ],
+)
+def test_a_cache_that_cannot_be_names_the_number_that_could(changes: dict[str, int], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        size_cache(EngineConfig(model="", **changes), tiny_config(), 4)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"gpu_memory": 0.0}, "gpu_memory is a share"),
+        ({"gpu_memory": 1.5}, "gpu_memory is a share"),
+        ({"load_format": "torn"}, "load_format 'torn' is not one of auto, dummy"),
+        ({"quantization": "int3", "device": "cuda"}, "quantization is fp8 or nothing"),
+        ({"quantization": "fp8"}, "quantization fp8 needs a GPU"),
+        ({"kv_dtype": "fp8"}, "kv_dtype fp8 needs a GPU"),
+    ],
+    ids=str,
+)
+def test_gpu_settings_that_cannot_work_are_refused_by_name(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        EngineConfig(model="", **changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"batch_invariant": True, "device": "cuda", "quantization": "fp8"}, "goes without quantization"),
+        ({"speculation": "eagle"}, "ngram or nothing, not 'eagle'"),
+    ],
+    ids=str,
+)
+def test_modes_that_do_not_go_together_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        EngineConfig(**{"model": "", **changes})

@@ -1,0 +1,172 @@
+"""Long prompts are redacted in processes: with the same result, in turn, within a budget, and never passed unread."""
+
+import asyncio
+import json
+import os
+import signal
+
+import pytest
+
+from backend.wire import Usage
+from gateway.configuration.settings import Inspection as Settings
+from gateway.content import inspection as module
+from gateway.content.inspection import INLINE_BYTES, Inspection, parsed
+from gateway.content.prompt import OutputFilters, prepare
+from gateway.errors import RedactionRefused, TooManyConcurrent
+from gateway.openai.answer import rewrite_choices
+from gateway.openai.endpoint import CHAT
+from policy.errors import RedactionBlocked, RedactionError
+from tests.fakes.lab import OPEN_POLICY, POLICY, chat, lab
+from tests.gateway.parts import call, principal
+
+LONG = "Write to anna.schmidt@example.org or DE89 3704 0044 0532 0130 00. " * 400
+CONVERSATION = {"metadata": {"conversation_id": "c-1"}}  # the same placeholders in each call
+OWN = "  dictionaries: {codename: [bluebird]}\n  patterns: {ticket: 'T-[0-9]{6}'}\n"
+ACTIONS = "  input: {custom.codename: mask, custom.ticket: mask, "
+HASHING = POLICY.replace("email: pseudonymise", "email: hash").replace("  input: {", OWN + ACTIONS)
+SLOW = "+49 30 1234567 " * 40_000
+
+
+def redactor(policy=POLICY):
+    return principal(policy).in_force.redactor
+
+
+@pytest.mark.parametrize("policy", [POLICY, HASHING])
+async def test_a_process_redacts_as_the_gateway_itself_does(policy):
+    asked = call(chat(LONG + "bluebird T-123456", **CONVERSATION))
+    assert len(asked.raw) > INLINE_BYTES
+    here = prepare(asked, redactor(policy), "main")
+    async with Inspection(Settings(processes=1)) as inspection:
+        there = await inspection.prepare(asked, redactor(policy), "acme", "main")
+    assert there.body == here.body and there.counts == here.counts and there.counts["email"] == 400
+    assert b"anna.schmidt" not in there.body
+    assert there.output.counts == {}
+
+
+async def test_a_short_prompt_that_is_dense_with_digits_goes_to_a_process():
+    dense = call(chat("+49 30 1234567 " * 200))
+    assert len(dense.raw) < INLINE_BYTES
+    async with Inspection(Settings(processes=1)) as inspection:
+        there = await inspection.prepare(dense, redactor(), "acme", "main")
+        assert len(inspection._all) == 1
+    assert there.counts == prepare(dense, redactor(), "main").counts
+
+
+ANSWERED = {
+    "id": "x", "object": "chat.completion", "created": 1, "model": "small jan@example.org",
+    "usage": {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3},
+}  # fmt: skip
+
+
+def answered(text):
+    """A whole answer of two choices and a tool call, with odd names; and its bytes."""
+    call = {"id": "c 1 <", "type": "function", "function": {"name": "f", "arguments": json.dumps({"to": text})}}
+    choices = [
+        {"index": 0, "message": {"role": "assistant", "content": text, "tool_calls": [call]}, "finish_reason": "stop"},
+        {"index": 1, "message": {"content": [{"type": "text", "text": text}]}, "finish_reason": "a@example.org!"},
+    ]
+    raw = json.dumps({**ANSWERED, "choices": choices}).encode()
+    return json.loads(raw), raw
+
+
+async def test_a_process_filters_a_long_answer_as_the_gateway_itself_does():
+    prompt = prepare(call(chat(LONG)), redactor(), "main")
+    back = prompt.fields["messages"][0]["content"][:400]  # with placeholders, to be restored
+    usage = Usage(prompt_tokens=1, completion_tokens=2, total_tokens=3)
+    (here, _), (there, raw) = answered(back + LONG), answered(back + LONG)
+    output = OutputFilters(redactor(), prompt.output._pseudonyms)
+    rewrite_choices(here, here["choices"], usage, output.make)
+    async with Inspection(Settings(processes=1)) as inspection:
+        await inspection.filter_answer(there, raw, usage, prompt.output, "acme")
+        assert len(inspection._all) == 1
+    assert there == here and dict(prompt.output.counts) == dict(output.counts)
+    assert there["usage"] == ANSWERED["usage"]
+    assert "Write to anna.schmidt@example.org" in there["choices"][0]["message"]["content"]
+
+
+@pytest.mark.parametrize("budget_s", [30, 0.2])
+async def test_a_long_answer_that_may_not_be_sent_is_refused(budget_s):
+    blocking = redactor(POLICY.replace("email: mask", "email: block"))
+    prompt = prepare(call(chat("hi")), blocking, "main")
+    body, raw = answered(SLOW[: 10_000 if budget_s > 1 else None] + LONG)
+    async with Inspection(Settings(processes=1, budget_s=budget_s)) as inspection:
+        with pytest.raises(RedactionError if budget_s < 1 else RedactionBlocked):
+            await inspection.filter_answer(body, raw, None, prompt.output, "acme")
+
+
+async def test_an_answer_whose_texts_are_not_those_that_were_inspected_is_refused():
+    texts = module._Texts()
+    texts.collect(False).feed("as inspected")
+    giving = texts.giving(["filtered"])
+    with pytest.raises(RedactionError, match="not those"):
+        giving(False).feed("another")
+
+
+async def test_a_short_prompt_and_a_policy_without_redaction_start_no_process():
+    async with Inspection(Settings(processes=1)) as inspection:
+        await inspection.prepare(call(chat("hi")), redactor(), "acme", "main")
+        await inspection.prepare(call(chat(LONG)), redactor(OPEN_POLICY), "acme", "main")
+        assert inspection._all == set()
+
+
+async def test_what_policy_blocks_is_refused_with_its_place_from_a_process_too():
+    asked = call(chat(LONG + " key sk-proj-" + "aB3" * 16))
+    async with Inspection(Settings(processes=1)) as inspection:
+        with pytest.raises(RedactionRefused) as there:
+            await inspection.prepare(asked, redactor(), "acme", "main")
+    with pytest.raises(RedactionRefused) as here:
+        prepare(asked, redactor(), "main")
+    assert (there.value.code, there.value.details, there.value.message) == (
+        here.value.code, here.value.details, here.value.message,
+    )  # fmt: skip
+    assert there.value.code == "redaction_blocked"
+
+
+async def test_what_takes_longer_than_the_budget_is_refused_and_its_process_ended():
+    async with Inspection(Settings(processes=1, budget_s=0.2)) as inspection:
+        with pytest.raises(RedactionRefused) as refused:
+            await inspection.prepare(call(chat(SLOW)), redactor(), "acme", "main")
+        assert refused.value.code == "redaction_timeout"
+        assert inspection._all == set()
+
+
+async def test_a_process_that_dies_refuses_its_prompt_and_the_next_one_is_inspected():
+    async with Inspection(Settings(processes=1)) as inspection:
+        await inspection.warm()
+        (process,) = inspection._all
+        dying = asyncio.create_task(inspection.prepare(call(chat(SLOW)), redactor(), "acme", "main"))
+        await asyncio.sleep(0.3)
+        os.kill(process.pid, signal.SIGKILL)
+        with pytest.raises(RedactionRefused, match="could not be inspected"):
+            await dying
+        assert b"anna" not in (await inspection.prepare(call(chat(LONG)), redactor(), "acme", "main")).body
+
+
+async def test_one_tenant_has_one_process_at_work_and_the_other_tenants_are_served(monkeypatch):
+    monkeypatch.setattr(module, "MAX_WAITING", 3)
+    async with Inspection(Settings(processes=2)) as inspection:
+        slow = [asyncio.create_task(inspection.prepare(call(chat(SLOW)), redactor(), "acme", "main")) for _ in range(3)]
+        await asyncio.sleep(0.1)
+        with pytest.raises(TooManyConcurrent):
+            await inspection.prepare(call(chat(SLOW)), redactor(), "acme", "main")
+        await inspection.prepare(call(chat(LONG)), redactor(), "globex", "main")
+        assert not any(task.done() for task in slow)
+        for task in slow:
+            task.cancel()
+        await asyncio.gather(*slow, return_exceptions=True)
+        assert inspection._queues["acme"].turn.locked(), "a caller that left does not free the process"
+
+
+async def test_a_large_body_is_parsed_as_a_small_one():
+    raw = json.dumps(chat(LONG * 4)).encode()
+    assert (await parsed(CHAT, raw)).body == json.loads(raw)
+
+
+async def test_through_the_whole_gateway_nothing_personal_leaves_and_the_answer_is_restored(tmp_path):
+    async with lab(tmp_path) as made:
+        made.backends["acme-1"].say = lambda body: body["messages"][-1]["content"][:60]
+        answer = await made.post(chat(LONG))
+        assert answer.status == 200 and answer.text.startswith("Write to anna.schmidt@example.org")
+        assert "anna" not in made.backends["acme-1"].received
+        of_calls = [kind for kind in made.types() if kind.startswith("inference")]  # retention runs beside them
+        assert of_calls == ["inference.accepted", "inference.completed"]

@@ -1,0 +1,178 @@
+"""From a gateway that served calls to a pack that proves itself and is filled from its registers."""
+
+import csv
+import io
+import json
+import subprocess
+import sys
+import zipfile
+from importlib.resources import files
+
+import pytest
+
+from audit.errors import AuditError
+from gateway.evidence.evidence import gather
+from gateway.installation.installation import Installation
+from regions.identity.identity import BackendIdentity
+from regions.identity.trust import Trust
+from tests.fakes.lab import chat, lab
+
+
+async def test_the_registers_of_the_gateway_fill_an_evidence_pack(tmp_path):
+    async with lab(tmp_path) as made:
+        assert (await made.post(chat("hi"))).status == 200
+    known = gather(tmp_path / "data", "acme")
+    assert [backend.compute_country for backend in known.backends] == ["FR"]
+    assert {operator.id for operator in known.operators} == {backend.operator for backend in known.backends}
+    assert all(policy.text and policy.activated_by for policy in known.policies)
+    assert known.policies and known.activities and known.controller.name
+
+
+def test_without_an_installation_or_a_tenant_there_is_nothing_to_say(tmp_path):
+    assert gather(tmp_path / "none", "acme").activities == ()
+    assert not (tmp_path / "none").exists()
+
+
+async def test_a_tenant_of_the_log_alone_has_empty_registers(tmp_path):
+    async with lab(tmp_path):
+        pass
+    assert gather(tmp_path / "data", "_system").policies == ()
+    (tmp_path / "data" / "catalogue.yaml").write_text("nonsense")
+    with pytest.raises(AuditError, match="registers cannot be read"):
+        gather(tmp_path / "data", "acme")
+
+
+async def test_the_command_exports_a_pack_with_the_registers_in_it(tmp_path):
+    async with lab(tmp_path) as made:
+        await made.post(chat("hi"))
+    pack, data = tmp_path / "pack.zip", tmp_path / "data"
+    words = ["audit", "export", "--tenant", "acme", "--data", data, "--output", pack]
+    done = subprocess.run([sys.executable, "-m", "gateway", *map(str, words)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    with zipfile.ZipFile(pack) as archive:
+        ropa = list(csv.DictReader(io.StringIO(archive.read("ropa_controller.csv").decode("utf-8-sig"))))
+        policies = json.loads(archive.read("policy_history.json"))
+    assert ropa[0]["legal_basis"]
+    assert "residency" in policies[0]["text"]
+
+
+REGISTERED = """
+subprocessor_registers:
+  - id: {operator}
+    version: "1"
+    announced: 2025-11-15
+    objection_until: 2025-12-15
+    subprocessors: [{{name: First Support LLC, country: US, does: incident support}}]
+    valid_from: 2026-01-01
+    valid_to: 2026-06-30
+    source: example
+  - id: {operator}
+    version: "2"
+    subprocessors: [{{name: Second Support SE, country: FR}}]
+    valid_from: 2026-07-01
+    source: example
+"""
+
+
+async def test_the_registers_of_sub_processors_are_in_the_pack_with_each_version(tmp_path):
+    async with lab(tmp_path):
+        pass
+    data = tmp_path / "data"
+    operator = gather(data, "acme").operators[0].id
+    text = files("regions.catalogue").joinpath("catalogue.yaml").read_text()
+    kept = text[: text.index("# Lists of sub-processors")] + text[text.index("# Certificates and") :]
+    (data / "catalogue.yaml").write_text(kept + REGISTERED.format(operator=operator))
+    found = [(one.name, one.register_version, one.valid_from) for one in gather(data, "acme").subprocessors]
+    assert found == [("First Support LLC", "1", "2026-01-01"), ("Second Support SE", "2", "2026-07-01")]
+    (data / "catalogue.yaml").write_text(kept)
+    assert gather(data, "acme").subprocessors == ()
+
+
+async def test_names_and_contacts_come_from_the_file_of_registers_beside_the_database(tmp_path):
+    async with lab(tmp_path):
+        pass
+    data = tmp_path / "data"
+    project = gather(data, "acme").activities[0].id
+    before = gather(data, "acme")
+    assert before.controller.contact == before.processor.name == ""
+    details = {"subject_categories": ["customers"], "source": "the person"}
+    told = {"controller": {"contact": "privacy@acme.example"}, "activities": {project: details}}
+    (data / "registers.json").write_text(json.dumps({"processor": {"name": "P"}, "tenants": {"acme": told}}))
+    after = gather(data, "acme")
+    assert (after.processor.name, after.controller.contact) == ("P", "privacy@acme.example")
+    assert after.controller.name == before.controller.name != ""
+    assert after.activities[0].subject_categories == ("customers",)
+
+
+async def test_the_terms_of_a_policy_follow_its_text_and_every_activity_has_those_in_force(tmp_path):
+    async with lab(tmp_path):
+        pass
+    known = gather(tmp_path / "data", "acme")
+    terms = {one.policy_hash: one for one in known.terms}
+    assert {one.policy_hash for one in known.activities} <= set(terms)
+    assert {one.policy_hash for one in known.rulings} == set(terms)
+
+
+async def test_an_export_names_the_fields_that_no_register_fills_and_where_to_set_them(tmp_path):
+    async with lab(tmp_path) as made:
+        await made.post(chat("hi"))
+    pack, data = tmp_path / "pack.zip", tmp_path / "data"
+    words = ["audit", "export", "--tenant", "acme", "--data", data, "--output", pack]
+    done = subprocess.run([sys.executable, "-m", "gateway", *map(str, words)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "processor.name (GDPR 30(2)(a)): set it in registers.json: processor.name" in done.stdout
+    with zipfile.ZipFile(pack) as archive:
+        assert "registers.json: processor.name" in archive.read("README.html").decode()
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ({"tenants": {"acne": {}}}, "names tenant acne, which does not exist; there are acme"),
+        ({"tenants": {"acme": {"activities": {"sup": {}}}}}, "names project sup"),
+        ({"processor": {"lei": "529900T8BM49AURSDO56"}}, "no legal entity identifier"),
+        ({"tenants": {"acme": {"contract": {"start": "2026-02-01", "end": "2026-01-01"}}}}, "ends before it starts"),
+        ({"tenants": {"acme": {"contract": {"type_of_service": "eba_TA:S20"}}}}, "type_of_service"),
+    ],
+)
+async def test_registers_with_a_wrong_name_or_value_stop_the_export_and_say_what_is_wrong(tmp_path, content, says):
+    async with lab(tmp_path):
+        pass
+    (tmp_path / "data" / "registers.json").write_text(json.dumps(content))
+    with pytest.raises(AuditError, match=says):
+        gather(tmp_path / "data", "acme")
+
+
+OF_OTHERS = {"url": "https://10.0.0.9:8000", "models": ["m"], "kind": "openai"}
+UNREDACTED = (
+    "policy: x\nversion: 2\nresidency: {process_in: EEA, store_in: EEA}\nretention: {content: 'encrypted, 9d'}\n"
+)
+
+
+async def test_each_change_of_a_configuration_changes_what_the_pack_states(tmp_path):
+    async with lab(tmp_path) as made:
+        data = tmp_path / "data"
+
+        def said(in_place):
+            return {(one.applies_to, one.says) for one in gather(data, "acme").measures if one.in_place is in_place}
+
+        before = said(True)
+        assert ("activity main", "no prompt or answer is kept") in before
+        assert any(name == "activity main" and "in answers these are treated" in says for name, says in before)
+        made.control.activate_policy("acme", UNREDACTED)
+        after = said(True)
+        assert ("activity main", "no prompt or answer is kept") not in after
+        assert any("kept for 9 days" in says for _, says in after)
+        assert {("activity main", f"{what} are not redacted") for what in ("prompts", "answers")} <= said(False)
+
+        for name, tenancy in (("shared", None), ("alone", "declared")):
+            identity = BackendIdentity(Installation.open(data).cell, "acme", "eu-fr-par", name)
+            trust = Trust(pin="a" * 64)
+            made.control.register_backend(identity, trust=trust, single_tenant=tenancy, **OF_OTHERS)
+        assert ("backend shared", "it may serve other tenants too") in said(False)
+        assert not [says for name, says in said(True) if name == "backend shared" and "mutual TLS" in says]
+        assert [says for name, says in said(True) if name == "backend alone" and "nothing attests it" in says]
+        identities = {one.id: one.identity for one in gather(data, "acme").backends}
+        assert identities["shared"] == identities["alone"] == ""
+        made.control.revoke_backend("acme", "shared")
+        assert not [name for name, _ in said(True) | said(False) if name == "backend shared"]

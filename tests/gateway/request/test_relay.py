@@ -1,0 +1,205 @@
+"""A stream on its way: usage taken out, `[DONE]` held back, anything that is not an answer refused."""
+
+import asyncio
+import json
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway.errors import BackendFailed
+from gateway.openai.endpoint import COMPLETIONS
+from gateway.openai.stream_filter import StreamRewriter
+from gateway.request.relay import StreamRelay
+from tests.gateway.parts import call, exchange
+
+DONE = b"data: [DONE]\n\n"
+USAGE = {"prompt_tokens": 7, "completion_tokens": 2, "total_tokens": 9}
+
+
+def event(text=None, finish=None, **more):
+    delta = {} if text is None else {"content": text}
+    choices = [{"index": 0, "delta": delta, "finish_reason": finish}]
+    chunk = {"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "small", "choices": choices, **more}
+    return b"data: " + json.dumps(chunk).encode() + b"\n\n"
+
+
+def only_usage():
+    return event(choices=[], usage=USAGE)
+
+
+WHOLE = event("Hel") + event("lo") + event(finish="stop") + only_usage() + DONE
+
+
+class Holding:
+    """An output filter that keeps the last letter back until it is told to give it."""
+
+    def __init__(self):
+        self.kept = ""
+
+    def feed(self, text):
+        said, self.kept = (self.kept + text)[:-1], (self.kept + text)[-1:]
+        return said
+
+    def rest(self):
+        return self.kept
+
+    def flush(self):
+        said, self.kept = self.kept, ""
+        return said
+
+
+async def relayed(source, asked=None, *, held=False):
+    """What the client gets of `source`, the pieces a backend sends, and how it ends."""
+    relay = StreamRelay(asked or exchange(stream=True), StreamRewriter(lambda _: Holding()) if held else None)
+
+    async def pieces():
+        for data in source:
+            yield data
+
+    sent = b"".join([piece async for piece in relay.pieces(pieces())])
+    return sent, relay.ending()
+
+
+def said(data, index=None):
+    """The content, of all choices or of one."""
+    events = [json.loads(block[6:]) for block in data.decode().split("\n\n") if block and block != "data: [DONE]"]
+    choices = [choice for each in events for choice in each["choices"] if index in (None, choice["index"])]
+    return "".join(choice["delta"].get("content") or "" for choice in choices)
+
+
+async def test_chunks_pass_as_they_are_and_done_waits_for_the_record():
+    sent, ending = await relayed([WHOLE])
+    assert sent == event("Hel") + event("lo") + event(finish="stop")
+    assert ending == DONE
+
+
+async def test_usage_is_kept_for_the_meter_and_shown_last_to_whom_asked():
+    asked = exchange(stream=True, stream_options={"include_usage": True})
+    sent, ending = await relayed([WHOLE], asked)
+    assert b"usage" not in sent
+    shown = json.loads(ending.removesuffix(DONE)[6:])
+    assert (shown["choices"], shown["usage"], shown["id"]) == ([], USAGE, "x")
+    assert asked.usage.total_tokens == 9
+
+
+async def test_usage_inside_a_chunk_that_says_something_is_taken_out_of_it():
+    asked = exchange(stream=True)
+    sent, _ = await relayed([event("Hello", usage=USAGE) + DONE], asked)
+    assert (said(sent), asked.usage.total_tokens) == ("Hello", 9)
+    assert b"total_tokens" not in sent
+
+
+@pytest.mark.parametrize("held", [False, True])
+async def test_a_number_beyond_a_float_leaves_no_word_that_strict_readers_refuse(held):
+    asked = exchange(stream=True, stream_options={"include_usage": True})
+    source = [each.replace(b'"created": 1', b'"created": 1e400') for each in (event("Hel"), event(finish="stop"))]
+    sent, ending = await relayed([*source, only_usage(), DONE], asked, held=held)
+    assert ending.endswith(DONE) and b"Infinity" not in sent + ending
+    assert said(sent) == "Hel"
+
+
+async def test_what_was_said_is_counted():
+    asked = exchange(stream=True)
+    await relayed([WHOLE], asked)
+    assert (asked.chunks_out, asked.finish_reasons) == (3, ["stop"])
+
+
+@given(st.lists(st.integers(1, len(WHOLE) - 1), max_size=20), st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_the_client_gets_the_same_bytes_however_the_stream_is_cut(cuts, held):
+    edges = [0, *sorted(set(cuts)), len(WHOLE)]
+    pieces = [WHOLE[start:end] for start, end in pairwise(edges)]
+
+    async def both():
+        return await relayed(pieces, held=held), await relayed([WHOLE], held=held)
+
+    cut, whole = asyncio.run(both())
+    assert cut == whole
+    assert said(cut[0]) == "Hello"
+
+
+async def test_text_that_the_filter_held_back_comes_before_the_end():
+    sent, _ = await relayed([event("Hello") + DONE], held=True)
+    assert said(sent) == "Hello"
+
+
+async def test_nothing_after_done_is_sent():
+    sent, _ = await relayed([event("a") + DONE + event("more"), event("and more")])
+    assert said(sent) == "a"
+
+
+async def test_a_clean_end_after_every_choice_has_ended_is_a_whole_answer_also_without_done():
+    sent, ending = await relayed([event("Hello") + event(finish="stop") + only_usage()], held=True)
+    assert (said(sent), ending) == ("Hello", DONE)
+    asked = exchange(stream=True, n=2)
+    second = event(choices=[{"index": 1, "delta": {"content": "b"}, "finish_reason": "length"}])
+    sent, ending = await relayed([event("a", finish="stop") + second], asked)
+    assert (said(sent), ending, asked.finish_reasons) == ("ab", DONE, ["stop", "length"])
+
+
+async def test_text_that_was_held_back_of_a_choice_without_an_end_of_its_own_is_not_lost_without_done():
+    unfinished = event(choices=[{"index": 1, "delta": {"content": "left"}, "finish_reason": None}])
+    sent, _ = await relayed([event("a", finish="stop") + unfinished], held=True)
+    assert (said(sent, 0), said(sent, 1)) == ("a", "left")
+
+
+@pytest.mark.parametrize(
+    ("prompt", "n", "choices"),
+    [("a", None, 1), ("a", 3, 3), (["a", "b"], 2, 4), ([1, 2, 3], None, 1), ([[1], [2]], None, 2)],
+)
+def test_a_call_asks_for_as_many_answers_as_prompts_times_n(prompt, n, choices):
+    assert call({"model": "small", "prompt": prompt, "n": n}, COMPLETIONS).choices == choices
+
+
+@pytest.mark.parametrize(
+    ("source", "code"),
+    [
+        ([], "stream_truncated"),
+        ([event("a", finish="stop") + b"data: {"], "stream_truncated"),
+        ([event("a")], "stream_truncated"),
+        ([event("a"), b"data: [DO"], "stream_truncated"),
+        ([b"data: {not json}\n\n" + DONE], "backend_error"),
+        ([b"data: [1]\n\n" + DONE], "backend_error"),
+        ([b'data: {"error": {"message": "boom"}}\n\n' + DONE], "backend_error"),
+        ([event("a", usage={"total_tokens": "many"}) + DONE], "backend_error"),
+    ],
+    ids=[
+        "nothing",
+        "cut behind its end",
+        "no end",
+        "half an end",
+        "no JSON",
+        "no object",
+        "an error inside",
+        "usage that is none",
+    ],
+)
+async def test_a_stream_that_is_no_answer_fails_and_says_nothing_of_what_it_held(source, code):
+    with pytest.raises(BackendFailed) as failed:
+        await relayed(source)
+    assert failed.value.code == code
+    assert "boom" not in failed.value.message
+
+
+async def test_one_choice_of_two_that_ended_is_half_an_answer():
+    with pytest.raises(BackendFailed) as failed:
+        await relayed([event("a", finish="stop")], exchange(stream=True, n=2))
+    assert failed.value.code == "stream_truncated"
+
+
+async def test_of_a_stream_that_breaks_the_held_back_rest_can_still_be_had():
+    relay = StreamRelay(exchange(stream=True), StreamRewriter(lambda _: Holding()))
+
+    async def breaks():
+        yield event("Hello")
+        raise BackendFailed("gone")
+
+    heard = b""
+    with pytest.raises(BackendFailed):
+        async for piece in relay.pieces(breaks()):
+            heard += piece
+    assert said(heard) == "Hell"
+    assert said(relay.remainder()) == "o"
+    assert relay.remainder() == b""

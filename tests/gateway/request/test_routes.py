@@ -1,0 +1,171 @@
+"""Which backends may be called, and the last look before one is."""
+
+from pathlib import Path
+
+import pytest
+
+from gateway.errors import BackendUnavailable, InternalError
+from gateway.request.exchange import Exchange
+from gateway.request.routes import Routes
+from gateway.upstream.credentials import TenantCredentials
+from regions.fleet.fleet import FAILURES
+from tests.fakes.lab import OPEN_POLICY
+from tests.gateway.parts import World, call, exchange, principal, record
+
+HOME = ("acme/eu-fr-par/acme-1", "acme/eu-de-fra/acme-2", "acme/eu-fr-par/acme-3", "acme/eu-fr-par/acme-4")
+PLACES = (*HOME, "acme/us-east/acme-us", "globex/eu-fr-par/globex-1")
+
+
+def routes(world, max_attempts=3):
+    nowhere = Path("/nonexistent")
+    return Routes(world.fleet, world.inventory, TenantCredentials(nowhere, "eu-1", nowhere, None), max_attempts)
+
+
+@pytest.fixture
+def world():
+    return World(*PLACES)
+
+
+def decided(world, asked=None):
+    asked = world.decided(asked or exchange())
+    return asked, asked.decision
+
+
+def names(found):
+    return [route.backend.id for route in found]
+
+
+def test_only_backends_of_the_decision_are_chosen_and_no_more_than_may_be_tried(world):
+    found = routes(world, 3).choose(*decided(world))
+    assert len(found) == 3
+    assert set(names(found)) < {"acme-1", "acme-2", "acme-3", "acme-4"}
+    assert len(routes(world, 10).choose(*decided(world))) == 4
+
+
+def test_a_route_says_where_it_leads_and_on_what_basis(world):
+    found = routes(world, 10).choose(*decided(world))
+    route = next(route for route in found if route.backend.id == "acme-2")
+    assert (route.facts.compute_country, route.transfer_basis) == ("DE", "intra_eea")
+
+
+def test_calls_that_begin_alike_go_to_the_same_backend_and_others_elsewhere(world):
+    def first(text):
+        body = {"model": "small", "messages": [{"role": "system", "content": text}, {"role": "user", "content": "?"}]}
+        return names(routes(world).choose(*decided(world, exchange(body))))[0]
+
+    assert len({first("You are a helpful clerk.") for _ in range(5)}) == 1
+    assert len({first(f"You are clerk number {number}.") for number in range(40)}) == 4
+
+
+def test_conversations_under_one_system_prompt_begin_where_there_is_room_and_stay_where_they_began(world):
+    way, system = routes(world), "You are a helpful clerk. " * 40
+
+    def ask(number, turns):
+        said = "".join(f"turn {turn} of conversation {number}: {str(number * 7919) * 120}" for turn in range(turns))
+        body = {
+            "model": "small",
+            "messages": [{"role": "system", "content": system}, {"role": "user", "content": said}],
+        }
+        asked, decision = decided(world, exchange(body))
+        route = way.choose(asked, decision)[0]
+        with way.in_flight(asked, decision, route) as attempt:
+            attempt.answered()
+        return route.backend.id
+
+    began = {number: ask(number, 1) for number in range(1, 25)}
+    assert len(set(began.values())) >= 3
+    assert max(list(began.values()).count(name) for name in began.values()) <= 12
+    for turns in (2, 3):
+        assert {number: ask(number, turns) for number in began} == began
+
+
+def test_prices_of_backends_reach_the_choice(world):
+    records = [record(place).model_copy(update={"cost": cost}) for place, cost in zip(HOME, (9, 9, 1, 9), strict=True)]
+    world.inventory.replace(records)
+    firsts = {
+        names(routes(world).choose(*decided(world, exchange({"model": "small", "messages": [
+            {"role": "user", "content": f"question {number}"}]}))))[0] for number in range(20)
+    }  # fmt: skip
+    assert firsts == {"acme-3"}
+
+
+def test_one_that_is_down_is_not_asked_and_when_all_are_there_is_none(world):
+    asked, decision = decided(world)
+    for number, place in enumerate(HOME, 1):
+        world.fleet.mark_ready(world.backend(place.split("/")[2]), False)
+        if number < len(HOME):
+            assert place.split("/")[2] not in names(routes(world, 10).choose(asked, decision))
+    assert routes(world).choose(asked, decision) == routes(world).trials(asked, decision) == []
+
+
+def test_trials_are_of_the_decisions_backends_without_those_tried_and_within_the_attempts(world):
+    asked, decision = decided(world)
+    ids = [place.split("/")[2] for place in HOME]
+    for backend in list(world.fleet):  # also those of other tenants and outside the policy
+        for _ in range(3):
+            with world.fleet.call(backend, tenant=backend.tenant) as call:
+                call.failed()
+    found = names(routes(world, 10).trials(asked, decision))
+    assert sorted(found) == sorted(decision.backends)
+    assert set(found) <= set(ids)
+    assert names(routes(world, 10).trials(asked, decision, tried=found[:1])) == found[1:]
+    assert len(routes(world, 2).trials(asked, decision, tried=found[:1])) == 1
+    assert routes(world, 2).trials(asked, decision, tried=found[:2]) == []
+
+
+def test_one_whose_calls_keep_failing_is_left_alone(world):
+    asked, decision = decided(world)
+    chosen = routes(world, 10)
+    route = chosen.choose(asked, decision)[0]
+    for _ in range(FAILURES):
+        with chosen.in_flight(asked, decision, route) as attempt:
+            attempt.failed()
+    assert route.backend.id not in names(chosen.choose(asked, decision))
+
+
+def test_calls_in_flight_are_counted_while_they_run(world):
+    asked, decision = decided(world)
+    route = world.route()
+    with routes(world).in_flight(asked, decision, route):
+        assert world.fleet.loads([route.backend])["acme-1"].in_flight == 1
+    assert world.fleet.loads([route.backend])["acme-1"].in_flight == 0
+
+
+def test_a_backend_outside_the_decision_is_never_called(world):
+    asked, decision = decided(world)
+    with (
+        pytest.raises(InternalError, match="nothing was sent"),
+        routes(world).in_flight(asked, decision, world.route("acme-us")),
+    ):
+        pytest.fail("it was called")
+
+
+def test_another_tenants_backend_is_never_called_even_if_a_decision_named_it(world):
+    asked, decision = decided(world, exchange(who=principal(OPEN_POLICY, tenant="globex")))
+    foreign = Exchange("req-2", principal(tenant="acme"), call())
+    with pytest.raises(BackendUnavailable), routes(world).in_flight(foreign, decision, world.route("globex-1")):
+        pytest.fail("it was called")
+    with routes(world).in_flight(asked, decision, world.route("globex-1")):
+        pass
+
+
+def test_a_backend_that_left_the_fleet_or_moved_after_it_was_chosen_is_not_called(world):
+    asked, decision = decided(world)
+    route = world.route("acme-1")
+    for now in (HOME[1:], HOME):
+        world.register(*now, url="http://127.0.0.1:2")
+        with pytest.raises(BackendUnavailable), routes(world).in_flight(asked, decision, route):
+            pytest.fail("it was called")
+
+
+def test_a_target_is_where_it_listens_and_over_https_needs_a_certificate(world):
+    chosen = routes(world)
+    plain = chosen.target(world.backend("acme-1"))
+    assert (plain.backend_id, plain.url, plain.tls) == ("acme-1", "http://127.0.0.1:1", None)
+    assert chosen.target(world.backend("acme-1")) is plain
+    world.register("acme/eu-fr-par/acme-1", url="https://backend.internal:8443/")
+    secure = chosen.target(world.backend("acme-1"))
+    assert secure.url == "https://backend.internal:8443"
+    with pytest.raises(BackendUnavailable) as none:
+        secure.tls()
+    assert none.value.code == "no_certificate"

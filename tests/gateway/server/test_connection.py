@@ -1,0 +1,384 @@
+"""What a client can do to a connection before anybody has read a request on it: little, and not for long."""
+
+import asyncio
+import ssl
+import time
+from contextlib import asynccontextmanager
+
+import pytest
+
+from gateway.configuration.settings import Listen
+from gateway.server import connection
+from gateway.server.serve import serving
+from regions.identity.authority import CertificateAuthority
+from regions.identity.identity import BackendIdentity
+
+SEEN = []
+HEADERS = []
+ASK = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n"
+
+
+async def application(scope, receive, send):
+    """Says what it was asked, and refuses /refused before a byte of the body."""
+    body, more = b"", scope["path"] != "/refused"
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return
+        body, more = body + message.get("body", b""), message.get("more_body", False)
+    SEEN.append((scope["method"], scope["path"], body))
+    HEADERS.append(dict(scope["headers"]))
+    if scope["path"] == "/slow":
+        await asyncio.sleep(1)
+    said = b"ok"
+    status = 401 if scope["path"] == "/refused" else 200
+    await send({"type": "http.response.start", "status": status, "headers": [(b"content-length", b"%d" % len(said))]})
+    await send({"type": "http.response.body", "body": said})
+
+
+@pytest.fixture(autouse=True)
+def forget_requests():
+    forget()
+
+
+def forget():
+    SEEN.clear()
+    HEADERS.clear()
+
+
+@asynccontextmanager
+async def connected(monkeypatch, head_s=0.3, body_s=0.3):
+    monkeypatch.setattr(connection, "BODY_MARGIN_S", 0)
+    monkeypatch.setattr("gateway.server.serve.bounded", lambda body: connection.bounded(body, head_s))
+    async with serving(application, Listen(port=0), body_s) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        yield reader, writer
+        writer.close()
+
+
+async def rest(reader, within=3.0):
+    """All until the gateway closes, and how long that took."""
+    began = time.monotonic()
+    try:
+        said = await asyncio.wait_for(reader.read(), within)
+    except ConnectionError:
+        said = b""
+    return said, time.monotonic() - began
+
+
+async def trickle(writer, data, pause=0.05):
+    try:
+        for at in range(len(data)):
+            writer.write(data[at : at + 1])
+            await writer.drain()
+            await asyncio.sleep(pause)
+    except ConnectionError:
+        pass
+
+
+async def test_a_connection_that_says_nothing_is_closed(monkeypatch):
+    async with connected(monkeypatch) as (reader, _):
+        said, took = await rest(reader)
+    assert said == b"" and took < 2
+
+
+@pytest.mark.parametrize("head", [ASK + b"x-a: " + b"a" * 500, b"\r\n" * 200, b"POST /" + b"a" * 500])
+async def test_a_head_that_trickles_is_not_waited_for(monkeypatch, head):
+    async with connected(monkeypatch) as (reader, writer):
+        sending = asyncio.create_task(trickle(writer, head))
+        said, took = await rest(reader)
+        sending.cancel()
+    assert took < 2
+    assert said == b"" or said.startswith(b"HTTP/1.1 408 ")
+    assert SEEN == []
+
+
+async def test_on_a_kept_connection_the_next_head_is_not_waited_for_either(monkeypatch):
+    async with connected(monkeypatch) as (reader, writer):
+        writer.write(ASK + b"content-length: 0\r\n\r\n")
+        await reader.readuntil(b"ok")
+        sending = asyncio.create_task(trickle(writer, ASK))
+        said, took = await rest(reader)
+        sending.cancel()
+    assert took < 2 and said.startswith(b"HTTP/1.1 408 ")
+
+
+@pytest.mark.parametrize("path", [b"/refused", b"/read"])
+async def test_a_body_that_drips_ends_with_its_time_refused_or_not(monkeypatch, path):
+    async with connected(monkeypatch) as (reader, writer):
+        writer.write(b"POST " + path + b" HTTP/1.1\r\nhost: x\r\ncontent-length: 1000\r\n\r\n")
+        sending = asyncio.create_task(trickle(writer, b"a" * 1000))
+        said, took = await rest(reader)
+        sending.cancel()
+    assert took < 2
+    assert said.startswith(b"HTTP/1.1 401 ") == (path == b"/refused")
+
+
+async def test_an_answer_that_takes_long_is_not_cut_by_what_bounds_requests(monkeypatch):
+    async with connected(monkeypatch) as (reader, writer):
+        writer.write(b"GET /slow HTTP/1.1\r\nhost: x\r\n\r\n")
+        assert (await reader.readuntil(b"ok")).startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        ASK + b"x-a: " + b"a" * (70 << 10),
+        ASK + b"".join(b"x-%d: %s\r\n" % (n, b"a" * 1000) for n in range(80)) + b"content-length: 0\r\n\r\n",
+        ASK + b"".join(b"x-%d: %s\r\n" % (n, b"a" * 1000) for n in range(80)),
+        b"GET /" + b"a" * (70 << 10) + b" HTTP/1.1\r\nhost: x\r\n\r\n",
+    ],
+)
+async def test_a_head_without_end_is_refused_and_reaches_no_application(monkeypatch, head):
+    async with connected(monkeypatch) as (reader, writer):
+        writer.write(head)
+        said, _ = await rest(reader)
+    assert said.startswith(b"HTTP/1.1 431 ") and said.count(b"HTTP/1.1 ") == 1
+    assert SEEN == []
+
+
+async def test_a_head_within_its_bounds_passes_with_a_large_body_behind_it(monkeypatch):
+    async with connected(monkeypatch) as (reader, writer):
+        writer.write(ASK + b"x-a: " + b"a" * (60 << 10) + b"\r\ncontent-length: 300000\r\n\r\n" + b"b" * 300_000)
+        assert (await reader.readuntil(b"ok")).startswith(b"HTTP/1.1 200 ")
+    assert [len(body) for *_, body in SEEN] == [300_000]
+
+
+HIDDEN = b"GET /hidden HTTP/1.1\r\nhost: x\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "framing",
+    [
+        b"content-length: 5\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n" + HIDDEN,
+        b"transfer-encoding: chunked\r\ncontent-length: 5\r\n\r\n0\r\n\r\n" + HIDDEN,
+        b"content-length: 0\r\ncontent-length: 50\r\n\r\n" + HIDDEN,
+        b"content-length: 0, 50\r\n\r\n" + HIDDEN,
+        b"content-length: +0\r\n\r\n" + HIDDEN,
+        b"content-length: -1\r\n\r\n" + HIDDEN,
+        b"content-length : 0\r\n\r\n" + HIDDEN,
+        b"transfer-encoding : chunked\r\n\r\n0\r\n\r\n" + HIDDEN,
+        b"transfer-encoding: chunked, identity\r\n\r\n0\r\n\r\n" + HIDDEN,
+        b"transfer-encoding: xchunked\r\n\r\n0\r\n\r\n" + HIDDEN,
+        b"transfer-encoding: chunked\r\n\r\n0x0\r\n\r\n" + HIDDEN,
+        b"transfer-encoding: chunked\r\n\r\n-1\r\n\r\n" + HIDDEN,
+        b"transfer-encoding: chunked\r\n\r\n1\nA\n0\n\n" + HIDDEN,
+        b"x: a\rcontent-length: 5\r\n\r\n" + HIDDEN,
+        b"x: a\x00b\r\ncontent-length: 0\r\n\r\n" + HIDDEN,
+        b"x: a\r\n b: c\r\n\tcontent-length: 5\r\n\r\n" + HIDDEN,
+        b"\x0bcontent-length: 5\r\n\r\n" + HIDDEN,
+    ],
+)
+async def test_a_request_whose_end_two_readers_could_see_elsewhere_hides_no_other(monkeypatch, framing):
+    async with connected(monkeypatch) as (reader, writer):
+        writer.write(ASK + framing)
+        said, _ = await rest(reader)
+    assert said.startswith(b"HTTP/1.1 400 ") and said.count(b"HTTP/1.1 ") == 1
+    assert b"HTTP/1.1 200 " not in said
+    assert "/hidden" not in [path for _, path, _ in SEEN]
+
+
+async def test_rubbish_behind_a_request_does_not_get_into_its_answer(monkeypatch):
+    async with connected(monkeypatch) as (reader, writer):
+        writer.write(b"GET /slow HTTP/1.1\r\nhost: x\r\n\r\n")
+        await asyncio.sleep(0.1)
+        writer.write(b"\x00\x01rubbish\r\n\r\n")
+        said, _ = await rest(reader)
+    answer, behind = said.split(b"\r\n\r\nok", 1)
+    assert answer.startswith(b"HTTP/1.1 200 "), "the answer is whole"
+    assert behind.startswith(b"HTTP/1.1 400 ") and behind.count(b"HTTP/1.1 ") == 1, "then the refusal, by itself"
+
+
+@pytest.mark.parametrize(("version", "accepted"), [("TLSv1_1", False), ("TLSv1_2", True), ("TLSv1_3", True)])
+@pytest.mark.filterwarnings("ignore:ssl.TLSVersion")
+async def test_no_version_of_tls_below_1_2_is_spoken_whatever_the_system_allows(tmp_path, version, accepted):
+    authority = CertificateAuthority.open(tmp_path / "ca", "eu-1")
+    issued = authority.issue(BackendIdentity("eu-1", "acme", "eu-fr-par", "acme-1"), tmp_path / "own")
+    listen = Listen(port=0, cert_file=issued.certificate, key_file=issued.key)
+    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client.check_hostname, client.verify_mode = False, ssl.CERT_NONE
+    client.set_ciphers("ALL:@SECLEVEL=0")
+    client.minimum_version = client.maximum_version = ssl.TLSVersion[version]
+    async with serving(application, listen) as port:
+        try:
+            _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=client)
+            writer.close()
+            assert accepted
+        except (ssl.SSLError, ConnectionError):
+            assert not accepted
+
+
+UPGRADES = [
+    b"connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAEAAEAAAAIAAAABAAMAAABkAAQBAAAA\r\n",
+    b"connection: upgrade\r\nupgrade: websocket\r\n",
+    b"connection: keep-alive, Upgrade\r\nupgrade: foo\r\n",
+    b"upgrade: foo\r\nconnection: close\r\nconnection: upgrade\r\n",
+    b"upgrade: foo\r\n",
+]
+
+
+@pytest.mark.parametrize("apart", [False, True], ids=["one segment", "body apart"])
+@pytest.mark.parametrize("upgrade", UPGRADES)
+@pytest.mark.parametrize(
+    "framed", [b"content-length: %d\r\n\r\n%s" % (len(HIDDEN), HIDDEN),
+               b"transfer-encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n" % (len(HIDDEN), HIDDEN)],
+    ids=["length", "chunked"],
+)  # fmt: skip
+async def test_an_upgrade_is_ignored_and_the_body_belongs_to_its_request(monkeypatch, upgrade, framed, apart):
+    async with connected(monkeypatch) as (reader, writer):
+        head, _, body = framed.partition(b"\r\n\r\n")
+        writer.write(ASK + upgrade + head + b"\r\n\r\n" + (b"" if apart else body))
+        if apart:
+            await asyncio.sleep(0.05)
+            writer.write(body)
+        await reader.readuntil(b"ok")
+        if b"close" not in upgrade:
+            writer.write(b"GET /next HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+        said, _ = await rest(reader)
+    expected = [("POST", "/v1/chat/completions", HIDDEN), ("GET", "/next", b"")]
+    assert (expected[:1] if b"close" in upgrade else expected) == SEEN
+    assert said.count(b"HTTP/1.1 ") == len(SEEN) - 1
+    assert "upgrade" not in str(HEADERS).replace("upgrade: foo", "") or b"connection" not in upgrade
+
+
+async def test_many_upgrades_in_one_segment_are_each_one_request(monkeypatch):
+    one = b"GET /a HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: foo\r\n\r\n"
+    async with connected(monkeypatch) as (reader, writer):
+        writer.write(one * 300 + b"GET /z HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+        said, _ = await rest(reader)
+    assert said.count(b"HTTP/1.1 200 ") == len(SEEN) == 301
+
+
+@pytest.mark.parametrize("apart", [False, True], ids=["one segment", "trailer apart"])
+async def test_a_trailer_is_no_header_field(monkeypatch, apart):
+    async with connected(monkeypatch) as (reader, writer):
+        writer.write(ASK + b"transfer-encoding: chunked\r\ntrailer: authorization\r\n\r\n2\r\nab\r\n0\r\n")
+        if apart:
+            await asyncio.sleep(0.05)
+        writer.write(b"authorization: Bearer KEY\r\nhost: evil\r\nx-domicile-subject: p\r\n\r\n")
+        await reader.readuntil(b"ok")
+    assert SEEN == [("POST", "/v1/chat/completions", b"ab")]
+    assert HEADERS[0].keys() == {b"host", b"transfer-encoding", b"trailer"} and HEADERS[0][b"host"] == b"x"
+
+
+async def test_trailers_without_end_are_bounded_like_a_head(monkeypatch):
+    async with connected(monkeypatch, body_s=3) as (reader, writer):
+        writer.write(ASK + b"transfer-encoding: chunked\r\n\r\n2\r\nab\r\n0\r\n" + b"x: %s\r\n" % (b"a" * 900) * 80)
+        said, _ = await rest(reader)
+    assert said.startswith(b"HTTP/1.1 431 ") and SEEN == []
+
+
+HEADS = [
+    (b"GET / HTTP/1.1\r\n", 400),
+    (b"GET / HTTP/1.1\r\nhost: a\r\nhost: a\r\n", 400),
+    (b"GET / HTTP/1.1\r\nhost: a, b\r\n", 400),
+    (b"GET / HTTP/1.1\r\nhost: a,b\r\n", 400),
+    (b"GET / HTTP/1.1\r\nhost: a b\r\n", 400),
+    (b"GET / HTTP/1.1\r\nhost: user@a\r\n", 400),
+    (b"GET / HTTP/1.1\r\nhost: a/b\r\n", 400),
+    (b"GET / HTTP/1.1\r\nhost: a#@\r\n", 400),
+    (b"GET / HTTP/1.1\r\nhost: a:b\r\n", 400),
+    (b"GET / HTTP/1.1\r\nhost: [::1]:80\r\n", 200),
+    (b"GET / HTTP/1.1\r\nhost: xn--bcher-kva.example:8400\r\n", 200),
+    (b"GET / HTTP/1.1\r\nhost:\r\n", 200),
+    (b"GET / HTTP/1.0\r\n", 200),
+    (b"GET / HTTP/1.0\r\nhost: a\r\nhost: b\r\n", 400),
+    (b"GET / HTTP/0.9\r\nhost: a\r\n", 505),
+    (b"GET / HTTP/2.0\r\nhost: a\r\n", 505),
+    (b"GET / HTTP/1.2\r\nhost: a\r\n", 400),
+    (b"POST / HTTP/1.0\r\nhost: a\r\ntransfer-encoding: chunked\r\n", 400),
+    (b"POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: gzip, chunked\r\n", 501),
+    (b"POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: gzip\r\ntransfer-encoding: chunked\r\n", 501),
+    (b"POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked, chunked\r\n", 400),
+    (b"POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\ntransfer-encoding: chunked\r\n", 400),
+    (b"POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: gzip\r\n", 400),
+    (b"POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding:\r\n", 400),
+    (b"POST / HTTP/1.1\r\nhost: a\r\nexpect: 200-ok\r\ncontent-length: 1\r\n", 417),
+    (b"POST / HTTP/1.1\r\nhost: a\r\nexpect: 100-continue, x\r\ncontent-length: 1\r\n", 417),
+    (b"GET / HTTP/1.0\r\nhost: a\r\nexpect: 200-ok\r\n", 200),
+    (b"CONNECT a:443 HTTP/1.1\r\nhost: a\r\n", 501),
+    (b"GET\r\nhost: a\r\n", 400),
+    (b"PRI * HTTP/2.0\r\n", 400),
+]
+
+
+async def test_what_the_rfcs_ask_of_a_head():
+    async with serving(application, Listen(port=0)) as port:
+        for head, status in HEADS:
+            forget()
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(head + b"connection: close\r\n\r\n")
+            said, _ = await rest(reader)
+            writer.close()
+            assert said.startswith(b"HTTP/1.1 %d " % status) and said.count(b"HTTP/1.1 ") == 1, head
+            assert bool(SEEN) == (status == 200), head
+            if status != 200:
+                assert b"connection: close\r\n" in said and b'"message":"' in said
+
+
+@pytest.mark.parametrize(
+    "body", [b"zz\r\n", b"1;\x00\r\n", b"1\r\nab\r\n0\r\n\r\n", b"-1\r\n", b"fffffffffffffffff\r\n"]
+)
+async def test_a_body_with_bad_framing_is_400_also_when_the_application_reads_it_already(monkeypatch, body):
+    async with connected(monkeypatch) as (reader, writer):
+        writer.write(ASK + b"transfer-encoding: chunked\r\n\r\n")
+        await asyncio.sleep(0.05)
+        writer.write(body)
+        said, _ = await rest(reader)
+    assert said.startswith(b"HTTP/1.1 400 ") and said.count(b"HTTP/1.1 ") == 1
+    assert SEEN == []
+
+
+async def test_bad_framing_behind_an_answer_to_the_same_request_is_not_answered_twice(monkeypatch):
+    async with connected(monkeypatch) as (reader, writer):
+        writer.write(b"POST /refused HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n")
+        await reader.readuntil(b"ok")
+        writer.write(b"zz\r\n")
+        said, _ = await rest(reader)
+    assert said == b""
+
+
+async def test_bad_framing_in_a_pipelined_request_is_answered_after_the_one_before(monkeypatch):
+    async with connected(monkeypatch) as (reader, writer):
+        slow = b"GET /slow HTTP/1.1\r\nhost: x\r\n\r\n"
+        writer.write(slow + ASK + b"transfer-encoding: chunked\r\n\r\nzz\r\n")
+        said, _ = await rest(reader)
+    assert [said[at : at + 12] for at in range(len(said)) if said.startswith(b"HTTP/1.1 ", at)] == [
+        b"HTTP/1.1 200", b"HTTP/1.1 400"
+    ]  # fmt: skip
+    assert [path for _, path, _ in SEEN] == ["/slow"]
+
+
+async def test_what_follows_the_last_request_is_dropped_and_the_answer_is_whole(monkeypatch):
+    async with connected(monkeypatch) as (reader, writer):
+        writer.write(b"GET /slow HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n" + HIDDEN + b"\x00rubbish")
+        said, _ = await rest(reader)
+    assert said.startswith(b"HTTP/1.1 200 ") and said.endswith(b"\r\n\r\nok") and len(SEEN) == 1
+
+
+async def test_a_refusal_without_a_100_leaves_no_room_for_a_guess_whether_the_body_comes(monkeypatch):
+    async with connected(monkeypatch) as (reader, writer):
+        writer.write(b"POST /refused HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: 50\r\n\r\n")
+        said, _ = await rest(reader)
+    assert said.startswith(b"HTTP/1.1 401 ") and said.count(b"HTTP/1.1 ") == 1
+
+
+async def test_a_body_that_is_expected_comes_after_its_100(monkeypatch):
+    async with connected(monkeypatch) as (reader, writer):
+        writer.write(ASK + b"Expect: 100-Continue\r\ncontent-length: 2\r\n\r\n")
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 100 ")
+        writer.write(b"ab")
+        assert (await reader.readuntil(b"ok")).startswith(b"HTTP/1.1 200 ")
+    assert SEEN == [("POST", "/v1/chat/completions", b"ab")]
+
+
+async def test_a_refused_body_is_dropped_up_to_a_bound(monkeypatch):
+    monkeypatch.setattr(connection, "MAX_DISCARDED", 1 << 20)
+    async with connected(monkeypatch, body_s=30) as (reader, writer):
+        writer.write(b"POST /refused HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % (8 << 20))
+        await reader.readuntil(b"ok")
+        with pytest.raises(ConnectionError):
+            for _ in range(80):
+                writer.write(b"a" * 100_000)
+                await writer.drain()
+                await asyncio.sleep(0.01)

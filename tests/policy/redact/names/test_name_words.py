@@ -1,0 +1,71 @@
+"""Names from a model's shares and from the words themselves; the shares are given here, no model is asked."""
+
+import re
+
+import pytest
+
+from policy.redact.names.name_lists import is_inflected, is_place
+from policy.redact.names.name_words import names_of
+
+
+def found(text: str, **shares: float) -> list[str]:
+    """What counts as a name where the model gives each word its share, and others none."""
+    tokens = [(word.start(), word.end(), shares.get(word[0], 0.0)) for word in re.finditer(r"\w+", text)]
+    return [text[start:end] for start, end in sorted(set(names_of(text, tokens)))]
+
+
+def test_a_word_of_a_longer_name_is_one_alone_too():
+    text = "Anna Lindqvist called. Later Lindqvist paid, and Lindqvists order went out."
+    assert found(text, Anna=0.9, Lindqvist=0.9) == ["Anna Lindqvist", "Lindqvist", "Lindqvists"]
+
+
+@pytest.mark.parametrize(
+    ("text", "shares"),
+    [
+        ("Turkiets folkmängd ökar.", {"Turkiets": 0.9}),
+        ("Iako nije tako.", {"Iako": 0.92}),
+        ("Assim foi.", {"Assim": 0.9}),
+        ("Los reemplazos del Vel Satis son caros.", {"Vel": 0.2, "Satis": 0.2}),
+    ],
+)
+def test_places_and_words_that_begin_a_sentence_are_no_names(text, shares):
+    assert found(text, **shares) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "shares", "name"),
+    [
+        ("Iako Marko Marić zna", {"Iako": 0.9, "Marko": 0.5, "Marić": 0.2}, "Marko Marić"),
+        ("als Richard III. siegte", {"Richard": 0.7, "III": 0.5}, "Richard III."),
+        ("von Lucas Cranach dem Älteren.", {"Lucas": 0.9, "Cranach": 0.9}, "Lucas Cranach dem Älteren"),
+        ("by H. Bruce Humberstone in", {"Bruce": 0.4, "Humberstone": 0.3}, "H. Bruce Humberstone"),
+        ("the Andrew Marr Show on", {"Andrew": 0.9, "Marr": 0.9, "Show": 0.1}, "Andrew Marr"),
+        ("bivša supruga Brada Pitta je", {"Brada": 0.19, "Pitta": 0.18}, "Brada Pitta"),
+        ("kazao je Costa jučer", {"Costa": 0.02}, "Costa"),
+        ("il tedesco Rummenigge segna", {"Rummenigge": 0.01}, "Rummenigge"),
+    ],
+)
+def test_a_name_is_whole_and_nothing_but_a_name(text, shares, name):
+    assert found(text, **shares) == [name]
+
+
+def test_a_weak_share_is_enough_for_a_surname_that_is_known_and_for_no_other_word():
+    assert found("today Kowalczyk came", Kowalczyk=0.06) == ["Kowalczyk"]
+    assert found("today Plumbus came", Plumbus=0.06) == []
+
+
+def test_of_german_a_noun_behind_an_article_needs_more_than_a_lone_name():
+    assert found("Da hat der Kipler nicht das Bild", Kipler=0.3) == []
+    assert found("Da hat auch Kipler nicht das Bild", Kipler=0.3) == ["Kipler"]
+
+
+def test_a_part_of_a_word_is_no_name_in_small_letters():
+    assert list(names_of("en rezimer.", [(3, 7, 0.1), (7, 10, 0.99)])) == []
+    assert list(names_of("en rezimer.", [(3, 10, 0.99)])) == [(3, 10)]
+
+
+def test_lists_know_cases_and_genitives():
+    assert is_place("Turkiets")
+    assert not is_place("Lindqvist")
+    assert is_inflected("Brada")
+    assert not is_inflected("Plumbusa")
