@@ -1,6 +1,6 @@
 """The documents are true: what they show is run, what there is they name, where they point there is something.
 
-``python -m tests.test_docs`` brings the list of modules in docs/architecture.md up to date.
+``python -m tests.test_docs`` brings the list of modules in docs/modules.md up to date.
 """
 
 import ast
@@ -42,16 +42,25 @@ def rows(place):
     return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
 
 
-# --- docs/architecture.md --------------------------------------------------------------------------------------------
+# --- docs/architecture.md and docs/modules.md -------------------------------------------------------------------------
+
+
+def docstring(file):
+    return ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
 
 
 def module_list():
+    """Each package with what its docstring says, and the first line of each of its modules."""
     lines = []
-    for package in PACKAGES:
-        lines.append(f"\n### {package}\n\n")
-        for file in sorted((TREE / package).rglob("*.py")):
-            said = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
-            lines.append(f"- `{file.relative_to(TREE)}`: {said.splitlines()[0] if said else ''}\n")
+    for top in PACKAGES:
+        lines.append(f"\n## {top}\n")
+        for init in sorted((TREE / top).rglob("__init__.py")):
+            folder = init.parent
+            if folder.parent != TREE:
+                lines.append(f"\n### {folder.relative_to(TREE)}\n")
+            lines.append(f"\n{docstring(init)}\n\n")
+            modules = (file for file in sorted(folder.glob("*.py")) if file != init)
+            lines += [f"- `{file.name}`: {docstring(file).splitlines()[0]}\n" for file in modules]
     return "".join(lines) + "\n"
 
 
@@ -61,9 +70,30 @@ def with_module_list(text):
 
 
 def test_every_module_is_listed_with_its_first_line():
-    text = read("docs/architecture.md")
+    text = read("docs/modules.md")
     assert text == with_module_list(text), "run `python -m tests.test_docs`"
-    assert text.count("- `gateway/") > 50
+    assert text.count("\n### gateway/") > 10
+    assert "\n- `pipeline.py`: " in text
+
+
+def test_every_decision_record_has_number_status_and_date_and_is_in_the_index():
+    index = {row[0]: row[1:] for row in rows("docs/adr/README.md")[1:]}
+    records = sorted((TREE / "docs/adr").glob("0*.md"))
+    assert len(records) == len(index)
+    for record in records:
+        number = int(record.name[:4])
+        title, _, status, *_ = record.read_text(encoding="utf-8").splitlines()
+        told, state, date = index[f"[{number}]({record.name})"]
+        assert title == f"# {number}. {told}"
+        assert status == f"Status: {state}. Date: {date}."
+        assert re.fullmatch(r"accepted|superseded by \d+", state)
+        assert re.fullmatch(r"20\d\d-\d\d-\d\d", date)
+
+
+def test_a_term_is_defined_once_in_one_line():
+    terms = [row[0] for row in rows("docs/glossary.md")[1:]]
+    assert terms == sorted(set(terms), key=str.casefold)
+    assert all(len(row) == 2 and row[1] for row in rows("docs/glossary.md"))
 
 
 def test_the_numbered_steps_are_those_of_the_pipeline_in_its_order():
@@ -284,7 +314,7 @@ def test_what_the_readme_makes_is_in_the_makefile():
 
 
 def main():
-    document = TREE / "docs" / "architecture.md"
+    document = TREE / "docs" / "modules.md"
     document.write_text(with_module_list(document.read_text(encoding="utf-8")), encoding="utf-8")
 
 
