@@ -15,7 +15,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from audit import AuditLog, FileKeyProvider, FileSigner, Private, open_sided
+from audit.events.private_value import Private
+from audit.keys.owner_keys import FileKeyProvider
+from audit.keys.signer import FileSigner
+from audit.log.audit_log import AuditLog
+from audit.private.joint_store import open_sided
 from bench.audit_append import intent, outcome
 
 TEXT = "x" * 1024

@@ -110,7 +110,7 @@ def demo(
 
       domicile demo --check
     """
-    from audit import AuditError
+    from audit.errors import AuditError
     from gateway.database.errors import StoreError
     from gateway.demo.run import run_demo
     from gateway.installation.installation import InstallationError

@@ -6,7 +6,7 @@ import logging
 import shlex
 import sys
 
-import audit
+from audit.errors import AuditError
 from gateway.cli.terminal.shell import said_of
 from gateway.configuration.settings import Settings, SettingsError
 from gateway.database.errors import StoreError
@@ -47,7 +47,7 @@ async def run_gateway(settings: Settings) -> int:
                 print("domicile: finishing running answers", file=sys.stderr, flush=True)
             if external := sys.modules.get("audit.external"):  # loaded where an outside service is configured
                 external.stop_within(OUTSIDE_S)  # whatever such a party does from here on
-    except (InstallationError, StoreError, RegionsError, SettingsError, audit.AuditError, ImportError) as error:
+    except (InstallationError, StoreError, RegionsError, SettingsError, AuditError, ImportError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except OSError as error:

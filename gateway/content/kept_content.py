@@ -15,7 +15,7 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from audit import Private
+from audit.events.private_value import Private
 from gateway.errors import InvalidRequest
 from gateway.openai.answer import TEXT_FIELDS
 from gateway.openai.sse import DONE, EventSplitter

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from pydantic_core import from_json
 
-from audit import AuditError, Custody
+from audit.errors import AuditError
 from audit.events.base import Event
 from audit.events.event import (
     InferenceAborted,
@@ -27,6 +27,7 @@ from audit.events.leaf import decode_leaf
 from audit.events.privacy import ContentReplayed
 from audit.keys.signer import key_of
 from audit.privacy.rights import read
+from audit.private.custody import Custody
 from audit.private.deletion import certificates_of
 from audit.verification.disclosure import vouch
 from backend.wire import fingerprint_of

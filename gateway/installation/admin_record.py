@@ -6,10 +6,11 @@ from contextlib import contextmanager
 from os import getpid
 from threading import Lock
 
-from audit import AuditLog, Receipt
 from audit.events.base import Event
 from audit.events.event import AdminChanged, ModelChanged
 from audit.events.incident import Oversight
+from audit.log.audit_log import AuditLog
+from audit.log.receipt import Receipt
 from gateway.installation.installation import Installation
 from gateway.records.control import AdminEvent
 from gateway.store.control.control import OnEvent

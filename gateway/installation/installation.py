@@ -23,13 +23,14 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from audit import AuditLog, Custody, FileKeyProvider, KeyProvider, Signer
 from audit.errors import NoLog, StoreError
 from audit.files.new_file import make_private_folder
 from audit.files.secret_file import create_secret, read_secret
 from audit.keys.master import FileMaster
-from audit.keys.owner_keys import KeyRing
-from audit.keys.signer import FollowingSigner, key_of
+from audit.keys.owner_keys import FileKeyProvider, KeyProvider, KeyRing
+from audit.keys.signer import FollowingSigner, Signer, key_of
+from audit.log.audit_log import AuditLog
+from audit.private.custody import Custody
 from audit.private.value_store import SideStore
 from audit.storage.identity import key_beside
 from audit.storage.marker import Named, Place, mark_made, place_of, read_marker, write_marker

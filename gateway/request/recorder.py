@@ -10,8 +10,7 @@ from dataclasses import replace
 from time import perf_counter
 from typing import Any, Literal, Protocol
 
-import audit
-from audit import Private
+from audit import errors as audit_errors
 from audit.events.base import Event
 from audit.events.event import (
     BackendConnected,
@@ -24,6 +23,7 @@ from audit.events.event import (
     RoutingDecision,
 )
 from audit.events.event import Reason as RecordedReason
+from audit.events.private_value import Private
 from audit.log.receipt import Receipt
 from gateway.directory.directory import Address
 from gateway.errors import AuditUnavailable, GatewayError, InternalError, PolicyDenied, RedactionRefused
@@ -175,9 +175,9 @@ class Recorder:
         began = perf_counter()
         try:
             return await self._log.append(event, private)
-        except audit.AuditUnavailable as error:
+        except audit_errors.AuditUnavailable as error:
             raise AuditUnavailable("The call cannot be recorded, so it is not processed", retry_after_s=5) from error
-        except audit.AuditError as error:
+        except audit_errors.AuditError as error:
             logger.error("the record refused %s: %s", event.type, type(error).__name__)
             raise InternalError("The call could not be recorded, so it was not processed") from error
         finally:

@@ -16,9 +16,9 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from audit import Private
 from audit.events.base import SYSTEM_TENANT, Event
 from audit.events.event import AuthFailed, RequestRefused
+from audit.events.private_value import Private
 from audit.events.stamp import rfc3339
 from gateway.directory.directory import Address
 from gateway.errors import GatewayError, InternalError

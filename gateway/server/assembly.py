@@ -10,8 +10,10 @@ from pathlib import Path
 from time import time
 from typing import TYPE_CHECKING
 
-from audit import AuditLog, AuditSettings, Signer, open_sided
+from audit.keys.signer import Signer
+from audit.log.audit_log import AuditLog, AuditSettings
 from audit.log.sequencer import Limits as AuditLimits
+from audit.private.joint_store import open_sided
 from audit.storage.identity import identity_of
 from audit.storage.watched import Watches
 from gateway.admin.app import PREFIX as ADMIN_PREFIX

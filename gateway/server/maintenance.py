@@ -12,10 +12,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-from audit import AuditError, AuditUnavailable, Custody
+from audit.errors import AuditError, AuditUnavailable
 from audit.events.base import ANCHOR_TENANT
 from audit.log.node import NodeLock
 from audit.privacy.retention import run_all
+from audit.private.custody import Custody
 from audit.private.erasure import finish
 from audit.witness.anchor import Anchors, anchor
 from audit.witness.late_trees import RECORDED_EVERY_S, LateTrees, tell_late_trees

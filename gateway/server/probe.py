@@ -35,7 +35,7 @@ _SHARE = (b"vllm:kv_cache_usage_perc", b"vllm:gpu_cache_usage_perc", b"sglang:to
 
 
 class BackendProbe:
-    """A `regions.fleet.health.Probe`: True if it is ready; raises if it does not answer. Its report goes to the fleet."""
+    """A `regions.fleet.health.Probe`: True if ready; raises if it does not answer. Its report goes to the fleet."""
 
     def __init__(self, upstream: Upstream, routes: Routes, fleet: Fleet) -> None:
         self._upstream = upstream

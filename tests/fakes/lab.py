@@ -11,8 +11,9 @@ from pathlib import Path
 import aiohttp
 from multidict import CIMultiDictProxy
 
-from audit import FileSigner, verify_log
+from audit.keys.signer import FileSigner
 from audit.storage.sqlite import SqliteReader
+from audit.verification.verify import verify_log
 from gateway.configuration.settings import load_settings
 from gateway.installation.installation import Installation
 from gateway.server.assembly import open_gateway

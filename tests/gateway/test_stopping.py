@@ -14,8 +14,8 @@ import aiohttp
 import yaml
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from audit import verify_log
 from audit.storage.sqlite import SqliteReader
+from audit.verification.verify import verify_log
 from gateway.configuration.settings import load_settings
 from gateway.installation.installation import Installation
 from regions.identity.identity import BackendIdentity

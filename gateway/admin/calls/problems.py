@@ -12,7 +12,7 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 
-from audit import AuditError
+from audit.errors import AuditError
 from gateway.database.errors import DatabaseUnavailable, Duplicate, Invalid, NotFound, NotReady, Stale
 from gateway.identity.keys import KeyRefused
 from gateway.identity.login import ProviderUnavailable

@@ -13,7 +13,7 @@ from gateway.cli.terminal.shell import ACTOR, DEFAULT_DATA, AsJson, Data, Tenant
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from audit import Custody
+    from audit.private.custody import Custody
     from gateway.evidence.replay import Difference, Said
     from gateway.installation.installation import Installation
     from gateway.upstream.client import Target
@@ -60,8 +60,8 @@ def replay(
 
     Example: domicile backend replay acme req-5f3a0c6be1d2498877a0b1c2 --json
     """
-    from audit import AuditError
     from audit.cli.custody import do
+    from audit.errors import AuditError
     from gateway.database.errors import StoreError
     from gateway.errors import GatewayError
     from gateway.installation.installation import Installation, InstallationError

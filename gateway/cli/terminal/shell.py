@@ -93,7 +93,7 @@ def _near_names(installation: "Installation", database: "Database") -> Iterator[
 @contextmanager
 def plain_errors() -> Iterator[None]:
     """What an operator did wrong or can mend is a sentence, not a traceback."""
-    from audit import AuditError
+    from audit.errors import AuditError
     from gateway.configuration.settings import SettingsError
     from gateway.database.errors import StoreError
     from gateway.installation.installation import InstallationError

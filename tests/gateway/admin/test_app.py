@@ -286,7 +286,7 @@ def test_a_failure_says_nothing_of_what_failed(client, app, operator, monkeypatc
 def test_a_change_that_cannot_be_recorded_is_not_made(database, clock, operator, client, app):
     from dataclasses import replace
 
-    from audit import AuditUnavailable
+    from audit.errors import AuditUnavailable
 
     def no_record(event):
         raise AuditUnavailable("the disk is full")

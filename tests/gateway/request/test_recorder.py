@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from audit import AuditLog, FileSigner
+from audit.keys.signer import FileSigner
+from audit.log.audit_log import AuditLog
 from audit.storage.sqlite import SqliteReader
 from gateway import errors
 from gateway.request.recorder import Recorder

@@ -4,13 +4,16 @@ from contextlib import closing
 
 import pytest
 
-from audit import AuditLog, Private, open_sided, verify_log
 from audit.errors import AuditUnavailable, KeyLost, KeyProviderError, SignerError
+from audit.events.private_value import Private
 from audit.keys.master import FileMaster, origin_of
 from audit.keys.owner_keys import FileKeyProvider, KeyRing
+from audit.log.audit_log import AuditLog
+from audit.private.joint_store import open_sided
 from audit.private.value_store import SideStore
 from audit.storage.sqlite import SqliteReader
 from audit.tree.note import VerifierKey
+from audit.verification.verify import verify_log
 from gateway.secrets.transit import VaultMaster, VaultSigner
 from gateway.secrets.vault import VaultDenied, VaultError, VaultSealed
 from tests.audit.conftest import accepted

@@ -14,8 +14,9 @@ from decimal import Decimal
 
 import pytest
 
-from audit import AuditLog, FileSigner
 from audit.events.event import Decision, InferenceAborted, InferenceAccepted, InferenceCompleted, RoutingDecision
+from audit.keys.signer import FileSigner
+from audit.log.audit_log import AuditLog
 from audit.storage.sqlite import SqliteReader
 from gateway.database.errors import DatabaseUnavailable, NotFound
 from gateway.installation.installation import Installation

@@ -10,11 +10,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from audit import AuditLog, Private, open_sided
 from audit.errors import AuditUnavailable
 from audit.events.event import Decision, InferenceAccepted
+from audit.events.private_value import Private
+from audit.log.audit_log import AuditLog
 from audit.log.node import NodeLock
 from audit.private.erasure import erase
+from audit.private.joint_store import open_sided
 from audit.storage.attested_files import files_beside
 from audit.witness.outside import vouchers
 from gateway.configuration.settings import Audit
