@@ -5,72 +5,82 @@ What a command needs is imported when it runs, so that ``--help`` is quick and t
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from audit.cli.app import app as audit_app
-from audit.cli.retention import app as retention_app
-from audit.incidents.evidence import Evidence, evidence_sources
-from backend.cli.serve import app as backend_app
-from backend.cli.serve import plan
-from gateway.cli.admin.backend import app as backends_app
-from gateway.cli.admin.cell import cell_app
-from gateway.cli.admin.deployment import deployment_app
-from gateway.cli.admin.key import key_app
-from gateway.cli.admin.limit import limit_app
-from gateway.cli.admin.oversight import oversight_app
-from gateway.cli.admin.person import person_app
-from gateway.cli.admin.policy import app as policy_life_app
-from gateway.cli.admin.replay import app as replay_app
-from gateway.cli.admin.tenant import policy_app, project_app, tenant_app
-from gateway.cli.admin.usage import usage_app
-from gateway.cli.backup import backup_app, init
-from gateway.cli.config import config_app
-from gateway.cli.database import database_app
-from gateway.cli.doctor import doctor
-from gateway.cli.secrets import secrets_app
-from policy.cli import app as policy_files_app
-from policy.redact.cli import app as redact_app
-from regions.cli import app as region_app
+from gateway.cli.terminal.lazy_group import Part, lazy_group
 
 if TYPE_CHECKING:
     from audit.cli.frame import Hands
+    from audit.incidents.evidence import Evidence
     from audit.witness.rotation import Replacement
+
+PARTS = {
+    "init": Part(
+        "Make a data folder: the cell's name and its keys. Run again, it changes nothing.", ("gateway.cli.backup:init",)
+    ),
+    "doctor": Part(
+        "Name every weak default in force, as the gateway does once at its start, with what to do about it.",
+        ("gateway.cli.doctor:doctor",),
+    ),
+    "config": Part("See and check the gateway's configuration.", ("gateway.cli.config:config_app",)),
+    "database": Part("Where the databases are, and whose they are.", ("gateway.cli.database:database_app",)),
+    "secrets": Part("The keys above all others.", ("gateway.cli.secrets:secrets_app",)),
+    "backup": Part("Copies from which the cell can go on.", ("gateway.cli.backup:backup_app",)),
+    "tenant": Part("Customer organisations, the unit of isolation.", ("gateway.cli.admin.tenant:tenant_app",)),
+    "project": Part(
+        "A tenant's applications, each bound to a processing activity.", ("gateway.cli.admin.tenant:project_app",)
+    ),
+    "key": Part("API keys of a project.", ("gateway.cli.admin.key:key_app",)),
+    "policy": Part(
+        "Activate policies and see what is in force.",
+        ("gateway.cli.admin.tenant:policy_app", "policy.cli:app", "gateway.cli.admin.policy:app"),
+    ),
+    "limit": Part("What tenants, projects and keys may use at most.", ("gateway.cli.admin.limit:limit_app",)),
+    "person": Part("People, their roles and access tokens.", ("gateway.cli.admin.person:person_app",)),
+    "oversight": Part(
+        "Stop an AI system, or one project, and let it go on.", ("gateway.cli.admin.oversight:oversight_app",)
+    ),
+    "usage": Part("Tokens, backend seconds and cost, from the ledger.", ("gateway.cli.admin.usage:usage_app",)),
+    "backend": Part(
+        "A tenant's inference backend: the engine and its server.",
+        ("backend.cli.serve:app", "gateway.cli.admin.backend:app", "gateway.cli.admin.replay:app"),
+    ),
+    "deployment": Part(
+        "Backends that come, scale, sleep and go by themselves.", ("gateway.cli.admin.deployment:deployment_app",)
+    ),
+    "plan": Part(
+        "Predict memory and speed of a model on a card, from its configuration alone. Ends with 1 if it cannot be.",
+        ("backend.cli.serve:plan",),
+    ),
+    "region": Part("Places where backends run, and who controls them.", ("regions.cli:app",)),
+    "cell": Part("Other cells, and which tenants are served there.", ("gateway.cli.admin.cell:cell_app",)),
+    "redact": Part("Try and measure redaction.", ("policy.redact.cli:app",)),
+    "audit": Part("The audit log: verify it, read it, prove one record.", ("audit.cli.app:app",)),
+    "retention": Part("Retention: what is over its time goes, what is on hold stays.", ("audit.cli.retention:app",)),
+}
+
+
+def _prepare() -> None:
+    """What the commands of `audit` are told by this package, which they may not import: keys, registers, databases."""
+    from audit.cli.frame import open_hands, open_replacement
+    from audit.incidents.evidence import evidence_sources
+    from audit.storage.place import use_urls_of
+
+    if _registers not in evidence_sources:
+        evidence_sources.append(_registers)
+    open_hands.set(_hands_of)
+    open_replacement.set(_replacement_of)
+    use_urls_of(_record_url)
+
 
 app = typer.Typer(
     name="domicile",
+    cls=lazy_group(PARTS, _prepare),
     no_args_is_help=True,
     pretty_exceptions_enable=False,  # its tracebacks show local variables: prompts and keys
 )
-policy_app.registered_commands += policy_files_app.registered_commands + policy_life_app.registered_commands
-backend_app.registered_commands += backends_app.registered_commands + replay_app.registered_commands
-for part in (
-    backup_app,
-    cell_app,
-    config_app,
-    database_app,
-    deployment_app,
-    tenant_app,
-    project_app,
-    key_app,
-    limit_app,
-    oversight_app,
-    person_app,
-    policy_app,
-    redact_app,
-    region_app,
-    secrets_app,
-    usage_app,
-):
-    app.add_typer(part)
-app.add_typer(backend_app, name="backend")
-app.command()(plan)
-app.add_typer(audit_app, name="audit")
-app.add_typer(retention_app, name="retention")
-
-app.command()(init)
-app.command()(doctor)
 
 
 def _say_version(wanted: bool) -> None:
@@ -149,7 +159,7 @@ def up(
     raise typer.Exit(run(run_gateway(settings)))
 
 
-def _registers(data: Path, tenant: str) -> Evidence:
+def _registers(data: Path, tenant: str) -> "Evidence":
     from gateway.evidence.evidence import gather
 
     return gather(data, tenant)
@@ -199,14 +209,11 @@ def _replacement_of(log: Path, to: str | None) -> "Replacement":
         raise AuditError(str(error)) from error
 
 
-def main() -> None:
-    from audit.cli.frame import open_hands, open_replacement
-    from audit.storage.place import use_urls_of
+def _recorded_admin(*arguments: Any) -> Any:
     from gateway.installation.admin_record import recorded_admin
 
-    evidence_sources.append(_registers)
+    return recorded_admin(*arguments)
 
-    open_hands.set(_hands_of)
-    open_replacement.set(_replacement_of)
-    use_urls_of(_record_url)
-    sys.exit(app(obj=recorded_admin))
+
+def main() -> None:
+    sys.exit(app(obj=_recorded_admin))

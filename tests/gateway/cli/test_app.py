@@ -15,7 +15,7 @@ import typer
 import yaml
 from typer.testing import CliRunner
 
-from gateway.cli.app import app
+from gateway.cli.app import PARTS, app
 from gateway.cli.up import run_gateway
 from gateway.configuration.settings import load_settings
 from gateway.identity.keys import parse_key
@@ -76,6 +76,30 @@ def test_the_commands_are_those_of_every_package():
         "demo", "up", "config", "tenant", "project", "key", "policy", "region", "backend", "audit",
     }  # fmt: skip
     assert {path[1] for path in COMMANDS if path[0] == "policy"} >= {"activate", "list", "show", "check", "test"}
+
+
+def test_a_listing_shows_the_help_that_each_command_has():
+    assert {name: part.help for name, part in PARTS.items()} == {
+        name: ROOT.commands[name].help.split("\n")[0].strip() for name in PARTS
+    }
+
+
+@pytest.mark.parametrize("asked", ["--help", "--version"])
+def test_help_and_version_import_no_command(asked):
+    heavy = "audit", "policy", "backend", "regions", "pydantic", "sqlalchemy", "cryptography", "asyncio"
+    program = (
+        "import contextlib, io, sys; from gateway.cli.app import app\n"
+        f"with contextlib.redirect_stdout(io.StringIO()): app([{asked!r}], standalone_mode=False)\n"
+        f"print([one for one in {heavy} if one in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=TREE, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_an_unknown_command_is_an_error_that_names_a_near_one(run):
+    shown = run("tenat", "create", "acme")
+    assert shown.exit_code == 2
+    assert "tenant" in shown.output
 
 
 def test_it_says_its_version_as_the_record_does(run):

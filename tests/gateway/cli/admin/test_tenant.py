@@ -2,12 +2,9 @@ import json
 from contextlib import contextmanager
 
 import pytest
-from typer import Typer
 from typer.testing import CliRunner
 
-from gateway.cli import app as cli
-from gateway.cli.admin import key as key_cli
-from gateway.cli.admin import tenant as control_cli
+from gateway.cli.app import app
 from gateway.database.errors import DatabaseUnavailable
 from gateway.identity.keys import parse_key
 from gateway.installation.installation import Installation
@@ -20,10 +17,6 @@ tests:
   - {name: a US backend is refused, given: {compute_country: US}, expect: deny}
 """
 PROJECT = ("project", "create", "acme", "support", "--purpose", "customer support", "--legal-basis", "contract")
-
-app = Typer()
-for group in (control_cli.tenant_app, control_cli.project_app, key_cli.key_app, cli.policy_app):
-    app.add_typer(group)
 
 
 @pytest.fixture

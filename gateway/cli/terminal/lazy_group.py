@@ -1,0 +1,98 @@
+"""A command group whose parts are imported when one of them runs, so that ``--help`` and ``--version`` load none."""
+
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from importlib import import_module
+from typing import Any, NamedTuple
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+Command = TyperCommand | TyperGroup
+
+
+class Part(NamedTuple):
+    """A group of commands or a single command, and where it is defined."""
+
+    help: str
+    """What a listing shows: the first line of the command's own help, which a test compares."""
+    sources: tuple[str, ...]
+    """``module:attribute`` each: a function, or Typer apps whose commands are joined in the first one."""
+
+    def load(self) -> Command:
+        """Import the sources. The command has no name yet."""
+        first, *others = (_attribute(source) for source in self.sources)
+        if not isinstance(first, typer.Typer):
+            alone = typer.Typer(add_completion=False)
+            alone.command()(first)
+            command: Command = typer.main.get_command(alone)  # type: ignore[assignment]  # as Typer makes it
+            return command
+        group = typer.main.get_group(first)
+        for other in others:
+            group.commands.update(typer.main.get_group(other).commands)
+        return group
+
+
+def _attribute(source: str) -> Any:
+    module, _, attribute = source.partition(":")
+    return getattr(import_module(module), attribute)
+
+
+class _Commands(MutableMapping[str, Command]):
+    """Commands by name: those given, and `parts`, each loaded when it is first asked for."""
+
+    def __init__(self, given: Mapping[str, Any], parts: Mapping[str, Part], prepare: Callable[[], None]) -> None:
+        self._loaded: dict[str, Command] = dict(given)
+        self._parts = parts
+        self._prepare = prepare
+
+    def __getitem__(self, name: str) -> Command:
+        if name not in self._loaded:
+            part = self._parts[name]
+            self._prepare()
+            command = part.load()
+            command.name = name
+            self._loaded[name] = command
+        return self._loaded[name]
+
+    def __setitem__(self, name: str, command: Command) -> None:
+        self._loaded[name] = command
+
+    def __delitem__(self, name: str) -> None:
+        del self._loaded[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict.fromkeys([*self._loaded, *self._parts]))
+
+    def __len__(self) -> int:
+        return len(self._parts.keys() | self._loaded.keys())
+
+
+def lazy_group(parts: Mapping[str, Part], prepare: Callable[[], None]) -> type[TyperGroup]:
+    """The class for ``typer.Typer(cls=…)`` of a group with `parts`. `prepare` is called before one is imported."""
+
+    class LazyGroup(TyperGroup):
+        _listing = False
+
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            names = [name for name in self.commands if name not in parts]
+            given = {name: self.commands[name] for name in names}
+            self.commands: Any = _Commands(given, parts, prepare)
+
+        def list_commands(self, ctx: Any) -> list[str]:
+            return list(self.commands)
+
+        def get_command(self, ctx: Any, cmd_name: str) -> Any:
+            """For a listing, a command that has nothing but its name and help."""
+            if self._listing and cmd_name in parts:
+                return TyperCommand(cmd_name, help=parts[cmd_name].help)
+            return self.commands.get(cmd_name)
+
+        def format_help(self, ctx: Any, formatter: Any) -> None:
+            self._listing = True
+            try:
+                super().format_help(ctx, formatter)
+            finally:
+                self._listing = False
+
+    return LazyGroup
