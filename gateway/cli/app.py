@@ -62,8 +62,10 @@ PARTS = {
 }
 
 
-def _prepare() -> None:
-    """What the commands of `audit` are told by this package, which they may not import: keys, registers, databases."""
+def _prepare(ctx: typer.Context) -> None:
+    """Tell the commands of `audit`, which may not import this package, where keys, registers and databases are."""
+    if ctx.obj is not _recorded_admin:
+        return  # called by another program, which has told them itself
     from audit.cli.frame import open_hands, open_replacement
     from audit.incidents.evidence import evidence_sources
     from audit.storage.place import use_urls_of

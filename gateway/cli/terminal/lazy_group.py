@@ -40,16 +40,13 @@ def _attribute(source: str) -> Any:
 class _Commands(MutableMapping[str, Command]):
     """Commands by name: those given, and `parts`, each loaded when it is first asked for."""
 
-    def __init__(self, given: Mapping[str, Any], parts: Mapping[str, Part], prepare: Callable[[], None]) -> None:
+    def __init__(self, given: Mapping[str, Any], parts: Mapping[str, Part]) -> None:
         self._loaded: dict[str, Command] = dict(given)
         self._parts = parts
-        self._prepare = prepare
 
     def __getitem__(self, name: str) -> Command:
         if name not in self._loaded:
-            part = self._parts[name]
-            self._prepare()
-            command = part.load()
+            command = self._parts[name].load()
             command.name = name
             self._loaded[name] = command
         return self._loaded[name]
@@ -67,8 +64,11 @@ class _Commands(MutableMapping[str, Command]):
         return len(self._parts.keys() | self._loaded.keys())
 
 
-def lazy_group(parts: Mapping[str, Part], prepare: Callable[[], None]) -> type[TyperGroup]:
-    """The class for ``typer.Typer(cls=…)`` of a group with `parts`. `prepare` is called before one is imported."""
+def lazy_group(parts: Mapping[str, Part], prepare: Callable[[Any], None]) -> type[TyperGroup]:
+    """The class for ``typer.Typer(cls=…)`` of a group with `parts`.
+
+    `prepare` is called with Typer's context before a command is run.
+    """
 
     class LazyGroup(TyperGroup):
         _listing = False
@@ -77,7 +77,7 @@ def lazy_group(parts: Mapping[str, Part], prepare: Callable[[], None]) -> type[T
             super().__init__(*arguments, **options)
             names = [name for name in self.commands if name not in parts]
             given = {name: self.commands[name] for name in names}
-            self.commands: Any = _Commands(given, parts, prepare)
+            self.commands: Any = _Commands(given, parts)
 
         def list_commands(self, ctx: Any) -> list[str]:
             return list(self.commands)
@@ -86,6 +86,7 @@ def lazy_group(parts: Mapping[str, Part], prepare: Callable[[], None]) -> type[T
             """For a listing, a command that has nothing but its name and help."""
             if self._listing and cmd_name in parts:
                 return TyperCommand(cmd_name, help=parts[cmd_name].help)
+            prepare(ctx)
             return self.commands.get(cmd_name)
 
         def format_help(self, ctx: Any, formatter: Any) -> None:
