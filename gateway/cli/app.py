@@ -35,7 +35,7 @@ PARTS = {
     "key": Part("API keys of a project.", ("gateway.cli.admin.key:key_app",)),
     "policy": Part(
         "Activate policies and see what is in force.",
-        ("gateway.cli.admin.tenant:policy_app", "policy.cli:app", "gateway.cli.admin.policy:app"),
+        ("gateway.cli.admin.policy:app", "policy.cli:app"),
     ),
     "limit": Part("What tenants, projects and keys may use at most.", ("gateway.cli.admin.limit:limit_app",)),
     "person": Part("People, their roles and access tokens.", ("gateway.cli.admin.person:person_app",)),

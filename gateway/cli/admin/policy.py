@@ -14,14 +14,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gateway.cli.terminal.printing import print_json, print_one, print_table
-from gateway.cli.terminal.shell import DEFAULT_DATA, AsJson, Data, fail, opened_control, plain_errors
+from gateway.cli.terminal.shell import (
+    DEFAULT_DATA,
+    AsJson,
+    Data,
+    InProject,
+    Tenant,
+    fail,
+    opened_control,
+    opened_inventory,
+    plain_errors,
+)
 
 if TYPE_CHECKING:
     from gateway.identity.roles import Actor, Permission
     from gateway.policies.study import Draft, PolicyRoom
     from gateway.store.control.control import Control
 
-app = typer.Typer(name="policy")
+app = typer.Typer(name="policy", help="Activate policies and see what is in force.", no_args_is_help=True)
 
 OwnTenant = Annotated[
     str, typer.Argument(metavar="TENANT", help="Name of the tenant, or 'operator' for the operator's.")
@@ -33,6 +43,43 @@ Token = Annotated[
     str | None, typer.Option("--token", envvar="DOMICILE_TOKEN", show_envvar=True, help="Your access token.")
 ]
 OPERATOR_NAME = "operator"
+
+
+@app.command("list")
+def list_policies(tenant: Tenant, data: Data = DEFAULT_DATA, as_json: AsJson = False) -> None:
+    """List every version ever in force for a tenant and its projects.
+
+    Example: domicile policy list acme
+    """
+    with opened_inventory(data) as inventory:
+        records = inventory.policies(tenant)
+    columns = ("project", "number", "active", "created_at", "activated_by", "sha256")
+    print_table(records, columns, as_json)
+
+
+@app.command("show")
+def show_policy(
+    tenant: Tenant,
+    project: InProject = None,
+    number: Annotated[int | None, typer.Option(min=1, help="This version (default: the one in force).")] = None,
+    data: Data = DEFAULT_DATA,
+    as_json: AsJson = False,
+) -> None:
+    """Print a policy document as it was activated.
+
+    Example: domicile policy show acme --number 2
+    """
+    with opened_inventory(data) as inventory:
+        versions = [record for record in inventory.policies(tenant) if record.project == project]
+    for record in versions:
+        if record.number == number if number else record.active:
+            if as_json:
+                print_json(record.model_dump(mode="json"))
+            else:
+                typer.echo(record.document, nl=not record.document.endswith("\n"))
+            return
+    wanted = f"version {number}" if number else "policy in force"
+    fail(f"there is no {wanted} for {tenant}/{project}" if project else f"there is no {wanted} for {tenant}")
 
 
 @app.command("submit")

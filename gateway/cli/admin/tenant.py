@@ -1,20 +1,18 @@
-"""``domicile tenant | project | policy``: the control plane from a shell."""
+"""``domicile tenant | project``: tenants and their projects from a shell."""
 
 from typing import Annotated
 
 import typer
 
-from gateway.cli.terminal.printing import print_json, print_one, print_table
+from gateway.cli.terminal.printing import print_one, print_table
 from gateway.cli.terminal.shell import (
     DEFAULT_DATA,
     AsJson,
     Data,
-    InProject,
     Project,
     Tenant,
     Yes,
     confirm,
-    fail,
     opened_control,
     opened_inventory,
     plain_errors,
@@ -24,7 +22,6 @@ tenant_app = typer.Typer(name="tenant", help="Customer organisations, the unit o
 project_app = typer.Typer(
     name="project", help="A tenant's applications, each bound to a processing activity.", no_args_is_help=True
 )
-policy_app = typer.Typer(name="policy", help="Activate policies and see what is in force.", no_args_is_help=True)
 
 
 @tenant_app.command("create")
@@ -157,40 +154,3 @@ def revoke_project(
     with opened_control(ctx, data) as control:
         record = control.revoke_project(tenant, project)
     print_one(record, as_json)
-
-
-@policy_app.command("list")
-def list_policies(tenant: Tenant, data: Data = DEFAULT_DATA, as_json: AsJson = False) -> None:
-    """List every version ever in force for a tenant and its projects.
-
-    Example: domicile policy list acme
-    """
-    with opened_inventory(data) as inventory:
-        records = inventory.policies(tenant)
-    columns = ("project", "number", "active", "created_at", "activated_by", "sha256")
-    print_table(records, columns, as_json)
-
-
-@policy_app.command("show")
-def show_policy(
-    tenant: Tenant,
-    project: InProject = None,
-    number: Annotated[int | None, typer.Option(min=1, help="This version (default: the one in force).")] = None,
-    data: Data = DEFAULT_DATA,
-    as_json: AsJson = False,
-) -> None:
-    """Print a policy document as it was activated.
-
-    Example: domicile policy show acme --number 2
-    """
-    with opened_inventory(data) as inventory:
-        versions = [record for record in inventory.policies(tenant) if record.project == project]
-    for record in versions:
-        if record.number == number if number else record.active:
-            if as_json:
-                print_json(record.model_dump(mode="json"))
-            else:
-                typer.echo(record.document, nl=not record.document.endswith("\n"))
-            return
-    wanted = f"version {number}" if number else "policy in force"
-    fail(f"there is no {wanted} for {tenant}/{project}" if project else f"there is no {wanted} for {tenant}")
