@@ -8,10 +8,11 @@ import csv
 import io
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from audit.events.anchor import KeyRotated
+from audit.events.base import Event
 from audit.events.event import (
     AdminChanged,
     AuthFailed,
@@ -112,65 +113,72 @@ class Tables:
     def take(self, seq: int, leaf: Leaf) -> None:
         event, ts = leaf.event, leaf.stamp.ts
         self.types[event.type] += 1
-        if isinstance(event, AuthFailed | RequestRefused):
-            status = str(event.status) if isinstance(event, RequestRefused) else ""
-            kind = status, event.reason, event.endpoint or "", event.key_id or ""
-            self.counts[ts[:10], event.type, *kind] += 1 if event.count is None else event.count
-        else:
-            self.counts[ts[:10], event.type, "", "", "", ""] += 1
+        self.counts[ts[:10], event.type, *_told_apart(event)] += (
+            1 if (count := getattr(event, "count", None)) is None else count
+        )
         self.systems.take(seq, leaf)
         self.months.add(ts[:7])
         self.first, self.last = self.first or ts, ts
-        if isinstance(event, InferenceAccepted | InferenceDenied):
-            denied = isinstance(event, InferenceDenied)
-            self.days[ts[:10], "denied" if denied else "allowed"] += 1
-            activity = self.activities.setdefault(event.activity_id or event.project, Flows())
-            activity.calls += 1
-            activity.projects.add(event.project)
-            if event.policy_hash is not None:
-                activity.policies.add(event.policy_hash)
-            self.deciders[event.policy_id or "-", event.policy_version or "-", event.policy_hash or "-"] += 1
-            self.policy_calls[event.policy_hash or ""] += not denied or event.policy_hash is not None
-            if event.redaction is not None:
-                self.redacted.update(event.redaction.counts_by_type)
-                activity.data.update(event.redaction.counts_by_type)
-            if event.retention_class is not None:
-                activity.retention.add(event.retention_class)
-        if isinstance(event, InferenceDenied):
-            self.denials.update((one.rule, one.article or "", one.because) for one in event.decision.reasons)
-        if isinstance(event, InferenceAccepted | RoutingDecision):
-            route = event.inference_country, event.storage_country, event.operator_entity, event.operator_hq
-            parent = event.ultimate_parent, event.ultimate_parent_country
-            self.transfers[ts[:7], *route, *parent, event.region, event.transfer_basis] += 1
-            if isinstance(event, InferenceAccepted):
-                activity.recipients.add(f"{event.operator_entity} ({event.operator_hq})")
-                activity.transfers.update(_third_country(event))
-            self.backends.add(event.backend_id)
-        if isinstance(event, BackendConnected):
-            seen = event.backend_id, event.region, event.kind, event.address, event.peer_sha256, event.peer_uri or ""
-            self.connections.setdefault((*seen, event.tls_version or ""), Connections(ts)).take(ts)
-        if isinstance(event, Incident):
-            case = self.cases.setdefault(event.incident_id, Case(event.incident_id, event.tenant, ts))
-            case.take(seq, {"ts": ts, **event.model_dump(mode="json", exclude_none=True)})
-        if isinstance(event, AuthorityRequest):
-            asked = event.authority, event.country, event.legal_basis or "", event.outcome or ""
-            self.authority_requests.append((seq, ts, event.type, event.matter_id, *asked))
-        if isinstance(event, ACCESS):
-            about = event.model_dump(mode="json", exclude_none=True, exclude={"type", "tenant", "actor"})
-            self._access.append((seq, ts, event.type, getattr(event, "actor", ""), json.dumps(about, sort_keys=True)))
-        if isinstance(event, RetentionRun):
-            records = event.expired_records or 0, event.held_records or 0
-            kept = event.oldest_expiry or "", event.backups_until or "", event.certificate_sha256 or ""
-            self._runs.append(
-                (seq, ts, event.run_id, event.due, event.deleted, event.held, event.orphans, *kept, *records)
-            )
-        self.take_policy(seq, leaf)
+        for kinds, gather in _GATHERED:
+            if isinstance(event, kinds):
+                gather(self, seq, ts, event)
 
     def take_policy(self, seq: int, leaf: Leaf) -> None:
         """Alone, of a record that lies before the range of the pack."""
-        event = leaf.event
+        self._take_policy(seq, leaf.stamp.ts, leaf.event)
+
+    def _take_policy(self, seq: int, ts: str, event: Event) -> None:
         if isinstance(event, AdminChanged) and event.type.startswith("admin.policy."):
-            self.policies.append({"seq": seq, "ts": leaf.stamp.ts, **event.model_dump(mode="json", exclude_none=True)})
+            self.policies.append({"seq": seq, "ts": ts, **event.model_dump(mode="json", exclude_none=True)})
+
+    def _take_decision(self, _seq: int, ts: str, event: InferenceAccepted | InferenceDenied) -> None:
+        denied = isinstance(event, InferenceDenied)
+        self.days[ts[:10], "denied" if denied else "allowed"] += 1
+        activity = self.activities.setdefault(event.activity_id or event.project, Flows())
+        activity.calls += 1
+        activity.projects.add(event.project)
+        if event.policy_hash is not None:
+            activity.policies.add(event.policy_hash)
+        self.deciders[event.policy_id or "-", event.policy_version or "-", event.policy_hash or "-"] += 1
+        self.policy_calls[event.policy_hash or ""] += not denied or event.policy_hash is not None
+        if event.redaction is not None:
+            self.redacted.update(event.redaction.counts_by_type)
+            activity.data.update(event.redaction.counts_by_type)
+        if event.retention_class is not None:
+            activity.retention.add(event.retention_class)
+        if isinstance(event, InferenceAccepted):
+            activity.recipients.add(f"{event.operator_entity} ({event.operator_hq})")
+            activity.transfers.update(_third_country(event))
+
+    def _take_denial(self, _seq: int, _ts: str, event: InferenceDenied) -> None:
+        self.denials.update((one.rule, one.article or "", one.because) for one in event.decision.reasons)
+
+    def _take_route(self, _seq: int, ts: str, event: InferenceAccepted | RoutingDecision) -> None:
+        route = event.inference_country, event.storage_country, event.operator_entity, event.operator_hq
+        parent = event.ultimate_parent, event.ultimate_parent_country
+        self.transfers[ts[:7], *route, *parent, event.region, event.transfer_basis] += 1
+        self.backends.add(event.backend_id)
+
+    def _take_connection(self, _seq: int, ts: str, event: BackendConnected) -> None:
+        seen = event.backend_id, event.region, event.kind, event.address, event.peer_sha256, event.peer_uri or ""
+        self.connections.setdefault((*seen, event.tls_version or ""), Connections(ts)).take(ts)
+
+    def _take_incident(self, seq: int, ts: str, event: Incident) -> None:
+        case = self.cases.setdefault(event.incident_id, Case(event.incident_id, event.tenant, ts))
+        case.take(seq, {"ts": ts, **event.model_dump(mode="json", exclude_none=True)})
+
+    def _take_authority_request(self, seq: int, ts: str, event: AuthorityRequest) -> None:
+        asked = event.authority, event.country, event.legal_basis or "", event.outcome or ""
+        self.authority_requests.append((seq, ts, event.type, event.matter_id, *asked))
+
+    def _take_access(self, seq: int, ts: str, event: Event) -> None:
+        about = event.model_dump(mode="json", exclude_none=True, exclude={"type", "tenant", "actor"})
+        self._access.append((seq, ts, event.type, getattr(event, "actor", ""), json.dumps(about, sort_keys=True)))
+
+    def _take_run(self, seq: int, ts: str, event: RetentionRun) -> None:
+        records = event.expired_records or 0, event.held_records or 0
+        kept = event.oldest_expiry or "", event.backups_until or "", event.certificate_sha256 or ""
+        self._runs.append((seq, ts, event.run_id, event.due, event.deleted, event.held, event.orphans, *kept, *records))
 
     def files(self) -> dict[str, str]:
         """Name and content of every table, empty ones too: that nothing happened is an answer."""
@@ -214,6 +222,28 @@ class Tables:
         decision = event.get("decision") or {}
         flat = event | {"seq": seq, "outcome": decision.get("outcome", "")}
         return _line([flat.get(name, "") for name in _EVENT_COLUMNS]).encode()
+
+
+_GATHERED: tuple[tuple[Any, Callable[[Tables, int, str, Any], None]], ...] = (
+    (InferenceAccepted | InferenceDenied, Tables._take_decision),
+    (InferenceDenied, Tables._take_denial),
+    (InferenceAccepted | RoutingDecision, Tables._take_route),
+    (BackendConnected, Tables._take_connection),
+    (Incident, Tables._take_incident),
+    (AuthorityRequest, Tables._take_authority_request),
+    (ACCESS, Tables._take_access),
+    (RetentionRun, Tables._take_run),
+    (AdminChanged, Tables._take_policy),
+)
+"""Types of events, and what gathers them: of an event, all whose types it is of, in this order."""
+
+
+def _told_apart(event: Event) -> tuple[str, str, str, str]:
+    """What a refused request is counted by beside its type: status, reason, endpoint, key."""
+    if not isinstance(event, AuthFailed | RequestRefused):
+        return "", "", "", ""
+    status = str(event.status) if isinstance(event, RequestRefused) else ""
+    return status, event.reason, event.endpoint or "", event.key_id or ""
 
 
 class Connections:
