@@ -56,4 +56,4 @@ def test_nothing_is_sent_without_waiting_but_from_pinned_memory() -> None:
         and node.func.attr in ("to", "cuda")
         and any(keyword.arg == "non_blocking" for keyword in node.keywords)
     }
-    assert calls == {"engine/sending.py"}
+    assert calls == {"engine/core/h2d.py"}
