@@ -23,8 +23,10 @@ Probe = Callable[[Backend], Awaitable[bool]]
 class Prober:
     """Probes until cancelled: ``asyncio.create_task(prober.run())``.
 
-    What a backend says counts at once. Silence counts when it lasts: an engine in a long step may miss a probe or two,
-    and a tenant with one backend must not be refused for that. Calls that fail are the circuit breaker's business.
+    What a backend says counts at once. Silence of one that has answered counts when it lasts: an engine in a long step
+    may miss a probe or two, and a tenant with one backend must not be refused for that. Silence of one that never
+    answered counts at once, so that calls wait for a backend that is being started and do not fail at one that is
+    gone. Calls that fail are the circuit breaker's business.
     """
 
     def __init__(
@@ -36,6 +38,7 @@ class Prober:
         self._timeout_s = timeout_s
         self._gate = asyncio.Semaphore(AT_ONCE)
         self._missed: dict[str, int] = {}
+        self._answered: set[str] = set()
 
     async def run(self) -> None:
         while True:
@@ -46,6 +49,7 @@ class Prober:
         """Probe every backend once."""
         backends = list(self._fleet)
         self._missed = {backend.id: self._missed.get(backend.id, 0) for backend in backends}
+        self._answered &= self._missed.keys()
         await asyncio.gather(*(self._check(backend) for backend in backends))
 
     async def _check(self, backend: Backend) -> None:
@@ -55,10 +59,11 @@ class Prober:
                     ready = await self._probe(backend)
             except Exception as error:  # whatever stands between us and it, it said nothing
                 self._missed[backend.id] += 1
-                if self._missed[backend.id] < MISSES:
+                if backend.id in self._answered and self._missed[backend.id] < MISSES:
                     return
                 log.info("backend %s does not answer probes: %s", backend.id, type(error).__name__)
                 ready = False
             else:
                 self._missed[backend.id] = 0
+                self._answered.add(backend.id)
         self._fleet.mark_ready(backend, ready)

@@ -69,7 +69,9 @@ async def test_one_that_is_gone_is_named_as_unavailable_and_not_as_the_gateways_
         for _ in range(FAILURES + 2):
             answer = await made.post(chat("hi"))
             assert (answer.status, answer.error["code"]) == (503, "backend_unavailable")
-            assert answer.error["message"] == "No connection to the backend"
+            assert answer.error["message"] in {  # before and after the first probe
+                "No connection to the backend", "None of the backends that may answer this is up; try again"
+            }  # fmt: skip
 
 
 def gone(made):

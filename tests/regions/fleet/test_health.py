@@ -58,7 +58,7 @@ async def test_one_that_hangs_is_not_ready_and_holds_nobody_up():
 
 
 async def test_a_missed_probe_now_and_then_costs_nobody_its_backend():
-    fleet, answers = Fleet([ONE]), [TimeoutError(), TimeoutError(), True] * 4
+    fleet, answers = Fleet([ONE]), [True, TimeoutError(), TimeoutError()] * 4
 
     async def probe(one):
         answer = answers.pop(0)
@@ -70,6 +70,22 @@ async def test_a_missed_probe_now_and_then_costs_nobody_its_backend():
     while answers:
         await prober.sweep()
         assert up(fleet) == {"acme-1"}
+
+
+async def test_one_that_never_answered_is_not_up_at_its_first_silence():
+    fleet, answers = Fleet([ONE]), [TimeoutError(), True, TimeoutError(), TimeoutError()]
+
+    async def probe(one):
+        if isinstance(answer := answers.pop(0), Exception):
+            raise answer
+        return answer
+
+    prober = Prober(fleet, probe)
+    await prober.sweep()
+    assert up(fleet) == set()
+    while answers:
+        await prober.sweep()
+        assert up(fleet) == {"acme-1"}, "it has answered since"
 
 
 async def test_it_probes_on_a_beat_until_cancelled():
