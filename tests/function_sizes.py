@@ -57,7 +57,6 @@ COMPLEX = {
     "backend/engine/core/speculation.py Speculation.draft": 18,
     "policy/redact/ids/names.py _find": 18,
     "policy/redact/names/name_words.py names_of": 18,
-    "audit/pack/report.py html_report": 17,
     "backend/chat/parameters.py _refuse_contradictions": 17,
     "backend/chat/unsupported.py refuse_unsupported": 17,
     "backend/engine/core/token_masks.py MaskedGrammars.allowed": 17,
