@@ -68,7 +68,6 @@ COMPLEX = {
     "policy/redact/ids/names.py _table": 17,
     "policy/redact/payment/payment_cards.py _last_group": 17,
     "policy/redact/request.py rewrite_body": 17,
-    "audit/pack_verifier/policies.py Policies.check": 16,
     "backend/engine/engine.py Engine._allowed": 16,
     "backend/engine/warm_up.py _every_kind": 16,
     "backend/tools/request.py read_tools": 16,
