@@ -46,7 +46,6 @@ COMPLEX = {
     "policy/redact/addresses/addresses.py _in_front": 21,
     "policy/redact/detectors/secrets.py find_secrets": 21,
     "policy/redact/names/name_words.py _is_name": 21,
-    "policy/analysis/diff.py effective": 20,
     "policy/redact/stream.py _next_word_end": 20,
     "regions/fleet/reconciler.py Reconciler.reconcile": 20,
     "backend/engine/engine.py Engine.add": 19,
