@@ -31,7 +31,6 @@ COMPLEX = {
     "policy/redact/ids/names.py _named": 30,
     "backend/chat/conversation.py ChatModel.turn": 29,
     "policy/decision/decision.py decide": 27,
-    "policy/redact/evaluate.py evaluate": 27,
     "backend/tools/call.py CallScript.call": 25,
     "policy/redact/detectors/national_ids.py _kind_of_cell": 25,
     "policy/redact/stream.py StreamFilter._advance": 25,
