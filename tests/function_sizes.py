@@ -28,7 +28,6 @@ LONG_FUNCTIONS = {
 
 COMPLEX = {
     "policy/redact/detectors/national_ids.py _named_order": 34,
-    "policy/redact/ids/names.py _named": 30,
     "backend/chat/conversation.py ChatModel.turn": 29,
     "policy/decision/decision.py decide": 27,
     "backend/tools/call.py CallScript.call": 25,
@@ -50,7 +49,6 @@ COMPLEX = {
     "gateway/installation/key_generations.py _pepper": 19,
     "policy/redact/detectors/national_ids.py _is_free": 19,
     "backend/engine/core/speculation.py Speculation.draft": 18,
-    "policy/redact/ids/names.py _find": 18,
     "policy/redact/names/name_words.py names_of": 18,
     "backend/chat/parameters.py _refuse_contradictions": 17,
     "backend/chat/unsupported.py refuse_unsupported": 17,
@@ -60,7 +58,6 @@ COMPLEX = {
     "gateway/configuration/settings.py Oidc.whole": 17,
     "policy/decision/decision.py _refusals_of_backend": 17,
     "policy/decision/decision.py _refusals_of_request": 17,
-    "policy/redact/ids/names.py _table": 17,
     "policy/redact/payment/payment_cards.py _last_group": 17,
     "policy/redact/request.py rewrite_body": 17,
     "backend/engine/engine.py Engine._allowed": 16,
