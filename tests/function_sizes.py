@@ -18,7 +18,6 @@ LONG_FUNCTIONS = {
     "gateway/server/app.py build_app": 73,
     "gateway/database/migrations/versions/r0003_limits_and_ledger.py upgrade": 69,
     "backend/kernels/attention/online_softmax.py attend": 68,
-    "policy/redact/detectors/national_ids.py _named_order": 67,
     "gateway/admin/people.py _people": 64,
     "gateway/cli/admin/backend.py register": 63,
     "gateway/cli/backup.py init": 62,
@@ -27,11 +26,9 @@ LONG_FUNCTIONS = {
 """Lines, where more than 60."""
 
 COMPLEX = {
-    "policy/redact/detectors/national_ids.py _named_order": 34,
     "backend/chat/conversation.py ChatModel.turn": 29,
     "policy/decision/decision.py decide": 27,
     "backend/tools/call.py CallScript.call": 25,
-    "policy/redact/detectors/national_ids.py _kind_of_cell": 25,
     "policy/redact/stream.py StreamFilter._advance": 25,
     "backend/chat/parameters.py job": 24,
     "policy/redact/detectors/plates.py find_plates": 23,
@@ -47,7 +44,6 @@ COMPLEX = {
     "backend/engine/engine.py Engine.add": 19,
     "backend/models/loader.py load_folder": 19,
     "gateway/installation/key_generations.py _pepper": 19,
-    "policy/redact/detectors/national_ids.py _is_free": 19,
     "backend/engine/core/speculation.py Speculation.draft": 18,
     "policy/redact/names/name_words.py names_of": 18,
     "backend/chat/parameters.py _refuse_contradictions": 17,
