@@ -31,7 +31,6 @@ COMPLEX = {
     "backend/tools/call.py CallScript.call": 25,
     "policy/redact/stream.py StreamFilter._advance": 25,
     "backend/chat/parameters.py job": 24,
-    "policy/redact/detectors/plates.py find_plates": 23,
     "backend/planner/roofline.py Roofline.workload": 22,
     "gateway/openai/repeated_chunk.py _only_text": 22,
     "backend/process/engine_client.py EngineClient._handle": 21,
