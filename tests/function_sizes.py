@@ -52,7 +52,6 @@ COMPLEX = {
     "gateway/configuration/settings.py Oidc.whole": 17,
     "policy/decision/decision.py _refusals_of_backend": 17,
     "policy/decision/decision.py _refusals_of_request": 17,
-    "policy/redact/payment/payment_cards.py _last_group": 17,
     "policy/redact/request.py rewrite_body": 17,
     "backend/engine/engine.py Engine._allowed": 16,
     "backend/engine/warm_up.py _every_kind": 16,
