@@ -35,7 +35,6 @@ COMPLEX = {
     "gateway/openai/repeated_chunk.py _only_text": 22,
     "backend/process/engine_client.py EngineClient._handle": 21,
     "gateway/server/connection.py BoundedConnection._check_framing": 21,
-    "policy/redact/addresses/addresses.py _in_front": 21,
     "policy/redact/names/name_words.py _is_name": 21,
     "policy/redact/stream.py _next_word_end": 20,
     "regions/fleet/reconciler.py Reconciler.reconcile": 20,
