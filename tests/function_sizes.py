@@ -49,7 +49,6 @@ COMPLEX = {
     "gateway/configuration/settings.py Oidc.whole": 17,
     "policy/decision/decision.py _refusals_of_backend": 17,
     "policy/decision/decision.py _refusals_of_request": 17,
-    "policy/redact/request.py rewrite_body": 17,
     "backend/engine/engine.py Engine._allowed": 16,
     "backend/engine/warm_up.py _every_kind": 16,
     "backend/tools/request.py read_tools": 16,
