@@ -139,16 +139,7 @@ class _Case:
 
     def __init__(self, policy: CompiledPolicy, facts: RequestFacts, on: date) -> None:
         self._policy, self._facts, self._on = policy, facts.model_copy(update={"candidates": ()}), on
-        rules = tuple(
-            rule
-            for rule in policy.rules
-            if rule.applies(
-                model=facts.model or "",
-                purpose=facts.purpose or "",
-                data_classes=facts.data_classes,
-                risk_class=facts.risk_class or "",
-            )
-        )
+        rules = _rules_for(policy, facts)
         self.refusals = (*_refusals_of_request(policy, facts), *_refusals_by_rules(rules))
         unfit = {sink: tuple(_refusals_of_sink(policy, rules, sink, on)) for sink in facts.sinks}
         self.refusals += tuple(reason for sink, found in unfit.items() if sink.required for reason in found)
@@ -190,6 +181,20 @@ def _case(policy: CompiledPolicy, facts: RequestFacts, on: date) -> _Case:
     return known
 
 
+def _rules_for(policy: CompiledPolicy, facts: RequestFacts) -> tuple[ConditionalRule, ...]:
+    """The conditional rules that apply to a request; a fact that is not known is ``""`` to them."""
+    return tuple(
+        rule
+        for rule in policy.rules
+        if rule.applies(
+            model=facts.model or "",
+            purpose=facts.purpose or "",
+            data_classes=facts.data_classes,
+            risk_class=facts.risk_class or "",
+        )
+    )
+
+
 def _refusals_of_request(policy: CompiledPolicy, facts: RequestFacts) -> Iterator[Reason]:
     for name in _REQUIRED_OF_REQUEST:
         if not getattr(facts, name):
@@ -206,6 +211,11 @@ def _refusals_of_request(policy: CompiledPolicy, facts: RequestFacts) -> Iterato
         elif policy.purposes != "required" and facts.purpose not in policy.purposes:
             yield Reason("purposes", None, f"policy does not list purpose {facts.purpose}", "GDPR 5(1)(b)")
     yield from _refusals_of_legal_basis(policy, facts)
+    yield from _refusals_of_data_classes(policy, facts)
+
+
+def _refusals_of_data_classes(policy: CompiledPolicy, facts: RequestFacts) -> Iterator[Reason]:
+    """One for each special category without a ground, and for each other class that the policy does not list."""
     for data_class in facts.data_classes:
         if data_class in SPECIAL_CATEGORIES:
             if data_class not in policy.special_categories:
@@ -256,14 +266,19 @@ def _refusals_of_backend(
             yield from _outside(
                 rule, backend, f"{verb} {getattr(backend, fact)}", getattr(backend, fact), allowed, on, article
             )
+    yield from _refusals_of_subprocessors(policy, backend, on)
+    yield from _refusals_of_server("", policy.backend, backend)
+
+
+def _refusals_of_subprocessors(policy: CompiledPolicy, backend: BackendFacts, on: date) -> Iterator[Reason]:
+    """One for each sub-processor whose country is not known or not allowed."""
+    name, rule = backend.backend_id, "residency.subprocessors"
     for other in backend.subprocessors:
-        rule = "residency.subprocessors"
         if not other.country or other.country not in policy.known_countries:
             yield Reason(rule, name, f"country of sub-processor {other.name} is not known", "GDPR 28(2), 44")
         else:
             what = f"sub-processor {other.name} is in {other.country}"
             yield from _outside(rule, backend, what, other.country, policy.subprocessors, on, "GDPR 28(2), 44")
-    yield from _refusals_of_server("", policy.backend, backend)
 
 
 def _refusals_of_sink(
