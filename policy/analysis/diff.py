@@ -68,7 +68,7 @@ def differences(old: CompiledPolicy, new: CompiledPolicy) -> list[Difference]:
 
 def _redaction(policy: CompiledPolicy) -> Mapping[str, str]:
     """What is done with each label in what is sent and in answers, and with a request whose redaction fails."""
-    said = {f"redaction.input.{label}": action for label, action in policy.redaction.input.items()}
+    said: dict[str, str] = {f"redaction.input.{label}": action for label, action in policy.redaction.input.items()}
     said |= {f"redaction.output.{label}": action for label, action in policy.redaction.output.items()}
     said["redaction.on_failure"] = policy.on_failure.mode or "deny"
     return said | {f"redaction.sovereign.{name}": rule.name for name, rule in policy.on_failure.bounds.items()}
