@@ -27,7 +27,6 @@ LONG_FUNCTIONS = {
 
 COMPLEX = {
     "backend/chat/conversation.py ChatModel.turn": 29,
-    "policy/decision/decision.py decide": 27,
     "backend/tools/call.py CallScript.call": 25,
     "policy/redact/stream.py StreamFilter._advance": 25,
     "backend/chat/parameters.py job": 24,

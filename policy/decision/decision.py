@@ -97,19 +97,18 @@ def decide(policy: CompiledPolicy, facts: RequestFacts) -> Decision:
     if not candidates:
         reasons.append(Reason("candidates.none", None, f"no backend serves {facts.model or 'this model'}"))
     elif len(candidates) > 1 and (twice := _described_twice(candidates)):
-        reasons = [reason for reason in reasons if reason.candidate not in twice]
-        ids = (backend.backend_id for backend in candidates)
-        reasons += (_contradiction(name, "two candidates carry this id") for name in ids if name in twice)
-        basis_of = {name: basis for name, basis in basis_of.items() if name not in twice}
-    allowed = bool(basis_of) and not refused
+        reasons, basis_of, sovereign = _without_contradicted(candidates, twice, reasons, basis_of, sovereign)
+    if refused:
+        basis_of, sovereign = {}, []
+    allowed = bool(basis_of)
     return Decision(
         allowed=allowed,
-        backends=tuple(basis_of) if allowed else (),
+        backends=tuple(basis_of),
         reasons=tuple(reasons),
         redaction=policy.redaction,
         retention=case.retention,
         notices=policy.notices,
-        transfer_basis=MappingProxyType(basis_of if allowed else {}),
+        transfer_basis=MappingProxyType(basis_of),
         policy_id=policy.policy_id,
         version=policy.version,
         hash=policy.hash,
@@ -118,7 +117,7 @@ def decide(policy: CompiledPolicy, facts: RequestFacts) -> Decision:
         priority=policy.priority,
         holds_until=next_minute(at) if policy.hours else datetime.combine(at.date() + timedelta(1), time(), UTC),
         sinks=case.sinks if allowed else (),
-        sovereign=tuple(name for name in sovereign if name in basis_of) if allowed else (),
+        sovereign=tuple(sovereign),
     )
 
 
@@ -373,3 +372,21 @@ def _described_twice(candidates: tuple[BackendFacts, ...]) -> frozenset[str]:
     if len(set(ids)) == len(ids):
         return frozenset()
     return frozenset(name for name, count in Counter(ids).items() if count > 1)
+
+
+def _without_contradicted(
+    candidates: tuple[BackendFacts, ...],
+    twice: frozenset[str],
+    reasons: list[Reason],
+    basis_of: dict[str, str],
+    sovereign: list[str],
+) -> tuple[list[Reason], dict[str, str], list[str]]:
+    """`reasons`, `basis_of` and `sovereign` where the ids in `twice` are described more than once: what they say of
+    these is replaced by one reason for each candidate that carries such an id."""
+    ids = (backend.backend_id for backend in candidates)
+    return (
+        [reason for reason in reasons if reason.candidate not in twice]
+        + [_contradiction(name, "two candidates carry this id") for name in ids if name in twice],
+        {name: basis for name, basis in basis_of.items() if name not in twice},
+        [name for name in sovereign if name not in twice],
+    )
