@@ -3,7 +3,7 @@
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -114,10 +114,9 @@ def verify(
         key = _key(public_key, path, reader)
         opener = _opener(log, path, keys, sample)
         held = [file.read_text(encoding="utf-8") for file in checkpoint or []]
+        attested = union(files_beside(path.parent), reader.attested_files())
         expected = Expected(
-            attestations=Attestations.read(
-                union(files_beside(path.parent), reader.attested_files()), key, complete=log is None
-            ),
+            attestations=Attestations.read(attested, key, complete=log is None),
             witnesses=[WitnessKey.parse(text) for text in witness or []],
             now=None if as_of is None else _moment(as_of),
         )
@@ -135,12 +134,7 @@ def verify(
         private = {"private_values": states, "private_faults": faults}
         typer.echo(json.dumps({"ok": ok, "key": str(key), **report.model_dump(mode="json"), **private}, indent=2))
     else:
-        for fault in faults[:MAX_FINDINGS]:
-            typer.echo(f"error: {fault['tenant']}, record {fault['seq']}: {fault['field']}: {fault['because']}")
-        if states:
-            typer.echo(
-                "Private values: " + ", ".join(f"{count} {name}" for name, count in sorted(states.items())) + "."
-            )
+        _print_private_values(states, faults)
         _print_report(report, key, told=public_key is not None)
         if faults:
             typer.echo(f"FAIL: {len(faults)} private values are not accounted for.")
@@ -327,6 +321,14 @@ def _key(given: str | None, log: Path, reader: Reader) -> VerifierKey:
         given = str(beside)
     key = VerifierKey.parse(Path(given).read_text(encoding="utf-8") if os.path.isfile(given) else given)
     return with_kin(key, dict.fromkeys([*notes_in(log.parent), *reader.successions()]))
+
+
+def _print_private_values(states: Mapping[str, int], faults: Sequence[Mapping[str, object]]) -> None:
+    """The first MAX_FINDINGS faults, a line each, and how many private values are in each state."""
+    for fault in faults[:MAX_FINDINGS]:
+        typer.echo(f"error: {fault['tenant']}, record {fault['seq']}: {fault['field']}: {fault['because']}")
+    if states:
+        typer.echo("Private values: " + ", ".join(f"{count} {name}" for name, count in sorted(states.items())) + ".")
 
 
 def _print_report(report: Report, key: VerifierKey, *, told: bool) -> None:

@@ -84,14 +84,19 @@ class _Part:
         self.body = "".join(text.splitlines(keepends=True)[heads[-1].end_lineno :])
 
     def _take(self, node: ast.Import | ast.ImportFrom, parts: Mapping[str, str]) -> None:
+        """Note what an import statement brings. Raises JoinError if it does not survive the joining."""
         if any(alias.asname for alias in node.names):
             raise JoinError(f"{self.name} renames what it imports")
         names = [alias.name for alias in node.names]
-        if isinstance(node, ast.Import):
-            for name in names:
-                self._foreign(name)
-            self.brought += [(f"import {name}", name) for name in names]
+        if isinstance(node, ast.ImportFrom):
+            self._take_from(node, names, parts)
             return
+        for name in names:
+            self._foreign(name)
+        self.brought += [(f"import {name}", name) for name in names]
+
+    def _take_from(self, node: ast.ImportFrom, names: list[str], parts: Mapping[str, str]) -> None:
+        """Note `names` of ``from module import names``: from another part a need, else from the standard library."""
         module = node.module or ""
         if node.level or module == PACKAGE or "*" in names:
             raise JoinError(f"{self.name} has to import from {PACKAGE}.PART by name")

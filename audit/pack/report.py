@@ -75,10 +75,7 @@ def html_report(
         systems=_systems(tables),
         outside=outside,
         acts=sorted((kind, count) for kind, count in tables.types.items() if kind.startswith(_ACTS)),
-        incidents=[
-            (case.incident_id, case.opened, case.closed or "open", ", ".join(case.laws), ", ".join(case.met) or "-")
-            for case in tables.cases.values()
-        ],
+        incidents=_incidents(tables),
         due=list(_due(tables)),
         missing=[tuple(one) for one in missing],
         contents=[tuple(one)[:4] for one in CONTENTS],
@@ -111,6 +108,14 @@ def _systems(tables: Tables) -> list[tuple[object, ...]]:
             one.stopped_since or "-",
         )
         for name, one in sorted(tables.systems.by_id.items())
+    ]
+
+
+def _incidents(tables: Tables) -> list[tuple[object, ...]]:
+    """A row for each incident: its id, when it was opened and closed, its laws, and which of their duties were met."""
+    return [
+        (case.incident_id, case.opened, case.closed or "open", ", ".join(case.laws), ", ".join(case.met) or "-")
+        for case in tables.cases.values()
     ]
 
 

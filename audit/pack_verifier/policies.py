@@ -55,29 +55,32 @@ class Policies:
 
     def check(self, event: dict[str, Any], seq: int) -> None:
         """That what decided the call is in the history, and was in force for its project at that time."""
-        ts = str(event.get("ts"))
-        self.latest = max(self.latest, ts)
+        self.latest = max(self.latest, str(event.get("ts")))
         if event["type"] == ACTIVATED:
             self.activations.append((seq, event))
         if event["type"] not in DECIDED:
             return
-        name, project = event.get("policy_hash"), str(event.get("project"))
-        if name is None:
-            if event["type"] == ACCEPTED:
-                self.findings.fault("policy", "it was accepted under no policy", seq)
-            return
+        if event.get("policy_hash") is not None:
+            self.check_decision(event, seq)
+        elif event["type"] == ACCEPTED:
+            self.findings.fault("policy", "it was accepted under no policy", seq)
+
+    def check_decision(self, event: dict[str, Any], seq: int) -> None:
+        """That the policy which decided a call is in the pack under the name the call gives, and was in force then."""
+        name, ts = str(event["policy_hash"]), str(event.get("ts"))
+        project = str(event.get("project"))
         told = "the policy that decided it (" + str(event.get("policy_id")) + ", version "
         told += str(event.get("policy_version")) + ")"
-        made = self.rulings.get(str(name))
+        made = self.rulings.get(name)
         if made is None:
             self.findings.fault("policy", told + " is not in the pack", seq)
             return
         called = event.get("policy_id"), event.get("policy_version")
         if not any((one["policy_id"], one["policy_version"]) == called for one in made):
             self.findings.fault("policy", told + " is called otherwise in the pack", seq)
-        spans = self.spans.get((str(name), project))
+        spans = self.spans.get((name, project))
         if spans is None:
-            spans = self.spans[str(name), project] = [
+            spans = self.spans[name, project] = [
                 span for one in made for span in self.history.in_force(one["parts"], project)
             ]
         if any(first <= ts <= last for first, last in spans):

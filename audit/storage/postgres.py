@@ -8,7 +8,7 @@ shares among transactions. Plain psycopg, as `audit.storage.sqlite` is plain sql
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
@@ -55,6 +55,9 @@ HUNG_SECONDS = 10
 FETCH = 2000
 
 _NODE_LOCKS = 0x444F4D41  # first half of the advisory locks on node names
+
+_Leaf = tuple[int, int, bytes, bytes]
+"""A row of the table of leaves: id of the tree, number in it, hash, payload."""
 
 
 def open_postgres(url: str) -> Callable[[Path, str, str], "PostgresStore"]:
@@ -124,23 +127,7 @@ class PostgresStore:
         intents = _Intents(
             self._db, [(self._trees[e.tenant], e.request_id) for e in entries if e.step is not Step.NONE], sync
         )
-        leaves: list[tuple[int, int, bytes, bytes]] = []
-        placed: list[int | Refused] = []
-        private: list[Placed] = []
-        for entry in entries:
-            tree, head = self._trees[entry.tenant], heads[entry.tenant]
-            if entry.private and keep is None:
-                refused: Refused | None = keeps_no_values()
-            else:
-                refused = intents.take(entry, tree, head.size)
-            if refused is not None:
-                placed.append(refused)
-                continue
-            placed.append(head.size)
-            leaves.append((tree, head.size, entry.leaf_hash, entry.payload))
-            if entry.private:
-                private.append((head.size, entry))
-            head.append(entry.leaf_hash)
+        placed, leaves, private = self._place(entries, heads, intents, keeps_values=keep is not None)
         grown = {tree for tree, *_ in leaves}
         heads = {tenant: head for tenant, head in heads.items() if self._trees[tenant] in grown}
         if leaves:
@@ -154,6 +141,33 @@ class PostgresStore:
             sync()
             keep(private)
         return Appended(placed, heads)
+
+    def _place(
+        self, entries: Sequence[Entry], heads: Mapping[str, Frontier], intents: "_Intents", *, keeps_values: bool
+    ) -> tuple[list[int | Refused], list[_Leaf], list[Placed]]:
+        """Number each entry in its tree, and grow `heads` and `intents` by it, in memory only.
+
+        Returns for each entry its number or why it is refused, the rows of the leaves, and the entries among them
+        that have private values.
+        """
+        placed: list[int | Refused] = []
+        leaves: list[_Leaf] = []
+        private: list[Placed] = []
+        for entry in entries:
+            tree, head = self._trees[entry.tenant], heads[entry.tenant]
+            if entry.private and not keeps_values:
+                refused: Refused | None = keeps_no_values()
+            else:
+                refused = intents.take(entry, tree, head.size)
+            if refused is not None:
+                placed.append(refused)
+                continue
+            placed.append(head.size)
+            leaves.append((tree, head.size, entry.leaf_hash, entry.payload))
+            if entry.private:
+                private.append((head.size, entry))
+            head.append(entry.leaf_hash)
+        return placed, leaves, private
 
     def _lock_heads(self, tenants: set[str], sync: Callable[[], None]) -> dict[str, Frontier]:
         if not tenants:

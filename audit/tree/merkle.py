@@ -185,8 +185,21 @@ def verify_consistency(old: int, new: int, proof: Sequence[bytes], old_root: byt
         path.insert(0, old_root)
     if not path:
         raise ProofError("proof is empty")
+    old_seen, new_seen = _roots_from_consistency(old, new, path)
+    if old_seen != old_root:
+        raise ProofError("proof leads to another old root")
+    if new_seen != new_root:
+        raise ProofError("proof leads to another new root")
+
+
+def _roots_from_consistency(old: int, new: int, path: Sequence[bytes]) -> tuple[bytes, bytes]:
+    """Fold `path` up to the roots of the trees of `old` and of `new` leaves.
+
+    RFC 9162 §2.1.4.2, steps 3 to 6. `path` begins with a perfect subtree of both trees. Raises ProofError if it is
+    too long or too short.
+    """
     node, last = old - 1, new - 1
-    while node & 1:
+    while node & 1:  # climb to the subtree that the path begins with
         node, last = node >> 1, last >> 1
     old_seen = new_seen = path[0]
     for sibling in path[1:]:
@@ -202,7 +215,4 @@ def verify_consistency(old: int, new: int, proof: Sequence[bytes], old_root: byt
         node, last = node >> 1, last >> 1
     if last:
         raise ProofError("proof ends below the root")
-    if old_seen != old_root:
-        raise ProofError("proof leads to another old root")
-    if new_seen != new_root:
-        raise ProofError("proof leads to another new root")
+    return old_seen, new_seen

@@ -1,5 +1,6 @@
 """Run the tests that a policy carries, against a case its own words allow, changed as each test says."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 
@@ -64,38 +65,6 @@ def case_for(policy: CompiledPolicy, countries: CountrySets, given: Given) -> Re
     at = _instant(given.at, countries.as_of, policy)
     on = at.date()
     model = given.model or _first(policy.models, "model")
-    home: dict[str, str | None] = {
-        "compute_country": given.compute_country or _inside(policy.process_in, policy, on),
-        "storage_country": given.storage_country or _inside(policy.store_in, policy, on),
-        "operator_hq": given.operator_hq or _inside(policy.head_office, policy, on),
-        "parent_country": given.operator_parent or _inside(policy.ultimate_parent, policy, on),
-    }
-    for fact in given.unknown:
-        home["parent_country" if fact == "operator_parent" else fact] = None
-    subprocessors: tuple[Subprocessor, ...] = ()
-    if given.subprocessor_country:
-        subprocessors = (Subprocessor(name="subprocessor-under-test", country=given.subprocessor_country),)
-    named = given.compute_country or given.storage_country or given.subprocessor_country
-    bases = given.attested if given.attested is not None else () if named else tuple(sorted(policy.transfer.accepted))
-    places = sorted({country for country in (*home.values(), given.subprocessor_country) if country})
-    backend = BackendFacts(
-        backend_id=_BACKEND,
-        tenant=given.backend_tenant or _TENANT,
-        region="region-under-test",
-        operator="operator-under-test",
-        ultimate_parent="parent-under-test",
-        subprocessors=subprocessors,
-        models=(model,),
-        attested_transfer=tuple(
-            _attestation(basis, country, on) for basis in bases if basis != "intra_eea" for country in places
-        ),
-        kind=given.kind or policy.backend.kind or "domicile",
-        single_tenant=None if given.single_tenant == "none" else given.single_tenant or "attested",
-        certifications=tuple(
-            sorted(policy.backend.certifications) if given.certifications is None else given.certifications
-        ),
-        **home,
-    )
     return RequestFacts(
         tenant=_TENANT,
         project="project-under-test",
@@ -105,8 +74,61 @@ def case_for(policy: CompiledPolicy, countries: CountrySets, given: Given) -> Re
         legal_basis=given.legal_basis or _first(policy.legal_basis, "legal_basis"),
         data_classes=given.data_classes or (),
         risk_class=given.risk_class or "limited",
-        candidates=(backend,),
+        candidates=(_backend(policy, given, model, on),),
     )
+
+
+def _backend(policy: CompiledPolicy, given: Given, model: str, on: date) -> BackendFacts:
+    """The one backend of the case: inside the policy on that day, except for what `given` says."""
+    countries = _countries(policy, given, on)
+    subprocessors: tuple[Subprocessor, ...] = ()
+    if given.subprocessor_country:
+        subprocessors = (Subprocessor(name="subprocessor-under-test", country=given.subprocessor_country),)
+    places = sorted({country for country in (*countries.values(), given.subprocessor_country) if country})
+    return BackendFacts(
+        backend_id=_BACKEND,
+        tenant=given.backend_tenant or _TENANT,
+        region="region-under-test",
+        operator="operator-under-test",
+        ultimate_parent="parent-under-test",
+        subprocessors=subprocessors,
+        models=(model,),
+        attested_transfer=tuple(
+            _attestation(basis, country, on)
+            for basis in _attested_bases(policy, given)
+            if basis != "intra_eea"
+            for country in places
+        ),
+        kind=given.kind or policy.backend.kind or "domicile",
+        single_tenant=None if given.single_tenant == "none" else given.single_tenant or "attested",
+        certifications=tuple(
+            sorted(policy.backend.certifications) if given.certifications is None else given.certifications
+        ),
+        **countries,
+    )
+
+
+def _countries(policy: CompiledPolicy, given: Given, on: date) -> dict[str, str | None]:
+    """The country of each place of the backend, by the field of BackendFacts; None where the test says unknown."""
+    countries: dict[str, str | None] = {
+        "compute_country": given.compute_country or _inside(policy.process_in, policy, on),
+        "storage_country": given.storage_country or _inside(policy.store_in, policy, on),
+        "operator_hq": given.operator_hq or _inside(policy.head_office, policy, on),
+        "parent_country": given.operator_parent or _inside(policy.ultimate_parent, policy, on),
+    }
+    for fact in given.unknown:
+        countries["parent_country" if fact == "operator_parent" else fact] = None
+    return countries
+
+
+def _attested_bases(policy: CompiledPolicy, given: Given) -> Sequence[str]:
+    """The transfer bases that are attested for the backend: those of the test; else all that the policy accepts,
+    but none where the test names a place of processing, storage or a sub-processor."""
+    if given.attested is not None:
+        return given.attested
+    if given.compute_country or given.storage_country or given.subprocessor_country:
+        return ()
+    return sorted(policy.transfer.accepted)
 
 
 def _instant(at: datetime | date | None, default: date, policy: CompiledPolicy) -> datetime:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from policy.decision.compile import Bounds, CompiledPolicy
+from policy.decision.compile import Bounds, CompiledPolicy, ConditionalRule
 from policy.decision.residency import CountryRule
 from policy.decision.tighten import Demanded
 
@@ -43,20 +43,11 @@ def effective(policy: CompiledPolicy) -> dict[str, str]:
         "transparency.art50_notice": ", ".join(notice.channel for notice in policy.notices) or "none",
     }
     said |= {f"special_categories.{category}": ground for category, ground in policy.special_categories.items()}
-    said |= {f"redaction.input.{label}": action for label, action in policy.redaction.input.items()}
-    said |= {f"redaction.output.{label}": action for label, action in policy.redaction.output.items()}
-    said["redaction.on_failure"] = policy.on_failure.mode or "deny"
-    said |= {f"redaction.sovereign.{name}": rule.name for name, rule in policy.on_failure.bounds.items()}
+    said |= _redaction(policy)
     said |= {f"limits.{name}": f"{value:g}" for name, value in policy.limits if value is not None}
     said |= _bounds("", Bounds(None, None, policy.head_office, policy.ultimate_parent, policy.backend))
     for rule in policy.rules:
-        name = f"rules.{rule.name}."
-        when = "; ".join(f"{key}: {', '.join(value)}" for key, value in rule.when if value is not None)
-        said |= {
-            f"{name}when": when or "always",
-            f"{name}deny": "yes" if rule.deny else "",
-            **_bounds(name, rule.bounds),
-        }
+        said |= _conditional(rule)
     return {rule: words for rule, words in said.items() if words}
 
 
@@ -73,6 +64,25 @@ def differences(old: CompiledPolicy, new: CompiledPolicy) -> list[Difference]:
         for rule in sorted({*before, *after})
     )
     return [one for one in found if one.before != one.after or one.note]
+
+
+def _redaction(policy: CompiledPolicy) -> Mapping[str, str]:
+    """What is done with each label in what is sent and in answers, and with a request whose redaction fails."""
+    said: dict[str, str] = {f"redaction.input.{label}": action for label, action in policy.redaction.input.items()}
+    said |= {f"redaction.output.{label}": action for label, action in policy.redaction.output.items()}
+    said["redaction.on_failure"] = policy.on_failure.mode or "deny"
+    return said | {f"redaction.sovereign.{name}": rule.name for name, rule in policy.on_failure.bounds.items()}
+
+
+def _conditional(rule: ConditionalRule) -> Mapping[str, str]:
+    """When a rule of ``rules`` applies, whether it denies, and its bounds."""
+    name = f"rules.{rule.name}."
+    when = "; ".join(f"{key}: {', '.join(value)}" for key, value in rule.when if value is not None)
+    return {
+        f"{name}when": when or "always",
+        f"{name}deny": "yes" if rule.deny else "",
+        **_bounds(name, rule.bounds),
+    }
 
 
 def _bounds(prefix: str, bounds: Bounds) -> Mapping[str, str]:

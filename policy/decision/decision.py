@@ -97,19 +97,18 @@ def decide(policy: CompiledPolicy, facts: RequestFacts) -> Decision:
     if not candidates:
         reasons.append(Reason("candidates.none", None, f"no backend serves {facts.model or 'this model'}"))
     elif len(candidates) > 1 and (twice := _described_twice(candidates)):
-        reasons = [reason for reason in reasons if reason.candidate not in twice]
-        ids = (backend.backend_id for backend in candidates)
-        reasons += (_contradiction(name, "two candidates carry this id") for name in ids if name in twice)
-        basis_of = {name: basis for name, basis in basis_of.items() if name not in twice}
-    allowed = bool(basis_of) and not refused
+        reasons, basis_of, sovereign = _without_contradicted(candidates, twice, reasons, basis_of, sovereign)
+    if refused:
+        basis_of, sovereign = {}, []
+    allowed = bool(basis_of)
     return Decision(
         allowed=allowed,
-        backends=tuple(basis_of) if allowed else (),
+        backends=tuple(basis_of),
         reasons=tuple(reasons),
         redaction=policy.redaction,
         retention=case.retention,
         notices=policy.notices,
-        transfer_basis=MappingProxyType(basis_of if allowed else {}),
+        transfer_basis=MappingProxyType(basis_of),
         policy_id=policy.policy_id,
         version=policy.version,
         hash=policy.hash,
@@ -118,7 +117,7 @@ def decide(policy: CompiledPolicy, facts: RequestFacts) -> Decision:
         priority=policy.priority,
         holds_until=next_minute(at) if policy.hours else datetime.combine(at.date() + timedelta(1), time(), UTC),
         sinks=case.sinks if allowed else (),
-        sovereign=tuple(name for name in sovereign if name in basis_of) if allowed else (),
+        sovereign=tuple(sovereign),
     )
 
 
@@ -139,16 +138,7 @@ class _Case:
 
     def __init__(self, policy: CompiledPolicy, facts: RequestFacts, on: date) -> None:
         self._policy, self._facts, self._on = policy, facts.model_copy(update={"candidates": ()}), on
-        rules = tuple(
-            rule
-            for rule in policy.rules
-            if rule.applies(
-                model=facts.model or "",
-                purpose=facts.purpose or "",
-                data_classes=facts.data_classes,
-                risk_class=facts.risk_class or "",
-            )
-        )
+        rules = _rules_for(policy, facts)
         self.refusals = (*_refusals_of_request(policy, facts), *_refusals_by_rules(rules))
         unfit = {sink: tuple(_refusals_of_sink(policy, rules, sink, on)) for sink in facts.sinks}
         self.refusals += tuple(reason for sink, found in unfit.items() if sink.required for reason in found)
@@ -190,6 +180,20 @@ def _case(policy: CompiledPolicy, facts: RequestFacts, on: date) -> _Case:
     return known
 
 
+def _rules_for(policy: CompiledPolicy, facts: RequestFacts) -> tuple[ConditionalRule, ...]:
+    """The conditional rules that apply to a request; a fact that is not known is ``""`` to them."""
+    return tuple(
+        rule
+        for rule in policy.rules
+        if rule.applies(
+            model=facts.model or "",
+            purpose=facts.purpose or "",
+            data_classes=facts.data_classes,
+            risk_class=facts.risk_class or "",
+        )
+    )
+
+
 def _refusals_of_request(policy: CompiledPolicy, facts: RequestFacts) -> Iterator[Reason]:
     for name in _REQUIRED_OF_REQUEST:
         if not getattr(facts, name):
@@ -206,6 +210,11 @@ def _refusals_of_request(policy: CompiledPolicy, facts: RequestFacts) -> Iterato
         elif policy.purposes != "required" and facts.purpose not in policy.purposes:
             yield Reason("purposes", None, f"policy does not list purpose {facts.purpose}", "GDPR 5(1)(b)")
     yield from _refusals_of_legal_basis(policy, facts)
+    yield from _refusals_of_data_classes(policy, facts)
+
+
+def _refusals_of_data_classes(policy: CompiledPolicy, facts: RequestFacts) -> Iterator[Reason]:
+    """One for each special category without a ground, and for each other class that the policy does not list."""
     for data_class in facts.data_classes:
         if data_class in SPECIAL_CATEGORIES:
             if data_class not in policy.special_categories:
@@ -256,14 +265,19 @@ def _refusals_of_backend(
             yield from _outside(
                 rule, backend, f"{verb} {getattr(backend, fact)}", getattr(backend, fact), allowed, on, article
             )
+    yield from _refusals_of_subprocessors(policy, backend, on)
+    yield from _refusals_of_server("", policy.backend, backend)
+
+
+def _refusals_of_subprocessors(policy: CompiledPolicy, backend: BackendFacts, on: date) -> Iterator[Reason]:
+    """One for each sub-processor whose country is not known or not allowed."""
+    name, rule = backend.backend_id, "residency.subprocessors"
     for other in backend.subprocessors:
-        rule = "residency.subprocessors"
         if not other.country or other.country not in policy.known_countries:
             yield Reason(rule, name, f"country of sub-processor {other.name} is not known", "GDPR 28(2), 44")
         else:
             what = f"sub-processor {other.name} is in {other.country}"
             yield from _outside(rule, backend, what, other.country, policy.subprocessors, on, "GDPR 28(2), 44")
-    yield from _refusals_of_server("", policy.backend, backend)
 
 
 def _refusals_of_sink(
@@ -358,3 +372,21 @@ def _described_twice(candidates: tuple[BackendFacts, ...]) -> frozenset[str]:
     if len(set(ids)) == len(ids):
         return frozenset()
     return frozenset(name for name, count in Counter(ids).items() if count > 1)
+
+
+def _without_contradicted(
+    candidates: tuple[BackendFacts, ...],
+    twice: frozenset[str],
+    reasons: list[Reason],
+    basis_of: dict[str, str],
+    sovereign: list[str],
+) -> tuple[list[Reason], dict[str, str], list[str]]:
+    """`reasons`, `basis_of` and `sovereign` where the ids in `twice` are described more than once: what they say of
+    these is replaced by one reason for each candidate that carries such an id."""
+    ids = (backend.backend_id for backend in candidates)
+    return (
+        [reason for reason in reasons if reason.candidate not in twice]
+        + [_contradiction(name, "two candidates carry this id") for name in ids if name in twice],
+        {name: basis for name, basis in basis_of.items() if name not in twice},
+        [name for name in sovereign if name not in twice],
+    )

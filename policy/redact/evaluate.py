@@ -123,9 +123,7 @@ def evaluate(
     """
     cases = list(cases)
     findings, seconds = _timed([text for _, _, _, text, _ in cases], find, passes)
-    tables: dict[str, Counter[tuple[str, str]]] = {
-        name: Counter() for name in ("total", "label", "lang", "variant", "structured", "names")
-    }
+    tally = _Tally()
     texts = clean = touched = characters = 0
     missed: list[str] = []
     unknown: Counter[str] = Counter()
@@ -138,20 +136,16 @@ def evaluate(
         gold = [(start, end, canonical(label)) for start, end, label in spans]
         unknown.update(written for _, _, written in spans if not is_known(canonical(written)))
         is_missed = bool(found) and not gold
-        for start, end, label in gold:
-            over = [each for each in found if each[0] < end and start < each[1]]
-            covered = all(any(a <= at < b for a, b, _ in over) for at in range(start, end) if text[at].isalnum())
-            named = covered and any(is_right(each[2], label) for each in over)
+        for span in gold:
+            covered, named = _is_found(text, span, found)
             is_missed |= not named
-            for table, key in _places(label, lang, variant):
-                tables[table].update({(key, "gold"): 1, (key, "found"): int(covered), (key, "named"): int(named)})
+            tally.add(span[2], lang, variant, gold=1, found=covered, named=named)
         for start, end, label in found:
             right = any(a < end and start < b and is_right(label, asked) for a, b, asked in gold)
-            for table, key in _places(label, lang, variant):
-                tables[table].update({(key, "findings"): 1, (key, "right"): int(right)})
+            tally.add(label, lang, variant, findings=1, right=right)
         if is_missed:
             missed.append(name)
-    scores = {table: _scores(counts) for table, counts in tables.items()}
+    scores = tally.scores()
     micros = seconds / characters * 1e9 if characters else 0.0
     return Evaluation(
         scores["total"].get("", Score()), scores["label"], scores["lang"], scores["variant"], scores["structured"],
@@ -180,6 +174,32 @@ def _timed(texts: list[str], find: Find, passes: int) -> tuple[list[Sequence[Lab
             findings.append(found)
         quickest = min(quickest, seconds)
     return findings, quickest
+
+
+def _is_found(text: str, span: Labelled, found: Sequence[Labelled]) -> tuple[bool, bool]:
+    """Whether findings cover every letter and digit of a labelled span, and whether one of them has its label too."""
+    start, end, label = span
+    over = [each for each in found if each[0] < end and start < each[1]]
+    covered = all(any(a <= at < b for a, b, _ in over) for at in range(start, end) if text[at].isalnum())
+    return covered, covered and any(is_right(each[2], label) for each in over)
+
+
+class _Tally:
+    """Counts of each table by key and part of a Score."""
+
+    def __init__(self) -> None:
+        self._tables: dict[str, Counter[tuple[str, str]]] = {
+            name: Counter() for name in ("total", "label", "lang", "variant", "structured", "names")
+        }
+
+    def add(self, label: str, lang: str, variant: str, **parts: int) -> None:
+        """Count a span or finding in every table it belongs to. ``parts``: fields of Score, each with 0 or 1."""
+        for table, key in _places(label, lang, variant):
+            self._tables[table].update({(key, part): int(count) for part, count in parts.items()})
+
+    def scores(self) -> dict[str, Mapping[str, Score]]:
+        """By table and key."""
+        return {table: _scores(counts) for table, counts in self._tables.items()}
 
 
 def _places(label: str, lang: str, variant: str) -> list[tuple[str, str]]:

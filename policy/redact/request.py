@@ -5,6 +5,7 @@ the top level are sampling parameters; anywhere else a long number may be a card
 What cannot be read as text (images, audio, token ids, embeddings) is refused: it cannot be inspected.
 """
 
+from collections.abc import Callable
 from typing import Any, Literal, Protocol
 
 from policy.errors import UNREADABLE, Finding, RedactionBlocked, RedactionError
@@ -61,14 +62,13 @@ def rewrite_body(body: dict[str, Any], endpoint: Endpoint, rewrite: Rewrite) -> 
     """
     result: dict[str, Any] = {}
     for name, value in body.items():
+        items_of = _ITEM_READERS.get((name, endpoint))
         if (name == _EXEMPT and isinstance(value, str)) or (name in _WIRE_NAMES and isinstance(value, (int, float))):
             result[name] = value
-        elif name == "messages" and endpoint == "chat" and isinstance(value, list):
-            result[name] = [_message(item, f"messages[{i}]", rewrite) for i, item in enumerate(value)]
+        elif items_of is not None and isinstance(value, list):
+            result[name] = [items_of(item, f"{name}[{i}]", rewrite) for i, item in enumerate(value)]
         elif (name, endpoint) in (("prompt", "completions"), ("input", "embeddings")):
             result[name] = _prompt(value, name, rewrite)
-        elif name == "input" and endpoint == "responses" and isinstance(value, list):
-            result[name] = [_item(item, f"input[{i}]", rewrite) for i, item in enumerate(value)]
         elif name == "prediction" and isinstance(value, dict):
             result[name] = _message(value, name, rewrite)
         else:
@@ -196,3 +196,10 @@ def _same_size(result: dict[str, Any], original: dict[str, Any], position: str) 
 
 def _unreadable(position: str, hint: str) -> RedactionBlocked:
     return RedactionBlocked(Finding(UNREADABLE, position), hint=hint)
+
+
+_ITEM_READERS: dict[tuple[str, Endpoint], Callable[[Any, str, Rewrite], Any]] = {
+    ("messages", "chat"): _message,
+    ("input", "responses"): _item,
+}
+"""What rewrites each item of a list at the top level, by the list's name and the endpoint."""

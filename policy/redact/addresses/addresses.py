@@ -276,8 +276,7 @@ def _kind_in(written: str) -> str | None:
 def _in_front(reading: Reading, start: int, at: int, end: int, kind: str) -> Iterator[Found]:
     """Addresses whose kind of street is ``reading[at:end]``."""
     name = _WORDS.match(reading, end)
-    is_articled = kind in _GRAMMAR.articled
-    if is_articled and not (name and name["number"] and _ARTICLE.match(reading, end)):
+    if kind in _GRAMMAR.articled and not (name and name["number"] and _ARTICLE.match(reading, end)):
         return
     if (name is None or not name["number"] or name["number"].endswith(".")) and (
         line := _SMALL_WORDS.match(reading, end)
@@ -290,15 +289,24 @@ def _in_front(reading: Reading, start: int, at: int, end: int, kind: str) -> Ite
         if line := _LINE_AND_TOWN.match(reading, name.end()):
             yield at, line.end()
         return
+    if found := _with_number(reading, start, first.start() if first else at, name, kind):
+        yield found
+
+
+def _with_number(reading: Reading, start: int, begin: int, name: re.Match[str], kind: str) -> Found | None:
+    """The address from `begin` on of a street that has a house number, its town included.
+
+    None for a kind of street that is also another word, where neither a town behind it nor a day that it is named
+    after shows a street.
+    """
     whole = _with_town(reading, name.end(), _GRAMMAR.in_front[kind])
-    is_bare = kind in _GRAMMAR.bare or is_articled
+    is_bare = kind in _GRAMMAR.bare or kind in _GRAMMAR.articled
     if is_bare and not _TOWN_BEHIND.search(reading, name.end(), whole) and not _DAY_NAMED.search(name[0]):
-        return
-    begin = first.start() if first else at
-    if kind == "cesta" and _ROMAN_NAME.match(reading, end):
+        return None
+    if kind == "cesta" and _ROMAN_NAME.match(reading, name.start()):
         quarter = _QUARTER_BEFORE.search(reading, max(start, begin - 40), begin)
         begin = quarter.start() if quarter else begin
-    yield begin, whole
+    return begin, whole
 
 
 def _fields(reading: Reading, start: int) -> Iterator[Found]:

@@ -109,13 +109,18 @@ def _is_index(text: str, match: re.Match[str]) -> bool:
     return _INDEX_BEFORE.search(text, max(0, match.start() - _BEFORE), match.start()) is not None
 
 
+def _is_everybodys(address: _Address) -> bool:
+    """Whether it is no single host's or means the same everywhere: loopback, netmask, group, public resolver."""
+    if address.is_loopback or address.is_unspecified or address.is_multicast or address in _PUBLIC_RESOLVERS:
+        return True
+    return address == _METADATA_SERVICE or (address.version == 4 and address.packed[0] in (0, 255))
+
+
 def _may_be_somebodys(text: str, match: re.Match[str], address: _Address) -> bool:
     """Whether it leads to one host that is not known to everybody: no loopback, netmask, network, group, resolver."""
     if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped:
         address = address.ipv4_mapped
-    if address.is_loopback or address.is_unspecified or address.is_multicast or address in _PUBLIC_RESOLVERS:
-        return False
-    if address == _METADATA_SERVICE or (address.version == 4 and address.packed[0] in (0, 255)):
+    if _is_everybodys(address):
         return False
     prefix = _PREFIX_LENGTH.match(text, match.end())
     if prefix and _is_network(address, int(prefix[1])):

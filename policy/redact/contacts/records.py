@@ -40,17 +40,23 @@ def records_in(reading: Reading, start: int) -> Iterator[Record]:
         at = reading.find("@", last)
 
 
-def _record(reading: Reading, first: int, last: int) -> Record | None:
-    row = reading[first:last]
-    separator = max(_SEPARATORS, key=row.count)
-    if not _FEWEST_CELLS <= row.count(separator) + 1 <= _MOST_CELLS:
-        return None
+def _cells(row: str, separator: str, first: int) -> list[tuple[int, int]]:
+    """Where each cell of a row begins and ends, without blanks and quotes. ``first``: where the row begins."""
     cells: list[tuple[int, int]] = []
     at = first
     for cell in row.split(separator):
         begin = at + len(cell) - len(cell.lstrip(_PADDING))
         cells.append((begin, begin + len(cell.strip(_PADDING))))
         at += len(cell) + 1
+    return cells
+
+
+def _record(reading: Reading, first: int, last: int) -> Record | None:
+    row = reading[first:last]
+    separator = max(_SEPARATORS, key=row.count)
+    if not _FEWEST_CELLS <= row.count(separator) + 1 <= _MOST_CELLS:
+        return None
+    cells = _cells(row, separator, first)
     written = [reading[slice(*cell)] for cell in cells]
     mail = next((match for each in written if (match := _MAIL.fullmatch(each.lower()))), None)
     if mail is None:

@@ -210,72 +210,79 @@ def _is_something_else(written: str, kind: str) -> bool:
 
 
 def _named_order(reading: Reading, named: Named, chains: list[Chain]) -> Iterator[tuple[str, Chain]]:
-    """What may be tried, first to last: kinds of the text's countries before others, checked before unchecked ones.
+    """What may be tried, first to last: kinds of the text's countries before others, checked before unchecked ones."""
+    return _general_order(reading, named, chains) if named.is_general else _own_order(reading, named, chains)
 
-    A name that any kind may have allows others than its own: those that need no name, and its country's.
-    """
-    if not named.is_general:
-        fitting = [
-            (kind, chain)
-            for kind in named.kinds
-            for chain in chains
-            if (chain.shape in SHAPES_OF[kind] or not (SHAPES_OF[kind] and chain.compact.isdigit()))
-            and not (kind in UNCHECKED and len(named.kinds) > 1 and len(chain.compact) > _SHORT_NUMBER)
-        ]
-        if len(fitting) > 1 and len(named.kinds) > 1:
-            fitting.sort(
-                key=lambda each: (
-                    each[0][:2] not in reading.countries,
-                    each[0] in UNCHECKED or each[0] == "passport",
-                    each[0] in _MIXED,
-                )
+
+def _own_order(reading: Reading, named: Named, chains: list[Chain]) -> Iterator[tuple[str, Chain]]:
+    """The order for a name that means its own kinds alone."""
+    fitting = [
+        (kind, chain)
+        for kind in named.kinds
+        for chain in chains
+        if (chain.shape in SHAPES_OF[kind] or not (SHAPES_OF[kind] and chain.compact.isdigit()))
+        and not (kind in UNCHECKED and len(named.kinds) > 1 and len(chain.compact) > _SHORT_NUMBER)
+    ]
+    if len(fitting) > 1 and len(named.kinds) > 1:
+        fitting.sort(
+            key=lambda each: (
+                each[0][:2] not in reading.countries,
+                each[0] in UNCHECKED or each[0] == "passport",
+                each[0] in _MIXED,
             )
-        yield from fitting
-        return
-    countries = reading.countries
+        )
+    yield from fitting
+
+
+class _Rank(NamedTuple):
+    """What speaks against trying a kind, so that the least comes first. Where ``first`` is equal, the chain's place
+    decides, and after it ``then``."""
+
+    first: tuple[bool, bool, bool]
+    then: tuple[bool, bool]
+
+
+def _general_order(reading: Reading, named: Named, chains: list[Chain]) -> Iterator[tuple[str, Chain]]:
+    """The order for a name that any kind may have, which allows others than its own: those that need no name, and its
+    country's."""
     mistaken = _shapes_meant(reading, named)
-    ranked: list[tuple[bool, bool, bool, int, bool, bool, Needs, str]] = []
+    ranked: list[tuple[tuple[bool, bool, bool], int, tuple[bool, bool], Needs, str]] = []
     for index, chain in enumerate(chains):
-        shape = chain.shape
-        for kind in {*_BY_SHAPE.get(shape, ()), *named.kinds}:
-            is_foreign, is_own = kind[:2] not in countries, kind in named.kinds
+        for kind in {*_BY_SHAPE.get(chain.shape, ()), *named.kinds}:
             if kind in UNCHECKED:
-                is_strange = is_foreign and kind != "us_ssn" and len(chain.compact) > _SHORT_NUMBER
-                if not is_own or is_strange or goes_on(reading.latin, chain):
-                    continue
-                ranked.append(
-                    (
-                        is_foreign and kind != "us_ssn",
-                        kind != "us_ssn" or not _is_written(kind, reading.latin, chain),
-                        not is_own,
-                        index,
-                        is_foreign,
-                        True,
-                        IDS[kind].needs,
-                        kind,
-                    )
-                )
-            elif is_own or not (
-                kind in _OWN_NAME_ONLY
-                or (is_foreign and (IDS[kind].needs is Needs.NAME or shape in mistaken or _is_old(kind, chain)))
-            ):
-                is_strange = not _is_written(kind, reading.latin, chain)
-                is_strong = is_own and IDS[kind].needs is Needs.NOTHING
-                is_meant = is_own or (kind in _DATE_CODED and not is_foreign)
-                ranked.append(
-                    (
-                        is_foreign and not is_strong,
-                        kind in _MIXED,
-                        not is_meant,
-                        index,
-                        is_foreign,
-                        is_strange,
-                        IDS[kind].needs,
-                        kind,
-                    )
-                )
-    for _, _, _, index, _, _, _, kind in sorted(ranked):
+                rank = _rank_unchecked(reading, named, kind, chain)
+            else:
+                rank = _rank_checked(reading, named, kind, chain, mistaken)
+            if rank is not None:
+                ranked.append((rank.first, index, rank.then, IDS[kind].needs, kind))
+    for _, index, _, _, kind in sorted(ranked):
         yield kind, chains[index]
+
+
+def _rank_unchecked(reading: Reading, named: Named, kind: str, chain: Chain) -> _Rank | None:
+    """The rank of a kind without a check; None where a general name does not allow it."""
+    is_foreign, is_american = kind[:2] not in reading.countries, kind == "us_ssn"
+    is_strange = is_foreign and not is_american and len(chain.compact) > _SHORT_NUMBER
+    if kind not in named.kinds or is_strange or goes_on(reading.latin, chain):
+        return None
+    is_likely = is_american and _is_written(kind, reading.latin, chain)
+    return _Rank((is_foreign and not is_american, not is_likely, False), (is_foreign, True))
+
+
+def _rank_checked(reading: Reading, named: Named, kind: str, chain: Chain, mistaken: frozenset[str]) -> _Rank | None:
+    """The rank of a kind with a check; None where a general name does not allow it. ``mistaken``: shapes of which a
+    number is one of the name's own kinds or none."""
+    is_foreign, is_own = kind[:2] not in reading.countries, kind in named.kinds
+    needs = IDS[kind].needs
+    if not is_own:
+        if kind in _OWN_NAME_ONLY:
+            return None
+        if is_foreign and (needs is Needs.NAME or chain.shape in mistaken or _is_old(kind, chain)):
+            return None
+    is_strong = is_own and needs is Needs.NOTHING
+    is_meant = is_own or (kind in _DATE_CODED and not is_foreign)
+    is_strange = not _is_written(kind, reading.latin, chain)
+    return _Rank((is_foreign and not is_strong, kind in _MIXED, not is_meant), (is_foreign, is_strange))
 
 
 def _shapes_meant(reading: Reading, named: Named) -> frozenset[str]:
@@ -343,6 +350,23 @@ def _kind_of_cell(reading: Reading, cell: tuple[int, int], record: Record) -> st
     if shaped_otherwise(reading, *cell) or called_otherwise(reading, *cell) or heads_phones(reading, begin):
         return None
     scores = record.countries
+    valid = [
+        kind
+        for kind in _kinds_in_record(chain, record)
+        if not _is_old(kind, chain)
+        and _may_be_written(kind, reading.latin, chain)
+        and holds(kind, reading.latin, chain)
+    ]
+    return min(
+        valid,
+        key=lambda kind: (-scores.get(kind[:2], 0), kind not in _DATE_CODED, IDS[kind].needs, kind),
+        default=None,
+    )
+
+
+def _kinds_in_record(chain: Chain, record: Record) -> list[str]:
+    """Kinds of a chain's shape that may stand in a record of those countries."""
+    scores = record.countries
     # Where nothing names its country, a cell may be of any; one in two numbers of nine digits is some country's.
     is_open = not record.is_sure and len(chain.compact) >= _SHORT_NUMBER and chain.compact[0].isdigit()
     kinds = [
@@ -354,18 +378,7 @@ def _kind_of_cell(reading: Reading, cell: tuple[int, int], record: Record) -> st
     ]
     if "de" in scores and chain.groups == 1 and len(chain.compact) == _GERMAN_DOCUMENT and chain.compact[0].isalpha():
         kinds.append("de_id")
-    valid = [
-        kind
-        for kind in kinds
-        if not _is_old(kind, chain)
-        and _may_be_written(kind, reading.latin, chain)
-        and holds(kind, reading.latin, chain)
-    ]
-    return min(
-        valid,
-        key=lambda kind: (-scores.get(kind[:2], 0), kind not in _DATE_CODED, IDS[kind].needs, kind),
-        default=None,
-    )
+    return kinds
 
 
 def _is_plausible(kind: str, latin: str, begin: int, chain: Chain) -> bool:
@@ -425,22 +438,27 @@ def _is_old(kind: str, chain: Chain) -> bool:
 
 def _is_free(reading: Reading, kind: str, begin: int, chain: Chain, *, is_whole: bool) -> bool:
     """Whether nothing speaks against it: other digits around it, another shape, another name."""
-    if chain.groups > 1 and is_dated(reading[begin : chain.end]):
-        return False
-    if shaped_otherwise(reading, begin, chain.end) or _AREA_BEFORE.search(reading, max(0, begin - 8), begin):
-        return False
-    is_number = chain.compact.isdigit()
-    if chain.groups > 1 and is_hex_dump(reading, begin, chain.end):
-        return False
-    if is_number and chain.groups == 1 and kind not in _RARE and is_keyed(reading, begin):
+    if _is_of_another_kind(reading, kind, begin, chain):
         return False
     if IDS[kind].needs is Needs.NOTHING and kind not in _HOME_ONLY and kind not in _ONE_IN_TWENTY:
         return True
     if is_measured(reading, begin, chain.end):
         return False
-    if is_number and stands_among_figures(reading, begin, chain.end):
+    if chain.compact.isdigit() and stands_among_figures(reading, begin, chain.end):
         return False
     return is_whole and not called_otherwise(reading, begin, chain.end) and not is_called_phone(reading, begin)
+
+
+def _is_of_another_kind(reading: Reading, kind: str, begin: int, chain: Chain) -> bool:
+    """Whether its surroundings show a date, a phone, a dump of bytes or a program's key, however rare its check is."""
+    is_grouped = chain.groups > 1
+    if is_grouped and is_dated(reading[begin : chain.end]):
+        return True
+    if shaped_otherwise(reading, begin, chain.end) or _AREA_BEFORE.search(reading, max(0, begin - 8), begin):
+        return True
+    if is_grouped:
+        return is_hex_dump(reading, begin, chain.end)
+    return chain.compact.isdigit() and kind not in _RARE and is_keyed(reading, begin)
 
 
 _FEW_GROUPS = 3

@@ -83,18 +83,30 @@ def find_plates(text: str, start: int) -> Iterator[tuple[int, int]]:
         name = _NAME.match(reading.folded, at)
         if name is None:
             continue
-        is_bracketed = "(" in reading[max(0, at - 10) : at]
-        plate = _BEFORE.search(reading, max(start, at - _LONGEST_BEFORE), at) if is_bracketed else None
-        if not any(columns_at(reading, at)):
-            plate = plate or _PLATE.match(reading, name.end())
-        if plate and "\n" in plate[0]:  # of the next line, which `places` knows better
-            plate = None
-        if not plate and name[0].startswith(_NAMED_BEFORE):
-            plate = _BEFORE.search(reading, max(start, at - _LONGEST_BEFORE), at)
-        for first, last in () if plate else places(reading, at, name.end()):
-            field = _FIELD.match(reading, first, last)
-            if field and field.start("plate") >= start and not is_score(reading, *field.span("plate")):
-                yield field.span("plate")
-        if plate and plate.start("plate") >= done and not is_score(reading, *plate.span("plate")):
+        plate = _beside_its_name(reading, start, at, name)
+        if plate is None:
+            yield from _in_fields(reading, start, at, name.end())
+        elif plate.start("plate") >= done and not is_score(reading, *plate.span("plate")):
             yield plate.span("plate")
             done = plate.end("plate")
+
+
+def _beside_its_name(reading: Reading, start: int, at: int, name: re.Match[str]) -> re.Match[str] | None:
+    """The plate right before or behind the name at `at`, on its line."""
+    is_bracketed = "(" in reading[max(0, at - 10) : at]
+    plate = _BEFORE.search(reading, max(start, at - _LONGEST_BEFORE), at) if is_bracketed else None
+    if not any(columns_at(reading, at)):
+        plate = plate or _PLATE.match(reading, name.end())
+    if plate and "\n" in plate[0]:  # of the next line, which `places` knows better
+        plate = None
+    if not plate and name[0].startswith(_NAMED_BEFORE):
+        plate = _BEFORE.search(reading, max(start, at - _LONGEST_BEFORE), at)
+    return plate
+
+
+def _in_fields(reading: Reading, start: int, at: int, end: int) -> Iterator[tuple[int, int]]:
+    """Plates that fill a field which the name at ``reading[at:end]`` may head."""
+    for first, last in places(reading, at, end):
+        field = _FIELD.match(reading, first, last)
+        if field and field.start("plate") >= start and not is_score(reading, *field.span("plate")):
+            yield field.span("plate")

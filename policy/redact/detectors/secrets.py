@@ -119,22 +119,32 @@ def find_secrets(text: str, start: int) -> Iterator[tuple[int, int]]:
                 yield match.span()
     small = lowered(text)
     if _may_join(text) and _has_name(small):
-        named = _NAMED.search(small, max(0, start - _NAMES_REACH))
-        while named:
-            first, last = named.span("quoted" if named["quoted"] else "value")
-            last = _with_closing(text, first, last)
-            if first >= start and _is_secret(text, named, first, last):
-                yield first, last
-            named = _NAMED.search(small, named.start("value"))  # a value may end in the name of the next one
+        yield from _named_values(text, small, start)
     if (" -" in text or text.startswith("-p")) and contains_any(text, _OPTIONS):
-        for option in _OPTION.finditer(text, max(0, start - _NAMES_REACH)):
-            first, last = option.span("value")
-            if first >= start and first - option.start() <= _NAMES_REACH and _is_random(text[first:last], _ENTROPY):
-                yield first, last
+        yield from _option_values(text, start)
     if PEM_PREFIX in text:
         for head in PEM_HEAD.finditer(text, start):
             body = PEM_BODY.match(text, head.end())
             yield head.start(), body.end() if body else head.end()
+
+
+def _named_values(text: str, small: str, start: int) -> Iterator[tuple[int, int]]:
+    """Secrets behind a name such as `password`. ``small``: `text` in small letters."""
+    named = _NAMED.search(small, max(0, start - _NAMES_REACH))
+    while named:
+        first, last = named.span("quoted" if named["quoted"] else "value")
+        last = _with_closing(text, first, last)
+        if first >= start and _is_secret(text, named, first, last):
+            yield first, last
+        named = _NAMED.search(small, named.start("value"))  # a value may end in the name of the next one
+
+
+def _option_values(text: str, start: int) -> Iterator[tuple[int, int]]:
+    """Passwords that an option of a command gives: `curl -u name:…`."""
+    for option in _OPTION.finditer(text, max(0, start - _NAMES_REACH)):
+        first, last = option.span("value")
+        if first >= start and first - option.start() <= _NAMES_REACH and _is_random(text[first:last], _ENTROPY):
+            yield first, last
 
 
 def _is_secret(text: str, named: re.Match[str], first: int, last: int) -> bool:

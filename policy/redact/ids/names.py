@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from policy.redact.ids.kinds import IDS
 from policy.redact.text.reading import Reading, Spans
+from policy.redact.text.tables import Column
 
 # Names that any kind may have.
 GENERAL = (
@@ -97,17 +98,22 @@ class _Stem(NamedTuple):
 _Stems = dict[str, _Stem]
 
 
-def _table() -> dict[str, list[tuple[int, _Stems]]]:
-    """By the first three letters of a word: what may begin with it, by the length and the letters of its first part."""
+def _kinds_by_name() -> dict[str, list[str]]:
+    """The kinds that each name may mean: those that list it in `IDS`, none for a general name that no kind lists."""
     meant: dict[str, list[str]] = {}
-    general = frozenset(GENERAL.split("|"))
     for kind, each in IDS.items():
         for name in each.names:
             meant.setdefault(name, []).append(kind)
     for name in GENERAL.split("|"):
         meant.setdefault(name, [])
+    return meant
+
+
+def _table() -> dict[str, list[tuple[int, _Stems]]]:
+    """By the first three letters of a word: what may begin with it, by the length and the letters of its first part."""
+    general = frozenset(GENERAL.split("|"))
     entries: dict[str, _Stems] = {}
-    for place, (name, kinds) in enumerate(meant.items()):
+    for place, (name, kinds) in enumerate(_kinds_by_name().items()):
         parts = [part.rstrip("*") for part in name.split(" ")]
         first, joined = parts[0], "".join(parts)
         is_open = name.startswith(f"{first}*") or (len(parts) > 1 and not parts[1].isalpha())
@@ -159,15 +165,20 @@ def _find(reading: Reading) -> Iterator[Name]:
             continue
         if word == "nino" and not reading[start : start + 4].isascii():  # Niño, a person
             continue
-        end, (_, _, _, kinds, is_short, is_general) = found[0]
-        if len(found) > 1:
-            found.sort(key=lambda each: (-each[0], each[1].place))
-            end = found[0][0]
-            kinds = tuple(dict.fromkeys(kind for _, entry in found for kind in entry.kinds))
-            is_short = all(entry.is_short for _, entry in found)
-            is_general = any(entry.is_general for _, entry in found)
-        is_word = is_short and small[end : end + 1] not in ".:\"'" and reading[start:end].islower()
-        yield Name(start, end, kinds, is_word, is_general)
+        end, entry = found[0] if len(found) == 1 else _joined(found)
+        is_word = entry.is_short and small[end : end + 1] not in ".:\"'" and reading[start:end].islower()
+        yield Name(start, end, entry.kinds, is_word, entry.is_general)
+
+
+def _joined(found: list[tuple[int, _Entry]]) -> tuple[int, _Entry]:
+    """The longest of the names that begin at one place, with where it ends; it may mean what any of them does."""
+    found.sort(key=lambda each: (-each[0], each[1].place))
+    end, longest = found[0]
+    return end, longest._replace(
+        kinds=tuple(dict.fromkeys(kind for _, entry in found for kind in entry.kinds)),
+        is_short=all(entry.is_short for _, entry in found),
+        is_general=any(entry.is_general for _, entry in found),
+    )
 
 
 def _starting_at(
@@ -200,35 +211,50 @@ def named_numbers(reading: Reading) -> dict[int, Named]:
 def _named(reading: Reading) -> dict[int, Named]:
     found: dict[int, Named] = {}
     names = names_in(reading)
-    headings = Spans((column.start, column.end) for column in reading.columns) if names and reading.columns else None
+    if not names:
+        return found
+    headings = Spans((column.start, column.end) for column in reading.columns) if reading.columns else None
     for name in reversed(names):  # the nearest is met first
-        if _is_bracketed(reading.latin, name):
-            continue
-        reach = _SHORT_REACH if name.is_short else REACH
-        number = _NUMBER_START.search(reading.latin, name.end, name.end + reach + 8)
-        if not number and (field := _FIELD_OF_A_PAGE.match(reading, name.end)):
-            number = _NUMBER_START.match(reading.latin, field.end())
-        if number and name.is_general and "; " in reading[name.end : number.start()]:
-            number = None  # `a national ID has eleven digits; the case number is …`
-        if number and headings and headings.covers(name.start, name.end):
-            number = None if _names_a_column(reading, name, number.start()) else number
-        if number and not _OTHER_CLAUSE.search(reading, name.end, number.start()):
-            _add(found, number.start(), name)
-    if names and reading.columns:
-        for column in reading.columns:
-            first, last = bisect_left(names, (column.start,)), bisect_left(names, (column.end,))
-            is_brief = column.end - column.start <= _BRIEF  # `lv_pk`, `rc`: the heading is nothing but the name
-            heading = [
-                name
-                for name in names[first:last]
-                if name.end <= column.end and (is_brief or not name.is_short or _ends_a_key(reading, name, column.end))
-            ]
-            for start, end in column.cells if heading else ():
-                if number := _NUMBER_START.search(reading.latin, start, end):
-                    found.pop(number.start(), None)
-                    for name in heading:
-                        _add(found, number.start(), name._replace(is_short=False))
+        begin = _number_behind(reading, name, headings)
+        if begin is not None:
+            _add(found, begin, name)
+    for column in reading.columns:
+        heading = _names_of_column(reading, names, column)
+        for start, end in column.cells if heading else ():
+            if number := _NUMBER_START.search(reading.latin, start, end):
+                found.pop(number.start(), None)
+                for name in heading:
+                    _add(found, number.start(), name._replace(is_short=False))
     return found
+
+
+def _number_behind(reading: Reading, name: Name, headings: Spans | None) -> int | None:
+    """Where the number begins that a name stands before; None where it names none, another, or the cells of a column."""
+    if _is_bracketed(reading.latin, name):
+        return None
+    reach = _SHORT_REACH if name.is_short else REACH
+    number = _NUMBER_START.search(reading.latin, name.end, name.end + reach + 8)
+    if not number and (field := _FIELD_OF_A_PAGE.match(reading, name.end)):
+        number = _NUMBER_START.match(reading.latin, field.end())
+    if not number:
+        return None
+    begin = number.start()
+    if name.is_general and "; " in reading[name.end : begin]:
+        return None  # `a national ID has eleven digits; the case number is …`
+    if headings and headings.covers(name.start, name.end) and _names_a_column(reading, name, begin):
+        return None
+    return None if _OTHER_CLAUSE.search(reading, name.end, begin) else begin
+
+
+def _names_of_column(reading: Reading, names: tuple[Name, ...], column: Column) -> list[Name]:
+    """The names in a column's heading; a short one only where it ends the heading's key or is all of the heading."""
+    first, last = bisect_left(names, (column.start,)), bisect_left(names, (column.end,))
+    is_brief = column.end - column.start <= _BRIEF  # `lv_pk`, `rc`: the heading is nothing but the name
+    return [
+        name
+        for name in names[first:last]
+        if name.end <= column.end and (is_brief or not name.is_short or _ends_a_key(reading, name, column.end))
+    ]
 
 
 def _names_a_column(reading: Reading, name: Name, number: int) -> bool:

@@ -215,11 +215,16 @@ def names_of(text: str, shares: Shares) -> Iterator[tuple[int, int]]:
         written = text[word.start : word.end]
         if word not in done and (written in whole or written.removesuffix("s") in whole):
             yield word.start, word.end
+    yield from _in_small_letters(text, shares)
+    yield from _initials(text)
+
+
+def _in_small_letters(text: str, shares: Shares) -> Iterator[tuple[int, int]]:
+    """Words that begin with a small letter and that the model is sure of."""
     for start, end, share in shares:
         is_inner = start > 0 and _IN_WORD.match(text, start - 1)
         if share >= _SMALL and text[start].islower() and not is_inner:
             yield start, end
-    yield from _initials(text)
 
 
 def _without_ends(text: str, group: list[Word]) -> list[Word]:
@@ -297,21 +302,24 @@ def _is_name(text: str, group: list[Word], *, is_german: bool) -> bool:
     if _NOT_LATIN.match(text, first.start):
         return len(group) > 1 and (first.is_given or _SURNAME.search(written) is not None)
     if len(group) > 1:
-        if first.is_given:
-            return True
-        shares = [word.share for word in group]
-        if all(word.is_common for word in group):
-            return min(shares) >= _SURE
-        is_listed = _SURNAME_ENDING.search(written) is not None or any(
-            word.is_given or word.is_surname or is_inflected(text[word.start : word.end]) for word in group
-        )
-        return max(shares) >= (_BEST if is_listed else _BEST_UNLISTED) and sum(shares) / len(shares) >= 2 * _EACH
+        return first.is_given or _is_likely_name(text, group)
     if len(written) < 2:
         return False
     if first.is_common and not _is_said(text, first):
         return first.share >= (_SURE if first.is_given else _CERTAIN)
     is_head = _HEAD_BEFORE.search(text, max(0, first.start - 3), first.start) is not None
     return first.share >= _least(text, first, is_head=is_head, is_german=is_german)
+
+
+def _is_likely_name(text: str, group: list[Word]) -> bool:
+    """Whether the shares of several words, of which the first is no given name, are those of a name."""
+    shares = [word.share for word in group]
+    if all(word.is_common for word in group):
+        return min(shares) >= _SURE
+    is_listed = _SURNAME_ENDING.search(text[group[-1].start : group[-1].end]) is not None or any(
+        word.is_given or word.is_surname or is_inflected(text[word.start : word.end]) for word in group
+    )
+    return max(shares) >= (_BEST if is_listed else _BEST_UNLISTED) and sum(shares) / len(shares) >= 2 * _EACH
 
 
 def _least(text: str, word: Word, *, is_head: bool, is_german: bool) -> float:

@@ -44,6 +44,11 @@ def find_bics(text: str, start: int) -> Iterator[tuple[int, int]]:
             code = (_ANY_CASE if is_set else _CODE).match(reading, first, last)
             if code and code.start("code") >= start and code["country"].upper() in _COUNTRIES:
                 yield code.span("code")
+    yield from _behind_accounts(reading)
+
+
+def _behind_accounts(reading: Reading) -> Iterator[tuple[int, int]]:
+    """BICs right behind an IBAN of the same country."""
     for begin, end, label in reading.taken:
         if label == "iban" and (gap := _GAP.match(reading, end)):
             code = _CODE.match(reading, gap.end())

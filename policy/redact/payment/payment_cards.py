@@ -81,27 +81,34 @@ def find_cards(text: str, start: int) -> Iterator[tuple[int, int]]:
 def _last_group(reading: Reading, groups: list[tuple[int, int]], first: int) -> int | None:
     """The last group of the longest card that begins with the group `first`."""
     digits, last = "", None
+    begin = groups[first][0]
     for index in range(first, len(groups)):
         digits += reading[slice(*groups[index])]
         if len(digits) > _LONGEST:
             break
         if len(digits) < _SHORTEST or not (_ISSUERS.fullmatch(digits) and passes_luhn(digits)):
             continue
-        if not _is_grouped([end - at for at, end in groups[first : index + 1]]):
-            continue
-        if len(digits) == _EAN and _is_article(reading, groups[first][0], digits):
-            continue
-        if index == first and _is_a_word_of_64_bits(reading, groups[first][0], digits):
+        if not _may_be_card(reading, groups[first : index + 1], digits):
             continue
         if (
             len(digits) >= _SURE
-            or _heads_cards(reading, groups[first][0])
-            or not called_otherwise(reading, groups[first][0], groups[index][1])
+            or _heads_cards(reading, begin)
+            or not called_otherwise(reading, begin, groups[index][1])
         ):
             last = index
-        if len(digits) <= _LONGEST_ID and _is_named_id(reading, groups[first][0], digits):
+        if len(digits) <= _LONGEST_ID and _is_named_id(reading, begin, digits):
             return None
     return last
+
+
+def _may_be_card(reading: Reading, groups: list[tuple[int, int]], digits: str) -> bool:
+    """Whether digits that pass the check are grouped as a card's are, and are no article's or program's number."""
+    begin = groups[0][0]
+    if not _is_grouped([end - at for at, end in groups]):
+        return False
+    if len(digits) == _EAN and _is_article(reading, begin, digits):
+        return False
+    return len(groups) > 1 or not _is_a_word_of_64_bits(reading, begin, digits)
 
 
 def _is_grouped(sizes: list[int]) -> bool:

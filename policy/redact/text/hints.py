@@ -126,9 +126,18 @@ def countries_of(text: str, words: Sequence[str], starts: Sequence[int]) -> froz
 
     ``words``: its words in small letters without marks, beginning at ``starts``. Only the first 1,000 characters count.
     """
-    found: set[str] = set()
     if len(text) > _NEAR:
         words = words[: bisect_left(starts, _NEAR)]
+    found = _of_languages(text, words)
+    if not _COUNTRY_WORDS.isdisjoint(words):
+        found.update(_COUNTRY_NAMES[word] for word in _COUNTRY_WORDS.intersection(words))
+    found.update(code for code in _codes(text[:_NEAR]) if code in _SHOWN)
+    return frozenset(found)
+
+
+def _of_languages(text: str, words: Sequence[str]) -> set[str]:
+    """Countries of the languages that have the most of `words`, and of the letters that few languages have."""
+    found: set[str] = set()
     scores: dict[str, float] = {}
     known = _WORD_SET.intersection(words)
     is_english = not known.isdisjoint(_ENGLISH)
@@ -144,17 +153,17 @@ def countries_of(text: str, words: Sequence[str], starts: Sequence[int]) -> froz
             for language, score in scores.items():
                 if score * _ENOUGH > best and not (is_english and score < _SURE):
                     found.update(_SPOKEN_IN[language])
-    if not _COUNTRY_WORDS.isdisjoint(words):
-        found.update(_COUNTRY_NAMES[word] for word in _COUNTRY_WORDS.intersection(words))
-    head = text[:_NEAR]
+    return found
+
+
+def _codes(head: str) -> list[str]:
+    """Country codes of the bank accounts, phone numbers and e-mail addresses in a text, some of no country."""
     codes = [code.lower() for code in _ACCOUNT.findall(head)]
     if "+" in head or "00" in head:
         codes += [_CALLING.get(digits) or _CALLING.get(digits[:2], "") for digits in _CALLED.findall(head)]
     if "@" in head:
         codes += _DOMAIN.findall(head)
-    if codes:
-        found.update(code for code in codes if code in _SHOWN)
-    return frozenset(found)
+    return codes
 
 
 _SHOWN = frozenset(_CALLING.values())
