@@ -53,7 +53,6 @@ COMPLEX = {
     "audit/tree/merkle.py verify_consistency": 19,
     "backend/engine/engine.py Engine.add": 19,
     "backend/models/loader.py load_folder": 19,
-    "gateway/installation/key_generations.py _pepper": 19,
     "policy/redact/detectors/national_ids.py _is_free": 19,
     "audit/storage/postgres.py PostgresStore._append": 18,
     "backend/engine/core/speculation.py Speculation.draft": 18,
