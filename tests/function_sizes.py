@@ -65,7 +65,6 @@ COMPLEX = {
     "backend/engine/core/token_masks.py MaskedGrammars.allowed": 17,
     "backend/engine_config.py EngineConfig.__post_init__": 17,
     "backend/kernels/attention/paged_decode.py default_choice": 17,
-    "gateway/configuration/settings.py Oidc.whole": 17,
     "policy/decision/decision.py _refusals_of_backend": 17,
     "policy/decision/decision.py _refusals_of_request": 17,
     "policy/redact/ids/names.py _table": 17,
