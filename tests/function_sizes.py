@@ -49,7 +49,6 @@ COMPLEX = {
     "policy/redact/names/name_words.py _is_name": 21,
     "policy/analysis/diff.py effective": 20,
     "policy/redact/stream.py _next_word_end": 20,
-    "regions/fleet/reconciler.py Reconciler.reconcile": 20,
     "audit/tree/merkle.py verify_consistency": 19,
     "backend/engine/engine.py Engine.add": 19,
     "backend/models/loader.py load_folder": 19,
