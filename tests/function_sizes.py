@@ -43,7 +43,6 @@ COMPLEX = {
     "backend/planner/roofline.py Roofline.workload": 22,
     "gateway/openai/repeated_chunk.py _only_text": 22,
     "backend/process/engine_client.py EngineClient._handle": 21,
-    "gateway/server/connection.py BoundedConnection._check_framing": 21,
     "policy/redact/addresses/addresses.py _in_front": 21,
     "policy/redact/detectors/secrets.py find_secrets": 21,
     "policy/redact/names/name_words.py _is_name": 21,
