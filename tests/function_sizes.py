@@ -15,7 +15,6 @@ LONG_FUNCTIONS = {
     "backend/kernels/attention/paged_decode.py paged_decode": 80,
     "gateway/database/migrations/versions/r0001_control_plane.py upgrade": 75,
     "backend/kernels/attention/paged_attention.py _paged_attention": 73,
-    "gateway/server/app.py build_app": 73,
     "gateway/database/migrations/versions/r0003_limits_and_ledger.py upgrade": 69,
     "backend/kernels/attention/online_softmax.py attend": 68,
     "policy/redact/detectors/national_ids.py _named_order": 67,
