@@ -20,7 +20,6 @@ LONG_FUNCTIONS = {
     "policy/redact/detectors/national_ids.py _named_order": 67,
     "gateway/admin/people.py _people": 64,
     "gateway/cli/admin/backend.py register": 63,
-    "gateway/cli/backup.py init": 62,
     "audit/cli/app.py verify": 61,
     "backend/engine/engine.py Engine.add": 61,
 }
