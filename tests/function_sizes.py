@@ -19,7 +19,6 @@ LONG_FUNCTIONS = {
     "backend/kernels/attention/online_softmax.py attend": 68,
     "policy/redact/detectors/national_ids.py _named_order": 67,
     "gateway/admin/people.py _people": 64,
-    "gateway/cli/admin/backend.py register": 63,
     "audit/cli/app.py verify": 61,
     "backend/engine/engine.py Engine.add": 61,
 }
