@@ -18,7 +18,6 @@ LONG_FUNCTIONS = {
     "gateway/database/migrations/versions/r0003_limits_and_ledger.py upgrade": 69,
     "backend/kernels/attention/online_softmax.py attend": 68,
     "policy/redact/detectors/national_ids.py _named_order": 67,
-    "gateway/admin/people.py _people": 64,
     "audit/cli/app.py verify": 61,
     "backend/engine/engine.py Engine.add": 61,
 }
