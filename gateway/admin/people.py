@@ -79,9 +79,17 @@ def me(actor: Annotated[Actor, Depends(person_calling)]) -> Me:
     return Me(person=actor.person, tenant=actor.tenant, roles=actor.roles, permissions=tuple(sorted(permissions)))
 
 
-def _people(prefix: str, tenant_of: Callable[..., str | None], read: Permission, manage: Permission) -> APIRouter:
-    """The same routes for a tenant's people and for the staff."""
+def _routes(prefix: str, tenant_of: Callable[..., str | None], read: Permission, manage: Permission) -> APIRouter:
+    """The same routes for a tenant's people and for the staff. `tenant_of`: a dependency that gives the tenant, None
+    for the staff. `read`, `manage`: what a caller needs for a GET and for every other method."""
     router = APIRouter(prefix=prefix, tags=["people"], route_class=OnceRoute)
+    _add_people(router, tenant_of, read, manage)
+    _add_tokens(router, tenant_of, read, manage)
+    return router
+
+
+def _add_people(router: APIRouter, tenant_of: Callable[..., str | None], read: Permission, manage: Permission) -> None:
+    """Adds the routes of persons and their roles to `router`; the parameters are those of `_routes`."""
     reading = [Depends(Need(read))]
     manager = Annotated[Actor, Depends(Need(manage))]
     of = Annotated[str | None, Depends(tenant_of)]
@@ -119,6 +127,13 @@ def _people(prefix: str, tenant_of: Callable[..., str | None], read: Permission,
         tagged(response, record)
         return record
 
+
+def _add_tokens(router: APIRouter, tenant_of: Callable[..., str | None], read: Permission, manage: Permission) -> None:
+    """Adds the routes of a person's access tokens to `router`; the parameters are those of `_routes`."""
+    reading = [Depends(Need(read))]
+    manager = Annotated[Actor, Depends(Need(manage))]
+    of = Annotated[str | None, Depends(tenant_of)]
+
     @router.get("/{person}/tokens", dependencies=reading)
     def list_tokens(
         desk: DeskOf, tenant: of, person: str, after: After = None, limit: Limit = 50
@@ -142,8 +157,6 @@ def _people(prefix: str, tenant_of: Callable[..., str | None], read: Permission,
         tagged(response, record)
         return record
 
-    return router
-
 
 def _in_the_path(tenant: str) -> str:
     return tenant
@@ -159,5 +172,5 @@ def _shown_once(response: Response, record: AccessTokenRecord, token: str) -> To
     return TokenWithSecret(**dict(record), token=token)
 
 
-of_tenant = _people("/tenants/{tenant}/people", _in_the_path, "people.read", "people.manage")
-of_staff = _people("/staff", _of_the_staff, "staff.read", "staff.manage")
+of_tenant = _routes("/tenants/{tenant}/people", _in_the_path, "people.read", "people.manage")
+of_staff = _routes("/staff", _of_the_staff, "staff.read", "staff.manage")

@@ -19,8 +19,12 @@ from gateway.identity.roles import OF_OPERATOR, Actor, Permission
 from gateway.policies.study import Draft
 from gateway.records.control import PolicyProposalRecord, PolicyVersionRecord
 from gateway.store.pages import Page
+from policy.analysis.check import Outcome
 
 MAX_POLICY = 256 * 1024
+
+_Owner = Callable[..., str | None]
+_Needs = Callable[[Permission], Permission]
 
 Document = Annotated[str, Field(max_length=MAX_POLICY)]
 
@@ -104,14 +108,23 @@ class Impact(Answer):
     tenants: tuple[TenantImpact, ...]
 
 
-def _policies(prefix: str, owner: Callable[..., str | None], needs: Callable[[Permission], Permission]) -> APIRouter:
-    """The same routes for a tenant's policies and the operator's. `owner`: whose they are, None for the operator's.
-    `needs`: what a route takes that takes this of a tenant's policies."""
+def _routes(prefix: str, owner: _Owner, needs: _Needs) -> APIRouter:
+    """The same routes for a tenant's policies and the operator's, in the order of a policy's life.
+
+    `owner`: a dependency that gives the tenant, None for the operator's. `needs`: the permission that a route needs
+    here which needs this one for a tenant's policies.
+    """
     router = APIRouter(prefix=prefix, tags=["policies"], route_class=OnceRoute)
+    _add_reading(router, owner, needs)
+    _add_way_back(router, owner, needs)
+    _add_proposals(router, owner, needs)
+    _add_decisions(router, owner, needs)
+    return router
+
+
+def _add_reading(router: APIRouter, owner: _Owner, needs: _Needs) -> None:
+    """Adds the routes that change nothing: the versions, and what a draft would change."""
     reading = [Depends(Need(needs("policies.read")))]
-    submitter = Annotated[Actor, Depends(Need(needs("policies.submit")))]
-    approver = Annotated[Actor, Depends(Need(needs("policies.approve")))]
-    activator = Annotated[Actor, Depends(Need(needs("policies.activate")))]
     of = Annotated[str | None, Depends(owner)]
 
     @router.get("/policies", dependencies=reading)
@@ -131,16 +144,7 @@ def _policies(prefix: str, owner: Callable[..., str | None], needs: Callable[[Pe
         draft = Draft(new.document, tenant, new.project)
         with policy_room(desk) as room:
             problems, outcomes = room.check(draft)
-        tests = tuple(
-            TestOutcome(
-                name=one.test.name,
-                expect=one.test.expect,
-                passed=one.passed,
-                reasons=tuple(map(str, one.decision.reasons)),
-            )
-            for one in outcomes
-        )
-        return Checked(ok=not problems, problems=tuple(problems), tests=tests)
+        return Checked(ok=not problems, problems=tuple(problems), tests=tuple(map(_told, outcomes)))
 
     @router.post("/policies/diff", dependencies=reading)
     def diff_policy(desk: DeskOf, tenant: of, new: NewPolicy) -> tuple[RuleDifference, ...]:
@@ -160,6 +164,12 @@ def _policies(prefix: str, owner: Callable[..., str | None], needs: Callable[[Pe
         tenants = tuple(TenantImpact(tenant=one.tenant, **one.impact.as_json()) for one in found)
         return Impact(differences=_shown(changed), tenants=tenants)
 
+
+def _add_way_back(router: APIRouter, owner: _Owner, needs: _Needs) -> None:
+    """Adds the route that puts the version before the one in force back, without a proposal."""
+    activator = Annotated[Actor, Depends(Need(needs("policies.activate")))]
+    of = Annotated[str | None, Depends(owner)]
+
     @router.post("/policies/rollback", status_code=201)
     def roll_back_policy(
         actor: activator, desk: DeskOf, expected: IfMatch, response: Response, tenant: of, back: Rollback
@@ -168,6 +178,13 @@ def _policies(prefix: str, owner: Callable[..., str | None], needs: Callable[[Pe
         record = desk.control(actor.name, expected).roll_back_policy(tenant, project=back.project)
         tagged(response, record)
         return record
+
+
+def _add_proposals(router: APIRouter, owner: _Owner, needs: _Needs) -> None:
+    """Adds the routes by which a document is proposed and proposals are read."""
+    reading = [Depends(Need(needs("policies.read")))]
+    submitter = Annotated[Actor, Depends(Need(needs("policies.submit")))]
+    of = Annotated[str | None, Depends(owner)]
 
     @router.get("/policy-proposals", dependencies=reading)
     def list_proposals(desk: DeskOf, tenant: of) -> tuple[PolicyProposalRecord, ...]:
@@ -190,6 +207,14 @@ def _policies(prefix: str, owner: Callable[..., str | None], needs: Callable[[Pe
         record = desk.inventory.proposal(tenant, proposal, project)
         tagged(response, record)
         return record
+
+
+def _add_decisions(router: APIRouter, owner: _Owner, needs: _Needs) -> None:
+    """Adds the routes that decide about one proposal: approve, activate, withdraw."""
+    submitter = Annotated[Actor, Depends(Need(needs("policies.submit")))]
+    approver = Annotated[Actor, Depends(Need(needs("policies.approve")))]
+    activator = Annotated[Actor, Depends(Need(needs("policies.activate")))]
+    of = Annotated[str | None, Depends(owner)]
 
     @router.post("/policy-proposals/{proposal}/approve")
     def approve_policy(
@@ -241,7 +266,11 @@ def _policies(prefix: str, owner: Callable[..., str | None], needs: Callable[[Pe
         tagged(response, record)
         return record
 
-    return router
+
+def _told(outcome: Outcome) -> TestOutcome:
+    """The result of one of a document's own tests, as the API gives it."""
+    reasons = tuple(map(str, outcome.decision.reasons))
+    return TestOutcome(name=outcome.test.name, expect=outcome.test.expect, passed=outcome.passed, reasons=reasons)
 
 
 def _shown(differences: list[Any]) -> tuple[RuleDifference, ...]:
@@ -256,5 +285,5 @@ def _of_the_operator() -> None:
     return None
 
 
-of_tenant = _policies("/tenants/{tenant}", _in_the_path, lambda permission: permission)
-of_operator = _policies("/operator", _of_the_operator, OF_OPERATOR.__getitem__)
+of_tenant = _routes("/tenants/{tenant}", _in_the_path, lambda permission: permission)
+of_operator = _routes("/operator", _of_the_operator, OF_OPERATOR.__getitem__)

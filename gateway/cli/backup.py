@@ -12,6 +12,7 @@ from gateway.cli.terminal.shell import DEFAULT_DATA, AsJson, Data, fail, plain_e
 
 if TYPE_CHECKING:
     from audit.tree.note import VerifierKey
+    from gateway.installation.installation import Installation
 
 backup_app = typer.Typer(name="backup", help="Copies from which the cell can go on.", no_args_is_help=True)
 
@@ -57,27 +58,10 @@ def init(
     The third makes a second gateway of the cell, or begins to restore one; the last a cell that may serve tenants of
     eu-fr too.
     """
-    from gateway.installation.installation import DEFAULT_CELL, Installation
-    from gateway.installation.key_set import (
-        check_pepper,
-        export_keys,
-        import_keys,
-        import_pepper,
-        key_files,
-        make_whole,
-    )
-    from regions.identity.identity import check_name
+    from gateway.installation.key_set import export_keys, key_files
 
     with plain_errors():
-        check_name(cell or DEFAULT_CELL, "cell")
-        if pepper is not None:
-            check_pepper(pepper)
-        if keys is not None:
-            import_keys(data, keys, cell)
-        installation = Installation.create(data, cell, here=keys is None)
-        if pepper is not None:
-            import_pepper(data, pepper)
-        make_whole(installation)
+        installation = _made(data, cell, keys, pepper)
         exported = export_keys(installation, export) if export else []
         held = list(key_files(data))
     if as_json:
@@ -86,6 +70,25 @@ def init(
     typer.echo(f"{data} is of cell {installation.cell} and holds {len(held)} keys.")
     if export is not None:
         typer.echo(f"{export} holds the key set: whoever has it can pose as this cell. Keep it apart from backups.")
+
+
+def _made(data: Path, cell: str | None, keys: Path | None, pepper: Path | None) -> "Installation":
+    """The installation in `data` with all its keys: those of the key set `keys`, the pepper of the key set `pepper`,
+    and new ones for what neither gives. Raises IdentityError, InstallationError, LoosePermissions."""
+    from gateway.installation.installation import DEFAULT_CELL, Installation
+    from gateway.installation.key_set import check_pepper, import_keys, import_pepper, make_whole
+    from regions.identity.identity import check_name
+
+    check_name(cell or DEFAULT_CELL, "cell")
+    if pepper is not None:
+        check_pepper(pepper)
+    if keys is not None:
+        import_keys(data, keys, cell)
+    installation = Installation.create(data, cell, here=keys is None)
+    if pepper is not None:
+        import_pepper(data, pepper)
+    make_whole(installation)
+    return installation
 
 
 @backup_app.command("create")

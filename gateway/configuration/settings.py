@@ -315,27 +315,44 @@ class Oidc(Section):
 
     @model_validator(mode="after")
     def whole(self) -> Self:
-        if self.issuer is None:
-            set_alone = (self.client_id, self.client_secret_file, self.redirect_uri, self.audience)
-            if any(set_alone) or self.roles or self.projects:
-                raise ValueError("without issuer the rest has no meaning")
-            return self
+        fault = self._set_without_issuer() if self.issuer is None else self._unsafe_url() or self._contradiction()
+        if fault is not None:
+            raise ValueError(fault)
+        return self
+
+    def _set_without_issuer(self) -> str | None:
+        """Why settings that need an issuer are refused; None where there are none."""
+        set_alone = (self.client_id, self.client_secret_file, self.redirect_uri, self.audience)
+        return "without issuer the rest has no meaning" if any(set_alone) or self.roles or self.projects else None
+
+    def _unsafe_url(self) -> str | None:
+        """Why the first URL that `is_safe_url` refuses is refused; None where all are safe."""
         addresses = {"issuer": self.issuer, "redirect_uri": self.redirect_uri,
                      "post_logout_redirect_uri": self.post_logout_redirect_uri}  # fmt: skip
         for name, url in addresses.items():
             if url is not None and not is_safe_url(url):
-                raise ValueError(f"{name} must be an https URL (http only on this machine), without query or fragment")
-        if self.redirect_uri is None and self.audience is None:
-            raise ValueError("set redirect_uri for people to log in, audience for machines' tokens, or both")
-        if self.redirect_uri is not None and self.client_id is None:
-            raise ValueError("redirect_uri needs client_id")
-        if self.projects and self.audience is None:
-            raise ValueError("projects are called by machines, whose tokens need an audience")
-        if self.audience is not None and self.audience == self.client_id:
-            raise ValueError("audience must not be the client_id: a person's ID token would open what a machine's does")
-        if "openid" not in self.scope.split():
-            raise ValueError("scope must hold openid")
-        return self
+                return f"{name} must be an https URL (http only on this machine), without query or fragment"
+        return None
+
+    def _contradiction(self) -> str | None:
+        """The first rule between the settings of a provider that is broken, as a sentence; None where all hold."""
+        rules = (
+            (
+                self.redirect_uri is not None or self.audience is not None,
+                "set redirect_uri for people to log in, audience for machines' tokens, or both",
+            ),
+            (self.redirect_uri is None or self.client_id is not None, "redirect_uri needs client_id"),
+            (
+                not self.projects or self.audience is not None,
+                "projects are called by machines, whose tokens need an audience",
+            ),
+            (
+                self.audience is None or self.audience != self.client_id,
+                "audience must not be the client_id: a person's ID token would open what a machine's does",
+            ),
+            ("openid" in self.scope.split(), "scope must hold openid"),
+        )
+        return next((sentence for holds, sentence in rules if not holds), None)
 
 
 def is_safe_url(url: str) -> bool:

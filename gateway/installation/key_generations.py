@@ -15,7 +15,7 @@ Everything is checked before the first file is written, so a refused key set cha
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -184,34 +184,37 @@ def _root(plan: _Plan, path: str) -> None:
 
 
 def _pepper(plan: _Plan, path: str) -> None:
-    number, staged = _number(_PEPPER, path), path.endswith(".staged")
-    numbers = [
-        _number(_PEPPER, each) for each in plan.given if _PEPPER.fullmatch(each) and not each.endswith(".staged")
-    ]
-    base = path.removesuffix(".staged")
-    kept = plan.held(base) if plan.held(base) is not None else plan.held(f"{base}.staged")
+    number, kept = _number(_PEPPER, path), _kept_pepper(plan, path)
     if kept is not None and kept != plan.given[path] and not is_sealed_content(kept):
         raise plan.refuse(
             path,
             f"generation {number} of the pepper was made on two hosts, or it is another installation's; use the key"
             " set of the host that began the rotation",
         )
-    held = [
-        _number(_PEPPER, each)
-        for each in _names(plan.data, "secrets", "pepper*")
-        if _PEPPER.fullmatch(each) and not each.endswith(".staged")
-    ]
+    held = _peppers_in_use(_names(plan.data, "secrets", "pepper*"))
     if held and number < min(held):
         return  # a finished rotation left it behind
-    if staged:
+    if path.endswith(".staged"):
         if kept is None:
             plan.write[path] = plan.given[path]
         return
     _add(plan, path)
     if plan.held(f"{path}.staged") is not None:
         plan.gone.append(f"{path}.staged")
-    if number == max(numbers):
+    if number == max(_peppers_in_use(plan.given)):
         plan.gone += [_pepper_path(each) for each in held if each < number - 1]
+
+
+def _kept_pepper(plan: _Plan, path: str) -> bytes | None:
+    """The folder's pepper of the generation that `path` holds, in use or else staged; None where it has neither."""
+    base = path.removesuffix(".staged")
+    in_use = plan.held(base)
+    return in_use if in_use is not None else plan.held(f"{base}.staged")
+
+
+def _peppers_in_use(paths: Iterable[str]) -> list[int]:
+    """The generations of the pepper among `paths`, without those that are only staged."""
+    return [_number(_PEPPER, each) for each in paths if _PEPPER.fullmatch(each) and not each.endswith(".staged")]
 
 
 def _number(pattern: re.Pattern[str], path: str) -> int:

@@ -60,7 +60,25 @@ class RepeatedChunk(NamedTuple):
 
 
 def _only_text(chunk: Any) -> tuple[int, dict[str, Any], str] | None:
-    """Index of the choice, what holds the text, and its field."""
+    """Index of the choice, what holds the text, and its field; None where `chunk` says anything else."""
+    if (choice := _only_choice(chunk)) is None:
+        return None
+    delta = choice.get("delta")
+    holder: dict[str, Any]
+    if delta is None:
+        holder, field = choice, "text"
+    elif isinstance(delta, dict) and len(delta) == 1 and "text" not in choice:
+        holder, (field,) = delta, delta
+        if field not in TEXT_FIELDS:
+            return None
+    else:
+        return None
+    text = holder.get(field)
+    return (choice["index"], holder, field) if isinstance(text, str) and text else None
+
+
+def _only_choice(chunk: Any) -> dict[str, Any] | None:
+    """The choice of a chunk that has one, with a valid index, known members and none that says more than a text."""
     if not isinstance(chunk, dict) or not chunk.keys() <= BODY_FIELDS or chunk.get("usage") is not None:
         return None
     choices = chunk.get("choices")
@@ -69,14 +87,6 @@ def _only_text(chunk: Any) -> tuple[int, dict[str, Any], str] | None:
     index = choice.get("index")
     if type(index) is not int or index < 0 or not choice.keys() <= CHOICE_FIELDS or "message" in choice:
         return None
-    if any(choice.get(name) is not None for name in _EMPTY_IN_CHOICE):
+    if [name for name in _EMPTY_IN_CHOICE if choice.get(name) is not None]:  # any() would cost a call for each name
         return None
-    delta = choice.get("delta")
-    if delta is None:
-        holder, fields = choice, ["text"]
-    else:
-        holder, fields = delta, [] if "text" in choice else [*delta] if isinstance(delta, dict) else []
-    if len(fields) != 1 or fields[0] not in _VALUE or (delta is not None and fields[0] == "text"):
-        return None
-    text = holder.get(fields[0])
-    return (index, holder, fields[0]) if isinstance(text, str) and text else None
+    return choice

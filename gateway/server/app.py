@@ -31,6 +31,7 @@ from gateway.server.nearest_route import unknown_url
 ROUTES = (*(endpoint.path for endpoint in ENDPOINTS), "/v1/models")
 """What a caller may look for: the other paths are an operator's."""
 MODELS_PATH = "/v1/models"
+_KNOWN = frozenset(ROUTES)
 PROMETHEUS_TEXT = "text/plain; version=0.0.4; charset=utf-8"
 
 Network = IPv4Network | IPv6Network
@@ -59,6 +60,79 @@ class GatewayApp:
             await answer(scope, receive, send)
 
 
+class Handlers:
+    """Answers at every path but those of inference: models, health and metrics; and answers every error.
+
+    `operators`: from where metrics and the details of readiness may be read.
+    """
+
+    def __init__(self, pipeline: Pipeline, inventory: Inventory, health: Health, operators: Sequence[Network]) -> None:
+        self._authenticator = pipeline.authenticator
+        self._telemetry = pipeline.telemetry
+        self._recorder = pipeline.recorder
+        self._inventory = inventory
+        self._health = health
+        self._operators = operators
+        self._started = int(time())
+
+    async def models(self, request: Request) -> Response:
+        """The models that the caller's tenant may ask for."""
+        return _json(200, ModelList(data=await self._offered(request)).model_dump_json().encode())
+
+    async def model(self, request: Request) -> Response:
+        """One of them, by its name. Raises ModelNotFound where the tenant is offered none of that name."""
+        asked, known = request.path_params["model"], await self._offered(request)
+        for each in known:
+            if each.id == asked:
+                return _json(200, each.model_dump_json().encode())
+        raise no_such_model([each.id for each in known])
+
+    async def alive(self, request: Request) -> Response:
+        """200 while the event loop runs."""
+        return _json(200, b'{"status":"alive"}')
+
+    async def ready(self, request: Request) -> Response:
+        """200 or 503; for operators with every part that was asked."""
+        report = await self._health.report()
+        body = report.model_dump_json() if self._is_operator(request) else report.model_dump_json(include={"ready"})
+        return _json(200 if report.ready else 503, body.encode())
+
+    async def metrics(self, request: Request) -> Response:
+        """Prometheus' text format; 404 for all but operators."""
+        if not self._is_operator(request):
+            return await self.http_error(request, HTTPException(404))
+        return Response(self._telemetry.exposition(), headers={"content-type": PROMETHEUS_TEXT})
+
+    async def refused(self, request: Request, error: GatewayError) -> Response:
+        """OpenAI's error body for `error`. Nothing else stands for the request on record, so it is counted."""
+        path = request.url.path
+        endpoint = MODELS_PATH if path.startswith(f"{MODELS_PATH}/") else path if path in _KNOWN else None
+        principal: Principal | None = getattr(request.state, "principal", None)
+        self._recorder.turned_away(error, endpoint, caller_address(request.scope), principal)
+        return _answer(error)
+
+    async def http_error(self, request: Request, error: HTTPException) -> Response:
+        """What Starlette's router raises, as the admin API's problem or as the gateway's own error."""
+        if error.status_code == 404 and request.url.path.startswith("/admin"):
+            return problem(404, "there is nothing at this URL; the admin API is at /admin/v1")
+        return await self.refused(request, _gateway_error(request, error))
+
+    async def failed(self, request: Request, error: Exception) -> Response:
+        """500, without a word of what failed."""
+        return await self.refused(request, InternalError("The gateway failed"))
+
+    def _is_operator(self, request: Request) -> bool:
+        address = caller_address(request.scope)
+        return address is not None and any(address in network for network in self._operators)
+
+    async def _offered(self, request: Request) -> list[Model]:
+        """The models of the caller's tenant; the principal is left in the request's state, for `refused`."""
+        principal = await self._authenticator.authenticate(headers_of(request.scope), caller_address(request.scope))
+        request.state.principal = principal
+        tenant = principal.tenant
+        return [Model(id=name, created=self._started, owned_by=tenant) for name in self._inventory.models(tenant)]
+
+
 def build_app(
     pipeline: Pipeline,
     inventory: Inventory,
@@ -67,71 +141,23 @@ def build_app(
     mounts: Mapping[str, ASGIApp] = MappingProxyType({}),
 ) -> GatewayApp:
     """`operators`: from where metrics and the details of readiness may be read. `mounts`: applications by path."""
-    authenticator, telemetry, recorder = pipeline.authenticator, pipeline.telemetry, pipeline.recorder
-    known = frozenset(endpoint.path for endpoint in ENDPOINTS) | {MODELS_PATH}
-    started = int(time())
-
-    def from_operator(request: Request) -> bool:
-        address = caller_address(request.scope)
-        return address is not None and any(address in network for network in operators)
-
-    async def offered(request: Request) -> list[Model]:
-        principal = await authenticator.authenticate(headers_of(request.scope), caller_address(request.scope))
-        request.state.principal = principal
-        tenant = principal.tenant
-        return [Model(id=name, created=started, owned_by=tenant) for name in inventory.models(tenant)]
-
-    async def models(request: Request) -> Response:
-        return _json(200, ModelList(data=await offered(request)).model_dump_json().encode())
-
-    async def model(request: Request) -> Response:
-        asked, known = request.path_params["model"], await offered(request)
-        for each in known:
-            if each.id == asked:
-                return _json(200, each.model_dump_json().encode())
-        raise no_such_model([each.id for each in known])
-
-    async def alive(request: Request) -> Response:
-        return _json(200, b'{"status":"alive"}')
-
-    async def ready(request: Request) -> Response:
-        report = await health.report()
-        body = report.model_dump_json() if from_operator(request) else report.model_dump_json(include={"ready"})
-        return _json(200 if report.ready else 503, body.encode())
-
-    async def metrics(request: Request) -> Response:
-        if not from_operator(request):
-            return await http_error(request, HTTPException(404))
-        return Response(telemetry.exposition(), headers={"content-type": PROMETHEUS_TEXT})
-
-    async def refused(request: Request, error: GatewayError) -> Response:
-        """Nothing else stands for the request on record, so it is counted."""
-        path = request.url.path
-        endpoint = MODELS_PATH if path.startswith(f"{MODELS_PATH}/") else path if path in known else None
-        principal: Principal | None = getattr(request.state, "principal", None)
-        recorder.turned_away(error, endpoint, caller_address(request.scope), principal)
-        return _answer(error)
-
-    async def http_error(request: Request, error: HTTPException) -> Response:
-        if error.status_code == 404 and request.url.path.startswith("/admin"):
-            return problem(404, "there is nothing at this URL; the admin API is at /admin/v1")
-        return await refused(request, _gateway_error(request, error))
-
-    async def failed(request: Request, error: Exception) -> Response:
-        return await refused(request, InternalError("The gateway failed"))
-
+    handlers = Handlers(pipeline, inventory, health, operators)
     routes = [
-        Route("/v1/models", models, methods=["GET"]),
-        Route("/v1/models/{model:path}", model, methods=["GET"]),
-        Route("/healthz", alive, methods=["GET"]),
-        Route("/readyz", ready, methods=["GET"]),
-        Route("/metrics", metrics, methods=["GET"]),
+        Route("/v1/models", handlers.models, methods=["GET"]),
+        Route("/v1/models/{model:path}", handlers.model, methods=["GET"]),
+        Route("/healthz", handlers.alive, methods=["GET"]),
+        Route("/readyz", handlers.ready, methods=["GET"]),
+        Route("/metrics", handlers.metrics, methods=["GET"]),
         *(Mount(path, app) for path, app in mounts.items()),
     ]
-    handlers: dict[Any, Any] = {GatewayError: refused, HTTPException: http_error, Exception: failed}
-    others = Starlette(routes=routes, exception_handlers=handlers)
+    of_errors: dict[Any, Any] = {
+        GatewayError: handlers.refused,
+        HTTPException: handlers.http_error,
+        Exception: handlers.failed,
+    }
+    others = Starlette(routes=routes, exception_handlers=of_errors)
     others.router.redirect_slashes = False  # the redirect would go to whatever host the request names
-    return GatewayApp(pipeline, others, refused)
+    return GatewayApp(pipeline, others, handlers.refused)
 
 
 def _answer(error: GatewayError) -> Response:

@@ -1,15 +1,20 @@
-"""Puts a gateway together from its settings: opens what it needs, in order, and closes it in the reverse order."""
+"""Puts a gateway together from its settings: opens what it needs, in order, and closes it in the reverse order.
+
+It opens in stages, each on top of those before it: `_Base`, `_Parts`, the background tasks, the application. Each stage
+registers its closing on the stack of `open_gateway`.
+"""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from math import nan
 from pathlib import Path
 from time import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
+from audit.keys.owner_keys import KeyRing
 from audit.keys.signer import Signer
 from audit.log.audit_log import AuditLog, AuditSettings
 from audit.log.sequencer import Limits as AuditLimits
@@ -41,6 +46,7 @@ from gateway.limits.limiter import Limiter, LimitStore
 from gateway.limits.memory import MemoryLimitStore
 from gateway.limits.postgres import PostgresLimitStore
 from gateway.policies.activation import activate_scheduled
+from gateway.policies.compiled import PolicyCompiler
 from gateway.policies.study import PolicyRoom
 from gateway.records.prices import configured
 from gateway.request.authentication import Authenticator
@@ -61,7 +67,7 @@ from gateway.server.heap import keep_trimmed, malloc_trim
 from gateway.server.ledger import Ledger, log_name
 from gateway.server.maintenance import Chores
 from gateway.server.probe import BackendProbe
-from gateway.store.control.control import Control
+from gateway.store.control.control import Control, OnEvent
 from gateway.store.reports.usage_report import spent
 from gateway.upstream.client import Upstream
 from gateway.upstream.credentials import TenantCredentials, certificate_end
@@ -94,158 +100,266 @@ class Gateway:
 @asynccontextmanager
 async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
     """Raises what keeps it from starting: InstallationError, DatabaseUnavailable, AuditUnavailable, RegionsError."""
-    installation = Installation.open(settings.data, settings.secrets, settings.database)
-    tracer = None
-    if (spans := settings.telemetry).otlp_endpoint:
-        tracer = exporting_tracer(spans.otlp_endpoint, spans.sample_ratio, settings.node, spans_leave(settings))
-    telemetry = Telemetry(max_tenant_labels=settings.telemetry.max_tenant_labels, tracer=tracer)
-    fleet = Fleet()
-    inventory, policies = Inventory(fleet, installation.catalogue()), installation.policies()
-    credentials = installation.credentials()
-    book = Book()
-    parking = Parking(inventory, fleet, book, settings.fleet.waiting_per_tenant)
-    stops = Stops()
-    routes = Routes(fleet, inventory, credentials, settings.requests.max_attempts, book)
+    async with AsyncExitStack() as stack:
+        base = await _open_base(stack, settings)
+        parts = await _open_parts(stack, base)
+        installation, memory = base.installation, base.memory
+        _tell_ends(base.telemetry, memory.credentials, settings.listen.cert_file)
+        pipeline = _pipeline(base, parts)
+        is_ready = BackendProbe(parts.upstream, memory.routes, memory.fleet)
+        health = Health(
+            {"audit": _durable(parts.log), "directory": _fresh(parts.directory), "databases": untroubled(base.watches)},
+            lambda: _backend_checks(memory.fleet, is_ready),
+        )
+        on_event = recorded_from_threads(parts.log)
+        _start_background(stack, base, parts, Prober(memory.fleet, is_ready), on_event)
+        mounts = {
+            ADMIN_PREFIX: build_admin(_desk(base, parts, on_event)),
+            CELLS_PREFIX: build_cells(base.database, installation.cell, base.signer),
+        }
+        app = build_app(pipeline, memory.inventory, health, settings.listen.operators, mounts)
+        state = await asyncio.to_thread(observe, settings, installation, base.database)
+        yield Gateway(
+            app,
+            parts.directory,
+            parts.log,
+            base.telemetry,
+            installation.inventory(base.database).has_operator,
+            tuple(weaknesses(settings, state)),
+            base.watches,
+            parts.inspection,
+        )
 
-    def changed(directory: Directory) -> None:
-        inventory.replace(directory.backends(), directory.deployments())
-        stops.replace(directory.stops())
-        living = {backend.id for backend in fleet}
-        credentials.forget(living)
-        routes.forget()
+
+@dataclass(frozen=True, slots=True)
+class _Memory:
+    """What a gateway holds in memory to decide and route by; the directory renews it."""
+
+    fleet: Fleet
+    inventory: Inventory
+    policies: PolicyCompiler
+    credentials: TenantCredentials
+    book: Book
+    parking: Parking
+    stops: Stops
+    routes: Routes
+
+    @classmethod
+    def empty(cls, settings: Settings, installation: Installation) -> Self:
+        """As it is before the directory is read. Raises InstallationError, RegionsError."""
+        fleet = Fleet()
+        inventory, policies = Inventory(fleet, installation.catalogue()), installation.policies()
+        credentials = installation.credentials()
+        book = Book()
+        return cls(
+            fleet=fleet,
+            inventory=inventory,
+            policies=policies,
+            credentials=credentials,
+            book=book,
+            parking=Parking(inventory, fleet, book, settings.fleet.waiting_per_tenant),
+            stops=Stops(),
+            routes=Routes(fleet, inventory, credentials, settings.requests.max_attempts, book),
+        )
+
+    def renew(self, directory: Directory, upstream: Upstream) -> None:
+        """Takes over what `directory` has read, and lets go of what was held for backends that are gone."""
+        self.inventory.replace(directory.backends(), directory.deployments())
+        self.stops.replace(directory.stops())
+        living = {backend.id for backend in self.fleet}
+        self.credentials.forget(living)
+        self.routes.forget()
         upstream.forget(living)
-        parking.look()
+        self.parking.look()
 
+
+@dataclass(frozen=True, slots=True)
+class _Base:
+    """The first stage: the installation, its keys and its control database, with the watches on its databases."""
+
+    settings: Settings
+    installation: Installation
+    telemetry: Telemetry
+    memory: _Memory
+    database: Database
+    keys: KeyRing
+    signer: Signer
+    provider: "IdentityProvider | None"
+    watches: Watches
+
+
+async def _open_base(stack: AsyncExitStack, settings: Settings) -> _Base:
+    """Closes database and watches by `stack`. Raises InstallationError, DatabaseUnavailable, StoreError, SignerError,
+    KeyProviderError, RegionsError."""
+    installation = Installation.open(settings.data, settings.secrets, settings.database)
+    telemetry = _telemetry(settings)
+    memory = _Memory.empty(settings, installation)
     database = installation.database(pool_size=settings.database.pool_size)
+    stack.callback(database.close)
     installation.check_of_one_time(database)
     keys, signer = installation.keys, installation.signer()
     provider = _provider(settings.oidc) if settings.oidc.issuer else None
-    audit_settings = AuditSettings(limits=AuditLimits(reserve_bytes=settings.audit.reserve_bytes))
     watches = await asyncio.to_thread(watches_of, installation, database)
-    try:
-        async with (
-            await AuditLog.open(
-                installation.audit_log,
-                signer=signer,
-                node=settings.node,
-                build=build(),
-                settings=audit_settings,
-                open_store=watches.guarding(open_sided(installation.side_store, keys, installation.record_url)),
-            ) as log,
-            NameFinder(settings.names) as names,
-            Inspection(settings.inspection) as inspection,
-            Upstream(
-                settings.requests,
-                lambda backend, peer: recorder.connected(backend, peer),
-                installation.find_request_signer,
-            ) as upstream,
-            Directory(
-                database,
-                cell=installation.cell,
-                hasher=installation.hasher(),
-                compile_policy=policies.compile,
-                on_change=changed,
-                prices=configured({model: price.amounts for model, price in settings.prices.items()}),
-            ) as directory,
-            Ledger(
-                database,
-                log_name(owner_of(database) or identity_of(installation.owner)),
-                installation.open_reader,
-                lambda: directory.prices,
-                days=settings.audit.ledger_days,
-            ) as ledger,
-            _machines(provider, settings.oidc) as machines,
-            _limit_store(database, ledger, installation.urls.redis) as limit_store,
-            Limiter(limit_store) as limiter,
-            fleet_at_work(
-                settings,
-                installation,
-                database,
-                fleet,
-                inventory,
-                book,
-                recorded_from_threads(log),
-                EngineRest(upstream, routes),
-            ),
-        ):
-            _tell_ends(telemetry, credentials, settings.listen.cert_file)
-            recorder = Recorder(log, telemetry, settings.audit.address_days)
-            authenticator = Authenticator(directory, telemetry, machines)
-            judge = Judge(inventory, telemetry, stops=stops, sinks=sinks_of(settings))
-            pipeline = Pipeline(
-                authenticator=authenticator,
-                meter=Meter(
-                    limiter, lambda model: directory.prices.at(model, time()), settings.requests.default_max_tokens
-                ),
-                judge=judge,
-                evaluation=Evaluation(authenticator, judge, routes, names, inspection, telemetry),
-                inspection=inspection,
-                routes=routes,
-                parking=parking,
-                recorder=recorder,
-                upstream=upstream,
-                telemetry=telemetry,
-                settings=settings.requests,
-            )
+    stack.callback(watches.close)
+    return _Base(settings, installation, telemetry, memory, database, keys, signer, provider, watches)
 
-            is_ready = BackendProbe(upstream, routes, fleet)
-            health = Health(
-                {"audit": _durable(log), "directory": _fresh(directory), "databases": untroubled(watches)},
-                lambda: _backend_checks(fleet, is_ready),
-            )
-            custody = installation.custody(log, keys, signer, settings.audit.backup_days)
-            chores = Chores(custody, installation.audit_log.parent, settings.audit, installation.learn_successions)
-            on_event = recorded_from_threads(log)
 
-            def by_itself() -> Control:
-                return installation.control(database, actor="system", on_event=on_event)
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """The second stage: what runs while the gateway is open, on top of its `_Base`."""
 
-            def due() -> int:
-                return len(by_itself().activate_due())
+    log: AuditLog
+    recorder: Recorder
+    names: NameFinder
+    inspection: Inspection
+    upstream: Upstream
+    directory: Directory
+    machines: Machines | None
+    limiter: Limiter
 
-            background = [
-                asyncio.create_task(look_for_ever(watches), name="database watches"),
-                asyncio.create_task(Prober(fleet, is_ready).run(), name="prober"),
-                asyncio.create_task(_renew(credentials), name="renewal"),
-                asyncio.create_task(chores.run(), name="chores"),
-                asyncio.create_task(activate_scheduled(due), name="scheduled policies"),
-                asyncio.create_task(keep_trimmed(malloc_trim()), name="heap"),
-            ]
-            if settings.cells.pull:
-                background.append(asyncio.create_task(_pull(settings, installation, signer, by_itself), name="bundles"))
-            try:
-                admin = build_admin(
-                    Desk(
-                        database,
-                        cell=installation.cell,
-                        hasher=installation.hasher,
-                        check_policy=policies.check,
-                        on_event=on_event,
-                        provider=provider,
-                        check_region=_region_of(installation),
-                        check_deployment=Feasibility(installation, settings).check,
-                        on_refused=_told_from_threads(recorder, telemetry),
-                        policy_room=lambda store: PolicyRoom(
-                            store, installation.catalogue(), installation.open_reader, sinks=sinks_of(settings)
-                        ),
-                        backend_keys=installation.backend_keys,
-                    )
-                )
-                mounts = {ADMIN_PREFIX: admin, CELLS_PREFIX: build_cells(database, installation.cell, signer)}
-                app = build_app(pipeline, inventory, health, settings.listen.operators, mounts)
-                state = await asyncio.to_thread(observe, settings, installation, database)
-                has_operator = installation.inventory(database).has_operator
-                found = tuple(weaknesses(settings, state))
-                yield Gateway(app, directory, log, telemetry, has_operator, found, watches, inspection)
-            finally:
-                for task in background:
-                    task.cancel()
-                    with suppress(asyncio.CancelledError):
-                        await task
-                await recorder.close()
-    finally:
-        watches.close()
-        database.close()
+
+async def _open_parts(stack: AsyncExitStack, base: _Base) -> _Parts:
+    """Each is closed by `stack`, but for the recorder, which is closed with what runs in the background. Raises
+    AuditUnavailable, DatabaseUnavailable, RegionsError."""
+    settings, installation, database, memory = base.settings, base.installation, base.database, base.memory
+    enter = stack.enter_async_context
+    log = await enter(await _open_log(base))
+    recorder = Recorder(log, base.telemetry, settings.audit.address_days)
+    names = await enter(NameFinder(settings.names))
+    inspection = await enter(Inspection(settings.inspection))
+    upstream = await enter(Upstream(settings.requests, recorder.connected, installation.find_request_signer))
+    directory = await enter(
+        Directory(
+            database,
+            cell=installation.cell,
+            hasher=installation.hasher(),
+            compile_policy=memory.policies.compile,
+            on_change=lambda read: memory.renew(read, upstream),
+            prices=configured({model: price.amounts for model, price in settings.prices.items()}),
+        )
+    )
+    ledger = await enter(
+        Ledger(
+            database,
+            log_name(owner_of(database) or identity_of(installation.owner)),
+            installation.open_reader,
+            lambda: directory.prices,
+            days=settings.audit.ledger_days,
+        )
+    )
+    machines = await enter(_machines(base.provider, settings.oidc))
+    limit_store = await enter(_limit_store(database, ledger, installation.urls.redis))
+    limiter = await enter(Limiter(limit_store))
+    await enter(
+        fleet_at_work(
+            settings,
+            installation,
+            database,
+            memory.fleet,
+            memory.inventory,
+            memory.book,
+            recorded_from_threads(log),
+            EngineRest(upstream, memory.routes),
+        )
+    )
+    return _Parts(log, recorder, names, inspection, upstream, directory, machines, limiter)
+
+
+async def _open_log(base: _Base) -> AuditLog:
+    """The record, whose stores acknowledge only while the watches see the databases that were opened."""
+    settings, installation = base.settings, base.installation
+    return await AuditLog.open(
+        installation.audit_log,
+        signer=base.signer,
+        node=settings.node,
+        build=build(),
+        settings=AuditSettings(limits=AuditLimits(reserve_bytes=settings.audit.reserve_bytes)),
+        open_store=base.watches.guarding(open_sided(installation.side_store, base.keys, installation.record_url)),
+    )
+
+
+def _pipeline(base: _Base, parts: _Parts) -> Pipeline:
+    """What a call of a model goes through."""
+    settings, telemetry, memory = base.settings, base.telemetry, base.memory
+    directory = parts.directory
+    authenticator = Authenticator(directory, telemetry, parts.machines)
+    judge = Judge(memory.inventory, telemetry, stops=memory.stops, sinks=sinks_of(settings))
+    return Pipeline(
+        authenticator=authenticator,
+        meter=Meter(
+            parts.limiter, lambda model: directory.prices.at(model, time()), settings.requests.default_max_tokens
+        ),
+        judge=judge,
+        evaluation=Evaluation(authenticator, judge, memory.routes, parts.names, parts.inspection, telemetry),
+        inspection=parts.inspection,
+        routes=memory.routes,
+        parking=memory.parking,
+        recorder=parts.recorder,
+        upstream=parts.upstream,
+        telemetry=telemetry,
+        settings=settings.requests,
+    )
+
+
+def _start_background(stack: AsyncExitStack, base: _Base, parts: _Parts, prober: Prober, on_event: OnEvent) -> None:
+    """Starts what recurs beside the calls. `stack` ends it one after the other, and then closes the recorder."""
+    settings, installation = base.settings, base.installation
+    custody = installation.custody(parts.log, base.keys, base.signer, settings.audit.backup_days)
+    chores = Chores(custody, installation.audit_log.parent, settings.audit, installation.learn_successions)
+
+    def by_itself() -> Control:
+        return installation.control(base.database, actor="system", on_event=on_event)
+
+    def due() -> int:
+        return len(by_itself().activate_due())
+
+    tasks = [
+        asyncio.create_task(look_for_ever(base.watches), name="database watches"),
+        asyncio.create_task(prober.run(), name="prober"),
+        asyncio.create_task(_renew(base.memory.credentials), name="renewal"),
+        asyncio.create_task(chores.run(), name="chores"),
+        asyncio.create_task(activate_scheduled(due), name="scheduled policies"),
+        asyncio.create_task(keep_trimmed(malloc_trim()), name="heap"),
+    ]
+    if settings.cells.pull:
+        tasks.append(asyncio.create_task(_pull(settings, installation, base.signer, by_itself), name="bundles"))
+    stack.push_async_callback(parts.recorder.close)
+    stack.push_async_callback(_end, tasks)
+
+
+async def _end(tasks: Sequence[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+def _desk(base: _Base, parts: _Parts, on_event: OnEvent) -> Desk:
+    """What the routes of the admin API work with."""
+    settings, installation = base.settings, base.installation
+    return Desk(
+        base.database,
+        cell=installation.cell,
+        hasher=installation.hasher,
+        check_policy=base.memory.policies.check,
+        on_event=on_event,
+        provider=base.provider,
+        check_region=_region_of(installation),
+        check_deployment=Feasibility(installation, settings).check,
+        on_refused=_told_from_threads(parts.recorder, base.telemetry),
+        policy_room=lambda store: PolicyRoom(
+            store, installation.catalogue(), installation.open_reader, sinks=sinks_of(settings)
+        ),
+        backend_keys=installation.backend_keys,
+    )
+
+
+def _telemetry(settings: Settings) -> Telemetry:
+    """With spans exported where a collector is configured."""
+    tracer = None
+    if (spans := settings.telemetry).otlp_endpoint:
+        tracer = exporting_tracer(spans.otlp_endpoint, spans.sample_ratio, settings.node, spans_leave(settings))
+    return Telemetry(max_tenant_labels=spans.max_tenant_labels, tracer=tracer)
 
 
 def _provider(settings: Oidc) -> "IdentityProvider":

@@ -215,12 +215,18 @@ class BoundedConnection(HttpToolsProtocol):
             self.expect_100_continue = False
         if hosts > 1 or (not hosts and version == "1.1"):
             self._fail(NO_HOST)
-        if codings and codings != [b"chunked"]:
-            # Where chunked is last and once, the end of the body is known, and only the coding is not.
-            known_end = codings[-1] == b"chunked" and codings.count(b"chunked") == 1 and all(codings)
-            self._fail(CODING if known_end and version == "1.1" else BAD_CODING)
-        if codings and version == "1.0":
-            self._fail(BAD_CODING)
+        if codings:  # seldom: clients send Content-Length
+            self._check_codings(codings, version)
+
+    def _check_codings(self, codings: list[bytes], version: str) -> None:
+        """Refuse every Transfer-Encoding but ``chunked`` once in HTTP/1.1 (RFC 9112 §6.1): 501 where the end of the
+        body is known and only the coding is not, 400 otherwise."""
+        if codings == [b"chunked"]:
+            if version == "1.0":
+                self._fail(BAD_CODING)
+            return
+        known_end = codings[-1] == b"chunked" and codings.count(b"chunked") == 1 and all(codings)
+        self._fail(CODING if known_end and version == "1.1" else BAD_CODING)
 
     def _without_upgrade(self) -> bytes:
         """The head that was just parsed, without the upgrade, for a parser that has not seen it."""

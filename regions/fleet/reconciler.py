@@ -113,6 +113,25 @@ class Reconciler:
 
     async def reconcile(self) -> None:
         """One pass. Raises what the store raises."""
+        term = await self._lead()
+        if term is None:
+            return
+        view = await asyncio.to_thread(self._store.view)
+        alive = await self._bury(term, view)
+        up = self._to_keep(term, view, alive)
+        self._kept = {key: self._kept.get(key) or _Kept() for key in up}
+        for key, replicas in up.items():
+            deployment = view.deployments[key]
+            if not deployment.draining:
+                demand = view.demand.get((deployment.tenant, deployment.model), NOTHING)
+                await self._scale(term, deployment, replicas, demand)
+        await self._meter(term, alive)
+
+    async def _lead(self) -> int | None:
+        """The term in which this gateway leads, None where it does not; what runs is taken up or let go accordingly.
+
+        Raises what the store and the launcher raise.
+        """
         term = await asyncio.to_thread(self._store.lead)
         if self._term is not None and term == self._term + 1:
             # The lease ran out and nobody took it: the store was away, or its clock leapt. What runs is still ours.
@@ -125,10 +144,10 @@ class Reconciler:
             await self._launcher.adopt()  # before anything is taken for lost; if it fails, the next pass begins here
             self._as_wished.clear()
         self._term = term
-        if term is None:
-            return
-        view = await asyncio.to_thread(self._store.view)
-        alive = await self._bury(term, view)
+        return term
+
+    def _to_keep(self, term: int, view: View, alive: Sequence[Replica]) -> dict[Key, list[Replica]]:
+        """The replicas among `alive` that are to go on, of every deployment; begins to end each of the others."""
         up: dict[Key, list[Replica]] = {key: [] for key in view.deployments}
         for replica in alive:
             if replica.state is State.DRAINING:
@@ -140,13 +159,7 @@ class Reconciler:
             else:
                 up[replica.key].append(replica)
                 self._adopt(term, view.deployments[replica.key], replica)
-        self._kept = {key: self._kept.get(key) or _Kept() for key in up}
-        for key, replicas in up.items():
-            deployment = view.deployments[key]
-            if not deployment.draining:
-                demand = view.demand.get((deployment.tenant, deployment.model), NOTHING)
-                await self._scale(term, deployment, replicas, demand)
-        await self._meter(term, alive)
+        return up
 
     async def settled(self) -> None:
         """Returns when what was begun is done."""

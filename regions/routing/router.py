@@ -69,8 +69,7 @@ def choose(
     if not free:
         return []
     order = [number for _, number, _ in sorted(free)[:limit]]
-    if any(ranked[0] >= BUSY_RANK for ranked in free):
-        free = [ranked for ranked in free if ranked[0] < BUSY_RANK] or free
+    free = [ranked for ranked in free if ranked[0] < BUSY_RANK] or free
     if affinity is not None and limit != 0:
         first = _favourite(candidates, free, affinity & _BITS, holders, contents)
         order = [first, *(number for number in order if number != first)][:limit]

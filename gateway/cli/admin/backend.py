@@ -4,7 +4,7 @@ from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from hashlib import sha256
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -22,6 +22,9 @@ from gateway.cli.terminal.shell import (
     opened_inventory,
     read_text,
 )
+
+if TYPE_CHECKING:
+    from regions.identity.trust import Trust
 
 app = typer.Typer(name="backend")
 
@@ -64,36 +67,46 @@ def register(
 
     Example: domicile backend register acme vllm-1 --region eu-fr-par --url https://10.0.0.7:8000 --model m --ca ca.pem
     """
-    from pydantic import ValidationError
-
     from gateway.installation.installation import Installation
     from regions.identity.identity import BackendIdentity
-    from regions.identity.trust import Trust
 
     with opened_control(ctx, data) as control:
         installation = Installation.open(data)
         installation.catalogue().region(region, _today())
-        try:
-            trust = Trust(
-                ca=None if ca is None else read_text(ca),
-                name=name,
-                pin=None if pin is None else _pin(pin),
-                key_file=None if key_file is None else str(key_file.absolute()),
-                plain=plain,
-                priority=priority,
-            )
-        except ValidationError as error:
-            fail(error.errors()[0]["msg"].removeprefix("Value error, "))
+        trust = _trust(ca, name, pin, key_file, plain=plain, priority=priority)
         record = control.register_backend(
             BackendIdentity(installation.cell, tenant, region, backend),
             url=url,
             models=model,
             kind="openai",
             single_tenant="declared" if single_tenant else None,
-            trust=trust if trust != Trust() else None,
+            trust=trust,
             eur_per_million=_euros(eur_per_million),
         )
     print_one(record, as_json)
+
+
+def _trust(
+    ca: Path | None, name: str | None, pin: Path | None, key_file: Path | None, *, plain: bool, priority: bool
+) -> "Trust | None":
+    """How gateways know a server and speak to it, from the options of `register`; None where all are left out. Ends the
+    command if a file cannot be read or the options contradict each other."""
+    from pydantic import ValidationError
+
+    from regions.identity.trust import Trust
+
+    try:
+        trust = Trust(
+            ca=None if ca is None else read_text(ca),
+            name=name,
+            pin=None if pin is None else _pin(pin),
+            key_file=None if key_file is None else str(key_file.absolute()),
+            plain=plain,
+            priority=priority,
+        )
+    except ValidationError as error:
+        fail(error.errors()[0]["msg"].removeprefix("Value error, "))
+    return trust if trust != Trust() else None
 
 
 @app.command("enrol")
