@@ -29,7 +29,6 @@ LONG_FUNCTIONS = {
 COMPLEX = {
     "policy/redact/detectors/national_ids.py _named_order": 34,
     "policy/redact/ids/names.py _named": 30,
-    "backend/chat/conversation.py ChatModel.turn": 29,
     "policy/analysis/check.py case_for": 28,
     "policy/decision/decision.py decide": 27,
     "policy/redact/evaluate.py evaluate": 27,
