@@ -58,7 +58,6 @@ COMPLEX = {
     "policy/redact/names/name_words.py names_of": 18,
     "audit/cli/app.py verify": 17,
     "audit/pack/report.py html_report": 17,
-    "backend/chat/unsupported.py refuse_unsupported": 17,
     "backend/engine/core/token_masks.py MaskedGrammars.allowed": 17,
     "backend/engine_config.py EngineConfig.__post_init__": 17,
     "backend/kernels/attention/paged_decode.py default_choice": 17,
