@@ -32,7 +32,6 @@ COMPLEX = {
     "policy/analysis/check.py case_for": 28,
     "policy/decision/decision.py decide": 27,
     "policy/redact/evaluate.py evaluate": 27,
-    "backend/tools/call.py CallScript.call": 25,
     "policy/redact/detectors/national_ids.py _kind_of_cell": 25,
     "policy/redact/stream.py StreamFilter._advance": 25,
     "policy/redact/detectors/plates.py find_plates": 23,
