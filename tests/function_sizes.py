@@ -36,7 +36,6 @@ COMPLEX = {
     "policy/redact/stream.py StreamFilter._advance": 25,
     "policy/redact/detectors/plates.py find_plates": 23,
     "policy/redact/text/hints.py countries_of": 23,
-    "backend/planner/roofline.py Roofline.workload": 22,
     "gateway/openai/repeated_chunk.py _only_text": 22,
     "backend/process/engine_client.py EngineClient._handle": 21,
     "gateway/server/connection.py BoundedConnection._check_framing": 21,
