@@ -57,7 +57,6 @@ COMPLEX = {
     "audit/cli/app.py verify": 17,
     "audit/pack/report.py html_report": 17,
     "backend/engine/core/token_masks.py MaskedGrammars.allowed": 17,
-    "backend/engine_config.py EngineConfig.__post_init__": 17,
     "backend/kernels/attention/paged_decode.py default_choice": 17,
     "gateway/configuration/settings.py Oidc.whole": 17,
     "policy/decision/decision.py _refusals_of_backend": 17,
