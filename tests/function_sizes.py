@@ -67,7 +67,6 @@ COMPLEX = {
     "audit/pack/program.py _Part._take": 16,
     "audit/pack_verifier/policies.py Policies.check": 16,
     "backend/engine/engine.py Engine._allowed": 16,
-    "backend/engine/warm_up.py _every_kind": 16,
     "policy/decision/decision.py _Case.__init__": 16,
     "policy/redact/contacts/hosts.py _may_be_somebodys": 16,
     "policy/redact/contacts/records.py _record": 16,
