@@ -47,7 +47,6 @@ COMPLEX = {
     "regions/fleet/reconciler.py Reconciler.reconcile": 20,
     "audit/tree/merkle.py verify_consistency": 19,
     "backend/engine/engine.py Engine.add": 19,
-    "backend/models/loader.py load_folder": 19,
     "gateway/installation/key_generations.py _pepper": 19,
     "policy/redact/detectors/national_ids.py _is_free": 19,
     "audit/storage/postgres.py PostgresStore._append": 18,
