@@ -37,7 +37,6 @@ COMPLEX = {
     "policy/redact/detectors/plates.py find_plates": 23,
     "policy/redact/text/hints.py countries_of": 23,
     "gateway/openai/repeated_chunk.py _only_text": 22,
-    "backend/process/engine_client.py EngineClient._handle": 21,
     "gateway/server/connection.py BoundedConnection._check_framing": 21,
     "policy/redact/addresses/addresses.py _in_front": 21,
     "policy/redact/detectors/secrets.py find_secrets": 21,
