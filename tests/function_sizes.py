@@ -22,7 +22,6 @@ LONG_FUNCTIONS = {
     "gateway/cli/admin/backend.py register": 63,
     "gateway/cli/backup.py init": 62,
     "audit/cli/app.py verify": 61,
-    "backend/engine/engine.py Engine.add": 61,
 }
 """Lines, where more than 60."""
 
@@ -45,7 +44,6 @@ COMPLEX = {
     "policy/redact/stream.py _next_word_end": 20,
     "regions/fleet/reconciler.py Reconciler.reconcile": 20,
     "audit/tree/merkle.py verify_consistency": 19,
-    "backend/engine/engine.py Engine.add": 19,
     "gateway/installation/key_generations.py _pepper": 19,
     "policy/redact/detectors/national_ids.py _is_free": 19,
     "audit/storage/postgres.py PostgresStore._append": 18,
@@ -54,7 +52,6 @@ COMPLEX = {
     "policy/redact/names/name_words.py names_of": 18,
     "audit/cli/app.py verify": 17,
     "audit/pack/report.py html_report": 17,
-    "backend/engine/core/token_masks.py MaskedGrammars.allowed": 17,
     "backend/kernels/attention/paged_decode.py default_choice": 17,
     "gateway/configuration/settings.py Oidc.whole": 17,
     "policy/decision/decision.py _refusals_of_backend": 17,
@@ -64,7 +61,6 @@ COMPLEX = {
     "policy/redact/request.py rewrite_body": 17,
     "audit/pack/program.py _Part._take": 16,
     "audit/pack_verifier/policies.py Policies.check": 16,
-    "backend/engine/engine.py Engine._allowed": 16,
     "policy/decision/decision.py _Case.__init__": 16,
     "policy/redact/contacts/hosts.py _may_be_somebodys": 16,
     "policy/redact/contacts/records.py _record": 16,
