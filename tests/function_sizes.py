@@ -7,7 +7,6 @@ LONG_FUNCTIONS = {
     "gateway/server/assembly.py open_gateway": 154,
     "gateway/admin/policies.py _policies": 138,
     "backend/cli/serve.py serve": 114,
-    "backend/server/serving.py serve": 95,
     "backend/kernels/attention/rotary_kv.py _rotary_kv": 88,
     "gateway/database/migrations/versions/r0008_fleet.py upgrade": 81,
     "backend/kernels/attention/paged_decode.py _paged_decode": 80,
