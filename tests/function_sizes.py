@@ -46,7 +46,6 @@ COMPLEX = {
     "gateway/installation/key_generations.py _pepper": 19,
     "policy/redact/detectors/national_ids.py _is_free": 19,
     "audit/storage/postgres.py PostgresStore._append": 18,
-    "backend/engine/core/speculation.py Speculation.draft": 18,
     "policy/redact/ids/names.py _find": 18,
     "policy/redact/names/name_words.py names_of": 18,
     "audit/cli/app.py verify": 17,
