@@ -58,33 +58,46 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     cache_salt: bytes = b""
 
     def __post_init__(self) -> None:
+        self._check_numbers()
+        self._check_choices()
+        self._check_combinations()
+
+    def _check_numbers(self) -> None:
+        """Raises ConfigError for a number outside its range."""
         for name in ("block_size", "max_num_batched_tokens", "max_num_seqs", "kv_memory", "step_timeout_s"):
             if getattr(self, name) <= 0:
                 raise ConfigError(f"{name} must be positive, not {getattr(self, name)}")
         if not 0 < self.gpu_memory <= 1:
             raise ConfigError(f"gpu_memory is a share of the card, above 0 and up to 1, not {self.gpu_memory}")
+        if self.max_waiting < 0:
+            raise ConfigError(f"max_waiting must not be negative, not {self.max_waiting}")
+        for name in ("num_blocks", "max_model_len", "threads", "max_per_project"):
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise ConfigError(f"{name} must be positive, not {value}")
+
+    def _check_choices(self) -> None:
+        """Raises ConfigError for a name that is not one of those known."""
         if self.load_format not in LOAD_FORMATS:
             raise ConfigError(f"load_format {self.load_format!r} is not one of {', '.join(LOAD_FORMATS)}")
         for name in ("quantization", "kv_dtype"):
             if getattr(self, name) not in (None, "fp8"):
                 raise ConfigError(f"{name} is fp8 or nothing, not {getattr(self, name)!r}")
+        if self.speculation not in (None, "ngram"):
+            raise ConfigError(f"speculation is ngram or nothing, not {self.speculation!r}")
+
+    def _check_combinations(self) -> None:
+        """Raises ConfigError for values that do not go together."""
+        for name in ("quantization", "kv_dtype"):
             if getattr(self, name) and not self.device.startswith("cuda"):
                 raise ConfigError(f"{name} fp8 needs a GPU; this is {self.device!r}")
         if self.batch_invariant and self.quantization:
             raise ConfigError("batch_invariant goes without quantization: products of FP8 weights depend on the batch")
-        if self.speculation not in (None, "ngram"):
-            raise ConfigError(f"speculation is ngram or nothing, not {self.speculation!r}")
-        if self.max_waiting < 0:
-            raise ConfigError(f"max_waiting must not be negative, not {self.max_waiting}")
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise ConfigError(
                 f"max_num_batched_tokens ({self.max_num_batched_tokens}) must be at least max_num_seqs "
                 f"({self.max_num_seqs}), or running sequences could not all take a step"
             )
-        for name in ("num_blocks", "max_model_len", "threads", "max_per_project"):
-            value = getattr(self, name)
-            if value is not None and value <= 0:
-                raise ConfigError(f"{name} must be positive, not {value}")
 
 
 class CacheSize(msgspec.Struct, frozen=True):

@@ -48,6 +48,21 @@ class Turn:
     thought_token: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _Thinking:
+    """Where thoughts may stand in an answer.
+
+    Attributes:
+        opened: the prompt ends inside of thoughts.
+        allowed: the answer may have thoughts.
+        expected: thoughts may come first in the answer: the prompt has opened them, or has not closed them.
+    """
+
+    opened: bool
+    allowed: bool
+    expected: bool
+
+
 class ChatModel:
     """tool_call_parser: auto, none, or a name of `tools.formats`. reasoning_parser: auto, none or think. Raises
     ConfigError for others."""
@@ -78,40 +93,64 @@ class ChatModel:
         if tools is not None and self._format is None:
             raise InvalidRequest("this backend does not read the calls of this model", param="tools")
         prompt = self.prompt(request, tools)
-        end = self._thinking.decode(prompt[-PROMPT_END:])
-        continued = bool(request.continue_final_message)
-        if continued:
-            written = text_of(self._messages(request)[-1]["content"])
-            opened = self._thinks and written.rfind(OPEN) > written.rfind(CLOSE)
-        else:
-            opened = self._thinks and opens_thoughts(end)
-        may_think = self._thinks and (opened or not continued)
-        thinks = opened or (may_think and not end.rstrip().endswith(CLOSE))
+        thinking = self._thinking_of(request, prompt)
         form = self._format if tools is not None else None
         include_reasoning = _flag(extra, "include_reasoning", default=True)
 
         def interpreter() -> Interpreter:
             return Interpreter(
-                ThinkParser(opened=opened) if may_think else None,
+                ThinkParser(opened=thinking.opened) if thinking.allowed else None,
                 form.parser(tools.names) if form and tools else None,
                 tell_thoughts=include_reasoning,
                 parallel=tools is None or tools.parallel,
             )
 
-        begin, finish = (self._plain.tokenizer.token_to_id(marker) for marker in (OPEN, CLOSE))
-        waits = thinks and (
-            opened or begin is not None
-        )  # else nothing shows in time whether an answer begins a thought
-        forced = form is not None and tools is not None and bool(tools.forced)
+        begin, end = self._grammar_waits_for(thinking)
         return Turn(
             prompt=prompt,
-            text_model=self._calling if form else self._thinking if self._thinks else self._plain,
+            text_model=self._text_model_for(form),
             interpreter=interpreter if self._thinks or form else None,
             call_id=(self._format or formats.HERMES).call_id,
-            grammar=forced_calls(form, tools, self._plain.control_token) if forced and form and tools else "",
-            thoughts_end=finish if waits else None,
-            thought_token=begin if waits and not opened and finish is not None else None,
+            grammar=self._grammar_of(form, tools),
+            thoughts_end=end,
+            thought_token=begin,
         )
+
+    def _thinking_of(self, request: ChatCompletionRequest, prompt: list[int]) -> _Thinking:
+        """Where thoughts may stand in the answer to this prompt. Raises InvalidRequest."""
+        if not self._thinks:
+            return _Thinking(opened=False, allowed=False, expected=False)
+        end = self._thinking.decode(prompt[-PROMPT_END:])
+        continued = bool(request.continue_final_message)
+        if continued:
+            written = text_of(self._messages(request)[-1]["content"])
+            opened = written.rfind(OPEN) > written.rfind(CLOSE)
+        else:
+            opened = opens_thoughts(end)
+        allowed = opened or not continued
+        return _Thinking(opened, allowed, expected=opened or (allowed and not end.rstrip().endswith(CLOSE)))
+
+    def _grammar_waits_for(self, thinking: _Thinking) -> tuple[int | None, int | None]:
+        """The tokens (begin, end) of the thoughts that a grammar leaves alone; end is None where it holds from the
+        start, begin is None where the prompt has begun the thoughts."""
+        begin, end = (self._plain.tokenizer.token_to_id(marker) for marker in (OPEN, CLOSE))
+        if not thinking.expected or end is None:
+            return None, None
+        if thinking.opened:
+            return None, end
+        return (None, None) if begin is None else (begin, end)  # without it, nothing tells in time that thoughts begin
+
+    def _text_model_for(self, form: ToolFormat | None) -> TextModel:
+        """The text model that shows the control tokens which the reader of the answer needs; form: of its calls."""
+        if form is not None:
+            return self._calling
+        return self._thinking if self._thinks else self._plain
+
+    def _grammar_of(self, form: ToolFormat | None, tools: Tools | None) -> str:
+        """Of an answer that has to be a call (llguidance); "" if it may be anything."""
+        if form is None or tools is None or not tools.forced:
+            return ""
+        return forced_calls(form, tools, self._plain.control_token)
 
     def prompt(
         self, request: ChatCompletionRequest, tools: Tools | None, *, add_generation_prompt: bool | None = None

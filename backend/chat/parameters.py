@@ -79,99 +79,167 @@ def completion_prompts(request: CompletionRequest) -> list[str | list[int]]:
     return prompts
 
 
+@dataclass(frozen=True, slots=True)
+class ModelLimits:
+    """What a served model accepts. max_model_len: tokens of prompt plus answer. vocab_size: token ids are below it.
+    defaults: hold for sampling parameters that a request does not set."""
+
+    max_model_len: int
+    vocab_size: int
+    defaults: SamplingDefaults = NEUTRAL_DEFAULTS
+
+
+@dataclass(frozen=True, slots=True)
+class Constraints:
+    """Which answers are allowed. The fields are those of `SamplingParams` with the same names."""
+
+    grammar: str = ""
+    grammar_after: int | None = None
+    thought_token: int | None = None
+    grammar_size: int = 0
+    bad_words: tuple[tuple[int, ...], ...] = ()
+
+
+UNCONSTRAINED = Constraints()
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A request's parameters in one form for chats and completions.
+
+    Attributes:
+        n: answers given for each prompt. made: answers generated for each prompt, of which the best `n` are given.
+        max_tokens: most tokens of an answer; None if the request sets no bound.
+        echo: the prompt's text stands before the answer.
+        logprobs: number of likeliest tokens reported beside each token; None: no log probabilities are reported.
+        seed: of the first choice.
+    """
+
+    n: int
+    made: int
+    max_tokens: int | None
+    echo: bool
+    logprobs: int | None
+    seed: int
+
+
 def job(
     request: GenerationRequest,
     prompts: list[list[int]],
     *,
-    max_model_len: int,
-    vocab_size: int,
+    limits: ModelLimits,
     param: str,
     project: str = "",
-    grammar: str = "",
-    grammar_after: int | None = None,
-    thought_token: int | None = None,
-    grammar_size: int = 0,
-    bad_words: tuple[tuple[int, ...], ...] = (),
-    defaults: SamplingDefaults = NEUTRAL_DEFAULTS,
+    constraints: Constraints = UNCONSTRAINED,
 ) -> Job:
     """Sequences for every prompt and choice.
 
     An answer may take what the prompt leaves of the context: a larger ``max_tokens`` is lowered to that, and without
     one it is that. Raises ContextLengthExceeded when nothing is left, InvalidRequest for token ids outside the
-    vocabulary and for parameters that contradict each other. `param` names the field that prompts came from; `defaults`
-    hold for what the request does not set; `grammar` and what belongs to it, and `bad_words`, are as in
-    `SamplingParams`.
+    vocabulary and for parameters that contradict each other. `param` names the field that prompts came from.
     """
-    n = request.n or 1
-    completion = request if isinstance(request, CompletionRequest) else None
-    made = n if completion is None or completion.best_of is None else completion.best_of
-    echo = completion is not None and bool(completion.echo)
-    wanted = _max_tokens(request)
-    _refuse_contradictions(request, n, made, wanted, echo=echo, grammar=grammar, bad_words=bad_words)
-    seed = secrets.randbelow(SEED_SPACE) if request.seed is None else request.seed
-    logprobs = _logprobs(request)
-    allowed = tuple(request.allowed_token_ids or ())
-    refuse_outside(allowed, vocab_size, "allowed_token_ids")
+    asked = _asked(request)
+    _refuse_contradictions(request, asked, constraints)
+    refuse_outside(request.allowed_token_ids or (), limits.vocab_size, "allowed_token_ids")
+    room = limits.max_model_len - max(1, asked.max_tokens or 1)
+    prompts = _truncated(prompts, request.truncate_prompt_tokens, room)
     sequences: list[AddSequence] = []
-    prompts = _truncated(prompts, request.truncate_prompt_tokens, max_model_len - max(1, wanted or 1))
     for prompt in prompts:
-        if not prompt:
-            raise InvalidRequest("the prompt is empty", param=param)
-        refuse_outside(prompt, vocab_size, param)
-        room = max_model_len - len(prompt)
-        if room < 1:
-            raise ContextLengthExceeded(
-                f"This model's maximum context length is {max_model_len} tokens; the prompt has {len(prompt)}, which "
-                "leaves none for the answer",
-                param=param,
-            )
-        most = room if wanted is None else min(wanted, room)
+        most = _most_tokens(prompt, asked, limits, param)
         first = len(sequences)
-        for choice in range(made):
-            params = SamplingParams(
-                max_tokens=max(1, most),
-                temperature=_or(request.temperature, defaults.temperature),
-                top_k=max(0, _or(request.top_k, defaults.top_k)),
-                top_p=_or(request.top_p, defaults.top_p),
-                min_p=_or(request.min_p, defaults.min_p),
-                presence_penalty=request.presence_penalty or 0.0,
-                frequency_penalty=request.frequency_penalty or 0.0,
-                repetition_penalty=_or(request.repetition_penalty, defaults.repetition_penalty),
-                logit_bias=_logit_bias(request, vocab_size),
-                seed=(seed + choice * SEED_STEP) % SEED_SPACE,
-                min_tokens=min(request.min_tokens or 0, max(1, most)),
-                stop_token_ids=_stop_token_ids(request, vocab_size),
-                allowed_token_ids=allowed,
-                bad_words=bad_words,
-                ignore_eos=bool(request.ignore_eos),
-                logprobs=0 if logprobs is None and made > n else logprobs,
-                prompt_logprobs=_prompt_logprobs(request, echo=echo) if not choice else None,
-                grammar=grammar,
-                grammar_after=grammar_after,
-                thought_token=thought_token,
-                grammar_size=grammar_size,
+        sequences += (
+            AddSequence(
+                id=0,
+                prompt=prompt,
+                params=_sampling_params(request, asked, limits, constraints, choice=choice, max_tokens=most),
+                priority=request.priority or 0,
+                leader=first if choice else None,
+                cache_root=cache_root(project, request.cache_salt or ""),
+                project=project.encode(),
             )
-            sequences.append(
-                AddSequence(
-                    id=0,
-                    prompt=prompt,
-                    params=params,
-                    priority=request.priority or 0,
-                    leader=first if choice else None,
-                    cache_root=cache_root(project, request.cache_salt or ""),
-                    project=project.encode(),
-                )
-            )
+            for choice in range(asked.made)
+        )
     return Job(
         sequences,
-        _text_options(request, logprobs),
+        _text_options(request, asked.logprobs),
         prompt_tokens=sum(map(len, prompts)),
-        n=n,
-        made=made,
-        echo=prompts if echo else None,
+        n=asked.n,
+        made=asked.made,
+        echo=prompts if asked.echo else None,
         prompt_logprobs=request.prompt_logprobs is not None,
-        only_echo=wanted == 0,
+        only_echo=asked.max_tokens == 0,
         deadline_s=request.deadline_s,
+    )
+
+
+def _asked(request: GenerationRequest) -> _Asked:
+    """The request's counts, its reports and a seed, which is random if the request sets none."""
+    n = request.n or 1
+    completion = request if isinstance(request, CompletionRequest) else None
+    return _Asked(
+        n=n,
+        made=n if completion is None or completion.best_of is None else completion.best_of,
+        max_tokens=_max_tokens(request),
+        echo=completion is not None and bool(completion.echo),
+        logprobs=_logprobs(request),
+        seed=secrets.randbelow(SEED_SPACE) if request.seed is None else request.seed,
+    )
+
+
+def _most_tokens(prompt: list[int], asked: _Asked, limits: ModelLimits, param: str) -> int:
+    """Most tokens of an answer to this prompt, at least 1.
+
+    Raises InvalidRequest for an empty prompt or a token outside the vocabulary, ContextLengthExceeded if the prompt
+    leaves no token of the context.
+    """
+    if not prompt:
+        raise InvalidRequest("the prompt is empty", param=param)
+    refuse_outside(prompt, limits.vocab_size, param)
+    room = limits.max_model_len - len(prompt)
+    if room < 1:
+        raise ContextLengthExceeded(
+            f"This model's maximum context length is {limits.max_model_len} tokens; the prompt has {len(prompt)}, "
+            "which leaves none for the answer",
+            param=param,
+        )
+    return max(1, room if asked.max_tokens is None else min(asked.max_tokens, room))
+
+
+def _sampling_params(
+    request: GenerationRequest,
+    asked: _Asked,
+    limits: ModelLimits,
+    constraints: Constraints,
+    *,
+    choice: int,
+    max_tokens: int,
+) -> SamplingParams:
+    """How the tokens of one choice are drawn. Only the first choice of a prompt reports the prompt's log
+    probabilities. Raises InvalidRequest for a token outside the vocabulary."""
+    defaults = limits.defaults
+    best_of = asked.made > asked.n
+    return SamplingParams(
+        max_tokens=max_tokens,
+        temperature=_or(request.temperature, defaults.temperature),
+        top_k=max(0, _or(request.top_k, defaults.top_k)),
+        top_p=_or(request.top_p, defaults.top_p),
+        min_p=_or(request.min_p, defaults.min_p),
+        presence_penalty=request.presence_penalty or 0.0,
+        frequency_penalty=request.frequency_penalty or 0.0,
+        repetition_penalty=_or(request.repetition_penalty, defaults.repetition_penalty),
+        logit_bias=_logit_bias(request, limits.vocab_size),
+        seed=(asked.seed + choice * SEED_STEP) % SEED_SPACE,
+        min_tokens=min(request.min_tokens or 0, max_tokens),
+        stop_token_ids=_stop_token_ids(request, limits.vocab_size),
+        allowed_token_ids=tuple(request.allowed_token_ids or ()),
+        bad_words=constraints.bad_words,
+        ignore_eos=bool(request.ignore_eos),
+        logprobs=0 if asked.logprobs is None and best_of else asked.logprobs,  # they tell which answers are the best
+        prompt_logprobs=None if choice else _prompt_logprobs(request, echo=asked.echo),
+        grammar=constraints.grammar,
+        grammar_after=constraints.grammar_after,
+        thought_token=constraints.thought_token,
+        grammar_size=constraints.grammar_size,
     )
 
 
@@ -203,24 +271,37 @@ def cache_root(project: str, salt: str) -> bytes:
     return f"{project}\0{salt}".encode() if project or salt else b""
 
 
-def _refuse_contradictions(
-    request: GenerationRequest, n: int, made: int, wanted: int | None, *, echo: bool, grammar: str,
-    bad_words: tuple[tuple[int, ...], ...],
-) -> None:  # fmt: skip
-    if made < n:
+def _refuse_contradictions(request: GenerationRequest, asked: _Asked, constraints: Constraints) -> None:
+    """Raises InvalidRequest for the first pair of parameters that contradict each other."""
+    _refuse_counts(request, asked)
+    _refuse_reports(request)
+    _refuse_constraints(request, constraints)
+
+
+def _refuse_counts(request: GenerationRequest, asked: _Asked) -> None:
+    """Raises InvalidRequest for numbers of answers and tokens that contradict other parameters."""
+    if asked.made < asked.n:
         raise InvalidRequest("best_of must be at least n", param="best_of")
-    if made > n and request.stream:
+    if asked.made > asked.n and request.stream:
         raise InvalidRequest("the best is known at the end: best_of cannot be streamed", param="best_of")
-    if wanted == 0 and not echo:
+    if asked.max_tokens == 0 and not asked.echo:
         raise InvalidRequest("max_tokens must be at least 1, or 0 with echo", param="max_tokens")
+
+
+def _refuse_reports(request: GenerationRequest) -> None:
+    """Raises InvalidRequest for log probabilities that the form of the answer has no place for."""
     if request.prompt_logprobs is not None and request.stream:
         raise InvalidRequest("prompt_logprobs cannot be streamed", param="prompt_logprobs")
     if isinstance(request, ChatCompletionRequest) and request.top_logprobs and not request.logprobs:
         raise InvalidRequest("top_logprobs needs logprobs", param="top_logprobs")
-    forbidden = {word[0] for word in bad_words if len(word) == 1}
+
+
+def _refuse_constraints(request: GenerationRequest, constraints: Constraints) -> None:
+    """Raises InvalidRequest for constraints that leave no answer, or that a stop string would break."""
+    forbidden = {word[0] for word in constraints.bad_words if len(word) == 1}
     if request.allowed_token_ids and forbidden.issuperset(request.allowed_token_ids):
         raise InvalidRequest("bad_words forbids every token of allowed_token_ids", param="allowed_token_ids")
-    if request.include_stop_str_in_output and grammar:
+    if request.include_stop_str_in_output and constraints.grammar:
         raise InvalidRequest(
             "include_stop_str_in_output contradicts a given form of the answer", param="include_stop_str_in_output"
         )

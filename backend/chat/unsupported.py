@@ -7,7 +7,7 @@ holds its neutral value. Sources: OpenAI API reference and vLLM's protocol.
 from typing import Any
 
 from backend.errors import InvalidRequest
-from backend.wire import ChatCompletionRequest, GenerationRequest, WireModel
+from backend.wire import ChatCompletionRequest, ChatMessage, GenerationRequest, WireModel
 
 IGNORED = {  # they say something about the request and nothing about the answer
     "guided_decoding_backend",
@@ -71,21 +71,31 @@ def refuse_unsupported(request: GenerationRequest) -> None:
     """Raises InvalidRequest naming the first parameter that would be ignored, in messages and options as well."""
     if request.stream_options is not None:
         _refuse_members(request.stream_options, IN_STREAM_OPTIONS, "stream_options")
-    for i, message in enumerate(request.messages if isinstance(request, ChatCompletionRequest) else ()):
+    understood = IGNORED
+    if isinstance(request, ChatCompletionRequest):
+        _refuse_in_messages(request.messages)
+        understood = IGNORED | OF_CHATS
+    for name, value in (request.model_extra or {}).items():
+        if value is not None and name not in understood:
+            _refuse_parameter(name, value)
+
+
+def _refuse_in_messages(messages: list[ChatMessage]) -> None:
+    """Raises InvalidRequest naming the first field of a message or of its parts that would be ignored."""
+    for i, message in enumerate(messages):
         _refuse_members(message, IN_MESSAGES, f"messages[{i}]")
         for j, part in enumerate(message.content if isinstance(message.content, list) else ()):
             _refuse_members(part, IN_PARTS, f"messages[{i}].content[{j}]", of="text" if part.type == "text" else None)
-    for name, value in (request.model_extra or {}).items():
-        if value is None or name in IGNORED:
-            continue
-        if name in OF_CHATS and isinstance(request, ChatCompletionRequest):
-            continue
-        if name not in NEUTRAL:
-            raise InvalidRequest(f"unknown parameter {name!r}", param=name, code="unknown_parameter")
-        if value not in NEUTRAL[name] or (isinstance(value, bool) and value is not False):
-            raise InvalidRequest(
-                f"{name} is not supported by this backend with this value", param=name, code="unsupported_parameter"
-            )
+
+
+def _refuse_parameter(name: str, value: Any) -> None:
+    """Raises InvalidRequest unless the parameter is known and this value of it asks for nothing."""
+    if name not in NEUTRAL:
+        raise InvalidRequest(f"unknown parameter {name!r}", param=name, code="unknown_parameter")
+    if value not in NEUTRAL[name] or (isinstance(value, bool) and value is not False):
+        raise InvalidRequest(
+            f"{name} is not supported by this backend with this value", param=name, code="unsupported_parameter"
+        )
 
 
 def _refuse_members(given: WireModel, known: dict[str, tuple[Any, ...]], at: str, *, of: str | None = "object") -> None:

@@ -105,8 +105,8 @@ def serve(
 ) -> None:
     from backend.engine_config import EngineConfig
     from backend.errors import BackendError
+    from backend.server import serving
     from backend.server.face import Identity
-    from backend.server.serving import serve as run
     from backend.server.tls import tls_files
 
     on_gpu = device.startswith("cuda")
@@ -132,8 +132,7 @@ def serve(
             step_timeout_s=step_timeout,
             threads=threads,
         )
-        run(
-            config,
+        options = serving.ServerOptions(
             served_name=served_name or Path(model).stem,
             host=host,
             port=port,
@@ -146,6 +145,7 @@ def serve(
             restarts=restarts,
             request_key=request_key,
         )
+        serving.serve(config, options)
     except BackendError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(1) from None

@@ -15,6 +15,7 @@ import torch
 from backend.engine.cache.attention import KVCache
 from backend.engine.cache.sleeper import HostSleeper, Sleeper
 from backend.engine.core.block_manager import BlockManager
+from backend.engine.core.grammar import GrammarMatcher
 from backend.engine.core.ngram_drafter import NgramDrafter
 from backend.engine.core.progress import Finish, OnStage, Progress, Stage, Stats, TokenLogprobs
 from backend.engine.core.restriction import Restriction
@@ -142,29 +143,8 @@ class Engine:
         none is served at another's cost. Raises Overloaded when the queue is full, ContextLengthExceeded when no token
         fits behind the prompt, InvalidRequest for an empty prompt, a token outside the vocabulary or an id in use.
         """
-        if self.asleep:
-            raise Asleep("the backend is asleep")
-        if id in self._sequences:
-            raise InvalidRequest(f"sequence {id} is already there")
-        if not prompt:
-            raise InvalidRequest("the prompt is empty", param="prompt")
-        if min(prompt) < 0 or max(prompt) >= self.vocab_size:
-            raise InvalidRequest(f"token ids must be from 0 to {self.vocab_size - 1}", param="prompt")
-        if len(prompt) >= self._longest:
-            raise ContextLengthExceeded(
-                f"the prompt has {len(prompt)} tokens; with at least one of answer at most {self.max_model_len} fit",
-                param="prompt",
-            )
-        if len(self.scheduler.waiting) >= self.config.max_waiting + self._free_places:
-            raise Overloaded(f"{len(self.scheduler.waiting)} sequences are waiting")
-        if params.grammar and (self._grammars is None or not self._eos_ids):
-            raise InvalidRequest("this model takes no grammar", param="response_format")
-        if self.runner.plain_only and not params.plain:
-            raise InvalidRequest(
-                "this device gives tokens drawn from logits as they are: no penalties, biases, grammars, logprobs",
-                code="unsupported_parameter",
-            )
-        ignores_eos = params.ignore_eos and not params.grammar  # behind a whole text of it nothing else can come
+        self._refuse(id, prompt, params)
+        ignores_eos = params.ignore_eos and not params.grammar  # nothing else can follow a whole text of a grammar
         sequence = Sequence(
             id,
             prompt,
@@ -174,11 +154,7 @@ class Engine:
             leader=self._sequences.get(leader) if leader is not None else None,
             cache_root=cache_root,
             project=project,
-            matcher=self._grammars.matcher(
-                params.grammar, params.grammar_after, params.thought_token, params.grammar_size
-            )
-            if params.grammar and self._grammars
-            else None,
+            matcher=self._matcher(params),
             restriction=Restriction(params, self.vocab_size) if params.restricted else None,
             max_length=self._longest,
             ends=frozenset(params.stop_token_ids) | (frozenset() if ignores_eos else self._eos_ids),
@@ -186,6 +162,42 @@ class Engine:
         self._arrivals += 1
         self._sequences[id] = sequence
         self.scheduler.add(sequence)
+
+    def _refuse(self, id: int, prompt: list[int], params: SamplingParams) -> None:
+        """Raises the errors of `add`."""
+        if self.asleep:
+            raise Asleep("the backend is asleep")
+        if id in self._sequences:
+            raise InvalidRequest(f"sequence {id} is already there")
+        self._refuse_prompt(prompt)
+        if len(self.scheduler.waiting) >= self.config.max_waiting + self._free_places:
+            raise Overloaded(f"{len(self.scheduler.waiting)} sequences are waiting")
+        if params.grammar and (self._grammars is None or not self._eos_ids):
+            raise InvalidRequest("this model takes no grammar", param="response_format")
+        if self.runner.plain_only and not params.plain:
+            raise InvalidRequest(
+                "this device gives tokens drawn from logits as they are: no penalties, biases, grammars, logprobs",
+                code="unsupported_parameter",
+            )
+
+    def _refuse_prompt(self, prompt: list[int]) -> None:
+        """Raises InvalidRequest for no prompt or a token outside the vocabulary, ContextLengthExceeded for one after
+        which no token fits."""
+        if not prompt:
+            raise InvalidRequest("the prompt is empty", param="prompt")
+        if min(prompt) < 0 or max(prompt) >= self.vocab_size:
+            raise InvalidRequest(f"token ids must be from 0 to {self.vocab_size - 1}", param="prompt")
+        if len(prompt) >= self._longest:
+            raise ContextLengthExceeded(
+                f"the prompt has {len(prompt)} tokens; with at least one of answer at most {self.max_model_len} fit",
+                param="prompt",
+            )
+
+    def _matcher(self, params: SamplingParams) -> GrammarMatcher | None:
+        """What holds a sequence to its grammar; None for a sequence without one."""
+        if not params.grammar or self._grammars is None:
+            return None
+        return self._grammars.matcher(params.grammar, params.grammar_after, params.thought_token, params.grammar_size)
 
     @property
     def _free_places(self) -> int:
@@ -307,12 +319,19 @@ class Engine:
             if s.restriction is not None and s.id not in failed
         }
         allowed, left_nothing = allowed.restricted(others)
-        for id, finish in [(id, Finish.GRAMMAR) for id in failed] + [(id, Finish.NOTHING_LEFT) for id in left_nothing]:
-            sequence = self._sequences[id]
-            progress.append(Progress(id, None, finish, sequence.num_cached or 0))
-            self._forget(sequence)
+        if failed or left_nothing:  # seldom
+            progress += self._ended(failed, Finish.GRAMMAR) + self._ended(left_nothing, Finish.NOTHING_LEFT)
         allowed.withhold({s.id: s.ends for s in there if s.may_not_end})
         return allowed
+
+    def _ended(self, ids: list[int], finish: Finish) -> list[Progress]:
+        """Forget sequences that cannot go on; their last entries, without a token."""
+        ended = []
+        for id in ids:
+            sequence = self._sequences[id]
+            ended.append(Progress(id, None, finish, sequence.num_cached or 0))
+            self._forget(sequence)
+        return ended
 
     def _await_grammar(self) -> None:
         """Nothing can run before a grammar is compiled: wait a little, so that the caller does not spin."""

@@ -40,20 +40,39 @@ def warm_up(engine: Engine) -> None:
 
 
 def _every_kind(engine: Engine) -> list[list[Asked]]:
-    lengths = [length for length in LENGTHS if length <= _within(engine, length)]
-    start = list(range(1, 1 + _within(engine, SHARED_TOKENS)))
-    start = [token % engine.vocab_size for token in start]
-    counts = SHARED_SEQUENCES if len(start) == SHARED_TOKENS else ()
-    return [
-        *([([0] * length, PLAIN)] for length in lengths),
-        [([0] * length, PLAIN) for length in lengths],
-        [([0] * _within(engine, n), replace(PLAIN, max_tokens=most)) for n, most in MIXED if n <= _within(engine, n)],
-        [([0] * _within(engine, 20), params) for params in _every_draw()],
-        *([([0] * _within(engine, 20), params)] for params in _every_draw()),
-        [(start, PLAIN)] if counts else [],
-        *([(start + [i % engine.vocab_size] * 3, PLAIN) for i in range(count)] for count in counts),
-        *([([i % engine.vocab_size] * 3, params) for i in range(40)] for params in _every_draw()),
+    """Groups of requests: those of a group are handed over at once, and are over before the next group begins."""
+    return [*_every_length(engine), *_with_every_draw(engine), *_sharing_a_prefix(engine), *_many_with_a_draw(engine)]
+
+
+def _every_length(engine: Engine) -> list[list[Asked]]:
+    """Prompts of every length that fits: each alone, all together, and beside answers of other requests."""
+    plain: list[Asked] = [([0] * length, PLAIN) for length in LENGTHS if length <= _within(engine, length)]
+    mixed: list[Asked] = [
+        ([0] * length, replace(PLAIN, max_tokens=most)) for length, most in MIXED if length <= _within(engine, length)
     ]
+    return [*([asked] for asked in plain), plain, mixed]
+
+
+def _with_every_draw(engine: Engine) -> list[list[Asked]]:
+    """A prompt with each parameter of a draw: all together, and each alone."""
+    asked: list[Asked] = [([0] * _within(engine, 20), params) for params in _every_draw()]
+    return [asked, *([one] for one in asked)]
+
+
+def _sharing_a_prefix(engine: Engine) -> list[list[Asked]]:
+    """A prompt, then several that begin with it; none where the context is too short for it."""
+    start = [token % engine.vocab_size for token in range(1, 1 + _within(engine, SHARED_TOKENS))]
+    if len(start) < SHARED_TOKENS:
+        return []
+    return [
+        [(start, PLAIN)],
+        *([(start + [i % engine.vocab_size] * 3, PLAIN) for i in range(count)] for count in SHARED_SEQUENCES),
+    ]
+
+
+def _many_with_a_draw(engine: Engine) -> list[list[Asked]]:
+    """Many short prompts at once, for each parameter of a draw."""
+    return [[([i % engine.vocab_size] * 3, params) for i in range(40)] for params in _every_draw()]
 
 
 def _every_draw() -> Items[SamplingParams]:

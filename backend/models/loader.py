@@ -17,6 +17,7 @@ from backend.models.decoders.encoder import Encoder
 from backend.models.tensors import require_finite
 
 BUFFERED = 1 << 30
+Placed = tuple[Stored, Tensor]  # a tensor of a file, and the weight that it is read into
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -65,9 +66,7 @@ def _known(dtype: str) -> str:
 def load_folder(model: Decoder | Encoder, folder: Path, on_progress: OnProgress | None = None) -> None:
     """Fill the weights from safetensors: those of the model's dtype straight into their places, others by way of a
     buffer on the device; FP8 ones are multiplied by their scales on the way (`prequantised`)."""
-    stored = stored_tensors(folder)
-    names = model.own_names([tensor.name for tensor in stored])
-    stored = [replace(tensor, name=name) for tensor, name in zip(stored, names, strict=True) if name is not None]
+    stored = _stored_by_own_names(model, folder)
     total = sum(s.size for s in stored)
     done = 0
 
@@ -77,23 +76,15 @@ def load_folder(model: Decoder | Encoder, folder: Path, on_progress: OnProgress 
 
     expected = model.expected()
     tensors, scales = prequantised.split(stored)
-    straight: list[tuple[Stored, Tensor]] = []
-    others: list[tuple[Stored, Tensor]] = []
-    for tensor in tensors:
-        place = expected.place(tensor.name, tensor.shape)
-        if place is not None:
-            same = tensor.dtype == place.dtype and place.is_contiguous()
-            (straight if same else others).append((tensor, place))
+    placed = [(tensor, expected.place(tensor.name, tensor.shape)) for tensor in tensors]
+    straight, others = _by_way([(tensor, place) for tensor, place in placed if place is not None])
     expected.require_all()
     scales.require_all_used([tensor for tensor, _ in others])
     fill(straight, count)
     done += sum(s.size for s, _ in straight)
     for batch in _batches(others):
-        buffers = [(s, torch.empty(s.shape, dtype=s.dtype, device=place.device)) for s, place in batch]
-        fill(buffers, count)
+        _fill_converted(batch, scales, count)
         done += sum(s.size for s, _ in batch)
-        for (tensor, place), (_, buffer) in zip(batch, buffers, strict=True):
-            place.copy_(scales.applied(tensor, buffer))
     if scales.cache and isinstance(model, Decoder):
         model.kv_scales = scales.of_cache(model.config.num_layers)
     require_finite([(tensor.name, place) for tensor, place in (*straight, *others)])
@@ -101,9 +92,34 @@ def load_folder(model: Decoder | Encoder, folder: Path, on_progress: OnProgress 
         on_progress(total, total)
 
 
-def _batches(items: list[tuple[Stored, Tensor]]) -> Iterator[list[tuple[Stored, Tensor]]]:
+def _stored_by_own_names(model: Decoder | Encoder, folder: Path) -> list[Stored]:
+    """The tensors of a folder that the model has a use for, under the model's names for them."""
+    stored = stored_tensors(folder)
+    names = model.own_names([tensor.name for tensor in stored])
+    return [replace(tensor, name=name) for tensor, name in zip(stored, names, strict=True) if name is not None]
+
+
+def _by_way(items: list[Placed]) -> tuple[list[Placed], list[Placed]]:
+    """Tensors that are read straight into their places, and those that have to be converted first."""
+    straight: list[Placed] = []
+    converted: list[Placed] = []
+    for tensor, place in items:
+        same = tensor.dtype == place.dtype and place.is_contiguous()
+        (straight if same else converted).append((tensor, place))
+    return straight, converted
+
+
+def _fill_converted(batch: list[Placed], scales: prequantised.Scales, count: OnProgress) -> None:
+    """Read the tensors into buffers on the device, and convert them into their places."""
+    buffers = [(s, torch.empty(s.shape, dtype=s.dtype, device=place.device)) for s, place in batch]
+    fill(buffers, count)
+    for (tensor, place), (_, buffer) in zip(batch, buffers, strict=True):
+        place.copy_(scales.applied(tensor, buffer))
+
+
+def _batches(items: list[Placed]) -> Iterator[list[Placed]]:
     """Of at most BUFFERED bytes each, or of one tensor."""
-    batch: list[tuple[Stored, Tensor]] = []
+    batch: list[Placed] = []
     for item in items:
         if batch and sum(s.size for s, _ in batch) + item[0].size > BUFFERED:
             yield batch

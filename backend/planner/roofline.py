@@ -6,7 +6,7 @@ their sum, which is what OVERLAP says. Its decodes read their keys and values; i
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from backend.engine_config import EngineConfig
 from backend.models.config import ModelConfig
@@ -76,49 +76,107 @@ class Roofline:
 
         shared_prefix: tokens that all prompts begin with, computed once.
         """
-        capacity = memory_tokens(self.model, self.config, self.card)
-        waiting = deque((i, prompt, answer) for i, (prompt, answer) in enumerate(requests))
-        prefilling: list[list[int]] = []  # [tokens done, prompt, answer]
-        decoding: list[list[int]] = []  # [context, tokens left]
-        held, total, warm = 0, self.card.request, False
-        while waiting or prefilling or decoding:
-            budget = self.config.max_num_batched_tokens - len(decoding)
-            prompts = tokens = pairs = 0
-            done: list[list[int]] = []
-            while budget > 0 and (prefilling or waiting):
-                if not prefilling:
-                    _, prompt, answer = waiting[0]
-                    known = shared_prefix if warm else 0
-                    if len(decoding) + len(done) >= self.config.max_num_seqs or (
-                        held and held + prompt - known > capacity
-                    ):
-                        break
-                    waiting.popleft()
-                    total += known * self.card.prompt_token
-                    held += prompt - known
-                    warm = True
-                    prefilling.append([min(known, prompt - 1), prompt, answer])
-                current = prefilling[-1]
-                count = min(budget, current[1] - current[0])
-                pairs += count * current[0] + count * (count + 1) // 2
-                prompts, tokens, budget = prompts + 1, tokens + count, budget - count
-                current[0] += count
-                if current[0] == current[1]:
-                    done.append([current[1], current[2] - 1])
-                    prefilling.pop()
-            context = sum(c for c, _ in decoding) + len(decoding)
-            if len(decoding) >= SHARED_SEQUENCES and not prompts:
-                context -= shared_prefix * (len(decoding) - -(-len(decoding) // SHARED_SEQUENCES))
-            total += tokens * self.card.prompt_token
-            total += self.seconds(Step(len(decoding), context, prompts, tokens, pairs))
-            for sequence in decoding:
-                sequence[0] += 1
-                sequence[1] -= 1
-            held += len(decoding)
-            decoding += done
-            held -= sum(c for c, left in decoding if left <= 0)
-            decoding = [s for s in decoding if s[1] > 0]
-        return total
+        simulation = _Simulation(self, requests, shared_prefix)
+        while simulation.has_work:
+            simulation.step()
+        return simulation.seconds
+
+
+@dataclass(slots=True)
+class _Prompt:
+    """done: tokens of `length` that are computed. answer: tokens of the answer."""
+
+    done: int
+    length: int
+    answer: int
+
+
+@dataclass(slots=True)
+class _Answer:
+    """context: tokens of the prompt and of the answer so far. left: tokens to come."""
+
+    context: int
+    left: int
+
+
+class _Simulation:
+    """Requests that arrive at once, as the scheduler runs them: answers first, then chunks of prompts in order.
+
+    Attributes:
+        seconds: that have passed.
+    """
+
+    def __init__(self, roofline: Roofline, requests: Iterable[tuple[int, int]], shared_prefix: int) -> None:
+        self.seconds: float = roofline.card.request
+        self._roofline = roofline
+        self._shared_prefix = shared_prefix
+        self._capacity = memory_tokens(roofline.model, roofline.config, roofline.card)
+        self._waiting = deque(requests)
+        self._prompt: _Prompt | None = None  # computed in part
+        self._answers: list[_Answer] = []
+        self._held = 0  # tokens in the cache
+        self._prefix_cached = False
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._waiting or self._prompt or self._answers)
+
+    def step(self) -> None:
+        """One step of the engine: a token for each answer, and as many prompt tokens as fit beside them."""
+        step, begun = self._filled(Step(decodes=len(self._answers)))
+        step = replace(step, context=self._context_read(alone=not step.prompts))
+        self.seconds += step.prompt_tokens * self._roofline.card.prompt_token
+        self.seconds += self._roofline.seconds(step)
+        for answer in self._answers:
+            answer.context += 1
+            answer.left -= 1
+        self._held += len(self._answers)
+        self._answers += begun
+        self._held -= sum(answer.context for answer in self._answers if answer.left <= 0)
+        self._answers = [answer for answer in self._answers if answer.left > 0]
+
+    def _filled(self, step: Step) -> tuple[Step, list[_Answer]]:
+        """The step with what is left of its token budget filled with prompts, and the answers that begin with it."""
+        budget = self._roofline.config.max_num_batched_tokens - step.decodes
+        prompts = tokens = pairs = 0
+        begun: list[_Answer] = []
+        while budget > 0 and (prompt := self._prompt or self._admitted(beside=len(begun))):
+            count = min(budget, prompt.length - prompt.done)
+            pairs += count * prompt.done + count * (count + 1) // 2
+            prompts, tokens, budget = prompts + 1, tokens + count, budget - count
+            prompt.done += count
+            if prompt.done == prompt.length:
+                begun.append(_Answer(prompt.length, prompt.answer - 1))
+                self._prompt = None
+        return replace(step, prompts=prompts, prompt_tokens=tokens, pairs=pairs), begun
+
+    def _admitted(self, *, beside: int) -> _Prompt | None:
+        """The next request's prompt, now the one being computed; None if there is none or no room for it.
+
+        beside: sequences that run, besides the answers.
+        """
+        if not self._waiting:
+            return None
+        length, answer = self._waiting[0]
+        known = self._shared_prefix if self._prefix_cached else 0
+        if len(self._answers) + beside >= self._roofline.config.max_num_seqs:
+            return None
+        if self._held and self._held + length - known > self._capacity:
+            return None
+        self._waiting.popleft()
+        self.seconds += known * self._roofline.card.prompt_token
+        self._held += length - known
+        self._prefix_cached = True
+        self._prompt = _Prompt(min(known, length - 1), length, answer)
+        return self._prompt
+
+    def _context_read(self, *, alone: bool) -> int:
+        """Tokens whose keys and values the answers of a step read; alone: it has no prompts."""
+        count = len(self._answers)
+        context = sum(answer.context for answer in self._answers) + count
+        if count >= SHARED_SEQUENCES and alone:
+            context -= self._shared_prefix * (count - -(-count // SHARED_SEQUENCES))
+        return context
 
 
 def memory_tokens(model: ModelConfig, config: EngineConfig, card: Card) -> int:

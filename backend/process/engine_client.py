@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -51,6 +51,7 @@ ABORT_GRACE_S = 2.0
 TURN_TIMEOUT_S = 180.0  # to fall asleep or to wake
 DRAIN_INTERVAL_S = 0.02
 STOP_GRACE_S = 5.0
+T = TypeVar("T")
 
 
 class EngineClient:
@@ -299,23 +300,19 @@ class EngineClient:
                         if item.finish is not None:
                             del self._calls[item.id]
                         call.deliver(item)
-            case Pong(number) | Scrubbed(number):
-                if isinstance(message, Pong):
-                    self._stats = message.stats
-                future = self._asked.get(number)
-                if future is not None and not future.done():
-                    future.set_result(message)
+            case Pong(number, stats):
+                self._stats = stats
+                _resolve(self._asked.get(number), message)
+            case Scrubbed(number):
+                _resolve(self._asked.get(number), message)
             case Loading():
                 self.loading = message
             case Turned(number, released, stats):
                 self._stats = stats
-                turn = self._turns.get(number)
-                if turn is not None and not turn.done():
-                    turn.set_result(released)
+                _resolve(self._turns.get(number), released)
             case NotTurned(number, kind, text):
                 waiting = self._turns.get(number) or self._asked.get(number)
-                if waiting is not None and not waiting.done():
-                    waiting.set_exception(_error(kind, text, None))
+                _reject(waiting, _error(kind, text, None))
             case Refused(id, kind, text, param):
                 call = self._calls.pop(id, None)
                 if call is not None:
@@ -348,8 +345,19 @@ class EngineClient:
             call.fail(EngineDead(why))
         waiting: list[asyncio.Future[Any]] = [*self._asked.values(), *self._turns.values()]
         for future in waiting:
-            if not future.done():
-                future.set_exception(EngineDead(why))
+            _reject(future, EngineDead(why))
+
+
+def _resolve(future: asyncio.Future[T] | None, result: T) -> None:
+    """Give the future its result, unless nothing waits for it any more."""
+    if future is not None and not future.done():
+        future.set_result(result)
+
+
+def _reject(future: asyncio.Future[Any] | None, error: Exception) -> None:
+    """Fail the future with the error, unless nothing waits for it any more."""
+    if future is not None and not future.done():
+        future.set_exception(error)
 
 
 async def _read(reader: asyncio.StreamReader) -> FromEngine:

@@ -19,7 +19,15 @@ from backend.answer.chat_answer import chat_answer
 from backend.answer.generation import GenerationResponse
 from backend.chat.conversation import ChatModel
 from backend.chat.interpreter import Interpreter
-from backend.chat.parameters import NEUTRAL_DEFAULTS, Job, bad_word_tokens, completion_prompts, job
+from backend.chat.parameters import (
+    NEUTRAL_DEFAULTS,
+    Constraints,
+    Job,
+    ModelLimits,
+    bad_word_tokens,
+    completion_prompts,
+    job,
+)
 from backend.chat.structured import grammar_of
 from backend.chat.unsupported import refuse_unsupported
 from backend.errors import InvalidRequest
@@ -121,16 +129,16 @@ class Api(Face):
         return job(
             wire,
             prompts,
-            max_model_len=ready.max_model_len,
-            vocab_size=ready.vocab_size,
+            limits=ModelLimits(ready.max_model_len, ready.vocab_size, self._defaults),
             param=param,
             project=project_of(request),
-            grammar=grammar,
-            grammar_size=grammar_size,
-            grammar_after=thoughts_end,
-            thought_token=thought_token,
-            bad_words=bad_word_tokens(wire.bad_words or (), self.text_model.encode_words),
-            defaults=self._defaults,
+            constraints=Constraints(
+                grammar=grammar,
+                grammar_size=grammar_size,
+                grammar_after=thoughts_end,
+                thought_token=thought_token,
+                bad_words=bad_word_tokens(wire.bad_words or (), self.text_model.encode_words),
+            ),
         )
 
     async def _grammar(self, wire: GenerationRequest, calls: str) -> tuple[str, int]:

@@ -7,9 +7,11 @@ import logging
 import os
 import signal
 import socket
+import ssl
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
@@ -39,51 +41,84 @@ log = logging.getLogger(__name__)
 DRAIN_S = 30  # how long answers may go on after SIGTERM
 
 
-def serve(
-    config: EngineConfig,
-    *,
-    served_name: str,
-    host: str,
-    port: int,
-    tls: TlsFiles | None,
-    identity: Identity,
-    heartbeat: Path | None = None,
-    tool_call_parser: str = AUTO,
-    reasoning_parser: str = AUTO,
-    generation_config: str = AUTO,
-    restarts: int = RESTARTS,
-    request_key: Path | None = None,
-) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerOptions:
+    """How a backend is served.
+
+    Attributes:
+        served_name: the model's name in requests.
+        tls: None: no TLS.
+        heartbeat: a file to touch while the engine loop answers.
+        tool_call_parser, reasoning_parser: as in `ChatModel`.
+        generation_config: auto, the checkpoint's sampling defaults hold for what a request does not set; none, neutral
+            values do.
+        restarts: times in ten minutes that an engine which died is replaced.
+        request_key: a public key, PEM: only requests with a token that it verifies are answered.
+    """
+
+    served_name: str
+    host: str
+    port: int
+    tls: TlsFiles | None
+    identity: Identity
+    heartbeat: Path | None = None
+    tool_call_parser: str = AUTO
+    reasoning_parser: str = AUTO
+    generation_config: str = AUTO
+    restarts: int = RESTARTS
+    request_key: Path | None = None
+
+
+def serve(config: EngineConfig, options: ServerOptions) -> None:
     """Run until SIGTERM or SIGINT; then no connection is taken, running answers get DRAIN_S to end, and what waits for
     its turn is refused, to be asked of another.
-
-    heartbeat: a file to touch while the engine loop answers. generation_config: auto, the checkpoint's sampling
-    defaults hold for what a request does not set; none, neutral values do.
 
     One JSON line on stdout, ``{"event": "ready", "port": …, "pid": …}``, says when requests are welcome; until then
     ``/readyz`` says how far loading is. Raises ConfigError, ModelError or EngineDead before that.
     """
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    if generation_config not in (AUTO, NONE):
-        raise ConfigError(f"generation_config is auto or none, not {generation_config!r}")
-    context = server_context(tls) if tls else None
-    lock = read_key(request_key) if request_key else None
-    listener = _listen(host, port)
+    if options.generation_config not in (AUTO, NONE):
+        raise ConfigError(f"generation_config is auto or none, not {options.generation_config!r}")
+    context = server_context(options.tls) if options.tls else None
+    lock = read_key(options.request_key) if options.request_key else None
+    listener = _listen(options.host, options.port)
     checkpoint = Checkpoint(resolve(config.model), config.max_model_len)
     engine = EngineClient(config)
     meter = _meter(config, engine)
-    app: ASGIApp
-    api: Api | None = None
-    if checkpoint.embedding is not None:
-        app = EmbeddingApi(engine, checkpoint.embedding_text, checkpoint.embedding, served_name, identity, meter).app()
-    else:
-        chats = ChatModel(checkpoint.text, tool_call_parser, reasoning_parser)
-        defaults = SamplingDefaults() if generation_config == NONE else checkpoint.sampling_defaults
-        api = Api(engine, checkpoint.text, served_name, identity, chats, meter, defaults)
-        app = api.app()
+    app, api = _app(checkpoint, engine, meter, options)
     if lock is not None:
-        app = RequestLock(app, lock, tenant=identity.tenant, backend=identity.backend_id)
-    settings = uvicorn.Config(
+        app = RequestLock(app, lock, tenant=options.identity.tenant, backend=options.identity.backend_id)
+    settings = _uvicorn_settings(app, context)
+    if context is None:
+        log.warning("no TLS: anyone on this machine who can reach %s:%d is served", *listener.getsockname()[:2])
+    backend = _Backend(config, options, engine, api, settings, listener, context)
+    if meter is not None:
+        meter.start()
+    try:
+        with asyncio.Runner(loop_factory=settings.get_loop_factory()) as runner:
+            runner.run(backend.live())
+    finally:
+        if meter is not None:
+            meter.stop()
+
+
+def _app(
+    checkpoint: Checkpoint, engine: EngineClient, meter: GpuMeter | None, options: ServerOptions
+) -> tuple[ASGIApp, Api | None]:
+    """The application that serves the checkpoint, and its API for text; None where it makes embeddings."""
+    name, identity = options.served_name, options.identity
+    if checkpoint.embedding is not None:
+        embedding = EmbeddingApi(engine, checkpoint.embedding_text, checkpoint.embedding, name, identity, meter)
+        return embedding.app(), None
+    chats = ChatModel(checkpoint.text, options.tool_call_parser, options.reasoning_parser)
+    defaults = SamplingDefaults() if options.generation_config == NONE else checkpoint.sampling_defaults
+    api = Api(engine, checkpoint.text, name, identity, chats, meter, defaults)
+    return api.app(), api
+
+
+def _uvicorn_settings(app: ASGIApp, context: ssl.SSLContext | None) -> uvicorn.Config:
+    """Of a server over TLS with this context, or without TLS."""
+    return uvicorn.Config(
         app,
         loop="uvloop",
         http="httptools",
@@ -94,46 +129,65 @@ def serve(
         timeout_graceful_shutdown=DRAIN_S,
         ssl_context_factory=(lambda _config, _default: context) if context else None,
     )
-    if context is None:
-        log.warning("no TLS: anyone on this machine who can reach %s:%d is served", *listener.getsockname()[:2])
 
-    async def live() -> None:
-        server = _Server(settings, engine.leave)
-        serving = asyncio.create_task(server.serve(sockets=[listener]))
+
+@dataclass(frozen=True, slots=True)
+class _Backend:
+    """What `serve` has put together, to be run on an event loop."""
+
+    config: EngineConfig
+    options: ServerOptions
+    engine: EngineClient
+    api: Api | None
+    settings: uvicorn.Config
+    listener: socket.socket
+    context: ssl.SSLContext | None
+
+    async def live(self) -> None:
+        """Start engine and server, and serve until a signal; then stop both. Raises what `EngineClient.start` does."""
+        server = _Server(self.settings, self.engine.leave)
+        serving = asyncio.create_task(server.serve(sockets=[self.listener]))
         bar = LoadingBar(sys.stderr)
-        starting = asyncio.create_task(engine.start(bar))
+        starting = asyncio.create_task(self.engine.start(bar))
         supervising: asyncio.Task[None] | None = None
-        reloading = asyncio.create_task(reload_when_renewed(context, tls)) if context and tls else None
-        beating = None
-        reading: asyncio.Task[None] | None = None
+        beside = self._reloading()
         try:
             await asyncio.wait({serving, starting}, return_when=asyncio.FIRST_COMPLETED)
             if starting.done():
                 ready = starting.result()
                 log.info("engine ready: %d KV blocks, context %d", ready.stats.total_blocks, ready.max_model_len)
                 await server.up.wait()  # long since, as a rule
-                _say_ready(listener)
-                beating = asyncio.create_task(beat(engine.ping, heartbeat)) if heartbeat else None
-                supervising = asyncio.create_task(supervise(engine, restarts, bar))
-                reading = asyncio.create_task(_read_fingerprint(api, config)) if api else None
+                _say_ready(self.listener)
+                beside += self._beating()
+                supervising = asyncio.create_task(supervise(self.engine, self.options.restarts, bar))
+                beside += self._reading_fingerprint()
             await serving
         finally:
             server.should_exit = True
-            for task in filter(None, (starting, reloading, beating, supervising, reading)):
+            for task in filter(None, (starting, supervising, *beside)):
                 task.cancel()
             await asyncio.gather(*filter(None, (serving, starting, supervising)), return_exceptions=True)
-            await engine.stop()
-            if api is not None:
-                await api.close()
+            await self.engine.stop()
+            if self.api is not None:
+                await self.api.close()
 
-    if meter is not None:
-        meter.start()
-    try:
-        with asyncio.Runner(loop_factory=settings.get_loop_factory()) as runner:
-            runner.run(live())
-    finally:
-        if meter is not None:
-            meter.stop()
+    def _reloading(self) -> list[asyncio.Task[None]]:
+        """The task that loads renewed certificates; none without TLS."""
+        if self.context is None or self.options.tls is None:
+            return []
+        return [asyncio.create_task(reload_when_renewed(self.context, self.options.tls))]
+
+    def _beating(self) -> list[asyncio.Task[None]]:
+        """The task that touches the heartbeat file; none without such a file."""
+        if self.options.heartbeat is None:
+            return []
+        return [asyncio.create_task(beat(self.engine.ping, self.options.heartbeat))]
+
+    def _reading_fingerprint(self) -> list[asyncio.Task[None]]:
+        """The task that reads the fingerprint of a text model; none for a model that makes embeddings."""
+        if self.api is None:
+            return []
+        return [asyncio.create_task(_read_fingerprint(self.api, self.config))]
 
 
 async def _read_fingerprint(api: Api, config: EngineConfig) -> None:

@@ -6,6 +6,7 @@ as they come, and are not judged: whether they are good JSON is for the caller t
 
 import json
 from collections.abc import Collection
+from dataclasses import dataclass
 
 from backend.tools.parts import Arguments, CallStart
 from backend.tools.script import END, SPACE, Reading, Script
@@ -13,6 +14,21 @@ from backend.tools.script import END, SPACE, Reading, Script
 ARGUMENTS = ("arguments", "parameters")
 NO_ARGUMENTS = "{}"
 MOST_FAILURES = 32  # objects of one answer that turn out to be no calls, each read twice; behind them all is text
+
+
+@dataclass(slots=True)
+class _Call:
+    """A call that is being read.
+
+    Attributes:
+        name: of the function; None until it is read and known to be one that was offered.
+        waiting: arguments that were read before the name, and are said behind it.
+        argued: the arguments were said; further ones are left out.
+    """
+
+    name: str | None = None
+    waiting: str | None = None
+    argued: bool = False
 
 
 class CallScript(Script):
@@ -32,50 +48,60 @@ class CallScript(Script):
         if self._failures == MOST_FAILURES:
             return False
         self.remember()
-        name: str | None = None
-        waiting: str | None = None
-        argued = False
-        character = yield from self.after()
-        opened = character == "{"
-        while opened:
-            character = yield from self.after(SPACE + ",")
-            if character != '"':
-                break
-            key = string((yield from self.value(character)))
-            character = yield from self.after()
-            if character != ":":
-                break
-            character = yield from self.after()
-            is_arguments = key in ARGUMENTS and not argued
-            streams = name is not None and is_arguments and character in ("{", "[")
-            value = yield from self.value(character, self._say_arguments if streams else None)
-            if key == "name" and name is None:
-                name = string(value)
-                if name not in self.names:
-                    name = None
-                    break
-                assert name is not None  # noqa: S101 -- it is one of them
-                self.say(CallStart(name))
-                if waiting is not None:
-                    self.say(Arguments(unwrapped(waiting)))
-                    argued = True
-            elif is_arguments and name is None:
-                waiting = value
-            elif is_arguments:
-                if not streams:
-                    self.say(Arguments(unwrapped(value)))
-                argued = True
+        call = _Call()
+        character = yield from self._members(call)
         read = self.remembered()
-        if name is None and marked and self.was_cut:
-            return True
-        if name is None:
+        if call.name is None:
+            if marked and self.was_cut:
+                return True
             self.give_back(read)
             self._failures += 1
             return False
         if character not in ("}", END):
             self.give_back(character)  # a call that began is one, whatever comes behind
-        if not argued and character != END:
+        if not call.argued and character != END:
             self.say(Arguments(NO_ARGUMENTS))
+        return True
+
+    def _members(self, call: _Call) -> Reading[str]:
+        """Read an object into `call`, up to its end or to what is no member of a call; the last character read."""
+        character = yield from self.after()
+        if character != "{":
+            return character
+        while True:
+            character = yield from self.after(SPACE + ",")
+            if character != '"':
+                return character
+            key = string((yield from self.value(character)))
+            character = yield from self.after()
+            if character != ":":
+                return character
+            character = yield from self.after()
+            accepted = yield from self._member(call, key, character)
+            if not accepted:
+                return character
+
+    def _member(self, call: _Call, key: str | None, first: str) -> Reading[bool]:
+        """Read a member's value, which begins with `first`, and say what it adds to the call. False: it is the name of
+        a function that was not offered."""
+        is_arguments = key in ARGUMENTS and not call.argued
+        streams = call.name is not None and is_arguments and first in ("{", "[")
+        value = yield from self.value(first, self._say_arguments if streams else None)
+        if key == "name" and call.name is None:
+            name = string(value)
+            if name is None or name not in self.names:
+                return False
+            call.name = name
+            self.say(CallStart(name))
+            if call.waiting is not None:
+                self.say(Arguments(unwrapped(call.waiting)))
+                call.argued = True
+        elif is_arguments and call.name is None:
+            call.waiting = value
+        elif is_arguments:
+            if not streams:
+                self.say(Arguments(unwrapped(value)))
+            call.argued = True
         return True
 
     def _say_arguments(self, text: str) -> None:

@@ -42,19 +42,9 @@ def read_tools(extra: Mapping[str, Any]) -> Tools | None:
     if parallel is not None and not isinstance(parallel, bool):
         raise InvalidRequest("it is true or false", param="parallel_tool_calls")
     if not tools:
-        if tools not in (None, []):
-            raise InvalidRequest("it is a list", param="tools")
-        if choice not in (None, "none", "auto"):
-            raise InvalidRequest("tool_choice asks for a tool and there are none", param="tool_choice")
+        _refuse_choice_of_none(tools, choice)
         return None
-    if not isinstance(tools, list) or len(tools) > MAX_TOOLS:
-        raise InvalidRequest(f"it is a list of at most {MAX_TOOLS}", param="tools")
-    parameters: dict[str, JsonObject] = {}
-    for i, tool in enumerate(tools):
-        name, schema = _function(tool, f"tools[{i}]")
-        if name in parameters:
-            raise InvalidRequest("this name is there twice", param=f"tools[{i}].function.name")
-        parameters[name] = schema
+    parameters = _parameters(tools)
     several = parallel is not False
     if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
         names, must = _allowed(choice.get("allowed_tools"), parameters)
@@ -63,6 +53,27 @@ def read_tools(extra: Mapping[str, Any]) -> Tools | None:
     if forced is None:
         return None
     return Tools(tools, parameters, forced, several and not isinstance(choice, dict))
+
+
+def _refuse_choice_of_none(tools: Any, choice: Any) -> None:
+    """Of a request without tools: raises InvalidRequest if it asks for one, or if ``tools`` is not a list."""
+    if tools not in (None, []):
+        raise InvalidRequest("it is a list", param="tools")
+    if choice not in (None, "none", "auto"):
+        raise InvalidRequest("tool_choice asks for a tool and there are none", param="tool_choice")
+
+
+def _parameters(tools: Any) -> dict[str, JsonObject]:
+    """The JSON schema of each function's parameters, by name. Raises InvalidRequest for a malformed list."""
+    if not isinstance(tools, list) or len(tools) > MAX_TOOLS:
+        raise InvalidRequest(f"it is a list of at most {MAX_TOOLS}", param="tools")
+    parameters: dict[str, JsonObject] = {}
+    for i, tool in enumerate(tools):
+        name, schema = _function(tool, f"tools[{i}]")
+        if name in parameters:
+            raise InvalidRequest("this name is there twice", param=f"tools[{i}].function.name")
+        parameters[name] = schema
+    return parameters
 
 
 def _allowed(described: Any, parameters: Mapping[str, JsonObject]) -> tuple[tuple[str, ...], bool]:

@@ -97,18 +97,17 @@ class Speculation:
             return []
         if not all(s.sequence.params.plain for s in batch):
             return []  # what shapes or reports a draw depends on the tokens before it, which are not certain here
-        rooms = [self._room(s.sequence, most) for s in batch]
-        wanted = [(s.sequence, room) for s, room in zip(batch, rooms, strict=True) if room > 0]
-        found = {s.id: g for (s, _), g in zip(wanted, self.drafter.propose(wanted), strict=True) if g}
+        wanted = [(s.sequence, room) for s in batch if (room := self._room(s.sequence, most)) > 0]
+        found = {s.id: guesses for (s, _), guesses in zip(wanted, self.drafter.propose(wanted), strict=True)}
         drafted = []
-        budget -= len(batch)
+        spare, guessed = budget - len(batch), 0  # tokens
         for scheduled in batch:
-            guesses = found.get(scheduled.sequence.id, [])[: max(0, budget)]
+            guesses = found.get(scheduled.sequence.id, [])[: max(0, spare - guessed)]
             if guesses and not blocks.grow(scheduled.sequence, 1 + len(guesses)):
                 guesses = []  # nobody is preempted for the sake of a guess
-            budget -= len(guesses)
+            guessed += len(guesses)
             drafted.append(Drafted(scheduled.sequence, guesses))
-        return drafted if any(d.guesses for d in drafted) else []
+        return drafted if guessed else []
 
     def judge(self, drafted: Drafted, accepted: int) -> None:
         """Take note of how many guesses were right."""

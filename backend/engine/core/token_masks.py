@@ -38,6 +38,11 @@ class Allowed:
         """By id."""
         return dict(zip(self.ids, self.bits, strict=True))
 
+    def without_rows(self, left_out: list[int]) -> "Allowed":
+        """The rows at the other places."""
+        kept = [i for i in range(len(self.ids)) if i not in left_out]
+        return Allowed([self.ids[i] for i in kept], self.bits[kept])
+
     def withhold(self, tokens: dict[int, Iterable[int]]) -> None:
         """By id, forbid these as well, unless nothing else is allowed."""
         for id, bits in self.rows().items() if tokens else ():
@@ -93,10 +98,9 @@ class MaskedGrammars(Grammars):
         bits = self._computed([own for _, own in asked])
         wrong = [i for i, (_, own) in enumerate(asked) if own.is_error()]
         failed += [asked[i][0] for i in wrong]
-        if wrong:  # seldom
-            kept = [i for i in range(len(asked)) if i not in wrong]
-            asked, bits = [asked[i] for i in kept], bits[kept]
         allowed = Allowed([id for id, _ in asked], bits)
+        if wrong:  # seldom
+            allowed = allowed.without_rows(wrong)
         for id, row in allowed.rows().items() if also else ():
             if id in also:
                 row.numpy().view(np.uint32)[also[id] // 32] |= np.uint32(1 << also[id] % 32)
