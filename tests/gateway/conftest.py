@@ -10,15 +10,18 @@ import pytest
 import redis
 import sqlalchemy
 
+from gateway.configuration.settings import Vault
 from gateway.database.database import Database
 from gateway.database.tables.control import Row
 from gateway.identity.keys import KeyHasher
+from gateway.secrets.vault import VaultClient
 from gateway.store.control.control import Control
 from gateway.store.reports.inventory import Inventory
 from policy.document.document import Limits
 from tests.fakes import migrated
 from tests.fakes import postgresql as servers
 from tests.fakes.needs import missing
+from tests.fakes.vault import TOKEN, running_vault
 
 PEPPER = bytes(range(32))
 ACTIVITY = {"purpose": "customer support", "legal_basis": "contract"}
@@ -141,3 +144,35 @@ def acme(control):
     control.create_tenant("acme")
     control.create_project("acme", "support", **ACTIVITY)
     return control
+
+
+# --- a fake Vault that runs, and what it is reached by --------------------------------------------------------------
+
+
+@pytest.fixture
+def vault():
+    with running_vault() as running:
+        yield running
+
+
+@pytest.fixture
+def token_file(tmp_path):
+    path = tmp_path / "token"
+    path.write_text(f"{TOKEN}\n")
+    path.chmod(0o640)
+    return path
+
+
+@pytest.fixture
+def connect(vault, token_file):
+    """Makes clients, as configured by keywords."""
+    made = []
+
+    def client(**settings):
+        asked = {"address": vault.url, "token_file": token_file, "timeout_s": 0.3, **settings}
+        made.append(VaultClient(Vault(**asked), backoff_s=0.01))
+        return made[-1]
+
+    yield client
+    for each in made:
+        each.close()
