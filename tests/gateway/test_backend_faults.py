@@ -70,7 +70,7 @@ async def test_an_answer_that_is_none_is_a_502_and_three_of_them_put_its_backend
             for _ in range(3):
                 answer = await made.post(chat("hi"))
                 assert (answer.status, answer.error["code"]) == (502, "backend_error"), said[:60]
-            assert (await made.post(chat("hi"))).status == 503, said[:60]  # its circuit is open
+            assert not is_available(made), said[:60]
             heal(made)
 
 
@@ -94,8 +94,14 @@ async def test_the_same_of_a_stream_before_its_first_event_and_behind_it(tmp_pat
             for _ in range(2):
                 answer = await made.post(chat("hi", stream=True))
                 assert answer.events[-1]["error"]["code"] == "backend_error", said
-            assert (await made.post(chat("hi", stream=True))).status == 503, said
+            assert not is_available(made), said
             heal(made)
+
+
+def is_available(made):
+    """False: left alone after failures, but for a few calls that try it where no other may answer."""
+    (load,) = made.gateway.app._pipeline.routes._fleet.live().values()
+    return load.available
 
 
 def heal(made):

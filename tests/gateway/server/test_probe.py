@@ -72,10 +72,11 @@ async def test_no_answer_is_not_taken_for_one_that_says_it_is_not_ready(monkeypa
     """A probe that is missed now and then must not put out a tenant's only backend."""
     monkeypatch.setattr(probe, "TIMEOUT_S", 0.05)
     async with running(FakeBackend()) as server, probing(server.url) as (one, fleet, ask):
+        prober = Prober(fleet, ask)
+        await prober.sweep()  # it has answered
         server.hangs_s = 0.5
         with pytest.raises(TimeoutError):
             await ask(one)
-        prober = Prober(fleet, ask)
         for missed in range(MISSES):
             assert fleet.live()["acme-1"].available, missed
             await prober.sweep()
