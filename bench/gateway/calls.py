@@ -25,7 +25,7 @@ import tempfile
 import threading
 import tracemalloc
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -120,7 +120,7 @@ class _Wire(asyncio.Transport):
 class ScriptedLoop(asyncio.SelectorEventLoop):
     """An event loop on which every connection that is opened is to one backend, which answers with `answer`."""
 
-    answer: list[bytes]
+    answer: Sequence[bytes] = (b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}",)  # to a probe, until it is set
 
     async def create_connection(self, factory: Any, *_: Any, **__: Any) -> Any:  # type: ignore[override]
         protocol: asyncio.BufferedProtocol = factory()
