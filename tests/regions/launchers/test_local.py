@@ -20,7 +20,7 @@ from regions.fleet.launcher import BackendSpec
 from regions.identity.identity import BackendIdentity
 from regions.launchers.local import LocalLauncher, RestartPolicy
 
-FAKE = (sys.executable, str(Path(__file__).with_name("fake_backend.py")))
+FAKE = (sys.executable, str(Path(__file__).parents[1] / "fake_backend.py"))
 IDENTITY = BackendIdentity("demo", "acme", "eu-fr-par", "acme-1")
 
 
