@@ -25,7 +25,16 @@ HASH = Redactor(RedactionPlan({label: "hash" for label in (*LABELS, *OWN_LABELS)
 ANSWER = Redactor(RedactionPlan({}, {"email": "hash", "ip": "hash", "iban": "hash"}), hash_key=KEY)
 CANONICAL = Identities(DETECTORS).canonical
 ALL_LABELS = (*INPUT_LABELS, *KINDS, *OWN_LABELS)
-SEPARATORS_DO_NOT_COUNT = ("iban", "card", "vat", "imei", "phone", "national_id.pl_pesel", "national_id.passport")
+SEPARATORS_DO_NOT_COUNT = (
+    "iban",
+    "card",
+    "vat",
+    "imei",
+    "mac",
+    "phone",
+    "national_id.pl_pesel",
+    "national_id.passport",
+)
 FILES = ("national_id.medical_record", "national_id.professional_licence", "national_id.mrz")
 
 
