@@ -47,14 +47,14 @@ format: $(VENV)/.dev  ## rewrite in the project's format
 
 test: $(VENV)/.dev node-sdk  ## the whole suite
 	@echo "== running the tests"
-	@$(BIN)/python -m tests.suite $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 # Numeric libraries choose their kernels by the processor; these make them choose as on one with AVX2 and no AVX-512.
 AVX2 := OPENBLAS_CORETYPE=Haswell ATEN_CPU_CAPABILITY=avx2 DNNL_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2
 
 test-avx2: $(VENV)/.dev  ## the engine's tests once more, as on another kind of x86-64 processor
 	@echo "== running the engine's tests as on a processor with AVX2 only"
-	@$(AVX2) $(BIN)/python -m tests.suite $(PYTEST_ARGS) tests/backend
+	@$(AVX2) $(BIN)/python -m pytest $(PYTEST_ARGS) tests/backend
 
 gpu-test: bench/gpu_test.py  ## on a machine with a Hopper GPU: kernels, decoder and runner against their twins (CARD=h200)
 	@$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) bench/gpu_test.py bench/results/gpu-test-$(CARD).json
