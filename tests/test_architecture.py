@@ -124,10 +124,10 @@ def functions(tree, prefix=""):
 def over(limit, measure):
     """Functions above `limit` by `measure` of a syntax tree node, as "file function"."""
     return {
-        f"{name(file)} {function}": measure(node)
+        f"{name(file)} {function}": size
         for file in MODULES
         for function, node in functions(ast.parse(file.read_text(encoding="utf-8")))
-        if measure(node) > limit
+        if (size := measure(node)) > limit
     }
 
 

@@ -31,7 +31,7 @@ ONLY_SIGNED = (
     "<code>admin_access.csv</code>, <code>retention_run.csv</code>, <code>authority_requests.csv</code>, "
     "<code>residency_evidence.json</code>, <code>ai_systems.json</code>, <code>incidents.json</code> (but for its "
     "deadlines) and <code>erasure_certificate.json</code>. All other tables and registers, and this page, are only "
-    "signed: they say what the operator's registers said, and whoever holds the log's key could have signed something "
+    "signed: they say what the operator's registers said, and a holder of the log's key could have signed something "
     "else. <code>verify.py</code> names them."
 )
 """Which files the records prove, and which rest on the signature alone."""

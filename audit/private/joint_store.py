@@ -46,8 +46,8 @@ def _claimed(side: Path, keys: KeyProvider, log: Path, place: Place) -> SideStor
 class SidedStore:
     """Writes values between the numbering of their leaf and its commit.
 
-    Dying in between leaves values of a leaf that never was: nobody was promised anything of them,
-    `audit.privacy.retention` sweeps them out. The other order would leave a leaf whose values are lost.
+    A crash in between leaves values without a leaf. No receipt was given for them, and
+    `audit.privacy.retention` deletes them. The other order would leave a leaf whose values are lost.
     """
 
     def __init__(self, store: LeafStore, side: SideStore) -> None:

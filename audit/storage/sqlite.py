@@ -234,7 +234,7 @@ class SqliteStore:
         return []
 
     def add_attested_files(self, files: Sequence[AttestedFile]) -> None:
-        """Nobody to exchange them with."""
+        """Keeps nothing: one host uses a file, so there is no other to exchange them with."""
 
     def newest(self) -> list[bytes]:
         with _store_errors():

@@ -75,7 +75,7 @@ def test_the_page_says_who_vouches_and_when(pack: Path) -> None:
         page = archive.read("README.html").decode()
     assert ">second.example/witness<" in page and ">cosignature<" in page and ">2027-01-15 08:00:00 UTC<" in page
     assert ">tsa.example<" in page and ">timestamp (RFC 3161)<" in page
-    assert "attempts failed" not in page and "Nobody yet" not in page
+    assert "attempts failed" not in page and "No outside party yet" not in page
 
 
 async def test_the_page_says_that_timestamps_fail(home: Home, tmp_path: Path) -> None:
