@@ -1,7 +1,8 @@
 """The record: a Merkle log of events that proves itself offline.
 
 `audit.log.audit_log` appends an event and gives a receipt once it is durable; `audit.verification.verify` checks a data
-file without trusting whoever kept it. Values that a record must not hold are kept in a
-separate store (`audit.private.joint_store`); `audit.private.custody` gives access to both, for erasure, the rights of
-persons, retention and packs. Event types are in `audit.events.event`, errors in `audit.errors`, the bytes on disk in `docs/audit-format.md`.
+file and trusts nothing in it but the key. Values that a record must not hold are kept in a separate store
+(`audit.private.joint_store`); `audit.private.custody` gives access to both, for erasure, the rights of persons,
+retention and packs. Event types are in `audit.events.event`, errors in `audit.errors`, the bytes on disk in
+`docs/audit-format.md`.
 """
