@@ -3,8 +3,12 @@
 A server sends the same members around every token. Once one chunk was parsed and checked, another one with the same
 bytes before and after its text is the same chunk with another text, so only that text is parsed and filtered. Anything
 else (an end, usage, another field, another spelling) is no repetition and takes the whole way again.
+
+The bytes around the text are sent as they came. So a chunk with a member twice, of which parsers take the first or the
+last (RFC 8259 §4), is no repetition either: what the filter did not see would be sent.
 """
 
+import json
 import re
 from typing import Any, Final, NamedTuple
 
@@ -29,9 +33,10 @@ class RepeatedChunk(NamedTuple):
 
     @classmethod
     def of(cls, payload: bytes) -> "RepeatedChunk | None":
-        """What `payload` repeats; None where it says more than one text, or where its text stands is not certain."""
+        """What `payload` repeats; None where it says more than one text, has a member twice, or where its text stands
+        is not certain."""
         chunk = from_json(payload, allow_inf_nan=False)
-        if (found := _only_text(chunk)) is None:
+        if (found := _only_text(chunk)) is None or _has_a_member_twice(payload):
             return None
         index, holder, field = found
         other = holder[field] = f"{holder[field]}."
@@ -57,6 +62,22 @@ class RepeatedChunk(NamedTuple):
 
     def with_text(self, text: str) -> bytes:
         return b"".join((self.before, to_json(text), self.after))
+
+
+def _each_once(members: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Raises ValueError for a name that stands twice."""
+    made = dict(members)
+    if len(made) != len(members):
+        raise ValueError("a member stands twice")
+    return made
+
+
+def _has_a_member_twice(payload: bytes) -> bool:
+    try:
+        json.loads(payload, object_pairs_hook=_each_once)
+    except ValueError:
+        return True
+    return False
 
 
 def _only_text(chunk: Any) -> tuple[int, dict[str, Any], str] | None:

@@ -126,32 +126,33 @@ class StreamRewriter:
         self._texts = 0
         self._names: list[Any] = []
         self._odd_names = False
-        # Of the chunk at hand: its number, whether it says anything, whether it was changed, what goes out before it.
+        # Of the chunk at hand: its number, whether it says anything, what goes out before it.
         self._chunk = 0
-        self._says = self._changed = False
+        self._says = False
         self._before: list[dict[str, Any]] = []
 
-    def rewrite(self, chunk: dict[str, Any], payload: bytes) -> list[bytes]:
-        """The payloads to send in place of `payload`, which `chunk` is the parsed form of (checked by `choices_of`).
+    def rewrite(self, chunk: dict[str, Any]) -> list[bytes]:
+        """The payloads to send in place of the one that `chunk` is the parsed form of (checked by `choices_of`).
 
-        None while the text is held back; two when a field begins and the rest of another one goes out before it.
+        None while the text is held back; two when a field begins and the rest of another one goes out before it. They
+        are written anew: the bytes that came may hold a member twice, of which the filter saw the last.
         """
         choices = chunk.get("choices")
         if not choices:  # what else a chunk may tell (usage, Azure's content filter) is not for the client
             return []
         self._chunk += 1
         self._says, self._before = False, []
-        self._changed = drop_unknown(chunk, BODY_FIELDS) | drop_odd_date(chunk)
+        drop_unknown(chunk, BODY_FIELDS)
+        drop_odd_date(chunk)
         names = [chunk.get(name) for name in NAMES]
         if names != self._names or self._odd_names:
             self._names = names
             self._odd_names = clean_names(chunk, self._make_filter)
-            self._changed |= self._odd_names
         for place, choice in enumerate(choices):
             self._rewrite_choice(choice, place)
         sent = [to_json({**chunk, "choices": [one]}, inf_nan_mode="null") for one in self._before]
         if self._says:
-            sent.append(to_json(chunk, inf_nan_mode="null") if self._changed else payload)
+            sent.append(to_json(chunk, inf_nan_mode="null"))
         return sent
 
     def text_of(self, index: int, field: str) -> "_Text | None":
@@ -192,15 +193,12 @@ class StreamRewriter:
         if one is None:
             self._count()
             one = self._choices[index] = _Choice(index)
-        self._changed |= drop_unknown(choice, CHOICE_FIELDS)
-        if choice.get("index") != index:
-            choice["index"], self._changed = index, True
-        if "message" in choice:  # a stream says its text in deltas
-            del choice["message"]
-            self._changed = True
+        drop_unknown(choice, CHOICE_FIELDS)
+        choice["index"] = index
+        choice.pop("message", None)  # a stream says its text in deltas
         for field in TELLING_FIELDS:
-            if choice.get(field) is not None:
-                choice[field], self._changed = None, True
+            if field in choice:
+                choice[field] = None
         if "delta" in choice:
             one.is_chat = True
             if said := choice["delta"]:
@@ -212,7 +210,7 @@ class StreamRewriter:
 
     def _rewrite_delta(self, one: _Choice, said: dict[str, Any]) -> None:
         if not said.keys() <= _PLAIN_DELTA or isinstance(said["content"], list):
-            self._changed |= clean_saying(said, self._make_filter)
+            clean_saying(said, self._make_filter)
             if (role := said.get("role")) and role != one.role:
                 one.role, self._says = role, True
         for field in TEXT_FIELDS:
@@ -263,8 +261,7 @@ class StreamRewriter:
         text.chunk, text.holder = self._chunk, holder
         if after:
             self._says = True
-        if after != piece:
-            holder[field], self._changed = after, True
+        holder[field] = after
 
     def _settle(self, one: _Choice) -> None:
         """Send what is held back of the texts that `one` was at: behind their piece in this chunk, or before it."""
@@ -274,7 +271,7 @@ class StreamRewriter:
                 continue
             if text.chunk == self._chunk:
                 text.holder[text.field] += rest
-                self._says = self._changed = True
+                self._says = True
             else:
                 _place(said, text, rest)
         if said:
@@ -289,7 +286,6 @@ class StreamRewriter:
         for field in ("finish_reason", "stop_reason"):
             if field in choice:
                 choice[field] = None
-        self._changed = True
 
     def _count(self) -> None:
         self._texts += 1

@@ -148,7 +148,7 @@ class StreamRelay:
         self._exchange.chunks_out += 1
         for place, choice in enumerate(choices):
             self._note(choice, place)
-        frames = [payload] if self._rewriter is None else self._rewriter.rewrite(chunk, payload)
+        frames = [payload] if self._rewriter is None else self._rewriter.rewrite(chunk)
         if self._template is None:
             self._template = {key: chunk[key] for key in chunk if key not in ("choices", "usage")}
         return [sse_data(frame) for frame in frames]

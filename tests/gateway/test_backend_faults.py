@@ -246,3 +246,37 @@ async def test_usage_that_is_missing_is_estimated_from_the_text_whatever_stands_
         await made.post(chat("hi"))
         done = made.events()[-1]
         assert (done["tokens_out"], done["tokens_estimated"]) == (2, True)
+
+
+def saying(field, text):
+    return f'"{field}": {{"content": "{text}"}}'
+
+
+def choice(members):
+    return f'[{{"index": 0, {members}, "finish_reason": null}}]'
+
+
+TWICE = {
+    "text": lambda field: choice(f'"{field}": {{"content": "{MAIL}", "content": "fine "}}'),
+    "escaped": lambda field: choice(f'"{field}": {{"con\\u0074ent": "{MAIL}", "content": "fine "}}'),
+    "saying": lambda field: choice(f"{saying(field, MAIL)}, {saying(field, 'fine ')}"),
+    "choices": lambda field: f'{choice(saying(field, MAIL))}, "choices": {choice(saying(field, "fine "))}',
+}
+"""The same member twice, at each level: parsers differ in which one they take (RFC 8259 §4)."""
+
+
+@pytest.mark.parametrize("level", TWICE)
+@pytest.mark.parametrize("where", ["whole", "first chunk", "later chunk"])
+async def test_what_stands_in_a_member_that_comes_twice_does_not_pass_the_filter(tmp_path, level, where):
+    if where == "whole":
+        said = f'{{"choices": {TWICE[level]("message")}}}'.encode()
+    else:  # a chunk is compared by its bytes with the one before
+        usual, hidden = choice(saying("delta", "fine ")), TWICE[level]("delta")
+        end = '[{"index": 0, "delta": {}, "finish_reason": "stop"}]'
+        chunks = [hidden] * 4 if where == "first chunk" else [usual, usual, hidden, hidden]
+        said = "".join(f'data: {{"choices": {one}}}\n\n' for one in [*chunks, end]).encode() + b"data: [DONE]\n\n"
+    async with lab(tmp_path, set_up=tenant(POLICY), backends={ONE: Raw(said)}) as made:
+        answer = await made.post(chat("hi", stream=where != "whole"))
+        assert answer.status == 200, answer.body
+        assert MAIL.encode() not in answer.body
+        assert "fine" in answer.text

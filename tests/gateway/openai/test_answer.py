@@ -45,7 +45,7 @@ def chunk(delta, finish=None, index=0):
 def rewritten(rewriter, *chunks, ends=True):
     sent = []
     for one in chunks:
-        sent += rewriter.rewrite(one, json.dumps(one).encode())
+        sent += rewriter.rewrite(one)
     if ends:
         sent += rewriter.end({"object": "chat.completion.chunk"})
     return [json.loads(payload) for payload in sent]
@@ -71,9 +71,12 @@ def test_a_chunk_whose_text_is_all_held_back_is_not_sent():
     assert rewritten(StreamRewriter(Upper), chunk({"content": "x"}), ends=False) == []
 
 
-def test_an_unchanged_chunk_is_passed_on_byte_for_byte():
-    payload = b'{"choices": [ {"index":0,"delta":{"content":"x"}} ],  "model": "odd"}'
-    assert StreamRewriter(Identity).rewrite(json.loads(payload), payload) == [payload]
+def test_a_chunk_is_written_anew_also_where_nothing_in_it_changed():
+    """The bytes that came may hold what a parser does not show: a member that stands twice."""
+    payload = b'{"choices": [ {"index":0,"delta":{"content":"y","content":"x"}} ],  "model": "odd"}'
+    assert StreamRewriter(Identity).rewrite(json.loads(payload)) == [
+        b'{"choices":[{"index":0,"delta":{"content":"x"}}],"model":"odd"}'
+    ]
 
 
 def test_choices_do_not_mix():
