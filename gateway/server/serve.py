@@ -21,6 +21,10 @@ T = TypeVar("T")
 BACKLOG = 2048
 UNSENT = 32 << 10
 """Bytes that the kernel holds of an answer beyond what a client's window takes; by default it is up to 4 MB."""
+KEEP_ALIVE_S = 75
+"""How long an idle connection stays open: longer than load balancers and clients keep theirs (mostly 60 s), so that
+they close it first. A connection that we close while a request is on its way fails that request, which may not be
+repeated (RFC 9112 §9.3.1)."""
 BODY_S = Requests().body_timeout_s
 GRACE_S = 20  # what running answers get before they are cut
 CUT_S = 5  # what those that are cut get to close their record and to tell their clients
@@ -52,6 +56,7 @@ async def serving(app: ASGIApp, listen: Listen, body_timeout_s: float = BODY_S) 
         log_config=None,
         server_header=False,
         proxy_headers=False,  # nothing here trusts what a caller says of itself
+        timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=GRACE_S,
         ssl_certfile=str(listen.cert_file) if listen.cert_file else None,
         ssl_keyfile=str(listen.key_file) if listen.key_file else None,

@@ -11,6 +11,7 @@ import aiohttp
 import pytest
 
 from gateway.configuration.settings import Listen
+from gateway.server import serve
 from gateway.server.serve import serving, stop_signal
 from regions.identity.authority import CertificateAuthority
 from regions.identity.identity import GatewayIdentity
@@ -33,6 +34,22 @@ async def test_port_zero_takes_a_free_one_and_says_which():
     async with serving(hello, Listen(port=0)) as port, answer(f"http://127.0.0.1:{port}/") as got:
         assert await got.read() == b"hi"
         assert "server" not in got.headers
+
+
+@pytest.mark.parametrize(("keep_alive_s", "is_closed"), [(0, True), (serve.KEEP_ALIVE_S, False)])
+async def test_an_idle_connection_is_kept_for_longer_than_load_balancers_keep_theirs(
+    monkeypatch, keep_alive_s, is_closed
+):
+    monkeypatch.setattr(serve, "KEEP_ALIVE_S", keep_alive_s)
+    async with serving(hello, Listen(port=0)) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        for _ in range(1 if is_closed else 2):  # a kept connection takes another request
+            writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert (await reader.readuntil(b"hi")).startswith(b"HTTP/1.1 200")
+        if is_closed:
+            assert await reader.read() == b""
+        writer.close()
+        await writer.wait_closed()
 
 
 @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this host has no IPv6")
