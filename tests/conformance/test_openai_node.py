@@ -82,6 +82,6 @@ async def test_the_node_sdk_works_unchanged(node, tmp_path):
                 break
             await asyncio.sleep(0.05)
         assert sorted(ends) == ["backend_error", "client_disconnected", "client_disconnected"]
-        assert backends["acme/eu-fr-par/acme-slow"].left == 2
+        assert await backends["acme/eu-fr-par/acme-slow"].abandoned(2)
         assert request_id in {event.get("request_id") for event in made.events()}
     assert made.verify().ok

@@ -38,6 +38,14 @@ class FakeBackend:
         told = {"energy_joules": self.joules, "first_token_ms": self.first_token_ms}
         return {**USAGE, **{name: value for name, value in told.items() if value is not None}}
 
+    async def abandoned(self, calls):
+        """Whether `calls` clients left before their answers were whole; waits up to 10 s, as closing takes its time."""
+        for _ in range(500):
+            if self.left >= calls:
+                break
+            await asyncio.sleep(0.02)
+        return self.left == calls
+
     @property
     def received(self):
         return json.dumps(self.bodies)
