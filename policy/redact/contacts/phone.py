@@ -14,6 +14,7 @@ from typing import NamedTuple
 import phonenumbers
 
 from policy.redact.contacts.phone_names import is_called_phone, is_called_phone_behind, stands_in_a_signature
+from policy.redact.context.counts import is_count
 from policy.redact.context.figures import is_dated, is_figure, is_share, stands_in_a_record
 from policy.redact.context.harmless import called_otherwise, shaped_otherwise
 from policy.redact.ids.names import named_numbers
@@ -48,6 +49,9 @@ _AMOUNT = re.compile(r"[1-9][0-9]{0,2}(?:[. ][0-9]{3}){2,}")
 _HOST = re.compile(r"(?=.{0,12}[0-9]{3})(?:(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])(?:\.(?!\Z)|\Z)){4}")
 _CALLED_HOST = re.compile(r"(?<![^\W_])(?:ip|ipv4|host|server)(?![^\W\d_])[^0-9\n]{0,16}\Z")
 _LAST_AND_YEAR = re.compile(r"[0-9]{3} \(?(?:19|20)[0-9]{2}\)?")  # of `1,234,567 (2022)`
+_VERSION = re.compile(
+    r"[0-9]{1,3}\.(?:[0-9]{1,5}\.)?[0-9]\.(?:[0-9]{1,5}\.)?[0-9]{1,5}"
+)  # one digit between two points
 _THOUSANDS = re.compile(r"[1-9][0-9]{0,2}(?:\.[0-9]{3}){2,}")
 _ACCOUNT_SO_FAR = re.compile(r"(?<![A-Za-z0-9])[A-Z]{2}[0-9]{2} (?:[A-Z0-9]{4} ){0,6}\Z")
 _SUM = re.compile(r"\+ ?[0-9]{1,2}\.[0-9]{4,}")  # `x + 5.00032159`
@@ -111,7 +115,9 @@ def _is_never_a_phone(it: _Candidate) -> bool:
         or (it.bare[0] == "+" and _SUM.fullmatch(it.bare) is not None)
         or is_dated(it.span)
         or _COUNTED.match(it.reading, it.end) is not None
+        or _VERSION.fullmatch(it.span) is not None
         or is_share(it.reading, it.begin, it.end)
+        or is_count(it.reading, it.begin)
     )
 
 

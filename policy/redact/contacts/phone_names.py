@@ -17,6 +17,14 @@ _CONTEXT = re.compile(
     r"|(?<=[\n|])[mtfp]:|(?<=[\n|] )[mtfp]:|fono?n?(?![^\W\d_])|phone|handy|whatsapp|signal:|telegram:|portable|movil|cellular|komork|(?:far|heima|vinnu)sim|kannykka|puhelin|mobil|rufen|[☎☏✆📞📱])"
     r"(?:[^0-9\n]{0,28}|[^0-9\n]{0,12}\n[^0-9\n]{0,16})\Z"
 )
+# Words that begin as one of these and mean no phone: what stands right behind them decides.
+_OTHER_THINGS = re.compile(
+    r"(?<![^\W_])(?:dial(?:ing|ling)? ?plan|ring (?:buffer|size|width|diameter|ratio|main|road)\w*"
+    r"|contact (?:angle|lens|area|surface|force|resistance|pressure)\w*|call (?:stack|graph|site|depth|volume|duration|rate)\w*"
+    r"|(?:mobile?|phone|fax|handy|cell)s?[ _-]?(?:first|apps?|traffic|share|viewports?|screens?|sales|sold|models?|modell\w*|version\w*"
+    r"|counts?|sdk|api|costs?|kosten|users?|machine|gerate?)|(?:tele(?:ph|f)on|phone|mobile?)[_-](?:api|sdk|js|ts|py|app|service|lib)\w*)"
+    r"(?![^\W_])"
+)
 # No digit stands between a word and its number: most numbers of a table have nothing before them to look at.
 _LAST_WITH_A_DIGIT = re.compile(r".*(?<![^\W_])(?P<word>\w*?[0-9])(?<=[0-9])", re.DOTALL)
 _SAYS = re.compile("[^\\W\\d_]|[☎☏✆📞📱]")
@@ -51,8 +59,11 @@ def is_called_phone(reading: Reading, begin: int) -> bool:
         says = _SAYS.search(folded, word.end(), begin)
     else:
         says = _SAYS.search(folded, first, begin)
-    if says and (_CONTEXT.search(folded, first, begin) or _CLOSE.search(folded, first, begin)):
-        return True
+    if says:
+        for other in _OTHER_THINGS.finditer(folded, first, begin):
+            first = other.end()
+        if _CONTEXT.search(folded, first, begin) or _CLOSE.search(folded, first, begin):
+            return True
     return heads_phones(reading, begin)
 
 

@@ -6,6 +6,7 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from policy.redact.context.counts import counts, is_count
 from policy.redact.ids.kinds import IDS
 from policy.redact.text.reading import Reading, Spans
 from policy.redact.text.tables import Column
@@ -216,7 +217,7 @@ def _named(reading: Reading) -> dict[int, Named]:
     headings = Spans((column.start, column.end) for column in reading.columns) if reading.columns else None
     for name in reversed(names):  # the nearest is met first
         begin = _number_behind(reading, name, headings)
-        if begin is not None:
+        if begin is not None and not is_count(reading, begin):
             _add(found, begin, name)
     for column in reading.columns:
         heading = _names_of_column(reading, names, column)
@@ -248,6 +249,8 @@ def _number_behind(reading: Reading, name: Name, headings: Spans | None) -> int 
 
 def _names_of_column(reading: Reading, names: tuple[Name, ...], column: Column) -> list[Name]:
     """The names in a column's heading; a short one only where it ends the heading's key or is all of the heading."""
+    if counts(reading[column.start : column.end]):
+        return []
     first, last = bisect_left(names, (column.start,)), bisect_left(names, (column.end,))
     is_brief = column.end - column.start <= _BRIEF  # `lv_pk`, `rc`: the heading is nothing but the name
     return [
