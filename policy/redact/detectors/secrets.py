@@ -36,7 +36,7 @@ _JOINTS = "is|ist|lautet|est|es|è|é|jest|to|je|on|är|er|este|yra|ir|huwa"
 _NAME = (
     r"(?:pass(?:word|wd|wort|phrase|code)?|pwd|secret|token|(?:api|access|private|account|shared|auth|encryption|secret"
     r"|signing|service|app|subscription|license|client|webhook|deploy|master)[_ -]?key|credentials?"
-    r"|authorization[\"']?\s{0,2}[:=]\s{0,2}[\"']?(?:basic|bearer|token|apikey)|bearer|contrase[nñ]a|mots? de passe|mdp|code secret|cl(?:é|e|ef) (?:d['’]api|api|secr[eè]te|priv[ée]e|d['’]acc[eè]s)|jeton|kennwort|zugangs?(?:code|schlüssel|kennung)|(?:api|geheim)[ -]?schlüssel"
+    r"|authorization[\"']?\s{0,2}[:=]\s{0,2}[\"']?(?:basic|bearer|token|apikey)|bearer|contrase[nñ]a|mots? de passe|mdp|codes? (?:secrets?|confidentiels?|d['’]acc[eè]s)|codice (?:segreto|(?:di|d['’]) ?accesso)|c[oó]digo (?:secreto|de aces+o|de acceso)|cl(?:é|e|ef) (?:d['’]api|api|secr[eè]te|priv[ée]e|d['’]acc[eè]s)|jeton|kennwort|zugangs?(?:code|schlüssel|kennung)|(?:api|geheim)[ -]?schlüssel"
     r"|clave(?: (?:de acceso|api|secreta|privada))?|chiave (?:api|segreta|privata)|chave (?:api|secreta|privada)|toegangscode|(?:api|geheime?)[ -]?sleutel|(?:api|hemlig)[ -]?nyckel|klucz (?:api|prywatny|dost[eę]pu)"
     r"|wachtwoord|has[lł]o|senha|l[öo]senord|adgangskode|passord|salasana|heslo|jelsz[óo]"
     r"|parol[aeăĕ]?|lozinka|geslo|slapta[žz]odis|parool|lykilor[ðd]|aðgangsorð|palavra-passe|focal faire|κωδικ[όο]ς(?: πρόσβασης)?|парола|"
@@ -62,6 +62,7 @@ _JOINT_WORD = re.compile(r"[^\W_]+")
 _SHORT = 8  # signs; a shorter value counts behind the name of a password alone
 _PASSWORD_NAME = re.compile(
     r"pass|pwd|kennwort|contrase|mdp|wachtwoord|has[lł]o|senha|senord|lösenord|adgangskode|salasana|heslo|jelsz|parol|lozinka|geslo|slapta"
+    r"|zugang|toegang|code |codes |codice|c[oó]digo|clave(?! p[uú]blica)"
 )
 _CLOSING = {")": "(", "]": "[", "}": "{"}
 _OBJECT = re.compile(r"(?:[A-Za-z_][\w$]*\.)+[A-Za-z_][\w$]*(?:@[0-9a-f]{1,8})?")  # `android.os.BinderProxy@2bd79ce`
@@ -74,7 +75,7 @@ _OPTION_NAME = (
 _OPTION = re.compile(_OPTION_NAME + r"(?P<value>[^\s'\"`<>|]{7,80}[^\s'\"`<>|,;.)])")
 _OPTIONS = (" -p", "-p'", '-p"', " -a ", " -u", "--user", "--pass")
 # One of these is in every name; most texts hold none.
-_STEMS = ("pass", "mdp", "code secret", "clé", "cle ", "clef ", "jeton", "zugang", "schlüssel", "clave", "chiave", "chave", "toegangscode", "sleutel", "nyckel", "klucz", "pwd", "secret", "token", "key", "credential", "bearer", "authoriz", "contrase", "kennwort", "wachtwoord", "hasl",
+_STEMS = ("pass", "mdp", "code secret", "codes secret", "confidentiel", "d'acc", "d’acc", "codice", "digo secreto", "digo de ace", "digo de acc", "clé", "cle ", "clef ", "jeton", "zugang", "schlüssel", "clave", "chiave", "chave", "toegangscode", "sleutel", "nyckel", "klucz", "pwd", "secret", "token", "key", "credential", "bearer", "authoriz", "contrase", "kennwort", "wachtwoord", "hasl",
           "hasł", "senha", "senord", "adgangskode", "salasana", "heslo", "jelsz", "parol", "lozinka", "geslo", "slapta",
           "parool", "lykilor", "aðgangsor", "palavra-passe", "focal faire", "κωδικ", "парола", _PAROLA)  # fmt: skip
 _JOINT_WORDS = frozenset(_JOINTS.split("|"))
