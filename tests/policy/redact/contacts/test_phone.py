@@ -21,6 +21,9 @@ def phones(text: str) -> list[str]:
         ("Tlm. 912 345 678", "912 345 678"),
         ("my new number is 9696-6084", "9696-6084"),
         ("Account Manager\nM: 01184960320", "01184960320"),
+        ("numéro: 06.12.34.56.78", "06.12.34.56.78"),
+        ("07.81.22.33.44", "07.81.22.33.44"),  # begins as an IPv4 address does
+        ("<clientEgn>8006118295</clientEgn><phone>0035943035616</phone>", "0035943035616"),
     ],
 )
 def test_a_phone_is_found_behind_what_people_call_it(text, phone):

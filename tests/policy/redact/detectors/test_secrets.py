@@ -87,6 +87,8 @@ def test_other_options_calls_and_samples_are_no_secret(text):
 
 @pytest.mark.parametrize(("text", "value"), [
     ('password: a"b1c2d3e4', 'a"b1c2d3e4'), ('password: pa"ss\\w0rd!X9', 'pa"ss\\w0rd!X9'), ("password='it's4me!x'", "it's4me!x"),
+    ("code d'accès: Xk9#pl!", "Xk9#pl!"), ("Code secret : Xk9#pl!77", "Xk9#pl!77"), ("Zugangscode: Xk9#pl!", "Xk9#pl!"),
+    ("codice di accesso: Xk9#pl!2", "Xk9#pl!2"), ("código de acceso: Xk9#pl!2", "Xk9#pl!2"), ("clave: Xk9#pl!", "Xk9#pl!"),
     ("mot de passe: Ete2024!", "Ete2024!"), ("mdp : L'ete2024!", "L'ete2024!"), ("Mot de passe du compte : Ete2024?", "Ete2024?"),
     ("Passwort: Sommer-2024!", "Sommer-2024!"), ("Passwort: hunter2", "hunter2"), ("clave: P@ss'w0rd!", "P@ss'w0rd!"),
     ("API-Schlüssel: 8f3kd93kd0Xk", "8f3kd93kd0Xk"), ("clé d'API : q_x8Yw02Lq19z", "q_x8Yw02Lq19z"),
