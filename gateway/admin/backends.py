@@ -1,7 +1,7 @@
 """A tenant's backends: what is registered, and servers of its own that speak OpenAI's API.
 
-Our own engines are registered by what starts them. Registering says where a tenant's prompts go and by whose facts that
-place is judged, so it is the operator's to do.
+Our own engines are registered by what starts them. Registering decides where a tenant's prompts go and by whose facts
+that place is judged, so it is the operator's to do.
 """
 
 from datetime import UTC, datetime

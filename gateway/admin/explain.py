@@ -1,4 +1,4 @@
-"""Looking before changing: what a tenant's requests would be told, and which places its policy lets them go to."""
+"""Dry runs of policies: how a tenant's requests would be decided, and which regions its policy allows."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,7 +25,7 @@ Reading = Depends(Need("policies.read"))
 
 
 class Question(Body):
-    """What a request of `project` for `model` would be told; `document`: by this document of the tenant instead."""
+    """The decision on a request of `project` for `model`; `document`: by this document of the tenant instead."""
 
     project: Name
     model: Annotated[str, Field(max_length=256)]

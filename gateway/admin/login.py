@@ -111,7 +111,7 @@ def logout(request: Request, actor: Annotated[Actor, Depends(person_calling)], d
 
 def _open(desk: Desk) -> tuple["IdentityProvider", Cookies]:
     if desk.provider is None or desk.cookies is None:
-        raise NotFound("nobody can log in here: no identity provider is configured")
+        raise NotFound("logging in is not possible here: no identity provider is configured")
     return desk.provider, desk.cookies
 
 
@@ -139,7 +139,7 @@ def _claims(
     try:
         provider.check_issuer(issuer)
         if error is not None or not code:
-            raise LoginRefused("login_denied", "the identity provider let nobody in")
+            raise LoginRefused("login_denied", "the identity provider refused the login")
         return provider.person(code, attempt)
     except CodeRefused as refused:
         raise LoginRefused("login_code", str(refused)) from refused

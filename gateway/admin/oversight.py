@@ -26,7 +26,7 @@ class Act(Body):
 
 @router.get("/tenants/{tenant}/oversight", dependencies=[Depends(Need("tenant.read"))])
 def list_stops(desk: DeskOf, tenant: str) -> list[StopRecord]:
-    """What was ever stopped in the tenant: by whom, since when, until when."""
+    """All stops in the tenant: by whom, since when, until when."""
     return stops_in(desk.database, tenant)
 
 

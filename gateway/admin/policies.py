@@ -1,6 +1,6 @@
 """Policies on their way into force: proposals, what they would change, and the way back.
 
-The same routes twice: a tenant's policies (and its projects'), and the operator's, which stands above them all.
+The same routes twice: for a tenant's policies (and its projects'), and for the operator's, which takes precedence.
 """
 
 from collections.abc import Callable

@@ -50,10 +50,10 @@ class Puller:
         while True:
             try:
                 if changed := await self.pull(home, key, service):
-                    logger.info("cell %s told of %d tenants", home.cell, len(changed))
+                    logger.info("cell %s reported %d tenants", home.cell, len(changed))
                 failing = False
             except (ExternalUnavailable, BundleError, StoreError, AuditError, OSError) as error:
-                if not failing:  # said once; what was taken over before stays in force
+                if not failing:  # logged once; what was taken over before stays in force
                     logger.error("cell %s cannot be asked: %s", home.cell, error or type(error).__name__)
                 failing = True
             await asyncio.sleep(self._every_s)

@@ -27,7 +27,7 @@ PREFIX = "/cells"
 def build_cells(database: Database, cell: str, signer: Signer, now: Callable[[], float] = time) -> Starlette:
     """To be mounted at PREFIX: ``POST /cells/v1/bundle`` answers a peer's signed question with its bundle.
 
-    403 for whoever is no peer, whatever is wrong with the question: it says no more to a stranger.
+    403 for a caller that is no peer, whatever else is wrong with its request: a stranger learns no more.
     """
 
     async def bundle(request: Request) -> Response:

@@ -15,7 +15,7 @@ from gateway.configuration.sinks import stays_here
 
 PREFIX = "DOMICILE__"
 URLS = (CONTROL_VARIABLE, DATABASE_VARIABLE, REDIS_VARIABLE)
-"""Said in the environment alone: they may hold a password."""
+"""Settings read from the environment alone: they may hold a password."""
 FILES = ("listen.cert_file", "listen.key_file", "oidc.client_secret_file")
 SECRET_FILES = frozenset({"listen.key_file", "oidc.client_secret_file"})
 
@@ -46,7 +46,7 @@ def resolved(path: Path | None, data: Path | None = None) -> tuple[Settings, lis
 
 
 def outside() -> list[Setting]:
-    """The URLs that stand in the environment alone, their passwords left out."""
+    """The URLs that come from the environment alone, their passwords left out."""
     return [Setting(name, without_password(os.environ[name]), name) for name in URLS if os.environ.get(name)]
 
 

@@ -1,6 +1,6 @@
 """One YAML file and ``DOMICILE__SECTION__KEY`` variables, validated once into a frozen object.
 
-Secrets never stand in the file: only paths to files that hold them.
+The file never holds secrets: only paths to files that hold them.
 """
 
 import socket
@@ -55,7 +55,7 @@ class Listen(Section):
     def operators(self) -> tuple[IPv4Network | IPv6Network, ...]:
         """Who may read ``/metrics`` and the details of ``/readyz``: they name tenants and backends.
 
-        This host by default; behind a proxy that ends TLS nobody, since everybody's calls come from its address.
+        This host by default; none behind a proxy that terminates TLS, since all calls come from its address.
         """
         if self.operations_from is not None:
             return self.operations_from
@@ -121,7 +121,7 @@ class Audit(Section):
     def _authority_has_roots(self) -> Self:
         if (self.timestamp_url is None) != (self.timestamp_ca is None):
             raise ValueError(
-                "timestamp_url and timestamp_ca go together: a token that nobody vouches for proves nothing"
+                "timestamp_url and timestamp_ca go together: a token without a CA to verify it proves nothing"
             )
         return self
 
@@ -209,7 +209,7 @@ class Telemetry(Section):
 
 
 class Peer(Section):
-    """Another cell that is asked for what it says of its tenants."""
+    """Another cell whose configuration of its tenants is pulled."""
 
     cell: str = Field(pattern=f"^{NAME.pattern}$")
     url: str
@@ -232,7 +232,7 @@ class Cells(Section):
 
 
 class Sinks(Section):
-    """Where, beside its backend, something of every call comes to lie, as ISO 3166 countries: a policy's `store_in`
+    """Where data of every call is stored apart from its backend, as ISO 3166 countries: a policy's `store_in`
     binds it. `record`: this data folder, its database and what counts limits. `telemetry`: where spans are kept."""
 
     record: str | None = None
@@ -277,7 +277,9 @@ class GroupRole(Section):
     group: str = Field(min_length=1, max_length=256)
     role: Role
     tenant: str | None = Field(None, pattern=f"^{NAME.pattern}$")
-    staff: bool = Field(False, description="in every tenant; said in so many words, so that nothing forgotten does it")
+    staff: bool = Field(
+        False, description="in every tenant; has to be stated explicitly, so that no omission grants it"
+    )
 
     @model_validator(mode="after")
     def somewhere(self) -> Self:
@@ -379,7 +381,7 @@ class Price(Section):
 
 
 class Settings(BaseSettings):
-    """Everything a gateway is told at start. What belongs to the cell as a whole lies in the folder `data`."""
+    """A gateway's configuration. What belongs to the cell as a whole is in the folder `data`."""
 
     model_config = SettingsConfigDict(env_prefix="DOMICILE__", env_nested_delimiter="__", frozen=True, extra="forbid")
 
@@ -431,15 +433,15 @@ def load_settings(path: Path | None = None, **overrides: Any) -> Settings:
         if read is not None and not isinstance(read, dict):
             raise SettingsError(f"{path}: expected a mapping at the top, found {type(read).__name__}")
         values = read or {}
-        if isinstance(values.get("data"), str):  # a path in a file is meant from where the file lies
+        if isinstance(values.get("data"), str):  # a relative path in a file counts from the file's folder
             values["data"] = path.parent / values["data"]
     try:
         return Settings(**{**values, **overrides})
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
         place = ".".join(str(part) for part in first["loc"])
-        said = _unknown(first["loc"]) if first["type"] == "extra_forbidden" else first["msg"]
-        raise SettingsError(f"{path or 'settings'}: {place or 'top level'}: {said}") from error
+        problem = _unknown(first["loc"]) if first["type"] == "extra_forbidden" else first["msg"]
+        raise SettingsError(f"{path or 'settings'}: {place or 'top level'}: {problem}") from error
 
 
 def _unknown(place: tuple[int | str, ...]) -> str:

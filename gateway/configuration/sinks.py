@@ -1,10 +1,10 @@
-"""Where something of every call comes to lie beside its backend, as facts for a decision.
+"""Where data of every call is stored apart from its backend, as facts for a decision.
 
-The record is required: a policy whose `store_in` leaves its country out, or that is not told its country, refuses every
-call. Only where the record stays on the machine that alone can call does it go nowhere that it was not before: there
-nothing need be said. Spans are not required: where a policy does not allow their country, or nobody has said which it
-is, they stay here. What leaves for witnesses and time-stamping authorities is the hash of a whole log, which says
-nothing of anybody.
+The record is required: a policy whose `store_in` leaves its country out, or that does not know its country, refuses
+every call. Only where the record stays on the machine that alone can call does it go nowhere that it was not before:
+there no setting is needed. Spans are not required: where a policy does not allow their country, or it is not
+configured, they stay here. What leaves for witnesses and time-stamping authorities is the hash of a whole log, which
+tells nothing of anybody.
 """
 
 import os
@@ -20,7 +20,7 @@ RECORD_SETTING, SPANS_SETTING = "sinks.record", "sinks.telemetry"
 
 
 def sinks_of(settings: Settings, environment: Mapping[str, str] = os.environ) -> tuple[Sink, ...]:
-    """None is named for the record where nobody has said in which country it is kept and it `stays_here`."""
+    """None stands for the record where its country is not configured and it `stays_here`."""
     found = []
     if settings.sinks.record is not None or not stays_here(settings, environment):
         found.append(Sink(name=RECORD, country=settings.sinks.record, setting=RECORD_SETTING))

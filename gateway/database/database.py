@@ -164,8 +164,8 @@ class Database:
 
 def _heads() -> set[str]:
     """The newest revisions of this program: those that no other follows."""
-    said = _read_revisions()
-    return said["revision"] - said["down_revision"]
+    revisions = _read_revisions()
+    return revisions["revision"] - revisions["down_revision"]
 
 
 def _known_revisions() -> set[str]:
@@ -218,8 +218,8 @@ def _tune_sqlite(engine: Engine) -> None:
         try:
             switch_to_wal(connection, BUSY_TIMEOUT_MS / 1000)
         except sqlite3.OperationalError as error:
-            # A database with a write-ahead log needs a shared-memory file beside it; on a read-only mount SQLite says
-            # "unable to open database file" of that one.
+            # A database with a write-ahead log needs a shared-memory file next to it; on a read-only mount SQLite
+            # reports "unable to open database file" of that one.
             folder = Path(engine.url.database or "").absolute().parent
             if error.sqlite_errorcode & 0xFF not in _NOT_WRITABLE or os.access(folder, os.W_OK):
                 raise

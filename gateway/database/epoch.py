@@ -6,7 +6,7 @@ from sqlmodel import Session, select
 from gateway.database.tables.control import ConfigEpochRow
 
 CHANNEL = "domicile_epoch"
-"""Where PostgreSQL tells of changes; the payload is the cell."""
+"""PostgreSQL's channel for changes; the payload is the cell."""
 
 # Understood by SQLite (from 3.35) and PostgreSQL alike.
 _BUMP = text(

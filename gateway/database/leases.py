@@ -5,7 +5,7 @@ shows it again inside every transaction (a fencing token, Kleppmann 2016): one t
 another took over can change nothing.
 
 A holder renews its lease many times before it ends. One that another has watched unchanged for twice its length is over
-too, whatever the clock says (as Kubernetes' leader election judges leases): it may have been put back meanwhile.
+too, whatever the clock shows (as in Kubernetes' leader election): it may have been put back meanwhile.
 """
 
 import time
@@ -30,7 +30,7 @@ _TAKE = text(
 
 
 class LeaseLost(Exception):
-    """Another holds the lease, or nobody does."""
+    """We do not hold the lease."""
 
 
 class Lease:
@@ -78,13 +78,13 @@ class Lease:
             self._watched = seen, self._monotonic()
 
     def _over(self) -> tuple[int, float]:
-        """Term and end of a lease that was not renewed for so long that nobody can hold it; else of none there is."""
+        """Term and end of a lease that was not renewed for so long that it has expired; zeros where there is none."""
         if self._watched is None or self._monotonic() - self._watched[1] < 2 * self._ttl_s:
             return -1, 0.0
         return self._watched[0]
 
     def check(self, connection: Connection, term: int) -> float:
-        """The database's time, if `term` is still ours; until the transaction ends nobody else can take the lease.
+        """The database's time, if `term` is still ours; until the transaction ends no other gateway can take the lease.
 
         Raises LeaseLost.
         """

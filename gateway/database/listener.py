@@ -1,4 +1,4 @@
-"""Hear of changes as they are committed, where the database can tell (PostgreSQL's LISTEN and NOTIFY).
+"""Notifications of changes as they are committed, where the database has them (PostgreSQL's LISTEN and NOTIFY).
 
 It only makes the directory look sooner: whatever is missed here, because a connection broke or a pooler does not pass
 notifications on, is seen by its poll.
@@ -30,7 +30,7 @@ class EpochListener:
         self._thread = Thread(target=self._run, name="epoch-listener", daemon=True)
 
     def start(self) -> None:
-        """Does nothing where the database cannot tell."""
+        """Does nothing where the database has no notifications."""
         if self._database.tells_of_changes:
             self._thread.start()
 

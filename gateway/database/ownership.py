@@ -1,7 +1,7 @@
 """Which installation a control database belongs to: checked before it is migrated or written, written once.
 
-The row in `installation` says cell, name of the log and fingerprint of the log's first key, as record and side store do
-(`audit.storage.identity`). A database from before has none; it is ours if its tenants are of our cell and its ledger
+The row in `installation` holds cell, name of the log and fingerprint of the log's first key, as record and side store
+do (`audit.storage.identity`). A database from before has none; it is ours if its tenants are of our cell and its ledger
 was read from our log.
 """
 
@@ -43,7 +43,7 @@ def check_owner(database: Database, key: VerifierKey) -> None:
 
 
 def claim(database: Database, key: VerifierKey) -> None:
-    """Write into a migrated database whose it is, unless it says so already. Raises StrangerDatabase."""
+    """Write the installation's identity into a migrated database that has none yet. Raises StrangerDatabase."""
     mine = identity_of(key)
     with database.write() as session:
         connection = session.connection()
@@ -59,7 +59,7 @@ def claim(database: Database, key: VerifierKey) -> None:
 
 
 def owner_of(database: Database) -> Identity | None:
-    """Whose it says it is; None where it was never claimed."""
+    """The identity that it holds; None where it was never claimed."""
     with database.connect() as connection:
         return _read(connection) if TABLE in inspect(connection).get_table_names() else None
 

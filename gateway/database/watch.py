@@ -45,7 +45,7 @@ class ControlWatch:
         self._identity, self._epoch, _ = self._read()
 
     def look(self) -> None:
-        """Nothing that takes microseconds tells: the closer look does."""
+        """No check within microseconds can show it: the closer look does."""
 
     def look_closely(self) -> None:
         with self._lock:
@@ -75,8 +75,8 @@ class ControlWatch:
                 self._replace_mark(epoch)
 
     def _replace_mark(self, epoch: int) -> None:
-        """If the connection breaks, either mark may be there: the next look tells. Until then the epoch is the old one,
-        so that it is tried again."""
+        """If the connection breaks, either mark may be there: the next look shows which. Until then the epoch is the
+        old one, so that it is tried again."""
         fresh = token_hex(16)
         self._marks.add(fresh)
         try:

@@ -1,4 +1,4 @@
-"""``domicile demo --check``: does, as a newcomer would, what the demonstration shows, and says what came of it."""
+"""``domicile demo --check``: tries what the demonstration shows, as a newcomer would, and reports each result."""
 
 import json
 import re
@@ -67,12 +67,12 @@ def run_checks(console: Console, base: str, keys: Keys, data: Path) -> bool:
     for name, check in checks:
         began = perf_counter()
         try:
-            said, mark = check(), "[green]pass[/green]"
+            result, mark = check(), "[green]pass[/green]"
         except Exception as error:  # a check reports whatever happened
             failed += 1
-            said, mark = f"{type(error).__name__}: {error}", "[red]FAIL[/red]"
+            result, mark = f"{type(error).__name__}: {error}", "[red]FAIL[/red]"
         console.print(f"{mark}  {name} [dim]({perf_counter() - began:.1f} s)[/dim]", soft_wrap=True)
-        console.print("      " + said.replace("\n", "\n      "), markup=False, style="dim", soft_wrap=True)
+        console.print("      " + result.replace("\n", "\n      "), markup=False, style="dim", soft_wrap=True)
     console.print(f"{len(checks) - failed} passed, {failed} failed")
     return failed == 0
 
@@ -94,7 +94,7 @@ class _Bench:
     def sdk(self) -> str:
         streamed = _run([sys.executable, "-c", sdk_program(self.base, self.keys.acme)]).strip()
         whole = self._ask(self.keys.acme, chat_body(QUESTION)).text.strip()
-        _expect(streamed == whole, "the stream says what the whole answer says", f"{streamed!r} and {whole!r}")
+        _expect(streamed == whole, "the stream has the same text as the whole answer", f"{streamed!r} and {whole!r}")
         return f"streamed: {streamed}"
 
     def tool_call(self) -> str:

@@ -96,7 +96,7 @@ def set_up(installation: Installation) -> Keys:
 
 
 def register(installation: Installation, backend: Backend) -> None:
-    """Tell every gateway of the cell where `backend` listens now."""
+    """Register the address of `backend`, for every gateway of the cell."""
     database = installation.database()
     try:
         with recorded_admin(installation) as on_event:

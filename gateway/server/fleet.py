@@ -13,7 +13,7 @@ from gateway.installation.installation import Installation
 from gateway.store.change import OnEvent
 from gateway.store.fleet.demand import FRESH_S, write_demand
 from gateway.store.fleet.fleet_store import FleetStore
-from regions.fleet.demand import NOTHING, Book, Told
+from regions.fleet.demand import NOTHING, Book, DemandReport
 from regions.fleet.fleet import Fleet
 from regions.fleet.launcher import Launcher
 from regions.fleet.ports import Rest
@@ -117,7 +117,7 @@ async def _tell(
     """Once a second, and at once when a call begins to wait; what has not changed is said again before it is stale."""
     waiting = asyncio.Event()
     book.when_waiting(waiting.set)
-    last: dict[tuple[str, str], Told] = {}
+    last: dict[tuple[str, str], DemandReport] = {}
     loop = asyncio.get_running_loop()
     said_at = float("-inf")
     while True:
@@ -125,10 +125,10 @@ async def _tell(
             async with asyncio.timeout(TELL_S):  # wait_for could swallow the end, as in gateway.directory.directory
                 await waiting.wait()
         waiting.clear()
-        now = {(t.tenant, t.model): t for t in book.told() if inventory.deployment(t.tenant, t.model) is not None}
+        now = {(t.tenant, t.model): t for t in book.reports() if inventory.deployment(t.tenant, t.model) is not None}
         again = loop.time() - said_at >= FRESH_S / 2
         news = [each for key, each in now.items() if again or last.get(key) != each]
-        news += [Told(*key, NOTHING) for key, each in last.items() if key not in now and each.demand != NOTHING]
+        news += [DemandReport(*key, NOTHING) for key, each in last.items() if key not in now and each.demand != NOTHING]
         if not news:
             continue
         try:

@@ -68,7 +68,7 @@ class Operator(Row):
 class Register(Row):
     """A version of an operator's list of sub-processors (GDPR 28(2), (4)); `id` is the operator's.
 
-    `announced`: when its customers were told, `objection_until`: until when they could object.
+    `announced`: when its customers were informed; `objection_until`: the last day on which they could object.
     """
 
     version: Text
@@ -210,7 +210,8 @@ class Catalogue:
     def _subprocessors(self, operator: Operator | None, day: date) -> tuple[tuple[Subprocessor, ...], str | None]:
         """Those of the operator's own row and of its register on `day`, and that register's version.
 
-        An operator that keeps a register, but none for that day, has a sub-processor nobody knows: that denies.
+        An operator that keeps a register, but none for that day, counts as having an unknown sub-processor, which
+        denies.
         """
         if operator is None:
             return (), None
@@ -218,7 +219,7 @@ class Catalogue:
             return operator.subprocessors, None
         register = _on(self.registers, operator.id, day)
         if register is None:
-            return (*operator.subprocessors, Subprocessor(name=f"whoever is on no register on {day}")), None
+            return (*operator.subprocessors, Subprocessor(name=f"unknown: no register for {day}")), None
         return (*operator.subprocessors, *register.subprocessors), register.version
 
     def _certified(self, holders: set[str], day: date) -> tuple[str, ...]:

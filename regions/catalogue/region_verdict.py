@@ -15,7 +15,7 @@ from regions.catalogue.catalogue import Catalogue, Region
 
 @dataclass(frozen=True, slots=True)
 class RegionVerdict:
-    """What `policy` says of an ordinary request to a backend of ours in `region`."""
+    """The verdict of `policy` on an ordinary request to one of our own backends in `region`."""
 
     region: str
     policy: str

@@ -2,9 +2,10 @@
 
 The need is the calls that run and wait, on average, divided by what a replica should have at one time; windows and the
 threshold are those of Knative Serving's autoscaler (stable window 60 s, panic window a tenth of it, panic threshold
-200 %). Calls come in clumps: their average of some seconds says what is needed, a single moment does not. A moment that
-needs twice what there is decides at once all the same, and so do calls that wait, a full KV cache, or first tokens that
-come too late. Downwards the average of the whole window holds, and then one replica goes at a time, `STEP_S` apart.
+200 %). Calls come in clumps: their average over some seconds shows what is needed, a single moment does not. A moment
+that needs twice what there is decides at once all the same, and so do calls that wait, a full KV cache, or first tokens
+that come too late. Downwards the average of the whole window holds, and then one replica goes at a time, `STEP_S`
+apart.
 """
 
 import math

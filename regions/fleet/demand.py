@@ -27,16 +27,18 @@ class Demand(NamedTuple):
 NOTHING = Demand()
 
 
-class Told(NamedTuple):
+class DemandReport(NamedTuple):
+    """The demand for one model of one tenant, as one gateway reports it."""
+
     tenant: str
     model: str
     demand: Demand
 
 
-def add_up(told: Iterable[Told]) -> dict[tuple[str, str], Demand]:
-    """Of several gateways, by tenant and model: the slowest first tokens of all count."""
+def add_up(reports: Iterable[DemandReport]) -> dict[tuple[str, str], Demand]:
+    """The sum over several gateways, by tenant and model; of times to first token the slowest counts."""
     sums: dict[tuple[str, str], Demand] = {}
-    for tenant, model, one in told:
+    for tenant, model, one in reports:
         known = sums.get((tenant, model), NOTHING)
         late = [ms for ms in (known.ttft_ms, one.ttft_ms) if ms is not None]
         sums[tenant, model] = Demand(
@@ -62,7 +64,7 @@ class Book:
         self._entries: dict[tuple[str, str], _Entry] = {}
 
     def when_waiting(self, urgent: Callable[[], None]) -> None:
-        """Call this whenever a call begins to wait: somebody should start a backend."""
+        """Set what is called whenever a call begins to wait, so that a backend can be started."""
         self._urgent = urgent
 
     @contextmanager
@@ -87,11 +89,11 @@ class Book:
             entry.parked.remove(regions)
 
     def first_token(self, tenant: str, model: str, ms: float) -> None:
-        """A backend took so long to begin its answer."""
+        """Note the time to first token of one answer, in milliseconds."""
         self._entry(tenant, model).ttft.append((self._monotonic(), ms))
 
-    def told(self) -> list[Told]:
-        """Of each model that has any; what is over is told once more, as nothing, and then forgotten."""
+    def reports(self) -> list[DemandReport]:
+        """Demand of each active model; an idle model is reported once with `NOTHING`, then dropped."""
         since = self._monotonic() - TTFT_WINDOW_S
         found = []
         for (tenant, model), entry in list(self._entries.items()):
@@ -104,7 +106,7 @@ class Book:
                 late[min(len(late) - 1, int(len(late) * 0.95))] if late else None,
                 frozenset(region for regions in entry.parked for region in regions),
             )
-            found.append(Told(tenant, model, demand))
+            found.append(DemandReport(tenant, model, demand))
             if demand == NOTHING:
                 del self._entries[tenant, model]
         return found

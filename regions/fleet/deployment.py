@@ -2,7 +2,7 @@
 
 A replica's life: starting -> ready -> draining -> stopped, or failed from any of them; from ready it may fall asleep,
 and wake up again, any number of times. Once it has ended it is never used again: its successor has another id, and
-with it another certificate, so that whoever holds the old one is nobody.
+with it another certificate, so that the old one identifies no backend any more.
 """
 
 from collections.abc import Mapping

@@ -4,7 +4,7 @@ What a backend *is* (`Backend`) is frozen and comes from the control store; how 
 own view and lives in memory. A backend whose calls keep failing is left alone for a while (circuit breaker, Nygard
 2007): after `FAILURES` in a row it is out for `COOL_DOWN_S`; then one call at a time may try it. If that fails too, it
 is out for twice as long, up to `LONGEST_COOL_DOWN_S`; the first answer that begins well lets it back in, and the first
-that is complete ends the count of failures. One that says it is over its rate is not broken: others are preferred.
+that is complete ends the count of failures. A backend that answers 429 is not broken: others are preferred.
 
 Where every backend that may answer is out, a call is tried rather than refused (`regions.routing.router.trials`): Envoy
 calls this the panic threshold. `TRIALS` calls at a time may then be at one backend, so that one that comes back is not
@@ -33,14 +33,14 @@ TRIALS = 4  # about what an engine runs together at the price of one
 BUSY_S = 1.0  # for a backend that is over its rate and does not say how long
 LONGEST_BUSY_S = 30.0
 BUSY_RANK = float(1 << 20)
-"""Added to the rank of a backend that has said it is busy: it is called only where no other can be."""
+"""Added to the rank of a backend that answered 429: it is called only where no other can be."""
 
 
 class Backend(BaseModel):
     """One running replica. Its identity, and with it tenant and region, is what its certificate must say.
 
     `kind` openai: a server that is not our engine. Its identity is then our name for it, and it proves who it is by
-    what `trust` says. `cost`: micro-euros that a million tokens cost there, None where nobody said.
+    as `trust` requires. `cost`: micro-euros that a million tokens cost there, None where no price is known.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -100,7 +100,7 @@ def short_hash(text: bytes) -> int:
 
 
 class EngineReport(NamedTuple):
-    """What a backend said of itself: sequences that run and wait, and the share of its KV cache in use (0 to 1)."""
+    """A backend's report of its load: sequences running and waiting, and the share of its KV cache in use (0 to 1)."""
 
     running: int
     waiting: int
@@ -112,7 +112,7 @@ class _State:
     key: int
     in_flight: int = 0
     latency_s: float | None = None
-    ready: bool = True  # until a probe says otherwise: a gateway that just started should not refuse
+    ready: bool = True  # until a probe finds otherwise: a gateway that just started should not refuse
     failures: int = 0
     tried_at: float = 0.0
     out_until: float | None = None
@@ -159,7 +159,7 @@ def _doublings(latency_s: float) -> int:
 
 
 class Call:
-    """One call in flight. Say how it went; a call of which nothing is said (the client left) counts neither way."""
+    """One call in flight. Its outcome is reported here; without one (the client left) it counts neither way."""
 
     def __init__(self, state: _State, now: Callable[[], float]) -> None:
         self._state = state
@@ -181,7 +181,7 @@ class Call:
         self._state.close_circuit()
 
     def busy(self, retry_after_s: float | None) -> None:
-        """It is over its rate (429) and works: other backends are preferred for as long as it says."""
+        """It answered 429 and works: other backends are preferred for as long as its Retry-After asks."""
         self._state.busy_until = self._now() + min(max(retry_after_s or BUSY_S, BUSY_S), LONGEST_BUSY_S)
 
     def failed(self) -> None:
@@ -209,7 +209,7 @@ class Fleet:
         self.replace(backends)
 
     def replace(self, backends: Iterable[Backend]) -> None:
-        """Make these the fleet. Who stays as it was keeps its state; who moved or changed begins anew."""
+        """Make these the fleet. An unchanged backend keeps its state; a changed one starts with a new one."""
         new = {backend.id: backend for backend in backends}
         for name, known in self._backends.items():
             if new.get(name) == known:
@@ -236,7 +236,7 @@ class Fleet:
         return len(self._backends)
 
     def of(self, tenant: str) -> tuple[Backend, ...]:
-        """All backends of `tenant`, and of nobody else."""
+        """All backends of `tenant`, and of no other tenant."""
         return self._by_tenant.get(tenant, ())
 
     def models(self, tenant: str) -> tuple[str, ...]:
@@ -300,15 +300,15 @@ class Fleet:
         self._changed(backend.id, state)
 
     def mark_report(self, backend: Backend, report: EngineReport) -> None:
-        """What the backend said of its queue and cache. It counts until the next report, calls of ours made since
-        beside it."""
+        """Take a backend's report of its queue and cache. It counts until the next report, plus the calls that we
+        made since."""
         if self._is_member(backend):
             state = self._states[backend.id]
             state.report, state.in_flight_at_report = report, state.in_flight
             self._changed(backend.id, state)
 
     def report(self, backend_id: str) -> EngineReport | None:
-        """What the backend said last."""
+        """The backend's latest report."""
         state = self._states.get(backend_id)
         return None if state is None else state.report
 

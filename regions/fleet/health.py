@@ -1,4 +1,4 @@
-"""Active health: ask every backend on a beat whether it is ready, and tell the fleet.
+"""Active health checks: probe every backend at an interval and report the result to the fleet.
 
 The probe is the caller's (over mTLS, to ``/readyz``), so that this module knows no HTTP.
 """
@@ -17,13 +17,13 @@ MISSES = 3
 AT_ONCE = 32
 
 Probe = Callable[[Backend], Awaitable[bool]]
-"""True if the backend says it is ready, False if it says it is not. Raises if it says nothing."""
+"""True if the backend answers that it is ready, False if that it is not. Raises if it does not answer."""
 
 
 class Prober:
     """Probes until cancelled: ``asyncio.create_task(prober.run())``.
 
-    What a backend says counts at once. Silence of one that has answered counts when it lasts: an engine in a long step
+    An answer counts at once. Silence of one that has answered counts when it lasts: an engine in a long step
     may miss a probe or two, and a tenant with one backend must not be refused for that. Silence of one that never
     answered counts at once, so that calls wait for a backend that is being started and do not fail at one that is
     gone. Calls that fail are the circuit breaker's business.
@@ -57,7 +57,7 @@ class Prober:
             try:
                 async with asyncio.timeout(self._timeout_s):
                     ready = await self._probe(backend)
-            except Exception as error:  # whatever stands between us and it, it said nothing
+            except Exception as error:  # it did not answer, whatever the reason on the way
                 self._missed[backend.id] += 1
                 if backend.id in self._answered and self._missed[backend.id] < MISSES:
                     return

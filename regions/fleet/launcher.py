@@ -10,11 +10,11 @@ from regions.fleet.fleet import Backend
 from regions.identity.identity import BackendIdentity
 
 Progress = Callable[[str], None]
-"""Told in a sentence what is going on, for people who wait."""
+"""Takes one sentence on what is going on, for people who wait."""
 
 
 def silent(_sentence: str) -> None:
-    """A Progress that nobody hears."""
+    """A Progress that discards what it gets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class BackendSpec:
 
 @dataclass(frozen=True, slots=True)
 class RunningBackend:
-    """A backend that said it is ready. `pid` and `log`: where it is a process of this machine."""
+    """A backend that reported ready. `pid` and `log`: set where it is a process of this machine."""
 
     backend: Backend
     pid: int | None
@@ -43,7 +43,7 @@ class Launcher(Protocol):
     """Starts and stops backends. Unless they outlive it, all of them are stopped when it closes."""
 
     outlives: bool
-    """Backends go on when it is gone, and whoever leads next adopts them."""
+    """Backends keep running when the launcher ends; the next leader adopts them."""
 
     async def adopt(self) -> None:
         """Find what earlier ones left, so that it is `running`. Raises RegionsError."""

@@ -8,7 +8,7 @@ from regions.fleet.deployment import Deployment, Replica, State
 from regions.fleet.fleet import EngineReport
 
 Report = Callable[[str], EngineReport | None]
-"""What a backend said of itself, by id."""
+"""A backend's latest report of its load, by id."""
 
 
 def place(deployment: Deployment, replicas: Sequence[Replica], demand: Demand) -> str:
@@ -30,7 +30,7 @@ def least_missed(replicas: Sequence[Replica], report: Report) -> list[Replica]:
     """Those that do least first, of these the youngest: the old have the fuller prefix caches."""
 
     def missed(replica: Replica) -> tuple[int, float]:
-        said = report(replica.id)
-        return (0 if said is None else said.running + said.waiting), -replica.started_at
+        load = report(replica.id)
+        return (0 if load is None else load.running + load.waiting), -replica.started_at
 
     return sorted((replica for replica in replicas if replica.state is State.READY), key=missed)

@@ -47,7 +47,7 @@ class NotLeading(Exception):
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What the store says: the wish by tenant and name, replicas that have not ended, demand by tenant and model.
+    """The store's state: desired state by tenant and name, replicas that have not ended, demand by tenant and model.
     `offered`: replicas that gateways may call."""
 
     deployments: Mapping[Key, Deployment]
@@ -59,10 +59,10 @@ class View:
 class Store(Protocol):
     """Called from threads. Every change is durable, and on record, when it returns; each raises NotLeading where the
     term is not that of the leader any more. `end` and `meter` bill the last `within_s` seconds at most, whatever the
-    store's clock says; None: all that there are."""
+    store's clock; None: all of them."""
 
     def lead(self) -> int | None:
-        """The term; the next number where the same gateway leads again, and nobody did between."""
+        """The term; the next number where the same gateway leads again with no other leader between."""
         ...
 
     def resign(self) -> None: ...

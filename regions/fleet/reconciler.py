@@ -1,7 +1,7 @@
 """Brings what runs to what shall run: one of all gateways leads, looks, and starts or stops backends by a launcher.
 
 Level-triggered (as Kubernetes' controllers): each pass compares the whole wish with the whole of what there is, and
-begins what is missing; nothing hangs on having seen an event. Starts and stops take their time beside the passes.
+begins what is missing; nothing hangs on having seen an event. Starts and stops run concurrently with the passes.
 
 What the leader's launcher does not hold is not running: a gateway that dies takes its local backends with it, so the
 next leader starts others and bills nothing of the time between. One that cannot keep its lease lets go of its own.
@@ -51,7 +51,7 @@ class _Kept:
 
 
 class Reconciler:
-    """``asyncio.create_task(reconciler.run())``; then `close`. `report`: what a backend said of itself, by id.
+    """``asyncio.create_task(reconciler.run())``; then `close`. `report`: a backend's latest report of its load, by id.
 
     `models`: the folder that weights are found in. `rest`: what engines are asked besides.
     """
@@ -134,7 +134,7 @@ class Reconciler:
         """
         term = await asyncio.to_thread(self._store.lead)
         if self._term is not None and term == self._term + 1:
-            # The lease ran out and nobody took it: the store was away, or its clock leapt. What runs is still ours.
+            # The lease ran out and no other gateway took it: the store was away, or its clock leapt. What runs is ours.
             log.warning("the fleet was without a leader; going on with what runs")
             await self._cancel_all()
             self._term = term
@@ -203,7 +203,7 @@ class Reconciler:
         self._acting.clear()
 
     async def _bury(self, term: int, view: View) -> list[Replica]:
-        """Note the end of those that run no more; stop what nobody knows. Returns those that live."""
+        """Note the end of replicas that run no more; stop those that are in no record. Returns those that live."""
         running = self._launcher.running
         alive = []
         for replica in view.replicas:
@@ -251,10 +251,10 @@ class Reconciler:
     def _sample(self, replicas: Sequence[Replica], demand: Demand, now: float) -> Sample:
         if not replicas and demand is NOTHING:
             return Sample(now, 0, 0)
-        said = [report for replica in replicas if (report := self._report(replica.id)) is not None]
-        waiting = sum(report.waiting for report in said)
-        calls = max(demand.in_flight, sum(report.running for report in said) + waiting) + demand.parked
-        fullest = max((report.kv_use for report in said), default=0.0)
+        reports = [report for replica in replicas if (report := self._report(replica.id)) is not None]
+        waiting = sum(report.waiting for report in reports)
+        calls = max(demand.in_flight, sum(report.running for report in reports) + waiting) + demand.parked
+        fullest = max((report.kv_use for report in reports), default=0.0)
         starting = sum(replica.state is State.STARTING for replica in replicas)
         return Sample(now, len(replicas), calls, waiting + demand.parked, fullest, demand.ttft_ms, starting)
 
@@ -301,7 +301,7 @@ class Reconciler:
         try:
             await asyncio.to_thread(self._store.ready, term, replica, running.backend)
             self._ours.add(replica.id)
-        except BaseException:  # nobody may learn of it, so nobody is to pay for it
+        except BaseException:  # the store does not know of it, so it must not keep running
             await self._launcher.stop(replica.id)
             raise
 
@@ -386,7 +386,7 @@ class Reconciler:
             kept.back_off.failed(self._monotonic())
 
     def _act(self, name: str, work: Coroutine[Any, Any, None]) -> None:
-        """Beside the passes; one thing at a time for one replica."""
+        """Concurrent with the passes; one action at a time for one replica."""
         if name in self._acting:
             work.close()
             return
@@ -404,5 +404,5 @@ class Reconciler:
 
 def _why(error: LaunchError, replica: Replica) -> str:
     """Why a replica did not start, in one line for its callers: they need neither its name nor the host's folders."""
-    said = re.sub(r"(?:/[^\s:;,'\"/]+)+/([^\s:;,'\"/]+)", r"\1", " ".join(str(error).split()))
-    return said.replace(f" for {replica.id}", "").replace(f"backend {replica.id} ", "it ")[:MAX_FAILURE]
+    reason = re.sub(r"(?:/[^\s:;,'\"/]+)+/([^\s:;,'\"/]+)", r"\1", " ".join(str(error).split()))
+    return reason.replace(f" for {replica.id}", "").replace(f"backend {replica.id} ", "it ")[:MAX_FAILURE]

@@ -37,7 +37,7 @@ def utc_now() -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class CredentialFiles:
-    """Where one identity's leaf and key lie (PEM), and the root to judge its peers by."""
+    """Paths of one identity's leaf certificate and key (PEM), and of the root that verifies its peers."""
 
     certificate: Path
     key: Path
@@ -135,7 +135,7 @@ class CertificateAuthority:
     ) -> bool:
         """Issue again if the leaf in `folder` is absent, unreadable, of another identity or root, or in its last third.
 
-        True if it did: load the files anew (an SSLContext takes them in place).
+        True if it did: reload the files (an SSLContext takes them in place).
         """
         try:
             leaf = x509.load_pem_x509_certificate((folder / "cert.pem").read_bytes())

@@ -1,7 +1,7 @@
 """Files of secrets as their readers want them: plain, or sealed under a key that is not on this machine.
 
 A sealed file holds its content under a data key (AES-256-GCM, the file's name as associated data), and that key wrapped
-for the installation. A copy of the disk then opens nothing without whoever holds the master key.
+for the installation. A copy of the disk then opens nothing without the provider of the master key.
 """
 
 import os
@@ -30,7 +30,7 @@ class SecretFiles(Protocol):
 
 
 class PlainFiles:
-    """As they lie there, readable by their owner."""
+    """Plain files, readable by their owner."""
 
     def read(self, path: Path) -> bytes:
         content = read_secret(path)
@@ -68,7 +68,7 @@ class SealedFiles:
         return self.read(path)
 
     def seal(self, path: Path, *, generation: int = 0) -> bool:
-        """Seal a plain file, or one under an older key than `generation` anew. False if there was nothing to do."""
+        """Seal a plain file, or reseal one under a key older than `generation`. False if there was nothing to do."""
         content = read_secret(path)
         if content.startswith(_MAGIC) and generation_of(_parts(content, path)[0]) >= generation:
             return False

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from regions.errors import IdentityError
 
 NAME = re.compile(r"[a-z][a-z0-9-]{1,30}")
-"""Grammar of every name that can stand in an identity: cell, tenant, project, region, backend."""
+"""Grammar of every name that an identity may contain: cell, tenant, project, region, backend."""
 
 _URI = re.compile(
     rf"spiffe://domicile\.(?P<cell>{NAME.pattern})/tenant/(?P<tenant>{NAME.pattern})"

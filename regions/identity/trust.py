@@ -16,9 +16,10 @@ from regions.identity.tls import PinnedContext
 
 class Trust(BaseModel):
     """A certificate under `ca` (PEM) for `name` (by default the host of the URL), or exactly the one whose SHA-256 is
-    `pin` (of its DER form, in hex), or both. `key_file`: what to send as bearer token lies there; it is not stored.
-    `plain`: it refuses parameters that are not OpenAI's own, such as vLLM's ``cache_salt``. `priority`: it orders its
-    queue by vLLM's parameter of that name, lower first (``--scheduling-policy priority``); others refuse that."""
+    `pin` (of its DER form, in hex), or both. `key_file`: the file with the bearer token to send; the token is not
+    stored. `plain`: it refuses parameters that are not OpenAI's own, such as vLLM's ``cache_salt``. `priority`: it
+    orders its queue by vLLM's parameter of that name, lower first (``--scheduling-policy priority``); others refuse
+    that."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -59,7 +60,7 @@ def trusted_context(trust: Trust) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_2  # servers that are not ours may know no better
     if trust.ca is not None:
         context.load_verify_locations(cadata=trust.ca)
-    else:  # the pin alone says who it is
+    else:  # the pin alone identifies it
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     if trust.pin is not None:

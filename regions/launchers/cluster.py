@@ -58,7 +58,7 @@ class Cluster:
 
     @classmethod
     def of_this_pod(cls, namespace: str, account: Path = ACCOUNT) -> Self:
-        """As Kubernetes tells a pod. Raises ClusterError outside of one."""
+        """From what Kubernetes mounts into a pod. Raises ClusterError outside of one."""
         host, port = os.environ.get("KUBERNETES_SERVICE_HOST"), os.environ.get("KUBERNETES_SERVICE_PORT", "443")
         if not host or not (account / "token").exists():
             raise ClusterError("this is no pod of a cluster, or it has no service account token")
@@ -126,7 +126,7 @@ class Cluster:
         query: Mapping[str, str] | None = None,
     ) -> dict[str, Any] | None:
         """None for 404. What may succeed later (no answer, 409, 429, 5xx) is tried again: all calls are idempotent."""
-        pause, told = FIRST_PAUSE_S, ""
+        pause, failure = FIRST_PAUSE_S, ""
         for attempt in range(ATTEMPTS):
             if attempt:
                 await asyncio.sleep(pause)
@@ -141,12 +141,12 @@ class Cluster:
                     return None
                 if 200 <= answer.status < 300:
                     return dict(json.loads(answer.content))
-                told = f"{answer.status} {_message(answer)}"
+                failure = f"{answer.status} {_message(answer)}"
                 if answer.status not in (409, 429) and answer.status < 500:
                     break
             except (ExternalUnavailable, OSError, ValueError) as error:
-                told = str(error) or type(error).__name__
-        raise ClusterError(f"Kubernetes did not {method} {path}: {told}")
+                failure = str(error) or type(error).__name__
+        raise ClusterError(f"Kubernetes did not {method} {path}: {failure}")
 
 
 def _message(answer: ExternalAnswer) -> str:

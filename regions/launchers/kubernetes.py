@@ -72,7 +72,7 @@ class KubernetesLauncher:
     outlives = True
 
     async def adopt(self) -> None:
-        """What the cluster keeps of this cell, whoever started it. Raises ClusterError."""
+        """This cell's objects in the cluster, whichever gateway created them. Raises ClusterError."""
         for identity, model in await self._kept():
             self._identities[identity.backend] = identity
             running = RunningBackend(self._backend(identity, model), None, None)

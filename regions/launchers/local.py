@@ -1,8 +1,8 @@
 """Backends as processes of this machine: one child each, with its own certificate, log file and GPUs.
 
-Everything of a backend lies in ``<data>/backends/<id>/`` (mode 0700): its leaf and key, and its log. The child is held
-by a leash (`regions.launchers.supervise`), so that none outlives this process, however it ends. Its environment is a
-short list: what a child is not given, it cannot leak.
+All files of a backend are in ``<data>/backends/<id>/`` (mode 0700): its leaf certificate, its key and its log. The
+child is held by a leash (`regions.launchers.supervise`), so that none outlives this process, however it ends. Its
+environment is a short list: what a child is not given, it cannot leak.
 
 Leaves are renewed in their last third, in place: a backend reads its files again when they change.
 """
@@ -163,7 +163,7 @@ class LocalLauncher:
         return {name: c.running for name, c in self._children.items() if c.process.returncode is None}
 
     def _with_gpu(self, spec: BackendSpec) -> BackendSpec:
-        """One of our GPUs that nobody has, where it is to have a card. Raises LaunchError if there is none."""
+        """A free GPU of ours, where the backend needs one. Raises LaunchError if all are taken."""
         if spec.card in (None, CPU) or spec.gpus:
             return spec
         taken = {gpu for gpus in self._starting.values() for gpu in gpus}
@@ -229,7 +229,7 @@ class LocalLauncher:
         return [*command, *self._options(), *spec.options]
 
     async def _ready(self, process: Process, log: Path, began_at: int) -> tuple[int, int]:
-        """Port and pid, from the line in its log that says so.
+        """Port and pid, from the line of its log that reports that it is ready.
 
         The child prints into the file and not into a pipe: a pipe that some descendant keeps open would never end, and
         one that is not read would stop the child.
@@ -243,8 +243,8 @@ class LocalLauncher:
                         ended = process.returncode is not None
                         *lines, pending = (pending + file.read()).split(b"\n")
                         for line in lines:
-                            if (said := _ready_line(line)) is not None:
-                                return said
+                            if (ready := _ready_line(line)) is not None:
+                                return ready
                         if ended:
                             break
                         await asyncio.sleep(READY_POLL_S)
@@ -258,12 +258,12 @@ class LocalLauncher:
         try:
             async with asyncio.timeout(self._grace_s + 5):
                 await process.wait()
-        except TimeoutError:  # the leash itself hangs; the kernel then ends what it holds
+        except TimeoutError:  # the supervisor itself hangs; the kernel then ends what it holds
             process.kill()
             await process.wait()
 
     def _tidy(self, name: str) -> None:
-        """Nobody is to be it again: its key goes, and of the logs of those that have ended the oldest."""
+        """Delete the key of a backend that has ended, and the oldest logs beyond `KEPT_LOGS`."""
         with suppress(OSError):
             shred_secret(self._folder / name / "key.pem")
             (self._folder / name / "cert.pem").unlink()
@@ -274,7 +274,7 @@ class LocalLauncher:
                 shutil.rmtree(folder)
 
     async def _watch(self, child: _Child) -> None:
-        """Tell of a crash, and start again if that is wanted."""
+        """Report a crash, and start the backend again where a restart policy is set."""
         loop = asyncio.get_running_loop()
         delay = self._restart.first_s if self._restart else 0.0
         while True:
@@ -323,9 +323,9 @@ def _environment(spec: BackendSpec) -> dict[str, str]:
 
 def _ready_line(line: bytes) -> tuple[int, int] | None:
     try:
-        said = json.loads(line)
-        if said["event"] == "ready":
-            return int(said["port"]), int(said["pid"])
+        entry = json.loads(line)
+        if entry["event"] == "ready":
+            return int(entry["port"]), int(entry["pid"])
     except (ValueError, TypeError, KeyError):
         pass
     return None

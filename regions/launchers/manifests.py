@@ -1,6 +1,6 @@
 """What one backend is in Kubernetes: five objects, made from a spec by functions without effects.
 
-Isolation is in them and not beside them: nodes reserved for the tenant (label and taint ``domicile.eu/tenant``), a
+They enforce isolation themselves: nodes reserved for the tenant (label and taint ``domicile.eu/tenant``), a
 NetworkPolicy that lets the gateways in and nothing out, no service account token, restricted pod security, and the
 certificate of this one backend. Shapes: Kubernetes API apps/v1, v1, networking.k8s.io/v1, policy/v1.
 """
@@ -110,7 +110,7 @@ def service(spec: BackendSpec, settings: ClusterSettings) -> Object:
 
 
 def network_policy(spec: BackendSpec, settings: ClusterSettings) -> Object:
-    """In: this cell's gateways. Out: nothing, not even names; a backend has nobody to call."""
+    """In: this cell's gateways. Out: nothing, DNS included; a backend calls no other host."""
     gateways = {
         "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": settings.gateway_namespace}},
         "podSelector": {"matchLabels": settings.gateways},
@@ -206,7 +206,7 @@ def _container(spec: BackendSpec, settings: ClusterSettings, locked: bool) -> Ob
         "startupProbe": {"exec": _fresh(60), "periodSeconds": 2, "failureThreshold": 450},
         "readinessProbe": {"exec": _fresh(12), "periodSeconds": 3, "failureThreshold": 1},
         "livenessProbe": {"exec": _fresh(60), "periodSeconds": 15, "failureThreshold": 2},
-        # A Service forgets a pod some seconds after it is told to stop; until then calls still come.
+        # A Service forgets a pod some seconds after the pod began to stop; until then calls still arrive.
         "lifecycle": {"preStop": {"exec": {"command": ["sleep", "8"]}}},
         "securityContext": {
             "allowPrivilegeEscalation": False,
@@ -247,7 +247,7 @@ def gpu_count(spec: BackendSpec) -> int:
 
 
 def _fresh(seconds: int) -> Object:
-    """A probe: the heartbeat is younger than `seconds`. `find` tells minutes, in fractions."""
+    """A probe: the heartbeat is younger than `seconds`. `find` counts in minutes, with fractions."""
     look = f'test -n "$(find {HEARTBEAT} -mmin -{seconds / 60:g} 2>/dev/null)"'
     return {"command": ["/bin/sh", "-c", look]}
 

@@ -30,7 +30,7 @@ def card_for(weights: Path, *, calls: int) -> str:
 
 def check_start(weights: Path, card: str, host_memory: int | None = None) -> None:
     """Raises LaunchError, in the planner's words, where a backend with the model at `weights` could not start on `card`
-    (a name, or ``cpu``). Says nothing where the planner cannot be asked: the engine is not installed here.
+    (a name, or ``cpu``). Prints nothing where the engine, and so the planner, is not installed.
 
     host_memory: bytes of the machine that it would run on, where that is known.
     """
@@ -60,8 +60,8 @@ def _asked(program: str, arguments: list[str], weights: Path) -> dict[str, Any]:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise LaunchError(f"the planner did not answer: {type(error).__name__}") from None
     except ValueError:
-        said = done.stderr.decode(errors="replace").strip().splitlines()
+        lines = done.stderr.decode(errors="replace").strip().splitlines()
         raise LaunchError(
-            f"the planner cannot read {weights.name}: {said[-1] if said else 'it said nothing'}"
+            f"the planner cannot read {weights.name}: {lines[-1] if lines else 'it printed no reason'}"
         ) from None
     return made

@@ -19,7 +19,7 @@ from contextlib import suppress
 from types import FrameType
 
 PR_SET_PDEATHSIG = 1
-COULD_NOT_RUN = 127  # as a shell says it
+COULD_NOT_RUN = 127  # a shell's exit status for it
 
 
 def main(grace_s: float, command: list[str]) -> int:

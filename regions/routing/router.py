@@ -1,7 +1,7 @@
 """Which of the allowed backends to ask first: affinity, then load, then latency, then cost.
 
-Whose cache holds most of a prompt comes first (`regions.routing.prefixes`). A prompt that nobody holds goes to the
-favourite of its beginning by rendezvous hashing (Thaler & Ravishankar 1998), so that gateways agree without a word;
+Whose cache holds most of a prompt comes first (`regions.routing.prefixes`). A prompt that no backend has cached goes to
+the favourite of its beginning by rendezvous hashing (Thaler & Ravishankar 1998), so that gateways agree without a word;
 where costs are known, to the favourite of the cheapest. Either gives way when it is too far ahead in load: consistent
 hashing with bounded loads (Mirrokni, Thorup & Zadimoghaddam 2018). The same bound, put on what caches hold, keeps a
 system prompt that many share from gathering all their conversations in one cache, where they would push each other out:
@@ -37,7 +37,7 @@ class Candidates:
     __slots__ = ("backends", "costs", "ids", "priced")
 
     def __init__(self, tenant: str, allowed: Sequence[Backend]) -> None:
-        """What nobody put a price on counts as paid for. Raises IsolationError if one is not `tenant`'s."""
+        """A backend without a price counts as paid for. Raises IsolationError if one is not `tenant`'s."""
         if {backend.tenant for backend in allowed} - {tenant}:
             raise IsolationError(f"a backend among {len(allowed)} is not tenant {tenant}'s")
         self.backends = sorted(allowed, key=lambda backend: backend.cost or 0)
@@ -86,7 +86,7 @@ def trials(candidates: Candidates, loads: Mapping[str, Load], limit: int | None 
     return [backend for _, backend in sorted(out, key=itemgetter(0))[:limit]]
 
 
-# Where these stand in a Load.
+# Positions of these in a Load.
 _AVAILABLE: Final = 2
 _RANK: Final = 3
 _KEY: Final = 4

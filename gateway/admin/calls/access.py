@@ -96,7 +96,7 @@ class Desk:
         return Answers(self.database, self.cell, actor.name, credential)
 
     def actor(self, request: Request) -> Actor:
-        """Raises a KeyRefused, Forbidden, ProviderUnavailable; a bootstrap token is nobody here."""
+        """Raises a KeyRefused, Forbidden, ProviderUnavailable; a bootstrap token is refused here."""
         credential = credential_of(request, self.cookies)
         try:
             if self.provider is not None and looks_like_jwt(credential):

@@ -1,7 +1,7 @@
 """Who calls the admin API: by an access token, by the session of a browser, or, of a machine, by the provider's token.
 
 A browser sends its session by itself, also when a page of somebody else makes it call. So with a session a change must
-come from our own origin, which is what browsers say in `Origin` and no page can alter (beside ``SameSite=Strict``).
+come from our own origin, which browsers send in `Origin` and no page can alter (in addition to ``SameSite=Strict``).
 """
 
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class Cookies:
 
     @classmethod
     def at(cls, settings: Oidc) -> "Cookies | None":
-        """None where nobody can log in."""
+        """None where no identity provider is configured."""
         if settings.redirect_uri is None:
             return None
         parts = urlsplit(settings.redirect_uri)
@@ -84,7 +84,7 @@ class Cookies:
 
 @dataclass(frozen=True, slots=True)
 class BegunLogin:
-    """What the login cookie holds, sealed: nobody else can make one, so that a callback asks the provider only for a
+    """Content of the login cookie, sealed: only we can make one, so that a callback asks the provider only for a
     login that was begun here. `session`: the id of the one that the browser had then, which a new one replaces;
     `at`: seconds since 1970."""
 

@@ -1,7 +1,7 @@
-"""The door of a route: whoever calls is known, and may, before a byte of the body is read.
+"""A route whose caller is authenticated and authorised before a byte of the body is read.
 
-FastAPI reads and parses a body before it asks any dependency, so that a stranger would be told how a field is wrong
-before being told to leave, and could make the gateway read megabytes.
+FastAPI reads and parses a body before it asks any dependency, so that an unauthenticated caller would read how a field
+is wrong before being refused, and could make the gateway read megabytes.
 """
 
 from collections.abc import Callable, Coroutine
@@ -30,5 +30,5 @@ class GuardedRoute(APIRoute):
         return guarded
 
     def unguarded(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """What answers whoever was let in."""
+        """The handler for authorised calls."""
         return super().get_route_handler()

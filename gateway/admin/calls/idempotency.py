@@ -31,7 +31,7 @@ _KEPT_HEADERS = ("content-type", "etag", "cache-control")
 
 
 class OnceRoute(GuardedRoute):
-    """A route whose calls may carry a key. Whoever calls is known, and may, before the key is looked at."""
+    """A route whose calls may carry an idempotency key. The caller is authorised before the key is looked at."""
 
     def unguarded(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         answer = super().unguarded()

@@ -35,7 +35,7 @@ _Schema = dict[str, Any]
 
 
 class AdminApi(FastAPI):
-    """FastAPI, with a document that says all of it."""
+    """FastAPI with a complete OpenAPI document: authentication, errors, idempotency."""
 
     def openapi(self) -> _Schema:
         if self.openapi_schema is None:

@@ -1,6 +1,6 @@
 """What can go wrong, as answers: RFC 9457 problem details, in the one place that maps errors to status codes.
 
-No answer quotes a token, and of another tenant's things it says what it says of things that do not exist.
+No answer quotes a token, and another tenant's objects are answered exactly as objects that do not exist.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ MEDIA_TYPE = "application/problem+json"
 
 
 class Forbidden(Exception):
-    """The person's roles do not allow it; the message says which would."""
+    """The person's roles do not allow it; the message names those that do."""
 
 
 class LoginRefused(Exception):
@@ -100,11 +100,11 @@ async def _invalid_request(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)  # noqa: S101
     errors = {}
     for each in error.errors():
-        known, said = each["loc"], each["msg"]
+        known, message = each["loc"], each["msg"]
         if each["type"] in {"extra_forbidden", "json_invalid"}:  # the last part is what the caller wrote, or where
-            known, said = known[:1] if each["type"] == "json_invalid" else known[:-1], _OTHER_WORDS[each["type"]]
-        errors[".".join(map(str, known))] = said
-    return problem(422, "the request is not as the OpenAPI document says", errors=errors)
+            known, message = known[:1] if each["type"] == "json_invalid" else known[:-1], _OTHER_WORDS[each["type"]]
+        errors[".".join(map(str, known))] = message
+    return problem(422, "the request does not match the OpenAPI document", errors=errors)
 
 
 _OTHER_WORDS = {"extra_forbidden": "has a field that there is not", "json_invalid": "is not JSON"}

@@ -50,11 +50,11 @@ GRAMMAR: Mapping[str, re.Pattern[str]] = {
     "proposal": re.compile("[0-9]{1,9}"),
     **dict.fromkeys(("backend", "region"), NAME),
 }
-"""Of what stands in a path, by its parameter."""
+"""Descriptions of path parameters, by name."""
 
 
 class Body(BaseModel):
-    """What a request says; unknown fields are mistakes."""
+    """Base of request bodies; unknown fields are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

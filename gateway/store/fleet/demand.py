@@ -9,7 +9,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from gateway.database.database import Database
 from gateway.database.leases import database_time
 from gateway.database.tables.fleet import DemandRow
-from regions.fleet.demand import Demand, Told, add_up
+from regions.fleet.demand import Demand, DemandReport, add_up
 
 FRESH_S = 10.0
 """A gateway that has said nothing for so long has nothing to do, or is no more."""
@@ -17,9 +17,9 @@ FRESH_S = 10.0
 _DEMAND: Any = DemandRow.__table__  # type: ignore[attr-defined]  # set by SQLModel's metaclass
 
 
-def write_demand(database: Database, cell: str, node: str, told: Collection[Told]) -> None:
-    """As of now, for the models that are `told` of."""
-    if not told:
+def write_demand(database: Database, cell: str, node: str, reports: Collection[DemandReport]) -> None:
+    """As of now, for the models that are `reports` of."""
+    if not reports:
         return
     with database.write() as session:
         connection = session.connection()
@@ -33,7 +33,7 @@ def write_demand(database: Database, cell: str, node: str, told: Collection[Told
                 "at": now,
                 **each.demand._asdict() | {"regions": sorted(each.demand.regions)},
             }
-            for each in told
+            for each in reports
         ]
         insert = (postgresql if connection.dialect.name == "postgresql" else sqlite).insert(_DEMAND)
         news = {name: insert.excluded[name] for name in ("at", "in_flight", "parked", "ttft_ms", "regions")}
@@ -48,7 +48,7 @@ def read_demand(connection: Connection, cell: str) -> dict[tuple[str, str], Dema
     fresh = _DEMAND.c.at.between(now - FRESH_S, now + FRESH_S)
     rows = connection.execute(select(_DEMAND).where(_DEMAND.c.cell == cell, fresh)).mappings()
     return add_up(
-        Told(
+        DemandReport(
             row["tenant"],
             row["model"],
             Demand(row["in_flight"], row["parked"], row["ttft_ms"], frozenset(row["regions"])),

@@ -111,10 +111,10 @@ def test_a_server_is_registered_shown_repriced_and_revoked(client, operator, eve
         ({"ca": "no certificate"}, "ca holds no certificate"),
         ({"plain": True, "priority": True}, "does not take priority"),
         ({"key": "theirs"}, "no file acme/theirs"),
-        ({"key": "../signer"}, "the request is not as the OpenAPI document says"),
-        ({"models": []}, "the request is not as the OpenAPI document says"),
-        ({"key_file": "/etc/shadow"}, "the request is not as the OpenAPI document says"),
-        ({"kind": "domicile"}, "the request is not as the OpenAPI document says"),
+        ({"key": "../signer"}, "the request does not match the OpenAPI document"),
+        ({"models": []}, "the request does not match the OpenAPI document"),
+        ({"key_file": "/etc/shadow"}, "the request does not match the OpenAPI document"),
+        ({"kind": "domicile"}, "the request does not match the OpenAPI document"),
     ],
 )
 def test_what_is_no_server_of_a_tenants_is_refused(client, operator, change, said):

@@ -1,1 +1,1 @@
-"""One module a revision; the file name says what it brings."""
+"""One module for each revision; the file name states its subject."""

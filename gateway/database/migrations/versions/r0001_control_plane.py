@@ -1,4 +1,4 @@
-"""Tenants, projects, keys, policy versions, backends, and the epoch that says when any of them changed."""
+"""Tenants, projects, keys, policy versions, backends, and the epoch that rises with each change of them."""
 
 import sqlalchemy as sa
 from alembic import op
