@@ -1,9 +1,9 @@
 """A kept call, asked once more: does the same request still get the same answer?
 
-The record keeps the body that left for the backend and the answer that the client received, where the policy says so.
-The very body is sent again, and the answers are compared: token by token with its log probability where the call asked
-for `logprobs`, else character by character. Whoever reads what was kept is on record before it is read, and what came
-of it afterwards.
+The record keeps the body that left for the backend and the answer that the client received, where the policy keeps
+them. The very body is sent again, and the answers are compared: token by token with its log probability where the call
+asked for `logprobs`, else character by character. The reader of kept content is recorded before it is read, and what
+came of it afterwards.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -41,7 +41,7 @@ MAX_ANSWER_BYTES = 64 << 20
 AROUND = 24  # characters of either answer that are shown before and behind where they part
 REASON = "replay"
 
-Said = Sequence[dict[str, Any]]
+AnswerPieces = Sequence[dict[str, Any]]
 """An answer by choice, as `gateway.content.kept_content` keeps it."""
 
 
@@ -52,7 +52,7 @@ class NotReplayable(AuditError):
 @dataclass(frozen=True, slots=True)
 class Kept:
     """A call as it is kept. `seq`: of its intent; `sent`: the body; `backend_id` and `region`: who answered;
-    `fingerprint`: what the answer came from, if its backend said so; `changed`: what of its model is another since
+    `fingerprint`: what the answer came from, if its backend named it; `changed`: what of its model is another since
     then, by the record, as (seq, what)."""
 
     tenant: str
@@ -64,7 +64,7 @@ class Kept:
     backend_id: str
     region: str
     sent: bytes
-    said: Said
+    said: AnswerPieces
     fingerprint: str | None = None
     changed: Sequence[tuple[int, str]] = ()
 
@@ -91,13 +91,13 @@ async def kept_call(custody: Custody, tenant: str, request_id: str, *, actor: st
     if asking.redaction is not None or outcome.redaction is not None:
         raise NotReplayable(
             f"{request_id} was redacted: what its client received holds values that were put back or masked, and what "
-            "the backend itself had said is not kept"
+            "the backend itself had sent is not kept"
         )
     for seq, event, field in ((input_seq, asking, "input"), (outcome_seq, outcome, "output")):
         await _there(custody, seq, event, field)
     asked = {one.kept.field: one.value for one in await read(custody, tenant, input_seq, actor=actor, reason=REASON)}
     _check_sampling(from_json(asked["input"]))
-    told = {one.kept.field: one.value for one in await read(custody, tenant, outcome_seq, actor=actor, reason=REASON)}
+    values = {one.kept.field: one.value for one in await read(custody, tenant, outcome_seq, actor=actor, reason=REASON)}
     return Kept(
         tenant=tenant,
         seq=intent_seq,
@@ -108,7 +108,7 @@ async def kept_call(custody: Custody, tenant: str, request_id: str, *, actor: st
         backend_id=outcome.backend_id or intent.backend_id,
         region=outcome.region or intent.region,
         sent=asked["input"].encode(),
-        said=told["output"],
+        said=values["output"],
         fingerprint=outcome.fingerprint,
         changed=await custody.in_thread(lambda: _changes(custody, tenant, intent.model_requested, intent_seq)),
     )
@@ -160,7 +160,7 @@ def _prepared_last(
 
 async def _there(custody: Custody, seq: int, event: Event, field: str) -> None:
     if field not in (event.commits or {}):
-        what = "answer that says anything" if (event.commits or {}).get("subject") else "content"
+        what = "answer with any text" if (event.commits or {}).get("subject") else "content"
         raise NotReplayable(f"no {what} of {event.request_id} was kept: its policy must say so before (`retention`)")
 
     def gone(side: Any) -> str | None:
@@ -175,7 +175,7 @@ async def _there(custody: Custody, seq: int, event: Event, field: str) -> None:
                 if seq < one.seq and one.certificate.covers(seq, field, event_id):
                     cause = "was erased" if one.certificate.cause == "erasure" else "is over its time and deleted"
                     return f"{cause} (certificate {one.certificate.id})"
-        return "is gone, and no certificate says why"
+        return "is gone, and no certificate gives the reason"
 
     if because := await custody.at_side(gone):
         raise NotReplayable(f"the {field} of {event.request_id} {because}")
@@ -189,7 +189,7 @@ def _check_sampling(body: dict[str, Any]) -> None:
         )
 
 
-async def ask_again(upstream: Upstream, target: Target, kept: Kept) -> tuple[Said, str | None]:
+async def ask_again(upstream: Upstream, target: Target, kept: Kept) -> tuple[AnswerPieces, str | None]:
     """What `target` answers to the very body, and its fingerprint. Raises GatewayError where it does not answer, or not
     to the end."""
     heard = Content(b"", kept.sent, None, 1)
@@ -206,12 +206,12 @@ async def ask_again(upstream: Upstream, target: Target, kept: Kept) -> tuple[Sai
                 heard.hear(body)
             except (ValueError, TypeError, AttributeError, KeyError):
                 raise BackendFailed("The backend's answer is not an OpenAI answer") from None
-    said: Said = heard.answered().values.get("output", [])
+    said: AnswerPieces = heard.answered().values.get("output", [])
     return said, next(filter(None, fingerprints), None)
 
 
 async def _whole_stream(answer: Answer, fingerprints: list[str | None]) -> AsyncIterator[bytes]:
-    """The pieces of a stream, whose events' fingerprints are noted; raises BackendFailed for one that tells an error or
+    """The pieces of a stream, whose events' fingerprints are noted; raises BackendFailed for one that holds an error or
     has no end."""
     if not answer.is_event_stream:
         raise BackendFailed("The backend answered a stream with something else")
@@ -257,7 +257,7 @@ async def record_replay(
     )
 
 
-def first_difference(was: Said, now: Said, tolerance: float = 0.0) -> Difference | None:
+def first_difference(was: AnswerPieces, now: AnswerPieces, tolerance: float = 0.0) -> Difference | None:
     """Where an answer parts first from the kept one; None where they are equal. `tolerance`: nats by which the log
     probability of a token may be another; by default not a bit of it."""
     theirs = {choice["index"]: choice for choice in now}

@@ -1,4 +1,4 @@
-"""From the groups that an identity provider says somebody is in to roles here. Pure."""
+"""Maps the groups that an identity provider reports for a person to roles here. Pure."""
 
 from collections.abc import Iterable, Mapping
 from hashlib import sha256
@@ -14,7 +14,7 @@ Grants = Mapping[str | None, tuple[Role, ...]]
 def groups_of(claims: Mapping[str, Any], claim: str) -> frozenset[str]:
     """The groups in `claim`, which may be a path into the claims, as ``realm_access.roles``.
 
-    A list of texts, or one text, which is one group. Whatever else stands there gives none.
+    A list of texts, or one text, which is one group. Any other value gives none.
     """
     found: Any = claims.get(claim)
     if claim not in claims:

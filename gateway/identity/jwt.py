@@ -1,7 +1,7 @@
 """JSON Web Tokens, read strictly (RFC 7519, RFC 8725): what a stranger sends is believed once all of it is checked.
 
 In this order: size and shape; a header that names a pinned, asymmetric algorithm and brings no key of its own; a key
-that is known already; the signature; no member said twice; issuer, audience, times. Pure: keys and clock are handed in.
+that is known already; the signature; no duplicate member; issuer, audience, times. Pure: keys and clock are passed in.
 
     JwtRefused (a KeyRefused)   `reason` is a code for the record; no message quotes the token
 """
@@ -58,7 +58,7 @@ def reason_of(error: KeyRefused) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What an unverified token says of its signature; good for finding a key, and for nothing else."""
+    """The header of an unverified token; good for finding a key, and for nothing else."""
 
     alg: str
     kid: str | None
@@ -80,7 +80,7 @@ def read_header(token: str) -> Header:
     if not isinstance(alg, str) or alg not in ALGORITHMS:
         raise JwtRefused("jwt_algorithm", f"the token's algorithm is not one of {', '.join(ALGORITHMS)}")
     if header.keys() - _HEADER or not isinstance(typ, str) or typ.lower() not in _TYPES:
-        raise JwtRefused("jwt_header", "the token's header says what is not allowed here")
+        raise JwtRefused("jwt_header", "the token's header has a member that is not allowed here")
     if kid is not None and not isinstance(kid, str):
         raise JwtRefused("jwt_header", "the token's kid is not a string")
     return Header(alg, kid)
@@ -122,19 +122,21 @@ def check_claims(claims: Mapping[str, Any], *, issuer: str, audience: str, now: 
 
 
 def check_login(claims: Mapping[str, Any], *, client_id: str, nonce: str) -> None:
-    """What an ID token has to say beside: made for our login, and for this one (OpenID Connect Core §3.1.3.7)."""
+    """Further checks of an ID token: made for our client, and for this login (OpenID Connect Core §3.1.3.7)."""
     party = claims.get("azp")
     if party != client_id if party is not None else len(audiences(claims)) > 1:
         raise JwtRefused("jwt_audience", "the token was issued to somebody else")
-    said = claims.get("nonce")
-    if not isinstance(said, str) or not hmac.compare_digest(said.encode(), nonce.encode()):
+    claimed = claims.get("nonce")
+    if not isinstance(claimed, str) or not hmac.compare_digest(claimed.encode(), nonce.encode()):
         raise JwtRefused("jwt_nonce", "the token answers another login")
 
 
 def audiences(claims: Mapping[str, Any]) -> tuple[str, ...]:
-    said = claims.get("aud")
-    said = [said] if isinstance(said, str) else said
-    return tuple(said) if isinstance(said, list) and all(isinstance(each, str) for each in said) else ()
+    audience = claims.get("aud")
+    audience = [audience] if isinstance(audience, str) else audience
+    if isinstance(audience, list) and all(isinstance(each, str) for each in audience):
+        return tuple(audience)
+    return ()
 
 
 def public_keys(document: Mapping[str, Any]) -> list[Key]:
@@ -171,7 +173,7 @@ def _decoded(segment: str) -> bytes:
 
 
 def _members(text: bytes) -> dict[str, Any]:
-    """A JSON object in which nothing is said twice: two readers could believe two different things."""
+    """A JSON object without duplicate members, which two readers could understand differently."""
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         members = dict(pairs)
@@ -182,7 +184,7 @@ def _members(text: bytes) -> dict[str, Any]:
     try:
         read = json.loads(text.decode(), object_pairs_hook=once, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
-        raise JwtRefused("jwt_shape", "the token is not made of JSON objects whose members are said once") from error
+        raise JwtRefused("jwt_shape", "the token is not made of JSON objects without duplicate members") from error
     if not isinstance(read, dict):
         raise JwtRefused("jwt_shape", "the token is not made of JSON objects")
     return read

@@ -94,7 +94,7 @@ def generate_key(below: Callable[[int], int] = secrets.randbelow, kind: KeyKind 
 
 
 def generate_id(below: Callable[[int], int] = secrets.randbelow) -> str:
-    """8 random base62 digits, 47 bits: for what is named in the record and is nobody's secret."""
+    """8 random base62 digits, 47 bits: for ids that the record names and that are no secret."""
     return _base62(below(62**_ID), _ID)
 
 
@@ -143,7 +143,7 @@ class KeyHasher:
 
     @classmethod
     def open(cls, path: Path, files: SecretFiles = PLAIN) -> "KeyHasher":
-        """With the pepper in `path` (generation 1, created with mode 0600 on first use) or its successors beside it.
+        """With the pepper in `path` (generation 1, created with mode 0600 on first use) or its successors next to it.
 
         Raises LoosePermissions, ValueError if one is short or there are more than two.
         """
@@ -152,7 +152,7 @@ class KeyHasher:
             return cls(files.create(path, secrets.token_bytes(PEPPER_SIZE)), source=path, files=files)
         newest = max(peppers)
         if set(peppers) - {newest, newest - 1}:
-            raise ValueError(f"more than two generations of the pepper lie at {path}")
+            raise ValueError(f"there are more than two generations of the pepper at {path}")
         previous = files.read(peppers[newest - 1]) if newest - 1 in peppers else None
         waiting = staged_pepper(path, newest + 1)
         staged = files.read(waiting) if waiting.exists() else None
@@ -185,7 +185,7 @@ class KeyHasher:
         return self._digest(key, self.generation)
 
     def matches(self, key: ApiKey, digest: bytes, generation: int | None = None) -> bool:
-        """In a time that does not tell how much of it matches. What an unknown pepper made matches nothing."""
+        """In constant time. A digest under an unknown pepper matches nothing."""
         known = generation if generation in self._keyed else self.generation
         return hmac.compare_digest(self._digest(key, known), digest) and generation in (None, known)
 
@@ -210,7 +210,7 @@ class KeyHasher:
 
 
 def pepper_files(path: Path) -> dict[int, Path]:
-    """Where each generation lies: the first at `path`, number n at ``<path>.n``."""
+    """The file of each generation: the first at `path`, number n at ``<path>.n``."""
     files = {int(p.suffix[1:]): p for p in path.parent.glob(f"{path.name}.*") if p.suffix[1:].isdecimal()}
     return files | ({1: path} if path.exists() else {})
 
@@ -223,7 +223,7 @@ def staged_pepper(path: Path, generation: int) -> Path:
 def promote(path: Path, generation: int, files: SecretFiles = PLAIN) -> None:
     """Put the staged pepper in force. No error if another process did. Raises OSError.
 
-    It is written anew, not renamed: a sealed file is bound to its name.
+    It is written again, not renamed: a sealed file is bound to its name.
     """
     staged = staged_pepper(path, generation)
     with suppress(FileNotFoundError):

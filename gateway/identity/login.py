@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 
 
 class ProviderUnavailable(Exception):
-    """The identity provider does not answer, or not as the standards say; nobody can come in through it now."""
+    """The identity provider does not answer, or not as the standards require; logging in through it is not possible
+    now."""
 
 
 class CodeRefused(Exception):

@@ -1,12 +1,12 @@
 """Rotate the pepper of key hashes, in two steps that may each be repeated after a crash.
 
 A hash cannot be recomputed without its key, so both generations are valid for a while: `begin_rotation` makes the next,
-every key that is used is then hashed anew (by the directory, in batches), and `end_rotation` deletes the old one once
-`remaining` says that no living key depends on it.
+every key that is used is then rehashed (by the directory, in batches), and `end_rotation` deletes the old one once
+`remaining` counts no living key that depends on it.
 
     PepperError
     ├── RotationBegun another rotation is under way
-    └── StillNeeded   living keys are hashed under the old pepper; says how many
+    └── StillNeeded   living keys are hashed under the old pepper; gives their number
 """
 
 import secrets

@@ -22,7 +22,8 @@ class PolicyInForce:
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """The bearer of a valid key. Where `in_force` is None, `policy_error` says why, and every request is denied.
+    """The bearer of a valid key. Where `in_force` is None, `policy_error` gives the reason, and every request is
+    denied.
 
     `counters`: the quotas that bind it, of key, project and tenant. `as_of`: the state of the directory that it was
     made from, by which `Directory.is_current` recognises it.

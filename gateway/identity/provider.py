@@ -1,4 +1,4 @@
-"""The identity provider: what it publishes, whom it sends, whose tokens it signed (OpenID Connect Core, Discovery).
+"""Client of the identity provider: its metadata, logins and keys (OpenID Connect Core, Discovery).
 
 What it publishes is read again every ten minutes, and for a key that is not known, but never more often than every
 ten seconds, whatever is sent by strangers. If it does not answer, keys known already serve until they are
@@ -38,7 +38,7 @@ _ENDPOINTS = ("authorization_endpoint", "token_endpoint", "jwks_uri")
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What the provider says of itself, as of instant `at` of a monotonic clock.
+    """The provider's metadata, as of instant `at` of a monotonic clock.
 
     `names_itself`: its answers carry ``iss`` (RFC 9207). `end_session`: where a browser ends its session there (OpenID
     Connect RP-Initiated Logout).
@@ -105,16 +105,16 @@ class IdentityProvider:
         )
         return url
 
-    def check_issuer(self, said: str | None) -> None:
-        """The ``iss`` of an authorization response, which must be there where the provider says that it is (RFC 9207
+    def check_issuer(self, issuer: str | None) -> None:
+        """The ``iss`` of an authorization response, which must be there where the provider advertises it (RFC 9207
         §2.4). Raises JwtRefused, ProviderUnavailable."""
-        if said is None and self._current().names_itself:
+        if issuer is None and self._current().names_itself:
             raise JwtRefused("login_issuer", "the answer does not name the identity provider that it comes from")
-        if said is not None and said != self._issuer:
+        if issuer is not None and issuer != self._issuer:
             raise JwtRefused("login_issuer", "the answer comes from another identity provider")
 
     def end_session_url(self) -> str | None:
-        """Where a browser that has logged out here ends its session at the provider, if it says so. Asks nothing."""
+        """The URL that ends the session at the provider after a logout here, if it advertises one. Sends no request."""
         published = self._published
         if published is None or published.end_session is None:
             return None
@@ -153,10 +153,10 @@ class IdentityProvider:
             pair = f"{quote_plus(client_id)}:{quote_plus(self._secret)}".encode()  # RFC 6749 §2.3.1
             headers["authorization"] = f"Basic {base64.b64encode(pair).decode()}"
         answer = self._ask_service("POST", published.endpoints["token_endpoint"], urlencode(form).encode(), headers)
-        said = _object(answer)
-        if answer.status == 200 and said is not None and "error" not in said:
-            return said
-        error = None if said is None else said.get("error")
+        answered = _object(answer)
+        if answer.status == 200 and answered is not None and "error" not in answered:
+            return answered
+        error = None if answered is None else answered.get("error")
         if error in {"invalid_client", "unauthorized_client"}:
             raise ProviderUnavailable("the identity provider does not accept this gateway's client secret")
         if isinstance(error, str):
@@ -190,7 +190,7 @@ class IdentityProvider:
         raise JwtRefused("jwt_key", "the token is signed with a key that is not known")
 
     def _current(self) -> Published:
-        """Not older than allowed. Whoever finds it merely old asks again, and the others go on with what there is."""
+        """Metadata not older than allowed. The first caller that finds it old fetches it; others use what there is."""
         if self._published is None or self._age() > self.settings.keys_max_age_s:
             self._ask(wait=True)
         elif self._age() > REFRESH_AFTER_S:
@@ -219,17 +219,17 @@ class IdentityProvider:
 
     def _read(self) -> Published:
         at = self._monotonic()
-        said = self._document(f"{self._issuer.rstrip('/')}/.well-known/openid-configuration")
-        if said.get("issuer") != self._issuer:
-            raise ProviderUnavailable("the identity provider says that it is another issuer")
-        endpoints = {name: _endpoint(said, name) for name in _ENDPOINTS}
+        answered = self._document(f"{self._issuer.rstrip('/')}/.well-known/openid-configuration")
+        if answered.get("issuer") != self._issuer:
+            raise ProviderUnavailable("the identity provider's metadata name another issuer")
+        endpoints = {name: _endpoint(answered, name) for name in _ENDPOINTS}
         keys = public_keys(self._document(endpoints["jwks_uri"]))
         if not keys:
             raise ProviderUnavailable("the identity provider publishes no key that may sign")
-        methods = said.get("token_endpoint_auth_methods_supported") or ["client_secret_basic"]
+        methods = answered.get("token_endpoint_auth_methods_supported") or ["client_secret_basic"]
         in_body = "client_secret_basic" not in methods and "client_secret_post" in methods
-        end_session = _endpoint(said, "end_session_endpoint") if said.get("end_session_endpoint") else None
-        named = said.get("authorization_response_iss_parameter_supported") is True
+        end_session = _endpoint(answered, "end_session_endpoint") if answered.get("end_session_endpoint") else None
+        named = answered.get("authorization_response_iss_parameter_supported") is True
         return Published(endpoints, in_body, keys, at, named, end_session)
 
     def _document(self, url: str) -> dict[str, Any]:
@@ -251,8 +251,8 @@ def _secret(file: Path | None) -> str | None:
     return None if file is None else read_secret(file).decode().strip()
 
 
-def _endpoint(said: Mapping[str, Any], name: str) -> str:
-    url = said.get(name)
+def _endpoint(answered: Mapping[str, Any], name: str) -> str:
+    url = answered.get(name)
     if not isinstance(url, str) or not is_safe_url(url.partition("?")[0]):
         raise ProviderUnavailable(f"the identity provider's {name} is not an https URL")
     return url

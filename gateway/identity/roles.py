@@ -1,4 +1,5 @@
-"""Who may do what: the role table, and the check that explains itself. Pure; docs/roles.md says the same for people.
+"""Who may do what: the role table, and the check that explains itself. Pure; docs/roles.md is the same table for
+readers.
 
 Roles are a person's, within one tenant. The installation's own staff have theirs in every tenant.
 """
@@ -37,8 +38,8 @@ Permission = Literal[
     "usage.read-all",
     "oversight.act",
 ]
-"""``tenants.*``, ``staff.*``, ``operator-policy.*``, ``prices.*``, ``backends.manage`` (it says where prompts go) and
-``usage.read-all`` concern the installation; all others one tenant, its projects with ``tenant.read``."""
+"""``tenants.*``, ``staff.*``, ``operator-policy.*``, ``prices.*``, ``backends.manage`` (it decides where prompts go)
+and ``usage.read-all`` concern the installation; all others one tenant, its projects with ``tenant.read``."""
 
 _ALL: frozenset[Permission] = frozenset(get_args(Permission))
 OF_OPERATOR: dict[Permission, Permission] = {

@@ -21,7 +21,7 @@ _TURN = Lock()  # a node's name is one process's, so changes made by several of 
 
 @contextmanager
 def recorded_admin(installation: Installation) -> Iterator[OnEvent]:
-    """Yields what `Control` tells its changes to. It raises AuditUnavailable; then nothing is changed (fail closed)."""
+    """Yields the sink of `Control`'s changes. It raises AuditUnavailable; then nothing is changed (fail closed)."""
     with recording(installation) as append:
 
         def on_event(event: AdminEvent) -> None:
@@ -44,7 +44,7 @@ def recording(installation: Installation) -> Iterator[Callable[[Event], Receipt]
 
         def append(event: Event) -> Receipt:
             if not opened:
-                node = f"cli-{getpid()}"  # several may run at once, beside the gateway
+                node = f"cli-{getpid()}"  # several may run at once, next to the gateway
                 signer, path = installation.signer(), installation.audit_log
                 opened.append(
                     runner.run(AuditLog.open(path, signer=signer, node=node, open_store=installation.open_store))
@@ -59,7 +59,7 @@ def recording(installation: Installation) -> Iterator[Callable[[Event], Receipt]
 
 
 def recorded_from_threads(log: AuditLog) -> OnEvent:
-    """For changes made in threads beside the running loop, whose `log` it is. Raises as `record` does.
+    """For changes made in threads while the loop that owns `log` runs. Raises as `record` does.
 
     Not to be called from the loop itself, which would wait for itself.
     """

@@ -50,7 +50,7 @@ NOTES = re.compile(rf"audit/{SUCCESSION}/[A-Za-z0-9][A-Za-z0-9._-]*\.note", re.A
 ATTESTED = (SUCCESSION, WITNESSED, TIMESTAMPS)
 ATTESTATIONS = re.compile(rf"audit/({'|'.join(ATTESTED)})/[A-Za-z0-9_][A-Za-z0-9._-]*\.(note|tsr)", re.ASCII)
 """These, and what witnesses and time-stamping authorities signed: `domicile audit verify` misses it otherwise."""
-PAGES = 2000  # copied between two looks at the clock of whoever watches; the writer goes on between them
+PAGES = 2000  # copied between two reports of progress; the writer goes on between them
 MAX_MANIFEST = 1 << 20  # bytes
 MAX_PUBLIC = 16 << 20  # bytes of one file that is no database
 CHUNK = 1 << 20
@@ -60,7 +60,7 @@ Progress = Callable[[int], None]
 
 
 class BackupError(Exception):
-    """The backup is not whole, not signed, not what its manifest says, or would overwrite something."""
+    """The backup is incomplete, unsigned, differs from its manifest, or would overwrite something."""
 
 
 class Manifest(BaseModel):
@@ -98,10 +98,10 @@ def create(installation: Installation, target: Path, progress: Progress = lambda
             files={name: _sha256(data / name) for name in _files(data)},
             elsewhere=tuple(n for n in ("DOMICILE_DATABASE_URL", "DOMICILE_AUDIT_DATABASE_URL") if os.environ.get(n)),
         )
-        said = manifest.model_dump_json(indent=2).encode() + b"\n"
+        written = manifest.model_dump_json(indent=2).encode() + b"\n"
         signer = installation.signer()
-        note = sign_note(_statement(said), signer.name, signer)
-        for name, content in (("manifest.json", said), ("manifest.note", note.encode())):
+        note = sign_note(_statement(written), signer.name, signer)
+        for name, content in (("manifest.json", written), ("manifest.note", note.encode())):
             with new_file(target / name) as file:
                 file.write(content)
     except (OSError, sqlite3.Error, AuditError) as error:
@@ -174,8 +174,8 @@ def _stays(place: Path, name: str, sha256: str, key: VerifierKey) -> bool:
 
 
 def _check(backup: Path, key: VerifierKey | None, unsigned: bool) -> Manifest:
-    said = _read_manifest(backup)
-    manifest = _parse(backup, said, unsigned)
+    written = _read_manifest(backup)
+    manifest = _parse(backup, written, unsigned)
     data = backup / "data"
     for name in manifest.files:
         if name not in DATABASES and name not in PUBLIC and not ATTESTATIONS.fullmatch(name):
@@ -189,14 +189,14 @@ def _check(backup: Path, key: VerifierKey | None, unsigned: bool) -> Manifest:
         if _sha256(data / name) != sha256:
             raise BackupError(f"{data / name} is not what it was when the backup was made")
     if manifest.format == FORMAT:
-        _check_signature(backup, said, manifest, key)
+        _check_signature(backup, written, manifest, key)
     for name in manifest.files:
         if name in DATABASES:
             _check_database(data / name)
     return manifest
 
 
-def _check_signature(backup: Path, said: bytes, manifest: Manifest, key: VerifierKey | None) -> None:
+def _check_signature(backup: Path, written: bytes, manifest: Manifest, key: VerifierKey | None) -> None:
     data = backup / "data"
     try:
         if key is None:
@@ -209,18 +209,18 @@ def _check_signature(backup: Path, said: bytes, manifest: Manifest, key: Verifie
         raise BackupError(f"{error.filename} is missing: the backup is not signed") from None
     except (NoteError, UnicodeDecodeError) as error:
         raise BackupError(f"{backup} is not signed by the key of this record: {error}") from error
-    if text != _statement(said):
+    if text != _statement(written):
         raise BackupError(f"{backup / 'manifest.json'} is not the one that was signed")
 
 
 def _check_database(file: Path) -> None:
     try:
         with closing(sqlite3.connect(f"{file.absolute().as_uri()}?immutable=1", uri=True)) as database:
-            ((said,),) = database.execute("PRAGMA integrity_check(1)").fetchall()
+            ((result,),) = database.execute("PRAGMA integrity_check(1)").fetchall()
     except sqlite3.Error as error:
-        said = str(error)
-    if said != "ok":
-        raise BackupError(f"{file} is damaged: {said}")
+        result = str(error)
+    if result != "ok":
+        raise BackupError(f"{file} is damaged: {result}")
 
 
 def _restore_file(source: Path, target: Path, sha256: str) -> None:
@@ -241,9 +241,9 @@ def _read_manifest(backup: Path) -> bytes:
         raise BackupError(f"{backup} is no backup: it has no manifest.json") from None
 
 
-def _parse(backup: Path, said: bytes, unsigned: bool) -> Manifest:
+def _parse(backup: Path, written: bytes, unsigned: bool) -> Manifest:
     try:
-        manifest = Manifest.model_validate(json.loads(said))
+        manifest = Manifest.model_validate(json.loads(written))
     except (ValueError, ValidationError, RecursionError) as error:
         raise BackupError(f"{backup / 'manifest.json'} cannot be read: {error}") from error
     if manifest.format == UNSIGNED_FORMAT and not unsigned:
@@ -267,12 +267,12 @@ def signing_key(installation: Installation) -> VerifierKey:
 
 def _public_files(data: Path) -> list[str]:
     there = [name for name in PUBLIC if (data / name).is_file()]
-    beside = (str(file.relative_to(data)) for folder in ATTESTED for file in (data / "audit" / folder).glob("*"))
-    return there + sorted(name for name in beside if ATTESTATIONS.fullmatch(name))
+    attested = (str(file.relative_to(data)) for folder in ATTESTED for file in (data / "audit" / folder).glob("*"))
+    return there + sorted(name for name in attested if ATTESTATIONS.fullmatch(name))
 
 
 def _copy_named(source: Path, target: Path, progress: Progress) -> None:
-    """Copy, with the file in the message where SQLite tells only that it could not open one.
+    """Copy, with the file in the message where SQLite reports only that it could not open one.
 
     Raises OSError for that, sqlite3.Error for what else SQLite refuses.
     """
@@ -298,12 +298,12 @@ def _copy_database(source: Path, target: Path, progress: Progress) -> None:
         running.execute("SELECT count(*) FROM sqlite_schema").fetchone()
         done = 0
 
-        def tell(_status: int, left: int, total: int) -> None:
+        def report(_status: int, left: int, total: int) -> None:
             nonlocal done
             progress(total - left - done)
             done = total - left
 
-        running.backup(copy, pages=PAGES, progress=tell)
+        running.backup(copy, pages=PAGES, progress=report)
         copy.execute("PRAGMA synchronous=FULL")
         copy.execute("PRAGMA journal_mode=DELETE")  # one file, and no -wal that could be forgotten
     with open_untrusted(target) as closed:  # by now no connection of this process has it open

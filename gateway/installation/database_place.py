@@ -1,4 +1,4 @@
-"""Where an installation's databases are and whose they are; how its folder is told that they were moved."""
+"""Where an installation's databases are and whose they are; how its folder learns that they were moved."""
 
 from contextlib import closing, suppress
 from dataclasses import dataclass
@@ -48,8 +48,8 @@ def remember(installation: Installation) -> None:
     owner = installation.owner
     (control, control_url), (record, record_url) = installation.stores()
     found = _owner_of_control(installation, control.file, control_url)
-    said = _owner_of_record(record.file, record_url)
-    for named, url, identity in ((control, control_url, found), (record, record_url, said)):
+    record_owner = _owner_of_record(record.file, record_url)
+    for named, url, identity in ((control, control_url, found), (record, record_url, record_owner)):
         if identity is None:
             raise InstallationError(
                 f"{_words(named, url)} holds no {named.what} of this installation; move the content there first, or set"

@@ -57,7 +57,7 @@ class Enrolment:
 
 
 def environment(identity: BackendIdentity, place: Place) -> str:
-    """The unit's EnvironmentFile. What stands in it went through grammars that have no quote, space or line end."""
+    """The unit's EnvironmentFile. Its values passed grammars that have no quote, space or line end."""
     settings = {
         "MODEL": place.weights,
         "SERVED_NAME": place.model,
@@ -73,5 +73,7 @@ def environment(identity: BackendIdentity, place: Place) -> str:
 def _word(value: str, name: str) -> str:
     """Raises InstallationError for what a line of an EnvironmentFile would read otherwise."""
     if not value or any(not ("!" <= letter <= "~") or letter in "\"'\\$`#;" for letter in value):
-        raise InstallationError(f"{name} {value!r} cannot stand in a unit's environment: no spaces, quotes, $, # or ;")
+        raise InstallationError(
+            f"{name} {value!r} cannot be written into a unit's environment: no spaces, quotes, $, # or ;"
+        )
     return value

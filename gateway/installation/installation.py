@@ -1,4 +1,4 @@
-"""A data folder: what lies where in it, and how each is opened. One folder belongs to one cell.
+"""A data folder: its files, and how each is opened. One folder belongs to one cell.
 
 <data>/cell                      its name
 <data>/control.db                tenants, projects, keys, people, policies, backends, if not in PostgreSQL
@@ -70,7 +70,7 @@ INIT_HINT = "make one with: domicile init --data {data}, or name the right folde
 
 
 def configured() -> Settings:
-    """As the environment says, and the file that DOMICILE_CONFIG names: what commands have that are given no file.
+    """Settings of the environment and of the file that DOMICILE_CONFIG names, for commands that are given no file.
 
     Raises InstallationError.
     """
@@ -93,7 +93,7 @@ def configured_databases() -> Databases:
 
 @dataclass(frozen=True)
 class Installation:
-    """Where everything of one cell lies on this machine, and who holds the key to its secrets."""
+    """Paths of one cell's files on this machine, and the provider of the key to its secrets."""
 
     data: Path
     cell: str
@@ -102,7 +102,7 @@ class Installation:
 
     @classmethod
     def create(cls, data: Path, cell: str | None = None, *, here: bool = True) -> "Installation":
-        """The folder `data`, made that of `cell` if it is nobody's yet.
+        """The folder `data`, claimed for `cell` if it has no cell yet.
 
         It remembers where its databases are: on the servers whose URLs are configured, else, if `here`, in the folder.
         Raises InstallationError, IdentityError, SettingsError, StoreError; then nothing was made.
@@ -151,13 +151,13 @@ class Installation:
 
     def settle(self) -> list[tuple[Named, Place]]:
         """Where control database and record are. Raises StoreError if the configured URLs disagree with what the folder
-        remembers, or if nothing says it; nothing is opened or made."""
+        remembers, or if none is configured; nothing is opened or made."""
         found = []
         for named, url in self.stores():
             place = place_of(named, url)
             if place is None:
                 raise StoreError(
-                    f"nothing says where the {named.what} of {self.data} is; set {named.variable}, or run:"
+                    f"the place of the {named.what} of {self.data} is not known; set {named.variable}, or run:"
                     f" domicile init --data {self.data}, which keeps it in the folder"
                 )
             found.append((named, place))
@@ -298,7 +298,7 @@ class Installation:
 
     @cached_property
     def secret_files(self) -> SecretFiles:
-        """Sealed where the master key is elsewhere: beside a root key on the same disk a seal would keep nobody out."""
+        """Sealed where the master key is elsewhere: with the root key on the same disk a seal would protect nothing."""
         return PLAIN if self.secrets.provider == "file" else SealedFiles(self.keys)
 
     def custody(self, log: AuditLog, keys: KeyProvider, signer: Signer, backup_days: int) -> Custody:
@@ -352,7 +352,7 @@ class Installation:
 
 
 def _is_open(named: Named, url: str | None, *, here: bool) -> bool:
-    """Whether the folder does not remember yet where the database is, and it can be said now.
+    """Whether the folder does not remember yet where the database is, and it is known now.
 
     Raises StoreError if it remembers another place than `url` names. A folder may be completed without the URL.
     """

@@ -3,7 +3,7 @@
 The shape in which secrets are handed to a process: a mounted Kubernetes Secret, a systemd credential. A
 path in the data folder becomes a name by writing ``__`` for ``/``, since such names may hold no slash.
 
-Certificates of tenants and values under retention are not among them: those are made anew, these are the cell's data.
+Certificates of tenants and values under retention are not among them: those are made again, these are the cell's data.
 """
 
 import re
@@ -63,9 +63,9 @@ def import_keys(data: Path, folder: Path, cell: str | None = None) -> list[str]:
     no ``cell`` or it is not `cell`, or if `data` holds keys of another installation.
     """
     found = read_key_set(folder)
-    said = found["cell"].decode("ascii", "replace").strip()
-    if cell is not None and cell != said:
-        raise InstallationError(f"the key set in {folder} is of cell {said!r}, not {cell!r}; leave --cell out")
+    named = found["cell"].decode("ascii", "replace").strip()
+    if cell is not None and cell != named:
+        raise InstallationError(f"the key set in {folder} is of cell {named!r}, not {cell!r}; leave --cell out")
     for path in found:
         _inside(data, path)
     return take_over(data, found)

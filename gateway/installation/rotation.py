@@ -31,7 +31,7 @@ Progress = Callable[[int], None]
 @dataclass(frozen=True, slots=True)
 class Status:
     """`waiting` counts keys that are not wrapped under the newest version of the master, by what they are under;
-    `renewing` names owners whose key is being replaced; `clear` are files of secrets that lie unsealed, though the
+    `renewing` names owners whose key is being replaced; `clear` are files of secrets that are unsealed, though the
     master key is elsewhere."""
 
     master: MasterState
@@ -73,7 +73,7 @@ def rotate(installation: Installation, record: Record, actor: str) -> int:
 
 
 def rewrap(installation: Installation, record: Record, actor: str, progress: Progress = lambda count: None) -> int:
-    """Wrap every owner's key under the newest master, and seal what lies in clear; how many were changed."""
+    """Wrap every owner's key under the newest master, and seal plain files; returns how many were changed."""
     ring, changed = installation.keys, 0
     for owner in ring.owners():
         changed += ring.rewrap(owner)

@@ -47,7 +47,7 @@ def _from_file(old: FileSigner, path: Path, client: VaultClient, key: str) -> Re
     new = VaultSigner.of_version(client, key, newest, name=old.name)
 
     def put_in_place() -> None:
-        shred_secret(path)  # first: without it the succession alone says who signs
+        shred_secret(path)  # first: without it the succession alone names the signer
         write_vkey(path, new.verifier_key)
 
     return Replacement(old, new, put_in_place)

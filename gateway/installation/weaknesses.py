@@ -26,7 +26,7 @@ NAMED = 3  # tenants in one sentence
 
 @dataclass(frozen=True, slots=True)
 class Weakness:
-    """`code` is its name in docs/warnings.md, `says` what is so, `fix` what to do."""
+    """`code`: its name in docs/warnings.md; `says`: the finding; `fix`: what to do."""
 
     code: str
     says: str
@@ -35,7 +35,7 @@ class Weakness:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What is judged beside the settings. `nodes` are the gateways that have opened this record."""
+    """Facts that are judged in addition to the settings. `nodes`: the gateways that have opened this record."""
 
     posture: Posture = field(default_factory=Posture)
     database_url: str | None = None
@@ -74,7 +74,7 @@ def weaknesses(settings: Settings, state: State) -> list[Weakness]:
 
 
 def log_weaknesses(found: Sequence[Weakness]) -> None:
-    """One line each: its code first, for whoever searches logs."""
+    """One line each, its code first, so that logs can be searched for it."""
     for one in found:
         logger.warning("weak default %s: %s; to mend: %s", one.code, one.says, one.fix)
 
@@ -198,14 +198,14 @@ def _record(settings: Settings, state: State) -> list[Weakness]:
         found.append(
             Weakness(
                 "no_witness",
-                "nobody outside has cosigned the record: with its key, history can be rewritten unseen",
+                "no outside witness has cosigned the record: with its key, history can be rewritten unseen",
                 "let a second party run domicile audit witness serve, and submit to it",
             )
         )
     if settings.sinks.record is None:
-        said = "nobody has said in which country the record is kept, so "
-        said += "no policy's store_in binds it" if stays_here(settings) else "every call is refused"
-        found.append(Weakness("record_country_unknown", said, "set sinks.record"))
+        effect = "no policy's store_in binds it" if stays_here(settings) else "every call is refused"
+        finding = f"the country in which the record is kept is not configured, so {effect}"
+        found.append(Weakness("record_country_unknown", finding, "set sinks.record"))
     if settings.audit.reserve_bytes == 0:
         found.append(
             Weakness(
@@ -226,7 +226,7 @@ def _people(settings: Settings, state: State) -> list[Weakness]:
     return [
         Weakness(
             "no_identity_provider",
-            "administrators come in by tokens alone: nobody else ends them when a person leaves",
+            "administrators log in by tokens alone: no directory ends them when a person leaves",
             "set oidc.issuer",
         )
     ]
@@ -285,7 +285,7 @@ def _process(settings: Settings, state: State) -> list[Weakness]:
         found.append(
             Weakness(
                 "spans_stay_here",
-                "nobody has said in which country spans are kept, so no policy lets one leave",
+                "the country in which spans are kept is not configured, so no policy lets one leave",
                 "set sinks.telemetry",
             )
         )

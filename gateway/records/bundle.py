@@ -1,10 +1,10 @@
-"""What one cell may tell another: the configuration of tenants that are allowed there, as one signed file.
+"""What one cell sends another: the configuration of tenants that are allowed there, as one signed file.
 
     {"note": "<signed note>", "content": {...}}
 
-The note (C2SP signed-note, the key that signs the cell's record) says which cell speaks, to whom, as of which
-configuration epoch, and the SHA-256 of the content's canonical JSON (RFC 8785). Content is tenants, projects, hashes of
-keys, active policies and limits; no record, no usage, no person, no kept value has a place in it.
+The note (C2SP signed-note, the key that signs the cell's record) names the cell that speaks, the cell addressed, as of
+which configuration epoch, and the SHA-256 of the content's canonical JSON (RFC 8785). Content is tenants, projects,
+hashes of keys, active policies and limits; no record, no usage, no person, no kept value has a place in it.
 """
 
 import json
@@ -109,13 +109,13 @@ def sign_bundle(bundle: Bundle, name: str, signer: NoteSigner) -> bytes:
 
 
 def open_bundle(data: bytes, key: VerifierKey, *, home: str, peer: str) -> Bundle:
-    """The bundle in `data`, said by cell `home` to cell `peer` under `key`. Raises BundleError otherwise."""
+    """The bundle in `data`, signed by cell `home` to cell `peer` under `key`. Raises BundleError otherwise."""
     if len(data) > MAX_BYTES:
         raise BundleError("the bundle is too large")
     try:
         outer = json.loads(data)
         bundle = Bundle.model_validate_json(json.dumps(outer["content"]))
-        said = open_note(outer["note"], [key])
+        statement = open_note(outer["note"], [key])
     except NoteError as error:
         raise BundleError(f"the bundle's signature does not hold: {error}") from error
     except ValidationError as error:
@@ -127,7 +127,7 @@ def open_bundle(data: bytes, key: VerifierKey, *, home: str, peer: str) -> Bundl
         raise BundleError(f"the bundle is of cell {bundle.home!r} for {bundle.peer!r}, not of {home!r} for {peer!r}")
     if key.name != f"{trust_domain(home)}/audit":
         raise BundleError(f"the key is of {key.name}, not of cell {home!r}")
-    if said != _statement(bundle, bundle.sha256):
+    if statement != _statement(bundle, bundle.sha256):
         raise BundleError("the bundle's content is not what was signed")
     return bundle
 

@@ -40,10 +40,10 @@ def asker(question: str) -> str:
 def check_question(question: str, key: VerifierKey, *, peer: str, home: str, now: float) -> None:
     """Raises PullRefused."""
     try:
-        said = open_note(question, [key]).split("\n")
+        lines = open_note(question, [key]).split("\n")
     except NoteError as error:
         raise PullRefused(f"its signature does not hold: {error}") from error
-    if key.name != key_name(peer) or len(said) != 6 or said[:3] != [KIND, peer, home] or not said[3].isdecimal():
+    if key.name != key_name(peer) or len(lines) != 6 or lines[:3] != [KIND, peer, home] or not lines[3].isdecimal():
         raise PullRefused("it is another cell's, or for another")
-    if abs(now - int(said[3])) > GOOD_FOR_S:
+    if abs(now - int(lines[3])) > GOOD_FOR_S:
         raise PullRefused("it is not of now: compare the clocks of the two cells")

@@ -1,4 +1,4 @@
-"""What the control store says of its rows: frozen values that cross boundaries. None holds a key or its hash."""
+"""Rows as the control store returns them: frozen values that cross boundaries. None holds a key or its hash."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -31,7 +31,7 @@ class Record(BaseModel):
     """What is observed rather than configured, and what is personal: a bare hash of a name can be guessed."""
 
     def digest(self) -> str:
-        """SHA-256 of the record's canonical JSON (RFC 8785): what an admin event says was there before and after."""
+        """SHA-256 of the record's canonical JSON (RFC 8785): which an admin event holds of the row before and after."""
         return sha256(rfc8785.dumps(self.model_dump(mode="json", exclude=set(self.undigested)))).hexdigest()
 
 
@@ -87,7 +87,7 @@ class Scopes(BaseModel):
         return self.regions is None or region in self.regions
 
     def allows_address(self, address: IPv4Address | IPv6Address | None) -> bool:
-        """An address that is not known is in no network. ``::ffff:10.0.0.1`` is the 10.0.0.1 that it stands for."""
+        """An address that is not known is in no network. ``::ffff:10.0.0.1`` counts as 10.0.0.1."""
         if self.networks is None:
             return True
         if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
@@ -191,7 +191,7 @@ class PolicyProposalRecord(Record):
 
 
 class BackendRecord(Record):
-    """`cost`: micro-euros that a million tokens cost there; None where nobody said."""
+    """`cost`: micro-euros that a million tokens cost there; None where no price is known."""
 
     id: str
     tenant: str

@@ -1,4 +1,4 @@
-"""What the control store says of deployments and replicas: frozen values that cross boundaries."""
+"""Deployments and replicas as the control store returns them: frozen values that cross boundaries."""
 
 from datetime import UTC, datetime
 

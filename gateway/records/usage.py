@@ -1,4 +1,4 @@
-"""What the control store says of limits, prices and usage: frozen values that cross boundaries."""
+"""Limits, prices and usage as the control store returns them: frozen values that cross boundaries."""
 
 from datetime import datetime
 from typing import Annotated

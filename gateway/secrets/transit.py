@@ -22,7 +22,7 @@ from gateway.secrets.vault import VaultClient, VaultError, VaultMissing, VaultRe
 MASTER_TYPE = "aes256-gcm96"
 SIGNING_TYPE = "ed25519"
 
-# What Vault says of a ciphertext that no key it has will ever open; anything else may be mended.
+# Vault's errors for a ciphertext that none of its keys will ever open; any other error may pass.
 _LOST = (
     "cipher: message authentication failed",
     "ciphertext or signature version is disallowed by policy (too old)",
@@ -94,7 +94,7 @@ class VaultMaster:
         try:
             return self._client.post(f"{verb}/{self._name}", body)
         except VaultRefused as error:
-            if any(said in error.errors for said in _LOST):
+            if any(message in error.errors for message in _LOST):
                 raise KeyLost(f"a wrapped key does not open in Vault: {error.errors[0]}") from error
             raise
 
@@ -123,8 +123,8 @@ class VaultSigner:
     def open(cls, client: VaultClient, key: str, vkey: Path, *, name: str) -> "VaultSigner":
         """With the version of `key` whose public half is in `vkey`; both are made where there are none.
 
-        Where a succession beside `vkey` leads to another version, that one signs; `vkey` is brought up to date, and the
-        file of a key that signed before is destroyed.
+        Where a succession next to `vkey` leads to another version, that one signs; `vkey` is brought up to date, and
+        the file of a key that signed before is destroyed.
         Raises SignerError if the log at `vkey` is signed by another key: it would no longer verify.
         """
         versions = versions_of(client, key)
@@ -170,8 +170,8 @@ class VaultSigner:
     def sign(self, message: bytes) -> bytes:
         body = {"input": _b64(message), "key_version": self._version}
         try:
-            said = str(self._client.post(f"sign/{self._key}", body)["signature"])
-            return base64.b64decode(said.removeprefix(f"vault:v{self._version}:"), validate=True)
+            signature = str(self._client.post(f"sign/{self._key}", body)["signature"])
+            return base64.b64decode(signature.removeprefix(f"vault:v{self._version}:"), validate=True)
         except (VaultError, KeyError, binascii.Error) as error:
             raise SignerError(f"Vault did not sign: {error}") from error
 
@@ -195,15 +195,16 @@ def versions_of(client: VaultClient, key: str) -> dict[bytes, int]:
 
 
 def _first(versions: Mapping[bytes, int], key: str, name: str, notes: Sequence[str]) -> bytes:
-    """The version that signs where no verifier key says it: the one that the successions lead to, else the only one."""
+    """The signing version where no verifier key names it: the one that the successions lead to, else the only one."""
     ends = {end for one in versions for end in successors(one, name, notes)[-1:]}
     if not ends and len(versions) == 1:
         return next(iter(versions))
     if len(ends) == 1 and (end := next(iter(ends))) in versions:
         return end
     raise SignerError(
-        f"the key {key} in Vault has {len(versions)} versions and nothing says which one signs; take the key set of"
-        " this installation over with: domicile init --keys, or, for a new installation, name a key of one version"
+        f"the key {key} in Vault has {len(versions)} versions and no succession names the one that signs; take the"
+        " key set of this installation over with: domicile init --keys, or, for a new installation, name a key of one"
+        " version"
     )
 
 

@@ -7,7 +7,7 @@
     ├── VaultMissing        404
     └── VaultRefused        400: what was asked makes no sense to it; `errors` has its words
 
-Neither the token nor anything that was sent stands in a message.
+Messages contain neither the token nor anything that was sent.
 """
 
 import json
@@ -136,7 +136,7 @@ class VaultClient:
 
 
 class _TokenFile:
-    """The token, read anew when the file is another than before: an agent replaces it before it ends.
+    """The token, read again when its file has changed: an agent replaces it before it expires.
 
     Unlike our own secrets it may be a link or another user's (so agents and Kubernetes write it), but not the world's.
     """
@@ -187,15 +187,15 @@ def _data(answer: ExternalAnswer) -> tuple[dict[str, Any] | VaultError, bool]:
 
 def _errors(answer: ExternalAnswer) -> tuple[str, ...]:
     try:
-        said = json.loads(answer.content)["errors"]
-        return tuple(str(each)[:_SAID] for each in said) if isinstance(said, list) else ()
+        reasons = json.loads(answer.content)["errors"]
+        return tuple(str(each)[:_SAID] for each in reasons) if isinstance(reasons, list) else ()
     except (ValueError, KeyError, TypeError, RecursionError):
         return ()
 
 
 def _failure(status: int, errors: tuple[str, ...], what: str) -> VaultError:
-    said = "".join(char if char.isprintable() else "?" for char in "; ".join(errors))[:_SAID]
-    sentence = f"{what}: {status}" + (f" ({said})" if said else "")
+    reasons = "".join(char if char.isprintable() else "?" for char in "; ".join(errors))[:_SAID]
+    sentence = f"{what}: {status}" + (f" ({reasons})" if reasons else "")
     if status == 503:
         return VaultSealed(f"{sentence}: it is sealed, on standby or down for maintenance")
     if status == 403:

@@ -4,8 +4,8 @@ An answer is kept sealed: under a key made from what its caller showed to come i
 shows the same again can have it opened, and a stolen database holds no secret that was shown once.
 
 A call holds its key for LEASE. What it changes is noted on the key's row in the very transaction of the change, and
-only by who holds the key. So once a gateway fell over in the middle, the row says whether the change is there: where it
-is, the key stays spent and tells what was made; where it is not, the next attempt takes the key over, and what may be
+only by who holds the key. So after a gateway crashed in the middle, the row shows whether the change is there: where it
+is, the key stays spent and names what was made; where it is not, the next attempt takes the key over, and what may be
 left of the one before cannot commit any more.
 """
 

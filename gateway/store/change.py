@@ -52,7 +52,7 @@ class Change:
         self.session, self.cell, self.actor, self.at, self.epoch = session, cell, actor, at, epoch
         self._on_event = on_event
         self._expected = expected
-        self.told: list[str] = []
+        self.summaries: list[str] = []
 
     @property
     def stamp(self) -> dict[str, Any]:
@@ -66,19 +66,19 @@ class Change:
             raise Duplicate(f"{what} exists already") from error
 
     def confirm(self, before: Record) -> None:
-        """That `before` is what was expected, where the change is told of another record. Raises Stale."""
+        """Check that `before` is what the caller expected, where it named a record. Raises Stale."""
         expected, self._expected = self._expected, None
         if expected is not None and before.digest() != expected:
             raise Stale("it was changed since you last read it")
 
-    def tell(self, action: str, tenant: str, target: str, before: Record | None, after: Record, **more: Any) -> None:
+    def report(self, action: str, tenant: str, target: str, before: Record | None, after: Record, **more: Any) -> None:
         """Raises Stale where something else was expected `before`, Invalid for what only the tenant's home may do."""
         if action.partition(".")[0] in AT_HOME_ONLY and (home := self.session.get(TenantHomeRow, tenant)) is not None:
             raise Invalid(f"tenant {tenant!r} is administered in its home cell {home.home!r}")
         if before is not None and self._expected is not None and before.digest() != self._expected:
             raise Stale(f"{target!r} was changed since you last read it")
         self.session.flush()
-        self.told.append(f"{action} {target}")
+        self.summaries.append(f"{action} {target}")
         self._on_event(
             AdminEvent.model_validate(
                 {
@@ -132,7 +132,7 @@ class Administration:
                 at, on_event = self._now(), self._on_event
                 change = Change(session, self._cell, self._actor, at, epoch, on_event, self._expected)
                 yield change
-                note_change(session, ", ".join(change.told))
+                note_change(session, ", ".join(change.summaries))
         except exc.IntegrityError as error:  # another administrator was faster
             raise Duplicate("someone else made it at the same moment") from error
 
@@ -153,7 +153,7 @@ class Administration:
             return before
         row.revoked_at, row.epoch = change.at, change.epoch
         after = to_record(row)
-        change.tell(action, tenant, target, before, after, project=project, **more)
+        change.report(action, tenant, target, before, after, project=project, **more)
         return after
 
 

@@ -107,8 +107,8 @@ def _projects(session: Session, cell: str, since: int) -> dict[tuple[str, str], 
 
 def _keys(session: Session, cell: str, since: int) -> dict[str, KeyEntry]:
     key: Any = ApiKeyRow.__table__.c  # type: ignore[attr-defined]
-    said = sqlalchemy.cast(key.scopes, sqlalchemy.Text)  # most keys share a few: each text is parsed once
-    columns = (key.id, key.digest, key.pepper, key.tenant, key.project, said, key.expires_at, key.revoked_at)
+    scopes_json = sqlalchemy.cast(key.scopes, sqlalchemy.Text)  # most keys share a few: each text is parsed once
+    columns = (key.id, key.digest, key.pepper, key.tenant, key.project, scopes_json, key.expires_at, key.revoked_at)
     rows = session.connection().execute(sqlalchemy.select(*columns).where(key.cell == cell, key.epoch > since))
     scopes = {"{}": UNBOUNDED}
 

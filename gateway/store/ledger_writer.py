@@ -2,7 +2,7 @@
 
 A row is made of the intent and completed by the outcome. How far each tree of the log was read is written in the same
 transaction as the rows, so that every event counts exactly once, whatever dies in between; and what the ledger sums up
-to is what the record says, since it has no other source.
+to is what the record holds, since it has no other source.
 """
 
 import logging
@@ -58,7 +58,7 @@ class LogReader(Protocol):
 
 @dataclass(slots=True)
 class _Chunk:
-    """What one span of a tree says: calls that begin in it, and outcomes of calls that began before."""
+    """The content of one span of a tree: calls that begin in it, and outcomes of calls that began before."""
 
     rows: dict[str, dict[str, Any]]
     outcomes: dict[str, dict[str, Any]]

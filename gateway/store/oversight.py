@@ -40,7 +40,7 @@ def stop_record(row: StopRow) -> StopRecord:
 
 
 def stops_in(database: Database, tenant: str) -> list[StopRecord]:
-    """All that there ever were in the tenant, those that stand and those that are over. Raises NotFound."""
+    """All stops that there ever were in the tenant, those in force and those that ended. Raises NotFound."""
     with database.read() as session:
         lookup.tenant(session, tenant)
         rows = session.exec(

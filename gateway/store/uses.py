@@ -21,7 +21,7 @@ class Rehash:
 
 
 def write_uses(database: Database, keys: Collection[str], at: datetime) -> None:
-    """No epoch is made: nobody has to learn of it. An earlier instant never replaces a later one."""
+    """No new epoch: no other gateway has to learn of it. An earlier instant never replaces a later one."""
     if not keys:
         return
     row = ApiKeyRow.__table__  # type: ignore[attr-defined]  # set by SQLModel's metaclass

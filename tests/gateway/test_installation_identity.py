@@ -314,7 +314,7 @@ def test_a_folder_from_before_without_urls_and_files_is_not_given_new_databases(
     monkeypatch.delenv(CONTROL)
     monkeypatch.delenv(RECORD)
     said = domicile("person", "bootstrap", "--data", in_postgresql, code=1)
-    assert f"nothing says where the control database of {in_postgresql} is; set {CONTROL}" in said
+    assert f"the place of the control database of {in_postgresql} is not known; set {CONTROL}" in said
     assert not (in_postgresql / "control.db").exists()
 
 

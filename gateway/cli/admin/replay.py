@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from audit.private.custody import Custody
-    from gateway.evidence.replay import Difference, Said
+    from gateway.evidence.replay import AnswerPieces, Difference
     from gateway.installation.installation import Installation
     from gateway.upstream.client import Target
     from gateway.upstream.http1 import Peer
@@ -87,7 +87,7 @@ class Replayed:
 
     request_id: str
     asked: str
-    said: "Said"
+    said: "AnswerPieces"
     changed: "Sequence[tuple[int, str]]"
     exact: bool
     difference: "Difference | None"

@@ -42,7 +42,7 @@ class CellControl(Administration):
                 change.session.add(row)
             row.verifier_key, row.revoked_at, row.epoch = str(key), None, change.epoch
             record = peer_record(row)
-            change.tell("cell.registered", SYSTEM_TENANT, peer, before, record)
+            change.report("cell.registered", SYSTEM_TENANT, peer, before, record)
         return record
 
     def allow_cell(self, tenant: str, peer: str) -> TenantCellRecord:
@@ -58,7 +58,7 @@ class CellControl(Administration):
                 change.session.add(row)
             row.revoked_at, row.epoch = None, change.epoch
             record = tenant_cell_record(row)
-            change.tell("cell.allowed", tenant, peer, before, record)
+            change.report("cell.allowed", tenant, peer, before, record)
         return record
 
     def forbid_cell(self, tenant: str, peer: str) -> TenantCellRecord:
@@ -72,11 +72,11 @@ class CellControl(Administration):
                 return before
             row.revoked_at, row.epoch = change.at, change.epoch
             record = tenant_cell_record(row)
-            change.tell("cell.forbidden", tenant, peer, before, record)
+            change.report("cell.forbidden", tenant, peer, before, record)
         return record
 
     def apply_bundle(self, bundle: Bundle) -> list[str]:
-        """Take over what `bundle` says; returns the tenants of which something changed. All of it or nothing.
+        """Take over the content of `bundle`, all of it or nothing; returns the tenants with a change.
 
         Its signature was checked (`gateway.records.bundle.open_bundle`). Raises Invalid for an older one than was
         applied, for a tenant that is at home here or elsewhere, and for a policy that cannot be in force here: then
@@ -85,7 +85,9 @@ class CellControl(Administration):
         with self._change() as change:
             last = change.session.get(BundleRow, bundle.home)
             if last is not None and bundle.epoch < last.epoch:
-                raise Invalid(f"cell {bundle.home!r} has said newer things: epoch {last.epoch}, not {bundle.epoch}")
+                raise Invalid(
+                    f"cell {bundle.home!r} has sent a newer bundle already: epoch {last.epoch}, not {bundle.epoch}"
+                )
             if last is not None and last.sha256 == bundle.sha256:
                 return []
             changed = _Taking(change, bundle.home).all_of(bundle)
@@ -98,7 +100,7 @@ class CellControl(Administration):
             detail = {"bundle": bundle.sha256, "home_epoch": str(bundle.epoch)}
             for tenant in sorted(changed):
                 record = tenant_record(lookup.tenant(change.session, tenant))
-                change.tell("bundle.applied", tenant, bundle.home, None, record, detail=detail)
+                change.report("bundle.applied", tenant, bundle.home, None, record, detail=detail)
         return sorted(changed)
 
     def _check_policies(self, change: Change, bundle: Bundle, changed: set[str]) -> None:
@@ -115,7 +117,7 @@ class CellControl(Administration):
 
 
 class _Taking:
-    """Brings rows to what a bundle says, and keeps book of whose changed."""
+    """Brings rows in line with a bundle, and notes the tenants whose rows changed."""
 
     def __init__(self, change: Change, home: str) -> None:
         self._change = change
@@ -158,7 +160,7 @@ class _Taking:
         known = self._session.get(ApiKeyRow, fields["id"])
         if known is not None and known.tenant != tenant:
             raise Invalid(f"key {fields['id']!r} is another tenant's here")
-        if known is not None and known.pepper > fields["pepper"]:  # hashed anew here, by use
+        if known is not None and known.pepper > fields["pepper"]:  # rehashed here, by use
             fields = fields | {"digest": known.digest, "pepper": known.pepper}
         self._put(ApiKeyRow, fields["id"], tenant, fields)
 

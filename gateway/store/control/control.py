@@ -46,7 +46,7 @@ class Control(
             )
             change.insert(row, f"tenant {tenant!r}")
             record = tenant_record(row)
-            change.tell("tenant.created", tenant, tenant, None, record)
+            change.report("tenant.created", tenant, tenant, None, record)
         return record
 
     def revoke_tenant(self, tenant: str) -> TenantRecord:
@@ -90,7 +90,7 @@ class Control(
             )
             change.insert(row, f"project {project!r} of tenant {tenant!r}")
             record = project_record(row)
-            change.tell("project.created", tenant, project, None, record, project=project)
+            change.report("project.created", tenant, project, None, record, project=project)
         return record
 
     def revoke_project(self, tenant: str, project: str) -> ProjectRecord:
@@ -157,7 +157,7 @@ class Control(
             change.session.flush()
             record = backend_record(row)
             models_changed = _models_changed(before, record)
-            change.tell("backend.registered", backend.tenant, backend.backend, before, record, models=models_changed)
+            change.report("backend.registered", backend.tenant, backend.backend, before, record, models=models_changed)
         return record
 
     def revoke_backend(self, tenant: str, backend: str) -> BackendRecord:

@@ -24,7 +24,7 @@ class DeploymentControl(Administration):
             row = DeploymentRow(**wanted.model_dump() | {"regions": list(wanted.regions)}, **change.stamp)
             change.insert(row, f"deployment {wanted.id!r} of tenant {wanted.tenant!r}")
             record = deployment_record(row)
-            change.tell("deployment.created", wanted.tenant, wanted.id, None, record)
+            change.report("deployment.created", wanted.tenant, wanted.id, None, record)
         return record
 
     def scale_deployment(self, tenant: str, deployment: str, scale: Scale) -> DeploymentRecord:
@@ -38,7 +38,7 @@ class DeploymentControl(Administration):
                 setattr(row, name, getattr(scale, name))
             row.draining, row.failures, row.epoch = False, 0, change.epoch
             record = deployment_record(row)
-            change.tell("deployment.scaled", tenant, deployment, before, record)
+            change.report("deployment.scaled", tenant, deployment, before, record)
         return record
 
     def drain_deployment(self, tenant: str, deployment: str) -> DeploymentRecord:
@@ -50,7 +50,7 @@ class DeploymentControl(Administration):
                 return before
             row.draining, row.epoch = True, change.epoch
             record = deployment_record(row)
-            change.tell("deployment.drained", tenant, deployment, before, record)
+            change.report("deployment.drained", tenant, deployment, before, record)
         return record
 
     def delete_deployment(self, tenant: str, deployment: str) -> DeploymentRecord:
@@ -62,7 +62,7 @@ class DeploymentControl(Administration):
                 return before
             row.deleted_at, row.epoch = change.at, change.epoch
             record = deployment_record(row)
-            change.tell("deployment.deleted", tenant, deployment, before, record)
+            change.report("deployment.deleted", tenant, deployment, before, record)
         return record
 
 

@@ -30,7 +30,7 @@ class KeyControl(Administration):
             lookup.living_project(change.session, tenant, project)
             row, key = self._insert_key(change, tenant, project, label, scopes.model_dump(mode="json"), expires_at)
             record = key_record(row)
-            change.tell("key.created", tenant, key.id, None, record, project=project)
+            change.report("key.created", tenant, key.id, None, record, project=project)
         return record, key
 
     def rotate_key(
@@ -39,7 +39,7 @@ class KeyControl(Administration):
         """A successor with the same label and scopes; both work until `grace` is over, then only the new one.
 
         Without `expires_at` the new key lives as long as the old one was meant to. Rotating a key twice is refused, so
-        that a repeated call never leaves a key that nobody knows. Raises Invalid, NotFound.
+        that a repeated call never leaves a key that no one knows. Raises Invalid, NotFound.
         """
         if not timedelta(0) <= grace <= MAX_GRACE:
             raise Invalid(f"the grace period must be between 0 and {MAX_GRACE.days} days")
@@ -60,8 +60,8 @@ class KeyControl(Administration):
             old.replaced_by, old.epoch = row.id, change.epoch
             old.expires_at = ends if old.expires_at is None else min(old.expires_at, ends)
             record = key_record(row)
-            change.tell("key.created", tenant, key.id, None, record, project=old.project, detail={"replaces": key_id})
-            change.tell("key.rotated", tenant, key_id, before, key_record(old), project=old.project)
+            change.report("key.created", tenant, key.id, None, record, project=old.project, detail={"replaces": key_id})
+            change.report("key.rotated", tenant, key_id, before, key_record(old), project=old.project)
         return record, key
 
     def revoke_key(self, tenant: str, key_id: str) -> KeyRecord:

@@ -43,7 +43,7 @@ class LimitControl(Administration):
             row.epoch = change.epoch
             record = limits_record(row)
             target = place[2] or place[1] or tenant
-            change.tell("limits.changed", tenant, target, before, record, project=place[1] or None)
+            change.report("limits.changed", tenant, target, before, record, project=place[1] or None)
         return record
 
     def set_price(
@@ -79,7 +79,7 @@ class LimitControl(Administration):
             record = price_record(row)
             # A model's name is free text, and free text does not go on record.
             target = f"model:{sha256(model.encode()).hexdigest()[:16]}"
-            change.tell("price.set", SYSTEM_TENANT, target, None, record, detail={"number": str(row.number)})
+            change.report("price.set", SYSTEM_TENANT, target, None, record, detail={"number": str(row.number)})
         return record
 
 

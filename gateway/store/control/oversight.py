@@ -23,7 +23,7 @@ class OversightControl(Administration):
         """Every project that is part of the AI system, or the one `project`. Stopping twice changes nothing.
 
         `reason` is a code, since it goes on record. Raises Invalid, NotFound: also for a system that no project of the
-        tenant is part of, so that nobody believes that they stopped one.
+        tenant is part of, so that no one believes that they stopped one.
         """
         if not _CODE.fullmatch(reason):
             raise Invalid(f"a reason is a code such as 'wrong_answers', not {reason!r}")
@@ -85,5 +85,5 @@ def _told(
     record = stop_record(row)
     detail = {"reason": reason} | ({"ai_system_id": system} if system else {})
     target = record.project or record.ai_system_id or ""
-    change.tell(action, record.tenant, target, before, record, project=record.project, detail=detail)
+    change.report(action, record.tenant, target, before, record, project=record.project, detail=detail)
     return record

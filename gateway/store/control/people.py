@@ -38,7 +38,7 @@ class PeopleControl(Administration):
             row.roles, row.epoch = checked, change.epoch
             self._keep_an_operator(change, before)
             after = person_record(row)
-            change.tell("person.changed", log_of(tenant), person, before, after)
+            change.report("person.changed", log_of(tenant), person, before, after)
         return after
 
     def revoke_person(self, tenant: str | None, person: str) -> PersonRecord:
@@ -107,7 +107,7 @@ class PeopleControl(Administration):
         )
         change.insert(row, f"person {row.id}")
         record = person_record(row)
-        change.tell("person.created", log_of(tenant), row.id, None, record)
+        change.report("person.created", log_of(tenant), row.id, None, record)
         return record
 
     def _insert_token(
@@ -134,11 +134,11 @@ class PeopleControl(Administration):
         )
         change.insert(row, f"token {key.id}")
         record = token_record(row)
-        change.tell(action, log_of(tenant), key.id, None, record, detail={"person": person} if person else {})
+        change.report(action, log_of(tenant), key.id, None, record, detail={"person": person} if person else {})
         return record, key
 
     def _keep_an_operator(self, change: Change, before: PersonRecord) -> None:
-        """The last operator cannot be lost: nobody could make another."""
+        """The last operator cannot be removed: no one could create another."""
         change.session.flush()
         if "operator" in before.roles and before.revoked_at is None and not _operators(change):
             raise Invalid("this is the last operator; make another first")
@@ -167,5 +167,5 @@ def _roles(tenant: str | None, roles: Sequence[Role]) -> list[str]:
 
 
 def log_of(tenant: str | None) -> str:
-    """In whose record the change of a person stands."""
+    """The tenant in whose record the change of a person is written."""
     return SYSTEM_TENANT if tenant is None else tenant

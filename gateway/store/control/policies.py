@@ -1,7 +1,8 @@
 """The life of a policy: submitted, approved by a second person, in force from an instant, kept for good.
 
 A document passes its own tests when it is submitted and again when it is put in force, under what is then above and
-below it; where it does not, what is in force stays in force. People are told apart by their ids, not by their tokens.
+below it; where it does not, what is in force stays in force. People are distinguished by their ids, not by their
+tokens.
 """
 
 from collections.abc import Iterator
@@ -20,7 +21,7 @@ from gateway.store.change import Administration, Change
 from gateway.store.lookup import OPERATOR, TENANT_SCOPE, policy_record, proposal_record
 
 SHELL = "cli"
-"""Who acts where nobody has shown who they are: whoever has a shell on the installation's folder."""
+"""The actor of commands without a login: a person with a shell on the installation's folder."""
 
 
 class PolicyControl(Administration):
@@ -62,7 +63,7 @@ class PolicyControl(Administration):
             change.insert(row, f"proposal {row.number}")
             record = proposal_record(row)
             detail = {"number": str(row.number), "sha256": row.sha256, "policy_hash": in_force.policy.hash}
-            _tell(change, "policy.submitted", owner, scope, None, record, detail)
+            _report(change, "policy.submitted", owner, scope, None, record, detail)
         return record
 
     def approve_policy(
@@ -86,7 +87,7 @@ class PolicyControl(Administration):
             row.approved_by, row.approved_at, row.epoch = person, change.at, change.epoch
             record = proposal_record(row)
             detail = {"number": str(number), "sha256": row.sha256}
-            _tell(change, "policy.approved", owner, scope, before, record, detail)
+            _report(change, "policy.approved", owner, scope, before, record, detail)
         return record
 
     def activate_proposal(
@@ -109,7 +110,7 @@ class PolicyControl(Administration):
                 record = proposal_record(row)
                 when = at.isoformat(timespec="seconds")
                 detail = {"number": str(number), "sha256": row.sha256, "activates_at": when}
-                _tell(change, "policy.scheduled", owner, scope, before, record, detail)
+                _report(change, "policy.scheduled", owner, scope, before, record, detail)
                 return record
             change.confirm(before)
             self._activate(change, row)
@@ -131,7 +132,7 @@ class PolicyControl(Administration):
     def roll_back_policy(self, tenant: str | None, *, project: str | None = None) -> PolicyVersionRecord:
         """Put the version that was in force before the present one in force again, as a new version.
 
-        By one person, since two have said yes to it; only one step back, so that no old version is within reach of
+        By one person, since two have approved it before; only one step back, so that no old version is within reach of
         one person alone. Rolling back again returns. Raises NotReady where there is none before, Invalid, NotFound.
         """
         with self._change() as change:
@@ -232,7 +233,7 @@ class PolicyControl(Administration):
         )
         change.insert(row, f"version {row.number}")
         record = policy_record(row)
-        said = {
+        detail = {
             "number": str(row.number),
             "sha256": row.sha256,
             "policy_id": policy.policy_id,
@@ -240,7 +241,7 @@ class PolicyControl(Administration):
             "policy_hash": policy.hash,
             **detail,
         }
-        _tell(change, "policy.activated", tenant, scope, before_record, record, said)
+        _report(change, "policy.activated", tenant, scope, before_record, record, detail)
         return record
 
     def _check_policy(self, session: Session, tenant: str, scope: str, document: str) -> PolicyInForce:
@@ -312,10 +313,10 @@ def _withdraw(change: Change, row: PolicyProposalRow, because: str) -> None:
     before = proposal_record(row)
     row.withdrawn_at, row.withdrawn_because, row.epoch = change.at, because, change.epoch
     detail = {"number": str(row.number), "sha256": row.sha256}
-    _tell(change, "policy.withdrawn", row.tenant, row.project, before, proposal_record(row), detail)
+    _report(change, "policy.withdrawn", row.tenant, row.project, before, proposal_record(row), detail)
 
 
-def _tell(
+def _report(
     change: Change,
     action: str,
     tenant: str,
@@ -325,4 +326,4 @@ def _tell(
     detail: dict[str, str],
 ) -> None:
     owner = tenant or SYSTEM_TENANT
-    change.tell(action, owner, scope or tenant or "operator", before, after, project=scope or None, detail=detail)
+    change.report(action, owner, scope or tenant or "operator", before, after, project=scope or None, detail=detail)

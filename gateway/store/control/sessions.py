@@ -49,7 +49,7 @@ class SessionControl(PeopleControl):
             return self._revoke(change, row, token_record, "session.closed", log_of(tenant), token)
 
     def end_session(self, token: str) -> None:
-        """End the session `token`, an id, of whoever has it; another kind of token, or one that is gone, stays."""
+        """End the session with the id `token`, whoever owns it; another kind of token, or one that is gone, stays."""
         with self._change() as change:
             row = change.session.get(AccessTokenRow, token)
             person = None if row is None or row.person is None else change.session.get(PersonRow, row.person)
@@ -74,7 +74,7 @@ class SessionControl(PeopleControl):
         before = person_record(row)
         if before.roles != tuple(roles) or before.display_name != display_name:
             row.roles, row.display_name, row.epoch = list(roles), display_name, change.epoch
-            change.tell("person.changed", log_of(row.tenant), row.id, before, person_record(row))
+            change.report("person.changed", log_of(row.tenant), row.id, before, person_record(row))
         return person_record(row)
 
 

@@ -12,7 +12,7 @@ from gateway.database.tables.fleet import DemandRow
 from regions.fleet.demand import Demand, DemandReport, add_up
 
 FRESH_S = 10.0
-"""A gateway that has said nothing for so long has nothing to do, or is no more."""
+"""A gateway that has reported nothing for so long has nothing to do, or has ended."""
 
 _DEMAND: Any = DemandRow.__table__  # type: ignore[attr-defined]  # set by SQLModel's metaclass
 
@@ -42,9 +42,9 @@ def write_demand(database: Database, cell: str, node: str, reports: Collection[D
 
 
 def read_demand(connection: Connection, cell: str) -> dict[tuple[str, str], Demand]:
-    """By tenant and model, of all gateways that said something lately."""
+    """By tenant and model, of all gateways that reported lately."""
     now = database_time(connection)
-    # What was said later than now, was said before the clock was put back: by gateways that may be no more.
+    # A report later than now was made before the clock was put back, by a gateway that may have ended.
     fresh = _DEMAND.c.at.between(now - FRESH_S, now + FRESH_S)
     rows = connection.execute(select(_DEMAND).where(_DEMAND.c.cell == cell, fresh)).mappings()
     return add_up(

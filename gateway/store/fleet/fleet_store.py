@@ -111,7 +111,7 @@ class FleetStore:
                 reason=None,
             )
             session.add(row)
-            self._tell(self._change(session, read_epoch(session, self._cell)), row, None)
+            self._report(self._change(session, read_epoch(session, self._cell)), row, None)
             return replica_of(row)
 
     def ready(self, term: int, replica: Replica, backend: Backend) -> None:
@@ -134,14 +134,14 @@ class FleetStore:
             if deployment is not None and deployment.failures:
                 deployment.failures, deployment.failure, deployment.failed_at = 0, None, None
                 deployment.epoch = change.epoch
-            change.tell("backend.registered", row.tenant, row.id, before, backend_record(registered))
-            self._tell(change, row, replica)
+            change.report("backend.registered", row.tenant, row.id, before, backend_record(registered))
+            self._report(change, row, replica)
 
     def asleep(self, term: int, replica: Replica, detail: Mapping[str, str]) -> None:
         """It sleeps, out of service since it was to; `detail` goes on record."""
         with self._turn(term) as (session, _):
             row = self._moved(session, replica, State.ASLEEP, "scaled_down")
-            self._tell(self._revoked(session, row), row, replica, detail)
+            self._report(self._revoked(session, row), row, replica, detail)
 
     def withdraw(self, term: int, replica: Replica) -> None:
         """No gateway may call it from now on, though it is ready."""
@@ -154,7 +154,7 @@ class FleetStore:
         """No gateway may call it from now on; what runs goes on."""
         with self._turn(term) as (session, _):
             row = self._moved(session, replica, State.DRAINING, reason)
-            self._tell(self._revoked(session, row), row, replica)
+            self._report(self._revoked(session, row), row, replica)
 
     def end(
         self,
@@ -177,7 +177,7 @@ class FleetStore:
             row.ended_at = at
             if failure is not None:
                 self._failed(session, replica, failure)
-            self._tell(self._revoked(session, row), row, replica, detail)
+            self._report(self._revoked(session, row), row, replica, detail)
 
     def meter(self, term: int, busy: Mapping[str, bool], within_s: float | None = None) -> None:
         """Bill these replicas up to now, of the last `within_s` seconds at most."""
@@ -207,7 +207,7 @@ class FleetStore:
             return
         deployment.failures += 1
         deployment.failure, deployment.failed_at = failure[:MAX_FAILURE], self._now()
-        deployment.epoch = bump_epoch(session, self._cell)  # so that every gateway can tell its callers
+        deployment.epoch = bump_epoch(session, self._cell)  # so that every gateway can inform its callers
 
     def _change(self, session: Session, epoch: int) -> Change:
         return Change(session, self._cell, ACTOR, self._now(), epoch, self._on_event, None)
@@ -219,16 +219,16 @@ class FleetStore:
         change = self._change(session, bump_epoch(session, self._cell))
         before = backend_record(backend)
         backend.revoked_at, backend.epoch = change.at, change.epoch
-        change.tell("backend.revoked", row.tenant, row.id, before, backend_record(backend))
+        change.report("backend.revoked", row.tenant, row.id, before, backend_record(backend))
         return change
 
     @staticmethod
-    def _tell(
+    def _report(
         change: Change, row: ReplicaRow, before: Replica | None, detail: Mapping[str, str] = MappingProxyType({})
     ) -> None:
-        told = {"deployment": row.deployment, "region": row.region, "gpu": row.gpu, **detail}
+        details = {"deployment": row.deployment, "region": row.region, "gpu": row.gpu, **detail}
         if row.reason:
-            told["reason"] = row.reason
+            details["reason"] = row.reason
         if before is not None:
-            told["was"] = before.state
-        change.tell(f"replica.{row.state}", row.tenant, row.id, None, replica_record(row), detail=told)
+            details["was"] = before.state
+        change.report(f"replica.{row.state}", row.tenant, row.id, None, replica_record(row), detail=details)

@@ -1,8 +1,9 @@
 """The time that replicas are up, on their tenants' bill: each of its milliseconds once.
 
-A replica's row says up to when it is billed. What came since is added to its day and that mark moved in one
-transaction, for the mark that was read: of two who meter, one finds it moved. What nobody saw is not billed, nor are
-the hours by which a database's clock is put forward: whoever meters says how much time there can have been, by its own.
+A replica's row holds the time up to which it is billed. What came since is added to its day and that mark moved in one
+transaction, for the mark that was read: of two that meter, one finds it moved. What no gateway saw is not billed, nor
+are the hours by which a database's clock is put forward: the metering gateway bounds the time that can have passed by
+its own.
 """
 
 from collections.abc import Iterator, Mapping

@@ -1,4 +1,4 @@
-"""What the time of backends costs, beside what was done in it: uptime and the ledger, by deployment and day.
+"""What the time of backends costs, together with what was done in it: uptime and the ledger, by deployment and day.
 
 Cost per million tokens is ``hourly / (tokens/s * 3600 / 1e6)``, with the tokens of all the time that replicas were up:
 an hour that stood idle makes the others dearer. All raise DatabaseUnavailable, and NotFound for an unknown tenant.
@@ -106,12 +106,12 @@ def cost(
     ]
 
 
-def cost_dimensions(said: str) -> tuple[CostDimension, ...]:
+def cost_dimensions(written: str) -> tuple[CostDimension, ...]:
     """From ``tenant,deployment``. Raises Invalid."""
-    names = tuple(name.strip() for name in said.split(",") if name.strip())
+    names = tuple(name.strip() for name in written.split(",") if name.strip())
     for name in names:
         if name not in COST_DIMENSIONS:
-            raise Invalid(f"cost can be told by {', '.join(COST_DIMENSIONS)}, not by {name[:40]!r}")
+            raise Invalid(f"cost can be grouped by {', '.join(COST_DIMENSIONS)}, not by {name[:40]!r}")
     return names  # type: ignore[return-value]  # just checked
 
 

@@ -1,6 +1,6 @@
 """Energy as the ledger has it, for people: of the calls whose backend measured, and nothing where none did.
 
-It is told by backends and checked by nobody, so nothing is billed by it. What cards draw while nobody calls is no
+Backends report it and nothing verifies it, so nothing is billed by it. What cards draw while no call runs is no
 call's, and not in here.
 """
 

@@ -10,7 +10,7 @@ from gateway.database.tables.control import PolicyVersionRow, TenantRow
 from policy.document.document import PolicyDocument, load_document
 from policy.errors import PolicyError
 
-_ADMIN_LIMITS = "limit_setting"  # what administrators set beside policies
+_ADMIN_LIMITS = "limit_setting"  # what administrators set in addition to policies
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +41,14 @@ def posture(database: Database) -> Posture:
     for tenant, document in rows:
         if document not in read:
             read[document] = _loaded(document)
-        said = read[document]
-        if said is None:
+        parsed = read[document]
+        if parsed is None:
             continue
-        if said.retention.content not in (None, "none"):
+        if parsed.retention.content not in (None, "none"):
             keep.append(tenant)
-        if all(action == "tag" for action in said.redaction.input.values()):
+        if all(action == "tag" for action in parsed.redaction.input.values()):
             bare.append(tenant)
-        if tenant not in limited and said.limits.model_dump(exclude_none=True) == {}:
+        if tenant not in limited and parsed.limits.model_dump(exclude_none=True) == {}:
             unlimited.append(tenant)
     return Posture(tuple(keep), tuple(bare), tuple(unlimited))
 

@@ -177,12 +177,12 @@ def spent(database: Database, today: date) -> dict[str, float]:
     return found
 
 
-def dimensions(said: str) -> tuple[Dimension, ...]:
+def dimensions(written: str) -> tuple[Dimension, ...]:
     """From ``tenant,model``. Raises Invalid."""
-    names = tuple(name.strip() for name in said.split(",") if name.strip())
+    names = tuple(name.strip() for name in written.split(",") if name.strip())
     for name in names:
         if name not in DIMENSIONS:
-            raise Invalid(f"usage can be told by {', '.join(DIMENSIONS)}, not by {name[:40]!r}")
+            raise Invalid(f"usage can be grouped by {', '.join(DIMENSIONS)}, not by {name[:40]!r}")
     return names  # type: ignore[return-value]  # just checked
 
 
