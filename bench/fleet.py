@@ -56,7 +56,7 @@ def fill(database, control):
     from gateway.database.tables.fleet import DeploymentRow, ReplicaRow
     from gateway.store.fleet.demand import write_demand
     from gateway.store.fleet.fleet_store import FleetStore
-    from regions.fleet.demand import Demand, Told
+    from regions.fleet.demand import Demand, DemandReport
     from regions.identity.identity import BackendIdentity
 
     now, stamp = time.time(), {"cell": "demo", "created_at": datetime.now(UTC), "epoch": 1}
@@ -88,7 +88,7 @@ def fill(database, control):
         connection.execute(DeploymentRow.__table__.insert(), deployments)
         connection.execute(ReplicaRow.__table__.insert(), replicas)
         connection.execute(BackendRow.__table__.insert(), backends)
-    told = [Told(row["tenant"], row["model"], Demand(4)) for row in deployments]
+    told = [DemandReport(row["tenant"], row["model"], Demand(4)) for row in deployments]
     write_demand(database, "demo", "g1", told)
     control.create_tenant("news")
     store = FleetStore(database, cell="demo", node="one", on_event=lambda event: None)

@@ -12,7 +12,7 @@ from gateway.store.fleet.demand import write_demand
 from gateway.store.fleet.fleet_store import FleetStore
 from gateway.store.reports.fleet_inventory import replicas_of
 from gateway.store.reports.inventory import Inventory
-from regions.fleet.demand import Demand, Told
+from regions.fleet.demand import Demand, DemandReport
 from regions.fleet.deployment import Deployment, Scale
 from regions.fleet.fleet import EngineReport
 from regions.fleet.reconciler import Reconciler
@@ -56,7 +56,7 @@ class Scene:
         return self.control.create_deployment(WISH.model_copy(update=changed))
 
     def demand(self, **figures):
-        write_demand(self.database, "demo", "g1", [Told("acme", "small", Demand(**figures))])
+        write_demand(self.database, "demo", "g1", [DemandReport("acme", "small", Demand(**figures))])
 
     def replicas(self, ended=False):
         return replicas_of(self.database, "acme", "small", ended=ended).items

@@ -122,7 +122,7 @@ def test_an_older_bundle_is_refused(home, database, there):
     old = told(database)
     home.set_limits("acme", LimitFigures(requests_per_minute=5))
     there.apply_bundle(told(database))
-    with pytest.raises(Invalid, match="newer things"):
+    with pytest.raises(Invalid, match="newer bundle already"):
         there.apply_bundle(old)
     assert in_force(there).limits["acme", "", ""] == Limits.of(rpm=5)
 

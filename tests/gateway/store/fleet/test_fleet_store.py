@@ -11,7 +11,7 @@ from gateway.store.fleet.demand import write_demand
 from gateway.store.fleet.fleet_store import FleetStore
 from gateway.store.fleet.uptime import _by_day, meter
 from gateway.store.reports.fleet_inventory import deployment_at, deployments_in, launched, replicas_of
-from regions.fleet.demand import Demand, Told
+from regions.fleet.demand import Demand, DemandReport
 from regions.fleet.deployment import Deployment, Scale, State
 from regions.fleet.fleet import Backend
 from regions.fleet.ports import NotLeading
@@ -265,8 +265,8 @@ def test_the_view_has_what_lives_and_the_demand_of_all_gateways(store, acme, dat
     replica = one.begin(term, WISH, "eu-fr-par")
     gone = one.begin(term, WISH, "eu-fr-par")
     one.end(term, gone, State.FAILED, "did_not_start", seen=True)
-    write_demand(database, "demo", "g1", [Told("acme", "small", Demand(2, 1, 300.0, frozenset({"eu-fr-par"})))])
-    write_demand(database, "demo", "g2", [Told("acme", "small", Demand(3, 0, 900.0, frozenset({"eu-de-fra"})))])
+    write_demand(database, "demo", "g1", [DemandReport("acme", "small", Demand(2, 1, 300.0, frozenset({"eu-fr-par"})))])
+    write_demand(database, "demo", "g2", [DemandReport("acme", "small", Demand(3, 0, 900.0, frozenset({"eu-de-fra"})))])
     view = one.view()
     assert view.deployments == {("acme", "small"): WISH}
     assert [each.id for each in view.replicas] == [replica.id]
@@ -274,16 +274,16 @@ def test_the_view_has_what_lives_and_the_demand_of_all_gateways(store, acme, dat
 
 
 def test_a_gateway_that_fell_silent_has_no_demand(store, database):
-    write_demand(database, "demo", "g1", [Told("acme", "small", Demand(2))])
+    write_demand(database, "demo", "g1", [DemandReport("acme", "small", Demand(2))])
     with database.engine.begin() as connection:
         connection.execute(sqlalchemy.text("UPDATE demand SET at = at - 11"))
     assert store().view().demand == {}
 
 
 def test_what_was_told_before_the_clock_was_put_back_is_no_demand(store, acme, database):
-    write_demand(database, "demo", "gone", [Told("acme", "small", Demand(3, 2))])
+    write_demand(database, "demo", "gone", [DemandReport("acme", "small", Demand(3, 2))])
     put_clock_back(database, 3600)
-    write_demand(database, "demo", "g1", [Told("acme", "small", Demand(1, 0))])
+    write_demand(database, "demo", "g1", [DemandReport("acme", "small", Demand(1, 0))])
     assert store().view().demand["acme", "small"].in_flight == 1
 
 
