@@ -10,7 +10,7 @@ import typer
 
 from policy.errors import RedactionError
 
-PASSES = 3  # of the detectors over a labelled set, whose quickest is told
+PASSES = 3  # of the detectors over a labelled set, whose quickest is reported
 
 app = typer.Typer(name="redact", help="Try and measure redaction.", no_args_is_help=True)
 

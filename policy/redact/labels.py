@@ -112,7 +112,7 @@ _VAT = frozenset(
 )
 _SUFFIX = re.compile(r"_(?:number|no|nr|num|code|value|id|nummer)\Z")
 _PREFIX = re.compile(r"\A(?:pii|b|i|national_id|nationalid|id|nid)_")
-# `WORK_EMAIL`, `CLIENT_IP`: whoever's it is.
+# `WORK_EMAIL`, `CLIENT_IP`: the owner does not matter.
 _WHOSEVER = frozenset({"address", "email", "phone", "iban", "vat", "bic", "plate", "ip", "imei", "dob", "birthdate"})
 _SECRET = re.compile(r".*_(?:token|secret|password|credentials?|key)")
 _UNMARKED = str.maketrans("øłđðþı", "oldtti".replace("tt", "dt"))
@@ -180,7 +180,7 @@ def _of_country(code: str, name: str) -> str | None:
 _ALSO_VAT = frozenset(
     {"gr_afm", "pl_nip", "pt_nif", "hr_oib", "si_tax", "cy_tic", "es_cif", "es_dni", "es_nie", "bg_egn", "lv_pk"}
 )
-_DOCUMENTS = frozenset({PASSPORT, "de_id"})  # whose state the number does not tell
+_DOCUMENTS = frozenset({PASSPORT, "de_id"})  # the number does not show its state
 
 
 def is_right(found: str, gold: str) -> bool:

@@ -160,7 +160,7 @@ class Redactor:
 
 
 def _needed(detectors: Sequence[Detector], actions: Mapping[Any, Any]) -> tuple[Detector, ...]:
-    """Those the plan names and those before them, which tell apart what they would mistake."""
+    """Detectors of the labels in the plan, and those before them, which claim what these would mistake."""
     named = {general_label(label) for label in actions}
     last = max((index for index, d in enumerate(detectors) if d.label in named), default=-1)
     return tuple(detectors[: last + 1])
@@ -208,7 +208,7 @@ class _Run:
         return "".join(pieces) + text[at:]
 
     def _with_encoded(self, text: str, spans: list[Span]) -> list[Span]:
-        """Add what stands in base64; of several findings in one, that with the strictest action."""
+        """Add findings in base64; of several findings in one, that with the strictest action."""
         plan = self._redactor.plan.input
         strictest: dict[int, tuple[int, Span]] = {}
         for span in find_encoded(text, self._redactor._input):
@@ -250,7 +250,7 @@ class _Run:
 
 
 def _with_literals(text: str, spans: list[Span], pseudonyms: Pseudonyms) -> list[Span]:
-    """Add what looks like a placeholder; where a finding overlaps it, the finding stands and nothing is restorable."""
+    """Add what looks like a placeholder; where a finding overlaps it, the finding is kept and nothing is restorable."""
     literals = [Span(m.start(), m.end(), LITERAL) for m in PLACEHOLDER.finditer(text)] if "<" in text else []
     own = (
         Span(each.start, each.end, LITERAL) for each in mentions(text, 0, pseudonyms, final=True, own=False).mentions

@@ -225,7 +225,7 @@ class StreamFilter:
         return mention.end
 
     def _judge(self, text: str, at: int, run: "_Run", edits: "_Edits") -> int:
-        """Act on what stands in `run`; returns where the next one begins."""
+        """Act on the findings in `run`; returns where the next one begins."""
         until = at + (run.end - at) // 2 if run.rest else run.end
         base = max(0, at - CONTEXT)
         seen = text[base : run.end]
@@ -263,7 +263,7 @@ class StreamFilter:
                 raise RedactionError(f"an answer knows no action {action}")
 
     def _inside_string(self, edits: "_Edits", at: int) -> bool:
-        """Whether `at` stands inside a JSON string; looks at each written character once."""
+        """Whether `at` is inside a JSON string; looks at each written character once."""
         self._in_string ^= edits.quotes_before(at) % 2 == 1
         return self._in_string
 
@@ -362,7 +362,7 @@ def _value_run(text: str, at: int, run: _Run, *, final: bool) -> _Run:
 
 
 def _next_word_end(text: str, at: int, end: int, *, final: bool) -> int | None:
-    """The end with one more word; `end` itself if that cannot be told yet; None if the run ends here."""
+    """The end with one more word; `end` itself if that cannot be decided yet; None if the run ends here."""
     if end == len(text):
         return None if final else end
     gap = _GAP.match(text, end)

@@ -1,4 +1,4 @@
-"""What stands in the text where something was found."""
+"""Replacements of findings: tag, hash, mask."""
 
 import hmac
 from hashlib import sha256

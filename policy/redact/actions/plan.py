@@ -39,7 +39,7 @@ _SAME: Mapping[Label, tuple[Label, ...]] = MappingProxyType(
 
 def action_for(actions: Mapping[Label, A], label: Label) -> A | None:
     """What is done with a `label`: the strictest of what is named for its kind, for a kind of another state that is the
-    same number (a text may not tell which of them it holds), and for its first part."""
+    same number (a text may not show which of them it holds), and for its first part."""
     if "." not in label:
         return actions.get(label)
     asked = (*_SAME.get(label, (label,)), general_label(label))

@@ -326,8 +326,8 @@ _FORMS = (_fields, _houses, _leading_codes, _boxes, _blocks, _kinds_in_front)
 def _street_before(before: str) -> _Street | None:
     """The street whose name `before` ends in, if there is one."""
     words = before.removesuffix(" ").removesuffix(",")
-    for said in (" nr", " nr.", " Nr."):
-        words = words.removesuffix(said)
+    for suffix in (" nr", " nr.", " Nr."):
+        words = words.removesuffix(suffix)
     if words[-1:] in _ROMAN_ENDS:
         words = _ROMAN.sub("", words)
     small = words.lower()

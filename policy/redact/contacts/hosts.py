@@ -151,7 +151,7 @@ def _stands_in_a_record(text: str, match: re.Match[str]) -> bool:
 
 
 def _is_version(text: str, match: re.Match[str]) -> bool:
-    """Whether it is a release or a section: what stands before says so, or four small numbers are not called a host."""
+    """Whether it is a release or a section: the words before it name one, or four small numbers are not called a host."""
     written = text[max(0, match.start() - _BEFORE) : match.start()]
     before = lowered(written)
     if _VERSION.search(before) or _PRODUCT.search(written):

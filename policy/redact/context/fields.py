@@ -1,4 +1,4 @@
-"""Where the value of a named field may stand: behind its name, or below it in its column.
+"""Where the value of a named field may be: behind its name, or below it in its column.
 
 However a form, a page or a program sets the two apart. For what has no check digit, and counts only where it is named.
 """

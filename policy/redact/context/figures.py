@@ -1,8 +1,8 @@
 # ruff: noqa: E501  # tables read better in one line a row
 """Numbers that are figures: decimals, years, versions, times and process ids, cells of a table of numbers.
 
-A figure's own shape, or the shape of its line or column, tells it from a phone, a card and an identity number, also
-where a label stands before it: a score of the label `PHONE_NUMBER` is no phone. Everything here looks at the number, at
+A figure's own shape, or the shape of its line or column, distinguishes it from a phone, a card and an identity number, also
+where a label precedes it: a score of the label `PHONE_NUMBER` is no phone. Everything here looks at the number, at
 the 64 characters before it and, in whole texts, at what follows; never at what a stream would have to wait for.
 """
 
@@ -103,7 +103,7 @@ def is_measured(reading: Reading, begin: int, end: int) -> bool:
 
 
 def is_dated(written: str) -> bool:
-    """Whether it is a span of years, an act by its year, or a version beside a day: also where a word calls a phone."""
+    """Whether it is a span of years, an act by its year, or a version next to a day: also where a word calls a phone."""
     if years := _YEARS.fullmatch(written):
         first, last = int(years[1]), int(years[2])
         is_span = first <= last <= min(_LATEST_YEAR, first + _LONGEST_SPAN)
@@ -139,7 +139,7 @@ def is_keyed(reading: Reading, begin: int) -> bool:
 
 
 def stands_among_figures(reading: Reading, begin: int, end: int) -> bool:
-    """Whether a cell beside it holds nothing but a number, and no e-mail address makes the line a person's record."""
+    """Whether a neighbouring cell holds nothing but a number, and no e-mail address makes the line a person's record."""
     if not (
         _NUMERIC_CELL_BEFORE.search(reading, max(0, begin - _REACH), begin)
         or _NUMERIC_CELL_AFTER.match(reading, end, end + _REACH)

@@ -1,7 +1,7 @@
 # ruff: noqa: E501  # tables read better in one line a row
 """Numbers that are called something else: orders, invoices, articles, versions, hashes, prices, failed accounts.
 
-A detector that would otherwise guess (a number nobody named) leaves them alone. What is named as personal data, or
+A detector that would otherwise guess (a number without a name) leaves them alone. What is named as personal data, or
 proves itself by a strong check, is not asked.
 """
 

@@ -1,7 +1,7 @@
 """What a tenant looks for beyond the rest: its own words (projects, code names) and patterns (customer numbers).
 
 Patterns run in RE2 (Cox 2007): time is linear in the text whatever the pattern, and its memory is bounded, so a
-tenant's pattern can slow nobody else down. There are no look-arounds and no back-references.
+tenant's pattern can slow no other tenant down. There are no look-arounds and no back-references.
 """
 
 import re
@@ -77,5 +77,5 @@ def _is_whole(text: str, start: int, end: int) -> bool:
 
 
 def _reason(error: Exception) -> str:
-    said = error.args[0] if error.args else ""
-    return said.decode("utf-8", "replace") if isinstance(said, bytes) else str(said)
+    message = error.args[0] if error.args else ""
+    return message.decode("utf-8", "replace") if isinstance(message, bytes) else str(message)

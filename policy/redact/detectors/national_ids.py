@@ -205,7 +205,7 @@ def _named_at(reading: Reading, at: int, named: Named, chains: list[Chain]) -> t
 
 
 def _is_something_else(written: str, kind: str) -> bool:
-    """Whether a date, or words beside a number, would pass for a number whose check lets much pass."""
+    """Whether a date, or words next to a number, would pass for a number whose check lets much pass."""
     return _A_DATE.fullmatch(written) is not None or (kind in _MIXED and _LONE_LETTERS.match(written) is not None)
 
 
@@ -305,7 +305,7 @@ def _may_be_written(kind: str, latin: str, chain: Chain) -> bool:
 
 
 def _is_written_apart(kind: str, latin: str, chain: Chain) -> bool:
-    """Whether its country's separators, which are no blanks, tell it from numbers beside it."""
+    """Whether its country's separators, which are no blanks, set it apart from numbers next to it."""
     return " " not in latin[chain.begin : chain.end] and _is_written(kind, latin, chain)
 
 
@@ -473,7 +473,7 @@ _A_DATE_AND = re.compile(rf"{_A_DATE.pattern}[ ,.][A-Za-z]")  # `2025-03-12 p`
 _A_SUM = re.compile(r"[1-9][0-9]{0,2}(?:\.[0-9]{3}){1,4}(?: (?:19|20)[0-9]{2})?")  # thousands, perhaps beside a year
 _SMALL_WORD = re.compile(
     r"[0-9] [a-z]{1,2}\Z|\A[a-z]{1,2} [0-9]|[0-9]\. [A-Za-z]{1,2}\Z"
-)  # beside a number: no part of it
+)  # next to a number: no part of it
 _DATED = {kind: re.compile(each.plausible) for kind, each in IDS.items() if each.plausible}
 _SIGNS = frozenset(" ./-")
 _ONE_SIGN = with_trait("one_sign")

@@ -3,7 +3,7 @@
 A key is known by the prefix it begins with (``[[prefix]]``: what follows it, and whether a digit is always among that)
 or by a sign inside (``[[inside]]``: an expression searched from up to ``before`` characters in front of the sign; a
 group ``secret`` is what counts). Keys without a mark of their own (Hetzner, OVH, older Heroku and Cloudflare ones)
-count beside a word: `secrets`. A new key is one entry and one test.
+count next to a word: `secrets`. A new key is one entry and one test.
 """
 
 import re

@@ -1,6 +1,6 @@
 # ruff: noqa: E501  # tables read better in one line a row
 """Secrets that show what they are: keys by their vendor's shape (`secret_formats`), JSON Web Tokens (RFC 7519), private
-keys (RFC 7468), log-ins in URLs, and random values beside a word such as `password`.
+keys (RFC 7468), log-ins in URLs, and random values next to a word such as `password`.
 """
 
 import math

@@ -1,6 +1,6 @@
 """Check digits of national numbers that `python-stdnum` does not know.
 
-Every function takes letters and digits without separators and says whether the check holds; none raises.
+Every function takes letters and digits without separators and returns whether the check holds; none raises.
 """
 
 import re
@@ -116,7 +116,7 @@ def is_belgian_national_number(number: str) -> bool:
 
 
 def is_german_tax_number(number: str) -> bool:
-    """Steuerliche Identifikationsnummer: check digit by ISO 7064 mod 11,10, digits repeated as the law says."""
+    """Steuerliche Identifikationsnummer: check digit by ISO 7064 mod 11,10, digits repeated as the law prescribes."""
     if not _digits(number, 11):
         return False
     check = 5

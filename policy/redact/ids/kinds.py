@@ -37,7 +37,7 @@ class IdKind(NamedTuple):
         needs: what must speak for a valid number.
         names: what it is called, in small letters without marks; a blank also stands for ``_``, ``-`` or nothing, and
             a ``*`` for the rest of a word.
-        written: how its country writes it, as an expression; empty where that tells nothing.
+        written: how its country writes it, as an expression; empty where that is no evidence.
         traits: see `with_trait`.
         home: countries whose language a text must speak, where it speaks any, for a number that nothing names.
         first: the signs that it may begin with; empty for any.
@@ -63,14 +63,14 @@ class IdKind(NamedTuple):
 
 
 TRAITS = frozenset({
-    "date_coded",  # a date of birth is inside, which few random numbers have beside a check digit
+    "date_coded",  # a date of birth is inside, which few random numbers have in addition to a check digit
     "one_in_twenty",  # so many random numbers of its shape pass
     "rare",  # so few pass that a program's number is none by chance
     "unchecked",  # nothing in the number itself speaks for it; a name that others have too is not enough
-    "mixed",  # letters and digits in no order: words beside a number would pass
-    "own_name_only",  # its check says so little that a general name is not enough
-    "one_sign",  # nobody mixes its separators; rows of figures do
-    "signed",  # its separator tells the century, or the state
+    "mixed",  # letters and digits in no order: words next to a number would pass
+    "own_name_only",  # its check is so weak that a general name is not enough
+    "one_sign",  # its separators are never mixed; rows of figures mix them
+    "signed",  # its separator denotes the century, or the state
 })  # fmt: skip
 _STDNUM = "stdnum."
 _OWN = "own."
@@ -137,7 +137,7 @@ def with_trait(trait: str) -> frozenset[str]:
 
 
 UNCHECKED = with_trait("unchecked")
-# One number under one name, issued by two states; which of them a text means, its language says.
+# One number under one name, issued by two states; the language of a text decides which of them it means.
 SAME_NUMBER = {kind: each.same_as for kind, each in IDS.items() if each.same_as} | {"li_ahv": "ch_ahv"}
 
 

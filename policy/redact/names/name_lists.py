@@ -1,4 +1,5 @@
-"""Words that tell a name from other capitalised words, from `name_rules/*.txt`: one a line, ``#`` before a comment.
+"""Words that distinguish a name from other capitalised words, from `name_rules/*.txt`: one a line, ``#`` before a
+comment.
 
 Given names and surnames come from the locales of Faker (MIT), small words from Stopwords ISO (MIT), places from Unicode
 CLDR (Unicode licence). They are lists of a language's words; none of them is of a text about persons.

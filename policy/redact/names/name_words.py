@@ -1,11 +1,11 @@
 # ruff: noqa: E501  # tables read better in one line a row
 """Names of persons in a text, from a model's share for each word and from what the words themselves show.
 
-A small model knows more than it says: of a name that is rare in its training it is a tenth sure, of the next word not at
+A small model's weak shares are evidence too: of a name that is rare in its training it is a tenth sure, of the next word not at
 all. So a weak share counts where the words look like a name: two capitalised ones, the first a given name
 (`name_rules/given_names.txt`). A lone word needs a strong share, and a stronger one where any word has a capital, as at
 the head of a sentence. Greek and Cyrillic, which the model has not learned, are judged by given names and by the endings
-of surnames alone; judgments write persons as initials, which the words before them tell.
+of surnames alone; judgments write persons as initials, which the words before them reveal.
 """
 
 import re
@@ -203,7 +203,7 @@ def names_of(text: str, shares: Shares) -> Iterator[tuple[int, int]]:
     done: set[Word] = set()
     whole: set[str] = set()  # words of names of several words: each of them may stand alone elsewhere
     for group in _groups(text, iter(words)):
-        if _NOT_LATIN.match(text, group[0].start):  # `Ονομάζομαι Γιώργος`: no share tells where the name begins
+        if _NOT_LATIN.match(text, group[0].start):  # `Ονομάζομαι Γιώργος`: no share shows where the name begins
             group = group[next((index for index, word in enumerate(group) if word.is_given), 0) :]
         group = _without_ends(text, group)
         if _is_name(text, group, is_german=is_german):
@@ -245,7 +245,7 @@ def _begin(text: str, start: int) -> int:
 
 
 def _end(text: str, end: int) -> int:
-    """Where a name ends, what tells it from others included: `Richard III.`, `Lucas Cranach dem Älteren`."""
+    """Where a name ends, its epithet included: `Richard III.`, `Lucas Cranach dem Älteren`."""
     suffix = _SUFFIX.match(text, end) or _ORDINAL.match(text, end)
     return suffix.end() if suffix else end
 
@@ -289,7 +289,7 @@ def _groups(text: str, words: Iterator[Word]) -> Iterator[list[Word]]:
 
 
 def _is_said(text: str, word: Word) -> bool:
-    """Whether what stands before a word speaks of a person: `kazao je`, `dijo`, `minister`."""
+    """Whether the words before a word announce a person: `kazao je`, `dijo`, `minister`."""
     may_be = not word.is_common or word.is_given or word.is_surname
     return may_be and _PERSON_BEFORE.search(text, max(0, word.start - _REACH), word.start) is not None
 

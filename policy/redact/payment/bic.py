@@ -35,8 +35,8 @@ def find_bics(text: str, start: int) -> Iterator[tuple[int, int]]:
         if code := _BEFORE.search(reading, max(start, at - _LONGEST), at):
             yield code.span("code")
         ways = [*places(reading, at, name.end())]
-        if said := _SAID.match(reading, name.end()):
-            ways.append((said.end(), len(reading)))
+        if joint := _SAID.match(reading, name.end()):
+            ways.append((joint.end(), len(reading)))
         for first, last in ways:
             is_set = _SETS.search(
                 reading, name.end(), min(first, name.end() + _REACH)

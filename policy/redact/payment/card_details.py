@@ -2,7 +2,7 @@
 """What goes with a payment card: its verification code and its date of expiry, behind their names.
 
 Neither has a check. Three or four digits are a code only right behind its name; a month and a year are an expiry only
-where a card or its code is spoken of beside them.
+where a card or its code is named near them.
 """
 
 import re

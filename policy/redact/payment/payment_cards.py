@@ -19,7 +19,7 @@ _ACCOUNT_HEAD = re.compile(r"(?<![A-Za-z0-9])[A-Z]{2}[0-9]{2}[ -](?:[A-Z0-9]{4}[
 _FIRST_DIGITS = frozenset("0123456")
 _SHORTEST, _LONGEST = 12, 19
 _LONGEST_ID = 15
-_SURE = 14  # shorter ones are told from articles and parcels by what they are called
+_SURE = 14  # shorter ones need a name, which distinguishes them from articles and parcels
 _ISSUERS = re.compile(
     r"4(?:[0-9]{12}|[0-9]{15}|[0-9]{18})"  # Visa
     r"|(?:5[1-5][0-9]{2}|222[1-9]|22[3-9][0-9]|2[3-6][0-9]{2}|27[01][0-9]|2720)[0-9]{12}"  # Mastercard
@@ -33,7 +33,7 @@ _ISSUERS = re.compile(
     r"|5019[0-9]{12}"  # Dankort
     r"|220[0-4][0-9]{12}"  # Mir
 )
-_COORDINATE = 6  # digits; nobody groups a card so, and rows of figures have it
+_COORDINATE = 6  # digits; no card is grouped so, and rows of figures have it
 _USUAL = 16  # digits; longer cards are written in groups, or named
 _LONG_NUMBER = re.compile(r"(?<![0-9.])[0-9]{13,19}(?![0-9.])")
 _AROUND = 240  # characters
@@ -56,7 +56,7 @@ def passes_luhn(digits: str) -> bool:
 
 
 def find_cards(text: str, start: int) -> Iterator[tuple[int, int]]:
-    """Spans of card numbers from `start` on. Other numbers may stand beside one: every group is tried as its first."""
+    """Spans of card numbers from `start` on. Other numbers may be next to one: every group is tried as its first."""
     reading = text if isinstance(text, Reading) else Reading(text)
     for run in _GROUPS.finditer(text, start):
         if run.end() - run.start() < _SHORTEST:
@@ -125,7 +125,7 @@ def _is_grouped(sizes: list[int]) -> bool:
 
 
 def _heads_cards(reading: Reading, begin: int) -> bool:
-    """Whether the number stands below a heading that speaks of cards."""
+    """Whether the number is below a heading that names cards."""
     if not reading.columns:
         return False
     known: Spans | None = reading.__dict__.get("card_cells")

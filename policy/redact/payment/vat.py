@@ -1,4 +1,5 @@
-"""VAT numbers by their country's prefix and check digits (VIES; Switzerland, Norway and the United Kingdom beside it).
+"""VAT numbers by their country's prefix and check digits (VIES; Switzerland, Norway and the United Kingdom in
+addition).
 
 Without the prefix a number counts only where it is called a VAT number in words, and only where a country's rules say
 so (`vat_kinds`): elsewhere the bare number is a national one, see `policy.redact.detectors.national_ids`.

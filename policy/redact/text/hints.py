@@ -1,7 +1,7 @@
 # ruff: noqa: E501  # tables read better in one line a row
 """Which countries a text speaks of, from its small words, its letters and its numbers' prefixes.
 
-Used to choose between kinds of numbers that share a shape, never to leave a check out. English says nothing, for it is
+Used to choose between kinds of numbers that share a shape, never to leave a check out. English is no evidence, for it is
 written everywhere; its words only keep others from being taken for another language's.
 """
 
@@ -68,7 +68,7 @@ _WORDS: dict[str, str] = {
     "sv": "jag och ar inte heter mitt hej tack med kund sverige gata pa till svensk bor det ang basta fodd konto namn "
           "adress klagar handlaggare sokande kommer",
 }  # fmt: skip
-# Only a foreign text's word for a country tells more than the words above: `the Polish customer`.
+# Only a foreign text's word for a country is stronger evidence than the words above: `the Polish customer`.
 _NAMES: dict[str, str] = {
     "at": "austria austrian osterreich osterreichische autriche oostenrijk", "be": "belgium belgian belgie belgique belgien",
     "bg": "bulgaria bulgarian", "ch": "switzerland swiss schweiz suisse svizzera", "cy": "cyprus cypriot κυπρος",

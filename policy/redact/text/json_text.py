@@ -24,7 +24,7 @@ _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|-?[0-9][0-9.eE+-]*', re.DOTALL)
 _ESCAPED_AGAIN = re.compile(r"\\(?:u[0-9a-fA-F]{4}|\")|\"[^\"]{0,400}\\n")
 _MOST_ESCAPES = 3  # JSON in JSON in JSON
 _MOST_EXACT = 1e22  # what a float holds to the last digit
-_LONG_NUMBER = 7  # digits; shorter numbers identify nobody
+_LONG_NUMBER = 7  # digits; shorter numbers identify no person
 
 
 def cut_escape(text: str) -> int:
@@ -95,7 +95,7 @@ def _laid_out(view: View) -> View:
 
 
 def escaped(text: str) -> str:
-    """`text` as it stands between the quotes of a JSON string."""
+    """`text` as written between the quotes of a JSON string."""
     return json.dumps(text, ensure_ascii=False)[1:-1]
 
 
@@ -121,7 +121,7 @@ def digits_of(number: str) -> str:
 def map_values(text: str, rewrite: Callable[[str], str]) -> str:
     """Put every string (names too) and every long number of a JSON text through `rewrite`.
 
-    A number that changes becomes a string, so valid JSON stays valid. Works token by token: a name that stands twice
+    A number that changes becomes a string, so valid JSON stays valid. Works token by token: a name that occurs twice
     cannot hide its first value.
     """
 

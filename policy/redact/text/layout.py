@@ -1,4 +1,4 @@
-"""Signs that lay a text out and are no part of what it says: Markdown's emphasis, lines that a mail program broke.
+"""Signs that lay a text out and are no part of its content: Markdown's emphasis, lines that a mail program broke.
 
 An underscore belongs to a word, so ``_0304819259_`` and ``__DE89…__`` would hide a number that ``*0304819259*`` shows.
 A phone in groups whose blank fell on the end of a line is read on in the next one.

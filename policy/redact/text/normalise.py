@@ -21,7 +21,7 @@ ZERO_WIDTH = (
 _GONE = frozenset(ZERO_WIDTH)
 DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2043\u2212\ufe58\ufe63\uff0d"
 
-# Capitals and small letters of Cyrillic and Greek that cannot be told from Latin ones (Unicode TR 39, confusables).
+# Capitals and small letters of Cyrillic and Greek that look like Latin ones (Unicode TR 39, confusables).
 LOOK_ALIKES = str.maketrans("АВЕКМНОРСТУХасеорхуіјЅѕΑΒΕΖΗΙΚΜΝΟΡΤΥΧον", "ABEKMHOPCTYXaceopxyijSsABEZHIKMNOPTYXov")
 
 

@@ -20,7 +20,7 @@ _BESIDE = re.compile(r"(?<=[0-9])[OoIl|]+|[OoIl|]+(?=[0-9])")
 _LOOK_ALIKE = re.compile(f"[{''.join(map(chr, LOOK_ALIKES))}]")
 _UNLIKE = re.compile(r"[0-9](?:(?<=[OoIl|][0-9])|(?=[OoIl|]|[ ./-][OoIl]{1,3}[ ./-][0-9]))")
 _BETWEEN_DIGITS = 6  # signs at most between two digits that make letters between them digits
-# No digit between two words, nor beside a cell that is a number: `Step_LSC|30002312|onStandStepChanged`.
+# No digit between two words, nor next to a cell that is a number: `Step_LSC|30002312|onStandStepChanged`.
 _BAR_OF_TABLE = re.compile(r"[^\W\d_]{2}[\"' ]{0,2}\|[\"' ]{0,2}[^\W\d_]{2}|\| ?-{3}|[^\W\d_]\|[0-9]{1,12}\|[^\W\d_]")
 _PADDED = re.compile(r"[^\s|] \| [^\s|]")
 _TIGHT = re.compile(r"[^\W\d_]{2}\||\|[^\W\d_]{2}")
@@ -181,7 +181,7 @@ class Reading(str):
 
     @_Once
     def with_plain_digits(self) -> "Reading | None":
-        """With O, o, I, l and | read as 0 and 1 beside digits, character for character; None if it is that already.
+        """With O, o, I, l and | read as 0 and 1 next to digits, character for character; None if it is that already.
 
         Letters of the same look count as Latin ones there; the others stay, for names in Greek and Cyrillic.
         """

@@ -1,4 +1,4 @@
-"""Tables in a text, as far as a heading says what stands below it: comma, semicolon, tab and bar separated values,
+"""Tables in a text, as far as a heading names the cells below it: comma, semicolon, tab and bar separated values,
 columns held apart by blanks, rows of HTML, and the lists of columns of SQL (``INSERT INTO t (a, b) VALUES``, ``COPY``).
 """
 

@@ -50,10 +50,10 @@ NUMBER = Identity("number", _number)
 """Separators and case do not count: the digits and letters of an IBAN, a card, a phone, an id say all of it."""
 
 SIGNED = Identity("signed", _signed)
-"""Blanks and case do not count; other separators do, because one tells the century or the state."""
+"""Blanks and case do not count; other separators do, because one denotes the century or the state."""
 
 MAIL = Identity("mail", _mail)
 """Case does not count. For the domain that is RFC 1035 §2.3.3; for the local part it is a choice: RFC 5321 §2.4 lets a
-server tell `John` from `john`, and no provider in use does."""
+server distinguish `John` from `john`, and no provider in use does."""
 
 IDENTITIES = {each.name: each for each in (EXACT, NUMBER, SIGNED, MAIL)}

@@ -14,7 +14,7 @@ _HIDDEN = re.compile(
     r"|=40(?<=[A-Za-z0-9]=40)(?=[A-Za-z0-9-]{1,60}(?:\.|=2E)[A-Za-z])"
 )
 # In the data of a form a blank is a plus (WHATWG URL §5.1), but not the one that a phone begins with, nor in an address
-# that nobody encoded (`a+b@example.org`).
+# that is not encoded (`a+b@example.org`).
 _FIELD = re.compile(
     r"(?<=[?&])[\w%.+~\[\]-]{1,80}=[^\s&\"'<>@]{0,300}+(?!@)|(?<![\w%.+~@&-])[\w%.+~-]{1,80}=[^\s&\"'<>@]{1,300}+(?=&[\w%.+~-]{1,80}=)"
 )
