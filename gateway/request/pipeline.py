@@ -36,17 +36,17 @@ from gateway.openai.finite_json import NotFinite, write
 from gateway.openai.sse import sse_data
 from gateway.openai.stream_filter import StreamRewriter
 from gateway.random_bytes import random_hex
+from gateway.request.answer.relay import StreamRelay
+from gateway.request.answer.whole_answer import read_answer, usage_is_sound
 from gateway.request.authentication import Authenticator
 from gateway.request.enforcement import Judge
 from gateway.request.evaluation import Evaluation, Overtaken, Way
 from gateway.request.exchange import Exchange
 from gateway.request.parking import Parking
 from gateway.request.recorder import Recorder
-from gateway.request.relay import StreamRelay
 from gateway.request.reservation import Meter
 from gateway.request.routes import Routes
 from gateway.request.telemetry import Telemetry
-from gateway.request.whole_answer import read_answer, usage_is_sound
 from gateway.upstream.client import Answer, Upstream
 from policy.errors import RedactionError
 from regions.fleet.fleet import Call

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.openai.stream_filter import StreamRewriter
-from gateway.request.relay import StreamRelay
+from gateway.request.answer.relay import StreamRelay
 from policy.errors import RedactionBlocked
 from tests.fakes.recorded_streams import MAIL, STREAMS, USAGE
 from tests.gateway.openai.test_stream_filter import Assembled, make_filter

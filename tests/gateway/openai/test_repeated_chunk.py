@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from gateway.openai.repeated_chunk import RepeatedChunk
 from gateway.openai.shape import DELTA, choices_of
 from gateway.openai.stream_filter import StreamRewriter
-from gateway.request.relay import StreamRelay
+from gateway.request.answer.relay import StreamRelay
 from policy.redact.actions.plan import RedactionPlan
 from policy.redact.actions.pseudonyms import Pseudonyms
 from policy.redact.redactor import Redactor

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gateway.errors import BackendFailed
 from gateway.openai.endpoint import COMPLETIONS
 from gateway.openai.stream_filter import StreamRewriter
-from gateway.request.relay import StreamRelay
+from gateway.request.answer.relay import StreamRelay
 from tests.gateway.parts import call, exchange
 
 DONE = b"data: [DONE]\n\n"
