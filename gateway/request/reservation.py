@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from math import floor, isinf
 from types import TracebackType
-from typing import Final, Literal
+from typing import Final, Literal, Protocol
 
 from gateway.errors import (
     BudgetExceeded,
@@ -18,7 +18,8 @@ from gateway.identity.principal import Principal
 from gateway.limits.limiter import NOTHING, Cost, Counter, Kind, Limiter, LimitExceeded, Reservation
 from gateway.openai.asgi_client import Header
 from gateway.records.prices import NANO, Price
-from gateway.request.exchange import CHARACTERS_PER_TOKEN, Exchange
+from gateway.request.answer.received import CHARACTERS_PER_TOKEN, Used
+from gateway.request.stages import Parsed, Reserved
 from policy.decision.decision import Reason
 
 PriceOf = Callable[[str], Price | None]
@@ -36,6 +37,14 @@ _REACHED: dict[Kind, type[LimitReached]] = {
     "day": BudgetExceeded,
     "month": BudgetExceeded,
 }
+
+
+class Consumption(Protocol):
+    """What becomes of a call."""
+
+    @property
+    def used(self) -> Used | None:
+        """The tokens that are charged; None if nothing is."""
 
 
 class Meter:
@@ -64,15 +73,14 @@ class Meter:
         finally:
             await self._limiter.settle(reservation, NOTHING)
 
-    async def reserve(self, exchange: Exchange, counted: bool = False) -> "Held":
-        """Hold what the call may cost, until the block that is entered with it ends. `counted`: as a request already,
-        at its admission.
+    async def reserve(self, request: Parsed, consumption: Consumption) -> "Held":
+        """Hold what the call may cost, until the block that is entered with it ends; then `consumption` counts.
 
-        Raises a LimitReached; LimitsUnavailable where limits cannot be checked; a limit that cannot be applied is not
-        ignored: PolicyDenied where a budget in money is set and the model has no price, InvalidRequest where tokens are
-        limited and the answer would have no end.
+        Raises a LimitReached, with the headers about the limits; LimitsUnavailable where limits cannot be checked. A
+        limit that cannot be applied is not ignored: PolicyDenied where a budget in money is set and the model has no
+        price, InvalidRequest where tokens are limited and the answer would have no end.
         """
-        counters, call = exchange.principal.counters, exchange.call
+        counters, call = request.principal.counters, request.call
         if call.has_no_end and any(counter.kind in _TOKENS for counter in counters):
             raise InvalidRequest(
                 "ignore_eos without max_tokens has no end that a limit could hold; set max_tokens", param="ignore_eos"
@@ -83,17 +91,18 @@ class Meter:
                 if counter.kind in _MONEY:
                     because = f"a budget is set, and no price is known for {call.model[:80]}"
                     raise PolicyDenied([Reason(f"limits.eur_per_{counter.kind}", None, because)])
-        exchange.prompt_estimate = prompt = max(len(call.raw) // CHARACTERS_PER_TOKEN, call.request.prompt_ids)
+        prompt = max(len(call.raw) // CHARACTERS_PER_TOKEN, call.request.prompt_ids)
         answer = call.most_tokens(self._default_max_tokens)
-        if counted:
+        if request.counted:
             counters = tuple(counter for counter in counters if counter.kind != "requests")
         try:
             reservation = await self._limiter.reserve(counters, _cost(prompt, answer, 0, price))
         except LimitExceeded as error:
-            exchange.rates = rate_headers(counters, error.used)
-            raise _refused(error) from None
-        exchange.rates = rate_headers(counters, reservation.used)
-        return Held(self._limiter, reservation, exchange, price)
+            refused = _refused(error)
+            refused.rates = rate_headers(counters, error.used)
+            raise refused from None
+        reserved = Reserved(request, prompt, rate_headers(counters, reservation.used))
+        return Held(self._limiter, reservation, reserved, consumption, price)
 
 
 def _refused(error: LimitExceeded) -> LimitReached:
@@ -105,23 +114,31 @@ def _refused(error: LimitExceeded) -> LimitReached:
 class Held:
     """A reservation, settled with what the call did use when its block ends, however it ends."""
 
-    __slots__ = ("_exchange", "_limiter", "_price", "_reservation")
+    __slots__ = ("_consumption", "_limiter", "_price", "_reservation", "_reserved")
 
-    def __init__(self, limiter: Limiter, reservation: Reservation, exchange: Exchange, price: Price | None) -> None:
+    def __init__(
+        self,
+        limiter: Limiter,
+        reservation: Reservation,
+        reserved: Reserved,
+        consumption: Consumption,
+        price: Price | None,
+    ) -> None:
         self._limiter = limiter
         self._reservation = reservation
-        self._exchange = exchange
+        self._reserved = reserved
+        self._consumption = consumption
         self._price = price
 
-    async def __aenter__(self) -> None:
-        return None
+    async def __aenter__(self) -> Reserved:
+        return self._reserved
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if not self._reservation.counters:
             return
-        used = self._exchange.used
+        used = self._consumption.used
         actual = NOTHING if used is None else _cost(used.prompt, used.answer, used.cached, self._price)
         await self._limiter.settle(self._reservation, actual)
 

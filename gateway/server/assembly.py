@@ -49,9 +49,11 @@ from gateway.policies.activation import activate_scheduled
 from gateway.policies.compiled import PolicyCompiler
 from gateway.policies.study import PolicyRoom
 from gateway.records.prices import configured
+from gateway.request.answer.delivery import Delivery
 from gateway.request.authentication import Authenticator
 from gateway.request.enforcement import Judge
 from gateway.request.evaluation import Evaluation
+from gateway.request.outcome import Outcome
 from gateway.request.parking import Parking
 from gateway.request.pipeline import Pipeline
 from gateway.request.recorder import Recorder
@@ -290,12 +292,14 @@ def _pipeline(base: _Base, parts: _Parts) -> Pipeline:
             parts.limiter, lambda model: directory.prices.at(model, time()), settings.requests.default_max_tokens
         ),
         judge=judge,
-        evaluation=Evaluation(authenticator, judge, memory.routes, parts.names, parts.inspection, telemetry),
-        inspection=parts.inspection,
+        evaluation=Evaluation(
+            authenticator, judge, memory.routes, memory.parking, parts.names, parts.inspection, telemetry
+        ),
         routes=memory.routes,
-        parking=memory.parking,
         recorder=parts.recorder,
         upstream=parts.upstream,
+        delivery=Delivery(parts.inspection, judge, memory.routes, telemetry),
+        outcome=Outcome(parts.recorder, telemetry),
         telemetry=telemetry,
         settings=settings.requests,
     )
