@@ -18,7 +18,7 @@ from pydantic import BaseModel
 from gateway import errors
 from gateway.cli.app import app
 from gateway.configuration.settings import Settings
-from gateway.openai.endpoint import ENDPOINTS
+from gateway.openai.endpoints import ENDPOINTS
 from gateway.request.telemetry import STEPS
 from gateway.server import connection
 from tests.fakes.backend import FakeBackend

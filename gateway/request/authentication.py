@@ -13,7 +13,7 @@ from gateway.identity.login import ProviderUnavailable
 from gateway.identity.machines import Machines
 from gateway.identity.principal import Principal
 from gateway.openai.asgi_client import Client
-from gateway.openai.endpoint import Endpoint
+from gateway.openai.endpoints import Endpoint
 from gateway.request.stages import Authenticated
 from gateway.request.telemetry import Telemetry
 

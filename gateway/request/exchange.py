@@ -11,7 +11,7 @@ from gateway.content.kept_content import Content
 from gateway.errors import GatewayError
 from gateway.identity.principal import Principal
 from gateway.openai.asgi_client import Client
-from gateway.openai.endpoint import Endpoint
+from gateway.openai.endpoints import Endpoint
 from gateway.request.answer.received import ReceivedAnswer, Used
 from gateway.request.stages import Accepted, Authenticated, Parsed, Redacted, Reserved, Routed
 from policy.decision.decision import Decision

@@ -14,7 +14,7 @@ from gateway.configuration.settings import Requests
 from gateway.content.inspection import parsed
 from gateway.content.kept_content import subject_of
 from gateway.openai.asgi_client import Client
-from gateway.openai.endpoint import Endpoint
+from gateway.openai.endpoints import Endpoint
 from gateway.random_bytes import random_hex
 from gateway.request.answer.attempt import Attempt
 from gateway.request.answer.delivery import Delivery

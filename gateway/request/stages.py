@@ -14,7 +14,8 @@ from gateway.content.kept_content import Content
 from gateway.content.prompt import Prompt
 from gateway.identity.principal import Principal
 from gateway.openai.asgi_client import Client, Header
-from gateway.openai.endpoint import Call, Endpoint
+from gateway.openai.call import Call
+from gateway.openai.endpoints import Endpoint
 from policy.decision.decision import Decision
 from policy.facts import BackendFacts
 from policy.redact.redactor import Redactor

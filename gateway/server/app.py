@@ -23,7 +23,7 @@ from gateway.directory.inventory import Inventory, no_such_model
 from gateway.errors import GatewayError, InternalError, MethodNotAllowed, RouteNotFound
 from gateway.identity.principal import Principal
 from gateway.openai.asgi_client import Client, Receive, Send, caller_address, headers_of
-from gateway.openai.endpoint import ENDPOINTS, Endpoint
+from gateway.openai.endpoints import ENDPOINTS, Endpoint
 from gateway.request.pipeline import Pipeline
 from gateway.server.health import Health
 from gateway.server.nearest_route import unknown_url

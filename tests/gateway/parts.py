@@ -9,7 +9,8 @@ from gateway.directory.inventory import Inventory
 from gateway.identity.principal import Principal
 from gateway.limits.effective import binding
 from gateway.openai.asgi_client import Client
-from gateway.openai.endpoint import CHAT, parse_call
+from gateway.openai.call import parse_call
+from gateway.openai.endpoints import CHAT
 from gateway.policies.compiled import PolicyCompiler
 from gateway.records.control import UNBOUNDED, BackendRecord
 from gateway.request.enforcement import Judge

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.errors import BackendFailed
-from gateway.openai.endpoint import COMPLETIONS
+from gateway.openai.endpoints import COMPLETIONS
 from gateway.openai.stream_filter import StreamRewriter
 from gateway.request.answer.received import ReceivedAnswer
 from gateway.request.answer.relay import StreamRelay
