@@ -19,7 +19,7 @@ from gateway.admin.explain import policy_room
 from gateway.database.errors import Invalid
 from gateway.identity.roles import Actor
 from gateway.records.control import BackendRecord
-from gateway.store.pages import Page
+from gateway.store.pagination import Page
 from regions.identity.identity import BackendIdentity
 from regions.identity.trust import Trust
 

@@ -12,7 +12,7 @@ from gateway.database.errors import Invalid
 from gateway.identity.roles import Actor
 from gateway.records.fleet import DeploymentRecord, ReplicaRecord
 from gateway.records.prices import MICRO
-from gateway.store.pages import Page
+from gateway.store.pagination import Page
 from gateway.store.reports.fleet_inventory import deployment_at, deployments_in, replicas_of
 from regions.fleet.deployment import CPU, MAX_NAME, Deployment, Place, Scale
 

@@ -12,7 +12,7 @@ from gateway.admin.calls.schemas import After, Body, Instant, Limit, Name, tagge
 from gateway.identity.roles import Actor
 from gateway.records.control import UNBOUNDED, KeyRecord, Scopes
 from gateway.store.control.keys import MAX_GRACE
-from gateway.store.pages import Page
+from gateway.store.pagination import Page
 
 router = APIRouter(prefix="/tenants/{tenant}/keys", tags=["keys"], route_class=OnceRoute)
 

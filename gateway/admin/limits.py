@@ -10,7 +10,7 @@ from gateway.admin.calls.access import Desk, DeskOf, IfMatch, Need
 from gateway.admin.calls.idempotency import OnceRoute
 from gateway.admin.calls.schemas import Body, Instant, tagged
 from gateway.identity.roles import Actor
-from gateway.limits.kinds import LimitFigures
+from gateway.limits.limit_kinds import LimitFigures
 from gateway.records.usage import LimitsRecord, PriceRecord
 from gateway.store.reports.usage_inventory import limits_at, limits_in, prices_in
 

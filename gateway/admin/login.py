@@ -26,7 +26,7 @@ from gateway.identity.login import Attempt, CodeRefused
 from gateway.identity.roles import Actor
 from gateway.openai.asgi_client import caller_address
 from gateway.records.control import AccessTokenRecord, PersonRecord, Role
-from gateway.store.answers import Answers, Pending
+from gateway.store.idempotent_answers import Answers, Pending
 
 if TYPE_CHECKING:
     from gateway.identity.provider import IdentityProvider

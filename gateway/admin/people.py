@@ -14,7 +14,7 @@ from gateway.admin.calls.schemas import After, Body, Instant, Limit, tagged
 from gateway.identity.roles import ROLE_TABLE, Actor, Permission
 from gateway.records.control import AccessTokenRecord, PersonRecord, Role
 from gateway.store.control.people import MAX_TOKEN_LIFE
-from gateway.store.pages import Page
+from gateway.store.pagination import Page
 
 TokenDays = Annotated[int, Field(ge=1, le=MAX_TOKEN_LIFE.days)]
 

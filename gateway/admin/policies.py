@@ -18,7 +18,7 @@ from gateway.database.errors import Invalid
 from gateway.identity.roles import OF_OPERATOR, Actor, Permission
 from gateway.policies.study import Draft
 from gateway.records.control import PolicyProposalRecord, PolicyVersionRecord
-from gateway.store.pages import Page
+from gateway.store.pagination import Page
 from policy.analysis.check import Outcome
 
 MAX_POLICY = 256 * 1024

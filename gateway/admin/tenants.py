@@ -14,7 +14,7 @@ from gateway.records.control import (
     RiskClass,
     TenantRecord,
 )
-from gateway.store.pages import Page
+from gateway.store.pagination import Page
 
 router = APIRouter(tags=["tenants"], route_class=OnceRoute)
 

@@ -18,7 +18,7 @@ from typing import Self
 
 from gateway.configuration.settings import Names
 from gateway.errors import RedactionRefused
-from gateway.openai.call import IDENTIFYING_FIELDS, Call
+from gateway.openai.checked_call import IDENTIFYING_FIELDS, Call
 from policy.errors import RedactionError
 from policy.redact.names.ner import NameModel
 from policy.redact.redactor import NamesByText, Redactor

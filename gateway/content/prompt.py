@@ -12,7 +12,7 @@ from typing import Any
 from gateway.content.inspection_process import AnswerJob, plain
 from gateway.errors import BackendRefused, ContentUnreadable, InvalidRequest, RedactionRefused
 from gateway.openai.answer import FilterFactory, whole
-from gateway.openai.call import IDENTIFYING_FIELDS, Call
+from gateway.openai.checked_call import IDENTIFYING_FIELDS, Call
 from gateway.openai.finite_json import NotFinite, write
 from gateway.random_bytes import random_bytes
 from policy.errors import UNREADABLE, RedactionBlocked, RedactionError

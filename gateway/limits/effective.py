@@ -5,7 +5,7 @@ The policy's are its project's: of the two that a project then has, the lower on
 
 from collections.abc import Mapping
 
-from gateway.limits.kinds import BY_NAME
+from gateway.limits.limit_kinds import BY_NAME
 from gateway.limits.limiter import Counter, Level, Limits, counters
 from policy.document.document import Limits as PolicyLimits
 

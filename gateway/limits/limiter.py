@@ -18,7 +18,7 @@ from typing import Protocol, Self
 
 from gateway.errors import LimitsUnavailable
 from gateway.limits.bucket import RETRY_CONCURRENT_S, Bucket, Budget, Quota
-from gateway.limits.kinds import BY_NAME, KINDS, LimitKind, Measure
+from gateway.limits.limit_kinds import BY_NAME, KINDS, LimitKind, Measure
 from gateway.random_bytes import random_hex
 
 log = logging.getLogger(__name__)

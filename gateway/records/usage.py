@@ -4,7 +4,7 @@ from datetime import datetime
 
 from gateway.database.tables.control import Changed
 from gateway.database.tables.usage import LimitSettingRow, PriceRow
-from gateway.limits.kinds import KINDS, LimitFigures, figures
+from gateway.limits.limit_kinds import KINDS, LimitFigures, figures
 from gateway.limits.limiter import Limits
 from gateway.records.control import Record
 from gateway.records.prices import MICRO, Price

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from gateway.directory.inventory import Inventory, no_such_model
+from gateway.directory.backend_registry import BackendRegistry, no_such_model
 from gateway.directory.oversight import Stops
 from gateway.errors import ContentUnreadable, PolicyDenied, RedactionRefused
 from gateway.identity.principal import Principal
@@ -36,14 +36,14 @@ class _Decided:
 class Judge:
     def __init__(
         self,
-        inventory: Inventory,
+        registry: BackendRegistry,
         telemetry: Telemetry,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         stops: Stops | None = None,
         sinks: tuple[Sink, ...] = (),
     ) -> None:
         """`sinks`: where something of every call comes to lie beside its backend (`gateway.configuration.sinks`)."""
-        self._inventory = inventory
+        self._registry = registry
         self._stops = stops or Stops()
         self._telemetry = telemetry
         self._now = now
@@ -63,7 +63,7 @@ class Judge:
 
     def offers(self, tenant: str, model: str) -> bool:
         """Whether `model` is a name that `tenant` can call at all, and not one that the caller made up."""
-        return bool(self._inventory.facts(tenant, model))
+        return bool(self._registry.facts(tenant, model))
 
     def holds(self, request: Parsed, decision: Decision) -> bool:
         """Whether `decide` would give this very decision now, by what it was made from: a comparison, not a second
@@ -72,14 +72,14 @@ class Judge:
         known = self._decided.get((principal.key_id, model))
         if known is None or known.decision is not decision or self._stops.stands(principal):
             return False
-        return known.holds_for(principal, self._inventory.facts(principal.tenant, model), self._now())
+        return known.holds_for(principal, self._registry.facts(principal.tenant, model), self._now())
 
     def decide_again(self, request: Parsed) -> tuple[Decision, Redactor]:
         """As `decide`, for a call that was counted as allowed before."""
         principal, call = request.principal, request.call
-        candidates = self._inventory.facts(principal.tenant, call.model)
+        candidates = self._registry.facts(principal.tenant, call.model)
         if not candidates:  # first, so that what is recorded below never holds a name that the caller made up
-            raise no_such_model(self._inventory.models(principal.tenant))
+            raise no_such_model(self._registry.models(principal.tenant))
         try:
             self._stops.check(principal)
         except PolicyDenied as stopped:
@@ -109,7 +109,7 @@ class Judge:
     ) -> Decision:
         """`decide` is pure and says until when its answer holds: the same facts before then need no second look.
 
-        Principals and facts are kept by the directory and the inventory, and replaced whole when anything changes, so
+        Principals and facts are kept by the directory and the registry, and replaced whole when anything changes, so
         it is enough to compare who they are.
         """
         now = self._now()
@@ -127,7 +127,7 @@ class Judge:
             data_classes=principal.data_classes,
             risk_class=principal.risk_class,
             candidates=tuple(c for c in candidates if principal.scopes.allows_region(c.region)),
-            catalogue_version=self._inventory.catalogue_version,
+            catalogue_version=self._registry.catalogue_version,
             sinks=self._sinks,
         )
         decision = decide(policy, facts)

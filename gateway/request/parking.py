@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from time import perf_counter
 
-from gateway.directory.inventory import Inventory
+from gateway.directory.backend_registry import BackendRegistry
 from gateway.errors import BackendCannotStart, BackendUnavailable
 from gateway.request.answer.headers import EVENT_STREAM, provenance
 from gateway.request.exchange import Attempts
@@ -33,8 +33,8 @@ RETRY_AFTER_S = 5.0
 class Parking:
     """`per_tenant`: calls of a tenant that may wait at one time."""
 
-    def __init__(self, inventory: Inventory, fleet: Fleet, book: Book, per_tenant: int) -> None:
-        self._inventory = inventory
+    def __init__(self, registry: BackendRegistry, fleet: Fleet, book: Book, per_tenant: int) -> None:
+        self._registry = registry
         self._fleet = fleet
         self._book = book
         self._per_tenant = per_tenant
@@ -54,7 +54,7 @@ class Parking:
         """
         request = redacted.request
         tenant, model = request.principal.tenant, request.call.model
-        deployment = self._inventory.deployment(tenant, model)
+        deployment = self._registry.deployment(tenant, model)
         regions = self._allowed(redacted.allowed, deployment)
         if deployment is None or not regions:
             return False
@@ -64,7 +64,7 @@ class Parking:
             if again:  # somebody came up and was not to be had after all
                 await asyncio.sleep(LOOK_S)
             while not self._is_up(tenant, model, regions):
-                deployment = self._inventory.deployment(tenant, model)
+                deployment = self._registry.deployment(tenant, model)
                 if deployment is None:
                     return True  # drained, deleted, or its tenant gone: evaluated again, and nobody waits for nothing
                 _check_patience(deployment, perf_counter() - since)
@@ -80,7 +80,7 @@ class Parking:
         """Regions of the deployment that `decision` lets a call go to."""
         if deployment is None:
             return frozenset()
-        facts = self._inventory.facts(deployment.tenant, deployment.model)
+        facts = self._registry.facts(deployment.tenant, deployment.model)
         allowed = {fact.region for fact in facts if fact.backend_id in decision.backends}
         return frozenset(deployment.regions) & allowed
 
@@ -88,7 +88,7 @@ class Parking:
         live = self._fleet.live()
         return any(
             backend.region in regions and live[backend.id].available
-            for backend in self._inventory.backends(tenant, model)
+            for backend in self._registry.backends(tenant, model)
         )
 
     @contextmanager

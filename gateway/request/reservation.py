@@ -8,7 +8,7 @@ from typing import Final, Protocol
 
 from gateway.errors import InvalidRequest, LimitReached, PolicyDenied, RequestExceedsLimit
 from gateway.identity.principal import Principal
-from gateway.limits.kinds import KINDS
+from gateway.limits.limit_kinds import KINDS
 from gateway.limits.limiter import NOTHING, Cost, Counter, Limiter, LimitExceeded, Reservation
 from gateway.openai.asgi_client import Header
 from gateway.records.prices import NANO, Price

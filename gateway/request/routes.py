@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from functools import partial
 from time import perf_counter
 
-from gateway.directory.inventory import Inventory
+from gateway.directory.backend_registry import BackendRegistry
 from gateway.errors import BackendRefused, BackendUnavailable, GatewayError, InternalError
 from gateway.request.stages import Parsed, Route
 from gateway.upstream.client import Target
@@ -26,14 +26,14 @@ class Routes:
     def __init__(
         self,
         fleet: Fleet,
-        inventory: Inventory,
+        registry: BackendRegistry,
         credentials: TenantCredentials,
         max_attempts: int,
         book: Book | None = None,
     ) -> None:
         self._book = book or Book()
         self._fleet = fleet
-        self._inventory = inventory
+        self._registry = registry
         self._credentials = credentials
         self._max_attempts = max_attempts
         self._targets: dict[str, Target] = {}  # by id: to hash a backend reads all that is in it
@@ -64,7 +64,7 @@ class Routes:
         return [self._route(backend, decision, prefix) for backend in left[: self._max_attempts - len(tried)]]
 
     def _route(self, backend: Backend, decision: Decision, prefix: Sequence[int]) -> Route:
-        return Route(backend, self._inventory.facts_of(backend), decision.transfer_basis[backend.id], prefix)
+        return Route(backend, self._registry.facts_of(backend), decision.transfer_basis[backend.id], prefix)
 
     def _candidates(self, tenant: str, model: str, decision: Decision) -> Candidates:
         """Those that the decision allows. It is made anew when the fleet changes, so it is looked up by itself."""
@@ -72,7 +72,7 @@ class Routes:
         if known is not None and known[0] is decision:
             return known[1]
         names = frozenset(decision.backends)
-        backends = self._inventory.backends(tenant, model)
+        backends = self._registry.backends(tenant, model)
         candidates = Candidates(tenant, [backend for backend in backends if backend.id in names])
         if len(self._allowed) >= MAX_DECISIONS:
             self._allowed.clear()

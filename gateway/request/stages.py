@@ -14,7 +14,7 @@ from gateway.content.kept_content import Content
 from gateway.content.prompt import Prompt
 from gateway.identity.principal import Principal
 from gateway.openai.asgi_client import Client, Header
-from gateway.openai.call import Call
+from gateway.openai.checked_call import Call
 from gateway.openai.endpoints import Endpoint
 from policy.decision.decision import Decision
 from policy.facts import BackendFacts

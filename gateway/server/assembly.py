@@ -24,8 +24,8 @@ from audit.storage.watched import Watches
 from gateway.admin.app import PREFIX as ADMIN_PREFIX
 from gateway.admin.app import build_admin
 from gateway.admin.calls.access import Desk, OnRefused
-from gateway.cells.serve import PREFIX as CELLS_PREFIX
-from gateway.cells.serve import build_cells
+from gateway.cells.app import PREFIX as CELLS_PREFIX
+from gateway.cells.app import build_cells
 from gateway.configuration.settings import Oidc, Settings
 from gateway.configuration.sinks import sinks_of, spans_leave
 from gateway.content.inspection import Inspection
@@ -33,8 +33,8 @@ from gateway.content.person_names import NameFinder
 from gateway.database.database import Database
 from gateway.database.errors import Invalid
 from gateway.database.ownership import owner_of
+from gateway.directory.backend_registry import BackendRegistry
 from gateway.directory.directory import Address, Directory
-from gateway.directory.inventory import Inventory
 from gateway.directory.oversight import Stops
 from gateway.errors import BackendUnavailable
 from gateway.identity.machines import Machines
@@ -43,8 +43,8 @@ from gateway.installation.feasibility import Feasibility
 from gateway.installation.installation import Installation
 from gateway.installation.weaknesses import Weakness, observe, weaknesses
 from gateway.limits.limiter import Limiter, LimitStore
-from gateway.limits.memory import MemoryLimitStore
-from gateway.limits.postgres import PostgresLimitStore
+from gateway.limits.memory_store import MemoryLimitStore
+from gateway.limits.postgres_store import PostgresLimitStore
 from gateway.policies.activation import activate_scheduled
 from gateway.policies.compiled import PolicyCompiler
 from gateway.policies.study import PolicyRoom
@@ -119,7 +119,7 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
             ADMIN_PREFIX: build_admin(_desk(base, parts, on_event)),
             CELLS_PREFIX: build_cells(base.database, installation.cell, base.signer),
         }
-        app = build_app(pipeline, memory.inventory, health, settings.listen.operators, mounts)
+        app = build_app(pipeline, memory.registry, health, settings.listen.operators, mounts)
         state = await asyncio.to_thread(observe, settings, installation, base.database)
         yield Gateway(
             app,
@@ -138,7 +138,7 @@ class _Memory:
     """What a gateway holds in memory to decide and route by; the directory renews it."""
 
     fleet: Fleet
-    inventory: Inventory
+    registry: BackendRegistry
     policies: PolicyCompiler
     credentials: TenantCredentials
     book: Book
@@ -150,23 +150,23 @@ class _Memory:
     def empty(cls, settings: Settings, installation: Installation) -> Self:
         """As it is before the directory is read. Raises InstallationError, RegionsError."""
         fleet = Fleet()
-        inventory, policies = Inventory(fleet, installation.catalogue()), installation.policies()
+        registry, policies = BackendRegistry(fleet, installation.catalogue()), installation.policies()
         credentials = installation.credentials()
         book = Book()
         return cls(
             fleet=fleet,
-            inventory=inventory,
+            registry=registry,
             policies=policies,
             credentials=credentials,
             book=book,
-            parking=Parking(inventory, fleet, book, settings.fleet.waiting_per_tenant),
+            parking=Parking(registry, fleet, book, settings.fleet.waiting_per_tenant),
             stops=Stops(),
-            routes=Routes(fleet, inventory, credentials, settings.requests.max_attempts, book),
+            routes=Routes(fleet, registry, credentials, settings.requests.max_attempts, book),
         )
 
     def renew(self, directory: Directory, upstream: Upstream) -> None:
         """Takes over what `directory` has read, and lets go of what was held for backends that are gone."""
-        self.inventory.replace(directory.backends(), directory.deployments())
+        self.registry.replace(directory.backends(), directory.deployments())
         self.stops.replace(directory.stops())
         living = {backend.id for backend in self.fleet}
         self.credentials.forget(living)
@@ -258,7 +258,7 @@ async def _open_parts(stack: AsyncExitStack, base: _Base) -> _Parts:
             installation,
             database,
             memory.fleet,
-            memory.inventory,
+            memory.registry,
             memory.book,
             recorded_from_threads(log),
             EngineRest(upstream, memory.routes),
@@ -285,7 +285,7 @@ def _pipeline(base: _Base, parts: _Parts) -> Pipeline:
     settings, telemetry, memory = base.settings, base.telemetry, base.memory
     directory = parts.directory
     authenticator = Authenticator(directory, telemetry, parts.machines)
-    judge = Judge(memory.inventory, telemetry, stops=memory.stops, sinks=sinks_of(settings))
+    judge = Judge(memory.registry, telemetry, stops=memory.stops, sinks=sinks_of(settings))
     return Pipeline(
         authenticator=authenticator,
         meter=Meter(
@@ -403,7 +403,7 @@ async def _limit_store(database: Database, ledger: Ledger, url: str | None) -> A
     PostgreSQL. Else of this process alone, whose budgets go on from what the ledger says was spent."""
     store: LimitStore
     if url is not None:
-        from gateway.limits.redis import RedisLimitStore  # of the extra domicile[redis]
+        from gateway.limits.redis_store import RedisLimitStore  # of the extra domicile[redis]
 
         store = RedisLimitStore(url)
     elif database.is_shared:

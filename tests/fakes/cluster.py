@@ -21,7 +21,7 @@ import sqlalchemy
 
 from gateway.database.database import Database
 from gateway.installation.installation import Installation
-from gateway.limits.kinds import LimitFigures
+from gateway.limits.limit_kinds import LimitFigures
 from gateway.records.prices import NANO
 from gateway.store.reports.usage_report import usage
 from regions.identity.identity import BackendIdentity

@@ -5,11 +5,11 @@ from datetime import UTC, datetime
 from time import perf_counter
 
 from gateway.content.prompt import prepare
-from gateway.directory.inventory import Inventory
+from gateway.directory.backend_registry import BackendRegistry
 from gateway.identity.principal import Principal
 from gateway.limits.effective import binding
 from gateway.openai.asgi_client import Client
-from gateway.openai.call import parse_call
+from gateway.openai.checked_call import parse_call
 from gateway.openai.endpoints import CHAT
 from gateway.policies.compiled import PolicyCompiler
 from gateway.records.control import UNBOUNDED, BackendRecord
@@ -77,20 +77,20 @@ class World:
 
     def __init__(self, *places, **more):
         self.fleet = Fleet()
-        self.inventory = Inventory(self.fleet, Catalogue.load(None))
+        self.registry = BackendRegistry(self.fleet, Catalogue.load(None))
         self.telemetry = Telemetry()
-        self.judge = Judge(self.inventory, self.telemetry)
+        self.judge = Judge(self.registry, self.telemetry)
         self.register(*places, **more)
 
     def register(self, *places, **more):
-        self.inventory.replace([record(place, **more) for place in places])
+        self.registry.replace([record(place, **more) for place in places])
 
     def backend(self, name):
         return next(backend for backend in self.fleet if backend.id == name)
 
     def route(self, name="acme-1", basis="intra_eea"):
         backend = self.backend(name)
-        return Route(backend, self.inventory.facts_of(backend), basis)
+        return Route(backend, self.registry.facts_of(backend), basis)
 
     def decided(self, request):
         """`request` after the fourth step."""

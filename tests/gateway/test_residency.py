@@ -105,7 +105,7 @@ def ask(world, way, who, failures, meanwhile):
             world.register(*meanwhile)
         for attempt, route in enumerate(found):
             with suppress(BackendUnavailable), way.in_flight(request, decision, route) as attempted:
-                received.append((route.backend, world.inventory.facts_of(route.backend)))
+                received.append((route.backend, world.registry.facts_of(route.backend)))
                 if attempt >= len(failures) or not failures[attempt]:
                     attempted.answered()
                     break
@@ -119,7 +119,7 @@ def test_the_oracle_and_the_policy_agree_on_what_is_outside():
     verdicts = set()
     for (text, tenant), who in WHO.items():
         received = ask(world, routes(world), who, [], None)
-        facts = [world.inventory.facts_of(backend) for backend in world.fleet if backend.tenant == tenant]
+        facts = [world.registry.facts_of(backend) for backend in world.fleet if backend.tenant == tenant]
         verdicts |= {inside(text, one) for one in facts}
         with suppress(GatewayError):
             decision, _ = world.judge.decide(parsed(who=who, asked=CALL))

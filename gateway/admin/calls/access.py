@@ -25,10 +25,10 @@ from gateway.identity.keys import KeyHasher, KeyRefused, KeyUnknown, parse_key
 from gateway.identity.roles import INSTALLATION, Actor, Permission, check
 from gateway.openai.asgi_client import caller_address
 from gateway.policies.study import PolicyRoom
-from gateway.store.answers import Answers
 from gateway.store.bearers import Bearer, find_bearer
 from gateway.store.control.control import CheckPolicy, Control, OnEvent
-from gateway.store.pages import Pages
+from gateway.store.idempotent_answers import Answers
+from gateway.store.pagination import Pages
 from gateway.store.reports.inventory import Inventory
 from regions.fleet.deployment import Deployment
 

@@ -17,7 +17,7 @@ from gateway.cli.terminal.shell import (
     opened_control,
     opened_database,
 )
-from gateway.limits.kinds import KINDS, LimitFigures, LimitKind
+from gateway.limits.limit_kinds import KINDS, LimitFigures, LimitKind
 
 limit_app = typer.Typer(name="limit", help="What tenants, projects and keys may use at most.", no_args_is_help=True)
 

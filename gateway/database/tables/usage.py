@@ -15,7 +15,7 @@ from gateway.database.tables.control import Changed, Row, UtcDateTime
 class LimitSettingRow(Changed, Row, table=True):
     """What an administrator set for a tenant (project and key ''), a project (key '') or a key. NULL: no limit.
 
-    `others`: amounts of the kinds that have no column of their own, by field (`gateway.limits.kinds`).
+    `others`: amounts of the kinds that have no column of their own, by field (`gateway.limits.limit_kinds`).
     """
 
     __tablename__ = "limit_setting"

@@ -15,7 +15,7 @@ from pydantic_core import from_json, to_json
 from backend.wire import SSE_DONE, fingerprint_of, sse_data
 from gateway.errors import BackendFailed
 from gateway.openai.answer import characters_said
-from gateway.openai.call import Call
+from gateway.openai.checked_call import Call
 from gateway.openai.finish import announces_end, recorded
 from gateway.openai.repeated_chunk import RepeatedChunk
 from gateway.openai.shape import DELTA, choices_of, position_of

@@ -3,7 +3,7 @@
 from typing import Any
 
 from gateway.openai.answer import characters_said
-from gateway.openai.call import Call
+from gateway.openai.checked_call import Call
 from gateway.openai.finish import recorded
 from gateway.request.answer.received import ReceivedAnswer
 

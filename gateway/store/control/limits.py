@@ -10,7 +10,7 @@ from audit.events.base import SYSTEM_TENANT
 from gateway.database.errors import Invalid, Stale
 from gateway.database.tables.control import ApiKeyRow, ProjectRow, TenantRow
 from gateway.database.tables.usage import LimitSettingRow, PriceRow
-from gateway.limits.kinds import LimitFigures, stored
+from gateway.limits.limit_kinds import LimitFigures, stored
 from gateway.records.prices import MICRO
 from gateway.records.usage import LimitsRecord, PriceRecord, limits_record, no_limits, price_record
 from gateway.store import lookup

@@ -10,7 +10,7 @@ from sqlalchemy import ColumnElement, Select, case, func, select
 from gateway.database.database import Database
 from gateway.database.errors import Invalid
 from gateway.database.tables.usage import LedgerRow
-from gateway.limits.kinds import KINDS
+from gateway.limits.limit_kinds import KINDS
 from gateway.records.prices import NANO
 from gateway.store import lookup
 from gateway.store.reports.energy import energy

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from gateway.errors import LimitsUnavailable
 from gateway.limits.bucket import Rate
-from gateway.limits.kinds import BY_NAME
+from gateway.limits.limit_kinds import BY_NAME
 from gateway.limits.limiter import LEASE_S, NOTHING, Cost, Level, Limiter, LimitExceeded, Limits, counters
-from gateway.limits.memory import MemoryLimitStore
-from gateway.limits.postgres import PostgresLimitStore
-from gateway.limits.redis import RedisLimitStore
+from gateway.limits.memory_store import MemoryLimitStore
+from gateway.limits.postgres_store import PostgresLimitStore
+from gateway.limits.redis_store import RedisLimitStore
 
 
 class Clock:

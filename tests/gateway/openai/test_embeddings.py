@@ -4,7 +4,7 @@ import pytest
 
 from backend.wire import MAX_INPUTS
 from gateway.errors import BackendFailed, InvalidRequest
-from gateway.openai.call import parse_call
+from gateway.openai.checked_call import parse_call
 from gateway.openai.embeddings import read_embeddings
 from gateway.openai.endpoints import EMBEDDINGS
 

@@ -6,7 +6,7 @@ import pytest
 
 from backend.wire import CompletionRequest
 from gateway.errors import BackendFailed
-from gateway.openai.call import parse_call
+from gateway.openai.checked_call import parse_call
 from gateway.openai.endpoints import ENDPOINTS, Endpoint
 from policy.redact.actions.plan import RedactionPlan
 from policy.redact.redactor import Redactor

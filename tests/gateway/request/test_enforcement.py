@@ -108,7 +108,7 @@ def test_a_policy_that_was_replaced_is_not_applied_again(world):
 def test_on_a_day_before_the_catalogue_knows_a_place_nothing_may_go_there():
     world = World("acme/eu-fr-par/acme-1")
     long_ago = datetime(1990, 1, 1, tzinfo=UTC)
-    world.inventory._today = long_ago.date
-    judge = Judge(world.inventory, world.telemetry, now=lambda: long_ago)
+    world.registry._today = long_ago.date
+    judge = Judge(world.registry, world.telemetry, now=lambda: long_ago)
     with pytest.raises(PolicyDenied):
         judge.decide(parsed())

@@ -217,7 +217,7 @@ def at(made, monkeypatch, moment):
     """Moves the clock that decisions are made by."""
     judge = made.gateway.app._pipeline.judge
     monkeypatch.setattr(judge, "_now", lambda: moment)
-    monkeypatch.setattr(judge._inventory, "_today", lambda: moment.date())
+    monkeypatch.setattr(judge._registry, "_today", lambda: moment.date())
 
 
 async def test_hours_that_end_while_a_backend_holds_the_call_end_it(tmp_path, monkeypatch):

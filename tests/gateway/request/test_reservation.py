@@ -15,7 +15,7 @@ from gateway.errors import (
     TooManyConcurrent,
 )
 from gateway.limits.limiter import Limiter, Limits
-from gateway.limits.memory import MemoryLimitStore
+from gateway.limits.memory_store import MemoryLimitStore
 from gateway.records.prices import PriceBook, configured
 from gateway.request.answer.received import CHARACTERS_PER_TOKEN, ReceivedAnswer
 from gateway.request.reservation import Meter, rate_headers

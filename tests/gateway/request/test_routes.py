@@ -17,7 +17,7 @@ PLACES = (*HOME, "acme/us-east/acme-us", "globex/eu-fr-par/globex-1")
 
 def routes(world, max_attempts=3):
     nowhere = Path("/nonexistent")
-    return Routes(world.fleet, world.inventory, TenantCredentials(nowhere, "eu-1", nowhere, None), max_attempts)
+    return Routes(world.fleet, world.registry, TenantCredentials(nowhere, "eu-1", nowhere, None), max_attempts)
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ def test_conversations_under_one_system_prompt_begin_where_there_is_room_and_sta
 
 def test_prices_of_backends_reach_the_choice(world):
     records = [record(place).model_copy(update={"cost": cost}) for place, cost in zip(HOME, (9, 9, 1, 9), strict=True)]
-    world.inventory.replace(records)
+    world.registry.replace(records)
     firsts = {
         names(routes(world).choose(*decided(world, parsed({"model": "small", "messages": [
             {"role": "user", "content": f"question {number}"}]}))))[0] for number in range(20)

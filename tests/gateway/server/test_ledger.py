@@ -20,7 +20,7 @@ from audit.log.audit_log import AuditLog
 from audit.storage.sqlite import SqliteReader
 from gateway.database.errors import DatabaseUnavailable, NotFound
 from gateway.installation.installation import Installation
-from gateway.limits.kinds import LimitFigures
+from gateway.limits.limit_kinds import LimitFigures
 from gateway.records.prices import NANO, Price, PriceBook
 from gateway.store.ledger_writer import LedgerWriter
 from gateway.store.reports.usage_csv import csv_lines

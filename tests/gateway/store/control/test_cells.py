@@ -8,7 +8,7 @@ from gateway.database.database import Database
 from gateway.database.errors import Invalid, NotFound, StoreError
 from gateway.database.tables.control import PolicyVersionRow
 from gateway.identity.keys import KeyHasher
-from gateway.limits.kinds import LimitFigures
+from gateway.limits.limit_kinds import LimitFigures
 from gateway.limits.limiter import Limits
 from gateway.records.bundle import Bundle, BundledTenant
 from gateway.records.bundle_request import key_name

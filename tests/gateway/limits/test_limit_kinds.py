@@ -9,13 +9,13 @@ import pytest
 
 from gateway.database.errors import StoreError
 from gateway.database.tables.usage import LimitSettingRow
-from gateway.limits import kinds
+from gateway.limits import limit_kinds
 from gateway.limits.bucket import Budget
-from gateway.limits.kinds import KINDS, Count, LimitFigures, LimitKind, kinds_of
+from gateway.limits.limit_kinds import KINDS, Count, LimitFigures, LimitKind, kinds_of
 from gateway.limits.limiter import NOTHING, Cost, Counter, Limiter, LimitExceeded, Limits
-from gateway.limits.memory import MemoryLimitStore
-from gateway.limits.postgres import PostgresLimitStore
-from gateway.limits.redis import RedisLimitStore
+from gateway.limits.memory_store import MemoryLimitStore
+from gateway.limits.postgres_store import PostgresLimitStore
+from gateway.limits.redis_store import RedisLimitStore
 from policy.document.document import Limits as PolicyLimits
 
 DAY = partial(Budget, span="day")
@@ -78,24 +78,24 @@ async def test_a_new_kind_that_counts_tokens_of_a_day_is_held_and_settled(limite
 
 
 def test_a_new_kind_is_stored_without_a_column_of_its_own(monkeypatch):
-    monkeypatch.setattr(kinds, "KINDS", kinds_of(MoreFigures))
+    monkeypatch.setattr(limit_kinds, "KINDS", kinds_of(MoreFigures))
     said = MoreFigures(requests_per_minute=5, eur_per_day=0.5, tokens_per_day=7)
-    row = LimitSettingRow(tenant="acme", project="", key="", **kinds.stored(said))
+    row = LimitSettingRow(tenant="acme", project="", key="", **limit_kinds.stored(said))
     assert (row.requests_per_minute, row.micro_eur_per_day, row.others) == (5, 500_000, {"tokens_per_day": 7})
-    assert MoreFigures(**kinds.figures(row)) == said
+    assert MoreFigures(**limit_kinds.figures(row)) == said
 
 
 def test_kinds_that_have_a_column_of_their_own_need_no_other():
     said = LimitFigures(tokens_per_minute=0, concurrent_requests=3, eur_per_month=1.25)
-    columns = kinds.stored(said)
+    columns = limit_kinds.stored(said)
     assert columns["others"] is None
-    assert LimitFigures(**kinds.figures(SimpleNamespace(**columns))) == said
+    assert LimitFigures(**limit_kinds.figures(SimpleNamespace(**columns))) == said
 
 
 def test_a_stored_limit_of_a_kind_that_this_release_does_not_know_is_an_error_and_never_ignored():
-    columns = kinds.stored(LimitFigures()) | {"others": {"tokens_per_day": 7}}
+    columns = limit_kinds.stored(LimitFigures()) | {"others": {"tokens_per_day": 7}}
     with pytest.raises(StoreError, match="tokens_per_day; use the release"):
-        kinds.figures(SimpleNamespace(**columns))
+        limit_kinds.figures(SimpleNamespace(**columns))
 
 
 def test_names_fields_and_buckets_of_kinds_are_unique():
