@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict
 from starlette.concurrency import run_in_threadpool
 
 from gateway.admin.calls.access import Desk, DeskOf, person_calling
-from gateway.admin.calls.authentication import BegunLogin, Cookies
+from gateway.admin.calls.authentication import PendingLogin, Cookies
 from gateway.admin.calls.problems import LoginRefused
 from gateway.admin.calls.schemas import Name
 from gateway.database.errors import Invalid, NotFound
@@ -54,7 +54,7 @@ async def login(request: Request, desk: DeskOf, tenant: Name | None = None) -> R
     attempt = Attempt.new()
     url = await desk.provider_pool.run(provider.authorization_url, attempt)
     known = await run_in_threadpool(desk.session, request)
-    begun = BegunLogin(attempt, tenant, known.token if known is not None else "", int(desk.now().timestamp()))
+    begun = PendingLogin(attempt, tenant, known.token if known is not None else "", int(desk.now().timestamp()))
     response = RedirectResponse(url, 303, headers={"cache-control": "no-store"})
     cookies.set_login(response, begun, desk.hasher())
     return response
@@ -115,7 +115,7 @@ def _open(desk: Desk) -> tuple["IdentityProvider", Cookies]:
     return desk.provider, desk.cookies
 
 
-def _begun(desk: Desk, cookies: Cookies, request: Request, state: str | None) -> BegunLogin:
+def _begun(desk: Desk, cookies: Cookies, request: Request, state: str | None) -> PendingLogin:
     """The login that this comes back from, which is thereby used up. Raises LoginRefused."""
     now = desk.now()
     begun = cookies.login_of(request, desk.hasher(), now.timestamp())
@@ -151,7 +151,7 @@ def _come_in(
     desk: Desk,
     provider: "IdentityProvider",
     request: Request,
-    begun: BegunLogin,
+    begun: PendingLogin,
     claims: dict[str, Any],
     life: timedelta,
 ) -> tuple[PersonRecord, AccessTokenRecord, ApiKey]:

@@ -18,7 +18,7 @@ from typing import Any
 from gateway.database.database import Database
 from gateway.database.errors import StoreError
 from gateway.database.kept_connection import KeptConnection, Statement
-from gateway.limits.batching import RoundLimitStore, Step, unavailable
+from gateway.limits.batching import BatchingLimitStore, Step, unavailable
 from gateway.limits.bucket import Bucket
 from gateway.limits.limiter import LEASE_S, LimitExceeded, Reservation, admit
 
@@ -56,7 +56,7 @@ _END_DEAD = (
 )
 
 
-class PostgresLimitStore(RoundLimitStore):
+class PostgresLimitStore(BatchingLimitStore):
     """Close it when done; the database stays open. `now`: in place of the database's clock."""
 
     def __init__(self, database: Database, now: Callable[[], float] | None = None) -> None:

@@ -21,7 +21,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 
-from gateway.limits.batching import RoundLimitStore, Step, unavailable
+from gateway.limits.batching import BatchingLimitStore, Step, unavailable
 from gateway.limits.bucket import RETRY_CONCURRENT_S, Rate
 from gateway.limits.limiter import LEASE_S, Counter, LimitExceeded
 
@@ -168,7 +168,7 @@ return number(now)
 )
 
 
-class RedisLimitStore(RoundLimitStore):
+class RedisLimitStore(BatchingLimitStore):
     """`url` as ``redis://host:6379/0``, or rediss:// for TLS. `now`: in place of Redis's clock."""
 
     def __init__(self, url: str, now: Callable[[], float] | None = None) -> None:

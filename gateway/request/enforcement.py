@@ -33,7 +33,7 @@ class _Decided:
         return in_time and self.principal is principal and self.candidates is candidates
 
 
-class Judge:
+class PolicyEnforcement:
     def __init__(
         self,
         registry: BackendRegistry,

@@ -2,8 +2,8 @@
 
 While a backend holds a call, an administrator may narrow the policy or revoke the key, a certificate or the policy's
 hours may end, a person may stop the system. What is in force at the moment of a connect governs it. The check compares
-identities (`Directory.is_current`, `Judge.holds`): configuration is replaced whole when any of it changes, and a
-decision says until when it holds. Only where the comparison fails is anything computed again.
+identities (`Directory.is_current`, `PolicyEnforcement.holds`): configuration is replaced whole when any of it changes,
+and a decision says until when it holds. Only where the comparison fails is anything computed again.
 """
 
 from collections.abc import Collection, Sequence
@@ -15,9 +15,9 @@ from gateway.content.person_names import NameFinder
 from gateway.content.prompt import unredacted
 from gateway.errors import BackendRefused, BackendUnavailable, PolicyDenied, RedactionRefused
 from gateway.identity.principal import Principal
-from gateway.request.answer.attempt import Overtaken
+from gateway.request.answer.attempt import Superseded
 from gateway.request.authentication import Authenticator
-from gateway.request.enforcement import Judge
+from gateway.request.enforcement import PolicyEnforcement
 from gateway.request.exchange import Exchange
 from gateway.request.parking import Parking
 from gateway.request.routes import Routes
@@ -35,7 +35,7 @@ class Evaluation:
     def __init__(
         self,
         authenticator: Authenticator,
-        judge: Judge,
+        enforcement: PolicyEnforcement,
         routes: Routes,
         parking: Parking,
         names: NameFinder,
@@ -44,7 +44,7 @@ class Evaluation:
     ) -> None:
         self._inspection = inspection
         self._authenticator = authenticator
-        self._judge = judge
+        self._enforcement = enforcement
         self._routes = routes
         self._parking = parking
         self._names = names
@@ -68,7 +68,8 @@ class Evaluation:
             exchange.decision = None
         with self._step("decide"):
             try:
-                decision, redactor = (self._judge.decide if routed is None else self._judge.decide_again)(request)
+                enforcement = self._enforcement
+                decision, redactor = (enforcement.decide if routed is None else enforcement.decide_again)(request)
             except PolicyDenied as denied:
                 exchange.decision = denied.decision
                 raise
@@ -119,13 +120,13 @@ class Evaluation:
         return Routed(redacted.request, redacted, route, others, len(attempts.tried) - 1, body)
 
     def check(self, routed: Routed) -> None:
-        """Raises Overtaken unless everything that `routed` was decided by is in force at this moment."""
+        """Raises Superseded unless everything that `routed` was decided by is in force at this moment."""
         if not self._is_in_force(routed.redacted.decided):
-            raise Overtaken
+            raise Superseded
 
     def _is_in_force(self, decided: Decided) -> bool:
         is_current = self._authenticator.is_current(decided.request.principal)
-        return is_current and self._judge.holds(decided.request, decided.decision)
+        return is_current and self._enforcement.holds(decided.request, decided.decision)
 
     async def _authenticated_again(self, request: Parsed) -> Parsed:
         """`request` with who the caller is now. Raises NotAuthenticated; PolicyDenied where it would act for another
@@ -145,7 +146,7 @@ class Evaluation:
                 call, redactor, principal.tenant, principal.project, names, decision.priority
             )
         except RedactionRefused as failure:
-            narrowed = self._judge.narrowed(request, decision, failure)
+            narrowed = self._enforcement.narrowed(request, decision, failure)
             prompt = unredacted(call, redactor, principal.project, decision.priority)
             return Redacted(request, decided, narrowed, prompt, None)  # what was not inspected is not kept
         days = decision.retention.content_days

@@ -20,12 +20,12 @@ from gateway.request.answer.attempt import Attempt
 from gateway.request.answer.delivery import Delivery
 from gateway.request.answer.received import ReceivedAnswer
 from gateway.request.authentication import Authenticator
-from gateway.request.enforcement import Judge
+from gateway.request.enforcement import PolicyEnforcement
 from gateway.request.evaluation import Evaluation
 from gateway.request.exchange import Exchange
 from gateway.request.outcome import Outcome
 from gateway.request.recorder import Recorder
-from gateway.request.reservation import Meter
+from gateway.request.reservation import CallLimiter
 from gateway.request.routes import Routes
 from gateway.request.stages import Accepted, Authenticated, Parsed
 from gateway.request.telemetry import Telemetry
@@ -37,8 +37,8 @@ class Pipeline:
     """The parts a request passes; each can be replaced by another with the same interface."""
 
     authenticator: Authenticator
-    meter: Meter
-    judge: Judge
+    limiter: CallLimiter
+    enforcement: PolicyEnforcement
     evaluation: Evaluation
     routes: Routes
     recorder: Recorder
@@ -60,7 +60,7 @@ class Pipeline:
         with step("parse"):  # 2. parse: within bounds
             exchange.parsed = await self._parse(exchange.authenticated)
         with step("limit"):  # 3. limit: reserve now, settle with real usage when the block ends
-            held = await self.meter.reserve(exchange.parsed, exchange)
+            held = await self.limiter.reserve(exchange.parsed, exchange)
         async with held as reserved:
             exchange.reserved = reserved
             while True:  # one attempt; after a failed one all that is in force is evaluated again
@@ -90,11 +90,11 @@ class Pipeline:
         """
         client, principal = authenticated.client, authenticated.principal
         raw = await client.body(self.settings.max_body_bytes, self.settings.body_timeout_s)
-        async with self.meter.admission(principal, len(raw)) as counted:
+        async with self.limiter.admission(principal, len(raw)) as counted:
             call = await parsed(authenticated.endpoint, raw)
         subject = subject_of(client.headers, call.body)
         trace_id = self.telemetry.trace_id(client.headers)
-        offered = self.judge.offers(principal.tenant, call.model)
+        offered = self.enforcement.offers(principal.tenant, call.model)
         client.cancel_when_gone()
         return Parsed(
             f"req-{random_hex(12)}", client, principal, call, subject, trace_id, offered, counted, perf_counter()

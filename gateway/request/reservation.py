@@ -31,7 +31,7 @@ class Consumption(Protocol):
         """The tokens that are charged; None if nothing is."""
 
 
-class Meter:
+class CallLimiter:
     def __init__(self, limiter: Limiter, price_of: PriceOf, default_max_tokens: int) -> None:
         self._limiter = limiter
         self._price_of = price_of
@@ -57,7 +57,7 @@ class Meter:
         finally:
             await self._limiter.settle(reservation, NOTHING)
 
-    async def reserve(self, request: Parsed, consumption: Consumption) -> "Held":
+    async def reserve(self, request: Parsed, consumption: Consumption) -> "HeldReservation":
         """Hold what the call may cost, until the block that is entered with it ends; then `consumption` counts.
 
         Raises a LimitReached, with the headers about the limits; LimitsUnavailable where limits cannot be checked. A
@@ -86,7 +86,7 @@ class Meter:
             refused.rates = rate_headers(counters, error.used)
             raise refused from None
         reserved = Reserved(request, prompt, rate_headers(counters, reservation.used))
-        return Held(self._limiter, reservation, reserved, consumption, price)
+        return HeldReservation(self._limiter, reservation, reserved, consumption, price)
 
 
 def _refused(error: LimitExceeded) -> LimitReached:
@@ -95,7 +95,7 @@ def _refused(error: LimitExceeded) -> LimitReached:
     return kind(said[:1].upper() + said[1:], retry_after_s=error.retry_after)
 
 
-class Held:
+class HeldReservation:
     """A reservation, settled with what the call did use when its block ends, however it ends."""
 
     __slots__ = ("_consumption", "_limiter", "_price", "_reservation", "_reserved")

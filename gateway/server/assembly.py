@@ -47,27 +47,27 @@ from gateway.limits.memory_store import MemoryLimitStore
 from gateway.limits.postgres_store import PostgresLimitStore
 from gateway.policies.activation import activate_scheduled
 from gateway.policies.compiled import PolicyCompiler
-from gateway.policies.study import PolicyRoom
+from gateway.policies.study import PolicyStudy
 from gateway.records.prices import configured
 from gateway.request.answer.delivery import Delivery
 from gateway.request.authentication import Authenticator
-from gateway.request.enforcement import Judge
+from gateway.request.enforcement import PolicyEnforcement
 from gateway.request.evaluation import Evaluation
 from gateway.request.outcome import Outcome
 from gateway.request.parking import Parking
 from gateway.request.pipeline import Pipeline
 from gateway.request.recorder import Recorder
-from gateway.request.reservation import Meter
+from gateway.request.reservation import CallLimiter
 from gateway.request.routes import Routes
 from gateway.request.telemetry import Telemetry, exporting_tracer
 from gateway.server.app import GatewayApp, build_app
-from gateway.server.database_watches import look_for_ever, untroubled, watches_of
-from gateway.server.engine_lifecycle import EngineRest
+from gateway.server.database_watches import databases_healthy, watch_databases, watches_of
+from gateway.server.engine_lifecycle import EngineLifecycle
 from gateway.server.fleet import fleet_at_work
 from gateway.server.health import Check, Health
 from gateway.server.heap import keep_trimmed, malloc_trim
 from gateway.server.ledger import Ledger, log_name
-from gateway.server.maintenance import Chores
+from gateway.server.maintenance import Maintenance
 from gateway.server.probe import BackendProbe
 from gateway.store.control.control import Control, OnEvent
 from gateway.store.reports.usage_report import spent
@@ -110,7 +110,11 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
         pipeline = _pipeline(base, parts)
         is_ready = BackendProbe(parts.upstream, memory.routes, memory.fleet)
         health = Health(
-            {"audit": _durable(parts.log), "directory": _fresh(parts.directory), "databases": untroubled(base.watches)},
+            {
+                "audit": _durable(parts.log),
+                "directory": _fresh(parts.directory),
+                "databases": databases_healthy(base.watches),
+            },
             lambda: _backend_checks(memory.fleet, is_ready),
         )
         on_event = recorded_from_threads(parts.log)
@@ -261,7 +265,7 @@ async def _open_parts(stack: AsyncExitStack, base: _Base) -> _Parts:
             memory.registry,
             memory.book,
             recorded_from_threads(log),
-            EngineRest(upstream, memory.routes),
+            EngineLifecycle(upstream, memory.routes),
         )
     )
     return _Parts(log, recorder, names, inspection, upstream, directory, machines, limiter)
@@ -285,20 +289,20 @@ def _pipeline(base: _Base, parts: _Parts) -> Pipeline:
     settings, telemetry, memory = base.settings, base.telemetry, base.memory
     directory = parts.directory
     authenticator = Authenticator(directory, telemetry, parts.machines)
-    judge = Judge(memory.registry, telemetry, stops=memory.stops, sinks=sinks_of(settings))
+    enforcement = PolicyEnforcement(memory.registry, telemetry, stops=memory.stops, sinks=sinks_of(settings))
     return Pipeline(
         authenticator=authenticator,
-        meter=Meter(
+        limiter=CallLimiter(
             parts.limiter, lambda model: directory.prices.at(model, time()), settings.requests.default_max_tokens
         ),
-        judge=judge,
+        enforcement=enforcement,
         evaluation=Evaluation(
-            authenticator, judge, memory.routes, memory.parking, parts.names, parts.inspection, telemetry
+            authenticator, enforcement, memory.routes, memory.parking, parts.names, parts.inspection, telemetry
         ),
         routes=memory.routes,
         recorder=parts.recorder,
         upstream=parts.upstream,
-        delivery=Delivery(parts.inspection, judge, memory.routes, telemetry),
+        delivery=Delivery(parts.inspection, enforcement, memory.routes, telemetry),
         outcome=Outcome(parts.recorder, telemetry),
         telemetry=telemetry,
         settings=settings.requests,
@@ -309,7 +313,7 @@ def _start_background(stack: AsyncExitStack, base: _Base, parts: _Parts, prober:
     """Starts what recurs beside the calls. `stack` ends it one after the other, and then closes the recorder."""
     settings, installation = base.settings, base.installation
     custody = installation.custody(parts.log, base.keys, base.signer, settings.audit.backup_days)
-    chores = Chores(custody, installation.audit_log.parent, settings.audit, installation.learn_successions)
+    chores = Maintenance(custody, installation.audit_log.parent, settings.audit, installation.learn_successions)
 
     def by_itself() -> Control:
         return installation.control(base.database, actor="system", on_event=on_event)
@@ -318,7 +322,7 @@ def _start_background(stack: AsyncExitStack, base: _Base, parts: _Parts, prober:
         return len(by_itself().activate_due())
 
     tasks = [
-        asyncio.create_task(look_for_ever(base.watches), name="database watches"),
+        asyncio.create_task(watch_databases(base.watches), name="database watches"),
         asyncio.create_task(prober.run(), name="prober"),
         asyncio.create_task(_renew(base.memory.credentials), name="renewal"),
         asyncio.create_task(chores.run(), name="chores"),
@@ -351,7 +355,7 @@ def _desk(base: _Base, parts: _Parts, on_event: OnEvent) -> Desk:
         check_region=_region_of(installation),
         check_deployment=Feasibility(installation, settings).check,
         on_refused=_told_from_threads(parts.recorder, base.telemetry),
-        policy_room=lambda store: PolicyRoom(
+        policy_study=lambda store: PolicyStudy(
             store, installation.catalogue(), installation.open_reader, sinks=sinks_of(settings)
         ),
         backend_keys=installation.backend_keys,

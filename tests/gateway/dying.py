@@ -11,7 +11,7 @@ from gateway.admin.app import build_admin
 from gateway.admin.calls.access import Desk
 from gateway.database.database import Database
 from gateway.identity.keys import KeyHasher
-from gateway.store import change
+from gateway.store import change, idempotent_answers
 from tests.gateway.conftest import PEPPER
 from tests.gateway.parts import COMPILER
 

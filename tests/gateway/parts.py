@@ -13,7 +13,7 @@ from gateway.openai.checked_call import parse_call
 from gateway.openai.endpoints import CHAT
 from gateway.policies.compiled import PolicyCompiler
 from gateway.records.control import UNBOUNDED, BackendRecord
-from gateway.request.enforcement import Judge
+from gateway.request.enforcement import PolicyEnforcement
 from gateway.request.exchange import Exchange
 from gateway.request.stages import Decided, Parsed, Redacted, Reserved, Route, Routed
 from gateway.request.telemetry import Telemetry
@@ -73,13 +73,13 @@ def record(place, url="http://127.0.0.1:1", models=("small",)):
 
 
 class World:
-    """A fleet, described by the catalogue that comes along, and the judge over it."""
+    """A fleet, described by the catalogue that comes along, and the policy enforcement over it."""
 
     def __init__(self, *places, **more):
         self.fleet = Fleet()
         self.registry = BackendRegistry(self.fleet, Catalogue.load(None))
         self.telemetry = Telemetry()
-        self.judge = Judge(self.registry, self.telemetry)
+        self.enforcement = PolicyEnforcement(self.registry, self.telemetry)
         self.register(*places, **more)
 
     def register(self, *places, **more):
@@ -94,7 +94,7 @@ class World:
 
     def decided(self, request):
         """`request` after the fourth step."""
-        decision, redactor = self.judge.decide(request)
+        decision, redactor = self.enforcement.decide(request)
         return Decided(request, Reserved(request, 0, ()), decision, redactor)
 
     def routed(self, request, name="acme-1", attempt=0):

@@ -1,6 +1,6 @@
 """The promise the product is bought for: no byte of a request reaches a backend outside the decision.
 
-In one process over the gateway's own parts: inventory, judge, routes and fleet; the backends are lists of what they
+In one process over the gateway's own parts: registry, enforcement, routes and fleet; a backend is a list of what it
 received. A schedule of failures, moves and policies drives them; `CASES` of it are tried where CI says so.
 """
 
@@ -99,7 +99,7 @@ def ask(world, way, who, failures, meanwhile):
     in between. Gives the backends that received a byte."""
     request, received = parsed(who=who, asked=CALL), []
     with suppress(PolicyDenied, ModelNotFound, BackendUnavailable):
-        decision, _ = world.judge.decide(request)
+        decision, _ = world.enforcement.decide(request)
         found = way.choose(request, decision)
         if meanwhile is not None:
             world.register(*meanwhile)
@@ -122,7 +122,7 @@ def test_the_oracle_and_the_policy_agree_on_what_is_outside():
         facts = [world.registry.facts_of(backend) for backend in world.fleet if backend.tenant == tenant]
         verdicts |= {inside(text, one) for one in facts}
         with suppress(GatewayError):
-            decision, _ = world.judge.decide(parsed(who=who, asked=CALL))
+            decision, _ = world.enforcement.decide(parsed(who=who, asked=CALL))
             assert set(decision.backends) == {one.backend_id for one in facts if inside(text, one)}
             assert received
     assert verdicts == {True, False}

@@ -30,7 +30,7 @@ METHODS = frozenset({"POST", "PUT"})
 _KEPT_HEADERS = ("content-type", "etag", "cache-control")
 
 
-class OnceRoute(GuardedRoute):
+class IdempotentRoute(GuardedRoute):
     """A route whose calls may carry a key. Whoever calls is known, and may, before the key is looked at."""
 
     def unguarded(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:

@@ -21,7 +21,7 @@ MAX_BROKEN = 1
 """Answers of a call that may fail in a backend before the client gets the error."""
 
 
-class Overtaken(Exception):
+class Superseded(Exception):
     """What an attempt was decided by is no longer in force. Nothing was sent to the backend from then on."""
 
 
@@ -29,7 +29,7 @@ class Attempt:
     """Use as ``with Attempt(exchange, routed, call):`` around the call of the backend.
 
     Counts a failure of the backend against it, and suppresses it where another backend may be asked; otherwise raises
-    the error that the client gets. Also suppresses Overtaken: then the same backend may be called again.
+    the error that the client gets. Also suppresses Superseded: then the same backend may be called again.
     """
 
     __slots__ = ("_call", "_exchange", "_routed")
@@ -48,7 +48,7 @@ class Attempt:
         if error is None:
             self._call.completed()
             return False
-        if isinstance(error, Overtaken):
+        if isinstance(error, Superseded):
             self._exchange.received.called = None
             self._exchange.attempts.tried.pop()  # it may be called under what is in force now
             return True

@@ -15,7 +15,7 @@ from gateway.request.answer.headers import EVENT_STREAM, JSON, content_length, p
 from gateway.request.answer.received import ReceivedAnswer
 from gateway.request.answer.relay import StreamRelay
 from gateway.request.answer.whole_answer import read_answer, usage_is_sound
-from gateway.request.enforcement import Judge
+from gateway.request.enforcement import PolicyEnforcement
 from gateway.request.routes import Routes
 from gateway.request.stages import Accepted, Answered
 from gateway.request.telemetry import Telemetry
@@ -27,9 +27,11 @@ MAX_ANSWER_BYTES = 64 << 20
 
 
 class Delivery:
-    def __init__(self, inspection: Inspection, judge: Judge, routes: Routes, telemetry: Telemetry) -> None:
+    def __init__(
+        self, inspection: Inspection, enforcement: PolicyEnforcement, routes: Routes, telemetry: Telemetry
+    ) -> None:
         self._inspection = inspection
-        self._judge = judge
+        self._enforcement = enforcement
         self._routes = routes
         self._step = telemetry.step
 
@@ -57,7 +59,7 @@ class Delivery:
         raw = await answer.body(MAX_ANSWER_BYTES)
         request, redacted = accepted.request, accepted.routed.redacted
         prompt = redacted.prompt
-        self._judge.check_running(request)
+        self._enforcement.check_running(request)
         with self._step("restore"):
             body = read_answer(request.call, raw, received)
             self._routes.answered(request, call, received.called)
@@ -84,7 +86,7 @@ class Delivery:
         with self._step("restore"):
             try:
                 async for piece in relay.pieces(answer.pieces()):
-                    self._judge.check_running(request)
+                    self._enforcement.check_running(request)
                     if not sender.begun:  # until here another backend may still take the call
                         self._routes.answered(request, call, received.called)
                         await sender.begin()

@@ -215,9 +215,9 @@ async def test_a_backend_that_is_revoked_meanwhile_is_not_tried_next(tmp_path):
 
 def at(made, monkeypatch, moment):
     """Moves the clock that decisions are made by."""
-    judge = made.gateway.app._pipeline.judge
-    monkeypatch.setattr(judge, "_now", lambda: moment)
-    monkeypatch.setattr(judge._registry, "_today", lambda: moment.date())
+    enforcement = made.gateway.app._pipeline.enforcement
+    monkeypatch.setattr(enforcement, "_now", lambda: moment)
+    monkeypatch.setattr(enforcement._registry, "_today", lambda: moment.date())
 
 
 async def test_hours_that_end_while_a_backend_holds_the_call_end_it(tmp_path, monkeypatch):

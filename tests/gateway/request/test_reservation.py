@@ -18,7 +18,7 @@ from gateway.limits.limiter import Limiter, Limits
 from gateway.limits.memory_store import MemoryLimitStore
 from gateway.records.prices import PriceBook, configured
 from gateway.request.answer.received import CHARACTERS_PER_TOKEN, ReceivedAnswer
-from gateway.request.reservation import Meter, rate_headers
+from gateway.request.reservation import CallLimiter, rate_headers
 from gateway.request.stages import Accepted
 from tests.fakes.lab import POLICY
 from tests.gateway.parts import exchange, principal
@@ -43,7 +43,7 @@ def clock():
 def meter(clock):
     prices = PriceBook(configured({"small": (0, 1e6)}))
     limiter = Limiter(MemoryLimitStore(clock))
-    return Meter(limiter, lambda model: prices.at(model, clock()), DEFAULT_MAX_TOKENS)
+    return CallLimiter(limiter, lambda model: prices.at(model, clock()), DEFAULT_MAX_TOKENS)
 
 
 def limited(limits, **more):
