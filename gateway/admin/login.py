@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict
 from starlette.concurrency import run_in_threadpool
 
 from gateway.admin.calls.access import Desk, DeskOf, person_calling
-from gateway.admin.calls.authentication import PendingLogin, Cookies
+from gateway.admin.calls.authentication import Cookies, PendingLogin
 from gateway.admin.calls.problems import LoginRefused
 from gateway.admin.calls.schemas import Name
 from gateway.database.errors import Invalid, NotFound

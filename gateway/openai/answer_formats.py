@@ -1,13 +1,14 @@
 """What a backend answers on a route: how a whole answer is read, and where its texts are."""
 
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any, Protocol
 
 from pydantic_core import from_json
 
 from backend.wire import Usage, fingerprint_of
 from gateway.errors import BackendFailed
-from gateway.openai.embeddings import read_embeddings
+from gateway.openai.finite_json import read
 from gateway.openai.shape import MESSAGE, choices_of
 from gateway.openai.usage import usage_of
 
@@ -58,3 +59,39 @@ class Vectors:
     def read(self, raw: bytes) -> ReadAnswer:
         body, usage = read_embeddings(raw)
         return ReadAnswer(body, [], usage)
+
+
+def read_embeddings(raw: bytes) -> tuple[dict[str, Any], Usage | None]:
+    """A backend's answer reduced to vectors, their indexes, the model and the usage; and the usage by itself.
+
+    Other members are removed, because they may repeat the input and were not inspected. Raises BackendFailed for what is
+    no such answer.
+    """
+    try:
+        said = read(raw)
+        usage = usage_of(said.get("usage"))
+        data = [
+            {"object": "embedding", "index": int(each["index"]), "embedding": _vector(each["embedding"])}
+            for each in said["data"]
+        ]
+        body: dict[str, Any] = {"object": "list", "data": data, "model": str(said.get("model", ""))}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise BackendFailed("The backend's answer is not an OpenAI answer") from None
+    if usage is not None:
+        body["usage"] = {"prompt_tokens": usage.prompt_tokens, "total_tokens": usage.total_tokens}
+    return body, usage
+
+
+def _vector(embedding: Any) -> list[float] | str:
+    """Numbers, or base64 of them."""
+    if isinstance(embedding, str):
+        if not set(embedding) <= _BASE64:
+            raise ValueError("not base64")
+        return embedding
+    numbers = [float(number) for number in embedding]
+    if not all(map(isfinite, numbers)):
+        raise ValueError("not finite")
+    return numbers
+
+
+_BASE64 = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/=")
