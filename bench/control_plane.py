@@ -36,9 +36,9 @@ from gateway.directory.directory import Directory
 from gateway.identity.keys import KeyHasher, generate_key
 from gateway.installation.installation import Installation
 from gateway.limits.limiter import Cost, Level, Limiter, Limits, counters
-from gateway.limits.memory import MemoryLimitStore
-from gateway.limits.postgres import PostgresLimitStore
-from gateway.limits.redis import RedisLimitStore
+from gateway.limits.memory_store import MemoryLimitStore
+from gateway.limits.postgres_store import PostgresLimitStore
+from gateway.limits.redis_store import RedisLimitStore
 from gateway.server.serve import run
 from tests.fakes.cluster import loaded, own_postgresql
 

@@ -21,6 +21,7 @@ from policy.redact.evaluate import Evaluation, evaluate
 from policy.redact.labels import canonical
 from policy.redact.redactor import Redactor
 from tests.data.redaction.make import cases
+from tests.policy.redact.layouts import LAYOUTS
 
 ROUNDS = 9
 COMPARED = ("iban", "card", "email", "phone", "vat", "ip", "secret", "date_of_birth", "address")
@@ -101,7 +102,7 @@ def measure() -> dict[str, float]:
         prompt = (text * (1000 // len(text) + 1))[:1000]
         body = {"model": "m", "messages": [{"role": "user", "content": prompt}], "stream": True}
         results[f"prompt of 1,000 characters, {name}"] = _median(
-            lambda b=body: redactor.redact_body(b, "chat", NONCE), 1
+            lambda b=body: redactor.redact_body(b, LAYOUTS["chat"], NONCE), 1
         )
     for name, text in (("prose", PROSE), ("german", GERMAN), ("code", CODE), ("personal", PERSONAL)):
         pieces = _words(text * 40)

@@ -37,7 +37,7 @@ from gateway.errors import BodyTooComplex  # noqa: E402
 from gateway.installation.installation import Installation  # noqa: E402
 from gateway.openai import finite_json  # noqa: E402
 from gateway.openai.bounds import BOUNDS, check_shape  # noqa: E402
-from gateway.openai.endpoint import CHAT  # noqa: E402
+from gateway.openai.endpoints import CHAT  # noqa: E402
 from regions.identity.identity import BackendIdentity  # noqa: E402
 
 PORT = 9402

@@ -40,7 +40,7 @@ from typing import Any, ClassVar
 from pydantic_core import ErrorDetails, to_json
 
 from backend.wire import FIELDS
-from policy.decision.decision import Reason
+from policy.decision.decision import Decision, Reason
 
 MOST_BRANCHES = 32
 """Errors that are looked at for the most telling one."""
@@ -155,15 +155,16 @@ class PolicyDenied(GatewayError):
     """`reasons` are the decision's, word for word as they stand in the record and in `policy explain`.
 
     The code is that of the first rule that refused; where only places, owners and servers are at fault, it is
-    ``residency_denied``, and the rules are in the reasons.
+    ``residency_denied``, and the rules are in the reasons. `decision`: the policy's, if it was the policy that refused.
     """
 
     status = 403
     type = "policy_denied"
     code = "policy_denied"
 
-    def __init__(self, reasons: Sequence[Reason]) -> None:
+    def __init__(self, reasons: Sequence[Reason], decision: Decision | None = None) -> None:
         self.reasons = tuple(reasons)
+        self.decision = decision
         said = [{"rule": r.rule, "candidate": r.candidate, "because": r.because, "article": r.article} for r in reasons]
         message = "Policy refuses this request: " + "; ".join(str(reason) for reason in reasons)
         code = reasons[0].rule if reasons else None
@@ -195,9 +196,12 @@ class ContentUnreadable(RedactionRefused):
 
 
 class LimitReached(GatewayError):
+    """`rates`: headers about the limits that apply."""
+
     status = 429
     type = "rate_limit_error"
     code = "rate_limit_exceeded"
+    rates: Sequence[tuple[bytes, bytes]] = ()
 
     def headers(self) -> list[tuple[bytes, bytes]]:
         """Where waiting does not help, OpenAI's SDKs are told not to try again by themselves."""

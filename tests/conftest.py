@@ -28,7 +28,7 @@ LONG = (
     "backend/kernels/test_hopper.py",
     "deploy/test_operations.py",
     "gateway/test_fleet_for_real.py",
-    "gateway/cells/test_serve.py",
+    "gateway/cells/test_app.py",
     "gateway/test_crash.py",
     "audit/test_crash.py",
     "backend/engine/test_oracle.py",

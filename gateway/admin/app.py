@@ -52,7 +52,7 @@ def build_admin(desk: Desk) -> FastAPI:
         routes += [route for route in router.routes if isinstance(route, APIRoute)]
     app.state.methods = [(route.path_regex, frozenset(route.methods or ())) for route in routes]
     app.add_middleware(BoundedBody)
-    app.add_middleware(Unkept)
+    app.add_middleware(NoStore)
     return app
 
 
@@ -84,7 +84,7 @@ class BoundedBody:
         await self._app(scope, bounded, send)
 
 
-class Unkept:
+class NoStore:
     """Answers are for who asked, now: no cache of a browser or a proxy keeps them, and none is taken for a page."""
 
     def __init__(self, app: ASGIApp) -> None:

@@ -13,17 +13,17 @@ from pydantic import Field, ValidationError
 
 from audit.files.secret_file import LoosePermissions, read_secret
 from gateway.admin.calls.access import Desk, DeskOf, IfMatch, Need
-from gateway.admin.calls.idempotency import OnceRoute
+from gateway.admin.calls.idempotency import IdempotentRoute
 from gateway.admin.calls.schemas import After, Body, Limit, Name, tagged
-from gateway.admin.explain import policy_room
+from gateway.admin.explain import policy_study
 from gateway.database.errors import Invalid
 from gateway.identity.roles import Actor
 from gateway.records.control import BackendRecord
-from gateway.store.pages import Page
+from gateway.store.pagination import Page
 from regions.identity.identity import BackendIdentity
 from regions.identity.trust import Trust
 
-router = APIRouter(prefix="/tenants/{tenant}/backends", tags=["backends"], route_class=OnceRoute)
+router = APIRouter(prefix="/tenants/{tenant}/backends", tags=["backends"], route_class=IdempotentRoute)
 
 Reading = Depends(Need("backends.read"))
 Manager = Annotated[Actor, Depends(Need("backends.manage"))]
@@ -71,7 +71,7 @@ def register_backend(actor: Manager, desk: DeskOf, response: Response, tenant: s
     """Register a server, or change one of the same name and region. It gets requests within a second."""
     if not new.url.startswith("https://"):
         raise Invalid("over this API a server is registered by its https URL")
-    with policy_room(desk) as room:
+    with policy_study(desk) as room:
         room.catalogue.region(new.region, datetime.now(UTC).date())
     record = desk.control(actor.name).register_backend(
         BackendIdentity(desk.cell, tenant, new.region, new.id),

@@ -6,17 +6,17 @@ from fastapi import APIRouter, Depends, Query, Response
 from pydantic import Field
 
 from gateway.admin.calls.access import DeskOf, IfMatch, Need
-from gateway.admin.calls.idempotency import OnceRoute
+from gateway.admin.calls.idempotency import IdempotentRoute
 from gateway.admin.calls.schemas import After, Body, Limit, tagged
 from gateway.database.errors import Invalid
 from gateway.identity.roles import Actor
 from gateway.records.fleet import DeploymentRecord, ReplicaRecord
 from gateway.records.prices import MICRO
-from gateway.store.pages import Page
+from gateway.store.pagination import Page
 from gateway.store.reports.fleet_inventory import deployment_at, deployments_in, replicas_of
 from regions.fleet.deployment import CPU, MAX_NAME, Deployment, Place, Scale
 
-router = APIRouter(tags=["deployments"], route_class=OnceRoute)
+router = APIRouter(tags=["deployments"], route_class=IdempotentRoute)
 
 Reading = Depends(Need("backends.read"))
 Manager = Annotated[Actor, Depends(Need("deployments.manage"))]

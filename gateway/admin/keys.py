@@ -7,14 +7,14 @@ from fastapi import APIRouter, Depends, Response
 from pydantic import Field
 
 from gateway.admin.calls.access import DeskOf, IfMatch, Need
-from gateway.admin.calls.idempotency import OnceRoute
+from gateway.admin.calls.idempotency import IdempotentRoute
 from gateway.admin.calls.schemas import After, Body, Instant, Limit, Name, tagged
 from gateway.identity.roles import Actor
 from gateway.records.control import UNBOUNDED, KeyRecord, Scopes
 from gateway.store.control.keys import MAX_GRACE
-from gateway.store.pages import Page
+from gateway.store.pagination import Page
 
-router = APIRouter(prefix="/tenants/{tenant}/keys", tags=["keys"], route_class=OnceRoute)
+router = APIRouter(prefix="/tenants/{tenant}/keys", tags=["keys"], route_class=IdempotentRoute)
 
 Manager = Annotated[Actor, Depends(Need("keys.manage"))]
 

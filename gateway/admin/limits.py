@@ -7,13 +7,14 @@ from fastapi import APIRouter, Depends, Response
 from pydantic import Field
 
 from gateway.admin.calls.access import Desk, DeskOf, IfMatch, Need
-from gateway.admin.calls.idempotency import OnceRoute
+from gateway.admin.calls.idempotency import IdempotentRoute
 from gateway.admin.calls.schemas import Body, Instant, tagged
 from gateway.identity.roles import Actor
-from gateway.records.usage import LimitFigures, LimitsRecord, PriceRecord
+from gateway.limits.limit_kinds import LimitFigures
+from gateway.records.usage import LimitsRecord, PriceRecord
 from gateway.store.reports.usage_inventory import limits_at, limits_in, prices_in
 
-router = APIRouter(tags=["limits"], route_class=OnceRoute)
+router = APIRouter(tags=["limits"], route_class=IdempotentRoute)
 
 Reading = Depends(Need("tenant.read"))
 Owner = Annotated[Actor, Depends(Need("tenants.manage"))]

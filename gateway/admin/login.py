@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict
 from starlette.concurrency import run_in_threadpool
 
 from gateway.admin.calls.access import Desk, DeskOf, person_calling
-from gateway.admin.calls.authentication import BegunLogin, Cookies
+from gateway.admin.calls.authentication import Cookies, PendingLogin
 from gateway.admin.calls.problems import LoginRefused
 from gateway.admin.calls.schemas import Name
 from gateway.database.errors import Invalid, NotFound
@@ -26,7 +26,7 @@ from gateway.identity.login import Attempt, CodeRefused
 from gateway.identity.roles import Actor
 from gateway.openai.asgi_client import caller_address
 from gateway.records.control import AccessTokenRecord, PersonRecord, Role
-from gateway.store.answers import Answers, Pending
+from gateway.store.idempotent_answers import Answers, Pending
 
 if TYPE_CHECKING:
     from gateway.identity.provider import IdentityProvider
@@ -54,7 +54,7 @@ async def login(request: Request, desk: DeskOf, tenant: Name | None = None) -> R
     attempt = Attempt.new()
     url = await desk.provider_pool.run(provider.authorization_url, attempt)
     known = await run_in_threadpool(desk.session, request)
-    begun = BegunLogin(attempt, tenant, known.token if known is not None else "", int(desk.now().timestamp()))
+    begun = PendingLogin(attempt, tenant, known.token if known is not None else "", int(desk.now().timestamp()))
     response = RedirectResponse(url, 303, headers={"cache-control": "no-store"})
     cookies.set_login(response, begun, desk.hasher())
     return response
@@ -115,7 +115,7 @@ def _open(desk: Desk) -> tuple["IdentityProvider", Cookies]:
     return desk.provider, desk.cookies
 
 
-def _begun(desk: Desk, cookies: Cookies, request: Request, state: str | None) -> BegunLogin:
+def _begun(desk: Desk, cookies: Cookies, request: Request, state: str | None) -> PendingLogin:
     """The login that this comes back from, which is thereby used up. Raises LoginRefused."""
     now = desk.now()
     begun = cookies.login_of(request, desk.hasher(), now.timestamp())
@@ -151,7 +151,7 @@ def _come_in(
     desk: Desk,
     provider: "IdentityProvider",
     request: Request,
-    begun: BegunLogin,
+    begun: PendingLogin,
     claims: dict[str, Any],
     life: timedelta,
 ) -> tuple[PersonRecord, AccessTokenRecord, ApiKey]:

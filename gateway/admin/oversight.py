@@ -6,12 +6,12 @@ from fastapi import APIRouter, Depends
 from pydantic import Field
 
 from gateway.admin.calls.access import DeskOf, Need
-from gateway.admin.calls.idempotency import OnceRoute
+from gateway.admin.calls.idempotency import IdempotentRoute
 from gateway.admin.calls.schemas import Body, Name
 from gateway.identity.roles import Actor
 from gateway.store.oversight import StopRecord, stops_in
 
-router = APIRouter(tags=["oversight"], route_class=OnceRoute)
+router = APIRouter(tags=["oversight"], route_class=IdempotentRoute)
 
 Overseer = Annotated[Actor, Depends(Need("oversight.act"))]
 

@@ -9,12 +9,12 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.admin.calls.access import Bootstrapping, DeskOf, IfMatch, Need, person_calling
 from gateway.admin.calls.guarded_route import GuardedRoute
-from gateway.admin.calls.idempotency import OnceRoute
+from gateway.admin.calls.idempotency import IdempotentRoute
 from gateway.admin.calls.schemas import After, Body, Instant, Limit, tagged
 from gateway.identity.roles import ROLE_TABLE, Actor, Permission
 from gateway.records.control import AccessTokenRecord, PersonRecord, Role
 from gateway.store.control.people import MAX_TOKEN_LIFE
-from gateway.store.pages import Page
+from gateway.store.pagination import Page
 
 TokenDays = Annotated[int, Field(ge=1, le=MAX_TOKEN_LIFE.days)]
 
@@ -82,7 +82,7 @@ def me(actor: Annotated[Actor, Depends(person_calling)]) -> Me:
 def _routes(prefix: str, tenant_of: Callable[..., str | None], read: Permission, manage: Permission) -> APIRouter:
     """The same routes for a tenant's people and for the staff. `tenant_of`: a dependency that gives the tenant, None
     for the staff. `read`, `manage`: what a caller needs for a GET and for every other method."""
-    router = APIRouter(prefix=prefix, tags=["people"], route_class=OnceRoute)
+    router = APIRouter(prefix=prefix, tags=["people"], route_class=IdempotentRoute)
     _add_people(router, tenant_of, read, manage)
     _add_tokens(router, tenant_of, read, manage)
     return router

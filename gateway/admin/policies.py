@@ -11,14 +11,14 @@ from fastapi import APIRouter, Depends, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.admin.calls.access import DeskOf, IfMatch, Need
-from gateway.admin.calls.idempotency import OnceRoute
+from gateway.admin.calls.idempotency import IdempotentRoute
 from gateway.admin.calls.schemas import Body, Instant, Limit, Name, Whole, tagged
-from gateway.admin.explain import policy_room
+from gateway.admin.explain import policy_study
 from gateway.database.errors import Invalid
 from gateway.identity.roles import OF_OPERATOR, Actor, Permission
 from gateway.policies.study import Draft
 from gateway.records.control import PolicyProposalRecord, PolicyVersionRecord
-from gateway.store.pages import Page
+from gateway.store.pagination import Page
 from policy.analysis.check import Outcome
 
 MAX_POLICY = 256 * 1024
@@ -114,7 +114,7 @@ def _routes(prefix: str, owner: _Owner, needs: _Needs) -> APIRouter:
     `owner`: a dependency that gives the tenant, None for the operator's. `needs`: the permission that a route needs
     here which needs this one for a tenant's policies.
     """
-    router = APIRouter(prefix=prefix, tags=["policies"], route_class=OnceRoute)
+    router = APIRouter(prefix=prefix, tags=["policies"], route_class=IdempotentRoute)
     _add_reading(router, owner, needs)
     _add_way_back(router, owner, needs)
     _add_proposals(router, owner, needs)
@@ -142,14 +142,14 @@ def _add_reading(router: APIRouter, owner: _Owner, needs: _Needs) -> None:
     def check_policy(desk: DeskOf, tenant: of, new: NewPolicy) -> Checked:
         """Read and compile a document with what is above it, and run the tests that it carries."""
         draft = Draft(new.document, tenant, new.project)
-        with policy_room(desk) as room:
+        with policy_study(desk) as room:
             problems, outcomes = room.check(draft)
         return Checked(ok=not problems, problems=tuple(problems), tests=tuple(map(_told, outcomes)))
 
     @router.post("/policies/diff", dependencies=reading)
     def diff_policy(desk: DeskOf, tenant: of, new: NewPolicy) -> tuple[RuleDifference, ...]:
         """Rule by rule against what is in force, all levels together."""
-        with policy_room(desk) as room:
+        with policy_study(desk) as room:
             return _shown(room.differences(Draft(new.document, tenant, new.project)))
 
     @router.post("/policies/simulate", dependencies=reading)
@@ -157,7 +157,7 @@ def _add_reading(router: APIRouter, owner: _Owner, needs: _Needs) -> None:
         """What a draft would have done to recorded calls. Nothing is changed."""
         if (asked.document is None) == (asked.dpf_accepted is None) or asked.dpf_accepted:
             raise Invalid("send either a document, or dpf_accepted: false")
-        with policy_room(desk) as room:
+        with policy_study(desk) as room:
             draft = room.without_dpf(tenant) if asked.document is None else Draft(asked.document, tenant, asked.project)
             changed = room.differences(draft) if room.in_force(tenant) else []
             found = room.simulate(draft, asked.since)

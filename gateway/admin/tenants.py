@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Response
 
 from gateway.admin.calls.access import DeskOf, IfMatch, Need
-from gateway.admin.calls.idempotency import OnceRoute
+from gateway.admin.calls.idempotency import IdempotentRoute
 from gateway.admin.calls.schemas import After, Body, Limit, Name, tagged
 from gateway.identity.roles import Actor
 from gateway.records.control import (
@@ -14,9 +14,9 @@ from gateway.records.control import (
     RiskClass,
     TenantRecord,
 )
-from gateway.store.pages import Page
+from gateway.store.pagination import Page
 
-router = APIRouter(tags=["tenants"], route_class=OnceRoute)
+router = APIRouter(tags=["tenants"], route_class=IdempotentRoute)
 
 
 class NewTenant(Body):

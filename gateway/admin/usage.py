@@ -6,14 +6,14 @@ from fastapi import APIRouter, Depends, Query
 from fastapi.responses import Response, StreamingResponse
 
 from gateway.admin.calls.access import DeskOf, Need
-from gateway.admin.calls.idempotency import OnceRoute
+from gateway.admin.calls.idempotency import IdempotentRoute
 from gateway.admin.calls.schemas import Day
 from gateway.store.reports.cost_report import Cost, CostDimension, cost
 from gateway.store.reports.inventory import Inventory
 from gateway.store.reports.usage_csv import csv_lines
 from gateway.store.reports.usage_report import Dimension, LedgerEntry, Span, Usage, entries, usage
 
-router = APIRouter(tags=["usage"], route_class=OnceRoute)
+router = APIRouter(tags=["usage"], route_class=IdempotentRoute)
 
 By = Annotated[list[Dimension], Query(description="what to sum up by; may be repeated")]
 Format = Annotated[Literal["json", "csv"], Query()]

@@ -22,7 +22,8 @@ from gateway.content.inspection_process import LENGTH_BYTES, AnswerJob, Done, Fi
 from gateway.content.prompt import OutputFilters, Prompt, leaving, prepare, redaction_arguments, redaction_refusals
 from gateway.errors import RedactionRefused, TooManyConcurrent
 from gateway.openai.answer import FilterFactory, TextFilter, rewrite_choices
-from gateway.openai.endpoint import Call, Endpoint, parse_call
+from gateway.openai.checked_call import Call, parse_call
+from gateway.openai.endpoints import Endpoint
 from gateway.openai.finite_json import read
 from policy.errors import RedactionBlocked, RedactionError
 from policy.facts import Priority

@@ -18,7 +18,7 @@ from typing import Self
 
 from gateway.configuration.settings import Names
 from gateway.errors import RedactionRefused
-from gateway.openai.endpoint import IDENTIFYING_FIELDS, Call
+from gateway.openai.checked_call import IDENTIFYING_FIELDS, Call
 from policy.errors import RedactionError
 from policy.redact.names.ner import NameModel
 from policy.redact.redactor import NamesByText, Redactor
@@ -60,7 +60,7 @@ class NameFinder:
             return None
         fields = {name: value for name, value in call.body.items() if name not in IDENTIFYING_FIELDS}
         try:
-            texts = await asyncio.to_thread(redactor.texts, fields, call.endpoint.name)
+            texts = await asyncio.to_thread(redactor.texts, fields, call.endpoint.layout)
         except RedactionError:
             return {}  # what makes it unreadable is said when it is redacted
         if sum(map(len, texts)) > (most := self._settings.max_characters):

@@ -12,14 +12,14 @@ from typing import Any
 from gateway.content.inspection_process import AnswerJob, plain
 from gateway.errors import BackendRefused, ContentUnreadable, InvalidRequest, RedactionRefused
 from gateway.openai.answer import FilterFactory, whole
-from gateway.openai.endpoint import IDENTIFYING_FIELDS, Call
+from gateway.openai.checked_call import IDENTIFYING_FIELDS, Call
 from gateway.openai.finite_json import NotFinite, write
 from gateway.random_bytes import random_bytes
 from policy.errors import UNREADABLE, RedactionBlocked, RedactionError
 from policy.facts import Priority
 from policy.redact.actions.pseudonyms import Pseudonyms, nonce_from
 from policy.redact.redactor import NamesByText, RedactedBody, Redactor
-from policy.redact.request import Endpoint
+from policy.redact.request import BodyLayout
 from policy.redact.stream import StreamFilter
 from regions.fleet.fleet import Backend
 
@@ -141,13 +141,13 @@ def prepare(
 
 def redaction_arguments(
     call: Call, redactor: Redactor, project: str, names: NamesByText | None = None
-) -> tuple[dict[str, Any], Endpoint, str, NamesByText | None, bytes | None]:
-    """Body, endpoint, nonce, names and key: what `Redactor.redact_body` takes, wherever it runs."""
+) -> tuple[dict[str, Any], BodyLayout, str, NamesByText | None, bytes | None]:
+    """Body, layout, nonce, names and key: what `Redactor.redact_body` takes, wherever it runs."""
     fields = {name: value for name, value in call.body.items() if name not in IDENTIFYING_FIELDS}
     conversation = _conversation(call)
     shared = redactor.conversation(f"{project}\0{conversation}") if conversation else None
     nonce, key = shared or (nonce_from(random_bytes(6)), None)
-    return fields, call.endpoint.name, nonce, names, key
+    return fields, call.endpoint.layout, nonce, names, key
 
 
 @contextmanager

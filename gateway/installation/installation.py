@@ -46,7 +46,7 @@ from gateway.database.database import POOL_SIZE, Database
 from gateway.database.ownership import check_against_record, check_owner, claim
 from gateway.identity.keys import KeyHasher
 from gateway.policies.compiled import PolicyCompiler
-from gateway.policies.study import PolicyRoom
+from gateway.policies.study import PolicyStudy
 from gateway.store.control.control import Control, OnEvent
 from gateway.store.reports.inventory import Inventory
 from gateway.upstream.credentials import TenantCredentials
@@ -347,8 +347,8 @@ class Installation:
     def inventory(self, database: Database) -> Inventory:
         return Inventory(database)
 
-    def policy_room(self, database: Database) -> PolicyRoom:
-        return PolicyRoom(self.inventory(database), self.catalogue(), self.open_reader, sinks=sinks_of(configured()))
+    def policy_study(self, database: Database) -> PolicyStudy:
+        return PolicyStudy(self.inventory(database), self.catalogue(), self.open_reader, sinks=sinks_of(configured()))
 
 
 def _is_open(named: Named, url: str | None, *, here: bool) -> bool:

@@ -58,7 +58,7 @@ def status(installation: Installation) -> Status:
                 under = f"{provider}:v{version}"
                 waiting[under] = waiting.get(under, 0) + 1
     return Status(
-        master, len(owners), destroyed, waiting, tuple(renewing), tuple(map(str, lying_in_clear(installation)))
+        master, len(owners), destroyed, waiting, tuple(renewing), tuple(map(str, unencrypted_files(installation)))
     )
 
 
@@ -145,7 +145,7 @@ def _changed(
     return KeyringChanged(type=kind, tenant=tenant, actor=actor, provider=provider, version=version, keys=keys)
 
 
-def lying_in_clear(installation: Installation) -> list[Path]:
+def unencrypted_files(installation: Installation) -> list[Path]:
     """Files of secrets that are not sealed though they could be, as seen from the data folder."""
     if not isinstance(installation.secret_files, SealedFiles):
         return []

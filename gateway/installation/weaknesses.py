@@ -16,7 +16,7 @@ from gateway.configuration.settings import Settings, is_loopback
 from gateway.configuration.sinks import spans_leave, stays_here
 from gateway.database.database import Database
 from gateway.installation.installation import Installation
-from gateway.installation.rotation import lying_in_clear
+from gateway.installation.rotation import unencrypted_files
 from gateway.store.reports.posture import Posture, posture
 
 logger = logging.getLogger("domicile.weak")
@@ -61,7 +61,7 @@ def observe(settings: Settings, installation: Installation, database: Database) 
         redis_url=urls.redis,
         authority_here=installation.authority_key.exists(),
         signer_here=(audit / "signer.key").exists(),
-        secrets_in_clear=tuple(map(str, lying_in_clear(installation))),
+        secrets_in_clear=tuple(map(str, unencrypted_files(installation))),
         witnessed=witnessed.is_dir() and any(witnessed.iterdir()),
         nodes=tuple(name for name in nodes if not name.startswith(("cli-", "gateway."))),
         core_dumps=resource.getrlimit(resource.RLIMIT_CORE)[0] != 0,

@@ -36,7 +36,7 @@ class Step:
         return self.kind == "take" and self.waiter.cancelled()
 
 
-class RoundLimitStore(ABC):
+class BatchingLimitStore(ABC):
     """A `gateway.limits.limiter.LimitStore` by rounds. Close it when done."""
 
     def __init__(self) -> None:

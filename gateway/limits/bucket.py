@@ -33,6 +33,10 @@ class Rate:
             raise ValueError(f"a rate is a number of at least 0: {self}")
 
     @property
+    def name(self) -> str:
+        return "rate"
+
+    @property
     def capacity(self) -> float:
         return self.amount if self.burst is None else self.burst
 
@@ -54,6 +58,10 @@ class Budget:
     def __post_init__(self) -> None:
         if not 0 <= self.amount < math.inf:
             raise ValueError(f"a budget is a number of at least 0: {self}")
+
+    @property
+    def name(self) -> str:
+        return self.span
 
     @property
     def capacity(self) -> float:
@@ -84,6 +92,10 @@ class Concurrency:
     def __post_init__(self) -> None:
         if not 0 <= self.amount < math.inf:
             raise ValueError(f"concurrency is a number of at least 0: {self}")
+
+    @property
+    def name(self) -> str:
+        return "concurrency"
 
     @property
     def capacity(self) -> float:

@@ -5,6 +5,7 @@ The policy's are its project's: of the two that a project then has, the lower on
 
 from collections.abc import Mapping
 
+from gateway.limits.limit_kinds import BY_NAME
 from gateway.limits.limiter import Counter, Level, Limits, counters
 from policy.document.document import Limits as PolicyLimits
 
@@ -21,7 +22,7 @@ def binding(
     """`configured`: by (tenant, project, key), with '' for the levels above."""
     of_project = configured.get((tenant, project, ""), NO_LIMITS)
     if policy is not None:
-        of_policy = Limits.of(rpm=policy.rpm, tpm=policy.tpm, eur_per_month=policy.eur_per_month)
+        of_policy = Limits.of(**{name: getattr(policy, name, None) for name in BY_NAME})
         of_project = of_project.lower(of_policy)
     return counters(
         (

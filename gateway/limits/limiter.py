@@ -14,10 +14,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Literal, Protocol, Self, TypeVar
+from typing import Protocol, Self
 
 from gateway.errors import LimitsUnavailable
-from gateway.limits.bucket import RETRY_CONCURRENT_S, Bucket, Budget, Concurrency, Quota, Rate
+from gateway.limits.bucket import RETRY_CONCURRENT_S, Bucket, Budget, Quota
+from gateway.limits.limit_kinds import BY_NAME, KINDS, LimitKind, Measure
 from gateway.random_bytes import random_hex
 
 log = logging.getLogger(__name__)
@@ -31,64 +32,29 @@ MAX_GIVEN_BACK = 4096
 """So many calls that were refused while the store was away are given back at once; leases see to the others."""
 _AT_ONCE = 256
 
-Kind = Literal["requests", "tokens", "concurrent", "day", "month"]
-
-UNITS: Mapping[Kind, str] = {
-    "requests": "requests per minute",
-    "tokens": "tokens per minute",
-    "concurrent": "concurrent requests",
-    "day": "euros per day",
-    "month": "euros per month",
-}
-
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one key, project or tenant may use; None sets no bound."""
+    """What one key, project or tenant may use, by kind; a kind that is absent has no bound."""
 
-    requests: Rate | None = None
-    tokens: Rate | None = None
-    concurrent: Concurrency | None = None
-    day: Budget | None = None
-    month: Budget | None = None
+    quotas: Mapping[LimitKind, Quota] = field(default_factory=dict)
 
     @classmethod
-    def of(
-        cls,
-        *,
-        rpm: float | None = None,
-        tpm: float | None = None,
-        concurrent: float | None = None,
-        eur_per_day: float | None = None,
-        eur_per_month: float | None = None,
-    ) -> "Limits":
-        """Raises ValueError for what is negative, infinite or no number."""
-        return cls(
-            None if rpm is None else Rate(rpm),
-            None if tpm is None else Rate(tpm),
-            None if concurrent is None else Concurrency(concurrent),
-            None if eur_per_day is None else Budget(eur_per_day, "day"),
-            None if eur_per_month is None else Budget(eur_per_month, "month"),
-        )
+    def of(cls, **amounts: float | None) -> "Limits":
+        """`amounts` by the names of kinds, as ``rpm=600``; None sets no bound.
+
+        Raises ValueError for what is negative, infinite or no number, KeyError for a name that no kind has.
+        """
+        set_ = ((BY_NAME[name], amount) for name, amount in amounts.items() if amount is not None)
+        return cls({kind: kind.quota(amount) for kind, amount in set_})
 
     def lower(self, other: "Limits") -> "Limits":
         """Of each quota the smaller one."""
-        return Limits(
-            _lower(self.requests, other.requests),
-            _lower(self.tokens, other.tokens),
-            _lower(self.concurrent, other.concurrent),
-            _lower(self.day, other.day),
-            _lower(self.month, other.month),
-        )
-
-
-Q = TypeVar("Q", Rate, Concurrency, Budget)
-
-
-def _lower(one: Q | None, other: Q | None) -> Q | None:
-    if one is None or other is None:
-        return one or other
-    return one if one.capacity <= other.capacity else other
+        quotas = dict(self.quotas)
+        for kind, quota in other.quotas.items():
+            known = quotas.get(kind)
+            quotas[kind] = quota if known is None or quota.capacity < known.capacity else known
+        return Limits(quotas)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +62,7 @@ class Counter:
     """One quota of one level. `bucket` names it in every store; `scope` names the level for people."""
 
     bucket: str
-    kind: Kind
+    kind: LimitKind
     quota: Quota
     scope: str
 
@@ -114,10 +80,10 @@ def counters(levels: Iterable[Level]) -> tuple[Counter, ...]:
     """Every quota that binds, of all levels."""
     found: list[Counter] = []
     for level in levels:
-        for kind in UNITS:
-            quota: Quota | None = getattr(level.limits, kind)
+        for kind in KINDS:
+            quota = level.limits.quotas.get(kind)
             if quota is not None:
-                found.append(Counter(f"{level.place}:{kind}", kind, quota, level.scope))
+                found.append(Counter(f"{level.place}:{kind.bucket}", kind, quota, level.scope))
     return tuple(found)
 
 
@@ -132,13 +98,13 @@ class Cost:
         if not (0 <= self.tokens < math.inf and 0 <= self.money < math.inf):
             raise ValueError(f"a cost is a number of at least 0: {self}")
 
-    def asked(self) -> dict[Kind, float]:
-        """What a call of this cost takes of each kind of quota."""
-        return {"requests": 1.0, "tokens": self.tokens, "concurrent": 1.0, "day": self.money, "month": self.money}
+    def asked(self) -> dict[Measure, float]:
+        """What a call of this cost takes."""
+        return {"requests": 1.0, "running": 1.0, "tokens": self.tokens, "money": self.money}
 
-    def consumed(self) -> dict[Kind, float]:
-        """What it leaves in the buckets when it is settled; its one request went in at once, whatever comes."""
-        return {"requests": 0.0, "tokens": self.tokens, "concurrent": 0.0, "day": self.money, "month": self.money}
+    def consumed(self) -> dict[Measure, float]:
+        """What it leaves in the buckets when it is settled; its one request was consumed at once, whatever comes."""
+        return {"requests": 0.0, "running": 0.0, "tokens": self.tokens, "money": self.money}
 
 
 NOTHING = Cost()
@@ -162,7 +128,7 @@ class Reservation:
     @property
     def holds(self) -> bool:
         """Whether anything is left to settle."""
-        return any(counter.kind != "requests" for counter in self.counters)
+        return any(counter.kind.is_held for counter in self.counters)
 
 
 class LimitExceeded(Exception):
@@ -184,7 +150,7 @@ class LimitExceeded(Exception):
         self.asked = asked
         self.used = used
         self.held = held
-        limit = f"the limit of {counter.quota.capacity:.12g} {UNITS[counter.kind]} of {counter.scope}"
+        limit = f"the limit of {counter.quota.capacity:.12g} {counter.kind.unit} of {counter.scope}"
         if retry_after is None:
             super().__init__(f"this request may use {asked:.12g}, more than {limit} as a whole")
             return
@@ -232,23 +198,23 @@ def admit(reservation: Reservation, buckets: Sequence[Bucket], now: float) -> No
     asked = reservation.cost.asked()
     refused: tuple[float, Counter, bool] | None = None
     for counter, bucket in zip(reservation.counters, buckets, strict=True):
-        quota, amount = counter.quota, asked[counter.kind]
+        quota, amount = counter.quota, asked[counter.kind.measure]
         if amount > quota.capacity:
             raise LimitExceeded(counter, None, amount, [each.used for each in buckets])
         if excess := bucket.excess(quota, amount):
-            held = counter.kind not in ("requests", "concurrent") and not bucket.consumed_excess(quota, amount)
+            held = counter.kind.is_settled and not bucket.consumed_excess(quota, amount)
             # A budget opens again with its next day; what running calls reserved of it, when one of them ends.
             wait = RETRY_CONCURRENT_S if held and isinstance(quota, Budget) else quota.wait(excess, now)
             if refused is None or wait > refused[0]:
                 refused = wait, counter, held
     if refused is not None:
         wait, counter, held = refused
-        raise LimitExceeded(counter, wait, asked[counter.kind], [each.used for each in buckets], held=held)
+        raise LimitExceeded(counter, wait, asked[counter.kind.measure], [each.used for each in buckets], held=held)
     for counter, bucket in zip(reservation.counters, buckets, strict=True):
-        if counter.kind == "requests":
-            bucket.level += 1.0
+        if counter.kind.is_held:
+            bucket.held += asked[counter.kind.measure]
         else:
-            bucket.held += asked[counter.kind]
+            bucket.level += asked[counter.kind.measure]
     reservation.used = [bucket.used for bucket in buckets]
     reservation.deadline = now + LEASE_S
 

@@ -55,7 +55,7 @@ class TenantImpact:
     impact: Impact
 
 
-class PolicyRoom:
+class PolicyStudy:
     """Raises PolicyError for documents that are wrong, NotFound, Invalid where there is no policy to compare with."""
 
     def __init__(

@@ -75,6 +75,9 @@ class BundledPolicy(_Part):
 
 
 class BundledLimits(_Part):
+    """The columns of limits. `others` is in the bundle only where it is set, so that cells of earlier releases take
+    the bundles that they can apply, and refuse the others."""
+
     tenant: str
     project: str
     key: str
@@ -83,6 +86,7 @@ class BundledLimits(_Part):
     concurrent_requests: int | None
     micro_eur_per_day: int | None
     micro_eur_per_month: int | None
+    others: dict[str, int] | None = None
 
 
 class Bundle(_Part):
@@ -138,4 +142,7 @@ def _statement(bundle: Bundle, digest: str) -> str:
 
 def _canonical(bundle: Bundle) -> bytes:
     content: Any = bundle.model_dump(mode="json")
+    for limits in content["limits"]:
+        if limits["others"] is None:
+            del limits["others"]
     return rfc8785.dumps(content)

@@ -12,6 +12,9 @@ from gateway.identity.keys import KeyElsewhere, KeyExpired, KeyRefused, KeyRevok
 from gateway.identity.login import ProviderUnavailable
 from gateway.identity.machines import Machines
 from gateway.identity.principal import Principal
+from gateway.openai.asgi_client import Client
+from gateway.openai.endpoints import Endpoint
+from gateway.request.stages import Authenticated
 from gateway.request.telemetry import Telemetry
 
 BEARER = "bearer "
@@ -24,6 +27,10 @@ class Authenticator:
         self._directory = directory
         self._machines = machines
         self._telemetry = telemetry
+
+    async def admit(self, endpoint: Endpoint, client: Client) -> Authenticated:
+        """Raises as `authenticate`."""
+        return Authenticated(endpoint, client, await self.authenticate(client.headers, client.address))
 
     async def authenticate(self, headers: Mapping[str, str], address: Address | None) -> Principal:
         """The bearer of the key in `authorization`, who calls from `address`.

@@ -4,11 +4,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from gateway.directory.inventory import Inventory, no_such_model
+from gateway.directory.backend_registry import BackendRegistry, no_such_model
 from gateway.directory.oversight import Stops
 from gateway.errors import ContentUnreadable, PolicyDenied, RedactionRefused
 from gateway.identity.principal import Principal
-from gateway.request.exchange import Exchange
+from gateway.request.stages import Parsed
 from gateway.request.telemetry import Telemetry
 from policy.decision.compile import CompiledPolicy
 from policy.decision.decision import Decision, Reason, decide
@@ -33,84 +33,83 @@ class _Decided:
         return in_time and self.principal is principal and self.candidates is candidates
 
 
-class Judge:
+class PolicyEnforcement:
     def __init__(
         self,
-        inventory: Inventory,
+        registry: BackendRegistry,
         telemetry: Telemetry,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         stops: Stops | None = None,
         sinks: tuple[Sink, ...] = (),
     ) -> None:
         """`sinks`: where something of every call comes to lie beside its backend (`gateway.configuration.sinks`)."""
-        self._inventory = inventory
+        self._registry = registry
         self._stops = stops or Stops()
         self._telemetry = telemetry
         self._now = now
         self._sinks = sinks
         self._decided: dict[tuple[str, str], _Decided] = {}
 
-    def decide(self, exchange: Exchange) -> tuple[Decision, Redactor]:
+    def decide(self, request: Parsed) -> tuple[Decision, Redactor]:
         """The decision that allows this call, and the redactor of its policy.
 
-        Raises PolicyDenied with the reasons, ModelNotFound.
+        Raises PolicyDenied with the reasons, and with the decision where the policy refused; ModelNotFound.
 
         No policy is no permission: a project whose policy is absent or does not compile is refused everything.
         """
-        found = self.decide_again(exchange)
-        self._count(exchange, "allow", "")
+        found = self.decide_again(request)
+        self._count(request, "allow", "")
         return found
 
     def offers(self, tenant: str, model: str) -> bool:
         """Whether `model` is a name that `tenant` can call at all, and not one that the caller made up."""
-        return bool(self._inventory.facts(tenant, model))
+        return bool(self._registry.facts(tenant, model))
 
-    def holds(self, exchange: Exchange, decision: Decision) -> bool:
+    def holds(self, request: Parsed, decision: Decision) -> bool:
         """Whether `decide` would give this very decision now, by what it was made from: a comparison, not a second
         evaluation. False also where that is not known any more."""
-        principal, model = exchange.principal, exchange.call.model
+        principal, model = request.principal, request.call.model
         known = self._decided.get((principal.key_id, model))
         if known is None or known.decision is not decision or self._stops.stands(principal):
             return False
-        return known.holds_for(principal, self._inventory.facts(principal.tenant, model), self._now())
+        return known.holds_for(principal, self._registry.facts(principal.tenant, model), self._now())
 
-    def decide_again(self, exchange: Exchange) -> tuple[Decision, Redactor]:
+    def decide_again(self, request: Parsed) -> tuple[Decision, Redactor]:
         """As `decide`, for a call that was counted as allowed before."""
-        principal, call = exchange.principal, exchange.call
-        candidates = self._inventory.facts(principal.tenant, call.model)
+        principal, call = request.principal, request.call
+        candidates = self._registry.facts(principal.tenant, call.model)
         if not candidates:  # first, so that what is recorded below never holds a name that the caller made up
-            raise no_such_model(self._inventory.models(principal.tenant))
+            raise no_such_model(self._registry.models(principal.tenant))
         try:
             self._stops.check(principal)
         except PolicyDenied as stopped:
-            self._count(exchange, "deny", stopped.reasons[0].rule)
+            self._count(request, "deny", stopped.reasons[0].rule)
             raise
         if principal.in_force is None:
             raise self._denied(
-                exchange, [Reason("policy.unknown", None, principal.policy_error or "no policy is active")]
+                request, [Reason("policy.unknown", None, principal.policy_error or "no policy is active")]
             )
         if not principal.scopes.allows(model=call.model, endpoint=call.endpoint.path.removeprefix("/v1/")):
-            raise self._denied(exchange, [Reason("key.scope", None, "this key is not for that model or endpoint")])
+            raise self._denied(request, [Reason("key.scope", None, "this key is not for that model or endpoint")])
         if not any(principal.scopes.allows_region(candidate.region) for candidate in candidates):
             raise self._denied(
-                exchange, [Reason("key.scope", None, "this key is not for any region where that model runs")]
+                request, [Reason("key.scope", None, "this key is not for any region where that model runs")]
             )
         decision = self._decision(principal, principal.in_force.policy, call.model, candidates)
-        exchange.decision = decision  # also when it says no: the record names the policy that did
         if not decision.allowed:
-            raise self._denied(exchange, decision.reasons)
+            raise self._denied(request, decision.reasons, decision)
         return decision, principal.in_force.redactor
 
-    def check_running(self, exchange: Exchange) -> None:
-        """That nobody stopped what the call is part of since it was decided. Raises PolicyDenied."""
-        self._stops.check(exchange.principal)
+    def check_running(self, request: Parsed) -> None:
+        """Raises PolicyDenied if a person stopped what the call is part of since it was decided."""
+        self._stops.check(request.principal)
 
     def _decision(
         self, principal: Principal, policy: CompiledPolicy, model: str, candidates: tuple[BackendFacts, ...]
     ) -> Decision:
         """`decide` is pure and says until when its answer holds: the same facts before then need no second look.
 
-        Principals and facts are kept by the directory and the inventory, and replaced whole when anything changes, so
+        Principals and facts are kept by the directory and the registry, and replaced whole when anything changes, so
         it is enough to compare who they are.
         """
         now = self._now()
@@ -128,7 +127,7 @@ class Judge:
             data_classes=principal.data_classes,
             risk_class=principal.risk_class,
             candidates=tuple(c for c in candidates if principal.scopes.allows_region(c.region)),
-            catalogue_version=self._inventory.catalogue_version,
+            catalogue_version=self._registry.catalogue_version,
             sinks=self._sinks,
         )
         decision = decide(policy, facts)
@@ -137,7 +136,7 @@ class Judge:
         self._decided[key] = _Decided(principal, candidates, now, decision)
         return decision
 
-    def narrowed(self, exchange: Exchange, decision: Decision, failure: RedactionRefused) -> Decision:
+    def narrowed(self, request: Parsed, decision: Decision, failure: RedactionRefused) -> Decision:
         """Where a call may go whose prompt could not be inspected: `policy.decision.sovereign`, or nowhere.
 
         Raises `failure` where the policy names no such place, or where what was found is blocked.
@@ -145,10 +144,10 @@ class Judge:
         if failure.code == "redaction_blocked" or isinstance(failure, ContentUnreadable):
             raise failure
         if not decision.sovereign:
-            self._count(exchange, "deny", ON_FAILURE)
+            self._count(request, "deny", ON_FAILURE)
             raise failure
-        self._count(exchange, "allow", ON_FAILURE)
-        exchange.decision = replace(
+        self._count(request, "allow", ON_FAILURE)
+        return replace(
             decision,
             backends=decision.sovereign,
             transfer_basis={name: decision.transfer_basis[name] for name in decision.sovereign},
@@ -157,11 +156,12 @@ class Judge:
                 Reason(ON_FAILURE, None, f"redaction failed ({failure.code}); unredacted, sovereign only", "GDPR 32"),
             ),
         )
-        return exchange.decision
 
-    def _denied(self, exchange: Exchange, reasons: list[Reason] | tuple[Reason, ...]) -> PolicyDenied:
-        self._count(exchange, "deny", reasons[0].rule)
-        return PolicyDenied(reasons)
+    def _denied(
+        self, request: Parsed, reasons: list[Reason] | tuple[Reason, ...], decision: Decision | None = None
+    ) -> PolicyDenied:
+        self._count(request, "deny", reasons[0].rule)
+        return PolicyDenied(reasons, decision)
 
-    def _count(self, exchange: Exchange, outcome: str, rule: str) -> None:
-        self._telemetry.decided(exchange.principal.tenant, outcome, rule)
+    def _count(self, request: Parsed, outcome: str, rule: str) -> None:
+        self._telemetry.decided(request.principal.tenant, outcome, rule)

@@ -1,145 +1,180 @@
-"""Key, policy, redaction and routes of one call: evaluated before its first attempt, and again before each connect.
+"""Steps 4 to 6 of one call: decision, redaction and route, for its first attempt and again before each later connect.
 
 While a backend holds a call, an administrator may narrow the policy or revoke the key, a certificate or the policy's
 hours may end, a person may stop the system. What is in force at the moment of a connect governs it. The check compares
-identities (`Directory.is_current`, `Judge.holds`): configuration is replaced whole when any of it changes, and a
-decision says until when it holds. Only where the comparison fails is anything computed again.
+identities (`Directory.is_current`, `PolicyEnforcement.holds`): configuration is replaced whole when any of it changes,
+and a decision says until when it holds. Only where the comparison fails is anything computed again.
 """
 
-from collections.abc import Collection
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 from gateway.content.inspection import Inspection
 from gateway.content.kept_content import Content
 from gateway.content.person_names import NameFinder
-from gateway.content.prompt import Prompt, unredacted
-from gateway.errors import BackendUnavailable, PolicyDenied, RedactionRefused
+from gateway.content.prompt import unredacted
+from gateway.errors import BackendRefused, BackendUnavailable, PolicyDenied, RedactionRefused
 from gateway.identity.principal import Principal
-from gateway.openai.asgi_client import Client
+from gateway.request.answer.attempt import Superseded
 from gateway.request.authentication import Authenticator
-from gateway.request.enforcement import Judge
-from gateway.request.exchange import Exchange, Route
+from gateway.request.enforcement import PolicyEnforcement
+from gateway.request.exchange import Exchange
+from gateway.request.parking import Parking
 from gateway.request.routes import Routes
+from gateway.request.stages import Decided, Parsed, Redacted, Reserved, Route, Routed
 from gateway.request.telemetry import Telemetry
-from policy.decision.decision import Decision, Reason
-from policy.redact.redactor import Redactor
+from policy.decision.decision import Reason
 
 MAX_EVALUATIONS = 32
 """Of one call. Each needs a change of configuration meanwhile, so no call comes near it."""
 
 
-class Overtaken(Exception):
-    """What an attempt was decided by is no longer in force. Nothing was sent to the backend from then on."""
-
-
-@dataclass(frozen=True, slots=True)
-class Way:
-    """What attempts go by. `decision`: the policy's own; `allowed`: that, narrowed where redaction failed. `routes`:
-    those not tried yet, best first. `tried`: ids of backends, over all evaluations of the call."""
-
-    decision: Decision
-    allowed: Decision
-    redactor: Redactor
-    prompt: Prompt
-    routes: list[Route]
-    tried: list[str] = field(default_factory=list)
-
-    def take(self) -> Route:
-        """The best route left, which counts as tried from now on."""
-        route = self.routes.pop(0)
-        self.tried.append(route.backend.id)
-        return route
-
-
 class Evaluation:
-    """The fourth to sixth step of a request, for its first attempt and for later ones."""
+    """Each step returns what the attempt before it had (`exchange`), if that is still in force."""
 
     def __init__(
         self,
         authenticator: Authenticator,
-        judge: Judge,
+        enforcement: PolicyEnforcement,
         routes: Routes,
+        parking: Parking,
         names: NameFinder,
         inspection: Inspection,
         telemetry: Telemetry,
     ) -> None:
         self._inspection = inspection
         self._authenticator = authenticator
-        self._judge = judge
+        self._enforcement = enforcement
         self._routes = routes
+        self._parking = parking
         self._names = names
         self._step = telemetry.step
 
-    async def first(self, exchange: Exchange) -> Way:
-        """Its routes are empty where no backend can be called now. Raises PolicyDenied, ModelNotFound,
-        RedactionRefused."""
-        with self._step("decide"):  # 4. pure: the policy and the facts
-            decision, redactor = self._judge.decide(exchange)
-        with self._step("redact"):  # 5. an error here denies, or leaves sovereign backends alone
-            allowed, prompt = await self._inspected(exchange, decision, redactor)
-        with self._step("route"):  # 6. this tenant's backends that the decision allows, best first
-            return Way(decision, allowed, redactor, prompt, self._routes.choose(exchange, allowed))
+    async def decide(self, reserved: Reserved, exchange: Exchange) -> Decided:
+        """The policy's decision about the call. Pure: the policy, and the facts of now.
 
-    async def authenticate_again(self, exchange: Exchange, client: Client) -> None:
-        """Who the caller is now. Raises NotAuthenticated; PolicyDenied where it would act for another project."""
-        principal = await self._authenticator.authenticate(client.headers, client.address)
-        if _acts_for(principal) != _acts_for(exchange.principal):
+        After the first time also authenticates again, since the key may be another by then. Raises PolicyDenied,
+        ModelNotFound, NotAuthenticated; BackendUnavailable where the configuration does not stop changing.
+        """
+        request, routed, attempts = reserved.request, exchange.routed, exchange.attempts
+        if routed is not None:
+            if self._is_in_force(routed.redacted.decided):
+                return routed.redacted.decided
+            attempts.evaluations += 1
+            if attempts.evaluations > MAX_EVALUATIONS:
+                raise BackendUnavailable("Policy changed again and again during this call; try again", retry_after_s=1)
+        if routed is not None or attempts.waiting_since is not None:
+            request = exchange.parsed = await self._authenticated_again(request)
+            exchange.decision = None
+        with self._step("decide"):
+            try:
+                enforcement = self._enforcement
+                decision, redactor = (enforcement.decide if routed is None else enforcement.decide_again)(request)
+            except PolicyDenied as denied:
+                exchange.decision = denied.decision
+                raise
+        exchange.decision = decision
+        return Decided(request, reserved, decision, redactor)
+
+    async def redact(self, decided: Decided, exchange: Exchange) -> Redacted:
+        """The prompt as the decision lets it leave.
+
+        An error here denies, or leaves the backends that may get the prompt unredacted. Raises RedactionRefused.
+        """
+        last = exchange.redacted
+        if last is not None and exchange.routed is not None:
+            if last.decided is decided:
+                return last
+            if _is_same_outcome(last, decided):
+                return Redacted(decided.request, decided, decided.decision, last.prompt, last.content)
+        exchange.redacted = None
+        with self._step("redact"):
+            redacted = await self._inspected(decided)
+        exchange.decision = redacted.allowed
+        return redacted
+
+    async def route(self, redacted: Redacted, exchange: Exchange) -> Routed | None:
+        """The best backend left of those that the decision allows; one that is left alone after failures, where there
+        is no other.
+
+        None after waiting for a backend: key and policy may be others by then. Raises BackendUnavailable, or the error
+        of the last attempt, where no backend is left.
+        """
+        attempts = exchange.attempts
+        if exchange.routed is not None:
+            routes = self._later_routes(redacted, exchange.routed, exchange)
+        else:
+            with self._step("route"):
+                routes = self._routes.choose(redacted.request, redacted.allowed)
+            if not routes:
+                if await self._parking.wait(redacted, attempts):
+                    return None
+                routes = self._routes.trials(redacted.request, redacted.allowed)
+            if not routes:
+                raise BackendUnavailable("None of the backends that may answer this is up; try again", retry_after_s=2)
+        route, *others = routes
+        attempts.tried.append(route.backend.id)
+        body = redacted.prompt.body_for(route.backend)
+        if redacted.content is not None:
+            redacted.content.leaves(body)
+        return Routed(redacted.request, redacted, route, others, len(attempts.tried) - 1, body)
+
+    def check(self, routed: Routed) -> None:
+        """Raises Superseded unless everything that `routed` was decided by is in force at this moment."""
+        if not self._is_in_force(routed.redacted.decided):
+            raise Superseded
+
+    def _is_in_force(self, decided: Decided) -> bool:
+        is_current = self._authenticator.is_current(decided.request.principal)
+        return is_current and self._enforcement.holds(decided.request, decided.decision)
+
+    async def _authenticated_again(self, request: Parsed) -> Parsed:
+        """`request` with who the caller is now. Raises NotAuthenticated; PolicyDenied where it would act for another
+        project."""
+        principal = await self._authenticator.authenticate(request.client.headers, request.client.address)
+        if _acts_for(principal) != _acts_for(request.principal):
             reason = Reason("principal.changed", None, "the caller's token is for another project now than at first")
             raise PolicyDenied([reason])
-        exchange.principal, exchange.decision = principal, None
+        return replace(request, principal=principal)
 
-    def check(self, exchange: Exchange, way: Way) -> None:
-        """Raises Overtaken unless all that `way` was decided by is in force at this moment."""
-        if not (self._authenticator.is_current(exchange.principal) and self._judge.holds(exchange, way.decision)):
-            raise Overtaken
-
-    async def again(self, exchange: Exchange, client: Client, way: Way) -> Way:
-        """`way` as of now: itself if nothing changed; else decided, and where the outcome differs redacted, anew.
-
-        Raises as `first`, and NotAuthenticated.
-        """
-        try:
-            self.check(exchange, way)
-            return way
-        except Overtaken:
-            pass
-        exchange.evaluations += 1
-        if exchange.evaluations > MAX_EVALUATIONS:
-            raise BackendUnavailable("Policy changed again and again during this call; try again", retry_after_s=1)
-        await self.authenticate_again(exchange, client)
-        with self._step("decide"):
-            decision, redactor = self._judge.decide_again(exchange)
-        if redactor is way.redactor and way.allowed is way.decision and _same(decision, way.decision):
-            allowed, prompt = decision, way.prompt
-        else:
-            exchange.redecided = True
-            exchange.redactions_in, exchange.content = {}, None
-            with self._step("redact"):
-                allowed, prompt = await self._inspected(exchange, decision, redactor)
-        with self._step("route"):
-            routes = self._routes.choose(exchange, allowed, tried=way.tried)
-        return Way(decision, allowed, redactor, prompt, routes, way.tried)
-
-    async def _inspected(self, exchange: Exchange, decision: Decision, redactor: Redactor) -> tuple[Decision, Prompt]:
-        call, principal = exchange.call, exchange.principal
+    async def _inspected(self, decided: Decided) -> Redacted:
+        request, decision, redactor = decided.request, decided.decision, decided.redactor
+        call, principal = request.call, request.principal
         try:
             names = await self._names.names_in(call, redactor, principal.tenant)
             prompt = await self._inspection.prepare(
                 call, redactor, principal.tenant, principal.project, names, decision.priority
             )
         except RedactionRefused as failure:
-            narrowed = self._judge.narrowed(exchange, decision, failure)
-            return narrowed, unredacted(call, redactor, principal.project, decision.priority)
-        exchange.redactions_in = prompt.counts
-        if days := decision.retention.content_days:  # never of a prompt that could not be inspected
-            exchange.content = Content(call.raw, prompt.body, exchange.subject, days)
-        return decision, prompt
+            narrowed = self._enforcement.narrowed(request, decision, failure)
+            prompt = unredacted(call, redactor, principal.project, decision.priority)
+            return Redacted(request, decided, narrowed, prompt, None)  # what was not inspected is not kept
+        days = decision.retention.content_days
+        content = Content(call.raw, prompt.body, request.subject, days) if days else None
+        return Redacted(request, decided, decision, prompt, content)
+
+    def _later_routes(self, redacted: Redacted, last: Routed, exchange: Exchange) -> Sequence[Route]:
+        request, attempts = redacted.request, exchange.attempts
+        failure, tried = attempts.failure, attempts.tried
+        if last.redacted is redacted:
+            routes = last.others
+        else:
+            with self._step("route"):
+                routes = self._routes.choose(request, redacted.allowed, tried)
+        routes = [route for route in routes if self._routes.may_help(failure, route)]
+        if not (routes or isinstance(failure, BackendRefused)):
+            routes = self._routes.trials(request, redacted.allowed, tried)
+        if not routes:
+            raise failure or BackendUnavailable("No backend that may answer this is up; try again", retry_after_s=2)
+        return routes
 
 
 def _acts_for(principal: Principal) -> Collection[str | None]:
     return principal.tenant, principal.project, principal.key_id
 
 
-def _same(one: Decision, other: Decision) -> bool:
-    """Whether they say the same, whatever the time until which they hold."""
-    return replace(one, holds_until=other.holds_until) == other
+def _is_same_outcome(last: Redacted, decided: Decided) -> bool:
+    """Whether `decided` allows the same as the evaluation before it, which need not be redacted again."""
+    if decided.redactor is not last.decided.redactor or last.allowed is not last.decided.decision:
+        return False
+    return replace(decided.decision, holds_until=last.allowed.holds_until) == last.allowed

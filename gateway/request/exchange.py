@@ -1,163 +1,78 @@
-"""What is known about one request while it is being answered; what it says only where its policy keeps that."""
+"""How far one request has come: for its outcome, whatever that is, and for what follows a failed attempt.
 
-from collections.abc import Mapping, Sequence
+The pipeline notes here what its steps return; the record, metrics and error answers read it. Steps themselves take the
+stage that they need (`gateway.request.stages`).
+"""
+
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from time import perf_counter
-from typing import Any
 
-from audit.log.receipt import Receipt
-from backend.wire import Usage
 from gateway.content.kept_content import Content
+from gateway.errors import GatewayError
 from gateway.identity.principal import Principal
-from gateway.openai.asgi_client import Header
-from gateway.openai.endpoint import Call
-from gateway.openai.usage import MAX_TOKENS
+from gateway.openai.asgi_client import Client
+from gateway.openai.endpoints import Endpoint
+from gateway.request.answer.received import ReceivedAnswer, Used
+from gateway.request.stages import Accepted, Authenticated, Parsed, Redacted, Reserved, Routed
 from policy.decision.decision import Decision
-from policy.facts import BackendFacts
-from regions.fleet.fleet import Backend
 
 
-@dataclass(frozen=True, slots=True)
-class Route:
-    """One backend that may be called: who it is, what is known of its place and owner, and on what transfer basis.
+@dataclass(slots=True)
+class Attempts:
+    """What was tried for a call so far. `tried`: ids of backends. `failure`: of the last attempt that failed.
 
-    `prefix`: the beginning of the prompt, by blocks (`regions.routing.prefixes`).
+    `broken`: attempts in which a backend failed while it answered. `evaluations`: how often the call was evaluated
+    after the first time. `waiting_since`: when it began to wait for a backend, `perf_counter` seconds. `comments`: sent
+    to keep a waiting stream open.
     """
 
-    backend: Backend
-    facts: BackendFacts
-    transfer_basis: str
-    prefix: Sequence[int] = ()
-
-
-CHARACTERS_PER_TOKEN = 3
-"""On the safe side for the languages of the EU; an estimate, where no real count is known."""
-
-
-@dataclass(frozen=True, slots=True)
-class Used:
-    """Tokens of one call. `cached`: those of the prompt that the backend had computed before. `estimated`: the backend
-    did not say, so it is derived from the text of the answer, as far as that came."""
-
-    prompt: int
-    answer: int
-    cached: int = 0
-    estimated: bool = False
+    tried: list[str] = field(default_factory=list)
+    failure: GatewayError | None = None
+    broken: int = 0
+    evaluations: int = 0
+    waiting_since: float | None = None
+    comments: int = 0
 
 
 @dataclass(slots=True)
 class Exchange:
-    """Filled step by step by the pipeline; the recorder and telemetry read it. Times are `perf_counter` seconds.
+    """One request and its answer on their way through the pipeline. A stage that was not reached is None.
 
-    `offered`: the tenant has such a model; another name may label nothing. `recorded`: the route that stands in the
-    record. `redecided`: a later evaluation came out otherwise than the record says. `evaluations`: how often the call
-    was evaluated after the first time. `broken`: attempts in which a backend failed while it answered.
-    `characters_out`: of text that the backend said, before the output filter.
+    `parsed` has the principal of the last authentication. `decision`: of the last evaluation, as far as it came, also
+    one that denies. `routed`: the last attempt. `accepted`: the last one on record.
     """
 
-    request_id: str
-    principal: Principal
-    call: Call
-    subject: str | None = None
-    trace_id: str | None = None
-    started: float = field(default_factory=perf_counter)
-    offered: bool = False
+    endpoint: Endpoint
+    client: Client
+    authenticated: Authenticated | None = None
+    parsed: Parsed | None = None
+    reserved: Reserved | None = None
     decision: Decision | None = None
-    content: Content | None = None
-    redactions_in: Mapping[str, int] = field(default_factory=dict)
-    redactions_out: Mapping[str, int] = field(default_factory=dict)
-    route: Route | None = None
-    attempt: int = 0
-    prompt_estimate: int = 0
-    rates: Sequence[Header] = ()
-    called: float | None = None
-    intent: Receipt | None = None
-    closed: bool = False
-    recorded: Route | None = None
-    redecided: bool = False
-    evaluations: int = 0
-    tool_calls: int = 0
-    first_token: float | None = None
-    usage: Usage | None = None
-    finish_reasons: list[str] = field(default_factory=list)
-    fingerprint: str | None = None
-    bytes_out: int = 0
-    chunks_out: int = 0
-    characters_out: int = 0
-    broken: int = 0
-    waited_since: float | None = None
-    comments: int = 0
+    redacted: Redacted | None = None
+    routed: Routed | None = None
+    accepted: Accepted | None = None
+    received: ReceivedAnswer = field(default_factory=ReceivedAnswer)
+    attempts: Attempts = field(default_factory=Attempts)
 
     @property
-    def backend_id(self) -> str | None:
-        """The backend of the attempt at hand."""
-        return None if self.route is None else self.route.backend.id
-
-    def forget_answer(self) -> None:
-        """Before another attempt: what the one before said was not sent to the client."""
-        self.first_token = self.usage = self.fingerprint = None
-        self.finish_reasons, self.redactions_out = [], {}
-        self.chunks_out = self.characters_out = self.tool_calls = 0
-
-    def hear_chunk(self, choice: Mapping[str, Any]) -> None:
-        """Note when the first chunk of a stream came that says anything: servers open a stream with a role alone,
-        some of them before they have computed a token."""
-        if self.first_token is not None:
-            return
-        delta = choice.get("delta")
-        said = delta.items() if isinstance(delta, dict) else ()
-        if choice.get("text") or any(value for name, value in said if name != "role"):
-            self.first_token = perf_counter()
-
-    def count_tool_calls(self, message: object) -> None:
-        """Those that a message holds, or that a piece of one begins: what goes on with one has no id."""
-        calls = message.get("tool_calls") if isinstance(message, dict) else None
-        if isinstance(calls, list):
-            self.tool_calls += sum(isinstance(call, dict) and bool(call.get("id")) for call in calls)
+    def principal(self) -> Principal | None:
+        if self.parsed is not None:
+            return self.parsed.principal
+        return None if self.authenticated is None else self.authenticated.principal
 
     @property
     def used(self) -> Used | None:
-        """What is paid for. A cut answer costs the prompt and what was sent of it; None, and so nothing, is a call that
-        never left or that no backend did answer."""
-        if self.usage is not None:
-            details = self.usage.prompt_tokens_details
-            prompt = _bounded(self.usage.prompt_tokens)
-            cached = _bounded(details.cached_tokens) if details is not None else 0
-            return Used(prompt, _bounded(self.usage.completion_tokens), min(prompt, cached))
-        if self.intent is None or not (self.called or self.chunks_out):
+        """The tokens that are charged; None for a call that never left."""
+        if self.accepted is None or self.reserved is None:
             return None
-        by_text = -(-self.characters_out // CHARACTERS_PER_TOKEN)
-        return Used(self.prompt_estimate, max(self.chunks_out, by_text), estimated=True)
+        return self.received.used(self.reserved.prompt_estimate)
 
     @property
-    def energy_mj(self) -> int | None:
-        """Millijoules that the backend says it took; None where it has not measured, or not come to say."""
-        joules = None if self.usage is None else self.usage.energy_joules
-        return None if joules is None else round(joules * 1000)
+    def content(self) -> Content | None:
+        """What is kept of the call."""
+        return None if self.redacted is None else self.redacted.content
 
     @property
-    def backend_ms(self) -> int | None:
-        """How long the backend worked for this call, as seen from here."""
-        return None if self.called is None else round((perf_counter() - self.called) * 1000)
-
-    @property
-    def first_token_s(self) -> float | None:
-        """From the request to the first token of its answer, in seconds: as the engine says, after the time that the
-        call took to reach it; else when the first text of a stream came; None where that is not known."""
-        said = self.usage.first_token_ms if self.usage is not None else None
-        if said is not None and self.called is not None:
-            return self.called - self.started + said / 1000
-        return None if self.first_token is None else self.first_token - self.started
-
-    @property
-    def ttft_ms(self) -> int | None:
-        return None if self.first_token_s is None else round(self.first_token_s * 1000)
-
-    @property
-    def latency_ms(self) -> int:
-        return round((perf_counter() - self.started) * 1000)
-
-
-def _bounded(said: int) -> int:
-    """Between nothing and what a call may have: the meter does not rely on who read the usage."""
-    return min(max(said, 0), MAX_TOKENS)
+    def redactions_in(self) -> Mapping[str, int]:
+        """Findings in the prompt, by label."""
+        return {} if self.redacted is None else self.redacted.prompt.counts

@@ -6,14 +6,16 @@ its status is sent with the first of them, so that what is refused before then i
 
 import asyncio
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from time import perf_counter
 
-from gateway.directory.inventory import Inventory
+from gateway.directory.backend_registry import BackendRegistry
 from gateway.errors import BackendCannotStart, BackendUnavailable
-from gateway.openai.asgi_client import Client, Header
-from gateway.request.exchange import Exchange
+from gateway.request.answer.headers import EVENT_STREAM, provenance
+from gateway.request.exchange import Attempts
+from gateway.request.stages import Redacted
+from policy.decision.decision import Decision
 from regions.fleet.demand import Book
 from regions.fleet.deployment import Deployment
 from regions.fleet.fleet import Fleet
@@ -31,8 +33,8 @@ RETRY_AFTER_S = 5.0
 class Parking:
     """`per_tenant`: calls of a tenant that may wait at one time."""
 
-    def __init__(self, inventory: Inventory, fleet: Fleet, book: Book, per_tenant: int) -> None:
-        self._inventory = inventory
+    def __init__(self, registry: BackendRegistry, fleet: Fleet, book: Book, per_tenant: int) -> None:
+        self._registry = registry
         self._fleet = fleet
         self._book = book
         self._per_tenant = per_tenant
@@ -44,48 +46,49 @@ class Parking:
         self._news.set()
         self._news = asyncio.Event()
 
-    async def wait(self, exchange: Exchange, client: Client, headers: Collection[Header]) -> bool:
+    async def wait(self, redacted: Redacted, attempts: Attempts) -> bool:
         """Wait until a backend is up that may answer, or there is other news; False, at once, if none is going to be.
 
-        `headers`: of a stream whose waiting takes longer. Raises BackendUnavailable when too many wait already, or the
-        deployment's time is over; BackendCannotStart when its starts fail.
+        Raises BackendUnavailable when too many wait already, or the deployment's time is over; BackendCannotStart when
+        its starts fail.
         """
-        tenant, model = exchange.principal.tenant, exchange.call.model
-        deployment = self._inventory.deployment(tenant, model)
-        regions = self._allowed(exchange, deployment)
+        request = redacted.request
+        tenant, model = request.principal.tenant, request.call.model
+        deployment = self._registry.deployment(tenant, model)
+        regions = self._allowed(redacted.allowed, deployment)
         if deployment is None or not regions:
             return False
-        again = exchange.waited_since is not None
-        since = exchange.waited_since = exchange.waited_since or perf_counter()
+        again = attempts.waiting_since is not None
+        since = attempts.waiting_since = attempts.waiting_since or perf_counter()
         with self._place(tenant), self._book.waiting(tenant, model, regions):
             if again:  # somebody came up and was not to be had after all
                 await asyncio.sleep(LOOK_S)
             while not self._is_up(tenant, model, regions):
-                deployment = self._inventory.deployment(tenant, model)
+                deployment = self._registry.deployment(tenant, model)
                 if deployment is None:
                     return True  # drained, deleted, or its tenant gone: evaluated again, and nobody waits for nothing
                 _check_patience(deployment, perf_counter() - since)
                 with suppress(TimeoutError):
                     async with asyncio.timeout(LOOK_S):  # wait_for could swallow that the client left
                         await self._news.wait()
-                if exchange.call.stream and perf_counter() - since >= COMMENT_S * (exchange.comments + 1):
-                    exchange.comments += 1
-                    await client.hold(headers)
+                if request.call.stream and perf_counter() - since >= COMMENT_S * (attempts.comments + 1):
+                    attempts.comments += 1
+                    await request.client.hold([*EVENT_STREAM, *provenance(redacted, None, None)])
         return True
 
-    def _allowed(self, exchange: Exchange, deployment: Deployment | None) -> frozenset[str]:
-        """Regions of the deployment that the decision lets this call go to."""
-        if deployment is None or exchange.decision is None:
+    def _allowed(self, decision: Decision, deployment: Deployment | None) -> frozenset[str]:
+        """Regions of the deployment that `decision` lets a call go to."""
+        if deployment is None:
             return frozenset()
-        facts = self._inventory.facts(deployment.tenant, deployment.model)
-        allowed = {fact.region for fact in facts if fact.backend_id in exchange.decision.backends}
+        facts = self._registry.facts(deployment.tenant, deployment.model)
+        allowed = {fact.region for fact in facts if fact.backend_id in decision.backends}
         return frozenset(deployment.regions) & allowed
 
     def _is_up(self, tenant: str, model: str, regions: frozenset[str]) -> bool:
         live = self._fleet.live()
         return any(
             backend.region in regions and live[backend.id].available
-            for backend in self._inventory.backends(tenant, model)
+            for backend in self._registry.backends(tenant, model)
         )
 
     @contextmanager

@@ -28,8 +28,10 @@ from audit.log.receipt import Receipt
 from gateway.directory.directory import Address
 from gateway.errors import AuditUnavailable, GatewayError, InternalError, PolicyDenied, RedactionRefused
 from gateway.identity.principal import Principal
-from gateway.request.exchange import Exchange, Route
+from gateway.request.answer.received import ReceivedAnswer
+from gateway.request.exchange import Exchange
 from gateway.request.refusals import CLIENT_GONE, Refusal, Refusals, refusal_of
+from gateway.request.stages import Accepted, Parsed, Redacted, Routed
 from gateway.request.telemetry import Telemetry
 from gateway.upstream.http1 import Peer
 from policy.decision.decision import Decision as PolicyDecision
@@ -56,50 +58,54 @@ class Recorder:
         self._telemetry = telemetry
         self._refusals = Refusals(self._append, address_days)
 
-    async def accepted(self, exchange: Exchange, route: Route) -> None:
-        """Write ahead: the intent for the first backend, a routing decision for each one after it, and for each one
-        that is called under another decision than the record says."""
-        before, exchange.recorded = exchange.recorded, route
-        if exchange.intent is not None:
-            await self._moved(exchange, route, before)
-            return
-        reasons = exchange.decision.reasons if exchange.decision else ()
-        notices = [notice.name for notice in exchange.decision.notices] if exchange.decision else []
-        exchange.intent = await self._append(
+    async def accepted(self, routed: Routed, before: Accepted | None) -> Accepted:
+        """Write ahead: the intent for the first backend. For a later one (`before`: what is on record), a routing
+        decision if it is another backend, or another decision than the record holds.
+
+        Raises AuditUnavailable; then nothing may be sent.
+        """
+        redacted = routed.redacted
+        if before is not None:
+            await self._moved(routed, before)
+            return Accepted(routed.request, routed, before.intent)
+        decision = redacted.allowed
+        notices = [notice.name for notice in decision.notices]
+        intent = await self._append(
             InferenceAccepted(
-                **_call(exchange) | _route(exchange, route),
-                decision=_decision("allow", reasons),
+                **_call(routed.request, decision, redacted.prompt.counts) | _route(routed),
+                decision=_decision("allow", decision.reasons),
                 art50_notice=notices[0] if notices else None,
             ),
-            exchange.content.asked() if exchange.content else None,
+            redacted.content.asked() if redacted.content else None,
         )
-        exchange.redecided = False
+        return Accepted(routed.request, routed, intent)
 
-    async def _moved(self, exchange: Exchange, route: Route, before: Route | None) -> None:
-        if route == before and not exchange.redecided:
+    async def _moved(self, routed: Routed, before: Accepted) -> None:
+        redacted, recorded = routed.redacted, before.routed
+        redecided = redacted.prompt is not recorded.redacted.prompt
+        if routed.route == recorded.route and not redecided:
             return  # what is on record still holds
-        moved = before is None or route.backend.id != before.backend.id
+        moved = routed.route.backend.id != recorded.route.backend.id
         event = RoutingDecision(
-            **_route(exchange, route) | (_redecided(exchange, "allow") if exchange.redecided else {}),
-            reason="backend_unavailable" if moved and exchange.attempt else "decision_changed",
+            **_route(routed) | (_allowed_again(redacted) if redecided else {}),
+            reason="backend_unavailable" if moved and routed.attempt else "decision_changed",
         )
-        await self._append(event, exchange.content.asked() if exchange.redecided and exchange.content else None)
-        exchange.redecided = False
+        await self._append(event, redacted.content.asked() if redecided and redacted.content else None)
 
-    async def completed(self, exchange: Exchange) -> Receipt:
+    async def completed(self, accepted: Accepted, received: ReceivedAnswer) -> Receipt:
         """Close the record. Raises AuditUnavailable; then the answer must not be called complete.
 
-        Closed either way: an outcome that the log could not take, or whose caller left meanwhile, the log sees to.
+        Closed either way: the log itself closes a call whose outcome it could not take, or whose client left meanwhile.
         """
-        exchange.closed = True
-        reasons = exchange.finish_reasons
+        received.closed = True
+        reasons, content = received.finish_reasons, accepted.routed.redacted.content
         return await self._append(
             InferenceCompleted(
-                **_outcome(exchange, 200),
+                **_outcome(accepted, accepted.routed, received, 200),
                 finish_reason=reasons[-1] if reasons else None,
-                fingerprint=exchange.fingerprint,
+                fingerprint=received.fingerprint,
             ),
-            exchange.content.answered() if exchange.content else None,
+            content.answered() if content else None,
         )
 
     async def refused(self, exchange: Exchange, error: GatewayError) -> tuple[GatewayError, bool]:
@@ -108,15 +114,15 @@ class Recorder:
 
         The error is another one only where the refusal cannot be recorded.
         """
-        if exchange.intent is not None:
+        if exchange.accepted is not None:
             await self.aborted(exchange, error.code or "gateway_error", error.http_status, _reasons_of(error))
             return error, True
         reasons = _reasons_of(error)
-        if not reasons:
+        if not reasons or exchange.parsed is None:
             return error, False
+        fields = _call(exchange.parsed, exchange.decision, exchange.redactions_in)
         try:
-            event = InferenceDenied(**_call(exchange), decision=_decision("deny", reasons), status=error.http_status)
-            await self._append(event)
+            await self._append(InferenceDenied(**fields, decision=_decision("deny", reasons), status=error.http_status))
         except GatewayError as unrecorded:
             return unrecorded, False
         return error, True
@@ -125,25 +131,26 @@ class Recorder:
         self, exchange: Exchange, reason: str, status: int | None = None, reasons: Sequence[Reason] = ()
     ) -> None:
         """Close the record of an answer that did not end; `reasons`: those of a policy that refused it meanwhile. Does
-        not raise: there is nobody left to tell.
+        not raise: no client is left to get an error.
 
         What the log cannot take now, it closes by itself once it is well again, or at the next start.
         """
-        if exchange.intent is None or exchange.closed:
+        accepted, routed, received = exchange.accepted, exchange.routed, exchange.received
+        if accepted is None or routed is None or received.closed:
             return
-        exchange.closed = True
+        received.closed = True
         if status is None or status >= 500:  # a refusal is an answer
-            self._telemetry.aborted.labels(self._telemetry.tenant_label(exchange.principal.tenant), reason).inc()
+            tenant = accepted.request.principal.tenant
+            self._telemetry.aborted.labels(self._telemetry.tenant_label(tenant), reason).inc()
+        fields = _outcome(accepted, routed, received, status)
+        if reasons:
+            fields |= _refused_again(exchange.decision, reasons)
         try:
             await self._append(
-                InferenceAborted(
-                    **_outcome(exchange, status) | (_redecided(exchange, "deny", reasons) if reasons else {}),
-                    reason=reason,
-                ),
-                exchange.content.answered() if exchange.content else None,
+                InferenceAborted(**fields, reason=reason), exchange.content.answered() if exchange.content else None
             )
         except GatewayError:
-            logger.error("%s: its outcome could not be recorded yet", exchange.request_id)
+            logger.error("%s: its outcome could not be recorded yet", accepted.request.request_id)
 
     async def connected(self, backend: Backend, peer: Peer) -> None:
         """Residency evidence: who answered a new connection. Without TLS, on this host alone, there is none.
@@ -206,12 +213,12 @@ def connection_of(backend: Backend, peer: Peer) -> BackendConnected | None:
     )
 
 
-def _call(exchange: Exchange) -> dict[str, Any]:
-    principal, call, decision = exchange.principal, exchange.call, exchange.decision
+def _call(request: Parsed, decision: PolicyDecision | None, findings: Mapping[str, int]) -> dict[str, Any]:
+    principal, call = request.principal, request.call
     fields: dict[str, Any] = {
         "tenant": principal.tenant,
-        "request_id": exchange.request_id,
-        "trace_id": exchange.trace_id,
+        "request_id": request.request_id,
+        "trace_id": request.trace_id,
         "key_id": principal.key_id,
         "project": principal.project,
         "activity_id": principal.project,
@@ -221,7 +228,7 @@ def _call(exchange: Exchange) -> dict[str, Any]:
         "stream": call.stream,
         "model_requested": call.model[:256],
         "bytes_in": len(call.raw),
-        "redaction": _redaction(exchange.redactions_in),
+        "redaction": _redaction(findings),
     }
     if decision is not None:
         fields |= _by(decision) | {"retention_class": f"metadata_{decision.retention.metadata_days}d"}
@@ -238,14 +245,19 @@ def _by(decision: PolicyDecision) -> dict[str, Any]:
     }
 
 
-def _redecided(exchange: Exchange, outcome: Literal["allow", "deny"], reasons: Sequence[Reason] = ()) -> dict[str, Any]:
-    """What a later evaluation found, for the record."""
-    decision = exchange.decision
-    fields: dict[str, Any] = {} if decision is None else _by(decision)
-    fields["decision"] = _decision(outcome, reasons or (decision.reasons if decision else ()))
-    if outcome == "allow":
-        fields["redaction"] = _redaction(exchange.redactions_in)
-    return fields
+def _allowed_again(redacted: Redacted) -> dict[str, Any]:
+    """What a later evaluation found that allows the call, for the record."""
+    decision = redacted.allowed
+    return {
+        **_by(decision),
+        "decision": _decision("allow", decision.reasons),
+        "redaction": _redaction(redacted.prompt.counts),
+    }
+
+
+def _refused_again(decision: PolicyDecision | None, reasons: Sequence[Reason]) -> dict[str, Any]:
+    """What a later evaluation found that refuses the call. `decision`: None where it was not the policy."""
+    return (_by(decision) if decision is not None else {}) | {"decision": _decision("deny", reasons)}
 
 
 def _reasons_of(error: GatewayError) -> Sequence[Reason]:
@@ -258,11 +270,11 @@ def _reasons_of(error: GatewayError) -> Sequence[Reason]:
     return ()
 
 
-def _route(exchange: Exchange, route: Route) -> dict[str, Any]:
-    facts = route.facts
+def _route(routed: Routed) -> dict[str, Any]:
+    route, facts = routed.route, routed.route.facts
     return {
-        "tenant": exchange.principal.tenant,
-        "request_id": exchange.request_id,
+        "tenant": routed.request.principal.tenant,
+        "request_id": routed.request.request_id,
         "backend_id": route.backend.id,
         "region": route.backend.region,
         "inference_country": facts.compute_country,
@@ -273,31 +285,34 @@ def _route(exchange: Exchange, route: Route) -> dict[str, Any]:
         "ultimate_parent_country": facts.parent_country,
         "subprocessors_version": facts.subprocessors_version,
         "transfer_basis": route.transfer_basis[:512],
-        "fallback_index": exchange.attempt,
+        "fallback_index": routed.attempt,
     }
 
 
-def _outcome(exchange: Exchange, status: int | None) -> dict[str, Any]:
-    route, used = exchange.route, exchange.used
+def _outcome(accepted: Accepted, routed: Routed, received: ReceivedAnswer, status: int | None) -> dict[str, Any]:
+    """`routed`: the last attempt, whether it came on record or not."""
+    request, backend = accepted.request, routed.route.backend
+    used = received.used(accepted.routed.redacted.decided.reserved.prompt_estimate)
+    first_token_s = received.first_token_s(request.started)
     return {
-        "tenant": exchange.principal.tenant,
-        "request_id": exchange.request_id,
+        "tenant": request.principal.tenant,
+        "request_id": request.request_id,
         "status": status,
-        "backend_id": route.backend.id if route else None,
-        "region": route.backend.region if route else None,
-        "model_served": exchange.call.model,
-        "fallback_index": exchange.attempt,
+        "backend_id": backend.id,
+        "region": backend.region,
+        "model_served": request.call.model,
+        "fallback_index": routed.attempt,
         "tokens_in": used.prompt if used else None,
         "tokens_cached": used.cached if used else None,
         "tokens_out": used.answer if used else None,
         "tokens_estimated": True if used and used.estimated else None,
-        "backend_ms": exchange.backend_ms,
-        "energy_mj": exchange.energy_mj,
-        "bytes_out": exchange.bytes_out,
-        "tool_calls_count": exchange.tool_calls or None,
-        "ttft_ms": exchange.ttft_ms,
-        "latency_ms": exchange.latency_ms,
-        "redaction": _redaction(exchange.redactions_out),
+        "backend_ms": received.backend_ms,
+        "energy_mj": received.energy_mj,
+        "bytes_out": received.bytes_out,
+        "tool_calls_count": received.tool_calls or None,
+        "ttft_ms": None if first_token_s is None else round(first_token_s * 1000),
+        "latency_ms": round((perf_counter() - request.started) * 1000),
+        "redaction": _redaction(received.redactions),
     }
 
 

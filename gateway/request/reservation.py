@@ -4,21 +4,16 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from math import floor, isinf
 from types import TracebackType
-from typing import Final, Literal
+from typing import Final, Protocol
 
-from gateway.errors import (
-    BudgetExceeded,
-    InvalidRequest,
-    LimitReached,
-    PolicyDenied,
-    RequestExceedsLimit,
-    TooManyConcurrent,
-)
+from gateway.errors import InvalidRequest, LimitReached, PolicyDenied, RequestExceedsLimit
 from gateway.identity.principal import Principal
-from gateway.limits.limiter import NOTHING, Cost, Counter, Kind, Limiter, LimitExceeded, Reservation
+from gateway.limits.limit_kinds import KINDS
+from gateway.limits.limiter import NOTHING, Cost, Counter, Limiter, LimitExceeded, Reservation
 from gateway.openai.asgi_client import Header
 from gateway.records.prices import NANO, Price
-from gateway.request.exchange import CHARACTERS_PER_TOKEN, Exchange
+from gateway.request.answer.received import CHARACTERS_PER_TOKEN, Used
+from gateway.request.stages import Parsed, Reserved
 from policy.decision.decision import Reason
 
 PriceOf = Callable[[str], Price | None]
@@ -27,18 +22,16 @@ PriceOf = Callable[[str], Price | None]
 UNCOUNTED_BYTES = 64 << 10
 """Of a body that is parsed before limits are asked: about a millisecond's work."""
 
-_MONEY: Final = ("day", "month")
-_TOKENS: Final = ("tokens", *_MONEY)
-_REACHED: dict[Kind, type[LimitReached]] = {
-    "requests": LimitReached,
-    "tokens": LimitReached,
-    "concurrent": TooManyConcurrent,
-    "day": BudgetExceeded,
-    "month": BudgetExceeded,
-}
+
+class Consumption(Protocol):
+    """What becomes of a call."""
+
+    @property
+    def used(self) -> Used | None:
+        """The tokens that are charged; None if nothing is."""
 
 
-class Meter:
+class CallLimiter:
     def __init__(self, limiter: Limiter, price_of: PriceOf, default_max_tokens: int) -> None:
         self._limiter = limiter
         self._price_of = price_of
@@ -54,7 +47,7 @@ class Meter:
         if size <= UNCOUNTED_BYTES or not principal.counters:
             yield False
             return
-        counters = [counter for counter in principal.counters if counter.kind not in _MONEY]
+        counters = [counter for counter in principal.counters if counter.kind.measure != "money"]
         try:
             reservation = await self._limiter.reserve(counters, Cost(size // CHARACTERS_PER_TOKEN))
         except LimitExceeded as error:
@@ -64,64 +57,72 @@ class Meter:
         finally:
             await self._limiter.settle(reservation, NOTHING)
 
-    async def reserve(self, exchange: Exchange, counted: bool = False) -> "Held":
-        """Hold what the call may cost, until the block that is entered with it ends. `counted`: as a request already,
-        at its admission.
+    async def reserve(self, request: Parsed, consumption: Consumption) -> "HeldReservation":
+        """Hold what the call may cost, until the block that is entered with it ends; then `consumption` counts.
 
-        Raises a LimitReached; LimitsUnavailable where limits cannot be checked; a limit that cannot be applied is not
-        ignored: PolicyDenied where a budget in money is set and the model has no price, InvalidRequest where tokens are
-        limited and the answer would have no end.
+        Raises a LimitReached, with the headers about the limits; LimitsUnavailable where limits cannot be checked. A
+        limit that cannot be applied is not ignored: PolicyDenied where a budget in money is set and the model has no
+        price, InvalidRequest where tokens are limited and the answer would have no end.
         """
-        counters, call = exchange.principal.counters, exchange.call
-        if call.has_no_end and any(counter.kind in _TOKENS for counter in counters):
+        counters, call = request.principal.counters, request.call
+        if call.has_no_end and any(counter.kind.is_settled for counter in counters):
             raise InvalidRequest(
                 "ignore_eos without max_tokens has no end that a limit could hold; set max_tokens", param="ignore_eos"
             )
         price = self._price_of(call.model)
         if price is None:
             for counter in counters:
-                if counter.kind in _MONEY:
+                if counter.kind.measure == "money":
                     because = f"a budget is set, and no price is known for {call.model[:80]}"
-                    raise PolicyDenied([Reason(f"limits.eur_per_{counter.kind}", None, because)])
-        exchange.prompt_estimate = prompt = max(len(call.raw) // CHARACTERS_PER_TOKEN, call.request.prompt_ids)
+                    raise PolicyDenied([Reason(f"limits.{counter.kind.name}", None, because)])
+        prompt = max(len(call.raw) // CHARACTERS_PER_TOKEN, call.request.prompt_ids)
         answer = call.most_tokens(self._default_max_tokens)
-        if counted:
-            counters = tuple(counter for counter in counters if counter.kind != "requests")
+        if request.counted:
+            counters = tuple(counter for counter in counters if counter.kind.is_held)
         try:
             reservation = await self._limiter.reserve(counters, _cost(prompt, answer, 0, price))
         except LimitExceeded as error:
-            exchange.rates = rate_headers(counters, error.used)
-            raise _refused(error) from None
-        exchange.rates = rate_headers(counters, reservation.used)
-        return Held(self._limiter, reservation, exchange, price)
+            refused = _refused(error)
+            refused.rates = rate_headers(counters, error.used)
+            raise refused from None
+        reserved = Reserved(request, prompt, rate_headers(counters, reservation.used))
+        return HeldReservation(self._limiter, reservation, reserved, consumption, price)
 
 
 def _refused(error: LimitExceeded) -> LimitReached:
     said = str(error)
-    kind = RequestExceedsLimit if error.retry_after is None else _REACHED[error.counter.kind]
+    kind = RequestExceedsLimit if error.retry_after is None else error.counter.kind.refusal
     return kind(said[:1].upper() + said[1:], retry_after_s=error.retry_after)
 
 
-class Held:
+class HeldReservation:
     """A reservation, settled with what the call did use when its block ends, however it ends."""
 
-    __slots__ = ("_exchange", "_limiter", "_price", "_reservation")
+    __slots__ = ("_consumption", "_limiter", "_price", "_reservation", "_reserved")
 
-    def __init__(self, limiter: Limiter, reservation: Reservation, exchange: Exchange, price: Price | None) -> None:
+    def __init__(
+        self,
+        limiter: Limiter,
+        reservation: Reservation,
+        reserved: Reserved,
+        consumption: Consumption,
+        price: Price | None,
+    ) -> None:
         self._limiter = limiter
         self._reservation = reservation
-        self._exchange = exchange
+        self._reserved = reserved
+        self._consumption = consumption
         self._price = price
 
-    async def __aenter__(self) -> None:
-        return None
+    async def __aenter__(self) -> Reserved:
+        return self._reserved
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if not self._reservation.counters:
             return
-        used = self._exchange.used
+        used = self._consumption.used
         actual = NOTHING if used is None else _cost(used.prompt, used.answer, used.cached, self._price)
         await self._limiter.settle(self._reservation, actual)
 
@@ -132,15 +133,14 @@ def rate_headers(counters: Sequence[Counter], used: Sequence[float]) -> list[Hea
     `used`: what is consumed and held of each counter.
     """
     headers: list[Header] = []
-    for kind in _RATES:
+    for kind, (limit, remaining, reset) in _RATES.items():
         tightest: tuple[float, Counter, float] | None = None
         for counter, amount in zip(counters, used, strict=True):
             left = counter.quota.capacity - amount
-            if counter.kind == kind and (tightest is None or left < tightest[0]):
+            if counter.kind is kind and (tightest is None or left < tightest[0]):
                 tightest = left, counter, amount
         if tightest is not None:
             left, counter, amount = tightest
-            limit, remaining, reset = _RATES[kind]
             headers += (
                 (limit, b"%d" % counter.quota.capacity),
                 (remaining, b"%d" % max(0, floor(left + 1e-6))),
@@ -149,10 +149,12 @@ def rate_headers(counters: Sequence[Counter], used: Sequence[float]) -> list[Hea
     return headers
 
 
-_RATES: Final[dict[Literal["requests", "tokens"], tuple[bytes, bytes, bytes]]] = {
-    "requests": (b"x-ratelimit-limit-requests", b"x-ratelimit-remaining-requests", b"x-ratelimit-reset-requests"),
-    "tokens": (b"x-ratelimit-limit-tokens", b"x-ratelimit-remaining-tokens", b"x-ratelimit-reset-tokens"),
-}
+def _header_names(header: str) -> tuple[bytes, bytes, bytes]:
+    limit, remaining, reset = (f"x-ratelimit-{part}-{header}".encode() for part in ("limit", "remaining", "reset"))
+    return limit, remaining, reset
+
+
+_RATES: Final = {kind: _header_names(kind.header) for kind in KINDS if kind.header is not None}
 
 
 def _duration(seconds: float) -> str:

@@ -5,9 +5,9 @@ from contextlib import contextmanager
 from functools import partial
 from time import perf_counter
 
-from gateway.directory.inventory import Inventory
+from gateway.directory.backend_registry import BackendRegistry
 from gateway.errors import BackendRefused, BackendUnavailable, GatewayError, InternalError
-from gateway.request.exchange import Exchange, Route
+from gateway.request.stages import Parsed, Route
 from gateway.upstream.client import Target
 from gateway.upstream.credentials import TenantCredentials
 from policy.decision.decision import Decision
@@ -26,14 +26,14 @@ class Routes:
     def __init__(
         self,
         fleet: Fleet,
-        inventory: Inventory,
+        registry: BackendRegistry,
         credentials: TenantCredentials,
         max_attempts: int,
         book: Book | None = None,
     ) -> None:
         self._book = book or Book()
         self._fleet = fleet
-        self._inventory = inventory
+        self._registry = registry
         self._credentials = credentials
         self._max_attempts = max_attempts
         self._targets: dict[str, Target] = {}  # by id: to hash a backend reads all that is in it
@@ -41,12 +41,12 @@ class Routes:
         self._caches: dict[str, Backend] = {}  # whose cache the index speaks of
         self._allowed: dict[int, tuple[Decision, Candidates]] = {}
 
-    def choose(self, exchange: Exchange, decision: Decision, tried: Collection[str] = ()) -> list[Route]:
+    def choose(self, request: Parsed, decision: Decision, tried: Collection[str] = ()) -> list[Route]:
         """The backends to call, best first; as many as attempts are left after those `tried`, which are not called
         again. Empty where none that the decision allows is available."""
-        candidates = self._candidates(exchange.principal.tenant, exchange.call.model, decision)
-        text = exchange.call.leading_text.encode()
-        prefix = block_hashes(text, exchange.principal.project.encode())  # each project has a cache of its own
+        candidates = self._candidates(request.principal.tenant, request.call.model, decision)
+        text = request.call.leading_text.encode()
+        prefix = block_hashes(text, request.principal.project.encode())  # each project has a cache of its own
         holders = self._prefixes.longest(prefix)
         contents = None if self._prefixes.settled(prefix) else self._prefixes.contents
         most = self._max_attempts + len(tried)  # so that enough are left without those tried
@@ -55,16 +55,16 @@ class Routes:
             ordered = [each for each in ordered if each.id not in tried][: self._max_attempts - len(tried)]
         return [self._route(backend, decision, prefix) for backend in ordered]
 
-    def trials(self, exchange: Exchange, decision: Decision, tried: Collection[str] = ()) -> list[Route]:
+    def trials(self, request: Parsed, decision: Decision, tried: Collection[str] = ()) -> list[Route]:
         """As `choose`, where all that the decision allows are left alone after failures: better one of them is tried
         than the call refused, and a tenant's only backend is in use again as soon as it works."""
-        candidates = self._candidates(exchange.principal.tenant, exchange.call.model, decision)
+        candidates = self._candidates(request.principal.tenant, request.call.model, decision)
         left = [each for each in trials(candidates, self._fleet.live()) if each.id not in tried]
-        prefix = block_hashes(exchange.call.leading_text.encode(), exchange.principal.project.encode())
+        prefix = block_hashes(request.call.leading_text.encode(), request.principal.project.encode())
         return [self._route(backend, decision, prefix) for backend in left[: self._max_attempts - len(tried)]]
 
     def _route(self, backend: Backend, decision: Decision, prefix: Sequence[int]) -> Route:
-        return Route(backend, self._inventory.facts_of(backend), decision.transfer_basis[backend.id], prefix)
+        return Route(backend, self._registry.facts_of(backend), decision.transfer_basis[backend.id], prefix)
 
     def _candidates(self, tenant: str, model: str, decision: Decision) -> Candidates:
         """Those that the decision allows. It is made anew when the fleet changes, so it is looked up by itself."""
@@ -72,7 +72,7 @@ class Routes:
         if known is not None and known[0] is decision:
             return known[1]
         names = frozenset(decision.backends)
-        backends = self._inventory.backends(tenant, model)
+        backends = self._registry.backends(tenant, model)
         candidates = Candidates(tenant, [backend for backend in backends if backend.id in names])
         if len(self._allowed) >= MAX_DECISIONS:
             self._allowed.clear()
@@ -80,7 +80,7 @@ class Routes:
         return candidates
 
     @contextmanager
-    def in_flight(self, exchange: Exchange, decision: Decision, route: Route) -> Iterator[Call]:
+    def in_flight(self, request: Parsed, decision: Decision, route: Route) -> Iterator[Call]:
         """The last look before a connection is made, and the count of calls while one runs.
 
         Fails closed: a backend outside the decision, of another tenant, or gone from the fleet is not called.
@@ -89,8 +89,8 @@ class Routes:
             raise InternalError("A backend outside the decision was about to be called; nothing was sent")
         try:
             with (
-                self._fleet.call(route.backend, tenant=exchange.principal.tenant) as call,
-                self._book.running(exchange.principal.tenant, exchange.call.model),
+                self._fleet.call(route.backend, tenant=request.principal.tenant) as call,
+                self._book.running(request.principal.tenant, request.call.model),
             ):
                 self._remember(route)
                 yield call
@@ -105,12 +105,13 @@ class Routes:
             return False  # out of service, out after failures, or enough calls try it, since this route was chosen
         return not isinstance(failure, BackendRefused) or load.rank < BUSY_RANK
 
-    def answered(self, exchange: Exchange, call: Call) -> None:
-        """The backend has begun a good answer; a stream by its first event."""
+    def answered(self, request: Parsed, call: Call, called: float | None) -> None:
+        """The backend, called at `called` (`perf_counter` seconds), has begun a good answer; a stream by its first
+        event."""
         call.answered()
-        if exchange.call.stream and exchange.called is not None:
-            waited_ms = (perf_counter() - exchange.called) * 1000
-            self._book.first_token(exchange.principal.tenant, exchange.call.model, waited_ms)
+        if request.call.stream and called is not None:
+            waited_ms = (perf_counter() - called) * 1000
+            self._book.first_token(request.principal.tenant, request.call.model, waited_ms)
 
     def _remember(self, route: Route) -> None:
         name = route.backend.id

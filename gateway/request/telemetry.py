@@ -15,8 +15,8 @@ from opentelemetry.propagate import extract
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from gateway.configuration.sinks import SPANS
-from gateway.openai.endpoint import Endpoint
 from gateway.request.exchange import Exchange
+from gateway.request.stages import Parsed
 
 PROVIDER: Final = "domicile"
 
@@ -160,30 +160,31 @@ class Telemetry:
                 span.set_status(trace.StatusCode.ERROR)
                 raise
 
-    def finished(self, endpoint: Endpoint, exchange: Exchange | None, status: int, tenant: str = "") -> None:
+    def finished(self, exchange: Exchange, status: int) -> None:
         """Count and time a request that is over; `status` is what the client saw, 0 if nothing. Of a request whose body
-        could not be read only the `tenant` is known, of one without a valid key not even that."""
+        could not be read only the tenant is known, of one without a valid key not even that."""
         if self._tracer is not None:
-            self._describe(endpoint, exchange, status)
-        if exchange is None:
-            named = self.tenant_label(tenant) if tenant else ""
-            self.requests.labels(named, endpoint.operation, "", str(status)).inc()
+            self._describe(exchange, status)
+        operation, request, received = exchange.endpoint.operation, exchange.parsed, exchange.received
+        if request is None:
+            named = self.tenant_label(exchange.principal.tenant) if exchange.principal else ""
+            self.requests.labels(named, operation, "", str(status)).inc()
             return
-        call, usage = exchange.call, exchange.usage
-        model = call.model if exchange.offered else ""  # a name that was made up labels nothing
-        tenant = self.tenant_label(exchange.principal.tenant)
-        series = self._series_of(tenant, endpoint.operation, model)
+        usage = received.usage
+        model = request.call.model if request.offered else ""  # a name that was made up labels nothing
+        tenant = self.tenant_label(request.principal.tenant)
+        series = self._series_of(tenant, operation, model)
         series.outcome(status).inc()
-        seconds = perf_counter() - exchange.started
+        seconds = perf_counter() - request.started
         series.duration.observe(seconds)
-        if (first := exchange.first_token_s) is not None:
+        if (first := received.first_token_s(request.started)) is not None:
             series.first_token.observe(first)
             if usage is not None and usage.completion_tokens > 1:
                 series.output_token.observe(max(0.0, seconds - first) / (usage.completion_tokens - 1))
         if usage is not None:
             series.input_tokens.observe(usage.prompt_tokens)
             series.output_tokens.observe(usage.completion_tokens)
-        for direction, counts in (("input", exchange.redactions_in), ("output", exchange.redactions_out)):
+        for direction, counts in (("input", exchange.redactions_in), ("output", received.redactions)):
             for label, count in counts.items():
                 self.redactions.labels(tenant, label, direction).inc(count)
 
@@ -193,15 +194,15 @@ class Telemetry:
             known = self._series[labels] = _Series(self, labels)
         return known
 
-    def _describe(self, endpoint: Endpoint, exchange: Exchange | None, status: int) -> None:
+    def _describe(self, exchange: Exchange, status: int) -> None:
         span = trace.get_current_span()
         attributes: dict[str, str | int | bool | list[str]] = {
-            OPERATION: endpoint.operation,
+            OPERATION: exchange.endpoint.operation,
             PROVIDER_NAME: PROVIDER,
             HTTP_STATUS: status,
         }
-        if exchange is not None:
-            attributes |= _attributes(exchange)
+        if exchange.parsed is not None:
+            attributes |= _attributes(exchange, exchange.parsed)
         if status >= 400:
             attributes[ERROR_TYPE] = str(status)
         if status >= 500:  # what a client did wrong is no error of the server's span (HTTP semantic conventions)
@@ -209,18 +210,19 @@ class Telemetry:
         span.set_attributes(attributes)
 
 
-def _attributes(exchange: Exchange) -> dict[str, str | int | bool | list[str]]:
+def _attributes(exchange: Exchange, request: Parsed) -> dict[str, str | int | bool | list[str]]:
     attributes: dict[str, str | int | bool | list[str]] = {
-        REQUEST_MODEL: exchange.call.model if exchange.offered else "unknown",
-        REQUEST_STREAM: exchange.call.stream,
-        REQUEST_ID: exchange.request_id,
-        TENANT: exchange.principal.tenant,
-        FINISH_REASONS: exchange.finish_reasons,
+        REQUEST_MODEL: request.call.model if request.offered else "unknown",
+        REQUEST_STREAM: request.call.stream,
+        REQUEST_ID: request.request_id,
+        TENANT: request.principal.tenant,
+        FINISH_REASONS: exchange.received.finish_reasons,
     }
-    if exchange.usage is not None:
-        attributes |= {INPUT_TOKENS: exchange.usage.prompt_tokens, OUTPUT_TOKENS: exchange.usage.completion_tokens}
-    if exchange.route is not None:
-        attributes |= {REGION: exchange.route.backend.region, BACKEND: exchange.route.backend.id}
+    if (usage := exchange.received.usage) is not None:
+        attributes |= {INPUT_TOKENS: usage.prompt_tokens, OUTPUT_TOKENS: usage.completion_tokens}
+    if exchange.routed is not None:
+        backend = exchange.routed.route.backend
+        attributes |= {REGION: backend.region, BACKEND: backend.id}
     if exchange.decision is not None:
         attributes[DECISION] = f"{exchange.decision.policy_id}@{exchange.decision.version}"
         if SPANS in exchange.decision.sinks:

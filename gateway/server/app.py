@@ -19,11 +19,11 @@ from starlette.types import ASGIApp
 
 from backend.wire import Model, ModelList
 from gateway.admin.calls.problems import problem
-from gateway.directory.inventory import Inventory, no_such_model
+from gateway.directory.backend_registry import BackendRegistry, no_such_model
 from gateway.errors import GatewayError, InternalError, MethodNotAllowed, RouteNotFound
 from gateway.identity.principal import Principal
 from gateway.openai.asgi_client import Client, Receive, Send, caller_address, headers_of
-from gateway.openai.endpoint import ENDPOINTS, Endpoint
+from gateway.openai.endpoints import ENDPOINTS, Endpoint
 from gateway.request.pipeline import Pipeline
 from gateway.server.health import Health
 from gateway.server.nearest_route import unknown_url
@@ -66,11 +66,13 @@ class Handlers:
     `operators`: from where metrics and the details of readiness may be read.
     """
 
-    def __init__(self, pipeline: Pipeline, inventory: Inventory, health: Health, operators: Sequence[Network]) -> None:
+    def __init__(
+        self, pipeline: Pipeline, registry: BackendRegistry, health: Health, operators: Sequence[Network]
+    ) -> None:
         self._authenticator = pipeline.authenticator
         self._telemetry = pipeline.telemetry
         self._recorder = pipeline.recorder
-        self._inventory = inventory
+        self._registry = registry
         self._health = health
         self._operators = operators
         self._started = int(time())
@@ -130,18 +132,18 @@ class Handlers:
         principal = await self._authenticator.authenticate(headers_of(request.scope), caller_address(request.scope))
         request.state.principal = principal
         tenant = principal.tenant
-        return [Model(id=name, created=self._started, owned_by=tenant) for name in self._inventory.models(tenant)]
+        return [Model(id=name, created=self._started, owned_by=tenant) for name in self._registry.models(tenant)]
 
 
 def build_app(
     pipeline: Pipeline,
-    inventory: Inventory,
+    registry: BackendRegistry,
     health: Health,
     operators: Sequence[Network],
     mounts: Mapping[str, ASGIApp] = MappingProxyType({}),
 ) -> GatewayApp:
     """`operators`: from where metrics and the details of readiness may be read. `mounts`: applications by path."""
-    handlers = Handlers(pipeline, inventory, health, operators)
+    handlers = Handlers(pipeline, registry, health, operators)
     routes = [
         Route("/v1/models", handlers.models, methods=["GET"]),
         Route("/v1/models/{model:path}", handlers.model, methods=["GET"]),

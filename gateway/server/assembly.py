@@ -24,8 +24,8 @@ from audit.storage.watched import Watches
 from gateway.admin.app import PREFIX as ADMIN_PREFIX
 from gateway.admin.app import build_admin
 from gateway.admin.calls.access import Desk, OnRefused
-from gateway.cells.serve import PREFIX as CELLS_PREFIX
-from gateway.cells.serve import build_cells
+from gateway.cells.app import PREFIX as CELLS_PREFIX
+from gateway.cells.app import build_cells
 from gateway.configuration.settings import Oidc, Settings
 from gateway.configuration.sinks import sinks_of, spans_leave
 from gateway.content.inspection import Inspection
@@ -33,8 +33,8 @@ from gateway.content.person_names import NameFinder
 from gateway.database.database import Database
 from gateway.database.errors import Invalid
 from gateway.database.ownership import owner_of
+from gateway.directory.backend_registry import BackendRegistry
 from gateway.directory.directory import Address, Directory
-from gateway.directory.inventory import Inventory
 from gateway.directory.oversight import Stops
 from gateway.errors import BackendUnavailable
 from gateway.identity.machines import Machines
@@ -43,29 +43,31 @@ from gateway.installation.feasibility import Feasibility
 from gateway.installation.installation import Installation
 from gateway.installation.weaknesses import Weakness, observe, weaknesses
 from gateway.limits.limiter import Limiter, LimitStore
-from gateway.limits.memory import MemoryLimitStore
-from gateway.limits.postgres import PostgresLimitStore
+from gateway.limits.memory_store import MemoryLimitStore
+from gateway.limits.postgres_store import PostgresLimitStore
 from gateway.policies.activation import activate_scheduled
 from gateway.policies.compiled import PolicyCompiler
-from gateway.policies.study import PolicyRoom
+from gateway.policies.study import PolicyStudy
 from gateway.records.prices import configured
+from gateway.request.answer.delivery import Delivery
 from gateway.request.authentication import Authenticator
-from gateway.request.enforcement import Judge
+from gateway.request.enforcement import PolicyEnforcement
 from gateway.request.evaluation import Evaluation
+from gateway.request.outcome import Outcome
 from gateway.request.parking import Parking
 from gateway.request.pipeline import Pipeline
 from gateway.request.recorder import Recorder
-from gateway.request.reservation import Meter
+from gateway.request.reservation import CallLimiter
 from gateway.request.routes import Routes
 from gateway.request.telemetry import Telemetry, exporting_tracer
 from gateway.server.app import GatewayApp, build_app
-from gateway.server.database_watches import look_for_ever, untroubled, watches_of
-from gateway.server.engine_lifecycle import EngineRest
+from gateway.server.database_watches import databases_healthy, watch_databases, watches_of
+from gateway.server.engine_lifecycle import EngineLifecycle
 from gateway.server.fleet import fleet_at_work
 from gateway.server.health import Check, Health
 from gateway.server.heap import keep_trimmed, malloc_trim
 from gateway.server.ledger import Ledger, log_name
-from gateway.server.maintenance import Chores
+from gateway.server.maintenance import Maintenance
 from gateway.server.probe import BackendProbe
 from gateway.store.control.control import Control, OnEvent
 from gateway.store.reports.usage_report import spent
@@ -108,7 +110,11 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
         pipeline = _pipeline(base, parts)
         is_ready = BackendProbe(parts.upstream, memory.routes, memory.fleet)
         health = Health(
-            {"audit": _durable(parts.log), "directory": _fresh(parts.directory), "databases": untroubled(base.watches)},
+            {
+                "audit": _durable(parts.log),
+                "directory": _fresh(parts.directory),
+                "databases": databases_healthy(base.watches),
+            },
             lambda: _backend_checks(memory.fleet, is_ready),
         )
         on_event = recorded_from_threads(parts.log)
@@ -117,7 +123,7 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
             ADMIN_PREFIX: build_admin(_desk(base, parts, on_event)),
             CELLS_PREFIX: build_cells(base.database, installation.cell, base.signer),
         }
-        app = build_app(pipeline, memory.inventory, health, settings.listen.operators, mounts)
+        app = build_app(pipeline, memory.registry, health, settings.listen.operators, mounts)
         state = await asyncio.to_thread(observe, settings, installation, base.database)
         yield Gateway(
             app,
@@ -136,7 +142,7 @@ class _Memory:
     """What a gateway holds in memory to decide and route by; the directory renews it."""
 
     fleet: Fleet
-    inventory: Inventory
+    registry: BackendRegistry
     policies: PolicyCompiler
     credentials: TenantCredentials
     book: Book
@@ -148,23 +154,23 @@ class _Memory:
     def empty(cls, settings: Settings, installation: Installation) -> Self:
         """As it is before the directory is read. Raises InstallationError, RegionsError."""
         fleet = Fleet()
-        inventory, policies = Inventory(fleet, installation.catalogue()), installation.policies()
+        registry, policies = BackendRegistry(fleet, installation.catalogue()), installation.policies()
         credentials = installation.credentials()
         book = Book()
         return cls(
             fleet=fleet,
-            inventory=inventory,
+            registry=registry,
             policies=policies,
             credentials=credentials,
             book=book,
-            parking=Parking(inventory, fleet, book, settings.fleet.waiting_per_tenant),
+            parking=Parking(registry, fleet, book, settings.fleet.waiting_per_tenant),
             stops=Stops(),
-            routes=Routes(fleet, inventory, credentials, settings.requests.max_attempts, book),
+            routes=Routes(fleet, registry, credentials, settings.requests.max_attempts, book),
         )
 
     def renew(self, directory: Directory, upstream: Upstream) -> None:
         """Takes over what `directory` has read, and lets go of what was held for backends that are gone."""
-        self.inventory.replace(directory.backends(), directory.deployments())
+        self.registry.replace(directory.backends(), directory.deployments())
         self.stops.replace(directory.stops())
         living = {backend.id for backend in self.fleet}
         self.credentials.forget(living)
@@ -256,10 +262,10 @@ async def _open_parts(stack: AsyncExitStack, base: _Base) -> _Parts:
             installation,
             database,
             memory.fleet,
-            memory.inventory,
+            memory.registry,
             memory.book,
             recorded_from_threads(log),
-            EngineRest(upstream, memory.routes),
+            EngineLifecycle(upstream, memory.routes),
         )
     )
     return _Parts(log, recorder, names, inspection, upstream, directory, machines, limiter)
@@ -283,19 +289,21 @@ def _pipeline(base: _Base, parts: _Parts) -> Pipeline:
     settings, telemetry, memory = base.settings, base.telemetry, base.memory
     directory = parts.directory
     authenticator = Authenticator(directory, telemetry, parts.machines)
-    judge = Judge(memory.inventory, telemetry, stops=memory.stops, sinks=sinks_of(settings))
+    enforcement = PolicyEnforcement(memory.registry, telemetry, stops=memory.stops, sinks=sinks_of(settings))
     return Pipeline(
         authenticator=authenticator,
-        meter=Meter(
+        limiter=CallLimiter(
             parts.limiter, lambda model: directory.prices.at(model, time()), settings.requests.default_max_tokens
         ),
-        judge=judge,
-        evaluation=Evaluation(authenticator, judge, memory.routes, parts.names, parts.inspection, telemetry),
-        inspection=parts.inspection,
+        enforcement=enforcement,
+        evaluation=Evaluation(
+            authenticator, enforcement, memory.routes, memory.parking, parts.names, parts.inspection, telemetry
+        ),
         routes=memory.routes,
-        parking=memory.parking,
         recorder=parts.recorder,
         upstream=parts.upstream,
+        delivery=Delivery(parts.inspection, enforcement, memory.routes, telemetry),
+        outcome=Outcome(parts.recorder, telemetry),
         telemetry=telemetry,
         settings=settings.requests,
     )
@@ -305,7 +313,7 @@ def _start_background(stack: AsyncExitStack, base: _Base, parts: _Parts, prober:
     """Starts what recurs beside the calls. `stack` ends it one after the other, and then closes the recorder."""
     settings, installation = base.settings, base.installation
     custody = installation.custody(parts.log, base.keys, base.signer, settings.audit.backup_days)
-    chores = Chores(custody, installation.audit_log.parent, settings.audit, installation.learn_successions)
+    chores = Maintenance(custody, installation.audit_log.parent, settings.audit, installation.learn_successions)
 
     def by_itself() -> Control:
         return installation.control(base.database, actor="system", on_event=on_event)
@@ -314,7 +322,7 @@ def _start_background(stack: AsyncExitStack, base: _Base, parts: _Parts, prober:
         return len(by_itself().activate_due())
 
     tasks = [
-        asyncio.create_task(look_for_ever(base.watches), name="database watches"),
+        asyncio.create_task(watch_databases(base.watches), name="database watches"),
         asyncio.create_task(prober.run(), name="prober"),
         asyncio.create_task(_renew(base.memory.credentials), name="renewal"),
         asyncio.create_task(chores.run(), name="chores"),
@@ -347,7 +355,7 @@ def _desk(base: _Base, parts: _Parts, on_event: OnEvent) -> Desk:
         check_region=_region_of(installation),
         check_deployment=Feasibility(installation, settings).check,
         on_refused=_told_from_threads(parts.recorder, base.telemetry),
-        policy_room=lambda store: PolicyRoom(
+        policy_study=lambda store: PolicyStudy(
             store, installation.catalogue(), installation.open_reader, sinks=sinks_of(settings)
         ),
         backend_keys=installation.backend_keys,
@@ -399,7 +407,7 @@ async def _limit_store(database: Database, ledger: Ledger, url: str | None) -> A
     PostgreSQL. Else of this process alone, whose budgets go on from what the ledger says was spent."""
     store: LimitStore
     if url is not None:
-        from gateway.limits.redis import RedisLimitStore  # of the extra domicile[redis]
+        from gateway.limits.redis_store import RedisLimitStore  # of the extra domicile[redis]
 
         store = RedisLimitStore(url)
     elif database.is_shared:

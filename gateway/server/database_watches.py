@@ -27,13 +27,13 @@ def watches_of(installation: Installation, database: Database) -> Watches:
     return Watches(lambda: _of_the_record(installation), [control])
 
 
-async def look_for_ever(watches: Watches) -> NoReturn:
+async def watch_databases(watches: Watches) -> NoReturn:
     while True:
         await asyncio.to_thread(watches.look_closely)
         await asyncio.sleep(EVERY_S)
 
 
-def untroubled(watches: Watches) -> Check:
+def databases_healthy(watches: Watches) -> Check:
     """For readiness: raises with the sentence that names the database."""
 
     async def check() -> None:

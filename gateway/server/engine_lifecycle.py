@@ -22,7 +22,7 @@ TIMEOUT_S = 60.0
 WITH_PROCESS: Mapping[str, str] = {"cache": "ended_with_process"}
 
 
-class Rested(BaseModel):
+class LifecycleAnswer(BaseModel):
     """What the engine answers."""
 
     model_config = ConfigDict(frozen=True)
@@ -31,7 +31,7 @@ class Rested(BaseModel):
     released_bytes: int | None = Field(None, ge=0)
 
 
-class EngineRest:
+class EngineLifecycle:
     """A `regions.fleet.ports.Rest`."""
 
     def __init__(self, upstream: Upstream, routes: Routes) -> None:
@@ -51,9 +51,9 @@ class EngineRest:
         said = await self._ask(backend, WAKE_PATH, b"")
         return said is not None and said.status == "ready"
 
-    async def _ask(self, backend: Backend, path: str, body: bytes) -> Rested | None:
+    async def _ask(self, backend: Backend, path: str, body: bytes) -> LifecycleAnswer | None:
         try:
             said = await self._upstream.fetch(self._routes.target(backend), path, TIMEOUT_S, body)
-            return Rested.model_validate_json(said or b"")
+            return LifecycleAnswer.model_validate_json(said or b"")
         except (GatewayError, ValidationError):
             return None

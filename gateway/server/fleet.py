@@ -8,7 +8,7 @@ from secrets import token_hex
 
 from gateway.configuration.settings import Settings
 from gateway.database.database import Database
-from gateway.directory.inventory import Inventory
+from gateway.directory.backend_registry import BackendRegistry
 from gateway.installation.installation import Installation
 from gateway.store.change import OnEvent
 from gateway.store.fleet.demand import FRESH_S, write_demand
@@ -41,7 +41,7 @@ async def fleet_at_work(
     installation: Installation,
     database: Database,
     fleet: Fleet,
-    inventory: Inventory,
+    registry: BackendRegistry,
     book: Book,
     on_event: OnEvent,
     rest: Rest,
@@ -50,7 +50,7 @@ async def fleet_at_work(
     backends that it started."""
     node = f"{settings.node}-{token_hex(4)}"
     if not launches_here(settings, installation):
-        telling = asyncio.create_task(_tell(database, installation.cell, node, book, inventory, lambda: None))
+        telling = asyncio.create_task(_tell(database, installation.cell, node, book, registry, lambda: None))
         try:
             yield
         finally:
@@ -66,7 +66,7 @@ async def fleet_at_work(
             rest=rest,
             every_s=settings.fleet.every_s,
         )
-        telling = asyncio.create_task(_tell(database, installation.cell, node, book, inventory, reconciler.nudge))
+        telling = asyncio.create_task(_tell(database, installation.cell, node, book, registry, reconciler.nudge))
         running = asyncio.create_task(reconciler.run(), name="fleet")
         try:
             yield
@@ -112,7 +112,7 @@ async def _launcher(
 
 
 async def _tell(
-    database: Database, cell: str, node: str, book: Book, inventory: Inventory, told: Callable[[], None]
+    database: Database, cell: str, node: str, book: Book, registry: BackendRegistry, told: Callable[[], None]
 ) -> None:
     """Once a second, and at once when a call begins to wait; what has not changed is said again before it is stale."""
     waiting = asyncio.Event()
@@ -125,7 +125,7 @@ async def _tell(
             async with asyncio.timeout(TELL_S):  # wait_for could swallow the end, as in gateway.directory.directory
                 await waiting.wait()
         waiting.clear()
-        now = {(t.tenant, t.model): t for t in book.reports() if inventory.deployment(t.tenant, t.model) is not None}
+        now = {(t.tenant, t.model): t for t in book.reports() if registry.deployment(t.tenant, t.model) is not None}
         again = loop.time() - said_at >= FRESH_S / 2
         news = [each for key, each in now.items() if again or last.get(key) != each]
         news += [DemandReport(*key, NOTHING) for key, each in last.items() if key not in now and each.demand != NOTHING]

@@ -6,7 +6,7 @@ import sys
 FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
 
 
-class OneLine(logging.Formatter):
+class SingleLineFormatter(logging.Formatter):
     """Escapes in messages what is not printable: line breaks, terminal escapes, marks that turn text around.
 
     A traceback, which is ours, keeps its lines.
@@ -26,5 +26,5 @@ def printable(text: str) -> str:
 def log_to_stderr(level: int, form: str = FORMAT) -> None:
     """Unless logging was set up already."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(OneLine(form))
+    handler.setFormatter(SingleLineFormatter(form))
     logging.basicConfig(level=level, handlers=[handler])

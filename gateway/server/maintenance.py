@@ -33,7 +33,7 @@ CLOCK_EVERY_S = 3600.0
 TIMESTAMP_RETRY_S = 600.0
 
 
-class Chores:
+class Maintenance:
     """`folder` is where the log lies, and the lock. Run it as a task; cancel it to stop."""
 
     def __init__(

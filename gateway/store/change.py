@@ -20,7 +20,7 @@ from gateway.database.tables.control import AccessTokenRow, ApiKeyRow, BackendRo
 from gateway.identity.keys import KeyHasher
 from gateway.identity.principal import PolicyInForce
 from gateway.records.control import AdminEvent, Record
-from gateway.store.answers import note_change
+from gateway.store.idempotent_answers import note_change
 from regions.errors import IdentityError
 from regions.identity.identity import check_name
 

@@ -96,6 +96,7 @@ def _show(written: str, action: str, *, ner: bool, as_json: bool) -> None:
     from policy.redact.actions.pseudonyms import nonce_from
     from policy.redact.evaluate import find_labelled
     from policy.redact.redactor import Redactor
+    from policy.redact.request import PLAIN_PROMPT
 
     if action not in ("mask", "pseudonymise"):
         _fail("--action is mask or pseudonymise")
@@ -104,7 +105,7 @@ def _show(written: str, action: str, *, ner: bool, as_json: bool) -> None:
         act: Action = "mask" if action == "mask" else "pseudonymise"
         redactor = Redactor(RedactionPlan(dict.fromkeys(INPUT_LABELS if ner else LABELS, act)), detectors=detectors)
         body = {"model": "m", "prompt": written}
-        redacted = redactor.redact_body(body, "completions", nonce_from(token_bytes(6))).body["prompt"]
+        redacted = redactor.redact_body(body, PLAIN_PROMPT, nonce_from(token_bytes(6))).body["prompt"]
         found = find_labelled(written, detectors)
     except RedactionError as error:
         _fail(str(error))

@@ -16,7 +16,7 @@ from policy.redact.detectors.custom import CUSTOM, custom_detector
 from policy.redact.detectors.detectors import DETECTORS, Detector, Identities, Span, find_spans, warm
 from policy.redact.detectors.encoded import Encoded, find_encoded
 from policy.redact.labels import PERSON
-from policy.redact.request import Endpoint, rewrite_body
+from policy.redact.request import BodyLayout, rewrite_body
 from policy.redact.split_values import with_whole_values
 from policy.redact.stream import StreamFilter
 from policy.redact.text import json_text
@@ -91,7 +91,7 @@ class Redactor:
         """Whether `redact_body` needs ``names``."""
         return PERSON in self.plan.input and all(detector.label != PERSON for detector in self._input)
 
-    def texts(self, body: dict[str, Any], endpoint: Endpoint) -> tuple[str, ...]:
+    def texts(self, body: dict[str, Any], layout: BodyLayout) -> tuple[str, ...]:
         """Every string of a request as detectors read it: where names are to be looked for. Raises as `redact_body`."""
         texts: dict[str, None] = {}
 
@@ -99,12 +99,12 @@ class Redactor:
             texts[as_read(text).text] = None
             return text
 
-        rewrite_body(self._whole(body, endpoint), endpoint, collect)
+        rewrite_body(self._whole(body, layout), layout, collect)
         return tuple(texts)
 
-    def _whole(self, body: dict[str, Any], endpoint: Endpoint) -> dict[str, Any]:
+    def _whole(self, body: dict[str, Any], layout: BodyLayout) -> dict[str, Any]:
         """Values that were cut over parts or messages, put together."""
-        return with_whole_values(body, self._input) if endpoint == "chat" else body
+        return with_whole_values(body, self._input) if "messages" in layout.prompts else body
 
     def conversation(self, name: str) -> tuple[str, bytes] | None:
         """Nonce and key that all requests of a conversation share; None without a key of the tenant's."""
@@ -116,12 +116,12 @@ class Redactor:
     def redact_body(
         self,
         body: dict[str, Any],
-        endpoint: Endpoint,
+        layout: BodyLayout,
         nonce: str,
         names: NamesByText | None = None,
         key: bytes | None = None,
     ) -> RedactedBody:
-        """Redact every string of a request.
+        """Redact every string of a request to the route of `layout`.
 
         ``names``: spans of persons' names for each of `texts`, where `looks_for_names`; a text that is missing there
         is an error.
@@ -136,7 +136,7 @@ class Redactor:
         if not self.plan.input:
             return RedactedBody(body, False, MappingProxyType({}), run.pseudonyms)
         try:
-            redacted = rewrite_body(self._whole(body, endpoint), endpoint, run.rewrite)
+            redacted = rewrite_body(self._whole(body, layout), layout, run.rewrite)
         except RedactionError:
             raise
         except Exception as error:  # whatever it was, the body is not known to be clean

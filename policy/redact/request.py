@@ -5,25 +5,42 @@ the top level are sampling parameters; anywhere else a long number may be a card
 What cannot be read as text (images, audio, token ids, embeddings) is refused: it cannot be inspected.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from policy.errors import UNREADABLE, Finding, RedactionBlocked, RedactionError
 from policy.redact.text.json_text import digits_of, is_json, map_values
 
-Endpoint = Literal["chat", "completions", "embeddings", "responses"]
-
 MAX_DEPTH = 64
 
-# Names of the wire format: they hold nothing personal and may stand in an error's position. Any other is shown as `*`.
-_WIRE_NAMES = frozenset({
-    "messages", "prompt", "role", "content", "name", "type", "text", "refusal", "tool_calls", "tool_call_id",
-    "function", "function_call", "arguments", "id", "tools", "description", "parameters", "properties",
-    "tool_choice", "user", "metadata", "stop", "suffix", "prediction", "response_format", "json_schema",
-    "schema", "temperature", "top_p", "top_k", "max_tokens", "max_completion_tokens", "stream",
-    "stream_options", "include_usage", "n", "seed", "logprobs", "top_logprobs", "frequency_penalty",
-    "presence_penalty", "logit_bias", "safety_identifier", "input", "instructions", "output", "summary", "call_id",
-    "custom_id", "method", "url", "body", "dimensions", "encoding_format",
+TextShape = Literal["text", "messages", "items"]
+
+
+@dataclass(frozen=True, slots=True)
+class BodyLayout:
+    """What a request body of one route is made of, as the route's declaration says.
+
+    `fields`: all that the route's wire model has at the top level. Their names are not redacted, nor are numbers there,
+    which are sampling parameters. `prompts`: where the prompt is, by field: "text" is a text or a list of texts,
+    "messages" a list of chat messages, "items" a list of input items as in OpenAI's Responses. What else is in a body
+    is searched as any JSON.
+    """
+
+    fields: frozenset[str]
+    prompts: Mapping[str, TextShape]
+
+
+PLAIN_PROMPT = BodyLayout(frozenset({"prompt"}), {"prompt": "text"})
+"""Of a body that has a text in `prompt`, for uses without a route."""
+
+# Names inside messages, tools and schemas, whatever the route: they hold nothing personal and may stand in an error's
+# position. Any other is shown as `*`.
+_STRUCTURE = frozenset({
+    "arguments", "body", "call_id", "content", "custom_id", "description", "function", "function_call", "id", "input",
+    "include_usage", "instructions", "json_schema", "messages", "metadata", "method", "name", "output", "parameters",
+    "prediction", "prompt", "properties", "refusal", "role", "safety_identifier", "schema", "suffix", "summary", "text",
+    "tool_call_id", "tool_calls", "tool_choice", "tools", "type", "url", "user",
 })  # fmt: skip
 _EXEMPT = "model"
 _UNREADABLE_FIELDS = frozenset({"prompt_token_ids", "input_ids", "prompt_embeds", "image_url", "video_url", "audio_url",
@@ -40,12 +57,6 @@ _MEDIA_PARTS = {
 }
 # What a Responses input may be made of; a type that is not here may hold what nobody can read.
 _ITEMS = frozenset({"message", "function_call", "function_call_output", "reasoning", "item_reference"})
-_BATCH_URLS: dict[str, Endpoint] = {
-    "/v1/chat/completions": "chat",
-    "/v1/completions": "completions",
-    "/v1/embeddings": "embeddings",
-    "/v1/responses": "responses",
-}
 _LONG_NUMBER = 10**6  # seven digits; shorter numbers identify nobody
 
 
@@ -54,44 +65,48 @@ class Rewrite(Protocol):
         """`text` redacted. ``escaped``: its JSON escapes count as what they spell."""
 
 
-def rewrite_body(body: dict[str, Any], endpoint: Endpoint, rewrite: Rewrite) -> dict[str, Any]:
+def rewrite_body(body: dict[str, Any], layout: BodyLayout, rewrite: Rewrite) -> dict[str, Any]:
     """A copy of `body` with every string put through `rewrite`.
 
     Raises RedactionBlocked for what cannot be read as text, RedactionError for a body that is too deep, is no JSON, or
     has names that are the same once redacted.
     """
     result: dict[str, Any] = {}
+    fields = layout.fields
     for name, value in body.items():
-        items_of = _ITEM_READERS.get((name, endpoint))
-        if (name == _EXEMPT and isinstance(value, str)) or (name in _WIRE_NAMES and isinstance(value, (int, float))):
+        shape = layout.prompts.get(name)
+        if (name == _EXEMPT and isinstance(value, str)) or (name in fields and isinstance(value, (int, float))):
             result[name] = value
-        elif items_of is not None and isinstance(value, list):
-            result[name] = [items_of(item, f"{name}[{i}]", rewrite) for i, item in enumerate(value)]
-        elif (name, endpoint) in (("prompt", "completions"), ("input", "embeddings")):
+        elif shape == "text":
             result[name] = _prompt(value, name, rewrite)
+        elif shape is not None and isinstance(value, list):
+            read = _ITEM_READERS[shape]
+            result[name] = [read(item, f"{name}[{i}]", rewrite) for i, item in enumerate(value)]
         elif name == "prediction" and isinstance(value, dict):
             result[name] = _message(value, name, rewrite)
+        elif name in fields and name not in _UNREADABLE_FIELDS:
+            result[name] = _value(value, name, rewrite, 1)
         else:
             key, position = _entry(name, value, "", rewrite)
             result[key] = _value(value, position, rewrite, 1)
     return _same_size(result, body, "the body")
 
 
-def rewrite_batch_line(line: dict[str, Any], rewrite: Rewrite) -> dict[str, Any]:
-    """One line of a batch file: `custom_id` and all of `body`, which the line's `url` says how to read.
+def rewrite_batch_line(line: dict[str, Any], layouts: Mapping[str, BodyLayout], rewrite: Rewrite) -> dict[str, Any]:
+    """One line of a batch file: `custom_id` and all of `body`, whose layout is that of the line's `url`.
 
-    Raises as `rewrite_body`, and RedactionBlocked for a URL whose bodies nobody can read.
+    Raises as `rewrite_body`, and RedactionBlocked for a URL that is not in `layouts`.
     """
-    endpoint = _BATCH_URLS.get(str(line.get("url")))
+    layout = layouts.get(str(line.get("url")))
     body = line.get("body")
-    if endpoint is None or not isinstance(body, dict):
+    if layout is None or not isinstance(body, dict):
         raise _unreadable("url", "a batch line for that URL cannot be inspected while redaction is on")
     result: dict[str, Any] = {}
     for name, value in line.items():
         if name in ("url", "method"):
             result[name] = value
         elif name == "body":
-            result[name] = rewrite_body(body, endpoint, rewrite)
+            result[name] = rewrite_body(body, layout, rewrite)
         else:
             key, position = _entry(name, value, "", rewrite)
             result[key] = _value(value, position, rewrite, 1)
@@ -164,8 +179,8 @@ def _value(value: Any, position: str, rewrite: Rewrite, depth: int) -> Any:
 
 
 def _entry(name: str, value: Any, position: str, rewrite: Rewrite) -> tuple[str, str]:
-    """A member's name, redacted unless it is the wire format's, and its position in words that tell nothing."""
-    if name in _WIRE_NAMES:
+    """A member's name, redacted unless it is the wire format's, and its position, in which other names are `*`."""
+    if name in _STRUCTURE:
         return name, f"{position}.{name}" if position else name
     at = f"{position}.*" if position else "*"
     if name in _UNREADABLE_FIELDS and value is not None:
@@ -198,8 +213,5 @@ def _unreadable(position: str, hint: str) -> RedactionBlocked:
     return RedactionBlocked(Finding(UNREADABLE, position), hint=hint)
 
 
-_ITEM_READERS: dict[tuple[str, Endpoint], Callable[[Any, str, Rewrite], Any]] = {
-    ("messages", "chat"): _message,
-    ("input", "responses"): _item,
-}
-"""What rewrites each item of a list at the top level, by the list's name and the endpoint."""
+_ITEM_READERS: Mapping[TextShape, Callable[[Any, str, Rewrite], Any]] = {"messages": _message, "items": _item}
+"""What rewrites each item of a list at the top level."""

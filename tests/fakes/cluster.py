@@ -21,8 +21,8 @@ import sqlalchemy
 
 from gateway.database.database import Database
 from gateway.installation.installation import Installation
+from gateway.limits.limit_kinds import LimitFigures
 from gateway.records.prices import NANO
-from gateway.records.usage import LimitFigures
 from gateway.store.reports.usage_report import usage
 from regions.identity.identity import BackendIdentity
 from tests.fakes.backend import USAGE, FakeBackend, running

@@ -5,8 +5,8 @@ import asyncio
 
 from gateway.database.database import Database
 from gateway.limits.limiter import Cost, Level, Limiter, LimitExceeded, Limits, counters
-from gateway.limits.postgres import PostgresLimitStore
-from gateway.limits.redis import RedisLimitStore
+from gateway.limits.postgres_store import PostgresLimitStore
+from gateway.limits.redis_store import RedisLimitStore
 
 
 def opened(where):

@@ -11,7 +11,7 @@ from gateway.admin.app import build_admin
 from gateway.admin.calls.access import Desk
 from gateway.database.database import Database
 from gateway.identity.keys import KeyHasher
-from gateway.store import answers, change
+from gateway.store import change, idempotent_answers
 from tests.gateway.conftest import PEPPER
 from tests.gateway.parts import COMPILER
 
@@ -43,7 +43,7 @@ def make_a_key_and_die(step, url, data, token):
     elif step == "noted":
         change.note_change = lambda *said: (noted(*said), die())
     else:
-        answers.Answers.keep = die
+        idempotent_answers.Answers.keep = die
     database = Database.open(Path(data), url=url or None)
     with TestClient(build_admin(desk(database))) as client:
         headers = {"authorization": token, "idempotency-key": "k-1"}

@@ -5,7 +5,7 @@ from decimal import Decimal
 
 import pytest
 
-from gateway.records.usage import LimitFigures
+from gateway.limits.limit_kinds import LimitFigures
 from tests.fakes.backend import USAGE, FakeBackend
 from tests.fakes.lab import chat, lab
 

@@ -14,7 +14,8 @@ from gateway.errors import (
     PolicyDenied,
     invalid_body,
 )
-from gateway.openai.endpoint import CHAT, parse_call
+from gateway.openai.checked_call import parse_call
+from gateway.openai.endpoints import CHAT
 from policy.decision.decision import Reason
 
 

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis import GenerationMode
 
 from backend.wire import FIELDS
-from gateway.openai.endpoint import ENDPOINTS
+from gateway.openai.endpoints import ENDPOINTS
 from tests.conftest import CAMPAIGN
 from tests.fakes.lab import POLICY, lab
 

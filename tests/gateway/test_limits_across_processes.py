@@ -9,7 +9,7 @@ import pytest
 from gateway.database.database import Database
 from gateway.errors import LimitsUnavailable
 from gateway.limits.limiter import NOTHING, Cost, Level, Limiter, LimitExceeded, Limits, counters
-from gateway.limits.postgres import PostgresLimitStore
+from gateway.limits.postgres_store import PostgresLimitStore
 from tests.fakes.forks import forks
 from tests.gateway.counting import count, hold, opened
 
@@ -106,7 +106,7 @@ async def test_what_a_killed_process_held_is_free_again_after_its_lease_and_not_
 async def test_a_call_that_runs_on_keeps_what_it_holds(where, monkeypatch):
     monkeypatch.setattr("gateway.limits.limiter.RENEW_EVERY_S", 0.2)
     monkeypatch.setattr("gateway.limits.limiter.RETRY_EVERY_S", 0.05)
-    for module in ("gateway.limits.redis", "gateway.limits.postgres", "gateway.limits.limiter"):
+    for module in ("gateway.limits.redis_store", "gateway.limits.postgres_store", "gateway.limits.limiter"):
         monkeypatch.setattr(f"{module}.LEASE_S", 1.0)
     store, close = opened(where)
     limits = counters([Level("acme", "acme", Limits.of(concurrent=1))])

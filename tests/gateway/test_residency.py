@@ -1,6 +1,6 @@
 """The promise the product is bought for: no byte of a request reaches a backend outside the decision.
 
-In one process over the gateway's own parts: inventory, judge, routes and fleet; the backends are lists of what they
+In one process over the gateway's own parts: registry, enforcement, routes and fleet; a backend is a list of what it
 received. A schedule of failures, moves and policies drives them; `CASES` of it are tried where CI says so.
 """
 
@@ -12,10 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gateway.errors import BackendUnavailable, GatewayError, ModelNotFound, PolicyDenied
-from gateway.request.exchange import Exchange
 from tests.fakes.backend import FakeBackend
 from tests.fakes.lab import POLICY, chat, lab
-from tests.gateway.parts import World, call, principal
+from tests.gateway.parts import World, call, parsed, principal
 from tests.gateway.request.test_routes import routes
 
 CASES = 10_000 if os.environ.get("CI") else 500
@@ -98,15 +97,15 @@ def test_for_any_policy_fleet_and_failures_no_byte_reaches_a_backend_outside_the
 def ask(world, way, who, failures, meanwhile):
     """As the pipeline does: decide, choose, and try one after the other while `failures` says so; the fleet may change
     in between. Gives the backends that received a byte."""
-    exchange, received = Exchange("req-1", who, CALL), []
+    request, received = parsed(who=who, asked=CALL), []
     with suppress(PolicyDenied, ModelNotFound, BackendUnavailable):
-        decision, _ = world.judge.decide(exchange)
-        found = way.choose(exchange, decision)
+        decision, _ = world.enforcement.decide(request)
+        found = way.choose(request, decision)
         if meanwhile is not None:
             world.register(*meanwhile)
         for attempt, route in enumerate(found):
-            with suppress(BackendUnavailable), way.in_flight(exchange, decision, route) as attempted:
-                received.append((route.backend, world.inventory.facts_of(route.backend)))
+            with suppress(BackendUnavailable), way.in_flight(request, decision, route) as attempted:
+                received.append((route.backend, world.registry.facts_of(route.backend)))
                 if attempt >= len(failures) or not failures[attempt]:
                     attempted.answered()
                     break
@@ -120,10 +119,10 @@ def test_the_oracle_and_the_policy_agree_on_what_is_outside():
     verdicts = set()
     for (text, tenant), who in WHO.items():
         received = ask(world, routes(world), who, [], None)
-        facts = [world.inventory.facts_of(backend) for backend in world.fleet if backend.tenant == tenant]
+        facts = [world.registry.facts_of(backend) for backend in world.fleet if backend.tenant == tenant]
         verdicts |= {inside(text, one) for one in facts}
         with suppress(GatewayError):
-            decision, _ = world.judge.decide(Exchange("r", who, CALL))
+            decision, _ = world.enforcement.decide(parsed(who=who, asked=CALL))
             assert set(decision.backends) == {one.backend_id for one in facts if inside(text, one)}
             assert received
     assert verdicts == {True, False}

@@ -24,11 +24,11 @@ from gateway.identity.jwt import JwtRefused, looks_like_jwt, reason_of
 from gateway.identity.keys import KeyHasher, KeyRefused, KeyUnknown, parse_key
 from gateway.identity.roles import INSTALLATION, Actor, Permission, check
 from gateway.openai.asgi_client import caller_address
-from gateway.policies.study import PolicyRoom
-from gateway.store.answers import Answers
+from gateway.policies.study import PolicyStudy
 from gateway.store.bearers import Bearer, find_bearer
 from gateway.store.control.control import CheckPolicy, Control, OnEvent
-from gateway.store.pages import Pages
+from gateway.store.idempotent_answers import Answers
+from gateway.store.pagination import Pages
 from gateway.store.reports.inventory import Inventory
 from regions.fleet.deployment import Deployment
 
@@ -59,7 +59,7 @@ class Desk:
     hasher: Callable[[], KeyHasher]
     check_policy: CheckPolicy
     on_event: OnEvent
-    policy_room: Callable[[Inventory], PolicyRoom] | None = None
+    policy_study: Callable[[Inventory], PolicyStudy] | None = None
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
     provider: "IdentityProvider | None" = None
     on_refused: OnRefused = lambda reason, address=None: None

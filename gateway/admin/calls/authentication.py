@@ -49,7 +49,7 @@ class Cookies:
             self.session, token, max_age=life_s, path="/", secure=self.secure, httponly=True, samesite="strict"
         )
 
-    def set_login(self, response: Response, begun: "BegunLogin", hasher: KeyHasher) -> None:
+    def set_login(self, response: Response, begun: "PendingLogin", hasher: KeyHasher) -> None:
         """Comes back with the browser from the provider, which is another site: hence only `lax`."""
         attempt = begun.attempt
         parts = (attempt.state, attempt.nonce, attempt.verifier, begun.tenant or "", begun.session, str(begun.at))
@@ -64,7 +64,7 @@ class Cookies:
             samesite="lax",
         )
 
-    def login_of(self, request: Request, hasher: KeyHasher, now: float) -> "BegunLogin | None":
+    def login_of(self, request: Request, hasher: KeyHasher, now: float) -> "PendingLogin | None":
         """The login that this gateway, or another of the installation, began in this browser not too long ago."""
         text, _, seal = request.cookies.get(self.login, "").rpartition(".")
         parts = text.split(".")
@@ -73,7 +73,7 @@ class Cookies:
         state, nonce, verifier, tenant, session, at = parts
         if not 0 <= now - int(at) <= LOGIN_LIFE_S:
             return None
-        return BegunLogin(Attempt(state, nonce, verifier), tenant or None, session, int(at))
+        return PendingLogin(Attempt(state, nonce, verifier), tenant or None, session, int(at))
 
     def forget(self, response: Response, *, session: bool = False) -> None:
         name, path = (self.session, "/") if session else (self.login, self.callback)
@@ -83,7 +83,7 @@ class Cookies:
 
 
 @dataclass(frozen=True, slots=True)
-class BegunLogin:
+class PendingLogin:
     """Content of the login cookie, sealed: only we can make one, so that a callback asks the provider only for a
     login that was begun here. `session`: the id of the one that the browser had then, which a new one replaces;
     `at`: seconds since 1970."""

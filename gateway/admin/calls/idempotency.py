@@ -1,8 +1,8 @@
 """``Idempotency-Key``: a call repeated with the same key gets the first one's answer, and changes nothing twice.
 
 After draft-ietf-httpapi-idempotency-key-header. A key is one caller's own, for 24 hours. Only a call that changed
-something is remembered; what was refused may be repeated, corrected or not. See `gateway.store.answers` for how answers
-that hold a secret are kept, and what becomes of a call that was cut off.
+something is remembered; what was refused may be repeated, corrected or not. `gateway.store.idempotent_answers` says how
+answers that hold a secret are kept, and what becomes of a call that was cut off.
 """
 
 import json
@@ -20,7 +20,7 @@ from gateway.admin.calls.access import desk_of
 from gateway.admin.calls.authentication import credential_of
 from gateway.admin.calls.guarded_route import GuardedRoute
 from gateway.database.errors import DatabaseUnavailable, Invalid
-from gateway.store.answers import Answers, Claim, Pending, attempting
+from gateway.store.idempotent_answers import Answers, Claim, Pending, attempting
 
 HEADER = "idempotency-key"
 REPLAYED = "idempotency-replayed"
@@ -30,7 +30,7 @@ METHODS = frozenset({"POST", "PUT"})
 _KEPT_HEADERS = ("content-type", "etag", "cache-control")
 
 
-class OnceRoute(GuardedRoute):
+class IdempotentRoute(GuardedRoute):
     """A route whose calls may carry an idempotency key. The caller is authorised before the key is looked at."""
 
     def unguarded(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:

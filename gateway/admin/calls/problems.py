@@ -16,7 +16,7 @@ from audit.errors import AuditError
 from gateway.database.errors import DatabaseUnavailable, Duplicate, Invalid, NotFound, NotReady, Stale
 from gateway.identity.keys import KeyRefused
 from gateway.identity.login import ProviderUnavailable
-from gateway.store.answers import Pending
+from gateway.store.idempotent_answers import Pending
 
 MEDIA_TYPE = "application/problem+json"
 

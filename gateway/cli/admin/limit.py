@@ -1,6 +1,9 @@
 """``domicile limit``: what tenants, projects and keys may use at most."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+import inspect
+from collections.abc import Callable
+from functools import wraps
+from typing import Annotated, Any
 
 import typer
 
@@ -14,9 +17,7 @@ from gateway.cli.terminal.shell import (
     opened_control,
     opened_database,
 )
-
-if TYPE_CHECKING:
-    from gateway.records.usage import LimitFigures
+from gateway.limits.limit_kinds import KINDS, LimitFigures, LimitKind
 
 limit_app = typer.Typer(name="limit", help="What tenants, projects and keys may use at most.", no_args_is_help=True)
 
@@ -25,43 +26,58 @@ OfKey = Annotated[str | None, typer.Option("--key", help="Of this key, by its id
 NONE = "none"
 
 
+def _with_kinds(command: Callable[..., None]) -> Callable[..., None]:
+    """`command` with an option for each kind of limit in place of its `amounts`."""
+    declared = inspect.signature(command, eval_str=True)
+    options = [
+        inspect.Parameter(
+            kind.field,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=None,
+            annotation=Annotated[
+                str | None,
+                typer.Option(f"--{kind.name.replace('_', '-')}", help=f"{kind.unit.capitalize()}, or 'none'."),
+            ],
+        )
+        for kind in KINDS
+    ]
+    own = [each for each in declared.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
+
+    @wraps(command)
+    def with_kinds(*args: Any, **options: Any) -> None:
+        command(*args, **options)
+
+    with_kinds.__signature__ = declared.replace(parameters=[*own, *options])  # type: ignore[attr-defined]
+    with_kinds.__annotations__ = {each.name: each.annotation for each in [*own, *options]}
+    return with_kinds
+
+
 @limit_app.command("set")
+@_with_kinds
 def set_limits(
     ctx: typer.Context,
     tenant: Tenant,
     project: OfProject = None,
     key: OfKey = None,
-    requests_per_minute: Annotated[str | None, typer.Option("--rpm", help="Requests a minute, or 'none'.")] = None,
-    tokens_per_minute: Annotated[str | None, typer.Option("--tpm", help="Tokens a minute, or 'none'.")] = None,
-    concurrent_requests: Annotated[
-        str | None, typer.Option("--concurrent", help="Requests at one time, or 'none'.")
-    ] = None,
-    eur_per_day: Annotated[str | None, typer.Option(help="Euros a day (UTC), or 'none'.")] = None,
-    eur_per_month: Annotated[str | None, typer.Option(help="Euros a calendar month (UTC), or 'none'.")] = None,
     data: Data = DEFAULT_DATA,
     as_json: AsJson = False,
+    **amounts: str | None,
 ) -> None:
     """Change limits; those that are not named stay. In force in every gateway within a second.
 
-    A call needs room in all of its key's, its project's and its tenant's limits. 0 lets nothing through.
+    A call needs room in all of its key's, its project's and its tenant's limits. Days and months are in UTC. 0 lets
+    nothing through.
 
     Example: domicile limit set acme --project support --rpm 600 --eur-per-month 500
     """
-    named = {
-        "requests_per_minute": requests_per_minute,
-        "tokens_per_minute": tokens_per_minute,
-        "concurrent_requests": concurrent_requests,
-        "eur_per_day": eur_per_day,
-        "eur_per_month": eur_per_month,
-    }
-    wanted = {name: value for name, value in named.items() if value is not None}
+    wanted = {name: value for name, value in amounts.items() if value is not None}
     if not wanted:
         fail("name at least one limit, as --rpm 600")
     with opened_control(ctx, data) as control, opened_database(data) as (_, database):
         from gateway.store.reports.usage_inventory import limits_at
 
         known = limits_at(database, tenant, project=project, key=key)
-        figures = _figures({name: getattr(known, name) for name in named} | wanted)
+        figures = _figures({kind.field: getattr(known, kind.field) for kind in KINDS} | wanted)
         record = control.set_limits(tenant, figures, project=project, key=key)
     print_one(record, as_json)
 
@@ -91,35 +107,26 @@ def list_limits(tenant: Tenant, data: Data = DEFAULT_DATA, as_json: AsJson = Fal
 
     with opened_database(data) as (_, database):
         records = limits_in(database, tenant)
-    columns = ("project", "key", *_names())
-    print_table(records, columns, as_json)
+    print_table(records, ("project", "key", *(kind.field for kind in KINDS)), as_json)
 
 
-def _names() -> tuple[str, ...]:
-    from gateway.records.usage import LimitFigures
-
-    return tuple(LimitFigures.model_fields)
-
-
-def _figures(values: dict[str, Any]) -> "LimitFigures":
+def _figures(values: dict[str, Any]) -> LimitFigures:
     from pydantic import ValidationError
 
-    from gateway.records.usage import LimitFigures
-
     try:
-        return LimitFigures.model_validate({name: _number(name, value) for name, value in values.items()})
+        return LimitFigures.model_validate({kind.field: _number(kind, values[kind.field]) for kind in KINDS})
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         fail(f"{first['loc'][0]}: {first['input']}: {first['msg']}")
 
 
-def _number(name: str, value: Any) -> Any:
-    """What an option says, as the number it means; what is none is left for the model to refuse."""
+def _number(kind: LimitKind, value: Any) -> Any:
+    """The number that an option means; text that is none is left for the model to refuse."""
     if not isinstance(value, str):
         return value
     if value == NONE:
         return None
     try:
-        return float(value) if name.startswith("eur") else int(value)
+        return float(value) if kind.measure == "money" else int(value)
     except ValueError:
         return value

@@ -28,7 +28,7 @@ from gateway.cli.terminal.shell import (
 
 if TYPE_CHECKING:
     from gateway.identity.roles import Actor, Permission
-    from gateway.policies.study import Draft, PolicyRoom
+    from gateway.policies.study import Draft, PolicyStudy
     from gateway.store.control.control import Control
 
 app = typer.Typer(name="policy", help="Activate policies and see what is in force.", no_args_is_help=True)
@@ -354,7 +354,7 @@ def _acting(
 
 
 @contextmanager
-def _room(data: Path) -> "Iterator[tuple[PolicyRoom, Any]]":
+def _room(data: Path) -> "Iterator[tuple[PolicyStudy, Any]]":
     from gateway.installation.installation import Installation
     from policy.errors import PolicyError
 
@@ -362,7 +362,7 @@ def _room(data: Path) -> "Iterator[tuple[PolicyRoom, Any]]":
         installation = Installation.open(data)
         database = installation.database()
         try:
-            yield installation.policy_room(database), installation.inventory(database)
+            yield installation.policy_study(database), installation.inventory(database)
         except PolicyError as error:
             fail(str(error))
         finally:

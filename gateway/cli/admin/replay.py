@@ -185,7 +185,7 @@ def _check_local(url: str) -> None:
 
 
 def _backend(installation: "Installation", tenant: str, name: str) -> "Backend":
-    from gateway.directory.inventory import BACKEND_FIELDS
+    from gateway.directory.backend_registry import BACKEND_FIELDS
     from regions.fleet.fleet import Backend
 
     with closing(installation.database()) as database:

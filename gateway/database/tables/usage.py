@@ -13,7 +13,10 @@ from gateway.database.tables.control import Changed, Row, UtcDateTime
 
 
 class LimitSettingRow(Changed, Row, table=True):
-    """What an administrator set for a tenant (project and key ''), a project (key '') or a key. NULL: no limit."""
+    """What an administrator set for a tenant (project and key ''), a project (key '') or a key. NULL: no limit.
+
+    `others`: amounts of the kinds that have no column of their own, by field (`gateway.limits.limit_kinds`).
+    """
 
     __tablename__ = "limit_setting"
 
@@ -25,6 +28,7 @@ class LimitSettingRow(Changed, Row, table=True):
     concurrent_requests: int | None = Field(None, sa_type=BigInteger)
     micro_eur_per_day: int | None = Field(None, sa_type=BigInteger)
     micro_eur_per_month: int | None = Field(None, sa_type=BigInteger)
+    others: dict[str, int] | None = Field(None, sa_type=JSON)
 
 
 class PriceRow(Changed, Row, table=True):

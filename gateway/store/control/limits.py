@@ -10,8 +10,9 @@ from audit.events.base import SYSTEM_TENANT
 from gateway.database.errors import Invalid, Stale
 from gateway.database.tables.control import ApiKeyRow, ProjectRow, TenantRow
 from gateway.database.tables.usage import LimitSettingRow, PriceRow
+from gateway.limits.limit_kinds import LimitFigures, stored
 from gateway.records.prices import MICRO
-from gateway.records.usage import LimitFigures, LimitsRecord, PriceRecord, limits_record, no_limits, price_record
+from gateway.records.usage import LimitsRecord, PriceRecord, limits_record, no_limits, price_record
 from gateway.store import lookup
 from gateway.store.change import Administration, Change, checked_text
 
@@ -35,11 +36,8 @@ class LimitControl(Administration):
                     raise Stale(f"no limits were set for {place[2] or place[1] or tenant!r} since you last read them")
                 row = LimitSettingRow(tenant=tenant, project=place[1], key=place[2], **change.stamp)
                 change.session.add(row)
-            row.requests_per_minute = figures.requests_per_minute
-            row.tokens_per_minute = figures.tokens_per_minute
-            row.concurrent_requests = figures.concurrent_requests
-            row.micro_eur_per_day = _micro(figures.eur_per_day)
-            row.micro_eur_per_month = _micro(figures.eur_per_month)
+            for column, amount in stored(figures).items():
+                setattr(row, column, amount)
             row.epoch = change.epoch
             record = limits_record(row)
             target = place[2] or place[1] or tenant
@@ -110,7 +108,3 @@ def _micro_price(euros: Decimal) -> int:
     if not (euros.is_finite() and 0 <= euros <= MAX_PRICE and euros * MICRO == int(euros * MICRO)):
         raise Invalid(f"a price is 0 to {MAX_PRICE} euros with at most 6 decimals, not {euros}")
     return int(euros * MICRO)
-
-
-def _micro(euros: float | None) -> int | None:
-    return None if euros is None else round(euros * MICRO)

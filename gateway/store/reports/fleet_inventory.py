@@ -7,7 +7,7 @@ from gateway.database.tables.fleet import DeploymentRow, ReplicaRow
 from gateway.records.fleet import DeploymentRecord, ReplicaRecord, deployment_record, replica_record
 from gateway.store import lookup
 from gateway.store.control import deployments as deployment_control
-from gateway.store.pages import Page
+from gateway.store.pagination import Page
 
 
 def deployments_in(

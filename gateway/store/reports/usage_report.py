@@ -10,6 +10,7 @@ from sqlalchemy import ColumnElement, Select, case, func, select
 from gateway.database.database import Database
 from gateway.database.errors import Invalid
 from gateway.database.tables.usage import LedgerRow
+from gateway.limits.limit_kinds import KINDS
 from gateway.records.prices import NANO
 from gateway.store import lookup
 from gateway.store.reports.energy import energy
@@ -164,16 +165,24 @@ def calls(database: Database, *, tenant: str | None = None, span: Span = EVER) -
 
 
 def spent(database: Database, today: date) -> dict[str, float]:
-    """Euros of the day and the month of `today`, by bucket: what a budget's bucket begins with."""
+    """What was used of every budget in the day and the month of `today`, by bucket: what its bucket begins with."""
     found: dict[str, float] = {}
-    for name, since in (("day", today), ("month", today.replace(day=1))):
-        for line in usage(database, by=("tenant", "project", "key"), span=Span(since=since)):
+    for span, since in (("day", today), ("month", today.replace(day=1))):
+        budgets = [kind for kind in KINDS if kind.quota(0).name == span]
+        for line in usage(database, by=("tenant", "project", "key"), span=Span(since=since)) if budgets else ():
+            used = {
+                "requests": float(line.requests),
+                "tokens": float(line.tokens_in + line.tokens_out),
+                "money": line.nano_eur / NANO,
+            }
             for place in (
                 f"{line.tenant}",
                 f"{line.tenant}/{line.project}",
                 f"{line.tenant}/{line.project}/{line.key}",
             ):
-                found[f"{place}:{name}"] = found.get(f"{place}:{name}", 0.0) + line.nano_eur / NANO
+                for kind in budgets:
+                    bucket = f"{place}:{kind.bucket}"
+                    found[bucket] = found.get(bucket, 0.0) + used[kind.measure]
     return found
 
 

@@ -8,7 +8,7 @@ from audit.storage.place import open_reader
 from gateway.admin.app import build_admin
 from gateway.admin.calls.access import Desk
 from gateway.identity.keys import KeyHasher
-from gateway.policies.study import PolicyRoom
+from gateway.policies.study import PolicyStudy
 from regions.catalogue.catalogue import Catalogue
 from regions.fleet.deployment import Deployment
 from regions.identity.identity import BackendIdentity
@@ -41,7 +41,7 @@ def app(database, events, clock, tmp_path):
             hasher=lambda: KeyHasher(PEPPER),
             check_policy=COMPILER.check,
             on_event=events.append,
-            policy_room=lambda store: PolicyRoom(store, Catalogue.load(), partial(open_reader, tmp_path / "log.db")),
+            policy_study=lambda store: PolicyStudy(store, Catalogue.load(), partial(open_reader, tmp_path / "log.db")),
             now=clock,
             backend_keys=tmp_path / "backends",
         )

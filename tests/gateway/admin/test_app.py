@@ -276,7 +276,7 @@ def test_a_name_outside_the_grammar_is_refused(client, operator, tenant):
 
 
 def test_a_failure_says_nothing_of_what_failed(client, app, operator, monkeypatch):
-    monkeypatch.setattr("gateway.store.pages.Pages.tenants", lambda *_: 1 / 0)
+    monkeypatch.setattr("gateway.store.pagination.Pages.tenants", lambda *_: 1 / 0)
     answer = client.get("/tenants", headers=operator)
     assert answer.status_code == 500
     assert "division" not in answer.text

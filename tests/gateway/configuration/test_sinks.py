@@ -177,7 +177,7 @@ def test_what_a_shell_explains_counts_the_record_too(tmp_path, monkeypatch):
     installation = Installation.open(data)
     database = installation.database()
     try:
-        decision = installation.policy_room(database).explain("acme", "main", "small").decision
+        decision = installation.policy_study(database).explain("acme", "main", "small").decision
     finally:
         database.close()
     assert "residency.store_in" in {reason.rule for reason in decision.reasons if reason.candidate is None}

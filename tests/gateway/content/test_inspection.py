@@ -14,7 +14,7 @@ from gateway.content.inspection import INLINE_BYTES, Inspection, parsed
 from gateway.content.prompt import OutputFilters, prepare
 from gateway.errors import RedactionRefused, TooManyConcurrent
 from gateway.openai.answer import rewrite_choices
-from gateway.openai.endpoint import CHAT
+from gateway.openai.endpoints import CHAT
 from policy.errors import RedactionBlocked, RedactionError
 from tests.fakes.lab import OPEN_POLICY, POLICY, chat, lab
 from tests.gateway.parts import call, principal

@@ -6,11 +6,12 @@ import pytest
 
 from gateway.content.prompt import output_refused, prepare
 from gateway.errors import ContentUnreadable, InvalidRequest, RedactionRefused
-from gateway.openai.endpoint import COMPLETIONS
+from gateway.openai.endpoints import COMPLETIONS
 from policy.errors import RedactionBlocked, RedactionError
 from policy.redact.redactor import Redactor
 from tests.fakes.lab import OPEN_POLICY, POLICY, chat
 from tests.gateway.parts import call, principal
+from tests.policy.redact.layouts import LAYOUTS
 
 MAIL, SECRET = "anna.schmidt@example.org", "AKIAIOSFODNN7EXAMPLE"
 
@@ -157,7 +158,7 @@ def test_an_answer_that_may_not_pass_is_another_refusal_than_one_that_cannot_be_
     assert output_refused(RedactionError("too deep")).code == "answer_unreadable"
     with pytest.raises(RedactionBlocked) as blocked:
         body = {"model": "m", "messages": [{"role": "user", "content": SECRET}]}
-        principal(POLICY).redactor.redact_body(body, "chat", "k7f3")
+        principal(POLICY).redactor.redact_body(body, LAYOUTS["chat"], "k7f3")
     refused = output_refused(blocked.value)
     assert (refused.code, refused.http_status) == ("answer_blocked", 422)
     assert SECRET not in refused.message

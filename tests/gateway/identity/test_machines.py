@@ -11,7 +11,7 @@ from gateway.identity.jwt import JwtRefused
 from gateway.identity.login import ProviderUnavailable
 from gateway.identity.machines import HOLDS_FOR_S, MAX_KNOWN, MAX_WAITING, Machines
 from gateway.identity.provider import IdentityProvider
-from gateway.records.usage import LimitFigures
+from gateway.limits.limit_kinds import LimitFigures
 from tests.fakes.issuer import ISSUER, NOW, Issuer, key
 from tests.fakes.lab import chat, lab
 

@@ -3,13 +3,13 @@ import asyncio
 import pytest
 
 from gateway.errors import LimitsUnavailable
-from gateway.limits.batching import AT_ONCE, RoundLimitStore
+from gateway.limits.batching import AT_ONCE, BatchingLimitStore
 from gateway.limits.limiter import NOTHING, Cost, Level, Limits, Reservation, counters
 
 COUNTERS = counters([Level("acme", "acme", Limits.of(tpm=5))])
 
 
-class Noting(RoundLimitStore):
+class Noting(BatchingLimitStore):
     """Notes each round, and waits in it until it is let go on."""
 
     def __init__(self):

@@ -8,10 +8,11 @@ from hypothesis import strategies as st
 
 from gateway.errors import LimitsUnavailable
 from gateway.limits.bucket import Rate
+from gateway.limits.limit_kinds import BY_NAME
 from gateway.limits.limiter import LEASE_S, NOTHING, Cost, Level, Limiter, LimitExceeded, Limits, counters
-from gateway.limits.memory import MemoryLimitStore
-from gateway.limits.postgres import PostgresLimitStore
-from gateway.limits.redis import RedisLimitStore
+from gateway.limits.memory_store import MemoryLimitStore
+from gateway.limits.postgres_store import PostgresLimitStore
+from gateway.limits.redis_store import RedisLimitStore
 
 
 class Clock:
@@ -59,7 +60,7 @@ async def test_a_minutes_requests_pass_at_once_and_then_one_by_one(limiter, cloc
     assert len(await admitted(limiter, limits)) == 6
     with pytest.raises(LimitExceeded) as refusal:
         await limiter.reserve(of(limits), Cost())
-    assert refusal.value.counter.kind == "requests"
+    assert refusal.value.counter.kind.bucket == "requests"
     assert refusal.value.retry_after == pytest.approx(10)
     clock.at += 9.9
     assert await admitted(limiter, limits) == []
@@ -159,7 +160,7 @@ async def test_a_budget_is_of_a_calendar_month(limiter, clock):
     await limiter.settle(await limiter.reserve(of(limits), Cost(money=10)), Cost(money=10))
     with pytest.raises(LimitExceeded) as refusal:
         await limiter.reserve(of(limits), Cost(money=0.01))
-    assert refusal.value.counter.kind == "month"
+    assert refusal.value.counter.kind.bucket == "month"
     assert refusal.value.retry_after == pytest.approx(3600)
     clock.at += 3599
     assert await admitted(limiter, limits, Cost(money=0.01)) == []
@@ -211,11 +212,11 @@ async def test_each_quota_binds_on_each_level_and_a_refused_call_takes_from_no_o
     for _ in range(5):
         with pytest.raises(LimitExceeded) as refusal:
             await limiter.reserve(binding, cost)
-        assert refusal.value.counter.kind == kind
+        assert refusal.value.counter.kind.bucket == kind
         assert refusal.value.counter.scope == ("acme/main/k1", "acme/main", "acme")[at]
     others = [counter for counter in binding if counter is not refusal.value.counter]
     used = (await limiter.reserve(others, cost)).used
-    assert used == [(cost.asked()[counter.kind]) * 3 for counter in others]
+    assert used == [(cost.asked()[counter.kind.measure]) * 3 for counter in others]
     assert len(taken) == 2
 
 
@@ -280,12 +281,12 @@ async def test_a_budget_of_a_day_ends_at_midnight(limiter, clock):
     await limiter.settle(await limiter.reserve(both, Cost(money=1)), Cost(money=1))
     with pytest.raises(LimitExceeded) as refusal:
         await limiter.reserve(both, Cost(money=0.5))
-    assert (refusal.value.counter.kind, refusal.value.retry_after) == ("day", pytest.approx(60))
+    assert (refusal.value.counter.kind.bucket, refusal.value.retry_after) == ("day", pytest.approx(60))
     clock.at += 60
     await limiter.settle(await limiter.reserve(both, Cost(money=0.5)), Cost(money=0.5))
     with pytest.raises(LimitExceeded) as refusal:
         await limiter.reserve(both, Cost(money=0.5))
-    assert (refusal.value.counter.kind, refusal.value.retry_after) == ("month", pytest.approx(86400))
+    assert (refusal.value.counter.kind.bucket, refusal.value.retry_after) == ("month", pytest.approx(86400))
 
 
 @pytest.mark.parametrize("day", ["2026-12-31", "2027-02-28", "2028-02-29", "2100-02-28", "2026-01-01", "2026-06-30"])
@@ -468,7 +469,7 @@ def test_in_any_span_no_more_than_burst_and_rate_is_consumed_or_held(calls, burs
     async def run():
         clock = Clock()
         limiter = Limiter(MemoryLimitStore(clock))
-        limits = Limits(tokens=Rate(rate, period=1, burst=burst))
+        limits = Limits({BY_NAME["tpm"]: Rate(rate, period=1, burst=burst)})
         running, consumed, begin = [], [], clock.at
         for gap, reserve, part, lasts in calls:
             arrival = clock.at + gap
@@ -497,7 +498,7 @@ def test_requests_never_pass_faster_than_burst_and_rate(gaps, burst, rpm):
     async def run():
         clock = Clock()
         limiter = Limiter(MemoryLimitStore(clock))
-        limits = Limits(requests=Rate(rpm, burst=burst))
+        limits = Limits({BY_NAME["rpm"]: Rate(rpm, burst=burst)})
         passed = []
         for gap in gaps:
             clock.at += gap

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from gateway.errors import BodyTooComplex, InvalidRequest
 from gateway.openai.bounds import MAX_FORM_DEPTH, MAX_MESSAGES, MAX_TOOLS, Bounds, check_shape, may_exceed_shape
-from gateway.openai.endpoint import CHAT, COMPLETIONS, parse_call
+from gateway.openai.checked_call import parse_call
+from gateway.openai.endpoints import CHAT, COMPLETIONS
 from tests.fakes.lab import chat
 
 TEXTS = st.text(alphabet='ab{}[],:"\\\n', max_size=12)

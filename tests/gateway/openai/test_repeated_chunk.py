@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 from gateway.openai.repeated_chunk import RepeatedChunk
 from gateway.openai.shape import DELTA, choices_of
 from gateway.openai.stream_filter import StreamRewriter
-from gateway.request.relay import StreamRelay
+from gateway.request.answer.received import ReceivedAnswer
+from gateway.request.answer.relay import StreamRelay
 from policy.redact.actions.plan import RedactionPlan
 from policy.redact.actions.pseudonyms import Pseudonyms
 from policy.redact.redactor import Redactor
-from tests.gateway.parts import exchange
+from tests.gateway.parts import call
 
 REDACTOR = Redactor(RedactionPlan({"email": "pseudonymise"}, {"email": "mask", "iban": "mask"}))
 HEAD = {"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "small"}
@@ -68,8 +69,8 @@ def one_by_one(payloads, *, filtered):
 
 
 def relayed(payloads, *, filtered):
-    asked = exchange(stream=True)
-    relay = StreamRelay(asked, rewriter() if filtered else None)
+    received = ReceivedAnswer()
+    relay = StreamRelay(call(stream=True), received, rewriter() if filtered else None)
 
     async def source():
         for payload in payloads:
@@ -80,20 +81,20 @@ def relayed(payloads, *, filtered):
         return b"".join([piece async for piece in relay.pieces(source())])
 
     events = asyncio.run(collected()).split(b"\n\n")
-    return [json.loads(each[6:]) for each in events if each], asked
+    return [json.loads(each[6:]) for each in events if each], received
 
 
 @settings(max_examples=150, deadline=None)
 @given(CHUNKS, st.booleans())
 def test_repeated_chunks_say_what_they_say_one_by_one(payloads, filtered):
-    sent, asked = relayed(payloads, filtered=filtered)
+    sent, received = relayed(payloads, filtered=filtered)
     assert sent == one_by_one(payloads, filtered=filtered)
-    assert asked.chunks_out == len(payloads)
+    assert received.chunks_out == len(payloads)
     said = [json.loads(each)["choices"][0] for each in payloads]
     texts = [
         text for each in said for text in (*each.get("delta", {}).values(), each.get("text")) if text != "assistant"
     ]
-    assert asked.characters_out == sum(len(text or "") for text in texts)
+    assert received.characters_out == sum(len(text or "") for text in texts)
 
 
 def test_a_chunk_is_repeated_only_where_its_text_alone_differs():

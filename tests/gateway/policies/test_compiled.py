@@ -4,6 +4,7 @@ from audit.files.secret_file import LoosePermissions
 from gateway.policies.compiled import PolicyCompiler
 from policy.document.countries import builtin_countries
 from policy.errors import LooseningError, PolicyDocumentError, PolicyTestError
+from tests.policy.redact.layouts import LAYOUTS
 
 POLICY = """\
 policy: acme-default
@@ -21,7 +22,7 @@ def compiler():
 
 def redact(compiler, tenant):
     body = {"model": "m", "messages": [{"role": "user", "content": "write to a@example.org"}]}
-    return compiler.compile(tenant, POLICY).redactor.redact_body(body, "chat", "k7f3").body
+    return compiler.compile(tenant, POLICY).redactor.redact_body(body, LAYOUTS["chat"], "k7f3").body
 
 
 def test_a_document_becomes_rules_and_their_redactor(compiler):

@@ -37,7 +37,7 @@ def installed(tmp_path):
 def room(installed):
     _, installation, _ = installed
     database = installation.database()
-    yield installation.policy_room(database)
+    yield installation.policy_study(database)
     database.close()
 
 
@@ -52,7 +52,7 @@ async def test_recorded_calls_are_replayed_against_a_draft(tmp_path):
             assert (await made.post(chat(f"question {n}"))).status == 200
     installation = Installation.open(tmp_path / "data")
     database = installation.database()
-    room = installation.policy_room(database)
+    room = installation.policy_study(database)
     (found,) = room.simulate(Draft(GERMANY, "acme"))
     assert (found.tenant, found.impact.calls, found.impact.refused) == ("acme", 3, 3)
     (group,) = found.impact.groups

@@ -6,9 +6,9 @@ import pytest
 
 from gateway.errors import ModelNotFound, PolicyDenied
 from gateway.records.control import Scopes
-from gateway.request.enforcement import Judge
+from gateway.request.enforcement import PolicyEnforcement
 from tests.fakes.lab import OPEN_POLICY
-from tests.gateway.parts import World, exchange, principal
+from tests.gateway.parts import World, parsed, principal
 
 US_TOO = """
 policy: open
@@ -27,91 +27,88 @@ def rules(refused):
 
 
 def test_of_a_tenants_backends_those_are_allowed_that_its_policy_allows(world):
-    asked = exchange()
-    decision, redactor = world.judge.decide(asked)
+    asked = parsed()
+    decision, redactor = world.enforcement.decide(asked)
     assert decision.backends == ("acme-1",)
-    assert asked.decision is decision
     assert redactor is asked.principal.redactor
     assert {reason.candidate for reason in decision.reasons} == {"acme-us"}
 
 
 def test_two_tenants_are_judged_by_their_own_policies_over_their_own_backends(world):
-    theirs, _ = world.judge.decide(exchange(who=principal(OPEN_POLICY, tenant="globex")))
+    theirs, _ = world.enforcement.decide(parsed(who=principal(OPEN_POLICY, tenant="globex")))
     assert (theirs.backends, theirs.policy_id) == (("globex-1",), "open")
 
 
 def test_who_is_up_does_not_change_where_a_call_may_go(world):
     world.fleet.mark_ready(world.backend("acme-1"), False)
-    assert world.judge.decide(exchange())[0].backends == ("acme-1",)
+    assert world.enforcement.decide(parsed())[0].backends == ("acme-1",)
 
 
-def test_a_no_carries_every_reason_and_the_decision_stays_with_the_call():
+def test_a_no_carries_every_reason_and_the_decision():
     world = World("acme/us-east/acme-us")
-    asked = exchange()
     with pytest.raises(PolicyDenied) as refused:
-        world.judge.decide(asked)
+        world.enforcement.decide(parsed())
     assert {"residency.process_in", "residency.operator.ultimate_parent"} <= rules(refused)
-    assert asked.decision is not None and not asked.decision.allowed
+    assert refused.value.decision is not None and not refused.value.decision.allowed
     assert b'outcome="deny",rule="residency' in world.telemetry.exposition()
 
 
 def test_another_policy_over_the_same_backend_says_yes():
     world = World("acme/us-east/acme-us")
     with pytest.raises(PolicyDenied):
-        world.judge.decide(exchange())
-    decision, _ = world.judge.decide(exchange(who=principal(US_TOO)))
+        world.enforcement.decide(parsed())
+    decision, _ = world.enforcement.decide(parsed(who=principal(US_TOO)))
     assert (decision.backends, decision.policy_id, decision.version) == (("acme-us",), "open", "7")
 
 
 def test_a_model_that_nobody_serves_is_not_found_whatever_the_policy(world):
     for who in (principal(), principal(None, error="tenant acme has no active policy")):
-        asked = exchange(model="made-up", who=who)
         with pytest.raises(ModelNotFound, match=r"there are: small$"):
-            world.judge.decide(asked)
-        assert asked.decision is None
+            world.enforcement.decide(parsed(model="made-up", who=who))
 
 
 def test_a_long_name_is_not_given_back_whole(world):
     with pytest.raises(ModelNotFound) as refused:
-        world.judge.decide(exchange(model="m" * 100_000))
+        world.enforcement.decide(parsed(model="m" * 100_000))
     assert len(refused.value.message) < 200
 
 
 def test_no_policy_is_no_permission_and_says_why_there_is_none(world):
     with pytest.raises(PolicyDenied, match="the policy of acme/main does not compile") as refused:
-        world.judge.decide(exchange(who=principal(None, error="the policy of acme/main does not compile")))
+        world.enforcement.decide(parsed(who=principal(None, error="the policy of acme/main does not compile")))
     assert rules(refused) == {"policy.unknown"}
+    assert refused.value.decision is None
 
 
 @pytest.mark.parametrize("scopes", [Scopes(models=("other",)), Scopes(endpoints=("completions",)), Scopes(models=())])
 def test_a_key_is_good_for_what_it_was_made_for_only(world, scopes):
     with pytest.raises(PolicyDenied) as refused:
-        world.judge.decide(exchange(who=principal(scopes=scopes)))
+        world.enforcement.decide(parsed(who=principal(scopes=scopes)))
     assert rules(refused) == {"key.scope"}
     fitting = Scopes(models=("small",), endpoints=("chat/completions",))
-    assert world.judge.decide(exchange(who=principal(scopes=fitting)))[0].allowed
+    assert world.enforcement.decide(parsed(who=principal(scopes=fitting)))[0].allowed
 
 
 def test_a_backend_that_joins_or_leaves_is_seen_by_the_next_call(world):
     who = principal()
-    assert world.judge.decide(exchange(who=who))[0].backends == ("acme-1",)
+    assert world.enforcement.decide(parsed(who=who))[0].backends == ("acme-1",)
     world.register("acme/eu-fr-par/acme-1", "acme/eu-de-fra/acme-2")
-    assert world.judge.decide(exchange(who=who))[0].backends == ("acme-1", "acme-2")
+    assert world.enforcement.decide(parsed(who=who))[0].backends == ("acme-1", "acme-2")
     world.register("acme/eu-de-fra/acme-2")
-    assert world.judge.decide(exchange(who=who))[0].backends == ("acme-2",)
+    assert world.enforcement.decide(parsed(who=who))[0].backends == ("acme-2",)
 
 
 def test_a_policy_that_was_replaced_is_not_applied_again(world):
-    assert world.judge.decide(exchange(who=principal()))[0].allowed
+    assert world.enforcement.decide(parsed(who=principal()))[0].allowed
     germany_only = "policy: test-default\nversion: 2\nresidency: {process_in: [DE], store_in: [DE]}\n"
     with pytest.raises(PolicyDenied):
-        world.judge.decide(exchange(who=principal(germany_only)))
+        world.enforcement.decide(parsed(who=principal(germany_only)))
 
 
 def test_on_a_day_before_the_catalogue_knows_a_place_nothing_may_go_there():
     world = World("acme/eu-fr-par/acme-1")
     long_ago = datetime(1990, 1, 1, tzinfo=UTC)
-    world.inventory._today = long_ago.date
-    judge = Judge(world.inventory, world.telemetry, now=lambda: long_ago)
+    world.registry._today = long_ago.date
+    enforcement = PolicyEnforcement(world.registry, world.telemetry, now=lambda: long_ago)
     with pytest.raises(PolicyDenied):
-        judge.decide(exchange())
+        enforcement.decide(parsed())

@@ -215,9 +215,9 @@ async def test_a_backend_that_is_revoked_meanwhile_is_not_tried_next(tmp_path):
 
 def at(made, monkeypatch, moment):
     """Moves the clock that decisions are made by."""
-    judge = made.gateway.app._pipeline.judge
-    monkeypatch.setattr(judge, "_now", lambda: moment)
-    monkeypatch.setattr(judge._inventory, "_today", lambda: moment.date())
+    enforcement = made.gateway.app._pipeline.enforcement
+    monkeypatch.setattr(enforcement, "_now", lambda: moment)
+    monkeypatch.setattr(enforcement._registry, "_today", lambda: moment.date())
 
 
 async def test_hours_that_end_while_a_backend_holds_the_call_end_it(tmp_path, monkeypatch):
@@ -255,14 +255,15 @@ async def test_a_change_between_the_record_and_the_connect_is_seen_before_a_byte
         recorder = made.gateway.app._pipeline.recorder
         accepted = recorder.accepted
 
-        async def slow(exchange, route):
-            await accepted(exchange, route)
+        async def slow(routed, before):
+            result = await accepted(routed, before)
             if not changed:
-                changed.append("DE" if NAMES[route.backend.id] == "FR" else "FR")
+                changed.append("DE" if NAMES[routed.route.backend.id] == "FR" else "FR")
                 made.control.activate_policy("acme", policy(changed, 2))
                 await made.gateway.directory._check()
+            return result
 
-        monkeypatch.setattr(type(recorder), "accepted", lambda self, exchange, route: slow(exchange, route))
+        monkeypatch.setattr(type(recorder), "accepted", lambda self, routed, before: slow(routed, before))
         answer = await made.post(chat("hi"))
         assert answer.status == 200
         assert [NAMES[name] for name, fake in made.backends.items() if fake.bodies] == changed

@@ -148,6 +148,16 @@ async def test_a_call_that_waited_is_on_record_under_what_was_in_force_after_the
         assert said == ["2", "2"]
 
 
+async def test_content_that_a_policy_kept_before_the_wait_is_not_kept_where_the_one_after_it_keeps_none(sleeping):
+    keeping = OPEN_POLICY + 'retention: {metadata: 12mo, content: "encrypted, 30d"}\n'
+    async with sleeping(launcher=FakeLauncher(takes_s=1), policy=keeping) as made:
+        waiting = asyncio.create_task(made.post(chat("hi")))
+        await asyncio.sleep(0.3)
+        made.control.activate_policy("acme", OPEN_POLICY.replace("version: 1", "version: 2"))
+        assert (await waiting).status == 200
+        assert [event["type"] for event in made.events() if "commits" in event] == []
+
+
 async def test_a_call_that_is_stopped_while_it_waits_is_not_told_to_be_decided_by_the_policy_of_before(sleeping):
     async with sleeping(launcher=FakeLauncher(takes_s=1)) as made:
         waiting = asyncio.create_task(made.post(chat("hi")))

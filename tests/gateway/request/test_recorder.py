@@ -6,11 +6,14 @@ import pytest
 
 from audit.keys.signer import FileSigner
 from audit.log.audit_log import AuditLog
+from audit.log.receipt import Receipt
 from audit.storage.sqlite import SqliteReader
 from gateway import errors
+from gateway.request.answer.received import ReceivedAnswer
 from gateway.request.recorder import Recorder
+from gateway.request.stages import Accepted
 from policy.decision.decision import Reason
-from tests.gateway.parts import World, exchange
+from tests.gateway.parts import World, exchange, parsed
 
 SECRET = "Zeppelin"
 
@@ -47,9 +50,17 @@ def recorded(tmp_path, log):
     return read
 
 
+async def accepted(recorder, world, asked, name="acme-1", attempt=0):
+    """`asked` after its seventh step: on record for the backend called `name`."""
+    asked.routed = world.routed(asked.parsed, name, attempt)
+    asked.decision = asked.routed.redacted.allowed
+    asked.accepted = await recorder.accepted(asked.routed, asked.accepted)
+    return asked
+
+
 async def test_an_intent_says_what_is_called_where_and_by_whose_rules(recorder, recorded, world):
-    asked = world.decided(exchange({"model": "small", "messages": [{"role": "user", "content": SECRET}]}))
-    await recorder.accepted(asked, world.route())
+    secret = {"model": "small", "messages": [{"role": "user", "content": SECRET}]}
+    asked = await accepted(recorder, world, exchange(secret))
     (event,) = recorded()
     assert event["type"] == "inference.accepted"
     assert (event["request_id"], event["key_id"], event["project"]) == ("req-1", "7GA3GXAA", "main")
@@ -57,34 +68,29 @@ async def test_an_intent_says_what_is_called_where_and_by_whose_rules(recorder, 
     assert (event["policy_id"], event["policy_version"]) == ("test-default", "1")
     assert event["art50_notice"] == "art50"
     assert event["retention_class"].startswith("metadata_")
-    assert asked.intent is not None and asked.intent.seq == 0
+    assert asked.accepted.intent.seq == 0
     assert SECRET not in json.dumps(event)
 
 
 async def test_another_attempt_is_a_step_of_the_same_call(recorder, recorded, world):
-    asked = world.decided(exchange())
-    await recorder.accepted(asked, world.route("acme-1"))
-    first = asked.intent
-    asked.attempt = 1
-    await recorder.accepted(asked, world.route("acme-2"))
-    assert asked.intent is first
+    asked = await accepted(recorder, world, exchange())
+    first = asked.accepted
+    await accepted(recorder, world, asked, "acme-2", attempt=1)
+    assert asked.accepted.intent is first.intent
     assert [event["type"] for event in recorded()] == ["inference.accepted", "routing.decision"]
     assert (recorded()[1]["region"], recorded()[1]["fallback_index"]) == ("eu-de-fra", 1)
 
 
 async def test_a_call_has_one_outcome(recorder, recorded, world):
-    asked = world.decided(exchange())
-    asked.route = world.route()
-    await recorder.accepted(asked, asked.route)
-    receipt = await recorder.completed(asked)
+    asked = await accepted(recorder, world, exchange())
+    receipt = await recorder.completed(asked.accepted, asked.received)
     await recorder.aborted(asked, "client_disconnected")
     assert [event["type"] for event in recorded()] == ["inference.accepted", "inference.completed"]
     assert str(receipt).startswith("acme/1/")
 
 
 async def test_a_call_that_ends_early_is_aborted_once_and_counted(recorder, recorded, world):
-    asked = world.decided(exchange())
-    await recorder.accepted(asked, world.route())
+    asked = await accepted(recorder, world, exchange())
     error = errors.BackendTimeout("silent")
     assert await recorder.refused(asked, error) == (error, True)
     await recorder.aborted(asked, "client_disconnected")
@@ -120,15 +126,14 @@ async def test_a_call_that_came_to_nothing_for_other_reasons_has_no_record_of_it
 
 
 async def test_without_a_log_nothing_is_accepted_completed_or_refused_in_its_own_words(recorder, log, world):
-    asked, other = world.decided(exchange()), exchange(request_id="req-2")
-    await recorder.accepted(asked, world.route())
+    asked, other = await accepted(recorder, world, exchange()), exchange(request_id="req-2")
     await log.close()
     with pytest.raises(errors.AuditUnavailable) as shut:
-        await recorder.accepted(other, world.route())
+        await accepted(recorder, world, other)
     assert shut.value.headers() == [(b"retry-after", b"5")]
     with pytest.raises(errors.AuditUnavailable):
-        await recorder.completed(asked)
-    assert asked.closed, "the log closes it itself, as unrecorded, once it is well again"
+        await recorder.completed(asked.accepted, asked.received)
+    assert asked.received.closed, "the log closes it itself, as unrecorded, once it is well again"
     denied, stands = await recorder.refused(other, errors.PolicyDenied([Reason("r", None, "b")]))
     assert isinstance(denied, errors.AuditUnavailable)
     assert not stands
@@ -137,17 +142,17 @@ async def test_without_a_log_nothing_is_accepted_completed_or_refused_in_its_own
 async def test_an_outcome_that_cannot_be_recorded_is_logged_without_content_and_raises_nothing(
     recorder, log, world, caplog
 ):
-    asked = world.decided(exchange())
-    await recorder.accepted(asked, world.route())
+    asked = await accepted(recorder, world, exchange())
     await log.close()
     await recorder.aborted(asked, "client_disconnected")
     assert "req-1: its outcome could not be recorded yet" in caplog.text
 
 
 async def test_what_the_log_refuses_is_an_error_of_ours_and_says_nothing_of_it(recorder, world):
-    asked = world.decided(exchange())
+    routed = world.routed(parsed())
+    never = Accepted(routed.request, routed, Receipt("acme", 0, bytes(32)))
     with pytest.raises(errors.InternalError) as refused:
-        await recorder.completed(asked)  # without an intent
+        await recorder.completed(never, ReceivedAnswer())
     assert refused.value.message == "The call could not be recorded, so it was not processed"
 
 
@@ -173,10 +178,8 @@ async def test_a_flood_of_wrong_keys_is_one_event_of_each_kind_with_its_count(re
     ],
 )
 async def test_tool_calls_are_counted_once_each_and_never_shown(recorder, recorded, world, messages, calls):
-    asked = world.decided(exchange())
-    asked.route = world.route()
-    await recorder.accepted(asked, asked.route)
+    asked = await accepted(recorder, world, exchange())
     for message in messages:
-        asked.count_tool_calls(message)
-    await recorder.completed(asked)
+        asked.received.count_tool_calls(message)
+    await recorder.completed(asked.accepted, asked.received)
     assert recorded()[-1].get("tool_calls_count") == calls

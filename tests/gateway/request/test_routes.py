@@ -5,12 +5,11 @@ from pathlib import Path
 import pytest
 
 from gateway.errors import BackendUnavailable, InternalError
-from gateway.request.exchange import Exchange
 from gateway.request.routes import Routes
 from gateway.upstream.credentials import TenantCredentials
 from regions.fleet.fleet import FAILURES
 from tests.fakes.lab import OPEN_POLICY
-from tests.gateway.parts import World, call, exchange, principal, record
+from tests.gateway.parts import World, parsed, principal, record
 
 HOME = ("acme/eu-fr-par/acme-1", "acme/eu-de-fra/acme-2", "acme/eu-fr-par/acme-3", "acme/eu-fr-par/acme-4")
 PLACES = (*HOME, "acme/us-east/acme-us", "globex/eu-fr-par/globex-1")
@@ -18,7 +17,7 @@ PLACES = (*HOME, "acme/us-east/acme-us", "globex/eu-fr-par/globex-1")
 
 def routes(world, max_attempts=3):
     nowhere = Path("/nonexistent")
-    return Routes(world.fleet, world.inventory, TenantCredentials(nowhere, "eu-1", nowhere, None), max_attempts)
+    return Routes(world.fleet, world.registry, TenantCredentials(nowhere, "eu-1", nowhere, None), max_attempts)
 
 
 @pytest.fixture
@@ -27,8 +26,8 @@ def world():
 
 
 def decided(world, asked=None):
-    asked = world.decided(asked or exchange())
-    return asked, asked.decision
+    decided = world.decided(asked or parsed())
+    return decided.request, decided.decision
 
 
 def names(found):
@@ -51,7 +50,7 @@ def test_a_route_says_where_it_leads_and_on_what_basis(world):
 def test_calls_that_begin_alike_go_to_the_same_backend_and_others_elsewhere(world):
     def first(text):
         body = {"model": "small", "messages": [{"role": "system", "content": text}, {"role": "user", "content": "?"}]}
-        return names(routes(world).choose(*decided(world, exchange(body))))[0]
+        return names(routes(world).choose(*decided(world, parsed(body))))[0]
 
     assert len({first("You are a helpful clerk.") for _ in range(5)}) == 1
     assert len({first(f"You are clerk number {number}.") for number in range(40)}) == 4
@@ -66,7 +65,7 @@ def test_conversations_under_one_system_prompt_begin_where_there_is_room_and_sta
             "model": "small",
             "messages": [{"role": "system", "content": system}, {"role": "user", "content": said}],
         }
-        asked, decision = decided(world, exchange(body))
+        asked, decision = decided(world, parsed(body))
         route = way.choose(asked, decision)[0]
         with way.in_flight(asked, decision, route) as attempt:
             attempt.answered()
@@ -81,9 +80,9 @@ def test_conversations_under_one_system_prompt_begin_where_there_is_room_and_sta
 
 def test_prices_of_backends_reach_the_choice(world):
     records = [record(place).model_copy(update={"cost": cost}) for place, cost in zip(HOME, (9, 9, 1, 9), strict=True)]
-    world.inventory.replace(records)
+    world.registry.replace(records)
     firsts = {
-        names(routes(world).choose(*decided(world, exchange({"model": "small", "messages": [
+        names(routes(world).choose(*decided(world, parsed({"model": "small", "messages": [
             {"role": "user", "content": f"question {number}"}]}))))[0] for number in range(20)
     }  # fmt: skip
     assert firsts == {"acme-3"}
@@ -141,8 +140,8 @@ def test_a_backend_outside_the_decision_is_never_called(world):
 
 
 def test_another_tenants_backend_is_never_called_even_if_a_decision_named_it(world):
-    asked, decision = decided(world, exchange(who=principal(OPEN_POLICY, tenant="globex")))
-    foreign = Exchange("req-2", principal(tenant="acme"), call())
+    asked, decision = decided(world, parsed(who=principal(OPEN_POLICY, tenant="globex")))
+    foreign = parsed(request_id="req-2", who=principal(tenant="acme"))
     with pytest.raises(BackendUnavailable), routes(world).in_flight(foreign, decision, world.route("globex-1")):
         pytest.fail("it was called")
     with routes(world).in_flight(asked, decision, world.route("globex-1")):

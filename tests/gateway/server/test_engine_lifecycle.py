@@ -6,7 +6,7 @@ from aiohttp import web
 
 from gateway.configuration.settings import Requests
 from gateway.request.routes import Routes
-from gateway.server.engine_lifecycle import WITH_PROCESS, EngineRest
+from gateway.server.engine_lifecycle import WITH_PROCESS, EngineLifecycle
 from gateway.upstream.client import Upstream
 from regions.fleet.fleet import Backend, Fleet
 from regions.identity.identity import BackendIdentity
@@ -41,7 +41,7 @@ async def sleeper(answer):
 
 async def asked_to(what, backend):
     async with Upstream(Requests()) as upstream:
-        return await getattr(EngineRest(upstream, Routes(Fleet(), None, None, 1)), what)(backend)
+        return await getattr(EngineLifecycle(upstream, Routes(Fleet(), None, None, 1)), what)(backend)
 
 
 async def test_an_engine_that_sleeps_has_wiped_its_cache_and_says_how_much():

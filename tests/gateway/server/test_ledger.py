@@ -20,8 +20,8 @@ from audit.log.audit_log import AuditLog
 from audit.storage.sqlite import SqliteReader
 from gateway.database.errors import DatabaseUnavailable, NotFound
 from gateway.installation.installation import Installation
+from gateway.limits.limit_kinds import LimitFigures
 from gateway.records.prices import NANO, Price, PriceBook
-from gateway.records.usage import LimitFigures
 from gateway.store.ledger_writer import LedgerWriter
 from gateway.store.reports.usage_csv import csv_lines
 from gateway.store.reports.usage_report import LedgerEntry, Span, Usage, entries, spent, usage

@@ -5,14 +5,14 @@ import logging
 
 import pytest
 
-from gateway.server.log_lines import FORMAT, OneLine
+from gateway.server.log_lines import FORMAT, SingleLineFormatter
 
 
 @pytest.fixture
 def logged():
     out, logger = io.StringIO(), logging.Logger("test")
     handler = logging.StreamHandler(out)
-    handler.setFormatter(OneLine(FORMAT))
+    handler.setFormatter(SingleLineFormatter(FORMAT))
     logger.addHandler(handler)
     return logger, out.getvalue
 

@@ -22,7 +22,7 @@ from audit.witness.outside import vouchers
 from gateway.configuration.settings import Audit
 from gateway.installation.installation import Installation
 from gateway.server import maintenance as chores_module
-from gateway.server.maintenance import LOCK, Chores
+from gateway.server.maintenance import LOCK, Maintenance
 from tests.fakes.tsa import FakeTsa
 
 OFTEN = Audit.model_construct(retention_every_s=0.05, anchor_every_s=0.05)
@@ -84,7 +84,7 @@ async def test_values_over_their_time_go_at_start_and_whatever_is_in_time_stays(
         now = int(time.time() * 1000)
         await custody.record(intent("old"), Private({"input": "a"}, "alice", expires=now - 1))
         await custody.record(intent("new"), Private({"input": "b"}, "alice", expires=now + 3_600_000))
-        async with at_work(Chores(custody, tmp_path / "data" / "audit", RARELY)):
+        async with at_work(Maintenance(custody, tmp_path / "data" / "audit", RARELY)):
             await until(lambda: "retention.run" in types(custody, "acme"))
         assert set(left(custody)) == {1}
 
@@ -93,7 +93,7 @@ async def test_values_that_expire_later_go_at_a_later_turn(tmp_path):
     async with custody_of(tmp_path) as custody:
         soon = int(time.time() * 1000) + 300
         await custody.record(intent("a"), Private({"input": "a"}, expires=soon))
-        async with at_work(Chores(custody, tmp_path / "data" / "audit", OFTEN)):
+        async with at_work(Maintenance(custody, tmp_path / "data" / "audit", OFTEN)):
             await until(lambda: left(custody) == [])
 
 
@@ -101,7 +101,7 @@ async def test_a_tenant_of_whom_records_alone_are_kept_has_its_run_too_and_loses
     async with custody_of(tmp_path) as custody:
         await custody.record(intent("a", "globex"))
         await custody.record(intent("b"), Private({"input": "a"}))
-        async with at_work(Chores(custody, tmp_path / "data" / "audit", RARELY)):
+        async with at_work(Maintenance(custody, tmp_path / "data" / "audit", RARELY)):
             await until(
                 lambda: "retention.run" in types(custody, "acme") and "retention.run" in types(custody, "globex")
             )
@@ -110,12 +110,12 @@ async def test_a_tenant_of_whom_records_alone_are_kept_has_its_run_too_and_loses
 
 
 async def test_the_state_of_the_clock_is_told_at_start(tmp_path):
-    async with custody_of(tmp_path) as custody, at_work(Chores(custody, tmp_path / "data" / "audit", RARELY)):
+    async with custody_of(tmp_path) as custody, at_work(Maintenance(custody, tmp_path / "data" / "audit", RARELY)):
         await until(lambda: "system.clock" in types(custody, "_system"))
 
 
 async def test_checkpoints_are_anchored_again_and_again(tmp_path):
-    async with custody_of(tmp_path) as custody, at_work(Chores(custody, tmp_path / "data" / "audit", OFTEN)):
+    async with custody_of(tmp_path) as custody, at_work(Maintenance(custody, tmp_path / "data" / "audit", OFTEN)):
         await custody.record(intent("a"))
         await until(lambda: len(types(custody, "_anchor")) >= 2)
         before = len(types(custody, "_anchor"))
@@ -162,11 +162,11 @@ async def test_the_anchor_is_time_stamped_in_its_interval_and_not_again_after_a_
         settings = settings.model_copy(update={"timestamp_url": url})
         async with custody_of(tmp_path) as custody:
             await custody.record(intent("a"))
-            async with at_work(Chores(custody, folder, settings)):
+            async with at_work(Maintenance(custody, folder, settings)):
                 await until(lambda: types(custody, "_anchor").count("checkpoint.timestamped") >= 2)
             asked = len(tsa.asked)
             daily = settings.model_copy(update={"timestamp_every_s": 86400})
-            async with at_work(Chores(custody, folder, daily)):
+            async with at_work(Maintenance(custody, folder, daily)):
                 await until(lambda: types(custody, "_system").count("system.clock") == 2)
                 await asyncio.sleep(0.2)
             assert len(tsa.asked) == asked
@@ -189,7 +189,7 @@ async def test_an_authority_that_fails_is_on_record_and_stops_nothing(tmp_path, 
         settings = settings.model_copy(update={"timestamp_url": url})
         async with custody_of(tmp_path) as custody:
             await custody.record(intent("a"))
-            async with at_work(Chores(custody, folder, settings)):
+            async with at_work(Maintenance(custody, folder, settings)):
                 await until(lambda: types(custody, "_anchor").count("checkpoint.timestamp_failed") >= 2)
                 before = types(custody, "_anchor").count("checkpoint.anchored")
                 await custody.record(intent("b"))
@@ -200,7 +200,7 @@ async def test_an_authority_that_fails_is_on_record_and_stops_nothing(tmp_path, 
 
 async def test_without_an_authority_nothing_is_stamped(tmp_path):
     async with custody_of(tmp_path) as custody:
-        chores = Chores(custody, tmp_path / "data" / "audit", RARELY)
+        chores = Maintenance(custody, tmp_path / "data" / "audit", RARELY)
         await custody.record(intent("a"))
         await chores.anchor()
         await chores.stamp()
@@ -226,7 +226,7 @@ async def test_a_deletion_that_was_interrupted_is_finished_at_start(tmp_path, mo
             await erase(custody, "acme", subject="alice")
         monkeypatch.undo()
         assert "erasure.completed" not in types(custody, "acme")
-        async with at_work(Chores(custody, tmp_path / "data" / "audit", RARELY)):
+        async with at_work(Maintenance(custody, tmp_path / "data" / "audit", RARELY)):
             await until(lambda: "erasure.completed" in types(custody, "acme"))
 
 
@@ -236,7 +236,7 @@ async def test_of_two_gateways_one_does_it_and_the_other_takes_over(tmp_path, mo
     async with custody_of(tmp_path) as custody:
         await custody.record(intent("a"), Private({"input": "a"}, expires=1))
         other = NodeLock.acquire(folder, LOCK)
-        async with at_work(Chores(custody, folder, OFTEN)):
+        async with at_work(Maintenance(custody, folder, OFTEN)):
             await asyncio.sleep(0.3)
             assert left(custody) == [0]
             other.release()
@@ -246,7 +246,7 @@ async def test_of_two_gateways_one_does_it_and_the_other_takes_over(tmp_path, mo
 
 async def test_what_fails_is_logged_without_content_and_tried_again(tmp_path, caplog):
     async with custody_of(tmp_path) as custody:
-        chores = Chores(custody, tmp_path / "data" / "audit", OFTEN)
+        chores = Maintenance(custody, tmp_path / "data" / "audit", OFTEN)
         tried = []
 
         async def fails():

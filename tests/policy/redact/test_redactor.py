@@ -11,6 +11,7 @@ from policy.redact.actions.plan import LABELS, RedactionPlan
 from policy.redact.actions.pseudonyms import Pseudonyms
 from policy.redact.detectors.detectors import Detector
 from policy.redact.redactor import Redactor
+from tests.policy.redact.layouts import LAYOUTS
 
 NONCE = "k7f3"
 MAIL = "alice@example.org"
@@ -85,7 +86,7 @@ COMPLETIONS = {
 ])  # fmt: skip
 def test_an_address_in_any_position_never_leaves(body, endpoint, redactor):
     before = copy.deepcopy(body)
-    result = redactor.redact_body(body, endpoint, NONCE)
+    result = redactor.redact_body(body, LAYOUTS[endpoint], NONCE)
     sent = json.dumps(result.body)
     assert "alice" not in sent and "EMAIL" in sent
     assert result.changed and result.counts["email"] == 1
@@ -96,7 +97,7 @@ def test_an_address_in_any_position_never_leaves(body, endpoint, redactor):
 def test_tool_call_arguments_stay_valid_json_with_a_number_masked(redactor):
     arguments = '{"card": 4111111111111111, "mail":"alice@example.org",  "n": 12, "t": true}'
     message = {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": arguments}}]}
-    sent = redactor.redact_body(chat(message), "chat", NONCE).body["messages"][0]["tool_calls"][0]["function"][
+    sent = redactor.redact_body(chat(message), LAYOUTS["chat"], NONCE).body["messages"][0]["tool_calls"][0]["function"][
         "arguments"
     ]
     read = json.loads(sent)
@@ -106,21 +107,21 @@ def test_tool_call_arguments_stay_valid_json_with_a_number_masked(redactor):
 
 def test_a_card_sent_as_a_number_is_found_and_a_seed_is_left_alone():
     body = chat(user("hi"), metadata={"card": 4111111111111111, "count": 12}, seed=4111111111111111, temperature=0.2)
-    sent = MASK.redact_body(body, "chat", NONCE).body
+    sent = MASK.redact_body(body, LAYOUTS["chat"], NONCE).body
     assert sent["metadata"] == {"card": "[CARD]", "count": 12}
     assert sent["seed"] == 4111111111111111 and sent["temperature"] == 0.2
 
 
 def test_a_clean_body_comes_back_as_the_same_object():
     body = chat(user("What is the capital of France?"), temperature=0, tools=[{"type": "function"}])
-    result = PSEUDONYMISE.redact_body(body, "chat", NONCE)
+    result = PSEUDONYMISE.redact_body(body, LAYOUTS["chat"], NONCE)
     assert result.body is body and not result.changed and not result.counts and len(result.pseudonyms) == 0
 
 
 def test_without_input_rules_nothing_is_touched_and_token_ids_pass():
     off = Redactor(RedactionPlan({}, {"email": "mask"}))
     body = {"model": "m", "prompt": [1, 2, 3]}
-    assert off.redact_body(body, "completions", NONCE).body is body
+    assert off.redact_body(body, LAYOUTS["completions"], NONCE).body is body
 
 
 @pytest.mark.parametrize(
@@ -142,7 +143,7 @@ def test_without_input_rules_nothing_is_touched_and_token_ids_pass():
 )
 def test_what_cannot_be_read_as_text_is_refused_with_a_hint(body, endpoint):
     with pytest.raises(RedactionBlocked, match="cannot be inspected while redaction is on") as refusal:
-        PSEUDONYMISE.redact_body(body, endpoint, NONCE)
+        PSEUDONYMISE.redact_body(body, LAYOUTS[endpoint], NONCE)
     assert refusal.value.labels == ("unreadable",)
 
 
@@ -150,7 +151,7 @@ def test_block_names_every_label_and_position_and_no_value():
     blocking = Redactor(RedactionPlan({"secret": "block", "email": "block", "iban": "mask"}, {}))
     body = chat(user(f"{MAIL} sk-abcdEFGH1234567890abcd"), metadata={MAIL: {"k": "sk-abcdEFGH1234567890abcd"}})
     with pytest.raises(RedactionBlocked) as refusal:
-        blocking.redact_body(body, "chat", NONCE)
+        blocking.redact_body(body, LAYOUTS["chat"], NONCE)
     assert refusal.value.labels == ("email", "secret")
     positions = [finding.position for finding in refusal.value.findings]
     assert positions == ["messages[0].content", "messages[0].content", "metadata.* (its name)", "metadata.*.*"]
@@ -163,13 +164,13 @@ def test_a_failing_detector_denies_and_tells_nothing():
 
     broken = Redactor(RedactionPlan({"email": "mask"}, {}), detectors=[Detector("email", fails)])
     with pytest.raises(RedactionError, match=r"^detector email failed with RuntimeError$"):
-        broken.redact_body(chat(user(MAIL)), "chat", NONCE)
+        broken.redact_body(chat(user(MAIL)), LAYOUTS["chat"], NONCE)
 
 
 def test_a_detector_that_yields_nonsense_denies():
     nonsense = Redactor(RedactionPlan({"email": "mask"}, {}), detectors=[Detector("email", lambda text, start: [None])])
     with pytest.raises(RedactionError):
-        nonsense.redact_body(chat(user(MAIL)), "chat", NONCE)
+        nonsense.redact_body(chat(user(MAIL)), LAYOUTS["chat"], NONCE)
 
 
 def test_a_body_that_is_no_json_or_too_deep_denies():
@@ -178,13 +179,15 @@ def test_a_body_that_is_no_json_or_too_deep_denies():
         deep = [deep]
     for bad in (deep, {"a": object()}, {"a": (1, 2)}, {"a": b"bytes"}):
         with pytest.raises(RedactionError):
-            MASK.redact_body(chat(user("x"), extra=bad), "chat", NONCE)
+            MASK.redact_body(chat(user("x"), extra=bad), LAYOUTS["chat"], NONCE)
 
 
 def test_names_that_would_collide_once_masked_deny_rather_than_lose_one():
     with pytest.raises(RedactionError, match="the same once redacted"):
-        MASK.redact_body(chat(user("x"), metadata={MAIL: 1, "bob@example.org": 2}), "chat", NONCE)
-    assert PSEUDONYMISE.redact_body(chat(user("x"), metadata={MAIL: 1, "bob@example.org": 2}), "chat", NONCE).changed
+        MASK.redact_body(chat(user("x"), metadata={MAIL: 1, "bob@example.org": 2}), LAYOUTS["chat"], NONCE)
+    assert PSEUDONYMISE.redact_body(
+        chat(user("x"), metadata={MAIL: 1, "bob@example.org": 2}), LAYOUTS["chat"], NONCE
+    ).changed
 
 
 def test_a_plan_nobody_can_carry_out_is_refused_at_once():
@@ -197,13 +200,16 @@ def test_a_plan_nobody_can_carry_out_is_refused_at_once():
 def test_a_hash_joins_spellings_under_one_key_and_nothing_across_keys():
     plan = RedactionPlan({"iban": "hash"}, {})
     body = chat(user("DE89 3704 0044 0532 0130 00"), user("de89370400440532013000"))
-    sent = [Redactor(plan, hash_key=key).redact_body(body, "chat", NONCE).body["messages"] for key in (b"one", b"two")]
+    sent = [
+        Redactor(plan, hash_key=key).redact_body(body, LAYOUTS["chat"], NONCE).body["messages"]
+        for key in (b"one", b"two")
+    ]
     assert sent[0][0] == sent[0][1] and sent[0] != sent[1] and sent[0][0]["content"].startswith("[IBAN:")
 
 
 def test_tag_counts_and_sends_the_original():
     body = chat(user(MAIL))
-    result = Redactor(RedactionPlan({"email": "tag"}, {})).redact_body(body, "chat", NONCE)
+    result = Redactor(RedactionPlan({"email": "tag"}, {})).redact_body(body, LAYOUTS["chat"], NONCE)
     assert result.body is body and result.counts == {"email": 1}
 
 
@@ -211,7 +217,7 @@ def test_tag_counts_and_sends_the_original():
     "alice\u200b@example.org", "alice\u00ad@ex\u2060ample.org", "\uff41lice\uff20example.org",
     "𝐚lice@example.org"])  # fmt: skip
 def test_a_disguised_address_is_found_and_comes_back_as_written(disguise):
-    result = PSEUDONYMISE.redact_body(chat(user(f"Hi {disguise}!")), "chat", NONCE)
+    result = PSEUDONYMISE.redact_body(chat(user(f"Hi {disguise}!")), LAYOUTS["chat"], NONCE)
     assert result.body["messages"][0]["content"] == "Hi <EMAIL_1_k7f3>!"
     assert PSEUDONYMISE.restore_text("<EMAIL_1_k7f3>", result.pseudonyms) == disguise
 
@@ -220,12 +226,12 @@ def test_a_disguised_address_is_found_and_comes_back_as_written(disguise):
                                   "ＤＥ８９３７０４００４４０５３２０１３０００",
                                   "DE89\u20093704\u20090044\u20090532\u20090130\u200900"])  # fmt: skip
 def test_an_iban_in_any_blanks_or_widths_is_found(iban):
-    assert MASK.redact_body(chat(user(iban)), "chat", NONCE).body["messages"][0]["content"] == "[IBAN]"
+    assert MASK.redact_body(chat(user(iban)), LAYOUTS["chat"], NONCE).body["messages"][0]["content"] == "[IBAN]"
 
 
 def test_one_value_has_one_placeholder_in_the_whole_request():
     body = chat(user(f"{MAIL} and bob@example.org"), user(MAIL.upper()), metadata={"who": MAIL})
-    result = PSEUDONYMISE.redact_body(body, "chat", NONCE)
+    result = PSEUDONYMISE.redact_body(body, LAYOUTS["chat"], NONCE)
     assert [m["content"] for m in result.body["messages"]] == ["<EMAIL_1_k7f3> and <EMAIL_2_k7f3>", "<EMAIL_1_k7f32>"]
     assert result.body["metadata"] == {"who": "<EMAIL_1_k7f3>"} and len(result.pseudonyms) == 2
 
@@ -236,7 +242,7 @@ def test_one_value_has_one_placeholder_in_the_whole_request():
 @pytest.mark.parametrize("order", ["before", "after"])
 def test_a_placeholder_a_user_typed_comes_back_as_typed_and_never_as_a_value(forged, order):
     texts = [forged, MAIL] if order == "before" else [MAIL, forged]
-    result = PSEUDONYMISE.redact_body(chat(*map(user, texts)), "chat", NONCE)
+    result = PSEUDONYMISE.redact_body(chat(*map(user, texts)), LAYOUTS["chat"], NONCE)
     sent = [message["content"] for message in result.body["messages"]]
     assert "<LITERAL_" in sent[texts.index(forged)] and "EMAIL" in sent[texts.index(MAIL)]
     assert [PSEUDONYMISE.restore_text(text, result.pseudonyms) for text in sent] == texts
@@ -263,7 +269,7 @@ json_values = st.recursive(
 )
 def test_no_json_body_lets_an_address_through(body):
     try:
-        sent = PSEUDONYMISE.redact_body(body, "chat", NONCE).body
+        sent = PSEUDONYMISE.redact_body(body, LAYOUTS["chat"], NONCE).body
     except RedactionError:
         return  # refused is safe
     assert MAIL not in json.dumps(sent, ensure_ascii=False)
@@ -278,5 +284,5 @@ def test_no_json_body_lets_an_address_through(body):
 )
 def test_what_was_pseudonymised_is_restored_exactly(pieces):
     text = " ".join(pieces)
-    result = PSEUDONYMISE.redact_body(chat(user(text)), "chat", NONCE)
+    result = PSEUDONYMISE.redact_body(chat(user(text)), LAYOUTS["chat"], NONCE)
     assert PSEUDONYMISE.restore_text(result.body["messages"][0]["content"], result.pseudonyms) == text

@@ -12,6 +12,7 @@ from policy.errors import RedactionBlocked
 from policy.redact.actions.plan import LABELS, RedactionPlan
 from policy.redact.redactor import Redactor
 from policy.redact.request import rewrite_batch_line
+from tests.policy.redact.layouts import BY_URL, LAYOUTS
 
 MAIL = "alice@example.org"
 REDACTOR = Redactor(RedactionPlan(dict.fromkeys(LABELS, "mask")))
@@ -73,7 +74,7 @@ def test_the_walk_finds_what_is_there():
 def test_no_string_of_the_wire_models_leaves_as_it_came(endpoint, path):
     body = body_with(path, BASES[endpoint])
     try:
-        sent = json.dumps(REDACTOR.redact_body(body, endpoint, "k7f3").body)
+        sent = json.dumps(REDACTOR.redact_body(body, LAYOUTS[endpoint], "k7f3").body)
     except RedactionBlocked:
         return  # a part of unknown type: nothing leaves
     assert "alice" not in sent and "[EMAIL]" in sent
@@ -110,7 +111,7 @@ NEWER = {
 @pytest.mark.parametrize(("name", "value"), NEWER.items(), ids=NEWER)
 def test_every_string_of_newer_fields_is_redacted(name, value):
     body = {**BASES["chat"], name.split(" ")[0]: value}
-    sent = json.dumps(REDACTOR.redact_body(body, "chat", "k7f3").body)
+    sent = json.dumps(REDACTOR.redact_body(body, LAYOUTS["chat"], "k7f3").body)
     assert "alice" not in sent and "[EMAIL]" in sent
 
 
@@ -127,14 +128,14 @@ def test_a_part_that_nobody_can_read_is_refused_by_name_wherever_it_stands(part,
     holder = {"role": "user", "content": [part]} if place == "messages" else {"type": "content", "content": [part]}
     body = {**BASES["chat"], place: [holder] if place == "messages" else holder}
     with pytest.raises(RedactionBlocked) as refused:
-        REDACTOR.redact_body(body, "chat", "k7f3")
+        REDACTOR.redact_body(body, LAYOUTS["chat"], "k7f3")
     assert refused.value.findings[0].position.startswith(place)
 
 
 @pytest.mark.parametrize("number", [4111111111111111, 4111111111111111.0, 4.111111111111111e15])
 def test_a_number_that_is_a_card_is_found_under_any_name_that_is_no_parameter(number):
     for body in ({"my_card": number}, {"metadata": {"card": number}}, {"extra": [[number]]}):
-        sent = json.dumps(REDACTOR.redact_body({**BASES["chat"], **body}, "chat", "k7f3").body)
+        sent = json.dumps(REDACTOR.redact_body({**BASES["chat"], **body}, LAYOUTS["chat"], "k7f3").body)
         assert "[CARD]" in sent and "4111111111" not in sent
 
 
@@ -147,7 +148,7 @@ def test_numbers_that_are_parameters_stay_numbers():
         "min_p": 0.05,
         "best_of": 2,
     }
-    assert REDACTOR.redact_body(body, "chat", "k7f3").body == body
+    assert REDACTOR.redact_body(body, LAYOUTS["chat"], "k7f3").body == body
 
 
 MESSAGE = {"role": "user", "content": [{"type": "input_text", "text": MAIL}]}
@@ -173,7 +174,7 @@ OTHERS = {
 
 @pytest.mark.parametrize(("endpoint", "fields"), OTHERS.values(), ids=OTHERS)
 def test_the_shapes_of_the_other_endpoints_are_searched_too(endpoint, fields):
-    sent = json.dumps(REDACTOR.redact_body({"model": "m", **fields}, endpoint, "k7f3").body)
+    sent = json.dumps(REDACTOR.redact_body({"model": "m", **fields}, LAYOUTS[endpoint], "k7f3").body)
     assert "alice" not in sent and "[EMAIL]" in sent
 
 
@@ -187,7 +188,7 @@ def test_the_shapes_of_the_other_endpoints_are_searched_too(endpoint, fields):
 ])  # fmt: skip
 def test_what_nobody_can_read_is_refused(endpoint, fields):
     with pytest.raises(RedactionBlocked):
-        REDACTOR.redact_body({"model": "m", **fields}, endpoint, "k7f3")
+        REDACTOR.redact_body({"model": "m", **fields}, LAYOUTS[endpoint], "k7f3")
 
 
 def _masked(text: str, position: str, *, escaped: bool = False) -> str:
@@ -201,7 +202,7 @@ def _masked(text: str, position: str, *, escaped: bool = False) -> str:
     ("/v1/responses", {"model": "m", "input": [MESSAGE]}),
 ])  # fmt: skip
 def test_a_batch_line_is_read_by_its_url_and_its_own_id_too(url, body):
-    sent = rewrite_batch_line({"custom_id": MAIL, "method": "POST", "url": url, "body": body}, _masked)
+    sent = rewrite_batch_line({"custom_id": MAIL, "method": "POST", "url": url, "body": body}, BY_URL, _masked)
     assert "alice" not in json.dumps(sent) and sent["url"] == url and sent["custom_id"] == "[EMAIL]"
 
 
@@ -210,4 +211,4 @@ def test_a_batch_line_is_read_by_its_url_and_its_own_id_too(url, body):
 )
 def test_a_batch_line_for_anything_else_is_refused(line):
     with pytest.raises(RedactionBlocked):
-        rewrite_batch_line(line, _masked)
+        rewrite_batch_line(line, BY_URL, _masked)

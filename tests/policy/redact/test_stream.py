@@ -13,6 +13,7 @@ from policy.redact.detectors.detectors import Detector
 from policy.redact.redactor import Redactor
 from policy.redact.stream import LONGEST_GROUPED, LONGEST_PEM, LONGEST_RUN
 from policy.redact.text.json_text import escaped
+from tests.policy.redact.layouts import LAYOUTS
 
 NONCE = "k7f3"
 ALL_MASKED = Redactor(
@@ -130,7 +131,7 @@ def test_one_value_in_an_answer_is_redacted_exactly_as_in_a_prompt(before, first
         RedactionPlan({label: "mask" for label in OUTPUT_LABELS}, {label: "mask" for label in OUTPUT_LABELS})
     )
     text = before + first + value + second + after
-    body = masked.redact_body({"prompt": text}, "completions", NONCE).body
+    body = masked.redact_body({"prompt": text}, LAYOUTS["completions"], NONCE).body
     assert masked.restore_text(text, Pseudonyms(NONCE)) == body["prompt"]
 
 

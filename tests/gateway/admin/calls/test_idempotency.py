@@ -9,8 +9,8 @@ from starlette.testclient import TestClient
 
 from gateway.admin.app import build_admin
 from gateway.database.errors import DatabaseUnavailable
-from gateway.store.answers import KEPT_FOR, LEASE, Answers, Claim
 from gateway.store.control.control import Control
+from gateway.store.idempotent_answers import KEPT_FOR, LEASE, Answers, Claim
 from tests.fakes.disk import bytes_of
 from tests.gateway.conftest import ACTIVITY
 

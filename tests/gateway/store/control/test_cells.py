@@ -8,11 +8,11 @@ from gateway.database.database import Database
 from gateway.database.errors import Invalid, NotFound, StoreError
 from gateway.database.tables.control import PolicyVersionRow
 from gateway.identity.keys import KeyHasher
+from gateway.limits.limit_kinds import LimitFigures
 from gateway.limits.limiter import Limits
 from gateway.records.bundle import Bundle, BundledTenant
 from gateway.records.bundle_request import key_name
 from gateway.records.control import Scopes
-from gateway.records.usage import LimitFigures
 from gateway.store.cells import allowances, bundle_for, peers, taken
 from gateway.store.changes import read_changes
 from gateway.store.control.control import Control

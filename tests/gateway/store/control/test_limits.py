@@ -5,8 +5,8 @@ import pytest
 from pydantic import ValidationError
 
 from gateway.database.errors import Invalid, NotFound
+from gateway.limits.limit_kinds import LimitFigures
 from gateway.limits.limiter import Limits
-from gateway.records.usage import LimitFigures
 from gateway.store.changes import read_changes
 from gateway.store.reports.usage_inventory import limits_at, limits_in, prices_in
 

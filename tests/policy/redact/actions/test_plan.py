@@ -3,6 +3,7 @@ import pytest
 from policy.errors import RedactionBlocked, RedactionError
 from policy.redact.actions.plan import OUTPUT_LABELS, RedactionPlan, action_for
 from policy.redact.redactor import Redactor
+from tests.policy.redact.layouts import LAYOUTS
 
 BODY = {"prompt": "PESEL 44051401359, BSN 111222333"}
 
@@ -15,16 +16,17 @@ def test_a_policy_may_name_one_kind_or_all_and_the_stricter_holds():
 
 
 def test_findings_and_counts_say_which_number_it_is():
-    result = Redactor(RedactionPlan({"national_id": "pseudonymise"}, {})).redact_body(BODY, "completions", "k7f3")
+    redactor = Redactor(RedactionPlan({"national_id": "pseudonymise"}, {}))
+    result = redactor.redact_body(BODY, LAYOUTS["completions"], "k7f3")
     assert result.body["prompt"] == "PESEL <NATIONALID_1_k7f3>, BSN <NATIONALID_2_k7f3>"
     assert result.counts == {"national_id.pl_pesel": 1, "national_id.nl_bsn": 1}
 
 
 def test_one_kind_alone_can_be_masked_or_blocked():
     one = Redactor(RedactionPlan({"national_id.pl_pesel": "mask"}, {}))
-    assert one.redact_body(BODY, "completions", "k7f3").body["prompt"] == "PESEL [NATIONAL_ID], BSN 111222333"
+    assert one.redact_body(BODY, LAYOUTS["completions"], "k7f3").body["prompt"] == "PESEL [NATIONAL_ID], BSN 111222333"
     with pytest.raises(RedactionBlocked) as refusal:
-        Redactor(RedactionPlan({"national_id.nl_bsn": "block"}, {})).redact_body(BODY, "completions", "k7f3")
+        Redactor(RedactionPlan({"national_id.nl_bsn": "block"}, {})).redact_body(BODY, LAYOUTS["completions"], "k7f3")
     assert refusal.value.labels == ("national_id.nl_bsn",)
 
 

@@ -9,6 +9,7 @@ from policy.errors import LooseningError, PolicyDocumentError, RedactionError
 from policy.redact.actions.plan import RedactionPlan
 from policy.redact.detectors.custom import check_pattern, custom_detector
 from policy.redact.redactor import Redactor
+from tests.policy.redact.layouts import LAYOUTS
 
 BASE = "policy: acme\nversion: 1\nresidency: {process_in: EEA, store_in: EEA}\n"
 RULES = (
@@ -47,7 +48,7 @@ def test_a_pattern_made_to_blow_up_stays_linear():
 def test_a_policy_may_look_for_its_tenants_own_words_and_numbers():
     policy = compile_policy(load_document(BASE + RULES), None, builtin_countries())
     body = {"model": "m", "messages": [{"role": "user", "content": "KD-12345678 asks about Falke Nord."}]}
-    redacted = Redactor(policy.redaction).redact_body(body, "chat", "k7f3")
+    redacted = Redactor(policy.redaction).redact_body(body, LAYOUTS["chat"], "k7f3")
     assert redacted.body["messages"][0]["content"] == "<CUSTOM_1_k7f3> asks about [CUSTOM]."
     assert redacted.counts == {"custom.customer": 1, "custom.projects": 1}
 

@@ -7,6 +7,7 @@ import pytest
 from policy.redact.actions.plan import LABELS, OUTPUT_LABELS, RedactionPlan
 from policy.redact.actions.pseudonyms import Pseudonyms
 from policy.redact.redactor import Redactor
+from tests.policy.redact.layouts import LAYOUTS
 
 NONCE = "k7f3ab"
 MASK = Redactor(RedactionPlan({label: "mask" for label in LABELS}, {label: "mask" for label in OUTPUT_LABELS}))
@@ -16,7 +17,7 @@ BODY = base64.encodebytes(LETTER.encode()).decode()
 
 
 def sent(text, redactor=MASK):
-    return redactor.redact_body({"prompt": text}, "completions", NONCE).body["prompt"]
+    return redactor.redact_body({"prompt": text}, LAYOUTS["completions"], NONCE).body["prompt"]
 
 
 @pytest.mark.parametrize("text", [
@@ -27,7 +28,7 @@ def sent(text, redactor=MASK):
 ])  # fmt: skip
 def test_a_disguised_address_never_leaves_and_comes_back_as_written(text):
     assert sent(f"Write to {text}, please") == "Write to [EMAIL], please"
-    result = PSEUDONYMISE.redact_body({"prompt": text}, "completions", NONCE)
+    result = PSEUDONYMISE.redact_body({"prompt": text}, LAYOUTS["completions"], NONCE)
     assert PSEUDONYMISE.restore_text(result.body["prompt"], result.pseudonyms) == text
 
 
@@ -48,13 +49,13 @@ def test_digits_in_keycaps_are_digits():
 def test_a_body_in_base64_is_one_finding_and_comes_back_whole():
     text = f"Content-Transfer-Encoding: base64\n\n{BODY}--end"
     assert sent(text) == "Content-Transfer-Encoding: base64\n\n[EMAIL]\n--end"
-    result = PSEUDONYMISE.redact_body({"prompt": text}, "completions", NONCE)
+    result = PSEUDONYMISE.redact_body({"prompt": text}, LAYOUTS["completions"], NONCE)
     assert PSEUDONYMISE.restore_text(result.body["prompt"], result.pseudonyms) == text
 
 
 def test_two_encodings_that_differ_in_the_case_of_a_letter_are_two_values():
     text = " ".join(base64.b64encode(f"{name}@example.org".encode()).decode() for name in ("alice", "Alice"))
-    result = PSEUDONYMISE.redact_body({"prompt": text}, "completions", NONCE)
+    result = PSEUDONYMISE.redact_body({"prompt": text}, LAYOUTS["completions"], NONCE)
     assert len(result.pseudonyms) == 2 and PSEUDONYMISE.restore_text(result.body["prompt"], result.pseudonyms) == text
 
 

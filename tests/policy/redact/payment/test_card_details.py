@@ -7,6 +7,7 @@ from policy.redact.actions.plan import KINDS, RedactionPlan
 from policy.redact.detectors.detectors import DETECTORS, find_spans
 from policy.redact.redactor import Redactor
 from policy.redact.text.reading import Reading
+from tests.policy.redact.layouts import LAYOUTS
 
 
 def found(text: str) -> list[tuple[str, str]]:
@@ -47,6 +48,6 @@ def test_a_plan_may_name_them_or_cards_in_general():
     body = {"model": "m", "prompt": "CVC: 123"}
     for label in ("card", "card.verification"):
         assert (
-            Redactor(RedactionPlan({label: "mask"})).redact_body(body, "completions", "k7f3qw").body["prompt"]
+            Redactor(RedactionPlan({label: "mask"})).redact_body(body, LAYOUTS["completions"], "k7f3qw").body["prompt"]
             == "CVC: [CARD]"
         )

@@ -12,6 +12,7 @@ from policy.redact.detectors.detectors import DETECTORS, Identities
 from policy.redact.ids.kinds import IDS
 from policy.redact.redactor import Redactor
 from policy.redact.text.value_identity import EXACT, IDENTITIES, MAIL, NUMBER, SIGNED
+from tests.policy.redact.layouts import LAYOUTS
 
 NONCE = "k7f3ab"
 KEY = b"tenant"
@@ -39,7 +40,7 @@ FILES = ("national_id.medical_record", "national_id.professional_licence", "nati
 
 
 def sent(redactor, text, **more):
-    result = redactor.redact_body({"model": "m", "prompt": text}, "completions", NONCE, **more)
+    result = redactor.redact_body({"model": "m", "prompt": text}, LAYOUTS["completions"], NONCE, **more)
     return result.body["prompt"], result.pseudonyms
 
 
@@ -196,7 +197,7 @@ def test_a_kind_that_declares_nothing_is_exact():
 @pytest.mark.parametrize("other", ["00-1A-2B-3C-4D-5E", "00:1a:2b:3c:4d:5e"])
 def test_a_hardware_address_is_one_in_every_spelling(other):
     redactor = Redactor(RedactionPlan({"mac": "pseudonymise"}, {}))
-    body = redactor.redact_body({"prompt": f"00:1A:2B:3C:4D:5E and {other}"}, "completions", "k7f3ab")
+    body = redactor.redact_body({"prompt": f"00:1A:2B:3C:4D:5E and {other}"}, LAYOUTS["completions"], "k7f3ab")
     first, second = body.body["prompt"].split(" and ")
     assert (first, second) == ("<MAC_1_k7f3ab>", "<MAC_1_k7f3ab2>")
     assert redactor.restore_text(body.body["prompt"], body.pseudonyms) == f"00:1A:2B:3C:4D:5E and {other}"

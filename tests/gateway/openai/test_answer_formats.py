@@ -4,8 +4,9 @@ import pytest
 
 from backend.wire import MAX_INPUTS
 from gateway.errors import BackendFailed, InvalidRequest
-from gateway.openai.embeddings import read_embeddings
-from gateway.openai.endpoint import EMBEDDINGS, parse_call
+from gateway.openai.answer_formats import read_embeddings
+from gateway.openai.checked_call import parse_call
+from gateway.openai.endpoints import EMBEDDINGS
 
 ANSWER = {
     "object": "list", "model": "small", "data": [{"object": "embedding", "index": 0, "embedding": [0.5, -1]}],

@@ -16,7 +16,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from gateway.cells.serve import build_cells
+from gateway.cells.app import build_cells
 from gateway.cli.app import app
 from gateway.installation.installation import Installation
 from gateway.records.bundle_request import PATH, ask

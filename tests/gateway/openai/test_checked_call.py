@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import InvalidRequest
-from gateway.openai.endpoint import CHAT, COMPLETIONS, EMBEDDINGS, parse_call
+from gateway.openai.checked_call import parse_call
+from gateway.openai.endpoints import CHAT, COMPLETIONS, EMBEDDINGS
 
 GOOD = {"model": "m", "messages": [{"role": "user", "content": "my secret is 4711"}]}
 

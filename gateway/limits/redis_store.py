@@ -21,7 +21,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 
-from gateway.limits.batching import RoundLimitStore, Step, unavailable
+from gateway.limits.batching import BatchingLimitStore, Step, unavailable
 from gateway.limits.bucket import RETRY_CONCURRENT_S, Rate
 from gateway.limits.limiter import LEASE_S, Counter, LimitExceeded
 
@@ -31,7 +31,8 @@ KEEP_S = 40 * 86400  # beyond a month, so that no budget is forgotten within its
 # KEYS: for each counter its bucket (hash: level, held, at) and its holds (sorted set: "<reservation> <amount>" by the
 # deadline of the lease). ARGV: now ('' for the server's clock), reservation, what was reserved in tokens and in money
 # (the same texts all through a reservation's life: they name its holds); then what each script says; then for each
-# counter its kind, drain a second and capacity. Numbers leave in one text: Redis makes integers of Lua's.
+# counter its kind (``<quota>:<measure>``), drain a second and capacity. Numbers leave in one text: Redis makes integers
+# of Lua's.
 _COMMON = """
 local function clock()
   if ARGV[1] ~= '' then return tonumber(ARGV[1]) end
@@ -40,11 +41,12 @@ local function clock()
 end
 local now = clock()
 local function number(x) return string.format('%.17g', x) end
-local function of(kind, tokens, money) -- what a call takes of such a counter; '1' of requests and of what runs at once
-  if kind == 'tokens' then return tokens end
-  if kind == 'day' or kind == 'month' then return money end
+local function of(measure, tokens, money) -- what a call takes of such a counter
+  if measure == 'tokens' then return tokens end
+  if measure == 'money' then return money end
   return '1'
 end
+local function parts(kind) return string.match(kind, '^(%a+):(%a+)$') end
 local function month_begin(at) -- days since 1970 to year, month and day, after H. Hinnant's days_from_civil
   local days = math.floor(at / 86400)
   local z = days + 719468
@@ -54,19 +56,19 @@ local function month_begin(at) -- days since 1970 to year, month and day, after 
   local mp = math.floor((5 * doy + 2) / 153)
   return (days - (doy - math.floor((153 * mp + 2) / 5))) * 86400
 end
-local function span(kind)
-  if kind == 'day' then local from = now - now % 86400; return from, from + 86400 end
+local function span(quota)
+  if quota == 'day' then local from = now - now % 86400; return from, from + 86400 end
   local from = month_begin(now)
   return from, month_begin(from + 32 * 86400)
 end
-local function open(i, kind, drain)
+local function open(i, quota, drain)
   local got = redis.call('HMGET', KEYS[i], 'level', 'held', 'at')
   local b = {key = KEYS[i], holds = KEYS[i + 1], level = tonumber(got[1] or 0), held = tonumber(got[2] or 0)}
   b.at = tonumber(got[3] or now)
   if now > b.at then
-    if kind == 'requests' or kind == 'tokens' then b.level = math.max(0, b.level - (now - b.at) * drain)
-    elseif kind == 'concurrent' then b.level = 0
-    elseif b.at < span(kind) then b.level = 0 end
+    if quota == 'rate' then b.level = math.max(0, b.level - (now - b.at) * drain)
+    elseif quota == 'concurrency' then b.level = 0
+    elseif b.at < span(quota) then b.level = 0 end
     b.at = now
   end
   return b
@@ -92,14 +94,15 @@ local count = (#ARGV - 5) / 3
 local buckets, asks, used, never, worst, which, code = {}, {}, {}, nil, nil, nil, '1'
 for n = 1, count do
   local a = 3 + 3 * n
-  local kind, drain, capacity = ARGV[a], tonumber(ARGV[a + 1]), tonumber(ARGV[a + 2])
-  local b = open(2 * n - 1, kind, drain)
-  if kind ~= 'requests' then
+  local quota, measure = parts(ARGV[a])
+  local drain, capacity = tonumber(ARGV[a + 1]), tonumber(ARGV[a + 2])
+  local b = open(2 * n - 1, quota, drain)
+  if measure ~= 'requests' then
     local dead = redis.call('ZRANGEBYSCORE', b.holds, '-inf', now, 'LIMIT', 0, 1000)
     for _, member in ipairs(dead) do release(b, member) end
     if #dead > 0 then store(b) end
   end
-  asks[n] = of(kind, ARGV[3], ARGV[4])
+  asks[n] = of(measure, ARGV[3], ARGV[4])
   buckets[n], used[n] = b, number(b.level + b.held)
   local asked = tonumber(asks[n])
   local excess = b.level + b.held + asked - capacity
@@ -107,9 +110,9 @@ for n = 1, count do
   if excess > capacity * 1e-9 then
     local wait = tonumber('RETRY')
     local free = b.level + asked - capacity <= capacity * 1e-9
-    local held = free and kind ~= 'requests' and kind ~= 'concurrent'
-    if kind == 'requests' or kind == 'tokens' then wait = drain > 0 and excess / drain or math.huge
-    elseif kind ~= 'concurrent' and not held then local _, ends = span(kind); wait = ends - now end
+    local held = free and (measure == 'tokens' or measure == 'money')
+    if quota == 'rate' then wait = drain > 0 and excess / drain or math.huge
+    elseif quota ~= 'concurrency' and not held then local _, ends = span(quota); wait = ends - now end
     if not worst or wait > worst then worst, which, code = wait, n, held and '2' or '1' end
   end
 end
@@ -117,7 +120,8 @@ if never then return table.concat({'1', never - 1, '-1', unpack(used)}, ' ') end
 if worst then return table.concat({code, which - 1, number(worst), unpack(used)}, ' ') end
 for n = 1, count do
   local b = buckets[n]
-  if ARGV[3 + 3 * n] == 'requests' then
+  local _, measure = parts(ARGV[3 + 3 * n])
+  if measure == 'requests' then
     b.level = b.level + 1
   else
     b.held = b.held + tonumber(asks[n])
@@ -137,10 +141,10 @@ _SETTLE = (
     + """
 for n = 1, (#ARGV - 7) / 3 do
   local a = 5 + 3 * n
-  local kind = ARGV[a]
-  local b = open(2 * n - 1, kind, tonumber(ARGV[a + 1]))
-  if release(b, ARGV[2] .. ' ' .. of(kind, ARGV[3], ARGV[4])) or now > tonumber(ARGV[5]) then
-    if kind ~= 'concurrent' then b.level = b.level + tonumber(of(kind, ARGV[6], ARGV[7])) end
+  local quota, measure = parts(ARGV[a])
+  local b = open(2 * n - 1, quota, tonumber(ARGV[a + 1]))
+  if release(b, ARGV[2] .. ' ' .. of(measure, ARGV[3], ARGV[4])) or now > tonumber(ARGV[5]) then
+    if measure ~= 'running' then b.level = b.level + tonumber(of(measure, ARGV[6], ARGV[7])) end
     store(b)
   end
 end
@@ -154,7 +158,8 @@ _RENEW = (
     + """
 local holds = {}
 for n = 1, (#ARGV - 5) / 3 do
-  holds[n] = ARGV[2] .. ' ' .. of(ARGV[3 + 3 * n], ARGV[3], ARGV[4])
+  local _, measure = parts(ARGV[3 + 3 * n])
+  holds[n] = ARGV[2] .. ' ' .. of(measure, ARGV[3], ARGV[4])
   if not redis.call('ZSCORE', KEYS[2 * n], holds[n]) then return '' end
 end
 for n, hold in ipairs(holds) do redis.call('ZADD', KEYS[2 * n], now + tonumber(ARGV[5]), hold) end
@@ -163,7 +168,7 @@ return number(now)
 )
 
 
-class RedisLimitStore(RoundLimitStore):
+class RedisLimitStore(BatchingLimitStore):
     """`url` as ``redis://host:6379/0``, or rediss:// for TLS. `now`: in place of Redis's clock."""
 
     def __init__(self, url: str, now: Callable[[], float] | None = None) -> None:
@@ -235,7 +240,7 @@ def _outcome(step: Step, answer: bytes | Exception) -> Exception | None:
         if refused != b"0":
             counter, wait = reservation.counters[int(first)], float(rest[0])
             used = [float(each) for each in rest[1:]]
-            asked = reservation.cost.asked()[counter.kind]
+            asked = reservation.cost.asked()[counter.kind.measure]
             return LimitExceeded(counter, None if wait < 0 else wait, asked, used, held=refused == b"2")
         reservation.deadline = float(first) + LEASE_S
         reservation.used = [float(each) for each in rest]
@@ -264,7 +269,7 @@ class _Packed:
 
 @lru_cache(maxsize=4096)
 def _packed(counters: tuple[Counter, ...]) -> _Packed:
-    holding = [counter for counter in counters if counter.kind != "requests"]
+    holding = [counter for counter in counters if counter.kind.is_held]
     return _Packed(_script(_TAKE, counters, 5), _script(_SETTLE, holding, 7), _script(_RENEW, holding, 5))
 
 
@@ -272,7 +277,7 @@ def _script(script: str, counters: Sequence[Counter], arguments: int) -> _Script
     """`arguments`: how many come with each call."""
     keys = [key for counter in counters for key in _keys(counter.bucket)]
     said = [
-        text for counter in counters for text in (counter.kind, _drain(counter), repr(float(counter.quota.capacity)))
+        text for counter in counters for text in (_kind(counter), _drain(counter), repr(float(counter.quota.capacity)))
     ]
     digest = sha1(script.encode(), usedforsecurity=False).hexdigest()
     front = ("EVALSHA", digest, str(len(keys)), *keys)
@@ -282,6 +287,11 @@ def _script(script: str, counters: Sequence[Counter], arguments: int) -> _Script
 def _bulk(texts: Sequence[str]) -> bytes:
     """As bulk strings of RESP, Redis's protocol."""
     return b"".join(b"$%d\r\n%b\r\n" % (len(raw), raw) for raw in (text.encode() for text in texts))
+
+
+def _kind(counter: Counter) -> str:
+    """How the quota drains, and what is counted: ``rate:tokens``, ``concurrency:running``, ``month:money``."""
+    return f"{counter.quota.name}:{counter.kind.measure}"
 
 
 def _drain(counter: Counter) -> str:

@@ -1,13 +1,14 @@
-"""The inference endpoints: what tells one from another, and how a request body becomes a checked call."""
+"""How a request body becomes a checked call."""
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import ValidationError
 
-from backend.wire import ChatCompletionRequest, CompletionRequest, EmbeddingsRequest, GenerationRequest
+from backend.wire import GenerationRequest
 from gateway.errors import InvalidRequest, invalid_body
 from gateway.openai.bounds import BOUNDS, check_shape, may_exceed_shape
+from gateway.openai.endpoints import Endpoint
 from gateway.openai.finite_json import read
 
 # Fields that say who the person is and that no model needs (GDPR 5(1)(c)): they stay on this side.
@@ -15,23 +16,6 @@ IDENTIFYING_FIELDS = ("user", "metadata", "safety_identifier")
 
 LEADING_CHARACTERS = 16 << 10
 MAX_ANSWER_TOKENS = 2**31 - 1
-
-
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    """One inference route. `operation` is the OpenTelemetry GenAI word for it. `generates`: the answer is of tokens."""
-
-    name: Literal["chat", "completions", "embeddings"]
-    path: str
-    operation: str
-    request_type: type[GenerationRequest]
-    generates: bool = True
-
-
-CHAT = Endpoint("chat", "/v1/chat/completions", "chat", ChatCompletionRequest)
-COMPLETIONS = Endpoint("completions", "/v1/completions", "text_completion", CompletionRequest)
-EMBEDDINGS = Endpoint("embeddings", "/v1/embeddings", "embeddings", EmbeddingsRequest, generates=False)
-ENDPOINTS = (CHAT, COMPLETIONS, EMBEDDINGS)
 
 
 @dataclass(frozen=True, slots=True)

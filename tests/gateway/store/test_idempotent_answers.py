@@ -10,8 +10,8 @@ from starlette.testclient import TestClient
 
 from gateway.admin.app import build_admin
 from gateway.identity.keys import KeyHasher
-from gateway.store.answers import LEASE, Answers, Claim, Pending, attempting
 from gateway.store.control.control import Control
+from gateway.store.idempotent_answers import LEASE, Answers, Claim, Pending, attempting
 from tests.fakes.forks import forks
 from tests.gateway.conftest import PEPPER
 from tests.gateway.dying import KEYS, desk, make_a_key_and_die

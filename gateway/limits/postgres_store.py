@@ -18,7 +18,7 @@ from typing import Any
 from gateway.database.database import Database
 from gateway.database.errors import StoreError
 from gateway.database.kept_connection import KeptConnection, Statement
-from gateway.limits.batching import RoundLimitStore, Step, unavailable
+from gateway.limits.batching import BatchingLimitStore, Step, unavailable
 from gateway.limits.bucket import Bucket
 from gateway.limits.limiter import LEASE_S, LimitExceeded, Reservation, admit
 
@@ -56,7 +56,7 @@ _END_DEAD = (
 )
 
 
-class PostgresLimitStore(RoundLimitStore):
+class PostgresLimitStore(BatchingLimitStore):
     """Close it when done; the database stays open. `now`: in place of the database's clock."""
 
     def __init__(self, database: Database, now: Callable[[], float] | None = None) -> None:
@@ -174,7 +174,7 @@ def _take(reservation: Reservation, buckets: dict[str, Bucket], now: float, held
     admit(reservation, own, now)
     if reservation.holds:
         asked = reservation.cost.asked()
-        amounts = {c.bucket: asked[c.kind] for c in reservation.counters if c.kind != "requests"}
+        amounts = {c.bucket: asked[c.kind.measure] for c in reservation.counters if c.kind.is_held}
         held[reservation.id] = json.dumps(amounts)
 
 
@@ -184,7 +184,8 @@ def _settle(step: Step, buckets: dict[str, Bucket], now: float, was_held: bool) 
         return
     held, consumed = step.reservation.cost.asked(), step.actual.consumed()
     for counter in step.reservation.counters:
-        if counter.kind != "requests":
+        if counter.kind.is_held:
             bucket = buckets[counter.bucket]
             bucket.drain(counter.quota, now)
-            bucket.release(held[counter.kind] if was_held else 0.0, consumed[counter.kind])
+            measure = counter.kind.measure
+            bucket.release(held[measure] if was_held else 0.0, consumed[measure])

@@ -13,7 +13,7 @@ from regions.fleet.fleet import Backend, Fleet
 BACKEND_FIELDS = set(Backend.model_fields)
 
 
-class Inventory:
+class BackendRegistry:
     def __init__(
         self, fleet: Fleet, catalogue: Catalogue, today: Callable[[], date] = lambda: datetime.now(UTC).date()
     ) -> None:

@@ -9,10 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.errors import BackendFailed
-from gateway.openai.endpoint import COMPLETIONS
+from gateway.openai.endpoints import COMPLETIONS
 from gateway.openai.stream_filter import StreamRewriter
-from gateway.request.relay import StreamRelay
-from tests.gateway.parts import call, exchange
+from gateway.request.answer.received import ReceivedAnswer
+from gateway.request.answer.relay import StreamRelay
+from tests.gateway.parts import call
 
 DONE = b"data: [DONE]\n\n"
 USAGE = {"prompt_tokens": 7, "completion_tokens": 2, "total_tokens": 9}
@@ -50,9 +51,10 @@ class Holding:
         return said
 
 
-async def relayed(source, asked=None, *, held=False):
+async def relayed(source, asked=None, received=None, *, held=False):
     """What the client gets of `source`, the pieces a backend sends, and how it ends."""
-    relay = StreamRelay(asked or exchange(stream=True), StreamRewriter(lambda _: Holding()) if held else None)
+    rewriter = StreamRewriter(lambda _: Holding()) if held else None
+    relay = StreamRelay(asked or call(stream=True), received or ReceivedAnswer(), rewriter)
 
     async def pieces():
         for data in source:
@@ -76,34 +78,34 @@ async def test_chunks_pass_as_they_are_and_done_waits_for_the_record():
 
 
 async def test_usage_is_kept_for_the_meter_and_shown_last_to_whom_asked():
-    asked = exchange(stream=True, stream_options={"include_usage": True})
-    sent, ending = await relayed([WHOLE], asked)
+    asked, received = call(stream=True, stream_options={"include_usage": True}), ReceivedAnswer()
+    sent, ending = await relayed([WHOLE], asked, received)
     assert b"usage" not in sent
     shown = json.loads(ending.removesuffix(DONE)[6:])
     assert (shown["choices"], shown["usage"], shown["id"]) == ([], USAGE, "x")
-    assert asked.usage.total_tokens == 9
+    assert received.usage.total_tokens == 9
 
 
 async def test_usage_inside_a_chunk_that_says_something_is_taken_out_of_it():
-    asked = exchange(stream=True)
-    sent, _ = await relayed([event("Hello", usage=USAGE) + DONE], asked)
-    assert (said(sent), asked.usage.total_tokens) == ("Hello", 9)
+    asked, received = call(stream=True), ReceivedAnswer()
+    sent, _ = await relayed([event("Hello", usage=USAGE) + DONE], asked, received)
+    assert (said(sent), received.usage.total_tokens) == ("Hello", 9)
     assert b"total_tokens" not in sent
 
 
 @pytest.mark.parametrize("held", [False, True])
 async def test_a_number_beyond_a_float_leaves_no_word_that_strict_readers_refuse(held):
-    asked = exchange(stream=True, stream_options={"include_usage": True})
+    asked, received = call(stream=True, stream_options={"include_usage": True}), ReceivedAnswer()
     source = [each.replace(b'"created": 1', b'"created": 1e400') for each in (event("Hel"), event(finish="stop"))]
-    sent, ending = await relayed([*source, only_usage(), DONE], asked, held=held)
+    sent, ending = await relayed([*source, only_usage(), DONE], asked, received, held=held)
     assert ending.endswith(DONE) and b"Infinity" not in sent + ending
     assert said(sent) == "Hel"
 
 
 async def test_what_was_said_is_counted():
-    asked = exchange(stream=True)
-    await relayed([WHOLE], asked)
-    assert (asked.chunks_out, asked.finish_reasons) == (3, ["stop"])
+    asked, received = call(stream=True), ReceivedAnswer()
+    await relayed([WHOLE], asked, received)
+    assert (received.chunks_out, received.finish_reasons) == (3, ["stop"])
 
 
 @given(st.lists(st.integers(1, len(WHOLE) - 1), max_size=20), st.booleans())
@@ -133,10 +135,10 @@ async def test_nothing_after_done_is_sent():
 async def test_a_clean_end_after_every_choice_has_ended_is_a_whole_answer_also_without_done():
     sent, ending = await relayed([event("Hello") + event(finish="stop") + only_usage()], held=True)
     assert (said(sent), ending) == ("Hello", DONE)
-    asked = exchange(stream=True, n=2)
+    asked, received = call(stream=True, n=2), ReceivedAnswer()
     second = event(choices=[{"index": 1, "delta": {"content": "b"}, "finish_reason": "length"}])
-    sent, ending = await relayed([event("a", finish="stop") + second], asked)
-    assert (said(sent), ending, asked.finish_reasons) == ("ab", DONE, ["stop", "length"])
+    sent, ending = await relayed([event("a", finish="stop") + second], asked, received)
+    assert (said(sent), ending, received.finish_reasons) == ("ab", DONE, ["stop", "length"])
 
 
 async def test_text_that_was_held_back_of_a_choice_without_an_end_of_its_own_is_not_lost_without_done():
@@ -185,12 +187,12 @@ async def test_a_stream_that_is_no_answer_fails_and_says_nothing_of_what_it_held
 
 async def test_one_choice_of_two_that_ended_is_half_an_answer():
     with pytest.raises(BackendFailed) as failed:
-        await relayed([event("a", finish="stop")], exchange(stream=True, n=2))
+        await relayed([event("a", finish="stop")], call(stream=True, n=2))
     assert failed.value.code == "stream_truncated"
 
 
 async def test_of_a_stream_that_breaks_the_held_back_rest_can_still_be_had():
-    relay = StreamRelay(exchange(stream=True), StreamRewriter(lambda _: Holding()))
+    relay = StreamRelay(call(stream=True), ReceivedAnswer(), StreamRewriter(lambda _: Holding()))
 
     async def breaks():
         yield event("Hello")

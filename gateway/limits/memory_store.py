@@ -10,7 +10,7 @@ from gateway.limits.limiter import Cost, Counter, Reservation, admit
 class MemoryLimitStore:
     """They are forgotten with the process, and when they are empty.
 
-    `now`: seconds since the epoch. `spent`: euros by bucket (``acme/main:month``) up to now.
+    `now`: seconds since the epoch. `spent`: what was used of budgets up to now, by bucket (``acme/main:month``).
     """
 
     SWEEP_EVERY = 4096
@@ -39,8 +39,9 @@ class MemoryLimitStore:
         self._open.remove(reservation.id)
         now, held, consumed = self._now(), reservation.cost.asked(), actual.consumed()
         for counter in reservation.counters:
-            if counter.kind != "requests":
-                self._bucket(counter, now).release(held[counter.kind], consumed[counter.kind])
+            if counter.kind.is_held:
+                measure = counter.kind.measure
+                self._bucket(counter, now).release(held[measure], consumed[measure])
 
     async def renew(self, reservations: Sequence[Reservation]) -> None:
         """Who holds here lives as long as the buckets do."""

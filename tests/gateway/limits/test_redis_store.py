@@ -8,7 +8,7 @@ import redis
 
 from gateway.errors import LimitsUnavailable
 from gateway.limits.limiter import Cost, Level, Limiter, LimitExceeded, Limits, Reservation, counters
-from gateway.limits.redis import RedisLimitStore
+from gateway.limits.redis_store import RedisLimitStore
 
 
 def of(limits, place="acme/app"):
@@ -36,7 +36,7 @@ async def test_of_many_at_once_from_several_gateways_exactly_one_gets_a_budget_f
 WORKER = """
 import asyncio, sys
 from gateway.limits.limiter import Cost, Level, Limiter, LimitExceeded, Limits, counters
-from gateway.limits.redis import RedisLimitStore
+from gateway.limits.redis_store import RedisLimitStore
 
 BUDGET = counters([Level("acme/app", "app", Limits.of(eur_per_month=100))])
 
@@ -87,7 +87,7 @@ async def test_without_redis_nothing_is_let_through(tmp_path):
 
 
 async def test_a_server_that_hangs_is_given_up(monkeypatch):
-    monkeypatch.setattr("gateway.limits.redis.TIMEOUT_S", 0.2)
+    monkeypatch.setattr("gateway.limits.redis_store.TIMEOUT_S", 0.2)
 
     async def say_nothing(reader, writer):
         await reader.read()

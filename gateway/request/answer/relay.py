@@ -15,13 +15,14 @@ from pydantic_core import from_json, to_json
 from backend.wire import SSE_DONE, fingerprint_of, sse_data
 from gateway.errors import BackendFailed
 from gateway.openai.answer import characters_said
+from gateway.openai.checked_call import Call
 from gateway.openai.finish import announces_end, recorded
 from gateway.openai.repeated_chunk import RepeatedChunk
 from gateway.openai.shape import DELTA, choices_of, position_of
 from gateway.openai.sse import DONE, EventSplitter
 from gateway.openai.stream_filter import StreamRewriter
 from gateway.openai.usage import usage_of
-from gateway.request.exchange import Exchange
+from gateway.request.answer.received import ReceivedAnswer
 
 CHANCES: Final = 8
 """Chunks in a row that may be like none before them until no repetition is looked for any more in a stream: some
@@ -32,10 +33,12 @@ INLINE_EVENT_BYTES = 8 << 10
 
 
 class StreamRelay:
-    """One streamed answer. Iterate `pieces` for what may be sent at once; then `ending` once the record is closed."""
+    """The streamed answer to `call`, noted in `received`. Iterate `pieces` for what may be sent at once; then `ending`
+    once the record is closed."""
 
-    def __init__(self, exchange: Exchange, rewriter: StreamRewriter | None) -> None:
-        self._exchange = exchange
+    def __init__(self, call: Call, received: ReceivedAnswer, rewriter: StreamRewriter | None) -> None:
+        self._call = call
+        self._received = received
         self._rewriter = rewriter
         self._splitter = EventSplitter()
         self._template: dict[str, Any] | None = None  # the last chunk, for those we have to make ourselves
@@ -64,7 +67,7 @@ class StreamRelay:
                 raise failure
             if self._done:
                 return
-        if self._splitter.empty and len(self._ends) >= self._exchange.call.choices:
+        if self._splitter.empty and len(self._ends) >= self._call.choices:
             if rest := self._end():
                 yield rest
             return
@@ -86,8 +89,8 @@ class StreamRelay:
 
     def ending(self) -> bytes:
         """The last bytes of a complete stream: usage if asked for, then ``[DONE]``."""
-        usage = self._exchange.usage
-        if usage is None or self._template is None or not self._exchange.call.request.wants_usage_chunk:
+        usage = self._received.usage
+        if usage is None or self._template is None or not self._call.request.wants_usage_chunk:
             return SSE_DONE
         last = {**self._template, "choices": [], "usage": usage.model_dump(exclude_none=True)}
         return sse_data(to_json(last, inf_nan_mode="null")) + SSE_DONE
@@ -107,9 +110,9 @@ class StreamRelay:
     def _more_text(self, repeated: RepeatedChunk, payload: bytes, text: str) -> list[bytes]:
         """The frames of a chunk that is as the one before it but for its text."""
         self._chances = CHANCES
-        exchange = self._exchange
-        exchange.chunks_out += 1
-        exchange.characters_out += len(text)
+        received = self._received
+        received.chunks_out += 1
+        received.characters_out += len(text)
         if self._feed is not None and (after := self._feed(text)) != text:
             if not after:
                 return []
@@ -143,9 +146,9 @@ class StreamRelay:
         payload = self._take_usage(chunk, payload)
         if not payload:
             return []
-        if self._exchange.fingerprint is None:
-            self._exchange.fingerprint = fingerprint_of(chunk)
-        self._exchange.chunks_out += 1
+        if self._received.fingerprint is None:
+            self._received.fingerprint = fingerprint_of(chunk)
+        self._received.chunks_out += 1
         for place, choice in enumerate(choices):
             self._note(choice, place)
         frames = [payload] if self._rewriter is None else self._rewriter.rewrite(chunk)
@@ -155,18 +158,18 @@ class StreamRelay:
 
     def _note(self, choice: dict[str, Any], place: int) -> None:
         """What the meter and the record need to know of a choice."""
-        exchange, said = self._exchange, choice.get("delta")
-        exchange.characters_out += characters_said(choice if said is None else said)
-        exchange.hear_chunk(choice)
+        received, said = self._received, choice.get("delta")
+        received.characters_out += characters_said(choice if said is None else said)
+        received.note_first_token(choice)
         if said is not None:
-            exchange.count_tool_calls(said)
+            received.count_tool_calls(said)
         if announces_end(reason := choice.get("finish_reason")):
             self._ends[position_of(choice, place)] = recorded(reason)
-            exchange.finish_reasons = [word for word in self._ends.values() if word is not None]
+            received.finish_reasons = [word for word in self._ends.values() if word is not None]
 
     def _take_usage(self, chunk: dict[str, Any], payload: bytes) -> bytes:
         """Note the usage, in whatever chunk it comes, and take it out; empty when nothing else was in that chunk."""
         if chunk.get("usage") is None:
             return payload
-        self._exchange.usage = usage_of(chunk.pop("usage")) or self._exchange.usage
+        self._received.usage = usage_of(chunk.pop("usage")) or self._received.usage
         return to_json(chunk, inf_nan_mode="null") if chunk.get("choices") else b""

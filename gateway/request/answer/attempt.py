@@ -1,0 +1,81 @@
+"""One attempt of a call at one backend, and what a failure of the backend means for the call."""
+
+import logging
+from types import TracebackType
+
+from gateway.errors import (
+    BackendFailed,
+    BackendRefused,
+    BackendTimeout,
+    BackendUnavailable,
+    GatewayError,
+)
+from gateway.request.answer.received import ReceivedAnswer
+from gateway.request.exchange import Exchange
+from gateway.request.stages import Routed
+from regions.fleet.fleet import Call
+
+logger = logging.getLogger("domicile.gateway")
+
+MAX_BROKEN = 1
+"""Answers of a call that may fail in a backend before the client gets the error."""
+
+
+class Superseded(Exception):
+    """What an attempt was decided by is no longer in force. Nothing was sent to the backend from then on."""
+
+
+class Attempt:
+    """Use as ``with Attempt(exchange, routed, call):`` around the call of the backend.
+
+    Counts a failure of the backend against it, and suppresses it where another backend may be asked; otherwise raises
+    the error that the client gets. Also suppresses Superseded: then the same backend may be called again.
+    """
+
+    __slots__ = ("_call", "_exchange", "_routed")
+
+    def __init__(self, exchange: Exchange, routed: Routed, call: Call) -> None:
+        self._exchange = exchange
+        self._routed = routed
+        self._call = call
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        if error is None:
+            self._call.completed()
+            return False
+        if isinstance(error, Superseded):
+            self._exchange.received.called = None
+            self._exchange.attempts.tried.pop()  # it may be called under what is in force now
+            return True
+        if isinstance(error, BackendRefused | BackendUnavailable | BackendTimeout | BackendFailed):
+            self._failed(error)
+            return True
+        return False
+
+    def _failed(self, error: GatewayError) -> None:
+        """Raises the error for the client where no other backend may be asked."""
+        exchange, attempts = self._exchange, self._exchange.attempts
+        received = exchange.received
+        received.called = None  # the caller does not pay for a backend that failed
+        if isinstance(error, BackendRefused):
+            prompt = self._routed.redacted.prompt
+            error = prompt.filtered(error)
+            received.redactions = prompt.refusal_counts
+            if error.is_busy:
+                self._call.busy(error.retry_after_s)
+        else:
+            self._call.failed()
+            attempts.broken += isinstance(error, BackendFailed)
+        request = self._routed.request
+        logger.warning("%s: backend %s: %s", request.request_id, self._routed.route.backend.id, error.log_line)
+        unsent = request.client.held or not request.client.started
+        # A request that breaks the server that takes it must not break all of them, one after the other.
+        if not (unsent and error.elsewhere) or attempts.broken > MAX_BROKEN:
+            raise error
+        attempts.failure = error
+        exchange.received = ReceivedAnswer()  # nothing of this one was sent to the client

@@ -1,0 +1,100 @@
+"""What has been received of a backend's answer so far, for metering, metrics and the record."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any
+
+from backend.wire import Usage
+from gateway.openai.usage import MAX_TOKENS
+
+CHARACTERS_PER_TOKEN = 3
+"""On the safe side for the languages of the EU; an estimate, where no real count is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Used:
+    """Tokens of one call. `cached`: those of the prompt that the backend had computed before. `estimated`: the backend
+    did not report them, so they are derived from the text of the answer, as far as that came."""
+
+    prompt: int
+    answer: int
+    cached: int = 0
+    estimated: bool = False
+
+
+@dataclass(slots=True)
+class ReceivedAnswer:
+    """One attempt's answer. It grows while the answer arrives. Times are `perf_counter` seconds.
+
+    `called`: when the backend was called; None before that, and after the backend failed. `bytes_out`: sent to the
+    client. `characters_out`: of text, before the output filter. `redactions`: findings of the output filter, by label.
+    `closed`: the outcome was handed to the record.
+    """
+
+    called: float | None = None
+    first_token: float | None = None
+    usage: Usage | None = None
+    finish_reasons: list[str] = field(default_factory=list)
+    fingerprint: str | None = None
+    tool_calls: int = 0
+    bytes_out: int = 0
+    chunks_out: int = 0
+    characters_out: int = 0
+    redactions: Mapping[str, int] = field(default_factory=dict)
+    closed: bool = False
+
+    def note_first_token(self, choice: Mapping[str, Any]) -> None:
+        """Note when the first chunk of a stream came that has text or a tool call: servers open a stream with a role
+        alone, some of them before they have computed a token."""
+        if self.first_token is not None:
+            return
+        delta = choice.get("delta")
+        said = delta.items() if isinstance(delta, dict) else ()
+        if choice.get("text") or any(value for name, value in said if name != "role"):
+            self.first_token = perf_counter()
+
+    def count_tool_calls(self, message: object) -> None:
+        """Count the tool calls that begin in `message`, a message or a delta: later deltas of a call have no id."""
+        calls = message.get("tool_calls") if isinstance(message, dict) else None
+        if isinstance(calls, list):
+            self.tool_calls += sum(isinstance(call, dict) and bool(call.get("id")) for call in calls)
+
+    def used(self, prompt_estimate: int) -> Used | None:
+        """The tokens that are charged. An answer that was cut costs the prompt and what was sent of it.
+
+        None, and so nothing, where no backend answered.
+        """
+        if self.usage is not None:
+            details = self.usage.prompt_tokens_details
+            prompt = _bounded(self.usage.prompt_tokens)
+            cached = _bounded(details.cached_tokens) if details is not None else 0
+            return Used(prompt, _bounded(self.usage.completion_tokens), min(prompt, cached))
+        if not (self.called or self.chunks_out):
+            return None
+        by_text = -(-self.characters_out // CHARACTERS_PER_TOKEN)
+        return Used(prompt_estimate, max(self.chunks_out, by_text), estimated=True)
+
+    @property
+    def energy_mj(self) -> int | None:
+        """Millijoules that the backend reported; None where it reported none."""
+        joules = None if self.usage is None else self.usage.energy_joules
+        return None if joules is None else round(joules * 1000)
+
+    @property
+    def backend_ms(self) -> int | None:
+        """Milliseconds since the backend was called; None where it was not, or failed."""
+        return None if self.called is None else round((perf_counter() - self.called) * 1000)
+
+    def first_token_s(self, started: float) -> float | None:
+        """Seconds from `started` to the first token: as the engine reports it, after the time that the call took to
+        reach it; else when the first text of a stream came; None where that is not known."""
+        said = self.usage.first_token_ms if self.usage is not None else None
+        if said is not None and self.called is not None:
+            return self.called - started + said / 1000
+        return None if self.first_token is None else self.first_token - started
+
+
+def _bounded(said: int) -> int:
+    """Between nothing and what a call may have: metering does not rely on who read the usage."""
+    return min(max(said, 0), MAX_TOKENS)

@@ -1,0 +1,96 @@
+"""What ends a request: its answer, or any error, which becomes an answer here. All of it is counted, and on record
+where the record has a place for it."""
+
+import asyncio
+import logging
+import traceback
+from collections.abc import Awaitable
+from pathlib import Path
+
+from gateway.content.prompt import output_refused
+from gateway.errors import BackendRefused, GatewayError, GatewayStopping, InternalError, LimitReached
+from gateway.openai.asgi_client import ClientGone, Header
+from gateway.openai.sse import sse_data
+from gateway.request.answer.headers import JSON, content_length
+from gateway.request.exchange import Exchange
+from gateway.request.recorder import Recorder
+from gateway.request.telemetry import Telemetry
+from policy.errors import RedactionError
+
+logger = logging.getLogger("domicile.gateway")
+
+
+class Outcome:
+    def __init__(self, recorder: Recorder, telemetry: Telemetry) -> None:
+        self._recorder = recorder
+        self._telemetry = telemetry
+
+    async def of(self, exchange: Exchange, steps: Awaitable[None]) -> None:
+        """Run `steps`, which note their progress in `exchange`. Does not raise what a client, a backend or a server
+        that stops can cause."""
+        client = exchange.client
+        with self._telemetry.request_span(exchange.endpoint.operation, client.headers):
+            try:
+                await steps
+            except ClientGone:
+                self._recorder.gone(exchange.endpoint.path, client.address, exchange.principal)
+            except GatewayError as error:
+                await self._refuse(exchange, error)
+            except RedactionError as error:
+                await self._refuse(exchange, output_refused(error))
+            except asyncio.CancelledError:
+                await self._cancelled(exchange)
+            except Exception as error:
+                request_id = exchange.parsed.request_id if exchange.parsed else "request"
+                logger.error("%s: %s", request_id, _without_content(error))
+                await self._refuse(exchange, InternalError("The gateway failed; the call was not completed"))
+            finally:
+                client.stop_watching()
+                self._telemetry.finished(exchange, client.status)
+
+    async def _cancelled(self, exchange: Exchange) -> None:
+        """The client left, or the server ends and has waited as long as it does."""
+        client = exchange.client
+        if not client.gone:
+            stopping = GatewayStopping("The gateway is stopping and cut this call; send it again", retry_after_s=1)
+            await self._refuse(exchange, stopping)
+            return
+        if exchange.accepted is not None:
+            await self._recorder.aborted(exchange, "client_disconnected")
+        else:
+            self._recorder.gone(exchange.endpoint.path, client.address, exchange.principal)
+
+    async def _refuse(self, exchange: Exchange, error: GatewayError) -> None:
+        """Record or count the refusal, then send it to the client: as a status, or as an event in a stream that has
+        begun."""
+        client = exchange.client
+        client.stop_watching()  # from here on nothing may be cut short: the outcome goes on record
+        error, recorded = await self._recorder.refused(exchange, error)
+        if not recorded:
+            self._recorder.turned_away(error, exchange.endpoint.path, client.address, exchange.principal)
+        # A backend makes up its own codes, and each would be another series.
+        label = "backend_refused" if isinstance(error, BackendRefused) else error.code or "invalid_request"
+        self._telemetry.errors.labels(label).inc()
+        if client.started:
+            await client.end(sse_data(error.body()))  # and no `[DONE]`: the answer is not whole
+            return
+        body = error.body()
+        headers = [JSON, content_length(body), *error.headers(), *_headers(exchange, error)]
+        await client.start(error.http_status, headers)
+        await client.end(body)
+
+
+def _headers(exchange: Exchange, error: GatewayError) -> list[Header]:
+    """The call's own, as far as it came."""
+    if exchange.parsed is None:
+        return []
+    rates = error.rates if isinstance(error, LimitReached) and error.rates else ()
+    if exchange.reserved is not None:
+        rates = exchange.reserved.rates
+    return [(b"x-request-id", exchange.parsed.request_id.encode()), *rates]
+
+
+def _without_content(error: BaseException) -> str:
+    """Type and place of an error, never its message: that may quote the prompt."""
+    places = traceback.extract_tb(error.__traceback__)[-3:]
+    return f"{type(error).__name__} at " + " < ".join(f"{Path(p.filename).name}:{p.lineno}" for p in reversed(places))
