@@ -229,6 +229,12 @@ def characters_said(said: dict[str, Any]) -> int:
     return size
 
 
+def calls_begun(said: object) -> int:
+    """Tool calls that a message holds, or that a piece of one begins: what goes on with one has no id."""
+    calls = said.get("tool_calls") if isinstance(said, dict) else None
+    return sum(isinstance(call, dict) and bool(call.get("id")) for call in calls) if isinstance(calls, list) else 0
+
+
 def _part_size(part: Any) -> int:
     text = part.get("text") if isinstance(part, dict) else None
     return len(text) if isinstance(text, str) else 0

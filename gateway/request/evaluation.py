@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from gateway.content.inspection import Inspection
 from gateway.content.kept_content import Content
 from gateway.content.person_names import NameFinder
-from gateway.content.prompt import Prompt, unredacted
+from gateway.content.prompt import Prompt
 from gateway.errors import BackendUnavailable, PolicyDenied, RedactionRefused
 from gateway.identity.principal import Principal
 from gateway.openai.asgi_client import Client
@@ -129,7 +129,10 @@ class Evaluation:
             )
         except RedactionRefused as failure:
             narrowed = self._judge.narrowed(exchange, decision, failure)
-            return narrowed, unredacted(call, redactor, principal.project, decision.priority)
+            plain = await self._inspection.unredacted(
+                call, redactor, principal.tenant, principal.project, decision.priority
+            )
+            return narrowed, plain
         exchange.redactions_in = prompt.counts
         if days := decision.retention.content_days:  # never of a prompt that could not be inspected
             exchange.content = Content(call.raw, prompt.body, exchange.subject, days)

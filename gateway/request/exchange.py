@@ -9,6 +9,7 @@ from audit.log.receipt import Receipt
 from backend.wire import Usage
 from gateway.content.kept_content import Content
 from gateway.identity.principal import Principal
+from gateway.openai.answer import calls_begun
 from gateway.openai.asgi_client import Header
 from gateway.openai.endpoint import Call
 from gateway.openai.usage import MAX_TOKENS
@@ -110,10 +111,7 @@ class Exchange:
             self.first_token = perf_counter()
 
     def count_tool_calls(self, message: object) -> None:
-        """Those that a message holds, or that a piece of one begins: what goes on with one has no id."""
-        calls = message.get("tool_calls") if isinstance(message, dict) else None
-        if isinstance(calls, list):
-            self.tool_calls += sum(isinstance(call, dict) and bool(call.get("id")) for call in calls)
+        self.tool_calls += calls_begun(message)
 
     @property
     def used(self) -> Used | None:

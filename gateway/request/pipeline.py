@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from time import perf_counter
-from typing import Any
 from urllib.parse import quote
 
 from audit.log.receipt import Receipt
 from gateway.configuration.settings import Requests
-from gateway.content.inspection import Inspection, parsed
+from gateway.content.inspection import Inspection
 from gateway.content.kept_content import subject_of
 from gateway.content.prompt import Prompt, output_refused
+from gateway.content.whole_answer import Handling
 from gateway.errors import (
     BackendFailed,
     BackendRefused,
@@ -32,7 +32,7 @@ from gateway.errors import (
 from gateway.identity.principal import Principal
 from gateway.openai.asgi_client import Client, ClientGone, Header
 from gateway.openai.endpoint import Endpoint
-from gateway.openai.finite_json import NotFinite, write
+from gateway.openai.finite_json import write
 from gateway.openai.sse import sse_data
 from gateway.openai.stream_filter import StreamRewriter
 from gateway.random_bytes import random_hex
@@ -46,7 +46,7 @@ from gateway.request.relay import StreamRelay
 from gateway.request.reservation import Meter
 from gateway.request.routes import Routes
 from gateway.request.telemetry import Telemetry
-from gateway.request.whole_answer import read_answer, usage_is_sound
+from gateway.request.whole_answer import note
 from gateway.upstream.client import Answer, Upstream
 from policy.errors import RedactionError
 from regions.fleet.fleet import Call
@@ -92,7 +92,7 @@ class Pipeline:
                 with step("parse"):  # 2.
                     raw = await client.body(self.settings.max_body_bytes, self.settings.body_timeout_s)
                     async with self.meter.admission(principal, len(raw)) as counted:
-                        call = await parsed(endpoint, raw)
+                        call = await self.inspection.parsed(endpoint, raw, principal.tenant)
                     subject = subject_of(client.headers, call.body)
                 trace_id = self.telemetry.trace_id(client.headers)
                 exchange = Exchange(f"req-{random_hex(12)}", principal, call, subject, trace_id)
@@ -217,18 +217,17 @@ class Pipeline:
         raw = await answer.body(MAX_ANSWER_BYTES)
         self.judge.check_running(exchange)
         with self.telemetry.step("restore"):  # 9.
-            body = read_answer(exchange, raw)
+            handling = Handling(exchange.call.endpoint.generates, keeps=exchange.content is not None)
+            whole = await self.inspection.whole_answer(raw, handling, prompt.output, exchange.principal.tenant)
+            note(exchange, whole.told)
             self.routes.answered(exchange, call)
             if prompt.output is not None:
-                tenant = exchange.principal.tenant
-                await self.inspection.filter_answer(body, raw, exchange.usage, prompt.output, tenant)
                 exchange.redactions_out = prompt.output.counts
-            if prompt.output is not None or not exchange.call.endpoint.generates or not usage_is_sound(body, exchange):
-                raw = _written(body)
+            raw = whole.passed()
             if client.headers.get(DEBUG_HEADER) == "upstream":
-                raw = _written({**body, "domicile": {"upstream_request": prompt.fields}})
-        if exchange.content is not None:
-            exchange.content.hear(body)
+                raw = b'%s,"domicile":%s}' % (raw.rstrip()[:-1], write({"upstream_request": prompt.fields}))
+        if exchange.content is not None and whole.said is not None:
+            exchange.content.hear(whole.said)
         exchange.bytes_out = len(raw)
         with self.telemetry.step("record"):  # 10. durable before the body
             receipt = await self.recorder.completed(exchange)
@@ -299,13 +298,6 @@ class Pipeline:
             headers += [(b"x-request-id", exchange.request_id.encode()), *exchange.rates]
         await client.start(error.http_status, headers)
         await client.end(body)
-
-
-def _written(answer: dict[str, Any]) -> bytes:
-    try:
-        return write(answer)
-    except NotFinite:
-        raise BackendFailed("The backend's answer holds a number that JSON does not have") from None
 
 
 def _without_content(error: BaseException) -> str:

@@ -1,46 +1,11 @@
-"""A whole answer of a backend, read: parsed, of the right shape, with its usage and ends noted for meter and record."""
+"""What a whole answer tells, noted for the meter and the record."""
 
-from typing import Any
-
-from pydantic_core import from_json
-
-from backend.wire import fingerprint_of
-from gateway.errors import BackendFailed
-from gateway.openai.answer import characters_said
-from gateway.openai.embeddings import read_embeddings
-from gateway.openai.finish import recorded
-from gateway.openai.shape import MESSAGE, choices_of
-from gateway.openai.usage import usage_of
+from gateway.content.whole_answer import Told
 from gateway.request.exchange import Exchange
 
 
-def read_answer(exchange: Exchange, raw: bytes) -> dict[str, Any]:
-    """The answer to `exchange` in `raw`. Raises BackendFailed where it is none."""
-    if not exchange.call.endpoint.generates:
-        vectors, exchange.usage = read_embeddings(raw)
-        return vectors
-    try:
-        body: dict[str, Any] = from_json(raw, allow_inf_nan=False)
-    except ValueError:
-        raise BackendFailed("The backend's answer is not JSON") from None
-    choices = choices_of(body, MESSAGE)
-    if not choices:
-        raise BackendFailed("The backend's answer is not an OpenAI answer")
-    exchange.usage = usage_of(body.get("usage"))
-    exchange.fingerprint = fingerprint_of(body)
-    for choice in choices:
-        said = choice.get("message")
-        exchange.characters_out += characters_said(choice if said is None else said)
-        exchange.count_tool_calls(said)
-        if word := recorded(choice.get("finish_reason")):
-            exchange.finish_reasons.append(word)
-    return body
-
-
-def usage_is_sound(body: dict[str, Any], exchange: Exchange) -> bool:
-    """Whether the client may have the `usage` as the backend sent it. If not, what cannot be true is removed from
-    `body`: the client must not bill by it either."""
-    if exchange.usage is not None or not body.get("usage"):
-        return True
-    del body["usage"]
-    return False
+def note(exchange: Exchange, told: Told) -> None:
+    exchange.usage, exchange.fingerprint = told.usage, told.fingerprint
+    exchange.characters_out += told.characters
+    exchange.tool_calls += told.tool_calls
+    exchange.finish_reasons.extend(told.finish_reasons)
