@@ -11,7 +11,7 @@ extensions (``top_k``, ``min_p``, ``repetition_penalty``, ``min_tokens``, ``stop
 import re
 from collections.abc import Iterator
 from math import isfinite
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, field_validator
 

@@ -224,18 +224,18 @@ class Inspection:
     async def _in_turn(self, tenant: str, queue: _Queue, job: Job | AnswerJob) -> Any:
         try:
             async with queue.turn, self._free:
-                return await self._run(job)
+                return await self._run(tenant, job)
         finally:
             queue.size -= 1
             if not queue.size:
                 self._queues.pop(tenant, None)
 
-    async def _run(self, job: Job | AnswerJob) -> Any:
+    async def _run(self, tenant: str, job: Job | AnswerJob) -> Any:
         process = self._idle.pop() if self._idle else await self._start()
         whole = False
         try:
             async with asyncio.timeout(self._settings.budget_s):
-                result = await _ask(process, job)
+                result = await self._ask(process, tenant, job)
             whole = True
             return result
         except TimeoutError:
@@ -250,6 +250,15 @@ class Inspection:
                 self._idle.append(process)
             else:
                 await self._end(process)
+
+    async def _ask(self, process: Process, tenant: str, job: Job | AnswerJob) -> Any:
+        if process.stdin is None or process.stdout is None:
+            raise EOFError("the process has no pipes")
+        process.stdin.write(await self._lane.run(tenant, framed, job))
+        await process.stdin.drain()
+        size = int.from_bytes(await process.stdout.readexactly(LENGTH_BYTES))
+        content = await process.stdout.readexactly(size)
+        return await self._lane.run(tenant, pickle.loads, content)
 
     async def _start(self) -> Process:
         # Not with -m: its classes would be of __main__, and pickles name the module that a class is of.
@@ -286,13 +295,3 @@ def _is_quick_answer(raw: bytes, *, filtered: bool) -> bool:
 def _refusal_in(result: Refused) -> RedactionError:
     """What a process refused, as an error."""
     return RedactionBlocked(*result.blocked) if result.blocked else RedactionError(result.reason)
-
-
-async def _ask(process: Process, job: Job | AnswerJob) -> Any:
-    if process.stdin is None or process.stdout is None:
-        raise EOFError("the process has no pipes")
-    process.stdin.write(await asyncio.to_thread(framed, job))
-    await process.stdin.drain()
-    size = int.from_bytes(await process.stdout.readexactly(LENGTH_BYTES))
-    content = await process.stdout.readexactly(size)
-    return await asyncio.to_thread(pickle.loads, content)
