@@ -73,7 +73,9 @@ PLAIN = answer("mock", " ".join(WORDS))
 def large():
     """A whole answer of some 8 MB: 100 kB of text, the rest log probabilities of 100,000 tokens."""
     said = json.loads(answer("mock", "The answer is long. " * 5000))
-    said["choices"][0]["logprobs"] = {"content": [{"token": f" t{n}", "logprob": -0.5, "bytes": [n % 256]} for n in range(160_000)]}
+    said["choices"][0]["logprobs"] = {
+        "content": [{"token": f" t{n}", "logprob": -0.5, "bytes": [n % 256]} for n in range(160_000)]
+    }
     body = dumps(said).encode()
     return head("200 OK", "application/json", len(body)) + body
 

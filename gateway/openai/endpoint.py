@@ -95,6 +95,15 @@ def read_call(endpoint: Endpoint, raw: bytes) -> Call:
         body = read(raw)
     except ValueError as error:
         raise InvalidRequest(f"The body is not valid JSON: {error}", code="invalid_json") from None
+    try:
+        return _checked(endpoint, raw, body)
+    except InvalidRequest as error:
+        if isinstance(body, dict) and isinstance(name := body.get("model"), str):
+            error.model = name
+        raise
+
+
+def _checked(endpoint: Endpoint, raw: bytes, body: Any) -> Call:
     if isinstance(body, dict) and may_exceed_shape(raw):
         check_shape(body)
     try:

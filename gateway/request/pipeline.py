@@ -84,6 +84,7 @@ class Pipeline:
         """Answer one request. Errors become answers here, and so does the server's cancellation when it ends."""
         exchange: Exchange | None = None
         principal: Principal | None = None
+        refused_model = ""
         step = self.telemetry.step
         with self.telemetry.request_span(endpoint.operation, client.headers):
             try:
@@ -106,6 +107,8 @@ class Pipeline:
             except ClientGone:
                 self.recorder.gone(endpoint.path, client.address, principal)
             except GatewayError as error:
+                if principal is not None and error.model and self.judge.offers(principal.tenant, error.model):
+                    refused_model = error.model
                 await self._refuse(exchange, client, error, endpoint, principal)
             except RedactionError as error:
                 await self._refuse(exchange, client, output_refused(error), endpoint, principal)
@@ -126,7 +129,8 @@ class Pipeline:
                 await self._refuse(exchange, client, failed, endpoint, principal)
             finally:
                 client.stop_watching()
-                self.telemetry.finished(endpoint, exchange, client.status, principal.tenant if principal else "")
+                tenant = principal.tenant if principal else ""
+                self.telemetry.finished(endpoint, exchange, client.status, tenant, refused_model)
 
     async def _find_way(self, exchange: Exchange, client: Client) -> Way:
         """Evaluated from the beginning after waiting for a backend: key and policy may be others by then. Where nobody

@@ -160,14 +160,17 @@ class Telemetry:
                 span.set_status(trace.StatusCode.ERROR)
                 raise
 
-    def finished(self, endpoint: Endpoint, exchange: Exchange | None, status: int, tenant: str = "") -> None:
-        """Count and time a request that is over; `status` is what the client saw, 0 if nothing. Of a request whose body
-        could not be read only the `tenant` is known, of one without a valid key not even that."""
+    def finished(
+        self, endpoint: Endpoint, exchange: Exchange | None, status: int, tenant: str = "", model: str = ""
+    ) -> None:
+        """Count and time a request that is over; `status` is what the client saw, 0 if nothing. Of a request that was
+        refused for its body the `tenant` is known, and the `model` where the body names one that it may call; of one
+        without a valid key neither."""
         if self._tracer is not None:
             self._describe(endpoint, exchange, status)
         if exchange is None:
             named = self.tenant_label(tenant) if tenant else ""
-            self.requests.labels(named, endpoint.operation, "", str(status)).inc()
+            self.requests.labels(named, endpoint.operation, model, str(status)).inc()
             return
         call, usage = exchange.call, exchange.usage
         model = call.model if exchange.offered else ""  # a name that was made up labels nothing

@@ -76,15 +76,15 @@ def test_a_whole_answer_is_kept_by_choice_and_nothing_of_it_that_is_no_text():
     kept = content()
     call = {"id": "c1", "type": "function", "function": {"name": "send", "arguments": '{"a": 1}'}}
     body = {
-            "choices": [
-                {"index": 1, "text": "second", "finish_reason": "length", "logprobs": {"x": -0.5}},
-                {
-                    "index": 0,
-                    "message": {"role": "assistant", "content": "first", "tool_calls": [call], "score": 0.1},
-                    "finish_reason": "stop",
-                },
-            ]
-        }
+        "choices": [
+            {"index": 1, "text": "second", "finish_reason": "length", "logprobs": {"x": -0.5}},
+            {
+                "index": 0,
+                "message": {"role": "assistant", "content": "first", "tool_calls": [call], "score": 0.1},
+                "finish_reason": "stop",
+            },
+        ]
+    }
     kept.hear(said_in(body))
     assert kept.answered().values["output"] == [
         {
