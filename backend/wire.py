@@ -11,7 +11,7 @@ extensions (``top_k``, ``min_p``, ``repetition_penalty``, ``min_tokens``, ``stop
 import re
 from collections.abc import Iterator
 from math import isfinite
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, field_validator
 
@@ -256,9 +256,9 @@ TokenIds = list[int]
 
 
 def _ids_in(prompt: str | list[str] | TokenIds | list[TokenIds]) -> int:
-    if isinstance(prompt, str):
+    if isinstance(prompt, str) or not prompt or isinstance(prompt[0], str):
         return 0
-    return sum(len(item) if isinstance(item, list) else isinstance(item, int) for item in prompt)
+    return len(prompt) if isinstance(prompt[0], int) else sum(map(len, cast(list[TokenIds], prompt)))
 
 
 def _texts_of(prompt: str | list[str] | TokenIds | list[TokenIds]) -> Iterator[str]:

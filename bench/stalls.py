@@ -3,23 +3,30 @@
     python bench/stalls.py --out bench/results/stalls-2026-11-29.json
 
 The gateway runs in a process of its own, in front of a mock that answers at once. One tenant sends an attack over and
-over, from two connections; another asks for `GET /v1/models` (authentication, no backend) every 5 ms and makes a short
-call every 50 ms. The figures are the longest such answer under the attack, and the longest of a quiet gateway before
-it; the difference is the stall. On a machine that does other work both are larger, which is why both are reported, and
-beside them the CPU time of each step that holds the gateway's interpreter, which does not depend on that.
+over, from two connections of a third process, so that what it takes to send is not measured; another asks for
+`GET /v1/models` (authentication, no backend) every 5 ms and makes a short call every 50 ms. The figures are the longest
+such answer under the attack, and the longest of a quiet gateway before it; the difference is the stall. On a machine
+that does other work both are larger, which is why both are reported, and beside them the CPU time of each step that
+holds the gateway's interpreter, which does not depend on that.
 """
 
 import argparse
 import asyncio
 import gc
 import json
+import multiprocessing
 import os
 import pickle
+import signal
+import socket
 import statistics
 import sys
 import tempfile
+import threading
 import time
-from contextlib import ExitStack
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -37,11 +44,14 @@ from gateway.errors import BodyTooComplex  # noqa: E402
 from gateway.installation.installation import Installation  # noqa: E402
 from gateway.openai import finite_json  # noqa: E402
 from gateway.openai.bounds import BOUNDS, check_shape  # noqa: E402
-from gateway.openai.endpoints import CHAT  # noqa: E402
+from gateway.openai.endpoints import CHAT, COMPLETIONS  # noqa: E402
 from regions.identity.identity import BackendIdentity  # noqa: E402
 
 PORT = 9402
 BUDGET_MS = 50
+UNREDACTED = "policy: open\nversion: 1\nresidency: {process_in: EEA, store_in: EEA}\n"
+STARTS_S = 3.0
+"""For the attacker's process to start."""
 
 
 def chat(messages: bytes) -> bytes:
@@ -69,6 +79,11 @@ ATTACKS: dict[str, bytes] = {
     "90,000 biases": b'{"model":"mock","messages":[{"role":"user","content":"x"}],"logit_bias":'
     + json.dumps({str(n): "x" for n in range(90_000)}).encode() + b"}",
     "a million token ids": b'{"model":"mock","messages":[' + b",".join([b"1"] * 1_000_000) + b"]}",
+    "300,000 token ids of a prompt": b'{"model":"mock","prompt":[' + b",".join([b"12345"] * 300_000) + b"]}",
+    "300,000 floats nobody asked for": chat(b'{"role":"user","content":"x"}')[:-1]
+    + b',"x":[' + b",".join([b"0.123456789"] * 299_990) + b"]}",
+    "100,000 names of members": chat(b'{"role":"user","content":"x"}')[:-1]
+    + b',"x":' + json.dumps({f"name{n}": n for n in range(99_000)}).encode() + b"}",
     "512 tools of deep schemas": chat(b'{"role":"user","content":"x"}')[:-1]
     + b',"tools":' + json.dumps([{"type": "function", "function": {"parameters": {"a": [{}] * 16}}}] * 512).encode()
     + b"}",
@@ -82,14 +97,14 @@ ATTACKS: dict[str, bytes] = {
 
 
 def installation(data: Path) -> tuple[dict[str, str], str]:
-    """Two tenants with a backend each; their keys, and an access token that may check policies."""
+    """Three tenants with a backend each; their keys, and an access token that may check policies."""
     made = Installation.create(data, "bench")
     database = made.database()
     control = made.control(database, actor="system", on_event=lambda event: None)
     keys = {}
-    for tenant in ("acme", "globex"):
+    for tenant in ("acme", "globex", "open"):
         control.create_tenant(tenant)
-        control.activate_policy(tenant, POLICY)
+        control.activate_policy(tenant, UNREDACTED if tenant == "open" else POLICY)
         control.create_project(tenant, "main", purpose="benchmark", legal_basis="contract", risk_class="limited")
         identity = BackendIdentity("bench", tenant, "eu-fr-par", f"mock-{tenant}")
         control.register_backend(identity, url=f"http://127.0.0.1:{MOCK_PORT}", models=["mock"])
@@ -118,14 +133,18 @@ def steps(body: bytes) -> dict[str, float]:
 
     if len(body) > 8 << 20:
         return took
-    timed("count", BOUNDS.check, body)
+    longest, scan = 0.0, BOUNDS.scan(body)
+    while timed("count", lambda: next(scan, True) is None):  # others have their turn between two slices
+        longest = max(longest, took["count"])
+    took["count"] = max(longest, took["count"])
     try:
         BOUNDS.check(body)
     except BodyTooComplex:
         return took
     parsed = timed("parse", finite_json.read, body)
     if parsed is not None and timed("shape", lambda: check_shape(parsed) or True):
-        timed("validate", CHAT.request_type.model_validate, parsed)
+        endpoint = COMPLETIONS if "prompt" in parsed else CHAT
+        timed("validate", endpoint.request_type.model_validate, parsed)
         if len(body) > INLINE_BYTES:
             pickled = timed("pickle", framed, parsed)
             timed("unpickle", pickle.loads, pickled[4:])
@@ -159,18 +178,58 @@ async def worst(base: str, key: str, seconds: float) -> dict[str, float]:
     }
 
 
-async def attacking(base: str, path: str, key: str, body: bytes, statuses: dict[int, int]) -> None:
-    """Send `body` again and again until cancelled; count what is answered."""
-    while True:
-        async with aiohttp.ClientSession() as http:
-            try:
-                sent = {"authorization": f"Bearer {key}", "content-type": "application/json"}
-                async with http.post(base + path, data=body, headers=sent) as answer:
-                    await answer.read()
-                    statuses[answer.status] = statuses.get(answer.status, 0) + 1
-            except aiohttp.ClientError:
-                statuses[0] = statuses.get(0, 0) + 1
-        await asyncio.sleep(0)
+def attack(path: str, key: str, body: bytes, results: "multiprocessing.SimpleQueue[Counter[int]]") -> None:
+    """Send `body` again and again, from two connections at once, until SIGTERM; then put how often each status came.
+
+    Blocking sockets: the body is sent whole before the answer is read, as many clients do.
+    """
+    os.nice(5)  # two cores are few for gateway, inspection, mock, victim and attacker; a real one has its own
+    statuses: Counter[int] = Counter()
+    ended = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: ended.set())
+    head = (
+        f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer {key}\r\ncontent-type: application/json\r\n"
+        f"content-length: {len(body)}\r\n\r\n"
+    ).encode()
+
+    def run() -> None:
+        while not ended.is_set():
+            with socket.create_connection(("127.0.0.1", PORT)) as to, suppress(OSError):
+                to.settimeout(30)
+                status = 0
+                try:
+                    to.sendall(head)
+                    to.sendall(body)
+                    with to.makefile("rb") as answer:
+                        status = int(answer.readline()[9:12] or 0)
+                        while answer.readline().strip():  # the head
+                            pass
+                except (OSError, ValueError):  # closed before all was sent
+                    pass
+                statuses[status] += 1
+
+    threads = [threading.Thread(target=run, daemon=True) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    while not ended.wait(0.5):
+        pass
+    results.put(Counter(statuses))
+
+
+@contextmanager
+def attacking(path: str, key: str, body: bytes) -> Iterator[Counter[int]]:
+    """Attack inside of the block; what came of it is in the yielded counter after it."""
+    statuses: Counter[int] = Counter()
+    spawn = multiprocessing.get_context("spawn")
+    results = spawn.SimpleQueue()
+    attacker = spawn.Process(target=attack, args=(path, key, body, results), daemon=True)
+    attacker.start()
+    try:
+        yield statuses
+    finally:
+        attacker.terminate()
+        statuses.update(results.get())
+        attacker.join()
 
 
 async def measured(base: str, keys: dict[str, str], token: str, seconds: float) -> list[dict]:
@@ -180,25 +239,30 @@ async def measured(base: str, keys: dict[str, str], token: str, seconds: float) 
             break
         except aiohttp.ClientError:
             await asyncio.sleep(0.2)
-    attacks = {name: ("/v1/chat/completions", keys["acme"], body) for name, body in ATTACKS.items()}
+    attacks = {
+        name: ("/v1/completions" if b'"prompt"' in body[:40] else "/v1/chat/completions", keys["acme"], body)
+        for name, body in ATTACKS.items()
+    }
+    attacks["the same prompt without redaction"] = (
+        "/v1/completions", keys["open"], ATTACKS["300,000 token ids of a prompt"]
+    )  # fmt: skip
+    attacks["3.9 MB of text without redaction"] = ("/v1/chat/completions", keys["open"], ATTACKS["3.9 MB of text"])
+    attacks["answers of 8 MB"] = ("/v1/chat/completions", keys["acme"], said("mode:large"))
+    attacks["answers of 8 MB without redaction"] = ("/v1/chat/completions", keys["open"], said("mode:large"))
     check = json.dumps({"document": RULES}).encode()
     attacks["4,000 rules of a policy"] = ("/admin/v1/tenants/acme/policies/check", token, check)
     found = []
     for name, (path, key, body) in attacks.items():
         quiet = await worst(base, keys["globex"], seconds / 2)
-        statuses: dict[int, int] = {}
-        tasks = [asyncio.create_task(attacking(base, path, key, body, statuses)) for _ in range(2)]
-        await asyncio.sleep(0.2)
-        under = await worst(base, keys["globex"], seconds)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        with attacking(path, key, body) as statuses:
+            await asyncio.sleep(STARTS_S)  # the process has imported what it needs
+            under = await worst(base, keys["globex"], seconds)
         stall = round(under["models_worst_ms"] - quiet["models_worst_ms"], 1)
         cpu = steps(body)
         found.append(
             {
                 "attack": name,
-                "answers": statuses,
+                "answers": dict(statuses),
                 "longest_step_cpu_ms": max(cpu.values(), default=0.0),
                 "steps_cpu_ms": cpu,
                 "stall_ms": stall,

@@ -70,6 +70,7 @@ class GatewayError(Exception):
         self.code = code or self.code
         self.retry_after_s = retry_after_s
         self.details = dict(details or {})
+        self.model: str | None = None  # that a body names which was refused before it became a call
 
     @property
     def http_status(self) -> int:

@@ -1,6 +1,9 @@
 """A watch on one SQLite file (`audit.storage.watched`): its inode and its sidecars', and marks that only ever grow.
 
-Inodes show a file that was removed, moved or replaced. An older copy written over the same inode, or restored by SQL,
+Inodes show a file that was removed, moved or replaced. They are read again only where the folder that holds them has
+changed: an entry cannot be made, removed or renamed without a new change time of its folder (POSIX, unlink and rename).
+That time has the granularity of the kernel's clock, so one that is younger than SETTLED_NS says nothing, and a round
+(`look_closely`) reads the inodes whatever it is. An older copy written over the same inode, or restored by SQL,
 shows in a table of marks. Each mark fills a page of its own, and mark n goes into slot "number of trailing zeros of n"
 (the ruler sequence), so that some slot was last written about 1, 2, 4, 8 ... marks ago: whatever part of the file is
 older than it was, some mark in it is.
@@ -9,6 +12,7 @@ older than it was, some mark in it is.
 import os
 import sqlite3
 import threading
+import time
 from contextlib import closing
 from pathlib import Path
 
@@ -18,6 +22,9 @@ from audit.files.wal import switch_to_wal
 from audit.storage.watched import StoreReplaced
 
 BUSY_SECONDS = 2.0
+SETTLED_NS = 2_000_000_000
+"""Age of a folder's last change from which a further one cannot have the same time: file systems count in
+milliseconds, FAT in two seconds."""
 SLOTS = 16
 PADDING = 3000  # bytes; with it no two marks share a page of 4096
 
@@ -29,6 +36,8 @@ _PASSING = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sql
 """Primary result codes that say nothing of the content: another process is at work, or the disk is full."""
 
 Inode = tuple[int, int]
+FolderState = tuple[int, int, int]
+"""Device, inode and change time (ns)."""
 
 
 class FileWatch:
@@ -39,6 +48,8 @@ class FileWatch:
         self._path = path
         self._name = name
         self._files = tuple(f"{path}{ending}" for ending in ("", "-wal", "-shm"))
+        self._folder = str(path.parent)
+        self._unchanged: FolderState | None = None  # while the folder is like this, its entries are known to be ours
         self._marks: dict[int, int] = {}
         self._version: int | None = None
         self._lock = threading.Lock()
@@ -49,6 +60,7 @@ class FileWatch:
                 self._db.execute(_TABLE)
                 self._marks = dict(self._db.execute("SELECT slot, mark FROM watch_mark").fetchall())
                 self._inodes = tuple(_inode(file) for file in self._files)
+                self._linked = any(map(os.path.islink, self._files))  # to another folder, which may change
             except BaseException:
                 self._db.close()
                 raise
@@ -56,6 +68,14 @@ class FileWatch:
             raise StoreError(f"{name} cannot be watched: {error}") from error
 
     def look(self) -> None:
+        folder = _state(self._folder)
+        if folder is not None and folder == self._unchanged:
+            return
+        self._look_at_files()
+        settled = folder is not None and time.time_ns() - folder[2] > SETTLED_NS
+        self._unchanged = folder if settled and not self._linked else None
+
+    def _look_at_files(self) -> None:
         for file, known in zip(self._files, self._inodes, strict=True):
             found = _inode(file)
             if found == known:
@@ -73,7 +93,7 @@ class FileWatch:
 
     def look_closely(self) -> None:
         with self._lock:
-            self.look()
+            self._look_at_files()
             try:
                 with closing(connect_existing(self._path, timeout=BUSY_SECONDS)) as db:  # with nothing cached
                     self._compare(dict(db.execute("SELECT slot, mark FROM watch_mark").fetchall()))
@@ -81,7 +101,7 @@ class FileWatch:
                         self._advance(db)
                         self._version = self._data_version()
             except sqlite3.Error as error:
-                self.look()
+                self._look_at_files()
                 if (getattr(error, "sqlite_errorcode", 0) & 0xFF) not in _PASSING:
                     raise StoreError(
                         f"{self._name} is damaged or was overwritten while this gateway has it open ({error});"
@@ -127,3 +147,11 @@ def _inode(file: str) -> Inode | None:
     except FileNotFoundError:
         return None
     return found.st_dev, found.st_ino
+
+
+def _state(folder: str) -> FolderState | None:
+    try:
+        found = os.stat(folder)
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino, found.st_ctime_ns

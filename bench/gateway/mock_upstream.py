@@ -13,6 +13,7 @@ model name is enough and any gateway can be tested; the words may be joined ("mo
   die        streaming: connection dropped after 10 chunks (no [DONE]); else dropped at once
   err429 / err500       that status, with an OpenAI error body
   tool       streaming tool-call deltas
+  large      a whole answer of some 8 MB, most of it log probabilities
   errmid     an SSE `data: {"error": ...}` event after 10 chunks
 """
 
@@ -20,6 +21,7 @@ import asyncio
 import json
 import os
 import sys
+from functools import cache
 
 CHUNK_S = float(os.environ.get("MOCK_CHUNK_MS", "10")) / 1000
 WORDS = (
@@ -65,6 +67,19 @@ def answer(model, text):
 
 
 PLAIN = answer("mock", " ".join(WORDS))
+
+
+@cache
+def large():
+    """A whole answer of some 8 MB: 100 kB of text, the rest log probabilities of 100,000 tokens."""
+    said = json.loads(answer("mock", "The answer is long. " * 5000))
+    said["choices"][0]["logprobs"] = {
+        "content": [{"token": f" t{n}", "logprob": -0.5, "bytes": [n % 256]} for n in range(160_000)]
+    }
+    body = dumps(said).encode()
+    return head("200 OK", "application/json", len(body)) + body
+
+
 FIRST = chunk({"role": "assistant", "content": ""})
 BODY = [chunk({"content": (w if i == 0 else " " + w)}) for i, w in enumerate(WORDS)]
 assert len(WORDS) == 50
@@ -148,7 +163,7 @@ class Mock(asyncio.Protocol):
         self.t.write(head(status, "application/json", len(b), extra) + b)
 
     def handle(self, method, path, hdr, body):
-        if method == "POST" and path.endswith("/chat/completions"):
+        if method == "POST" and path.endswith("/completions"):
             STATS["requests"] += 1
             LAST["headers"], LAST["body"] = hdr, body
             req = json.loads(body)
@@ -183,7 +198,7 @@ class Mock(asyncio.Protocol):
             elif "die" in model:
                 self.t.close()
             else:
-                self.t.write(PLAIN_RESP)
+                self.t.write(large() if "large" in model else PLAIN_RESP)
         elif path == "/stats":
             self.send_json(STATS)
         elif path == "/reset":

@@ -51,6 +51,7 @@ def build_admin(desk: Desk) -> FastAPI:
         app.include_router(router)
         routes += [route for route in router.routes if isinstance(route, APIRoute)]
     app.state.methods = [(route.path_regex, frozenset(route.methods or ())) for route in routes]
+    app.state.paths = sorted({route.path for route in routes})
     app.add_middleware(BoundedBody)
     app.add_middleware(NoStore)
     return app

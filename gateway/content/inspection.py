@@ -1,30 +1,54 @@
 """Where a request is parsed and redacted and an answer filtered: a short one in the event loop, a long one elsewhere.
 
-Detectors take up to 5 µs a character and hold the interpreter lock while they do, so a long prompt in the event loop,
-or in a thread of this process, would stall the calls of every tenant. A long one is redacted in a process
-(`gateway.content.inspection_process`); a tenant has one at work at a time, so that none can take all of them; and a
-budget of time ends what does not finish. What cannot be inspected is refused: nothing is sent that was not read.
+Three ways, by what a step costs and what it returns:
+
+* The values of a large request body are counted in the event loop, slice by slice, with a turn for other work between.
+* A large request body is parsed, validated and serialised in one thread, since what these steps return is used here.
+  Each of them holds the interpreter lock to its end; the number of values that a body may hold bounds that.
+* Long texts are redacted, and large answers read and filtered, in processes (`gateway.content.inspection_process`):
+  detectors take up to 5 µs a character.
+
+A tenant has one body or text at work at a time on each of these ways, so that none can take all of them; and a budget
+of time ends what does not finish. What cannot be inspected is refused: nothing is sent that was not read.
 """
 
 import asyncio
 import pickle
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from types import MappingProxyType, TracebackType
 from typing import Any, Self, TypeVar
 
-from backend.wire import Usage
 from gateway.configuration.settings import Inspection as Settings
-from gateway.content.inspection_process import LENGTH_BYTES, AnswerJob, Done, Filtered, Job, framed, plain
-from gateway.content.prompt import OutputFilters, Prompt, leaving, prepare, redaction_arguments, redaction_refusals
-from gateway.errors import RedactionRefused, TooManyConcurrent
-from gateway.openai.answer import FilterFactory, TextFilter, rewrite_choices
-from gateway.openai.checked_call import Call, parse_call
+from gateway.content.inspection_process import (
+    LENGTH_BYTES,
+    Answered,
+    AnswerJob,
+    Done,
+    Job,
+    Malformed,
+    Refused,
+    framed,
+    plain,
+)
+from gateway.content.prompt import (
+    OutputFilters,
+    Prompt,
+    leaving,
+    prepare,
+    redaction_arguments,
+    redaction_refusals,
+    unredacted,
+)
+from gateway.content.whole_answer import Handling, Told, WholeAnswer, whole_answer
+from gateway.errors import BackendFailed, RedactionRefused, TooManyConcurrent
+from gateway.openai.bounds import BOUNDS
+from gateway.openai.checked_call import Call, parse_call, read_call
 from gateway.openai.endpoints import Endpoint
-from gateway.openai.finite_json import read
 from policy.errors import RedactionBlocked, RedactionError
 from policy.facts import Priority
 from policy.redact.effort import effort_us
@@ -41,18 +65,9 @@ INLINE_ANSWER_BYTES = 2 << 10
 INLINE_EFFORT_US = 10_000.0
 """Estimated for the filter of a whole answer in the event loop: 8 kB of prose take a fifth of it."""
 INLINE_PARSE_BYTES = 64 << 10
-"""Of a body that is parsed in the event loop: about a millisecond."""
+"""Of a body or an answer that is parsed in the event loop: about a millisecond."""
 MAX_WAITING = 64
 """Long prompts of one tenant that may wait for their turn."""
-
-
-async def parsed(endpoint: Endpoint, raw: bytes) -> Call:
-    """As `parse_call`; a large body in a thread, which gives the event loop its turn between the steps."""
-    return parse_call(endpoint, raw) if len(raw) <= INLINE_PARSE_BYTES else await beside(parse_call, endpoint, raw)
-
-
-async def beside(work: Callable[..., T], *arguments: Any) -> T:
-    return await asyncio.to_thread(work, *arguments)
 
 
 @dataclass(slots=True)
@@ -61,6 +76,37 @@ class _Queue:
 
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     size: int = 0
+
+
+class Lane:
+    """One thread for work that holds the interpreter. Tenants take turns: each has one piece of work in its queue.
+
+    With more threads the event loop would have to wait for several of them, one after the other.
+    """
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="large-bodies")
+        self._queues: dict[str, _Queue] = {}
+
+    async def run(self, tenant: str, work: Callable[..., T], *arguments: Any) -> T:
+        queue = self._queues.setdefault(tenant, _Queue())
+        queue.size += 1
+        try:
+            async with queue.turn:
+                return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
+        finally:
+            queue.size -= 1
+            if not queue.size:
+                self._queues.pop(tenant, None)
+
+    def close(self) -> None:
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+
+async def counted(raw: bytes) -> None:
+    """As `Bounds.check`, with a turn for other work after each slice. Raises BodyTooComplex."""
+    for _ in BOUNDS.scan(raw):
+        await asyncio.sleep(0)
 
 
 class Inspection:
@@ -72,6 +118,7 @@ class Inspection:
         self._idle: list[Process] = []
         self._all: set[Process] = set()
         self._queues: dict[str, _Queue] = {}
+        self._lane = Lane()
         self._running: set[asyncio.Task[Any]] = set()
 
     async def __aenter__(self) -> Self:
@@ -86,6 +133,14 @@ class Inspection:
             task.cancel()
             with suppress(asyncio.CancelledError, Exception):
                 await task
+        self._lane.close()
+
+    async def parsed(self, endpoint: Endpoint, raw: bytes, tenant: str) -> Call:
+        """As `parse_call`. Raises InvalidRequest, BodyTooComplex."""
+        if len(raw) <= INLINE_PARSE_BYTES:
+            return parse_call(endpoint, raw)
+        await counted(raw)
+        return await self._lane.run(tenant, read_call, endpoint, raw)
 
     async def warm(self) -> None:
         """Start a process now, so that the first long prompt does not wait for it."""
@@ -103,34 +158,48 @@ class Inspection:
     ) -> Prompt:
         """As `gateway.content.prompt.prepare`. Raises RedactionRefused also where it takes longer than the budget, and
         TooManyConcurrent where too many long prompts of `tenant` wait."""
-        if _is_quick(call.raw) or not redactor.plan.input:
+        if _is_quick(call.raw) or (not redactor.plan.input and len(call.raw) <= INLINE_PARSE_BYTES):
             return prepare(call, redactor, project, names, priority)
+        if not redactor.plan.input:
+            return await self._lane.run(tenant, prepare, call, redactor, project, names, priority)
         with redaction_refusals():
             arguments = redaction_arguments(call, redactor, project, names)
-            redacted = await self._redacted(tenant, Job(plain(redactor.plan), redactor.hash_key, arguments))
-        return await beside(leaving, call, redactor, project, redacted, priority)
+            job = Job(plain(redactor.plan), redactor.hash_key, arguments)
+            redacted = await self._redacted(tenant, job)
+        return await self._lane.run(tenant, leaving, call, redactor, project, redacted, priority)
 
-    async def filter_answer(
-        self, body: dict[str, Any], raw: bytes, usage: Usage | None, output: OutputFilters, tenant: str
-    ) -> None:
-        """Filter a whole answer in place: `body`, which `raw` was read to.
+    async def unredacted(
+        self, call: Call, redactor: Redactor, tenant: str, project: str, priority: Priority = "normal"
+    ) -> Prompt:
+        """As `gateway.content.prompt.unredacted`."""
+        if len(call.raw) <= INLINE_PARSE_BYTES:
+            return unredacted(call, redactor, project, priority)
+        return await self._lane.run(tenant, unredacted, call, redactor, project, priority)
 
-        Raises RedactionError where it may not be sent, also where that takes longer than the budget.
+    async def whole_answer(
+        self, raw: bytes, handling: Handling, output: OutputFilters | None, tenant: str
+    ) -> WholeAnswer:
+        """As `gateway.content.whole_answer.whole_answer`; what `output` finds is counted in it.
+
+        What takes longer than the budget is refused like what cannot be inspected. Raises BackendFailed.
         """
-        if len(raw) <= INLINE_ANSWER_BYTES or effort_us(raw.decode("utf-8", "replace")) <= INLINE_EFFORT_US:
-            rewrite_choices(body, body["choices"], usage, output.make)
-            return
-        texts = _Texts()
-        twin = await beside(read, raw)
-        rewrite_choices(twin, twin["choices"], usage, texts.collect)
+        if _is_quick_answer(raw, filtered=output is not None):
+            return whole_answer(raw, handling, output.make if output is not None else None)
+        job = AnswerJob(raw, handling, output.settings if output is not None else None)
         try:  # no bound on how many wait: each of these calls was admitted, and its backend has answered
-            result = await self._result(tenant, self._queues.setdefault(tenant, _Queue()), output.job(texts.written))
+            result = await self._result(tenant, self._queues.setdefault(tenant, _Queue()), job)
         except RedactionRefused:
-            raise RedactionError("its inspection took too long") from None
-        if not isinstance(result, Filtered):
-            raise _refusal_in(result)
-        output.add(result.counts)
-        rewrite_choices(body, body["choices"], usage, texts.giving(result.texts))
+            result = Refused(reason="its inspection took too long")
+        except RedactionError as error:
+            result = Refused(reason=str(error))
+        if isinstance(result, Malformed):
+            raise BackendFailed(result.reason)
+        if not isinstance(result, Answered):  # whatever it used, the call is estimated from its bytes
+            return WholeAnswer(Told(characters=len(raw)), refusal=_refusal_in(result))
+        if output is not None:
+            output.add(result.counts)
+        refusal = None if result.refused is None else _refusal_in(result.refused)
+        return WholeAnswer(result.told, raw if result.raw is None else result.raw, result.said, refusal)
 
     async def _redacted(self, tenant: str, job: Job) -> RedactedBody:
         """Raises RedactionBlocked, RedactionError, RedactionRefused, TooManyConcurrent."""
@@ -156,18 +225,18 @@ class Inspection:
     async def _in_turn(self, tenant: str, queue: _Queue, job: Job | AnswerJob) -> Any:
         try:
             async with queue.turn, self._free:
-                return await self._run(job)
+                return await self._run(tenant, job)
         finally:
             queue.size -= 1
             if not queue.size:
                 self._queues.pop(tenant, None)
 
-    async def _run(self, job: Job | AnswerJob) -> Any:
+    async def _run(self, tenant: str, job: Job | AnswerJob) -> Any:
         process = self._idle.pop() if self._idle else await self._start()
         whole = False
         try:
             async with asyncio.timeout(self._settings.budget_s):
-                result = await _ask(process, job)
+                result = await self._ask(process, tenant, job)
             whole = True
             return result
         except TimeoutError:
@@ -182,6 +251,15 @@ class Inspection:
                 self._idle.append(process)
             else:
                 await self._end(process)
+
+    async def _ask(self, process: Process, tenant: str, job: Job | AnswerJob) -> Any:
+        if process.stdin is None or process.stdout is None:
+            raise EOFError("the process has no pipes")
+        process.stdin.write(await self._lane.run(tenant, framed, job))
+        await process.stdin.drain()
+        size = int.from_bytes(await process.stdout.readexactly(LENGTH_BYTES))
+        content = await process.stdout.readexactly(size)
+        return await self._lane.run(tenant, pickle.loads, content)
 
     async def _start(self) -> Process:
         # Not with -m: its classes would be of __main__, and pickles name the module that a class is of.
@@ -199,49 +277,6 @@ class Inspection:
         await process.wait()
 
 
-class _Texts:
-    """The texts of an answer in the order in which `rewrite_choices` has them filtered."""
-
-    def __init__(self) -> None:
-        self.written: list[tuple[str, bool]] = []
-
-    def collect(self, json_escaped: bool) -> TextFilter:
-        """A filter that notes its text and changes nothing."""
-
-        def note(text: str) -> str:
-            self.written.append((text, json_escaped))
-            return text
-
-        return _Scribe(note)
-
-    def giving(self, filtered: Sequence[str]) -> FilterFactory:
-        """Filters that give `filtered`, in that order, for what was noted."""
-        left = iter(zip(self.written, filtered, strict=True))
-
-        def make(json_escaped: bool) -> TextFilter:
-            def give(text: str) -> str:
-                known, after = next(left)
-                if known != (text, json_escaped):  # what was not inspected must not be sent
-                    raise RedactionError("its texts are not those that were inspected")
-                return after
-
-            return _Scribe(give)
-
-        return make
-
-
-class _Scribe:
-    """An output filter that is fed once."""
-
-    def __init__(self, after: Callable[[str], str]) -> None:
-        self.feed = after
-
-    def rest(self) -> str:
-        return ""
-
-    flush = rest
-
-
 def _is_quick(raw: bytes) -> bool:
     """Whether a body is redacted in the event loop."""
     if len(raw) <= INLINE_DIGITS:
@@ -249,16 +284,15 @@ def _is_quick(raw: bytes) -> bool:
     return len(raw) <= INLINE_BYTES and len(raw) - len(raw.translate(None, b"0123456789")) <= INLINE_DIGITS
 
 
-def _refusal_in(result: Any) -> RedactionError:
+def _is_quick_answer(raw: bytes, *, filtered: bool) -> bool:
+    """Whether an answer is read, and filtered where it is, in the event loop."""
+    if len(raw) > INLINE_PARSE_BYTES:
+        return False
+    if not filtered or len(raw) <= INLINE_ANSWER_BYTES:
+        return True
+    return effort_us(raw.decode("utf-8", "replace")) <= INLINE_EFFORT_US
+
+
+def _refusal_in(result: Refused) -> RedactionError:
     """What a process refused, as an error."""
     return RedactionBlocked(*result.blocked) if result.blocked else RedactionError(result.reason)
-
-
-async def _ask(process: Process, job: Job | AnswerJob) -> Any:
-    if process.stdin is None or process.stdout is None:
-        raise EOFError("the process has no pipes")
-    process.stdin.write(await beside(framed, job))
-    await process.stdin.drain()
-    size = int.from_bytes(await process.stdout.readexactly(LENGTH_BYTES))
-    content = await process.stdout.readexactly(size)
-    return await beside(pickle.loads, content)

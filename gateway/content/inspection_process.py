@@ -1,8 +1,8 @@
-"""A process that redacts long prompts and filters long answers, started by `gateway.content.inspection`.
+"""A process that redacts long prompts, and reads and filters long answers, started by `gateway.content.inspection`.
 
 Jobs come on stdin and results leave on stdout, each as four bytes of length (big-endian) and a pickle; both ends are
-this installation's own code, and the pipe is theirs alone. It imports the redactor and nothing of the gateway. No text
-of a job is ever logged.
+this installation's own code, and the pipe is theirs alone. It imports the redactor and, of the gateway, what an answer
+looks like. No text of a job is ever logged.
 """
 
 import os
@@ -14,10 +14,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, BinaryIO
 
+from gateway.content.whole_answer import Handling, Told, whole_answer
+from gateway.errors import BackendFailed
+from gateway.openai.answer import FilterFactory
 from policy.errors import Finding, RedactionBlocked, RedactionError
 from policy.redact.actions.plan import RedactionPlan
 from policy.redact.actions.pseudonyms import Pseudonyms
 from policy.redact.redactor import Redactor
+from policy.redact.stream import StreamFilter
 
 LENGTH_BYTES = 4
 CACHED = 64
@@ -34,21 +38,21 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class AnswerJob:
-    """The texts of an answer for the output filter, each with whether it is JSON itself (tool-call arguments)."""
+class FilterSettings:
+    """What an answer's output filters are made of. `plan`: as in a Job."""
 
     plan: Mapping[str, Any]
     hash_key: bytes | None
     pseudonyms: Pseudonyms
-    texts: tuple[tuple[str, bool], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Filtered:
-    """The texts of an answer as they may be sent, in order. `counts`: findings by label."""
+class AnswerJob:
+    """A whole answer as a backend sent it. `settings`: None where it is not filtered."""
 
-    texts: tuple[str, ...]
-    counts: dict[str, int]
+    raw: bytes
+    handling: Handling
+    settings: FilterSettings | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +73,24 @@ class Refused:
     reason: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A WholeAnswer. `raw`: None where it passes as it came. `counts`: findings by label."""
+
+    told: Told
+    raw: bytes | None
+    said: Mapping[int, dict[str, Any]] | None
+    refused: Refused | None
+    counts: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Malformed:
+    """What a backend sent is no answer."""
+
+    reason: str
+
+
 def plain(plan: RedactionPlan) -> dict[str, Any]:
     """`plan` without read-only mappings, which cannot be pickled."""
     values = {each.name: getattr(plan, each.name) for each in fields(plan)}
@@ -81,41 +103,55 @@ class Inspector:
     def __init__(self) -> None:
         self._known: OrderedDict[bytes, Redactor] = OrderedDict()
 
-    def run(self, job: Job | AnswerJob) -> Done | Filtered | Refused:
+    def run(self, job: Job | AnswerJob) -> Done | Answered | Refused | Malformed:
         try:
-            redactor = self._redactor(job)
-            return _filtered(redactor, job) if isinstance(job, AnswerJob) else _redacted(redactor, job)
-        except RedactionBlocked as error:
-            return Refused(tuple(error.findings))
+            return self._answered(job) if isinstance(job, AnswerJob) else self._redacted(job)
         except RedactionError as error:
-            return Refused(reason=str(error))
+            return _refused(error)
+        except BackendFailed as error:
+            return Malformed(error.message)
         except Exception as error:  # whatever it is, the text is not known to be clean; its message may quote it
             return Refused(reason=f"redaction failed with {type(error).__name__}")
 
-    def _redactor(self, job: Job | AnswerJob) -> Redactor:
-        key = pickle.dumps((job.plan, job.hash_key))
+    def _redacted(self, job: Job) -> Done:
+        done = self._redactor(job).redact_body(*job.arguments)
+        return Done(done.body, done.changed, dict(done.counts), done.pseudonyms)
+
+    def _answered(self, job: AnswerJob) -> Answered:
+        made: list[StreamFilter] = []
+        make: FilterFactory | None = None
+        if (settings := job.settings) is not None:
+            redactor, pseudonyms = self._redactor(settings), settings.pseudonyms
+
+            def make(json_escaped: bool) -> StreamFilter:
+                made.append(redactor.stream_filter(pseudonyms, json_escaped=json_escaped))
+                return made[-1]
+
+        whole = whole_answer(job.raw, job.handling, make)
+        counts: Counter[str] = Counter()
+        for each in made:
+            counts.update(each.counts)
+        return Answered(
+            whole.told,
+            None if whole.raw is job.raw else whole.raw,
+            whole.said,
+            None if whole.refusal is None else _refused(whole.refusal),
+            dict(counts),
+        )
+
+    def _redactor(self, settings: Job | FilterSettings) -> Redactor:
+        key = pickle.dumps((settings.plan, settings.hash_key))
         known = self._known.get(key)
         if known is None:
-            known = self._known[key] = Redactor(RedactionPlan(**job.plan), hash_key=job.hash_key)
+            known = self._known[key] = Redactor(RedactionPlan(**settings.plan), hash_key=settings.hash_key)
             if len(self._known) > CACHED:
                 self._known.popitem(last=False)
         self._known.move_to_end(key)
         return known
 
 
-def _redacted(redactor: Redactor, job: Job) -> Done:
-    done = redactor.redact_body(*job.arguments)
-    return Done(done.body, done.changed, dict(done.counts), done.pseudonyms)
-
-
-def _filtered(redactor: Redactor, job: AnswerJob) -> Filtered:
-    texts: list[str] = []
-    counts: Counter[str] = Counter()
-    for text, is_json in job.texts:
-        each = redactor.stream_filter(job.pseudonyms, json_escaped=is_json)
-        texts.append(each.feed(text) + each.flush())
-        counts.update(each.counts)
-    return Filtered(tuple(texts), dict(counts))
+def _refused(error: RedactionError) -> Refused:
+    return Refused(tuple(error.findings)) if isinstance(error, RedactionBlocked) else Refused(reason=str(error))
 
 
 def framed(message: object) -> bytes:

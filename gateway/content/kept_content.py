@@ -10,14 +10,13 @@ import time
 import unicodedata
 from collections.abc import Mapping
 from hashlib import sha256
-from math import isfinite
 from typing import Any
 
 from pydantic_core import from_json
 
 from audit.events.private_value import Private
+from gateway.content.said import Said, add_choice
 from gateway.errors import InvalidRequest
-from gateway.openai.answer import TEXT_FIELDS
 from gateway.openai.sse import DONE, EventSplitter
 
 SUBJECT_HEADER = "x-domicile-subject"
@@ -72,7 +71,7 @@ class Content:
         self._days = days
         self._expires = int(time.time() * 1000) + days * _DAY_MS
         self._splitter = EventSplitter()
-        self._said: dict[int, dict[str, Any]] = {}
+        self._said: Said = {}
 
     def leaves(self, sent: bytes) -> None:
         """A body other than the one that was prepared: as the backend that is called now takes it."""
@@ -87,58 +86,16 @@ class Content:
         """What goes with the outcome: all that was said so far, nothing but the person if nothing was."""
         return self._private({"output": [self._said[index] for index in sorted(self._said)]} if self._said else {})
 
-    def hear(self, body: Mapping[str, Any]) -> None:
-        """A whole answer, as the client gets it."""
-        for choice in body.get("choices") or ():
-            self._take(choice, choice.get("message"))
+    def hear(self, said: Mapping[int, dict[str, Any]]) -> None:
+        """What a whole answer says (`gateway.content.said`), as the client gets it."""
+        self._said.update(said)
 
     def hear_piece(self, frames: bytes) -> None:
         """Events of a streamed answer, as the client gets them."""
         for payload in self._splitter.feed(frames):
             if payload != DONE:
                 for choice in from_json(payload).get("choices") or ():
-                    self._take(choice, choice.get("delta"))
-
-    def _take(self, choice: Mapping[str, Any], message: object) -> None:
-        index = choice["index"] if isinstance(choice.get("index"), int) else 0
-        said = self._said.setdefault(index, {"index": index})
-        _add(said, "text", choice)
-        if tokens := _tokens(choice.get("logprobs")):
-            said.setdefault("logprobs", []).extend(tokens)
-        if isinstance(message, Mapping):
-            for field in TEXT_FIELDS:
-                _add(said, field, message)
-            for position, call in enumerate(message.get("tool_calls") or ()):
-                calls = said.setdefault("tool_calls", {})
-                kept = calls.setdefault(str(call.get("index", position)), {})
-                function = call.get("function") or {}
-                _add(kept, "name", function)
-                _add(kept, "arguments", function)
-        if choice.get("finish_reason"):
-            said["finish_reason"] = str(choice["finish_reason"])
+                    add_choice(self._said, choice, choice.get("delta"))
 
     def _private(self, values: dict[Any, Any]) -> Private:
         return Private(values, self._subject, f"content_{self._days}d", self._expires)
-
-
-def _tokens(logprobs: object) -> list[list[Any]]:
-    """Each token and its log probability (nats), as chats or completions tell them; other likely ones are not kept."""
-    if not isinstance(logprobs, Mapping):
-        return []
-    if isinstance(entries := logprobs.get("content"), list):
-        return [[str(one.get("token")), _number(one.get("logprob"))] for one in entries if isinstance(one, Mapping)]
-    tokens, values = logprobs.get("tokens"), logprobs.get("token_logprobs")
-    if isinstance(tokens, list) and isinstance(values, list):
-        return [[str(token), _number(value)] for token, value in zip(tokens, values, strict=False)]
-    return []
-
-
-def _number(value: object) -> float | None:
-    """None also for what canonical JSON has no form for."""
-    return float(value) if isinstance(value, int | float) and isfinite(value) else None
-
-
-def _add(said: dict[str, Any], field: str, source: Mapping[str, Any]) -> None:
-    piece = source.get(field)
-    if isinstance(piece, str) and piece:
-        said[field] = said.get(field, "") + piece

@@ -4,12 +4,12 @@ Redaction never fails open: whatever goes wrong while inspecting refuses the req
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from gateway.content.inspection_process import AnswerJob, plain
+from gateway.content.inspection_process import FilterSettings, plain
 from gateway.errors import BackendRefused, ContentUnreadable, InvalidRequest, RedactionRefused
 from gateway.openai.answer import FilterFactory, whole
 from gateway.openai.checked_call import IDENTIFYING_FIELDS, Call
@@ -40,10 +40,10 @@ class OutputFilters:
         self._made.append(made)
         return made
 
-    def job(self, texts: Sequence[tuple[str, bool]]) -> AnswerJob:
-        """For another process, what filters each of `texts`."""
-        redactor = self._redactor
-        return AnswerJob(plain(redactor.plan), redactor.hash_key, self._pseudonyms, tuple(texts))
+    @property
+    def settings(self) -> FilterSettings:
+        """For another process, what the filters are made of."""
+        return FilterSettings(plain(self._redactor.plan), self._redactor.hash_key, self._pseudonyms)
 
     def add(self, counts: Mapping[str, int]) -> None:
         """Count what was found in another process."""

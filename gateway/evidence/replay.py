@@ -32,6 +32,7 @@ from audit.private.deletion import certificates_of
 from audit.verification.disclosure import vouch
 from backend.wire import fingerprint_of
 from gateway.content.kept_content import Content
+from gateway.content.said import said_in
 from gateway.errors import BackendFailed
 from gateway.openai.sse import DONE, EventSplitter
 from gateway.upstream.client import Answer, Target, Upstream
@@ -203,7 +204,7 @@ async def ask_again(upstream: Upstream, target: Target, kept: Kept) -> tuple[Ans
             try:
                 body = from_json(await answer.body(MAX_ANSWER_BYTES))
                 fingerprints.append(fingerprint_of(body))
-                heard.hear(body)
+                heard.hear(said_in(body))
             except (ValueError, TypeError, AttributeError, KeyError):
                 raise BackendFailed("The backend's answer is not an OpenAI answer") from None
     said: AnswerPieces = heard.answered().values.get("output", [])

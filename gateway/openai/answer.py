@@ -98,13 +98,12 @@ def whole(text: str, text_filter: TextFilter) -> str:
     return text_filter.feed(text) + text_filter.flush()
 
 
-def drop_unknown(holder: dict[str, Any], known: frozenset[str]) -> bool:
-    """Remove what may hold text that was not inspected; whether there was any."""
+def drop_unknown(holder: dict[str, Any], known: frozenset[str]) -> None:
+    """Remove what may hold text that was not inspected."""
     if holder.keys() <= known:
-        return False
+        return
     for field in holder.keys() - known:
         del holder[field]
-    return True
 
 
 def clean_names(body: dict[str, Any], make_filter: FilterFactory) -> bool:
@@ -114,26 +113,22 @@ def clean_names(body: dict[str, Any], make_filter: FilterFactory) -> bool:
         if (value := body.get(field)) is not None:
             body[field] = after = _name(value, _PLAIN_NAME, make_filter)
             changed = changed or after != value
-    return drop_odd_date(body) or changed
+    drop_odd_date(body)
+    return changed
 
 
-def drop_odd_date(body: dict[str, Any]) -> bool:
-    """Remove a `created` that is no number; whether there was one."""
-    if isinstance(body.get("created"), int | float | None):
-        return False
-    del body["created"]
-    return True
+def drop_odd_date(body: dict[str, Any]) -> None:
+    """Remove a `created` that is no number."""
+    if not isinstance(body.get("created"), int | float | None):
+        del body["created"]
 
 
-def clean_ends(choice: dict[str, Any], make_filter: FilterFactory) -> bool:
+def clean_ends(choice: dict[str, Any], make_filter: FilterFactory) -> None:
     """The same for why a choice ended. A stop string is the caller's own text, so it is filtered as text is."""
-    changed = False
     for field in ("finish_reason", "stop_reason"):
         value = choice.get(field)
         if value is not None and not (field == "stop_reason" and isinstance(value, int)):
-            choice[field] = after = _name(value, _PLAIN_WORD, make_filter)
-            changed = changed or after != value
-    return changed
+            choice[field] = _name(value, _PLAIN_WORD, make_filter)
 
 
 def _name(value: Any, plain: re.Pattern[str], make_filter: FilterFactory) -> str:
@@ -145,20 +140,17 @@ def _name(value: Any, plain: re.Pattern[str], make_filter: FilterFactory) -> str
     return value if plain.fullmatch(value) else whole(value, make_filter(False))
 
 
-def clean_saying(said: dict[str, Any], make_filter: FilterFactory) -> bool:
-    """Bring a message or delta into the shape of the table; whether anything had to be done."""
-    changed = drop_unknown(said, SAYING_FIELDS)
+def clean_saying(said: dict[str, Any], make_filter: FilterFactory) -> None:
+    """Bring a message or delta into the shape of the table."""
+    drop_unknown(said, SAYING_FIELDS)
     if (role := said.get("role")) is not None:
-        said["role"] = after = _name(role, _PLAIN_WORD, make_filter)
-        changed = changed or after != role
+        said["role"] = _name(role, _PLAIN_WORD, make_filter)
     if isinstance(said.get("content"), list):
         _spread_parts(said)
-        changed = True
     for call in said.get("tool_calls") or ():
-        changed = _put_right(call, make_filter) or changed
+        _put_right(call, make_filter)
     if (legacy := said.get("function_call")) is not None:
-        changed = _put_right_holder(legacy, "arguments") or changed
-    return changed
+        _put_right_holder(legacy, "arguments")
 
 
 def _spread_parts(said: dict[str, Any]) -> None:
@@ -185,25 +177,21 @@ def as_text(value: Any) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _put_right(call: dict[str, Any], make_filter: FilterFactory) -> bool:
+def _put_right(call: dict[str, Any], make_filter: FilterFactory) -> None:
     """Leave of a tool call what is known; arguments that came as an object become the text that they stand for."""
-    changed = drop_unknown(call, CALL_FIELDS)
+    drop_unknown(call, CALL_FIELDS)
     for field in ("id", "type"):
         if (value := call.get(field)) is not None:
-            call[field] = after = _name(value, _PLAIN_NAME, make_filter)
-            changed = changed or after != value
+            call[field] = _name(value, _PLAIN_NAME, make_filter)
     for kind, field, _ in CALL_TEXTS:
         if (holder := call.get(kind)) is not None:
-            changed = _put_right_holder(holder, field) or changed
-    return changed
+            _put_right_holder(holder, field)
 
 
-def _put_right_holder(holder: dict[str, Any], field: str) -> bool:
-    changed = drop_unknown(holder, frozenset({"name", field}))
+def _put_right_holder(holder: dict[str, Any], field: str) -> None:
+    drop_unknown(holder, frozenset({"name", field}))
     if holder.get(field) is not None and not isinstance(holder[field], str):
         holder[field] = to_json(holder[field], inf_nan_mode="null").decode()
-        changed = True
-    return changed
 
 
 def calls_in(said: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -227,6 +215,12 @@ def characters_said(said: dict[str, Any]) -> int:
             if (holder := call.get(kind)) is not None and isinstance(text := holder.get(field), str):
                 size += len(text)
     return size
+
+
+def calls_begun(said: object) -> int:
+    """Tool calls that a message holds, or that a piece of one begins: what goes on with one has no id."""
+    calls = said.get("tool_calls") if isinstance(said, dict) else None
+    return sum(isinstance(call, dict) and bool(call.get("id")) for call in calls) if isinstance(calls, list) else 0
 
 
 def _part_size(part: Any) -> int:

@@ -4,8 +4,6 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any, Protocol
 
-from pydantic_core import from_json
-
 from backend.wire import Usage, fingerprint_of
 from gateway.errors import BackendFailed
 from gateway.openai.finite_json import read
@@ -42,7 +40,7 @@ class Generated:
 
     def read(self, raw: bytes) -> ReadAnswer:
         try:
-            body: dict[str, Any] = from_json(raw, allow_inf_nan=False)
+            body: dict[str, Any] = read(raw)
         except ValueError:
             raise BackendFailed("The backend's answer is not JSON") from None
         choices = choices_of(body, MESSAGE)
@@ -64,8 +62,8 @@ class Vectors:
 def read_embeddings(raw: bytes) -> tuple[dict[str, Any], Usage | None]:
     """A backend's answer reduced to vectors, their indexes, the model and the usage; and the usage by itself.
 
-    Other members are removed, because they may repeat the input and were not inspected. Raises BackendFailed for what is
-    no such answer.
+    Other members are removed, because they may repeat the input and were not inspected. Raises BackendFailed for what
+    is no such answer.
     """
     try:
         said = read(raw)

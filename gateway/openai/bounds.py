@@ -1,11 +1,11 @@
 """What one request body may hold, by number of things and not only by bytes.
 
 The cost of a body is in its values: 8 MB of one string are parsed in milliseconds, 8 MB of ``{}`` in seconds, and the
-interpreter lock is held all the while. So the values are counted in the raw bytes before anything is parsed, in a few
-linear passes of C code, and the shape is checked on the parsed body before it is validated.
+interpreter lock is held all the while. So the values are counted in the raw bytes before anything is parsed, slice by
+slice, and the shape is checked on the parsed body before it is validated.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,37 +17,69 @@ MAX_TOOLS = 512
 MAX_FORM_CONTAINERS = 4096
 """Objects and arrays of one schema: `response_format`, `structured_outputs`, `guided_json` or one tool."""
 MAX_FORM_DEPTH = 64
+SLICE = 64 << 10
+"""Bytes that are counted in one step: about a millisecond for the costliest text."""
 _FORMS = ("response_format", "structured_outputs", "guided_json")
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
     """Of one JSON text. `containers`: objects and arrays. `strings`: with the names of members. `values`: commas, so
-    elements and members beyond the first of each container."""
+    elements and members beyond the first of each container: 300,000, the most token ids that OpenAI's embeddings take
+    in one request, since each step over them (parsing, validation, serialisation) holds the interpreter to its end."""
 
     containers: int = 10_000
     strings: int = 100_000
-    values: int = 1_000_000
+    values: int = 300_000
 
     def check(self, raw: bytes) -> None:
-        """Raises BodyTooComplex. Exact for JSON up to its first syntax error, where a parser stops.
+        """Raises BodyTooComplex. Exact for JSON up to its first syntax error, where a parser stops."""
+        for _ in self.scan(raw):
+            pass
 
-        Without strings the rest is structure. Mostly the whole text holds so few of each sign that it need not be
-        taken apart.
+    def scan(self, raw: bytes) -> Iterator[None]:
+        """As `check`, in steps of SLICE bytes, so that an event loop can do other work between them.
+
+        Mostly the whole text holds so few of each sign that it need not be taken apart. It is refused at the first
+        slice that exceeds a bound, so what lies behind that costs nothing.
         """
         if len(raw) <= self.containers:
             return
-        quotes = raw.count(b'"')
-        opened = raw.count(b"{") + raw.count(b"[")
-        if opened <= self.containers and quotes <= 2 * self.strings and raw.count(b",") <= self.values:
+        quotes = opened = commas = 0
+        for start in range(0, len(raw), SLICE):
+            end = start + SLICE
+            quotes += raw.count(b'"', start, end)
+            opened += raw.count(b"{", start, end) + raw.count(b"[", start, end)
+            commas += raw.count(b",", start, end)
+            if opened > self.containers or quotes > 2 * self.strings or commas > self.values:
+                break
+            yield
+        else:
             return
-        if b"\\" in raw:  # pairs from the left, as a parser reads them; then no quote that is left is inside a string
-            raw = raw.replace(b"\\\\", b"").replace(b'\\"', b"")
-            quotes = raw.count(b'"')
-        _bound("strings", quotes // 2, self.strings)
-        structure = b"".join(raw.split(b'"')[::2])
-        _bound("objects and arrays", structure.count(b"{") + structure.count(b"["), self.containers)
-        _bound("values", structure.count(b","), self.values)
+        yield
+        yield from self._scan_structure(raw)
+
+    def _scan_structure(self, raw: bytes) -> Iterator[None]:
+        """Count outside of strings. Between two slices it is known whether a string goes on, and whether the last sign
+        was a backslash that belongs to the next one."""
+        quotes = opened = commas = 0
+        escape = b""
+        for start in range(0, len(raw), SLICE):
+            piece = escape + raw[start : start + SLICE]
+            escape = b""
+            if b"\\" in piece:  # pairs from the left, as a parser reads them; then no quote left is inside a string
+                piece = piece.replace(b"\\\\", b"").replace(b'\\"', b"")
+                if piece.endswith(b"\\"):
+                    piece, escape = piece[:-1], b"\\"
+            parts = piece.split(b'"')
+            structure = b"".join(parts[quotes & 1 :: 2])
+            quotes += len(parts) - 1
+            opened += structure.count(b"{") + structure.count(b"[")
+            commas += structure.count(b",")
+            _bound("strings", quotes // 2, self.strings)
+            _bound("objects and arrays", opened, self.containers)
+            _bound("values", commas, self.values)
+            yield
 
 
 BOUNDS = Bounds()
@@ -88,6 +120,7 @@ def _bound(what: str, found: int, most: int, place: str | None = None) -> None:
     if found > most:
         at = f"{place}: " if place and place != what else ""
         raise BodyTooComplex(
-            f"{at}The request holds {found} {what}, and at most {most} are accepted; send fewer in one request",
+            f"{at}The request holds more than {most} {what}, and at most that many are accepted; send fewer in one"
+            " request",
             param=place,
         )

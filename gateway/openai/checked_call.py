@@ -67,13 +67,27 @@ class Call:
 
 def parse_call(endpoint: Endpoint, raw: bytes) -> Call:
     """Check `raw` against the wire model. Raises InvalidRequest naming the field; never quotes its value."""
+    BOUNDS.check(raw)
+    return read_call(endpoint, raw)
+
+
+def read_call(endpoint: Endpoint, raw: bytes) -> Call:
+    """As `parse_call`, of a body whose number of values is known to be within `BOUNDS`."""
     if not raw:
         raise InvalidRequest("The body is empty; send a JSON object", code="invalid_json")
-    BOUNDS.check(raw)
     try:
         body = read(raw)
     except ValueError as error:
         raise InvalidRequest(f"The body is not valid JSON: {error}", code="invalid_json") from None
+    try:
+        return _checked(endpoint, raw, body)
+    except InvalidRequest as error:
+        if isinstance(body, dict) and isinstance(name := body.get("model"), str):
+            error.model = name
+        raise
+
+
+def _checked(endpoint: Endpoint, raw: bytes, body: Any) -> Call:
     if isinstance(body, dict) and may_exceed_shape(raw):
         check_shape(body)
     try:

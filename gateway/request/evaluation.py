@@ -12,7 +12,6 @@ from dataclasses import replace
 from gateway.content.inspection import Inspection
 from gateway.content.kept_content import Content
 from gateway.content.person_names import NameFinder
-from gateway.content.prompt import unredacted
 from gateway.errors import BackendRefused, BackendUnavailable, PolicyDenied, RedactionRefused
 from gateway.identity.principal import Principal
 from gateway.request.answer.attempt import Superseded
@@ -147,7 +146,9 @@ class Evaluation:
             )
         except RedactionRefused as failure:
             narrowed = self._enforcement.narrowed(request, decision, failure)
-            prompt = unredacted(call, redactor, principal.project, decision.priority)
+            prompt = await self._inspection.unredacted(
+                call, redactor, principal.tenant, principal.project, decision.priority
+            )
             return Redacted(request, decided, narrowed, prompt, None)  # what was not inspected is not kept
         days = decision.retention.content_days
         content = Content(call.raw, prompt.body, request.subject, days) if days else None

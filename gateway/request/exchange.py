@@ -40,6 +40,7 @@ class Exchange:
 
     `parsed` has the principal of the last authentication. `decision`: of the last evaluation, as far as it came, also
     one that denies. `routed`: the last attempt. `accepted`: the last one on record.
+    `refused_model`: the model, one that the tenant may call, of a body that was refused.
     """
 
     endpoint: Endpoint
@@ -53,6 +54,7 @@ class Exchange:
     accepted: Accepted | None = None
     received: ReceivedAnswer = field(default_factory=ReceivedAnswer)
     attempts: Attempts = field(default_factory=Attempts)
+    refused_model: str = ""
 
     @property
     def principal(self) -> Principal | None:

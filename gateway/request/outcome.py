@@ -4,7 +4,7 @@ where the record has a place for it."""
 import asyncio
 import logging
 import traceback
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from gateway.content.prompt import output_refused
@@ -21,9 +21,11 @@ logger = logging.getLogger("domicile.gateway")
 
 
 class Outcome:
-    def __init__(self, recorder: Recorder, telemetry: Telemetry) -> None:
+    def __init__(self, recorder: Recorder, telemetry: Telemetry, offers: Callable[[str, str], bool]) -> None:
+        """``offers``: whether a tenant may call a model; any other name would be a series of its own in metrics."""
         self._recorder = recorder
         self._telemetry = telemetry
+        self._offers = offers
 
     async def of(self, exchange: Exchange, steps: Awaitable[None]) -> None:
         """Run `steps`, which note their progress in `exchange`. Does not raise what a client, a backend or a server
@@ -35,6 +37,9 @@ class Outcome:
             except ClientGone:
                 self._recorder.gone(exchange.endpoint.path, client.address, exchange.principal)
             except GatewayError as error:
+                principal = exchange.principal
+                if principal is not None and error.model and self._offers(principal.tenant, error.model):
+                    exchange.refused_model = error.model
                 await self._refuse(exchange, error)
             except RedactionError as error:
                 await self._refuse(exchange, output_refused(error))

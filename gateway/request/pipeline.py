@@ -11,7 +11,7 @@ from functools import partial
 from time import perf_counter
 
 from gateway.configuration.settings import Requests
-from gateway.content.inspection import parsed
+from gateway.content.inspection import Inspection
 from gateway.content.kept_content import subject_of
 from gateway.openai.asgi_client import Client
 from gateway.openai.endpoints import Endpoint
@@ -38,6 +38,7 @@ class Pipeline:
 
     authenticator: Authenticator
     limiter: CallLimiter
+    inspection: Inspection
     enforcement: PolicyEnforcement
     evaluation: Evaluation
     routes: Routes
@@ -91,7 +92,7 @@ class Pipeline:
         client, principal = authenticated.client, authenticated.principal
         raw = await client.body(self.settings.max_body_bytes, self.settings.body_timeout_s)
         async with self.limiter.admission(principal, len(raw)) as counted:
-            call = await parsed(authenticated.endpoint, raw)
+            call = await self.inspection.parsed(authenticated.endpoint, raw, principal.tenant)
         subject = subject_of(client.headers, call.body)
         trace_id = self.telemetry.trace_id(client.headers)
         offered = self.enforcement.offers(principal.tenant, call.model)

@@ -161,14 +161,15 @@ class Telemetry:
                 raise
 
     def finished(self, exchange: Exchange, status: int) -> None:
-        """Count and time a request that is over; `status` is what the client saw, 0 if nothing. Of a request whose body
-        could not be read only the tenant is known, of one without a valid key not even that."""
+        """Count and time a request that is over; `status` is what the client saw, 0 if nothing. Of a request that
+        was refused for its body the tenant is known, and the model where the body names one that the tenant may call;
+        of one without a valid key neither."""
         if self._tracer is not None:
             self._describe(exchange, status)
         operation, request, received = exchange.endpoint.operation, exchange.parsed, exchange.received
         if request is None:
             named = self.tenant_label(exchange.principal.tenant) if exchange.principal else ""
-            self.requests.labels(named, operation, "", str(status)).inc()
+            self.requests.labels(named, operation, exchange.refused_model, str(status)).inc()
             return
         usage = received.usage
         model = request.call.model if request.offered else ""  # a name that was made up labels nothing

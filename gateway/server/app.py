@@ -22,11 +22,11 @@ from gateway.admin.calls.problems import problem
 from gateway.directory.backend_registry import BackendRegistry, no_such_model
 from gateway.errors import GatewayError, InternalError, MethodNotAllowed, RouteNotFound
 from gateway.identity.principal import Principal
+from gateway.nearest_route import unknown_url
 from gateway.openai.asgi_client import Client, Receive, Send, caller_address, headers_of
 from gateway.openai.endpoints import ENDPOINTS, Endpoint
 from gateway.request.pipeline import Pipeline
 from gateway.server.health import Health
-from gateway.server.nearest_route import unknown_url
 
 ROUTES = (*(endpoint.path for endpoint in ENDPOINTS), "/v1/models")
 """What a caller may look for: the other paths are an operator's."""
@@ -82,8 +82,11 @@ class Handlers:
         return _json(200, ModelList(data=await self._offered(request)).model_dump_json().encode())
 
     async def model(self, request: Request) -> Response:
-        """One of them, by its name. Raises ModelNotFound where the tenant is offered none of that name."""
+        """One of them, by its name. Raises ModelNotFound where the tenant is offered none of that name, and
+        RouteNotFound without a name."""
         asked, known = request.path_params["model"], await self._offered(request)
+        if not asked:
+            raise RouteNotFound(unknown_url(request.method, request.url.path, ROUTES))
         for each in known:
             if each.id == asked:
                 return _json(200, each.model_dump_json().encode())

@@ -295,6 +295,7 @@ def _pipeline(base: _Base, parts: _Parts) -> Pipeline:
         limiter=CallLimiter(
             parts.limiter, lambda model: directory.prices.at(model, time()), settings.requests.default_max_tokens
         ),
+        inspection=parts.inspection,
         enforcement=enforcement,
         evaluation=Evaluation(
             authenticator, enforcement, memory.routes, memory.parking, parts.names, parts.inspection, telemetry
@@ -303,7 +304,7 @@ def _pipeline(base: _Base, parts: _Parts) -> Pipeline:
         recorder=parts.recorder,
         upstream=parts.upstream,
         delivery=Delivery(parts.inspection, enforcement, memory.routes, telemetry),
-        outcome=Outcome(parts.recorder, telemetry),
+        outcome=Outcome(parts.recorder, telemetry, enforcement.offers),
         telemetry=telemetry,
         settings=settings.requests,
     )

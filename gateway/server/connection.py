@@ -36,8 +36,11 @@ MAX_HEAD = 64 << 10
 WRITE_BUFFER = 16 << 10
 """Bytes of an answer that may wait for a client who does not read, before the backend is no longer read."""
 MAX_DISCARDED = 32 << 20
-"""Bytes of a body that are read and dropped after the answer, so that the client gets to see it; then the connection
-is closed."""
+"""Bytes of a body that are read and dropped after the answer, so that the client gets to see it (RFC 9112 §9.6: a
+close with unread data would reset the connection, and the answer with it); then the connection is closed."""
+DISCARD_PAUSE_S = 0.01
+"""Between two reads of what is dropped, of at most 256 kB each: an upload that was refused is not read at the speed of
+the network, which would take the event loop from the other connections."""
 
 
 class Refusal(NamedTuple):
@@ -103,6 +106,7 @@ class BoundedConnection(HttpToolsProtocol):
         self._fault: Refusal | None = None
         self._postponed: Refusal | None = None
         self._timer: TimerHandle | None = None
+        self._reading_on: TimerHandle | None = None  # after a pause in what is dropped
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         super().connection_made(transport)
@@ -111,6 +115,9 @@ class BoundedConnection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
+        if self._reading_on is not None:
+            self._reading_on.cancel()
+            self._reading_on = None
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -255,6 +262,14 @@ class BoundedConnection(HttpToolsProtocol):
         self._discarded += size
         if self._discarded > MAX_DISCARDED:
             self.transport.abort()
+        elif self._reading_on is None and not self.transport.is_closing():
+            self.transport.pause_reading()
+            self._reading_on = self.loop.call_later(DISCARD_PAUSE_S, self._read_on)
+
+    def _read_on(self) -> None:
+        self._reading_on = None
+        if not self.transport.is_closing():
+            self.transport.resume_reading()
 
     def _wait(self, seconds: float) -> None:
         self._stop_waiting()

@@ -233,6 +233,16 @@ class Transparency(Section):
     art50_notice: Literal["none", "header"] | None = None
 
 
+FIRST_YEAR, LAST_YEAR = 1900, 2999
+
+
+def _in_our_time(value: date | None) -> date | None:  # a datetime is a date
+    """Away from the ends of the calendar, where some zones have no time in others."""
+    if value is not None and not FIRST_YEAR <= value.year <= LAST_YEAR:
+        raise ValueError(f"the year must be from {FIRST_YEAR} to {LAST_YEAR}")
+    return value
+
+
 class Given(Section):
     """How a test's case differs from one that the policy's own words would allow."""
 
@@ -241,7 +251,7 @@ class Given(Section):
     legal_basis: NonEmpty | None = None
     data_classes: tuple[NonEmpty, ...] | None = None
     risk_class: NonEmpty | None = None
-    at: AwareDatetime | date | None = None
+    at: Annotated[AwareDatetime | date | None, AfterValidator(_in_our_time)] = None
     backend_tenant: NonEmpty | None = None
     compute_country: NonEmpty | None = None
     storage_country: NonEmpty | None = None

@@ -47,11 +47,18 @@ _UNREADABLE_FIELDS = frozenset({"prompt_token_ids", "input_ids", "prompt_embeds"
                                 "input_audio", "file", "encrypted_content", "file_data", "file_id"})  # fmt: skip
 _TEXT_PARTS = frozenset({"text", "refusal", "input_text", "output_text", "summary_text", "reasoning_text"})
 _MEDIA_PARTS = {
+    "image": "images",
     "image_url": "images",
+    "image_embeds": "images",
+    "image_pil": "images",
     "input_image": "images",
     "input_audio": "audio",
     "audio_url": "audio",
+    "audio": "audio",
+    "audio_embeds": "audio",
+    "video": "videos",
     "video_url": "videos",
+    "document": "files",
     "file": "files",
     "input_file": "files",
 }

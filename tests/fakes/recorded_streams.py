@@ -54,6 +54,7 @@ THINKS_OLD = {"reasoning_content": THOUGHT, "content": CONTENT}
 TALKS, CALLS = {"content": CONTENT}, {"arguments 0": ARGUMENTS}
 
 _sglang = {"role": None, "content": None, "reasoning_content": None, "tool_calls": None}
+_sglang_choice = {"logprobs": None, "matched_stop": None}
 _litellm = {"provider_specific_fields": None, "function_call": None, "tool_calls": None, "audio": None}
 _call = {"index": 0, "id": "call_1", "type": "function", "function": {"name": "mail", "arguments": ""}}
 
@@ -91,16 +92,44 @@ STREAMS = (
     ),
     RecordedStream(
         "SGLang",
-        "sgl-project/sglang, python/sglang/srt/entrypoints/openai/serving_chat.py (excerpts of 2026): every member in "
-        "every delta, null where it says nothing; matched_stop; the end in a chunk of its own",
+        "sgl-project/sglang@06713058, python/sglang/srt/entrypoints/openai/sse_utils.py, build_sse_content: members of "
+        "a delta that say nothing are left out, those of the choice are null; @004c82e0, protocol.py, "
+        "ChatCompletionStreamResponse: the end in a chunk of its own, in which every member stands",
         (
-            _chunk({**_sglang, "role": "assistant", "content": ""}, choice={"logprobs": None, "matched_stop": None}),
-            _chunk({**_sglang, "reasoning_content": THOUGHT[:12]}),
-            _chunk({**_sglang, "reasoning_content": THOUGHT[12:]}),
-            _chunk({**_sglang, "content": CONTENT[:13]}), _chunk({**_sglang, "content": CONTENT[13:]}),
-            _chunk(_sglang, "stop", choice={"logprobs": None, "matched_stop": 2}), _usage(),
+            _chunk({"role": "assistant", "content": ""}, choice=_sglang_choice),
+            _chunk({"reasoning_content": THOUGHT[:12]}, choice=_sglang_choice),
+            _chunk({"reasoning_content": THOUGHT[12:]}, choice=_sglang_choice),
+            _chunk({"content": CONTENT[:13]}, choice=_sglang_choice),
+            _chunk({"content": CONTENT[13:]}, choice=_sglang_choice),
+            _chunk(_sglang, "stop", choice={"logprobs": None, "matched_stop": 2}, usage=None),
+            _usage(usage={**USAGE, "prompt_tokens_details": None, "reasoning_tokens": 4}),
         ),
         THINKS_OLD, "stop",
+    ),
+    RecordedStream(
+        "SGLang, thoughts that are null where there are none",
+        "an earlier sse_utils.py, whose StreamDelta has a reasoning_content without a default",
+        (
+            _chunk({"reasoning_content": None, "role": "assistant", "content": ""}, choice=_sglang_choice),
+            _chunk({"reasoning_content": THOUGHT}, choice=_sglang_choice),
+            _chunk({"reasoning_content": None, "content": CONTENT[:13]}, choice=_sglang_choice),
+            _chunk({"reasoning_content": None, "content": CONTENT[13:]}, choice=_sglang_choice),
+            _chunk(_sglang, "stop", choice={"logprobs": None, "matched_stop": "\n"}), _usage(),
+        ),
+        THINKS_OLD, "stop",
+    ),
+    RecordedStream(
+        "SGLang, a tool call",
+        "sgl-project/sglang@004c82e0, protocol.py, DeltaMessage: through the class, so every member stands in every "
+        "delta; id and name are null where a call goes on",
+        (
+            _chunk({"role": "assistant", "content": ""}, choice=_sglang_choice),
+            _chunk({**_sglang, **_arguments("", id="call_1", type="function", name="mail")}, choice=_sglang_choice),
+            _chunk({**_sglang, **_arguments(ARGUMENTS[:14], id=None, type="function", name=None)}, usage=None),
+            _chunk({**_sglang, **_arguments(ARGUMENTS[14:], id=None, type="function", name=None)}, usage=None),
+            _chunk(_sglang, "tool_calls", choice=_sglang_choice), _usage(),
+        ),
+        CALLS, "tool_calls",
     ),
     RecordedStream(
         "TensorRT-LLM",
@@ -209,16 +238,40 @@ STREAMS = (
     ),
     RecordedStream(
         "LiteLLM",
-        "BerriAI/litellm, litellm/types/utils.py, Delta (read in the indexed main of 2026): members of all providers; "
-        "reasoning_content, thinking_blocks and audio are left out where they are null, the others are not",
+        "BerriAI/litellm@001c64f2, litellm/types/utils.py, Delta, as its proxy writes it (model_dump_json with "
+        "exclude_none and exclude_unset): what is null is left out, the reason of an end too; thoughts stand in "
+        "reasoning_content and again in thinking_blocks, whatever their name was at the provider",
         (
-            _chunk({**_litellm, "role": "assistant", "content": "", "reasoning_content": THOUGHT[:14],
-                    "thinking_blocks": [{"type": "thinking", "thinking": THOUGHT[:14]}]}),
+            _open({"role": "assistant", "content": "", "reasoning_content": THOUGHT[:14],
+                   "thinking_blocks": [{"type": "thinking", "thinking": THOUGHT[:14]}]}),
+            _open({"content": "", "reasoning_content": THOUGHT[14:],
+                   "thinking_blocks": [{"type": "thinking", "thinking": THOUGHT[14:], "signature": "c2ln"}]}),
+            _open({"content": CONTENT[:13]}), _open({"content": CONTENT[13:]}),
+            _chunk({}, "stop"), _usage(),
+        ),
+        THINKS_OLD, "stop",
+    ),
+    RecordedStream(
+        "LiteLLM, as a library's classes are written",
+        "BerriAI/litellm@001c64f2, the same class with model_dump: content, role, function_call, tool_calls and audio "
+        "always stand; the others only where they say something",
+        (
+            _chunk({**_litellm, "role": "assistant", "content": "", "reasoning_content": THOUGHT[:14]}),
             _chunk({**_litellm, "content": "", "reasoning_content": THOUGHT[14:], "role": None}),
             _chunk({**_litellm, "content": CONTENT[:13]}), _chunk({**_litellm, "content": CONTENT[13:]}),
             _chunk({**_litellm, "content": None}, "stop", citations=None), _usage(),
         ),
         THINKS_OLD, "stop",
+    ),
+    RecordedStream(
+        "LiteLLM, a tool call",
+        "BerriAI/litellm@001c64f2, Delta.__init__: an index and the type function are added where a provider gave none",
+        (
+            _open({"role": "assistant", **_arguments("", id="call_1", type="function", name="mail")}),
+            _open(_arguments(ARGUMENTS[:14], type="function")), _open(_arguments(ARGUMENTS[14:], type="function")),
+            _chunk({}, "tool_calls"), _usage(),
+        ),
+        CALLS, "tool_calls",
     ),
     RecordedStream(
         "Mistral",
@@ -250,6 +303,18 @@ STREAMS = (
                 {"id": "c1", "type": "function", "function": {"name": "mail", "arguments": ARGUMENTS}}]}, "tool_calls"),
         ),
         CALLS, "tool_calls",
+    ),
+    RecordedStream(
+        "Gemini's OpenAI endpoint, a signed tool call that ends in stop",
+        "googleapis/python-genai issue 2868 (a stream with a call ends in stop) and noho/dayu-agent issue 45 (captured "
+        "events): a call whole in one delta, without index, with extra_content",
+        (
+            _chunk({"role": "assistant", "tool_calls": [
+                {"extra_content": {"google": {"thought_signature": "EjQKMgEM"}},
+                 "function": {"arguments": ARGUMENTS, "name": "mail"}, "id": "jm4", "type": "function"}]}, usage=USAGE),
+            _chunk({"role": "assistant"}, "stop", usage=USAGE),
+        ),
+        CALLS, "stop",
     ),
     RecordedStream(
         "Azure OpenAI",

@@ -16,6 +16,7 @@ from audit.errors import AuditError
 from gateway.database.errors import DatabaseUnavailable, Duplicate, Invalid, NotFound, NotReady, Stale
 from gateway.identity.keys import KeyRefused
 from gateway.identity.login import ProviderUnavailable
+from gateway.nearest_route import unknown_admin_url
 from gateway.store.idempotent_answers import Pending
 
 MEDIA_TYPE = "application/problem+json"
@@ -86,7 +87,12 @@ def _handler(status: HTTPStatus):  # type: ignore[no-untyped-def]  # Starlette's
 async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)  # noqa: S101  # what it was registered for
     headers = {"allow": _allowed(request)} if error.status_code == 405 else error.headers
-    return problem(error.status_code, error.detail, headers=headers)
+    detail = error.detail
+    if error.status_code == 404 and detail == HTTPStatus.NOT_FOUND.phrase:  # of the router: there is no such route
+        root = request.scope.get("root_path", "")
+        paths = [f"{root}{path}" for path in request.app.state.paths]
+        detail = unknown_admin_url(request.method, request.url.path, paths, f"{root}/openapi.json")
+    return problem(error.status_code, detail, headers=headers)
 
 
 def _allowed(request: Request) -> str:

@@ -2,11 +2,11 @@
 
 import re
 from collections.abc import Mapping
-from datetime import date
+from datetime import UTC, date, datetime
 from typing import Annotated
 
 from fastapi import Query, Response
-from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field
 
 from gateway.records.control import Record
 from regions.identity.identity import NAME
@@ -24,6 +24,14 @@ def _iso(value: object) -> object:
     return value
 
 
+def _utc(value: datetime) -> datetime:
+    """In the first and the last day of the calendar some zones have no time in UTC."""
+    try:
+        return value.astimezone(UTC)
+    except OverflowError:
+        raise ValueError("must be a time that there is in UTC, from 0001-01-01 to 9999-12-31") from None
+
+
 def _whole(value: object) -> object:
     """Pydantic also reads ``1.0`` and ``+1``."""
     if isinstance(value, str) and not _DIGITS.fullmatch(value):
@@ -32,7 +40,7 @@ def _whole(value: object) -> object:
 
 
 Day = Annotated[date, BeforeValidator(_iso)]
-Instant = Annotated[AwareDatetime, BeforeValidator(_iso)]
+Instant = Annotated[AwareDatetime, BeforeValidator(_iso), AfterValidator(_utc)]
 Whole = Annotated[int, BeforeValidator(_whole)]
 
 After = Annotated[str | None, Query(max_length=64, description="`next` of the page before")]

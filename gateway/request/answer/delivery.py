@@ -3,18 +3,16 @@
 The last bytes wait for the record (`Answered.last`): a whole answer waits with all of its bytes, a stream with the end.
 """
 
-from typing import Any
-
 from audit.log.receipt import Receipt
 from gateway.content.inspection import Inspection
+from gateway.content.whole_answer import Handling
 from gateway.errors import BackendFailed, BackendTimeout
 from gateway.openai.asgi_client import Client
-from gateway.openai.finite_json import NotFinite, write
+from gateway.openai.finite_json import write
 from gateway.openai.stream_filter import StreamRewriter
 from gateway.request.answer.headers import EVENT_STREAM, JSON, content_length, provenance
 from gateway.request.answer.received import ReceivedAnswer
 from gateway.request.answer.relay import StreamRelay
-from gateway.request.answer.whole_answer import read_answer, usage_is_sound
 from gateway.request.enforcement import PolicyEnforcement
 from gateway.request.routes import Routes
 from gateway.request.stages import Accepted, Answered
@@ -61,18 +59,17 @@ class Delivery:
         prompt = redacted.prompt
         self._enforcement.check_running(request)
         with self._step("restore"):
-            body = read_answer(request.call, raw, received)
+            handling = Handling(request.call.endpoint.answer, keeps=redacted.content is not None)
+            whole = await self._inspection.whole_answer(raw, handling, prompt.output, request.principal.tenant)
+            received.note(whole.told)
             self._routes.answered(request, call, received.called)
             if prompt.output is not None:
-                tenant = request.principal.tenant
-                await self._inspection.filter_answer(body, raw, received.usage, prompt.output, tenant)
                 received.redactions = prompt.output.counts
-            if prompt.output is not None or not request.call.endpoint.generates or not usage_is_sound(body, received):
-                raw = _written(body)
+            raw = whole.passed()
             if request.client.headers.get(DEBUG_HEADER) == "upstream":
-                raw = _written({**body, "domicile": {"upstream_request": prompt.fields}})
-        if redacted.content is not None:
-            redacted.content.hear(body)
+                raw = b'%s,"domicile":%s}' % (raw.rstrip()[:-1], write({"upstream_request": prompt.fields}))
+        if redacted.content is not None and whole.said is not None:
+            redacted.content.hear(whole.said)
         received.bytes_out = len(raw)
         return Answered(request, accepted, raw)
 
@@ -126,10 +123,3 @@ class _Sender:
         if self._content is not None:
             self._content.hear_piece(piece)
         await self._client.write(piece)
-
-
-def _written(answer: dict[str, Any]) -> bytes:
-    try:
-        return write(answer)
-    except NotFinite:
-        raise BackendFailed("The backend's answer holds a number that JSON does not have") from None

@@ -6,6 +6,8 @@ from time import perf_counter
 from typing import Any
 
 from backend.wire import Usage
+from gateway.content.whole_answer import Told
+from gateway.openai.answer import calls_begun
 from gateway.openai.usage import MAX_TOKENS
 
 CHARACTERS_PER_TOKEN = 3
@@ -56,9 +58,14 @@ class ReceivedAnswer:
 
     def count_tool_calls(self, message: object) -> None:
         """Count the tool calls that begin in `message`, a message or a delta: later deltas of a call have no id."""
-        calls = message.get("tool_calls") if isinstance(message, dict) else None
-        if isinstance(calls, list):
-            self.tool_calls += sum(isinstance(call, dict) and bool(call.get("id")) for call in calls)
+        self.tool_calls += calls_begun(message)
+
+    def note(self, told: Told) -> None:
+        """Note what a whole answer holds for the meter and the record."""
+        self.usage, self.fingerprint = told.usage, told.fingerprint
+        self.characters_out += told.characters
+        self.tool_calls += told.tool_calls
+        self.finish_reasons.extend(told.finish_reasons)
 
     def used(self, prompt_estimate: int) -> Used | None:
         """The tokens that are charged. An answer that was cut costs the prompt and what was sent of it.

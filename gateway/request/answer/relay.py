@@ -13,7 +13,8 @@ from typing import Any, Final
 from pydantic_core import from_json, to_json
 
 from backend.wire import SSE_DONE, fingerprint_of, sse_data
-from gateway.errors import BackendFailed
+from gateway.content.inspection import counted
+from gateway.errors import BackendFailed, BodyTooComplex
 from gateway.openai.answer import characters_said
 from gateway.openai.checked_call import Call
 from gateway.openai.finish import announces_end, recorded
@@ -58,6 +59,7 @@ class StreamRelay:
                     if len(payload) <= INLINE_EVENT_BYTES:
                         frames += self._frames(payload)
                     else:  # in a thread, from which the event loop takes the interpreter back again and again
+                        await _counted(payload)
                         frames += await asyncio.to_thread(self._frames, payload)
             except BackendFailed as error:
                 failure = error
@@ -173,3 +175,10 @@ class StreamRelay:
             return payload
         self._received.usage = usage_of(chunk.pop("usage")) or self._received.usage
         return to_json(chunk, inf_nan_mode="null") if chunk.get("choices") else b""
+
+
+async def _counted(payload: bytes) -> None:
+    try:
+        await counted(payload)
+    except BodyTooComplex:
+        raise BackendFailed("The backend sent an event with more values than one may hold") from None

@@ -59,6 +59,20 @@ def test_a_draft_of_the_operators_is_checked_compared_and_tried_on_every_tenant(
     assert refused.status_code == 422 and "tenant 'acme' under the operator's policy" in refused.json()["detail"]
 
 
+@pytest.mark.parametrize("since", ["0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59-00:01"])
+def test_a_time_that_there_is_in_no_utc_is_refused_and_nothing_fails(client, people, acme, since):
+    refused = post(client, "/tenants/acme/policies/simulate", people["ada"], {"document": GERMAN, "since": since})
+    assert refused.status_code == 422 and "UTC" in refused.json()["errors"]["body.since"]
+
+
+@pytest.mark.parametrize("at", ["9999-12-31", "0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59-23:59"])
+def test_a_test_of_a_policy_at_the_end_of_the_calendar_is_a_problem_and_no_failure(client, people, acme, at):
+    hours = GERMAN + "hours: {days: [mon], from: '07:00', until: '19:00', zone: Asia/Tokyo}\n"
+    document = hours + f"tests: [{{name: t, given: {{at: {at!r}}}, expect: allow}}]\n"
+    checked = post(client, "/tenants/acme/policies/check", people["ada"], {"document": document})
+    assert checked.status_code == 200 and any("year" in problem for problem in checked.json()["problems"])
+
+
 def test_the_operators_policy_bounds_a_tenants_and_is_none_of_its_peoples_business(client, people, acme, login):
     acme.activate_policy(None, OPERATOR)
     admin = login("acme", "tenant-admin")

@@ -4,16 +4,17 @@ import asyncio
 import json
 import os
 import signal
+import threading
 
 import pytest
 
-from backend.wire import Usage
 from gateway.configuration.settings import Inspection as Settings
 from gateway.content import inspection as module
-from gateway.content.inspection import INLINE_BYTES, Inspection, parsed
+from gateway.content.inspection import INLINE_BYTES, INLINE_PARSE_BYTES, Inspection, counted
 from gateway.content.prompt import OutputFilters, prepare
-from gateway.errors import RedactionRefused, TooManyConcurrent
-from gateway.openai.answer import rewrite_choices
+from gateway.content.whole_answer import Handling, whole_answer
+from gateway.errors import BackendFailed, BodyTooComplex, RedactionRefused, TooManyConcurrent
+from gateway.openai.bounds import SLICE
 from gateway.openai.endpoints import CHAT
 from policy.errors import RedactionBlocked, RedactionError
 from tests.fakes.lab import OPEN_POLICY, POLICY, chat, lab
@@ -24,6 +25,7 @@ CONVERSATION = {"metadata": {"conversation_id": "c-1"}}  # the same placeholders
 OWN = "  dictionaries: {codename: [bluebird]}\n  patterns: {ticket: 'T-[0-9]{6}'}\n"
 ACTIONS = "  input: {custom.codename: mask, custom.ticket: mask, "
 HASHING = POLICY.replace("email: pseudonymise", "email: hash").replace("  input: {", OWN + ACTIONS)
+KEPT = Handling(keeps=True)
 SLOW = "+49 30 1234567 " * 40_000
 
 
@@ -58,48 +60,74 @@ ANSWERED = {
 }  # fmt: skip
 
 
-def answered(text):
-    """A whole answer of two choices and a tool call, with odd names; and its bytes."""
+def answered(text, **more):
+    """A whole answer of two choices and a tool call, with odd names."""
     call = {"id": "c 1 <", "type": "function", "function": {"name": "f", "arguments": json.dumps({"to": text})}}
     choices = [
         {"index": 0, "message": {"role": "assistant", "content": text, "tool_calls": [call]}, "finish_reason": "stop"},
         {"index": 1, "message": {"content": [{"type": "text", "text": text}]}, "finish_reason": "a@example.org!"},
     ]
-    raw = json.dumps({**ANSWERED, "choices": choices}).encode()
-    return json.loads(raw), raw
+    return json.dumps({**ANSWERED, "choices": choices, **more}).encode()
 
 
 async def test_a_process_filters_a_long_answer_as_the_gateway_itself_does():
     prompt = prepare(call(chat(LONG)), redactor(), "main")
     back = prompt.fields["messages"][0]["content"][:400]  # with placeholders, to be restored
-    usage = Usage(prompt_tokens=1, completion_tokens=2, total_tokens=3)
-    (here, _), (there, raw) = answered(back + LONG), answered(back + LONG)
+    raw = answered(back + LONG)
     output = OutputFilters(redactor(), prompt.output._pseudonyms)
-    rewrite_choices(here, here["choices"], usage, output.make)
+    here = whole_answer(raw, KEPT, output.make)
     async with Inspection(Settings(processes=1)) as inspection:
-        await inspection.filter_answer(there, raw, usage, prompt.output, "acme")
+        there = await inspection.whole_answer(raw, KEPT, prompt.output, "acme")
         assert len(inspection._all) == 1
     assert there == here and dict(prompt.output.counts) == dict(output.counts)
-    assert there["usage"] == ANSWERED["usage"]
-    assert "Write to anna.schmidt@example.org" in there["choices"][0]["message"]["content"]
+    body = json.loads(there.raw)
+    assert body["usage"] == ANSWERED["usage"]
+    assert "Write to anna.schmidt@example.org" in body["choices"][0]["message"]["content"]
+    assert there.said[0]["content"] == body["choices"][0]["message"]["content"]
+
+
+@pytest.mark.parametrize("more", [{}, {"usage": {"prompt_tokens": -1}}])
+async def test_a_large_answer_without_a_filter_is_read_in_a_process_and_passes_as_it_came(more):
+    raw = answered("x" * INLINE_PARSE_BYTES, **more)
+    async with Inspection(Settings(processes=1)) as inspection:
+        there = await inspection.whole_answer(raw, KEPT, None, "acme")
+        assert len(inspection._all) == 1
+    assert there == whole_answer(raw, KEPT, None)
+    assert (there.raw is raw) == (not more) and there.told.tool_calls == 1
+    assert there.told.finish_reasons == ("stop", "other")
+
+
+async def test_a_large_answer_of_vectors_is_read_in_a_process():
+    data = [{"index": at, "embedding": [0.25] * 1000, "text": "not asked for"} for at in range(40)]
+    raw = json.dumps({"data": data, "model": "m", "usage": {"prompt_tokens": 3, "total_tokens": 3}}).encode()
+    vectors = Handling(generates=False)
+    async with Inspection(Settings(processes=1)) as inspection:
+        there = await inspection.whole_answer(raw, vectors, None, "acme")
+        assert len(inspection._all) == 1
+    assert there == whole_answer(raw, vectors, None) and there.told.usage.prompt_tokens == 3
+    assert b"not asked for" not in there.raw and there.raw.count(b"0.25") == 40_000
+
+
+@pytest.mark.parametrize("raw", [b"[" * 100_000, b"{}" + b" " * 100_000, b'{"choices":[5]}' + b" " * 100_000])
+async def test_a_large_answer_that_is_none_is_the_backends_fault(raw):
+    with pytest.raises(BackendFailed) as here:
+        whole_answer(raw, KEPT, None)
+    async with Inspection(Settings(processes=1)) as inspection:
+        with pytest.raises(BackendFailed) as there:
+            await inspection.whole_answer(raw, KEPT, None, "acme")
+    assert there.value.message == here.value.message
 
 
 @pytest.mark.parametrize("budget_s", [30, 0.2])
-async def test_a_long_answer_that_may_not_be_sent_is_refused(budget_s):
+async def test_a_long_answer_that_may_not_be_sent_is_refused_and_paid_for(budget_s):
     blocking = redactor(POLICY.replace("email: mask", "email: block"))
     prompt = prepare(call(chat("hi")), blocking, "main")
-    body, raw = answered(SLOW[: 10_000 if budget_s > 1 else None] + LONG)
+    raw = answered(SLOW[: 10_000 if budget_s > 1 else None] + LONG)
     async with Inspection(Settings(processes=1, budget_s=budget_s)) as inspection:
-        with pytest.raises(RedactionError if budget_s < 1 else RedactionBlocked):
-            await inspection.filter_answer(body, raw, None, prompt.output, "acme")
-
-
-async def test_an_answer_whose_texts_are_not_those_that_were_inspected_is_refused():
-    texts = module._Texts()
-    texts.collect(False).feed("as inspected")
-    giving = texts.giving(["filtered"])
-    with pytest.raises(RedactionError, match="not those"):
-        giving(False).feed("another")
+        whole = await inspection.whole_answer(raw, KEPT, prompt.output, "acme")
+    with pytest.raises(RedactionError if budget_s < 1 else RedactionBlocked):
+        whole.passed()
+    assert whole.told.characters >= 10_000 and not whole.said
 
 
 async def test_a_short_prompt_and_a_policy_without_redaction_start_no_process():
@@ -159,7 +187,67 @@ async def test_one_tenant_has_one_process_at_work_and_the_other_tenants_are_serv
 
 async def test_a_large_body_is_parsed_as_a_small_one():
     raw = json.dumps(chat(LONG * 4)).encode()
-    assert (await parsed(CHAT, raw)).body == json.loads(raw)
+    async with Inspection() as inspection:
+        assert (await inspection.parsed(CHAT, raw, "acme")).body == json.loads(raw)
+
+
+async def test_while_a_large_body_is_counted_the_event_loop_has_its_turn_after_each_slice():
+    raw = json.dumps(chat("[" * 2_000_000)).encode()
+    turns = 0
+
+    async def other():
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    task = asyncio.create_task(other())
+    await counted(raw)
+    task.cancel()
+    assert turns >= len(raw) // SLICE
+
+
+async def test_a_large_body_with_too_much_in_it_never_reaches_a_parser(monkeypatch):
+    monkeypatch.setattr(module, "read_call", None)
+    async with Inspection() as inspection:
+        with pytest.raises(BodyTooComplex):
+            await inspection.parsed(CHAT, b'{"x":[' + b"{}," * 100_000, "acme")
+
+
+async def test_large_bodies_are_parsed_one_at_a_time_and_each_tenant_has_its_turn():
+    lane, running, order = module.Lane(), [], []
+
+    def work(name):
+        running.append(name)
+        order.append((name, len(running)))
+        running.remove(name)
+
+    async with asyncio.TaskGroup() as group:
+        for name in ("acme", "acme", "acme", "globex"):
+            group.create_task(lane.run(name, work, name))
+    lane.close()
+    assert [name for name, _ in order].index("globex") <= 1, "one large body of another tenant may be before it"
+    assert {count for _, count in order} == {1} and len(order) == 4
+    assert lane._queues == {}
+
+
+@pytest.mark.parametrize("policy", [POLICY, OPEN_POLICY])
+async def test_no_step_over_a_large_body_runs_in_the_event_loop(policy, monkeypatch):
+    there = threading.get_ident()
+
+    def elsewhere(work):
+        def run(*arguments):
+            assert threading.get_ident() != there
+            return work(*arguments)
+
+        return run
+
+    for step in ("read_call", "prepare", "leaving", "unredacted"):
+        monkeypatch.setattr(module, step, elsewhere(getattr(module, step)))
+    async with Inspection(Settings(processes=1)) as inspection:
+        asked = await inspection.parsed(CHAT, json.dumps(chat(LONG * 4)).encode(), "acme")
+        await inspection.prepare(asked, redactor(policy), "acme", "main")
+        await inspection.unredacted(asked, redactor(policy), "acme", "main")
 
 
 async def test_through_the_whole_gateway_nothing_personal_leaves_and_the_answer_is_restored(tmp_path):

@@ -7,6 +7,7 @@ import pytest
 
 from backend.wire import sse_data
 from gateway.content.kept_content import MAX_SUBJECT, Content, subject_of
+from gateway.content.said import said_in
 from gateway.errors import InvalidRequest
 
 RAW, SENT = b'{"messages":"from anna@example.org"}', b'{"messages":"from <EMAIL_1>"}'
@@ -74,18 +75,17 @@ def test_the_outcome_expires_when_the_intent_does(monkeypatch):
 def test_a_whole_answer_is_kept_by_choice_and_nothing_of_it_that_is_no_text():
     kept = content()
     call = {"id": "c1", "type": "function", "function": {"name": "send", "arguments": '{"a": 1}'}}
-    kept.hear(
-        {
-            "choices": [
-                {"index": 1, "text": "second", "finish_reason": "length", "logprobs": {"x": -0.5}},
-                {
-                    "index": 0,
-                    "message": {"role": "assistant", "content": "first", "tool_calls": [call], "score": 0.1},
-                    "finish_reason": "stop",
-                },
-            ]
-        }
-    )
+    body = {
+        "choices": [
+            {"index": 1, "text": "second", "finish_reason": "length", "logprobs": {"x": -0.5}},
+            {
+                "index": 0,
+                "message": {"role": "assistant", "content": "first", "tool_calls": [call], "score": 0.1},
+                "finish_reason": "stop",
+            },
+        ]
+    }
+    kept.hear(said_in(body))
     assert kept.answered().values["output"] == [
         {
             "index": 0,
@@ -135,8 +135,8 @@ def test_of_an_answer_that_never_came_only_the_person_is_kept():
 )
 def test_an_answer_of_an_odd_shape_is_kept_as_far_as_it_is_text(choice):
     kept = content()
-    kept.hear({"choices": [choice]})
-    kept.hear({"choices": [{"text": "rain"}]})
+    kept.hear(said_in({"choices": [choice]}))
+    kept.hear(said_in({"choices": [{"text": "rain"}]}))
     assert kept.answered().values["output"] == [{"index": 0, "text": "rain"}]
 
 

@@ -3,6 +3,7 @@
 import pytest
 
 from gateway.content.kept_content import Content
+from gateway.content.said import said_in
 from gateway.evidence.replay import Difference, first_difference
 
 
@@ -86,5 +87,5 @@ def test_what_is_shown_of_a_long_answer_is_a_little_around_the_place():
 )  # fmt: skip
 def test_tokens_are_kept_with_their_log_probabilities(choice, kept):
     content = Content(b"", b"", None, 1)
-    content.hear({"choices": [{"index": 0, **choice}]})
+    content.hear(said_in({"choices": [{"index": 0, **choice}]}))
     assert content.answered().values["output"][0].get("logprobs") == kept

@@ -207,6 +207,53 @@ def test_put_together_a_stream_says_what_the_whole_answer_says_field_by_field_in
     assert got.ends.get(0) == (ends[-1] if ends else None)
 
 
+UNSEEN = "hidden@example.org"
+OTHERS = (  # members that servers put beside the text, and that a client without a filter may show
+    ("delta", "thinking_blocks", [{"type": "thinking", "thinking": UNSEEN, "signature": "c2ln"}]),
+    ("delta", "reasoning_items", [{"summary": UNSEEN}]), ("delta", "annotations", [{"title": UNSEEN}]),
+    ("delta", "extra_content", {"google": {"thought_signature": UNSEEN}}), ("delta", "audio", {"transcript": UNSEEN}),
+    ("delta", "hidden_states", [UNSEEN]), ("delta", "provider_specific_fields", {"citation": UNSEEN}),
+    ("choice", "meta_info", {"text": UNSEEN}), ("choice", "matched_stop", UNSEEN), ("choice", "token_ids", [1]),
+    ("choice", "content_filter_results", {"hate": UNSEEN}), ("chunk", "sglext", {"text": UNSEEN}),
+    ("chunk", "citations", [UNSEEN]), ("chunk", "timings", {"prompt_n": 7}), ("chunk", "obfuscation", UNSEEN),
+)  # fmt: skip
+
+
+@given(answers(), st.data())
+@settings(max_examples=100, deadline=None)
+def test_members_of_any_server_anywhere_change_nothing_and_pass_nothing(answer, data):
+    _, _, chunks = answer
+    alone = Assembled(streamed(chunks, "mask"))
+    for chunk in chunks:
+        for place, name, value in data.draw(st.lists(st.sampled_from(OTHERS), max_size=3)):
+            holders = {"chunk": [chunk], "choice": chunk.get("choices") or []}
+            holders["delta"] = [one["delta"] for one in holders["choice"] if one["delta"] is not None]
+            for holder in holders[place]:
+                holder[name] = value
+    payloads = streamed(chunks, "mask")
+    got = Assembled(payloads)
+    assert (got.choices, got.ends) == (alone.choices, alone.ends)
+    assert UNSEEN.encode() not in b"".join(payloads)
+
+
+@given(answers(), answers(), st.randoms(use_true_random=False))
+@settings(max_examples=100, deadline=None)
+def test_choices_that_take_turns_in_any_way_each_say_what_they_say_alone(one, other, random):
+    alone, waiting = [], []
+    for number, (_, _, chunks) in enumerate((one, other)):
+        for choice in (choice for chunk in chunks for choice in chunk.get("choices") or ()):
+            choice["index"] = number
+        alone.append(Assembled(streamed(chunks, "mask")))
+        waiting.append(list(chunks))
+    mixed = []
+    while any(waiting):
+        mixed.append(random.choice([each for each in waiting if each]).pop(0))
+    got = Assembled(streamed(mixed, "mask"))
+    for number, each in enumerate(alone):
+        assert got.choices.get(number) == each.choices.get(number)
+        assert got.ends.get(number) == each.ends.get(number)
+
+
 def position_in(order, field):
     return order.index("reasoning") if field == "reasoning_content" and "reasoning" in order else order.index(field)
 

@@ -365,8 +365,10 @@ async def test_refused_calls_are_labelled_by_tenant_and_by_a_model_that_there_is
     limited = POLICY + "limits: {tpm: 1000}\n"
     abroad = {"acme/us-east/acme-us": FakeBackend()}
     async with lab(tmp_path, set_up=lambda made: made.tenant("acme", limited), backends=abroad) as made:
-        for body in (chat("hi"), chat("hi", max_tokens=5000), {**chat("hi"), "model": "made-up"}, chat("hi", n=0)):
+        for body in (chat("hi"), chat("hi", max_tokens=5000), {**chat("hi"), "model": "made-up"}, chat("hi", n=0),
+                     {**chat("hi", n=0), "model": "made-up"}, {**chat("hi"), "model": 7}):  # fmt: skip
             await made.post(body)
+        await made.post(None, raw=b"{")
         await made.post(chat("hi"), key="dmc_none")
         found = (await scrape(made))["domicile_requests_total"]
         assert {
@@ -376,6 +378,7 @@ async def test_refused_calls_are_labelled_by_tenant_and_by_a_model_that_there_is
             ("acme", "small", "403"),
             ("acme", "small", "429"),
             ("acme", "", "404"),
+            ("acme", "small", "400"),  # of a body whose other fields are wrong
             ("acme", "", "400"),
             ("", "", "401"),
         }

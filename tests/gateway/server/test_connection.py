@@ -382,3 +382,30 @@ async def test_a_refused_body_is_dropped_up_to_a_bound(monkeypatch):
                 writer.write(b"a" * 100_000)
                 await writer.drain()
                 await asyncio.sleep(0.01)
+
+
+async def test_a_refused_body_is_not_read_at_the_speed_of_the_network(monkeypatch):
+    reads = []
+    discard = connection.BoundedConnection._discard
+
+    def noted(self, size):
+        reads.append(size)
+        discard(self, size)
+
+    monkeypatch.setattr(connection.BoundedConnection, "_discard", noted)
+    monkeypatch.setattr(connection, "DISCARD_PAUSE_S", 3600)
+    async with connected(monkeypatch, body_s=30) as (reader, writer):
+        writer.write(b"POST /refused HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % (8 << 20))
+        await reader.readuntil(b"ok")
+        writer.write(b"a" * (8 << 20))
+        await asyncio.sleep(0.3)
+        assert len(reads) == 1 and reads[0] <= 256 << 10, "one read, then a pause"
+
+
+async def test_a_request_behind_a_refused_body_is_answered(monkeypatch):
+    async with connected(monkeypatch, body_s=30) as (reader, writer):
+        writer.write(b"POST /refused HTTP/1.1\r\nhost: x\r\ncontent-length: 2000000\r\n\r\n" + b"a" * 2_000_000)
+        await reader.readuntil(b"ok")
+        writer.write(b"POST /next HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\nab")
+        assert (await reader.readuntil(b"ok")).startswith(b"HTTP/1.1 200 ")
+    assert [path for _, path, _ in SEEN] == ["/refused", "/next"]

@@ -1,0 +1,60 @@
+"""What an answer says, by choice, in the form in which it is kept: texts, tool calls and token probabilities."""
+
+from collections.abc import Mapping
+from math import isfinite
+from typing import Any
+
+from gateway.openai.answer import TEXT_FIELDS
+
+Said = dict[int, dict[str, Any]]
+
+
+def said_in(body: Mapping[str, Any]) -> Said:
+    """Of a whole answer, as the client gets it."""
+    said: Said = {}
+    for choice in body.get("choices") or ():
+        add_choice(said, choice, choice.get("message"))
+    return said
+
+
+def add_choice(known: Said, choice: Mapping[str, Any], message: object) -> None:
+    """Add to `known` what one choice says: a whole one, or a piece of a stream (`message` is then its delta)."""
+    index = choice["index"] if isinstance(choice.get("index"), int) else 0
+    said = known.setdefault(index, {"index": index})
+    _add(said, "text", choice)
+    if tokens := _tokens(choice.get("logprobs")):
+        said.setdefault("logprobs", []).extend(tokens)
+    if isinstance(message, Mapping):
+        for field in TEXT_FIELDS:
+            _add(said, field, message)
+        for position, call in enumerate(message.get("tool_calls") or ()):
+            calls = said.setdefault("tool_calls", {})
+            kept = calls.setdefault(str(call.get("index", position)), {})
+            function = call.get("function") or {}
+            _add(kept, "name", function)
+            _add(kept, "arguments", function)
+    if choice.get("finish_reason"):
+        said["finish_reason"] = str(choice["finish_reason"])
+
+
+def _tokens(logprobs: object) -> list[list[Any]]:
+    """Each token and its log probability (nats), as chats or completions tell them; other likely ones are not kept."""
+    if not isinstance(logprobs, Mapping):
+        return []
+    if isinstance(entries := logprobs.get("content"), list):
+        return [[str(one.get("token")), _number(one.get("logprob"))] for one in entries if isinstance(one, Mapping)]
+    tokens, values = logprobs.get("tokens"), logprobs.get("token_logprobs")
+    if isinstance(tokens, list) and isinstance(values, list):
+        return [[str(token), _number(value)] for token, value in zip(tokens, values, strict=False)]
+    return []
+
+
+def _number(value: object) -> float | None:
+    """None also for what canonical JSON has no form for."""
+    return float(value) if isinstance(value, int | float) and isfinite(value) else None
+
+
+def _add(said: dict[str, Any], field: str, source: Mapping[str, Any]) -> None:
+    piece = source.get(field)
+    if isinstance(piece, str) and piece:
+        said[field] = said.get(field, "") + piece

@@ -1,0 +1,98 @@
+"""A whole answer of a backend: read, checked, filtered and written again. Pure functions over bytes.
+
+A short one is treated in the event loop, a long one in another process (`gateway.content.inspection`): an answer may
+hold 64 MB, and each step over that holds the interpreter to its end.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from backend.wire import Usage
+from gateway.content.said import said_in
+from gateway.errors import BackendFailed
+from gateway.openai.answer import FilterFactory, calls_begun, characters_said, rewrite_choices
+from gateway.openai.answer_formats import AnswerFormat, Generated, ReadAnswer
+from gateway.openai.finish import recorded
+from gateway.openai.finite_json import NotFinite, write
+from policy.errors import RedactionError
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What the meter and the record need to know of an answer. `characters`: of text, before the output filter."""
+
+    usage: Usage | None = None
+    fingerprint: str | None = None
+    characters: int = 0
+    tool_calls: int = 0
+    finish_reasons: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class WholeAnswer:
+    """One answer of a backend, as the client may have it.
+
+    `said`: its texts by choice (`gateway.content.said`), empty where they are not kept. `refusal`: why it may not be
+    sent; the backend has answered all the same, and the call is paid for.
+    """
+
+    told: Told
+    raw: bytes = b""
+    said: Mapping[int, dict[str, Any]] | None = None
+    refusal: RedactionError | None = None
+
+    def passed(self) -> bytes:
+        """The body for the client. Raises the refusal."""
+        if self.refusal is not None:
+            raise self.refusal
+        return self.raw
+
+
+@dataclass(frozen=True, slots=True)
+class Handling:
+    """`format`: how the endpoint's answers are read. `keeps`: its texts are kept."""
+
+    format: AnswerFormat = field(default_factory=Generated)
+    keeps: bool = False
+
+
+def whole_answer(raw: bytes, handling: Handling, make_filter: FilterFactory | None) -> WholeAnswer:
+    """`raw` with every text through a filter of `make_filter`; without one it passes as it came, but for a `usage` that
+    cannot be true: the client must not bill by it either.
+
+    Raises BackendFailed where it is no such answer.
+    """
+    answer = handling.format.read(raw)
+    body, choices = answer.body, answer.choices
+    if not handling.format.is_generated:
+        return WholeAnswer(Told(answer.usage), _written(body))
+    told = _told(answer)
+    if make_filter is not None:
+        try:
+            rewrite_choices(body, choices, told.usage, make_filter)
+        except RedactionError as error:
+            return WholeAnswer(told, refusal=error)
+        raw = _written(body)
+    elif told.usage is None and body.pop("usage", None):
+        raw = _written(body)
+    return WholeAnswer(told, raw, said_in(body) if handling.keeps else None)
+
+
+def _told(answer: ReadAnswer) -> Told:
+    characters = tool_calls = 0
+    reasons = []
+    for choice in answer.choices:
+        said = choice.get("message")
+        characters += characters_said(choice if said is None else said)
+        tool_calls += calls_begun(said)
+        if word := recorded(choice.get("finish_reason")):
+            reasons.append(word)
+    return Told(answer.usage, answer.fingerprint, characters, tool_calls, tuple(reasons))
+
+
+def _written(answer: dict[str, Any]) -> bytes:
+    try:
+        return write(answer)
+    except NotFinite:
+        raise BackendFailed("The backend's answer holds a number that JSON does not have") from None

@@ -1,0 +1,68 @@
+"""What to say of a URL that leads nowhere: which it was, and the nearest one that there is."""
+
+import re
+from collections.abc import Sequence
+from difflib import SequenceMatcher, get_close_matches
+
+MAX_SHOWN = 100
+CUTOFF = 0.75
+_PART = re.compile(r"(?:[A-Za-z][A-Za-z_.:-]*(?:[0-9]{1,2}[A-Za-z_.:-]*){0,3})?")
+"""Of a path: words with few digits in them, as in ``v1`` or ``images``; or nothing, between two slashes."""
+
+
+def unknown_url(method: str, path: str, routes: Sequence[str]) -> str:
+    """One sentence. `routes`: the paths that exist, the most used first. Of `path`, at most MAX_SHOWN characters are
+    named, and only parts that a URL of ours could consist of: an address or a number may be a person's."""
+    nearest = nearest_route(path[:MAX_SHOWN], routes)
+    fix = f"did you mean {nearest}?" if nearest else f"there are: {', '.join(routes)}"
+    return f"There is nothing at {method} {_shown(path)}; {fix}"
+
+
+def unknown_admin_url(method: str, path: str, templates: Sequence[str], others: str) -> str:
+    """The same where routes have parameters, as ``/tenants/{tenant}/keys``; `others`: where all of them are named."""
+    nearest = nearest_template(path[:MAX_SHOWN], templates)
+    fix = f"did you mean {nearest}?" if nearest else f"the paths are in {others}"
+    return f"There is nothing at {method} {_shown(path)}; {fix}"
+
+
+def nearest_template(path: str, templates: Sequence[str]) -> str | None:
+    """The template whose words are nearest to those of `path`, each of which must be near; None where there is none."""
+    parts = [part for part in path.lower().split("/") if part]
+    best, likeness = None, 0.0
+    for template in templates:
+        words = template.strip("/").split("/")
+        if len(words) != len(parts):
+            continue
+        fixed = [(word, part) for word, part in zip(words, parts, strict=True) if not word.startswith("{")]
+        ratios = [SequenceMatcher(None, *pair).ratio() for pair in fixed]
+        if min(ratios, default=0.0) >= CUTOFF and (mean := sum(ratios) / len(ratios)) > likeness:
+            best, likeness = template, mean
+    return best
+
+
+def _shown(path: str) -> str:
+    parts = path[:MAX_SHOWN].split("/")
+    return "/".join(part if _PART.fullmatch(part) else "…" for part in parts) + ("…" if len(path) > MAX_SHOWN else "")
+
+
+def nearest_route(path: str, routes: Sequence[str]) -> str | None:
+    """The route that `path` most likely stands for: but for doubled or missing parts, slashes and case; else by its
+    letters. None where nothing is near."""
+    plain = "/" + "/".join(part for part in path.lower().split("/") if part)
+    plain = re.sub(r"^(/v1)+(?=/|$)", "", plain)
+    for candidate in (f"/v1{plain}", plain):
+        if candidate in routes:
+            return candidate
+    if (part := _containing(plain, routes)) is not None:
+        return part
+    close = get_close_matches(f"/v1{plain}", routes, n=1, cutoff=CUTOFF)
+    return close[0] if close else None
+
+
+def _containing(plain: str, routes: Sequence[str]) -> str | None:
+    """The longest route that `plain` ends in, behind another server's prefix (Azure's
+    ``/openai/deployments/D/chat/completions``, Gemini's ``/v1beta/openai/chat/completions``), or begins with."""
+    by_length = sorted(routes, key=len, reverse=True)
+    ends = (route for route in by_length if plain.endswith(route.removeprefix("/v1")))
+    begins = (route for route in by_length if f"/v1{plain}".startswith(f"{route}/"))
+    return next(ends, None) or next(begins, None)
