@@ -21,7 +21,8 @@ from gateway.request.enforcement import Judge
 from gateway.request.exchange import Exchange, Route
 from gateway.request.routes import Routes
 from gateway.request.telemetry import Telemetry
-from policy.decision.decision import Decision, Reason
+from policy.decision.decision import Decision
+from policy.reason import Reason
 from policy.redact.redactor import Redactor
 
 MAX_EVALUATIONS = 32

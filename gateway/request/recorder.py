@@ -33,7 +33,7 @@ from gateway.request.refusals import CLIENT_GONE, Refusal, Refusals, refusal_of
 from gateway.request.telemetry import Telemetry
 from gateway.upstream.http1 import Peer
 from policy.decision.decision import Decision as PolicyDecision
-from policy.decision.decision import Reason
+from policy.reason import Reason
 from policy.redact import ENGINE_VERSION
 from regions.fleet.fleet import Backend
 

@@ -19,7 +19,7 @@ from gateway.limits.limiter import NOTHING, Cost, Counter, Kind, Limiter, LimitE
 from gateway.openai.asgi_client import Header
 from gateway.records.prices import NANO, Price
 from gateway.request.exchange import CHARACTERS_PER_TOKEN, Exchange
-from policy.decision.decision import Reason
+from policy.reason import Reason
 
 PriceOf = Callable[[str], Price | None]
 """From a model to its price of now."""

@@ -15,7 +15,7 @@ from gateway.errors import (
     invalid_body,
 )
 from gateway.openai.endpoint import CHAT, parse_call
-from policy.decision.decision import Reason
+from policy.reason import Reason
 
 
 def all_errors(base=GatewayError):

@@ -9,7 +9,7 @@ from audit.log.audit_log import AuditLog
 from audit.storage.sqlite import SqliteReader
 from gateway import errors
 from gateway.request.recorder import Recorder
-from policy.decision.decision import Reason
+from policy.reason import Reason
 from tests.gateway.parts import World, exchange
 
 SECRET = "Zeppelin"
