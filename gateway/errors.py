@@ -40,7 +40,8 @@ from typing import Any, ClassVar
 from pydantic_core import ErrorDetails, to_json
 
 from backend.wire import FIELDS
-from policy.decision.decision import Decision, Reason
+from policy.decision.decision import Decision
+from policy.reason import Reason
 
 MOST_BRANCHES = 32
 """Errors that are looked at for the most telling one."""

@@ -55,13 +55,15 @@ class Party(_Entry):
 class Activity(_Entry):
     """A processing activity (GDPR 30(1)(b), (c)).
 
-    `policy_hash`: of the policy that decides its calls now. `source`: where its data come from (GDPR 14(2)(f)).
+    `special_categories`: those of `data_classes` that GDPR 9(1) names. `policy_hash`: of the policy that decides its
+    calls now. `source`: where its data come from (GDPR 14(2)(f)).
     """
 
     id: str
     purpose: str = ""
     legal_basis: str = ""
     data_classes: tuple[str, ...] = ()
+    special_categories: tuple[str, ...] = ()
     subject_categories: tuple[str, ...] = ()
     risk_class: str = ""
     ai_system_id: str = ""
@@ -149,7 +151,11 @@ class Measure(_Entry):
 
 
 class Terms(_Entry):
-    """What the policy of that hash makes of a call. Days of retention, 0 for none; actions by label."""
+    """What the policy of that hash makes of a call. Days of retention, 0 for none; actions by label.
+
+    `unredacted_to`: the places that may receive a prompt as it is when its redaction fails, empty where such a prompt
+    is refused.
+    """
 
     policy_hash: Sha256
     metadata_days: int
@@ -160,6 +166,23 @@ class Terms(_Entry):
     store_in: str = ""
     transfer_bases: tuple[str, ...] = ()
     notices: tuple[str, ...] = ()
+    unredacted_to: str = ""
+
+
+class Store(_Entry):
+    """A place other than a backend that keeps something of every call: the record, spans.
+
+    `country` is empty where `setting` is not set. `in_eea`: as of the day of the registers, None without a country.
+    """
+
+    name: str
+    country: CountryOrNone = ""
+    setting: str = ""
+    in_eea: bool | None = None
+
+    @property
+    def is_transfer(self) -> bool:
+        return self.in_eea is False
 
 
 class Contract(_Entry):
@@ -223,8 +246,15 @@ class Ruling(_Entry):
 
 
 class Evidence(_Entry):
-    """All of it, of one tenant. `measures`: each with the configuration that implies it."""
+    """All of it, of one tenant.
 
+    `as_of`: the day of the registers (``2026-03-01``), empty where it is not known. `eea`: the countries of the EEA on
+    that day. `measures`: each with the configuration that implies it. `address_days`: how long the addresses of refused
+    callers are kept, None where it is not known.
+    """
+
+    as_of: DayOrNone = ""
+    eea: tuple[str, ...] = ()
     catalogue_version: str = ""
     controller: Party = Party()
     processor: Party = Party()
@@ -238,10 +268,29 @@ class Evidence(_Entry):
     rulings: tuple[Ruling, ...] = ()
     terms: tuple[Terms, ...] = ()
     measures: tuple[Measure, ...] = ()
+    stores: tuple[Store, ...] = ()
+    address_days: int | None = None
 
     def purpose(self, activity: str) -> str:
         """Of the activity as registered; its id where it is not."""
         return next((one.purpose for one in self.activities if one.id == activity and one.purpose), activity)
+
+    @property
+    def operators_in_use(self) -> tuple[Operator, ...]:
+        """Those of backends that are not revoked, as valid on `as_of`; where no backend is registered, all of them."""
+        used = {one.operator for one in self.backends if not one.revoked_at}
+        concerned = (one for one in self.operators if one.id in used or not self.backends)
+        return tuple(one for one in concerned if self.is_valid(one))
+
+    @property
+    def subprocessors_in_use(self) -> tuple[Subprocessor, ...]:
+        """Those that operators in use engage on `as_of`: not one of an earlier register, nor one only announced."""
+        used = {one.id for one in self.operators_in_use}
+        return tuple(one for one in self.subprocessors if one.operator in used and self.is_valid(one))
+
+    def is_valid(self, row: Operator | Subprocessor | Safeguard) -> bool:
+        """Whether the row is in force on `as_of`; each is where that is not known."""
+        return not self.as_of or row.valid_from <= self.as_of <= (row.valid_to or self.as_of)
 
     @classmethod
     def load(cls, path: Path) -> "Evidence":

@@ -23,7 +23,7 @@ from audit.events.schema import event_schema
 from audit.events.stamp import rfc3339
 from audit.incidents.evidence import Evidence
 from audit.keys.signer import Signer, key_of, successions_of
-from audit.log.walk import timestamp
+from audit.log.walk import parsed, timestamp
 from audit.pack.archive import Writer
 from audit.pack.program import program
 from audit.pack.report import html_report
@@ -45,6 +45,7 @@ from audit.verification.disclosure import Vouched, vouch
 from audit.witness.outside import Voucher, outside_proofs, vouched_by
 
 PROGRESS_STEP = 1000
+_INFERENCE = b'"type":"inference.'
 
 Progress = Callable[[int], None]
 """Called with how many records were written since the last call."""
@@ -261,11 +262,14 @@ class _Pack:
             yield leaf
 
     def _write_activations(self) -> None:
-        """What came before the range and put a policy in force that may decide calls in it, each with its proof."""
+        """What came before the range and put a policy in force that may decide calls in it, each with its proof; and
+        which calls had begun."""
         first, size = self._window.first, self._window.checkpoint.size
         proofs = []
         for leaf in islice(self._reader.leaves(self._tenant), first):
-            if ACTIVATED.encode() in leaf.payload:
+            if _INFERENCE in leaf.payload:
+                self._tables.take_earlier(parsed(leaf.payload))
+            elif ACTIVATED.encode() in leaf.payload:
                 self._tables.take_policy(leaf.seq, decode_leaf(leaf.payload))
                 path = [node.hex() for node in inclusion_proof(leaf.seq, size, self._range_hash)]
                 proofs.append({"seq": leaf.seq, "leaf": leaf.payload.decode(), "proof": path})

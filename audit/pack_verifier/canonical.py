@@ -16,6 +16,14 @@ DECODE = json.JSONDecoder(parse_float=no_float, parse_constant=no_float).decode
 CANONICAL = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), sort_keys=True).encode
 
 
+def load_json(data: str | bytes) -> Any:
+    """The value of `data`. Raises ValueError if it is not JSON, or is nested deeper than Python follows."""
+    try:
+        return json.loads(data)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
 def canonical(data: bytes) -> Any:
     """The value of `data`, which must be in canonical form (names in ASCII, whole numbers only)."""
     try:

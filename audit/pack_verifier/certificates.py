@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from typing import Any
 
-from audit.pack_verifier.canonical import canonical
+from audit.pack_verifier.canonical import canonical, load_json
 from audit.pack_verifier.fault import Broken, Findings
 from audit.pack_verifier.signed import Signed
 
@@ -62,7 +61,7 @@ class Certificates:
         """Each must have been announced by a record, in this pack or proven to be under its checkpoint."""
         elsewhere: dict[str, Any] = {}
         try:
-            elsewhere = json.loads(self.signed.pack.read("proofs/certificates.json"))
+            elsewhere = load_json(self.signed.pack.read("proofs/certificates.json"))
         except ValueError:
             self.findings.fault("certificate", "proofs/certificates.json is not of this format")
         for name in self.said:

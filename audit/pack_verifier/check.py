@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from audit.pack_verifier.archive import Pack
+from audit.pack_verifier.archive import DAMAGED, Pack
 from audit.pack_verifier.certificates import Certificates
 from audit.pack_verifier.fault import Broken, Findings
 from audit.pack_verifier.fields import Fields
@@ -60,6 +60,9 @@ class Check:
                 step()
             except Broken as error:
                 self.findings.fault("pack", str(error))
+            except DAMAGED:
+                self.findings.fault("pack", "a file of the pack cannot be unpacked: it is damaged")
+        self.signed.pack.close()
 
     def report(self) -> dict[str, Any]:
         names = ("tenant", "origin", "key", "first", "end", "made_at")

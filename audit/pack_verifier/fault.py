@@ -24,5 +24,9 @@ class Findings:
         if self.counts[check] <= MAX_FINDINGS:
             self.found.append({"check": check, "says": says, "seq": seq})
 
+    def more(self, check: str, count: int) -> None:
+        """`count` more of a kind that are not listed; none if it is negative."""
+        self.counts[check] = self.counts.get(check, 0) + max(0, count)
+
     def total(self) -> int:
         return sum(self.counts.values())

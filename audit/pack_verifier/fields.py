@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hmac
-import json
 from typing import Any, BinaryIO
 
+from audit.pack_verifier.canonical import load_json
 from audit.pack_verifier.certificates import Certificates
 from audit.pack_verifier.fault import Broken, Findings
 from audit.pack_verifier.signed import Signed
@@ -33,7 +33,7 @@ class Fields:
         """None at the end of the file."""
         while self.file is not None and (line := self.file.readline(MAX_FIELD_LINE)):
             try:
-                said = json.loads(line)
+                said = load_json(line)
                 said["seq"], said["field"] = int(said["seq"]), str(said["field"])
                 return dict(said)
             except (ValueError, KeyError, TypeError):

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Any
 
 from audit.pack_verifier.archive import Pack
+from audit.pack_verifier.canonical import load_json
 from audit.pack_verifier.fault import Broken, Findings
 
 OPERATOR = "_operator"  # the scope of the policy above all tenants; the tenant's own is "", others are projects
@@ -44,7 +44,7 @@ def stamp(at: datetime) -> str:
 def read_listed(pack: Pack, name: str, findings: Findings) -> list[dict[str, Any]]:
     """The objects that the file lists; none, and a finding, if it is not such a file."""
     try:
-        found = json.loads(pack.read(name))
+        found = load_json(pack.read(name))
         if isinstance(found, list) and all(isinstance(one, dict) for one in found):
             return found
         findings.fault("policy", name + " is not of this format")

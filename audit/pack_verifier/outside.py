@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 import time
 
-from audit.pack_verifier.canonical import canonical
+from audit.pack_verifier.canonical import canonical, load_json
 from audit.pack_verifier.ed25519 import ed25519
 from audit.pack_verifier.fault import Broken, Findings
 from audit.pack_verifier.note import parse_checkpoint
@@ -31,7 +30,7 @@ class Outside:
         if ANCHOR not in self.signed.files:
             return set()
         try:
-            return {int(str(json.loads(self.signed.pack.read(ANCHOR))["checkpoint"]).split("\n")[1])}
+            return {int(str(load_json(self.signed.pack.read(ANCHOR))["checkpoint"]).split("\n")[1])}
         except (Broken, ValueError, KeyError, TypeError, IndexError):
             return set()
 
@@ -56,7 +55,7 @@ class Outside:
                 self.findings.notes.append("Nothing outside the log vouches for this pack: it has no anchor.")
             return
         try:
-            said = json.loads(self.signed.pack.read(ANCHOR))
+            said = load_json(self.signed.pack.read(ANCHOR))
             text = self.signed.open_signed(str(said["checkpoint"]), self.signed.origin)
             origin, size, root = parse_checkpoint(text)
             leaf, seq = str(said["leaf"]).encode(), int(said["seq"])

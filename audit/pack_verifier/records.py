@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
-from audit.pack_verifier.canonical import canonical
+from audit.pack_verifier.canonical import canonical, load_json
 from audit.pack_verifier.certificates import Certificates
 from audit.pack_verifier.fault import MAX_FINDINGS, Broken, Findings
 from audit.pack_verifier.fields import Fields
@@ -43,7 +42,7 @@ class Records:
         """One walk; memory grows with private values alone. Raises Broken if a file that it needs is malformed."""
         signed = self.signed
         try:
-            proof = json.loads(signed.pack.read("proofs/range.json"))
+            proof = load_json(signed.pack.read("proofs/range.json"))
             left = [bytes.fromhex(node) for node in proof["left"]]
             right = [bytes.fromhex(node) for node in proof["right"]]
         except (ValueError, KeyError, TypeError):
@@ -58,8 +57,10 @@ class Records:
                 self.count += 1
                 tree.append(self.check_event(line.rstrip(b"\n"), seq, hashes.read(HASH_SIZE)))
                 self.come_through(tree, wanted)
-        for seq in range(signed.first + self.count, signed.end):
+        end = signed.first + self.count
+        for seq in range(end, min(signed.end, end + MAX_FINDINGS)):
             self.findings.fault("sequence", "record " + str(seq) + " is missing at the end", seq)
+        self.findings.more("sequence", signed.end - end - MAX_FINDINGS)
         if self.count > signed.end - signed.first:
             self.findings.fault("sequence", "there are more records than the manifest says")
         self.check_root(tree, right)

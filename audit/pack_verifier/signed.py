@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections import Counter
 from typing import Any
 
-from audit.pack_verifier.archive import Pack
+from audit.pack_verifier.archive import DAMAGED, Pack
+from audit.pack_verifier.canonical import load_json
 from audit.pack_verifier.fault import Broken, Findings
 from audit.pack_verifier.note import open_note, parse_checkpoint, parse_key
 from audit.pack_verifier.tree import leaf_hash, root_from_inclusion
@@ -34,7 +34,7 @@ class Signed:
         """Raises Broken if there is none of this format: then there is nothing to check."""
         data = self.pack.read("manifest.json")
         try:
-            manifest = json.loads(data)
+            manifest = load_json(data)
             self.origin, self.tenant = str(manifest["origin"]), str(manifest["tenant"])
             self.first, self.end = int(manifest["first"]), int(manifest["end"])
             self.files = dict(manifest["files"])
@@ -114,12 +114,22 @@ class Signed:
         for name in sorted(set(names) - set(self.files) - NOT_LISTED):
             self.findings.fault("files", "the file " + name + " is not in the manifest")
         for name in sorted(set(self.files) & set(names)):
-            digest = hashlib.sha256()
-            with self.pack.open(name) as file:
+            try:
+                if self.digest(name) != self.files[name]:
+                    self.findings.fault("files", "the file " + name + " was changed")
+            except Broken as error:
+                self.findings.fault("files", str(error))
+
+    def digest(self, name: str) -> str:
+        """SHA-256 of a file, in hex. Raises Broken if it cannot be read."""
+        digest = hashlib.sha256()
+        with self.pack.open(name) as file:
+            try:
                 for block in iter(lambda: file.read(1 << 20), b""):
                     digest.update(block)
-            if digest.hexdigest() != self.files[name]:
-                self.findings.fault("files", "the file " + name + " was changed")
+            except DAMAGED:
+                raise Broken("the file " + name + " cannot be unpacked") from None
+        return digest.hexdigest()
 
     def check_checkpoint(self) -> None:
         try:

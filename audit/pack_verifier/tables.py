@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from audit.events.ocsf import ocsf
+from audit.pack_verifier.canonical import load_json
 from audit.pack_verifier.fault import Broken, Findings
 from audit.pack_verifier.signed import Signed
 from audit.pack_verifier.systems import Systems
@@ -240,7 +241,7 @@ class Tables:
     def value(self, name: str) -> Any:
         """What the file says, without what the records do not tell: the deadlines of incidents come from a table."""
         try:
-            said = json.loads(self.text(name) or "null")
+            said = load_json(self.text(name) or "null")
             if name == "incidents.json":
                 return [{key: one[key] for key in one if key != "deadlines"} for one in said["incidents"]]
         except (ValueError, KeyError, TypeError):

@@ -9,7 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from audit.incidents.evidence import Activity, Evidence
-from audit.registers.ropa import CONTENT, METADATA
+from audit.private.erasure import Routed
+from audit.registers.ropa import CONTENT, METADATA, safeguards_of
+from audit.registers.tables import Transfer
 
 _CLASS = re.compile(rf"({METADATA}|{CONTENT})_([0-9]+)d")
 
@@ -19,9 +21,10 @@ def article_15(
     recipients: Sequence[Mapping[str, Any]],
     kept_as: Iterable[str],
     evidence: Evidence,
+    transfers: Sequence[Transfer] = (),
 ) -> dict[str, Any]:
     """`records`: events as JSON, by the letters of Article 15(1). `kept_as`: retention classes of the values and of the
-    records that commit to them."""
+    records that commit to them. `transfers`: what the routes of the calls rest on (`transfers_of`)."""
     events = [one["record"] for one in records]
     activities = [_activity(name, evidence) for name in _named(events, "activity_id", "project")]
     party = evidence.controller
@@ -37,8 +40,15 @@ def article_15(
         "f_complaint": "GDPR 77",
         "g_source": sorted({one.source for one in activities if one.source}),
         "h_automated_decisions": {"ai_systems": _named(events, "ai_system_id")},
-        "2_transfers": _transfers(events),
-        "2_safeguards": [one.model_dump() for one in evidence.safeguards if _concerns(one.operator, recipients)],
+        "2_transfers": [
+            {"computed_in": one.computed_in, "stored_in": one.stored_in, "tool": one.tool} for one in transfers
+        ],
+        "2_stores": [
+            {"name": one.name, "country": one.country, "setting": one.setting}
+            for one in evidence.stores
+            if one.is_transfer
+        ],
+        "2_safeguards": [one.model_dump() for one in safeguards_of(transfers, evidence)],
         "missing": _missing(activities, evidence),
     }
 
@@ -63,19 +73,15 @@ def _periods(kept_as: Iterable[str]) -> list[dict[str, Any]]:
     return [{"kind": kind, "days": days} for kind, days in found]
 
 
-def _transfers(events: Iterable[Mapping[str, Any]]) -> list[dict[str, str]]:
-    routes = {
-        (event["inference_country"], event["storage_country"], tool)
-        for event in events
-        if "transfer_basis" in event
-        for tool in str(event["transfer_basis"]).split("+")
+def transfers_of(routes: Iterable[Routed]) -> list[Transfer]:
+    """What the routes of calls rest on, each once, but for the EEA itself."""
+    found = {
+        Transfer(one.inference_country, one.storage_country, tool)
+        for one in routes
+        for tool in one.transfer_basis.split("+")
         if tool != "intra_eea"
     }
-    return [{"computed_in": place, "stored_in": stored, "tool": tool} for place, stored, tool in sorted(routes)]
-
-
-def _concerns(operator: str, recipients: Iterable[Mapping[str, Any]]) -> bool:
-    return operator in {one["operator_entity"] for one in recipients}
+    return sorted(found)
 
 
 def _missing(activities: Iterable[Activity], evidence: Evidence) -> list[str]:

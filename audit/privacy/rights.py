@@ -15,9 +15,9 @@ from audit.events.privacy import ContentAccessed, DsarAnswered, DsarRectified, D
 from audit.events.private_value import Private
 from audit.incidents.evidence import Evidence
 from audit.log.receipt import Receipt
-from audit.privacy.article_15 import article_15
+from audit.privacy.article_15 import article_15, transfers_of
 from audit.private.custody import Custody
-from audit.private.erasure import recipients
+from audit.private.erasure import recipients, routes
 from audit.private.value_store import Disclosed, Kept, SideStore
 
 
@@ -66,7 +66,7 @@ async def answer(
         ),
         "recipients": told,
         "retention": sorted(classes),
-        "article_15": article_15(records, told, classes, evidence),
+        "article_15": article_15(records, told, classes, evidence, transfers_of(routes(custody, tenant, seqs))),
         "records": records,
     }
     await custody.record(

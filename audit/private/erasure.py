@@ -7,8 +7,8 @@ Each step is durable before the next; `finish` takes up what a crash left betwee
 """
 
 import asyncio
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
 from itertools import chain
@@ -16,6 +16,7 @@ from itertools import chain
 from audit.errors import AuditError, HeldError, StoreError
 from audit.events.base import Event
 from audit.events.event import InferenceAccepted, RoutingDecision
+from audit.events.leaf import decode_leaf
 from audit.events.privacy import ErasureCompleted, ErasureRefused, ErasureRequested, LegalHold, RetentionRun, Scope
 from audit.private.certificate import Certificate, Recipient, sign_certificate
 from audit.private.custody import Custody
@@ -33,8 +34,11 @@ from audit.private.deletion import (
     unfinished,
 )
 from audit.private.value_store import SideStore
+from audit.storage.store import StoredLeaf
 from audit.storage.tiles import Folder, forget
 
+Routed = InferenceAccepted | RoutingDecision
+"""An event that says where a call goes."""
 SCRUB_TRIES = 50
 SCRUB_EVERY_S = 0.1
 
@@ -168,13 +172,53 @@ async def _scrub(custody: Custody) -> None:
 def recipients(custody: Custody, tenant: str, seqs: Sequence[int]) -> Iterable[Recipient]:
     """The backends that the calls in these records were sent to, as the records say."""
     sent: Counter[tuple[str, str, str]] = Counter()
-    for _, leaf in custody.leaves(tenant, seqs):
-        if isinstance(event := leaf.event, InferenceAccepted | RoutingDecision):
-            sent[event.operator_entity, event.inference_country, event.backend_id] += 1
+    for event in routes(custody, tenant, seqs):
+        sent[event.operator_entity, event.inference_country, event.backend_id] += 1
     return [
         Recipient(operator_entity=operator, inference_country=country, backend_id=backend, calls=calls)
         for (operator, country, backend), calls in sorted(sent.items())
     ]
+
+
+def routes(custody: Custody, tenant: str, seqs: Sequence[int]) -> Iterator[Routed]:
+    """Where each call among these records was sent: its intent, and every later backend up to its outcome.
+
+    A call that moves to another backend has an event for that, which need not commit to a private value and so need not
+    be among `seqs`. Raises EventRejected for one of `seqs` that is not a record.
+    """
+    found = [(seq, leaf.event) for seq, leaf in custody.leaves(tenant, sorted(seqs))]
+    intents = [(seq, event) for seq, event in found if isinstance(event, InferenceAccepted)]
+    yield from (event for _, event in intents)
+    calls = {event.request_id for _, event in intents}
+    yield from (event for _, event in found if isinstance(event, RoutingDecision) and event.request_id not in calls)
+    waiting = deque((seq, event.request_id) for seq, event in intents)
+    with custody.reading() as reader:
+        while waiting:
+            yield from _moves(reader.leaves(tenant, waiting[0][0]), waiting)
+
+
+def _moves(leaves: Iterable[StoredLeaf], waiting: deque[tuple[int, str]]) -> Iterator[RoutingDecision]:
+    """Later backends of the first calls of `waiting` (number of the intent, request), up to a record at which none of
+    them runs any more. The calls that were looked at are taken out of `waiting`."""
+    running: set[str] = set()
+    for stored in leaves:
+        while waiting and waiting[0][0] <= stored.seq:
+            running.add(waiting.popleft()[1])
+        if not running:
+            return
+        if any(kind in stored.payload for kind in _AFTER_AN_INTENT):
+            event = decode_leaf(stored.payload).event
+            if event.request_id not in running:
+                continue
+            if isinstance(event, RoutingDecision):
+                yield event
+            else:
+                running.discard(event.request_id)
+    waiting.clear()
+
+
+_AFTER_AN_INTENT = (b'"type":"routing.decision"', b'"type":"inference.completed"', b'"type":"inference.aborted"')
+"""Texts in the canonical form of the records that follow an intent."""
 
 
 # --- legal holds -----------------------------------------------------------------------------------------------------

@@ -21,6 +21,8 @@ Row = dict[str, str]
 REGISTER_HEADER = "template,template_name,row,column,column_name,value,filled_by"
 ENTITY = "the financial entity"
 PROVIDER = "this pack"
+RECORD = "the record"
+"""The store that kept prompts and answers are in."""
 
 
 @cache
@@ -65,9 +67,11 @@ def _arrangement(evidence: Evidence) -> Iterator[Row]:
 
 
 def _services(evidence: Evidence) -> Iterator[Row]:
-    """A row for each combination of provider, place of computing and place of storage among the living backends."""
+    """A row for each combination of provider, place of computing and place of storage among the living backends. What
+    a policy keeps is stored with the record, too."""
     contract, operators = evidence.contract, _operators(evidence)
-    kept = any(one.content_days for one in evidence.terms)
+    kept = _keeps_content(evidence)
+    record = next((one.country for one in evidence.stores if one.name == RECORD), "")
     lists = layout()["closed_lists"]
     common = {
         "0010": contract.reference,
@@ -84,13 +88,20 @@ def _services(evidence: Evidence) -> Iterator[Row]:
     seen = set()
     for backend in evidence.backends:
         lei = _direct_lei(evidence, operators.get(backend.operator))
-        place = lei, backend.compute_country, backend.storage_country
-        if backend.revoked_at or place in seen:
-            continue
-        seen.add(place)
-        stored = _country(backend.storage_country) if kept else ""
-        where = {"0130": _country(backend.compute_country), "0150": stored, "0160": _country(backend.compute_country)}
-        yield common | _identified(lei, "0030", "0040") | where
+        for stored in _unique((backend.storage_country, record or backend.storage_country)) if kept else [""]:
+            place = lei, backend.compute_country, stored
+            if backend.revoked_at or place in seen:
+                continue
+            seen.add(place)
+            computed = _country(backend.compute_country)
+            where = {"0130": computed, "0150": _country(stored), "0160": computed}
+            yield common | _identified(lei, "0030", "0040") | where
+
+
+def _keeps_content(evidence: Evidence) -> bool:
+    """Whether a policy that decides calls now has prompts and answers kept."""
+    now = {one.policy_hash for one in evidence.activities}
+    return any(one.content_days for one in evidence.terms if one.policy_hash in now or not now)
 
 
 def _signing(evidence: Evidence) -> Iterator[Row]:
@@ -173,9 +184,7 @@ def _living(evidence: Evidence) -> list[Backend]:
 
 def _below(evidence: Evidence) -> list[Subprocessor]:
     """Of the operators in use, each sub-processor once."""
-    used = {one.id for one in _used(evidence)}
-    listed = {(one.operator, one.name, one.country): one for one in evidence.subprocessors if one.operator in used}
-    return list(listed.values())
+    return list({(one.operator, one.name, one.country): one for one in evidence.subprocessors_in_use}.values())
 
 
 def _direct_lei(evidence: Evidence, operator: Operator | None) -> str:

@@ -7,7 +7,7 @@ from html import escape
 from typing import Any
 
 from audit.registers.language import ENGLISH, LANGUAGES, Language
-from audit.registers.ropa import METADATA
+from audit.registers.ropa import ADDRESSES, METADATA
 
 STYLE = (
     "body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}"
@@ -53,7 +53,9 @@ def _letters(language: Language, about: Mapping[str, Any]) -> Iterator[str]:
     known = (
         language.safeguards.format(one["operator"], one["basis"], one["reference"]) for one in about["2_safeguards"]
     )
-    yield section(language.transfers, [*routes, *(known if routes else ())], language.no_transfer)
+    stores = [language.stored_outside.format(one["name"], one["country"]) for one in about["2_stores"]]
+    none = language.no_transfer if about["c_recipients"] else language.no_call
+    yield section(language.transfers, [*routes, *stores, *known], none)
 
 
 def _purpose(language: Language, one: Mapping[str, str]) -> str:
@@ -103,6 +105,8 @@ def party(language: Language, told: Mapping[str, str], fallback: str) -> Iterato
 
 
 def period(language: Language, kind: str, days: int) -> str:
+    if kind == ADDRESSES:
+        return language.addresses.format(days)
     if kind == METADATA:
         return language.metadata.format(days)
     return language.content.format(days) if days else language.content_none

@@ -28,9 +28,13 @@ class Language:
     metadata: str
     content: str
     content_none: str
+    addresses: str
     rights: str
     rights_text: tuple[str, ...]
     complaint: str
+    withdrawal: str
+    portability: str
+    interests_unknown: str
     source: str
     source_unknown: str
     automated: str
@@ -39,6 +43,9 @@ class Language:
     transfers: str
     transfer: str
     no_transfer: str
+    no_call: str
+    transfer_allowed: str
+    stored_outside: str
     safeguards: str
     data: str
     record: str
@@ -78,6 +85,7 @@ ENGLISH = Language(
     metadata="Records of calls, which hold no personal value: {} days",
     content="Prompts, answers and your identifier, encrypted: {} days",
     content_none="Prompts and answers: not kept",
+    addresses="Network addresses of callers whose requests were refused, encrypted: {} days",
     rights="Your rights (GDPR 15(1)(e))",
     rights_text=(
         "You may ask the controller to correct your data (GDPR 16).",
@@ -85,6 +93,9 @@ ENGLISH = Language(
         "You may ask the controller to restrict the processing (GDPR 18).",
         "You may object to the processing where GDPR 21 gives that right.",
     ),
+    withdrawal="You may withdraw your consent at any time; what was done before stays lawful (GDPR 7(3), 13(2)(c)).",
+    portability="You may ask for the data that you provided in a machine-readable form (GDPR 20).",
+    interests_unknown="The legitimate interests pursued (GDPR 13(1)(d)) are not registered; ask the controller.",
     complaint="You may lodge a complaint with a supervisory authority (GDPR 15(1)(f), 77).",
     source="Where the data come from (GDPR 15(1)(g))",
     source_unknown="The controller has not registered a source. The data came with the application's calls.",
@@ -94,6 +105,9 @@ ENGLISH = Language(
     transfers="Transfers to third countries and their safeguards (GDPR 15(2))",
     transfer="computed in {}, stored in {}, on the basis of {}",
     no_transfer="None: the calls stayed within the European Economic Area.",
+    no_call="No call was sent to a backend.",
+    transfer_allowed="The policy allows transfers on the basis of {}; no call on record rests on it.",
+    stored_outside="{} is kept in {}, outside the European Economic Area.",
     safeguards="Safeguard: {}, {}: {}",
     data="The data",
     record="record",
@@ -140,6 +154,7 @@ GERMAN = Language(
     metadata="Protokolle der Aufrufe, die keinen personenbezogenen Wert enthalten: {} Tage",
     content="Eingaben, Antworten und Ihre Kennung, verschlüsselt: {} Tage",
     content_none="Eingaben und Antworten: nicht gespeichert",
+    addresses="Netzadressen von Aufrufern, deren Anfragen abgewiesen wurden, verschlüsselt: {} Tage",
     rights="Ihre Rechte (Art. 15 Abs. 1 Buchst. e DSGVO)",
     rights_text=(
         "Sie können vom Verantwortlichen die Berichtigung Ihrer Daten verlangen (Art. 16 DSGVO).",
@@ -147,6 +162,11 @@ GERMAN = Language(
         "Sie können vom Verantwortlichen die Einschränkung der Verarbeitung verlangen (Art. 18 DSGVO).",
         "Sie können der Verarbeitung widersprechen, soweit Art. 21 DSGVO dieses Recht gibt.",
     ),
+    withdrawal="Sie können Ihre Einwilligung jederzeit widerrufen; was vorher geschah, bleibt rechtmäßig (Art. 7 "
+    "Abs. 3, Art. 13 Abs. 2 Buchst. c DSGVO).",
+    portability="Sie können die von Ihnen bereitgestellten Daten in maschinenlesbarer Form verlangen (Art. 20 DSGVO).",
+    interests_unknown="Die berechtigten Interessen (Art. 13 Abs. 1 Buchst. d DSGVO) sind nicht eingetragen; fragen Sie "
+    "den Verantwortlichen.",
     complaint="Sie können sich bei einer Aufsichtsbehörde beschweren (Art. 15 Abs. 1 Buchst. f, Art. 77 DSGVO).",
     source="Herkunft der Daten (Art. 15 Abs. 1 Buchst. g DSGVO)",
     source_unknown="Der Verantwortliche hat keine Herkunft eingetragen. Die Daten kamen mit Aufrufen der Anwendung.",
@@ -157,6 +177,10 @@ GERMAN = Language(
     transfers="Übermittlung in Drittländer und Garantien (Art. 15 Abs. 2 DSGVO)",
     transfer="verarbeitet in {}, gespeichert in {}, auf der Grundlage von {}",
     no_transfer="Keine: die Aufrufe blieben im Europäischen Wirtschaftsraum.",
+    no_call="Kein Aufruf wurde an ein Backend gesendet.",
+    transfer_allowed="Die Richtlinie lässt Übermittlungen auf der Grundlage von {} zu; kein Aufruf im Protokoll "
+    "stützt sich darauf.",
+    stored_outside="{} wird in {} gespeichert, außerhalb des Europäischen Wirtschaftsraums.",
     safeguards="Garantie: {}, {}: {}",
     data="Die Daten",
     record="Eintrag",

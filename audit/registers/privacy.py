@@ -3,13 +3,13 @@ persons (GDPR 13, 14). The judgement is the controller's: the sheets mark what i
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from audit.incidents.evidence import Activity, Evidence, Terms
 from audit.registers.dsar import automated, page, party, period, section
 from audit.registers.language import ENGLISH, LANGUAGES, Language
-from audit.registers.ropa import Period, activities_of, measures_of, periods, transfers
+from audit.registers.ropa import Period, activities_of, measures_of, periods, safeguards_of, transfers
 from audit.registers.tables import Flows
 
 TO_ASSESS = "to be assessed by the controller"
@@ -57,7 +57,7 @@ def _description(activity: Activity, flow: Flows, evidence: Evidence) -> dict[st
         "data_classes": list(activity.data_classes),
         "data_kinds_seen": sorted(flow.data),
         "recipients": sorted(flow.recipients),
-        "third_countries_and_basis": transfers(flow),
+        "third_countries_and_basis": transfers(flow, evidence),
         "retention": [str(one) for one in periods(activity, flow, evidence)],
         "ai_system_id": activity.ai_system_id,
         "ai_act_risk_class": activity.risk_class,
@@ -69,17 +69,31 @@ def _risk_facts(activity: Activity, flow: Flows, evidence: Evidence, terms: Term
     """Facts of configuration and record that an assessment looks at (GDPR 35(3); EDPB criteria of WP 248)."""
     if activity.risk_class == "high":
         yield "the AI system is registered as high-risk (AI Act 6)"
+    if activity.special_categories:
+        yield f"special categories are registered: {', '.join(activity.special_categories)} (GDPR 9, 35(3)(b))"
     if flow.transfers:
         yield "calls went to third countries"
-    for one in evidence.operators:
-        if one.parent_country != one.head_office:
-            yield f"operator {one.entity} ({one.head_office}) is controlled from {one.parent_country}"
+    for store in evidence.stores:
+        if store.is_transfer:
+            yield f"{store.name} is kept in {store.country}, outside the EEA"
+    yield from _control_of_operators(evidence)
     if terms is not None and not terms.redacts_prompts:
         yield "prompts are not redacted before they are processed"
+    if terms is not None and terms.unredacted_to:
+        yield f"a prompt whose redaction fails may be sent unredacted to {terms.unredacted_to}"
     if terms is not None and terms.content_days:
         yield f"prompts and answers are kept for {terms.content_days} days"
     if flow.data:
         yield f"personal data was found in prompts: {', '.join(sorted(flow.data))}"
+
+
+def _control_of_operators(evidence: Evidence) -> Iterator[str]:
+    """Operators that a state other than that of their head office, or one outside the EEA, has power over (GDPR 48)."""
+    for one in evidence.operators_in_use:
+        if one.parent_country != one.head_office:
+            yield f"operator {one.entity} ({one.head_office}) is controlled from {one.parent_country}"
+        elif evidence.eea and one.head_office not in evidence.eea:
+            yield f"operator {one.entity} and its parent are in {one.head_office}, outside the EEA"
 
 
 def _dpia_page(sheets: list[dict[str, Any]]) -> str:
@@ -113,28 +127,39 @@ def notice(flows: Mapping[str, Flows], evidence: Evidence, language: Language, t
     """GDPR 13(1), (2) and 14(1), (2), for all activities of the controller."""
     told = evidence.controller.model_dump()
     parts = [*party(language, told, tenant)]
-    for name, activity, flow in activities_of(flows, evidence):
+    known = activities_of(flows, evidence)
+    for name, activity, flow in known:
         parts += _of_activity(language, name, activity, flow, evidence)
-    parts.append(section(_heading(language.rights), (*language.rights_text, language.complaint), ""))
+    bases = {activity.legal_basis for _, activity, _ in known}
+    rights = (*language.rights_text, *_rights_of(language, bases), language.complaint)
+    parts.append(section(_heading(language.rights), rights, ""))
     systems = sorted({one.ai_system_id for one in evidence.activities if one.ai_system_id})
     parts.append(section(_heading(language.automated), automated(language, systems), ""))
     return page(language, language.title_notice, parts)
 
 
+def _rights_of(language: Language, bases: Collection[str]) -> Iterator[str]:
+    """Rights that depend on the legal basis."""
+    if "consent" in bases:
+        yield language.withdrawal
+    if {"consent", "contract"}.intersection(bases):
+        yield language.portability
+
+
 def _of_activity(language: Language, name: str, activity: Activity, flow: Flows, evidence: Evidence) -> Iterator[str]:
     basis = [f"{language.legal_basis}: {language.basis(activity.legal_basis)}"] if activity.legal_basis else []
+    if activity.legal_basis == "legitimate_interests":
+        basis.append(language.interests_unknown)
     heading = f"{language.activity} {name}: {activity.purpose or language.unknown}"
     yield section(heading, basis, f"{language.legal_basis}: {language.unknown}")
     yield section(_heading(language.categories), activity.data_classes, language.unknown)
     yield section(
         _heading(language.recipients),
-        sorted(flow.recipients) or [one.entity for one in evidence.operators],
+        sorted(flow.recipients) or [one.entity for one in evidence.operators_in_use],
         language.nobody,
     )
-    told = [language.transfer.format(*one) for one in sorted(flow.transfers)]
-    yield section(
-        _heading(language.transfers), [*told, *(_safeguards(language, evidence) if told else ())], language.no_transfer
-    )
+    none = language.no_transfer if flow.recipients else language.no_call
+    yield section(_heading(language.transfers), _transfers(language, activity, flow, evidence), none)
     kept: list[Period] = periods(activity, flow, evidence)
     yield section(_heading(language.periods), (period(language, *one) for one in kept), language.unknown)
     yield section(_heading(language.source), [activity.source] if activity.source else [], language.source_unknown)
@@ -142,14 +167,24 @@ def _of_activity(language: Language, name: str, activity: Activity, flow: Flows,
         yield section("AI Act 50", [language.ai_notice], "")
 
 
+def _transfers(language: Language, activity: Activity, flow: Flows, evidence: Evidence) -> Iterator[str]:
+    """GDPR 13(1)(f): transfers on record with their safeguards, stores outside the EEA, and what the policy allows."""
+    seen = sorted(flow.transfers)
+    yield from (language.transfer.format(*one) for one in seen)
+    for one in safeguards_of(seen, evidence):
+        yield language.safeguards.format(one.operator, one.basis, one.reference)
+    for store in evidence.stores:
+        if store.is_transfer:
+            yield language.stored_outside.format(store.name, store.country)
+    terms = next((one for one in evidence.terms if one.policy_hash == activity.policy_hash), None)
+    used = {one.tool.partition(":")[0] for one in seen} | {"intra_eea"}
+    if terms is not None and (unused := [one for one in terms.transfer_bases if one not in used]):
+        yield language.transfer_allowed.format(", ".join(unused))
+
+
 def _heading(title: str) -> str:
     """Without the letter of Article 15, which is of access and not of information."""
     return title.partition(" (")[0]
-
-
-def _safeguards(language: Language, evidence: Evidence) -> Iterator[str]:
-    for one in evidence.safeguards:
-        yield language.safeguards.format(one.operator, one.basis, one.reference)
 
 
 def _has_notice(activity: Activity, evidence: Evidence) -> bool:

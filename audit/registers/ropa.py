@@ -5,12 +5,12 @@ Every entry is the register's, a policy's or a record's; what none of them says 
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from audit.incidents.evidence import Activity, Evidence, Party
+from audit.incidents.evidence import Activity, Evidence, Party, Safeguard
 from audit.law.ai_act import FLOOR_DAYS
-from audit.registers.tables import Flows
+from audit.registers.tables import Flows, Transfer
 
 CONTROLLER_COLUMNS = (
     "activity,purpose,projects,controller,controller_address,controller_contact,representative,dpo,legal_basis,"
@@ -23,7 +23,7 @@ PROCESSOR_COLUMNS = (
     "measures_not_in_place,calls"
 )
 NO_TRANSFER = "none"
-METADATA, CONTENT = "metadata", "content"
+METADATA, CONTENT, ADDRESSES = "metadata", "content", "addresses"
 
 _METADATA = re.compile(r"metadata_([0-9]+)d")
 
@@ -46,7 +46,7 @@ def ropa_controller(flows: Mapping[str, Flows], evidence: Evidence) -> list[dict
             "data_classes": list(activity.data_classes),
             "data_kinds_seen": sorted(flow.data),
             "recipients": sorted(flow.recipients),
-            "third_countries_and_basis": transfers(flow),
+            "third_countries_and_basis": transfers(flow, evidence),
             "erasure_time_limits": [str(one) for one in periods(activity, flow, evidence)],
             **measures_of(name, evidence),
             "calls": flow.calls,
@@ -58,7 +58,7 @@ def ropa_controller(flows: Mapping[str, Flows], evidence: Evidence) -> list[dict
 def ropa_processor(flows: Mapping[str, Flows], evidence: Evidence) -> list[dict[str, Any]]:
     """GDPR 30(2)."""
     controller, processor = evidence.controller, evidence.processor
-    below = {one.name for one in evidence.subprocessors}
+    below = {one.name for one in evidence.subprocessors_in_use}
     return [
         {
             "controller": controller.name,
@@ -71,7 +71,7 @@ def ropa_processor(flows: Mapping[str, Flows], evidence: Evidence) -> list[dict[
             "dpo": processor.dpo,
             "categories_of_processing": f"inference for {activity.purpose or name}",
             "subprocessors": sorted(flow.recipients | below),
-            "third_countries_and_basis": transfers(flow),
+            "third_countries_and_basis": transfers(flow, evidence),
             **measures_of(name, evidence),
             "calls": flow.calls,
         }
@@ -79,18 +79,39 @@ def ropa_processor(flows: Mapping[str, Flows], evidence: Evidence) -> list[dict[
     ]
 
 
-def transfers(flow: Flows) -> list[str]:
-    """GDPR 30(1)(e): routes that rest on a tool of Chapter V. A route within the EEA is none."""
-    return [str(one) for one in sorted(flow.transfers)] or [NO_TRANSFER]
+def transfers(flow: Flows, evidence: Evidence) -> list[str]:
+    """GDPR 30(1)(e): routes that rest on a tool of Chapter V, and stores outside the EEA. A route within the EEA is
+    none."""
+    stored = [f"{one.name} is kept in {one.country} ({one.setting})" for one in evidence.stores if one.is_transfer]
+    return [*(str(one) for one in sorted(flow.transfers)), *stored] or [NO_TRANSFER]
+
+
+def safeguards_of(tools: Iterable[Transfer], evidence: Evidence) -> list[Safeguard]:
+    """The registered safeguards that these transfers rest on, and no other: by the reference that the route names; of
+    an adequacy decision that covers some recipients only, the attestation for the country of the route."""
+    wanted = list(tools)
+    return [one for one in evidence.safeguards if any(_rests_on(each, one) for each in wanted)]
+
+
+def _rests_on(transfer: Transfer, safeguard: Safeguard) -> bool:
+    basis, _, reference = transfer.tool.partition(":")
+    if basis != safeguard.basis:
+        return False
+    if basis == "adequacy":
+        return safeguard.country in (transfer.computed_in, transfer.stored_in)
+    return reference == safeguard.reference
 
 
 class Period(NamedTuple):
-    """How long something is kept: `kind` is metadata (records of calls) or content; 0 days is not at all."""
+    """How long something is kept: `kind` is metadata (records of calls), content or addresses (of refused callers); 0
+    days is not at all."""
 
     kind: str
     days: int
 
     def __str__(self) -> str:
+        if self.kind == ADDRESSES:
+            return f"network addresses of callers whose requests were refused: {self.days} days, encrypted"
         if self.kind == METADATA:
             return f"records of calls (metadata, no personal value): {self.days} days"
         if self.days:
@@ -107,7 +128,12 @@ def periods(activity: Activity, flow: Flows, evidence: Evidence) -> list[Period]
     if not days:
         days = {_floored(one.metadata_days, activity) for one in concerned}
     content = sorted({one.content_days for one in concerned})
-    return [*(Period(METADATA, count) for count in sorted(days)), *(Period(CONTENT, count) for count in content)]
+    addresses = [Period(ADDRESSES, evidence.address_days)] if evidence.address_days else []
+    return [
+        *(Period(METADATA, count) for count in sorted(days)),
+        *(Period(CONTENT, count) for count in content),
+        *addresses,
+    ]
 
 
 def _floored(days: int, activity: Activity) -> int:

@@ -8,7 +8,7 @@ import csv
 import io
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from audit.events.anchor import KeyRotated
@@ -17,7 +17,9 @@ from audit.events.event import (
     AdminChanged,
     AuthFailed,
     BackendConnected,
+    InferenceAborted,
     InferenceAccepted,
+    InferenceCompleted,
     InferenceDenied,
     ModelChanged,
     RequestRefused,
@@ -61,6 +63,7 @@ ACCESS = (
     | KeyRotated
 )
 
+CALL = "inference.accepted"
 BOM = "\ufeff"
 """Begins every CSV file that is made for people."""
 
@@ -101,6 +104,7 @@ class Tables:
         self.connections: dict[tuple[str, ...], Connections] = {}
         self.expired = 0
         self.activities: dict[str, Flows] = {}
+        self._running: dict[str, str] = {}  # activity by request, of calls that have no outcome yet
         self._access: list[tuple[object, ...]] = []
         self._runs: list[tuple[object, ...]] = []
         self.policies: list[dict[str, Any]] = []
@@ -134,7 +138,8 @@ class Tables:
     def _take_decision(self, _seq: int, ts: str, event: InferenceAccepted | InferenceDenied) -> None:
         denied = isinstance(event, InferenceDenied)
         self.days[ts[:10], "denied" if denied else "allowed"] += 1
-        activity = self.activities.setdefault(event.activity_id or event.project, Flows())
+        name = event.activity_id or event.project
+        activity = self.activities.setdefault(name, Flows())
         activity.calls += 1
         activity.projects.add(event.project)
         if event.policy_hash is not None:
@@ -147,8 +152,18 @@ class Tables:
         if event.retention_class is not None:
             activity.retention.add(event.retention_class)
         if isinstance(event, InferenceAccepted):
-            activity.recipients.add(f"{event.operator_entity} ({event.operator_hq})")
-            activity.transfers.update(_third_country(event))
+            self._running[event.request_id] = name
+
+    def take_earlier(self, event: Mapping[str, Any]) -> None:
+        """Alone, of an intent or outcome before the range of the pack, as JSON: whose call it is that moves on inside
+        the range."""
+        if event.get("type") == CALL:
+            self._running[str(event.get("request_id"))] = str(event.get("activity_id") or event.get("project"))
+        else:
+            self._running.pop(str(event.get("request_id")), None)
+
+    def _take_outcome(self, _seq: int, _ts: str, event: InferenceCompleted | InferenceAborted) -> None:
+        self._running.pop(event.request_id, None)
 
     def _take_denial(self, _seq: int, _ts: str, event: InferenceDenied) -> None:
         self.denials.update((one.rule, one.article or "", one.because) for one in event.decision.reasons)
@@ -158,6 +173,10 @@ class Tables:
         parent = event.ultimate_parent, event.ultimate_parent_country
         self.transfers[ts[:7], *route, *parent, event.region, event.transfer_basis] += 1
         self.backends.add(event.backend_id)
+        if (name := self._running.get(event.request_id)) is not None:
+            activity = self.activities.setdefault(name, Flows())
+            activity.recipients.add(f"{event.operator_entity} ({event.operator_hq})")
+            activity.transfers.update(_third_country(event))
 
     def _take_connection(self, _seq: int, ts: str, event: BackendConnected) -> None:
         seen = event.backend_id, event.region, event.kind, event.address, event.peer_sha256, event.peer_uri or ""
@@ -228,6 +247,7 @@ _GATHERED: tuple[tuple[Any, Callable[[Tables, int, str, Any], None]], ...] = (
     (InferenceAccepted | InferenceDenied, Tables._take_decision),
     (InferenceDenied, Tables._take_denial),
     (InferenceAccepted | RoutingDecision, Tables._take_route),
+    (InferenceCompleted | InferenceAborted, Tables._take_outcome),
     (BackendConnected, Tables._take_connection),
     (Incident, Tables._take_incident),
     (AuthorityRequest, Tables._take_authority_request),
@@ -282,7 +302,7 @@ class Flows:
         self.policies: set[str] = set()
 
 
-def _third_country(event: InferenceAccepted) -> Iterable[Transfer]:
+def _third_country(event: InferenceAccepted | RoutingDecision) -> Iterable[Transfer]:
     """The tools that a route rests on beside the EEA itself. Sub-processors of the route count in its basis."""
     tools = (tool for tool in event.transfer_basis.split("+") if tool != "intra_eea")
     return (Transfer(event.inference_country, event.storage_country, tool) for tool in tools)

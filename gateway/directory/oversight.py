@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from gateway.errors import PolicyDenied
 from gateway.identity.principal import Principal
 from gateway.store.oversight import Place, StopRecord
-from policy.decision.decision import Reason
+from policy.reason import Reason
 
 RULE = "oversight.stopped"
 ARTICLE = "AI Act 14(4)(e), 26(5)"

@@ -1,23 +1,38 @@
 """What an evidence pack needs from the gateway: parties, activities, policies, backends, operators, safeguards."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import UTC, date, datetime
 from pathlib import Path
 
 from audit.errors import AuditError
 from audit.events.stamp import rfc3339
-from audit.incidents.evidence import Activity, Backend, Evidence, Operator, Party, Policy, Safeguard, Subprocessor
+from audit.incidents.evidence import (
+    Activity,
+    Backend,
+    Evidence,
+    Operator,
+    Party,
+    Policy,
+    Safeguard,
+    Store,
+    Subprocessor,
+)
+from gateway.configuration.settings import Secrets, Settings
+from gateway.configuration.sinks import RECORD, RECORD_SETTING, sinks_of
 from gateway.database.errors import NotFound, StoreError
 from gateway.evidence.registers import NAME as REGISTERS
 from gateway.evidence.registers import Registers, TenantDetails
-from gateway.evidence.safeguards import certified_identity, measures
-from gateway.installation.installation import Installation, InstallationError
+from gateway.evidence.safeguards import Keys, certified_identity, measures
+from gateway.installation.installation import Installation, InstallationError, configured
 from gateway.policies.history import rulings, scope_of
 from gateway.policies.terms import deciding, terms_of
 from gateway.records.control import BackendRecord, PolicyVersionRecord, ProjectRecord
 from gateway.store.reports.fleet_inventory import launched
 from gateway.store.reports.inventory import Inventory
+from policy.decision.residency import country_rule
+from policy.facts import Sink
 from policy.facts import Subprocessor as ListedSubprocessor
+from policy.purpose import SPECIAL_CATEGORIES
 from regions.catalogue.catalogue import Catalogue, Region, Row
 from regions.catalogue.catalogue import Operator as ListedOperator
 from regions.errors import CatalogueError
@@ -43,7 +58,8 @@ def gather(data: Path, tenant: str) -> Evidence:
                 tenant,
                 registers=registers,
                 launched=launched(database, tenant),
-                master=installation.secrets.provider,
+                keys=_keys(installation.secrets),
+                settings=configured(),
             )
         finally:
             database.close()
@@ -60,21 +76,28 @@ def evidence(
     *,
     registers: Registers,
     launched: Mapping[str, str],
-    master: str,
+    keys: Keys,
+    settings: Settings,
+    today: date | None = None,
 ) -> Evidence:
-    """`launched`: deployment by backend id; `master`: where the master key is kept. Raises StoreError for a tenant that
-    does not exist."""
+    """`launched`: deployment by backend id. Raises StoreError for a tenant that does not exist."""
     _check_names(registers, inventory, tenant)
+    day = today or datetime.now(UTC).date()
     registered = inventory.backends(tenant)
     above, own = inventory.policies(None), inventory.policies(tenant)
     made = rulings(above, own)
+    eea = country_rule("EEA", catalogue.country_sets())
+    inside = tuple(sorted(country for country in eea.full if eea.objection(country, day, ()) is None))
+    stores = tuple(_stores(settings, inside))
     terms = terms_of(made, (*above, *own), catalogue.country_sets())
     told = registers.of(tenant)
     activities = tuple(_activities(inventory.projects(tenant), told, (*above, *own)))
-    backends = tuple(_backends(registered, launched, catalogue))
+    backends = tuple(_backends(registered, launched, catalogue, day))
     used = {backend.operator for backend in backends}
     operators = [one for one in catalogue.operators if one.id in used]
     return Evidence(
+        as_of=day.isoformat(),
+        eea=inside,
         catalogue_version=catalogue.version,
         controller=_controller(told.controller, inventory.tenant(tenant).display_name),
         processor=registers.processor,
@@ -87,8 +110,24 @@ def evidence(
         policies=tuple(_policy(one) for one in (*above, *own)),
         rulings=made,
         terms=terms,
-        measures=measures(registered, launched, activities, {one.policy_hash: one for one in terms}, master),
+        measures=measures(registered, launched, activities, {one.policy_hash: one for one in terms}, keys, stores),
+        stores=stores,
+        address_days=settings.audit.address_days,
     )
+
+
+def _keys(secrets: Secrets) -> Keys:
+    in_vault = secrets.provider == "vault"
+    return Keys(secrets.provider, "vault" if in_vault and secrets.vault.signing_key is not None else "file")
+
+
+def _stores(settings: Settings, eea: Collection[str]) -> Iterator[Store]:
+    """The record is listed also where its country need not be said."""
+    found = {one.name: one for one in sinks_of(settings)}
+    found.setdefault(RECORD, Sink(name=RECORD, country=None, setting=RECORD_SETTING))
+    for one in found.values():
+        inside = None if one.country is None else one.country in eea
+        yield Store(name=one.name, country=one.country or "", setting=one.setting, in_eea=inside)
 
 
 def _check_names(registers: Registers, inventory: Inventory, tenant: str) -> None:
@@ -119,6 +158,7 @@ def _activities(
             purpose=project.purpose,
             legal_basis=project.legal_basis,
             data_classes=project.data_classes,
+            special_categories=tuple(one for one in project.data_classes if one in SPECIAL_CATEGORIES),
             subject_categories=details.subject_categories if details else (),
             risk_class=project.risk_class,
             ai_system_id=project.ai_system_id or "",
@@ -187,9 +227,12 @@ def _policy(one: PolicyVersionRecord) -> Policy:
     )
 
 
-def _backends(records: Iterable[BackendRecord], launched: Mapping[str, str], catalogue: Catalogue) -> Iterator[Backend]:
+def _backends(
+    records: Iterable[BackendRecord], launched: Mapping[str, str], catalogue: Catalogue, today: date
+) -> Iterator[Backend]:
+    """Each in its place as the catalogue has it now, or had it when the backend was revoked."""
     for one in records:
-        region = _region(catalogue, one.region, one.created_at)
+        region = _region(catalogue, one.region, one.revoked_at.date() if one.revoked_at else today)
         yield Backend(
             id=one.id,
             region=one.region,
@@ -207,10 +250,10 @@ def _backends(records: Iterable[BackendRecord], launched: Mapping[str, str], cat
         )
 
 
-def _region(catalogue: Catalogue, region: str, at: datetime) -> Region | None:
-    """As the catalogue had it when the backend was registered; None where it does not know the place."""
+def _region(catalogue: Catalogue, region: str, day: date) -> Region | None:
+    """As the catalogue has it on that day; None where it does not know the place."""
     try:
-        return catalogue.region(region, at.date())
+        return catalogue.region(region, day)
     except CatalogueError:
         return None
 

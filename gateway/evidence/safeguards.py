@@ -5,9 +5,10 @@ the installation's keys, and names it. Part of an evidence pack (GDPR 30(1)(g), 
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from audit.incidents.evidence import Activity, Measure, Terms
+from audit.incidents.evidence import Activity, Measure, Store, Terms
 from gateway.records.control import BackendRecord
 
 TRANSPORT = "GDPR 32(1)(a)"
@@ -15,6 +16,15 @@ ISOLATION = "GDPR 32(1)(b)"
 MINIMISATION = "GDPR 25(1), 32(1)(a)"
 STORAGE = "GDPR 5(1)(e), 32(1)(a)"
 PLACE = "GDPR 25(1), 44"
+INTEGRITY = "GDPR 32(1)(b)"
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """Where keys are kept, ``file`` or ``vault``: the master key of kept values, and the key that signs the record."""
+
+    master: str
+    signing: str = "file"
 
 
 def measures(
@@ -22,15 +32,16 @@ def measures(
     launched: Mapping[str, str],
     activities: Sequence[Activity],
     terms: Mapping[str, Terms],
-    master: str,
+    keys: Keys,
+    stores: Iterable[Store] = (),
 ) -> tuple[Measure, ...]:
-    """`launched`: deployment by backend id; `terms` by policy hash; `master`: where the master key is kept (file,
-    vault). Revoked backends are left out."""
+    """`launched`: deployment by backend id; `terms` by policy hash. Revoked backends are left out."""
     living = [one for one in backends if one.revoked_at is None]
     return (
         *(measure for one in living for measure in _of_backend(one, launched.get(one.id))),
         *(measure for one in activities for measure in _of_activity(one, terms.get(one.policy_hash))),
-        *_of_keys(terms.values(), master),
+        *_of_keys(terms.values(), keys),
+        *(_of_store(one) for one in stores),
     )
 
 
@@ -95,6 +106,9 @@ def _of_activity(activity: Activity, terms: Terms | None) -> Iterator[Measure]:
         return
     policy = f"policy {terms.policy_hash[:16]}"
     yield _redaction(name, "prompts", terms.redacts_prompts, policy)
+    if terms.unredacted_to:
+        says = f"a prompt whose redaction fails is sent as it is to {terms.unredacted_to}"
+        yield _measure(MINIMISATION, name, says, f"{policy}, redaction.on_failure: sovereign", in_place=False)
     yield _redaction(name, "answers", terms.redacts_answers, policy)
     if terms.content_days:
         says = (
@@ -116,15 +130,30 @@ def _redaction(name: str, what: str, actions: Mapping[str, str], policy: str) ->
     return _measure(MINIMISATION, name, f"in {what} these are treated: {told}", f"{policy}, {key}")
 
 
-def _of_keys(terms: Iterable[Terms], master: str) -> Iterator[Measure]:
-    """Keys above kept values are of interest only where some policy keeps any."""
+def _of_keys(terms: Iterable[Terms], keys: Keys) -> Iterator[Measure]:
+    """The key that signs the record; and keys above kept values, of interest only where some policy keeps any."""
+    if keys.signing == "vault":
+        says, because = "the key that signs the record is in Vault", "secrets: vault, signing_key"
+        yield _measure(INTEGRITY, "the record", says, because)
+    else:
+        says = "the key that signs the record is a file on the gateway's host"
+        yield _measure(INTEGRITY, "the record", says, "no secrets.vault.signing_key", in_place=False)
     if not any(one.content_days for one in terms):
         return
-    if master == "vault":
+    if keys.master == "vault":
         yield _measure(STORAGE, "kept values", "the master key is in Vault, apart from the values", "secrets: vault")
     else:
         says = "the master key is a file on the same host as the values"
         yield _measure(STORAGE, "kept values", says, "secrets: file", in_place=False)
+
+
+def _of_store(store: Store) -> Measure:
+    if not store.country:
+        says = "the country in which it is kept is not configured"
+        return _measure(PLACE, store.name, says, f"{store.setting} is not set", in_place=False)
+    place = "inside" if store.in_eea else "outside"
+    says = f"it is kept in {store.country}, {place} the EEA"
+    return _measure(PLACE, store.name, says, store.setting, in_place=bool(store.in_eea))
 
 
 def _host(backend: BackendRecord) -> str:

@@ -77,4 +77,5 @@ def _terms(policy_hash: str, policy: CompiledPolicy) -> Terms:
         store_in=policy.store_in.name,
         transfer_bases=tuple(sorted(policy.transfer.accepted)),
         notices=tuple(one.name for one in policy.notices),
+        unredacted_to=", ".join(f"{name} {rule.name}" for name, rule in policy.on_failure.bounds.items()),
     )

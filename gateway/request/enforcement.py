@@ -11,8 +11,9 @@ from gateway.identity.principal import Principal
 from gateway.request.stages import Parsed
 from gateway.request.telemetry import Telemetry
 from policy.decision.compile import CompiledPolicy
-from policy.decision.decision import Decision, Reason, decide
+from policy.decision.decision import Decision, decide
 from policy.facts import BackendFacts, RequestFacts, Sink
+from policy.reason import Reason
 from policy.redact.redactor import Redactor
 
 MAX_DECIDED = 100_000

@@ -22,7 +22,7 @@ from gateway.request.parking import Parking
 from gateway.request.routes import Routes
 from gateway.request.stages import Decided, Parsed, Redacted, Reserved, Route, Routed
 from gateway.request.telemetry import Telemetry
-from policy.decision.decision import Reason
+from policy.reason import Reason
 
 MAX_EVALUATIONS = 32
 """Of one call. Each needs a change of configuration meanwhile, so no call comes near it."""

@@ -35,7 +35,7 @@ from gateway.request.stages import Accepted, Parsed, Redacted, Routed
 from gateway.request.telemetry import Telemetry
 from gateway.upstream.http1 import Peer
 from policy.decision.decision import Decision as PolicyDecision
-from policy.decision.decision import Reason
+from policy.reason import Reason
 from policy.redact import ENGINE_VERSION
 from regions.fleet.fleet import Backend
 

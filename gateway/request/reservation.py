@@ -14,7 +14,7 @@ from gateway.openai.asgi_client import Header
 from gateway.records.prices import NANO, Price
 from gateway.request.answer.received import CHARACTERS_PER_TOKEN, Used
 from gateway.request.stages import Parsed, Reserved
-from policy.decision.decision import Reason
+from policy.reason import Reason
 
 PriceOf = Callable[[str], Price | None]
 """From a model to its price of now."""

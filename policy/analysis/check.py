@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
+from typing import Any
 
+from policy.conditions.registry import CONDITIONS, TIMED
 from policy.decision.compile import CompiledPolicy
 from policy.decision.decision import Decision, decide
 from policy.decision.residency import CountryRule
@@ -13,11 +15,6 @@ from policy.facts import Attestation, BackendFacts, CountrySets, RequestFacts, S
 
 _TENANT = "tenant-under-test"
 _BACKEND = "backend-under-test"
-_OPEN_CHOICE: dict[str, str] = {
-    "model": "model-under-test",
-    "purposes": "purpose-under-test",
-    "legal_basis": "contract",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,18 +61,24 @@ def case_for(policy: CompiledPolicy, countries: CountrySets, given: Given) -> Re
     """
     at = _instant(given.at, countries.as_of, policy)
     on = at.date()
-    model = given.model or _first(policy.models, "model")
+    facts = _facts_of_conditions(policy, given)
     return RequestFacts(
         tenant=_TENANT,
         project="project-under-test",
-        model=model,
         at=at,
-        purpose=given.purpose or _first(policy.purposes, "purposes"),
-        legal_basis=given.legal_basis or _first(policy.legal_basis, "legal_basis"),
-        data_classes=given.data_classes or (),
         risk_class=given.risk_class or "limited",
-        candidates=(_backend(policy, given, model, on),),
+        candidates=(_backend(policy, given, facts["model"], on),),
+        **facts,
     )
+
+
+def _facts_of_conditions(policy: CompiledPolicy, given: Given) -> dict[str, Any]:
+    """Facts that the policy's conditions accept, except for what `given` says."""
+    facts: dict[str, Any] = {}
+    for condition in CONDITIONS:
+        facts |= condition.accepted_facts(policy.asked[condition.name])
+        facts |= {name: value for name in condition.given if (value := getattr(given, name)) is not None}
+    return facts
 
 
 def _backend(policy: CompiledPolicy, given: Given, model: str, on: date) -> BackendFacts:
@@ -132,17 +135,18 @@ def _attested_bases(policy: CompiledPolicy, given: Given) -> Sequence[str]:
 
 
 def _instant(at: datetime | date | None, default: date, policy: CompiledPolicy) -> datetime:
-    """A day alone is meant at noon, or at its first hour in all of the policy's windows; no day, within a week."""
+    """A day alone is meant at noon, or at its first hour that the policy accepts; no day, within a week."""
     if isinstance(at, datetime):
         return at.astimezone(UTC)
     noon = datetime.combine(at or default, time(12), UTC)
     hours = range(24) if at else range(7 * 24)
     open_hours = (noon + timedelta(hours=later if not at else (later + 12) % 24 - 12) for later in hours)
-    return next((hour for hour in open_hours if all(window.holds(hour) for window in policy.hours)), noon)
+    return next((hour for hour in open_hours if not _refused_at(policy, hour)), noon)
 
 
-def _first(allowed: frozenset[str] | str | None, fact: str) -> str:
-    return min(allowed) if isinstance(allowed, frozenset) and allowed else _OPEN_CHOICE[fact]
+def _refused_at(policy: CompiledPolicy, at: datetime) -> bool:
+    bounds = ((condition, policy.asked[condition.name]) for condition in TIMED)
+    return any(any(condition.refusals_at(bound, at)) for condition, bound in bounds if bound is not None)
 
 
 def _inside(rule: CountryRule | None, policy: CompiledPolicy, on: date) -> str | None:

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from policy.conditions.registry import CONDITIONS
 from policy.decision.compile import Bounds, CompiledPolicy, ConditionalRule
 from policy.decision.residency import CountryRule
-from policy.decision.tighten import Demanded
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +30,6 @@ def effective(policy: CompiledPolicy) -> dict[str, str]:
         "residency.subprocessors": policy.subprocessors.name,
         "residency.transfer_basis": ", ".join(sorted(policy.transfer.accepted)) or "none",
         "residency.dpf_accepted": "yes" if policy.dpf_accepted else "no",
-        "models": _demanded(policy.models),
-        "purposes": _demanded(policy.purposes),
-        "legal_basis": _demanded(policy.legal_basis),
-        "data_classes": _demanded(policy.data_classes),
-        "hours": "; ".join(map(str, policy.hours)),
         "priority": policy.priority,
         "retention.metadata": f"{policy.retention.metadata_days} d",
         "retention.content": f"encrypted, {policy.retention.content_days} d"
@@ -42,7 +37,9 @@ def effective(policy: CompiledPolicy) -> dict[str, str]:
         else "none",
         "transparency.art50_notice": ", ".join(notice.channel for notice in policy.notices) or "none",
     }
-    said |= {f"special_categories.{category}": ground for category, ground in policy.special_categories.items()}
+    for condition in CONDITIONS:
+        if (bound := policy.asked[condition.name]) is not None:
+            said |= condition.described(bound)
     said |= _redaction(policy)
     said |= {f"limits.{name}": f"{value:g}" for name, value in policy.limits if value is not None}
     said |= _bounds("", Bounds(None, None, policy.head_office, policy.ultimate_parent, policy.backend))
@@ -99,12 +96,6 @@ def _bounds(prefix: str, bounds: Bounds) -> Mapping[str, str]:
         f"{prefix}backend.single_tenant": bounds.backend.single_tenant or "",
         f"{prefix}backend.certifications": ", ".join(sorted(bounds.backend.certifications)),
     }
-
-
-def _demanded(rule: Demanded | None) -> str:
-    if rule is None:
-        return ""
-    return rule if isinstance(rule, str) else ", ".join(sorted(rule)) or "none"
 
 
 def _moved(old: CountryRule, new: CountryRule) -> str:

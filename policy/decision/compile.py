@@ -10,13 +10,15 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
+from policy.conditions.condition import Asked
+from policy.conditions.registry import CONDITIONS
+from policy.conditions.sets import subset
 from policy.decision import tighten
 from policy.decision.policy_identity import identity_of
 from policy.decision.residency import CountryRule, Selector, TransferRule, country_rule, transfer_rule
 from policy.decision.sovereign import OnFailure
-from policy.decision.tighten import BackendDemand, Demanded
-from policy.document.document import Condition, Hours, Limits, PolicyDocument, PolicyTest
-from policy.document.hours import DAYS, Window, parse_minute, parse_zone
+from policy.decision.tighten import BackendDemand
+from policy.document.document import Limits, PolicyDocument, PolicyTest, RuleFilter
 from policy.document.inherit import Library, bases_of
 from policy.document.retention import RetentionClass, parse_content_days, parse_days
 from policy.errors import LooseningError, PolicyDocumentError, Problem
@@ -57,7 +59,7 @@ class ConditionalRule:
     """Bounds for the requests that fit ``when``. ``deny``: they are refused."""
 
     name: str
-    when: Condition
+    when: RuleFilter
     deny: bool
     bounds: Bounds
     because: str
@@ -76,7 +78,8 @@ class ConditionalRule:
 class CompiledPolicy:
     """One version of a policy, ready to decide. ``hash``: sha256 of the canonical documents, in hex.
 
-    `judged` is `policy.decision.decision`'s memory of backends it has seen, worth nothing but time.
+    `asked`: the bound of each condition by its name, None where no level says anything. `judged` caches what
+    `policy.decision.decision` has decided of backends.
     """
 
     policy_id: str
@@ -92,12 +95,7 @@ class CompiledPolicy:
     transfer: TransferRule
     dpf_accepted: bool
     backend: BackendDemand
-    models: frozenset[str] | None
-    purposes: Demanded | None
-    legal_basis: Demanded | None
-    data_classes: frozenset[str] | None
-    special_categories: Mapping[str, str]
-    hours: tuple[Window, ...]
+    asked: Asked
     priority: Priority
     redaction: RedactionPlan
     on_failure: OnFailure
@@ -149,12 +147,7 @@ def compile_policy(
         transfer=transfer_rule(state.transfer or (), table),
         dpf_accepted=dpf_accepted,
         backend=state.bounds.backend,
-        models=state.models,
-        purposes=state.purposes,
-        legal_basis=state.legal_basis,
-        data_classes=state.data_classes,
-        special_categories=state.special_categories or MappingProxyType({}),
-        hours=state.hours,
+        asked=state.asked,
         priority=state.priority or "normal",
         redaction=_known_custom(RedactionPlan(state.redact_input, state.redact_output, state.words, state.patterns)),
         on_failure=state.on_failure,
@@ -183,12 +176,7 @@ class _State:
     subprocessors: CountryRule | None = None
     subprocessors_named: bool = False
     transfer: frozenset[str] | None = None
-    models: frozenset[str] | None = None
-    purposes: Demanded | None = None
-    legal_basis: Demanded | None = None
-    data_classes: frozenset[str] | None = None
-    special_categories: Mapping[str, str] | None = None
-    hours: tuple[Window, ...] = ()
+    asked: Asked = field(default_factory=lambda: MappingProxyType({one.name: None for one in CONDITIONS}))
     priority: Priority | None = None
     redact_input: Mapping[Any, Any] = field(default_factory=lambda: MappingProxyType({}))
     redact_output: Mapping[Any, Any] = field(default_factory=lambda: MappingProxyType({}))
@@ -230,15 +218,8 @@ class _State:
                 "residency.subprocessors", self.subprocessors, residency.subprocessors, table, whose
             ) if named else process_in,
             subprocessors_named=named,
-            transfer=tighten.subset("residency.transfer_basis", self.transfer, residency.transfer_basis, whose),
-            models=tighten.subset("models", self.models, document.models, whose),
-            purposes=tighten.demand("purposes", self.purposes, document.purposes, whose),
-            legal_basis=tighten.demand("legal_basis", self.legal_basis, document.legal_basis, whose),
-            data_classes=tighten.subset("data_classes", self.data_classes, document.data_classes, whose),
-            special_categories=tighten.grounds(
-                "special_categories", self.special_categories, document.special_categories, whose
-            ),
-            hours=self.hours if document.hours is None else (*self.hours, _window(document.hours)),
+            transfer=_tools(self.transfer, residency.transfer_basis, whose),
+            asked=_asked(self.asked, document, whose),
             priority=tighten.priority(self.priority, document.priority, whose),
             redact_input=tighten.actions("redaction.input", self.redact_input, document.redaction.input, whose),
             redact_output=tighten.actions("redaction.output", self.redact_output, document.redaction.output, whose),
@@ -302,20 +283,31 @@ def _settled(state: _State, tenant: Sequence[PolicyDocument]) -> _State:
         content = parse_content_days(DEFAULT_CONTENT)
     if all(document.residency.transfer_basis is None for document in tenant):
         transfer = DEFAULT_TRANSFER if transfer is None else transfer & DEFAULT_TRANSFER
-    silent = all(document.special_categories is None for document in tenant)
+    silent = {one.name for one in CONDITIONS if all(document.says(one.name) is None for document in tenant)}
+    asked = {
+        one.name: one.where_silent(state.asked[one.name]) if one.name in silent else state.asked[one.name]
+        for one in CONDITIONS
+    }
     return replace(
         state,
         transfer=transfer,
-        special_categories={} if silent else state.special_categories,
+        asked=MappingProxyType(asked),
         on_failure=state.on_failure.settled(),
         metadata_days=metadata,
         content_days=content,
     )
 
 
-def _window(hours: Hours) -> Window:
-    days = frozenset(DAYS.index(day) for day in hours.days)
-    return Window(days, parse_minute(hours.first), parse_minute(hours.end), parse_zone(hours.zone))
+def _asked(above: Asked, document: PolicyDocument, whose: str) -> Asked:
+    """The bound of each condition under this document. Raises LooseningError."""
+    said = ((one, above[one.name], document.says(one.name)) for one in CONDITIONS)
+    return MappingProxyType(
+        {one.name: bound if wanted is None else one.tightened(bound, wanted, whose) for one, bound, wanted in said}
+    )
+
+
+def _tools(above: frozenset[str] | None, wanted: tuple[str, ...] | None, whose: str) -> frozenset[str] | None:
+    return above if wanted is None else subset("residency.transfer_basis", above, wanted, whose)
 
 
 def _rule(document: PolicyDocument, number: int, table: CountrySets) -> ConditionalRule:

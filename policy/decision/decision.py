@@ -12,15 +12,17 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
+from operator import attrgetter
 from types import MappingProxyType
 
+from policy.conditions.registry import CONDITIONS, FACTS, TIMED
 from policy.decision.compile import CompiledPolicy, ConditionalRule, Notice
 from policy.decision.residency import CountryRule
 from policy.decision.tighten import NO_DEMAND, BackendDemand
-from policy.document.hours import next_minute
-from policy.document.purpose import LEGAL_BASES, RISK_CLASSES, SPECIAL_CATEGORIES, legal_basis_name
 from policy.document.retention import RetentionClass, with_high_risk_floor
 from policy.facts import BackendFacts, Priority, RequestFacts, Sink
+from policy.purpose import RISK_CLASSES
+from policy.reason import Reason
 from policy.redact.actions.plan import RedactionPlan
 
 _REQUIRED_OF_REQUEST = ("tenant", "project", "model", "risk_class")
@@ -29,20 +31,10 @@ _REQUIRED_OF_BACKEND = ("tenant", "region", "compute_country", "storage_country"
 _COUNTRIES_OF_BACKEND = ("compute_country", "storage_country", "operator_hq", "parent_country")
 MAX_CASES = 1024  # kinds of request that a policy remembers, and backends for each: what callers make up is forgotten
 MAX_VERDICTS = 4096
-
-
-@dataclass(frozen=True, slots=True)
-class Reason:
-    """Why the request (``candidate`` is None) or one candidate is refused. ``article``: the law behind the rule."""
-
-    rule: str
-    candidate: str | None
-    because: str
-    article: str = ""
-
-    def __str__(self) -> str:
-        subject = f"{self.candidate}: " if self.candidate else ""
-        return f"{subject}{self.because} [{self.rule}{f'; {self.article}' if self.article else ''}]"
+_facts_of_kind = attrgetter(
+    *dict.fromkeys(("tenant", "model", "purpose", "data_classes", "risk_class", "sinks", *FACTS))
+)
+"""What tells one kind of request from another: what rules, sinks and conditions read, but for the time of day."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +69,11 @@ def decide(policy: CompiledPolicy, facts: RequestFacts) -> Decision:
     at = facts.at.astimezone(UTC)
     case = _case(policy, facts, at.date())
     reasons = list(case.refusals)
-    for window in policy.hours:
-        if not window.holds(at):
-            reasons.append(Reason("hours", None, f"policy answers on {window} only"))
+    holds_until = datetime.combine(at.date() + timedelta(1), time(), UTC)
+    for condition in TIMED:
+        if (bound := policy.asked[condition.name]) is not None:
+            reasons += condition.refusals_at(bound, at)
+            holds_until = min(holds_until, condition.holds_until(bound, at))
     refused = bool(reasons)
     basis_of: dict[str, str] = {}
     sovereign: list[str] = []
@@ -115,7 +109,7 @@ def decide(policy: CompiledPolicy, facts: RequestFacts) -> Decision:
         countries_version=policy.countries_version,
         catalogue_version=facts.catalogue_version,
         priority=policy.priority,
-        holds_until=next_minute(at) if policy.hours else datetime.combine(at.date() + timedelta(1), time(), UTC),
+        holds_until=holds_until,
         sinks=case.sinks if allowed else (),
         sovereign=tuple(sovereign),
     )
@@ -167,10 +161,7 @@ class _Case:
 
 
 def _case(policy: CompiledPolicy, facts: RequestFacts, on: date) -> _Case:
-    kind = (
-        on, facts.tenant, facts.project is None, facts.project == "", facts.model, facts.purpose, facts.legal_basis,
-        facts.data_classes, facts.risk_class, facts.sinks,
-    )  # fmt: skip
+    kind = (on, facts.project is None, facts.project == "", _facts_of_kind(facts))
     known: _Case | None = policy.judged.get(kind)
     if known is None:
         known = _Case(policy, facts, on)
@@ -202,37 +193,8 @@ def _refusals_of_request(policy: CompiledPolicy, facts: RequestFacts) -> Iterato
         yield Reason("risk_class.unknown", None, f"risk class {facts.risk_class} is not one we know", "AI Act 6")
     if facts.risk_class == "prohibited":
         yield Reason("risk_class.prohibited", None, "this practice is prohibited", "AI Act 5")
-    if policy.models is not None and facts.model not in policy.models:
-        yield Reason("models", None, f"policy does not list model {facts.model}")
-    if policy.purposes is not None:
-        if not facts.purpose:
-            yield Reason("purposes", None, "the project has no purpose on record", "GDPR 5(1)(b)")
-        elif policy.purposes != "required" and facts.purpose not in policy.purposes:
-            yield Reason("purposes", None, f"policy does not list purpose {facts.purpose}", "GDPR 5(1)(b)")
-    yield from _refusals_of_legal_basis(policy, facts)
-    yield from _refusals_of_data_classes(policy, facts)
-
-
-def _refusals_of_data_classes(policy: CompiledPolicy, facts: RequestFacts) -> Iterator[Reason]:
-    """One for each special category without a ground, and for each other class that the policy does not list."""
-    for data_class in facts.data_classes:
-        if data_class in SPECIAL_CATEGORIES:
-            if data_class not in policy.special_categories:
-                because = f"policy gives no ground for special category {data_class}"
-                yield Reason("data_classes.special", None, because, "GDPR 9(1), 9(2)")
-        elif policy.data_classes is not None and data_class not in policy.data_classes:
-            yield Reason("data_classes", None, f"policy does not list data class {data_class}", "GDPR 5(1)(c)")
-
-
-def _refusals_of_legal_basis(policy: CompiledPolicy, facts: RequestFacts) -> Iterator[Reason]:
-    if facts.legal_basis:
-        name = legal_basis_name(facts.legal_basis)
-        if name not in LEGAL_BASES:
-            yield Reason("legal_basis", None, f"{facts.legal_basis} is no legal basis", "GDPR 6(1)")
-        elif isinstance(policy.legal_basis, frozenset) and name not in policy.legal_basis:
-            yield Reason("legal_basis", None, f"policy does not list legal basis {name}", f"GDPR {LEGAL_BASES[name]}")
-    elif policy.legal_basis is not None:
-        yield Reason("legal_basis", None, "the project has no legal basis on record", "GDPR 6(1)")
+    for condition in CONDITIONS:
+        yield from condition.refusals(policy.asked, facts)
 
 
 def _refusals_of_backend(

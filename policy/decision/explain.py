@@ -4,8 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from policy.decision.decision import Decision, Reason
+from policy.conditions.registry import EXPLAINED_BY
+from policy.decision.decision import Decision
 from policy.document.document import PolicyDocument
+from policy.reason import Reason
 
 
 def explain_lines(decision: Decision) -> list[str]:
@@ -78,7 +80,7 @@ def explain_source(decision: Decision, sources: Sequence[Source]) -> list[str]:
     return lines
 
 
-_STANDS_IN = {"residency.subprocessors": "residency.process_in", "data_classes.special": "special_categories"}
+_STANDS_IN = {"residency.subprocessors": "residency.process_in", **EXPLAINED_BY}
 
 
 def _told(reason: Reason, sources: Sequence[Source]) -> list[str]:

@@ -4,10 +4,10 @@ Each function takes the bound above (None: there is none), what this level wants
 name and whose the bound is, for the message.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from policy.decision.residency import CountryRule, Selector, country_rule
 from policy.document.document import BackendRule, Limits
@@ -16,8 +16,6 @@ from policy.facts import CountrySets, Kind, Priority, Tenancy
 from policy.redact.actions.plan import STRICTNESS
 
 A = TypeVar("A", bound=str)
-Required = Literal["required"]
-Demanded = frozenset[str] | Required
 
 _URGENCY: Mapping[Priority, int] = {"low": 0, "normal": 1, "high": 2}
 
@@ -46,35 +44,6 @@ def countries(
         shown = ", ".join(beyond[:5]) + (" ..." if len(beyond) > 5 else "")
         raise LooseningError(rule, f"{own.name} reaches beyond {whose} {above.name}: {shown}")
     return own.within(above)
-
-
-def subset(rule: str, above: frozenset[str] | None, wanted: Iterable[str] | None, whose: str) -> frozenset[str] | None:
-    if wanted is None:
-        return above
-    own = frozenset(wanted)
-    if above is not None and (beyond := sorted(own - above)):
-        raise LooseningError(rule, f"{whose} policy does not accept {', '.join(beyond)}")
-    return own
-
-
-def demand(rule: str, above: Demanded | None, wanted: tuple[str, ...] | Required | None, whose: str) -> Demanded | None:
-    if not isinstance(wanted, tuple):
-        return above if above is not None else wanted
-    return subset(rule, above if isinstance(above, frozenset) else None, wanted, whose)
-
-
-def grounds(
-    rule: str, above: Mapping[str, str] | None, wanted: Mapping[Any, str] | None, whose: str
-) -> Mapping[str, str] | None:
-    """Special categories, each with its ground; a level may leave one out, not add one or give another ground."""
-    if wanted is None:
-        return above
-    for category, ground in wanted.items():
-        if above is not None and above.get(category) != ground:
-            known = above.get(category)
-            said = f"on {known}, not {ground}" if known else f"not {category}"
-            raise LooseningError(f"{rule}.{category}", f"{whose} policy accepts it {said}")
-    return MappingProxyType(dict(wanted))
 
 
 def actions(rule: str, above: Mapping[Any, A], wanted: Mapping[Any, A], whose: str) -> Mapping[Any, A]:

@@ -6,17 +6,15 @@ a tenant's document for what it cannot do without. Reference for writers: docs/p
 
 import difflib
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import date
 from types import MappingProxyType
-from typing import Annotated, Any, Literal, Self, TypeVar, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
 
 from pydantic import (
     AfterValidator,
     AwareDatetime,
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Discriminator,
     Field,
     PositiveFloat,
@@ -26,21 +24,22 @@ from pydantic import (
     Tag,
     ValidationError,
     WithJsonSchema,
+    create_model,
     model_validator,
 )
 
+from policy.conditions.registry import form_of_document, form_of_given
 from policy.document.countries import builtin_countries
-from policy.document.hours import DAYS, Day, parse_minute, parse_zone
 from policy.document.marked_yaml import MarkedYaml, Path, dotted, parse_yaml
-from policy.document.purpose import Article9Ground, LegalBasis, RiskClass, SpecialCategory
 from policy.document.retention import parse_content_days, parse_days
 from policy.errors import PolicyDocumentError, Problem
 from policy.facts import AttestedBasis, Basis, Kind, Priority, SetName, Tenancy
+from policy.purpose import RiskClass
 from policy.redact.actions.plan import INPUT_LABELS, KINDS, OUTPUT_LABELS, Action, OutputAction
 from policy.redact.detectors.custom import CUSTOM_LABEL, MOST_WORDS, check_pattern
 from policy.redact.detectors.custom import NAME as CUSTOM_NAME
+from policy.section import NonEmpty, Section, checked_by, list_or_word
 
-T = TypeVar("T")
 MAX_RULES = 500
 """Every request is held against each of them."""
 MAX_TESTS = 500
@@ -65,18 +64,6 @@ def _set_name(value: Any) -> Any:
     raise ValueError(f"{value!r} is no country set; there are {sets}{hint}")
 
 
-def _checked_by(parse: Callable[[str], object]) -> AfterValidator:
-    def check(text: str) -> str:
-        parse(text)
-        return text
-
-    return AfterValidator(check)
-
-
-def _list_or_word(value: Any) -> str:
-    return "list" if isinstance(value, (list, tuple)) else "word"
-
-
 def _label_of(labels: tuple[str, ...], where: str) -> AfterValidator:
     known = (*labels, *KINDS)
 
@@ -90,22 +77,14 @@ def _label_of(labels: tuple[str, ...], where: str) -> AfterValidator:
     return AfterValidator(check)
 
 
-NonEmpty = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]{0,62}$")]
 COUNTRY_SCHEMA = {"type": "string", "enum": sorted(builtin_countries().known)}
 Country = Annotated[str, AfterValidator(_country), WithJsonSchema(COUNTRY_SCHEMA)]
 CountrySelector = Annotated[
     Annotated[Annotated[SetName, BeforeValidator(_set_name)], Tag("word")]
     | Annotated[Annotated[tuple[Country, ...], Field(min_length=1)], Tag("list")],
-    Discriminator(_list_or_word),
+    Discriminator(list_or_word),
 ]
-Demand = Annotated[
-    Annotated[Literal["required"], Tag("word")] | Annotated[tuple[T, ...], Tag("list")], Discriminator(_list_or_word)
-]
-
-
-class Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class OperatorRule(Section):
@@ -134,24 +113,7 @@ class BackendRule(Section):
     certifications: tuple[NonEmpty, ...] = ()
 
 
-class Hours(Section):
-    """A window of the day in `zone`; it may pass midnight. `days`: on which it begins."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
-
-    days: Annotated[tuple[Day, ...], Field(min_length=1)] = DAYS  # type: ignore[assignment]
-    first: Annotated[str, _checked_by(parse_minute)] = Field("00:00", alias="from")
-    end: Annotated[str, _checked_by(parse_minute)] = Field("24:00", alias="until")
-    zone: Annotated[str, _checked_by(parse_zone)]
-
-    @model_validator(mode="after")
-    def _opens(self) -> Self:
-        if self.first in (self.end, "24:00"):
-            raise ValueError(f"from {self.first} until {self.end} is no time at all")
-        return self
-
-
-class Condition(Section):
+class RuleFilter(Section):
     """A rule applies where every key it names fits; ``data_classes`` fits if one of them is in the request."""
 
     models: tuple[NonEmpty, ...] | None = None
@@ -164,7 +126,7 @@ class Rule(Section):
     """Further bounds for some requests; it adds to the sections above and lifts nothing."""
 
     name: Name
-    when: Condition = Condition()
+    when: RuleFilter = RuleFilter()
     deny: bool = False
     process_in: CountrySelector | None = None
     store_in: CountrySelector | None = None
@@ -217,8 +179,8 @@ class Redaction(Section):
 
 
 class Retention(Section):
-    metadata: Annotated[str, _checked_by(parse_days)] | None = None
-    content: Annotated[str, _checked_by(parse_content_days)] | None = None
+    metadata: Annotated[str, checked_by(parse_days)] | None = None
+    content: Annotated[str, checked_by(parse_content_days)] | None = None
 
 
 class Limits(Section):
@@ -243,13 +205,19 @@ def _in_our_time(value: date | None) -> date | None:  # a datetime is a date
     return value
 
 
-class Given(Section):
-    """How a test's case differs from one that the policy's own words would allow."""
+if TYPE_CHECKING:
 
-    model: NonEmpty | None = None
-    purpose: NonEmpty | None = None
-    legal_basis: NonEmpty | None = None
-    data_classes: tuple[NonEmpty, ...] | None = None
+    class GivenByConditions(Section):
+        pass
+
+else:
+    GivenByConditions = create_model("GivenByConditions", __base__=Section, **form_of_given())
+
+
+class Given(GivenByConditions):
+    """How a test's case differs from one that the policy's own words would allow. Conditions bring fields of their
+    own."""
+
     risk_class: NonEmpty | None = None
     at: Annotated[AwareDatetime | date | None, AfterValidator(_in_our_time)] = None
     backend_tenant: NonEmpty | None = None
@@ -272,9 +240,7 @@ class PolicyTest(Section):
     rule: NonEmpty | None = None  # a denial must name this rule
 
 
-class PolicyDocument(Section):
-    """`extends`: a preset that this document tightens."""
-
+class _Head(Section):
     policy: Name
     version: PositiveInt
     extends: Name | None = None
@@ -284,12 +250,20 @@ class PolicyDocument(Section):
     retention: Retention = Retention()
     limits: Limits = Limits()
     transparency: Transparency = Transparency()
-    models: Annotated[tuple[NonEmpty, ...], Field(min_length=1)] | None = None
-    purposes: Demand[NonEmpty] | None = None
-    legal_basis: Demand[LegalBasis] | None = None
-    data_classes: tuple[NonEmpty, ...] | None = None
-    special_categories: Mapping[SpecialCategory, Article9Ground] | None = None
-    hours: Hours | None = None
+
+
+if TYPE_CHECKING:
+
+    class _WithConditions(_Head):
+        pass
+
+else:
+    _WithConditions = create_model("_WithConditions", __base__=_Head, **form_of_document())
+
+
+class PolicyDocument(_WithConditions):
+    """`extends`: a preset that this document tightens. Each condition of `policy.conditions` is a key of its own."""
+
     priority: Priority | None = None
     rules: Annotated[tuple[Rule, ...], Field(max_length=MAX_RULES)] = ()
     tests: Annotated[tuple[PolicyTest, ...], Field(max_length=MAX_TESTS)] = ()
@@ -302,6 +276,10 @@ class PolicyDocument(Section):
         if twice := sorted(name for name, times in names.items() if times > 1):
             raise ValueError(f"two rules are called {', '.join(twice)}")
         return self
+
+    def says(self, condition: str) -> Any:
+        """The value of a condition's key, None where the document does not have it."""
+        return getattr(self, condition)
 
     def line(self, rule: str) -> int:
         """The line on which a dotted rule such as ``residency.process_in`` or ``rules.nights.store_in`` is written;

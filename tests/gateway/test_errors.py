@@ -16,7 +16,7 @@ from gateway.errors import (
 )
 from gateway.openai.checked_call import parse_call
 from gateway.openai.endpoints import CHAT
-from policy.decision.decision import Reason
+from policy.reason import Reason
 
 
 def all_errors(base=GatewayError):

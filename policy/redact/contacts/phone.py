@@ -14,11 +14,11 @@ from typing import NamedTuple
 import phonenumbers
 
 from policy.redact.contacts.phone_names import is_called_phone, is_called_phone_behind, stands_in_a_signature
-from policy.redact.context.counts import is_count
 from policy.redact.context.figures import is_dated, is_figure, is_share, stands_in_a_record
 from policy.redact.context.harmless import called_otherwise, shaped_otherwise
 from policy.redact.ids.names import named_numbers
 from policy.redact.text.alphabet import LETTER
+from policy.redact.text.counts import is_count
 from policy.redact.text.reading import Reading
 
 # EEA plans and their neighbours, those with many speakers first: most numbers are settled by the first few.

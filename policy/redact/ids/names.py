@@ -6,8 +6,8 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from policy.redact.context.counts import counts, is_count
 from policy.redact.ids.kinds import IDS
+from policy.redact.text.counts import counts, is_count
 from policy.redact.text.reading import Reading, Spans
 from policy.redact.text.tables import Column
 

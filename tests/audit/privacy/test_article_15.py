@@ -6,12 +6,17 @@ from typing import Any
 
 import pytest
 
+from audit.events.event import RoutingDecision
 from audit.events.private_value import Private
-from audit.incidents.evidence import Activity, Evidence, Party, Safeguard
+from audit.incidents.evidence import Activity, Evidence, Party, Safeguard, Store
 from audit.privacy.article_15 import article_15
 from audit.privacy.rights import answer
+from audit.private.certificate import open_certificate
+from audit.private.erasure import erase
 from audit.registers.dsar import access_page, dsar_files, readable
 from audit.registers.language import ENGLISH, GERMAN, LANGUAGES
+from audit.registers.ropa import safeguards_of
+from audit.registers.tables import Transfer
 from tests.audit.conftest import Home, accepted, completed
 
 ALICE = "alice@example.com"
@@ -27,7 +32,7 @@ KNOWN = Evidence(
         ),
     ),
     safeguards=(
-        Safeguard(operator="Example SAS", country="US", basis="scc", reference="clauses 2026-7"),
+        Safeguard(operator="Example SAS", country="US", basis="scc", reference="7"),
         Safeguard(operator="Other Inc", country="US", basis="scc", reference="of another"),
     ),
 )
@@ -58,7 +63,7 @@ async def test_every_letter_of_article_15_is_answered_from_registers_and_records
     assert about["g_source"] == ["the person, through the support form"]
     assert about["h_automated_decisions"] == {"ai_systems": ["triage"]}
     assert about["2_transfers"] == [{"computed_in": "FR", "stored_in": "FR", "tool": "scc:7"}]
-    assert [one["reference"] for one in about["2_safeguards"]] == ["clauses 2026-7"]
+    assert [one["reference"] for one in about["2_safeguards"]] == ["7"]
     assert about["missing"] == []
     assert package["purposes"] == ["customer support"]
     assert package["retention"] == ["content_30d", "metadata_365d"]
@@ -68,7 +73,7 @@ async def test_a_route_within_the_eea_is_no_transfer_and_needs_no_safeguard(home
     package = await package_of(home, KNOWN)
     assert package["article_15"]["2_transfers"] == []
     page = access_page(package, ENGLISH)
-    assert ENGLISH.no_transfer in page and "clauses 2026-7" not in page
+    assert ENGLISH.no_transfer in page and "Safeguard" not in page
 
 
 async def test_what_the_registers_lack_is_named_in_the_package_and_on_the_page(home: Home) -> None:
@@ -137,3 +142,72 @@ def test_values_are_shown_as_people_read_them(value: Any, expected: str) -> None
 def test_without_a_record_of_a_call_nothing_is_invented() -> None:
     about = article_15([], [], [], Evidence())
     assert about["a_purposes"] == about["b_categories"] == about["d_periods"] == about["2_transfers"] == []
+
+
+MOVED = {
+    "tenant": "acme",
+    "backend_id": "acme-us",
+    "region": "us-east",
+    "inference_country": "US",
+    "storage_country": "US",
+    "operator_entity": "Second Inc",
+    "operator_hq": "US",
+    "ultimate_parent": "Second Inc",
+    "ultimate_parent_country": "US",
+    "transfer_basis": "scc:9",
+    "fallback_index": 1,
+    "reason": "backend_unavailable",
+}
+
+
+async def test_a_later_backend_of_a_call_is_a_recipient_though_no_value_is_under_its_record(home: Home) -> None:
+    async with home.custody() as custody:
+        kept = Private({"input": "mine"}, ALICE, retention_class="content_30d", expires=99)
+        await custody.record(accepted("a", activity_id="support"), kept)
+        await custody.record(accepted("b", activity_id="support"))  # of somebody else, at the same time
+        await custody.record(RoutingDecision.model_validate(MOVED | {"request_id": "b", "backend_id": "not-hers"}))
+        await custody.record(RoutingDecision.model_validate(MOVED | {"request_id": "a"}))
+        await custody.record(completed("a"))
+        await custody.record(completed("b"))
+        package = await answer(custody, "acme", ALICE, evidence=KNOWN)
+        note = await erase(custody, "acme", subject=ALICE)
+        erased = open_certificate(note, custody.origin("acme"), custody.signer.public_key)
+    about = package["article_15"]
+    assert [one["backend_id"] for one in about["c_recipients"]] == ["acme-1", "acme-us"]
+    assert about["2_transfers"] == [{"computed_in": "US", "stored_in": "US", "tool": "scc:9"}]
+    assert ENGLISH.no_transfer not in access_page(package, ENGLISH)
+    assert [one.backend_id for one in erased.recipients] == ["acme-1", "acme-us"]
+
+
+@pytest.mark.parametrize("language", LANGUAGES.values(), ids=LANGUAGES)
+async def test_a_record_kept_outside_the_eea_is_told_to_the_person(home: Home, language: Any) -> None:
+    store = Store(name="the record", country="US", setting="sinks.record", in_eea=False)
+    package = await package_of(home, KNOWN.model_copy(update={"stores": (store,)}))
+    page = access_page(package, language)
+    assert language.stored_outside.format("the record", "US") in page and language.no_transfer not in page
+
+
+def test_where_no_call_was_sent_the_page_does_not_state_where_calls_stayed() -> None:
+    package = {"tenant": "acme", "records": [], "article_15": article_15([], [], [], Evidence())}
+    page = access_page(package, ENGLISH)
+    assert ENGLISH.no_call in page and ENGLISH.no_transfer not in page
+
+
+@pytest.mark.parametrize(
+    ("tool", "expected"),
+    [
+        ("scc:7", ["7"]),
+        ("scc:8", []),
+        ("bcr:7", []),
+        ("adequacy:2023/1795", ["DPF list"]),
+        ("adequacy:2000/518/EC", ["DPF list"]),
+    ],
+)
+def test_a_transfer_has_the_safeguards_that_it_rests_on_and_no_other(tool: str, expected: list[str]) -> None:
+    known = (
+        *KNOWN.safeguards,
+        Safeguard(operator="Example SAS", country="US", basis="adequacy", reference="DPF list"),
+        Safeguard(operator="Example SAS", country="CA", basis="adequacy", reference="CA list"),
+    )
+    found = safeguards_of([Transfer("US", "FR", tool)], KNOWN.model_copy(update={"safeguards": known}))
+    assert [one.reference for one in found] == expected

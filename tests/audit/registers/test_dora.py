@@ -6,9 +6,10 @@ import re
 
 import pytest
 
-from audit.incidents.evidence import Backend, Contract, Evidence, Operator, Party, Subprocessor, Terms
+from audit.incidents.evidence import Activity, Backend, Contract, Evidence, Operator, Party, Store, Subprocessor, Terms
 from audit.registers.dora import dora_files, layout
-from audit.registers.tables import BOM
+from audit.registers.ropa import ropa_processor
+from audit.registers.tables import BOM, Flows
 
 LEI = re.compile(r"^[A-Z0-9]{18}[0-9]{2}$")
 ENTITY_LEI, PROVIDER_LEI, OPERATOR_LEI = "529900T8BM49AURSDO55", "969500KN90DZLHUN3566", "213800WSGIIZCXF1P572"
@@ -117,3 +118,37 @@ def test_the_long_form_names_each_column_and_who_fills_it() -> None:
 
 def test_a_register_without_anything_still_names_the_columns_of_the_entity() -> None:
     assert "B_01.01.0010" in dora_files(Evidence())["dora_register.csv"]
+
+
+RECORD_IN = {country: Store(name="the record", country=country, setting="sinks.record") for country in ("DE", "NL")}
+
+
+@pytest.mark.parametrize(("country", "expected"), [("DE", ["DE"]), ("NL", ["DE", "NL"])])
+def test_kept_content_is_stored_where_the_record_is(country: str, expected: list[str]) -> None:
+    rows = template("b_02.02", KNOWN.model_copy(update={"stores": (RECORD_IN[country],)}))
+    assert [row["c0150"] for row in rows] == [f"eba_GA:{one}" for one in expected]
+
+
+def test_content_that_only_an_earlier_policy_kept_is_not_stated_as_stored() -> None:
+    now = Terms(policy_hash="b" * 64, metadata_days=365, content_days=0)
+    activity = Activity(id="support", policy_hash=now.policy_hash)
+    changed = KNOWN.model_copy(update={"terms": (*KNOWN.terms, now), "activities": (activity,)})
+    (row,) = template("b_02.02", changed)
+    assert (row["c0140"], row["c0150"]) == ("eba_BT:x29", "")
+
+
+@pytest.mark.parametrize(
+    ("dates", "listed"),
+    [
+        ({}, True),
+        ({"valid_from": "2026-03-01"}, True),
+        ({"valid_from": "2026-03-02"}, False),
+        ({"valid_to": "2026-03-01"}, True),
+        ({"valid_to": "2026-02-28"}, False),
+    ],
+)
+def test_a_sub_processor_is_in_the_chain_while_it_is_in_force(dates: dict[str, str], listed: bool) -> None:
+    below = Subprocessor(operator="op", name="Cool Housing", country="SE", **dates)
+    known = KNOWN.model_copy(update={"subprocessors": (below,), "as_of": "2026-03-01"})
+    assert ("[Cool Housing]" in [row["c0030"] for row in template("b_05.02", known)]) is listed
+    assert ("Cool Housing" in ropa_processor({"x": Flows()}, known)[0]["subprocessors"]) is listed

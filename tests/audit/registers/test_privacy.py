@@ -7,8 +7,8 @@ import pytest
 
 from audit.events.leaf import Leaf
 from audit.events.stamp import Stamp
-from audit.incidents.evidence import Activity, Evidence, Measure, Operator, Party, Safeguard, Terms
-from audit.registers.language import ENGLISH, GERMAN, LANGUAGES
+from audit.incidents.evidence import Activity, Backend, Evidence, Measure, Operator, Party, Safeguard, Store, Terms
+from audit.registers.language import ENGLISH, GERMAN, LANGUAGES, Language
 from audit.registers.privacy import TO_ASSESS, dpia, notice, privacy_files
 from audit.registers.tables import Flows, Tables
 from tests.audit.conftest import accepted
@@ -17,6 +17,9 @@ ID = "01a21faa-0c27-76a6-b43d-f0713b4b3c3e"
 STAMP = Stamp(event_id=ID, ts="2026-03-01T09:30:00.000Z", gateway_node="gw-1", boot_id=ID)
 HASH = "a" * 64
 OPERATOR = Operator(id="o", entity="O SAS", head_office="FR", ultimate_parent="P Inc", parent_country="US")
+
+
+IN_US = Operator(id="u", entity="Solo Inc", head_office="US", ultimate_parent="Solo Inc", parent_country="US")
 
 
 def flows(**call: object) -> dict[str, Flows]:
@@ -47,6 +50,13 @@ def facts(evidence: Evidence, seen: dict[str, Flows] | None = None) -> str:
         (with_terms(redacts_prompts={}), "prompts are not redacted"),
         (with_terms(content_days=30), "kept for 30 days"),
         (known(activities=(Activity(id="support", risk_class="high", policy_hash=HASH),)), "high-risk"),
+        (known(operators=(IN_US,), eea=("DE", "FR")), "operator Solo Inc and its parent are in US, outside the EEA"),
+        (known(stores=(Store(name="the record", country="US", in_eea=False),)), "the record is kept in US, outside"),
+        (with_terms(unredacted_to="process_in FR"), "may be sent unredacted to process_in FR"),
+        (
+            known(activities=(Activity(id="support", special_categories=("health",), policy_hash=HASH),)),
+            "special categories are registered: health",
+        ),
     ],
 )
 def test_a_fact_that_raises_risk_follows_its_configuration(evidence: Evidence, expected: str) -> None:
@@ -124,3 +134,54 @@ def test_without_registers_the_files_are_there_and_say_what_is_not_known() -> No
     assert set(files) == {"dpia.json", "dpia.html", "privacy_notice_en.html", "privacy_notice_de.html"}
     assert json.loads(files["dpia.json"]) == []
     assert "acme" in files["privacy_notice_de.html"] and GERMAN.unknown in files["privacy_notice_de.html"]
+
+
+def test_an_operator_whose_backends_are_all_revoked_raises_no_risk_and_receives_nothing() -> None:
+    gone = Backend(id="b", region="r", operator="o", revoked_at="2026-02-01T00:00:00Z")
+    evidence = known(operators=(OPERATOR,), backends=(gone,))
+    assert "O SAS" not in facts(evidence) and "O SAS" not in notice({}, evidence, ENGLISH, "acme")
+    again = known(operators=(OPERATOR,), backends=(gone, gone.model_copy(update={"id": "c", "revoked_at": ""})))
+    assert "O SAS" in facts(again) and "O SAS" in notice({}, again, ENGLISH, "acme")
+
+
+def with_basis(basis: str) -> Evidence:
+    return known(activities=(Activity(id="support", legal_basis=basis, policy_hash=HASH),))
+
+
+@pytest.mark.parametrize("language", LANGUAGES.values(), ids=LANGUAGES)
+@pytest.mark.parametrize(
+    ("basis", "withdrawal", "portability", "interests"),
+    [
+        ("consent", True, True, False),
+        ("contract", False, True, False),
+        ("legitimate_interests", False, False, True),
+        ("legal_obligation", False, False, False),
+    ],
+)
+def test_rights_in_a_notice_follow_the_legal_basis(
+    basis: str, withdrawal: bool, portability: bool, interests: bool, language: Language
+) -> None:
+    page = notice(flows(), with_basis(basis), language, "acme")
+    assert (language.withdrawal in page, language.portability in page) == (withdrawal, portability)
+    assert (language.interests_unknown in page) is interests
+
+
+@pytest.mark.parametrize("language", LANGUAGES.values(), ids=LANGUAGES)
+def test_a_notice_tells_what_the_policy_allows_and_not_where_calls_stayed_that_never_were(language: Language) -> None:
+    page = notice({}, with_terms(transfer_bases=("intra_eea",)), language, "acme")
+    assert language.no_call in page and language.no_transfer not in page
+    page = notice(flows(), with_terms(transfer_bases=("adequacy", "intra_eea", "scc")), language, "acme")
+    assert language.transfer_allowed.format("adequacy, scc") in page and language.no_transfer not in page
+    page = notice(flows(transfer_basis="scc:1"), with_terms(transfer_bases=("adequacy", "scc")), language, "acme")
+    assert language.transfer_allowed.format("adequacy") in page
+
+
+def test_a_safeguard_that_no_transfer_rests_on_is_not_in_the_notice() -> None:
+    evidence = known(safeguards=(Safeguard(operator="Example SAS", country="US", basis="scc", reference="C-7"),))
+    assert "C-7" not in notice(flows(transfer_basis="scc:C-8"), evidence, ENGLISH, "acme")
+
+
+@pytest.mark.parametrize("language", LANGUAGES.values(), ids=LANGUAGES)
+def test_a_notice_tells_how_long_addresses_of_refused_callers_are_kept(language: Language) -> None:
+    assert language.addresses.format(30) in notice({}, known(address_days=30), language, "acme")
+    assert language.addresses.partition("{")[0] not in notice({}, known(address_days=0), language, "acme")

@@ -2,13 +2,14 @@
 
 import pytest
 
+from audit.events.event import RoutingDecision
 from audit.events.leaf import Leaf
 from audit.events.stamp import Stamp
-from audit.incidents.evidence import Activity, Evidence, Measure, Party, Terms
+from audit.incidents.evidence import Activity, Evidence, Measure, Party, Store, Terms
 from audit.registers.gaps import gaps
 from audit.registers.ropa import ropa_controller, ropa_processor
 from audit.registers.tables import Flows, Tables
-from tests.audit.conftest import accepted
+from tests.audit.conftest import accepted, completed
 
 ID = "01a21faa-0c27-76a6-b43d-f0713b4b3c3e"
 STAMP = Stamp(event_id=ID, ts="2026-03-01T09:30:00.000Z", gateway_node="gw-1", boot_id=ID)
@@ -115,3 +116,61 @@ def test_a_field_that_is_filled_in_is_not_named_any_more(role: str) -> None:
     party = Party(name="X", address="Y", contact="z@x.example", dpo="none")
     named = {gap.field for gap in gaps({}, Evidence(**{role: party}), "acme")}
     assert not {name for name in named if name.startswith(f"{role}.")}
+
+
+def moved(request_id: str, **changed: object) -> RoutingDecision:
+    fields = accepted(request_id).model_dump(include=set(RoutingDecision.model_fields) - {"type", "decision"})
+    return RoutingDecision.model_validate(fields | {"reason": "backend_unavailable", "fallback_index": 1} | changed)
+
+
+def test_a_backend_that_a_call_moved_on_to_is_a_recipient_and_may_be_a_transfer() -> None:
+    calls = [
+        accepted("r1", activity_id="support"),
+        moved("r1", operator_entity="Second Inc", operator_hq="US", inference_country="US", transfer_basis="scc:9"),
+        completed("r1"),
+        moved("r1", operator_entity="After the outcome", operator_hq="US"),
+        accepted("r2", activity_id="other"),
+    ]
+    one = entry(Evidence(), *calls)
+    assert one["recipients"] == ["Example SAS (FR)", "Second Inc (US)"]
+    assert one["third_countries_and_basis"] == ["computed in US, stored in FR: scc:9"]
+    other = next(each for each in ropa_controller(flows(*calls), Evidence()) if each["activity"] == "other")
+    assert other["third_countries_and_basis"] == ["none"]
+
+
+def test_a_call_that_began_before_the_period_and_moves_on_in_it_counts_for_its_activity() -> None:
+    tables = Tables()
+    tables.take_earlier({"type": "inference.accepted", "request_id": "r1", "activity_id": "support"})
+    tables.take_earlier({"type": "inference.accepted", "request_id": "r2", "activity_id": "support"})
+    tables.take_earlier({"type": "inference.completed", "request_id": "r2"})
+    for seq, event in enumerate((moved("r1", operator_entity="Second Inc"), moved("r2", operator_entity="No call"))):
+        tables.take(seq, Leaf(STAMP, event))
+    (one,) = ropa_controller(tables.activities, Evidence())
+    assert one["recipients"] == ["Second Inc (FR)"]
+
+
+@pytest.mark.parametrize(
+    ("stores", "expected"),
+    [
+        ((), ["none"]),
+        ((Store(name="the record", country="FR", setting="sinks.record", in_eea=True),), ["none"]),
+        ((Store(name="the record", setting="sinks.record"),), ["none"]),
+        (
+            (Store(name="the record", country="US", setting="sinks.record", in_eea=False),),
+            ["the record is kept in US (sinks.record)"],
+        ),
+    ],
+)
+def test_a_store_outside_the_eea_is_a_transfer(stores: tuple[Store, ...], expected: list[str]) -> None:
+    evidence = Evidence(stores=stores)
+    call = accepted(activity_id="support")
+    assert entry(evidence, call)["third_countries_and_basis"] == expected
+    assert ropa_processor(flows(call), evidence)[0]["third_countries_and_basis"] == expected
+
+
+@pytest.mark.parametrize(("days", "stated"), [(None, False), (0, False), (30, True), (31, True)])
+def test_the_time_limit_of_addresses_of_refused_callers_is_stated_where_they_are_kept(
+    days: int | None, stated: bool
+) -> None:
+    limits = entry(with_terms(0).model_copy(update={"address_days": days}))["erasure_time_limits"]
+    assert (f"network addresses of callers whose requests were refused: {days} days, encrypted" in limits) is stated

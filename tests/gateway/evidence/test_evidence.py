@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import zipfile
+from datetime import UTC, datetime, timedelta
 from importlib.resources import files
 
 import pytest
@@ -176,3 +177,70 @@ async def test_each_change_of_a_configuration_changes_what_the_pack_states(tmp_p
         assert identities["shared"] == identities["alone"] == ""
         made.control.revoke_backend("acme", "shared")
         assert not [name for name, _ in said(True) | said(False) if name == "backend shared"]
+
+
+UNINSPECTED = """policy: x
+version: 3
+residency: {process_in: EEA, store_in: EEA, transfer_basis: [intra_eea, adequacy, scc]}
+redaction:
+  input: {iban: mask}
+  on_failure: sovereign
+  sovereign: {process_in: [FR], store_in: [FR], operator: {head_office: [FR], ultimate_parent: [FR]}}
+"""
+
+
+async def test_places_stores_keys_and_failed_redaction_are_stated_as_configured(tmp_path, monkeypatch):
+    async with lab(tmp_path) as made:
+        made.control.create_project(
+            "acme", "clinic", purpose="care", legal_basis="consent", risk_class="high", data_classes=("health", "hr")
+        )
+        data = tmp_path / "data"
+        before = gather(data, "acme")
+        assert [(one.name, one.country) for one in before.stores] == [("the record", "")]
+        assert before.address_days == 30 and "FR" in before.eea and "US" not in before.eea
+        assert {one.id: one.special_categories for one in before.activities} == {"main": (), "clinic": ("health",)}
+        made.control.activate_policy("acme", UNINSPECTED)
+        monkeypatch.setenv("DOMICILE__SINKS__RECORD", "US")
+        monkeypatch.setenv("DOMICILE__SINKS__TELEMETRY", "FR")
+        monkeypatch.setenv("DOMICILE__TELEMETRY__OTLP_ENDPOINT", "https://collector.example:4318")
+        monkeypatch.setenv("DOMICILE__AUDIT__ADDRESS_DAYS", "7")
+        after = gather(data, "acme")
+    assert {one.name: (one.country, one.in_eea) for one in after.stores} == {
+        "the record": ("US", False),
+        "spans": ("FR", True),
+    }
+    assert after.address_days == 7
+    failed = [one for one in after.measures if "whose redaction fails" in one.says]
+    assert failed and not failed[0].in_place and "process_in FR" in failed[0].says
+    assert not [one for one in before.measures if "whose redaction fails" in one.says]
+    assert after.terms[-1].transfer_bases == ("adequacy", "intra_eea", "scc")
+
+
+SOLD = """    valid_from: 2026-01-01
+    valid_to: {yesterday}
+    source: example
+  - id: eu-fr-par
+    name: Paris
+    compute_country: FR
+    storage_country: NL
+    operator: domicile-de
+    valid_from: {today}
+    source: example
+  - id: eu-de-fra
+"""
+
+
+async def test_a_backend_is_stated_in_the_place_that_the_catalogue_gives_it_now(tmp_path):
+    async with lab(tmp_path) as made:
+        identity = BackendIdentity(Installation.open(made.data).cell, "acme", "eu-fr-par", "gone")
+        made.control.register_backend(identity, trust=Trust(pin="a" * 64), **OF_OTHERS)
+        made.control.revoke_backend("acme", "gone")
+    data, today = tmp_path / "data", datetime.now(UTC).date()
+    text = files("regions.catalogue").joinpath("catalogue.yaml").read_text()
+    start = text.index("    valid_from", text.index("  - id: eu-fr-par"))
+    end = text.index("  - id: eu-de-fra\n") + len("  - id: eu-de-fra\n")
+    sold = SOLD.format(yesterday=today - timedelta(days=1), today=today)
+    (data / "catalogue.yaml").write_text(text[:start] + sold + text[end:])
+    known = {one.id: (one.storage_country, one.operator) for one in gather(data, "acme").backends}
+    assert known["acme-1"] == ("NL", "domicile-de")
+    assert {one.id for one in gather(data, "acme").operators_in_use} == {"domicile-de"}

@@ -1,12 +1,13 @@
 """Each statement on a safeguard follows from one configuration, and changes with it."""
 
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-from audit.incidents.evidence import Activity, Measure, Terms
-from gateway.evidence.safeguards import certified_identity, measures
+from audit.incidents.evidence import Activity, Measure, Store, Terms
+from gateway.evidence.safeguards import Keys, certified_identity, measures
 from gateway.records.control import BackendRecord
 from regions.identity.trust import Trust
 
@@ -33,13 +34,18 @@ def backend(**changed: Any) -> BackendRecord:
     return BackendRecord.model_validate(known | changed)
 
 
+def without_signing_key(found: Iterable[Measure]) -> list[Measure]:
+    """Without the statement on the key that signs the record, which is there in any case."""
+    return [one for one in found if one.applies_to != "the record"]
+
+
 def of_backend(one: BackendRecord, launched: dict[str, str] | None = None) -> list[Measure]:
-    return list(measures([one], launched or {}, (), NO_TERMS, "file"))
+    return without_signing_key(measures([one], launched or {}, (), NO_TERMS, Keys("file")))
 
 
 def of_activity(terms: Terms | None, master: str = "file") -> list[Measure]:
     known = {HASH: terms} if terms else {}
-    return list(measures([], {}, (Activity(id="support", policy_hash=HASH),), known, master))
+    return without_signing_key(measures([], {}, (Activity(id="support", policy_hash=HASH),), known, Keys(master)))
 
 
 def terms(**changed: Any) -> Terms:
@@ -127,3 +133,37 @@ def test_an_activity_without_a_policy_has_its_calls_refused_and_nothing_else_is_
 def test_every_statement_names_its_cause() -> None:
     found = [*of_backend(backend(), {"acme-1": "chat"}), *of_activity(terms(content_days=3))]
     assert all(one.because and one.article.startswith("GDPR") for one in found)
+
+
+@pytest.mark.parametrize(
+    ("store", "in_place", "words"),
+    [
+        (
+            Store(name="the record", country="FR", setting="sinks.record", in_eea=True),
+            True,
+            "kept in FR, inside the EEA",
+        ),
+        (Store(name="the record", country="US", setting="sinks.record", in_eea=False), False, "in US, outside the EEA"),
+        (Store(name="spans", country="CH", setting="sinks.telemetry", in_eea=False), False, "in CH, outside the EEA"),
+        (Store(name="the record", setting="sinks.record"), False, "is not configured"),
+    ],
+)
+def test_the_country_of_each_store_is_stated_as_configured(store: Store, in_place: bool, words: str) -> None:
+    (found,) = (one for one in measures([], {}, (), NO_TERMS, Keys("file"), [store]) if one.applies_to == store.name
+                and "signs" not in one.says)  # fmt: skip
+    assert (found.in_place, found.because.split(" ")[0]) == (in_place, store.setting)
+    assert words in found.says
+
+
+@pytest.mark.parametrize("signing", ["file", "vault"])
+def test_where_the_key_that_signs_the_record_is_kept_is_stated(signing: str) -> None:
+    found = list(measures([], {}, (), NO_TERMS, Keys("vault", signing)))
+    assert ("in Vault" in said(found, in_place=True)) is (signing == "vault")
+    assert ("a file on the gateway's host" in said(found, in_place=False)) is (signing == "file")
+
+
+def test_a_policy_that_lets_prompts_go_unredacted_when_redaction_fails_states_where_to() -> None:
+    strict = terms(redacts_prompts={"iban": "mask"})
+    open_to_some = terms(redacts_prompts={"iban": "mask"}, unredacted_to="process_in FR, store_in FR")
+    assert "as it is to process_in FR, store_in FR" in said(of_activity(open_to_some), in_place=False)
+    assert "as it is" not in said(of_activity(strict), in_place=False)

@@ -12,7 +12,7 @@ from gateway import errors
 from gateway.request.answer.received import ReceivedAnswer
 from gateway.request.recorder import Recorder
 from gateway.request.stages import Accepted
-from policy.decision.decision import Reason
+from policy.reason import Reason
 from tests.gateway.parts import World, exchange, parsed
 
 SECRET = "Zeppelin"

@@ -45,7 +45,8 @@ data_classes: [contact]
     }  # fmt: skip
     assert policy.redaction.output == {"iban": "mask", "email": "block"}
     assert policy.retention.metadata_days == 182 and policy.limits.rpm == 10 and policy.limits.tpm == 200000
-    assert policy.models == {"m"} and policy.purposes == {"support"} and policy.legal_basis == "required"
+    assert policy.asked["models"] == {"m"} and policy.asked["purposes"] == {"support"}
+    assert policy.asked["legal_basis"] == "required"
 
 
 @pytest.mark.parametrize(
@@ -111,7 +112,9 @@ def test_the_hash_is_of_what_is_said_and_not_of_how_it_is_written():
 def test_a_compiled_policy_cannot_be_changed(build):
     policy = build()
     with pytest.raises(AttributeError):
-        policy.models = None
+        policy.asked = None
+    with pytest.raises(TypeError):
+        policy.asked["models"] = None
     with pytest.raises(TypeError):
         policy.redaction.input["email"] = "tag"
 

@@ -3,8 +3,8 @@
 
 import pytest
 
-from policy.redact.context.counts import counts, is_count
 from policy.redact.detectors.detectors import DETECTORS, find_spans
+from policy.redact.text.counts import counts, is_count
 from policy.redact.text.reading import Reading
 
 

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from policy.conditions.hours import DAYS, Window, next_minute, parse_minute, parse_zone
 from policy.decision.decision import decide
 from policy.document.document import load_document
-from policy.document.hours import DAYS, Window, next_minute, parse_minute, parse_zone
 from policy.errors import PolicyDocumentError
 from tests.policy.conftest import TENANT
 
