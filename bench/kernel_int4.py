@@ -33,8 +33,8 @@ from backend.kernels.launching.launch import FP8  # noqa: E402
 from backend.kernels.launching.tuning import Choice, Choices  # noqa: E402
 from backend.kernels.linear import int4, int4_reference  # noqa: E402
 
-ROWS = (1, 8, 16, 32, 64, 128, 256)
-NARROW = 64  # rows for which the output and down projections leave parts
+ROWS = (1, 16, 32, 64, 128, 256)  # up to 8 are one form
+NARROW = 128  # rows for which the output and down projections leave parts
 PRODUCTS = {"qkv": (6144, 4096), "out": (4096, 4096), "gate_up": (14336, 4096), "down": (4096, 14336)}
 TOLERANCE = 6e-3  # of ‖out - float64‖ / ‖float64‖: bfloat16 rounds once
 CHOICES = ROOT / "backend" / "kernels" / "choices.json"
@@ -55,7 +55,7 @@ class Product:
 
     @property
     def parts(self) -> bool:
-        return self.name in ("out", "down") and 1 < self.rows <= NARROW
+        return self.name in ("out", "down") and self.rows <= NARROW
 
     @property
     def weight_rows(self) -> int:
@@ -66,15 +66,10 @@ class Product:
         return self.weight_rows * (self.width // 2 + self.width // 32)
 
     def candidates(self) -> list[Choice]:
-        if self.rows == 1:
-            return int4.one_row_candidates(self.width)
-        block_m = min(int4.TILE_ROWS, max(8, triton.next_power_of_2(self.rows)))
-        return int4.some_rows_candidates(block_m, self.outputs, self.width, parts=self.parts)
+        padded = max(8, triton.next_power_of_2(self.rows))
+        return int4.candidates(padded, self.outputs, self.width, parts=self.parts)
 
     def run(self, x: Tensor, words: Tensor, groups: Tensor) -> Tensor:
-        if self.rows == 1:
-            norm = torch.ones(self.width, device="cuda", dtype=x.dtype) if self.name in ("qkv", "gate_up") else None
-            return int4.int4_one_row(x, words, groups, norm=norm, gated=self.gated)
         if self.parts:
             return int4.int4_parts(x, words, groups)
         return int4.int4_linear(x, words, groups, gated=self.gated)
@@ -91,10 +86,7 @@ def weight_of(product: Product, sets: int) -> tuple[list[Tensor], list[Tensor], 
 
 
 def exact_product(product: Product, x: Tensor, exact: Tensor) -> Tensor:
-    wide = x.double()
-    if product.rows == 1 and product.name in ("qkv", "gate_up"):
-        wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + 1e-6)
-    y = wide @ exact.t()
+    y = x.double() @ exact.t()
     if not product.gated:
         return y
     gate, up = y.chunk(2, -1)
@@ -130,7 +122,7 @@ def others(product: Product, dtype: torch.dtype, sets: int) -> Callable[[int], A
     scales = (torch.ones(product.rows, 1, device="cuda"), column) if fp8 else None
     narrow_x = x.to(dtype)
     if product.rows <= 32:
-        if product.parts:
+        if product.name in ("out", "down"):
             return lambda i: fused.narrow_parts(narrow_x, weights[i], scales=scales)
         return lambda i: fused.narrow_linear(narrow_x, weights[i], scales=scales, gated=product.gated)
 

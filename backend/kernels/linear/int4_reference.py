@@ -49,17 +49,6 @@ def int4_dense(words: Tensor, groups: Tensor, dtype: torch.dtype) -> Tensor:
     return (centred.float() * scale[:, :, None]).view(outputs, chunks * GROUP).to(dtype)
 
 
-def int4_one_row(
-    x: Tensor, words: Tensor, groups: Tensor, *, bias: Tensor | None = None, norm: Tensor | None = None,
-    eps: float = 1e-6, residual: Tensor | None = None, gated: bool = False,
-) -> Tensor:  # fmt: skip
-    wide = x.float()
-    if norm is not None:
-        wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps) * norm.float()
-    y = _product(wide, words, groups, bias, gated)
-    return (y if residual is None else y + residual.float()).to(x.dtype)
-
-
 def int4_linear(
     x: Tensor, words: Tensor, groups: Tensor, *, bias: Tensor | None = None, gated: bool = False
 ) -> Tensor:  # fmt: skip
