@@ -67,7 +67,7 @@ class Product:
 
     def candidates(self) -> list[Choice]:
         padded = max(8, triton.next_power_of_2(self.rows))
-        return int4.candidates(padded, self.outputs, self.width, parts=self.parts)
+        return int4.candidates(padded, self.outputs, self.width, gated=self.gated, parts=self.parts)
 
     def run(self, x: Tensor, words: Tensor, groups: Tensor) -> Tensor:
         if self.parts:

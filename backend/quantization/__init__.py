@@ -8,11 +8,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from backend.errors import ConfigError, UnsupportedModel
+from backend.quantization.awq import AWQ
 from backend.quantization.format import Quantization, StoredWeights
 from backend.quantization.fp8 import FP8
+from backend.quantization.gptq import GPTQ
 from backend.quantization.none import NONE
 
-FORMATS: tuple[Quantization, ...] = (NONE, FP8)
+FORMATS: tuple[Quantization, ...] = (NONE, FP8, AWQ, GPTQ)
 
 
 def of_name(name: str) -> Quantization:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from backend.kernels.interface import Kernels
     from backend.quantization.linear import Linear
 
+FEW_ROWS = 1  # from two on, tensor cores are faster than `skinny_linear`
 NARROW_ROWS = 32  # most rows for which `narrow_linear` is faster than the library, in bfloat16 and FP8
 
 
@@ -56,14 +57,20 @@ class StoredWeights:
     Attributes:
         format: reads them.
         kept: modules that stay in higher precision, by name ("lm_head", "mlp.down_proj", "model.layers.0").
+        only: modules that are quantised, likewise; () for all but the ones kept.
     """
 
     format: Quantization
     kept: tuple[str, ...] = ()
+    only: tuple[str, ...] = ()
 
     def keeps(self, module: str) -> bool:
         """Whether a module such as "model.layers.0.mlp.down_proj" stays in higher precision."""
-        return any(f".{part}." in f".{module}." for part in self.kept)
+
+        def named(parts: tuple[str, ...]) -> bool:
+            return any(f".{part}." in f".{module}." for part in parts)
+
+        return named(self.kept) or (bool(self.only) and not named(self.only))
 
 
 @dataclass(frozen=True)
@@ -90,6 +97,7 @@ class Quantization(ABC):
         batch_invariant: its products can be computed so that a row does not depend on its batch.
         from_checkpoint: the engine keeps such weights as the checkpoint stores them, unless told otherwise; it does not
             make them from others.
+        few_rows: most rows that are multiplied one by one, with what stands before and after a product within it.
         narrow_rows: most rows for which its kernel for few rows is used.
         width_multiple: widths of matrices must be multiples of this.
         speeds: by card that was measured (`planner.cards`).
@@ -103,6 +111,7 @@ class Quantization(ABC):
     gpu_only: ClassVar[bool] = True
     batch_invariant: ClassVar[bool] = False
     from_checkpoint: ClassVar[bool] = False
+    few_rows: ClassVar[int] = FEW_ROWS
     narrow_rows: ClassVar[int] = NARROW_ROWS
     width_multiple: ClassVar[int] = 1
     speeds: ClassVar[Mapping[str, Speed]]

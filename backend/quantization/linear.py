@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from backend.kernels.interface import Kernels
 
-FEW_ROWS = 1  # from two on, tensor cores are faster than `skinny_linear`
-
 
 @dataclass(frozen=True, slots=True)
 class Hidden:
@@ -99,9 +97,9 @@ class Linear(ABC):
         """The product, each row of which depends on that row of x alone."""
         raise NotImplementedError(f"{type(self).__name__} has no product that is independent of the batch")
 
-    def product(self, x: Tensor, narrow_rows: int) -> Tensor:
-        """By the form for so many rows. narrow_rows: up to here, few."""
-        if len(x) <= FEW_ROWS:
+    def product(self, x: Tensor, few_rows: int, narrow_rows: int) -> Tensor:
+        """By the form for so many rows. few_rows, narrow_rows: up to where there are one, and a few."""
+        if len(x) <= few_rows:
             return self.one_row(x)
         operand = self.operand(x)
         return self.narrow(operand) if len(x) <= narrow_rows else self.many(operand)

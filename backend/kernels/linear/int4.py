@@ -7,8 +7,9 @@ twins.
 
 Numbers become floats without a conversion: a number in the mantissa of 128.0 (bfloat16) or 1024.0 (float16) is that
 much more. Two at a time, the excess and the zero are taken off exactly, and the scale multiplies the sum of a group, so
-that nothing is rounded before that. Weights are the left operand, from registers; x, padded to eight rows, is the right
-one. Beyond `MOST_ROWS` rows it is cheaper to write the weight out in the model's dtype for the library.
+that nothing is rounded before that; for many rows it may multiply the weights instead, which are rounded then. Weights
+are the left operand, from registers; x, padded to eight rows, is the right one. Beyond `MOST_ROWS` rows it is cheaper
+to write the weight out in the model's dtype for the library.
 """
 
 import torch
@@ -20,9 +21,7 @@ from triton.language.extra import cuda
 from backend.kernels.launching import tuning
 from backend.kernels.launching.chaining import after_predecessors, chained
 from backend.kernels.launching.launch import require
-from backend.kernels.linear.int4_reference import GROUP, require_packed
-
-MOST_ROWS = 512
+from backend.kernels.linear.int4_reference import GROUP, MOST_ROWS, require_packed
 
 
 @triton.jit
@@ -32,9 +31,14 @@ def _scale_and_zero(groups):
 
 
 @triton.jit
-def _centred(words, zero, J: tl.constexpr, BF16: tl.constexpr, PACKED: tl.constexpr):
-    """Numbers of place J less their zero, exact in the model's dtype. words: [N, 16]; zero: [N, 1]; [N, 32]."""
+def _weights(words, groups, J: tl.constexpr, BF16: tl.constexpr, PACKED: tl.constexpr, FOLD: tl.constexpr):
+    """Numbers of place J less their zero, exact in the model's dtype, [N, 32]; FOLD: times their scale, rounded.
+
+    words: [N, 16]; groups: [N].
+    """
+    dtype: tl.constexpr = tl.bfloat16 if BF16 else tl.float16
     base: tl.constexpr = 0x43004300 if BF16 else 0x64006400
+    scale, zero = _scale_and_zero(groups[:, None])
     pairs = ((words >> (4 * J)) & 0x000F000F) | base
     if PACKED:
         zeros = (zero | (zero << 16)) | base
@@ -48,43 +52,58 @@ def _centred(words, zero, J: tl.constexpr, BF16: tl.constexpr, PACKED: tl.conste
             pairs = tl.inline_asm_elementwise(
                 "sub.rn.f16x2 $0, $1, $2;", "=r,r,r", [pairs, zeros], dtype=tl.int32, is_pure=True, pack=1
             )
-    dtype: tl.constexpr = tl.bfloat16 if BF16 else tl.float16
+        if FOLD:
+            half = scale.to(dtype).to(tl.int16, bitcast=True).to(tl.int32) & 0xFFFF
+            scales = half | (half << 16)
+            if BF16:
+                pairs = tl.inline_asm_elementwise(
+                    "{ .reg .b32 zero; mov.b32 zero, 0x80008000; fma.rn.bf16x2 $0, $1, $2, zero; }",
+                    "=r,r,r", [pairs, scales], dtype=tl.int32, is_pure=True, pack=1,
+                )  # fmt: skip
+            else:
+                pairs = tl.inline_asm_elementwise(
+                    "mul.rn.f16x2 $0, $1, $2;", "=r,r,r", [pairs, scales], dtype=tl.int32, is_pure=True, pack=1
+                )
     low = (pairs & 0xFFFF).to(tl.int16).to(dtype, bitcast=True)
     high = ((pairs >> 16) & 0xFFFF).to(tl.int16).to(dtype, bitcast=True)
     found = tl.reshape(tl.join(low, high), [words.shape[0], 32])
     if not PACKED:
         found -= ((zero & 0xFFFF) + (128 if BF16 else 1024)).to(dtype)
+        if FOLD:
+            found *= scale.to(dtype)
     return found
 
 
 @triton.jit
-def _group_products(
-    words, groups, up_words, up_groups, x_ptr, inside, GATED: tl.constexpr, BF16: tl.constexpr, PACKED: tl.constexpr
-):
-    """Sums over a group of columns, [N, M] float32, times their scale: of the weight, or of gate and up.
+def _added_group(
+    acc, up, words, groups, up_words, up_groups, x_ptr, inside,
+    GATED: tl.constexpr, BF16: tl.constexpr, PACKED: tl.constexpr, FOLD: tl.constexpr,
+):  # fmt: skip
+    """acc, [N, M] float32, and the product over a group of columns; where there is a gate, of gate and up.
 
     x_ptr: [32, M], of the first place.
     """
-    scale, zero = _scale_and_zero(groups)
-    up_scale, up_zero = _scale_and_zero(up_groups)
-    x = tl.load(x_ptr, inside, 0.0)
-    part = tl.dot(_centred(words, zero[:, None], 0, BF16, PACKED), x)
-    up = part
-    if GATED:
-        up = tl.dot(_centred(up_words, up_zero[:, None], 0, BF16, PACKED), x)
-    for j in tl.static_range(1, 4):
+    part, up_part = tl.zeros_like(acc), tl.zeros_like(up)
+    if FOLD:
+        part, up_part = acc, up
+    for j in tl.static_range(4):
         x = tl.load(x_ptr + j * 32, inside, 0.0)
-        part = tl.dot(_centred(words, zero[:, None], j, BF16, PACKED), x, part)
+        part = tl.dot(_weights(words, groups, j, BF16, PACKED, FOLD), x, part)
         if GATED:
-            up = tl.dot(_centred(up_words, up_zero[:, None], j, BF16, PACKED), x, up)
-    return part * scale[:, None], up * up_scale[:, None]
+            up_part = tl.dot(_weights(up_words, up_groups, j, BF16, PACKED, FOLD), x, up_part)
+    if FOLD:
+        return part, up_part
+    scale, _ = _scale_and_zero(groups)
+    up_scale, _ = _scale_and_zero(up_groups)
+    return acc + part * scale[:, None], up + up_part * up_scale[:, None]
 
 
 @triton.jit(do_not_specialize=["rows", "splits"])
 def _int4_linear(
     x_ptr, word_ptr, group_ptr, y_ptr, bias_ptr, rows, outputs, chunks, splits,
     BIAS: tl.constexpr, GATED: tl.constexpr, BF16: tl.constexpr, PACKED: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, UNROLL: tl.constexpr, CHAINED: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, UNROLL: tl.constexpr, FOLD: tl.constexpr,
+    CHAINED: tl.constexpr,
 ):  # fmt: skip
     split = tl.program_id(1)
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -110,12 +129,9 @@ def _int4_linear(
             if GATED:
                 up_words = tl.load(up_row + chunk * 16)
                 up_groups = tl.load(group_ptr + chunk * total + outputs + real)
-            part, up_part = _group_products(
-                words, groups, up_words, up_groups, x_row + chunk * 128, inside_x, GATED, BF16, PACKED
+            acc, up = _added_group(
+                acc, up, words, groups, up_words, up_groups, x_row + chunk * 128, inside_x, GATED, BF16, PACKED, FOLD
             )
-            acc += part
-            if GATED:
-                up += up_part
     if CHAINED:
         cuda.gdc_launch_dependents()
     if GATED:
@@ -124,6 +140,21 @@ def _int4_linear(
         acc += tl.load(bias_ptr + n, n < outputs, 0.0).to(tl.float32)[:, None]
     inside = (n < outputs)[:, None] & (m < rows)[None, :]
     tl.store(y_ptr + (split * rows + m)[None, :].to(tl.int64) * outputs + n[:, None], acc, inside)
+
+
+@triton.jit(do_not_specialize=["rows", "parts"])
+def _sum_parts(
+    part_ptr, y_ptr, bias_ptr, rows, outputs, parts, BIAS: tl.constexpr, BLOCK: tl.constexpr, CHAINED: tl.constexpr
+):
+    after_predecessors(CHAINED)
+    row = tl.program_id(0).to(tl.int64)
+    n = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    total = tl.zeros([BLOCK], tl.float32)
+    for part in range(parts):
+        total += tl.load(part_ptr + (part * rows + row) * outputs + n, n < outputs, 0.0)
+    if BIAS:
+        total += tl.load(bias_ptr + n, n < outputs, 0.0).to(tl.float32)
+    tl.store(y_ptr + row * outputs + n, total, n < outputs)
 
 
 @triton.jit
@@ -152,7 +183,7 @@ def int4_linear(
     """``linear(x, weight, bias)``.
 
     Args:
-        x: [rows ≤ 512, width], contiguous, float16/bfloat16.
+        x: [rows ≤ 256, width], contiguous, float16/bfloat16.
         words, groups: the weight, see `int4_reference.pack`.
         bias: [outputs].
         gated: the weight holds gate and up, [2 * outputs, width]; the result is ``silu(gate) * up``. Not with bias.
@@ -163,7 +194,16 @@ def int4_linear(
     """
     rows, _, outputs = require_packed(x, words, groups, gated=gated, bias=bias)
     y = x.new_empty(rows, outputs)
-    _launch(x, words, groups, y, bias, gated, _choice(x, outputs, gated, parts=False))
+    choice = _choice(x, outputs, gated, parts=False)
+    splits = dict(choice.blocks)["SPLITS"]
+    if splits == 1 or rows == 0:
+        _launch(x, words, groups, y, bias, gated, choice)
+        return y
+    parts = x.new_empty(splits, rows, outputs, dtype=torch.float32)
+    _launch(x, words, groups, parts, None, gated, choice)
+    block = min(1024, triton.next_power_of_2(outputs))
+    grid = (rows, triton.cdiv(outputs, block))
+    _sum_parts[grid](parts, y, bias, rows, outputs, splits, BIAS=bias is not None, BLOCK=block, **chained())
     return y
 
 
@@ -213,33 +253,38 @@ def _launch(
 
 
 def default_choice(padded: int, outputs: int, width: int, *, gated: bool, parts: bool) -> tuning.Choice:
-    """padded: rows, to a power of two."""
+    """As measured on an H200 at the shapes of an 8B model. padded: rows, to a power of two."""
     chunks = width // GROUP
+    block_m, block_n, warps = min(padded, 64), 64, 4
     if padded <= 16:
-        block_n, warps, stages = 32, 2, 4
-    else:
-        block_n, warps, stages = (64, 4, 4) if padded <= 64 or gated else (128, 8, 3)
-    splits = 1
-    while parts and splits < 8 and -(-outputs // block_n) * splits < 264 and chunks % (2 * splits) == 0:
+        block_n, warps = (64 if parts else 32), 2
+    splits, programs = 1, 264 if parts else 160  # whole products pay for a kernel that adds
+    while not gated and splits < 8 and -(-outputs // block_n) * splits < programs and chunks % (2 * splits) == 0:
         splits *= 2
-    unroll = 2 if padded <= 64 and chunks % (2 * splits) == 0 else 1
-    return tuning.Choice.of(warps, stages, BLOCK_M=min(padded, 128), BLOCK_N=block_n, SPLITS=splits, UNROLL=unroll)
+    stages = 4 if padded <= 64 else 3
+    return tuning.Choice.of(warps, stages, BLOCK_M=block_m, BLOCK_N=block_n, SPLITS=splits, UNROLL=1, FOLD=0)
 
 
-def candidates(padded: int, outputs: int, width: int, *, parts: bool) -> list[tuning.Choice]:
-    """What is worth timing on a card; those that need too much shared memory fail to launch and are passed over."""
+def candidates(padded: int, outputs: int, width: int, *, gated: bool, parts: bool) -> list[tuning.Choice]:
+    """What is worth timing on a card; those that need too much shared memory fail to launch and are passed over.
+
+    Folding the scale into the weights rounds them, and pays only where the sums of a group would take the registers.
+    """
     if padded <= 16:
-        tiles = [(padded, 32, 1), (padded, 32, 2), (padded, 64, 2), (padded, 64, 4)]
+        tiles = [(padded, 32, 1, 0), (padded, 32, 2, 0), (padded, 64, 2, 0), (padded, 64, 4, 0)]
+        depths = [(1, 4), (1, 6), (2, 3), (4, 2)]
     elif padded <= 64:
-        tiles = [(padded, 64, 4), (padded, 128, 4), (padded, 128, 8)]
+        tiles = [(padded, 64, 4, 0), (padded, 128, 4, 0), (padded, 128, 8, 0)]
+        depths = [(1, 4), (2, 3)]
     else:
-        tiles = [(64, 64, 4), (64, 128, 8), (128, 64, 4), (128, 128, 8), (128, 64, 8)]
-    depths = [(1, 4), (1, 6), (2, 2), (2, 3), (2, 4), (4, 2)] if padded <= 64 else [(1, 3), (1, 4), (2, 2)]
+        tiles = [(64, 64, 4, 0), (128, 64, 4, 0), (128, 128, 8, 0), (128, 128, 8, 1), (128, 64, 4, 1), (64, 64, 4, 1)]
+        tiles += [(128, 256, 8, 1), (64, 128, 4, 1)]
+        depths = [(1, 3), (1, 4), (1, 2)]
     chunks = width // GROUP
     return [
-        tuning.Choice.of(warps, stages, BLOCK_M=block_m, BLOCK_N=block_n, SPLITS=splits, UNROLL=unroll)
-        for block_m, block_n, warps in tiles
+        tuning.Choice.of(warps, stages, BLOCK_M=block_m, BLOCK_N=block_n, SPLITS=splits, UNROLL=unroll, FOLD=fold)
+        for block_m, block_n, warps, fold in tiles
         for unroll, stages in depths
-        for splits in ((2, 4, 8) if parts else (1,))
+        for splits in ((1,) if gated else (2, 4, 8) if parts else (1, 2, 4, 8))
         if chunks % (splits * unroll) == 0
     ]

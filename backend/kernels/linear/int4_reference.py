@@ -15,6 +15,7 @@ from torch import Tensor
 from backend.kernels.launching.launch import require
 
 GROUP = 128
+MOST_ROWS = 256  # beyond, `int4_dense` and the library
 PLACES = 8  # numbers in a word
 
 

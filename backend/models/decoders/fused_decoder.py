@@ -22,8 +22,8 @@ from backend.models.decoders.paged_decoder import (
     table_of,
 )
 from backend.models.rope import Rope
-from backend.quantization.format import Quantization
-from backend.quantization.linear import FEW_ROWS, Hidden
+from backend.quantization.format import FEW_ROWS, Quantization
+from backend.quantization.linear import Hidden
 from backend.quantization.none import NONE
 
 
@@ -66,10 +66,11 @@ class FusedDecoder(PagedDecoder):
         if hidden.added is None and len(hidden.residual) <= FEW_ROWS:
             eps = self.config.rms_norm_eps
             return self.kernels.skinny_linear(hidden.residual, self.head, norm=self.norm, eps=eps)
-        return F.linear(self.states(hidden), self.head)
+        states = self.states(hidden)
+        return self.kernels.skinny_linear(states, self.head) if len(states) <= FEW_ROWS else F.linear(states, self.head)
 
     def _path(self, rows: int, keys_in_place: bool = False) -> LayerPath:
         eps = self.config.rms_norm_eps
-        if rows <= FEW_ROWS:
+        if rows <= self.quantization.few_rows:
             return OneRow(eps)
         return NarrowRows(eps) if rows <= self.narrow_rows else ManyRows(eps, keys_in_place)

@@ -26,8 +26,8 @@ from backend.models.decoders.paged_decoder import (
 )
 from backend.models.layers.variant_layer import VariantLayer
 from backend.models.rope import Rope
-from backend.quantization.format import Quantization
-from backend.quantization.linear import FEW_ROWS, Hidden, Linear
+from backend.quantization.format import FEW_ROWS, Quantization
+from backend.quantization.linear import Hidden, Linear
 from backend.quantization.none import NONE
 
 UNTURNED = 16  # columns of a table that turns nothing: the kernel takes dimensions past it as they are
@@ -120,7 +120,7 @@ class VariantDecoder(PagedDecoder):
         return self.kernels.skinny_linear(x, self.head) if len(x) <= FEW_ROWS else F.linear(x, self.head)
 
     def _product(self, x: Tensor, weight: Linear) -> Tensor:
-        return weight.product(x, self.narrow_rows)
+        return weight.product(x, self.quantization.few_rows, self.narrow_rows)
 
     def _next(self, residual: Tensor, added: Tensor | None, norm: Tensor | None) -> tuple[Tensor, Tensor]:
         """(what the next products multiply, the residual with `added`)."""

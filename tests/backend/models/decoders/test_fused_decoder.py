@@ -16,6 +16,8 @@ from backend.models.decoders.decoder import Decoder
 from backend.models.decoders.fused_decoder import FusedDecoder
 from backend.models.decoders.invariant_decoder import InvariantDecoder
 from backend.models.decoders.paged_decoder import PagedCache, StepTokens
+from backend.models.layers.matrices import Matrices
+from backend.quantization.format import Quantization
 from backend.quantization.fp8 import FP8 as FP8_WEIGHTS
 from backend.quantization.none import NONE
 from tests.backend.tiny import tiny_model
@@ -41,13 +43,20 @@ def plain(model: Decoder, ids: Tensor) -> Tensor:
     return copy.deepcopy(model).double()(ids, rows, FullAttention(), rows)
 
 
+def on_device(model: Decoder, dtype: torch.dtype) -> Decoder:
+    """A copy; one with packed weights is where it is to be, and cannot be moved."""
+    packed = any(layer.packed for layer in model.layers if isinstance(layer, Matrices))
+    return model if packed else copy.deepcopy(model).to(DEVICE, dtype)
+
+
 def fused(
     model: Decoder, ids: Tensor, dtype: torch.dtype, *, fp8: bool = False, fp8_cache: bool = False, step: int = 1 << 30,
     last: Tensor | None = None, kind: type[FusedDecoder] = FusedDecoder,
+    quantization: Quantization = NONE,
 ) -> Tensor:  # fmt: skip
     """Logits of every token, or of those that ``last`` names; the tokens run `step` at a time through the cache."""
     kernels = kernels_for(DEVICE)
-    decoder = kind(copy.deepcopy(model).to(DEVICE, dtype), kernels, FP8_WEIGHTS if fp8 else NONE)
+    decoder = kind(on_device(model, dtype), kernels, FP8_WEIGHTS if fp8 else quantization)
     config = model.config
     pages = KVCache(config, 4, 16, FP8 if fp8_cache else dtype, str(DEVICE))
     scale = torch.full((config.num_kv_heads,), 0.05, device=DEVICE) if fp8_cache else None
