@@ -1,9 +1,12 @@
-"""What an engine is told at birth."""
+"""Engine configuration."""
 
 import msgspec
 
 from backend.errors import ConfigError
 from backend.models.config import ModelConfig
+from backend.quantization import chosen, of_name
+from backend.quantization.format import Quantization
+from backend.quantization.none import NONE
 
 DEFAULT_KV_MEMORY = 1 << 30
 LOAD_FORMATS = ("auto", "dummy")
@@ -17,8 +20,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         block_size: tokens a KV block holds.
         dtype: of weights, activations and, unless `kv_dtype` says otherwise, the KV cache.
         load_format: "auto", or "dummy": random weights of the shape in config.json, for measuring.
-        quantization: "fp8": the layers' weights, quantised while loading, times activations quantised token by token;
-            a GPU only. kv_dtype: "fp8" halves the KV cache; None: the model's dtype.
+        quantization: format of the layers' weights, by its name (`backend.quantization`); None: as the checkpoint
+            stores them if its format is multiplied as stored, else `dtype`.
+        kv_dtype: "fp8" halves the KV cache, on a GPU; None: `dtype`.
         num_blocks: KV blocks; None: on the CPU as many as `kv_memory` bytes hold, on a GPU what is left of
             `gpu_memory`, its share of the card, beside weights, activations and graphs.
         graphs: capture decode steps as CUDA graphs.
@@ -80,24 +84,49 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         """Raises ConfigError for a name that is not one of those known."""
         if self.load_format not in LOAD_FORMATS:
             raise ConfigError(f"load_format {self.load_format!r} is not one of {', '.join(LOAD_FORMATS)}")
-        for name in ("quantization", "kv_dtype"):
-            if getattr(self, name) not in (None, "fp8"):
-                raise ConfigError(f"{name} is fp8 or nothing, not {getattr(self, name)!r}")
+        if self.quantization is not None:
+            of_name(self.quantization)
+        if self.kv_dtype not in (None, "fp8"):
+            raise ConfigError(f"kv_dtype is fp8 or nothing, not {self.kv_dtype!r}")
         if self.speculation not in (None, "ngram"):
             raise ConfigError(f"speculation is ngram or nothing, not {self.speculation!r}")
 
     def _check_combinations(self) -> None:
         """Raises ConfigError for values that do not go together."""
-        for name in ("quantization", "kv_dtype"):
-            if getattr(self, name) and not self.device.startswith("cuda"):
-                raise ConfigError(f"{name} fp8 needs a GPU; this is {self.device!r}")
-        if self.batch_invariant and self.quantization:
-            raise ConfigError("batch_invariant goes without quantization: products of FP8 weights depend on the batch")
+        on_gpu = self.device.startswith("cuda")
+        if self.kv_dtype and not on_gpu:
+            raise ConfigError(f"kv_dtype {self.kv_dtype} needs a GPU; this is {self.device!r}")
+        if self.quantization is not None:
+            format = of_name(self.quantization)
+            if format.gpu_only and not on_gpu:
+                raise ConfigError(f"quantization {format.name} needs a GPU; this is {self.device!r}")
+            require_invariant(self, format)
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise ConfigError(
                 f"max_num_batched_tokens ({self.max_num_batched_tokens}) must be at least max_num_seqs "
                 f"({self.max_num_seqs}), or running sequences could not all take a step"
             )
+
+
+def weight_format(config: EngineConfig, model: ModelConfig) -> Quantization:
+    """The format in which an engine so configured keeps the layers' weights of this model. On the CPU: none.
+
+    Raises ConfigError for one that the checkpoint's weights cannot be brought into, or that does not go with the mode.
+    """
+    if not config.device.startswith("cuda"):
+        return NONE
+    format = chosen(config.quantization, model.stored_weights)
+    require_invariant(config, format)
+    return format
+
+
+def require_invariant(config: EngineConfig, format: Quantization) -> None:
+    """Raises ConfigError if the engine is to be batch-invariant and products by such weights are not."""
+    if config.batch_invariant and not format.batch_invariant:
+        raise ConfigError(
+            f"batch_invariant goes without quantization: products of {format.name} weights depend on the batch; "
+            f"choose --quantization none"
+        )
 
 
 class CacheSize(msgspec.Struct, frozen=True):

@@ -33,6 +33,8 @@ from backend.models.decoders.decoder import Decoder  # noqa: E402
 from backend.models.decoders.fused_decoder import FusedDecoder  # noqa: E402
 from backend.models.decoders.paged_decoder import PagedCache, StepTokens  # noqa: E402
 from backend.models.loader import dummy_model, load_model  # noqa: E402
+from backend.quantization.fp8 import FP8 as FP8_WEIGHTS  # noqa: E402
+from backend.quantization.none import NONE  # noqa: E402
 
 FORMS = {"weights": (True, False), "cache": (False, True), "weights and cache": (True, True)}
 CHUNK, BLOCK_SIZE = 256, 16
@@ -41,7 +43,7 @@ CHUNK, BLOCK_SIZE = 256, 16
 def logits_of(model: Decoder, ids: torch.Tensor, *, fp8: bool, fp8_cache: bool) -> torch.Tensor:
     """[tokens, vocab] float32 on the CPU; the text goes through the cache in chunks, so that it counts."""
     device, config = ids.device, model.config
-    decoder = FusedDecoder(copy.deepcopy(model) if fp8 else model, kernels_for(device), fp8=fp8)
+    decoder = FusedDecoder(copy.deepcopy(model) if fp8 else model, kernels_for(device), FP8_WEIGHTS if fp8 else NONE)
     blocks = -(-len(ids) // BLOCK_SIZE)
     dtype = FP8 if fp8_cache else model.embedding.dtype
     pages = KVCache(config, blocks, BLOCK_SIZE, dtype, str(device))

@@ -28,7 +28,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT)]
 
-from engine_workloads import COLD, DTYPES, PEERS, ROWS, SHAPES, START, STARTS, Workload, uniform  # noqa: E402
+from engine_workloads import COLD, DTYPES, PEERS, ROWS, SHAPES, START, STARTS, STORED, Workload, uniform  # noqa: E402
 
 NOTE = (
     "Peers: recorded in another run on another machine, on one H100 80GB, by the same rules, behind a process border "
@@ -168,7 +168,7 @@ def measure(run: str, options: argparse.Namespace) -> None:
     shape, dtype = run.split(":")
     result: dict[str, Any] = {"rows": []}
     with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "config.json").write_text(json.dumps(SHAPES[shape]))
+        (Path(folder) / "config.json").write_text(json.dumps(SHAPES[shape] | STORED.get(dtype, {})))
         config = EngineConfig(
             model=folder, device=options.device, dtype="bfloat16" if options.device == "cuda" else "float32",
             load_format="dummy", max_model_len=8192, max_num_seqs=256, max_num_batched_tokens=8192, max_waiting=1 << 20,

@@ -140,8 +140,11 @@ PEERS["qwen3-0.6b:kv8"] = {
     name: PEERS["qwen3-0.6b:bf16"][name] for name in ("256 requests 512/256", "256 requests, 100-1024 in and out")
 }
 DTYPES: dict[str, dict[str, str]] = {
-    "bf16": {}, "fp8": {"quantization": "fp8", "kv_dtype": "fp8"}, "kv8": {"kv_dtype": "fp8"},
+    "bf16": {}, "fp8": {"quantization": "fp8", "kv_dtype": "fp8"}, "kv8": {"kv_dtype": "fp8"}, "int4": {},
 }  # fmt: skip
+STORED: dict[str, dict[str, Any]] = {  # what config.json says of weights, beside the shape
+    "int4": {"quantization_config": {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True}},
+}
 STARTS = {
     "llama-8b:bf16": Peers(120, 61, 15),
     "llama-8b:fp8": Peers(106, 58, 15),

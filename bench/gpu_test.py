@@ -23,6 +23,7 @@ from gpu_check import machine  # noqa: E402
 
 SUITES = [
     "tests/backend/kernels",
+    "tests/backend/quantization",
     "tests/backend/models/decoders/test_fused_decoder.py",
     "tests/backend/models/decoders/test_variant_decoder.py",
     "tests/backend/engine/gpu/test_graph_runner.py",

@@ -5,8 +5,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from backend.quantization import FORMATS
+
 if TYPE_CHECKING:
     from backend.planner.plan import Plan
+
+QUANTIZATION_HELP = "Format of the layers' weights; default: as the checkpoint stores them, else none. " + " ".join(
+    f"{format.name}: {format.summary}." for format in FORMATS
+)
 
 
 def plan(
@@ -16,7 +22,7 @@ def plan(
     concurrency: Annotated[int, typer.Option(min=1, help="Requests at once.")] = 32,
     prompt: Annotated[int | None, typer.Option(min=1, help="Tokens in; default: 512, or half the context.")] = None,
     answer: Annotated[int | None, typer.Option(min=1, help="Tokens out; default: 256, or what is left.")] = None,
-    quantization: Annotated[str | None, typer.Option(help="fp8: weights of the layers.")] = None,
+    quantization: Annotated[str | None, typer.Option(help=QUANTIZATION_HELP)] = None,
     kv_dtype: Annotated[str | None, typer.Option(help="fp8: half the KV cache.")] = None,
     gpu_memory: Annotated[float, typer.Option(help="Share of the card that the engine may take.")] = 0.92,
     block_size: Annotated[int, typer.Option(help="Tokens a KV block holds.")] = 16,

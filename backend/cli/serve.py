@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from backend.cli.plan import plan
+from backend.cli.plan import QUANTIZATION_HELP, plan
 from backend.cli.scrub import scrub
 
 __all__ = ["app", "plan"]
@@ -47,7 +47,7 @@ def serve(
     max_model_len: Annotated[int | None, typer.Option(help="Prompt plus answer, in tokens.")] = None,
     kv_blocks: Annotated[int | None, typer.Option(help="KV cache blocks; overrides --kv-memory.")] = None,
     kv_memory: Annotated[float, typer.Option(help="KV cache, in GiB.")] = 1.0,
-    quantization: Annotated[str | None, typer.Option(help="fp8: weights of the layers, on a GPU.")] = None,
+    quantization: Annotated[str | None, typer.Option(help=QUANTIZATION_HELP)] = None,
     kv_dtype: Annotated[str | None, typer.Option(help="fp8: half the KV cache, on a GPU.")] = None,
     gpu_memory: Annotated[float, typer.Option(help="Share of a GPU's memory that the engine may take.")] = 0.92,
     block_size: Annotated[int, typer.Option(help="Tokens a KV block holds.")] = 16,

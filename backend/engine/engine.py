@@ -27,7 +27,7 @@ from backend.engine.core.speculation import Drafted, Drafter, Speculation, agree
 from backend.engine.core.token_masks import Allowed, MaskedGrammars
 from backend.engine.cpu.model_runner import ModelRunner
 from backend.engine.cpu.tokenwise_runner import TokenwiseRunner
-from backend.engine_config import CacheSize, EngineConfig, size_cache
+from backend.engine_config import CacheSize, EngineConfig, size_cache, weight_format
 from backend.errors import Asleep, CannotScrub, CannotSleep, ContextLengthExceeded, InvalidRequest, Overloaded
 from backend.models.checkpoints.checkpoint import Checkpoint
 from backend.models.checkpoints.direct import OnProgress
@@ -425,8 +425,9 @@ def _load(
     checkpoint: Checkpoint, config: EngineConfig, on_progress: OnProgress | None
 ) -> tuple[Decoder, frozenset[int]]:
     """The model, and the ids that end its answers; random weights without a tokenizer have no such ids."""
+    format = weight_format(config, checkpoint.config)
     if config.load_format == "dummy":
         eos_ids = checkpoint.text.eos_ids if checkpoint.has_text else frozenset()
-        return dummy_model(checkpoint.config, config.dtype, config.device), eos_ids
+        return dummy_model(checkpoint.config, config.dtype, config.device, quantization=format), eos_ids
     eos_ids = checkpoint.text.eos_ids
-    return load_model(checkpoint, config.dtype, config.device, on_progress), eos_ids
+    return load_model(checkpoint, config.dtype, config.device, on_progress, quantization=format), eos_ids

@@ -11,6 +11,8 @@ from backend.errors import CorruptCheckpoint, UnsupportedModel
 from backend.models import families, rope
 from backend.models.families.family import Experts, Positions, Variant
 from backend.models.rope import RopeScaling, Unscaled
+from backend.quantization import declared_by
+from backend.quantization.format import StoredWeights
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +22,7 @@ class ModelConfig:
     ``qkv_bias`` is Qwen2's, ``qk_norm`` Qwen3's, ``fused_names`` Phi-3's (see `families`). ``windows``: for each layer
     how many of the newest tokens, its own included, a token attends to, None for all; empty: all in every layer.
     ``experts`` take the place of the MLP (Mixtral, Qwen3-MoE). ``variant``: what else differs from Llama (Gemma, …).
+    ``stored_weights``: how the checkpoint quantises them; None for weights in a float type.
     """
 
     vocab_size: int
@@ -40,6 +43,7 @@ class ModelConfig:
     windows: tuple[int | None, ...] = ()
     experts: Experts | None = None
     variant: Variant | None = None
+    stored_weights: StoredWeights | None = None
 
     def __post_init__(self) -> None:
         sizes = (
@@ -69,6 +73,41 @@ class ModelConfig:
     def kv_bytes_per_token(self, element_size: int) -> int:
         """Bytes that one token's keys and values take, all layers."""
         return 2 * self.num_layers * self.num_kv_heads * self.head_dim * element_size
+
+    @property
+    def matrices(self) -> dict[str, tuple[int, int]]:
+        """(outputs, width) of the matrices that a layer without experts multiplies by."""
+        q, kv, hidden, inner = self.q_width, self.kv_width, self.hidden_size, self.intermediate_size
+        return {
+            "qkv": (q + 2 * kv, hidden), "out": (hidden, q), "gate_up": (2 * inner, hidden), "down": (hidden, inner),
+        }  # fmt: skip
+
+    @property
+    def modules(self) -> dict[str, tuple[str, int, int]]:
+        """A layer's modules as the checkpoint names them, each with its matrix and the rows that it has there: from
+        the first, to before the second."""
+        q, kv, inner = self.q_width, self.kv_width, self.intermediate_size
+        if self.fused_names:
+            joined = {
+                "self_attn.qkv_proj": ("qkv", 0, q + 2 * kv), "mlp.gate_up_proj": ("gate_up", 0, 2 * inner),
+            }  # fmt: skip
+        else:
+            joined = {
+                "self_attn.q_proj": ("qkv", 0, q), "self_attn.k_proj": ("qkv", q, q + kv),
+                "self_attn.v_proj": ("qkv", q + kv, q + 2 * kv), "mlp.gate_proj": ("gate_up", 0, inner),
+                "mlp.up_proj": ("gate_up", inner, 2 * inner),
+            }  # fmt: skip
+        return joined | {
+            "self_attn.o_proj": ("out", 0, self.hidden_size), "mlp.down_proj": ("down", 0, self.hidden_size),
+        }  # fmt: skip
+
+    @property
+    def q_width(self) -> int:
+        return self.num_heads * self.head_dim
+
+    @property
+    def kv_width(self) -> int:
+        return self.num_kv_heads * self.head_dim
 
     def inverse_frequencies(self) -> list[float]:
         """RoPE angles per position step, ``head_dim // 2`` of them; times `rope_scaling.magnitude` once they are sines
@@ -122,8 +161,8 @@ def from_hugging_face(config: Mapping[str, Any]) -> ModelConfig:
         raise UnsupportedModel(f"activation {activation!r}; only {family.activation} is computed")
     if config.get("mlp_bias"):
         raise UnsupportedModel("biases in the MLP are not computed")
-    if config.get("quantization_config"):
-        require_readable(config["quantization_config"])
+    quantised = config.get("quantization_config")
+    stored_weights = declared_by(quantised) if quantised else None
     try:
         heads = int(config["num_attention_heads"])
         hidden = int(config["hidden_size"])
@@ -148,32 +187,9 @@ def from_hugging_face(config: Mapping[str, Any]) -> ModelConfig:
             windows=traits.windows,
             experts=traits.experts,
             variant=traits.variant,
+            stored_weights=stored_weights,
         ).within(None)
     except KeyError as missing:
         raise CorruptCheckpoint(f"config.json has no {missing.args[0]}") from None
     except (TypeError, ValueError, ZeroDivisionError) as bad:
         raise CorruptCheckpoint(f"config.json: {bad}") from None
-
-
-def require_readable(quantization: Mapping[str, Any]) -> None:
-    """Of pre-quantised checkpoints we read e4m3 weights with scales by tensor, channel or 128 × 128 block, as
-    compressed-tensors ("float-quantized") and the Qwen and DeepSeek releases ("fp8") lay them out. Activations are
-    quantised token by token whatever the file says. Raises UnsupportedModel for the rest."""
-    method = quantization.get("quant_method")
-    if method == "fp8":
-        if quantization.get("fmt", "e4m3") != "e4m3":
-            raise UnsupportedModel(f"fp8 weights in {quantization['fmt']!r}; only e4m3 is read")
-        return
-    if method != "compressed-tensors":
-        raise UnsupportedModel(f"quant_method {method!r} is not one of compressed-tensors, fp8")
-    for group in (quantization.get("config_groups") or {}).values():
-        weights = group.get("weights") or {}
-        kind = (weights.get("type"), weights.get("num_bits"), weights.get("strategy"))
-        if (
-            kind[:2] != ("float", 8)
-            or kind[2] not in ("tensor", "channel", "block")
-            or not weights.get("symmetric", True)
-        ):
-            raise UnsupportedModel(
-                f"compressed-tensors weights of type, bits and strategy {kind}; only float, 8 are read"
-            )

@@ -1,31 +1,42 @@
 """From a checkpoint to a `Decoder` with its weights in place."""
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from backend.errors import ConfigError, CorruptCheckpoint
-from backend.models.checkpoints import gguf, prequantised
+from backend.models.checkpoints import gguf
 from backend.models.checkpoints.checkpoint import Checkpoint
 from backend.models.checkpoints.direct import OnProgress, Stored, fill, stored_tensors
+from backend.models.checkpoints.quantised import Contents, read
 from backend.models.config import ModelConfig
 from backend.models.decoders.decoder import HEAD, Decoder
 from backend.models.decoders.encoder import Encoder
-from backend.models.tensors import require_finite
+from backend.models.layers.matrices import Matrices
+from backend.models.tensors import Expected, require_finite
+from backend.quantization import reader_of
+from backend.quantization.format import Quantization, StoredWeights
+from backend.quantization.none import NONE
 
 BUFFERED = 1 << 30
+SPREAD = 0.02  # standard deviation of random weights
 Placed = tuple[Stored, Tensor]  # a tensor of a file, and the weight that it is read into
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 def load_model(
-    checkpoint: Checkpoint, dtype: str, device: str = "cpu", on_progress: OnProgress | None = None
-) -> Decoder:
-    """Raises ConfigError for an unknown dtype and ModelError for whatever is wrong with the checkpoint."""
-    model = Decoder(checkpoint.config, DTYPES[_known(dtype)], device)
+    checkpoint: Checkpoint, dtype: str, device: str = "cpu", on_progress: OnProgress | None = None, *,
+    quantization: Quantization = NONE,
+) -> Decoder:  # fmt: skip
+    """Raises ConfigError for an unknown dtype and ModelError for whatever is wrong with the checkpoint.
+
+    quantization: a format that keeps weights as the checkpoint stores them has them so; for any other they become
+    `dtype`.
+    """
+    model = Decoder(checkpoint.config, DTYPES[_known(dtype)], device, quantization)
     if checkpoint.gguf_file is None:
         load_folder(model, checkpoint.path, on_progress)
         if model.config.tie_word_embeddings and checkpoint.embedding is None:
@@ -65,8 +76,9 @@ def _known(dtype: str) -> str:
 @torch.no_grad()
 def load_folder(model: Decoder | Encoder, folder: Path, on_progress: OnProgress | None = None) -> None:
     """Fill the weights from safetensors: those of the model's dtype straight into their places, others by way of a
-    buffer on the device; FP8 ones are multiplied by their scales on the way (`prequantised`)."""
+    buffer on the device; quantised matrices as their format has it (`backend.quantization`)."""
     stored = _stored_by_own_names(model, folder)
+    weights = reader_of(model.config.stored_weights if isinstance(model, Decoder) else None)
     total = sum(s.size for s in stored)
     done = 0
 
@@ -75,21 +87,68 @@ def load_folder(model: Decoder | Encoder, folder: Path, on_progress: OnProgress 
             on_progress(done + now, total)
 
     expected = model.expected()
-    tensors, scales = prequantised.split(stored)
-    placed = [(tensor, expected.place(tensor.name, tensor.shape)) for tensor in tensors]
+    contents = Contents.of(stored, weights.format)
+    placed = [(tensor, expected.place(tensor.name, tensor.shape)) for tensor in contents.plain]
     straight, others = _by_way([(tensor, place) for tensor, place in placed if place is not None])
+    matrices = _quantised(contents, model, expected, weights)
     expected.require_all()
-    scales.require_all_used([tensor for tensor, _ in others])
+    _require_dense(model, [tensor.name for tensor in contents.plain])
     fill(straight, count)
     done += sum(s.size for s, _ in straight)
     for batch in _batches(others):
-        _fill_converted(batch, scales, count)
+        _fill_converted(batch, count)
         done += sum(s.size for s, _ in batch)
-    if scales.cache and isinstance(model, Decoder):
-        model.kv_scales = scales.of_cache(model.config.num_layers)
-    require_finite([(tensor.name, place) for tensor, place in (*straight, *others)])
+    for matrix in matrices:
+        matrix.fill(weights)
+        done += sum(part.size for part in matrix.parts.values())
+        count(0, total)
+    if contents.cache_scales and isinstance(model, Decoder):
+        model.kv_scales = contents.scales_of_cache(model.config.num_layers)
+    dense = [(matrix.name, matrix.place) for matrix in matrices if not matrix.packed]
+    require_finite([*((tensor.name, place) for tensor, place in (*straight, *others)), *dense])
     if on_progress:
         on_progress(total, total)
+
+
+@dataclass(frozen=True, slots=True)
+class _QuantisedMatrix:
+    """parts: in the files. place: of the dense weight. packed: places of the parts, if it is kept as stored."""
+
+    name: str
+    parts: dict[str, Stored]
+    place: Tensor
+    device: torch.device
+    packed: dict[str, Tensor]
+
+    def fill(self, weights: StoredWeights) -> None:
+        found = read(self.parts, self.device)
+        if not self.packed:
+            self.place.copy_(weights.format.dense(found, weights))
+            return
+        for name, part in weights.format.packed(found, weights, self.place.dtype).items():
+            self.packed[name].copy_(part)
+
+
+def _quantised(
+    contents: Contents, model: Decoder | Encoder, expected: Expected, weights: StoredWeights
+) -> list[_QuantisedMatrix]:
+    """Raises CorruptCheckpoint for a matrix that the model does not have, or whose parts do not fit together."""
+    packed = model.packed_places() if isinstance(model, Decoder) else {}
+    device = next(p.device for p in model.parameters() if not p.is_meta)
+    found = []
+    for name, parts in contents.matrices.items():
+        place = expected.place(name, weights.format.shape_of(name, parts, weights))
+        if place is not None:
+            found.append(_QuantisedMatrix(name, parts, place, device, packed.get(name, {})))
+    return found
+
+
+def _require_dense(model: Decoder | Encoder, names: list[str]) -> None:
+    """Raises CorruptCheckpoint if a weight in a float type is one that config.json says is quantised."""
+    packed = model.packed_places() if isinstance(model, Decoder) else {}
+    for name in names:
+        if name in packed:
+            raise CorruptCheckpoint(f"config.json says that {name} is quantised, and the file has it in a float type")
 
 
 def _stored_by_own_names(model: Decoder | Encoder, folder: Path) -> list[Stored]:
@@ -109,12 +168,12 @@ def _by_way(items: list[Placed]) -> tuple[list[Placed], list[Placed]]:
     return straight, converted
 
 
-def _fill_converted(batch: list[Placed], scales: prequantised.Scales, count: OnProgress) -> None:
+def _fill_converted(batch: list[Placed], count: OnProgress) -> None:
     """Read the tensors into buffers on the device, and convert them into their places."""
     buffers = [(s, torch.empty(s.shape, dtype=s.dtype, device=place.device)) for s, place in batch]
     fill(buffers, count)
-    for (tensor, place), (_, buffer) in zip(batch, buffers, strict=True):
-        place.copy_(scales.applied(tensor, buffer))
+    for (_, place), (_, buffer) in zip(batch, buffers, strict=True):
+        place.copy_(buffer)
 
 
 def _batches(items: list[Placed]) -> Iterator[list[Placed]]:
@@ -129,11 +188,17 @@ def _batches(items: list[Placed]) -> Iterator[list[Placed]]:
         yield batch
 
 
-def dummy_model(config: ModelConfig, dtype: str, device: str = "cpu") -> Decoder:
+def dummy_model(
+    config: ModelConfig, dtype: str, device: str = "cpu", *, quantization: Quantization = NONE
+) -> Decoder:  # fmt: skip
     """Random weights of a trained model's spread: as fast as real ones, and as wordless as noise."""
-    model = Decoder(config, DTYPES[_known(dtype)], device)
+    model = Decoder(config, DTYPES[_known(dtype)], device, quantization)
     for parameter in model.parameters():
-        parameter.data.normal_(0, 0.02) if parameter.dim() > 1 else parameter.data.fill_(1)
+        if not parameter.is_meta:
+            parameter.data.normal_(0, SPREAD) if parameter.dim() > 1 else parameter.data.fill_(1)
+    for layer in model.layers:
+        for packed in layer.packed.values() if isinstance(layer, Matrices) else ():
+            packed.format.fill_randomly(packed, SPREAD)
     return model.eval()
 
 

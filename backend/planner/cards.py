@@ -6,17 +6,9 @@ other cards are the H100's, scaled by the vendor's bandwidth, arithmetic and mem
 
 from dataclasses import dataclass, replace
 
+from backend.quantization.format import Quantization, Speed
+
 GIB = 1 << 30
-
-
-@dataclass(frozen=True, slots=True)
-class Speed:
-    """Weights of one width. one_row, many_rows: bytes/s at which products read them, for one row and for more.
-    flops: of products of many rows, per second."""
-
-    one_row: float
-    many_rows: float
-    flops: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +16,8 @@ class Card:
     """
     Attributes:
         memory: bytes the driver shows. reserved: bytes that CUDA and its libraries take before the first tensor.
-        bf16, fp8: see `Speed`; fp8 None where the tensor cores have no such type.
+        like: the measured card that its speeds by weight format are of (`Quantization.speeds`); bandwidth, arithmetic:
+            how many times that card's they are. units: what its tensor cores multiply beside bfloat16.
         cache_bandwidth: bytes/s at which decode attention reads keys and values.
         attention_flops: of prompts, per second.
         layer_one_row, layer_many_rows: seconds a layer takes beside its products and attention, in a captured step.
@@ -39,8 +32,7 @@ class Card:
     name: str
     memory: int
     reserved: int
-    bf16: Speed
-    fp8: Speed | None
+    like: str
     cache_bandwidth: float
     attention_flops: float
     layer_one_row: float
@@ -50,20 +42,30 @@ class Card:
     prompt_token: float
     step: float
     row: float
+    units: frozenset[str] = frozenset({"fp8"})
+    bandwidth: float = 1.0
+    arithmetic: float = 1.0
     calibrated: bool = True
 
-    def scaled(self, name: str, memory: int, bandwidth: float, arithmetic: float, *, fp8: bool) -> "Card":
+    def multiplies(self, format: Quantization) -> bool:
+        return format.unit is None or format.unit in self.units
+
+    def speed(self, format: Quantization) -> Speed:
+        """Of products by weights in that format."""
+        s = format.speeds[self.like]
+        return Speed(s.one_row * self.bandwidth, s.many_rows * self.bandwidth, s.flops * self.arithmetic)
+
+    def scaled(
+        self, name: str, memory: int, bandwidth: float, arithmetic: float, units: frozenset[str] = frozenset()
+    ) -> "Card":
         """A card with so many times the bandwidth and the arithmetic of this one."""
-
-        def speed(s: Speed) -> Speed:
-            return Speed(s.one_row * bandwidth, s.many_rows * bandwidth, s.flops * arithmetic)
-
         return replace(
             self,
             name=name,
             memory=memory,
-            bf16=speed(self.bf16),
-            fp8=speed(self.fp8) if fp8 and self.fp8 else None,
+            units=units,
+            bandwidth=self.bandwidth * bandwidth,
+            arithmetic=self.arithmetic * arithmetic,
             cache_bandwidth=self.cache_bandwidth * bandwidth,
             attention_flops=self.attention_flops * arithmetic,
             calibrated=False,
@@ -74,8 +76,7 @@ H100 = Card(
     name="NVIDIA H100 80GB HBM3",
     memory=85_029_158_912,
     reserved=770 << 20,
-    bf16=Speed(2.95e12, 2.75e12, 650e12),
-    fp8=Speed(2.6e12, 2.2e12, 1200e12),
+    like="h100",
     cache_bandwidth=2.6e12,
     attention_flops=300e12,
     layer_one_row=15e-6,
@@ -91,8 +92,7 @@ H200 = Card(
     name="NVIDIA H200",
     memory=150_109_880_320,
     reserved=770 << 20,
-    bf16=Speed(4.2e12, 4.0e12, 710e12),
-    fp8=Speed(3.4e12, 3.3e12, 1200e12),
+    like="h200",
     cache_bandwidth=3.6e12,
     attention_flops=400e12,
     layer_one_row=11e-6,
@@ -107,6 +107,6 @@ H200 = Card(
 CARDS = {  # vendor's bandwidth and dense bf16 arithmetic, over the H100 SXM's 3.35 TB/s and 989 TFLOP/s
     "h100": H100,
     "h200": H200,
-    "a100-80gb": H100.scaled("NVIDIA A100-SXM4-80GB", 85_094_825_984, 2.04 / 3.35, 312 / 989, fp8=False),
-    "l40s": H100.scaled("NVIDIA L40S", 47_810_936_832, 0.864 / 3.35, 362 / 989, fp8=True),
+    "a100-80gb": H100.scaled("NVIDIA A100-SXM4-80GB", 85_094_825_984, 2.04 / 3.35, 312 / 989),
+    "l40s": H100.scaled("NVIDIA L40S", 47_810_936_832, 0.864 / 3.35, 362 / 989, frozenset({"fp8"})),
 }

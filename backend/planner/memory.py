@@ -3,13 +3,15 @@ this says beforehand what it will find."""
 
 from dataclasses import dataclass
 
-from backend.engine_config import EngineConfig
+from backend.engine_config import EngineConfig, weight_format
 from backend.models.config import ModelConfig
 from backend.planner.cards import Card
+from backend.quantization import chosen
+from backend.quantization.format import Quantization
+from backend.quantization.none import NONE
 
 GRAPH_RESERVE = 1 << 30  # what the engine sets aside (`engine.gpu`)
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
-FP8_SCALE = 4  # bytes, one an output channel
 CAPTURED_GRAPH = 5 << 20  # of CUDA's own, each
 GRAPHS = 44  # of a default engine
 IN_PIECES = 8e11  # bytes of a layer's weights × tokens, from which a step's work takes longer than its launches
@@ -67,13 +69,24 @@ def _norms(model: ModelConfig, q: int, kv: int) -> int:
 
 
 def weight_bytes(model: ModelConfig, dtype: str, quantization: str | None) -> int:
-    """Once loaded; a tied head counts once."""
-    weights, size = parameters(model), BYTES[dtype]
-    if quantization is None:
-        return weights.total * size
-    q, kv = model.num_heads * model.head_dim, model.num_kv_heads * model.head_dim
-    channels = model.num_layers * (q + 2 * kv + 2 * model.hidden_size + 2 * model.intermediate_size)
-    return weights.products + channels * FP8_SCALE + (weights.head + weights.rest) * size
+    """Once loaded on a GPU; a tied head counts once. Raises ConfigError as `quantization.chosen` does."""
+    format, size = chosen(quantization, model.stored_weights), BYTES[dtype]
+    weights = parameters(model)
+    products = sum(
+        _format_of(model, layer, matrix, format).matrix_bytes(outputs, width, size)
+        for layer in range(model.num_layers)
+        for matrix, (outputs, width) in model.matrices.items()
+    )
+    return products + (weights.head + weights.rest) * size
+
+
+def _format_of(model: ModelConfig, layer: int, matrix: str, format: Quantization) -> Quantization:
+    """Of one matrix: a format that is kept as stored leaves out what the checkpoint has in higher precision."""
+    stored = model.stored_weights
+    if not format.from_checkpoint or stored is None or not stored.kept:
+        return format
+    module = next(module for module, (name, _, _) in model.modules.items() if name == matrix)
+    return NONE if stored.keeps(f"model.layers.{layer}.{module}") else format
 
 
 def kv_bytes_per_token(model: ModelConfig, config: EngineConfig) -> int:
@@ -83,14 +96,16 @@ def kv_bytes_per_token(model: ModelConfig, config: EngineConfig) -> int:
 def activation_bytes(model: ModelConfig, config: EngineConfig) -> int:
     """Of the largest step: the widest moment of a layer, in the MLP, beside what all of it carries along."""
     logits = config.max_num_seqs * model.vocab_size * BYTES[config.dtype]
-    return _step_bytes(model, config, config.max_num_batched_tokens) + logits
+    format, size = weight_format(config, model), BYTES[config.dtype]
+    scratch = max(format.scratch_bytes(outputs, width, size) for outputs, width in model.matrices.values())
+    return _step_bytes(model, config, config.max_num_batched_tokens) + logits + scratch
 
 
 def _step_bytes(model: ModelConfig, config: EngineConfig, tokens: int) -> int:
     size = BYTES[config.dtype]
     gate = 3 if model.variant is None or not model.variant.gelu else 4  # GELU and its product are two passes
     width = model.hidden_size * 3 + gate * model.intermediate_size
-    return tokens * (width * size + (model.intermediate_size if config.quantization else 0))
+    return tokens * (width * size + weight_format(config, model).activation_bytes(model.intermediate_size))
 
 
 def table_bytes(model: ModelConfig, config: EngineConfig) -> int:
@@ -108,7 +123,8 @@ def graph_bytes(model: ModelConfig, config: EngineConfig) -> int:
     """CUDA's own, and the activations of the largest captured step: graphs keep theirs to themselves."""
     if not config.graphs:
         return 0
-    layer = parameters(model).products // model.num_layers * (1 if config.quantization else BYTES[config.dtype])
+    operand = weight_format(config, model).operand_bytes(BYTES[config.dtype])
+    layer = parameters(model).products // model.num_layers * operand
     tokens = min(config.max_num_batched_tokens, int(IN_PIECES / layer))
     return GRAPHS * CAPTURED_GRAPH + _step_bytes(model, config, tokens)
 

@@ -3,12 +3,16 @@
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from backend.engine_config import EngineConfig
+from backend.engine_config import EngineConfig, weight_format
 from backend.errors import ConfigError
 from backend.models.config import ModelConfig
 from backend.planner.cards import GIB, Card
 from backend.planner.memory import Memory, kv_bytes_per_token, memory_of, room_for_cache, weight_bytes
 from backend.planner.roofline import Roofline, Step
+from backend.quantization import FORMATS
+from backend.quantization.none import NONE
+
+FP8 = "fp8"  # of a card's units, for the cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +54,9 @@ def plan(model: ModelConfig, config: EngineConfig, card: Card, *, concurrency: i
         raise ConfigError("concurrency, prompt and answer are at least 1")
     if prompt + answer > context:
         raise ConfigError(f"a prompt of {prompt} and an answer of {answer} do not fit into a context of {context}")
-    if config.quantization and card.fp8 is None:
-        raise ConfigError(f"{card.name} multiplies no FP8; plan without quantization")
+    format = weight_format(config, model)
+    if not card.multiplies(format):
+        raise ConfigError(f"{card.name} cannot multiply {format.name} weights; plan with --quantization none")
     config = replace_limits(config, concurrency)
     memory = memory_of(model, config, card)
     tokens = memory.blocks * config.block_size
@@ -96,18 +101,14 @@ def _refusal(
         return f"{config.num_blocks} KV blocks do not fit; {room} would"
     if memory.blocks == 0:
         weights = weight_bytes(model, config.dtype, config.quantization)
-        other = (
-            f"; fp8 weights take {gib(weight_bytes(model, config.dtype, 'fp8'))}"
-            if _could_quantise(config, card)
-            else ""
-        )
+        other = _smaller_weights(model, config, card)
         return f"the weights take {gib(weights)} of the {gib(share)} that the engine may have, and leave no room{other}"
     tokens = memory.blocks * config.block_size
     if tokens < context * concurrency:
         most, longest = tokens // context, tokens // concurrency
         offers = [f"{most} at once would do"] if most else []
         offers.append(f"a context of {longest} would do")
-        if config.kv_dtype is None and card.fp8 is not None:
+        if config.kv_dtype is None and FP8 in card.units:
             half = memory_of(model, _with_fp8_cache(config), card)
             if half.blocks * config.block_size >= context * concurrency:
                 offers.append("so would an FP8 cache")
@@ -118,8 +119,16 @@ def _refusal(
     return None
 
 
-def _could_quantise(config: EngineConfig, card: Card) -> bool:
-    return config.quantization is None and card.fp8 is not None
+def _smaller_weights(model: ModelConfig, config: EngineConfig, card: Card) -> str:
+    """What the same weights take in a format that they could be brought into, in words; "" where there is none."""
+    if weight_format(config, model) is not NONE:
+        return ""
+    offers = [
+        f"; {format.name} weights take {gib(weight_bytes(model, config.dtype, format.name))}"
+        for format in FORMATS
+        if format is not NONE and not format.from_checkpoint and card.multiplies(format)
+    ]
+    return "".join(offers)
 
 
 def _with_fp8_cache(config: EngineConfig) -> EngineConfig:

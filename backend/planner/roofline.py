@@ -8,10 +8,12 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from backend.engine_config import EngineConfig
+from backend.engine_config import EngineConfig, weight_format
+from backend.errors import ConfigError
 from backend.models.config import ModelConfig
 from backend.planner.cards import Card
 from backend.planner.memory import BYTES, kv_bytes_per_token, memory_of, parameters
+from backend.quantization.none import NONE
 
 OVERLAP = 2.0  # (reading^p + multiplying^p)^(1/p): 1 is none, infinity all
 SHARED_SEQUENCES = 16  # that read a common prefix once (`kernels.shared_prefix`)
@@ -32,10 +34,11 @@ class Step:
 
 class Roofline:
     def __init__(self, model: ModelConfig, config: EngineConfig, card: Card) -> None:
-        """Raises ValueError for FP8 weights on a card that has no FP8."""
+        """Raises ConfigError for weights that the card cannot multiply."""
         self.model, self.config, self.card = model, config, card
-        if config.quantization and card.fp8 is None:
-            raise ValueError(f"{card.name} multiplies no FP8")
+        self._format = weight_format(config, model)
+        if not card.multiplies(self._format):
+            raise ConfigError(f"{card.name} cannot multiply {self._format.name} weights; choose --quantization none")
         self._weights = parameters(model)
         self._kv_bytes = kv_bytes_per_token(model, config)
 
@@ -55,15 +58,13 @@ class Roofline:
         return max(device, host) + card.step + card.row * drawn
 
     def _products(self, rows: int) -> float:
-        card = self.card
-        fp8 = self.config.quantization is not None and card.fp8 is not None
-        speed = card.fp8 if fp8 and card.fp8 else card.bf16
-        size = 1 if fp8 else BYTES[self.config.dtype]
-        reading = self._weights.products * size / (speed.one_row if rows == 1 else speed.many_rows)
+        speed = self.card.speed(self._format)
+        moved = self._weights.products * self._format.bytes_read(BYTES[self.config.dtype], rows)
+        reading = moved / (speed.one_row if rows == 1 else speed.many_rows)
         return _both(reading, 2 * self._weights.products * rows / speed.flops)
 
     def _head(self, rows: int) -> float:
-        speed, size = self.card.bf16, BYTES[self.config.dtype]
+        speed, size = self.card.speed(NONE), BYTES[self.config.dtype]
         reading = self._weights.head * size / speed.one_row
         return _both(reading, 2 * self._weights.head * rows / speed.flops)
 

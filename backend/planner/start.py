@@ -6,6 +6,7 @@ from backend.models.checkpoints.checkpoint import Checkpoint
 from backend.planner.cards import CARDS
 from backend.planner.memory import weight_bytes
 from backend.planner.plan import gib, plan
+from backend.quantization.none import NONE
 
 CPU = "cpu"
 
@@ -23,7 +24,7 @@ def start_refusal(checkpoint: Checkpoint, gpu: str, host_memory: int | None = No
         return None
     model = checkpoint.config
     if gpu == CPU:
-        weights = weight_bytes(model, "float32", None)
+        weights = weight_bytes(model, "float32", NONE.name)
         if host_memory is None or weights <= host_memory:
             return None
         return f"the weights take {gib(weights)} in float32; the machine has {gib(host_memory)} of memory"

@@ -55,7 +55,7 @@ def test_a_cache_that_cannot_be_names_the_number_that_could(changes: dict[str, i
         ({"gpu_memory": 0.0}, "gpu_memory is a share"),
         ({"gpu_memory": 1.5}, "gpu_memory is a share"),
         ({"load_format": "torn"}, "load_format 'torn' is not one of auto, dummy"),
-        ({"quantization": "int3", "device": "cuda"}, "quantization is fp8 or nothing"),
+        ({"quantization": "int3", "device": "cuda"}, "quantization 'int3' is not one of none, fp8"),
         ({"quantization": "fp8"}, "quantization fp8 needs a GPU"),
         ({"kv_dtype": "fp8"}, "kv_dtype fp8 needs a GPU"),
     ],

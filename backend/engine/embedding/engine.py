@@ -26,6 +26,7 @@ from backend.models.checkpoints.pooling import Pooling
 from backend.models.decoders.decoder import Decoder
 from backend.models.decoders.encoder import Encoder
 from backend.models.loader import load_encoder, load_model
+from backend.quantization.none import NONE
 
 
 class EmbeddingEngine(Engine):
@@ -79,6 +80,7 @@ class EmbeddingEngine(Engine):
         from backend.engine.embedding import gpu_start as gpu  # Triton is not needed elsewhere
 
         gpu.require_embedder(config, checkpoint)
+        config = msgspec.structs.replace(config, quantization=NONE.name)
         runner: Runner
         if checkpoint.is_encoder:
             config, cache = _for_whole_texts(config, checkpoint.encoder_config.max_position)

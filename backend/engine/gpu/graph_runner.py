@@ -66,9 +66,9 @@ class GraphRunner:
         self.model = model
         self.max_num_seqs, self.max_num_batched_tokens = max_num_seqs, max_num_batched_tokens
         config = model.config
-        fp8 = cache.keys.dtype == FP8
+        fp8_cache = cache.keys.dtype == FP8
         k_scale = v_scale = None
-        if fp8:  # e4m3 reaches 448; keys seldom pass 50, so 1 does where a checkpoint brings no scales
+        if fp8_cache:  # e4m3 reaches 448; keys seldom pass 50, so 1 does where a checkpoint brings no scales
             given = model.kv_scales if model.kv_scales is not None else torch.ones(config.num_layers, 2)
             k_scale, v_scale = (
                 given[:, part, None].repeat(1, config.num_kv_heads).to(device).contiguous() for part in (0, 1)
@@ -100,11 +100,7 @@ class GraphRunner:
         self._pieces: dict[int, PiecewiseBody] = {}
         self._later: list[Callable[[], object]] = []  # captures for when nothing runs
         self._pool: Any = None  # memory of all graphs, once there are any
-        self._layer_bytes = sum(
-            weight.data.numel() * weight.data.element_size()
-            for layer in model.layers[:1]
-            for weight in (layer.qkv, layer.out, layer.gate_up, layer.down)
-        )
+        self._layer_bytes = model.layer_bytes
         shape = max_num_seqs, config.num_heads, config.head_dim
         self._shared = SharedPrefix.allocate(self.tables.shared_length, *shape)
 

@@ -19,7 +19,7 @@ from backend.engine.gpu.captures import graph_sizes
 from backend.engine.gpu.graph_runner import GraphRunner
 from backend.engine.gpu.memory import CardMemory, supported
 from backend.engine.gpu.sleeper import CardSleeper, settle
-from backend.engine_config import CacheSize, EngineConfig, size_cache_within
+from backend.engine_config import CacheSize, EngineConfig, size_cache_within, weight_format
 from backend.errors import ConfigError
 from backend.kernels.interface import kernels_for
 from backend.kernels.launching import tuning
@@ -55,12 +55,8 @@ def require_gpu(config: EngineConfig, model: ModelConfig) -> None:
         raise ConfigError(f"on a GPU this model cannot be served: {model.cpu_only}")
     if not 16 <= model.head_dim <= 256:
         raise ConfigError(f"on a GPU heads are 16 to 256 wide, not {model.head_dim}")
-    if config.quantization:
-        if config.dtype != "bfloat16":
-            raise ConfigError(f"quantization fp8 goes with dtype bfloat16, not {config.dtype}")
-        widths = (model.hidden_size, model.intermediate_size, model.num_heads * model.head_dim)
-        if any(width % 16 for width in widths):
-            raise ConfigError(f"quantization fp8 needs widths that are multiples of 16, not {widths}")
+    widths = (model.hidden_size, model.intermediate_size, model.q_width)
+    weight_format(config, model).require_model(widths, config.dtype)
     free, total = torch.cuda.mem_get_info()
     card = next((card for card in CARDS.values() if card.name == torch.cuda.get_device_name()), H100)
     require_room(model, config, card, memory=total, used=max(total - free, card.reserved))
@@ -95,7 +91,7 @@ def paged(model: Decoder, config: EngineConfig) -> PagedDecoder:
     """The form of `model` that runs on its card; takes over its weights."""
     tuning.use(tuning.Choices.load(CHOICES, torch.cuda.get_device_name(), triton.__version__))
     kind = kind_of(model.config, batch_invariant=config.batch_invariant)
-    return kind(model, kernels_for(model.embedding.device), fp8=config.quantization == "fp8")
+    return kind(model, kernels_for(model.embedding.device), weight_format(config, model.config))
 
 
 def cache_beside(others: int, config: EngineConfig, model: ModelConfig, dtype: torch.dtype) -> CacheSize:

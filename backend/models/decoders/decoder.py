@@ -15,43 +15,45 @@ from backend.models.config import ModelConfig
 from backend.models.layers.arithmetic import Attention, rms_norm, rotate
 from backend.models.layers.experts import ExpertLayer
 from backend.models.layers.linear import linear
+from backend.models.layers.matrices import Matrices
 from backend.models.layers.variant_layer import VariantLayer, cap, norm
 from backend.models.rope import Rope
 from backend.models.tensors import Expected, require_finite
+from backend.quantization.format import Quantization
+from backend.quantization.none import NONE
 
 BODY, HEAD = "model.", "lm_head.weight"
 TEXT_PARTS = ("language_model.", "model.language_model.")  # as in releases, and as transformers 5 has them in memory
 IMAGE_PARTS = ("vision_tower.", "multi_modal_projector.")
 
 
-class DecoderLayer(nn.Module):
+class DecoderLayer(Matrices):
     """One block. Weights are fused: q, k, v in one matrix, gate and up in another."""
 
-    def __init__(self, config: ModelConfig, index: int, dtype: torch.dtype, device: torch.device) -> None:
-        super().__init__()
-        self.index = index
+    def __init__(
+        self, config: ModelConfig, index: int, dtype: torch.dtype, device: torch.device, quantization: Quantization
+    ) -> None:
+        super().__init__(config, index, dtype, device, quantization)
         self.eps = config.rms_norm_eps
         self.heads, self.kv_heads, self.head_dim = config.num_heads, config.num_kv_heads, config.head_dim
-        self.fused_names = config.fused_names
 
         def empty(*shape: int) -> nn.Parameter:
             return nn.Parameter(torch.empty(*shape, dtype=dtype, device=device), requires_grad=False)
 
         q, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
         self.input_norm = empty(config.hidden_size)
-        self.qkv = empty(q + 2 * kv, config.hidden_size)
+        self.qkv = self.matrix("qkv")
         self.qkv_bias = empty(q + 2 * kv) if config.qkv_bias else None
         self.q_norm = empty(self.head_dim) if config.qk_norm else None
         self.k_norm = empty(self.head_dim) if config.qk_norm else None
-        self.out = empty(config.hidden_size, q)
+        self.out = self.matrix("out")
         self.post_norm = empty(config.hidden_size)
         experts = config.experts
         if experts is not None and index not in experts.dense_layers:
             self.experts: ExpertLayer | None = ExpertLayer(experts, config.hidden_size, dtype, device)
         else:
             self.experts = None
-            self.gate_up = empty(2 * config.intermediate_size, config.hidden_size)
-            self.down = empty(config.hidden_size, config.intermediate_size)
+            self.gate_up, self.down = self.matrix("gate_up"), self.matrix("down")
 
     def forward(self, hidden: Tensor, cos: Tensor, sin: Tensor, attention: Attention) -> Tensor:
         tokens = hidden.shape[0]
@@ -74,34 +76,25 @@ class DecoderLayer(nn.Module):
     def places(self) -> dict[str, Tensor]:
         """The checkpoint's names, behind the layer's own prefix, and where their tensors go."""
         q, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
-        cuts = (q, q + kv)
         places: dict[str, Tensor] = {
             "input_layernorm.weight": self.input_norm,
             "post_attention_layernorm.weight": self.post_norm,
-            "self_attn.o_proj.weight": self.out,
+            **self.matrix_places(),
         }
-        if self.fused_names:
-            places["self_attn.qkv_proj.weight"] = self.qkv
-        else:
-            places |= {f"self_attn.{n}_proj.weight": p for n, p in zip("qkv", self.qkv.tensor_split(cuts), strict=True)}
         if self.qkv_bias is not None:
-            places |= {
-                f"self_attn.{n}_proj.bias": p for n, p in zip("qkv", self.qkv_bias.tensor_split(cuts), strict=True)
-            }
+            parts = self.qkv_bias.tensor_split((q, q + kv))
+            places |= {f"self_attn.{n}_proj.bias": p for n, p in zip("qkv", parts, strict=True)}
         if self.q_norm is not None and self.k_norm is not None:
             places |= {"self_attn.q_norm.weight": self.q_norm, "self_attn.k_norm.weight": self.k_norm}
-        if self.experts is not None:
-            return places | self.experts.places()
-        if self.fused_names:
-            places["mlp.gate_up_proj.weight"] = self.gate_up
-        else:
-            gate, up = self.gate_up.chunk(2)
-            places |= {"mlp.gate_proj.weight": gate, "mlp.up_proj.weight": up}
-        return places | {"mlp.down_proj.weight": self.down}
+        return places if self.experts is None else places | self.experts.places()
 
 
 class Decoder(nn.Module):
-    """Token ids and positions in, logits of chosen rows out."""
+    """Token ids and positions in, logits of chosen rows out.
+
+    quantization: a format that keeps weights as the checkpoint stores them has those of the layers in
+    `Matrices.packed`; only the decoders of the kernels multiply by such.
+    """
 
     cos: Tensor
     sin: Tensor
@@ -109,15 +102,16 @@ class Decoder(nn.Module):
     local_sin: Tensor
 
     def __init__(
-        self, config: ModelConfig, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"
-    ) -> None:
+        self, config: ModelConfig, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu",
+        quantization: Quantization = NONE,
+    ) -> None:  # fmt: skip
         super().__init__()
         device = torch.device(device)
         self.config = config
         width = (config.vocab_size, config.hidden_size)
         self.embedding = nn.Parameter(torch.empty(*width, dtype=dtype, device=device), requires_grad=False)
         kind = DecoderLayer if config.variant is None else VariantLayer
-        self.layers = nn.ModuleList(kind(config, i, dtype, device) for i in range(config.num_layers))
+        self.layers = nn.ModuleList(kind(config, i, dtype, device, quantization) for i in range(config.num_layers))
         self.norm = nn.Parameter(torch.empty(config.hidden_size, dtype=dtype, device=device), requires_grad=False)
         self.head = (
             self.embedding
@@ -199,6 +193,14 @@ class Decoder(nn.Module):
         for i, layer in enumerate(self.layers):
             assert isinstance(layer, DecoderLayer | VariantLayer)  # noqa: S101  (ModuleList forgets its element type)
             places |= {f"model.layers.{i}.{name}": place for name, place in layer.places().items()}
+        return places
+
+    def packed_places(self) -> dict[str, dict[str, Tensor]]:
+        """The same of weights that are kept as stored: by name, where each part goes."""
+        places: dict[str, dict[str, Tensor]] = {}
+        for i, layer in enumerate(self.layers):
+            assert isinstance(layer, Matrices)  # noqa: S101  (see `places`)
+            places |= {f"model.layers.{i}.{name}": parts for name, parts in layer.packed_places().items()}
         return places
 
 

@@ -2,23 +2,19 @@
 
 The same weights and the same result, in fewer passes over memory: each residual add goes with the norm behind it,
 rotary embedding with the write of keys and values. Everything that varies from step to step arrives in tensors, so that
-a whole step can be captured in a CUDA graph. How a layer is computed depends on the number of rows (`roads`). The
+a whole step can be captured in a CUDA graph. How a layer is computed depends on the number of rows (`layer_paths`). The
 embedding and the head stay as they are.
 """
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from backend.kernels.interface import Kernels
 from backend.models.decoders.decoder import Decoder, DecoderLayer
-from backend.models.decoders.layer_paths import FewRows, FusedLayer, ManyRows, ManyRowsFp8, NarrowRows, Road
+from backend.models.decoders.layer_paths import FusedLayer, LayerPath, ManyRows, NarrowRows, OneRow
 from backend.models.decoders.paged_decoder import (
-    FEW_ROWS,
-    NARROW_ROWS,
     Attended,
     CachedAttention,
-    Hidden,
     PagedCache,
     PagedDecoder,
     StepTokens,
@@ -26,54 +22,55 @@ from backend.models.decoders.paged_decoder import (
     table_of,
 )
 from backend.models.rope import Rope
+from backend.quantization.format import FEW_ROWS, Quantization
+from backend.quantization.linear import Hidden
+from backend.quantization.none import NONE
 
 
 class FusedDecoder(PagedDecoder):
     """Takes over the weights of `model`, as `PagedDecoder` does."""
 
-    def __init__(self, model: Decoder, kernels: Kernels, *, fp8: bool = False) -> None:
-        super().__init__(model, kernels, fp8=fp8)
+    def __init__(self, model: Decoder, kernels: Kernels, quantization: Quantization = NONE) -> None:
+        super().__init__(model, kernels, quantization)
         config, device = self.config, self.embedding.device
         self.norm = model.norm
-        self._one = torch.ones((), device=device)
         self.layers: list[FusedLayer] = [self._layer(x) for x in model.layers if isinstance(x, DecoderLayer)]
         rope = Rope(config.rope_theta, config.rope_scaling, config.max_position)
         self.cos_sin = table_of(rope, config.head_dim, config.max_position, device)
 
     def _layer(self, layer: DecoderLayer) -> FusedLayer:
         return FusedLayer(
-            qkv=self._weight(layer.qkv), qkv_bias=layer.qkv_bias, q_norm=layer.q_norm, k_norm=layer.k_norm,
-            out=self._weight(layer.out), gate_up=self._weight(layer.gate_up), down=self._weight(layer.down),
+            qkv=self._linear(layer, "qkv"), qkv_bias=layer.qkv_bias, q_norm=layer.q_norm, k_norm=layer.k_norm,
+            out=self._linear(layer, "out"), gate_up=self._linear(layer, "gate_up"), down=self._linear(layer, "down"),
             input_norm=layer.input_norm, post_norm=layer.post_norm,
         )  # fmt: skip
 
     def attended(self, tokens: StepTokens, cache: PagedCache, attention: CachedAttention) -> Attended:
         rows = len(tokens.ids)
-        road = self._road(rows, attention.keys_in_place)
+        path = self._path(rows, attention.keys_in_place)
         hidden = Hidden(self.embedding[tokens.ids])  # for few rows three times as fast as F.embedding
         with library_for(rows, self.embedding.device):
             for i, layer in enumerate(self.layers):
-                qkv, scales, residual = road.to_attention(layer, hidden)
+                qkv, scales, residual = path.to_attention(layer, hidden)
                 x = self._turned(i, layer, qkv, self.cos_sin, tokens, cache, attention, scales)
                 if i + 1 < len(self.layers):
-                    hidden = road.from_attention(layer, residual, x)
+                    hidden = path.from_attention(layer, residual, x)
         return Attended(residual, x)
 
     def finished(self, before: Attended) -> Hidden:
         rows = len(before.residual)
         with library_for(rows, self.embedding.device):
-            return self._road(rows).from_attention(self.layers[-1], before.residual, before.x)
+            return self._path(rows).from_attention(self.layers[-1], before.residual, before.x)
 
     def logits(self, hidden: Hidden) -> Tensor:
         if hidden.added is None and len(hidden.residual) <= FEW_ROWS:
             eps = self.config.rms_norm_eps
             return self.kernels.skinny_linear(hidden.residual, self.head, norm=self.norm, eps=eps)
-        return F.linear(self.states(hidden), self.head)
+        states = self.states(hidden)
+        return self.kernels.skinny_linear(states, self.head) if len(states) <= FEW_ROWS else F.linear(states, self.head)
 
-    def _road(self, rows: int, keys_in_place: bool = False) -> Road:
-        kernels, eps = self.kernels, self.config.rms_norm_eps
-        if rows <= FEW_ROWS:
-            return FewRows(kernels, eps)
-        if rows <= NARROW_ROWS and self._fits_narrow:
-            return NarrowRows(kernels, eps, self.fp8)
-        return ManyRowsFp8(kernels, eps, self._one, keys_in_place) if self.fp8 else ManyRows(kernels, eps)
+    def _path(self, rows: int, keys_in_place: bool = False) -> LayerPath:
+        eps = self.config.rms_norm_eps
+        if rows <= self.quantization.few_rows:
+            return OneRow(eps)
+        return NarrowRows(eps) if rows <= self.narrow_rows else ManyRows(eps, keys_in_place)

@@ -10,15 +10,15 @@ from torch import Tensor
 
 from backend.models.config import ModelConfig
 from backend.models.decoders.fused_decoder import FusedDecoder
-from backend.models.decoders.layer_paths import InvariantRows, Road
-from backend.models.decoders.paged_decoder import Hidden, Weight
+from backend.models.decoders.layer_paths import InvariantRows, LayerPath
 from backend.models.decoders.variant_decoder import VariantDecoder
+from backend.quantization.linear import Hidden, Linear
 
 
 class InvariantDecoder(FusedDecoder):
-    """Weights in the model's dtype only, see `InvariantRows`."""
+    """For weights whose format has such a product (`Quantization.batch_invariant`)."""
 
-    def _road(self, rows: int, keys_in_place: bool = False) -> Road:
+    def _path(self, rows: int, keys_in_place: bool = False) -> LayerPath:
         return InvariantRows(self.kernels, self.config.rms_norm_eps)
 
     def logits(self, hidden: Hidden) -> Tensor:
@@ -28,8 +28,8 @@ class InvariantDecoder(FusedDecoder):
 class InvariantVariantDecoder(VariantDecoder):
     """The same of families that depart from Llama; weights likewise."""
 
-    def _linear(self, x: Tensor, weight: Weight) -> Tensor:
-        return self.kernels.invariant_linear(x, weight.data)
+    def _product(self, x: Tensor, weight: Linear) -> Tensor:
+        return weight.invariant(x)
 
     def _head(self, x: Tensor) -> Tensor:
         return self.kernels.invariant_linear(x, self.head)

@@ -14,14 +14,17 @@ from dataclasses import dataclass, fields
 from typing import Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from backend.kernels.interface import Kernels
 from backend.models.decoders.decoder import Decoder
+from backend.models.layers.matrices import Matrices
 from backend.models.rope import Rope
+from backend.quantization.format import Quantization
+from backend.quantization.linear import Hidden, Linear
+from backend.quantization.none import NONE
 
-FEW_ROWS = 1  # from two on, tensor cores are faster than `skinny_linear`
-NARROW_ROWS = 32  # up to here `narrow_linear` is faster than the library
+NARROW_MULTIPLE = 32  # of widths, for products of a few rows
 LT_ROWS = (64, 128)  # see `library_for`
 
 
@@ -66,19 +69,6 @@ class StepTokens:
 
 
 @dataclass(frozen=True, slots=True)
-class Hidden:
-    """What the layers leave behind: ``residual + added``, both [tokens, width]; None adds nothing.
-
-    added: perhaps in parts, float32 [parts, tokens, width], to be summed. scales: of `added` by row and by column, if
-    it is yet to be multiplied by them.
-    """
-
-    residual: Tensor
-    added: Tensor | None = None
-    scales: tuple[Tensor, Tensor] | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Attended:
     """Where the last layer has attended, and nothing is left to do that concerns more than one token.
 
@@ -93,48 +83,47 @@ class Attended:
 
 
 @dataclass(frozen=True, slots=True)
-class Weight:
-    """[out, in] in the model's dtype; or float8_e4m3fn, times scale [out, 1] float32."""
-
-    data: Tensor
-    scale: Tensor | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Products:
     """What a layer multiplies by, whatever its norms."""
 
-    qkv: Weight
+    qkv: Linear
     qkv_bias: Tensor | None
     q_norm: Tensor | None
     k_norm: Tensor | None
-    out: Weight
-    gate_up: Weight
-    down: Weight
+    out: Linear
+    gate_up: Linear
+    down: Linear
 
 
 class PagedDecoder(ABC):
-    """Takes over the weights of `model`. fp8: quantises those of the layers, one by one, and leaves `model` without."""
+    """Takes over the weights of `model`. quantization: the format of those of the layers; one that is made from dense
+    weights quantises them one by one, and leaves `model` without."""
 
     layers: Sequence[Products]
     norm: Tensor
 
-    def __init__(self, model: Decoder, kernels: Kernels, *, fp8: bool = False) -> None:
+    def __init__(self, model: Decoder, kernels: Kernels, quantization: Quantization = NONE) -> None:
         self.config = config = model.config
         self.kernels = kernels
-        self.fp8 = fp8
+        self.quantization = quantization
         self.kv_scales = model.kv_scales
         self.embedding, self.head = model.embedding, model.head
-        widths = (config.hidden_size, config.intermediate_size, config.num_heads * config.head_dim)
-        self._fits_narrow = all(width % 32 == 0 for width in widths)
+        fits = all(width % NARROW_MULTIPLE == 0 for _, width in config.matrices.values())
+        self.narrow_rows = quantization.narrow_rows if fits else 0
+
+    @property
+    def layer_bytes(self) -> int:
+        """Of a layer's matrices as tensor cores multiply them: what the time of a large step goes by."""
+        numbers = sum(outputs * width for outputs, width in self.config.matrices.values())
+        return numbers * self.quantization.operand_bytes(self.embedding.element_size())
 
     def weights(self) -> list[Tensor]:
         """All that it multiplies by, each once."""
         found: list[Tensor | None] = [self.embedding, self.head, self.norm]
         for layer in self.layers:
             for part in (getattr(layer, f.name) for f in fields(layer)):
-                if isinstance(part, Weight):
-                    found += [part.data, part.scale]
+                if isinstance(part, Linear):
+                    found += part.tensors()
                 else:
                     found += part if isinstance(part, tuple) else [part]
         return list({id(tensor): tensor for tensor in found if tensor is not None}.values())
@@ -171,12 +160,12 @@ class PagedDecoder(ABC):
             return k.rms_norm(hidden.residual, self.norm, eps)
         return k.add_rms_norm(hidden.added, hidden.residual, self.norm, eps, scales=hidden.scales)[0]
 
-    def _weight(self, parameter: nn.Parameter) -> Weight:
-        if not self.fp8:
-            return Weight(parameter)
-        quantised = Weight(*self.kernels.quantize_rows(parameter))
-        parameter.data = parameter.data.new_empty(0)
-        return quantised
+    def _linear(self, layer: Matrices, name: str) -> Linear:
+        """The product by one of a layer's matrices (`ModelConfig.matrices`)."""
+        packed = layer.packed.get(name)
+        if packed is not None:
+            return packed.format.linear(self.kernels, packed)
+        return self.quantization.quantised(self.kernels, getattr(layer, name))
 
     def _turned(
         self, index: int, layer: Products, qkv: Tensor, cos_sin: Tensor, tokens: StepTokens, cache: PagedCache,
@@ -214,17 +203,3 @@ def library_for(rows: int, device: torch.device) -> Iterator[None]:
             yield
         finally:
             torch.backends.cuda.preferred_blas_library(before)
-
-
-def linear_fp8(kernels: Kernels, x: Tensor, x_scale: Tensor, weight: Weight) -> Tensor:
-    assert weight.scale is not None  # noqa: S101  (FP8 weights have one)
-    return kernels.fp8_linear(x, x_scale, weight.data, weight.scale)
-
-
-def quantised(kernels: Kernels, x: Tensor, *, fp8: bool) -> tuple[Tensor, Tensor | None]:
-    """x as products by such weights want it, and its scale if that is in FP8."""
-    return kernels.quantize_rows(x) if fp8 else (x, None)
-
-
-def scales_of(x_scale: Tensor | None, weight: Weight) -> tuple[Tensor, Tensor] | None:
-    return None if x_scale is None or weight.scale is None else (x_scale, weight.scale)

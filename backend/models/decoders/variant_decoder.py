@@ -15,24 +15,20 @@ from torch import Tensor
 from backend.kernels.interface import Kernels
 from backend.models.decoders.decoder import Decoder
 from backend.models.decoders.paged_decoder import (
-    FEW_ROWS,
-    NARROW_ROWS,
     Attended,
     CachedAttention,
-    Hidden,
     PagedCache,
     PagedDecoder,
     Products,
     StepTokens,
-    Weight,
     library_for,
-    linear_fp8,
-    quantised,
-    scales_of,
     table_of,
 )
 from backend.models.layers.variant_layer import VariantLayer
 from backend.models.rope import Rope
+from backend.quantization.format import FEW_ROWS, Quantization
+from backend.quantization.linear import Hidden, Linear
+from backend.quantization.none import NONE
 
 UNTURNED = 16  # columns of a table that turns nothing: the kernel takes dimensions past it as they are
 
@@ -55,8 +51,8 @@ class VariantDecoder(PagedDecoder):
     """Takes over the weights of `model`, as `PagedDecoder` does. Norms that multiply by 1 + weight keep that sum in
     float32, in which the kernels multiply anyway."""
 
-    def __init__(self, model: Decoder, kernels: Kernels, *, fp8: bool = False) -> None:
-        super().__init__(model, kernels, fp8=fp8)
+    def __init__(self, model: Decoder, kernels: Kernels, quantization: Quantization = NONE) -> None:
+        super().__init__(model, kernels, quantization)
         config, device = self.config, self.embedding.device
         assert config.variant is not None  # noqa: S101 -- who builds it has looked
         self.variant = variant = config.variant
@@ -80,9 +76,9 @@ class VariantDecoder(PagedDecoder):
         q_norm, k_norm = self._factor(layer.q_norm), self._factor(layer.k_norm)
         wide = (q_norm, k_norm) if self.variant.wide_qk_norm and q_norm is not None and k_norm is not None else None
         return VariantWeights(
-            qkv=self._weight(layer.qkv), qkv_bias=None, q_norm=None if wide else q_norm,
-            k_norm=None if wide else k_norm, out=self._weight(layer.out), gate_up=self._weight(layer.gate_up),
-            down=self._weight(layer.down), attention_before=self._factor(layer.attention_before),
+            qkv=self._linear(layer, "qkv"), qkv_bias=None, q_norm=None if wide else q_norm,
+            k_norm=None if wide else k_norm, out=self._linear(layer, "out"), gate_up=self._linear(layer, "gate_up"),
+            down=self._linear(layer, "down"), attention_before=self._factor(layer.attention_before),
             attention_after=self._factor(layer.attention_after), mlp_before=self._factor(layer.mlp_before),
             mlp_after=self._factor(layer.mlp_after), wide_norms=wide,
         )  # fmt: skip
@@ -99,7 +95,7 @@ class VariantDecoder(PagedDecoder):
         with library_for(len(tokens.ids), self.embedding.device):
             for i, layer in enumerate(self.layers):
                 x, residual = self._next(hidden.residual, hidden.added, layer.attention_before)
-                qkv = self._widely_normed(layer, self._linear(x, layer.qkv))
+                qkv = self._widely_normed(layer, self._product(x, layer.qkv))
                 x = self._turned(i, layer, qkv, self._tables[i], tokens, cache, attention)
                 if i + 1 < len(self.layers):
                     hidden = self._from_attention(layer, residual, x)
@@ -112,7 +108,7 @@ class VariantDecoder(PagedDecoder):
     def _from_attention(self, layer: VariantWeights, residual: Tensor, attended: Tensor) -> Hidden:
         added = self._branch(attended, layer.out, layer.attention_after)
         x, residual = self._next(residual, added, layer.mlp_before)
-        return Hidden(residual, self._branch(self._gated(self._linear(x, layer.gate_up)), layer.down, layer.mlp_after))
+        return Hidden(residual, self._branch(self._gated(self._product(x, layer.gate_up)), layer.down, layer.mlp_after))
 
     def logits(self, hidden: Hidden) -> Tensor:
         logits, limit = self._head(self.states(hidden)), self.variant.logit_cap
@@ -123,15 +119,8 @@ class VariantDecoder(PagedDecoder):
     def _head(self, x: Tensor) -> Tensor:
         return self.kernels.skinny_linear(x, self.head) if len(x) <= FEW_ROWS else F.linear(x, self.head)
 
-    def _linear(self, x: Tensor, weight: Weight) -> Tensor:
-        if len(x) <= FEW_ROWS:
-            return self.kernels.skinny_linear(x, weight.data, scale=weight.scale)
-        if len(x) <= NARROW_ROWS and self._fits_narrow:
-            narrow, x_scale = quantised(self.kernels, x, fp8=self.fp8)
-            return self.kernels.narrow_linear(narrow, weight.data, scales=scales_of(x_scale, weight))
-        if weight.scale is not None:
-            return linear_fp8(self.kernels, *self.kernels.quantize_rows(x), weight)
-        return F.linear(x, weight.data)
+    def _product(self, x: Tensor, weight: Linear) -> Tensor:
+        return weight.product(x, self.quantization.few_rows, self.narrow_rows)
 
     def _next(self, residual: Tensor, added: Tensor | None, norm: Tensor | None) -> tuple[Tensor, Tensor]:
         """(what the next products multiply, the residual with `added`)."""
@@ -143,9 +132,9 @@ class VariantDecoder(PagedDecoder):
             return self.kernels.rms_norm(residual, norm, eps), residual
         return self.kernels.add_rms_norm(added, residual, norm, eps)
 
-    def _branch(self, x: Tensor, weight: Weight, norm: Tensor | None) -> Tensor:
+    def _branch(self, x: Tensor, weight: Linear, norm: Tensor | None) -> Tensor:
         """What attention or MLP adds to the residual."""
-        added = self._linear(x, weight)
+        added = self._product(x, weight)
         if norm is not None:
             added = self.kernels.rms_norm(added, norm, self.config.rms_norm_eps)
         return added if self.variant.residual_scale == 1.0 else added * self.variant.residual_scale

@@ -11,6 +11,8 @@ from backend.models.config import ModelConfig
 from backend.models.families.family import Variant
 from backend.models.layers.arithmetic import Attention, rms_norm, rotate
 from backend.models.layers.linear import linear
+from backend.models.layers.matrices import Matrices
+from backend.quantization.format import Quantization
 
 
 def norm(variant: Variant | None, x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -27,14 +29,15 @@ def cap(x: Tensor, limit: float | None) -> Tensor:
     return x if limit is None else torch.tanh(x / limit) * limit
 
 
-class VariantLayer(nn.Module):
+class VariantLayer(Matrices):
     """One block. Weights are fused as in `decoder.DecoderLayer`; norms that a family has not are None."""
 
-    def __init__(self, config: ModelConfig, index: int, dtype: torch.dtype, device: torch.device) -> None:
-        super().__init__()
+    def __init__(
+        self, config: ModelConfig, index: int, dtype: torch.dtype, device: torch.device, quantization: Quantization
+    ) -> None:
+        super().__init__(config, index, dtype, device, quantization)
         assert config.variant is not None  # noqa: S101 -- who builds it has looked
         self.variant = variant = config.variant
-        self.index = index
         self.eps = config.rms_norm_eps
         self.heads, self.kv_heads, self.head_dim = config.num_heads, config.num_kv_heads, config.head_dim
         self.turned = config.positions_of(index) != "none"
@@ -55,10 +58,8 @@ class VariantLayer(nn.Module):
         self.mlp_after = maybe(variant.norm_after, hidden)
         self.q_norm = maybe(config.qk_norm, q if wide else self.head_dim)
         self.k_norm = maybe(config.qk_norm, kv if wide else self.head_dim)
-        self.qkv = empty(q + 2 * kv, hidden)
-        self.out = empty(hidden, q)
-        self.gate_up = empty(2 * config.intermediate_size, hidden)
-        self.down = empty(hidden, config.intermediate_size)
+        self.qkv, self.out = self.matrix("qkv"), self.matrix("out")
+        self.gate_up, self.down = self.matrix("gate_up"), self.matrix("down")
 
     def forward(self, hidden: Tensor, cos: Tensor, sin: Tensor, attention: Attention) -> Tensor:
         scale = self.variant.residual_scale
@@ -85,11 +86,6 @@ class VariantLayer(nn.Module):
 
     def places(self) -> dict[str, Tensor]:
         """The checkpoint's names, behind the layer's own prefix, and where their tensors go."""
-        parts = self.qkv.tensor_split(self.cuts)
-        places: dict[str, Tensor] = {f"self_attn.{n}_proj.weight": p for n, p in zip("qkv", parts, strict=True)}
-        gate, up = self.gate_up.chunk(2)
-        places |= {"self_attn.o_proj.weight": self.out, "mlp.down_proj.weight": self.down}
-        places |= {"mlp.gate_proj.weight": gate, "mlp.up_proj.weight": up}
         # What stands before the MLP is named after the attention, unless a norm stands there, too.
         mlp_before = "pre_feedforward" if self.variant.norm_after else "post_attention"
         named = {
@@ -100,4 +96,4 @@ class VariantLayer(nn.Module):
             "self_attn.q_norm": self.q_norm,
             "self_attn.k_norm": self.k_norm,
         }
-        return places | {f"{name}.weight": weight for name, weight in named.items() if weight is not None}
+        return self.matrix_places() | {f"{name}.weight": weight for name, weight in named.items() if weight is not None}

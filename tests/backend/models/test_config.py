@@ -99,7 +99,7 @@ def test_dynamic_scaling_is_served_for_as_long_as_it_changes_nothing() -> None:
         ({"hidden_act": "gelu"}, "gelu"),
         ({"attention_bias": True}, "bias"),
         ({"mlp_bias": True}, "bias"),
-        ({"quantization_config": {"quant_method": "awq"}}, "quant_method 'awq' is not one of"),
+        ({"quantization_config": {"quant_method": "bitsandbytes"}}, "quant_method 'bitsandbytes' is not one of"),
         ({"rope_scaling": {"rope_type": "proportional"}}, "'proportional' is not one of default, linear"),
         ({"partial_rotary_factor": 0.5}, "part of each head"),
         ({"architectures": ["Qwen3ForCausalLM"], "attention_bias": True}, "bias"),

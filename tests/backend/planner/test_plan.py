@@ -135,7 +135,12 @@ def test_what_was_said_to_do_does() -> None:
         ({"max_model_len": 200_000}, (1, 512, 256), "h100", "beyond the model's, 131072"),
         ({}, (1, 8000, 256), "h100", "do not fit into a context of 8192"),
         ({}, (0, 512, 256), "h100", "at least 1"),
-        ({"quantization": "fp8"}, (1, 512, 256), "a100-80gb", "A100.* multiplies no FP8"),
+        (
+            {"quantization": "fp8"},
+            (1, 512, 256),
+            "a100-80gb",
+            "A100.* cannot multiply fp8 weights; plan with --quantization none",
+        ),
     ],
 )
 def test_a_plan_that_contradicts_itself_is_refused(

@@ -1,4 +1,4 @@
-"""The fused decoder computes what the plain one does, on each of its roads; FP8 as closely as FP8 can."""
+"""The fused decoder computes what the plain one does, on each of its paths; FP8 as closely as FP8 can."""
 
 import copy
 from typing import Any
@@ -16,6 +16,10 @@ from backend.models.decoders.decoder import Decoder
 from backend.models.decoders.fused_decoder import FusedDecoder
 from backend.models.decoders.invariant_decoder import InvariantDecoder
 from backend.models.decoders.paged_decoder import PagedCache, StepTokens
+from backend.models.layers.matrices import Matrices
+from backend.quantization.format import Quantization
+from backend.quantization.fp8 import FP8 as FP8_WEIGHTS
+from backend.quantization.none import NONE
 from tests.backend.tiny import tiny_model
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -39,13 +43,20 @@ def plain(model: Decoder, ids: Tensor) -> Tensor:
     return copy.deepcopy(model).double()(ids, rows, FullAttention(), rows)
 
 
+def on_device(model: Decoder, dtype: torch.dtype) -> Decoder:
+    """A copy; one with packed weights is where it is to be, and cannot be moved."""
+    packed = any(layer.packed for layer in model.layers if isinstance(layer, Matrices))
+    return model if packed else copy.deepcopy(model).to(DEVICE, dtype)
+
+
 def fused(
     model: Decoder, ids: Tensor, dtype: torch.dtype, *, fp8: bool = False, fp8_cache: bool = False, step: int = 1 << 30,
     last: Tensor | None = None, kind: type[FusedDecoder] = FusedDecoder,
+    quantization: Quantization = NONE,
 ) -> Tensor:  # fmt: skip
     """Logits of every token, or of those that ``last`` names; the tokens run `step` at a time through the cache."""
     kernels = kernels_for(DEVICE)
-    decoder = kind(copy.deepcopy(model).to(DEVICE, dtype), kernels, fp8=fp8)
+    decoder = kind(on_device(model, dtype), kernels, FP8_WEIGHTS if fp8 else quantization)
     config = model.config
     pages = KVCache(config, 4, 16, FP8 if fp8_cache else dtype, str(DEVICE))
     scale = torch.full((config.num_kv_heads,), 0.05, device=DEVICE) if fp8_cache else None
@@ -121,6 +132,6 @@ def test_where_the_batch_is_not_to_matter_they_are_the_same_to_the_bit(ids: Tens
 def test_fp8_weights_leave_the_model_they_came_from_empty() -> None:
     model = tiny_model(9, **SHAPE).to(torch.bfloat16)
     before = sum(p.numel() for p in model.layers.parameters())
-    decoder = FusedDecoder(model, kernels_for(torch.device("cpu")), fp8=True)
+    decoder = FusedDecoder(model, kernels_for(torch.device("cpu")), FP8_WEIGHTS)
     assert sum(p.numel() for p in model.layers.parameters()) < before / 20
     assert all(layer.qkv.data.dtype == FP8 for layer in decoder.layers)

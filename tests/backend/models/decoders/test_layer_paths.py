@@ -1,4 +1,4 @@
-"""Each road through a layer gives what the layer is defined to, whatever it leaves to its successor."""
+"""Each path through a layer gives what the layer is defined to, whatever it leaves to its successor."""
 
 import pytest
 import torch
@@ -7,44 +7,50 @@ from torch import Tensor
 
 from backend.kernels import reference
 from backend.models.decoders.layer_paths import (
-    FewRows,
     FusedLayer,
     InvariantRows,
+    LayerPath,
     ManyRows,
-    ManyRowsFp8,
     NarrowRows,
-    Road,
+    OneRow,
 )
-from backend.models.decoders.paged_decoder import Hidden, Weight
+from backend.quantization.fp8 import Fp8Linear
+from backend.quantization.linear import DenseLinear, Hidden, Linear
 
 WIDTH, HEADS, INNER, EPS = 64, 96, 160, 1e-5
-ONE = torch.ones(())
-ROADS: dict[str, tuple[Road, int, bool]] = {  # rows, FP8 weights
-    "few": (FewRows(reference, EPS), 1, False),
-    "few, fp8": (FewRows(reference, EPS), 1, True),
-    "narrow": (NarrowRows(reference, EPS, fp8=False), 5, False),
-    "narrow, fp8": (NarrowRows(reference, EPS, fp8=True), 5, True),
-    "many": (ManyRows(reference, EPS), 40, False),
-    "many, fp8": (ManyRowsFp8(reference, EPS, ONE, whole_qkv=False), 40, True),
-    "many, fp8, whole qkv": (ManyRowsFp8(reference, EPS, ONE, whole_qkv=True), 40, True),
+PATHS: dict[str, tuple[LayerPath, int, bool]] = {  # rows, FP8 weights
+    "one": (OneRow(EPS), 1, False),
+    "one, fp8": (OneRow(EPS), 1, True),
+    "narrow": (NarrowRows(EPS), 5, False),
+    "narrow, fp8": (NarrowRows(EPS), 5, True),
+    "many": (ManyRows(EPS), 40, False),
+    "many, fp8": (ManyRows(EPS, whole_qkv=False), 40, True),
+    "many, fp8, whole qkv": (ManyRows(EPS, whole_qkv=True), 40, True),
     "invariant": (InvariantRows(reference, EPS), 3, False),
 }
 
 
-def layer_of(*, fp8: bool, bias: bool) -> FusedLayer:
-    def weight(outputs: int, width: int) -> Weight:
+def layer_of(*, fp8: bool, bias: bool, mixed: bool = False) -> FusedLayer:
+    """mixed: output and down projections are in the other format, and all that is not FP8 is in bfloat16."""
+    dtype = torch.bfloat16 if mixed else torch.float32
+
+    def weight(outputs: int, width: int, fp8: bool) -> Linear:
         data = torch.randn(outputs, width) / width**0.5
-        return Weight(*reference.quantize_rows(data)) if fp8 else Weight(data)
+        return Fp8Linear(reference, *reference.quantize_rows(data)) if fp8 else DenseLinear(reference, data.to(dtype))
 
     return FusedLayer(
-        qkv=weight(HEADS, WIDTH), qkv_bias=torch.randn(HEADS) if bias else None, q_norm=None, k_norm=None,
-        out=weight(WIDTH, WIDTH), gate_up=weight(2 * INNER, WIDTH), down=weight(WIDTH, INNER),
-        input_norm=torch.rand(WIDTH) + 0.5, post_norm=torch.rand(WIDTH) + 0.5,
+        qkv=weight(HEADS, WIDTH, fp8), qkv_bias=torch.randn(HEADS).to(dtype) if bias else None,
+        q_norm=None, k_norm=None, out=weight(WIDTH, WIDTH, fp8 != mixed), gate_up=weight(2 * INNER, WIDTH, fp8),
+        down=weight(WIDTH, INNER, fp8 != mixed),
+        input_norm=(torch.rand(WIDTH) + 0.5).to(dtype), post_norm=(torch.rand(WIDTH) + 0.5).to(dtype),
     )  # fmt: skip
 
 
-def plain(weight: Weight) -> Tensor:
-    return weight.data.float() * (1 if weight.scale is None else weight.scale)
+def plain(weight: Linear) -> Tensor:
+    if isinstance(weight, Fp8Linear):
+        return weight.data.float() * weight.scale
+    assert isinstance(weight, DenseLinear)
+    return weight.data.float()
 
 
 def whole(hidden: Hidden) -> Tensor:
@@ -61,26 +67,33 @@ def distance(mine: Tensor, other: Tensor) -> float:
     return float((mine.double() - other.double()).norm() / other.double().norm())
 
 
+@pytest.mark.parametrize("mixed", [False, True], ids=["one format", "two formats"])
 @pytest.mark.parametrize("bias", [False, True], ids=["no bias", "bias"])
-@pytest.mark.parametrize("name", ROADS)
-def test_both_halves_are_the_layers_and_the_next_layer_takes_what_is_left_over(name: str, bias: bool) -> None:
-    road, rows, fp8 = ROADS[name]
-    near = 0.06 if fp8 else 1e-5
-    layer, x, attended = layer_of(fp8=fp8, bias=bias), torch.randn(rows, WIDTH), torch.randn(rows, WIDTH)
+@pytest.mark.parametrize("name", PATHS)
+def test_both_halves_are_the_layers_and_the_next_layer_takes_what_is_left_over(
+    name: str, bias: bool, mixed: bool
+) -> None:
+    path, rows, fp8 = PATHS[name]
+    if mixed and name == "invariant":
+        pytest.skip("FP8 weights have no product that is independent of the batch")
+    near = 0.06 if fp8 or mixed else 1e-5
+    layer = layer_of(fp8=fp8, bias=bias, mixed=mixed)
+    x, attended = torch.randn(2, rows, WIDTH).to(layer.input_norm.dtype)
 
-    qkv, scales, residual = road.to_attention(layer, Hidden(x))
-    expected = F.linear(reference.rms_norm(x, layer.input_norm, EPS), plain(layer.qkv), layer.qkv_bias)
+    qkv, scales, residual = path.to_attention(layer, Hidden(x))
+    bias_of_qkv = None if layer.qkv_bias is None else layer.qkv_bias.float()
+    expected = F.linear(reference.rms_norm(x, layer.input_norm, EPS).float(), plain(layer.qkv), bias_of_qkv)
     found = qkv.float() if scales is None else qkv.float() * scales[0] * scales[1].T
     assert distance(found, expected) < near
     assert torch.equal(residual, x)
 
-    hidden = road.from_attention(layer, residual.clone(), attended)
-    middle = x + F.linear(attended, plain(layer.out))
+    hidden = path.from_attention(layer, residual.clone(), attended)
+    middle = x.float() + F.linear(attended.float(), plain(layer.out))
     gated = reference.silu_mul(F.linear(reference.rms_norm(middle, layer.post_norm, EPS), plain(layer.gate_up)))
     left = middle + F.linear(gated, plain(layer.down))
     assert distance(whole(hidden), left) < near
 
-    _, _, following = road.to_attention(layer, hidden)
+    _, _, following = path.to_attention(layer, hidden)
     assert distance(following, left) < near
 
 
@@ -90,5 +103,5 @@ def test_both_halves_are_the_layers_and_the_next_layer_takes_what_is_left_over(n
 def test_many_rows_in_fp8_leave_qkv_unscaled_only_where_its_reader_can_scale_it(
     whole_qkv: bool, bias: bool, lacks: bool
 ) -> None:
-    road, layer = ManyRowsFp8(reference, EPS, ONE, whole_qkv), layer_of(fp8=True, bias=bias)
-    assert (road.to_attention(layer, Hidden(torch.randn(40, WIDTH)))[1] is not None) is lacks
+    path, layer = ManyRows(EPS, whole_qkv), layer_of(fp8=True, bias=bias)
+    assert (path.to_attention(layer, Hidden(torch.randn(40, WIDTH)))[1] is not None) is lacks

@@ -20,8 +20,11 @@ from backend.models.decoders.invariant_decoder import (
     InvariantVariantDecoder,
     kind_of,
 )
-from backend.models.decoders.paged_decoder import Attended, Hidden, PagedCache, StepTokens
+from backend.models.decoders.paged_decoder import Attended, PagedCache, StepTokens
 from backend.models.decoders.variant_decoder import UNTURNED, VariantDecoder, unturned
+from backend.quantization.fp8 import FP8 as FP8_WEIGHTS
+from backend.quantization.linear import Hidden
+from backend.quantization.none import NONE
 from tests.backend.models.decoders.test_fused_decoder import distance
 from tests.backend.tiny import tiny_model
 from tests.backend.tiny_families import FAMILIES, plain_logits, tiny_family
@@ -36,7 +39,7 @@ def by_kernels(
     """Logits of every token; the tokens run `step` at a time through pages dealt out of order."""
     config = model.config
     kind = kind_of(config, batch_invariant=batch_invariant)
-    decoder = kind(copy.deepcopy(model).to(DEVICE, dtype), kernels_for(DEVICE), fp8=fp8)
+    decoder = kind(copy.deepcopy(model).to(DEVICE, dtype), kernels_for(DEVICE), FP8_WEIGHTS if fp8 else NONE)
     blocks = -(-len(ids) // block_size)
     pages = KVCache(config, blocks, block_size, FP8 if fp8_cache else dtype, str(DEVICE))
     scale = torch.full((config.num_layers, config.num_kv_heads), 0.05, device=DEVICE) if fp8_cache else None
@@ -159,7 +162,7 @@ def test_a_layer_without_positions_leaves_its_heads_as_they_are() -> None:
 @pytest.mark.parametrize("family", ["gemma2", "olmo2"])
 def test_all_that_is_multiplied_by_is_named_once_and_fp8_empties_the_model(family: str) -> None:
     model = tiny_family(family, 14).to(torch.bfloat16)
-    decoder = VariantDecoder(model, reference, fp8=True)
+    decoder = VariantDecoder(model, reference, FP8_WEIGHTS)
     named = decoder.weights()
     assert all(isinstance(tensor, Tensor) for tensor in named)
     assert len({id(tensor) for tensor in named}) == len(named)

@@ -1,0 +1,63 @@
+"""The matrices of a decoder layer, and where the modules of a checkpoint go in them."""
+
+import torch
+from torch import Tensor, nn
+
+from backend.errors import UnsupportedModel
+from backend.models.config import ModelConfig
+from backend.quantization.format import Packed, Quantization
+
+
+class Matrices(nn.Module):
+    """A layer's matrices, each dense or, in a format that keeps weights as the checkpoint stores them, packed.
+
+    packed: by matrix, see `ModelConfig.matrices`. The parameter of a packed matrix has its shape and no memory.
+    """
+
+    def __init__(
+        self, config: ModelConfig, index: int, dtype: torch.dtype, device: torch.device, quantization: Quantization
+    ) -> None:
+        super().__init__()
+        self.index = index
+        self.packed: dict[str, Packed] = {}
+        self._config, self._quantization = config, quantization
+        self._dtype, self._device = dtype, device
+
+    def matrix(self, name: str) -> nn.Parameter:
+        """A matrix of this layer without content. Raises UnsupportedModel as `_packs` does."""
+        outputs, width = self._config.matrices[name]
+        device = self._device
+        if self._packs(name):
+            self.packed[name] = self._quantization.empty(outputs, width, self._dtype, device)
+            device = torch.device("meta")
+        return nn.Parameter(torch.empty(outputs, width, dtype=self._dtype, device=device), requires_grad=False)
+
+    def matrix_places(self) -> dict[str, Tensor]:
+        """By the checkpoint's names, behind the layer's own prefix: the rows of matrices that they fill."""
+        return {
+            f"{module}.weight": getattr(self, matrix)[begin:end]
+            for module, (matrix, begin, end) in self._config.modules.items()
+            if hasattr(self, matrix)  # a mixture of experts has no MLP
+        }
+
+    def packed_places(self) -> dict[str, dict[str, Tensor]]:
+        """As `matrix_places`, of packed matrices: the rows of each of their parts."""
+        return {
+            f"{module}.weight": self.packed[matrix].rows(begin, end)
+            for module, (matrix, begin, end) in self._config.modules.items()
+            if matrix in self.packed
+        }
+
+    def _packs(self, name: str) -> bool:
+        """Whether that matrix is kept as stored. Raises UnsupportedModel if the modules that share it differ."""
+        stored = self._config.stored_weights
+        if not self._quantization.from_checkpoint or stored is None:
+            return False
+        modules = [module for module, (matrix, _, _) in self._config.modules.items() if matrix == name]
+        kept = [module for module in modules if stored.keeps(f"model.layers.{self.index}.{module}")]
+        if kept and len(kept) < len(modules):
+            raise UnsupportedModel(
+                f"layer {self.index} keeps {', '.join(kept)} in higher precision and quantises the rest of "
+                f"{', '.join(modules)}, which share a matrix; serve it with --quantization none"
+            )
+        return not kept

@@ -1,0 +1,63 @@
+"""Weight formats: reading, storing and multiplying weights, a file for each format.
+
+`backend.models`, `backend.engine_config`, `backend.planner`, `backend.engine` and `backend.cli` may import it. A new
+format adds its module and its object to `FORMATS`.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from backend.errors import ConfigError, UnsupportedModel
+from backend.quantization.awq import AWQ
+from backend.quantization.format import Quantization, StoredWeights
+from backend.quantization.fp8 import FP8
+from backend.quantization.gptq import GPTQ
+from backend.quantization.none import NONE
+
+FORMATS: tuple[Quantization, ...] = (NONE, FP8, AWQ, GPTQ)
+
+
+def of_name(name: str) -> Quantization:
+    """By its name on the command line. Raises ConfigError naming those there are."""
+    for format in FORMATS:
+        if format.name == name:
+            return format
+    raise ConfigError(f"quantization {name!r} is not one of {', '.join(format.name for format in FORMATS)}")
+
+
+def declared_by(quantization_config: Mapping[str, Any]) -> StoredWeights:
+    """What config.json says of a checkpoint's weights. Raises UnsupportedModel naming the methods that are read."""
+    method = quantization_config.get("quant_method")
+    for format in FORMATS:
+        if method in format.methods:
+            return format.stored(quantization_config)
+    known = sorted(method for format in FORMATS for method in format.methods)
+    raise UnsupportedModel(f"quant_method {method!r} is not one of {', '.join(known)}")
+
+
+def reader_of(stored: StoredWeights | None) -> StoredWeights:
+    """What reads a checkpoint's weights. FP8 tensors say by their type what they are, declared or not."""
+    return stored or StoredWeights(FP8)
+
+
+def chosen(name: str | None, stored: StoredWeights | None) -> Quantization:
+    """The format that the engine keeps the layers' weights in.
+
+    name: what was asked for; None leaves it to the checkpoint. Raises ConfigError for a format that the checkpoint's
+    weights cannot be brought into.
+    """
+    kept = stored.format if stored is not None and stored.format.from_checkpoint else None
+    if name is None:
+        return kept or NONE
+    format = of_name(name)
+    if format.from_checkpoint and format is not kept:
+        raise ConfigError(
+            f"quantization {name} needs a checkpoint that is stored so, and this one is not; "
+            f"leave --quantization out, or choose fp8"
+        )
+    if kept is not None and format not in (kept, NONE):
+        raise ConfigError(
+            f"the checkpoint's weights are {kept.name}; leave --quantization out to serve them as they are, "
+            f"or choose none to dequantise them"
+        )
+    return format

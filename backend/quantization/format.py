@@ -1,0 +1,196 @@
+"""What a weight format declares.
+
+A format is one object from which everything else follows: its name on the command line, the checkpoints that it reads,
+how layers multiply by its weights, what it requires of model and card, and what the planner counts. The package lists
+them. Importing a format does not import torch: the planner and the command line read the same declarations.
+"""
+
+from __future__ import annotations
+
+from abc import ABC
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from backend.errors import ConfigError, UnsupportedModel
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+    from backend.kernels.interface import Kernels
+    from backend.quantization.linear import Linear
+
+FEW_ROWS = 1  # from two on, tensor cores are faster than `skinny_linear`
+NARROW_ROWS = 32  # most rows for which `narrow_linear` is faster than the library, in bfloat16 and FP8
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """How fast a card multiplies by weights of a format.
+
+    Attributes:
+        one_row, many_rows: bytes/s at which products read weights, for one row and for more.
+        flops: of products of many rows, per second.
+    """
+
+    one_row: float
+    many_rows: float
+    flops: float
+
+
+class TensorHead(Protocol):
+    """What the table of a checkpoint says of a tensor before it is read."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def dtype(self) -> torch.dtype: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+
+@dataclass(frozen=True)
+class StoredWeights:
+    """How a checkpoint says that its weights are quantised.
+
+    Attributes:
+        format: reads them.
+        kept: modules that stay in higher precision, by name ("lm_head", "mlp.down_proj", "model.layers.0").
+        only: modules that are quantised, likewise; () for all but the ones kept.
+    """
+
+    format: Quantization
+    kept: tuple[str, ...] = ()
+    only: tuple[str, ...] = ()
+
+    def keeps(self, module: str) -> bool:
+        """Whether a module such as "model.layers.0.mlp.down_proj" stays in higher precision."""
+
+        def named(parts: tuple[str, ...]) -> bool:
+            return any(f".{part}." in f".{module}." for part in parts)
+
+        return named(self.kept) or (bool(self.only) and not named(self.only))
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A matrix [outputs, width] as a format stores it: tensors by name, each with a row for every output, so that
+    matrices are joined and cut by rows as dense ones are."""
+
+    format: Quantization
+    parts: dict[str, Tensor]
+
+    def rows(self, begin: int, end: int) -> dict[str, Tensor]:
+        return {name: part[begin:end] for name, part in self.parts.items()}
+
+
+class Quantization(ABC):
+    """One weight format.
+
+    Attributes:
+        name: on the command line and in metrics. summary: one line for ``--help`` and docs/models.md.
+        methods: values of ``quantization_config.quant_method`` in config.json that this format reads.
+        dtypes: model dtypes that it goes with; () for all.
+        unit: what a card's tensor cores must have ("fp8"); None for nothing special.
+        gpu_only: the CPU does not multiply by it; a checkpoint of it is dequantised there.
+        batch_invariant: its products can be computed so that a row does not depend on its batch.
+        from_checkpoint: the engine keeps such weights as the checkpoint stores them, unless told otherwise; it does not
+            make them from others.
+        few_rows: most rows that are multiplied one by one, with what stands before and after a product within it.
+        narrow_rows: most rows for which its kernel for few rows is used.
+        width_multiple: widths of matrices must be multiples of this.
+        speeds: by card that was measured (`planner.cards`).
+    """
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    methods: ClassVar[tuple[str, ...]] = ()
+    dtypes: ClassVar[tuple[str, ...]] = ()
+    unit: ClassVar[str | None] = None
+    gpu_only: ClassVar[bool] = True
+    batch_invariant: ClassVar[bool] = False
+    from_checkpoint: ClassVar[bool] = False
+    few_rows: ClassVar[int] = FEW_ROWS
+    narrow_rows: ClassVar[int] = NARROW_ROWS
+    width_multiple: ClassVar[int] = 1
+    speeds: ClassVar[Mapping[str, Speed]]
+
+    def __repr__(self) -> str:
+        return f"<quantization {self.name}>"
+
+    # What it requires
+
+    def require_model(self, widths: tuple[int, ...], dtype: str) -> None:
+        """Raises ConfigError if the model's dtype or the widths of its matrices do not go with it."""
+        if self.dtypes and dtype not in self.dtypes:
+            raise ConfigError(f"quantization {self.name} goes with dtype {' or '.join(self.dtypes)}, not {dtype}")
+        if any(width % self.width_multiple for width in widths):
+            raise ConfigError(
+                f"quantization {self.name} needs widths that are multiples of {self.width_multiple}, not {widths}"
+            )
+
+    # How a checkpoint stores it
+
+    def stored(self, declared: Mapping[str, Any]) -> StoredWeights:
+        """From ``quantization_config`` of config.json. Raises UnsupportedModel for a form that is not read."""
+        raise UnsupportedModel(f"{self.name} weights are not read from a checkpoint")
+
+    def part_of(self, head: TensorHead) -> tuple[str, str] | None:
+        """(name of the dense weight, name of the part) of a tensor that is a part of a quantised matrix, else None."""
+        return None
+
+    def shape_of(self, weight: str, parts: Mapping[str, TensorHead], stored: StoredWeights) -> tuple[int, int]:
+        """(outputs, width) of the matrix whose parts these are. Raises CorruptCheckpoint naming a tensor that is
+        missing, superfluous or misshapen."""
+        raise NotImplementedError
+
+    def dense(self, parts: Mapping[str, Tensor], stored: StoredWeights) -> Tensor:
+        """The matrix, [outputs, width] float32, from the parts as they were read."""
+        raise NotImplementedError
+
+    def packed(self, parts: Mapping[str, Tensor], stored: StoredWeights, dtype: torch.dtype) -> dict[str, Tensor]:
+        """The parts as `empty` lays them out."""
+        raise NotImplementedError
+
+    def empty(self, outputs: int, width: int, dtype: torch.dtype, device: torch.device) -> Packed:
+        """A matrix without content, for formats that are kept as stored."""
+        raise NotImplementedError
+
+    def fill_randomly(self, packed: Packed, spread: float) -> None:
+        """Random weights with this standard deviation, for measuring."""
+        raise NotImplementedError
+
+    # How layers multiply by it
+
+    def quantised(self, kernels: Kernels, parameter: nn.Parameter) -> Linear:
+        """The product by a dense weight, in this format. It takes the weight over and may leave `parameter` empty."""
+        from backend.quantization.linear import DenseLinear
+
+        return DenseLinear(kernels, parameter)
+
+    def linear(self, kernels: Kernels, packed: Packed) -> Linear:
+        """The product by a matrix that is kept as stored."""
+        raise NotImplementedError
+
+    # What it costs
+
+    def matrix_bytes(self, outputs: int, width: int, element_size: int) -> int:
+        """On the card. element_size: bytes of the model's dtype."""
+        return outputs * width * element_size
+
+    def bytes_read(self, element_size: int, rows: int) -> float:
+        """Bytes that a product of so many rows moves for each weight."""
+        return element_size
+
+    def operand_bytes(self, element_size: int) -> int:
+        """Of a number that tensor cores multiply in products of many rows: twice the bytes take twice the time."""
+        return element_size
+
+    def activation_bytes(self, width: int) -> int:
+        """For a token, beside the model's dtype."""
+        return 0
+
+    def scratch_bytes(self, outputs: int, width: int, element_size: int) -> int:
+        """That a product of many rows takes while it runs."""
+        return 0

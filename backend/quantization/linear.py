@@ -1,0 +1,141 @@
+"""A weight of a layer and its products: what the decoders of the kernels call, whatever the format.
+
+A layer is computed in one of three ways, by the number of rows (`models.decoders.layer_paths`): a single row, a few, or
+many. A format that has nothing special for one of them inherits the dense form.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from backend.kernels.interface import Kernels
+
+
+@dataclass(frozen=True, slots=True)
+class Hidden:
+    """What the layers leave behind: ``residual + added``, both [tokens, width]; None adds nothing.
+
+    added: perhaps in parts, float32 [parts, tokens, width], to be summed. scales: of `added` by row and by column, if
+    it is yet to be multiplied by them.
+    """
+
+    residual: Tensor
+    added: Tensor | None = None
+    scales: tuple[Tensor, Tensor] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """Activations as a weight's products take them: [tokens, width], and their scale by token if they are quantised."""
+
+    x: Tensor
+    scale: Tensor | None = None
+
+
+class Linear(ABC):
+    """A weight [outputs, width] in some format, and x @ weightᵀ in the forms that layers need."""
+
+    def __init__(self, kernels: Kernels) -> None:
+        self.kernels = kernels
+
+    @abstractmethod
+    def tensors(self) -> list[Tensor]:
+        """All that it multiplies by."""
+
+    # Activations on their way in
+
+    def operand(self, x: Tensor) -> Operand:
+        """x: [tokens, width]."""
+        return Operand(x)
+
+    def normed(self, hidden: Hidden, norm: Tensor, eps: float) -> tuple[Operand, Tensor]:
+        """(RMSNorm of `hidden`, the new residual)."""
+        if hidden.added is None:
+            return Operand(self.kernels.rms_norm(hidden.residual, norm, eps)), hidden.residual
+        x, residual = self.kernels.add_rms_norm(hidden.added, hidden.residual, norm, eps, scales=hidden.scales)
+        return Operand(x), residual
+
+    def gated(self, gate_up: Tensor) -> Operand:
+        """``silu(gate) * up``. gate_up: [tokens, 2 * width]."""
+        return Operand(self.kernels.silu_mul(gate_up))
+
+    # Products
+
+    @abstractmethod
+    def one_row(
+        self, x: Tensor, *, bias: Tensor | None = None, norm: Tensor | None = None, eps: float = 1e-6,
+        residual: Tensor | None = None, gated: bool = False,
+    ) -> Tensor:  # fmt: skip
+        """`kernels.skinny_linear` by this weight. x: [1, width], not quantised."""
+
+    @abstractmethod
+    def narrow(self, x: Operand, *, bias: Tensor | None = None, gated: bool = False) -> Tensor:
+        """Of a few rows: `kernels.narrow_linear` by this weight."""
+
+    @abstractmethod
+    def narrow_parts(self, x: Operand) -> Tensor:
+        """Of a few rows: float32 [parts, tokens, outputs], whose sum is the product."""
+
+    @abstractmethod
+    def many(self, x: Operand, bias: Tensor | None = None) -> Tensor:
+        """Of many rows: [tokens, outputs] in the model's dtype."""
+
+    def unscaled(self, x: Operand) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
+        """Of many rows, perhaps yet to be multiplied by scales, by row and by column, that come with it."""
+        return self.many(x), None
+
+    def added(self, residual: Tensor, x: Operand) -> Hidden:
+        """Of many rows, for a product that ends a residual branch; it may write into `residual`."""
+        return Hidden(residual, *self.unscaled(x))
+
+    def invariant(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
+        """The product, each row of which depends on that row of x alone."""
+        raise NotImplementedError(f"{type(self).__name__} has no product that is independent of the batch")
+
+    def product(self, x: Tensor, few_rows: int, narrow_rows: int) -> Tensor:
+        """By the form for so many rows. few_rows, narrow_rows: up to where there are one, and a few."""
+        if len(x) <= few_rows:
+            return self.one_row(x)
+        operand = self.operand(x)
+        return self.narrow(operand) if len(x) <= narrow_rows else self.many(operand)
+
+
+class DenseLinear(Linear):
+    """A weight in the model's dtype."""
+
+    def __init__(self, kernels: Kernels, data: Tensor) -> None:
+        """data: [outputs, width]."""
+        super().__init__(kernels)
+        self.data = data
+
+    def tensors(self) -> list[Tensor]:
+        return [self.data]
+
+    def one_row(
+        self, x: Tensor, *, bias: Tensor | None = None, norm: Tensor | None = None, eps: float = 1e-6,
+        residual: Tensor | None = None, gated: bool = False,
+    ) -> Tensor:  # fmt: skip
+        return self.kernels.skinny_linear(x, self.data, bias=bias, norm=norm, eps=eps, residual=residual, gated=gated)
+
+    def narrow(self, x: Operand, *, bias: Tensor | None = None, gated: bool = False) -> Tensor:
+        return self.kernels.narrow_linear(x.x, self.data, bias=bias, gated=gated)
+
+    def narrow_parts(self, x: Operand) -> Tensor:
+        return self.kernels.narrow_parts(x.x, self.data)
+
+    def many(self, x: Operand, bias: Tensor | None = None) -> Tensor:
+        import torch.nn.functional as F
+
+        return F.linear(x.x, self.data, bias)
+
+    def added(self, residual: Tensor, x: Operand) -> Hidden:
+        """The library adds to the residual itself: one pass over it less."""
+        return Hidden(residual.addmm_(x.x, self.data.t()))
+
+    def invariant(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
+        return self.kernels.invariant_linear(x, self.data, bias)
