@@ -28,6 +28,7 @@ from gateway.errors import (
     GatewayError,
     GatewayStopping,
     InternalError,
+    forget_frames,
 )
 from gateway.identity.principal import Principal
 from gateway.openai.asgi_client import Client, ClientGone, Header
@@ -110,8 +111,10 @@ class Pipeline:
                 if principal is not None and error.model and self.judge.offers(principal.tenant, error.model):
                     refused_model = error.model
                 await self._refuse(exchange, client, error, endpoint, principal)
+                forget_frames(error)
             except RedactionError as error:
                 await self._refuse(exchange, client, output_refused(error), endpoint, principal)
+                forget_frames(error)
             except asyncio.CancelledError:
                 if not client.gone:  # the server ends, and has waited as long as it does
                     stopping = GatewayStopping(

@@ -421,7 +421,7 @@ async def test_a_client_who_takes_nothing_of_its_answer_is_cut_off(monkeypatch):
     monkeypatch.setattr(
         connection.BoundedConnection, "connection_lost", lambda self, error: (cut.set(), lost(self, error))
     )
-    async with connected(monkeypatch) as (reader, writer):
+    async with connected(monkeypatch) as (_, writer):
         writer.transport.pause_reading()
         writer.write(LARGE)
         await asyncio.wait_for(cut.wait(), 20)
