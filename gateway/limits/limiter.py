@@ -13,12 +13,12 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from secrets import token_hex
 from types import TracebackType
 from typing import Literal, Protocol, Self, TypeVar
 
 from gateway.errors import LimitsUnavailable
 from gateway.limits.bucket import RETRY_CONCURRENT_S, Bucket, Budget, Concurrency, Quota, Rate
-from gateway.random_bytes import random_hex
 
 log = logging.getLogger(__name__)
 
@@ -292,7 +292,7 @@ class Limiter:
         """
         if not counters:
             return Reservation("", counters, cost)
-        reservation = Reservation(random_hex(8), counters, cost)
+        reservation = Reservation(token_hex(8), counters, cost)
         try:
             await self._store.take(reservation)
         except LimitExceeded:

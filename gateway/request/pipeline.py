@@ -11,6 +11,7 @@ import traceback
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from secrets import token_hex
 from time import perf_counter
 from urllib.parse import quote
 
@@ -36,7 +37,6 @@ from gateway.openai.endpoint import Endpoint
 from gateway.openai.finite_json import write
 from gateway.openai.sse import sse_data
 from gateway.openai.stream_filter import StreamRewriter
-from gateway.random_bytes import random_hex
 from gateway.request.authentication import Authenticator
 from gateway.request.enforcement import Judge
 from gateway.request.evaluation import Evaluation, Overtaken, Way
@@ -97,7 +97,7 @@ class Pipeline:
                         call = await self.inspection.parsed(endpoint, raw, principal.tenant)
                     subject = subject_of(client.headers, call.body)
                 trace_id = self.telemetry.trace_id(client.headers)
-                exchange = Exchange(f"req-{random_hex(12)}", principal, call, subject, trace_id)
+                exchange = Exchange(f"req-{token_hex(12)}", principal, call, subject, trace_id)
                 exchange.offered = self.judge.offers(principal.tenant, call.model)
                 client.cancel_when_gone()
                 with step("limit"):  # 3.
