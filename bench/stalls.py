@@ -232,7 +232,7 @@ def attacking(path: str, key: str, body: bytes) -> Iterator[Counter[int]]:
         attacker.join()
 
 
-async def measured(base: str, keys: dict[str, str], token: str, seconds: float) -> list[dict]:
+async def measured(base: str, keys: dict[str, str], token: str, seconds: float, only: str) -> list[dict]:
     for _ in range(600):  # a loaded machine takes its time to start a gateway
         try:
             await worst(base, keys["globex"], 1)
@@ -253,6 +253,8 @@ async def measured(base: str, keys: dict[str, str], token: str, seconds: float) 
     attacks["4,000 rules of a policy"] = ("/admin/v1/tenants/acme/policies/check", token, check)
     found = []
     for name, (path, key, body) in attacks.items():
+        if only not in name:
+            continue
         quiet = await worst(base, keys["globex"], seconds / 2)
         with attacking(path, key, body) as statuses:
             await asyncio.sleep(STARTS_S)  # the process has imported what it needs
@@ -279,6 +281,7 @@ async def measured(base: str, keys: dict[str, str], token: str, seconds: float) 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, help="write the JSON here as well")
+    parser.add_argument("--only", default="", help="attacks whose name holds this")
     parser.add_argument("--seconds", type=float, default=4, help="of each attack")
     options = parser.parse_args()
     with ExitStack() as stack:
@@ -292,7 +295,7 @@ def main() -> None:
         port = {"DOMICILE__LISTEN__PORT": str(PORT)}
         stack.enter_context(process(*up, ready=f"http://127.0.0.1:{PORT}/healthz", **port))
         began = os.getloadavg()[0]
-        found = asyncio.run(measured(f"http://127.0.0.1:{PORT}", keys, token, options.seconds))
+        found = asyncio.run(measured(f"http://127.0.0.1:{PORT}", keys, token, options.seconds, options.only))
     report = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": f"{os.cpu_count()} x {cpu_model()}",

@@ -353,3 +353,14 @@ def _is_ours(part: int | str) -> bool:
 def _names_a_union_branch(part: int | str) -> bool:
     """Pydantic adds the branch of a union to the place: ``content.str``, ``content.list[ContentPart]``."""
     return isinstance(part, str) and (part in {"str", "int"} or part.startswith(("list[", "constrained-", "function-")))
+
+
+def forget_frames(error: BaseException) -> None:
+    """Once `error` is answered: let go of the frames that it and its causes passed, and of the bodies in them.
+
+    A frame that raises what it has in a variable is part of a cycle. Its body would live until a collection of garbage,
+    which then frees many large ones at once while everything else waits.
+    """
+    known: BaseException | None = error
+    while known is not None:
+        known.__traceback__, known = None, known.__cause__ or known.__context__

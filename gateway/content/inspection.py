@@ -220,7 +220,10 @@ class Inspection:
         self._running.add(task)
         task.add_done_callback(self._running.discard)
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
-        return await asyncio.shield(task)
+        try:
+            return await asyncio.shield(task)
+        finally:
+            del task  # its exception holds this frame, and so the body, until a collection of garbage
 
     async def _in_turn(self, tenant: str, queue: _Queue, job: Job | AnswerJob) -> Any:
         try:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from secrets import token_bytes
 from typing import Any
 
 from gateway.content.inspection_process import FilterSettings, plain
@@ -14,7 +15,6 @@ from gateway.errors import BackendRefused, ContentUnreadable, InvalidRequest, Re
 from gateway.openai.answer import FilterFactory, whole
 from gateway.openai.checked_call import IDENTIFYING_FIELDS, Call
 from gateway.openai.finite_json import NotFinite, write
-from gateway.random_bytes import random_bytes
 from policy.errors import UNREADABLE, RedactionBlocked, RedactionError
 from policy.facts import Priority
 from policy.redact.actions.pseudonyms import Pseudonyms, nonce_from
@@ -146,7 +146,7 @@ def redaction_arguments(
     fields = {name: value for name, value in call.body.items() if name not in IDENTIFYING_FIELDS}
     conversation = _conversation(call)
     shared = redactor.conversation(f"{project}\0{conversation}") if conversation else None
-    nonce, key = shared or (nonce_from(random_bytes(6)), None)
+    nonce, key = shared or (nonce_from(token_bytes(6)), None)
     return fields, call.endpoint.layout, nonce, names, key
 
 
@@ -176,7 +176,7 @@ def unredacted(call: Call, redactor: Redactor, project: str, priority: Priority 
     """`call` as it is, for a backend that may get it so (`policy.decision.sovereign`). The answer is filtered as any
     other."""
     fields = {name: value for name, value in call.body.items() if name not in IDENTIFYING_FIELDS}
-    redacted = RedactedBody(fields, False, {}, Pseudonyms(nonce_from(random_bytes(6))))
+    redacted = RedactedBody(fields, False, {}, Pseudonyms(nonce_from(token_bytes(6))))
     return leaving(call, redactor, project, redacted, priority)
 
 

@@ -13,13 +13,13 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from secrets import token_hex
 from types import TracebackType
 from typing import Protocol, Self
 
 from gateway.errors import LimitsUnavailable
 from gateway.limits.bucket import RETRY_CONCURRENT_S, Bucket, Budget, Quota
 from gateway.limits.limit_kinds import BY_NAME, KINDS, LimitKind, Measure
-from gateway.random_bytes import random_hex
 
 log = logging.getLogger(__name__)
 
@@ -258,7 +258,7 @@ class Limiter:
         """
         if not counters:
             return Reservation("", counters, cost)
-        reservation = Reservation(random_hex(8), counters, cost)
+        reservation = Reservation(token_hex(8), counters, cost)
         try:
             await self._store.take(reservation)
         except LimitExceeded:

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from gateway.content.prompt import output_refused
-from gateway.errors import BackendRefused, GatewayError, GatewayStopping, InternalError, LimitReached
+from gateway.errors import BackendRefused, GatewayError, GatewayStopping, InternalError, LimitReached, forget_frames
 from gateway.openai.asgi_client import ClientGone, Header
 from gateway.openai.sse import sse_data
 from gateway.request.answer.headers import JSON, content_length
@@ -41,8 +41,10 @@ class Outcome:
                 if principal is not None and error.model and self._offers(principal.tenant, error.model):
                     exchange.refused_model = error.model
                 await self._refuse(exchange, error)
+                forget_frames(error)
             except RedactionError as error:
                 await self._refuse(exchange, output_refused(error))
+                forget_frames(error)
             except asyncio.CancelledError:
                 await self._cancelled(exchange)
             except Exception as error:

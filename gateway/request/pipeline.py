@@ -8,6 +8,7 @@ takes the stage that it needs and returns the next (`gateway.request.stages`), o
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from functools import partial
+from secrets import token_hex
 from time import perf_counter
 
 from gateway.configuration.settings import Requests
@@ -15,7 +16,6 @@ from gateway.content.inspection import Inspection
 from gateway.content.kept_content import subject_of
 from gateway.openai.asgi_client import Client
 from gateway.openai.endpoints import Endpoint
-from gateway.random_bytes import random_hex
 from gateway.request.answer.attempt import Attempt
 from gateway.request.answer.delivery import Delivery
 from gateway.request.answer.received import ReceivedAnswer
@@ -98,7 +98,7 @@ class Pipeline:
         offered = self.enforcement.offers(principal.tenant, call.model)
         client.cancel_when_gone()
         return Parsed(
-            f"req-{random_hex(12)}", client, principal, call, subject, trace_id, offered, counted, perf_counter()
+            f"req-{token_hex(12)}", client, principal, call, subject, trace_id, offered, counted, perf_counter()
         )
 
     def _call(self, accepted: Accepted) -> AbstractAsyncContextManager[Answer]:

@@ -42,6 +42,10 @@ DISCARD_PAUSE_S = 0.01
 """Between two reads of what is dropped, of at most 256 kB each: an upload that was refused is not read at the speed of
 the network, which would take the event loop from the other connections."""
 
+UNREAD_S = 120.0
+"""A client who takes no byte of its answer for so long is cut off, as by nginx's send_timeout (of 60 s): a whole answer
+that waits is up to 64 MB of memory, and a stream holds a place at its backend."""
+
 
 class Refusal(NamedTuple):
     """An answer to a message that reaches no application."""
@@ -107,6 +111,7 @@ class BoundedConnection(HttpToolsProtocol):
         self._postponed: Refusal | None = None
         self._timer: TimerHandle | None = None
         self._reading_on: TimerHandle | None = None  # after a pause in what is dropped
+        self._unread: TimerHandle | None = None  # while an answer waits for its reader
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         super().connection_made(transport)
@@ -115,10 +120,29 @@ class BoundedConnection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
-        if self._reading_on is not None:
-            self._reading_on.cancel()
-            self._reading_on = None
+        for timer in (self._reading_on, self._unread):
+            if timer is not None:
+                timer.cancel()
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self._unread is None:
+            self._unread = self.loop.call_later(UNREAD_S, self._look_at_unread, self.transport.get_write_buffer_size())
+
+    def resume_writing(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
+        super().resume_writing()
+
+    def _look_at_unread(self, before: int) -> None:
+        """Close where the client took nothing of the `before` bytes that waited."""
+        waiting = self.transport.get_write_buffer_size()
+        if waiting >= before:
+            self.transport.abort()
+        else:
+            self._unread = self.loop.call_later(UNREAD_S, self._look_at_unread, waiting)
 
     def data_received(self, data: bytes) -> None:
         self._unset_keepalive_if_required()

@@ -12,6 +12,7 @@ import time
 from base64 import urlsafe_b64encode
 from collections.abc import Callable
 from pathlib import Path
+from secrets import token_hex
 
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -19,7 +20,6 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from audit.files.new_file import make_private_folder
 from audit.files.secret_file import write_secret
 from backend.wire import REQUEST_TOKEN_HEADER
-from gateway.random_bytes import random_hex
 from regions.identity.encrypted_file import SecretFiles
 
 LIFETIME_S = 60
@@ -66,7 +66,7 @@ class RequestSigner:
         claims = {
             "ten": tenant,
             "aud": backend,
-            "jti": random_hex(12),  # of its own: a request that is sent again on a new connection is another call
+            "jti": token_hex(12),  # of its own: a request that is sent again on a new connection is another call
             "htm": method,
             "htu": path,
             "prj": project,

@@ -1,4 +1,6 @@
+import gc
 import json
+import weakref
 
 import pytest
 from pydantic import ValidationError
@@ -12,6 +14,7 @@ from gateway.errors import (
     LimitReached,
     NotAuthenticated,
     PolicyDenied,
+    forget_frames,
     invalid_body,
 )
 from gateway.openai.checked_call import parse_call
@@ -88,3 +91,33 @@ def test_the_place_of_a_fault_names_every_step_of_the_way_to_it(body, param):
         parse_call(CHAT, json.dumps({"model": "m", **body}).encode())
     assert refused.value.param == param
     assert refused.value.message.startswith(f"{param}: ")
+
+
+class Body:
+    """Something that can be watched going."""
+
+
+def test_what_was_refused_is_let_go_of_without_a_collection_of_garbage():
+    def raises(body):
+        refused = InvalidRequest("no")
+        raise refused  # the frame holds the error that holds the frame
+
+    def refused_again(body):
+        try:
+            raises(body)
+        except InvalidRequest:
+            raise GatewayError("no") from None
+
+    def handled():
+        body = Body()
+        try:
+            refused_again(body)
+        except GatewayError as error:
+            forget_frames(error)
+        return weakref.ref(body)
+
+    gc.disable()
+    try:
+        assert handled()() is None
+    finally:
+        gc.enable()

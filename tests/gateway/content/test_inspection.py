@@ -1,10 +1,13 @@
 """Long prompts are redacted in processes: with the same result, in turn, within a budget, and never passed unread."""
 
 import asyncio
+import gc
 import json
 import os
 import signal
 import threading
+import weakref
+from contextlib import suppress
 
 import pytest
 
@@ -229,6 +232,30 @@ async def test_large_bodies_are_parsed_one_at_a_time_and_each_tenant_has_its_tur
     assert [name for name, _ in order].index("globex") <= 1, "one large body of another tenant may be before it"
     assert {count for _, count in order} == {1} and len(order) == 4
     assert lane._queues == {}
+
+
+async def test_a_refused_body_is_let_go_of_without_a_collection_of_garbage(monkeypatch):
+    class Body:
+        """Something that can be watched going."""
+
+    async def refuse(self, tenant, queue, job):
+        raise RedactionRefused("no")
+
+    monkeypatch.setattr(Inspection, "_in_turn", refuse)
+
+    async def refused():
+        body = Body()
+        async with Inspection() as inspection:
+            with suppress(RedactionRefused):
+                await inspection._result("acme", module._Queue(), body)
+            await asyncio.sleep(0)  # the task's own callbacks
+        return weakref.ref(body)
+
+    gc.disable()
+    try:
+        assert (await refused())() is None
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("policy", [POLICY, OPEN_POLICY])

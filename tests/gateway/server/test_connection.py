@@ -30,7 +30,7 @@ async def application(scope, receive, send):
     HEADERS.append(dict(scope["headers"]))
     if scope["path"] == "/slow":
         await asyncio.sleep(1)
-    said = b"ok"
+    said = b"ok" * (10 << 20 if scope["path"] == "/large" else 1)
     status = 401 if scope["path"] == "/refused" else 200
     await send({"type": "http.response.start", "status": status, "headers": [(b"content-length", b"%d" % len(said))]})
     await send({"type": "http.response.body", "body": said})
@@ -409,3 +409,31 @@ async def test_a_request_behind_a_refused_body_is_answered(monkeypatch):
         writer.write(b"POST /next HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\nab")
         assert (await reader.readuntil(b"ok")).startswith(b"HTTP/1.1 200 ")
     assert [path for _, path, _ in SEEN] == ["/refused", "/next"]
+
+
+LARGE = b"GET /large HTTP/1.1\r\nhost: x\r\n\r\n"
+
+
+async def test_a_client_who_takes_nothing_of_its_answer_is_cut_off(monkeypatch):
+    monkeypatch.setattr(connection, "UNREAD_S", 0.2)
+    cut = asyncio.Event()
+    lost = connection.BoundedConnection.connection_lost
+    monkeypatch.setattr(
+        connection.BoundedConnection, "connection_lost", lambda self, error: (cut.set(), lost(self, error))
+    )
+    async with connected(monkeypatch) as (_, writer):
+        writer.transport.pause_reading()
+        writer.write(LARGE)
+        await asyncio.wait_for(cut.wait(), 20)
+
+
+async def test_a_client_who_reads_slowly_gets_all_of_its_answer(monkeypatch):
+    monkeypatch.setattr(connection, "UNREAD_S", 1.0)
+    async with connected(monkeypatch) as (reader, writer):
+        writer.write(LARGE)
+        await reader.readuntil(b"\r\n\r\n")
+        got = 0
+        while got < 20 << 20:
+            got += len(await reader.read(1 << 20))
+            await asyncio.sleep(0.01)
+        assert got == 20 << 20
