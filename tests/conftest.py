@@ -1,6 +1,8 @@
 """Randomised tests: a seeded sample in every run, the whole of it in `make campaign`. And what keeps a run short."""
 
+import gc
 import os
+import random
 import shutil
 import sys
 import tempfile
@@ -10,10 +12,23 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.fakes import migrated, open_guard
+from tests.fakes import migrated, open_guard, quick_server
 
 CAMPAIGN = int(os.environ.get("DOMICILE_CAMPAIGN", "0"))
 """How many times the examples of an ordinary run; 0 for an ordinary run, whose examples are always the same."""
+
+
+def how_many(whole: int, part: int) -> int:
+    """Rounds, cases or kills of a long test: `part` in an ordinary run, in a campaign `whole` times its factor."""
+    return whole * CAMPAIGN if CAMPAIGN else part
+
+
+def seed_of(fixed: int) -> int:
+    """Where a long test begins to draw: at `fixed` in an ordinary run, in a campaign at a place of its own."""
+    return random.SystemRandom().randrange(2**32) if CAMPAIGN else fixed
+
+
+LEAST_EXAMPLES = 25
 
 settings.register_profile("sample", derandomize=True, deadline=None)
 settings.register_profile(
@@ -65,20 +80,34 @@ def _when(item: pytest.Item) -> int:
     return next((at for at, long in enumerate(LONG) if item.path.as_posix().endswith(f"tests/{long}")), len(LONG))
 
 
+def pytest_collection_finish() -> None:
+    """What is there by now stays to the end: no later collection of garbage looks through it again."""
+    gc.collect()
+    gc.freeze()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=_when)
-    if not CAMPAIGN:
-        return
     limit = float(items[0].config.getini("timeout")) * CAMPAIGN if items else 0  # `--timeout` has precedence
+    sized = set()
     for item in items:
-        if items[0].config.getoption("timeout") is None:
+        if CAMPAIGN and items[0].config.getoption("timeout") is None:
             item.add_marker(pytest.mark.timeout(limit), append=False)
         test = getattr(item, "obj", None)
         chosen = getattr(test, "_hypothesis_internal_use_settings", None)
-        if chosen is not None:
-            more = settings(chosen, max_examples=chosen.max_examples * CAMPAIGN)
-            test._hypothesis_internal_use_settings = more
-            item.user_properties.append(("examples", more.max_examples))
+        if chosen is None:
+            continue
+        inner = getattr(test, "__func__", test)
+        if inner not in sized:  # once for all the items of one function
+            sized.add(inner)
+            chosen = settings(chosen, max_examples=_examples(chosen.max_examples))
+            inner._hypothesis_internal_use_settings = chosen
+        item.user_properties.append(("examples", chosen.max_examples))
+
+
+def _examples(whole: int) -> int:
+    """Of a property: a campaign draws `whole` times its factor, an ordinary run the first of them."""
+    return whole * CAMPAIGN if CAMPAIGN else min(whole, max(LEAST_EXAMPLES, whole // 3))
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -86,6 +115,12 @@ def _no_model_hub() -> None:
     """Nothing in the suite may fetch from a network."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _servers_stop_at_once() -> Iterator[None]:
+    with quick_server.quick():
+        yield
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import time
 from contextlib import asynccontextmanager
 
 import openai
@@ -342,14 +341,19 @@ class BusyOnce(FakeBackend):
 
 
 @pytest.mark.parametrize("status", [429, 503])
-async def test_the_sdk_comes_back_after_the_seconds_it_is_told(tmp_path, status):
+async def test_the_sdk_comes_back_after_the_seconds_it_is_told(tmp_path, status, monkeypatch):
+    slept = []
+
+    async def sleep(seconds):
+        slept.append(seconds)
+
+    monkeypatch.setattr("openai._base_client.anyio.sleep", sleep)
     backend = BusyOnce(error={"message": "busy"}, retry_after="2")
     backend.busy = status
     async with talking(tmp_path, backend) as (made, _, client):
-        began = time.monotonic()
         answer = await client.with_options(max_retries=1).chat.completions.create(model="small", messages=MESSAGES)
         assert answer.choices[0].message.content == SAID
-        assert time.monotonic() - began >= 2
+        assert slept == [2]
         assert len(backend.bodies) == 2
         *_, refused, asked_again, answered = made.types()
         assert (refused, asked_again, answered) == ("inference.aborted", "inference.accepted", "inference.completed")

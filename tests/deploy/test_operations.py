@@ -60,7 +60,7 @@ def shell(script, path=os.environ["PATH"], **variables):
     environment = os.environ | {"PYTHONPATH": str(TREE), "PATH": path, **{k: str(v) for k, v in variables.items()}}
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", domicile + script],
-        env=environment, capture_output=True, text=True, timeout=120, check=False,
+        env=environment, capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -209,7 +209,9 @@ async def test_a_moved_database_is_made_known_to_the_folder(tmp_path, monkeypatc
         again.control._database.close()
 
 
+@pytest.mark.timeout(900)  # on a busy machine each of its fifteen commands takes its time
 async def test_every_rotation_is_carried_to_a_second_host_by_the_blocks_of_the_runbook(tmp_path, monkeypatch):
+    monkeypatch.setattr("gateway.directory.directory.WRITE_BACK_INTERVAL_S", 0.5)  # a minute, in the product
     begin, carry, stage, staged, rekey, finish = run_blocks("Rotation on several hosts")
     with postgresql() as url, databases(url, "ro_control", "ro_record") as (control, record):
         monkeypatch.setenv("DOMICILE_DATABASE_URL", control)

@@ -15,6 +15,7 @@ from audit.keys.signer import FileSigner
 from audit.storage.sqlite import SqliteReader
 from audit.verification.verify import verify_log
 from gateway.configuration.settings import load_settings
+from gateway.database.epoch import read_epoch
 from gateway.installation.installation import Installation
 from gateway.server.assembly import open_gateway
 from gateway.server.serve import serving
@@ -83,6 +84,14 @@ class Lab:
 
     def types(self, tenant="acme"):
         return [event["type"] for event in self.events(tenant)]
+
+    async def taken_over(self):
+        """Once the gateway has read what the control store says at this moment."""
+        with self.control._database.read() as session:
+            epoch = read_epoch(session, "eu-1")
+        async with asyncio.timeout(60):
+            while self.gateway.directory.epoch < epoch:
+                await asyncio.sleep(0.01)
 
     def verify(self):
         folder = self.data / "audit"

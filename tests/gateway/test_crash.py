@@ -11,18 +11,20 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 import aiohttp
+import pytest
 
 from audit.log.receipt import Receipt
 from audit.storage.sqlite import SqliteReader
 from gateway.installation.installation import Installation
 from regions.identity.identity import BackendIdentity
+from tests.conftest import how_many, seed_of
 from tests.fakes.backend import FakeBackend, running
 from tests.fakes.lab import Lab, chat, open_control
 from tests.gateway.nursery import listening, nursery
 from tests.gateway.server.test_ledger import sums_of_events, sums_of_ledger
 
 NODES = ("gw-1", "gw-2")  # two gateways on one data folder; while one is down the other answers
-KILLS_A_NODE = 30
+KILLS_A_NODE = how_many(30, 8)
 CALLERS = 8
 SECRET = "Zeppelin"
 OUTCOMES = {"inference.completed", "inference.aborted"}
@@ -94,8 +96,12 @@ async def kill_again_and_again(node, gateways, bases, heard, tmp_path, chance):
         bases.pop(node, None)
 
 
-async def test_sixty_kills_lose_no_acknowledged_answer_and_leave_no_call_open(tmp_path):
-    chance, heard, bases = random.Random(20240715), Heard(), {}
+@pytest.mark.campaign
+async def test_kills_lose_no_acknowledged_answer_and_leave_no_call_open(tmp_path, record_property):
+    seed = seed_of(20240715)
+    record_property("seed", seed)
+    record_property("examples", KILLS_A_NODE * len(NODES))
+    chance, heard, bases = random.Random(seed), Heard(), {}
     async with (
         installation(tmp_path, delay_s=0.004) as made,
         nursery(made.data) as gateways,

@@ -21,7 +21,7 @@ from regions.fleet.deployment import Deployment
 from regions.fleet.fleet import Backend
 from regions.identity.authority import CertificateAuthority
 from regions.identity.identity import BackendIdentity, GatewayIdentity
-from tests.conftest import CAMPAIGN
+from tests.conftest import how_many, seed_of
 from tests.fakes.backend import FakeBackend
 from tests.fakes.lab import OPEN_POLICY, chat, lab
 from tests.fakes.launcher import FakeLauncher
@@ -112,7 +112,7 @@ async def test_a_server_that_is_not_who_it_must_be_gets_nothing(tmp_path):
     async with lab(tmp_path, backends={TWO[0]: broken}) as made:
         identity = BackendIdentity("eu-1", "acme", "eu-fr-par", "acme-1")
         made.control.register_backend(identity, url=broken.url.replace("http:", "https:"), models=["small"])
-        await asyncio.sleep(0.6)
+        await made.taken_over()
         answer = await made.post(chat("hi"))
         assert answer.status == 503
         assert broken.bodies == []
@@ -137,7 +137,7 @@ async def test_another_s_backend_on_the_port_of_one_that_is_gone_gets_nothing(tm
         await site.start()
         url = f"https://127.0.0.1:{site._server.sockets[0].getsockname()[1]}"
         made.control.register_backend(BackendIdentity("eu-1", "acme", "eu-fr-par", "acme-1"), url=url, models=["small"])
-        await asyncio.sleep(0.6)
+        await made.taken_over()
         answer = await made.post(chat("hi"))
         assert (answer.status, answer.error["code"]) == (503, "backend_identity")
         assert heard.bodies == []
@@ -219,7 +219,7 @@ async def test_certificates_of_both_ends_change_under_an_open_stream(tmp_path):
 
 # --- rounds of kills, hangs and restarts -----------------------------------------------------------------------------
 
-ROUNDS, CALLERS = 20, 8
+ROUNDS, CALLERS = how_many(20, 6), 8
 SEED = 20261128
 WISH = Deployment(
     tenant="acme", id="small", model="small", weights="m.gguf", regions=("eu-fr-par",), min_replicas=2, max_replicas=3,
@@ -254,12 +254,11 @@ class TalkingLauncher(FakeLauncher):
 
 @pytest.mark.campaign
 @pytest.mark.timeout(3600)
-async def test_twenty_rounds_of_failure_under_load_lose_no_record_and_duplicate_no_text(
+async def test_rounds_of_failure_under_load_lose_no_record_and_duplicate_no_text(
     tmp_path, monkeypatch, record_property
 ):
-    rounds = ROUNDS * max(1, CAMPAIGN)
-    seed = random.SystemRandom().randrange(2**32) if CAMPAIGN else SEED
-    record_property("examples", rounds)
+    seed = seed_of(SEED)
+    record_property("examples", ROUNDS)
     record_property("seed", seed)
     print(f"seed {seed}")  # shown where it fails
     launcher = TalkingLauncher()
@@ -302,7 +301,7 @@ async def test_twenty_rounds_of_failure_under_load_lose_no_record_and_duplicate_
                     whole.append(answer.headers["x-request-id"])
 
         callers = [asyncio.create_task(ask_for_ever(caller)) for caller in range(CALLERS)]
-        for _ in range(rounds):
+        for _ in range(ROUNDS):
             before = len(whole)
             while len(launcher.running) < 2 or len(whole) < before + 10:
                 assert not any(caller.done() for caller in callers), [c.exception() for c in callers if c.done()]
@@ -340,5 +339,11 @@ async def test_twenty_rounds_of_failure_under_load_lose_no_record_and_duplicate_
     (line,) = usage(database, tenant="acme")
     assert line.requests == len(intents)
     assert line.tokens_out <= 5 * len(intents) + 12 * line.aborted
-    assert set(refused) <= {"backend_error", "backend_timeout", "backend_unavailable", "stream_truncated"}
-    assert len(whole) > rounds * 10
+    assert set(refused) <= {
+        "directory_unavailable",
+        "backend_error",
+        "backend_timeout",
+        "backend_unavailable",
+        "stream_truncated",
+    }
+    assert len(whole) > ROUNDS * 10

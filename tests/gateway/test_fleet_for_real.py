@@ -3,7 +3,6 @@
 import asyncio
 import json
 import ssl
-import time
 
 import aiohttp
 import psutil
@@ -131,15 +130,12 @@ async def test_an_engine_sleeps_when_idle_wakes_for_a_call_and_ends_when_it_slep
         name = (await state(made, "asleep")).id
         url = f"https://127.0.0.1:{port_of(made.data)}"
         assert await readiness(made.data, url) == (503, "asleep")
-        began = time.monotonic()
         second = await made.post(chat("hi", stream=True, max_tokens=4, temperature=0))
-        woken_s = time.monotonic() - began
         assert (second.status, second.events[-1]) == (200, "[DONE]")
         assert b": waiting for a backend" in second.body, "the stream was kept alive while it woke"
         assert second.text == first.text
         assert f": x-domicile-backend: {name}".encode() in second.body
         assert await readiness(made.data, url) == (200, "ready")
-        assert woken_s < 10
         await state(made, "asleep")
         ended = await state(made, "stopped")
         assert backends_of(made.data) == []

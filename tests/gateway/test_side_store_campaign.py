@@ -17,26 +17,26 @@ import time
 import aiohttp
 import pytest
 
-from tests.conftest import CAMPAIGN
+from tests.conftest import how_many, seed_of
 from tests.fakes.lab import chat
 from tests.gateway.nursery import listening
 from tests.gateway.test_every_command_beside_a_gateway import DATABASES, scene
 
-KILLS = 4
-CALLS = 32
+KILLS = how_many(4, 2)
+CALLS = how_many(32, 16)
 NODES = ("gw-1", "gw-2")
 PEOPLE = tuple(f"person-{number}@example.org" for number in range(6))
 
 COMMANDS = (
-    "audit show --tenant acme",
+    "audit show acme",
     "audit verify",
     "audit anchor",
     "audit clock",
     "audit selftest",
-    "audit hold list --tenant acme",
+    "audit hold list acme",
     "audit retention --dry-run",
     "audit publish",
-    "audit breach --tenant acme",
+    "audit breach acme",
     "key list acme",
     "usage show",
     "tenant list",
@@ -46,7 +46,7 @@ COMMANDS = (
     "secrets status",
     "doctor",
     "project list acme",
-    "limit set acme --rpm 100000",
+    "limit update acme --rpm 100000",
 )
 
 INTEGRITY = """
@@ -109,14 +109,14 @@ class Campaign:
 
     async def erase(self):
         person = self.chance.choice(PEOPLE)
-        said = await self.made.domicile("audit", "erase", "--tenant", "acme", "--subject", person, "--yes")
+        said = await self.made.domicile("audit", "erase", "acme", "--subject", person, "--yes")
         assert "values of" in said or "nothing is kept" in said, said
         self.erased.update(self.told[person])
         self.told[person] = []
 
     async def kept(self, person):
         """Calls of which something is kept, by type of record."""
-        said = await self.made.domicile("audit", "dsar", "--tenant", "acme", "--subject", person)
+        said = await self.made.domicile("audit", "dsar", "acme", "--subject", person)
         if "nothing is kept" in said:
             return {}
         records = json.JSONDecoder().raw_decode(said)[0]["records"]  # notes on what is missing come behind it
@@ -168,13 +168,12 @@ class Campaign:
 @pytest.mark.campaign
 @pytest.mark.timeout(3600)
 async def test_calls_kills_and_commands_in_any_order_lose_nothing(tmp_path, record_property):
-    factor = CAMPAIGN or 1
-    seed = random.SystemRandom().randrange(2**32) if CAMPAIGN else 20261129
+    seed = seed_of(20261129)
     record_property("seed", seed)
     began = time.monotonic()
     async with scene(tmp_path, delay_s=0.005) as made:
         campaign = Campaign(made, random.Random(seed))
-        await campaign.play(KILLS * factor, CALLS * factor)
+        await campaign.play(KILLS, CALLS)
         subprocess.run([sys.executable, "-c", INTEGRITY, *(str(made.data / name) for name in DATABASES)], check=True)
         with sqlite3.connect(made.data / "audit" / "log.db") as db:
             open_calls = db.execute("SELECT count(*) FROM open_intent").fetchone()

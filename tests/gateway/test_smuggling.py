@@ -141,7 +141,7 @@ async def answers(port, sent):
         await asyncio.sleep(0.03)  # in a segment of its own the body may be taken for the next request
         writer.write(body)
         try:
-            while piece := await asyncio.wait_for(reader.read(1 << 16), 0.7):
+            while piece := await asyncio.wait_for(reader.read(1 << 16), 0.3):
                 said += piece
         except (TimeoutError, ConnectionError):
             pass

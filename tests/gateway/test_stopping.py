@@ -18,7 +18,9 @@ from audit.storage.sqlite import SqliteReader
 from audit.verification.verify import verify_log
 from gateway.configuration.settings import load_settings
 from gateway.installation.installation import Installation
+from gateway.server.serve import CUT_S, GRACE_S
 from regions.identity.identity import BackendIdentity
+from tests.conftest import CAMPAIGN
 from tests.fakes.backend import FakeBackend, running
 from tests.fakes.lab import POLICY, Lab, chat, open_control
 from tests.fakes.tsa import FakeTsa
@@ -28,6 +30,11 @@ from tests.gateway.test_keeping import KEEPING
 
 STOPS_WITHIN_S = 45
 """What deploy/systemd/domicile.service and deploy/kubernetes give a gateway before they kill it."""
+UP_WITH_GRACE = (
+    "import gateway.server.serve as serve, gateway.cli.app as cli, sys; "
+    "serve.GRACE_S = int(sys.argv.pop(1)); cli.main()"
+)
+"""``domicile``, with the seconds that running answers get before they are cut in front of its words."""
 
 
 class Party:
@@ -77,13 +84,22 @@ class Party:
 
 
 @asynccontextmanager
-async def gateway(made, tmp_path, **settings):
+async def gateway(made, tmp_path, grace_s=GRACE_S, **settings):
     """``domicile up``; yields the process and its address."""
     log, config = tmp_path / "up.log", tmp_path / "config.yaml"
     config.write_text(yaml.safe_dump({"listen": {"port": 0}, "node": "gw-1", **settings}))
     with log.open("wb") as err:
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "gateway", "up", "-c", str(config), "--data", str(made.data), stderr=err
+            sys.executable,
+            "-c",
+            UP_WITH_GRACE,
+            str(grace_s),
+            "up",
+            "-c",
+            str(config),
+            "--data",
+            str(made.data),
+            stderr=err,
         )
     try:
         yield process, await listening(log)
@@ -187,7 +203,7 @@ async def test_with_its_vault_hanging_a_gateway_stops_by_itself_and_loses_nothin
         async with Party(vault.url).listening() as road:
             secrets = {
                 "provider": "vault",
-                "vault": {"address": road.url, "token_file": str(token), "signing_key": "log"},
+                "vault": {"address": road.url, "token_file": str(token), "signing_key": "log", "timeout_s": 1},
             }
             known = await asyncio.to_thread(lambda: load_settings(data=tmp_path / "data", secrets=secrets).secrets)
             async with installation(tmp_path, KEEPING, known) as (made, _):
@@ -218,10 +234,14 @@ async def test_with_its_vault_hanging_a_gateway_stops_by_itself_and_loses_nothin
                 assert findings(made, signer) == []
 
 
+def test_what_service_managers_give_is_enough_for_running_answers_and_for_those_that_are_cut():
+    assert GRACE_S + CUT_S < STOPS_WITHIN_S
+
+
 async def test_with_its_backend_hanging_a_gateway_cuts_the_call_and_closes_it_on_record(tmp_path):
     async with (
         installation(tmp_path) as (made, road),
-        gateway(made, tmp_path) as (process, base),
+        gateway(made, tmp_path, grace_s=GRACE_S if CAMPAIGN else 1) as (process, base),
         aiohttp.ClientSession() as http,
     ):
         headers = {"authorization": f"Bearer {made.key()}"}

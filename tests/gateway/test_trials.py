@@ -133,7 +133,7 @@ async def test_a_policy_that_narrows_while_one_is_tried_governs_the_next_trial(t
                 "process_in: EEA", f"process_in: [{country[first]}]"
             )
             await asyncio.to_thread(made.control.activate_policy, "acme", text)
-            await asyncio.sleep(0.6)  # until the gateway has taken it over
+            await made.taken_over()
 
         came_back(made, second)
         made.backends[first].narrow = narrow

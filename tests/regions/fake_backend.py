@@ -38,7 +38,7 @@ if behave == "fail":
 if behave == "hang":
     time.sleep(3600)
 if behave == "stubborn":
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: Path("terminated").touch())
 if behave in ("parent", "parent that exits", "parent of a daemon"):
     sleep = [sys.executable, "-c", "import time; time.sleep(3600)"]
     grandchild = subprocess.Popen(sleep, start_new_session=behave == "parent of a daemon")

@@ -10,10 +10,11 @@ from backend.engine_config import EngineConfig, size_cache
 from backend.models.checkpoints.checkpoint import Checkpoint
 from backend.models.decoders.decoder import Decoder
 from tests.backend.tiny import generate, greedy
+from tests.conftest import CAMPAIGN
 
-pytestmark = pytest.mark.model
+pytestmark = [pytest.mark.model, pytest.mark.campaign]
 
-NEW_TOKENS = 12
+NEW_TOKENS = 12 if CAMPAIGN else 5
 QUESTIONS = [
     "What is the capital of France?",
     "Write a haiku about rain.",
@@ -40,7 +41,8 @@ QUESTIONS = [
 
 @pytest.fixture(scope="module")
 def prompts(smollm: Checkpoint) -> list[list[int]]:
-    return [smollm.text.encode_chat([{"role": "user", "content": q}]) for q in QUESTIONS]
+    asked = QUESTIONS if CAMPAIGN else QUESTIONS[::2]
+    return [smollm.text.encode_chat([{"role": "user", "content": question}]) for question in asked]
 
 
 @pytest.fixture(scope="module")

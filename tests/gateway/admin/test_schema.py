@@ -19,10 +19,10 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from gateway.admin.app import MAX_BODY, PREFIX, build_admin
-from tests.conftest import CAMPAIGN
+from tests.conftest import how_many
 from tests.gateway.admin.conftest import BODIES
 
-EXAMPLES = 3 * max(1, CAMPAIGN)  # of each operation, once by its schema and once against it
+EXAMPLES = how_many(3, 2)  # of each operation, once by its schema and once against it
 ELSEWHERE = [
     positive_data_acceptance,  # a document cannot say that a tenant exists
     ignored_auth,  # asked of every route in test_app

@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-import time
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
@@ -120,13 +119,12 @@ async def test_logins_end_in_time_and_the_rest_of_the_admin_api_is_not_held(app,
         logins = [asyncio.create_task(come_back(client)) for client in clients]
         await asyncio.sleep(0.2)
         async with browser(admin_app) as other:
-            began = time.monotonic()
             assert (await other.get("/me", headers=token)).status_code == 200
-            waited = time.monotonic() - began
+            held = [login for login in logins if not login.done()]
         answers = await asyncio.wait_for(asyncio.gather(*logins), 20)
         for client in clients:
             await client.aclose()
-        assert waited < 5, "not the issuer's time"
+        assert held, "it was answered while the issuer kept others waiting"
         assert {answer.status_code for answer in answers} == {503}
         assert len(server.asked) < 45, "the breaker spares a provider that does not answer"
 

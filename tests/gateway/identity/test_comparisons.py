@@ -35,12 +35,15 @@ def called(node):
     return None
 
 
-@pytest.mark.parametrize("file", MODULES, ids=lambda file: str(file.relative_to(TREE)))
-def test_no_secret_is_compared_by_equality(file):
-    place = str(file.relative_to(TREE))
-    for line, names in comparisons(ast.parse(file.read_text(encoding="utf-8"))):
-        for name in names & SECRET:
-            assert (place, name) in NO_SECRET, f"{place}:{line}: compare {name} by hmac.compare_digest"
+def test_no_secret_is_compared_by_equality():
+    found = [
+        f"{place}:{line}: compare {name} by hmac.compare_digest"
+        for file in MODULES
+        for line, names in comparisons(ast.parse(file.read_text(encoding="utf-8")))
+        for name in names & SECRET
+        if ((place := str(file.relative_to(TREE))), name) not in NO_SECRET
+    ]
+    assert found == []
 
 
 @pytest.mark.parametrize(

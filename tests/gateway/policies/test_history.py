@@ -78,18 +78,18 @@ async def test_calls_of_every_level_and_version_are_found_again_in_a_pack(tmp_pa
     async with lab(tmp_path, set_up=set_up) as made:
         for policy in (POLICY, POLICY.replace("version: 1", "version: 2") + "limits: {rpm: 600}\n"):
             made.control.activate_policy("acme", policy)
-            await asyncio.sleep(0.6)
+            await made.taken_over()
             for key in ("acme/main", "acme/hr"):
                 assert (await made.post(chat("hi"), key=key)).status == 200
         made.control.activate_policy(None, ABOVE)
-        await asyncio.sleep(0.6)
+        await made.taken_over()
         for key in ("acme/main", "acme/hr"):
             assert (await made.post(chat("hi"), key=key)).status == 200
         hashes = {event["policy_hash"] for event in made.events() if event["type"] == "inference.accepted"}
         assert len(hashes) == 6
         await asyncio.sleep(1.2)  # for the checkpoint
     pack, data = tmp_path / "pack.zip", tmp_path / "data"
-    words = ["audit", "export", "--tenant", "acme", "--data", data, "--output", pack, "--json"]
+    words = ["audit", "export", "acme", "--data", data, "--output", pack, "--json"]
     done = subprocess.run([sys.executable, "-m", "gateway", *map(str, words)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["policies_unknown"] == 0

@@ -1,7 +1,6 @@
 """Calls for a model that sleeps: through a real gateway, whose launcher starts backends in its own process."""
 
 import asyncio
-import time
 from types import SimpleNamespace
 
 import pytest
@@ -99,11 +98,10 @@ async def test_a_stream_that_is_kept_alive_is_refused_inside(sleeping, monkeypat
 
 async def test_more_than_may_wait_are_refused_at_once(sleeping):
     async with sleeping(launcher=FakeLauncher(takes_s=1.0), waiting_per_tenant=2) as made:
-        began = time.monotonic()
         first = [asyncio.create_task(made.post(chat("hi"))) for _ in range(2)]
         await asyncio.sleep(0.2)
         answer = await made.post(chat("hi"))
-        assert time.monotonic() - began < 0.9
+        assert not any(task.done() for task in first), "it did not wait for them"
         assert (answer.status, answer.error["code"]) == (503, "too_many_waiting")
         assert "retry-after" in answer.headers
         assert [done.status for done in await asyncio.gather(*first)] == [200, 200]
@@ -223,9 +221,7 @@ async def test_who_waits_for_what_keeps_failing_is_told_that_it_cannot_start_and
     monkeypatch.setattr("regions.fleet.back_off.FIRST_BACK_OFF_S", 0.05)
     launcher = FakeLauncher(fails=1000)
     async with sleeping(launcher=launcher) as made:
-        began = time.monotonic()
-        answer = await made.post(chat("hi"))
-        assert time.monotonic() - began < WISH.wait_s
+        answer = await made.post(chat("hi"))  # the code is another one where a call has waited out its time
         assert (answer.status, answer.error["code"]) == (503, "backend_cannot_start")
         assert "cannot start" in answer.error["message"] and WHY in answer.error["message"]
         assert (answer.headers["x-should-retry"], "retry-after" in answer.headers) == ("false", False)

@@ -1,5 +1,4 @@
 import json
-import time
 from datetime import UTC, date, datetime
 
 import pytest
@@ -12,6 +11,7 @@ from policy.decision.explain import explain_json, explain_lines
 from policy.document.countries import builtin_countries
 from policy.document.document import load_document
 from policy.facts import Attestation, BackendFacts, RequestFacts, Sink, Subprocessor
+from tests.fakes.work import calls
 from tests.policy.conftest import ADEQUATE, TENANT
 
 POLICIES = [compile_policy(load_document(text), None, builtin_countries()) for text in (TENANT, ADEQUATE)]
@@ -260,12 +260,7 @@ def test_every_input_has_an_answer_and_no_allowed_backend_has_a_missing_or_outsi
             )
 
 
-def test_a_decision_over_a_few_backends_costs_microseconds(build, request_facts, backend):
+def test_a_decision_over_a_few_backends_takes_few_calls(build, request_facts, backend):
     policy, facts = build(), request_facts(*(backend(backend_id=f"b{i}") for i in range(3)))
-    costs = []
-    for _ in range(5):
-        begin = time.process_time()
-        for _ in range(200):
-            decide(policy, facts)
-        costs.append((time.process_time() - begin) / 200)
-    assert min(costs) < 100e-6  # the budget is 50; the machine may be busy
+    decide(policy, facts)
+    assert calls(lambda: decide(policy, facts)) < 400  # some tenths of a microsecond each

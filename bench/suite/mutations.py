@@ -1,0 +1,207 @@
+"""Does a changed suite find what the suite before it found? One planted fault in each of thirty functions.
+
+    python -m bench.suite.mutations --against REVISION --out bench/results/mutations-DATE.json
+
+Each fault is planted in two copies of the product: one with the tests of REVISION, one with the tests of the working
+tree. In both the tests nearest to the function run: those of the module's own test file, and those of a few files that
+import it. A fault counts as found if one of them fails. The fault is drawn by a seed of the function's name, so that
+another run plants the same ones. Ends with 1 if the suite of REVISION finds one that the present suite does not.
+"""
+
+import argparse
+import ast
+import copy
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+LEFT_OUT = shutil.ignore_patterns(".git", ".venv", "__pycache__", "build", ".mypy_cache", ".ruff_cache", ".hypothesis")
+
+TARGETS: dict[str, tuple[str, ...]] = {
+    "gateway/limits/bucket.py:Rate.drained": ("tests/gateway/limits",),
+    "gateway/limits/bucket.py:Budget.begin": ("tests/gateway/limits",),
+    "gateway/identity/keys.py:parse_key": ("tests/gateway/identity/test_keys.py",),
+    "gateway/identity/jwt.py:check_claims": ("tests/gateway/identity",),
+    "gateway/request/routes.py:Routes.may_help": ("tests/gateway/request", "tests/gateway/test_residency.py"),
+    "gateway/request/enforcement.py:Judge.holds": ("tests/gateway/request", "tests/gateway/test_residency.py"),
+    "gateway/request/parking.py:_check_patience": ("tests/gateway/request/test_parking.py",),
+    "gateway/openai/shape.py:*": ("tests/gateway/openai", "tests/gateway/test_fuzz.py"),
+    "gateway/openai/sse.py:*": ("tests/gateway/openai",),
+    "gateway/openai/stream_filter.py:*": ("tests/gateway/openai",),
+    "gateway/records/prices.py:*": ("tests/gateway/records", "tests/gateway/store/reports"),
+    "gateway/server/ledger.py:record_days": ("tests/gateway/server/test_ledger.py", "tests/gateway/test_crash.py"),
+    "gateway/admin/calls/access.py:*": ("tests/gateway/admin",),
+    "gateway/store/change.py:*": ("tests/gateway/store", "tests/gateway/admin"),
+    "regions/routing/router.py:choose": ("tests/regions/routing",),
+    "regions/routing/router.py:trials": ("tests/regions/routing", "tests/gateway/test_residency.py"),
+    "regions/fleet/back_off.py:*": ("tests/regions/fleet",),
+    "policy/decision/decision.py:_refusals_of_backend": ("tests/policy/decision", "tests/gateway/test_residency.py"),
+    "policy/decision/decision.py:_refusals_of_sink": ("tests/policy/decision",),
+    "policy/redact/payment/iban.py:find_ibans": ("tests/policy/redact/payment",),
+    "policy/redact/payment/payment_cards.py:_is_grouped": ("tests/policy/redact/payment",),
+    "policy/redact/ids/checks.py:is_finnish_identity_code": ("tests/policy/redact/ids",),
+    "audit/tree/merkle.py:root_from_inclusion": ("tests/audit/tree",),
+    "audit/tree/note.py:open_note": ("tests/audit/tree",),
+    "audit/log/sequencer.py:Sequencer._collect": ("tests/audit/log", "tests/audit/test_crash.py"),
+    "audit/log/receipt.py:Receipt.parse": ("tests/audit/log/test_receipt.py",),
+    "audit/events/canonical.py:_is_plain": ("tests/audit/events",),
+    "backend/engine/core/block_manager.py:BlockManager.release": ("tests/backend/engine/core",),
+    "backend/engine/core/scheduler.py:Scheduler._admitted": (
+        "tests/backend/engine/core",
+        "tests/backend/engine/test_oracle.py",
+    ),
+    "backend/engine/cpu/sampler.py:*": ("tests/backend/engine/cpu", "tests/backend/engine/test_oracle_ahead.py"),
+}
+"""``file:function``, with where the nearest tests lie; ``*`` stands for a function of the file that the seed draws."""
+
+SWAPS: dict[type[ast.AST], type[ast.AST]] = {
+    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
+    ast.In: ast.NotIn, ast.NotIn: ast.In, ast.Is: ast.IsNot, ast.IsNot: ast.Is,
+    ast.And: ast.Or, ast.Or: ast.And, ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Add, ast.Mod: ast.Mult,
+}  # fmt: skip
+
+
+def functions(tree: ast.AST, prefix: str = "") -> dict[str, ast.FunctionDef | ast.AsyncFunctionDef]:
+    """By qualified name; functions inside of functions belong to the outer one."""
+    found: dict[str, ast.FunctionDef | ast.AsyncFunctionDef] = {}
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            found[prefix + node.name] = node
+        elif isinstance(node, ast.ClassDef):
+            found |= functions(node, f"{prefix}{node.name}.")
+    return found
+
+
+def mutations(function: ast.AST) -> list[tuple[str, int]]:
+    """(what is changed, place in `ast.walk`) of every fault that can be planted in `function`."""
+    found = []
+    for at, node in enumerate(ast.walk(function)):
+        match node:
+            case ast.Compare(ops=[op]) if type(op) in SWAPS:
+                found.append((f"{type(op).__name__} becomes {SWAPS[type(op)].__name__}", at))
+            case ast.BoolOp(op=op) | ast.BinOp(op=op) if type(op) in SWAPS:
+                found.append((f"{type(op).__name__} becomes {SWAPS[type(op)].__name__}", at))
+            case ast.UnaryOp(op=ast.Not()):
+                found.append(("not is left out", at))
+            case ast.Constant(value=bool(value)):
+                found.append((f"{value} becomes {not value}", at))
+            case ast.Constant(value=int(value)):
+                found.append((f"{value} becomes {value + 1}", at))
+    return found
+
+
+def planted(source: str, name: str, at: int) -> str:
+    """`source` with the fault at place `at` of the function `name`; the rest keeps its lines."""
+    function = functions(ast.parse(source))[name]
+    changed = copy.deepcopy(function)
+    node = list(ast.walk(changed))[at]
+    match node:
+        case ast.Compare():
+            node.ops = [SWAPS[type(node.ops[0])]()]  # type: ignore[list-item]
+        case ast.BoolOp() | ast.BinOp():
+            node.op = SWAPS[type(node.op)]()  # type: ignore[assignment]
+        case ast.UnaryOp():
+            node.op, node.operand = ast.Not(), ast.UnaryOp(op=ast.Not(), operand=node.operand)
+        case ast.Constant(value=bool(value)):
+            node.value = not value
+        case ast.Constant(value=int(value)):
+            node.value = value + 1
+    lines = source.splitlines(keepends=True)
+    first = min([function.lineno, *(decorator.lineno for decorator in function.decorator_list)]) - 1
+    indent = " " * function.col_offset
+    written = "".join(f"{indent}{line}\n" for line in ast.unparse(ast.fix_missing_locations(changed)).splitlines())
+    return "".join([*lines[:first], written, *lines[function.end_lineno :]])
+
+
+def drawn(target: str, source: str) -> tuple[str, str, int]:
+    """(function, what is changed, place) of the fault of `target`."""
+    _, _, wanted = target.partition(":")
+    chance = random.Random(target)
+    of = functions(ast.parse(source))
+    able = {name: found for name in of if wanted in ("*", name) and (found := mutations(of[name]))}
+    if not able:
+        raise SystemExit(f"error: {target}: no such function, or nothing in it to change; correct TARGETS")
+    name = chance.choice(sorted(able))
+    what, at = chance.choice(able[name])
+    return name, what, at
+
+
+def failing(tree: Path, tests: list[str], timeout_s: int) -> tuple[str | None, float]:
+    """The first test that fails in `tree`, None if all pass; and the seconds it took."""
+    began = time.monotonic()
+    words = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--tb=no", *tests]
+    try:
+        done = subprocess.run(
+            words, cwd=tree, env=os.environ | {"PYTHONPATH": str(tree)}, capture_output=True, text=True,
+            timeout=timeout_s, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return f"(not over within {timeout_s} s)", time.monotonic() - began
+    took = time.monotonic() - began
+    if done.returncode == 0:
+        return None, took
+    said = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    return (said[0].split()[1] if said else f"(pytest ended with {done.returncode})"), took
+
+
+def copies(folder: Path, against: str) -> tuple[Path, Path]:
+    """The product of the working tree twice: with the tests of the revision `against`, and with its own."""
+    new = shutil.copytree(ROOT, folder / "new", ignore=LEFT_OUT, symlinks=True)
+    old = shutil.copytree(ROOT, folder / "old", ignore=LEFT_OUT, symlinks=True)
+    for part in ("tests", "bench"):
+        shutil.rmtree(old / part)
+    packed = subprocess.run(["git", "archive", against, "tests", "bench"], cwd=ROOT, capture_output=True, check=True)
+    subprocess.run(["tar", "-x", "-C", str(old)], input=packed.stdout, check=True)
+    return old, new
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--against", required=True, help="the revision whose tests are the suite before")
+    parser.add_argument("--out", type=Path, help="write the table here as well")
+    parser.add_argument("--only", help="targets with this in their name")
+    parser.add_argument("--timeout", type=int, default=900, help="seconds for the tests of one fault")
+    parser.add_argument("--draw", action="store_true", help="only say which faults would be planted")
+    options = parser.parse_args()
+    rows = []
+    with tempfile.TemporaryDirectory() as temporary:
+        trees = dict(zip(("before", "now"), copies(Path(temporary), options.against), strict=True))
+        for target, tests in TARGETS.items():
+            if options.only and options.only not in target:
+                continue
+            place = target.partition(":")[0]
+            source = (ROOT / place).read_text(encoding="utf-8")
+            name, what, at = drawn(target, source)
+            row = {"function": f"{place}:{name}", "fault": what}
+            for suite, tree in () if options.draw else trees.items():
+                (tree / place).write_text(planted(source, name, at), encoding="utf-8")
+                there = [test for test in tests if (tree / test).exists()]
+                found, took = failing(tree, there, options.timeout)
+                row |= {f"found {suite} by": found, f"seconds {suite}": round(took, 1)}
+                (tree / place).write_text(source, encoding="utf-8")
+            print(json.dumps(row), flush=True)
+            rows.append(row)
+    report = {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "against": options.against,
+        "faults": len(rows),
+        "found before": sum(row.get("found before by") is not None for row in rows),
+        "found now": sum(row.get("found now by") is not None for row in rows),
+        "rows": rows,
+    }
+    if options.out:
+        options.out.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    print({name: value for name, value in report.items() if name != "rows"})
+    return int(any(row.get("found before by") is not None and row.get("found now by") is None for row in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
