@@ -105,10 +105,19 @@ def _is_never_a_phone(it: _Candidate) -> bool:
     before = it.reading[max(0, it.begin - 2) : it.begin]
     if before[:1].isdigit() and (before[1:] == ":" or (before[1:] == "," and _LAST_AND_YEAR.fullmatch(it.span))):
         return True  # `07:06:01.491989` is a time
-    if it.span.count(".") == 3 and (
-        _HOST.fullmatch(it.span) or _CALLED_HOST.search(it.reading.folded, max(0, it.begin - 24), it.begin)
-    ):
+    return _is_host(it) or _is_written_otherwise(it) or is_count(it.reading, it.begin)
+
+
+def _is_host(it: _Candidate) -> bool:
+    if it.span.count(".") != 3:
+        return False
+    if _HOST.fullmatch(it.span):
         return True
+    return _CALLED_HOST.search(it.reading.folded, max(0, it.begin - 24), it.begin) is not None
+
+
+def _is_written_otherwise(it: _Candidate) -> bool:
+    """Whether its form is that of a date, a file's number, a sum, a version or a share."""
     return (
         _DATE.fullmatch(it.span) is not None
         or _FILE.fullmatch(it.span) is not None
@@ -117,7 +126,6 @@ def _is_never_a_phone(it: _Candidate) -> bool:
         or _COUNTED.match(it.reading, it.end) is not None
         or _VERSION.fullmatch(it.span) is not None
         or is_share(it.reading, it.begin, it.end)
-        or is_count(it.reading, it.begin)
     )
 
 

@@ -17,6 +17,7 @@ from gateway.content.inspection import INLINE_BYTES, INLINE_PARSE_BYTES, Inspect
 from gateway.content.prompt import OutputFilters, prepare
 from gateway.content.whole_answer import Handling, whole_answer
 from gateway.errors import BackendFailed, BodyTooComplex, RedactionRefused, TooManyConcurrent
+from gateway.openai.answer_formats import Vectors
 from gateway.openai.bounds import SLICE
 from gateway.openai.endpoints import CHAT
 from policy.errors import RedactionBlocked, RedactionError
@@ -103,7 +104,7 @@ async def test_a_large_answer_without_a_filter_is_read_in_a_process_and_passes_a
 async def test_a_large_answer_of_vectors_is_read_in_a_process():
     data = [{"index": at, "embedding": [0.25] * 1000, "text": "not asked for"} for at in range(40)]
     raw = json.dumps({"data": data, "model": "m", "usage": {"prompt_tokens": 3, "total_tokens": 3}}).encode()
-    vectors = Handling(generates=False)
+    vectors = Handling(Vectors())
     async with Inspection(Settings(processes=1)) as inspection:
         there = await inspection.whole_answer(raw, vectors, None, "acme")
         assert len(inspection._all) == 1
