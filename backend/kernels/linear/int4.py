@@ -22,7 +22,6 @@ from backend.kernels.launching import tuning
 from backend.kernels.launching.chaining import after_predecessors, chained
 from backend.kernels.launching.launch import require
 from backend.kernels.linear.int4_reference import GROUP, MOST_ROWS, require_packed
-from backend.kernels.linear.narrow import ask_for
 
 
 @triton.jit
@@ -99,9 +98,9 @@ def _added_group(
     return acc + part * scale[:, None], up + up_part * up_scale[:, None]
 
 
-@triton.jit(do_not_specialize=["rows", "splits", "prefetch"])
+@triton.jit(do_not_specialize=["rows", "splits"])
 def _int4_linear(
-    x_ptr, word_ptr, group_ptr, y_ptr, bias_ptr, rows, outputs, chunks, splits, prefetch,
+    x_ptr, word_ptr, group_ptr, y_ptr, bias_ptr, rows, outputs, chunks, splits,
     BIAS: tl.constexpr, GATED: tl.constexpr, BF16: tl.constexpr, PACKED: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, UNROLL: tl.constexpr, FOLD: tl.constexpr,
     CHAINED: tl.constexpr,
@@ -121,10 +120,6 @@ def _int4_linear(
     acc = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
     up = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
     if CHAINED:
-        size = tl.full([BLOCK_N], 0, tl.int32) + tl.minimum(part_of_split * 64, prefetch)  # bytes
-        ask_for(word_ptr + real.to(tl.int64) * (chunks * 16) + begin * 16, size)
-        if GATED:
-            ask_for(word_ptr + (outputs + real).to(tl.int64) * (chunks * 16) + begin * 16, size)
         cuda.gdc_wait()
     for first in tl.range(begin, begin + part_of_split, UNROLL):
         for i in tl.static_range(UNROLL):  # independent sums: one's products are computed beside the other's numbers
@@ -245,14 +240,14 @@ def _launch(
 ) -> None:
     rows, chunks = len(x), len(groups)
     arguments = choice.arguments()
-    splits, prefetch = arguments.pop("SPLITS"), arguments.pop("PREFETCH")
+    splits = arguments.pop("SPLITS")
     require(chunks % (splits * arguments["UNROLL"]) == 0, f"{choice} does not divide {chunks} groups of columns")
     if rows == 0:
         return
     outputs = y.shape[-1]
     grid = (triton.cdiv(outputs, arguments["BLOCK_N"]), splits, triton.cdiv(rows, arguments["BLOCK_M"]))
     _int4_linear[grid](
-        x, words, groups, y, bias, rows, outputs, chunks, splits, prefetch, BIAS=bias is not None, GATED=gated,
+        x, words, groups, y, bias, rows, outputs, chunks, splits, BIAS=bias is not None, GATED=gated,
         BF16=x.dtype == torch.bfloat16, PACKED=not triton.knobs.runtime.interpret, **arguments, **chained(),
     )  # fmt: skip
 
@@ -267,9 +262,7 @@ def default_choice(padded: int, outputs: int, width: int, *, gated: bool, parts:
     while not gated and splits < 8 and -(-outputs // block_n) * splits < programs and chunks % (2 * splits) == 0:
         splits *= 2
     stages = 4 if padded <= 64 else 3
-    return tuning.Choice.of(
-        warps, stages, BLOCK_M=block_m, BLOCK_N=block_n, SPLITS=splits, UNROLL=1, FOLD=0, PREFETCH=1024
-    )
+    return tuning.Choice.of(warps, stages, BLOCK_M=block_m, BLOCK_N=block_n, SPLITS=splits, UNROLL=1, FOLD=0)
 
 
 def candidates(padded: int, outputs: int, width: int, *, gated: bool, parts: bool) -> list[tuning.Choice]:
@@ -289,9 +282,7 @@ def candidates(padded: int, outputs: int, width: int, *, gated: bool, parts: boo
         depths = [(1, 3), (1, 4), (1, 2)]
     chunks = width // GROUP
     return [
-        tuning.Choice.of(
-            warps, stages, BLOCK_M=block_m, BLOCK_N=block_n, SPLITS=splits, UNROLL=unroll, FOLD=fold, PREFETCH=1024
-        )
+        tuning.Choice.of(warps, stages, BLOCK_M=block_m, BLOCK_N=block_n, SPLITS=splits, UNROLL=unroll, FOLD=fold)
         for block_m, block_n, warps, fold in tiles
         for unroll, stages in depths
         for splits in ((1,) if gated else (2, 4, 8) if parts else (1, 2, 4, 8))

@@ -26,7 +26,7 @@ MOST_ROWS = 64
 
 
 @triton.jit
-def ask_for(row_ptr, size):
+def _prefetch(row_ptr, size):
     """Ask for the first `size` bytes of each row in L2 (PTX ISA, cp.async.bulk.prefetch)."""
     tl.inline_asm_elementwise(
         "cp.async.bulk.prefetch.L2.global [$1], $2; mov.u32 $0, 0;", "=r,l,r", [row_ptr.to(tl.int64), size],
@@ -52,9 +52,9 @@ def _narrow_linear(
     if CHAINED:
         ITEM: tl.constexpr = weight_ptr.dtype.element_ty.primitive_bitwidth // 8
         size = tl.full([BLOCK_N], 0, tl.int32) + tl.minimum(part * ITEM, prefetch)
-        ask_for(weight_row + begin, size)
+        _prefetch(weight_row + begin, size)
         if GATED:
-            ask_for(up_row + begin, size)
+            _prefetch(up_row + begin, size)
         cuda.gdc_wait()
     acc = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
     up = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
