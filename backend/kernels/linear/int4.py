@@ -16,6 +16,7 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.language.extra import cuda
 
 from backend.kernels.launching import tuning
 from backend.kernels.launching.chaining import after_predecessors, chained
@@ -118,7 +119,8 @@ def _int4_linear(
     inside_x = (m < rows)[None, :]
     acc = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
     up = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
-    after_predecessors(CHAINED)
+    if CHAINED:
+        cuda.gdc_wait()
     for first in tl.range(begin, begin + part_of_split, UNROLL):
         for i in tl.static_range(UNROLL):  # independent sums: one's products are computed beside the other's numbers
             chunk = first + i
@@ -130,6 +132,8 @@ def _int4_linear(
             acc, up = _added_group(
                 acc, up, words, groups, up_words, up_groups, x_row + chunk * 128, inside_x, GATED, BF16, PACKED, FOLD
             )
+    if CHAINED:
+        cuda.gdc_launch_dependents()
     if GATED:
         acc = acc / (1.0 + tl.exp(-acc)) * up
     if BIAS:
