@@ -15,6 +15,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, field_validator
 
+from backend.sampling_parameters import field
+
 REQUEST_ID_HEADER = "x-request-id"
 PROJECT_HEADER = "x-domicile-project"  # for whom a call is, set by the gateway: projects share a backend fairly
 REQUEST_TOKEN_HEADER = "x-domicile-token"  # noqa: S105  # its name
@@ -92,16 +94,16 @@ class GenerationRequest(WireModel):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     n: int | None = Field(None, ge=1, le=MAX_CHOICES)
-    temperature: float | None = Field(None, ge=0, le=2)
-    top_p: float | None = Field(None, gt=0, le=1)
-    top_k: int | None = Field(None, ge=-1)
+    temperature: float | None = field("temperature")
+    top_p: float | None = field("top_p")
+    top_k: int | None = field("top_k")
     seed: int | None = Field(None, ge=-(2**63), lt=2**63)
     stop: str | Annotated[list[str], FAIL_FAST, Field(max_length=MAX_STOP_STRINGS)] | None = None
     max_tokens: int | None = Field(None, ge=1)
-    min_p: float | None = Field(None, ge=0, le=1)
-    presence_penalty: float | None = Field(None, ge=-2, le=2)
-    frequency_penalty: float | None = Field(None, ge=-2, le=2)
-    repetition_penalty: float | None = Field(None, gt=0, le=100)
+    min_p: float | None = field("min_p")
+    presence_penalty: float | None = field("presence_penalty")
+    frequency_penalty: float | None = field("frequency_penalty")
+    repetition_penalty: float | None = field("repetition_penalty")
     logit_bias: Annotated[dict[str, Annotated[float, Field(ge=-100, le=100)]], Field(max_length=MAX_BIASES)] | None = (
         None
     )

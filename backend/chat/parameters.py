@@ -3,8 +3,9 @@
 import secrets
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
+from backend import sampling_parameters
 from backend.chat.choice import TextOptions
 from backend.engine.core.sampling import SamplingParams
 from backend.errors import ContextLengthExceeded, InvalidRequest
@@ -16,7 +17,6 @@ SEED_STEP = 0x9E3779B97F4A7C15  # 2**64 / golden ratio: choices of one request d
 SEED_SPACE = 1 << 63
 MAX_BIASES = 1024
 NEUTRAL_DEFAULTS = SamplingDefaults()
-T = TypeVar("T")
 NOT_RENDERED = {"annotations", "audio", "refusal"}  # of an answer that comes back: `unsupported` has looked at them
 
 
@@ -216,17 +216,10 @@ def _sampling_params(
 ) -> SamplingParams:
     """How the tokens of one choice are drawn. Only the first choice of a prompt reports the prompt's log
     probabilities. Raises InvalidRequest for a token outside the vocabulary."""
-    defaults = limits.defaults
     best_of = asked.made > asked.n
     return SamplingParams(
         max_tokens=max_tokens,
-        temperature=_or(request.temperature, defaults.temperature),
-        top_k=max(0, _or(request.top_k, defaults.top_k)),
-        top_p=_or(request.top_p, defaults.top_p),
-        min_p=_or(request.min_p, defaults.min_p),
-        presence_penalty=request.presence_penalty or 0.0,
-        frequency_penalty=request.frequency_penalty or 0.0,
-        repetition_penalty=_or(request.repetition_penalty, defaults.repetition_penalty),
+        **sampling_parameters.values(request, limits.defaults),
         logit_bias=_logit_bias(request, limits.vocab_size),
         seed=(asked.seed + choice * SEED_STEP) % SEED_SPACE,
         min_tokens=min(request.min_tokens or 0, max_tokens),
@@ -241,10 +234,6 @@ def _sampling_params(
         thought_token=constraints.thought_token,
         grammar_size=constraints.grammar_size,
     )
-
-
-def _or(asked: T | None, default: T) -> T:
-    return default if asked is None else asked
 
 
 def _truncated(prompts: list[list[int]], most: int | None, room: int) -> list[list[int]]:

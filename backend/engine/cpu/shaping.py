@@ -1,6 +1,6 @@
 """What changes a row of logits before anything is drawn from it, in this order:
 
-1. `logit_bias` is added;
+1. what looks at no token (`logit_effects`): `logit_bias` is added;
 2. tokens that would end the sequence are forbidden until `min_tokens`;
 3. repetition, then frequency and presence penalties, as `kernels.penalties` defines them;
 4. tokens that a grammar or a restriction forbids are forbidden; under one, step 2 leaves an end where nothing else
@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from backend.engine.core.logit_effects import EFFECTS, wanted
 from backend.engine.core.sampling import SamplingParams
 
 FORBIDDEN = float("-inf")
@@ -26,9 +27,9 @@ def shape(row: Tensor, params: SamplingParams, prompt: list[int], output: list[i
     row: [vocab_size], float32. output: the tokens of the answer before the one to be drawn. ends: tokens that would end
     the sequence.
     """
-    if params.logit_bias:
-        ids, values = zip(*params.logit_bias, strict=True)
-        row.index_add_(0, torch.tensor(ids), torch.tensor(values, dtype=row.dtype))
+    for effect in EFFECTS:
+        if wanted(effect, params):
+            effect.apply(row[None], [0], [params])
     if len(output) < params.min_tokens and ends:
         row[list(ends)] = FORBIDDEN
     if params.penalised:

@@ -13,7 +13,9 @@ import torch
 from torch import Tensor
 
 from backend.engine.core.h2d import pinned, sent
+from backend.engine.core.logit_effects import EFFECTS, LogitEffect, wanted
 from backend.engine.core.progress import TokenLogprobs
+from backend.engine.core.sampling import SamplingParams
 from backend.engine.core.scheduler import Scheduled
 from backend.engine.core.sequence import Sequence
 from backend.engine.core.token_masks import Allowed
@@ -26,11 +28,11 @@ TIES = 8
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """By place in the batch: biases (place, token, value), table rows of those with penalties (-1: none) and their
-    sizes, masks of those that may not end yet; and the place of each sequence that draws, by id."""
+    """By place in the batch: effects with the places that ask for them, table rows of those with penalties (-1: none)
+    and their sizes, masks of those that may not end yet; and the place of each sequence that draws, by id."""
 
     places: dict[int, int]
-    biases: list[tuple[int, int, float]]
+    effects: list[tuple[LogitEffect, list[tuple[int, SamplingParams]]]]
     penalised: list[int]
     sizes: list[list[float]]
     masks: dict[int, Tensor]
@@ -64,14 +66,14 @@ class DeviceShaping:
     def plan(self, batch: list[Scheduled]) -> "Plan":
         """What is to be done to a step's logits, as far as it is known before the step's masks."""
         samplers = [(i, s.sequence) for i, s in enumerate(batch) if s.samples]
-        biases = [(i, t, v) for i, s in samplers for t, v in s.params.logit_bias]
+        effects = [(effect, [(i, s.params) for i, s in samplers if wanted(effect, s.params)]) for effect in EFFECTS]
         rows = [-1] * len(batch)
         for i, sequence in samplers:
             if sequence.params.penalised:
                 rows[i] = row_of(sequence)
         return Plan(
             places={sequence.id: i for i, sequence in samplers},
-            biases=biases,
+            effects=[(effect, asking) for effect, asking in effects if asking],
             penalised=rows if max(rows) >= 0 else [],
             sizes=[
                 [s.sequence.params.repetition_penalty for s in batch],
@@ -85,10 +87,8 @@ class DeviceShaping:
         """What is drawn from: [rows, vocab] float32. logits: [rows, vocab] of the batch that `plan` is of, left as they
         are. allowed: see `engine.Runner.launch`."""
         x = logits.to(torch.float32, copy=True)
-        if plan.biases:
-            places, tokens, values = zip(*plan.biases, strict=True)
-            where = (self._sent(list(places)), self._sent(list(tokens)))
-            x.index_put_(where, self._sent(list(values), torch.float32), accumulate=True)
+        for effect, asking in plan.effects:
+            effect.apply(x, [place for place, _ in asking], [params for _, params in asking])
         if plan.penalised:
             bits, counts = self._tables()
             sizes = self._sent(plan.sizes, torch.float32).unbind(0)

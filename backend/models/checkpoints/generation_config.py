@@ -7,6 +7,7 @@ from typing import Any
 
 from backend.errors import CorruptCheckpoint
 from backend.models.checkpoints.safetensors import read_json
+from backend.sampling_parameters import PARAMETERS, SamplingParameter
 
 FILE = "generation_config.json"
 
@@ -22,32 +23,22 @@ class SamplingDefaults:
     repetition_penalty: float = 1.0
 
 
-RANGES: dict[str, tuple[float, float]] = {
-    "temperature": (0, 2),
-    "top_p": (1e-9, 1),
-    "top_k": (-1, 1 << 31),
-    "min_p": (0, 1),
-    "repetition_penalty": (1e-9, 100),
-}
-
-
 def sampling_defaults(folder: Path) -> SamplingDefaults:
     """Of a Hugging Face folder; neutral where it names none. Raises CorruptCheckpoint for a value out of range."""
     if not (folder / FILE).is_file():
         return SamplingDefaults()
     config = read_json(folder / FILE)
-    found = {name: _number(name, config[name]) for name in RANGES if config.get(name) is not None}
-    if "top_k" in found:
-        found["top_k"] = max(0, int(found["top_k"]))
-    return SamplingDefaults(**found)  # type: ignore[arg-type]
+    return SamplingDefaults(**{
+        p.name: _number(p, config[p.name]) for p in PARAMETERS if p.recommended and config.get(p.name) is not None
+    })  # fmt: skip
 
 
-def _number(name: str, value: Any) -> float:
-    low, high = RANGES[name]
+def _number(parameter: SamplingParameter, value: Any) -> Any:
     plain = isinstance(value, int | float) and not isinstance(value, bool)
-    if not plain or not isfinite(value) or not low <= value <= high:
+    if not plain or not isfinite(value) or not parameter.allows(value):
         raise CorruptCheckpoint(
-            f"{FILE}: {name} is {value!r} and has to be a number from {low:g} to {high:g}; "
+            f"{FILE}: {parameter.name} is {value!r} and has to be a number {parameter.range}; "
             "correct it, or start with --generation-config none"
         )
-    return float(value)
+    found = parameter.value(value, None)
+    return int(found) if parameter.whole else float(found)

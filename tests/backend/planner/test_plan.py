@@ -203,3 +203,50 @@ def test_a_model_that_no_card_computes_is_not_planned_for(folder: Path, tmp_path
     refused = CliRunner().invoke(app, ["plan", "--model", str(tmp_path)])
     assert refused.exit_code == 1
     assert "mixture of experts" in refused.output
+
+
+AWQ = {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True}
+
+
+def test_four_bit_weights_are_counted_as_they_are_stored_and_kept_modules_in_full() -> None:
+    stored = from_hugging_face(MODELS["llama-8b"] | {"quantization_config": AWQ})
+    products = parameters(stored).products
+    packed = weight_bytes(stored, "bfloat16", None)
+    assert packed == products // 2 + products // 32 + 2 * (parameters(stored).total - products)
+    assert weight_bytes(stored, "bfloat16", "none") == weight_bytes(LLAMA, "bfloat16", None)
+    kept = {"quantization_config": AWQ | {"modules_to_not_convert": ["lm_head", "mlp.down_proj"]}}
+    down = 32 * 4096 * 14336
+    partly = weight_bytes(from_hugging_face(MODELS["llama-8b"] | kept), "bfloat16", None)
+    assert partly - packed == 2 * down - down // 2 - down // 32
+
+
+def test_four_bit_weights_leave_more_room_and_decode_faster_on_a_card_that_has_no_fp8_too() -> None:
+    stored = from_hugging_face(MODELS["llama-8b"] | {"quantization_config": AWQ})
+    for card in CARDS.values():
+        dense, packed = Roofline(LLAMA, on_gpu(), card), Roofline(stored, on_gpu(), card)
+        assert packed.seconds(Step(1, 512)) < 0.75 * dense.seconds(Step(1, 512))
+        assert memory_of(stored, on_gpu(), card).blocks > memory_of(LLAMA, on_gpu(), card).blocks
+
+
+@pytest.mark.parametrize(
+    ("stored", "quantization", "message"),
+    [
+        (True, "fp8", "the checkpoint's weights are awq; leave --quantization out"),
+        (True, "gptq", "quantization gptq needs a checkpoint that is stored so"),
+        (False, "awq", "quantization awq needs a checkpoint that is stored so"),
+    ],
+)
+def test_a_format_that_the_checkpoint_cannot_be_brought_into_is_refused(
+    stored: bool, quantization: str, message: str
+) -> None:
+    model = from_hugging_face(MODELS["llama-8b"] | ({"quantization_config": AWQ} if stored else {}))
+    with pytest.raises(ConfigError, match=message):
+        plan(model, on_gpu(quantization=quantization), H100, concurrency=1, prompt=512, answer=256)
+
+
+def test_four_bit_weights_and_a_mode_that_they_have_no_product_for_are_refused_in_words() -> None:
+    model = from_hugging_face(MODELS["llama-8b"] | {"quantization_config": AWQ})
+    with pytest.raises(ConfigError, match="products of awq weights depend on the batch; choose --quantization none"):
+        plan(model, on_gpu(batch_invariant=True), H100, concurrency=1, prompt=512, answer=256)
+    free = on_gpu(batch_invariant=True, quantization="none")
+    assert plan(model, free, H100, concurrency=1, prompt=512, answer=256).refusal is None

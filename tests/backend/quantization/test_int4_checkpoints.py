@@ -36,7 +36,7 @@ Q = "model.layers.1.self_attn.q_proj"
 
 
 def quantised(weight: Tensor, seed: int) -> tuple[Tensor, Tensor, Tensor]:
-    """(numbers [out, in], zeros and scales [out, groups]) near a weight; zeros from 1 to 15, as in both formats."""
+    """(numbers [out, in], zeros and scales [out, groups]) near a weight; zeros of 1 to 15, as both formats have."""
     out, width = weight.shape
     zeros = torch.randint(1, 16, (out, width // 128), generator=torch.Generator().manual_seed(seed))
     scales = (weight.view(out, -1, 128).abs().amax(-1) / 6).half()

@@ -15,6 +15,7 @@ from backend.models.config import ModelConfig
 from backend.models.families import mixtral
 from backend.models.families.family import Experts
 from backend.planner.memory import weight_bytes
+from tests.backend.quantization.test_int4_checkpoints import write as write_int4
 from tests.backend.tiny import generate, greedy, tiny_config, tiny_engine, tiny_model, write_folder
 from tests.backend.tiny_families import FAMILIES, tiny_family, write_family
 
@@ -115,6 +116,34 @@ def test_a_family_that_departs_from_llama_is_served_from_its_checkpoint_and_slee
     engine.wake()
     assert generate(engine, prompts, greedy(20)) == said
     assert engine.scrub() == 0
+
+
+@needs_gpu
+@pytest.mark.parametrize("changes", [{}, {"graphs": False}, {"kv_dtype": "fp8"}, {"speculation": "ngram"}], ids=str)
+@pytest.mark.parametrize("layout", ["awq", "gptq"])
+def test_a_checkpoint_of_four_bits_is_served_packed_and_sleeps(
+    layout: str, changes: dict[str, Any], tmp_path: Path
+) -> None:
+    write_int4(tmp_path, layout)
+    settings = {"num_blocks": 200, "max_model_len": 256, "max_num_seqs": 8, "max_num_batched_tokens": 512, **changes}
+    config = on_gpu(model=str(tmp_path), **settings)
+    engine = Engine.from_checkpoint(Checkpoint(tmp_path), config)
+    prompts = [[1, 2, 3], [5] * 40, list(range(60)), [7] * 250]
+    said = generate(engine, prompts, greedy(5))
+    assert engine.sleep() > 0
+    engine.wake()
+    assert generate(engine, prompts, greedy(5)) == said
+    assert engine.scrub() == 0
+
+
+@needs_gpu
+@pytest.mark.parametrize("layout", ["awq", "gptq"])
+def test_without_quantization_such_a_checkpoint_gives_the_cpus_tokens(layout: str, tmp_path: Path) -> None:
+    exact = write_int4(tmp_path, layout)
+    config = on_gpu(model=str(tmp_path), quantization="none", dtype="float32", num_blocks=200, max_model_len=256)
+    prompts = [[1, 2, 3], [5] * 40, list(range(60))]
+    said = generate(Engine.from_checkpoint(Checkpoint(tmp_path), config), prompts, greedy(20))
+    assert said == generate(tiny_engine(exact), prompts, greedy(20))
 
 
 @needs_gpu
