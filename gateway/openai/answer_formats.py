@@ -64,8 +64,8 @@ class Vectors:
 def read_embeddings(raw: bytes) -> tuple[dict[str, Any], Usage | None]:
     """A backend's answer reduced to vectors, their indexes, the model and the usage; and the usage by itself.
 
-    Other members are removed, because they may repeat the input and were not inspected. Raises BackendFailed for what is
-    no such answer.
+    Other members are removed, because they may repeat the input and were not inspected. Raises BackendFailed for what
+    is no such answer.
     """
     try:
         said = read(raw)
