@@ -1,4 +1,4 @@
-"""What each tenant's backends are in the eyes of a policy: the fleet, described by the catalogue of the day."""
+"""The backends of each tenant with the facts that policies judge: the fleet, described by today's catalogue."""
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, date, datetime
@@ -21,7 +21,7 @@ class BackendRegistry:
         self._catalogue = catalogue
         self._today = today
         self._day: date | None = None
-        self._facts: dict[str, tuple[Backend, BackendFacts]] = {}  # by id: to hash a backend reads all that is in it
+        self._facts: dict[str, tuple[Backend, BackendFacts]] = {}  # by id: hashing a backend reads all of its fields
         self._candidates: dict[tuple[str, str], tuple[BackendFacts, ...]] = {}
         self._deployments: dict[tuple[str, str], Deployment] = {}
 
@@ -30,35 +30,39 @@ class BackendRegistry:
         return self._catalogue.version
 
     def replace(self, records: Iterable[BackendRecord], deployments: Iterable[Deployment] = ()) -> None:
-        """Take over what the control store says now."""
+        """Replace all backends and deployments by those of the control store."""
         self._deployments = {(each.tenant, each.model): each for each in deployments if not each.draining}
         self._fleet.replace(Backend.model_validate(r.model_dump(include=BACKEND_FIELDS)) for r in records)
         self._day = None
 
     def models(self, tenant: str) -> tuple[str, ...]:
+        """Names of the models that `tenant` may call, sorted: of backends, and of deployments that can start one."""
         promised = {model for owner, model in self._deployments if owner == tenant}
         return tuple(sorted(promised.union(self._fleet.models(tenant))))
 
     def deployment(self, tenant: str, model: str) -> Deployment | None:
-        """What starts backends for `model`, if anything does."""
+        """The deployment that starts backends for `model`, if there is one."""
         return self._deployments.get((tenant, model))
 
     def facts(self, tenant: str, model: str) -> tuple[BackendFacts, ...]:
-        """Of every backend of `tenant` that serves `model`, however it fares, and of those that a deployment can start:
-        where a call may go does not hang on who is up. The same tuple until something changes."""
+        """Facts of every backend of `tenant` that serves `model`, whether it is running or not, and of those that a
+        deployment can start: where a call may go does not depend on what is running. The same tuple until something
+        changes."""
         self._begin_day()
         known = self._candidates.get((tenant, model))
         if known is None:
             known = tuple(self.facts_of(backend) for backend in self._fleet.candidates(tenant, model))
             known += self._potential(tenant, model, {fact.region for fact in known})
-            if known:  # names that are made up are not kept
+            if known:  # made-up names are not cached
                 self._candidates[tenant, model] = known
         return known
 
     def backends(self, tenant: str, model: str) -> tuple[Backend, ...]:
+        """The registered backends of `tenant` that serve `model`."""
         return self._fleet.candidates(tenant, model)
 
     def facts_of(self, backend: Backend) -> BackendFacts:
+        """Facts of one backend as of today."""
         day = self._begin_day()
         known = self._facts.get(backend.id)
         if known is None or known[0] is not backend:
@@ -75,7 +79,7 @@ class BackendRegistry:
         return known[1]
 
     def _potential(self, tenant: str, model: str, up: set[str | None]) -> tuple[BackendFacts, ...]:
-        """Of one backend of our own in each region of the deployment where none is."""
+        """Facts of one backend of our own in each region of the deployment that has none."""
         deployment = self._deployments.get((tenant, model))
         if deployment is None:
             return ()
@@ -94,7 +98,7 @@ class BackendRegistry:
         )
 
     def _begin_day(self) -> date:
-        """Rows of the catalogue begin and end by the day."""
+        """Today; drops cached facts when the day changed, since catalogue entries are valid by the day."""
         today = self._today()
         if self._day != today:
             self._day, self._facts, self._candidates = today, {}, {}
@@ -102,6 +106,7 @@ class BackendRegistry:
 
 
 def no_such_model(offered: Sequence[str]) -> ModelNotFound:
-    """Says what there is instead of what was asked for: that may be anything, a key in the wrong field too."""
+    """The error for an unknown model. It lists the offered models and does not repeat the requested name, which may be
+    anything, even a key in the wrong field."""
     there_are = f"; there are: {', '.join(offered[:10])}" if offered else ""
     return ModelNotFound(f"That model does not exist, or is not offered to you{there_are}", param="model")

@@ -1,11 +1,11 @@
-"""Who and what this gateway knows, in memory: no request waits for the database.
+"""Tenants, keys, policies and backends in memory, so that no request waits for the database.
 
-A snapshot of the control store, immutable and swapped whole. Four times a second the store's configuration epoch is
-read, in a thread; when it moved, only the rows changed since are. So a revoked key stops working in every process
-within a second; where the database tells of changes, at once. If the epoch could not be read for five seconds, the
-directory answers nobody (fail closed).
+The directory holds an immutable snapshot of the control store. A thread reads the store's configuration epoch four
+times a second; when it changed, it reads the rows that changed since and replaces the snapshot. So a revoked key stops
+working in every process within a second, and at once where the database sends notifications. If the epoch could not be
+read for five seconds, no call is authenticated (fail closed).
 
-Once a minute the thread writes back what was seen: which keys were used, and their hashes under a newer pepper.
+Once a minute the thread writes back which keys were used, and their hashes under a newer pepper.
 """
 
 import asyncio
@@ -48,16 +48,16 @@ _NO_DIGEST = bytes(32)
 Address = IPv4Address | IPv6Address
 
 CompilePolicy = Callable[[str, str, str | None, str | None], PolicyInForce]
-"""(tenant, its document, a project's or None, the operator's or None) -> what is in force; raises what is wrong."""
+"""(tenant, its document, a project's or None, the operator's or None) -> the compiled policy; raises PolicyError."""
 
 
 class DirectoryStale(Exception):
-    """The control store could not be read for too long: what is known may no longer be true."""
+    """The control store could not be read for too long: the snapshot may be out of date."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The control store as of one epoch. Principals and policies are made when first asked for, then kept."""
+    """The control store as of one epoch. Principals and policies are made on first use, then cached."""
 
     epoch: int = 0
     tenants: Mapping[str, bool] = field(default_factory=dict)
@@ -126,7 +126,7 @@ class Directory:
         self._written_at = monotonic()
         self._in_force: dict[tuple[str, str, str | None, str | None], PolicyInForce | str] = {}
         self._read_at = self._tried_at = float("-inf")
-        self._failed = False  # the last look into the store
+        self._failed = False  # the last read of the store
         self._checking = asyncio.Lock()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="directory")
         self._polling: asyncio.Task[None] | None = None
@@ -169,10 +169,10 @@ class Directory:
             raise DirectoryStale(f"the control store could not be read for {age:.0f} s")
 
     async def authenticate(self, token: str, address: Address | None = None) -> Principal:
-        """The bearer of `token`, who calls from `address`.
+        """The principal of the API key `token`, for a call from `address`.
 
-        A key not known here waits for one more look into the store, at most 0.1 s away. So does every call where it
-        was us who did not look, because this process stood still. Raises a KeyRefused, or DirectoryStale.
+        For an unknown key the store is read once more, within 0.1 s. The same for every call if the snapshot is stale
+        because this process was suspended. Raises a KeyRefused, or DirectoryStale.
         """
         key = parse_key(token)
         try:
@@ -184,7 +184,7 @@ class Directory:
         return self.principal(key, address)
 
     async def authenticate_machine(self, machine: Machine) -> Principal:
-        """As `authenticate`, of a machine whose token the identity provider signed. Raises as `machine`."""
+        """The principal of a machine whose token the identity provider signed. Raises as `machine`."""
         try:
             return self.machine(machine)
         except DirectoryStale:
@@ -192,7 +192,7 @@ class Directory:
         return self.machine(machine)
 
     def principal(self, key: ApiKey, address: Address | None = None) -> Principal:
-        """The bearer of `key`, from memory.
+        """The principal of `key`, from memory.
 
         Raises KeyUnknown, KeyRevoked, KeyExpired, KeyElsewhere (also where the key asks for certain addresses and none
         is known), or DirectoryStale.
@@ -242,8 +242,8 @@ class Directory:
         return principal
 
     def is_current(self, principal: Principal) -> bool:
-        """Whether `principal` may still be relied on: no configuration changed since it was made, its key or token has
-        not expired, and the control store was read recently. Costs no look-up."""
+        """Whether `principal` is still valid: no configuration changed since it was made, its key or token has not
+        expired, and the control store was read recently. Costs no look-up."""
         if principal.as_of is not self._snapshot.mark or self._monotonic() - self._read_at > STALE_AFTER_S:
             return False
         return principal.expires_at is None or principal.expires_at > self._now()
@@ -258,17 +258,17 @@ class Directory:
         )
 
     def stops(self) -> Iterable[StopRecord]:
-        """What was ever stopped, also what goes on again."""
+        """All stops, including those that were resumed."""
         return self._snapshot.stops.values()
 
     def deployments(self) -> tuple[Deployment, ...]:
-        """Those that live, and whose tenants do."""
+        """Deployments that are not deleted, of tenants that are not revoked."""
         found = self._snapshot.deployments.values()
         return tuple(each for each in found if each is not None and self._snapshot.is_living(each.tenant))
 
     @property
     def prices(self) -> PriceBook:
-        """All versions there are, the configuration's included."""
+        """All versions of prices, including those of the configuration file."""
         return self._prices
 
     def _principal(
@@ -299,7 +299,7 @@ class Directory:
         )
 
     def _policy(self, snapshot: Snapshot, tenant: str, project: str) -> PolicyInForce | str:
-        """What is in force, or why nothing is: never a default."""
+        """The policy in force, or the reason why there is none; there is no default."""
         own = snapshot.policies.get((tenant, TENANT_SCOPE))
         if own is None:
             return f"tenant {tenant} has no active policy"
@@ -315,7 +315,7 @@ class Directory:
             result = self._compile(
                 tenant, own.document, tighter.document if tighter else None, operator.document if operator else None
             )
-        except Exception as error:  # whatever it is: no policy, no request
+        except Exception as error:  # of any kind: without a policy no request is processed
             result = f"the policy of {tenant}/{project} does not compile: {error}"
             log.error("%s", result)
         self._in_force[version] = result
@@ -333,7 +333,7 @@ class Directory:
                 await self._write_back_quietly()
 
     async def write_back(self) -> None:
-        """Write what was seen of keys to the store. If that fails it is kept for the next time."""
+        """Write uses and new hashes of keys to the store. If that fails they are kept for the next time."""
         used, self._used = self._used, set()
         rehashes, self._rehashes = self._rehashes, {}
         self._written_at = self._monotonic()
@@ -347,7 +347,7 @@ class Directory:
     async def _write_back_quietly(self) -> None:
         try:
             await self.write_back()
-        except Exception as error:  # of any kind: nobody's request hangs on it
+        except Exception as error:  # of any kind: no request depends on it
             log.warning("the use of keys cannot be written: %s", error)
 
     def _write(self, used: set[str], rehashes: Mapping[str, Rehash]) -> None:
@@ -356,7 +356,7 @@ class Directory:
         write_rehashes(self._database, self._cell, rehashes)
 
     async def _look_again(self) -> None:
-        """One check serves all who wait for it, so that a storm of unknown keys costs ten reads a second."""
+        """One check serves all calls that wait for it, so a flood of unknown keys costs ten reads a second."""
         asked = self._monotonic()
         async with self._checking:
             if self._tried_at <= asked:
@@ -364,8 +364,8 @@ class Directory:
                 await self._check_quietly()
 
     async def _catch_up(self) -> None:
-        """After this process stood still: wait for one look into the store, or for the one under way. Where the last
-        look failed, nothing is waited for: then it is the store that does not answer."""
+        """After this process was suspended: wait for one read of the store, or for the one in progress. If the last
+        read failed, do not wait: then the store does not answer."""
         with suppress(TimeoutError):
             async with asyncio.timeout(STALE_AFTER_S), self._checking:
                 if not self._failed and self._monotonic() - self._read_at > STALE_AFTER_S:

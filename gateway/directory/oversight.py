@@ -1,7 +1,8 @@
-"""What people stopped: from the moment that a gateway knows, no answer of it leaves here (AI Act 14(4)(e)).
+"""Stops of AI systems and projects by a person (AI Act 14(4)(e)): once a gateway knows of a stop, no answer is
+delivered.
 
-A call is looked at when it is decided, before each attempt at a backend, at each piece of a stream and before a whole
-answer is handed over: what was running is cut, and on record as such.
+A call is checked when it is decided, before each attempt, at each piece of a stream and before a whole answer is sent.
+A running call is cut, and recorded as aborted.
 """
 
 from collections.abc import Iterable
@@ -20,11 +21,11 @@ class Stops:
         self._standing: dict[Place, StopRecord] = {}
 
     def replace(self, records: Iterable[StopRecord]) -> None:
-        """Take over what the control store says now."""
+        """Replace all stops by those of the control store."""
         self._standing = {record.place: record for record in records if record.resumed_at is None}
 
     def stands(self, principal: Principal) -> StopRecord | None:
-        """The stop that `principal` is under, if any."""
+        """The stop that applies to `principal`, None if there is none."""
         if not self._standing:
             return None
         tenant, system = principal.tenant, principal.ai_system_id
@@ -34,7 +35,7 @@ class Stops:
         return stop
 
     def check(self, principal: Principal) -> None:
-        """Raises PolicyDenied, which says what was stopped and since when; never by whom."""
+        """Raises PolicyDenied if a stop applies, naming what was stopped and when, but not by whom."""
         if (stop := self.stands(principal)) is not None:
             what = f"project {stop.project}" if stop.project else f"AI system {stop.ai_system_id}"
             because = f"{what} was stopped by a person at {stop.stopped_at:%Y-%m-%dT%H:%M:%SZ} ({stop.reason})"

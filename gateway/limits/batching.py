@@ -1,7 +1,7 @@
-"""Stores of limits that others share are asked in rounds: what waits while one round runs forms the next.
+"""Batching for shared limit stores: steps that arrive while one batch runs form the next batch.
 
-So a gateway needs one connection, however many calls run, and load makes rounds larger instead of more. Within a round
-steps are made in the order in which they were asked for.
+So a gateway needs one connection, however many calls run, and load makes batches larger instead of more. Within a
+batch, steps are made in the order of arrival.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ Kind = Literal["take", "settle", "renew"]
 
 @dataclass(slots=True, eq=False)
 class Step:
-    """One call's step, waiting for its round."""
+    """One step of one call, waiting for its batch."""
 
     kind: Kind
     reservation: Reservation
@@ -32,12 +32,12 @@ class Step:
 
     @property
     def is_void(self) -> bool:
-        """A call that is gone already takes nothing."""
+        """Whether the call ended before its reservation was made: then nothing is taken."""
         return self.kind == "take" and self.waiter.cancelled()
 
 
 class BatchingLimitStore(ABC):
-    """A `gateway.limits.limiter.LimitStore` by rounds. Close it when done."""
+    """A `gateway.limits.limiter.LimitStore` that makes steps in batches. Close it when done."""
 
     def __init__(self) -> None:
         self._waiting: list[Step] = []
@@ -45,7 +45,8 @@ class BatchingLimitStore(ABC):
 
     @abstractmethod
     async def apply(self, steps: Sequence[Step]) -> Sequence[Exception | None]:
-        """One round: the outcome of each step, in order. One at a time; raises what befalls them all."""
+        """Make one batch; returns the outcome of each step, in order. Never called in parallel. An exception that it
+        raises is the outcome of all steps."""
 
     async def take(self, reservation: Reservation) -> None:
         await self._do("take", reservation)
@@ -68,7 +69,7 @@ class BatchingLimitStore(ABC):
         await waiter
 
     async def _run(self) -> None:
-        """In a task of its own: a caller who leaves must not end the round of the others."""
+        """Runs in its own task: a call that is cancelled must not cancel the batch of the others."""
         while self._waiting:
             steps, self._waiting = self._waiting[:AT_ONCE], self._waiting[AT_ONCE:]
             outcomes: Sequence[Exception | None]
@@ -76,7 +77,7 @@ class BatchingLimitStore(ABC):
                 outcomes = await self.apply(steps)
             except LimitsUnavailable as error:
                 outcomes = [error] * len(steps)
-            except Exception as error:  # a defect: what cannot be counted is not let through
+            except Exception as error:  # a defect: no call is admitted without being counted
                 log.exception("the store of limits failed: %s", type(error).__name__)
                 outcomes = [unavailable(error)] * len(steps)
             for step, outcome in zip(steps, outcomes, strict=True):
@@ -89,6 +90,6 @@ class BatchingLimitStore(ABC):
 
 
 def unavailable(error: Exception) -> LimitsUnavailable:
-    """What callers are told, and the log the kind of `error` with it."""
+    """The error for clients. Logs the type of `error`."""
     log.error("limits cannot be counted: %s", type(error).__name__)
     return LimitsUnavailable("Limits cannot be checked now, so no request is processed", retry_after_s=2)

@@ -1,11 +1,11 @@
-"""Quotas as arithmetic: what drains when, how long to wait. Pure; `gateway.limits.limiter` says whose they are.
+"""Arithmetic of quotas: how buckets drain and how long to wait. Pure functions; `gateway.limits.limiter` applies them.
 
-A rate is a leaky bucket read as a meter (GCRA, ITU-T I.371): consumption fills it, time drains it at the quota's rate.
-A budget's bucket does not leak: it empties when its day or month (UTC) ends. Concurrency is held, never consumed.
+A rate is a leaky bucket as a meter (GCRA, ITU-T I.371): consumption fills it, time drains it at the quota's rate. The
+bucket of a budget does not leak; it is emptied when its day or month (UTC) ends. Concurrency is held, never consumed.
 
-What is reserved but not settled is held beside the bucket and does not drain, since nobody knows yet how much of it
-will be consumed. A call is admitted if it, what is held and what is in the bucket fit together. So in any span of time
-no more than ``burst + rate x time`` is consumed or held, and a refund can never be used twice.
+What is reserved but not settled is held in addition to the level of the bucket and does not drain, since how much of it
+will be consumed is not known yet. A call is admitted if its amount, the held amount and the level fit together. So in
+any span of time no more than ``burst + rate x time`` is consumed or held, and a refund can never be used twice.
 """
 
 import math
@@ -14,15 +14,18 @@ from datetime import UTC, datetime, timedelta
 from typing import Literal
 
 RETRY_CONCURRENT_S = 1.0
-"""When a running call ends is not known; this is when to ask again."""
+"""When a running call ends is not known, so clients are told to retry after this time."""
 
 TOLERANCE = 1e-9
-"""Part of a capacity, so that rounding refuses nobody."""
+"""Fraction of a capacity that rounding errors may exceed it by."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """`amount` every `period` seconds, at most `burst` (by default `amount`) at once. An amount of 0 admits nothing."""
+    """`amount` every `period` seconds, at most `burst` (by default `amount`) at once. An amount of 0 admits nothing.
+
+    Raises ValueError for negative and infinite numbers, as do the other quotas.
+    """
 
     amount: float
     period: float = 60.0
@@ -44,7 +47,7 @@ class Rate:
         return max(0.0, level - (now - since) * self.amount / self.period)
 
     def wait(self, excess: float, now: float) -> float:
-        """Seconds until `excess` has drained; infinite where nothing drains."""
+        """Seconds until `excess` has drained; infinite for a rate of 0."""
         return excess * self.period / self.amount if self.amount else math.inf
 
 
@@ -71,13 +74,13 @@ class Budget:
         return level if since >= self.begin(now) else 0.0
 
     def wait(self, excess: float, now: float) -> float:
-        """Seconds until the day or month is over."""
+        """Seconds until the day or month ends."""
         begin = datetime.fromtimestamp(self.begin(now), UTC)
         later = begin + timedelta(days=1 if self.span == "day" else 32)
         return self.begin(later.timestamp()) - now
 
     def begin(self, now: float) -> float:
-        """When the day or month of `now` began."""
+        """The beginning of the day or month of `now`, in seconds since 1970."""
         if self.span == "day":
             return now - now % 86400
         return datetime.fromtimestamp(now, UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0).timestamp()
@@ -85,7 +88,7 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Concurrency:
-    """`amount` at one time."""
+    """At most `amount` at the same time."""
 
     amount: float
 
@@ -113,7 +116,7 @@ Quota = Rate | Budget | Concurrency
 
 @dataclass(slots=True)
 class Bucket:
-    """What is consumed and what is held of one quota, as of the instant `at`."""
+    """The consumed (`level`) and held amount of one quota at time `at`, in seconds since 1970."""
 
     level: float = 0.0
     held: float = 0.0
@@ -130,12 +133,12 @@ class Bucket:
             self.at = now
 
     def excess(self, quota: Quota, asked: float) -> float:
-        """By how much `asked` does not fit now; 0 where it does."""
+        """The part of `asked` that does not fit now; 0 if all of it fits."""
         over = self.level + self.held + asked - quota.capacity
         return over if over > quota.capacity * TOLERANCE else 0.0
 
     def consumed_excess(self, quota: Quota, asked: float) -> float:
-        """As `excess`, if nothing were held."""
+        """As `excess`, without what is held."""
         over = self.level + asked - quota.capacity
         return over if over > quota.capacity * TOLERANCE else 0.0
 

@@ -1,6 +1,6 @@
-"""Which quotas bind a key: those that administrators set for it, its project and its tenant, and those of the policy.
+"""Effective limits of a key: those that administrators set for the key, its project and its tenant, and the policy's.
 
-The policy's are its project's: of the two that a project then has, the lower one binds.
+A policy's limits apply to the project. If an administrator set one of the same kind, the lower one applies.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,8 @@ def binding(
     configured: Mapping[tuple[str, str, str], Limits],
     policy: PolicyLimits | None = None,
 ) -> tuple[Counter, ...]:
-    """`configured`: by (tenant, project, key), with '' for the levels above."""
+    """Counters of all limits that apply to `key`. `configured`: by (tenant, project, key), with '' for the levels
+    above."""
     of_project = configured.get((tenant, project, ""), NO_LIMITS)
     if policy is not None:
         of_policy = Limits.of(**{name: getattr(policy, name, None) for name in BY_NAME})

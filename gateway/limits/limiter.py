@@ -1,10 +1,10 @@
-"""Limits that hold under parallel calls: reserve what a call may use, settle what it did use.
+"""Limits that hold under parallel calls: reserve what a call may use, settle what it used.
 
-A call stands under three levels at once: its key, its project and its tenant. It takes from every quota of all three
-in one atomic step of the store, or from none and is refused. Where the store cannot be asked, no call is admitted
-(fail closed): a limit that cannot be checked is never taken for no limit.
+Three levels apply to a call: its key, its project and its tenant. It takes from every quota of all three in one atomic
+step of the store, or it is refused and takes nothing. If the store cannot be reached, no call is admitted (fail
+closed).
 
-A reservation is a lease: the living renew theirs, what a dead process held is free again when it runs out.
+A reservation is a lease. Running processes renew theirs; what a process that died held is released when its lease ends.
 """
 
 import asyncio
@@ -24,18 +24,18 @@ from gateway.limits.limit_kinds import BY_NAME, KINDS, LimitKind, Measure
 log = logging.getLogger(__name__)
 
 LEASE_S = 60.0
-"""What is held and not renewed for so long belongs to a process that died."""
+"""A reservation that was not renewed for so long belongs to a process that died."""
 RENEW_EVERY_S = 20.0
 RETRY_EVERY_S = 1.0
 CLOSE_TIMEOUT_S = 5.0
 MAX_GIVEN_BACK = 4096
-"""So many calls that were refused while the store was away are given back at once; leases see to the others."""
+"""At most so many refused calls are given back when the store is reachable again; the leases of others run out."""
 _AT_ONCE = 256
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one key, project or tenant may use, by kind; a kind that is absent has no bound."""
+    """What one key, project or tenant may use, by kind; a kind that is absent is not limited."""
 
     quotas: Mapping[LimitKind, Quota] = field(default_factory=dict)
 
@@ -59,7 +59,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Counter:
-    """One quota of one level. `bucket` names it in every store; `scope` names the level for people."""
+    """One quota of one level. `bucket`: its name in every store; `scope`: the level, for people."""
 
     bucket: str
     kind: LimitKind
@@ -77,7 +77,7 @@ class Level:
 
 
 def counters(levels: Iterable[Level]) -> tuple[Counter, ...]:
-    """Every quota that binds, of all levels."""
+    """A counter for every quota of all levels."""
     found: list[Counter] = []
     for level in levels:
         for kind in KINDS:
@@ -89,7 +89,7 @@ def counters(levels: Iterable[Level]) -> tuple[Counter, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Tokens of prompt and answer together; euros."""
+    """What a call uses: tokens of prompt and answer together, and euros. Raises ValueError for negative numbers."""
 
     tokens: float = 0.0
     money: float = 0.0
@@ -112,10 +112,10 @@ NOTHING = Cost()
 
 @dataclass(slots=True, eq=False)
 class Reservation:
-    """To be settled once, whatever became of the call; settling again does nothing. `id` is its own alone.
+    """What one call holds. Settled once, however the call ends; settling again does nothing. `id` is unique.
 
-    Set by the store that took it: `used`, what is consumed and held of each counter, this call included; `deadline`,
-    until when the lease runs, by the store's clock.
+    Set by the store: `used`, the amount consumed and held of each counter, this call included; `deadline`, the end of
+    the lease by the store's clock.
     """
 
     id: str
@@ -132,9 +132,12 @@ class Reservation:
 
 
 class LimitExceeded(Exception):
-    """`counter` is used up. `retry_after`: seconds until the call may fit, None if it never will: `asked` is more than
-    the whole. `used`: what is consumed and held of each of the reservation's counters. `held`: it would fit but for
-    what running calls have reserved and may give back."""
+    """`counter` is used up.
+
+    `retry_after`: seconds until the call may fit; None if it never will, since `asked` is more than the whole limit.
+    `used`: the amount consumed and held of each of the reservation's counters. `held`: the call would fit without what
+    running calls have reserved, which they may give back.
+    """
 
     def __init__(
         self,
@@ -164,27 +167,27 @@ class LimitExceeded(Exception):
 
 
 class LimitStore(Protocol):
-    """Where buckets live, by a clock of its own. Each method is one atomic step, for all processes that share it.
+    """Stores buckets, and has its own clock. Each method is one atomic step, for all processes that share the store.
 
-    All raise LimitsUnavailable where the store cannot be reached; whether the step was made is then not known.
+    All raise LimitsUnavailable if the store cannot be reached; whether the step was made is then unknown.
     """
 
     async def take(self, reservation: Reservation) -> None:
         """Take from all counters and set `used` and `deadline`; or raise LimitExceeded and take nothing.
 
-        It names the one that never fits, else the one to wait longest for.
+        LimitExceeded names the counter that never fits, else the one with the longest waiting time.
         """
         ...
 
     async def settle(self, reservation: Reservation, actual: Cost) -> None:
-        """Release what was held and put what was consumed into the buckets, beyond their capacity if need be.
+        """Release what was held and add what was consumed to the buckets, beyond their capacity if needed.
 
-        May be repeated: it counts once. After the lease ran out it counts still.
+        Can be repeated and counts once, also after the lease ran out.
         """
         ...
 
     async def renew(self, reservations: Sequence[Reservation]) -> None:
-        """Let their leases run LEASE_S from now."""
+        """Extend the leases to LEASE_S from now."""
         ...
 
     async def close(self) -> None: ...
@@ -193,7 +196,7 @@ class LimitStore(Protocol):
 def admit(reservation: Reservation, buckets: Sequence[Bucket], now: float) -> None:
     """Take from the buckets of all counters, drained up to `now`; or raise LimitExceeded and take nothing.
 
-    The one place that says what fits, for the stores that count in Python.
+    All stores that count in Python use this function.
     """
     asked = reservation.cost.asked()
     refused: tuple[float, Counter, bool] | None = None
@@ -203,7 +206,7 @@ def admit(reservation: Reservation, buckets: Sequence[Bucket], now: float) -> No
             raise LimitExceeded(counter, None, amount, [each.used for each in buckets])
         if excess := bucket.excess(quota, amount):
             held = counter.kind.is_settled and not bucket.consumed_excess(quota, amount)
-            # A budget opens again with its next day; what running calls reserved of it, when one of them ends.
+            # A budget opens again on its next day or month; what running calls reserved, when one of them ends.
             wait = RETRY_CONCURRENT_S if held and isinstance(quota, Budget) else quota.wait(excess, now)
             if refused is None or wait > refused[0]:
                 refused = wait, counter, held
@@ -220,8 +223,8 @@ def admit(reservation: Reservation, buckets: Sequence[Bucket], now: float) -> No
 
 
 class Limiter:
-    """Use as ``async with Limiter(store) as limiter``, so that leases are renewed and what the store could not take is
-    settled once it can. Leaving tries a last time for a few seconds."""
+    """Use as ``async with Limiter(store) as limiter``: then leases are renewed, and settlements that failed are
+    repeated. Leaving tries a last time for a few seconds."""
 
     def __init__(self, store: LimitStore) -> None:
         self._store = store
@@ -248,13 +251,13 @@ class Limiter:
 
     @property
     def owed(self) -> int:
-        """Calls whose use is still to be counted."""
+        """How many calls are not settled in the store yet."""
         return len(self._owed)
 
     async def reserve(self, counters: Sequence[Counter], cost: Cost) -> Reservation:
         """Admit one request that may cost up to `cost`, or raise LimitExceeded and take nothing.
 
-        Raises LimitsUnavailable when it cannot be known: what cannot be counted is not let through.
+        Raises LimitsUnavailable if the store cannot be reached: no call is admitted without being counted.
         """
         if not counters:
             return Reservation("", counters, cost)
@@ -263,7 +266,7 @@ class Limiter:
             await self._store.take(reservation)
         except LimitExceeded:
             raise
-        except BaseException:  # it may have been taken all the same: give it back
+        except BaseException:  # the store may have taken it anyway: give it back
             if reservation.holds and len(self._owed) < MAX_GIVEN_BACK:
                 self._owed[reservation.id] = reservation, NOTHING
             raise
@@ -272,9 +275,9 @@ class Limiter:
         return reservation
 
     async def settle(self, reservation: Reservation, actual: Cost) -> None:
-        """Replace what was reserved by what was used. More than reserved is owed: later calls wait for it.
+        """Replace what was reserved by what was used. An excess over the reservation counts against later calls.
 
-        Does not raise: the call was answered. What the store cannot take now it is told again.
+        Does not raise if the store fails, since the call was answered: the settlement is repeated later.
         """
         if not reservation.open:
             return
@@ -291,7 +294,7 @@ class Limiter:
             raise
 
     async def renew(self) -> None:
-        """Let the leases of all running calls run on. Raises LimitsUnavailable."""
+        """Renew the leases of all running calls. Raises LimitsUnavailable."""
         await self._store.renew([running for running in self._running.values() if running.open])
 
     async def _keep(self) -> None:

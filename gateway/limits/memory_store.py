@@ -1,4 +1,4 @@
-"""Buckets of one process, for an installation of one gateway. Budgets begin with what the ledger says was spent."""
+"""Buckets in memory, for an installation of one gateway. Budgets begin with the figures of the ledger."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -8,7 +8,7 @@ from gateway.limits.limiter import Cost, Counter, Reservation, admit
 
 
 class MemoryLimitStore:
-    """They are forgotten with the process, and when they are empty.
+    """Buckets are lost with the process, and dropped when they are empty.
 
     `now`: seconds since the epoch. `spent`: what was used of budgets up to now, by bucket (``acme/main:month``).
     """
@@ -44,7 +44,7 @@ class MemoryLimitStore:
                 self._bucket(counter, now).release(held[measure], consumed[measure])
 
     async def renew(self, reservations: Sequence[Reservation]) -> None:
-        """Who holds here lives as long as the buckets do."""
+        """Does nothing: reservations live as long as this process."""
 
     async def close(self) -> None:
         pass

@@ -1,10 +1,10 @@
-"""Buckets in PostgreSQL, for limits that hold across gateways without a Redis.
+"""Buckets in PostgreSQL, for limits that hold across gateways without Redis.
 
-A round is a transaction. It locks the rows of its buckets in the order of their names, so that no two wait for each
-other, and reckons in Python, as in memory. The clock is the database's, one for all gateways.
+A batch is a transaction. It locks the rows of its buckets in the order of their names, so that no two deadlock, and
+computes in Python, as in memory. The clock is the database's, the same for all gateways.
 
-It takes two ways there and back, and is committed to disk before anybody is let in: so limits are exact over a crash of
-the database too (docs/adr/0015).
+A batch takes two round trips, and is committed to disk before any call is admitted: so limits are exact also after a
+crash of the database (docs/adr/0015).
 """
 
 import asyncio
@@ -105,14 +105,14 @@ class PostgresLimitStore(BatchingLimitStore):
         return outcomes
 
     def _make(self, names: Iterable[str]) -> None:
-        """On its own, so that it is over before any row is locked."""
+        """In a transaction of its own, which ends before any row is locked."""
         missing = sorted(names)
         if missing:
             self._connection.ask((_MAKE, (missing,)))
             self._known.update(missing)
 
     def _sweep(self) -> None:
-        """Give back what was held by the dead, whose leases ran out."""
+        """Release what processes that died held: reservations whose leases ran out."""
         if self._now is None and monotonic() - self._swept_at < SWEEP_EVERY_S:
             return
         self._swept_at = monotonic()
@@ -132,17 +132,17 @@ class PostgresLimitStore(BatchingLimitStore):
         log.warning("%d leases of limits ran out", len(dead))
 
     def _time(self) -> float | None:
-        """None where it is the database that knows."""
+        """The injected time; None to use the database's clock."""
         return self._now() if self._now is not None else None
 
 
 def _buckets(rows: Iterable[Any]) -> dict[str, Bucket]:
-    """In the order of their names."""
+    """Buckets by name, in the order of the rows."""
     return {name: Bucket(level, held, at) for name, level, held, at, _ in rows}
 
 
 def _update(buckets: dict[str, Bucket]) -> Statement:
-    """The levels of all: one statement, also where there are none."""
+    """The statement that updates all buckets; one statement, also for no buckets."""
     values = buckets.values()
     return _UPDATE, (list(buckets), [b.level for b in values], [b.held for b in values], [b.at for b in values])
 
@@ -150,8 +150,8 @@ def _update(buckets: dict[str, Bucket]) -> Statement:
 def _reckon(
     steps: Sequence[Step], buckets: dict[str, Bucket], now: float, ended: set[str], held: dict[str, str]
 ) -> list[Exception | None]:
-    """The outcome of each step. `ended`: reservations that were held until now. `held`: gets what each call that is let
-    in holds from now on, as JSON."""
+    """The outcome of each step. `ended`: reservations that were held until now. `held`: receives what each admitted
+    call holds from now on, as JSON."""
     outcomes: list[Exception | None] = []
     for step in steps:
         outcome: Exception | None = None
@@ -162,7 +162,7 @@ def _reckon(
                 outcome = refused
         elif step.kind == "settle":
             _settle(step, buckets, now, step.reservation.id in ended)
-            ended.discard(step.reservation.id)  # were it told twice in one round
+            ended.discard(step.reservation.id)  # if it comes twice in one batch
         outcomes.append(outcome)
     return outcomes
 
@@ -179,7 +179,8 @@ def _take(reservation: Reservation, buckets: dict[str, Bucket], now: float, held
 
 
 def _settle(step: Step, buckets: dict[str, Bucket], now: float, was_held: bool) -> None:
-    """What is not held any more was settled before, or its lease ran out: then what was consumed counts still."""
+    """A reservation that is no longer held was settled before, or its lease ran out: then its consumption still
+    counts."""
     if not was_held and now <= step.reservation.deadline:
         return
     held, consumed = step.reservation.cost.asked(), step.actual.consumed()

@@ -1,11 +1,11 @@
 """Buckets in Redis or Valkey, for limits that hold across gateways and outlive each of them.
 
 The arithmetic is that of `gateway.limits.bucket`, as Lua scripts, which Redis runs one at a time: so parallel
-reservations anywhere are in a row. The clock is Redis's own, one for all gateways. A tenant's keys are in one slot of a
+reservations are serialised. The clock is Redis's own, the same for all gateways. A tenant's keys are in one slot of a
 cluster.
 
-A round's scripts leave in one write. What they say of a level's quotas is the same for every call, so it is packed once
-and kept; of each call only five short texts are new.
+The commands of a batch are sent in one write. Their arguments about the quotas are the same for every call, so they are
+encoded once and cached; only five short arguments of each call are new.
 """
 
 import asyncio
@@ -173,7 +173,7 @@ class RedisLimitStore(BatchingLimitStore):
 
     def __init__(self, url: str, now: Callable[[], float] | None = None) -> None:
         super().__init__()
-        # Neither retried, for whether a broken connection made a step is not known, nor timed: a round is, as a whole.
+        # Not retried, since whether a broken connection made a step is unknown; the timeout is that of a whole batch.
         pool = ConnectionPool.from_url(url, retry=Retry(NoBackoff(), 0), socket_timeout=None)
         self._connection: Any = pool.connection_class(**pool.connection_kwargs)
         self._now = now
@@ -192,7 +192,7 @@ class RedisLimitStore(BatchingLimitStore):
         await self._connection.disconnect()
 
     async def _ask(self, commands: Sequence[bytes]) -> list[bytes | Exception]:
-        """An answer to each, in order. Where the connection breaks, those without one have what broke it."""
+        """The reply to each command, in order. If the connection breaks, commands without a reply get the exception."""
         answers: list[bytes | Exception] = []
         try:
             async with asyncio.timeout(TIMEOUT_S):
@@ -210,7 +210,7 @@ class RedisLimitStore(BatchingLimitStore):
         return answers
 
     async def _connect(self) -> None:
-        """A new connection where there is none, or the one there was has ended meanwhile; with the scripts loaded."""
+        """Open a connection and load the scripts, if there is none or it was closed."""
         if self._connection.is_connected and not await self._connection.can_read():
             return
         await self._connection.disconnect(nowait=True)
@@ -251,7 +251,7 @@ def _outcome(step: Step, answer: bytes | Exception) -> Exception | None:
 
 @dataclass(frozen=True, slots=True)
 class _Script:
-    """A script's command for certain counters, but for what is new of each call."""
+    """The command of a script for certain counters, without the arguments that differ for each call."""
 
     head: bytes
     tail: bytes
@@ -274,7 +274,7 @@ def _packed(counters: tuple[Counter, ...]) -> _Packed:
 
 
 def _script(script: str, counters: Sequence[Counter], arguments: int) -> _Script:
-    """`arguments`: how many come with each call."""
+    """`arguments`: how many differ for each call."""
     keys = [key for counter in counters for key in _keys(counter.bucket)]
     said = [
         text for counter in counters for text in (_kind(counter), _drain(counter), repr(float(counter.quota.capacity)))
@@ -285,7 +285,7 @@ def _script(script: str, counters: Sequence[Counter], arguments: int) -> _Script
 
 
 def _bulk(texts: Sequence[str]) -> bytes:
-    """As bulk strings of RESP, Redis's protocol."""
+    """`texts` as bulk strings of RESP, Redis's protocol."""
     return b"".join(b"$%d\r\n%b\r\n" % (len(raw), raw) for raw in (text.encode() for text in texts))
 
 
@@ -295,13 +295,13 @@ def _kind(counter: Counter) -> str:
 
 
 def _drain(counter: Counter) -> str:
-    """How much drains a second."""
+    """The amount that drains per second."""
     quota = counter.quota
     return repr(quota.amount / quota.period) if isinstance(quota, Rate) else "0"
 
 
 def _keys(bucket: str) -> tuple[str, str]:
-    """The bucket's and its holds'; in one slot by the tenant in braces."""
+    """The keys of the bucket and of its holds; the tenant in braces puts them into one slot."""
     tenant = bucket.partition("/")[0].partition(":")[0]
     name = f"domicile:limit:{{{tenant}}}{bucket.removeprefix(tenant)}"
     return name, f"{name}:holds"

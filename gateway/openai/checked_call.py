@@ -1,6 +1,6 @@
 """How a request body becomes a checked call."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import ValidationError
@@ -20,20 +20,21 @@ MAX_ANSWER_TOKENS = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A request that is well-formed: the checked model, and the body as the client wrote it."""
+    """A request that is well-formed: the checked model, and the body as the client wrote it.
+
+    `model` and `stream` are those of `request`; every step asks for them, so they are fields and no properties.
+    """
 
     endpoint: Endpoint
     request: GenerationRequest
     body: dict[str, Any]
     raw: bytes
+    model: str = field(init=False)
+    stream: bool = field(init=False)
 
-    @property
-    def model(self) -> str:
-        return self.request.model
-
-    @property
-    def stream(self) -> bool:
-        return bool(self.request.stream)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "model", self.request.model)
+        object.__setattr__(self, "stream", bool(self.request.stream))
 
     @property
     def choices(self) -> int:

@@ -1,4 +1,4 @@
-"""Puts scheduled policies in force at their instant: every gateway of the cell looks, one of them does it."""
+"""Activation of scheduled policies: every gateway of the cell checks, one of them activates."""
 
 import asyncio
 import logging
@@ -10,14 +10,15 @@ LOOK_EVERY_S = 1.0
 
 
 async def activate_scheduled(activate_due: Callable[[], int], every_s: float = LOOK_EVERY_S) -> None:
-    """Until cancelled. `activate_due` blocks, and says how many it saw to.
+    """Call `activate_due` every `every_s` seconds, until cancelled. It blocks and returns how many policies it
+    activated.
 
-    What goes wrong is tried again: until it goes well, what is in force stays in force.
+    An error is logged and the call repeated; until then the policies in force remain.
     """
     while True:
         try:
             if count := await asyncio.to_thread(activate_due):
-                logger.info("%d scheduled policies were seen to", count)
-        except Exception as error:  # of any kind: the next look must come
-            logger.warning("scheduled policies cannot be seen to: %s", error)
+                logger.info("%d scheduled policies were activated or refused", count)
+        except Exception as error:  # of any kind: the loop must go on
+            logger.warning("scheduled policies cannot be activated: %s", error)
         await asyncio.sleep(every_s)

@@ -1,4 +1,4 @@
-"""From policy documents, as the store keeps them, to what is in force: compiled rules and the redactor they need."""
+"""Compilation of stored policy documents to rules and a redactor."""
 
 import hmac
 from hashlib import sha256
@@ -33,7 +33,7 @@ class PolicyCompiler:
     def compile(
         self, tenant: str, document: str, project_document: str | None = None, operator_document: str | None = None
     ) -> PolicyInForce:
-        """What is in force for `tenant`, or for its project with a document of its own, under the operator's.
+        """The policy in force for `tenant`, or for a project with its own document, under the operator's document.
 
         Raises PolicyError.
         """
@@ -46,7 +46,7 @@ class PolicyCompiler:
     def check(
         self, tenant: str, document: str, project_document: str | None = None, operator_document: str | None = None
     ) -> PolicyInForce:
-        """As `compile`, and its own tests must pass: what an activation asks. Raises PolicyError."""
+        """As `compile`; the tests in the document must pass too, as for an activation. Raises PolicyError."""
         in_force = self.compile(tenant, document, project_document, operator_document)
         check_policy(in_force.policy, self._countries)
         return in_force

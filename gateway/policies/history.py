@@ -1,6 +1,6 @@
-"""Which policy was in force when, told from the versions that were ever activated: what calls name by a hash.
+"""History of policies in force, by the hash under which calls name them, from all versions that were ever activated.
 
-A call is decided by the operator's document, its tenant's and its project's together, as they stand at that moment.
+A call is decided by the operator's, the tenant's and the project's documents together, as of that moment.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,6 +1,6 @@
-"""Policies before they are in force, looked at with what the installation knows: its documents, backends and record.
+"""Dry runs of policies that are not in force: checks, differences, explanations and simulation over recorded calls.
 
-What the commands and the admin API say of a draft comes from here, so that both say the same.
+The CLI and the admin API both use this module, so that they report the same.
 """
 
 import json
@@ -31,12 +31,12 @@ from regions.catalogue.catalogue import Catalogue
 from regions.catalogue.region_verdict import RegionVerdict, judge_region
 
 _COMPILING = threading.Lock()
-"""One draft is compiled at a time: several threads at it would each take the interpreter from the event loop."""
+"""One draft is compiled at a time: several threads would each take the interpreter lock from the event loop."""
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A document not in force, and whose it would be: a project's, a tenant's, or (both None) the operator's."""
+    """A document that is not in force, for a project, for a tenant, or (both None) for the operator."""
 
     document: str
     tenant: str | None = None
@@ -45,18 +45,22 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class Explained:
+    """A decision and the documents that it was made from."""
+
     decision: Decision
     sources: tuple[Source, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class TenantImpact:
+    """What a draft would change for the recorded calls of one tenant."""
+
     tenant: str
     impact: Impact
 
 
 class PolicyStudy:
-    """Raises PolicyError for documents that are wrong, NotFound, Invalid where there is no policy to compare with."""
+    """Methods raise PolicyError for invalid documents, NotFound, and Invalid if there is no policy to compare with."""
 
     def __init__(
         self,
@@ -73,8 +77,8 @@ class PolicyStudy:
         self._sinks = sinks
 
     def check(self, draft: Draft) -> tuple[list[str], tuple[Outcome, ...]]:
-        """What is wrong with it, with what is above it: nothing if it may be proposed. And the outcomes of the tests
-        that it carries, none where it does not compile."""
+        """The faults of a draft under the documents above it, none if it may be proposed; and the outcomes of the tests
+        in it, none if it does not compile."""
         try:
             with _COMPILING:
                 compiled = self._compiled(draft, draft.tenant, draft.project)
@@ -88,15 +92,15 @@ class PolicyStudy:
         return self._catalogue
 
     def in_force(self, tenant: str | None) -> bool:
-        """Whether there is a document of `tenant`, or of the operator (None), in force."""
+        """Whether a document of `tenant`, or of the operator (None), is in force."""
         return self._active(tenant, None) is not None
 
     def judge_regions(
         self, tenant: str, regions: Sequence[str] | None = None, draft: Draft | None = None
     ) -> list[RegionVerdict]:
-        """What the tenant's policy says of an ordinary request answered there; by default of every region there is.
+        """The verdict of the tenant's policy about an ordinary request in each of `regions`, by default in all of them.
 
-        Raises CatalogueError for a region that is not there.
+        Raises CatalogueError for an unknown region.
         """
         day = self._now().date()
         policy = self._compiled(draft, tenant, None)
@@ -105,12 +109,12 @@ class PolicyStudy:
         return [judge_region(policy, self._catalogue, place, day) for place in places]
 
     def differences(self, draft: Draft) -> list[Difference]:
-        """Between what is in force and what would be."""
+        """Differences between the policy in force and the draft."""
         old = self._compiled(None, draft.tenant, draft.project)
         return differences(old, self._compiled(draft, draft.tenant, draft.project))
 
     def explain(self, tenant: str, project: str, model: str, draft: Draft | None = None) -> Explained:
-        """What a request of `project` for `model` would be told now."""
+        """The decision about a request of `project` for `model` now, with its sources."""
         record = self._inventory.project(tenant, project)
         candidates = tuple(self._facts(one) for one in self._backends(tenant) if model in one.models)
         facts = self._request(record, model, candidates)
@@ -118,14 +122,14 @@ class PolicyStudy:
         return Explained(decision, tuple(self._sources(draft, tenant, project)))
 
     def simulate(self, draft: Draft, since: datetime | None = None) -> list[TenantImpact]:
-        """What the draft would have done to the recorded calls of each tenant it concerns, since then."""
+        """The effect of the draft on the calls of each tenant concerned that were recorded since `since`."""
         tenants = [draft.tenant] if draft.tenant is not None else [
             one.id for one in self._inventory.tenants() if one.revoked_at is None
         ]  # fmt: skip
         return [TenantImpact(tenant, self._simulated(draft, tenant, since)) for tenant in tenants]
 
     def without_dpf(self, tenant: str | None) -> Draft:
-        """The document in force with one thing changed: the EU-US Data Privacy Framework counts no longer.
+        """The document in force as a draft without the EU-US Data Privacy Framework as a transfer basis.
 
         `tenant` None: the operator's, for all tenants at once; also where the operator has none yet.
         """
@@ -183,7 +187,7 @@ class PolicyStudy:
                     try:
                         leaf = decode_leaf(stored.payload)
                     except (CanonicalError, EventRejected):
-                        continue  # `audit verify` is who judges the log
+                        continue  # `audit verify` reports damaged records
                     if leaf.stamp.ts >= from_ts and isinstance(leaf.event, InferenceAccepted | InferenceDenied):
                         yield leaf.event
         finally:
@@ -260,7 +264,8 @@ class PolicyStudy:
 
 
 def _placed(operator: PolicyDocument) -> PolicyDocument:
-    """An operator's document need not say where; to look at it alone, every place will do that it does not bound."""
+    """An operator's document need not name places; to compile it alone, places that it does not restrict are
+    allowed."""
     residency = operator.residency
     places = {
         "process_in": residency.process_in or "EEA+adequate",
@@ -270,7 +275,7 @@ def _placed(operator: PolicyDocument) -> PolicyDocument:
 
 
 def _recorded_facts(event: InferenceAccepted) -> BackendFacts:
-    """A backend that is no longer registered, as it was recorded; what was not recorded stays unknown."""
+    """Facts of a backend that is no longer registered, from the record; what was not recorded is unknown."""
     return BackendFacts(
         backend_id=event.backend_id,
         tenant=event.tenant,

@@ -1,4 +1,4 @@
-"""What each policy that was ever in force makes of a call: retention, redaction, places. Part of an evidence pack."""
+"""Terms of every policy that was ever in force (retention, redaction, places), for an evidence pack."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -17,8 +17,8 @@ TENANT_SCOPE = ""
 def terms_of(
     rulings: Iterable[Ruling], versions: Iterable[PolicyVersionRecord], countries: CountrySets
 ) -> tuple[Terms, ...]:
-    """Of each ruling, compiled from the documents that it is made of. One that does not compile any more is left out:
-    its calls then have no terms in the pack, which the pack names as missing."""
+    """The terms of each ruling, compiled from its documents. A ruling that no longer compiles is left out; the pack
+    then reports the terms of its calls as missing."""
     texts = {(scope_of(one), one.number): one.document for one in versions}
     return tuple(_compiled(rulings, texts, countries))
 

@@ -1,6 +1,6 @@
-"""Who calls: from the key in the headers, or the token of a machine, to a principal.
+"""Authentication of API calls: from the API key or the machine's token in the headers to a principal.
 
-Nobody is told more than that a key does not work.
+For an unknown key the client learns only that it does not work.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ BEARER = "bearer "
 
 
 class Authenticator:
-    """`machines`: those of the identity provider, where they may call models."""
+    """`machines`: machine identities of the identity provider, if they may call models."""
 
     def __init__(self, directory: Directory, telemetry: Telemetry, machines: Machines | None = None) -> None:
         self._directory = directory
@@ -33,9 +33,9 @@ class Authenticator:
         return Authenticated(endpoint, client, await self.authenticate(client.headers, client.address))
 
     async def authenticate(self, headers: Mapping[str, str], address: Address | None) -> Principal:
-        """The bearer of the key in `authorization`, who calls from `address`.
+        """The principal of the key or token in the `authorization` header of a call from `address`.
 
-        Raises NotAuthenticated; DirectoryUnavailable, IdentityUnavailable when it is not known who is valid now.
+        Raises NotAuthenticated; DirectoryUnavailable or IdentityUnavailable when its validity cannot be checked now.
         """
         bearer = _bearer(headers.get("authorization", ""))
         try:
@@ -58,7 +58,7 @@ class Authenticator:
             ) from error
 
     def is_current(self, principal: Principal) -> bool:
-        """Whether `authenticate` would give the same principal, without asking it again."""
+        """Whether `authenticate` would return the same principal now. Compares identities only."""
         return self._directory.is_current(principal)
 
 
@@ -72,6 +72,6 @@ def _sentence(error: KeyRefused) -> str:
 
 
 def _code(error: KeyRefused) -> str | None:
-    """These keys are or were real: their owner may know why they fail. A stranger gets the same as ever."""
+    """The error code of keys that are or were valid, whose owners may know why they fail. None for all others."""
     codes = {KeyExpired: "expired_api_key", KeyRevoked: "revoked_api_key", KeyElsewhere: "api_key_address"}
     return codes.get(type(error))

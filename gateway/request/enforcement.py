@@ -1,4 +1,4 @@
-"""From a request to a decision: gather the facts, ask the policy, and say no in its own words."""
+"""Policy enforcement point: gathers the facts of a request, evaluates the policy, refuses with the policy's reasons."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -22,7 +22,7 @@ ON_FAILURE = "redaction.on_failure"
 
 @dataclass(frozen=True, slots=True)
 class _Decided:
-    """A decision, and what it was made from."""
+    """A cached decision with its inputs."""
 
     principal: Principal
     candidates: tuple[BackendFacts, ...]
@@ -43,7 +43,7 @@ class PolicyEnforcement:
         stops: Stops | None = None,
         sinks: tuple[Sink, ...] = (),
     ) -> None:
-        """`sinks`: where something of every call comes to lie beside its backend (`gateway.configuration.sinks`)."""
+        """`sinks`: where data of every call is stored besides its backend (`gateway.configuration.sinks`)."""
         self._registry = registry
         self._stops = stops or Stops()
         self._telemetry = telemetry
@@ -56,19 +56,19 @@ class PolicyEnforcement:
 
         Raises PolicyDenied with the reasons, and with the decision where the policy refused; ModelNotFound.
 
-        No policy is no permission: a project whose policy is absent or does not compile is refused everything.
+        A project whose policy is absent or does not compile is refused everything.
         """
         found = self.decide_again(request)
         self._count(request, "allow", "")
         return found
 
     def offers(self, tenant: str, model: str) -> bool:
-        """Whether `model` is a name that `tenant` can call at all, and not one that the caller made up."""
+        """Whether `tenant` has a model of that name."""
         return bool(self._registry.facts(tenant, model))
 
     def holds(self, request: Parsed, decision: Decision) -> bool:
-        """Whether `decide` would give this very decision now, by what it was made from: a comparison, not a second
-        evaluation. False also where that is not known any more."""
+        """Whether `decide` would return this decision now. Compares its inputs by identity, without evaluating again;
+        False also if it is no longer cached."""
         principal, model = request.principal, request.call.model
         known = self._decided.get((principal.key_id, model))
         if known is None or known.decision is not decision or self._stops.stands(principal):
@@ -76,10 +76,10 @@ class PolicyEnforcement:
         return known.holds_for(principal, self._registry.facts(principal.tenant, model), self._now())
 
     def decide_again(self, request: Parsed) -> tuple[Decision, Redactor]:
-        """As `decide`, for a call that was counted as allowed before."""
+        """As `decide`, without counting it as allowed: a call is counted once."""
         principal, call = request.principal, request.call
         candidates = self._registry.facts(principal.tenant, call.model)
-        if not candidates:  # first, so that what is recorded below never holds a name that the caller made up
+        if not candidates:  # first, so that a made-up name never gets on record below
             raise no_such_model(self._registry.models(principal.tenant))
         try:
             self._stops.check(principal)
@@ -108,10 +108,9 @@ class PolicyEnforcement:
     def _decision(
         self, principal: Principal, policy: CompiledPolicy, model: str, candidates: tuple[BackendFacts, ...]
     ) -> Decision:
-        """`decide` is pure and says until when its answer holds: the same facts before then need no second look.
+        """The decision, cached: `decide` is pure and says until when its result holds.
 
-        Principals and facts are kept by the directory and the registry, and replaced whole when anything changes, so
-        it is enough to compare who they are.
+        Principals and facts are replaced as a whole when anything changes, so comparing their identities is enough.
         """
         now = self._now()
         key = (principal.key_id, model)
@@ -138,9 +137,10 @@ class PolicyEnforcement:
         return decision
 
     def narrowed(self, request: Parsed, decision: Decision, failure: RedactionRefused) -> Decision:
-        """Where a call may go whose prompt could not be inspected: `policy.decision.sovereign`, or nowhere.
+        """The decision for a call whose prompt could not be inspected, narrowed to sovereign backends
+        (`policy.decision.sovereign`).
 
-        Raises `failure` where the policy names no such place, or where what was found is blocked.
+        Raises `failure` if the policy names no such backends, or if the prompt holds blocked data.
         """
         if failure.code == "redaction_blocked" or isinstance(failure, ContentUnreadable):
             raise failure

@@ -11,7 +11,7 @@ from gateway.content.prompt import output_refused
 from gateway.errors import BackendRefused, GatewayError, GatewayStopping, InternalError, LimitReached, forget_frames
 from gateway.openai.asgi_client import ClientGone, Header
 from gateway.openai.sse import sse_data
-from gateway.request.answer.headers import JSON, content_length
+from gateway.request.answer.headers import JSON
 from gateway.request.exchange import Exchange
 from gateway.request.recorder import Recorder
 from gateway.request.telemetry import Telemetry
@@ -82,7 +82,7 @@ class Outcome:
             await client.end(sse_data(error.body()))  # and no `[DONE]`: the answer is not whole
             return
         body = error.body()
-        headers = [JSON, content_length(body), *error.headers(), *_headers(exchange, error)]
+        headers = [JSON, (b"content-length", b"%d" % len(body)), *error.headers(), *_headers(exchange, error)]
         await client.start(error.http_status, headers)
         await client.end(body)
 

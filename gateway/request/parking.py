@@ -1,7 +1,8 @@
-"""Calls for a model of which nothing is up: they wait, bounded a tenant, while a backend is started for them.
+"""Calls for a model without a running backend wait while one is started. The number of waiting calls is bounded for
+each tenant.
 
-A stream that waits is kept alive by comments (HTML Living Standard, server-sent events §9.2.6), which clients skip;
-its status is sent with the first of them, so that what is refused before then is refused by its status.
+A waiting stream is kept open by comments (HTML Living Standard, server-sent events §9.2.6), which clients skip. Its
+status is sent with the first comment, so a call that is refused before that gets an error status.
 """
 
 import asyncio
@@ -21,17 +22,19 @@ from regions.fleet.deployment import Deployment
 from regions.fleet.fleet import Fleet
 
 LOOK_S = 0.5
-"""Also without news: a backend that was left alone for a while may be tried again."""
+"""How often a waiting call checks the fleet without a notification: a backend may become available again after its
+back-off."""
 COMMENT_S = 5.0
 PATIENCE_S = 5.0
-"""For a deployment whose last starts all failed: long enough for the demand to be seen, so that it is tried again."""
+"""How long calls wait for a deployment whose last starts failed: long enough for the reconciler to see the demand and
+start it again."""
 FAILURES = 2
-"""In a row, after which nobody is asked to be patient any more."""
+"""Failed starts in a row after which calls wait for PATIENCE_S only."""
 RETRY_AFTER_S = 5.0
 
 
 class Parking:
-    """`per_tenant`: calls of a tenant that may wait at one time."""
+    """`per_tenant`: how many calls of one tenant may wait at the same time."""
 
     def __init__(self, registry: BackendRegistry, fleet: Fleet, book: Book, per_tenant: int) -> None:
         self._registry = registry
@@ -42,14 +45,15 @@ class Parking:
         self._news = asyncio.Event()
 
     def look(self) -> None:
-        """The fleet changed: let everybody look again."""
+        """Wake all waiting calls: the fleet changed."""
         self._news.set()
         self._news = asyncio.Event()
 
     async def wait(self, redacted: Redacted, attempts: Attempts) -> bool:
-        """Wait until a backend is up that may answer, or there is other news; False, at once, if none is going to be.
+        """Wait until a backend is running that may answer, or the deployment is gone.
 
-        Raises BackendUnavailable when too many wait already, or the deployment's time is over; BackendCannotStart when
+        Returns True then; False at once where no deployment will start a backend for this call. Raises
+        BackendUnavailable when too many calls wait or the deployment's waiting time is over, BackendCannotStart when
         its starts fail.
         """
         request = redacted.request
@@ -61,12 +65,12 @@ class Parking:
         again = attempts.waiting_since is not None
         since = attempts.waiting_since = attempts.waiting_since or perf_counter()
         with self._place(tenant), self._book.waiting(tenant, model, regions):
-            if again:  # somebody came up and was not to be had after all
+            if again:  # a backend was running and could not be called after all
                 await asyncio.sleep(LOOK_S)
             while not self._is_up(tenant, model, regions):
                 deployment = self._registry.deployment(tenant, model)
                 if deployment is None:
-                    return True  # drained, deleted, or its tenant gone: evaluated again, and nobody waits for nothing
+                    return True  # drained, deleted, or its tenant revoked: the call is evaluated again
                 _check_patience(deployment, perf_counter() - since)
                 with suppress(TimeoutError):
                     async with asyncio.timeout(LOOK_S):  # wait_for could swallow that the client left

@@ -5,6 +5,7 @@ takes the stage that it needs and returns the next (`gateway.request.stages`), o
 (`gateway.request.outcome`).
 """
 
+from collections.abc import Awaitable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from functools import partial
@@ -18,7 +19,6 @@ from gateway.openai.asgi_client import Client
 from gateway.openai.endpoints import Endpoint
 from gateway.request.answer.attempt import Attempt
 from gateway.request.answer.delivery import Delivery
-from gateway.request.answer.received import ReceivedAnswer
 from gateway.request.authentication import Authenticator
 from gateway.request.enforcement import PolicyEnforcement
 from gateway.request.evaluation import Evaluation
@@ -49,10 +49,10 @@ class Pipeline:
     telemetry: Telemetry
     settings: Requests
 
-    async def answer(self, endpoint: Endpoint, client: Client) -> None:
+    def answer(self, endpoint: Endpoint, client: Client) -> Awaitable[None]:
         """Answer one request. Errors become answers, and so does the server's cancellation when it ends."""
         exchange = Exchange(endpoint, client)
-        await self.outcome.of(exchange, self._steps(exchange))
+        return self.outcome.of(exchange, self._steps(exchange))
 
     async def _steps(self, exchange: Exchange) -> None:
         step = self.telemetry.step
@@ -75,7 +75,8 @@ class Pipeline:
                 with in_flight as call, Attempt(exchange, routed, call):
                     with step("write_ahead"):  # 7. write_ahead: durable before the first byte leaves
                         exchange.accepted = accepted = await self.recorder.accepted(routed, exchange.accepted)
-                    exchange.received = received = ReceivedAnswer(called=perf_counter())
+                    received = exchange.received
+                    received.called = perf_counter()
                     with step("call"):  # 8. call: mutual TLS, exact identity
                         async with self._call(accepted) as answer:
                             answered = await self.delivery.restore(accepted, answer, received, call)  # 9. restore

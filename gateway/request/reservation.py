@@ -1,4 +1,4 @@
-"""What a call may use is reserved before anything happens, and what it did use is settled after, however it ends."""
+"""Reservation of limits: what a call may use is reserved before it runs, and settled with what it used when it ends."""
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -17,10 +17,10 @@ from gateway.request.stages import Parsed, Reserved
 from policy.reason import Reason
 
 PriceOf = Callable[[str], Price | None]
-"""From a model to its price of now."""
+"""Returns the current price of a model, None if it has none."""
 
 UNCOUNTED_BYTES = 64 << 10
-"""Of a body that is parsed before limits are asked: about a millisecond's work."""
+"""Largest body that is parsed before limits are checked: about a millisecond's work."""
 
 
 class Consumption(Protocol):
@@ -39,10 +39,10 @@ class CallLimiter:
 
     @asynccontextmanager
     async def admission(self, principal: Principal, size: int) -> AsyncIterator[bool]:
-        """Around the parsing of a body of `size` bytes: a caller over its limits is refused before that costs.
+        """Check limits around the parsing of a body of `size` bytes, before a large body costs time.
 
-        A large body counts as a request here, and holds its estimated tokens while it is parsed; yields whether it
-        does. Raises as `reserve`. A small one costs less to parse than to count twice.
+        A large body is counted as a request here, and its estimated tokens are held while it is parsed; yields whether
+        that is so. Parsing a small body costs less than counting it twice. Raises as `reserve`.
         """
         if size <= UNCOUNTED_BYTES or not principal.counters:
             yield False
@@ -58,7 +58,7 @@ class CallLimiter:
             await self._limiter.settle(reservation, NOTHING)
 
     async def reserve(self, request: Parsed, consumption: Consumption) -> "HeldReservation":
-        """Hold what the call may cost, until the block that is entered with it ends; then `consumption` counts.
+        """Reserve what the call may cost until the returned block ends, which settles what `consumption` says was used.
 
         Raises a LimitReached, with the headers about the limits; LimitsUnavailable where limits cannot be checked. A
         limit that cannot be applied is not ignored: PolicyDenied where a budget in money is set and the model has no
@@ -96,7 +96,7 @@ def _refused(error: LimitExceeded) -> LimitReached:
 
 
 class HeldReservation:
-    """A reservation, settled with what the call did use when its block ends, however it ends."""
+    """A reservation as an asynchronous context: leaving it settles what the call used, whether it failed or not."""
 
     __slots__ = ("_consumption", "_limiter", "_price", "_reservation", "_reserved")
 
@@ -128,9 +128,9 @@ class HeldReservation:
 
 
 def rate_headers(counters: Sequence[Counter], used: Sequence[float]) -> list[Header]:
-    """OpenAI's ``x-ratelimit-*``, of the level that has the least left; nothing where no rate is set.
+    """OpenAI's ``x-ratelimit-*`` headers, for the level with the least left; none if no such limit is set.
 
-    `used`: what is consumed and held of each counter.
+    `used`: the amount consumed and held of each counter.
     """
     headers: list[Header] = []
     for kind, (limit, remaining, reset) in _RATES.items():
@@ -158,7 +158,7 @@ _RATES: Final = {kind: _header_names(kind.header) for kind in KINDS if kind.head
 
 
 def _duration(seconds: float) -> str:
-    """As OpenAI writes it: ``120ms``, ``1.5s``, ``6m0s``."""
+    """`seconds` in OpenAI's notation: ``120ms``, ``1.5s``, ``6m0s``."""
     if isinf(seconds):
         return "0s"
     milliseconds = round(seconds * 1000)

@@ -1,4 +1,4 @@
-"""From a decision to the backends that may be called, best first; and the last look before each call."""
+"""Selection of backends: those that a decision allows, best first, and a last check before each call."""
 
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,7 +21,7 @@ MAX_DECISIONS = 10_000
 
 
 class Routes:
-    """`max_attempts`: backends tried for one request before its first byte."""
+    """`max_attempts`: how many backends are tried for one request before the first byte of its answer."""
 
     def __init__(
         self,
@@ -36,14 +36,14 @@ class Routes:
         self._registry = registry
         self._credentials = credentials
         self._max_attempts = max_attempts
-        self._targets: dict[str, Target] = {}  # by id: to hash a backend reads all that is in it
+        self._targets: dict[str, Target] = {}  # by id: hashing a backend reads all of its fields
         self._prefixes = PrefixIndex()
-        self._caches: dict[str, Backend] = {}  # whose cache the index speaks of
+        self._caches: dict[str, Backend] = {}  # the backends whose caches the index describes
         self._allowed: dict[int, tuple[Decision, Candidates]] = {}
 
     def choose(self, request: Parsed, decision: Decision, tried: Collection[str] = ()) -> list[Route]:
-        """The backends to call, best first; as many as attempts are left after those `tried`, which are not called
-        again. Empty where none that the decision allows is available."""
+        """The backends to call, best first: as many as attempts are left after those `tried`, which are not called
+        again. Empty if none that the decision allows is available."""
         candidates = self._candidates(request.principal.tenant, request.call.model, decision)
         text = request.call.leading_text.encode()
         prefix = block_hashes(text, request.principal.project.encode())  # each project has a cache of its own
@@ -56,8 +56,8 @@ class Routes:
         return [self._route(backend, decision, prefix) for backend in ordered]
 
     def trials(self, request: Parsed, decision: Decision, tried: Collection[str] = ()) -> list[Route]:
-        """As `choose`, where all that the decision allows are left alone after failures: better one of them is tried
-        than the call refused, and a tenant's only backend is in use again as soon as it works."""
+        """As `choose`, for a call whose allowed backends are all in back-off after failures. One of them is tried
+        instead of refusing the call, so a tenant's only backend is used again as soon as it works."""
         candidates = self._candidates(request.principal.tenant, request.call.model, decision)
         left = [each for each in trials(candidates, self._fleet.live()) if each.id not in tried]
         prefix = block_hashes(request.call.leading_text.encode(), request.principal.project.encode())
@@ -67,7 +67,7 @@ class Routes:
         return Route(backend, self._registry.facts_of(backend), decision.transfer_basis[backend.id], prefix)
 
     def _candidates(self, tenant: str, model: str, decision: Decision) -> Candidates:
-        """Those that the decision allows. It is made anew when the fleet changes, so it is looked up by itself."""
+        """The backends that the decision allows, cached by decision: a change of the fleet makes a new decision."""
         known = self._allowed.get(id(decision))
         if known is not None and known[0] is decision:
             return known[1]
@@ -81,9 +81,10 @@ class Routes:
 
     @contextmanager
     def in_flight(self, request: Parsed, decision: Decision, route: Route) -> Iterator[Call]:
-        """The last look before a connection is made, and the count of calls while one runs.
+        """Check the backend once more before a connection is made, and count the call while it runs.
 
-        Fails closed: a backend outside the decision, of another tenant, or gone from the fleet is not called.
+        Fails closed: raises InternalError for a backend outside the decision, BackendUnavailable for one of another
+        tenant or no longer in the fleet.
         """
         if route.backend.id not in decision.backends:
             raise InternalError("A backend outside the decision was about to be called; nothing was sent")
@@ -98,11 +99,11 @@ class Routes:
             raise BackendUnavailable("The backend was taken out of service", retry_after_s=1) from None
 
     def may_help(self, failure: GatewayError | None, route: Route) -> bool:
-        """Whether `route` is worth an attempt after `failure`. After a backend that is over its rate only one that is
-        not: a caller over its limits must not multiply itself."""
+        """Whether `route` may be tried after `failure`. After a backend that refused for its rate limit, only a backend
+        that is not busy: otherwise a client over its limits would load every backend."""
         load = self._fleet.live().get(route.backend.id)
         if load is None or not (load.available or load.tried_at is not None):
-            return False  # out of service, out after failures, or enough calls try it, since this route was chosen
+            return False  # since the route was chosen: out of service, in back-off, or enough calls try it already
         return not isinstance(failure, BackendRefused) or load.rank < BUSY_RANK
 
     def answered(self, request: Parsed, call: Call, called: float | None) -> None:
@@ -115,13 +116,13 @@ class Routes:
 
     def _remember(self, route: Route) -> None:
         name = route.backend.id
-        if self._caches.get(name) is not route.backend:  # it is new, or moved and began with an empty cache
+        if self._caches.get(name) is not route.backend:  # new, or restarted with an empty cache
             self._prefixes.forget(name)
             self._caches[name] = route.backend
         self._prefixes.remember(name, route.prefix)
 
     def forget(self) -> None:
-        """Let go of what is kept of backends that have left the fleet."""
+        """Drop cached data of backends that have left the fleet."""
         living = set(self._fleet)
         self._targets = {name: target for name, target in self._targets.items() if target.backend in living}
         for name in [name for name, backend in self._caches.items() if backend not in living]:

@@ -124,8 +124,10 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """After step 9. `last`: the bytes that the client gets once the outcome is on record."""
+    """After step 9. `last`: the bytes that the client gets once the outcome is on record. `begun`: status and headers
+    are out already, as a stream's are."""
 
     request: Parsed
     accepted: Accepted
     last: bytes
+    begun: bool

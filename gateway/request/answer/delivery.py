@@ -3,6 +3,8 @@
 The last bytes wait for the record (`Answered.last`): a whole answer waits with all of its bytes, a stream with the end.
 """
 
+from collections.abc import Awaitable
+
 from audit.log.receipt import Receipt
 from gateway.content.inspection import Inspection
 from gateway.content.whole_answer import Handling
@@ -10,7 +12,7 @@ from gateway.errors import BackendFailed, BackendTimeout
 from gateway.openai.asgi_client import Client
 from gateway.openai.finite_json import write
 from gateway.openai.stream_filter import StreamRewriter
-from gateway.request.answer.headers import EVENT_STREAM, JSON, content_length, provenance
+from gateway.request.answer.headers import EVENT_STREAM, JSON, provenance
 from gateway.request.answer.received import ReceivedAnswer
 from gateway.request.answer.relay import StreamRelay
 from gateway.request.enforcement import PolicyEnforcement
@@ -33,7 +35,7 @@ class Delivery:
         self._routes = routes
         self._step = telemetry.step
 
-    async def restore(self, accepted: Accepted, answer: Answer, received: ReceivedAnswer, call: Call) -> Answered:
+    def restore(self, accepted: Accepted, answer: Answer, received: ReceivedAnswer, call: Call) -> Awaitable[Answered]:
         """Filter the answer, and send of it what may leave before the outcome is on record.
 
         Notes in `received` what came, and tells `call` once the backend has begun a good answer. Raises RedactionError
@@ -41,15 +43,19 @@ class Delivery:
         stopped the call.
         """
         if accepted.request.call.stream:
-            return await self._stream(accepted, answer, received, call)
-        return await self._whole(accepted, answer, received, call)
+            return self._stream(accepted, answer, received, call)
+        return self._whole(accepted, answer, received, call)
 
     async def finish(self, answered: Answered, receipt: Receipt) -> None:
         """Send the last bytes, and with a whole answer its headers: its outcome is on record under `receipt`."""
         client, last = answered.request.client, answered.last
-        if not answered.request.call.stream:
+        if not answered.begun:
             routed = answered.accepted.routed
-            headers = [JSON, content_length(last), *provenance(routed.redacted, routed.route, receipt)]
+            headers = [
+                JSON,
+                (b"content-length", b"%d" % len(last)),
+                *provenance(routed.redacted, routed.route, receipt),
+            ]
             await client.start(200, headers)
         await client.end(last)
 
@@ -71,7 +77,7 @@ class Delivery:
         if redacted.content is not None and whole.said is not None:
             redacted.content.hear(whole.said)
         received.bytes_out = len(raw)
-        return Answered(request, accepted, raw)
+        return Answered(request, accepted, raw, begun=False)
 
     async def _stream(self, accepted: Accepted, answer: Answer, received: ReceivedAnswer, call: Call) -> Answered:
         if not answer.is_event_stream:
@@ -97,7 +103,7 @@ class Delivery:
                     received.redactions = output.counts
         if not sender.begun:  # a whole answer without text
             await sender.begin()
-        return Answered(request, accepted, relay.ending())
+        return Answered(request, accepted, relay.ending(), begun=True)
 
 
 class _Sender:

@@ -15,10 +15,6 @@ EVENT_STREAM: Final[tuple[Header, ...]] = (
 )
 
 
-def content_length(body: bytes) -> Header:
-    return b"content-length", b"%d" % len(body)
-
-
 def provenance(redacted: Redacted, route: Route | None, receipt: Receipt | None) -> list[Header]:
     """What the client may keep as evidence: where its call ran, under which policy, and its receipt. Without the parts
     that are not known yet."""
