@@ -1,10 +1,22 @@
 """Events about what vouches for the log from outside it, and about the succession of its keys."""
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import StringConstraints
 
-from audit.events.base import ANCHOR_TENANT, SYSTEM_TENANT, Actor, Code, Count, Event, Sha256, TenantId, Text
+from audit.events.base import (
+    ANCHOR_TENANT,
+    SYSTEM_TENANT,
+    Actor,
+    Code,
+    Count,
+    Event,
+    Kept,
+    Ocsf,
+    Sha256,
+    TenantId,
+    Text,
+)
 from audit.events.stamp import Timestamp
 
 Vkey = Annotated[str, StringConstraints(pattern=r"^[^+\s]{1,200}\+[0-9a-f]{8}\+[A-Za-z0-9+/]{43,48}={0,2}$")]
@@ -13,6 +25,8 @@ Vkey = Annotated[str, StringConstraints(pattern=r"^[^+\s]{1,200}\+[0-9a-f]{8}\+[
 
 class CheckpointTimestamped(Event):
     """A time-stamping authority vouches that the anchor's checkpoint of `size` was there at `gen_time` (RFC 3161)."""
+
+    kept: ClassVar[Kept] = Kept.PROOF
 
     type: Literal["checkpoint.timestamped"] = "checkpoint.timestamped"
     tenant: TenantId = ANCHOR_TENANT
@@ -26,6 +40,9 @@ class CheckpointTimestamped(Event):
 class TimestampFailed(Event):
     """No timestamp was had, or one that does not hold; the log goes on without."""
 
+    kept: ClassVar[Kept] = Kept.PROOF
+    ocsf: ClassVar[Ocsf] = Ocsf().failed
+
     type: Literal["checkpoint.timestamp_failed"] = "checkpoint.timestamp_failed"
     tenant: TenantId = ANCHOR_TENANT
     size: Count
@@ -36,6 +53,8 @@ class TimestampFailed(Event):
 class CheckpointCosigned(Event):
     """The witness `witness` cosigned this tree's checkpoint of `size` (C2SP tlog-cosignature). `cosignature` is key
     id, time and signature in base64, so that the witness's key alone shows it, wherever the note is kept."""
+
+    kept: ClassVar[Kept] = Kept.PROOF
 
     type: Literal["checkpoint.cosigned"] = "checkpoint.cosigned"
     size: Count
@@ -48,6 +67,8 @@ class AnchorLinked(Event):
     """The log's own tree vouches for the anchor: it has `size` records, the last of which has the RFC 6962 hash
     `leaf_hash`. Without it, an anchor tree could be removed without a trace."""
 
+    kept: ClassVar[Kept] = Kept.PROOF
+
     type: Literal["system.anchored"] = "system.anchored"
     tenant: TenantId = SYSTEM_TENANT
     size: Count
@@ -57,6 +78,9 @@ class AnchorLinked(Event):
 class KeyRotated(Event):
     """From the next checkpoint on `new_key` signs; this record is under one that `old_key` signed. The note whose
     SHA-256 this is says the same under both keys. Keys are those of the log, whatever tree this stands in."""
+
+    is_access: ClassVar[bool] = True
+    kept: ClassVar[Kept] = Kept.PROOF
 
     type: Literal["log.key_rotated"] = "log.key_rotated"
     actor: Actor

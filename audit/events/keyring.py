@@ -2,7 +2,18 @@
 
 from typing import Literal
 
-from audit.events.base import SYSTEM_TENANT, Actor, Code, Count, Event, TenantId
+from audit.events.base import SYSTEM_TENANT, Actor, Code, Count, Event, Ocsf, TenantId
+from audit.events.ocsf import ACTIVATE, CREATE, DELETE, ENTITY_MANAGEMENT, OTHER, UPDATE
+
+_ACTIVITIES = {"created": CREATE, "registered": CREATE, "changed": UPDATE, "rotated": UPDATE, "activated": ACTIVATE}
+_ACTIVITIES.update({"revoked": DELETE, "deleted": DELETE})
+
+
+def ocsf_of_entity(kind: str) -> Ocsf:
+    """Of a type ``admin.OBJECT.ACT``, by the act."""
+    act = kind.rpartition(".")[2]
+    mapped = Ocsf(ENTITY_MANAGEMENT, _ACTIVITIES.get(act, OTHER))
+    return mapped.failed if act == "failed" else mapped
 
 
 class KeyringChanged(Event):
@@ -18,3 +29,7 @@ class KeyringChanged(Event):
     provider: Code
     version: Count
     keys: Count = 0
+
+    @classmethod
+    def ocsf_of(cls, kind: str) -> Ocsf:
+        return ocsf_of_entity(kind)
