@@ -1,4 +1,4 @@
-"""Events about what vouches for the log from outside it, and about the succession of its keys."""
+"""Events about what vouches for the log from outside it, and about its keys: of the log, of tenants, above both."""
 
 from typing import Annotated, ClassVar, Literal
 
@@ -17,10 +17,22 @@ from audit.events.base import (
     TenantId,
     Text,
 )
+from audit.events.ocsf import ACTIVATE, CREATE, DELETE, ENTITY_MANAGEMENT, OTHER, UPDATE
 from audit.events.stamp import Timestamp
 
 Vkey = Annotated[str, StringConstraints(pattern=r"^[^+\s]{1,200}\+[0-9a-f]{8}\+[A-Za-z0-9+/]{43,48}={0,2}$")]
 """A verifier key in the form of signed-note."""
+
+
+_ACTIVITIES = {"created": CREATE, "registered": CREATE, "changed": UPDATE, "rotated": UPDATE, "activated": ACTIVATE}
+_ACTIVITIES.update({"revoked": DELETE, "deleted": DELETE})
+
+
+def ocsf_of_entity(kind: str) -> Ocsf:
+    """Of a type ``admin.OBJECT.ACT``, by the act."""
+    act = kind.rpartition(".")[2]
+    mapped = Ocsf(ENTITY_MANAGEMENT, _ACTIVITIES.get(act, OTHER))
+    return mapped.failed if act == "failed" else mapped
 
 
 class CheckpointTimestamped(Event):
@@ -88,3 +100,22 @@ class KeyRotated(Event):
     new_key: Vkey
     succession_sha256: Sha256
     reason: Code = "scheduled"
+
+
+class KeyringChanged(Event):
+    """The master key was given a new `version` (rotated), `keys` were wrapped anew under it (rewrapped), the versions
+    below it were destroyed (retired); or a tenant's own key was replaced by generation `version` (renewed).
+
+    Rotation and retirement are on record before they take effect, the others when they are through.
+    """
+
+    type: Literal["admin.keyring.rotated", "admin.keyring.rewrapped", "admin.keyring.retired", "admin.keyring.renewed"]
+    tenant: TenantId = SYSTEM_TENANT
+    actor: Actor
+    provider: Code
+    version: Count
+    keys: Count = 0
+
+    @classmethod
+    def ocsf_of(cls, kind: str) -> Ocsf:
+        return ocsf_of_entity(kind)

@@ -10,7 +10,15 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 
-from audit.events.anchor import AnchorLinked, CheckpointCosigned, CheckpointTimestamped, KeyRotated, TimestampFailed
+from audit.events.anchor import (
+    AnchorLinked,
+    CheckpointCosigned,
+    CheckpointTimestamped,
+    KeyringChanged,
+    KeyRotated,
+    TimestampFailed,
+    ocsf_of_entity,
+)
 from audit.events.base import (
     SYSTEM_TENANT,
     Actor,
@@ -31,7 +39,6 @@ from audit.events.base import (
     Text,
 )
 from audit.events.incident import AuthorityRequest, Incident, Oversight
-from audit.events.keyring import KeyringChanged, ocsf_of_entity
 from audit.events.ocsf import API_ACTIVITY, AUTHENTICATION, CREATE, LOGON, START, STOP
 from audit.events.privacy import (
     CheckpointAnchored,
